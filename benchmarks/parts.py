@@ -25,7 +25,7 @@ from benchmarks.step import CLIENTS
 from benchmarks.systems.ours import problem
 from benchmarks.workloads import WORKLOADS
 from fedray.algorithms import ALGORITHMS
-from fedray.common.descent import Descent
+from fedray.algorithms.descent import Descent
 from fedray.common.rng import TorchStream
 from fedray.engine.guard import Guard
 from fedray.engine.process import worker

@@ -20,12 +20,11 @@ import typer
 
 from benchmarks import pairs as p
 from fedray.cluster.ray_backend import RayBackend
-from fedray.config import RunConfig
+from fedray.config import RunConfig, Runtime
 from fedray.datasets.dataset import Dataset
 from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.problem import Problem
 from fedray.engine.server.simulation import Simulation
-from fedray.sections import Runtime
 
 COHORT, SAMPLES, HIDDEN = 20, 20, 13_333  # P = 75 x 13,333 + 10 = 999,985
 

@@ -18,11 +18,10 @@ import typer
 
 from benchmarks import pairs as p
 from fedray.cluster.ray_backend import RayBackend
-from fedray.config import RunConfig
+from fedray.config import RunConfig, Runtime
 from fedray.datasets.dataset import Dataset
 from fedray.engine.problem import Problem
 from fedray.engine.server.simulation import Simulation
-from fedray.sections import Runtime
 
 CLIENTS, SAMPLES = 20, 100
 

@@ -10,14 +10,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fedray.cells.ending import describe_error
+from fedray.cells.record import RunRecord
 from fedray.common.calls import check_arguments
-from fedray.common.components.blame import blame
 from fedray.common.cpus import count_usable_cpus
 from fedray.common.errors import UserError, truncate_repr
 from fedray.common.progress import Moved, show_bar
 from fedray.common.signals import treat_sigterm_as_interrupt
 from fedray.common.yaml_files import load_yaml, locate, locate_folder
-from fedray.config import RunConfig
+from fedray.components.blame import blame
+from fedray.config import RunConfig, Runtime
 from fedray.datasets.base import load_data
 from fedray.datasets.dataset import Dataset
 from fedray.engine.disk.checkpoint import Checkpoints
@@ -28,9 +30,6 @@ from fedray.engine.process.device import isolate_run, refuse_missing, warn_of_sl
 from fedray.engine.result import Result, make_result
 from fedray.engine.server.profile import Profile
 from fedray.engine.server.simulation import Simulation
-from fedray.runs.ending import describe_error
-from fedray.runs.record import RunRecord
-from fedray.sections import Runtime
 
 Evaluated = Callable[[dict[str, float]], None]
 """Callback with a copy of each newly evaluated round's row."""

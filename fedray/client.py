@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedray.algorithms.base import Client, Forward, Loss, Part, SecondModel, Share
-from fedray.common.descent import Descent, Optimiser
+from fedray.algorithms.descent import Descent, Optimiser
 from fedray.common.errors import UserError
 from fedray.common.rng import generator, seed_torch
 from fedray.common.vectors import Vectors

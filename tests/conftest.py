@@ -98,7 +98,7 @@ def start_ray(**resources: Any) -> None:
 def backends(local_ray: None) -> "Iterator[dict[int, RayBackend]]":
     """Long-lived actors, shared by all tests of a module: 1, 2 and 3 of them."""
     from fedray.cluster.ray_backend import RayBackend
-    from fedray.sections import Runtime
+    from fedray.config import Runtime
 
     made = {n: RayBackend(Runtime(actors=n, cpus_per_actor=1)) for n in (1, 2, 3)}
     yield made

@@ -14,15 +14,15 @@ from fedray.algorithms import ALGORITHMS
 from fedray.algorithms.feddisco import FedDisco
 from fedray.algorithms.fedexp import FedExP
 from fedray.algorithms.local_optimizers import AdamWOptions, MuonOptions
-from fedray.common.components.base import Checked
-from fedray.common.components.identity import list_default_entries, sum_revisions
-from fedray.common.schedule import LrStep
+from fedray.components.base import Checked
+from fedray.components.identity import list_default_entries, sum_revisions
+from fedray.config import Clients, Evaluation, Personal, Runtime, Training
+from fedray.config.schedule import LrStep
 from fedray.datasets.base import Test, Validation
-from fedray.evaluation.registry import PROBES
 from fedray.models import MODELS
 from fedray.models.lora import LoRA
 from fedray.partitions import PARTITIONS
-from fedray.sections import Clients, Evaluation, Personal, Runtime, Training
+from fedray.probes.registry import PROBES
 
 FILE = Path(__file__).with_name("defaults.json")
 SECTIONS: dict[str, type[Checked]] = {
@@ -66,7 +66,7 @@ def refuse_silent_changes(held: dict[str, Any], found: dict[str, Any]) -> None:
             assert new[key] == old[key], (
                 f"the default of {section}.{key} was {old[key]!r} and is {new[key]!r}: finished cells that do not "
                 f"write it would be taken for cells with the new value. Increment `revision` of the class, or NUMERICS "
-                "in fedray/config.py; then run `python -m tests.test_defaults`"
+                "in fedray/config/run.py; then run `python -m tests.test_defaults`"
             )
 
 

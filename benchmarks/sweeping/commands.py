@@ -22,9 +22,9 @@ import numpy as np
 import typer
 
 from benchmarks import pairs as p
-from fedray.runs.ending import Ending
-from fedray.runs.record import RunRecord
-from fedray.runs.status import Status
+from fedray.cells.ending import Ending
+from fedray.cells.record import RunRecord
+from fedray.cells.status import Status
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.cells import Cell
 from fedray.sweep.plan.plan import make_plan

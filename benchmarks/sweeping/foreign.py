@@ -28,9 +28,9 @@ TICKS = os.sysconf("SC_CLK_TCK")
 START = """
 import sys
 from pathlib import Path
-from fedray.runs.ending import Ending
-from fedray.runs.record import RunRecord
-from fedray.runs.status import Status
+from fedray.cells.ending import Ending
+from fedray.cells.record import RunRecord
+from fedray.cells.status import Status
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.plan import make_plan
 from fedray.sweep.trials.session import describe_cells

@@ -12,8 +12,8 @@ from pydantic.fields import FieldInfo
 
 from fedray.algorithms import ALGORITHMS
 from fedray.algorithms.base import Algorithm
-from fedray.common.components.base import format_value
-from fedray.common.components.options import describe_allowed
+from fedray.components.base import format_value
+from fedray.components.options import describe_allowed
 from fedray.engine.cost import Cost, measure_cost
 
 INTRODUCTION = """\

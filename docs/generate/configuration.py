@@ -5,17 +5,16 @@ from collections.abc import Container, Mapping
 from pydantic import BaseModel
 
 from fedray.algorithms.local_optimizers import AdamWOptions, MuonOptions
-from fedray.common.components.base import Component, format_value
-from fedray.common.components.options import describe_allowed
-from fedray.common.schedule import LrStep
-from fedray.config import RunConfig
+from fedray.components.base import Component, format_value
+from fedray.components.options import describe_allowed
+from fedray.config import Personal, RunConfig
+from fedray.config.schedule import LrStep
 from fedray.datasets import DATASETS
 from fedray.datasets.base import DataSource, Test, Validation
 from fedray.models import MODELS
 from fedray.models.base import ModelSpec
 from fedray.models.lora import LoRA
 from fedray.partitions import PARTITIONS
-from fedray.sections import Personal
 from fedray.sweep.file.sections import Final, Scheduler, Tune
 from fedray.sweep.file.space import Searcher
 

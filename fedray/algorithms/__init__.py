@@ -39,7 +39,7 @@ from fedray.algorithms.pfedme import PFedMe
 from fedray.algorithms.scaffnew import Scaffnew
 from fedray.algorithms.scaffold import Scaffold
 from fedray.algorithms.server_optimizers import FedACG, FedAdagrad, FedAdam, FedAvgM, FedYogi
-from fedray.common.components.plugins import resolve
+from fedray.components.plugins import resolve
 
 __all__ = ["ALGORITHMS", "Algorithm", "algorithm"]
 

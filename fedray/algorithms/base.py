@@ -29,6 +29,7 @@ import numpy as np
 from pydantic import ConfigDict
 from torch import Tensor
 
+from fedray.algorithms.descent import Rule
 from fedray.algorithms.exchange import (
     Client,
     Cohort,
@@ -44,10 +45,9 @@ from fedray.algorithms.exchange import (
     Sum,
     Uploads,
 )
-from fedray.common.components.base import Component
-from fedray.common.descent import Rule
 from fedray.common.errors import UserError
 from fedray.common.vectors import Vectors, unit
+from fedray.components.base import Component
 from fedray.models.base import ModelSpec
 from fedray.models.network import Layout, Output
 

@@ -10,9 +10,9 @@ from torch.nn.functional import cross_entropy
 
 from fedray.algorithms.base import Client, Forward, ParameterGroup
 from fedray.algorithms.linear_head import Gamma, LinearHead, Q, Unbiased, counts, normalised, phi
-from fedray.common.components.identity import FILE
 from fedray.common.errors import UserError, join_lines
 from fedray.common.yaml_files import locate_file
+from fedray.components.identity import FILE
 from fedray.models.network import Layout, Output
 
 PAPER = "Fan et al., Federated learning with bilateral curation for partially class-disjoint data, NeurIPS 2023"

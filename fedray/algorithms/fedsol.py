@@ -18,8 +18,8 @@ from fedray.algorithms.feddyn import FedDyn
 from fedray.algorithms.fednova import FedNova
 from fedray.algorithms.fedsam import refuse_empty_part
 from fedray.algorithms.scaffold import Scaffold
-from fedray.common.components.plugins import resolve
 from fedray.common.errors import UserError
+from fedray.components.plugins import resolve
 from fedray.models.base import ModelSpec
 from fedray.models.network import Layout
 

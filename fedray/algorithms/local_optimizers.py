@@ -7,10 +7,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedray.common.components.base import Checked
-from fedray.common.components.options import Allowed
-from fedray.common.descent import Rule
+from fedray.algorithms.descent import Rule
 from fedray.common.vectors import Vectors
+from fedray.components.base import Checked
+from fedray.components.options import Allowed
 from fedray.models.network import Layout
 
 Beta = Annotated[float, Field(ge=0, lt=1)]

@@ -12,8 +12,8 @@ from scipy.sparse.linalg import LinearOperator, eigsh
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from fedray.evaluation.landscape import Landscape
 from fedray.models.network import Layout
+from fedray.probes.landscape import Landscape
 
 TOLERANCE = 1e-4
 """Relative accuracy of an eigenvalue at which Lanczos stops; products are in float32."""

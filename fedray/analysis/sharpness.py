@@ -22,7 +22,7 @@ from fedray.config import RunConfig
 from fedray.datasets.dataset import Samples
 from fedray.engine.problem import Problem
 from fedray.engine.server.evaluate import get_tested_theta
-from fedray.evaluation.landscape import Landscape
+from fedray.probes.landscape import Landscape
 from fedray.tracking.store import open_store
 
 COUNT = 5

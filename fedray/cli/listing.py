@@ -44,7 +44,7 @@ def get_registry(what: str) -> Mapping[str, Any]:
 def list_entries(what: str) -> dict[str, str]:
     """Return name -> description in one line."""
     if what == "metrics":
-        from fedray.runs.metric import BY_ROUND, OF_RUN
+        from fedray.cells.metric import BY_ROUND, OF_RUN
 
         return (
             BY_ROUND
@@ -94,8 +94,8 @@ def _cut(row: str, width: int) -> str:
 
 def format_page(what: str, name: str) -> str:
     """Format an entry: idea, source, definition, options; for a method also its cost."""
-    from fedray.common.components.base import format_value
-    from fedray.common.components.options import describe_allowed
+    from fedray.components.base import format_value
+    from fedray.components.options import describe_allowed
     from fedray.config import find_component
 
     kind = find_component(SECTIONS[what], name)

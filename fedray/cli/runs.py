@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
+from fedray.cells.status import Status
 from fedray.common.errors import escape, format_count
-from fedray.runs.status import Status
 
 LISTED_ORDER = (
     Status.FAILED,

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import ray
 
 from fedray.cluster.resources import count_capacity, get_bundle, list_nodes
-from fedray.config import RunConfig
-from fedray.sections import Runtime
+from fedray.config import RunConfig, Runtime
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ from typing import IO, Any
 import ray
 
 from fedray.cluster.ray_private import Job, count_machine_cpus, find_running_address, kill_monitor, reread_environment
-from fedray.common.components.plugins import FOLDER, get_environment, get_folder
 from fedray.common.cpus import count_usable_cpus
 from fedray.common.errors import UserError, join_lines, truncate_repr
 from fedray.common.signals import treat_sigterm_as_interrupt
+from fedray.components.plugins import FOLDER, get_environment, get_folder
 
 PATIENCE = 5.0
 """Seconds to wait for a cluster's port to answer."""

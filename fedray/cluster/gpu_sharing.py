@@ -11,7 +11,7 @@ from ray.exceptions import RayTaskError
 
 from fedray.cluster.resources import list_nodes
 from fedray.common.errors import Diverged, UserError
-from fedray.config import RunConfig
+from fedray.config import SMALLEST_SHARE, RunConfig
 from fedray.datasets.dataset import Dataset
 from fedray.engine.problem import Problem
 from fedray.engine.process.backend import InlineBackend
@@ -19,7 +19,6 @@ from fedray.engine.process.device import Peak, measure_others, measure_peak
 from fedray.engine.process.residence import KEPT
 from fedray.engine.server.simulation import Simulation
 from fedray.engine.state import load_state
-from fedray.sections import SMALLEST_SHARE
 
 log = logging.getLogger("fedray")
 USABLE = 0.9

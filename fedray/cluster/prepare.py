@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 from fedray.cluster.connection import use_cluster
 from fedray.cluster.gpu_sharing import Packing
 from fedray.cluster.resources import list_nodes, refuse_infeasible
-from fedray.config import RunConfig
+from fedray.config import RunConfig, Runtime
 from fedray.datasets.dataset import Dataset
-from fedray.sections import Runtime
 
 
 class Placement:

@@ -24,10 +24,10 @@ from fedray.cluster.object_states import (
     unpack,
 )
 from fedray.cluster.timeouts import CallTimeouts, Heartbeat
-from fedray.common.components.blame import blame
 from fedray.common.errors import UserError
 from fedray.common.vectors import Vectors
-from fedray.config import RunConfig
+from fedray.components.blame import blame
+from fedray.config import RunConfig, Runtime
 from fedray.datasets.dataset import Dataset, as_tensor
 from fedray.engine.disk import client_files
 from fedray.engine.disk.client_files import Version, Written
@@ -38,7 +38,6 @@ from fedray.engine.process.worker import LESS_MEMORY, Worker, count_chunks
 from fedray.engine.state import ClientState, StateDamaged, StateRef, load_state
 from fedray.partitions.held_out import Split
 from fedray.partitions.shards import Shards
-from fedray.sections import Runtime
 
 log = logging.getLogger("fedray")
 T = TypeVar("T")

@@ -7,7 +7,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from fedray.common.errors import UserError
-from fedray.sections import Runtime
+from fedray.config import Runtime
 
 
 def get_bundle(runtime: Runtime) -> dict[str, float]:

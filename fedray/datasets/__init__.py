@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from fedray.common.components.plugins import resolve
+from fedray.components.plugins import resolve
 from fedray.datasets.ag_news import AGNews
 from fedray.datasets.arrays import Arrays, Digits, Npz
 from fedray.datasets.base import DataSource

@@ -16,8 +16,8 @@ import torch
 from pydantic import Field, ValidationError
 from torch import Tensor
 
-from fedray.common.components.base import Checked, describe
 from fedray.common.errors import UserError, truncate_repr, unknown
+from fedray.components.base import Checked, describe
 
 Fill = Literal["black", "mean", "reflect"]
 

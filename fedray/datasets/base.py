@@ -9,11 +9,11 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 import numpy as np
 from pydantic import ConfigDict, Field, SerializeAsAny, field_validator, model_validator
 
-from fedray.common.components.base import Checked, Component
-from fedray.common.components.blame import blame
-from fedray.common.components.identity import make_entry
 from fedray.common.errors import UserError, unknown
 from fedray.common.yaml_files import locate
+from fedray.components.base import Checked, Component
+from fedray.components.blame import blame
+from fedray.components.identity import make_entry
 from fedray.datasets.augment import Transform, parse_transforms
 from fedray.datasets.dataset import Dataset
 

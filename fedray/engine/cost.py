@@ -20,7 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fedray.algorithms.base import Algorithm
 from fedray.common.errors import UserError
-from fedray.config import RunConfig
+from fedray.config import RunConfig, Training
 from fedray.datasets.base import Images, Published
 from fedray.datasets.dataset import Dataset
 from fedray.engine.messages import OPENING, Broadcast, ClientTask, Reply
@@ -29,7 +29,6 @@ from fedray.engine.process.backend import InlineBackend
 from fedray.engine.server.simulation import Simulation
 from fedray.engine.training.local_training import OWN
 from fedray.partitions.shards import Shards
-from fedray.sections import Training
 
 
 @dataclass(frozen=True)

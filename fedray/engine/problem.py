@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedray.common.components.blame import blame
 from fedray.common.errors import UserError, join_lines
 from fedray.common.rng import seed_torch
+from fedray.components.blame import blame
 from fedray.config import RunConfig
 from fedray.datasets.base import load_data
 from fedray.datasets.dataset import Dataset

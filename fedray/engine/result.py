@@ -14,11 +14,17 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from fedray.algorithms.base import Algorithm
+from fedray.cells.ending import Ending
+from fedray.cells.last_rounds import describe_accuracy, find_last_values, mean
+from fedray.cells.metric import LAST
+from fedray.cells.record import RunRecord
+from fedray.cells.status import Status
 from fedray.common.calls import check_arguments
 from fedray.common.errors import UserError, truncate_repr, unknown
 from fedray.common.vectors import Vectors
 from fedray.common.whole_files import write_file
 from fedray.common.yaml_files import locate_file, locate_folder
+from fedray.config import Personal, Runtime
 from fedray.engine.messages import ClientTask
 from fedray.engine.problem import Problem
 from fedray.engine.process.backend import InlineBackend
@@ -31,12 +37,6 @@ from fedray.engine.state import State, digest_theta
 from fedray.models.network import Layout
 from fedray.models.parts import iter_statistics
 from fedray.models.preprocess import Preprocess
-from fedray.runs.ending import Ending
-from fedray.runs.last_rounds import describe_accuracy, find_last_values, mean
-from fedray.runs.metric import LAST
-from fedray.runs.record import RunRecord
-from fedray.runs.status import Status
-from fedray.sections import Personal, Runtime
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -1,6 +1,6 @@
 """The models by name. Each builds an `nn.Module` for an input shape and a number of classes."""
 
-from fedray.common.components.plugins import resolve
+from fedray.components.plugins import resolve
 from fedray.models.base import ModelSpec
 from fedray.models.custom import make_custom_model
 from fedray.models.zoo.cnn import EMNISTCNN, MLP, VGG11, LeNet, McMahanCNN, SimpleCNN, StridedCNN

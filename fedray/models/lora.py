@@ -16,8 +16,8 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn.functional import dropout, linear
 
-from fedray.common.components.base import Checked
 from fedray.common.errors import UserError
+from fedray.components.base import Checked
 from fedray.models.parts import find_head, matches
 
 

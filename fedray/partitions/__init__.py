@@ -1,6 +1,6 @@
 """The partitions by name: how samples are dealt to clients."""
 
-from fedray.common.components.plugins import resolve
+from fedray.components.plugins import resolve
 from fedray.partitions.base import Partition
 from fedray.partitions.file import FromFile
 from fedray.partitions.schemes import IID, Dirichlet, DirichletClient, Natural, Pathological, PxCy, Sharding

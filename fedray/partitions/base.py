@@ -5,9 +5,9 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from fedray.common.components.base import Component
 from fedray.common.errors import UserError
 from fedray.common.rng import generator
+from fedray.components.base import Component
 from fedray.datasets.dataset import Dataset
 from fedray.partitions.shards import Shards
 from fedray.partitions.test_split import draw_by_share, split_in_proportion

@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
-from fedray.common.components.identity import FILE
 from fedray.common.errors import UserError, join_lines, truncate_repr
 from fedray.common.yaml_files import locate_file
+from fedray.components.identity import FILE
 from fedray.datasets.arrays import read_npz
 from fedray.datasets.dataset import Dataset
 from fedray.partitions.base import Partition

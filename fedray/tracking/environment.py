@@ -17,9 +17,9 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedray.common.components.identity import hash_of
 from fedray.common.cpus import CPUINFO
 from fedray.common.errors import UserError, format_count
+from fedray.components.identity import hash_of
 from fedray.tracking.store import read_artefact, search
 
 if TYPE_CHECKING:  # MLflow takes two seconds to import

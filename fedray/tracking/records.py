@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedray.runs.status import Status
+from fedray.cells.status import Status
 
 SWEEP_NAME = r"^\w[\w.-]*(/\w[\w.-]*)*$"
 """Pattern of a sweep's name: words of letters, digits and `_ - .`, joined by `/`; no word begins with a dot."""

@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from fedray.cells.status import Status
 from fedray.common.errors import UserError, join_lines, redact
-from fedray.runs.status import Status
 from fedray.tracking.location import find_local_file, is_server, is_there, refuse_unusable, store_uri
 from fedray.tracking.records import Outcome
 from fedray.tracking.sqlite_store import SqliteClient, StoredRun

@@ -24,9 +24,9 @@ import yaml
 from mlflow.entities import Dataset, DatasetInput, Metric, Param, Run, RunTag
 from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NOTE, MLFLOW_SOURCE_NAME, MLFLOW_SOURCE_TYPE
 
+from fedray.cells.record import RunRecord
+from fedray.cells.status import Status
 from fedray.common.errors import redact
-from fedray.runs.record import RunRecord
-from fedray.runs.status import Status
 from fedray.tracking.environment import TAG as ENVIRONMENT
 from fedray.tracking.environment import collect_environment, join_hashes, keep_environment, list_hashes
 from fedray.tracking.location import get_patience

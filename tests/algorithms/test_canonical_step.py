@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedray.config import Training
 from fedray.engine.training.batches import draw_batches
-from fedray.sections import Training
 from tests.algorithms.quadratic import Case, check
 
 ONE = [[(1, 1, -2, 3), (1, 1, -3, -3.75)]]

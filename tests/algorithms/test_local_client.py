@@ -15,6 +15,7 @@ from fedray.algorithms.fedavg import FedAvg, FedProx
 from fedray.algorithms.fedsam import FedSAM
 from fedray.client import LocalClient, Population
 from fedray.common.errors import UserError
+from fedray.config import Training
 from fedray.datasets.dataset import Dataset, Samples
 from fedray.engine.messages import Broadcast, ClientTask
 from fedray.engine.process.backend import InlineBackend
@@ -23,7 +24,6 @@ from fedray.engine.server.simulation import Simulation
 from fedray.engine.training.local_training import LocalTrainer
 from fedray.models.network import Network
 from fedray.partitions.shards import Shards
-from fedray.sections import Training
 from tests.algorithms.clients import before_its_step
 from tests.algorithms.digits import problem as small
 

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from fedray.algorithms import ALGORITHMS, algorithm
 from fedray.algorithms.base import Algorithm, Client
+from fedray.algorithms.descent import Descent, Optimiser
 from fedray.algorithms.local_optimizers import NEWTON_SCHULZ, AdamW, Muon, MuonOptions, turn
-from fedray.common.descent import Descent, Optimiser
 from fedray.common.errors import UserError
 from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.loop import make_rounds

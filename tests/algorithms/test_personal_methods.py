@@ -12,12 +12,12 @@ from fedray.algorithms.fedproto import FedProto
 from fedray.algorithms.personal import KNNPer, squared_distances
 from fedray.client import LocalClient
 from fedray.common.vectors import Vectors
+from fedray.config import Training
 from fedray.engine.messages import Broadcast, ClientTask
 from fedray.engine.process.backend import InlineBackend
 from fedray.engine.process.worker import Worker
 from fedray.engine.server.simulation import Simulation
 from fedray.models.network import Output
-from fedray.sections import Training
 from tests.algorithms.digits import SIZES, final, problem, states
 
 FEDGEN = {"name": "fedgen", "hidden": 12, "noise": 4, "steps": 3}

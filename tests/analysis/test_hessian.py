@@ -11,8 +11,8 @@ from torch.nn.functional import cross_entropy
 from fedray.analysis.hessian import compute_surface, draw_filter_normalised, find_top_eigenvalues
 from fedray.config import RunConfig
 from fedray.datasets.dataset import Dataset, Samples
-from fedray.evaluation.landscape import Landscape
 from fedray.models.network import Network
+from fedray.probes.landscape import Landscape
 
 
 def landscape(module: nn.Module, x: np.ndarray, y: np.ndarray, network: Network | None = None) -> Landscape:

@@ -12,8 +12,8 @@ from fedray.analysis.commands.tables import main
 from fedray.analysis.data.collect import collect
 from fedray.analysis.tables.build import build
 from fedray.analysis.tables.formats import to_csv, to_latex, to_markdown
+from fedray.cells.record import summarise_rounds
 from fedray.common.errors import UserError
-from fedray.runs.record import summarise_rounds
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import FEDAVG, LARGE, SMALL, Outcome, cell, history, write, write_run
 

@@ -19,7 +19,7 @@ from fedray.algorithms.base import Algorithm
 from fedray.datasets.base import DataSource
 from fedray.datasets.arrays import Digits
 from fedray.datasets.dataset import Dataset
-from fedray.evaluation.probe import Probe
+from fedray.probes.probe import Probe
 from fedray.partitions.base import Partition
 from fedray.partitions.shards import Shards
 x, y = np.zeros((40, 3), np.float32), np.arange(40) % 2

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import fedray
-from fedray.runs.status import Status
+from fedray.cells.status import Status
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.plan import make_plan
 from fedray.sweep.trials.session import describe_cells

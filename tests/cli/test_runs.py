@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from fedray.cells.status import Status
 from fedray.cli.runs import LISTED_ORDER
-from fedray.runs.status import Status
 from fedray.sweep.plan.storage import CellLocks, get_cell_locks_file, get_sweep_lock_file, lock_sweep
 from fedray.tracking.location import get_storage
 from fedray.tracking.store import search

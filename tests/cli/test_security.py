@@ -27,9 +27,9 @@ from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE
 from fedray.analysis.data.cell_config import CellConfig
 from fedray.analysis.tables.matching import match_published
 from fedray.cli import main as cli
-from fedray.common.components import plugins
 from fedray.common.errors import UserError, redact
 from fedray.common.yaml_files import parse_yaml
+from fedray.components import plugins
 from fedray.config import RunConfig
 from fedray.datasets import make_data_source
 from fedray.datasets import torchvision_sets as pickles

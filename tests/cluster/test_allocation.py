@@ -10,11 +10,10 @@ import ray
 
 from fedray import simulate
 from fedray.cluster.allocation import FreeCapacity, Running, allocate, count_useful_actors, with_actor_count
-from fedray.config import RunConfig
+from fedray.config import RunConfig, Runtime
 from fedray.engine.loop import run
 from fedray.engine.problem import Problem
 from fedray.engine.process.backend import InlineBackend
-from fedray.sections import Runtime
 from fedray.sweep.driver.run import execute
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan import plan as planning

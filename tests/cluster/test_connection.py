@@ -14,7 +14,7 @@ from fedray.api import _is_enough
 from fedray.cluster import connection
 from fedray.cluster.connection import PRELOAD, count_cpus, use_cluster
 from fedray.common.errors import UserError
-from fedray.sections import Runtime
+from fedray.config import Runtime
 
 
 @pytest.fixture(autouse=True)

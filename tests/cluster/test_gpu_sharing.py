@@ -19,13 +19,12 @@ from fedray.cluster.gpu_sharing import (
 )
 from fedray.cluster.resources import count_capacity
 from fedray.common.errors import UserError
-from fedray.config import RunConfig
+from fedray.config import RunConfig, Runtime
 from fedray.datasets.dataset import Dataset
 from fedray.engine.problem import Problem
 from fedray.engine.process.backend import InlineBackend
 from fedray.engine.process.device import Peak, measure_others
 from fedray.engine.server.simulation import Simulation
-from fedray.sections import Runtime
 from tests import small
 from tests.conftest import start_ray
 

@@ -12,6 +12,7 @@ import torch
 from fedray.cluster.object_states import SLACK, ObjectState, assign_longest_first, assign_to_actors
 from fedray.cluster.ray_backend import RayBackend
 from fedray.common.vectors import Vectors
+from fedray.config import Runtime
 from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.disk.client_files import Version
 from fedray.engine.loop import make_rounds, run
@@ -19,7 +20,6 @@ from fedray.engine.problem import Problem
 from fedray.engine.process.backend import InlineBackend
 from fedray.engine.server.simulation import Simulation
 from fedray.engine.state import load_state
-from fedray.sections import Runtime
 from tests import small
 
 ROUNDS = 5

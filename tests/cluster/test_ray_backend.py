@@ -15,17 +15,16 @@ from fedray.cluster.object_states import assign_longest_first
 from fedray.cluster.ray_backend import RayBackend
 from fedray.cluster.resources import list_nodes, refuse_infeasible
 from fedray.common.errors import Diverged, UserError
-from fedray.config import RunConfig
+from fedray.config import RunConfig, Runtime
 from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.loop import run
 from fedray.engine.problem import Problem
 from fedray.engine.process.backend import InlineBackend
 from fedray.engine.server.simulation import Simulation
-from fedray.sections import Runtime
 from tests import small
 from tests.engine.test_guard import WRITES
 from tests.engine.test_guard import problem as writing
-from tests.evaluation.probed import everything
+from tests.probes.probed import everything
 
 
 def config(algorithm: object, rounds: int = 3, personal: bool = False, **training: object) -> RunConfig:

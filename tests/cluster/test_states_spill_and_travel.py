@@ -11,10 +11,10 @@ from ray.util.placement_group import placement_group
 
 from fedray.cluster.object_states import ObjectState
 from fedray.cluster.ray_backend import RayBackend
+from fedray.config import Runtime
 from fedray.engine.problem import Problem
 from fedray.engine.process.backend import InlineBackend
 from fedray.engine.server.simulation import Simulation
-from fedray.sections import Runtime
 from tests import small
 from tests.conftest import start_ray
 from tests.faults.test_nodes import SMALL, WATCHFUL

@@ -5,7 +5,7 @@ from ray.exceptions import GetTimeoutError
 
 from fedray.cluster.ray_backend import RayBackend
 from fedray.cluster.timeouts import FIRST, FLOOR, CallTimeouts
-from fedray.sections import Runtime
+from fedray.config import Runtime
 
 
 def test_limits_follow_the_slowest_pace_of_their_kind() -> None:

@@ -9,11 +9,11 @@ import pytest
 
 from fedray.cluster.object_states import assign_longest_first
 from fedray.cluster.ray_backend import ClientActor, RayBackend
+from fedray.config import Runtime
 from fedray.datasets.dataset import Dataset
 from fedray.engine.messages import Broadcast, ClientTask
 from fedray.engine.problem import Problem
 from fedray.engine.server.simulation import Simulation
-from fedray.sections import Runtime
 from tests import small
 
 CLIENTS = 100

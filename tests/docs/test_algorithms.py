@@ -6,11 +6,11 @@ import pytest
 
 from docs.generate.algorithms import page
 from fedray.algorithms import ALGORITHMS
-from fedray.common.components.options import describe_allowed
+from fedray.components.options import describe_allowed
+from fedray.config import Clients, Training
 from fedray.datasets import DATASETS
 from fedray.models import MODELS
 from fedray.partitions import PARTITIONS
-from fedray.sections import Clients, Training
 
 
 def test_the_page_is_current() -> None:

@@ -2,7 +2,6 @@
 
 import re
 import tomllib
-from collections import Counter
 from pathlib import Path
 
 import yaml
@@ -40,9 +39,7 @@ def test_make_installs_the_tested_versions_and_the_hosted_build_calls_ci() -> No
     assert [hook["id"] for hook in hooks] == ["ruff", "format", "mypy", "imports"]
 
 
-def test_folders_and_modules_stay_small() -> None:
-    """14 modules in a folder of fedray, 400 lines in a module; `algorithms/` has a file for each paper."""
-    modules = list((ROOT / "fedray").rglob("*.py"))
-    crowd = Counter(str(path.parent.relative_to(ROOT)) for path in modules)
-    assert {folder for folder, count in crowd.items() if count > 14} <= {"fedray/algorithms"}
-    assert not [path for path in modules if len(path.read_text(encoding="utf-8").splitlines()) > 400]
+def test_modules_tell_one_thing() -> None:
+    """A module of more than 600 lines tells several things."""
+    modules = (ROOT / "fedray").rglob("*.py")
+    assert not [path for path in modules if len(path.read_text(encoding="utf-8").splitlines()) > 600]

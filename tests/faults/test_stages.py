@@ -9,10 +9,10 @@ from unittest import mock
 
 import pytest
 
+from fedray.cells.record import summarise_rounds
+from fedray.cells.status import Status
 from fedray.engine.loop import run
 from fedray.engine.process.backend import InlineBackend
-from fedray.runs.record import summarise_rounds
-from fedray.runs.status import Status
 from fedray.sweep.driver.stages import choose, make_final_stage, make_tune_stage
 from fedray.sweep.file.dotted import apply_draw
 from fedray.sweep.file.sweep import Sweep

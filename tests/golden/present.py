@@ -39,7 +39,7 @@ def describe_cells(name: str) -> dict[str, Any]:
     Data and files enter as they are written, not by their contents, which are not here.
     """
     found: dict[str, Any] = {}
-    with patch("fedray.common.components.base.digest_file", lambda key, path: path):
+    with patch("fedray.components.base.digest_file", lambda key, path: path):
         for smoke in (False, True):
             sweep = Sweep.load(SWEEPS / f"{name}.yaml")
             if smoke and sweep.smoke is None:

@@ -134,7 +134,7 @@ DIGESTS = {
 def test_recorded_digests(name: str, seed: int) -> None:
     """No change of NumPy or of this code moves a client's data unseen. 1,000 samples of 10 classes, 20 clients.
 
-    A deliberate change of a partitioner records new digests here and raises `fedray.config.NUMERICS`.
+    A deliberate change of a partitioner records new digests here and raises `fedray.config.run.NUMERICS`.
     """
     labels = np.arange(1000) * 7 % 10
     assert chosen(name).split(data(labels, 10), 20, seed).digest[:16] == DIGESTS[name, seed]

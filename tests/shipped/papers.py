@@ -108,7 +108,7 @@ TRAININGS = {
 def cells(name: str, smoke: bool = False) -> list[str]:
     """Identity of each cell of a sweep, in order; data and initial weights as configured, not by digest."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedray.common.components.base.digest_file", lambda key, path: path)
+        patch.setattr("fedray.components.base.digest_file", lambda key, path: path)
         return _cells(name, smoke)
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from mlflow.entities import Run
 
+from fedray.cells.ending import Ending
+from fedray.cells.status import Status
 from fedray.common.errors import UserError
-from fedray.runs.ending import Ending
-from fedray.runs.status import Status
 from fedray.tracking import environment, tracker
 from fedray.tracking.environment import (
     collect_environment,
@@ -185,7 +185,7 @@ def attempt(cell_: dict[str, Any], status: Status, seconds: float, shown: bool =
 
 
 def environment_record(status: Status) -> Any:
-    from fedray.runs.record import RunRecord
+    from fedray.cells.record import RunRecord
 
     return RunRecord(Ending(status), history(50))
 

@@ -12,10 +12,10 @@ import pytest
 import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from fedray.cells.ending import Ending
+from fedray.cells.record import RunRecord
+from fedray.cells.status import Status
 from fedray.config import RunConfig
-from fedray.runs.ending import Ending
-from fedray.runs.record import RunRecord
-from fedray.runs.status import Status
 from fedray.tracking.mirrors import mirrors, tensorboard
 from fedray.tracking.records import CellRun
 from fedray.tracking.store import open_store

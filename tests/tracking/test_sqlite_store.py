@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from fedray.cells.ending import Ending
+from fedray.cells.status import Status
 from fedray.common.errors import UserError
-from fedray.runs.ending import Ending
-from fedray.runs.status import Status
 from fedray.tracking import store
 from fedray.tracking.sqlite_store import SqliteClient
 from fedray.tracking.tracker import Tracker

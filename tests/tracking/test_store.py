@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from mlflow.exceptions import MlflowException, RestException, get_error_code
 
+from fedray.cells.ending import Ending
+from fedray.cells.record import RunRecord
+from fedray.cells.status import Status
 from fedray.common.errors import UserError
-from fedray.runs.ending import Ending
-from fedray.runs.record import RunRecord
-from fedray.runs.status import Status
 from fedray.tracking import location, store
 from fedray.tracking.records import CellRun
 from fedray.tracking.tracker import Tracker

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fedray.analysis.data.collect import Collected
-from fedray.runs.status import Status
+from fedray.cells.status import Status
 from fedray.sweep.file.dotted import get_dotted
 from fedray.tracking.store import IS_CELL, SECONDS, UNTIMED, find_sweeps, read_cells, read_metrics, read_status, search
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from fedray.common.components.base import Checked, describe
 from fedray.common.errors import UserError, unknown
+from fedray.components.base import Checked, describe
 from fedray.sweep.file.claims import Claim
 from fedray.sweep.file.document import load_document
 from fedray.sweep.file.shipped import CLAIMS, get_sweeps_folder, list_papers, list_sweeps

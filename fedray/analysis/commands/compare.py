@@ -8,7 +8,7 @@ import typer
 from fedray.analysis.comparison.compare import compare
 from fedray.analysis.comparison.text import format_report
 from fedray.analysis.data.collect import collect
-from fedray.runs.metric import DEFAULT
+from fedray.cells.metric import DEFAULT
 
 
 def main(

@@ -46,8 +46,8 @@ from fedray.analysis.plots.curves import draw_curves
 from fedray.analysis.plots.heatmap import draw_heatmap
 from fedray.analysis.plots.sensitivity import draw_sensitivity, list_varied
 from fedray.analysis.plots.style import save
+from fedray.cells.metric import DEFAULT, Metric
 from fedray.common.errors import UserError, unknown
-from fedray.runs.metric import DEFAULT, Metric
 
 KINDS = (
     "curves",

@@ -13,8 +13,8 @@ from fedray.analysis.checklist.page import make_page as make_checklist
 from fedray.analysis.data.collect import collect
 from fedray.analysis.output import write_or_print
 from fedray.analysis.report import make_page
+from fedray.cells.metric import DEFAULT
 from fedray.common.errors import UserError
-from fedray.runs.metric import DEFAULT
 
 
 def main(

@@ -22,8 +22,8 @@ from fedray.analysis.tables.build import list_clients, list_runs
 from fedray.analysis.tables.formats import FORMATS, format_run_by_run
 from fedray.analysis.tables.macros import to_macros
 from fedray.analysis.tables.options import TableOptions
+from fedray.cells.metric import DEFAULT
 from fedray.common.errors import UserError, unknown
-from fedray.runs.metric import DEFAULT
 
 RUN_BY_RUN = ("seeds", "clients")
 """Formats other than tables of entries."""

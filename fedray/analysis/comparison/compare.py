@@ -14,7 +14,7 @@ from fedray.analysis.data.axes import find_label
 from fedray.analysis.data.collect import SweepTable
 from fedray.analysis.data.metrics import is_smaller_better, make_title
 from fedray.analysis.statistics.ranks import Ranks, rank_methods
-from fedray.runs.metric import DEFAULT
+from fedray.cells.metric import DEFAULT
 
 
 @dataclass(frozen=True)

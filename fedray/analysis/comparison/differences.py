@@ -17,8 +17,8 @@ from fedray.analysis.data.collect import SweepTable
 from fedray.analysis.data.metrics import NEVER, read_values
 from fedray.analysis.statistics.intervals import Interval, bound_mean, bound_proportion
 from fedray.analysis.statistics.significance import apply_holm, compute_p, count_seeds
+from fedray.cells.metric import Metric
 from fedray.common.errors import UserError, unknown
-from fedray.runs.metric import Metric
 
 ENDED = ("diverged", "stopped", "pruned")
 """Outcomes without a number that another call of the sweep would only repeat."""

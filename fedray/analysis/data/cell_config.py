@@ -11,8 +11,8 @@ from typing import Any
 
 import pandas as pd
 
-from fedray.common.components.base import Component
 from fedray.common.errors import UserError
+from fedray.components.base import Component
 from fedray.config import RunConfig
 from fedray.partitions import PARTITIONS
 from fedray.sweep.file.dotted import COMPONENTS, get_dotted

@@ -8,7 +8,7 @@ import pandas as pd
 
 from fedray.analysis.data.cell_config import CellConfig, PluginLabels
 from fedray.analysis.data.stored import read_sweep
-from fedray.runs.status import Status
+from fedray.cells.status import Status
 from fedray.tracking.environment import Environment, describe_mixture, list_hashes, read_environment
 from fedray.tracking.store import read_artefact, read_metrics
 

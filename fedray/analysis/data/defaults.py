@@ -6,10 +6,10 @@ import pandas as pd
 from pydantic import BaseModel
 
 from fedray.algorithms import ALGORITHMS
+from fedray.config import Clients, Evaluation, Training
 from fedray.datasets import DATASETS
 from fedray.models import MODELS
 from fedray.partitions import PARTITIONS
-from fedray.sections import Clients, Evaluation, Training
 from fedray.tracking.records import flatten
 
 PLAIN: Mapping[str, type[BaseModel]] = {"clients": Clients, "training": Training, "evaluation": Evaluation}

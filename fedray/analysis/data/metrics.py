@@ -11,12 +11,8 @@ from fedray.algorithms import algorithm
 from fedray.analysis.data.axes import find_label, label_table
 from fedray.analysis.data.cell_config import CellConfig, iter_configs, list_smaller_better, list_titles
 from fedray.analysis.data.collect import SweepTable
-from fedray.common.errors import UserError, unknown
-from fedray.engine.cost import Cost, find_input_shape, measure_cost, measure_relative_compute
-from fedray.evaluation.registry import DECLARED, LOWER, find_declared, title_metric
-from fedray.models.base import count_parameters
-from fedray.runs.last_rounds import describe_rounds
-from fedray.runs.metric import (
+from fedray.cells.last_rounds import describe_rounds
+from fedray.cells.metric import (
     BEST,
     BY_ROUND,
     DEFAULT,
@@ -30,7 +26,11 @@ from fedray.runs.metric import (
     SPEEDUP,
     Metric,
 )
-from fedray.sections import Evaluation
+from fedray.common.errors import UserError, unknown
+from fedray.config import Evaluation
+from fedray.engine.cost import Cost, find_input_shape, measure_cost, measure_relative_compute
+from fedray.models.base import count_parameters
+from fedray.probes.registry import DECLARED, LOWER, find_declared, title_metric
 
 COUNTED = ("relative_flops", "megabytes_kept_by_client", "megabytes_held_by_client", "megabytes_kept_by_server")
 """Metrics counted here, from the configuration; runs do not log them."""

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from fedray.cells.status import Status
 from fedray.common.errors import UserError, unknown
-from fedray.runs.status import Status
 from fedray.sweep.plan.storage import find_killed
 from fedray.tracking.store import find_best_runs, find_sweeps, open_reader, read_cells, read_status
 

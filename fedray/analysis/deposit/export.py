@@ -23,8 +23,8 @@ from fedray.analysis.plots.sensitivity import draw_sensitivity, list_varied
 from fedray.analysis.plots.style import save
 from fedray.analysis.tables.formats import FORMATS
 from fedray.analysis.tables.options import TableOptions
+from fedray.cells.metric import DEFAULT
 from fedray.common.errors import UserError, refuse_missing_package
-from fedray.runs.metric import DEFAULT
 from fedray.tracking.archive.pack import export_sweep
 from fedray.tracking.store import SWEEP_FILE
 from fedray.tracking.stored_sweep import StoredSweep, read_stored_sweep

@@ -16,8 +16,8 @@ from fedray.analysis.data.metrics import is_smaller_better, make_title
 from fedray.analysis.plots.style import LETTER, WIDTH, iter_styles, make_axes, styled, thin_markers, with_legend
 from fedray.analysis.statistics.aggregates import bound_profile, compute_profile, find_lack
 from fedray.analysis.statistics.ranks import Ranks
+from fedray.cells.metric import DEFAULT
 from fedray.common.errors import UserError
-from fedray.runs.metric import DEFAULT
 
 POINTS = 201
 """Number of values at which a profile is drawn."""

@@ -15,8 +15,8 @@ from fedray.analysis.data.collect import Collected
 from fedray.analysis.data.metrics import NEVER, is_smaller_better, make_title, read_values
 from fedray.analysis.plots.panels import split_figures
 from fedray.analysis.plots.style import contrast, make_panels, styled
+from fedray.cells.metric import DEFAULT
 from fedray.common.errors import UserError
-from fedray.runs.metric import DEFAULT
 
 FIELD, LOWEST = 0.32, 1.0
 """Inches: height of a row of fields, and minimum height of a panel."""

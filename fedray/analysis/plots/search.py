@@ -20,8 +20,8 @@ from fedray.analysis.data.axes import find_columns, find_symbol, label_cells, li
 from fedray.analysis.data.collect import SweepTable
 from fedray.analysis.data.metrics import find_selection_metric, is_smaller_better, make_title
 from fedray.analysis.plots.style import PLAIN, contrast, is_logarithmic, iter_styles, make_axes, styled, with_legend
+from fedray.cells.metric import Metric
 from fedray.common.errors import UserError
-from fedray.runs.metric import Metric
 
 TRIED = ("finished", "stopped", "pruned")
 """Statuses of runs that have a value; only finished ones can be the best."""

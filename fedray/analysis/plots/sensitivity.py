@@ -9,8 +9,8 @@ from fedray.analysis.data.collect import Collected
 from fedray.analysis.data.metrics import NEVER, make_title, read_values
 from fedray.analysis.plots.panels import iter_methods, split_figures
 from fedray.analysis.plots.style import describe_seeds, iter_styles, make_panels, set_value_ticks, styled, with_legend
+from fedray.cells.metric import DEFAULT
 from fedray.common.errors import UserError
-from fedray.runs.metric import DEFAULT
 
 DODGE, WIDEST = 2.5, 12.0
 """Points between the error bars of neighbouring methods, and of all at a value; the drawn values do not change."""

@@ -16,8 +16,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
-from fedray.common.components.base import Component
 from fedray.common.errors import UserError
+from fedray.components.base import Component
 
 WIDTH = 3.3
 """Inches: width of a column of a two-column paper."""

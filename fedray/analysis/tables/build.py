@@ -22,8 +22,8 @@ from fedray.analysis.tables.clients import read_accuracies
 from fedray.analysis.tables.keys import make_key, make_words, to_word, without_names
 from fedray.analysis.tables.matching import match_published
 from fedray.analysis.tables.result_table import BEST, Entry, ResultTable, add_best, average, join_tables, make_entry
+from fedray.cells.metric import DEFAULT, ROUNDS_TO, Metric
 from fedray.common.errors import unknown
-from fedray.runs.metric import DEFAULT, ROUNDS_TO, Metric
 
 
 def build(

@@ -15,8 +15,8 @@ from dataclasses import replace
 import pandas as pd
 
 from fedray.analysis.data.cell_config import CellConfig, iter_configs
-from fedray.common.components.base import Component
-from fedray.runs.metric import DEFAULT
+from fedray.cells.metric import DEFAULT
+from fedray.components.base import Component
 
 
 def without_names(cells: pd.DataFrame) -> pd.DataFrame:

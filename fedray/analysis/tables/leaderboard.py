@@ -14,11 +14,11 @@ import pandas as pd
 
 from fedray.analysis.comparison.differences import Difference, pair_by_seed
 from fedray.analysis.statistics.significance import find_effect
-from fedray.common.components.base import format_value
+from fedray.cells.status import Status
 from fedray.common.errors import UserError, unknown
 from fedray.common.yaml_files import load_yaml
+from fedray.components.base import format_value
 from fedray.config import RunConfig
-from fedray.runs.status import Status
 from fedray.sweep.file.dotted import get_dotted
 from fedray.sweep.file.shipped import get_sweeps_folder
 from fedray.sweep.file.space import Space, format_range, is_at_edge

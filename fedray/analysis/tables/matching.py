@@ -10,8 +10,8 @@ from typing import Any
 from fedray.analysis.data.cell_config import CellConfig
 from fedray.analysis.tables.published import BEST_BASELINE, PublishedNumber, find_numbers, has_printed
 from fedray.analysis.tables.result_table import BEST, Printed
-from fedray.runs.metric import Metric
-from fedray.sections import Clients
+from fedray.cells.metric import Metric
+from fedray.config import Clients
 
 PROTOCOL = {
     "fedsam": "the paper does not say which round its accuracies are from; its deviation is over clients",

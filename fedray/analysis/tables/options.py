@@ -8,8 +8,8 @@ from typing import Self
 from fedray.analysis.data.collect import SweepTable
 from fedray.analysis.tables.build import build
 from fedray.analysis.tables.result_table import ResultTable
+from fedray.cells.metric import DEFAULT
 from fedray.common.errors import UserError, escape, truncate_repr
-from fedray.runs.metric import DEFAULT
 
 COMMAND = "fedray tables"
 """Beginning of the comment that a LaTeX table and a file of macros hold."""

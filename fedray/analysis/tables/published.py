@@ -11,8 +11,8 @@ from typing import Any
 
 import yaml
 
+from fedray.cells.metric import RATIOS, ROUNDS_TO, Metric
 from fedray.common.errors import UserError, unknown
-from fedray.runs.metric import RATIOS, ROUNDS_TO, Metric
 
 SECTIONS = ("algorithm", "data", "model", "partition", "clients")
 COLUMNS = ("paper", "table", *SECTIONS, "average_over", "rounds", "method", "metric", "value", "std", "notes")

@@ -7,8 +7,8 @@ import pandas as pd
 
 from fedray.analysis.data.axes import find_symbol
 from fedray.analysis.data.collect import SweepTable
-from fedray.common.components.base import format_value
-from fedray.runs.metric import Metric
+from fedray.cells.metric import Metric
+from fedray.components.base import format_value
 
 
 def list_notes(sweep: SweepTable, cells: pd.DataFrame) -> list[str]:

@@ -27,8 +27,8 @@ from fedray.engine.state import load_state
 from fedray.engine.training.batches import AHEAD, draw_ahead
 from fedray.engine.training.cuda_graph import Recorder
 from fedray.engine.training.local_training import LocalTrainer
-from fedray.evaluation.probes import Steps, probe_client
 from fedray.partitions.shards import Shards
+from fedray.probes.probes import Steps, probe_client
 
 PROBED = "probe."
 """Prefix of the names of probes' sums among those of the uploads."""

@@ -14,8 +14,8 @@ from fedray.engine.problem import Problem
 from fedray.engine.process.backend import Backend
 from fedray.engine.process.worker import MAX_TEST_LOSS, SCORES, count_chunks
 from fedray.engine.state import State
-from fedray.evaluation import classification, personal
-from fedray.evaluation import tables as tables_of
+from fedray.probes import classification, personal
+from fedray.probes import tables as tables_of
 
 PREVIOUS_THETA = "previous_theta"
 """Name among the server's vectors of the iterate before the last; algorithms do not see it."""

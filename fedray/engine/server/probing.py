@@ -15,9 +15,9 @@ from fedray.engine.process.backend import Backend
 from fedray.engine.process.worker import PROBED
 from fedray.engine.server.evaluate import get_tested_theta
 from fedray.engine.state import State
-from fedray.evaluation.probe import EvaluatedRound, check_metrics
-from fedray.evaluation.probes import summarise_cohort
 from fedray.models.network import Layout
+from fedray.probes.probe import EvaluatedRound, check_metrics
+from fedray.probes.probes import summarise_cohort
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,8 +7,7 @@ import numpy as np
 from fedray.algorithms.base import Cohort
 from fedray.common.errors import Diverged, UserError, truncate_repr
 from fedray.common.rng import generator
-from fedray.config import RunConfig
-from fedray.sections import Clients, Training
+from fedray.config import Clients, RunConfig, Training
 
 
 def draw_cohort(config: RunConfig, sizes: np.ndarray, t: int) -> np.ndarray:

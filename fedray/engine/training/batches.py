@@ -9,10 +9,10 @@ import numpy as np
 from torch import Tensor
 
 from fedray.common.rng import generator
+from fedray.config import Training
 from fedray.datasets.dataset import Samples
 from fedray.engine.messages import Broadcast, ClientTask
 from fedray.partitions.shards import Shards
-from fedray.sections import Training
 
 AHEAD = 32
 """Clients whose batches are drawn together."""

@@ -7,12 +7,13 @@ from functools import cached_property
 from torch import Tensor
 
 from fedray.algorithms.base import Algorithm, Client, ParameterGroup, PerClient, Sum
+from fedray.algorithms.descent import SGD, Descent, Optimiser, Rule
 from fedray.algorithms.local_optimizers import AdamW, Muon
 from fedray.client import LocalClient, Population
-from fedray.common.descent import SGD, Descent, Optimiser, Rule
 from fedray.common.errors import UserError
 from fedray.common.rng import TorchStream, generator, seed_torch
 from fedray.common.vectors import Vectors
+from fedray.config import Training
 from fedray.engine.guard import Guard, forbid_changes, refuse_changed
 from fedray.engine.messages import OPENING, Broadcast, ClientTask
 from fedray.engine.state import load_state
@@ -21,7 +22,6 @@ from fedray.engine.training.cuda_graph import Recorder
 from fedray.engine.training.recorded_steps import RecordedSteps
 from fedray.models.network import Network
 from fedray.partitions.shards import Shards
-from fedray.sections import Training
 
 OWN, OWN_BUFFERS = "own", "own_buffers"
 """Names, in a client's state, of the parameters and running statistics that it keeps (`Algorithm.keeps`)."""

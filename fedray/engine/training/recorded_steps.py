@@ -7,8 +7,8 @@ from typing import Any, cast
 from torch import Tensor
 
 from fedray.algorithms.base import Client
+from fedray.algorithms.descent import Rule
 from fedray.client import LocalClient
-from fedray.common.descent import Rule
 from fedray.engine.training.cuda_graph import NotRecorded, Recorder
 
 VISIBLE = {

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedray.runs.status import Status
+from fedray.cells.status import Status
 from fedray.sweep.plan.storage import (
     CellLocks,
     find_running_sweeps,

@@ -9,12 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
 
+from fedray.cells.status import Status
 from fedray.cluster.connection import count_cpus, refuse_bad_address, use_cluster
 from fedray.cluster.prepare import Placement
 from fedray.cluster.resources import refuse_unseen
 from fedray.common.errors import UserError, escape
 from fedray.common.signals import treat_sigterm_as_interrupt
-from fedray.runs.status import Status
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan import plan as planning
 from fedray.sweep.plan.cells import Cell

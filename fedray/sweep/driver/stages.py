@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fedray.common.components.base import format_value
 from fedray.common.errors import UserError
+from fedray.components.base import format_value
 from fedray.config import RunConfig
 from fedray.datasets.base import Validation
 from fedray.sweep.driver.run import drive, plan_and_print, refuse_unwritable

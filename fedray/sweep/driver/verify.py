@@ -12,14 +12,14 @@ from functools import partial
 from typing import Any
 
 from fedray.api import simulate
-from fedray.common.components.identity import hash_of
-from fedray.common.components.plugins import NotTrusted, find_source_digest, guard_imports
+from fedray.cells.metric import LAST, PREFIXES
+from fedray.cells.record import Rows, RunRecord, summarise_rounds
+from fedray.cells.status import Status
 from fedray.common.errors import Diverged, UserError, truncate_repr
+from fedray.components.identity import hash_of
+from fedray.components.plugins import NotTrusted, find_source_digest, guard_imports
 from fedray.config import RunConfig
 from fedray.datasets.base import load_data
-from fedray.runs.metric import LAST, PREFIXES
-from fedray.runs.record import Rows, RunRecord, summarise_rounds
-from fedray.runs.status import Status
 from fedray.tracking.environment import (
     collect_environment,
     describe_differences,

@@ -5,9 +5,9 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from fedray.common.components.base import Checked
+from fedray.cells.metric import DEFAULT, Metric
 from fedray.common.errors import UserError
-from fedray.runs.metric import DEFAULT, Metric
+from fedray.components.base import Checked
 
 
 class Claim(Checked):

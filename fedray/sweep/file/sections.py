@@ -4,10 +4,10 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from fedray.common.components.base import Checked
+from fedray.cells.metric import BEST, FINAL, LAST
 from fedray.common.errors import UserError
+from fedray.components.base import Checked
 from fedray.datasets.base import Validation
-from fedray.runs.metric import BEST, FINAL, LAST
 
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 

@@ -6,8 +6,8 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
-from fedray.common.components.base import Checked, describe, format_value
 from fedray.common.errors import UserError, truncate_repr, unknown
+from fedray.components.base import Checked, describe, format_value
 
 Space = dict[str, dict[str, list[Any]]]
 """Dotted key -> {distribution: arguments}, as in a sweep file."""

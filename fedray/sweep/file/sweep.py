@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal, Self
 import yaml
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator, model_validator
 
-from fedray.common.components.base import Checked, describe, format_value
+from fedray.cells.metric import Metric
 from fedray.common.errors import UserError, truncate_repr, unknown
-from fedray.runs.metric import Metric
+from fedray.components.base import Checked, describe, format_value
 from fedray.sweep.file.claims import Claim
 from fedray.sweep.file.document import load_document
 from fedray.sweep.file.dotted import COMPONENTS, apply_draw, get_dotted, list_leaves, with_key

@@ -7,10 +7,10 @@ from typing import Any, NoReturn
 from pydantic import ValidationError
 
 from fedray.algorithms import algorithm
-from fedray.common.components.base import Checked, Component, describe
-from fedray.common.components.identity import iter_parts, list_files, sum_revisions
-from fedray.common.components.plugins import NotTrusted, guard_imports
 from fedray.common.errors import UserError, truncate_repr
+from fedray.components.base import Checked, Component, describe
+from fedray.components.identity import iter_parts, list_files, sum_revisions
+from fedray.components.plugins import NotTrusted, guard_imports
 from fedray.config import NUMERICS, RunConfig
 from fedray.datasets import make_data_source
 from fedray.models import make_model_spec

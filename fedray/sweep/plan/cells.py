@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fedray.common.components.base import format_value
-from fedray.common.components.identity import hash_of
+from fedray.cells.metric import Metric
 from fedray.common.errors import UserError, escape
+from fedray.components.base import format_value
+from fedray.components.identity import hash_of
 from fedray.config import RunConfig
 from fedray.datasets.base import load_data
 from fedray.datasets.dataset import Dataset
 from fedray.engine.problem import Problem, prepare_data
 from fedray.engine.process.device import warn_of_slow_precision
-from fedray.runs.metric import Metric
 from fedray.sweep.file.dotted import get_dotted
 from fedray.sweep.file.sections import OF_CLASSES
 from fedray.sweep.file.sweep import Sweep

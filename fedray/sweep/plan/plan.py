@@ -7,10 +7,9 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
+from fedray.cells.status import Status
 from fedray.common.errors import UserError, truncate_repr, unknown
-from fedray.config import COMPONENTS, RunConfig
-from fedray.runs.status import Status
-from fedray.sections import Runtime
+from fedray.config import COMPONENTS, RunConfig, Runtime
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.cells import Cell, CellMaker, Problems
 from fedray.sweep.plan.studies import Known, advance, make_studies

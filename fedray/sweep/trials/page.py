@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import yaml
 
-from fedray.runs.last_rounds import mean
+from fedray.cells.last_rounds import mean
 from fedray.sweep.plan.plan import Plan
 
 LONGEST = 5000

@@ -8,8 +8,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from fedray.cells.status import Status
 from fedray.common.errors import escape, redact
-from fedray.runs.status import Status
 
 STYLE = {
     Status.FINISHED: "green",

@@ -14,15 +14,15 @@ from ray import tune
 from ray.exceptions import RayActorError
 from ray.tune.experiment import Trial
 
+from fedray.cells.ending import INTERRUPTED, Ending
+from fedray.cells.last_rounds import describe_accuracy
+from fedray.cells.record import RunRecord
+from fedray.cells.status import Status
 from fedray.cluster.ray_private import drop_results, read_error
 from fedray.common.errors import UserError, redact
 from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.problem import resolve_with
 from fedray.engine.process.worker import LESS_MEMORY
-from fedray.runs.ending import INTERRUPTED, Ending
-from fedray.runs.last_rounds import describe_accuracy
-from fedray.runs.record import RunRecord
-from fedray.runs.status import Status
 from fedray.sweep.plan.cells import KEPT_PROBLEMS, Cell
 from fedray.sweep.plan.storage import get_cell_dir
 from fedray.sweep.trials.progress import Progress

@@ -6,8 +6,8 @@ from typing import Any
 
 from ray.tune.search import Searcher
 
+from fedray.cells.status import Status
 from fedray.cluster.resources import get_bundle
-from fedray.runs.status import Status
 from fedray.sweep.plan.cells import Cell, get_values
 from fedray.sweep.plan.storage import get_cell_dir
 from fedray.sweep.trials.allocator import ActorAllocator

@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from fedray.cells.metric import DEFAULT
+from fedray.cells.record import RunRecord, summarise_rounds
+from fedray.cells.status import Status
 from fedray.cluster.prepare import Placement
 from fedray.common.errors import UserError
-from fedray.runs.metric import DEFAULT
-from fedray.runs.record import RunRecord, summarise_rounds
-from fedray.runs.status import Status
 from fedray.sweep.plan.cells import Cell
 from fedray.sweep.plan.plan import Plan, get_value, look_up_outcomes
 from fedray.sweep.plan.plugin_labels import describe_plugins

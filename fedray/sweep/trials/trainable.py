@@ -10,10 +10,12 @@ import ray
 from ray import tune
 from ray.util import get_current_placement_group
 
+from fedray.cells.ending import describe_error
+from fedray.cells.record import RunRecord
 from fedray.cluster.ray_backend import RayBackend
 from fedray.cluster.trial_backend import TrialBackend
-from fedray.common.components.blame import blame
-from fedray.config import RunConfig
+from fedray.components.blame import blame
+from fedray.config import RunConfig, Runtime
 from fedray.datasets.dataset import Dataset
 from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.loop import make_rounds
@@ -21,9 +23,6 @@ from fedray.engine.problem import Problem
 from fedray.engine.result import make_result
 from fedray.engine.server.simulation import Simulation
 from fedray.engine.state import State
-from fedray.runs.ending import describe_error
-from fedray.runs.record import RunRecord
-from fedray.sections import Runtime
 from fedray.sweep.trials.watchdog import make_heartbeat
 
 REPORT_SECONDS = 1.0

@@ -18,9 +18,9 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from fedray.common.components.base import describe
-from fedray.common.components.identity import hash_of
 from fedray.common.errors import UserError, escape, join_lines, truncate_repr
+from fedray.components.base import describe
+from fedray.components.identity import hash_of
 from fedray.tracking.archive.members import DIGEST, HASH, SWEEP_TEXT, ArchivedEnvironment, ArchivedRun, ArchivedSweep
 from fedray.tracking.environment import TAG
 from fedray.tracking.store import SWEEP_FILE

@@ -18,9 +18,9 @@ from pydantic import (
     model_validator,
 )
 
-from fedray.common.components.identity import hash_of
+from fedray.cells.status import Status
 from fedray.common.errors import truncate_repr
-from fedray.runs.status import Status
+from fedray.components.identity import hash_of
 from fedray.tracking.records import SWEEP_NAME
 
 HASH = r"[0-9a-f]{16}"

@@ -10,8 +10,8 @@ from mlflow.entities import Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
 from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
 
+from fedray.cells.status import Status
 from fedray.common.errors import UserError, escape, join_lines, redact
-from fedray.runs.status import Status
 from fedray.tracking.archive.check import CheckedArchive, open_checked
 from fedray.tracking.archive.members import ArchivedRun, ArchivedStage
 from fedray.tracking.environment import keep_environment

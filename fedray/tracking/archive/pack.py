@@ -12,8 +12,8 @@ from typing import Any
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
+from fedray.cells.status import Status
 from fedray.common.errors import UserError
-from fedray.runs.status import Status
 from fedray.tracking.archive.check import FORMAT, SPLITS, open_checked
 from fedray.tracking.archive.members import is_exported_tag
 from fedray.tracking.environment import list_hashes

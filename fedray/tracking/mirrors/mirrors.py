@@ -13,8 +13,8 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any, Protocol
 
+from fedray.cells.record import Rows, RunRecord
 from fedray.common.errors import join_lines, redact, refuse_missing_package
-from fedray.runs.record import Rows, RunRecord
 from fedray.tracking.location import get_storage
 
 log = logging.getLogger("fedray")

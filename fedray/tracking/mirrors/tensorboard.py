@@ -6,7 +6,7 @@ import warnings
 
 import yaml
 
-from fedray.runs.record import Rows, RunRecord
+from fedray.cells.record import Rows, RunRecord
 from fedray.tracking.mirrors.mirrors import MirroredCell
 
 LONGEST = 60

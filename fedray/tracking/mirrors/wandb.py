@@ -8,7 +8,7 @@ import shutil
 
 import wandb
 
-from fedray.runs.record import Rows, RunRecord
+from fedray.cells.record import Rows, RunRecord
 from fedray.tracking.mirrors.mirrors import MirroredCell
 
 

@@ -7,9 +7,9 @@ import pytest
 
 from fedray.analysis.checklist.spending import SHOWN, Spent, list_spending, measure_seconds, sum_up
 from fedray.analysis.data.collect import collect
-from fedray.runs.ending import Ending
-from fedray.runs.record import RunRecord
-from fedray.runs.status import Status
+from fedray.cells.ending import Ending
+from fedray.cells.record import RunRecord
+from fedray.cells.status import Status
 from fedray.tracking.records import CellRun
 from fedray.tracking.store import find_runs, open_store
 from fedray.tracking.tracker import Tracker

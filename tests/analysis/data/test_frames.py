@@ -10,8 +10,8 @@ import pytest
 import fedray
 from fedray.analysis.data.collect import collect
 from fedray.analysis.tables.build import list_clients, list_runs
+from fedray.cells.metric import DEFAULT
 from fedray.common.errors import UserError
-from fedray.runs.metric import DEFAULT
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import FEDAVG, SMALL, cell, history, write, write_run
 from tests.sweep.running import SWEEP, done

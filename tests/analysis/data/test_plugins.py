@@ -15,9 +15,9 @@ from fedray.analysis.plots.curves import draw_curves
 from fedray.analysis.tables.build import build
 from fedray.analysis.tables.result_table import BEST
 from fedray.config import RunConfig
-from fedray.evaluation.probe import Probe
 from fedray.partitions.base import Partition
 from fedray.partitions.shards import Shards
+from fedray.probes.probe import Probe
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.plugin_labels import describe_plugins
 from fedray.tracking.tracker import Tracker

@@ -10,8 +10,8 @@ from fedray.analysis.commands.check import main as check
 from fedray.analysis.commands.tables import main as tables
 from fedray.analysis.tables.options import TableOptions
 from fedray.analysis.tables.paper import parse_rows, read_paper
+from fedray.cells.metric import DEFAULT
 from fedray.common.errors import UserError
-from fedray.runs.metric import DEFAULT
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import FEDAVG, SMALL, cell, history, write, write_run
 

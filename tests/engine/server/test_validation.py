@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from fedray.cells.record import summarise_rounds
 from fedray.config import RunConfig
 from fedray.datasets.arrays import Digits
 from fedray.datasets.dataset import Samples
@@ -18,7 +19,6 @@ from fedray.engine.problem import Problem
 from fedray.engine.process.backend import InlineBackend
 from fedray.engine.process.worker import Worker
 from fedray.engine.result import Result
-from fedray.runs.record import summarise_rounds
 from tests import small
 
 

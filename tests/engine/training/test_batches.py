@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from fedray.common.vectors import Vectors
+from fedray.config import Training
 from fedray.datasets.dataset import ALIGNED, Dataset, Samples
 from fedray.engine.messages import Broadcast, ClientTask
 from fedray.engine.training import batches
 from fedray.engine.training.batches import AHEAD, SMALL, Drawn, draw_ahead, draw_batches
 from fedray.partitions.shards import Shards
-from fedray.sections import Training
 from tests import small
 
 RNG = np.random.default_rng(0)

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from fedray.algorithms import ALGORITHMS
 from fedray.common.errors import UserError
-from fedray.config import RunConfig
+from fedray.config import RunConfig, Training
 from fedray.engine.problem import Problem
 from fedray.engine.process import device
 from fedray.engine.process.backend import InlineBackend
@@ -28,7 +28,6 @@ from fedray.engine.result import make_result
 from fedray.engine.server.simulation import Simulation
 from fedray.engine.training.batches import find_batch_sizes
 from fedray.engine.training.cuda_graph import CHECKED, KEPT, WARM, Recorder
-from fedray.sections import Training
 from tests import small
 
 

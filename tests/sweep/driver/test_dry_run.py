@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fedray.sections import Runtime
+from fedray.config import Runtime
 from fedray.sweep.driver import dry_run
 
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
+from fedray.cells.record import summarise_rounds
+from fedray.cells.status import Status
 from fedray.common.errors import UserError
 from fedray.engine.loop import run
 from fedray.engine.process.backend import InlineBackend
-from fedray.runs.record import summarise_rounds
-from fedray.runs.status import Status
 from fedray.sweep.driver.stages import choose, describe_choices, make_final_stage, make_tune_stage, preview_final_stage
 from fedray.sweep.file.dotted import apply_draw
 from fedray.sweep.file.sweep import Sweep

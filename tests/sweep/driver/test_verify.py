@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 import fedray
 from fedray.cli.main import app
-from fedray.common.components.plugins import find_source_digest
 from fedray.common.errors import UserError
+from fedray.components.plugins import find_source_digest
 from fedray.config import RunConfig
 from fedray.sweep.driver.verify import _judge, describe_environments, verify
 from fedray.sweep.plan.agreement import refuse_disagreement
@@ -159,7 +159,7 @@ def test_environments_other_than_this_one_are_named_first(cells: list[str]) -> N
 def test_a_cell_whose_settings_mean_something_else_now_is_not_comparable(
     cells: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedray.config.NUMERICS", 99)
+    monkeypatch.setattr("fedray.config.run.NUMERICS", 99)
     (verdict,) = verify("three", 1)
     assert str(verdict) == "not comparable s0: other settings, data or sources: numerics"
 

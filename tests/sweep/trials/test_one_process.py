@@ -12,11 +12,11 @@ from fedray.cluster.object_states import ObjectState
 from fedray.cluster.resources import get_bundle
 from fedray.cluster.timeouts import FIRST, FLOOR, SILENT, CallTimeouts, Heartbeat
 from fedray.cluster.trial_backend import TrialBackend
+from fedray.config import Runtime
 from fedray.engine.loop import run
 from fedray.engine.process.backend import InlineBackend
 from fedray.engine.result import make_result
 from fedray.engine.server.simulation import Simulation
-from fedray.sections import Runtime
 from fedray.sweep.driver.run import execute
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan import plan as planning

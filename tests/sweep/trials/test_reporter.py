@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from ray.exceptions import RayActorError
 
+from fedray.cells.ending import Ending
+from fedray.cells.record import RunRecord
+from fedray.cells.status import Status
 from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.loop import make_rounds
 from fedray.engine.process.backend import InlineBackend
 from fedray.engine.server.simulation import Simulation
-from fedray.runs.ending import Ending
-from fedray.runs.record import RunRecord
-from fedray.runs.status import Status
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.cells import Cell, CellMaker
 from fedray.sweep.plan.storage import get_cell_dir

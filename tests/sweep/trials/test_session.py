@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from fedray.cells.status import Status
 from fedray.cluster.gpu_sharing import Packing
 from fedray.common.errors import UserError
 from fedray.config import RunConfig
 from fedray.engine.process.device import Peak
-from fedray.runs.status import Status
 from fedray.sweep.driver import run
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan import plan as planning

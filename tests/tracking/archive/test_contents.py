@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from fedray.cli.archive import import_
-from fedray.common.components.identity import hash_of
 from fedray.common.errors import UserError
+from fedray.components.identity import hash_of
 from fedray.tracking.archive.merge import import_sweep
 from fedray.tracking.stored_sweep import read_stored_sweep
 from tests.tracking.archive.tricks import CELL, RUN, Members, Trick, pack, refuse

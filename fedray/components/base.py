@@ -1,0 +1,202 @@
+"""The common base of data sets, partitions, models, algorithms and probes: a name, typed options, a paper.
+
+A component is a frozen pydantic model whose fields are the options a user writes next to `name:`.
+`fedray.components.plugins` turns a section of a configuration into a component.
+"""
+
+import inspect
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Self, get_args
+
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
+
+from fedray.common.errors import UserError, truncate_repr, unknown
+from fedray.components.identity import EXCLUDED, digest_file, list_default_entries, list_files, make_entry
+
+LARGEST = 3.4e38
+"""Numbers above this are infinite in float32."""
+WANTED = {"model_type": "mapping", "dict_type": "mapping", "tuple_type": "list", "list_type": "list"}
+"""Pydantic's error types, and the YAML name of the type that each expected."""
+ONE_VALUE = ("float_type", "int_type", "bool_type", "string_type", "literal_error")
+"""Pydantic's error types for a key that takes one value."""
+
+
+class Checked(BaseModel):
+    """Base of everything a user writes: frozen, without unknown keys or infinities; `true` is not 1."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    revision: ClassVar[int] = 0
+    """Increment when a fix changes the numbers of this class (`fedray.components.identity`)."""
+
+    def list_identity_entries(self) -> dict[str, Any]:
+        """Return the options that enter the identity of a cell (all that are not the default), in JSON types."""
+        defaults, found = list_default_entries(type(self)), dict(self.model_extra or {})
+        for name, field in type(self).model_fields.items():
+            if EXCLUDED not in field.metadata:
+                value = make_entry(getattr(self, name))
+                found |= {} if name in defaults and value == defaults[name] else {name: value}
+        return found
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _is_a_number(cls, value: Any, info: ValidationInfo) -> Any:
+        kinds = _iter_types(cls.model_fields[info.field_name or ""].annotation)
+        if kinds & {int, float}:
+            if bool not in kinds and _holds_any(value, lambda one: isinstance(one, bool)):
+                raise ValueError("expected a number, got a boolean")
+            if _holds_any(value, _is_too_large):
+                raise ValueError("the number is too large")
+        return value
+
+
+def _iter_types(annotation: Any) -> set[Any]:
+    """Yield a type and all types inside it."""
+    return {annotation}.union(*map(_iter_types, get_args(annotation)))
+
+
+def _holds_any(value: Any, holds: Callable[[Any], bool]) -> bool:
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    return any(_holds_any(one, holds) for one in value) if isinstance(value, list | tuple) else holds(value)
+
+
+def _is_too_large(value: Any) -> bool:
+    """Return True if a number fits neither float32 nor a 64-bit integer, in which everything is computed."""
+    if isinstance(value, float):
+        return math.isfinite(value) and abs(value) > LARGEST
+    return isinstance(value, int) and abs(value) >= 2**63
+
+
+class Component(Checked):
+    """Base of everything that a configuration chooses by name."""
+
+    name: ClassVar[str] = ""
+    """Name in a configuration; for a class of your own it is set to `package.module:Class`."""
+    own_name: ClassVar[str] = ""
+    """The `name` that a class of your own gives itself: its label."""
+    section: ClassVar[str] = ""
+    """The section of a configuration that chooses it."""
+    hint: ClassVar[str] = ""
+    """End of the error for an unknown name."""
+    paper: ClassVar[str] = ""
+    """Where the definition comes from: `Li et al., Title, VENUE 2024`, then a comma and a place in it; further papers
+    or remarks follow a semicolon. `fedray cite` prints it as BibTeX."""
+    symbols: ClassVar[Mapping[str, str]] = {
+        "rho": "ρ",
+        "alpha": "α",
+        "beta": "β",
+        "kappa": "κ",
+        "mu": "μ",
+        "lambda": "λ",
+        "tau": "τ",
+        "gamma": "γ",
+    }
+    """Option -> the paper's letter for it in labels, tables and figures; added to the letters of the base classes."""
+
+    def list_identity_entries(self) -> dict[str, Any]:
+        found = {"name": self.name, **super().list_identity_entries()}
+        paths = {name: found[name] for name in list_files(type(self)) if found.get(name) is not None}
+        return found | {name: digest_file(f"{self.section}.{name}", path) for name, path in paths.items()}
+
+    @classmethod
+    def get_symbol(cls, option: str) -> str:
+        """Return the paper's letter for an option, or the option's name if there is none."""
+        declared = (vars(kind).get("symbols", {}) for kind in cls.__mro__)
+        return next((symbols[option] for symbols in declared if option in symbols), option)
+
+    def list_options(self) -> dict[str, Any]:
+        """Return the section as a configuration holds it, in JSON types: `name` and every option, defaults included."""
+        return {"name": self.name, **self.model_dump(mode="json")}
+
+    def make_label(self) -> str:
+        """Return the name with the options that have no default: `dirichlet(0.1)`, `pathological(3)`, `iid`."""
+        required = [format_value(getattr(self, name)) for name in self.list_required()]
+        return (self.own_name or self.name) + (f"({', '.join(required)})" if required else "")
+
+    @classmethod
+    def list_required(cls) -> list[str]:
+        """Return the options without a default, which are part of a label even if they do not vary."""
+        return [name for name, field in cls.model_fields.items() if field.is_required()]
+
+    @classmethod
+    def make_row(cls) -> tuple[str, str, str]:
+        """Return options with defaults, first line of the docstring, and paper, as lists print them."""
+        options = [
+            (field.alias or name) + ("" if field.is_required() else f"={format_value(field.default)}")
+            for name, field in cls.model_fields.items()
+        ]
+        return ", ".join(options), (cls.__doc__ or "").strip().splitlines()[0], cls.paper
+
+    @classmethod
+    def parse(cls, section: str, options: Mapping[str, Any]) -> Self:
+        """Build from the options of a section. Raises UserError that names `section.option`."""
+        try:
+            return cls.model_validate(dict(options))
+        except ValidationError as error:
+            raise describe(error, section, cls) from None
+
+
+def format_value(value: Any) -> str:
+    """Return a value as a person writes it in a configuration."""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def describe(error: ValidationError, section: str = "", model: type[BaseModel] | None = None) -> UserError:
+    """Return the first complaint of a pydantic error as one line: key, what was found, what is allowed."""
+    first = _join_complaints(error)
+    if isinstance(cause := first.get("ctx", {}).get("error"), UserError):
+        return cause
+    path = ".".join(str(part) for part in (section, *first["loc"]) if part != "")
+    if first["type"] == "extra_forbidden":
+        valid = [] if model is None else _get_fields(model, first["loc"][:-1])
+        above = ".".join(str(part) for part in (section, *first["loc"][:-1]) if part != "")
+        if not valid and model is not None and issubclass(model, Component):
+            return UserError(f"{path}: {model.name} has no options")
+        return unknown(above or "configuration", str(first["loc"][-1]), valid)
+    if first["type"] == "missing":
+        return UserError(f"{path} is required")
+    if first["type"] in WANTED:
+        return UserError(f"{path}: expected a {WANTED[first['type']]}, got {truncate_repr(first['input'])}")
+    message = first["msg"].removeprefix("Value error, ")
+    text = f"{path}: found {truncate_repr(first['input'])}; {message[0].lower()}{message[1:]}"
+    is_of_run = model is not None and (issubclass(model, Component) or "algorithm" in model.model_fields)
+    if is_of_run and isinstance(first["input"], list) and first["type"] in ONE_VALUE:
+        text += f"; several values go into a sweep's `grid`: `{path}: {truncate_repr(first['input'])}`"
+    return UserError(text)
+
+
+ALTERNATIVE = re.compile(r"(constrained-)?(int|float|str|bool)$|(literal|list|tuple|dict)\[")
+"""Labels that pydantic adds to a location besides keys and numbers: the union member it tried."""
+
+
+def _join_complaints(error: ValidationError) -> dict[str, Any]:
+    """Return the first complaint. The complaints of a union, one for each type, become one.
+
+    If a list has wrong values, the first of them is reported.
+    """
+    first, *others = error.errors()
+    at = next((i for i, part in enumerate(first["loc"]) if i and ALTERNATIVE.match(str(part))), None)
+    if at is None:
+        return dict(first)
+    place = first["loc"][:at]
+    each = [first, *(other for other in others if other["loc"][:at] == place)]
+    if inside := [one for one in each if len(one["loc"]) > at + 1]:
+        return {**inside[0], "loc": (*place, *inside[0]["loc"][at + 1 :])}
+    rest = [other["msg"].removeprefix("Input should be ") for other in each[1:]]
+    return {**first, "loc": place, "msg": " or ".join([first["msg"], *rest])}
+
+
+def _get_fields(model: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
+    for part in path:
+        if str(part) not in model.model_fields:
+            return []
+        annotation = model.model_fields[str(part)].annotation
+        # an optional section is that section or null
+        annotation = next((kind for kind in get_args(annotation) if kind is not type(None)), annotation)
+        if not (inspect.isclass(annotation) and issubclass(annotation, BaseModel)):
+            return []
+        model = annotation
+    return [field.alias or name for name, field in model.model_fields.items()]

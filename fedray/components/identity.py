@@ -1,0 +1,119 @@
+"""The identity of a cell: what its configuration says beyond the defaults.
+
+A finished cell is found again by the hash of its identity. One rule decides what enters: a field of a section,
+algorithm, model, partition or probe enters if it has no default, or if its value is not the default. So a field that is
+added later, with a default, changes no hash. The names of components always enter.
+
+- A field that cannot change a number (scheduling, paths) is marked `EXCLUDED` and never enters:
+
+      actors: Annotated[int, EXCLUDED] = Field(1, gt=0)
+
+- A component's field that holds a path is marked `FILE` and enters by a digest of the file's content:
+
+      init: Annotated[str | None, FILE] = Field(None, description="path of ...")
+
+- Data sets enter by a digest of their arrays (`Dataset.digest`), not by their options, and a class given as
+  `package.module:Class` by a digest of its module's source.
+- If you correct the numbers of a component or section, increment its class attribute `revision`: the cells that use
+  it get new hashes. If you change a default, do the same, or increment `fedray.config.run.NUMERICS`, which enters every
+  identity; `tests/test_defaults.py` holds every default and fails otherwise.
+"""
+
+import hashlib
+import importlib
+import inspect
+import json
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic_core import to_jsonable_python
+
+from fedray.common.errors import UserError
+from fedray.common.yaml_files import locate_file
+
+
+class Mark:
+    """Marks a field, in its annotation."""
+
+
+EXCLUDED, FILE = Mark(), Mark()
+
+
+@cache
+def list_default_entries(section: type[BaseModel]) -> dict[str, Any]:
+    """Return the defaults of the fields that may enter an identity, in JSON types."""
+    return {
+        name: make_entry(field.get_default(call_default_factory=True))
+        for name, field in section.model_fields.items()
+        if EXCLUDED not in field.metadata and not field.is_required()
+    }
+
+
+def make_entry(value: Any) -> Any:
+    """Return a field's value as it enters an identity, in JSON types."""
+    if hasattr(value, "list_identity_entries"):
+        return value.list_identity_entries()
+    if isinstance(value, tuple | list):
+        return [make_entry(one) for one in value]
+    if isinstance(value, dict):
+        return {key: make_entry(one) for key, one in value.items()}
+    return to_jsonable_python(value)
+
+
+def list_files(section: type[BaseModel]) -> list[str]:
+    """Return the names of the fields that hold paths of files."""
+    return [name for name, field in section.model_fields.items() if FILE in field.metadata]
+
+
+def iter_parts(value: Any) -> Iterator[Any]:
+    """Yield a section or component, and all those inside it."""
+    if hasattr(value, "list_identity_entries"):
+        yield value
+        value = [getattr(value, name) for name in type(value).model_fields]
+    elif isinstance(value, dict):
+        value = list(value.values())
+    for one in value if isinstance(value, tuple | list) else ():
+        yield from iter_parts(one)
+
+
+def sum_revisions(section: type) -> int:
+    """Return the sum of the revisions of a class and of the classes it builds on."""
+    return sum(vars(kind).get("revision", 0) for kind in section.__mro__)
+
+
+def digest_file(key: str, path: str) -> str:
+    """Return the SHA-256 of a file that a configuration names at `key`.
+
+    Raises:
+        UserError: The file is missing or cannot be read.
+    """
+    try:
+        return hashlib.sha256(locate_file(key, path).read_bytes()).hexdigest()
+    except FileNotFoundError:
+        raise UserError(f"{key}: {path} does not exist") from None
+    except OSError as error:
+        raise UserError(f"{key}: {path} cannot be read: {error.strerror}") from None
+
+
+def digest_source(section: str, path: str) -> str:
+    """Return the SHA-256 of the source of the module that defines `package.module:Class`.
+
+    Raises:
+        UserError: The source cannot be read, so no cell could tell when it changes.
+    """
+    try:
+        source = inspect.getsource(importlib.import_module(path.partition(":")[0]))
+    except (ImportError, OSError, TypeError):  # a notebook, the prompt, a module without a .py file
+        raise UserError(
+            f"{section}.name: the source of {path} cannot be read, so a cell cannot tell when it changes; "
+            "put the class in a .py file"
+        ) from None
+    return hashlib.sha256(source.encode()).hexdigest()
+
+
+def hash_of(identity: Mapping[str, Any]) -> str:
+    """Return the hash of a cell: the first 16 hexadecimal digits of the SHA-256 of its identity, as sorted JSON."""
+    text = json.dumps(identity, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

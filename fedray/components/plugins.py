@@ -1,0 +1,249 @@
+"""From a section of a configuration to its component: by name, by `package.module:Class`, or a class itself.
+
+A class of your own is found the same way for algorithms, models, partitions, data sets and probes. Its module is
+searched for like any other, and finally in the working directory, which is searched only if such a class is named.
+"""
+
+import contextlib
+import hashlib
+import importlib
+import inspect
+import linecache
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
+from difflib import get_close_matches
+from functools import cache
+from importlib.machinery import PathFinder
+from typing import Any, ClassVar, TypeVar, get_args, get_origin, get_type_hints
+
+from fedray.common.calls import check_return, fits, format_hint
+from fedray.common.errors import LISTS, UserError, truncate_repr, unknown
+from fedray.components.base import Component
+
+FOLDER = "FEDRAY_PLUGINS"
+"""Environment variable: folder that is searched last for a user's own classes. Ray's workers inherit it."""
+
+_searched: set[str] = set()
+_guard: ContextVar[Callable[[str], None] | None] = ContextVar("guard", default=None)
+
+C = TypeVar("C", bound=Component)
+
+
+def get_folder() -> str:
+    """Return the folder that is searched last: in Ray's workers the driver's working directory."""
+    return os.environ.get(FOLDER) or os.getcwd()
+
+
+def get_environment() -> dict[str, str]:
+    """Return the environment that workers need to find the same classes; empty if none was searched for."""
+    return {FOLDER: get_folder()} if get_folder() in _searched else {}
+
+
+def resolve(
+    section: str,
+    value: Any,
+    registry: Mapping[str, type[C]],
+    base: type[C] | None = None,
+    adapt: Callable[[type, str], type[C]] | None = None,
+) -> C:
+    """Return the component that a section of a configuration chooses.
+
+    Args:
+        section: the section's name, for messages.
+        value: a name of the registry, `package.module:Class`, a class, a mapping with one of these as `name` and the
+            options next to it, or a component.
+        registry: name -> class.
+        base: base class that a user's own class must have; None: the section accepts none.
+        adapt: turns a class that is not a `base`, given with its path, into a component (an nn.Module into a model).
+
+    Raises:
+        UserError: a name or an option is unknown (the nearest valid one is named), or the class cannot serve.
+    """
+    if isinstance(value, Component):
+        own = base is not None and ":" not in value.name and type(value) not in registry.values()
+        value = {"name": type(value), **{k: getattr(value, k) for k in type(value).model_fields}} if own else value
+    if isinstance(value, Component):
+        return value  # type: ignore[return-value]
+    if isinstance(value, str | type):
+        value = {"name": value}
+    if not isinstance(value, Mapping) or not isinstance(value.get("name"), str | type):
+        raise UserError(
+            f"{section}: expected a name or a mapping with `name`, got {truncate_repr(value)}; "
+            f"valid names: {', '.join(sorted(registry))}"
+        )
+    options = {k: v for k, v in value.items() if k != "name"}
+    return find_class(section, value["name"], registry, base, adapt).parse(section, options)
+
+
+def find_class(
+    section: str,
+    name: str | type,
+    registry: Mapping[str, type[C]],
+    base: type[C] | None = None,
+    adapt: Callable[[type, str], type[C]] | None = None,
+) -> type[C]:
+    """Return the class that a section names; see `resolve`. Raises UserError if the name is unknown or cannot serve."""
+    if isinstance(name, str) and name in registry:
+        return registry[name]
+    if base is None or (isinstance(name, str) and ":" not in name):
+        listing = f"`fedray list {LISTS[section]}`" if section in LISTS else ""
+        raise UserError(f"{unknown(_get_key(section), str(name), registry, listing)}{getattr(base, 'hint', '')}")
+    path = name if isinstance(name, str) else f"{name.__module__}:{name.__qualname__}"
+    found = load_class(section, path) if isinstance(name, str) else name
+    return _with_name(section, path, found, base, adapt)
+
+
+def _get_key(section: str) -> str:
+    """Return the key of the name; a list of names (probes) has none."""
+    return section if section == "evaluation.probes" else f"{section}.name"
+
+
+@cache
+def _with_name(
+    section: str, path: str, found: type, base: type[C], adapt: Callable[[type, str], type[C]] | None
+) -> type[C]:
+    """Return the class under the name by which a configuration finds it again, in a process that unpickles it, too."""
+    if issubclass(found, base):
+        _refuse_slips(section, path, found, base)
+        _refuse_declarations(section, path, found, base)
+        own_name = vars(found).get("name")
+        own = {"name": path, "own_name": own_name or "", "__module__": found.__module__, "__doc__": found.__doc__}
+        if section == "algorithm":  # what other classes return is checked where it is used
+            own |= _check_returns(path, found, base)
+        kind: type[C] = type(found.__name__, (found,), own)
+    elif adapt is not None:
+        kind = adapt(found, path)
+    else:
+        raise UserError(f"{_get_key(section)}: {path} is not a subclass of {base.__module__}.{base.__name__}")
+
+    def reduce(self: Component, protocol: Any) -> tuple[Any, ...]:
+        return _rebuild, (section, path, base, adapt, self.__getstate__())
+
+    kind.__reduce_ex__ = reduce  # type: ignore[assignment,method-assign]
+    return kind
+
+
+def _check_returns(path: str, found: type, base: type) -> dict[str, Any]:
+    """Return the hooks that a user's method overrides, by name, each with a check of what it returns."""
+    checked: dict[str, Any] = {}
+    for name in dir(base):
+        hook, given = inspect.getattr_static(found, name), inspect.getattr_static(base, name)
+        if name.startswith("_") or hook is given or not inspect.isfunction(hook) or not inspect.isfunction(given):
+            continue
+        hint = get_type_hints(given).get("return", Any)
+        if not hook.__module__.startswith("fedray.") and hint is not type(None):
+            checked[name] = check_return(f"algorithm: {path}.{name}", hook, hint)
+    return checked
+
+
+def _rebuild(
+    section: str, path: str, base: type[C], adapt: Callable[[type, str], type[C]] | None, state: dict[Any, Any]
+) -> C:
+    """Return a pickled component of a user's own class. Raises UserError if the class cannot be imported here."""
+    kind = _with_name(section, path, load_class(section, path), base, adapt)
+    made: C = object.__new__(kind)
+    made.__setstate__(state)
+    return made
+
+
+def _refuse_slips(section: str, path: str, found: type[Component], base: type[Component]) -> None:
+    """Refuse a constructor, and a method whose name resembles a hook's: nothing would call them."""
+    ours = next(kind for kind in found.__mro__ if kind.__module__.startswith("fedray.") or kind is base)
+    hooks = [name for name in dir(ours) if callable(getattr(ours, name)) and not hasattr(Component, name)]
+    for kind in found.__mro__[: found.__mro__.index(ours)]:
+        if "__init__" in vars(kind):
+            raise UserError(
+                f"{_get_key(section)}: {path} defines __init__; declare its options as fields instead, "
+                "for example `strength: float = 1.0`"
+            )
+        for name, member in vars(kind).items():
+            near = get_close_matches(name, hooks, n=1, cutoff=0.8)
+            if inspect.isfunction(member) and not name.startswith("_") and not hasattr(ours, name) and near:
+                raise UserError(
+                    f"{_get_key(section)}: {path} defines {name}, which nothing calls; did you mean {near[0]!r}? "
+                    f"Rename it; if it is a helper of yours, call it _{name}"
+                )
+
+
+def _refuse_declarations(section: str, path: str, found: type, base: type) -> None:
+    """Refuse a declaration of the base class (`shares = "body"`) to which the user's class gives another type."""
+    for name, hint in base.__annotations__.items():
+        kind: Any = get_origin(hint)
+        if kind is not ClassVar:
+            continue
+        value, (wanted,) = inspect.getattr_static(found, name), get_args(hint)
+        if not isinstance(value, property) and not fits(value, wanted):
+            declared = f"{path} declares {name} = {truncate_repr(value)}"
+            raise UserError(f"{_get_key(section)}: {declared}; {format_hint(wanted)} is required")
+
+
+class NotTrusted(UserError):
+    """A stranger's configuration names a class whose module may not be imported."""
+
+
+@contextlib.contextmanager
+def guard_imports(refuse: Callable[[str], None]) -> Iterator[None]:
+    """Ask before a module is imported, for the duration of a block.
+
+    Args:
+        refuse: called with `package.module:Class`; raises NotTrusted.
+    """
+    token = _guard.set(refuse)
+    try:
+        yield
+    finally:
+        _guard.reset(token)
+
+
+def find_source_digest(module: str) -> str | None:
+    """Return the SHA-256 of a module's source without importing anything, as `digest_source` computes it.
+
+    Returns:
+        None for a module that is not found, and for one inside a package: importing it would run the package, too.
+    """
+    if "." in module or module in sys.builtin_module_names:
+        return None
+    spec = PathFinder.find_spec(module, [*sys.path, get_folder()])
+    if spec is None or spec.origin is None:
+        return None
+    linecache.checkcache(spec.origin)
+    lines = linecache.getlines(spec.origin)
+    return hashlib.sha256("".join(lines).encode()).hexdigest() if lines else None
+
+
+def load_class(section: str, path: str) -> type:
+    """Import `package.module:Class`.
+
+    This runs the code of the module, so call it only for what the user starts, never for the contents of a
+    checkpoint or a store.
+
+    Raises:
+        UserError: it cannot be imported, or is not a class.
+        NotTrusted: it may not be imported (`guard_imports`).
+    """
+    if refuse := _guard.get():
+        refuse(path)
+    _searched.add(get_folder())
+    if get_folder() not in sys.path:
+        sys.path.append(get_folder())
+    module, _, name = path.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (Exception, SystemExit) as error:  # a user's module can raise anything
+        reason = f"{type(error).__name__}: " * (not isinstance(error, ImportError | AttributeError)) + str(error)
+        raise UserError(f"{_get_key(section)}: {path!r} cannot be imported: {reason}") from None
+    if not inspect.isclass(found):
+        raise UserError(f"{_get_key(section)}: {path!r} is not a class")
+    return found
+
+
+def refuse_unreachable(component: Component) -> None:
+    """Refuse a class that another process cannot import, before Ray starts. Raises UserError."""
+    module, colon, name = component.name.partition(":")
+    if colon and (module == "__main__" or "<locals>" in name):
+        raise UserError(
+            f"{_get_key(component.section)}: Ray's workers cannot import {component.name}; "
+            "put the class in a .py file, or set runtime.backend: inline"
+        )

@@ -1,0 +1,109 @@
+"""`runtime`: where a run computes."""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from fedray.common.errors import UserError
+from fedray.components.base import Checked
+from fedray.components.identity import EXCLUDED
+from fedray.components.options import Allowed
+
+SMALLEST_SHARE = 0.0001
+"""The smallest part of a CPU or GPU that Ray can hand out."""
+
+
+class Runtime(Checked):
+    """Where a run computes. Only `device`, `threads` and, on a GPU, `deterministic` and `cuda_graph` can change the
+    last bits of a number, so only they identify a cell."""
+
+    backend: Annotated[Literal["inline", "ray"], EXCLUDED] = Field(
+        "ray", description="ray: use Ray for several processes, a GPU or a cluster; inline: never"
+    )
+    actors: Annotated[Annotated[int, Field(gt=0)] | Literal["auto"], EXCLUDED] = Field(
+        1,
+        description="processes that train clients, per run; 1: the run's own. auto: as many as fit when a "
+        "cell starts, shared with the remaining cells",
+    )
+    cpus_per_actor: Annotated[float, EXCLUDED] = Field(1, ge=0)
+    gpus_per_actor: Annotated[
+        Annotated[float, Field(ge=0)] | Literal["auto"], EXCLUDED, Allowed("a fraction in [0, 1], whole GPUs or `auto`")
+    ] = Field(
+        0.0, description="fractions share a GPU; auto: as many actors per GPU as the measured memory of one allows"
+    )
+    threads: int = Field(1, gt=0, le=1024, description="threads of each process that computes")
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        "auto", description="auto: cuda if gpus_per_actor > 0, otherwise cpu"
+    )
+    deterministic: bool = Field(
+        True, description="on a GPU, only kernels that give the same bits every time; false may be faster"
+    )
+    cuda_graph: bool = Field(
+        False,
+        description="on a GPU, local steps are recorded and replayed as CUDA graphs: small models wait less for "
+        "Python; steps that cannot be recorded run eagerly, and a warning says so",
+    )
+    checkpoint_every: Annotated[int, EXCLUDED] = Field(50, gt=0, description="rounds between checkpoints")
+    keep_states: Annotated[bool | None, EXCLUDED] = Field(
+        None,
+        description="keep the clients' states of a finished cell; default: only if they hold its personal "
+        "models. The model is always kept",
+    )
+    mirror: Annotated[
+        tuple[Literal["tensorboard", "wandb"], ...], EXCLUDED, Allowed("list of `tensorboard`, `wandb`")
+    ] = Field((), description="copies of a tracked run for other viewers, below FEDRAY_STORAGE (docs/recipes.md)")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        gpus = self.gpus_per_actor
+        if gpus != "auto" and gpus > 1 and gpus != int(gpus):
+            raise UserError(f"runtime.gpus_per_actor: found {gpus}; auto, a fraction below 1 or whole GPUs")
+        if gpus == "auto" and self.backend == "inline":
+            raise UserError("runtime.gpus_per_actor: found auto; with backend inline there are no actors")
+        if gpus == "auto" and self.device == "cpu":
+            raise UserError("runtime.gpus_per_actor: found auto with device cpu, which takes no memory of a GPU")
+        if self.backend == "ray" and self.device == "cuda" and gpus == 0:
+            raise UserError("runtime.device: found cuda with gpus_per_actor 0; Ray hides GPUs that are not asked for")
+        for key, value in (("cpus_per_actor", self.cpus_per_actor), ("gpus_per_actor", gpus)):
+            if isinstance(value, float | int) and 0 < value < SMALLEST_SHARE:
+                raise UserError(f"runtime.{key}: found {value}; Ray counts in units of {SMALLEST_SHARE}")
+        if gpus == 0 and self.cpus_per_actor == 0:
+            raise UserError("runtime.cpus_per_actor: found 0; an actor without a GPU needs some CPU")
+        if self.cuda_graph and self.torch_device == "cpu":
+            raise UserError("runtime.cuda_graph: found true on a CPU, which has no CUDA graphs")
+        return self
+
+    def list_identity_entries(self) -> dict[str, Any]:
+        found = super().list_identity_entries()
+        if self.torch_device == "cuda":
+            return found | {"device": "cuda"}
+        return {key: value for key, value in found.items() if key == "threads"}
+
+    @property
+    def actor_count(self) -> int:
+        """Return the number of actors; one for `auto`, until a cell starts (`fedray.cluster.allocation`)."""
+        return 1 if self.actors == "auto" else self.actors
+
+    @property
+    def gpus(self) -> float:
+        """Return the GPUs that an actor requests; a whole one for `auto`, until it is measured
+        (`fedray.cluster.gpu_sharing`).
+        """
+        return 1.0 if self.gpus_per_actor == "auto" else self.gpus_per_actor
+
+    @property
+    def gpu_share(self) -> float:
+        """Return the part of its GPU that a process may use: its fraction; 1 without one, and for several GPUs."""
+        return min(self.gpus or 1.0, 1.0)
+
+    @property
+    def inline(self) -> "Runtime":
+        """Return the same with backend inline, which measures nothing for `gpus_per_actor: auto`."""
+        return self.model_copy(update={"backend": "inline", "gpus_per_actor": self.gpus})
+
+    @property
+    def torch_device(self) -> str:
+        """`cpu` or `cuda`."""
+        if self.device == "auto":
+            return "cuda" if self.gpus > 0 else "cpu"
+        return self.device

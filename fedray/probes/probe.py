@@ -1,0 +1,163 @@
+"""The base of probes: measurements other than accuracy in evaluated rounds, of each client, of the round, or of
+both.
+"""
+
+import re
+from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+from torch import Tensor
+
+from fedray.algorithms.base import Algorithm
+from fedray.client import LocalClient
+from fedray.common.errors import UserError, truncate_repr
+from fedray.components.base import Component
+from fedray.models.network import Layout, Output
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainedClient:
+    """A client right after its local training; the network still holds its running statistics.
+
+    correct, sums: of the local model on the whole test set, if a probe requests that pass (`Probe.tested_models`):
+    correct answers per class `(C,)`, and the `test_sums` by name of the probe.
+    """
+
+    c: LocalClient
+    algorithm: Algorithm
+    correct: Tensor
+    sums: Mapping[str, Tensor]
+    test_samples: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluatedRound:
+    """A round after its aggregation.
+
+    weights: client -> π_i. measured: client -> measurements of probes (`Probe.of_client`). update: Σ π_i u_i of the
+    shared parameters. moved: the change of these on the server, from the parameters that clients received to those
+    after aggregation. theta: the new global model. correct, sums: that model's on the whole test set, as for a
+    `TrainedClient`, but `sums` are divided by 500; both empty for methods without a global model. test_counts: samples
+    of the test set per class. holds(i): bool `(C,)`, True for the classes in client i's training samples.
+    samples: client -> n_i. client_sums: probe -> name -> mean of `Probe.sums_of_client` over the cohort; a client
+    without the name counts as 0. gradient: (1/N) Σ_i ∇f_i `(P,)` at theta, f_i the mean loss of client i's samples in
+    evaluation mode, if a probe needs it and it is finite.
+    """
+
+    weights: Mapping[int, float]
+    measured: Mapping[int, Mapping[str, float]]
+    update: Tensor | None
+    moved: Tensor
+    theta: Tensor
+    layout: Layout
+    correct: Tensor
+    sums: Mapping[str, Tensor]
+    test_counts: Tensor
+    holds: Callable[[int], Tensor]
+    samples: Mapping[int, int] = field(default_factory=dict)
+    client_sums: Mapping[str, Mapping[str, Tensor]] = field(default_factory=dict)
+    gradient: Tensor | None = None
+
+
+def check_metrics(probe: "Probe", found: object, taken: Container[str]) -> dict[str, float]:
+    """Return the measurements of a probe as numbers.
+
+    Args:
+        probe: the probe.
+        found: result of its `of_client` or `of_round`.
+        taken: metrics that have been measured already.
+
+    Raises:
+        UserError: the result is not a dictionary of numbers, or a metric's name cannot be logged or is taken.
+    """
+    if not isinstance(found, Mapping):
+        raise UserError(
+            f"evaluation.probes: {probe.name} returns a {type(found).__name__}; a dictionary of metrics is required"
+        )
+    numbers = {}
+    for name, value in found.items():
+        if not isinstance(name, str) or not re.fullmatch(r"[\w.:/ -]+", name):
+            raise UserError(
+                f"evaluation.probes: {probe.name} names a metric {truncate_repr(name)}; letters, digits, spaces and "
+                "_ - . : / are allowed"
+            )
+        if name in taken:
+            raise UserError(f"evaluation.probes: {probe.name} measures {name}, which is measured already; rename it")
+        try:
+            numbers[name] = float(value)
+        except (TypeError, ValueError, RuntimeError):
+            raise UserError(
+                f"evaluation.probes: {probe.name} measures {name} = {truncate_repr(value)}; a number is required"
+            ) from None
+    return numbers
+
+
+class Probe(Component):
+    """Base of all probes; by itself it measures nothing. Subclasses override what they need.
+
+    A probe changes nothing: neither parameters, states, running statistics nor random draws. Its fields are its
+    options. To use your own, give `package.module:Class` in `evaluation.probes`, or a mapping with it as `name` and the
+    options next to it.
+    """
+
+    section = "evaluation.probes"
+    metrics: ClassVar[Mapping[str, str]] = {}
+    """Metric -> title, with its unit. A name that ends in `*` stands for all names with this prefix."""
+    lower_is_better: ClassVar[frozenset[str]] = frozenset()
+    """The metrics whose smallest value is the best; tables and comparisons follow this."""
+    tested_models: ClassVar[frozenset[Literal["local", "global"]]] = frozenset()
+    """Models that this probe needs on the test set, in one pass for all probes; `test_sums` is called on these.
+
+    The default is the global model for a probe with `test_sums`, else none.
+    """
+    needs_gradient: ClassVar[bool] = False
+    """True if `of_round` needs `EvaluatedRound.gradient`, one pass over the training set with gradients."""
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **options: Any) -> None:
+        super().__pydantic_init_subclass__(**options)
+        if "test_sums" in cls.__dict__ and "tested_models" not in cls.__dict__:
+            cls.tested_models = frozenset({"global"})
+
+    def check(self, algorithm: Algorithm) -> None:
+        """Check the method when the configuration is read. Raises UserError if the probe cannot measure it."""
+
+    def check_built(self, layout: Layout, classes: int) -> None:
+        """Check the model once it is built. Raises UserError."""
+
+    def test_sums(self, output: Output, y: Tensor, classes: int) -> Tensor | None:
+        """Return the sums over one batch of the test set with labels y int64 `(n,)`; None for no sums."""
+        return None
+
+    def of_step(self, c: LocalClient, algorithm: Algorithm, q: Tensor) -> dict[str, float]:
+        """Return the metrics of one local step before it is taken; a client's metric is the mean over its steps.
+
+        Args:
+            c: the client at y, with the batch of the step.
+            algorithm: the method.
+            q: float32 `(P,)`, the direction that it descends, 0 on what it does not move; before clipping, weight decay
+                and momentum.
+        """
+        return {}
+
+    def recorded_steps(self) -> frozenset[int]:
+        """Return the local steps, from 1, after which the client's parameters are kept in `LocalClient.path`."""
+        return frozenset()
+
+    def sums_of_client(self, c: LocalClient) -> dict[str, Tensor]:
+        """Return tensors whose means over the cohort `of_round` needs, by name (`EvaluatedRound.client_sums`).
+
+        A tensor that is not finite or too large for an exact sum is left out.
+        """
+        return {}
+
+    def of_client(self, seen: TrainedClient) -> dict[str, float]:
+        """Return the metrics of one client. The round logs their mean over the cohort and, as `NAME_std`, their
+        deviation.
+        """
+        return {}
+
+    def of_round(self, seen: EvaluatedRound) -> dict[str, float]:
+        """Return the metrics of the whole round."""
+        return {}

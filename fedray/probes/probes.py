@@ -1,0 +1,338 @@
+"""The probes that come with fedray, and the summary of their measurements of a round.
+
+Probes measure a client right after its local training; a round logs their mean over the cohort and, as
+`NAME_std`, their standard deviation over it (population). Values that are undefined for a client are left out of both.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedray.algorithms.base import Algorithm
+from fedray.client import CHUNK, LocalClient
+from fedray.common.errors import UserError
+from fedray.datasets.dataset import Samples
+from fedray.models.network import Layout, Output
+from fedray.probes import angles
+from fedray.probes.probe import EvaluatedRound, Probe, TrainedClient, check_metrics
+from fedray.probes.proximal import measure_cosine, measure_forgetting, measure_step
+
+
+class Adaptation(Probe):
+    """`adaptation`: ‖Φ_k W - W‖, the distance of a client's scaled classifier from the shared one (FedGELA);
+    `adaptation_weighted`: Σ p_k ‖Φ_k W - W‖ over the cohort, p_k = n_k / Σ n, as in the paper's bounds.
+    """
+
+    name = "adaptation"
+    metrics = {
+        "adaptation": "distance of adapted and shared classifier ‖ΦW - W‖",
+        "adaptation_weighted": "distance of adapted and shared classifier Σ p ‖ΦW - W‖",
+    }
+
+    def check(self, algorithm: Algorithm) -> None:
+        if "phi" not in type(algorithm).model_fields:
+            raise UserError(
+                f"evaluation.probes: adaptation needs a classifier that clients scale (fedgela, fedavg-la); "
+                f"{algorithm.make_label()} has none"
+            )
+
+    def of_client(self, seen: TrainedClient) -> dict[str, float]:
+        c = seen.c
+        w = angles.get_classifier(c.theta, c.layout, c.population.classes)
+        moved = (c.local.phi[: len(w)] - 1)[:, None] * w
+        return {"adaptation": float(torch.linalg.vector_norm(moved))}
+
+    def of_round(self, seen: EvaluatedRound) -> dict[str, float]:
+        weighted = sum(n * seen.measured[i]["adaptation"] for i, n in seen.samples.items())
+        return {"adaptation_weighted": weighted / sum(seen.samples.values())}
+
+
+class Angles(Probe):
+    """Angles between classifier vectors and between class means (FedGELA, figures 2, 3, 5)."""
+
+    name = "angles"
+    metrics = {
+        "angle_classifier_existing": "angle between local classifier vectors of existing classes (degrees)",
+        "angle_classifier_missing": "angle between local classifier vectors of missing classes (degrees)",
+        "angle_means_existing": "angle between local means of existing classes (degrees)",
+        "angle_means_missing": "angle between local means of missing classes (degrees)",
+        "global_angle_classifier": "angle between global classifier vectors (degrees)",
+        "global_angle_means": "angle between global class means (degrees)",
+        "global_angle_classifier_existing": "angle between global classifier vectors of existing classes (degrees)",
+        "global_angle_classifier_missing": "angle between global classifier vectors of missing classes (degrees)",
+        "global_angle_means_existing": "angle between global means of existing classes (degrees)",
+        "global_angle_means_missing": "angle between global means of missing classes (degrees)",
+    }
+    tested_models = frozenset({"local", "global"})
+
+    def check_built(self, layout: Layout, classes: int) -> None:
+        if angles.find_head_weight(layout, classes) is None:
+            raise UserError(
+                f"evaluation.probes: angles need a head whose weight has a row for each of {classes} classes; "
+                f"the model's has {', '.join(sorted(layout.heads))}"
+            )
+
+    def test_sums(self, output: Output, y: Tensor, classes: int) -> Tensor:
+        return angles.sum_classes(output.features, y, classes)
+
+    def of_client(self, seen: TrainedClient) -> dict[str, float]:
+        return angles.measure_client(seen.c.theta, seen.c.layout, seen.sums[self.name], seen.c.counts > 0)
+
+    def of_round(self, seen: EvaluatedRound) -> dict[str, float]:
+        if self.name not in seen.sums:
+            return {}
+        return angles.measure_server(
+            seen.theta, seen.layout, seen.sums[self.name], [seen.holds(i) for i in seen.weights]
+        )
+
+
+class Classes(Probe):
+    """`accuracy_class_CLASS`: accuracy of the global model on each class's test samples, in percent (FedSOL, fig. 7b).
+
+    A class without test samples has no value. `deviation_of_classes`: the standard deviation over the classes.
+    """
+
+    name = "classes"
+    metrics = {
+        "accuracy_class_*": "accuracy of the class (%)",
+        "deviation_of_classes": "deviation of the accuracy over classes in points",
+    }
+    lower_is_better = frozenset({"deviation_of_classes"})
+
+    def check(self, algorithm: Algorithm) -> None:
+        if algorithm.keeps != "none":
+            raise UserError(
+                f"evaluation.probes: classes tests the global model; {algorithm.name} has none that could be tested"
+            )
+
+    def of_round(self, seen: EvaluatedRound) -> dict[str, float]:
+        counted = enumerate(seen.test_counts.tolist())
+        found = {f"accuracy_class_{k}": 100 * float(seen.correct[k]) / int(n) for k, n in counted if n}
+        return found | {"deviation_of_classes": float(np.std(list(found.values())))}
+
+
+class Drift(Probe):
+    """`drift`: ||y_i - x||, over the shared parameters (FedSOL, figure 6a); `drift_between` (6b); `divergence`."""
+
+    name = "drift"
+    metrics = {
+        "drift": "drift ‖y_i - x‖",
+        "drift_between": "distance between local models",
+        "divergence": "mean square distance of local models from the new global one",
+    }
+    lower_is_better = frozenset(metrics)
+
+    def check(self, algorithm: Algorithm) -> None:
+        _refuse_without_global_model(self.name, algorithm)
+
+    def of_client(self, seen: TrainedClient) -> dict[str, float]:
+        return {"drift": float(torch.linalg.vector_norm(seen.c.shared_update))}
+
+    def of_round(self, seen: EvaluatedRound) -> dict[str, float]:
+        if seen.update is None:
+            return {}
+        lengths = {i: found["drift"] for i, found in seen.measured.items()}
+        return measure_drift_between(lengths, seen.weights, seen.update) | measure_divergence(
+            lengths, seen.weights, seen.update, seen.moved
+        )
+
+
+class Forgetting(Probe):
+    """`local_test_accuracy`: accuracy of the local model on the whole test set, in percent (FedSOL, figure 7a)."""
+
+    name = "forgetting"
+    metrics = {"local_test_accuracy": "test accuracy of local models (%)"}
+    tested_models = frozenset({"local"})
+
+    def of_client(self, seen: TrainedClient) -> dict[str, float]:
+        return {"local_test_accuracy": 100 * int(seen.correct.sum()) / seen.test_samples}
+
+
+class Lambda(Probe):
+    """`lambda_LAYER`: mean over each layer's parameters of the method's adaptive radii at y_K (FedSOL, figure 5b)."""
+
+    name = "lambda"
+    metrics = {"lambda_*": "mean radius Λ of the layer"}
+
+    def check(self, algorithm: Algorithm) -> None:
+        if not algorithm.adapts_radii:
+            raise UserError(
+                "evaluation.probes: lambda needs a method whose radius adapts to each parameter (fedsol with "
+                f"algorithm.radius: adaptive); {algorithm.make_label()} has no such radius as configured"
+            )
+
+    def of_client(self, seen: TrainedClient) -> dict[str, float]:
+        layout = seen.c.layout
+        values = torch.as_tensor(seen.algorithm.radii(seen.c)).double().split(list(layout.sizes))
+        layers: dict[str, list[Tensor]] = {}
+        for name, value in zip(layout.names, values, strict=True):
+            layers.setdefault(name.rpartition(".")[0] or name, []).append(value)
+        return {f"lambda_{layer}": float(torch.cat(parts).mean()) for layer, parts in layers.items()}
+
+
+class Proximal(Probe):
+    """`proximal_loss`, `proximal_cosine`: the local model's forgetting of the global one's view (FedSOL, figure 3)."""
+
+    name = "proximal"
+    metrics = {
+        "proximal_loss": "proximal loss KL(global ‖ local)",
+        "proximal_cosine": "cosine of update and proximal gradient",
+        "proximal_cosine_size": "size of the cosine of update and proximal gradient",
+    }
+    lower_is_better = frozenset({"proximal_loss", "proximal_cosine_size"})
+
+    def check(self, algorithm: Algorithm) -> None:
+        _refuse_without_global_model(self.name, algorithm)
+
+    def of_client(self, seen: TrainedClient) -> dict[str, float]:
+        return measure_forgetting(seen.c, seen.algorithm)
+
+    def of_step(self, c: LocalClient, algorithm: Algorithm, q: Tensor) -> dict[str, float]:
+        return measure_cosine(c, algorithm, q)
+
+
+class Step(Probe):
+    """Changes of the proximal and the local loss by one more step at y_K (the subject of FedSOL's propositions)."""
+
+    name = "step"
+    metrics = {
+        "proximal_change": "change of the proximal loss by a step",
+        "proximal_change_linear": "first-order change of the proximal loss by a step",
+        "proximal_change_plain": "change of the proximal loss by a plain step",
+        "local_change": "change of the local loss by a step",
+        "local_change_plain": "change of the local loss by a plain step",
+    }
+    lower_is_better = frozenset(metrics)
+
+    def check(self, algorithm: Algorithm) -> None:
+        _refuse_without_global_model(self.name, algorithm)
+
+    def of_client(self, seen: TrainedClient) -> dict[str, float]:
+        return measure_step(seen.c, seen.algorithm)
+
+
+def _refuse_without_global_model(probe: str, algorithm: Algorithm) -> None:
+    if algorithm.shares == "none":
+        raise UserError(f"evaluation.probes: {probe} compares with the global model; {algorithm.name} has none")
+
+
+class Steps:
+    """Measurements of probes at the local steps of one client (`Probe.of_step`)."""
+
+    def __init__(self, probes: Sequence[Probe], algorithm: Algorithm) -> None:
+        self.probes = [probe for probe in probes if type(probe).of_step is not Probe.of_step]
+        self.algorithm, self.found = algorithm, dict[str, list[float]]()
+
+    def __call__(self, c: LocalClient, q: Tensor) -> None:
+        """Measure one step."""
+        taken: dict[str, float] = {}
+        for probe in self.probes:
+            taken |= check_metrics(probe, probe.of_step(c, self.algorithm, q), taken)
+        for name, value in taken.items():
+            self.found.setdefault(name, []).append(value)
+
+    def average(self) -> dict[str, float]:
+        """Return the mean of each metric over the steps that have it."""
+        return {name: sum(values) / len(values) for name, values in self.found.items()}
+
+
+def probe_client(
+    probes: Sequence[Probe], c: LocalClient, algorithm: Algorithm, test: Samples, tested: np.ndarray, steps: Steps
+) -> dict[str, float]:
+    """Measure one trained client; the network still holds its running statistics.
+
+    Args:
+        probes: the probes of the run.
+        c: the client after its local training.
+        algorithm: the method.
+        test: what the test set is part of.
+        tested: positions of the test set in it, int64 `(n,)`.
+        steps: has watched the training.
+
+    Returns:
+        Metric -> value.
+    """
+    testing = [probe for probe in probes if "local" in probe.tested_models]
+    correct, sums = _test_local_model(c, algorithm, testing, test, tested)
+    seen = TrainedClient(c=c, algorithm=algorithm, correct=correct, sums=sums, test_samples=len(tested))
+    found = steps.average()
+    for probe in probes:
+        found |= check_metrics(probe, probe.of_client(seen), found)
+    return found
+
+
+def _test_local_model(
+    c: LocalClient, algorithm: Algorithm, probes: Sequence[Probe], test: Samples, tested: np.ndarray
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Test the local model on the whole test set, in evaluation mode, by its generic logits: one pass for all
+    probes.
+    """
+    classes = c.population.classes
+    correct, sums = torch.zeros(classes, dtype=torch.int64), dict[str, Tensor]()
+    if not probes:
+        return correct, sums
+    c.network.load(c.theta)
+    c.network.train(False)
+    for start in range(0, len(tested), CHUNK):
+        x, y = test.make_batch(tested[start : start + CHUNK])
+        with torch.no_grad():
+            output = c.network(x)
+            correct += torch.bincount(y[algorithm.logits(output).argmax(1) == y], minlength=classes).cpu()
+        for probe in probes:
+            if (found := probe.test_sums(output, y, classes)) is not None:
+                sums[probe.name] = found + sums[probe.name] if probe.name in sums else found
+    return correct, sums
+
+
+def measure_drift_between(
+    lengths: Mapping[int, float], weights: Mapping[int, float], update: torch.Tensor
+) -> dict[str, float]:
+    """Return `drift_between`: the root of the mean squared distance between two local models of the round (FedSOL,
+    figure 6b).
+
+    Pairs i ≠ j count π_i π_j; by Σ_ij π_i π_j ||u_i - u_j||² = 2 (Σ π_i ||u_i||² - ||Σ π_i u_i||²) no pair is formed.
+
+    Args:
+        lengths: client -> ||u_i||.
+        weights: client -> π_i.
+        update: Σ π_i u_i of the shared parameters.
+
+    Returns:
+        `drift_between`; nothing for a cohort of one.
+    """
+    pairs = 1 - math.fsum(w * w for w in weights.values())
+    if len(weights) < 2:
+        return {}
+    square = math.fsum(weights[i] * length**2 for i, length in lengths.items()) - float(update.double().square().sum())
+    return {"drift_between": float(np.sqrt(max(2 * square / pairs, 0.0)))}
+
+
+def measure_divergence(
+    lengths: Mapping[int, float], weights: Mapping[int, float], update: Tensor, moved: Tensor
+) -> dict[str, float]:
+    """Return `divergence`: Σ π_i ||y_i - x'||², x' the new global model (FL-Simulator's, whose code FedTOGA's builds
+    on).
+
+    By y_i - x' = u_i - d it is Σ π_i ||u_i||² - 2 <Σ π_i u_i, d> + ||d||².
+
+    Args:
+        lengths: client -> ||u_i||.
+        weights: client -> π_i.
+        update: Σ π_i u_i of the shared parameters.
+        moved: d = x' - x of the same.
+    """
+    own, d = math.fsum(weights[i] * length**2 for i, length in lengths.items()), moved.double()
+    return {"divergence": max(own - 2 * float(update.double() @ d) + float(d.square().sum()), 0.0)}
+
+
+def summarise_cohort(measured: Mapping[int, Mapping[str, float]]) -> dict[str, float]:
+    """Return mean and standard deviation of each metric over the clients, in ascending order of their ids."""
+    names = dict.fromkeys(name for i in sorted(measured) for name in measured[i])
+    result: dict[str, float] = {}
+    for name in names:
+        values = np.array([measured[i][name] for i in sorted(measured) if name in measured[i]])
+        result |= {name: float(values.mean()), f"{name}_std": float(values.std())}
+    return result

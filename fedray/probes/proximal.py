@@ -1,0 +1,208 @@
+"""How far local models forget the global model's predictions, and the angle of their steps to ∇L_p (FedSOL, figure 3).
+
+The proximal loss is FedSOL's for every method, to make methods comparable: L_p(y) = KL(softmax(z_x/τ) ||
+softmax(z_y/τ)), z_x and z_y the generic logits of the model that the client received and of its local one, τ the
+method's own if it has this loss, else 3.
+"""
+
+import contextlib
+import copy
+from collections import Counter
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from fedray.algorithms.auxiliary import FedAvgKL, kl
+from fedray.algorithms.base import Algorithm, Forward
+from fedray.algorithms.fedsol import FedSOL, WithProximalLoss
+from fedray.client import LocalClient
+from fedray.common.rng import seed_torch
+from fedray.common.vectors import Vectors
+from fedray.probes.landscape import Landscape
+
+NOTHING = 1e-8
+"""A gradient shorter than this has no direction (D-34)."""
+
+
+def get_temperature(algorithm: Algorithm) -> float:
+    """Return τ: the method's own if it has this loss, else 3."""
+    loss = algorithm.proximal if isinstance(algorithm, WithProximalLoss) else algorithm
+    return (loss if isinstance(loss, FedAvgKL) else FedAvgKL()).tau
+
+
+def measure_forgetting(c: LocalClient, algorithm: Algorithm) -> dict[str, float]:
+    """Return `proximal_loss` of a client after its local training, at y = y_K. Changes nothing.
+
+    Args:
+        c: the client.
+        algorithm: the method.
+
+    Returns:
+        The mean of L_p over the client's own training samples, not augmented, both models in evaluation mode, each with
+        its own running statistics.
+    """
+    tau, twin = get_temperature(algorithm), _copy_client(c)
+    with _keep_buffers(c):
+        target = algorithm.logits(twin.shard(c.theta_0)[0]).double()
+        return {"proximal_loss": float(kl(target / tau, algorithm.logits(twin.shard(c.theta)[0]).double() / tau))}
+
+
+def measure_cosine(c: LocalClient, algorithm: Algorithm, q: Tensor) -> dict[str, float]:
+    """Return `proximal_cosine`, of a local step's direction and ∇L_p, and its size. Changes nothing.
+
+    Args:
+        c: the client at y, with the batch of the step.
+        algorithm: the method.
+        q: the direction that it descends on this batch, before clipping and weight decay, 0 on what it does not move.
+
+    Returns:
+        The cosine of q and ∇L_p(y) over all parameters, on the batch, in training mode. Nothing if one of them is 0,
+        and at the first step, where y = x and ∇L_p has no direction.
+    """
+    if c.step == 0:
+        return {}
+    with _keep_buffers(c), seed_torch(c.population.seed, f"probes {c.step}", c.round, c.id, c.theta.device):
+        _, g_p = _compute_proximal_gradient(_copy_client(c), algorithm, get_temperature(algorithm))
+    lengths = [float(torch.linalg.vector_norm(v)) for v in (q, g_p)]
+    if min(lengths) < NOTHING:
+        return {}
+    cosine = float(q.double() @ g_p.double()) / (lengths[0] * lengths[1])
+    return {"proximal_cosine": cosine, "proximal_cosine_size": abs(cosine)}
+
+
+def _compute_proximal_gradient(twin: LocalClient, algorithm: Algorithm, tau: float) -> tuple[Tensor, Tensor]:
+    """Return the logits of x over τ and ∇L_p at y, both on the batch."""
+    target = algorithm.logits(twin.predict(twin.theta_0)) / tau
+
+    def loss(forward: Forward) -> Tensor:
+        return kl(target, algorithm.logits(forward(twin.x)) / tau)
+
+    return target, twin.grad(twin.theta, loss)
+
+
+def _take_directions(twin: LocalClient, algorithm: Algorithm, tau: float) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Yield logits of x over τ, ∇L_p and q at y for each batch of one pass through the shard in order (K_i at most)."""
+    buffers, size = twin.network.buffers.clone(), twin.batch_size
+    for k in range(min(twin.steps, twin.per_epoch)):
+        twin.network.buffers.copy_(buffers)
+        twin.start_step(twin.steps - 1, *twin.population.samples.make_batch(twin.indices[k * size : (k + 1) * size]))
+        target, g_p = _compute_proximal_gradient(twin, algorithm, tau)
+        q = algorithm.direction(twin)
+        if (part := algorithm.trained_part(twin)) != "all":
+            q = q * twin.network.mask(part)
+        yield target, g_p, q
+
+
+def measure_step(c: LocalClient, algorithm: Algorithm) -> dict[str, float]:
+    """Return how one more step at y = y_K would change the proximal loss L_p and the local loss L. Changes nothing.
+
+    Args:
+        c: the client after its local training.
+        algorithm: the method.
+
+    Returns:
+        Means over the batches of one pass through the samples in order (the first K_i, if that is fewer), of losses of
+        the batch in evaluation mode: `proximal_change` is L_p(y - η q) - L_p(y), q as in `measure_cosine` and η
+        the round's; `proximal_change_linear` its first-order part -η <∇L_p, q>; `local_change` the same of the
+        cross-entropy. `..._plain`: along the plain gradient of the cross-entropy on the part that the method moves.
+    """
+    buffers, tau = c.network.buffers.clone(), get_temperature(algorithm)
+    twin, found = _copy_client(c), dict[str, list[float]]()
+    with _keep_buffers(c), seed_torch(c.population.seed, "probes", c.round, c.id, c.theta.device):
+        for target, g_p, q in _take_directions(twin, algorithm, tau):
+            plain = twin.grad(twin.theta) * twin.network.mask(algorithm.trained_part(twin))
+            twin.network.buffers.copy_(buffers)
+            before = _compute_losses(twin, algorithm, twin.theta, target, tau)
+            for name, direction in (("", q), ("_plain", plain)):
+                after = _compute_losses(twin, algorithm, twin.theta - c.lr * direction, target, tau)
+                found.setdefault(f"proximal_change{name}", []).append(after[0] - before[0])
+                found.setdefault(f"local_change{name}", []).append(after[1] - before[1])
+            linear = -c.lr * float(g_p.double() @ q.double())
+            found.setdefault("proximal_change_linear", []).append(linear)
+    return {name: sum(values) / len(values) for name, values in found.items()}
+
+
+def measure_propositions(c: LocalClient, method: FedSOL) -> dict[str, float]:
+    """Return the metrics of `Propositions` for a trained client, which does not change.
+
+    Args:
+        c: the client, at y = y_K.
+        method: FedSOL, strategy A1.
+
+    Returns:
+        Means over the batches of one pass through the samples in order (the first K_i, if that is fewer). Losses, plain
+        gradients and curvature are in evaluation mode; q and ∇L_p as in a training step.
+    """
+    buffers, twin, found = c.network.buffers.clone(), _copy_client(c), list[dict[str, float]]()
+    samples, size = c.population.samples, c.batch_size
+    with _keep_buffers(c), seed_torch(c.population.seed, "probes", c.round, c.id, c.theta.device):
+        for k, (_, g_p, q) in enumerate(_take_directions(twin, method, get_temperature(method))):
+            batch = Landscape(c.network, buffers, samples, c.indices[k * size : (k + 1) * size], method.logits)
+            d = method.perturbation(twin, g_p, 1.0)
+            found.append(compare_sides(batch, c.theta, g_p, q, d, method.rho, c.lr))
+    return {name: sum(each[name] for each in found) / len(found) for name in found[0]}
+
+
+def compare_sides(
+    local: Landscape, y: Tensor, g_p: Tensor, g_u: Tensor, d: Tensor, rho: float, lr: float
+) -> dict[str, float]:
+    """Return both sides of equations 11 and 12 for e = ρ d.
+
+    Args:
+        local: the local loss L.
+        y: `(P,)`, the point of the step.
+        g_p: ∇L_p(y) `(P,)`.
+        g_u: the step's direction ∇L(y + e) `(P,)`.
+        d: `(P,)`, the perturbation per unit of ρ: unit(g_p) if the radius is fixed and everything is perturbed.
+        rho: ρ.
+        lr: γ.
+    """
+    g, half = local.compute_gradient(y), y + rho / 2 * d
+    conflict, curvature = dot(g, g_p), dot(local.multiply_hessian(y, d), g_p)
+
+    def change(point: Tensor, along: Tensor) -> float:
+        return local.compute_loss(point - lr * along) - local.compute_loss(point)
+
+    return {
+        "conflict": conflict,
+        "curvature": curvature,
+        "proposition1_left": -lr * dot(g_p, g_u),
+        "proposition1_right": -lr * (conflict + rho * curvature),
+        "proposition1_plain": -lr * conflict,
+        "proposition2_left": change(y, g_u),
+        "proposition2_right": change(half, local.compute_gradient(half)),
+        "proposition2_plain": change(y, g),
+    }
+
+
+def dot(a: Tensor, b: Tensor) -> float:
+    """Return the inner product, computed in float64."""
+    return float(a.double() @ b.double())
+
+
+def _compute_losses(
+    twin: LocalClient, algorithm: Algorithm, theta: Tensor, target: Tensor, tau: float
+) -> tuple[float, float]:
+    """Return L_p and cross-entropy of the batch at theta, in evaluation mode."""
+    z = algorithm.logits(twin.predict(theta)).double()
+    return float(kl(target.double(), z / tau)), float(cross_entropy(z, twin.y))
+
+
+@contextlib.contextmanager
+def _keep_buffers(c: LocalClient) -> Iterator[None]:
+    """Restore the running statistics after a block."""
+    buffers = c.network.buffers.clone()
+    try:
+        yield
+    finally:
+        c.network.buffers.copy_(buffers)
+
+
+def _copy_client(c: LocalClient) -> LocalClient:
+    """Return a copy of the client whose vectors and counts can be written to, with its own second model."""
+    twin = copy.copy(c)
+    vars(twin).pop("second", None)
+    twin.local, twin.state, twin.passes = Vectors(c.local), Vectors(c.state), Counter(c.passes)
+    return twin

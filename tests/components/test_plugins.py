@@ -1,0 +1,258 @@
+"""Classes of the user's own: found in every section, refused in one line, and the working directory searched last."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from torch import Tensor, nn
+
+import fedray
+from fedray.algorithms.base import Algorithm, Client
+from fedray.common.errors import UserError
+from fedray.config import RunConfig
+from fedray.datasets.arrays import Digits
+from fedray.datasets.dataset import Dataset
+from fedray.partitions.base import Partition
+from fedray.partitions.shards import Shards
+from fedray.probes.probe import EvaluatedRound, Probe
+
+
+class Scaled(Algorithm):
+    """A gradient times a number."""
+
+    factor: float = 1.0
+
+    def direction(self, c: Client) -> Tensor:
+        return self.factor * c.grad(c.theta)
+
+
+class Striped(Partition):
+    """Sample i belongs to client i mod N."""
+
+    offset: int = 0
+
+    def draw(self, labels: np.ndarray, classes: int, clients: int, rng: np.random.Generator) -> Shards:
+        return Shards.from_owner((np.arange(len(labels)) + self.offset) % clients, clients)
+
+
+class Few(Digits):
+    """The first digits."""
+
+    count: int = 100
+
+    def read(self) -> Dataset:
+        whole = super().read()
+        return Dataset("few", whole.x_train[: self.count], whole.y_train[: self.count], whole.x_test, whole.y_test, 10)
+
+
+class Linear(nn.Module):
+    """One layer."""
+
+    def __init__(self, input_shape: tuple[int, ...], num_classes: int) -> None:
+        super().__init__()
+        self.layer = nn.Linear(int(np.prod(input_shape)), num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.layer(x.flatten(1))
+        return logits
+
+
+class Longest(Probe):
+    """The largest weight."""
+
+    metrics = {"longest": "largest weight"}
+
+    def of_round(self, seen: EvaluatedRound) -> dict[str, float]:
+        return {"longest": float(seen.theta.abs().max())}
+
+
+def config(**changes: Any) -> dict[str, Any]:
+    return {
+        "data": {"name": f"{__name__}:Few", "count": 60},
+        "partition": {"name": f"{__name__}:Striped", "offset": 1},
+        "clients": {"total": 4, "per_round": 2},
+        "model": f"{__name__}:Linear",
+        "algorithm": {"name": f"{__name__}:Scaled", "factor": 0.5},
+        "training": {"rounds": 2, "local_epochs": 1},
+        "evaluation": {"probes": [f"{__name__}:Longest"]},
+        "runtime": {"backend": "inline"},
+        **changes,
+    }
+
+
+def test_every_section_takes_a_class() -> None:
+    run = RunConfig.parse(config())
+    assert RunConfig.parse(run.resolve()) == run
+    assert run.data.load().y_train.shape == (60,)
+    classes = ("Few", "Striped", "Linear", "Scaled", "Longest")
+    assert run.make_identity("d")["sources"].keys() == {f"{__name__}:{name}" for name in classes}
+    result = fedray.simulate(run)
+    assert result.history[-1]["longest"] == float(result.theta.abs().max())
+
+
+def test_the_source_of_a_class_enters_the_identity(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = RunConfig.parse(config())
+    before = run.hash_cell("d")
+    monkeypatch.setattr("inspect.getsource", lambda module: "another text")
+    assert run.hash_cell("d") != before
+
+
+def test_a_class_or_an_instance_is_the_same_as_its_name() -> None:
+    named = RunConfig.parse(config())
+    given = RunConfig.parse(
+        config(data=Few(count=60), partition={"name": Striped, "offset": 1}, model=Linear, algorithm=Scaled(factor=0.5))
+    )
+    assert given.resolve() == named.resolve()
+    assert given.hash_cell("d") == named.hash_cell("d")
+
+
+def test_a_class_travels_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that unpacks a run imports its classes; one that cannot says so in one line."""
+    run = RunConfig.parse(config())
+    packed = run.pack()
+    assert RunConfig.unpack(packed) == run
+
+    def fails(name: str) -> None:
+        raise ImportError("no such file here")
+
+    monkeypatch.setattr("importlib.import_module", fails)
+    with pytest.raises(UserError, match=r"^data\.name: '.*:Few' cannot be imported: no such file here$"):
+        RunConfig.unpack(packed)
+
+
+def test_arrays_do_not_travel_with_the_configuration() -> None:
+    """100 kB of images; actors get the data set apart from it."""
+    images, labels = np.zeros((100, 32, 32), np.uint8), np.zeros(100, np.int64)
+    run = RunConfig.parse(config(data={"x_train": images, "y_train": labels, "x_test": images, "y_test": labels}))
+    packed = run.pack()
+    assert len(packed) < 10_000
+    assert run.data.load().x_train.shape == (100, 1, 32, 32)
+    assert RunConfig.unpack(packed).resolve() == run.resolve()
+
+
+def test_arrays_from_memory() -> None:
+    """The data of `digits`, given as arrays: the same numbers and the same digest."""
+    loaded = Digits().load()
+    arrays = {
+        key: getattr(loaded, key)[:, 0] if key.startswith("x") else getattr(loaded, key)
+        for key in ("x_train", "y_train", "x_test", "y_test")
+    }
+    given = RunConfig.parse(config(data={**arrays, "mean": [0.3054], "std": [0.3763]}))
+    assert given.data.load().digest == loaded.digest
+    assert fedray.simulate(given).theta.equal(fedray.simulate(config(data="digits")).theta)
+    with pytest.raises(UserError, match=r"^data lacks y_train, y_test; found: x_test, x_train$"):
+        fedray.simulate(config(data={"x_train": arrays["x_train"], "x_test": arrays["x_test"]}))
+    with pytest.raises(UserError, match=r"^data\.name: arrays exist in memory only; pass them to fedray\.simulate"):
+        fedray.simulate(config(data="arrays"))
+
+
+class Constructed(Scaled):
+    """A constructor of its own."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+
+
+class Misspelt(Scaled):
+    """A hook that nothing calls."""
+
+    def uplod(self, c: Client) -> dict[str, Any]:
+        return {}
+
+
+class Helped(Scaled):
+    """Helpers are private."""
+
+    def _uplod(self) -> None: ...
+
+    def temperature(self) -> float:
+        return 1.0
+
+
+@pytest.mark.parametrize(
+    ("section", "name", "line"),
+    [
+        ("algorithm", "Constructed", "Constructed defines __init__; declare its options as fields instead"),
+        ("algorithm", "Misspelt", "Misspelt defines uplod, which nothing calls; did you mean 'upload'?"),
+        ("algorithm", "Striped", "Striped is not a subclass of fedray.algorithms.base.Algorithm"),
+        ("partition", "Few", "Few is not a subclass of fedray.partitions.base.Partition"),
+        ("data", "Linear", "Linear is not a subclass of fedray.datasets.base.DataSource"),
+        ("model", "Striped", "Striped is not a subclass of torch.nn.Module"),
+        ("evaluation", "Few", "Few is not a subclass of fedray.probes.probe.Probe"),
+        ("partition", "Nothing", "cannot be imported: module"),
+    ],
+)
+def test_what_cannot_serve_is_refused_in_one_line(section: str, name: str, line: str) -> None:
+    path = f"{__name__}:{name}"
+    value, key = ({"probes": [path]}, "evaluation.probes") if section == "evaluation" else (path, f"{section}.name")
+    with pytest.raises(UserError, match=rf"^{key}: .*{line}"):
+        RunConfig.parse(config(**{section: value}))
+
+
+def test_helpers_are_allowed() -> None:
+    assert RunConfig.parse(config(algorithm=f"{__name__}:Helped")).algorithm.make_label() == f"{__name__}:Helped"
+
+
+def test_a_class_that_workers_cannot_import_is_refused_before_ray_starts() -> None:
+    class Local(Scaled):
+        """Of a function."""
+
+    assert fedray.simulate(config(algorithm=Local)).summary()["rounds"] == 2
+    with pytest.raises(
+        UserError, match=r"^algorithm\.name: Ray's workers cannot import .*<locals>\.Local; put the class"
+    ):
+        RunConfig.parse(config(algorithm=Local, runtime={"backend": "ray"}))
+    script = (
+        "import fedray\nfrom fedray.algorithms.base import Algorithm\nclass Mine(Algorithm):\n    pass\n"
+        "try:\n    fedray.simulate({'data': 'digits', 'partition': 'iid', 'model': 'mlp', 'algorithm': Mine})\n"
+        "except fedray.UserError as error:\n    print(error)\nimport sys\nprint('ray' in sys.modules)\n"
+    )
+    out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert out.stdout.splitlines() == [
+        "algorithm.name: Ray's workers cannot import __main__:Mine; put the class in a .py file, or set "
+        "runtime.backend: inline",
+        "False",
+    ], out.stderr
+
+
+OWN = """
+from fedray.algorithms.base import Algorithm
+class Mine(Algorithm):
+    def direction(self, c):
+        import sys
+        assert "statistics" not in sys.modules or "here" not in vars(sys.modules["statistics"])
+        return c.grad(c.theta)
+"""
+RUN = """
+data: digits
+partition: iid
+clients: {total: 4, per_round: 2}
+model: {name: mlp, hidden: [4]}
+training: {rounds: 1, local_epochs: 1}
+"""
+
+
+def command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The installed `fedray`, in a folder that no setting names."""
+    code = "import sys; sys.path = [p for p in sys.path if p]; from fedray.cli.main import main; main()"
+    root = str(Path(fedray.__file__).parent.parent)
+    env = {key: value for key, value in os.environ.items() if key != "FEDRAY_PLUGINS"} | {"PYTHONPATH": root}
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=250, cwd=folder, env=env
+    )
+
+
+def test_nothing_is_imported_from_the_working_directory(tmp_path: Path) -> None:
+    """Files there that are named like modules which fedray and Ray's workers import are not run, plug-in or not."""
+    for name in ("mlflow", "numpy", "torch", "pandas", "statistics", "sklearn"):
+        (tmp_path / f"{name}.py").write_text(f"here = open({str(tmp_path / 'ran')!r}, 'w').close()\n")
+    (tmp_path / "own.py").write_text(OWN)
+    (tmp_path / "run.yaml").write_text(RUN + "algorithm: fedavg\n")
+    for changes in (["--set", "algorithm=fedavg", "--backend", "inline"], ["--set", "algorithm='own:Mine'"]):
+        out = command(tmp_path, "run", "run.yaml", "--no-track", *changes)
+        assert out.returncode == 0, out.stderr
+    assert not (tmp_path / "ran").exists()

@@ -1,0 +1,150 @@
+"""The identity of a cell: what a configuration says beyond the defaults, and how that is hashed."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedray.algorithms import ALGORITHMS
+from fedray.algorithms.feddyn import DynamicRegularisation, FedDyn
+from fedray.config import RunConfig, Training
+from fedray.models import MODELS
+from fedray.partitions import PARTITIONS
+from fedray.probes.registry import PROBES
+
+LEAST = {"data": "digits", "partition": "iid", "model": "mlp", "algorithm": "fedavg"}
+REQUIRED = {"alpha": 0.5, "classes": 2, "shards": 2, "path": __file__, "architecture": "test_resnet"}
+"""Values of the options that have no default."""
+MEASURED = {"lambda": "fedsol", "propositions": "fedsol", "adaptation": "fedgela"}
+"""Probes that not every method admits."""
+MOON = {"name": "fedsol", "proximal": "moon"}
+GOLDEN = [json.loads(line) for line in Path(__file__).with_name("identities.jsonl").read_text().splitlines()]
+
+
+def identity(**sections: Any) -> dict[str, Any]:
+    return RunConfig.parse(LEAST | sections).make_identity("d")
+
+
+def test_only_what_a_configuration_says_beyond_the_defaults_enters(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedray.config.run.NUMERICS", 7)
+    assert identity() == {
+        "numerics": 7,
+        "data": {"name": "digits", "digest": "d"},
+        "partition": {"name": "iid"},
+        "model": {"name": "mlp"},
+        "algorithm": {"name": "fedavg"},
+    }
+    found = identity(algorithm={"name": "fedprox", "mu": 0.5}, training={"lr": 0.2}, seed=3)
+    assert found == identity() | {"algorithm": {"name": "fedprox", "mu": 0.5}, "training": {"lr": 0.2}, "seed": 3}
+
+
+SECTIONS = [
+    *({"algorithm": name} for name in ALGORITHMS),
+    *({"model": {"name": name} | {key: REQUIRED[key] for key in MODELS[name].list_required()}} for name in MODELS),
+    *(
+        {"partition": {"name": name} | {key: REQUIRED[key] for key in PARTITIONS[name].list_required()}}
+        for name in PARTITIONS
+    ),
+    *({"evaluation": {"probes": [name]}, "algorithm": MEASURED.get(name, "fedavg")} for name in PROBES),
+    {"evaluation": {"personal": {}}},
+    {"data": {"name": "digits", "validation": {}}},
+    {"training": {"local_steps": 3}},
+    {"training": {"aggregation": "feddisco", "server_step": "fedexp"}},
+    {"runtime": {"gpus_per_actor": 0.5}},
+]
+
+
+@pytest.mark.parametrize("section", SECTIONS, ids=str)
+def test_a_written_default_is_the_same_cell_as_an_unwritten_one(section: dict[str, Any]) -> None:
+    """`resolve` writes every default, of nested sections and components as well."""
+    everyone = {"clients": {"total": 4, "per_round": 4}, "model": "lenet"}
+    config = RunConfig.parse(LEAST | everyone | section)
+    assert RunConfig.parse(config.resolve()).hash_cell("d") == config.hash_cell("d")
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"algorithm": "fedavg"}, {"algorithm": {"name": "fedavg"}}),
+        ({"training": {"lr": 1}}, {"training": {"lr": 1.0}}),
+        ({"training": {"local_epochs": 5}}, {"training": {"local_epochs": None}}),
+        ({"training": {"local_steps": 5}}, {"training": {"local_steps": 5, "local_epochs": None}}),
+        ({"model": {"name": "mlp", "hidden": [200]}}, {"model": {"name": "mlp", "hidden": (200,)}}),
+        ({"algorithm": MOON}, {"algorithm": {"name": "fedsol", "proximal": {"name": "moon", "mu": 1}}}),
+        ({"algorithm": MOON}, {"algorithm": MOON | {"perturb": "all"}}),
+        ({"evaluation": {"probes": ["drift"]}}, {"evaluation": {"probes": [{"name": "drift"}]}}),
+        ({"runtime": {"device": "cpu"}}, {"runtime": {"device": "auto", "deterministic": False}}),
+        ({"runtime": {"gpus_per_actor": 1}}, {"runtime": {"gpus_per_actor": 0.5, "device": "cuda"}}),
+        ({"runtime": {"actors": 4, "backend": "inline", "checkpoint_every": 3, "cpus_per_actor": 2}}, {}),
+    ],
+)
+def test_equal_runs_that_are_written_differently_are_one_cell(one: dict[str, Any], other: dict[str, Any]) -> None:
+    assert identity(**one) == identity(**other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"clients": {"per_round": 1}}, {"clients": {"per_round": 1.0}}),
+        ({"evaluation": {"personal": {}}}, {}),
+        ({"data": {"name": "digits", "validation": {}}}, {}),
+        ({"algorithm": MOON}, {"algorithm": {"name": "fedsol", "perturb": "all"}}),
+        ({"runtime": {"threads": 2}}, {}),
+        ({"runtime": {"gpus_per_actor": 1}}, {}),
+        ({"runtime": {"gpus_per_actor": 1, "deterministic": False}}, {"runtime": {"gpus_per_actor": 1}}),
+        ({"training": {"channels_last": True}}, {}),
+        ({"evaluation": {"probes": ["drift"]}}, {}),
+    ],
+)
+def test_runs_that_differ_are_different_cells(one: dict[str, Any], other: dict[str, Any]) -> None:
+    assert RunConfig.parse(LEAST | one).hash_cell("d") != RunConfig.parse(LEAST | other).hash_cell("d")
+
+
+def test_channels_last_enters_as_model_and_device_have_it() -> None:
+    """LeNet prefers channels innermost on a CPU."""
+    assert identity(model="lenet")["training"] == {"channels_last": True}
+    assert identity(model="lenet") == identity(model="lenet", training={"channels_last": True})
+    assert "training" not in identity(model="lenet", training={"channels_last": False})
+
+
+def test_data_enter_by_digest_and_what_is_held_out_of_them() -> None:
+    assert RunConfig.parse(LEAST).hash_cell("d") != RunConfig.parse(LEAST).hash_cell("e")
+    assert identity(data="digits") == identity(data={"name": "digits", "mean": [0.5], "std": [0.5]})
+    held_out = identity(data={"name": "digits", "validation": {"fraction": 0.2}})["data"]
+    assert held_out == {"name": "digits", "digest": "d", "validation": {"fraction": 0.2}}
+
+
+def test_an_initial_model_enters_by_its_content(tmp_path: Path) -> None:
+    for name, content in {"one": b"a", "same": b"a", "other": b"b"}.items():
+        (tmp_path / name).write_bytes(content)
+    one, same, other = (identity(model={"name": "mlp", "init": str(tmp_path / k)}) for k in ("one", "same", "other"))
+    assert one == same != other
+
+
+def test_a_revision_enters_the_cells_of_a_class_and_of_what_is_built_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    algorithms: list[Any] = ["fedavg", "feddyn", "fedtoga", {"name": "fedsol", "proximal": "feddyn"}, "fedsol"]
+    before = [identity(algorithm=one) for one in algorithms]
+    assert not any("revisions" in one for one in before)
+    monkeypatch.setattr(DynamicRegularisation, "revision", 1)
+    monkeypatch.setattr(FedDyn, "revision", 2)
+    found = [identity(algorithm=one).get("revisions") for one in algorithms]
+    assert found == [None, {"feddyn": 3}, {"fedtoga": 1}, {"feddyn": 3}, None]
+
+
+def test_a_revision_of_a_section_enters_also_where_all_is_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Training, "revision", 2)
+    assert identity()["revisions"] == {"Training": 2}
+
+
+def test_a_packed_run_is_the_same_run() -> None:
+    """`pack` is how a trial and an actor get it: neither parses it again."""
+    for _, point in GOLDEN:
+        run = RunConfig.parse(point)
+        assert RunConfig.unpack(run.pack()) == run
+
+
+def test_cells_keep_their_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As 0.2 hashes them: cells of one section and kind of value each. Other hashes leave finished cells unfound."""
+    monkeypatch.setattr("fedray.config.run.NUMERICS", 1)
+    assert {cell: RunConfig.parse(point).hash_cell("d") for cell, point in GOLDEN} == {cell: cell for cell, _ in GOLDEN}

@@ -1,0 +1,171 @@
+"""Problems whose probes are known or easily disturbed, and what a test asks of them."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedray.algorithms import algorithm as method
+from fedray.algorithms.base import Algorithm
+from fedray.client import LocalClient
+from fedray.common.vectors import Vectors
+from fedray.datasets.dataset import Dataset
+from fedray.engine.loop import run
+from fedray.engine.messages import Broadcast, ClientTask
+from fedray.engine.problem import Problem
+from fedray.engine.process.backend import InlineBackend
+from fedray.engine.process.worker import Worker
+from fedray.engine.server.simulation import Simulation
+from fedray.probes import registry
+from fedray.probes.probe import Probe
+from tests import small
+from tests.algorithms.digits import data
+
+EVERY_PROBE = [
+    "angles",
+    "classes",
+    "drift",
+    "forgetting",
+    "gradient_norm",
+    "lambda",
+    "propositions",
+    "proximal",
+    "step",
+    "step_divergence",
+]
+
+
+class Rows(nn.Module):
+    """A head of given rows and nothing else; the features are the inputs."""
+
+    def __init__(self, rows: Sequence[Sequence[float]]) -> None:
+        super().__init__()
+        self.head = nn.Linear(len(rows[0]), len(rows), bias=False)
+        self.head.weight.data = torch.tensor(rows, dtype=torch.float32)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(x)
+
+
+class Careful(nn.Module):
+    """Running statistics and dropout: what a careless probe would disturb."""
+
+    def __init__(self, input_shape: Sequence[int], num_classes: int) -> None:
+        super().__init__()
+        self.first = nn.Linear(math.prod(input_shape), 12)
+        self.norm, self.dropout = nn.BatchNorm1d(12), nn.Dropout(0.2)
+        self.last = nn.Linear(12, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.dropout(torch.relu(self.norm(self.first(x.flatten(1))))))
+
+
+class Recorder(Probe):
+    """Keeps y, the batch and its labels of every local step."""
+
+    steps: ClassVar[dict[int, list[tuple[Tensor, Tensor, Tensor]]]] = {}
+
+    def of_step(self, c: LocalClient, algorithm: Algorithm, q: Tensor) -> dict[str, float]:
+        self.steps.setdefault(c.id, []).append((c.theta, c.x, c.y))
+        return {}
+
+
+def digits(
+    algorithm: Any,
+    model: Any = "tests.probes.probed:Careful",
+    probes: Sequence[Any] = (),
+    every: int = 1,
+    train: bool = False,
+    per_round: int | None = None,
+    **training: Any,
+) -> Problem:
+    """Six clients with digits of a Dirichlet split. per_round: default 3, or all clients if needed."""
+    if per_round is None:
+        per_round = 6 if method(algorithm).needs_everyone else 3
+    base = {"rounds": 2, "local_epochs": 2, "batch_size": 16, "lr": 0.1, "weight_decay": 1e-3}
+    base["momentum"] = small.momentum(algorithm)
+    return small.problem(
+        algorithm,
+        (6, per_round),
+        model,
+        0.3,
+        arrays=data(),
+        training={**base, "aggregation": "samples", **training},
+        evaluation={"every": every, "last": 1, "probes": probes, "train": train},
+    )
+
+
+def arrays(
+    model: Mapping[str, Any],
+    x: Any,
+    y: Sequence[int],
+    owner: Sequence[int],
+    algorithm: Any = "fedavg",
+    test: tuple[Any, Sequence[int]] | None = None,
+    probes: Sequence[Any] = (),
+    classes: int = 2,
+    **training: Any,
+) -> Problem:
+    """A problem of the test's own samples; one local step on the whole shard unless `training` says otherwise."""
+    x_test, y_test = test or (x, y)
+    held = [np.array(x, dtype=np.float32), np.array(y), np.array(x_test, dtype=np.float32), np.array(y_test)]
+    return small.problem(
+        algorithm,
+        (max(owner) + 1, 1.0),
+        model,
+        "natural",
+        arrays=Dataset("own", *held, classes, client_train=np.array(owner)),
+        evaluation={"probes": probes},
+        training={"rounds": 1, "local_steps": 1, "batch_size": "full", **training},
+    )
+
+
+def last_row(problem: Problem) -> dict[str, float]:
+    return run(problem, InlineBackend()).history[-1]
+
+
+def trained(problem: Problem) -> tuple[dict[int, tuple[Tensor, Tensor]], Tensor]:
+    """Parameters and running statistics of each client of the first round after its training; and x."""
+    config, worker = problem.config, Worker(problem)
+    network = worker.network
+    x, buffers = network.theta.clone(), network.buffers.clone()
+    cohort, result = Simulation(problem, InlineBackend()).draw_cohort(0), {}
+    for i in map(int, cohort):
+        broadcast = Broadcast(
+            round=0, lr=config.training.lr, theta=x, buffers=buffers, message=Vectors(), cohort=len(cohort)
+        )
+        c, _ = worker.trainer.train(broadcast, ClientTask(i, 1.0, Vectors()))
+        result[i] = c.theta, network.buffers.clone()
+    return result, x
+
+
+def percent_right(problem: Problem, theta: Tensor, buffers: Tensor, split: str) -> float:
+    network, held = problem.build_network("cpu"), problem.data
+    pixels, y = (held.x_test, held.y_test) if split == "test" else (held.x_train, held.y_train)
+    network.load(theta)
+    network.buffers.copy_(buffers)
+    network.train(False)
+    with torch.no_grad():
+        logits = network((torch.from_numpy(pixels).float() / 255 - held.mean[0]) / held.std[0]).logits
+    return 100 * float((logits.argmax(1) == torch.from_numpy(y)).double().mean())
+
+
+def with_probes(problem: Problem, probes: Sequence[str]) -> Problem:
+    evaluation = problem.config.evaluation.model_copy(update={"probes": registry.make_probes(probes)})
+    return Problem(problem.config.model_copy(update={"evaluation": evaluation}), problem.data, problem.shards)
+
+
+def everything() -> Problem:
+    """All probes, on three chunks of test samples (tests/cluster/test_ray_backend.py deals them to actors)."""
+    problem = digits("fedsol", probes=EVERY_PROBE, train=True)
+    held, samples = problem.data, np.arange(1100) % len(problem.data.y_test)
+    return Problem(
+        problem.config,
+        Dataset(
+            "digits", held.x_train, held.y_train, held.x_test[samples], held.y_test[samples], 10, held.mean, held.std
+        ),
+        problem.shards,
+    )

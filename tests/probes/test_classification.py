@@ -1,0 +1,81 @@
+"""Balanced accuracy, macro F1 and AUC: by hand, as scikit-learn has them, and in a run on one and on two actors."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import balanced_accuracy_score, f1_score, roc_auc_score
+
+from fedray.common.errors import UserError
+from fedray.engine.loop import run
+from fedray.engine.process.backend import InlineBackend
+from fedray.engine.process.worker import Worker
+from fedray.probes.classification import measure_auc, measure_classes
+from tests import small
+
+
+def test_by_hand() -> None:
+    """4 + 1 + 0 samples of three classes, answers 0 0 0 1 and 3 (an output without a class).
+
+    Accuracies 3/4 and 0: balanced 37.5. F1 of class 0: 6 / (4 + 3), of class 1: 0 / (1 + 1), of output 3: 0 / (0 + 1);
+    class 2 has neither samples nor answers: (6/7) / 3.
+    """
+    found = measure_classes(torch.tensor([3.0, 0, 0]), torch.tensor([3.0, 1, 0, 1]), np.array([4, 1, 0]))
+    assert found == pytest.approx({"test_balanced_accuracy": 37.5, "test_macro_f1": 200 / 7})
+
+
+def test_auc_by_hand() -> None:
+    """Scores 0.9, 0.5 of class 0 and 0.5, 0.1 of class 1, for class 0: of 4 pairs 3 are right, 1 is equal: 3.5 / 4."""
+    scores = np.array([[0.9, 0.1], [0.5, 0.5], [0.5, 0.5], [0.1, 0.9]])
+    assert measure_auc(scores, np.array([0, 0, 1, 1])) == 87.5
+    assert np.isnan(measure_auc(scores, np.zeros(4, np.int64)))
+
+
+def test_as_scikit_learn() -> None:
+    rng = np.random.default_rng(0)
+    labels, scores = rng.integers(0, 5, 300), rng.dirichlet(np.ones(5), 300)
+    answers = scores.argmax(1)
+    right = torch.from_numpy(np.bincount(labels[labels == answers], minlength=5)).float()
+    found = measure_classes(right, torch.from_numpy(np.bincount(answers, minlength=5)).float(), np.bincount(labels))
+    assert found["test_balanced_accuracy"] == pytest.approx(100 * balanced_accuracy_score(labels, answers))
+    assert found["test_macro_f1"] == pytest.approx(100 * f1_score(labels, answers, average="macro"))
+    expected = 100 * roc_auc_score(labels, scores, multi_class="ovr", average="macro")
+    assert measure_auc(scores, labels) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("data", ["digits", {"name": "digits", "test": {"fraction": 0.4}}])
+def test_in_a_run(data: Any) -> None:
+    """As scikit-learn computes them from the trained model's answers; more than one chunk with `data.test`."""
+    problem = small.problem("fedavg", partition=0.5, data=data, training={"rounds": 2}, evaluation={"auc": True})
+    result = run(problem, InlineBackend())
+    worker = Worker(problem)
+    worker.network.load(result.theta)
+    worker.network.train(False)
+    x, y = worker.test_samples.make_batch(problem.evaluated["test"])
+    with torch.no_grad():
+        scores = worker.network(x).logits.softmax(1).numpy()
+    last, labels = result.history[-1], y.numpy()
+    assert last["test_balanced_accuracy"] == pytest.approx(100 * balanced_accuracy_score(labels, scores.argmax(1)))
+    assert last["test_macro_f1"] == pytest.approx(100 * f1_score(labels, scores.argmax(1), average="macro"))
+    assert last["test_auc"] == pytest.approx(100 * roc_auc_score(labels, scores, multi_class="ovr"), abs=1e-3)
+    plain = run(small.problem("fedavg", partition=0.5, data=data, training={"rounds": 2}), InlineBackend())
+    assert plain.state.theta.equal(result.state.theta)
+    assert plain.history == [{key: value for key, value in row.items() if key != "test_auc"} for row in result.history]
+
+
+def test_chunks_of_several_processes_add_up_to_the_whole() -> None:
+    """Two processes that test every other chunk give the sums of one."""
+    problem = small.problem("fedavg", data={"name": "digits", "test": {"fraction": 0.6}}, evaluation={"auc": True})
+    worker, network = Worker(problem), problem.build_network("cpu")
+    whole, even, odd = (
+        worker.evaluate(network.theta, network.buffers, chunks) for chunks in (range(3), range(0, 3, 2), range(1, 3, 2))
+    )
+    assert whole.keys() == even.keys() | odd.keys()
+    for name, summed in whole.items():
+        assert summed.equal(sum((part[name] for part in (even, odd) if name in part), torch.zeros_like(summed))), name
+
+
+def test_without_a_global_model() -> None:
+    with pytest.raises(UserError, match=r"evaluation.auc: tests the global model; local-only has none"):
+        small.config("local-only", (6, 6), evaluation={"auc": True})

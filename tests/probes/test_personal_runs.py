@@ -1,0 +1,254 @@
+"""Personal evaluation in whole runs: fine-tuning, when it takes place, and that a run never notices it."""
+
+import dataclasses
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedray.algorithms.base import Client
+from fedray.algorithms.fedavg import FedAvg, FedProx
+from fedray.common.errors import Diverged, UserError
+from fedray.common.vectors import Vectors
+from fedray.datasets.arrays import Digits
+from fedray.datasets.dataset import Dataset
+from fedray.engine.loop import run
+from fedray.engine.messages import ClientTask, PersonalEval
+from fedray.engine.problem import Problem
+from fedray.engine.process.backend import InlineBackend
+from fedray.engine.process.worker import Worker
+from fedray.engine.result import Result
+from fedray.engine.server.simulation import Simulation
+from fedray.engine.state import State
+from tests import small
+
+
+class Dropped(nn.Module):
+    """A network that draws while it trains."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.dropout, self.head = nn.Linear(64, 12), nn.Dropout(0.3), nn.Linear(12, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.dropout(self.body(x.flatten(1)).relu()))
+
+
+class TrainedProx(FedProx):
+    """FedProx whose personal model is the trained one."""
+
+    name = "trained-prox"
+    personal = "trained"
+
+
+class NoNumber(FedAvg):
+    """Its personal models answer NaN from the second round on."""
+
+    name = "no-number"
+
+    def personal_logits(self, c: Client) -> Tensor:
+        return super().personal_logits(c) * (float("nan") if c.lr < 0.1 else 1.0)
+
+
+@cache
+def digits() -> Dataset:
+    return Digits().load()
+
+
+def problem(
+    algorithm: Any,
+    personal: Mapping[str, Any] | None = None,
+    evaluation: Mapping[str, Any] | None = None,
+    clients: Mapping[str, Any] | None = None,
+    model: Any = "",
+    **training: Any,
+) -> Problem:
+    """Six clients of the digits, three a round; momentum, weight decay and clipping on."""
+    base = {"rounds": 2, "local_epochs": 1, "batch_size": 64, "lr": 0.1, "momentum": 0.5, "weight_decay": 1e-2}
+    return small.problem(
+        algorithm,
+        {"total": 6, "per_round": 3, **(clients or {})},
+        model or 8,
+        0.5,
+        arrays=digits(),
+        training={**base, "clip_norm": 2.0, **training},
+        evaluation={"every": 100, "last": 1, "personal": personal, **(evaluation or {})},
+    )
+
+
+def result(*arguments: Any, **options: Any) -> Result:
+    return run(problem(*arguments, **options), InlineBackend())
+
+
+def another_round(state: State, client: int, algorithm: Any, epochs: int) -> Tensor:
+    """theta after a round of only that client, from this state; samples in their order."""
+    built = problem(algorithm, rounds=3, local_epochs=epochs, shuffle=False, clients={"cohorts": [[0], [0], [client]]})
+    running = Simulation(built, InlineBackend())
+    running.restore(dataclasses.replace(state, server=Vectors(), clients={}))
+    running.step()
+    return running.state.theta
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "same_as", "epochs"),
+    [
+        ("fedavg", "fedavg", 2),
+        ({"name": "fedprox", "mu": 2.0}, "fedavg", 2),
+        ({"name": "scaffold"}, "fedavg", 1),
+        ({"name": "fedavg"}, "fedavg", 0),
+        ({"name": "tests.probes.test_personal_runs:TrainedProx", "mu": 2.0}, {"name": "fedprox", "mu": 2.0}, 1),
+    ],
+)
+def test_fine_tuning_is_training_on_from_x(algorithm: Any, same_as: Any, epochs: int) -> None:
+    """e epochs on top of a method are a round of plain FedAvg by the client alone, of e epochs; a model that counts as
+    trained is a round of the method itself.
+    """
+    built = problem(algorithm, {"epochs": epochs}, shuffle=False)
+    running = Simulation(built, InlineBackend())
+    running.step()
+    running.step()
+    state, worker = running.state, Worker(built)
+    network = worker.network
+    assert built.tests is not None
+    marks = running.tester.test_personal(PersonalEval((epochs,), own=True, everyone=False))
+    for i in range(6):
+        c = worker.trainer.personalise(
+            running._make_broadcast(running._make_server(1, 6)),
+            ClientTask(i, 1 / 6, state.clients.get(i, Vectors())),
+            epochs,
+        )
+        expected = state.theta if epochs == 0 else another_round(state, i, same_as, epochs)
+        assert torch.allclose(c.theta, expected, rtol=0, atol=1e-7)  # x + (y - x) is y up to rounding
+        assert torch.equal(c.theta, state.theta) == (epochs == 0)
+        network.load(expected)
+        x, y = worker.test_samples.make_batch(built.tests[i])
+        right = int((network(x).logits.argmax(1) == y).sum())
+        assert marks[i] == {f"own_{epochs}": pytest.approx(100 * right / len(y))}
+
+
+def test_fine_tuning_counts_epochs_where_training_counts_steps() -> None:
+    """Two epochs after rounds of one step are the two epochs of a round of FedAvg."""
+    built = problem("fedavg", {"epochs": 2}, shuffle=False, local_epochs=None, local_steps=1)
+    running, worker = Simulation(built, InlineBackend()), Worker(built)
+    running.step()
+    running.step()
+    state, sent = running.state, running._make_broadcast(running._make_server(1, 6))
+    c = worker.trainer.personalise(sent, ClientTask(3, 1 / 6, Vectors()), 2)
+    assert torch.allclose(c.theta, another_round(state, 3, "fedavg", 2), rtol=0, atol=1e-7)
+
+
+def test_numbers_of_epochs_do_not_depend_on_each_other() -> None:
+    """e = 1 gives the same number alone and with e = 3; and e matters."""
+    both, one = (result("fedavg", {"epochs": e}).history[-1] for e in ([1, 3], 1))
+    assert both["personal_accuracy_e1"] == one["personal_accuracy"]
+    assert both["personal_accuracy_e1"] != both["personal_accuracy_e3"]
+
+
+def test_when() -> None:
+    """Tested every 2 rounds, personally every 4: rounds 2, 4, 6 and the last, 7; personally 4 and 7. Personal rounds
+    that are between others are tested as well.
+    """
+    history = result("fedavg", {"epochs": 0, "every": 4}, {"every": 2}, rounds=7).history
+    assert [row["round"] for row in history] == [2, 4, 6, 7]
+    assert [row["round"] for row in history if "personal_accuracy" in row] == [4, 7]
+    assert [row["round"] for row in history if "generic_accuracy" in row] == [2, 4, 6, 7]
+    assert "personal_accuracy" not in result("fedavg").history[-1]
+    between = result("fedavg", {"epochs": 0, "every": 3}, {"every": 4}, rounds=7).history
+    assert [(row["round"], "personal_accuracy" in row) for row in between] == [
+        (3, True),
+        (4, False),
+        (6, True),
+        (7, True),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("method", "rounds"),
+    [("fedavg", [1, 2, 3, 4]), ("local-only", [1, 2, 3, 4]), ("fedbabu", [3, 4]), ("fedrep", [3, 4])],
+)
+def test_generic_accuracy_is_measured_whenever_the_test_set_is(method: str, rounds: list[int]) -> None:
+    """In every evaluated round if a global model or unchanged kept models answer; fine-tuned ones every 3 rounds."""
+    found = result(method, {"epochs": 1, "every": 3}, {"every": 1}, rounds=4).history
+    assert [row["round"] for row in found if "generic_accuracy" in row] == rounds
+    assert [row["round"] for row in found if "personal_accuracy" in row] == [3, 4]
+    if method == "fedavg":
+        assert all(row["generic_accuracy"] == row["test_accuracy"] for row in found)
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        "fedavg",
+        "scaffold",
+        "local-only",
+        "fedproto",
+        "perfedavg",
+        "knnper",
+        {"name": "fedgen", "steps": 2, "hidden": 8},
+        "fedrep",
+        "fedrod",
+        "fedbabu",
+        "fedgela",
+    ],
+)
+def test_a_run_does_not_notice(method: Any) -> None:
+    """Nothing of the state differs in a bit, though fine-tuning draws batches and dropout; nor do other metrics."""
+    model = "tests.probes.test_personal_runs:Dropped"
+    with_it = result(method, {"epochs": [0, 1], "every": 1}, {"every": 1}, model=model, rounds=3)
+    without = result(method, None, {"every": 1}, model=model, rounds=3)
+    assert with_it.summary()["theta_sha256"] == without.summary()["theta_sha256"]
+    assert with_it.state.digest() == without.state.digest()
+    assert [
+        {name: row[name] for name in row if "personal" not in name and "generic" not in name} for row in with_it.history
+    ] == without.history
+    assert len([row for row in with_it.history if "personal_worst10" in row]) == 3
+
+
+def test_clients_that_never_took_part_are_tested_too() -> None:
+    """Local-only: their own model is the one the run began with."""
+    start = result("fedavg", {"epochs": 0}, rounds=1, lr=1e-30).history[-1]
+    running = Simulation(problem("local-only", {}), InlineBackend())
+    running.step()
+    marks = running.tester.test_personal(PersonalEval((0,), own=True, everyone=True))
+    assert sorted(marks) == list(range(6))
+    for i in range(6):
+        untrained = i not in running.state.clients
+        assert (marks[i]["everyone"] == pytest.approx(start["test_accuracy"])) == untrained
+
+
+def test_a_personal_model_without_numbers_has_diverged() -> None:
+    with pytest.raises(Diverged, match="diverged in round 2, client 0: the personal model's outputs are not numbers"):
+        result("tests.probes.test_personal_runs:NoNumber", {"epochs": 0, "every": 1}, {"every": 1}, lr_decay=0.5)
+
+
+def test_without_any_test_samples() -> None:
+    whole = digits()
+    kept, asked = whole.y_train < 5, whole.y_test >= 5
+    data = dataclasses.replace(
+        whole,
+        x_train=whole.x_train[kept],
+        y_train=whole.y_train[kept],
+        x_test=whole.x_test[asked],
+        y_test=whole.y_test[asked],
+    )
+    with pytest.raises(UserError, match=r"evaluation\.personal: no client has test samples of its own"):
+        Problem.build(problem("fedavg", {}).config, data)
+
+
+@pytest.mark.parametrize(
+    ("personal", "message"),
+    [
+        ({"epochs": -1}, "evaluation.personal.epochs: found (-1,)"),
+        ({"epochs": [1, 1]}, "or a list of different ones"),
+        ({"epochs": []}, "evaluation.personal.epochs: found ()"),
+        ({"every": 0}, "evaluation.personal.every: found 0"),
+        ({"split": "own"}, "evaluation.personal.split: found 'own'"),
+    ],
+)
+def test_refusals(personal: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError) as raised:
+        problem("fedavg", personal)
+    assert message in str(raised.value)

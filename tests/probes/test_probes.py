@@ -1,0 +1,242 @@
+"""Measurements of `evaluation.probes` and `evaluation.train`, against numbers derived by hand or by other means."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from fedray.common.errors import Diverged, UserError
+from fedray.engine.loop import run
+from fedray.engine.process.backend import InlineBackend
+from fedray.engine.server.sampling import draw_cohort
+from fedray.probes.angles import average_angle, measure_angles
+from fedray.probes.probes import measure_drift_between
+from tests.algorithms import quadratic, rounds_kept
+from tests.probes.probed import EVERY_PROBE, arrays, digits, last_row, percent_right, trained, with_probes
+
+
+def test_angles_between_known_vectors() -> None:
+    """(1, 0), (0, 2), (-3, 0): 90, 180 and 90 degrees, for any lengths; a zero vector has no angle.
+
+    (1, 0) and (1, 1e-6) are 1e-6 radians apart; an arccos would keep four digits of that.
+    """
+    angles = measure_angles(torch.tensor([[1.0, 0.0], [0.0, 2.0], [-3.0, 0.0], [0.0, 0.0]]))
+    assert average_angle(angles, torch.ones(4, dtype=torch.bool)) == pytest.approx(120)
+    assert average_angle(angles, torch.tensor([True, True, False, True])) == pytest.approx(90)
+    assert average_angle(angles, torch.tensor([True, False, False, True])) is None
+    near = measure_angles(torch.tensor([[1.0, 0.0], [1.0, 1e-6]], dtype=torch.float64))
+    assert float(near[0, 1]) == pytest.approx(math.degrees(1e-6), rel=1e-9)
+
+
+def test_angles_of_a_simplex() -> None:
+    """C vectors e_c - 1/C have the inner products -1/C and squared lengths 1 - 1/C: the cosine -1/(C - 1)."""
+    for classes in (2, 3, 10, 100):
+        angles = measure_angles(torch.eye(classes) - 1 / classes)
+        assert average_angle(angles, torch.ones(classes, dtype=torch.bool)) == pytest.approx(
+            math.degrees(math.acos(-1 / (classes - 1))), rel=1e-6
+        )
+
+
+def test_angles_of_fedges_classifier() -> None:
+    """A simplex of 10 classes that never moves: arccos(-1/9) = 96.379 degrees on server and clients, every round."""
+    history = run(digits("fedge", {"name": "mlp", "hidden": [16]}, ["angles"]), InlineBackend()).history
+    assert len(history) == 2
+    for row in history:
+        for name in ("global_angle_classifier", "angle_classifier_existing", "angle_classifier_missing"):
+            assert row[name] == pytest.approx(96.37937, rel=1e-5)
+        assert row["angle_classifier_existing_std"] == pytest.approx(0, abs=1e-3)
+
+
+def test_adaptation_by_class_counts() -> None:
+    """‖Φ W - W‖² = E_W Σ_c (C n_c/n - 1)², for every class vector has the squared length E_W = 4."""
+    problem = digits({"name": "fedgela", "scale_w": 4.0}, {"name": "mlp", "hidden": [16]}, ["adaptation"])
+    counts = problem.shards.count_labels(problem.data.y_train, 10)
+    phi = 10 * counts / counts.sum(1, keepdims=True)
+    cohort = draw_cohort(problem.config, problem.shards.sizes, problem.config.training.rounds - 1)
+    expected = [math.sqrt(4 * ((phi[i] - 1) ** 2).sum()) for i in cohort]
+    row = last_row(problem)
+    assert row["adaptation"] == pytest.approx(np.mean(expected), rel=1e-5)
+    assert row["adaptation_std"] == pytest.approx(np.std(expected), rel=1e-4)
+    weighted = np.average(expected, weights=problem.shards.sizes[cohort])
+    assert row["adaptation_weighted"] == pytest.approx(weighted, rel=1e-5)
+    assert weighted != pytest.approx(np.mean(expected), rel=1e-4)
+    with pytest.raises(UserError, match=r"adaptation needs a classifier that clients scale .*fedavg has none"):
+        digits("fedavg", {"name": "mlp", "hidden": [16]}, ["adaptation"])
+
+
+def test_angles_of_clients_and_server() -> None:
+    """The features are the inputs, and nothing moves (η = 1e-12). Client 0 holds classes 0, 1, 2, client 1 holds 2, 3.
+
+    Class means of the test set: directions of 0°, 90°, 180°, and 45° for class 3, whose samples (5, 0) and (0, 3) count
+    alike at length 1. Pairs: 01 90, 02 180, 03 45, 12 90, 13 45, 23 135; all: 585/6. Client 0: existing (90 + 180 +
+    90)/3 = 120, missing: class 3 alone, no pair. Client 1: existing 135, missing (0 and 1) 90.
+    Classifier rows of 0°, 90°, 180°, -45°: 01 90, 02 180, 03 45, 12 90, 13 135, 23 135; all: 675/6. Client 0: existing
+    120; client 1: existing 135, missing 90. 1500 test samples are three chunks of the sums.
+    """
+    x_test = [[1, 0], [0, 1], [-1, 0], [5, 0], [0, 3]]
+    row = last_row(
+        arrays(
+            {"name": "tests.probes.probed:Rows", "rows": [[2, 0], [0, 3], [-1, 0], [1, -1]]},
+            [[1, 0], [0, 1], [-1, 0], [-1, 0], [1, 1]],
+            [0, 1, 2, 2, 3],
+            [0, 0, 0, 1, 1],
+            classes=4,
+            lr=1e-12,
+            test=(x_test * 300, [0, 1, 2, 3, 3] * 300),
+            probes=["angles"],
+        )
+    )
+    expected = {
+        "angle_means_existing": 127.5,
+        "angle_means_existing_std": 7.5,
+        "angle_means_missing": 90,
+        "angle_means_missing_std": 0,
+        "angle_classifier_existing": 127.5,
+        "angle_classifier_existing_std": 7.5,
+        "angle_classifier_missing": 90,
+        "angle_classifier_missing_std": 0,
+        "global_angle_means": 97.5,
+        "global_angle_means_existing": 127.5,
+        "global_angle_means_missing": 90,
+        "global_angle_classifier": 112.5,
+        "global_angle_classifier_existing": 127.5,
+        "global_angle_classifier_missing": 90,
+    }
+    assert {name: value for name, value in row.items() if "angle" in name} == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize("aggregation", ["uniform", "samples"])
+def test_drift_on_quadratics(aggregation: str) -> None:
+    """Client 0: u = -½ (3, -4) = (-1.5, 2), of length 2.5. Client 1: -½ (-4, 3) = (2, -1.5), then -½ (2 - 3, -1.5 - 1),
+    so u = (2.5, -0.25), of length √6.3125. Their distance is √(4² + 2.25²) = √21.0625, for any weights."""
+    case = quadratic.Case(
+        algorithm={"name": "fedavg"},
+        rounds=[{}],
+        training={"aggregation": aggregation},
+        model={"name": "tests.algorithms.quadratic:Quadratic", "start": [0, 0]},
+    )
+    row = last_row(with_probes(quadratic.problem(case), ["drift"]))
+    lengths = 2.5, math.sqrt(6.3125)
+    assert row["drift"] == pytest.approx(sum(lengths) / 2)
+    assert row["drift_std"] == pytest.approx((lengths[1] - lengths[0]) / 2, rel=1e-4)
+    assert row["drift_between"] == pytest.approx(math.sqrt(21.0625))
+
+
+@pytest.mark.parametrize("server_lr", [1.0, 0.5])
+@pytest.mark.parametrize("aggregation", ["uniform", "samples"])
+def test_divergence_on_quadratics(aggregation: str, server_lr: float) -> None:
+    """u_0 = (-1.5, 2), u_1 = (2.5, -0.25) as above; π = (½, ½), or (1/3, 2/3) by 1 and 2 samples; d = η_g Σ π_i u_i."""
+    case = quadratic.Case(
+        algorithm={"name": "fedavg"},
+        rounds=[{}],
+        training={"aggregation": aggregation, "server_lr": server_lr},
+        model={"name": "tests.algorithms.quadratic:Quadratic", "start": [0, 0]},
+    )
+    row = last_row(with_probes(quadratic.problem(case), ["drift"]))
+    u, pi = [np.array([-1.5, 2]), np.array([2.5, -0.25])], (0.5, 0.5) if aggregation == "uniform" else (1 / 3, 2 / 3)
+    d = server_lr * sum(p * v for p, v in zip(pi, u, strict=True))
+    assert row["divergence"] == pytest.approx(sum(p * ((v - d) ** 2).sum() for p, v in zip(pi, u, strict=True)))
+
+
+def test_drift_is_of_what_is_shared() -> None:
+    """FedBN's round in `rounds_kept`: H moves by ±1/6 and ∓1/12, of length √2/6 and √2/12, their mean by ±1/24; γ and
+    β move too, and stay with the clients. Between them 1/4 twice; from the new H both are 1/8 away, twice.
+    """
+    row = last_row(with_probes(quadratic.problem(rounds_kept.fedbn()), ["drift"]))
+    assert row["drift"] == pytest.approx(math.sqrt(2) / 8)
+    assert row["drift_std"] == pytest.approx(math.sqrt(2) / 24, rel=1e-5)
+    assert row["drift_between"] == pytest.approx(math.sqrt(2) / 4)
+    assert row["divergence"] == pytest.approx(1 / 32)
+
+
+def test_drift_between_is_that_over_all_pairs() -> None:
+    """√(Σ_{i≠j} π_i π_j ||u_i - u_j||² / Σ_{i≠j} π_i π_j); nothing for a cohort of one."""
+    u = torch.randn(5, 40, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    pi = dict(enumerate((0.1, 0.15, 0.2, 0.25, 0.3)))
+    pairs = [(i, j) for i in pi for j in pi if i != j]
+    total = sum(pi[i] * pi[j] for i, j in pairs)
+    expected = math.sqrt(sum(pi[i] * pi[j] * float((u[i] - u[j]).square().sum()) for i, j in pairs) / total)
+    lengths = {i: float(u[i].norm()) for i in pi}
+    found = measure_drift_between(lengths, pi, sum(pi[i] * u[i] for i in pi))  # type: ignore[arg-type]
+    assert found["drift_between"] == pytest.approx(expected)
+    assert measure_drift_between({3: 1.0}, {3: 1.0}, u[0]) == {}
+    assert "drift_between" not in last_row(digits("fedavg", probes=["drift"], per_round=1))
+
+
+def test_drift_between_does_not_depend_on_who_answers_first() -> None:
+    """Near 10^16/3 doubles are 0.5 apart: 0.2 and again 0.2 are lost where they come last, their sum 0.4 is not."""
+    weights = dict.fromkeys(range(3), 1 / 3)
+    lengths = {0: 0.6**0.5, 1: 1e8, 2: 0.6**0.5}
+    update = torch.tensor([0.99e8 / 3**0.5], dtype=torch.float64)
+    values = {
+        measure_drift_between({i: lengths[i] for i in order}, weights, update)["drift_between"]
+        for order in itertools.permutations(range(3))
+    }
+    assert len(values) == 1
+
+
+def test_forgetting_is_the_local_models_own_accuracy() -> None:
+    problem = digits("fedavg", probes=["forgetting"], rounds=1)
+    row, (models, _) = last_row(problem), trained(problem)
+    accuracies = [percent_right(problem, *models[i], "test") for i in sorted(models)]
+    assert len(set(accuracies)) == 3
+    assert row["local_test_accuracy"] == pytest.approx(np.mean(accuracies))
+    assert row["local_test_accuracy_std"] == pytest.approx(np.std(accuracies))
+
+
+def test_accuracy_on_the_training_set_and_by_class() -> None:
+    """`evaluation.train` is the global model's accuracy on every training sample, with its running statistics."""
+    problem = digits("fedavg", train=True, probes=["classes"])
+    result = run(problem, InlineBackend())
+    row = result.history[-1]
+    assert row["train_accuracy"] == pytest.approx(percent_right(problem, result.theta, result.state.buffers, "train"))
+    assert row["train_accuracy"] != row["test_accuracy"]
+    counts = np.bincount(problem.data.y_test, minlength=10)
+    right = sum(row[f"accuracy_class_{k}"] * counts[k] for k in range(10)) / counts.sum()
+    assert row["deviation_of_classes"] == pytest.approx(np.std([row[f"accuracy_class_{k}"] for k in range(10)]))
+    assert right == pytest.approx(row["test_accuracy"])
+
+
+def test_a_diverged_run_says_the_same() -> None:
+    found = []
+    for probes in ([], EVERY_PROBE):
+        with pytest.raises(Diverged) as raised:
+            run(digits("fedsol", {"name": "mlp", "hidden": [8]}, probes, lr=1e30), InlineBackend())
+        found.append(str(raised.value))
+    assert found[0] == found[1]
+
+
+def test_radii_by_hand() -> None:
+    """One step, before which nothing is perturbed: u = (-1.5, 2) and (2, -1.5), |u|/2.5 = (0.6, 0.8): mean 0.7.
+
+    Along the first dimension (of size 1) every entry is normalised by itself: 1.
+    """
+    for norm, mean in (("layer", 0.7), ("dim0", 1.0)):
+        case = quadratic.Case(
+            algorithm={"name": "fedsol", "lambda_norm": norm},
+            rounds=[{}],
+            training={"local_epochs": None, "local_steps": 1},
+            model={"name": "tests.algorithms.quadratic:Quadratic", "start": [0, 0]},
+        )
+        row = last_row(with_probes(quadratic.problem(case), ["lambda"]))
+        assert row["lambda_point"] == pytest.approx(mean)
+        assert row["lambda_point_std"] == pytest.approx(0, abs=1e-7)
+
+
+def test_radii_of_a_layer_are_averaged_over_all_its_parameters() -> None:
+    """Weight and bias of `first` and `last` of a network with one hidden layer, by what each client has moved."""
+    problem = digits({"name": "fedsol", "lambda_norm": "layer"}, {"name": "mlp", "hidden": [8]}, ["lambda"], rounds=1)
+    row, (models, x) = last_row(problem), trained(problem)
+    views = problem.build_network("cpu").layout.views
+    found: dict[str, list[float]] = {}
+    for y, _ in models.values():
+        radii = {name: u.abs() / u.norm() for name, u in views(y - x).items()}
+        for layer in {name.rpartition(".")[0] for name in radii}:
+            parts = [v.flatten() for name, v in radii.items() if name.rpartition(".")[0] == layer]
+            found.setdefault(layer, []).append(float(torch.cat(parts).mean()))
+    assert len(found) == 2
+    assert {f"lambda_{layer}": pytest.approx(np.mean(each)) for layer, each in found.items()} == {
+        name: value for name, value in row.items() if name.startswith("lambda_") and not name.endswith("_std")
+    }

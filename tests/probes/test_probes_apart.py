@@ -1,0 +1,154 @@
+"""Measuring changes nothing, costs only what the chosen probes need, and is refused if it has no meaning."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fedray.algorithms import ALGORITHMS
+from fedray.common.errors import UserError
+from fedray.config import RunConfig
+from fedray.engine.loop import run
+from fedray.engine.problem import Problem
+from fedray.engine.process import worker as worker_module
+from fedray.engine.process.backend import InlineBackend
+from fedray.engine.server.simulation import Simulation
+from fedray.probes import registry
+from tests.algorithms import quadratic
+from tests.probes.probed import EVERY_PROBE, digits, last_row, with_probes
+
+
+def outcome(problem: Problem) -> tuple[str, str, list[dict[str, float]]]:
+    result = run(problem, InlineBackend())
+    return result.summary()["theta_sha256"], result.summary()["state_sha256"], result.history
+
+
+@pytest.mark.parametrize("method", sorted(ALGORITHMS))
+def test_probes_change_nothing(method: str) -> None:
+    """Not the parameters, the clients' states, the running statistics, the other metrics, or torch's generator."""
+    kind = ALGORITHMS[method]
+    refused = {
+        "lambda": method != "fedsol",
+        "classes": kind.keeps != "none",
+        "drift": kind.shares == "none",
+        "proximal": kind.shares == "none",
+        "step": kind.shares == "none",
+        "step_divergence": kind.shares == "none",
+        "gradient_norm": kind.keeps != "none",
+        "propositions": method != "fedsol",
+    }
+    probes = [probe for probe in EVERY_PROBE if not refused.get(probe)]
+    model: Any = {"name": "mlp", "hidden": [12]} if kind.reads_taps else "tests.probes.probed:Careful"
+    without = outcome(digits(method, model))
+    before = torch.get_rng_state()
+    theta, state, history = outcome(digits(method, model, probes, train=kind.keeps == "none"))
+    assert torch.equal(torch.get_rng_state(), before)
+    assert (theta, state) == without[:2]
+    for row, plain in zip(history, without[2], strict=True):
+        assert len(row) >= len(plain) + 8
+        assert {name: row[name] for name in plain} == plain
+
+
+def test_a_probe_does_not_depend_on_the_others() -> None:
+    """They do not depend on torch's generator either: dropout in the gradients is drawn by key."""
+    together = last_row(digits("fedsol", probes=EVERY_PROBE))
+    for seed, probe in enumerate(EVERY_PROBE):
+        torch.manual_seed(seed)
+        alone = last_row(digits("fedsol", probes=[probe]))
+        assert len(alone) > len(last_row(digits("fedsol")))
+        assert alone == {name: together[name] for name in alone}
+
+
+def test_probes_cost_only_what_is_asked_and_only_in_evaluated_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds: list[int] = []
+    probe_client = worker_module.probe_client
+
+    def counted(probes: Any, c: Any, *rest: Any) -> dict[str, float]:
+        rounds.append(c.round + 1)
+        return probe_client(probes, c, *rest)
+
+    monkeypatch.setattr(worker_module, "probe_client", counted)
+    result = run(digits("fedavg", probes=["drift"], every=2, rounds=5), InlineBackend())
+    assert rounds == [2, 2, 2, 4, 4, 4, 5, 5, 5]
+    assert [row["round"] for row in result.history] == [2, 4, 5]
+    assert all("drift" in row for row in result.history)
+    rounds.clear()
+    problem = digits("fedavg", probes=["classes"])
+    run(problem, InlineBackend())
+    assert all(probe.tested_models == frozenset() for probe in registry.make_probes(["classes", "drift", "proximal"]))
+    for asked, names in (
+        (["classes"], {"loss", "correct", "unbounded", "answers", "confusion"}),
+        (["angles"], {"loss", "correct", "unbounded", "answers", "confusion", "angles"}),
+    ):
+        backend = InlineBackend()
+        simulation = Simulation(digits("fedavg", probes=asked), backend)
+        state = simulation.state
+        assert backend.evaluate(state.theta, state.buffers)[0].keys() == names
+        assert backend.evaluate(state.theta, state.buffers, "train")[0].keys() == {"loss", "correct", "unbounded"}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "evaluation", "message"),
+    [
+        (
+            "fedavg",
+            {"probes": ["lambda"]},
+            "evaluation.probes: lambda needs a method whose radius adapts to each parameter (fedsol with "
+            "algorithm.radius: adaptive); fedavg has no such radius",
+        ),
+        ({"name": "fedsol", "radius": "fixed"}, {"probes": ["lambda"]}, "adaptive); fedsol has no such radius"),
+        ("fedavg", {"probes": ["drift", "drift"]}, "evaluation.probes: found drift, drift; each once"),
+        (
+            "fedavg",
+            {"probes": ["drifting"]},
+            "evaluation.probes: unknown name 'drifting'; did you mean 'drift'? valid: adaptation, angles, classes",
+        ),
+        ("fedrep", {"probes": ["classes"]}, "evaluation.probes: classes tests the global model; fedrep has none"),
+        ("fedrep", {"train": True}, "evaluation.train: tests the global model; fedrep has none"),
+        (
+            "fedproto",
+            {"probes": ["drift"]},
+            "evaluation.probes: drift compares with the global model; fedproto has none",
+        ),
+        (
+            "fedproto",
+            {"probes": ["proximal"]},
+            "evaluation.probes: proximal compares with the global model; fedproto has",
+        ),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(algorithm: Any, evaluation: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError) as raised:
+        RunConfig.parse(
+            {"data": "digits", "partition": "iid", "model": "mlp", "algorithm": algorithm, "evaluation": evaluation}
+        )
+    assert message in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_angles_without_a_linear_head_are_refused() -> None:
+    """Before anything starts: the quadratic's head has one row for two classes."""
+    case = quadratic.Case(
+        algorithm={"name": "fedavg"},
+        rounds=[{}],
+        model={"name": "tests.algorithms.quadratic:Quadratic", "start": [0, 0]},
+    )
+    with pytest.raises(UserError, match=r"evaluation\.probes: angles need a head whose weight has a row for each of 2"):
+        Simulation(with_probes(quadratic.problem(case), ["angles"]), InlineBackend())
+
+
+def test_every_metric_is_documented() -> None:
+    """docs/probes.md names each one, except its `_std`; CLASS, LAYER and K are placeholders."""
+    page = (Path(__file__).parents[2] / "docs" / "probes.md").read_text(encoding="utf-8")
+    plain, result = last_row(digits("fedsol")), last_row(digits("fedsol", probes=EVERY_PROBE, train=True))
+    names = {
+        re.sub(r"^(accuracy_class_|lambda_|divergence_step_).*", r"\1", name.removesuffix("_std"))
+        for name in result.keys() - plain.keys()
+    }
+    assert len(names) == 36
+    for name in names:
+        placeholder = {"accuracy_class_": "CLASS", "lambda_": "LAYER", "divergence_step_": "K"}.get(name, "")
+        full = name + placeholder
+        assert f"`{full}`" in page, f"{full} is not in docs/probes.md"

@@ -1,0 +1,164 @@
+"""Probes by name, fedray's and the user's; the names of their metrics on an axis."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import Field
+from torch import Tensor
+
+from fedray.common.errors import UserError
+from fedray.components.identity import digest_source
+from fedray.config import RunConfig
+from fedray.engine.loop import run
+from fedray.engine.process.backend import InlineBackend
+from fedray.engine.server.sampling import draw_cohort
+from fedray.models.network import Output
+from fedray.probes.probe import EvaluatedRound, Probe, TrainedClient
+from fedray.probes.registry import PROBES, make_probes, title_metric
+from tests.probes.probed import EVERY_PROBE, digits, last_row
+
+OWN = "tests.probes.test_registry:Sizes"
+COUNTED = "tests.probes.test_registry:Counted"
+
+
+class Sizes(Probe):
+    """Samples of each client; test samples per class, by a pass over the test set."""
+
+    name = "sizes"
+    tested_models = frozenset({"local", "global"})
+
+    def test_sums(self, output: Output, y: Tensor, classes: int) -> Tensor:
+        return y.bincount(minlength=classes).float()
+
+    def of_client(self, seen: TrainedClient) -> dict[str, float]:
+        return {"shard": float(seen.c.samples), "tested": float(seen.sums[self.name].sum())}
+
+    def of_round(self, seen: EvaluatedRound) -> dict[str, float]:
+        return {"cohort": float(len(seen.weights)), "classes_500": float(seen.sums[self.name].sum())}
+
+
+class Counted(Probe):
+    """The size of the cohort, `times` times."""
+
+    times: int = Field(1, ge=1)
+
+    def of_round(self, seen: EvaluatedRound) -> dict[str, float]:
+        return {"counted": float(self.times * len(seen.weights))}
+
+
+class NoProbe:
+    """Something else."""
+
+
+def test_a_probe_of_the_users_own_measures_clients_the_test_set_and_the_round() -> None:
+    problem = digits("fedavg", probes=[OWN, "drift"])
+    row = last_row(problem)
+    cohort = draw_cohort(problem.config, problem.shards.sizes, problem.config.training.rounds - 1)
+    n = len(problem.data.y_test)
+    assert row["shard"] == pytest.approx(float(np.mean([len(problem.shards[i]) for i in cohort])))
+    assert (row["tested"], row["tested_std"], row["cohort"]) == (n, 0, 3)
+    assert row["classes_500"] == pytest.approx(n / 500)
+    assert "drift_between" in row
+
+
+def test_the_options_of_a_probe_are_its_fields_and_reach_the_round() -> None:
+    """Three of six clients per round; `times` is 1 unless it is given, 4 · 3 = 12."""
+    assert last_row(digits("fedavg", probes=[COUNTED, "drift"]))["counted"] == 3
+    problem = digits("fedavg", probes=["drift", {"name": COUNTED, "times": 4}])
+    assert last_row(problem)["counted"] == 12
+    written = problem.config.resolve()
+    assert written["evaluation"]["probes"] == ["drift", {"name": COUNTED, "times": 4}]
+    assert RunConfig.parse(written) == problem.config
+
+
+def test_options_and_source_of_a_probe_enter_the_identity() -> None:
+    """The plain spelling and one that repeats the defaults are the same cell."""
+
+    def entered(*asked: object) -> dict[str, Any]:
+        return digits("fedavg", probes=asked).config.make_identity("")
+
+    plain = entered("drift", COUNTED)
+    assert plain["evaluation"]["probes"] == [{"name": "drift"}, {"name": COUNTED}]
+    assert plain["sources"][COUNTED] == digest_source("evaluation.probes", COUNTED)
+    assert entered({"name": "drift"}, {"name": COUNTED, "times": 1}) == plain
+    assert entered({"name": COUNTED, "times": 4})["evaluation"]["probes"] == [{"name": COUNTED, "times": 4}]
+
+
+def test_a_probe_of_the_users_own_changes_no_number() -> None:
+    with_own, without = (run(digits("fedavg", probes=asked), InlineBackend()) for asked in ([OWN], []))
+    assert with_own.summary()["theta_sha256"] == without.summary()["theta_sha256"]
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ([{"name": "drift", "k": 3}], "evaluation.probes.k: drift has no options"),
+        (
+            [{"name": COUNTED, "times": 0}],
+            "evaluation.probes.times: found 0; input should be greater than or equal to 1",
+        ),
+        ([{"name": COUNTED, "tims": 2}], "unknown name 'tims'; did you mean 'times'?"),
+        ([COUNTED, {"name": COUNTED, "times": 2}], "each once"),
+        ([3], "expected a name or a mapping with `name`, got 3"),
+        (["drfit"], "unknown name 'drfit'; did you mean 'drift'?"),
+        (["drift", "drift"], "found drift, drift; each once"),
+        (["tests.probes.test_registry:NoProbe"], "is not a subclass of fedray.probes.probe.Probe"),
+        (["tests.probes.test_registry:Absent"], "cannot be imported"),
+    ],
+)
+def test_what_is_no_probe_is_refused_in_one_line(names: list[object], message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        make_probes(names)
+    assert str(caught.value).startswith("evaluation.probes")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_every_metric_of_a_probe_has_a_title() -> None:
+    """A probe logs the metrics that its class declares, and all titles differ."""
+    plain, row = last_row(digits("fedsol")), last_row(digits("fedsol", probes=EVERY_PROBE))
+    scaled = last_row(digits("fedgela", {"name": "mlp", "hidden": [16]}, ["adaptation"]))
+    measured = (row.keys() | scaled.keys()) - plain.keys()
+    assert len({title_metric(name) for name in measured}) == len(measured)
+    assert all(title_metric(name) != name for name in measured)
+    assert title_metric("accuracy_class_3") == "accuracy of the class (%) 3"
+    assert title_metric("test_accuracy") == "test_accuracy"
+    declared = {name for kind in PROBES.values() for name in kind.metrics}
+    assert all(any(m.removesuffix("_std").startswith(d.rstrip("*")) for m in measured) for d in declared)
+
+
+class Gives(Probe):
+    """Any metric it is given, of the round or of each client."""
+
+    of: str = "round"
+    given: Any
+
+    def of_round(self, seen: EvaluatedRound) -> dict[str, float]:
+        return self.given if self.of == "round" else {}  # type: ignore[no-any-return]
+
+    def of_client(self, seen: TrainedClient) -> dict[str, float]:
+        return self.given if self.of == "client" else {}  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("of", ["round", "client"])
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"test_accuracy": 1.0}, "test_accuracy is measured without a probe"),
+        ({"lr": 1.0}, "lr is measured without a probe"),
+        ({"drift": 1.0}, "Gives measures drift, which is measured already"),
+        ({"mine": "high"}, "Gives measures mine = 'high'; a number is required"),
+        ({"mine": [1.0, 2.0]}, "Gives measures mine = .*; a number is required"),
+        ({"50%": 1.0}, "Gives names a metric '50%'; letters, digits"),
+        (None, "Gives returns a NoneType; a dictionary of metrics is required"),
+    ],
+    ids=str,
+)
+def test_what_a_probe_gives_is_refused_where_it_cannot_be_logged_beside_the_rest(
+    given: object, message: str, of: str
+) -> None:
+    """A string would end the sweep in the driver, and a metric of a name that is taken would replace it."""
+    own = {"name": "tests.probes.test_registry:Gives", "given": given, "of": of}
+    with pytest.raises(UserError, match=f"evaluation.probes: .*{message}"):
+        last_row(digits("fedavg", probes=["drift", own]))
