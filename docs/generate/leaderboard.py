@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 from scipy.stats import kendalltau
 
-from fedray.analysis.tables.leaderboard import (
+from fedray.papers.board import (
     Board,
     Standing,
     describe_power,
@@ -40,8 +40,8 @@ Every method is tuned with the same budget on held-out samples of clients and th
 seed; intervals are 95 % t intervals, each alone; "better" and "worse" follow Holm's method within each of the two
 families, differences to `fedavg` and differences to the best.
 
-    fedray rank my_method:Class --on leaderboard/global --search "training.lr={loguniform: [0.01, 0.5]}"
-    fedray tuned fedtoga --on leaderboard/global
+    fedray board rank my_method:Class --on leaderboard/global --search "training.lr={loguniform: [0.01, 0.5]}"
+    fedray board tuned fedtoga --on leaderboard/global
 
 `rank` tunes and tests a method of yours with the board's budget, seeds and setting and prints the table with its row.
 Call it again after an interruption: it resumes. `tuned` prints chosen options as YAML.

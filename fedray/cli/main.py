@@ -6,9 +6,10 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+import typer.core
 
 import fedray
 from fedray.cli.analysis import add_analysis
@@ -20,7 +21,34 @@ from fedray.cli.runs import clean, print_status, remove_runs
 from fedray.common.entry import run_command
 from fedray.common.errors import UserError, redact
 
+PANELS = {
+    "run": ("run", "sweep", "status", "rm", "clean", "data", "list"),
+    "look": ("ui", "tables", "figures", "compare", "report"),
+    "publish": ("check", "cite", "export", "import", "verify"),
+    "papers": ("claims", "board", "sharpness"),
+}
+"""Heading in `fedray --help` -> its commands."""
+MOVED = {"leaderboard": "board write", "rank": "board rank", "tuned": "board tuned"}
+"""Commands of version 0.2 and their present names."""
+
+
+class Panels(typer.core.TyperGroup):
+    """The commands, in panels; those of version 0.2 that have another name are refused with it."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        for panel, names in PANELS.items():
+            with formatter.section(panel.capitalize()):
+                lines = [(name, self.commands[name].get_short_help_str(limit=1000)) for name in names]
+                formatter.write_dl(lines)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[0] in MOVED:
+            raise UserError(f"{args[0]}: its name is `fedray {MOVED[args[0]]}`")
+        return super().resolve_command(ctx, args)
+
+
 app = typer.Typer(
+    cls=Panels,
     context_settings={"help_option_names": ["-h", "--help"]},
     no_args_is_help=True,
     pretty_exceptions_enable=False,

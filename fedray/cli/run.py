@@ -20,7 +20,8 @@ def run(
         Path, typer.Argument(help="YAML file of a run or of a sweep (its first cell), or a shipped sweep's name")
     ],
     cell: Annotated[
-        str | None, typer.Option(metavar="N|HASH", help="in a sweep: the cell to run, as --dry-run numbers it")
+        str | None,
+        typer.Option(metavar="CELL", help="in a sweep, the cell to run: its number, hash, or a pattern of labels"),
     ] = None,
     set_: Set = None,
     backend: Annotated[str | None, typer.Option(help="inline | ray")] = None,

@@ -74,7 +74,10 @@ def _print_sweeps() -> None:
 
 def remove_runs(
     name: Annotated[str, typer.Argument(help="a sweep's name, or the id of one run")],
-    cell: Annotated[str | None, typer.Option(metavar="HASH", help="only the runs of this cell of the sweep")] = None,
+    cell: Annotated[
+        str | None,
+        typer.Option(metavar="CELL", help="only these cells' runs: a number, a hash, or a pattern of labels"),
+    ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="do not ask for confirmation")] = False,
 ) -> None:
     """Delete a sweep's runs, or one run, from MLflow, not those another sweep shares; `clean` removes the files."""

@@ -2,6 +2,7 @@
 
 from mlflow.exceptions import MlflowException
 
+from fedray.cells.selection import select_cells
 from fedray.common.errors import UserError
 from fedray.tracking.store import find_runs, find_sweeps, open_store, read_cells
 
@@ -11,7 +12,7 @@ def find_deletable_runs(name: str, cell: str | None = None) -> tuple[list[str], 
 
     Args:
         name: a sweep's name, or the id of one run.
-        cell: the beginning of a cell's hash, 4 digits at least: only that cell's runs; None: all of the sweep.
+        cell: only the runs of these cells, as `select_cells` takes them; None: all of the sweep.
 
     Returns:
         Ids of the runs (the sweep's own and those of its cells, superseded ones included, without the cells that
@@ -33,16 +34,12 @@ def find_deletable_runs(name: str, cell: str | None = None) -> tuple[list[str], 
             raise UserError(f"rm: --cell: {name} is a run, not a sweep")
         return [name], 0
     shared = {cell["hash"] for other in sweeps.keys() - {name} for cell in read_cells(client, sweeps[other])}
-    cells = [cell["hash"] for cell in read_cells(client, sweeps[name])]
+    labels = {cell["hash"]: cell["label"] for cell in read_cells(client, sweeps[name])}
     if cell is not None:
-        chosen = [one for one in cells if len(cell) >= 4 and one.startswith(cell)]
-        if len(chosen) != 1:
-            raise UserError(
-                f"rm: --cell: {cell!r} names {len(chosen)} cells of {name}; `fedray status {name} --all` lists them"
-            )
-        if chosen[0] in shared:
-            raise UserError(f"rm: --cell: another sweep shares {chosen[0]}")
+        chosen = select_cells(labels, cell, "rm: --cell")
+        if both := next((one for one in chosen if one in shared), None):
+            raise UserError(f"rm: --cell: another sweep shares {both}")
         return [run.info.run_id for run in find_runs(client, experiment, chosen)], 0
-    runs = {cell: [run.info.run_id for run in find_runs(client, experiment, [cell])] for cell in cells}
-    own = [run for cell in cells if cell not in shared for run in runs[cell]]
-    return [sweeps[name].info.run_id, *own], sum(bool(runs[cell]) for cell in cells if cell in shared)
+    runs = {cell: [run.info.run_id for run in find_runs(client, experiment, [cell])] for cell in labels}
+    own = [run for cell in labels if cell not in shared for run in runs[cell]]
+    return [sweeps[name].info.run_id, *own], sum(bool(runs[cell]) for cell in labels if cell in shared)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from fedray.cli.analysis import COMMANDS
+from fedray.cli.analysis import ANALYSIS, PAPERS
 from fedray.cli.main import app
 from fedray.tracking.tracker import Tracker
 from tests.analysis.conftest import store
@@ -15,6 +15,7 @@ from tests.analysis.runs import FEDAVG, cell, write
 
 __all__ = ["store"]
 REPOSITORY = Path(__file__).parents[2]
+COMMANDS = [*ANALYSIS, *PAPERS]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -23,7 +24,7 @@ def test_help_is_the_commands_own(command: str) -> None:
     result = CliRunner().invoke(app, [command, "--help"])
     assert result.exit_code == 0
     expected = {"tables": "--best-except", "compare": "--confidence", "sharpness": "--run", "check": "NAME..."}
-    expected = (expected | {"rank": "--search", "tuned": "--on", "cite": "a sweep of the store"}).get(command, "--out")
+    expected = (expected | {"board": "tuned", "cite": "a sweep of the store"}).get(command, "--out")
     assert expected in result.output
     assert f"{command} [OPTIONS]" in result.output
 
@@ -45,7 +46,7 @@ def test_a_mistake_is_one_line_and_exit_code_2() -> None:
 def test_the_command_line_imports_no_analysis() -> None:
     code = (
         "import sys, fedray.cli.analysis\n"
-        "print([n for n in sys.modules if n.startswith(('fedray.analysis', 'pandas'))])"
+        "print([n for n in sys.modules if n.startswith(('fedray.analysis', 'fedray.papers', 'pandas'))])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

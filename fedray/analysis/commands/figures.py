@@ -32,10 +32,10 @@ from typing import Annotated
 import typer
 from matplotlib.figure import Figure
 
-from fedray.analysis.claims.runs import find_cells
 from fedray.analysis.comparison.compare import compare
 from fedray.analysis.comparison.differences import tabulate_by_seed
 from fedray.analysis.data.collect import Collected, collect
+from fedray.analysis.data.expected import find_cells
 from fedray.analysis.data.metrics import NEVER, is_smaller_better, make_title, read_values
 from fedray.analysis.plots import search
 from fedray.analysis.plots.bars import draw_bars, draw_methods

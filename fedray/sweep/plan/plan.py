@@ -4,11 +4,11 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
+from fedray.cells.selection import select_cells
 from fedray.cells.status import Status
-from fedray.common.errors import UserError, truncate_repr, unknown
+from fedray.common.errors import UserError, unknown
 from fedray.config import COMPONENTS, RunConfig, Runtime
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.cells import Cell, CellMaker, Problems
@@ -149,7 +149,8 @@ def make_plan(sweep: Sweep, force: bool = False, only: Sequence[str] = ()) -> Pl
     maker = CellMaker(sweep)
     refuse_unknown_names(sweep)
     cells = {} if sweep.learns else maker.make_all()
-    chosen = frozenset(hash for text in only for hash in select_cells(cells, text)) if only else None
+    labels = {hash: cell.label for hash, cell in cells.items()}
+    chosen = frozenset(hash for text in only for hash in select_cells(labels, text, "--only")) if only else None
     made = Plan(maker, cells, {}, force, chosen)
     while True:  # for a search that learns, each turn adds a generation that has been run
         known = look_up_outcomes([cell for cell in made.cells if cell not in made.known])
@@ -177,27 +178,3 @@ def look_up_outcomes(cells: Iterable[str]) -> dict[str, Outcome]:
     from fedray.tracking.store import read_outcomes  # here: MLflow takes seconds to import
 
     return read_outcomes(cells)
-
-
-def select_cells(cells: Mapping[str, Cell], text: str) -> list[str]:
-    """Return the hashes of the cells that a text names.
-
-    Args:
-        cells: hash -> cell, in the sweep's order.
-        text: a cell's number in that order (from 1, as `--dry-run` shows it), the beginning of its hash (at least 4
-            digits), or a pattern of labels with `*` and `?`.
-
-    Raises:
-        UserError: the text names no cell.
-    """
-    hashes = list(cells)
-    if text.isdecimal() and 1 <= int(text) <= len(hashes):
-        return [hashes[int(text) - 1]]
-    found = [hash for hash in hashes if len(text) >= 4 and hash.startswith(text)]
-    found = found or [hash for hash, cell in cells.items() if fnmatchcase(cell.label, text)]
-    if not found:
-        raise UserError(
-            f"{truncate_repr(text)} names no cell; give a number from 1 to {len(hashes)}, the beginning of a hash or "
-            f"a pattern of labels such as '{next(iter(cells.values())).run.algorithm.name}*'"
-        )
-    return found

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from fedray.cells.selection import select_cells
 from fedray.common.errors import UserError
 from fedray.config import RunConfig
 from fedray.engine.problem import Problem
@@ -15,7 +16,7 @@ from fedray.engine.process.device import refuse_missing
 from fedray.sweep.file.dotted import apply_draw, with_key
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.cells import Cell, Problems, make_label
-from fedray.sweep.plan.draws import iter_points
+from fedray.sweep.plan.draws import find_axes, iter_points
 from fedray.sweep.plan.storage import CellLocks, get_cell_dir, get_cell_locks_file, refuse_unwritable_storage
 
 
@@ -31,7 +32,7 @@ def load_cell(
     Args:
         document: the file's contents.
         file: its path, for messages.
-        which: for a sweep, the cell's number or the beginning of its hash, as in `pick_point`; None for the first.
+        which: for a sweep, the cell, as in `pick_point`.
         changes: dotted key -> value, from `--set`.
         backend: the value of `--backend`; None if it was not given.
 
@@ -73,24 +74,24 @@ def pick_point(sweep: Sweep, which: str | None = None) -> dict[str, Any]:
 
     Args:
         sweep: the file.
-        which: the cell's number (from 1, as `--dry-run` shows it) or the beginning of its hash; None for the first.
+        which: the cell, as `select_cells` takes it; None for the first.
 
     Raises:
-        UserError: there is no such cell.
+        UserError: there is no such cell, or there are several.
     """
     if which is None:
         return next(iter_points(sweep))
-    problems, points = Problems(), dict[str, dict[str, Any]]()
+    problems, points, labels = Problems(), dict[str, dict[str, Any]](), dict[str, str]()
+    varied = [key for key, varies in find_axes(sweep).items() if varies]
     for point in iter_points(sweep):
-        points.setdefault(problems.make_cell(RunConfig.parse(point), "").hash, point)
-    if which.isdecimal() and 1 <= int(which) <= len(points):
-        return list(points.values())[int(which) - 1]
-    matches = [point for hash, point in points.items() if len(which) >= 4 and hash.startswith(which)]
-    if len(matches) != 1:
-        raise UserError(
-            f"--cell: {which!r} names {len(matches)} cells; a number from 1 to {len(points)} or a hash is required"
-        )
-    return matches[0]
+        run = RunConfig.parse(point)
+        cell = problems.make_cell(run, make_label(point, run, varied))
+        points.setdefault(cell.hash, point)
+        labels.setdefault(cell.hash, cell.label)
+    found = select_cells(labels, which, "--cell")
+    if len(found) > 1:
+        raise UserError(f"--cell: {which!r} names {len(found)} cells, such as {labels[found[0]]!r}; one is required")
+    return points[found[0]]
 
 
 def hold_cell(hash: str, again: bool) -> AbstractContextManager[Path]:

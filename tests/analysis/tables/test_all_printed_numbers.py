@@ -7,18 +7,18 @@ import pandas as pd
 import pytest
 
 from fedray.algorithms import ALGORITHMS
-from fedray.analysis.claims.decide import decide
-from fedray.analysis.claims.read import find, read
-from fedray.analysis.claims.runs import list_expected
 from fedray.analysis.data.axes import find_columns, label_cells
 from fedray.analysis.data.cell_config import CellConfig, iter_configs
 from fedray.analysis.data.collect import SweepTable
+from fedray.analysis.data.expected import list_expected
 from fedray.analysis.tables.build import drop_keys
 from fedray.analysis.tables.matching import find_best_others, find_printed_values, match_numbers
 from fedray.analysis.tables.published import BEST_BASELINE, list_tables, load, with_deviations
 from fedray.analysis.tables.result_table import BEST
 from fedray.datasets import DATASETS
 from fedray.models import MODELS
+from fedray.papers.claims.decide import decide
+from fedray.papers.claims.read import find, read
 from fedray.partitions import PARTITIONS
 from fedray.sweep.file.shipped import get_sweeps_folder, list_papers
 from fedray.sweep.file.sweep import Sweep

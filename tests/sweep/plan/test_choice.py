@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
+from fedray.cells.selection import select_cells
 from fedray.common.errors import UserError
 from fedray.sweep.file.shipped import get_sweeps_folder, list_sweeps, locate_sweep
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.cells import CellMaker
-from fedray.sweep.plan.plan import select_cells
 from fedray.sweep.plan.single import pick_point
 from tests import small
 
@@ -43,15 +43,16 @@ def test_a_folder_does_not_hide_a_shipped_sweep(tmp_path: Path, monkeypatch: pyt
 
 
 def test_cells_by_number_hash_and_label() -> None:
-    cells = CellMaker(sweep()).make_all()
-    hashes = list(cells)
-    assert select_cells(cells, "3") == [hashes[2]]
-    assert select_cells(cells, hashes[1][:6]) == [hashes[1]]
-    assert select_cells(cells, "fedsam*") == hashes[2:]
-    assert select_cells(cells, "*s1") == [hashes[1], hashes[3]]
+    """What `sweep --only`, `run --cell` and `rm --cell` take."""
+    labels = {cell.hash: cell.label for cell in CellMaker(sweep()).make_all().values()}
+    hashes = list(labels)
+    assert select_cells(labels, "3", "--only") == [hashes[2]]
+    assert select_cells(labels, hashes[1][:6], "--only") == [hashes[1]]
+    assert select_cells(labels, "fedsam*", "--only") == hashes[2:]
+    assert select_cells(labels, "*s1", "--only") == [hashes[1], hashes[3]]
     for wrong in ("0", "5", "moon*", "zz"):
-        with pytest.raises(UserError, match="names no cell; give a number from 1 to 4"):
-            select_cells(cells, wrong)
+        with pytest.raises(UserError, match=r"^--only: '.*' names no cell; give a number from 1 to 4.*'fedavg\*'"):
+            select_cells(labels, wrong, "--only")
 
 
 @pytest.mark.parametrize(
@@ -81,8 +82,11 @@ def test_the_configuration_of_one_cell() -> None:
     assert pick_point(loaded) == first
     assert pick_point(loaded, "1") == first
     assert pick_point(loaded, "4") == pick_point(loaded, hashes[3]) == last
-    with pytest.raises(UserError, match="names 0 cells"):
+    assert pick_point(loaded, "fedsam*s1") == last
+    with pytest.raises(UserError, match=r"^--cell: '5' names no cell"):
         pick_point(loaded, "5")
+    with pytest.raises(UserError, match=r"^--cell: 'fedsam\*' names 2 cells, such as 'fedsam .* s0'; one is required"):
+        pick_point(loaded, "fedsam*")
 
 
 def test_set_changes_the_base_or_the_file_and_the_name() -> None:

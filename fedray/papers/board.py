@@ -126,7 +126,7 @@ def find_ranking_metric(select: str) -> str:
 
 def get_boards_folder() -> Path:
     """Return the folder of the CSV files: inside the package in an installed wheel, next to it in a checkout."""
-    package = Path(__file__).parents[2]
+    package = Path(__file__).parents[1]
     inside = package / ROOM
     return inside if inside.is_dir() else package.parent / "results" / ROOM
 

@@ -16,8 +16,8 @@ import typer
 from fedray.analysis.output import make_dir
 from fedray.analysis.plots.landscape import draw_contours, draw_surfaces
 from fedray.analysis.plots.style import save
-from fedray.analysis.sharpness import PLANES, Trained
 from fedray.common.errors import UserError, unknown
+from fedray.papers.sharpness import PLANES, Trained
 
 
 def main(

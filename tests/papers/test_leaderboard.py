@@ -8,11 +8,9 @@ import pytest
 
 from docs.generate.leaderboard import SETTINGS, compare_settings, describe_board, page
 from fedray.algorithms.fedavg import FedAvg
-from fedray.analysis.commands.rank import describe_cpus, join, make_sweep, parse_search
-from fedray.analysis.commands.tuned import main as print_tuned
-from fedray.analysis.plots.leaderboard import draw_standings
 from fedray.analysis.statistics.significance import POWER, compute_power, find_effect
-from fedray.analysis.tables.leaderboard import (
+from fedray.common.errors import UserError
+from fedray.papers.board import (
     COLUMNS,
     Board,
     Standing,
@@ -23,7 +21,9 @@ from fedray.analysis.tables.leaderboard import (
     read_board,
     write_csv,
 )
-from fedray.common.errors import UserError
+from fedray.papers.board_picture import draw_standings
+from fedray.papers.commands.board import describe_cpus, join, make_sweep, parse_search
+from fedray.papers.commands.board import tuned as print_tuned
 
 SWEEP = """
 name: leaderboard/tiny
@@ -71,8 +71,8 @@ def board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Board:
     found += rows("fedsam", [80, 81]) + rows("fedsam", [0, 0, 0], "diverged")[2:]
     (tmp_path / "tiny.csv").write_text(write_csv([*found, TUNING]))
     (tmp_path / "left_out.yaml").write_text("tiny: {scaffnew: needs everyone}\n")
-    monkeypatch.setattr("fedray.analysis.tables.leaderboard.get_sweeps_folder", lambda: tmp_path)
-    monkeypatch.setattr("fedray.analysis.tables.leaderboard.get_boards_folder", lambda: tmp_path)
+    monkeypatch.setattr("fedray.papers.board.get_sweeps_folder", lambda: tmp_path)
+    monkeypatch.setattr("fedray.papers.board.get_boards_folder", lambda: tmp_path)
     return read_board("leaderboard/tiny")
 
 

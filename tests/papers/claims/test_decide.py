@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
-from fedray.analysis.claims.decide import (
+from fedray.analysis.data.collect import collect
+from fedray.common.errors import UserError
+from fedray.papers.claims.decide import (
     HOLDS,
     LOST,
     NOT_RUN,
@@ -14,11 +16,9 @@ from fedray.analysis.claims.decide import (
     decide_most,
     decide_pairs,
 )
-from fedray.analysis.claims.page import make_page
-from fedray.analysis.claims.pairs import Pair
-from fedray.analysis.claims.read import Claims
-from fedray.analysis.data.collect import collect
-from fedray.common.errors import UserError
+from fedray.papers.claims.page import make_page
+from fedray.papers.claims.pairs import Pair
+from fedray.papers.claims.read import Claims
 from fedray.sweep.file.claims import Claim
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, history, write

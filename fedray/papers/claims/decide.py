@@ -10,7 +10,7 @@ columns. It does not hold once that is impossible: it does not hold in at least 
 
 Seeds whose runs diverged or were ended have no gap and never will, and neither have seeds with which neither side
 reached the target. The remaining seeds would only compare the methods where both do well, so they decide nothing: the
-claim has no number. If only one side never reaches the target, it is the slower one (`fedray.analysis.claims.pairs`).
+claim has no number. If only one side never reaches the target, it is the slower one (`fedray.papers.claims.pairs`).
 """
 
 import math
@@ -19,10 +19,10 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from fedray.analysis.claims.pairs import CONFIDENCE, Pair, make_pairs
 from fedray.analysis.data.collect import SweepTable
 from fedray.analysis.data.metrics import holds_samples_out, make_title
 from fedray.analysis.tables.published import list_tables
+from fedray.papers.claims.pairs import CONFIDENCE, Pair, make_pairs
 from fedray.sweep.file.claims import Claim
 
 HOLDS, REFUTED, OPEN, NOT_RUN, LOST = "holds", "does not hold", "not told apart", "not run yet", "no number"

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 import fedray
-from fedray.analysis.commands.sharpness import main
-from fedray.analysis.sharpness import Trained
 from fedray.api import run_problem
 from fedray.common.errors import UserError
 from fedray.config import RunConfig
 from fedray.engine.problem import Problem
 from fedray.engine.result import Result
+from fedray.papers.commands.sharpness import main
+from fedray.papers.sharpness import Trained
 from fedray.tracking.location import get_storage
 from fedray.tracking.tracker import Tracker
 from tests import small

@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 
 from fedray.analysis.plots.style import WIDTH, styled
 from fedray.analysis.statistics.intervals import bound_mean
-from fedray.analysis.tables.leaderboard import REFERENCE, Standing
+from fedray.papers.board import REFERENCE, Standing
 
 
 @styled

@@ -2,7 +2,7 @@
 
 The top Hessian eigenvalues of the global model in the run's newest checkpoint, λ1 and λ1/λ5, on training samples picked
 by the run's seed; and the loss in a plane through it, as a picture (PNG, PDF) and as data (CSV). Results are printed
-and written to files; the store is only read. Definitions: fedray/analysis/hessian.py.
+and written to files; the store is only read. Definitions: fedray/papers/hessian.py.
 """
 
 import math
@@ -15,13 +15,13 @@ from mlflow.exceptions import MlflowException
 
 from fedray.analysis.data.cell_config import refuse_plugins
 from fedray.analysis.data.runs import load_newest_state, read_configuration
-from fedray.analysis.hessian import compute_surface, draw_filter_normalised, find_top_eigenvalues
 from fedray.common.errors import UserError
 from fedray.common.rng import generator
 from fedray.config import RunConfig
 from fedray.datasets.dataset import Samples
 from fedray.engine.problem import Problem
 from fedray.engine.server.evaluate import get_tested_theta
+from fedray.papers.hessian import compute_surface, draw_filter_normalised, find_top_eigenvalues
 from fedray.probes.landscape import Landscape
 from fedray.tracking.store import open_store
 

@@ -13,15 +13,15 @@ from typing import Annotated
 
 import typer
 
-from fedray.analysis.claims.decide import NOT_RUN, Decided, Verdict, decide
-from fedray.analysis.claims.page import make_page
-from fedray.analysis.claims.read import Claims, find_claims
-from fedray.analysis.claims.runs import Price, find_runs, sum_hours
 from fedray.analysis.comparison.differences import ENDED
 from fedray.analysis.data.cell_config import iter_configs
 from fedray.analysis.data.collect import SweepTable
 from fedray.analysis.output import write_or_print
 from fedray.common.errors import format_count
+from fedray.papers.claims.decide import NOT_RUN, Decided, Verdict, decide
+from fedray.papers.claims.page import make_page
+from fedray.papers.claims.read import Claims, find_claims
+from fedray.papers.claims.runs import Price, find_runs, sum_hours
 
 
 def decide_all(claims: Claims, file: Path | None) -> Iterator[Decided]:

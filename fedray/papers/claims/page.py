@@ -3,13 +3,13 @@
 from datetime import UTC, datetime
 from typing import Any
 
-from fedray.analysis.claims.decide import Decided, Verdict
-from fedray.analysis.claims.read import Claims
 from fedray.analysis.output import make_environment
 from fedray.analysis.tables.build import build
 from fedray.analysis.tables.formats import to_html
 from fedray.analysis.tables.published import has_printed
 from fedray.analysis.tables.result_table import ResultTable
+from fedray.papers.claims.decide import Decided, Verdict
+from fedray.papers.claims.read import Claims
 from fedray.sweep.file.shipped import get_sweeps_folder
 
 

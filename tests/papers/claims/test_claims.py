@@ -6,16 +6,16 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from fedray.analysis.claims.decide import NOT_RUN, decide
-from fedray.analysis.claims.read import find, read
-from fedray.analysis.claims.runs import list_expected
-from fedray.analysis.commands.claims import format_duration
 from fedray.analysis.data.collect import SweepTable
+from fedray.analysis.data.expected import list_expected
 from fedray.analysis.tables.published import list_tables, load
 from fedray.cells.metric import RATIOS, ROUNDS_TO, Metric
 from fedray.cli.main import app
 from fedray.common.errors import UserError, format_count
 from fedray.common.yaml_files import load_yaml
+from fedray.papers.claims.decide import NOT_RUN, decide
+from fedray.papers.claims.read import find, read
+from fedray.papers.commands.claims import format_duration
 from fedray.sweep.file.shipped import get_sweeps_folder, list_papers
 from fedray.sweep.file.sweep import Sweep
 from fedray.tracking.tracker import Tracker

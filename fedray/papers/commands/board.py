@@ -1,14 +1,19 @@
-"""`fedray rank MODULE:CLASS --on leaderboard/global`: a method of yours, tuned and tested as a board's methods were."""
+"""`fedray board show | rank | tuned | write`: boards, and a method of yours on one."""
 
 import re
+from pathlib import Path
 from typing import Annotated, Any
 
 import pandas as pd
 import typer
+import yaml
 
 from fedray.algorithms import algorithm
-from fedray.analysis.output import write_or_print
-from fedray.analysis.tables.leaderboard import (
+from fedray.analysis.output import write, write_or_print
+from fedray.common.errors import UserError, join_lines, truncate_repr
+from fedray.common.yaml_files import parse_yaml
+from fedray.engine.cost import measure_cost
+from fedray.papers.board import (
     Board,
     describe_power,
     format_standings,
@@ -16,21 +21,43 @@ from fedray.analysis.tables.leaderboard import (
     list_columns,
     list_rows,
     list_standings,
+    name_method,
     parse_csv,
     read_board,
     write_csv,
 )
-from fedray.common.errors import UserError, join_lines, truncate_repr
-from fedray.common.yaml_files import parse_yaml
-from fedray.engine.cost import measure_cost
+from fedray.papers.board_picture import draw_standings
 from fedray.sweep.driver.stages import run_file
+from fedray.sweep.file.dotted import apply_draw, get_dotted
+from fedray.sweep.file.shipped import locate_sweep
 from fedray.sweep.file.space import Space, check_space
 from fedray.sweep.file.sweep import Sweep
 
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    help="Boards: many methods, tuned and tested in one setting.",
+)
+NAMES = "leaderboard/global, leaderboard/global_mild or leaderboard/personalised"
+On = Annotated[str, typer.Option(help=NAMES)]
 
-def main(
+
+@app.command()
+def show(
+    name: Annotated[str, typer.Argument(help=NAMES)],
+) -> None:
+    """Print the standings of a board."""
+    standings = list_standings(read_board(name))
+    table = format_table(list_columns(standings), format_standings(standings))
+    write_or_print("\n".join([f"**{name}**", "", *table, "", describe_power(standings), ""]), None)
+
+
+@app.command()
+def rank(
     method: Annotated[str, typer.Argument(help="your class, package.module:Class, or a method of fedray")],
-    on: Annotated[str, typer.Option(help="leaderboard/global, leaderboard/global_mild or leaderboard/personalised")],
+    on: On,
     search: Annotated[
         list[str] | None,
         typer.Option(metavar="KEY=RANGE", help="'algorithm.mu={loguniform: [0.01, 1]}'; can be repeated"),
@@ -61,6 +88,43 @@ def main(
         raise typer.Exit(code)
 
 
+@app.command()
+def tuned(
+    method: Annotated[str, typer.Argument(help="a method of the board, e.g. fedtoga")],
+    on: On,
+) -> None:
+    """Print the chosen options of a method as YAML for a run or for the base of a sweep."""
+    board = read_board(on)
+    values = board.get_options(method)
+    case = next(config for config, _ in board.sweep.iter_combinations() if name_method(config) == method)
+    config = apply_draw(case, values)
+    chosen: dict[str, Any] = {"algorithm": get_dotted(config, "algorithm")}
+    for key, value in values.items():
+        section, _, rest = key.partition(".")
+        if section != "algorithm":
+            chosen.setdefault(section, {})[rest] = value
+    print(yaml.safe_dump(chosen, sort_keys=False, allow_unicode=True), end="")
+
+
+@app.command("write")
+def write_board(
+    name: Annotated[str, typer.Argument(help="a tuned sweep: its file, or a name such as leaderboard/global")],
+    out: Annotated[Path | None, typer.Option(help="the CSV file; else it is printed")] = None,
+    picture: Annotated[Path | None, typer.Option(help="also draw the standings: a .png, .svg or .pdf file")] = None,
+) -> None:
+    """Write a row per cell of both stages: method, options, accuracy, hash, CPU, versions."""
+    if picture is not None and picture.suffix not in (".png", ".svg", ".pdf"):
+        raise UserError(f"--picture: found {picture}; a file that ends in .png, .svg or .pdf is required")
+    sweep = Sweep.load(locate_sweep(Path(name)))
+    text = write_csv(list_rows(sweep))
+    write_or_print(text, out)
+    if picture is not None:
+        write("", picture, "--picture")
+        standings = list_standings(Board(sweep.name, sweep, parse_csv(text)))
+        draw_standings(standings, sweep.name).savefig(picture, dpi=200)
+        print(picture)
+
+
 def parse_search(given: list[str]) -> Space:
     """Return what `--search KEY=RANGE` gives. Raises UserError."""
     found: dict[str, Any] = {}
@@ -79,7 +143,9 @@ def make_sweep(board: Board, method: str, space: Space) -> Sweep:
         UserError: the method cannot be read, is on the board, is personalised on a board that is not, or has no range.
     """
     if method in board.spaces:
-        raise UserError(f"rank: {method} is on {board.name}; `fedray tuned {method} --on {board.name}` has its options")
+        raise UserError(
+            f"rank: {method} is on {board.name}; `fedray board tuned {method} --on {board.name}` has its options"
+        )
     if _try(method) and "personal" not in board.sweep.select:
         raise UserError(
             f"rank: {method} is personalised; {board.name} ranks global models; take leaderboard/personalised"

@@ -1,23 +1,20 @@
 """Runs that decide a claim: from the store or, for a sweep that has not been run, the cells of its file."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from fedray.analysis.data.cell_config import CellConfig, iter_configs
-from fedray.analysis.data.collect import Search, SweepTable, collect, make_cell_row
+from fedray.analysis.data.collect import SweepTable, collect
+from fedray.analysis.data.expected import list_expected
 from fedray.analysis.data.stored import UnknownSweep
 from fedray.config import RunConfig
-from fedray.sweep.driver.stages import preview_final_stage
 from fedray.sweep.file.document import load_document
-from fedray.sweep.file.dotted import apply_draw
-from fedray.sweep.file.shipped import list_sweeps, locate_sweep
+from fedray.sweep.file.shipped import locate_sweep
 from fedray.sweep.file.sweep import Sweep
-from fedray.sweep.plan.draws import iter_points, make_draws
 from fedray.sweep.plan.estimate import make_key, measure_seconds
 from fedray.sweep.plan.gradients import count_gradients
 from fedray.tracking.store import StoreNotFound
@@ -44,55 +41,6 @@ def find_runs(name: str, file: Path | None) -> SweepTable:
         if own.name == name:
             return list_expected(own)
     return list_expected(Sweep.load(locate_sweep(Path(name))))
-
-
-def find_cells(name: str) -> SweepTable:
-    """Return a sweep of the store, or else the cells of the file or shipped sweep of that name, none of them run.
-
-    Raises:
-        UserError: there is neither.
-    """
-    try:
-        return collect(name)
-    except (StoreNotFound, UnknownSweep) as unknown:
-        path = Path(name)
-        if name not in list_sweeps() and not path.is_file():
-            raise unknown from None
-        return list_expected(Sweep.load(locate_sweep(path)))
-
-
-def list_expected(sweep: Sweep) -> SweepTable:
-    """Return the cells of a file, none of them run; `cell` is a number, since a hash needs the data.
-
-    For a file with two stages these are the cells of the final one, at the first draw. The first cell of each method
-    and setting comes `after` the cells of the tune stage that choose it.
-    """
-    if sweep.tune is None or sweep.final is None:
-        return _list_missing(sweep, {}, {})
-    after: dict[str, list[CellConfig]] = {}
-    drawn_keys: dict[str, list[str]] = {}
-    seeds = len(sweep.final.seeds)
-    for number, (config, space) in enumerate(sweep.iter_combinations()):
-        draws = [apply_draw(config, values) for values in make_draws(sweep, config, space)]
-        after[str(number * seeds)] = [_parse({**draw, "seed": seed}) for draw in draws for seed in sweep.tune.seeds]
-        drawn_keys |= {str(number * seeds + k): list(space) for k in range(seeds)}
-    return _list_missing(preview_final_stage(sweep), after, drawn_keys)
-
-
-def _list_missing(
-    sweep: Sweep, after: Mapping[str, list[CellConfig]], drawn_keys: Mapping[str, list[str]]
-) -> SweepTable:
-    rows = [
-        make_cell_row(str(k), str(k), _parse(point), drawn_keys.get(str(k), ()))
-        for k, point in enumerate(iter_points(sweep))
-    ]
-    return SweepTable(sweep.name, pd.DataFrame(rows), Search(), {}, after=after)
-
-
-def _parse(point: Mapping[str, Any]) -> CellConfig:
-    """Parse a configuration from a user's file; its classes are imported, as for a run."""
-    run = RunConfig.parse(point)
-    return CellConfig(run.resolve(), run=run)
 
 
 def sum_hours(cells: pd.DataFrame) -> float:

@@ -1,0 +1,1 @@
+"""Commands of the papers; `fedray.cli` names them in a table."""
