@@ -144,7 +144,7 @@ def test_the_section_on_both_settings() -> None:
 
 def test_the_page_is_current() -> None:
     """`python -m docs.generate.leaderboard > docs/leaderboard.md` after any change to a board."""
-    assert (Path(__file__).parents[3] / "docs" / "leaderboard.md").read_text(encoding="utf-8") == page()
+    assert (Path(__file__).parents[2] / "docs" / "leaderboard.md").read_text(encoding="utf-8") == page()
 
 
 def test_a_method_of_the_users(board: Board) -> None:
