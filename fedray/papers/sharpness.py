@@ -54,7 +54,7 @@ class Sharpness:
         )
 
 
-class Trained:
+class TrainedRun:
     """A run's global model, from its newest checkpoint, on its training samples.
 
     Args:

@@ -173,7 +173,7 @@ class Lambda(Probe):
         return {f"lambda_{layer}": float(torch.cat(parts).mean()) for layer, parts in layers.items()}
 
 
-class Proximal(Probe):
+class ProximalProbe(Probe):
     """`proximal_loss`, `proximal_cosine`: the local model's forgetting of the global one's view (FedSOL, figure 3)."""
 
     name = "proximal"

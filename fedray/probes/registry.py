@@ -6,7 +6,7 @@ from types import MappingProxyType
 from fedray.common.errors import UserError
 from fedray.components.plugins import resolve
 from fedray.probes.probe import Probe
-from fedray.probes.probes import Adaptation, Angles, Classes, Drift, Forgetting, Lambda, Proximal, Step
+from fedray.probes.probes import Adaptation, Angles, Classes, Drift, Forgetting, Lambda, ProximalProbe, Step
 from fedray.probes.theorems import GradientNorm, Propositions, StepDivergence
 
 PROBES: dict[str, type[Probe]] = {
@@ -20,7 +20,7 @@ PROBES: dict[str, type[Probe]] = {
         GradientNorm,
         Lambda,
         Propositions,
-        Proximal,
+        ProximalProbe,
         Step,
         StepDivergence,
     )

@@ -18,7 +18,7 @@ from fedray.config import RunConfig
 from fedray.engine.problem import Problem
 from fedray.engine.result import Result
 from fedray.papers.commands.sharpness import main
-from fedray.papers.sharpness import Trained
+from fedray.papers.sharpness import TrainedRun
 from fedray.tracking.location import get_storage
 from fedray.tracking.tracker import Tracker
 from tests import small
@@ -85,7 +85,7 @@ def test_the_model_that_was_tested_is_examined(store: Tracker) -> None:
     """FedExP tests the mean of its last two iterates, and its logged loss is of that model."""
     config = RunConfig.parse(RUN | {"algorithm": "fedexp"})
     result = trained(config)
-    found = Trained(logged(store, config.resolve()), 10)
+    found = TrainedRun(logged(store, config.resolve()), 10)
     assert found.theta.equal(result.theta)
     assert not found.theta.equal(result.state.theta)
 
@@ -116,7 +116,7 @@ def test_a_folder_that_cannot_be_made_is_found_out_first(store: Tracker, monkeyp
     """Before the eigenvalues, which take minutes."""
     config = RunConfig.parse(RUN)
     trained(config)
-    monkeypatch.setattr(Trained, "find_eigenvalues", lambda trained: pytest.fail("eigenvalues were computed"))
+    monkeypatch.setattr(TrainedRun, "find_eigenvalues", lambda trained: pytest.fail("eigenvalues were computed"))
     Path("file").touch()
     with pytest.raises(UserError, match="--out: file cannot be written: File exists"):
         main([logged(store, config.resolve())], out=Path("file"))

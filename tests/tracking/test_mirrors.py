@@ -93,7 +93,7 @@ def test_one_that_fails_says_so_once_and_mlflow_has_everything(
     """The first cell's first row fails; the second cell is not tried again. The other viewer goes on."""
     calls = []
 
-    def fail(self: tensorboard.Copy, rows: Any) -> None:
+    def fail(self: tensorboard.TensorboardCopy, rows: Any) -> None:
         calls.append(rows)
         raise OSError(28, "No space left on device")
 
@@ -105,8 +105,8 @@ def test_one_that_fails_says_so_once_and_mlflow_has_everything(
 
         def close(self, record: RunRecord) -> None: ...
 
-    monkeypatch.setattr(tensorboard.Copy, "write", fail)
-    monkeypatch.setitem(sys.modules, "fedray.tracking.mirrors.wandb", type("Module", (), {"Copy": Other}))
+    monkeypatch.setattr(tensorboard.TensorboardCopy, "write", fail)
+    monkeypatch.setitem(sys.modules, "fedray.tracking.mirrors.wandb", type("Module", (), {"WandbCopy": Other}))
     with caplog.at_level(logging.WARNING, "fedray"):
         runs = copy("tensorboard", "wandb", cells=HASHES)
     assert [logged(run) for run in runs] == [[60, 70, 75]] * 2
@@ -122,7 +122,7 @@ def test_one_that_hangs_delays_nothing_but_the_end(
     here: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     release = threading.Event()
-    monkeypatch.setattr(tensorboard.Copy, "write", lambda self, rows: release.wait(60) and None)
+    monkeypatch.setattr(tensorboard.TensorboardCopy, "write", lambda self, rows: release.wait(60) and None)
     monkeypatch.setattr(mirrors, "PATIENCE", 0.1)
     (run,) = copy("tensorboard")
     assert logged(run) == [60, 70, 75]

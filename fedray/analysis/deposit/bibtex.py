@@ -26,7 +26,7 @@ SMALL = ("a", "an", "on", "the", "to", "towards")
 
 
 @dataclass(frozen=True)
-class Entry:
+class BibEntry:
     """An entry of BibTeX; a field that is not known is missing.
 
     Attributes:
@@ -44,7 +44,7 @@ class Entry:
         return f"@{self.kind}{{{self.key},\n{fields}}}\n"
 
 
-FEDRAY = Entry(
+FEDRAY = BibEntry(
     "fedray",
     "software",
     {
@@ -56,7 +56,7 @@ FEDRAY = Entry(
 )
 
 
-def read_papers(declared: str) -> Iterator[Entry]:
+def read_papers(declared: str) -> Iterator[BibEntry]:
     """Yield the papers of a component's `paper`; texts between semicolons that are not papers are passed over."""
     for text in declared.split(";"):
         if (found := PAPER.match(text.strip())) is not None:
@@ -69,7 +69,7 @@ def read_papers(declared: str) -> Iterator[Entry]:
                 "year": year,
                 **({"eprint": arxiv[1], "archivePrefix": "arXiv"} if (arxiv := ARXIV.search(text)) else {}),
             }
-            yield Entry(_make_key(names[0], year, title), _find_kind(venue or ""), fields)
+            yield BibEntry(_make_key(names[0], year, title), _find_kind(venue or ""), fields)
 
 
 def _find_kind(venue: str) -> str:
@@ -105,7 +105,7 @@ def format_entries(cited: Iterable[tuple[str, str]]) -> str:
     Returns:
         BibTeX; a comment before each entry names the components that declare it.
     """
-    entries: dict[str, Entry] = {}
+    entries: dict[str, BibEntry] = {}
     users: dict[str, list[str]] = {}
     silent = []
     for name, declared in cited:

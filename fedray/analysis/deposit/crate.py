@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 import fedray
-from fedray.analysis.deposit.bibtex import FEDRAY, Entry, read_papers
+from fedray.analysis.deposit.bibtex import FEDRAY, BibEntry, read_papers
 from fedray.analysis.deposit.citations import Cited
 from fedray.common.errors import UserError, truncate_repr
 
@@ -78,7 +78,7 @@ def make_metadata(deposit: Deposit) -> bytes:
         id = licence if "://" in licence else f"https://spdx.org/licenses/{licence}"
         return add(id, "CreativeWork", name=licence, description=f"The licence {licence}")
 
-    def add_papers(entries: Iterable[Entry]) -> list[Any]:
+    def add_papers(entries: Iterable[BibEntry]) -> list[Any]:
         return [add(f"#{one.key}", "ScholarlyArticle", **_describe_paper(one.fields)) for one in entries]
 
     papers = {one: add_papers(read_papers(one.paper)) for one in deposit.cited}

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from fedray.analysis.data.collect import SweepTable
 from fedray.analysis.tables.formats import to_latex
 from fedray.analysis.tables.macros import list_macros
-from fedray.analysis.tables.paper import COMMENT, Block, Found, Paper, parse_rows
+from fedray.analysis.tables.paper import COMMENT, Found, Paper, TexBlock, parse_rows
 from fedray.common.errors import UserError, format_count, unknown
 
 
@@ -100,7 +100,7 @@ def compare_with_store(paper: Paper, sweeps: Mapping[str, SweepTable]) -> Agreem
     return Agreement(counts[True], counts[False], differ, left_out)
 
 
-def _list_stored(block: Block, sweep: SweepTable) -> dict[tuple[str, ...], str]:
+def _list_stored(block: TexBlock, sweep: SweepTable) -> dict[tuple[str, ...], str]:
     """Return the entries of a block as the store gives them now."""
     try:
         table = block.options.build(sweep)

@@ -28,7 +28,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Block:
+class TexBlock:
     """A table or a list of macros that fedray wrote.
 
     Attributes:
@@ -56,7 +56,7 @@ class Paper:
         unread: names of inputs that are not here, with their places.
     """
 
-    blocks: list[Block]
+    blocks: list[TexBlock]
     uses: list[Found]
     files: list[Path]
     unread: list[Found]
@@ -102,9 +102,9 @@ def _locate_input(folder: Path, name: str) -> Path | None:
     return next((one for one in candidates if one.is_file()), None)
 
 
-def _iter_blocks(path: Path, lines: list[str], bare: list[str]) -> Iterator[Block]:
+def _iter_blocks(path: Path, lines: list[str], bare: list[str]) -> Iterator[TexBlock]:
     """Yield the blocks of a file. A block of macros ends with the next comment of a command."""
-    macros: Block | None = None
+    macros: TexBlock | None = None
     for number, line in enumerate(lines):
         place = f"{path}, line {number + 1}"
         if (match := DEFINITION.match(bare[number].strip())) is not None:
@@ -116,10 +116,10 @@ def _iter_blocks(path: Path, lines: list[str], bare: list[str]) -> Iterator[Bloc
             continue
         sweep, options, more = TableOptions.parse(command, place)
         if "macros" in more:
-            macros = Block(sweep, options, place, is_table=False)
+            macros = TexBlock(sweep, options, place, is_table=False)
             yield macros
         elif "format" in more:
-            yield Block(sweep, options, place, True, _read_table(path, bare, number + 1, place))
+            yield TexBlock(sweep, options, place, True, _read_table(path, bare, number + 1, place))
 
 
 def _read_table(path: Path, bare: list[str], start: int, place: str) -> dict[tuple[str, ...], Found]:

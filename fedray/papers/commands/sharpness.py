@@ -17,7 +17,7 @@ from fedray.analysis.output import make_dir
 from fedray.analysis.plots.landscape import draw_contours, draw_surfaces
 from fedray.analysis.plots.style import save
 from fedray.common.errors import UserError, unknown
-from fedray.papers.sharpness import PLANES, Trained
+from fedray.papers.sharpness import PLANES, TrainedRun
 
 
 def main(
@@ -44,7 +44,7 @@ def main(
     torch.set_num_threads(1)  # the bits of a sum depend on it
     steps, titles, planes = np.linspace(-reach, reach, points), list[str](), list[np.ndarray]()
     for each in run:
-        trained = Trained(each, samples, device)
+        trained = TrainedRun(each, samples, device)
         make_dir(out)
         found, vectors = trained.find_eigenvalues()
         path = out / f"{each}.json"

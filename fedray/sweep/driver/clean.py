@@ -28,7 +28,7 @@ GO = [*DONE, REMOVED]
 
 
 @dataclass(frozen=True)
-class Folder:
+class CellFolder:
     """A folder of the storage: its size, and why it may be removed or has to stay."""
 
     path: Path
@@ -37,7 +37,7 @@ class Folder:
 
 
 @contextlib.contextmanager
-def find_removable(name: str | None = None) -> Iterator[tuple[list[Folder], list[Folder]]]:
+def find_removable(name: str | None = None) -> Iterator[tuple[list[CellFolder], list[CellFolder]]]:
     """Search the storage; for the duration of a block no other process can begin to run a cell that may be removed.
 
     Args:
@@ -56,7 +56,7 @@ def find_removable(name: str | None = None) -> Iterator[tuple[list[Folder], list
     client, experiment = open_store()
     runs = find_best_runs(client, experiment, [path.name for path in folders])
     odd = [path for path in found if name is None and not _is_cell_dir(path)]
-    goes, stays = list[Folder](), [Folder(path, path.lstat().st_size, "not a cell's folder") for path in odd]
+    goes, stays = list[CellFolder](), [CellFolder(path, path.lstat().st_size, "not a cell's folder") for path in odd]
     with CellLocks(get_cell_locks_file()) as claims, find_running_sweeps() as locks:
         running = {
             name: run for name, run in find_sweeps(client, experiment).items() if get_sweep_lock_file(name) in locks
@@ -70,13 +70,13 @@ def find_removable(name: str | None = None) -> Iterator[tuple[list[Folder], list
                 why = "belongs to a sweep that is running"
             elif why in GO and not claims.take([path.name]):
                 why = "is being run"
-            (goes if why in GO else stays).append(Folder(path, _measure_size(path), why))
+            (goes if why in GO else stays).append(CellFolder(path, _measure_size(path), why))
         if name is None:
-            goes += [Folder(path, _measure_size(path), "left by a killed sweep") for path in list_abandoned()]
+            goes += [CellFolder(path, _measure_size(path), "left by a killed sweep") for path in list_abandoned()]
         yield goes, stays
 
 
-def remove(folders: Sequence[Folder]) -> None:
+def remove(folders: Sequence[CellFolder]) -> None:
     """Remove folders. Raises OSError."""
     for folder in folders:
         shutil.rmtree(folder.path)

@@ -37,8 +37,8 @@ GOOD = ("same", "agrees")
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """Verdict on a cell: `same`, `agrees`, `different`, `not comparable` or `not trusted`, and why."""
+class Repeated:
+    """A cell that was run again: `same`, `agrees`, `different`, `not comparable` or `not trusted`, and why."""
 
     label: str
     word: str
@@ -48,7 +48,7 @@ class Verdict:
         return f"{self.word:<14} {self.label}" + (f": {self.reason}" if self.reason else "")
 
 
-def verify(name: str, count: int, trust: Collection[str] = ()) -> Iterator[Verdict]:
+def verify(name: str, count: int, trust: Collection[str] = ()) -> Iterator[Repeated]:
     """Run some finished cells of a sweep again, in this process.
 
     A module that a cell names is imported only if you trust it, or if its source is that of the cell's run.
@@ -80,7 +80,7 @@ def verify(name: str, count: int, trust: Collection[str] = ()) -> Iterator[Verdi
             with guard_imports(partial(_refuse_untrusted, trust=trust, sources=sources)):
                 verdict = _judge(sweep, cell, finished)
         except NotTrusted as error:
-            verdict = Verdict(str(cell["label"]), "not trusted", str(error))
+            verdict = Repeated(str(cell["label"]), "not trusted", str(error))
         yield verdict
 
 
@@ -112,25 +112,25 @@ def _refuse_untrusted(path: str, trust: Collection[str], sources: Mapping[str, s
     )
 
 
-def _judge(sweep: StoredSweep, cell: Mapping[str, Any], finished: Sequence[Mapping[str, Any]]) -> Verdict:
+def _judge(sweep: StoredSweep, cell: Mapping[str, Any], finished: Sequence[Mapping[str, Any]]) -> Repeated:
     label, tags = str(cell["label"]), sweep.runs[cell["hash"]].data.tags
     run = RunConfig.parse(cell["config"])
     config = run.model_copy(update={"runtime": run.runtime.inline})
     identity = config.make_identity(load_data(config.data).digest)
     if hash_of(identity) != cell["hash"]:
-        return Verdict(label, "not comparable", f"other settings, data or sources: {_find_changed(identity, cell)}")
+        return Repeated(label, "not comparable", f"other settings, data or sources: {_find_changed(identity, cell)}")
     try:
         record = simulate(config).record()
     except Diverged as error:
-        return Verdict(label, "different", str(error))
+        return Repeated(label, "different", str(error))
     except UserError as error:  # no GPU here, for example
-        return Verdict(label, "not comparable", str(error))
+        return Repeated(label, "not comparable", str(error))
     if reason := _explain_environment(tags, run.runtime.torch_device == "cpu"):
         return _compare_accuracies(label, reason, record, sweep, cell, finished)
     wrong = [key for key, value in record.hashes.items() if value != tags.get(f"fedray.{key}")]
     wrong += _list_differences(record.history, sweep.read_points(cell["hash"]))
     more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
-    return Verdict(label, "different" if wrong else "same", ", ".join(wrong[:3]) + more)
+    return Repeated(label, "different" if wrong else "same", ", ".join(wrong[:3]) + more)
 
 
 def _find_changed(identity: Mapping[str, Any], cell: Mapping[str, Any]) -> str:
@@ -186,7 +186,7 @@ def _compare_accuracies(
     sweep: StoredSweep,
     cell: Mapping[str, Any],
     finished: Sequence[Mapping[str, Any]],
-) -> Verdict:
+) -> Repeated:
     """Judge a run whose bits may differ: its accuracies agree if they are within the spread of the setting's seeds.
 
     The spread of the seeds is the smaller of two: with the stored accuracy of this seed, and with the one found here.
@@ -194,7 +194,7 @@ def _compare_accuracies(
     """
     others = [one["hash"] for one in finished if one is not cell and _without_seed(one) == _without_seed(cell)]
     if not others:
-        return Verdict(label, "not comparable", f"{reason}, and a single seed has no spread")
+        return Repeated(label, "not comparable", f"{reason}, and a single seed has no spread")
     found = {SUMMARY + name: value for name, value in summarise_rounds(record.history).items()}
     phrases, agree = [], True
     for name in [name for name in found if name.startswith(SUMMARY + LAST) and name.endswith("_accuracy")]:
@@ -205,7 +205,7 @@ def _compare_accuracies(
         phrases.append(
             f"{shown} is {found[name]:.2f}, was {there:.2f}, {len(values) + 1} seeds spread over {spread:.2f}"
         )
-    return Verdict(label, "agrees" if agree else "different", f"{reason}; {'; '.join(phrases)}")
+    return Repeated(label, "agrees" if agree else "different", f"{reason}; {'; '.join(phrases)}")
 
 
 def _without_seed(cell: Mapping[str, Any]) -> dict[str, Any]:

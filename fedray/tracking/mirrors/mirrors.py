@@ -129,7 +129,8 @@ class _Mirror:
                 )
 
     def _open(self, cell: MirroredCell) -> None:
-        kind: type[Copy] = importlib.import_module(f"fedray.tracking.mirrors.{self._kind}").Copy
+        module = importlib.import_module(f"fedray.tracking.mirrors.{self._kind}")
+        kind: type[Copy] = getattr(module, f"{self._kind.capitalize()}Copy")
         self._copies[cell.hash], self._last[cell.hash] = kind(cell), 0
 
     def _write(self, cell: str, rows: Rows) -> None:

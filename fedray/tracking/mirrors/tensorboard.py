@@ -13,7 +13,7 @@ LONGEST = 60
 """Maximum number of characters of a label in a folder's name."""
 
 
-class Copy:
+class TensorboardCopy:
     """Event files in `tensorboard/SWEEP/LABEL HASH` below the storage, the path by which TensorBoard names the run."""
 
     def __init__(self, cell: MirroredCell) -> None:

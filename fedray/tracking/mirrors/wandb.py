@@ -12,7 +12,7 @@ from fedray.cells.record import Rows, RunRecord
 from fedray.tracking.mirrors.mirrors import MirroredCell
 
 
-class Copy:
+class WandbCopy:
     """A run of the project `fedray` ($WANDB_PROJECT), in the group of its sweep, with the cell's hash as its id."""
 
     def __init__(self, cell: MirroredCell) -> None:
