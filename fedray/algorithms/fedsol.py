@@ -111,9 +111,9 @@ class FedSOL(WithProximalLoss):
 
     L_p is KL(softmax(z_g/τ) || softmax(z/τ)) with τ = 3, or another method's proximal loss ("combined", table 4, which
     perturbs all parameters); then that method's duals, variates and averaging stay active while its term is left out of
-    the step. Λ = |y - x|, normalised in each parameter tensor: along its first dimension as in the code (dim0) or as a
-    whole as in eq. 7 (layer), which changes the meaning of ρ (D-25); fixed: Λ = 1. The authors' code averages by
-    samples (`training.aggregation: samples`, D-26).
+    the step. Λ = |y - x|, divided by its norm: along the first dimension of each parameter tensor as in the code
+    (dim0), over each layer, weight and bias together, as in eq. 7 (layer), or over each tensor (tensor). The meaning of
+    ρ follows (D-25). fixed: Λ = 1. The authors' code averages by samples (`training.aggregation: samples`, D-26).
 
     Strategies of table 10, e_c from ∇L + ∇L_p: A0 ∇L(y), A1 ∇L(y + e), A2 ∇L(y) + ∇L_p(y + e), A3 ∇L(y + e) +
     ∇L_p(y + e), A4 like A3 at y + e_c (with Λ, D-107), A5 ∇L(y) + ∇L_p(y), A6 ∇L(y + e) + ∇L_p(y). Their
@@ -136,7 +136,9 @@ class FedSOL(WithProximalLoss):
         "head", description="perturbed parameters; default all for any L_p except kl"
     )
     radius: Literal["adaptive", "fixed"] = Field("adaptive", description="Λ: by how far each parameter has moved, or 1")
-    lambda_norm: Literal["dim0", "layer"] = Field("dim0", description="normalisation of an adaptive Λ")
+    lambda_norm: Literal["dim0", "layer", "tensor"] = Field(
+        "dim0", description="what has norm 1 in an adaptive Λ: each column of a tensor, as the code; each layer, eq. 7"
+    )
     strategy: Literal["A0", "A1", "A2", "A3", "A4", "A5", "A6"] = Field("A1", description="A1 is FedSOL")
 
     @model_validator(mode="before")
@@ -163,6 +165,10 @@ class FedSOL(WithProximalLoss):
         part = "" if self.perturb == "head" else f"-{self.perturb}"
         return f"fedsol{part}" + ("" if self.strategy == "A1" else f"-{self.strategy.lower()}")
 
+    def count_revisions(self) -> int:
+        old = self.adapts_radii and self.lambda_norm == "layer"  # once `layer` normalised each tensor
+        return super().count_revisions() + old
+
     def begin(self, c: Client) -> None:
         super().begin(c)
         c.local.perturbed = c.layout.part(self.perturb).to(c.theta.device)
@@ -175,11 +181,10 @@ class FedSOL(WithProximalLoss):
         """Return Λ: float32 `(..., P)`, or 1."""
         if self.radius == "fixed":
             return 1.0
-        moved, columns = (c.theta - c.theta_0).abs(), []
-        for tensor, shape in zip(moved.split(list(c.layout.sizes), dim=-1), c.layout.shapes, strict=True):
-            rows = shape[0] if shape and self.lambda_norm == "dim0" else tensor.shape[-1]
-            columns.append(normalize(tensor.unflatten(-1, (rows, -1)), dim=-2).flatten(-2))
-        return torch.cat(columns, dim=-1)
+        sizes = list(c.layout.layers.values() if self.lambda_norm == "layer" else c.layout.sizes)
+        rows = [shape[0] if shape else 1 for shape in c.layout.shapes] if self.lambda_norm == "dim0" else sizes
+        parts = zip((c.theta - c.theta_0).abs().split(sizes, dim=-1), rows, strict=True)
+        return torch.cat([normalize(part.unflatten(-1, (n, -1)), dim=-2).flatten(-2) for part, n in parts], dim=-1)
 
     def perturbed(self, c: Client, g: Tensor) -> Tensor:
         """Return y + e with e along g."""

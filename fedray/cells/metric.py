@@ -4,6 +4,7 @@ NAME, final_NAME    in the last round; a metric that is logged once has no other
 last10_NAME         mean over the rounds of `list_last_rounds`
 best_NAME           in the best round
 NAME_eE             a personal metric after E epochs of fine-tuning, behind any of these prefixes
+NAME_std            deviation over the cohort of a probe's metric NAME
 rounds_to:PERCENT   first evaluated round with that test accuracy
 rounds_to:METHOD    first evaluated round with that method's best test accuracy, setting by setting
 speedup:TARGET/METHOD   rounds_to:TARGET of that method, divided by the run's own, setting by setting and seed by seed
@@ -47,12 +48,19 @@ BY_ROUND = {
     "personal_train_std": "deviation of the accuracy on own training samples over clients in points",
     "personal_train_best": "accuracy in % on own training samples of the best client",
     "personal_train_worst": "accuracy in % on own training samples of the worst client",
+    "personal_train_worst10": "accuracy in % on own training samples of the worst tenth of the clients",
     "generic_accuracy": "generic accuracy in %",
     "unseen_accuracy": "accuracy in % of the received model on unseen clients",
     "unseen_std": "deviation of the received model's accuracy over unseen clients in points",
     "unseen_worst10": "accuracy in % of the received model on the worst tenth of the unseen clients",
     "unseen_finetuned_accuracy": "accuracy in % on unseen clients after fine-tuning",
     "validation_accuracy": "validation accuracy in %",
+    "validation_client_accuracy": "validation accuracy in %, mean over clients",
+    "validation_client_std": "deviation of the validation accuracy over clients in points",
+    "validation_client_worst10": "validation accuracy in % of the worst tenth of the clients",
+    "validation_personal_accuracy": "validation accuracy in % of personal models",
+    "validation_personal_std": "deviation of the validation accuracy of personal models in points",
+    "validation_personal_worst10": "validation accuracy in % of the worst tenth of the personal models",
     "validation_loss": "validation loss",
     "test_loss": "test loss",
     "train_loss": "training loss",
@@ -72,8 +80,22 @@ OF_RUN = {
     "what a proximal loss costs included",
 }
 """Metric -> title with its unit, of what belongs to no particular round."""
-SMALLER = ("loss", "seconds", "rounds", "flops", "megabytes", "_std", SLOWDOWN)
-"""Words in the names of metrics whose smallest value is the best."""
+LOWER_IS_BETTER = frozenset(
+    {
+        *OF_RUN,
+        "validation_loss",
+        "test_loss",
+        "train_loss",
+        "personal_std",
+        "personal_train_std",
+        "unseen_std",
+        "validation_client_std",
+        "validation_personal_std",
+        ROUNDS_TO,
+        SLOWDOWN,
+    }
+)
+"""The metrics of these tables, and the forms, whose smallest value is the best; probes declare theirs."""
 
 
 @dataclass(frozen=True)
@@ -124,8 +146,8 @@ class Metric:
 
     @property
     def is_smaller_better(self) -> bool:
-        """True if the smallest value is the best, as far as the name tells; probes declare it of their own."""
-        return any(word in self.plain for word in SMALLER)
+        """True if the smallest value is the best, of the metrics of this module; probes declare it of theirs."""
+        return self.plain in LOWER_IS_BETTER
 
     @property
     def rounds(self) -> str:
@@ -141,6 +163,11 @@ class Metric:
     def is_on_test_set(self) -> bool:
         """True unless it is measured on held-out samples."""
         return "validation" not in self.plain
+
+    @property
+    def is_of_clients(self) -> bool:
+        """True if it is measured only in the rounds in which clients' own models are tested."""
+        return self.plain in BY_ROUND and self.plain.startswith(("personal_", "unseen_", "validation_personal_"))
 
 
 def _parse_target(name: str, target: str, option: str, reference: str | None = None) -> float | str:

@@ -13,7 +13,14 @@ from typing import Any, ClassVar, Self, get_args
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
 
 from fedray.common.errors import UserError, truncate_repr, unknown
-from fedray.components.identity import EXCLUDED, digest_file, list_default_entries, list_files, make_entry
+from fedray.components.identity import (
+    EXCLUDED,
+    digest_file,
+    list_default_entries,
+    list_files,
+    make_entry,
+    sum_revisions,
+)
 
 LARGEST = 3.4e38
 """Numbers above this are infinite in float32."""
@@ -30,6 +37,10 @@ class Checked(BaseModel):
 
     revision: ClassVar[int] = 0
     """Increment when a fix changes the numbers of this class (`fedray.components.identity`)."""
+
+    def count_revisions(self) -> int:
+        """Return the revision that enters an identity: the sum of the class's and of those that it builds on."""
+        return sum_revisions(type(self))
 
     def list_identity_entries(self) -> dict[str, Any]:
         """Return the options that enter the identity of a cell (all that are not the default), in JSON types."""

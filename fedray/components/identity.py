@@ -15,7 +15,8 @@ added later, with a default, changes no hash. The names of components always ent
 - Data sets enter by a digest of their arrays (`Dataset.digest`), not by their options, and a class given as
   `package.module:Class` by a digest of its module's source.
 - If you correct the numbers of a component or section, increment its class attribute `revision`: the cells that use
-  it get new hashes. If you change a default, do the same, or increment `fedray.config.run.NUMERICS`, which enters every
+  it get new hashes. If they were wrong for one value of an option, override `count_revisions` instead: all other cells
+  keep their hashes. If you change a default, increment `revision`, or `fedray.config.run.NUMERICS`, which enters every
   identity; `tests/test_defaults.py` holds every default and fails otherwise.
 """
 

@@ -20,7 +20,7 @@ from fedray.algorithms import ALGORITHMS, Algorithm, algorithm
 from fedray.algorithms.partial import share_matrix
 from fedray.common.errors import UserError
 from fedray.components.base import Checked, Component, describe
-from fedray.components.identity import digest_source, hash_of, iter_parts, sum_revisions
+from fedray.components.identity import digest_source, hash_of, iter_parts
 from fedray.components.plugins import find_class, refuse_unreachable
 from fedray.config.clients import Clients
 from fedray.config.evaluation import Evaluation
@@ -258,7 +258,7 @@ class RunConfig(Checked):
             found["training"] = {**found.get("training", {}), "channels_last": True}
         for part in iter_parts(self):
             name = part.name if isinstance(part, Component) else type(part).__name__
-            if revision := sum_revisions(type(part)):
+            if revision := part.count_revisions():
                 found.setdefault("revisions", {})[name] = revision
             if ":" in name:
                 found.setdefault("sources", {})[name] = digest_source(part.section, name)

@@ -103,6 +103,18 @@ class Layout:
         )
 
     @cached_property
+    def layers(self) -> dict[str, int]:
+        """Layer -> number of its entries in theta, where they lie side by side, in order.
+
+        A layer is the module that holds the parameters; one that the model itself holds is a layer of its own.
+        """
+        sizes = dict[str, int]()
+        for name, size in zip(self.names, self.sizes, strict=True):
+            layer = name.rpartition(".")[0] or name
+            sizes[layer] = sizes.get(layer, 0) + size
+        return sizes
+
+    @cached_property
     def matrices(self) -> tuple[str, ...]:
         """Names of the parameters with two or more dimensions, in order."""
         return tuple(name for name, shape in zip(self.names, self.shapes, strict=True) if len(shape) > 1)

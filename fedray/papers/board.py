@@ -20,15 +20,13 @@ from fedray.common.yaml_files import load_yaml
 from fedray.components.base import format_value
 from fedray.config import RunConfig
 from fedray.sweep.file.dotted import get_dotted
-from fedray.sweep.file.shipped import get_sweeps_folder
+from fedray.sweep.file.shipped import BOARDS, get_sweeps_folder, list_boards
 from fedray.sweep.file.space import Space, format_range, is_at_edge
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.gradients import count_training_gradients
 from fedray.tracking.store import find_sweeps, open_store, read_metrics, read_status
 from fedray.tracking.stored_sweep import StoredSweep, read_stored_sweep
 
-ROOM = "leaderboard"
-"""Folder of the boards' sweeps, and of their CSV files."""
 REFERENCE = "fedavg"
 VERSIONS = ("python", "torch", "numpy")
 COLUMNS = (
@@ -127,8 +125,8 @@ def find_ranking_metric(select: str) -> str:
 def get_boards_folder() -> Path:
     """Return the folder of the CSV files: inside the package in an installed wheel, next to it in a checkout."""
     package = Path(__file__).parents[1]
-    inside = package / ROOM
-    return inside if inside.is_dir() else package.parent / "results" / ROOM
+    inside = package / BOARDS
+    return inside if inside.is_dir() else package.parent / "results" / BOARDS
 
 
 def read_board(name: str) -> Board:
@@ -139,11 +137,11 @@ def read_board(name: str) -> Board:
     Raises:
         UserError: there is no such board.
     """
-    known = sorted(f"{ROOM}/{file.stem}" for file in (get_sweeps_folder() / ROOM).glob("*.yaml"))
+    known = list_boards()
     if name not in known:
         raise unknown("--on", name, known) if known else UserError(f"--on: found {name}; this fedray has no board")
     sweep = Sweep.load(get_sweeps_folder() / f"{name}.yaml")
-    stem, folder = name.removeprefix(f"{ROOM}/"), get_boards_folder()
+    stem, folder = name.removeprefix(f"{BOARDS}/"), get_boards_folder()
     file, reasons = folder / f"{stem}.csv", folder / "left_out.yaml"
     text = file.read_text(encoding="utf-8") if file.exists() else ",".join(COLUMNS) + "\n"
     left_out = load_yaml(reasons).get(stem) or {} if reasons.exists() else {}
@@ -295,7 +293,8 @@ def format_standings(standings: Sequence[Standing]) -> list[list[str]]:
 def _format_difference(one: Difference | None) -> tuple[str, str]:
     if one is None or one.mean is None:
         return "-", "-"
-    return f"{one.mean:+.2f} ({one.interval or 'no spread'})", one.judge(False)
+    verdict = one.judge(False)
+    return f"{one.mean:+.2f} ({one.interval or 'no spread'})", "" if verdict in ("better", "worse") else verdict
 
 
 def format_table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]:

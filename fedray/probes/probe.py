@@ -105,7 +105,10 @@ class Probe(Component):
     metrics: ClassVar[Mapping[str, str]] = {}
     """Metric -> title, with its unit. A name that ends in `*` stands for all names with this prefix."""
     lower_is_better: ClassVar[frozenset[str]] = frozenset()
-    """The metrics whose smallest value is the best; tables and comparisons follow this."""
+    """The metrics whose smallest value is the best, by the names in `metrics`; of all others the largest is the best.
+
+    Tables and comparisons follow this.
+    """
     tested_models: ClassVar[frozenset[Literal["local", "global"]]] = frozenset()
     """Models that this probe needs on the test set, in one pass for all probes; `test_sums` is called on these.
 

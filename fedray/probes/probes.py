@@ -165,12 +165,9 @@ class Lambda(Probe):
             )
 
     def of_client(self, seen: TrainedClient) -> dict[str, float]:
-        layout = seen.c.layout
-        values = torch.as_tensor(seen.algorithm.radii(seen.c)).double().split(list(layout.sizes))
-        layers: dict[str, list[Tensor]] = {}
-        for name, value in zip(layout.names, values, strict=True):
-            layers.setdefault(name.rpartition(".")[0] or name, []).append(value)
-        return {f"lambda_{layer}": float(torch.cat(parts).mean()) for layer, parts in layers.items()}
+        layers = seen.c.layout.layers
+        values = torch.as_tensor(seen.algorithm.radii(seen.c)).double().split(list(layers.values()))
+        return {f"lambda_{layer}": float(value.mean()) for layer, value in zip(layers, values, strict=True)}
 
 
 class ProximalProbe(Probe):

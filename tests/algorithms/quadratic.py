@@ -51,11 +51,29 @@ class Quadratic(nn.Module):
         self.point = nn.Linear(len(start), 1, bias=False)
         self.point.weight.data = torch.tensor([list(start)], dtype=torch.float32)
 
+    def read(self) -> Tensor:
+        """Return the parameters `(1, P)`, read through the head."""
+        y: Tensor = self.point(torch.eye(self.point.in_features)).T
+        return y
+
     def forward(self, samples: Tensor) -> Tensor:
         a, b = samples.chunk(2, dim=1)
-        y = self.point(torch.eye(a.shape[1])).T  # the parameters, read through the head
+        y = self.read()
         loss = 0.5 * (a * (y - b) ** 2).sum(1)
         return torch.stack([torch.zeros_like(loss), 40 + loss], dim=1)
+
+
+class Line(Quadratic):
+    """The same losses of y = (weight, bias) of one layer."""
+
+    def __init__(self, start: Sequence[float]) -> None:
+        super().__init__(start[:1])
+        self.point = nn.Linear(1, 1)
+        self.point.weight.data, self.point.bias.data = torch.tensor([[start[0]]]), torch.tensor([start[1]])
+
+    def read(self) -> Tensor:
+        at = self.point(torch.tensor([[0.0], [1.0]]))
+        return torch.cat([at[1] - at[0], at[0]])[None]
 
 
 @dataclass

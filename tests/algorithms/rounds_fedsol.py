@@ -65,20 +65,36 @@ def fedsol_with_fedprox() -> Case:
     return Case({**FIXED, "proximal": {"name": "fedprox", "mu": 0.1}}, [{"theta": (-0.5, 1.625)}])
 
 
+ADAPTIVE = {"name": "fedsol", "rho": 5.0, "proximal": "fedprox"}
+LINE = {"name": "tests.algorithms.quadratic:Line", "start": [0.0, 0.0]}
+
+
 @derived
 def fedsol_adaptive_by_layer() -> Case:
-    """As `fedsol_with_fedprox`, times Λ = |y - x|/2.5 = (0.8, 0.6): e = (3.2, -1.8), q = g1'(5.2, -3.3) = (2.2, -4.3),
-    u1 = (0.9, 0.65). (Along the first dimension the weight, (1, 2), has columns of one entry: Λ = 1, `dim0` below.)
+    """As `fedsol_with_fedprox`, where y is the weight and the bias of one layer (equation 7), times Λ = |y - x|/2.5 =
+    (0.8, 0.6): e = (3.2, -1.8), q = g1'(5.2, -3.3) = (2.2, -4.3), u1 = (0.9, 0.65).
     """
-    return Case(
-        {"name": "fedsol", "rho": 5.0, "proximal": "fedprox", "lambda_norm": "layer"}, [{"theta": (-0.3, 1.325)}]
-    )
+    return Case({**ADAPTIVE, "lambda_norm": "layer"}, [{"theta": (-0.3, 1.325)}], model=LINE)
+
+
+@derived
+def fedsol_adaptive_by_tensor() -> Case:
+    """y is one tensor, the weight (1, 2): `fedsol_adaptive_by_layer`'s numbers. (Along the first dimension it has
+    columns of one entry: Λ = 1, `fedsol_adaptive_by_column`.)
+    """
+    return Case({**ADAPTIVE, "lambda_norm": "tensor"}, [{"theta": (-0.3, 1.325)}])
+
+
+@derived
+def fedsol_adaptive_by_tensors_of_a_layer() -> Case:
+    """Weight and bias, of one entry each, have norm 1 by themselves: Λ = 1, `fedsol_with_fedprox`'s numbers."""
+    return Case({**ADAPTIVE, "lambda_norm": "tensor"}, [{"theta": (-0.5, 1.625)}], model=LINE)
 
 
 @derived
 def fedsol_adaptive_by_column() -> Case:
     """Λ = 1 where y has moved: `fedsol_with_fedprox`'s numbers."""
-    return Case({"name": "fedsol", "rho": 5.0, "proximal": "fedprox"}, [{"theta": (-0.5, 1.625)}])
+    return Case(ADAPTIVE, [{"theta": (-0.5, 1.625)}])
 
 
 @derived

@@ -89,20 +89,41 @@ def moved(part: str = "all", **options: Any) -> tuple[FedSOL, Any]:
     return method, SimpleNamespace(theta=random(12), theta_0=random(12, seed=1), layout=LAYOUT, local=local)
 
 
-def test_lambda_by_column_and_by_layer() -> None:
-    """|y - x|, every column (dim0), or every tensor (layer), of norm 1; a bias is one column."""
+def test_lambda_by_column_by_layer_and_by_tensor() -> None:
+    """|y - x|, every column (dim0), layer or tensor of norm 1; a bias is one column.
+
+    Layer `a` is its weight (2, 3) and its bias (2,) together, so neither has norm 1 by itself; `h` has a weight only.
+    """
     method, c = moved()
     by_column = LAYOUT.views(method.radii(c))
     assert torch.allclose(by_column["a.weight"].norm(dim=0), torch.ones(3))
     assert torch.allclose(by_column["a.bias"].norm(), torch.ones(()))
     views = LAYOUT.views((c.theta - c.theta_0).abs())
     assert torch.allclose(by_column["h.weight"], views["h.weight"] / views["h.weight"].norm(dim=0))
+    by_tensor = LAYOUT.views(moved(lambda_norm="tensor")[0].radii(c))
+    assert all(torch.allclose(by_tensor[name], view / view.norm()) for name, view in views.items())
     by_layer = LAYOUT.views(moved(lambda_norm="layer")[0].radii(c))
-    assert all(torch.allclose(by_layer[name], view / view.norm()) for name, view in views.items())
+    norm = torch.cat([views["a.weight"].flatten(), views["a.bias"]]).norm()
+    assert torch.allclose(by_layer["a.weight"], views["a.weight"] / norm)
+    assert torch.allclose(by_layer["a.bias"], views["a.bias"] / norm)
+    assert float(by_layer["a.bias"].norm()) < 0.9
+    assert torch.allclose(by_layer["h.weight"], views["h.weight"] / views["h.weight"].norm())
 
 
-def test_lambda_of_a_stack_of_clients_is_that_of_each() -> None:
-    method, c = moved()
+def test_lambda_of_a_head_as_equation_7_has_it() -> None:
+    """5,120 weights and 10 biases that have all moved alike: each entry is 1/sqrt(5130), the bias sqrt(10/5130) = 0.044
+    of the layer's norm 1; by tensor it would be 1.
+    """
+    layout = Layout(("head.weight", "head.bias"), ((10, 512), (10,)))
+    c = SimpleNamespace(theta=torch.full((5130,), -0.3), theta_0=torch.zeros(5130), layout=layout)
+    found = layout.views(moved(lambda_norm="layer")[0].radii(c))
+    assert float(found["head.bias"].norm()) == pytest.approx((10 / 5130) ** 0.5)
+    assert float(moved(lambda_norm="layer")[0].radii(c).norm()) == pytest.approx(1, rel=1e-5)
+
+
+@pytest.mark.parametrize("norm", ["dim0", "layer", "tensor"])
+def test_lambda_of_a_stack_of_clients_is_that_of_each(norm: str) -> None:
+    method, c = moved(lambda_norm=norm)
     stack = SimpleNamespace(theta=random(3, 12, seed=5), theta_0=c.theta_0, layout=LAYOUT, local=c.local)
     each = [method.radii(SimpleNamespace(theta=theta, theta_0=c.theta_0, layout=LAYOUT)) for theta in stack.theta]
     assert torch.allclose(method.radii(stack), torch.stack(each))

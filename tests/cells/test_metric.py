@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedray.cells.metric import Metric
+from fedray.cells.metric import BY_ROUND, LOWER_IS_BETTER, OF_RUN, ROUNDS_TO, SLOWDOWN, Metric
 from fedray.common.errors import UserError
 
 
@@ -56,6 +56,41 @@ def test_ratios_need_a_target_and_a_method(name: str) -> None:
     form = f"{name.partition(':')[0]}:PERCENT/METHOD with a test accuracy up to 100 is required"
     with pytest.raises(UserError, match=f"--metric: found '{name}'; {form}"):
         Metric.parse(name)
+
+
+def test_every_metric_is_best_at_one_end() -> None:
+    """A new metric belongs to one of these lists: nothing is read off its letters."""
+    losses = {"validation_loss", "test_loss", "train_loss"}
+    deviations = {
+        "personal_std", "personal_train_std", "unseen_std", "validation_client_std", "validation_personal_std",
+    }  # fmt: skip
+    costs = {
+        "seconds", "seconds_per_round", "seconds_per_round_with_evaluation", "megabytes_down", "megabytes_up",
+        "megabytes_sent", "megabytes_kept_by_client", "megabytes_held_by_client", "megabytes_kept_by_server",
+        "relative_flops",
+    }  # fmt: skip
+    accuracies = {
+        f"{name}_accuracy"
+        for name in (
+            "test", "test_balanced", "train", "personal", "personal_weighted", "personal_train", "generic", "unseen",
+            "unseen_finetuned", "validation", "validation_client", "validation_personal",
+        )
+    }  # fmt: skip
+    tails = {
+        f"{name}_worst10"
+        for name in ("personal", "personal_train", "unseen", "validation_client", "validation_personal")
+    }
+    clients = {"personal_best", "personal_worst", "personal_train_best", "personal_train_worst"}
+    assert BY_ROUND.keys() | OF_RUN.keys() == (
+        losses | deviations | costs | accuracies | tails | clients | {"test_macro_f1", "test_auc"}
+    )
+    assert losses | deviations | costs | {ROUNDS_TO, SLOWDOWN} == LOWER_IS_BETTER
+
+
+@pytest.mark.parametrize("name", ["gloss_coverage", "lossless_share", "backgrounds_seen", "milliseconds_saved"])
+def test_letters_of_a_name_say_nothing(name: str) -> None:
+    assert not Metric.parse(f"last10_{name}").is_smaller_better
+    assert not Metric.parse(f"impersonal_{name}").is_of_clients
 
 
 def test_what_does_not_look_at_the_test_set() -> None:

@@ -132,6 +132,16 @@ def test_a_revision_enters_the_cells_of_a_class_and_of_what_is_built_on_it(monke
     assert found == [None, {"feddyn": 3}, {"fedtoga": 1}, {"feddyn": 3}, None]
 
 
+def test_a_revision_of_an_options_value_enters_the_cells_that_use_it() -> None:
+    """FedSOL's `lambda_norm: layer` once was `tensor`. No cell of then counts as one of now; others keep theirs."""
+    found = {
+        (norm, radius): identity(algorithm={"name": "fedsol", "lambda_norm": norm, "radius": radius}).get("revisions")
+        for norm in ("dim0", "layer", "tensor")
+        for radius in ("adaptive", "fixed")
+    }
+    assert {key: revision for key, revision in found.items() if revision} == {("layer", "adaptive"): {"fedsol": 1}}
+
+
 def test_a_revision_of_a_section_enters_also_where_all_is_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Training, "revision", 2)
     assert identity()["revisions"] == {"Training": 2}

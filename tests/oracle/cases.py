@@ -42,6 +42,7 @@ RADII: dict[str, dict[str, str]] = {
     "fixed": {"radius": "fixed"},
     "dim0": {"radius": "adaptive"},
     "layer": {"radius": "adaptive", "lambda_norm": "layer"},
+    "tensor": {"radius": "adaptive", "lambda_norm": "tensor"},
 }
 ADAMW = {"alpha": 0.4, "beta1": 0.8, "beta2": 0.9, "eps": 0.02}
 LADA = {"alpha": 0.3, "beta1": 0.8, "beta2": 0.9, "eps": 0.02}

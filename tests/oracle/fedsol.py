@@ -10,13 +10,18 @@ from .world import Batch, Local, World, averaging
 
 
 def adaptive_radius(y: Tensors, x: Tensors, radius: str) -> Tensors:
-    """Lambda: 1 (`fixed`), or |y - x| normalised tensor by tensor: along dimension 0 (`dim0`), as a whole (`layer`)."""
+    """Lambda: 1 (`fixed`), or |y - x| with norm 1: each column (`dim0`), each tensor, or each layer: W1 and b1, ..."""
     if radius == "fixed":
         return Tensors({name: np.ones_like(value) for name, value in y.items()})
-    result = Tensors()
-    for name, moved in (y - x).items():
-        size = np.linalg.norm(moved, axis=0, keepdims=True) if radius == "dim0" else np.linalg.norm(moved)
-        result[name] = np.abs(moved) / np.maximum(size, 1e-12)
+    result, moved = Tensors(), y - x
+    for name, value in moved.items():
+        if radius == "dim0":
+            size = np.linalg.norm(value, axis=0, keepdims=True)
+        elif radius == "tensor":
+            size = np.linalg.norm(value)
+        else:
+            size = np.sqrt(sum((v**2).sum() for other, v in moved.items() if other[1:] == name[1:]))
+        result[name] = np.abs(value) / np.maximum(size, 1e-12)
     return result
 
 

@@ -226,16 +226,16 @@ def test_radii_by_hand() -> None:
 
 
 def test_radii_of_a_layer_are_averaged_over_all_its_parameters() -> None:
-    """Weight and bias of `first` and `last` of a network with one hidden layer, by what each client has moved."""
+    """Weight and bias of both layers of a network with one hidden layer, by what each client has moved."""
     problem = digits({"name": "fedsol", "lambda_norm": "layer"}, {"name": "mlp", "hidden": [8]}, ["lambda"], rounds=1)
     row, (models, x) = last_row(problem), trained(problem)
     views = problem.build_network("cpu").layout.views
     found: dict[str, list[float]] = {}
     for y, _ in models.values():
-        radii = {name: u.abs() / u.norm() for name, u in views(y - x).items()}
-        for layer in {name.rpartition(".")[0] for name in radii}:
-            parts = [v.flatten() for name, v in radii.items() if name.rpartition(".")[0] == layer]
-            found.setdefault(layer, []).append(float(torch.cat(parts).mean()))
+        moved = views(y - x)
+        for layer in {name.rpartition(".")[0] for name in moved}:
+            u = torch.cat([v.flatten() for name, v in moved.items() if name.rpartition(".")[0] == layer])
+            found.setdefault(layer, []).append(float((u.abs() / u.norm()).mean()))
     assert len(found) == 2
     assert {f"lambda_{layer}": pytest.approx(np.mean(each)) for layer, each in found.items()} == {
         name: value for name, value in row.items() if name.startswith("lambda_") and not name.endswith("_std")

@@ -7,6 +7,7 @@ import pytest
 from pydantic import Field
 from torch import Tensor
 
+from fedray.cells.metric import BY_ROUND, OF_RUN, Metric
 from fedray.common.errors import UserError
 from fedray.components.identity import digest_source
 from fedray.config import RunConfig
@@ -15,7 +16,8 @@ from fedray.engine.process.backend import InlineBackend
 from fedray.engine.server.sampling import draw_cohort
 from fedray.models.network import Output
 from fedray.probes.probe import EvaluatedRound, Probe, TrainedClient
-from fedray.probes.registry import PROBES, make_probes, title_metric
+from fedray.probes.registry import DECLARED, PROBES, find_declared, make_probes, title_metric
+from tests import small
 from tests.probes.probed import EVERY_PROBE, digits, last_row
 
 OWN = "tests.probes.test_registry:Sizes"
@@ -126,6 +128,30 @@ def test_every_metric_of_a_probe_has_a_title() -> None:
     assert title_metric("test_accuracy") == "test_accuracy"
     declared = {name for kind in PROBES.values() for name in kind.metrics}
     assert all(any(m.removesuffix("_std").startswith(d.rstrip("*")) for m in measured) for d in declared)
+
+
+def test_every_metric_of_a_run_is_declared() -> None:
+    """All that a run can log has a title and a better end, in the table of metrics or with its probe; no name guesses.
+
+    The deviation NAME_std of a client's measurement has those of its form.
+    """
+    asked = {"every": 1, "epochs": [0, 1], "train": True}
+    problem = small.problem(
+        "fedsol",
+        {"total": 6, "per_round": 3, "unseen": 2},
+        data={"name": "digits", "validation": {"fraction": 0.2, "from": "clients"}},
+        training={"rounds": 1, "local_epochs": 1, "batch_size": 20},
+        evaluation={"train": True, "auc": True, "personal": asked, "probes": EVERY_PROBE},
+    )
+    record = run(problem, InlineBackend()).record()
+    logged = {name for row in record.history for name in row} | record.totals.keys()
+    plain = {Metric.parse(name).plain for name in logged - {"round", "lr"}}
+    deviations = {name for name in plain - BY_ROUND.keys() if name.endswith("_std")}
+    assert {name.removesuffix("_std") for name in deviations} <= plain
+    rest = plain - deviations - BY_ROUND.keys() - OF_RUN.keys()
+    assert {name for name in rest if find_declared(name, DECLARED) is None} == set()
+    unlogged = {"seconds", "megabytes_kept_by_client", "megabytes_held_by_client", "megabytes_kept_by_server"}
+    assert (BY_ROUND.keys() | OF_RUN.keys()) - plain == unlogged | {"relative_flops"}
 
 
 class Gives(Probe):

@@ -12,7 +12,7 @@ from fedray.analysis.comparison.differences import (
 )
 from fedray.analysis.data.axes import find_label
 from fedray.analysis.data.collect import SweepTable
-from fedray.analysis.data.metrics import is_smaller_better, make_title
+from fedray.analysis.data.metrics import describe_undeclared, is_smaller_better, make_title
 from fedray.analysis.statistics.ranks import Ranks, rank_methods
 from fedray.cells.metric import DEFAULT
 
@@ -21,7 +21,8 @@ from fedray.cells.metric import DEFAULT
 class Comparison:
     """All methods of a sweep against one, in each setting and over all settings.
 
-    title: the metric in words. lower: True if its smallest value is the best. ranks: None for one setting.
+    title: the metric in words. lower: True if its smallest value is the best. notes: on the metric. ranks: None for one
+    setting.
     """
 
     sweep: str
@@ -29,6 +30,7 @@ class Comparison:
     metric: str
     title: str
     lower: bool
+    notes: list[str]
     confidence: float
     differences: list[Difference]
     improvements: list[Improvement]
@@ -59,6 +61,7 @@ def compare(
         metric,
         make_title(metric, sweep.cells),
         lower,
+        describe_undeclared(metric, sweep.cells),
         confidence,
         differences,
         count_improvements(differences, lower),

@@ -66,6 +66,7 @@ def list_notes(found: Comparison) -> list[str]:
         f"does not, but it is too short for fewer than {BOOTSTRAP_SEEDS} seeds",
         "p (sign flips): exact, without assuming normality, never below 2^(1 - n): 5 % needs at least six seeds",
         f"seeds needed: to tell a difference of this size and spread apart with a probability of {100 * POWER:g} %",
+        *found.notes,
     ]
 
 

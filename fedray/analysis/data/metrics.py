@@ -177,7 +177,7 @@ def list_averaged_rounds(name: str, cells: pd.DataFrame) -> list[tuple[int, ...]
             found += [
                 asked.list_averaged(rounds, of_clients)
                 for of_clients in (False, True)
-                if name == "generic_accuracy" or of_clients == ("personal" in name or "unseen" in name)
+                if name == "generic_accuracy" or of_clients == Metric.parse(name).is_of_clients
             ]
     return [rounds for rounds in found if rounds]
 
@@ -189,11 +189,29 @@ def find_selection_metric(sweep: SweepTable) -> str:
 
 
 def is_smaller_better(metric: str, cells: pd.DataFrame) -> bool:
-    """Return True if the smallest entry of a metric of a sweep's cells is the best one; probes declare it."""
+    """Return True if the smallest entry of a metric of a sweep's cells is the best one, as it is declared.
+
+    The deviation NAME_std of a probe's metric is best when small, unless a probe declares this very name. Of an
+    undeclared metric the largest entry is the best (`describe_undeclared`).
+    """
     one = Metric.parse(metric)
-    if not one.plain.endswith("_std") and find_declared(one.plain, (*DECLARED, *list_titles(cells))) is not None:
-        return find_declared(one.plain, LOWER.union(list_smaller_better(cells))) is not None
-    return one.is_smaller_better
+    if one.plain.endswith("_std") and one.plain not in _list_declared(cells):
+        return True
+    return one.is_smaller_better or find_declared(one.plain, LOWER.union(list_smaller_better(cells))) is not None
+
+
+def describe_undeclared(metric: str, cells: pd.DataFrame) -> list[str]:
+    """Return a note on a metric of which neither fedray nor a probe of the cells says which entry is the best."""
+    one = Metric.parse(metric)
+    known = one.plain in BY_ROUND or one.plain in OF_RUN or one.target is not None or one.plain.endswith("_std")
+    if known or find_declared(one.plain, _list_declared(cells)) is not None:
+        return []
+    return [f"{one.plain}: no probe says which values are better, so larger ones count as better"]
+
+
+def _list_declared(cells: pd.DataFrame) -> set[str]:
+    """Return the names that probes declare: those that come with fedray, and the plug-ins of the cells."""
+    return {*DECLARED, *LOWER, *list_titles(cells), *list_smaller_better(cells)}
 
 
 def _find_best(sweep: SweepTable, method: str) -> pd.Series:

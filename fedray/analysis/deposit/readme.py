@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import fedray
 from fedray.analysis.deposit.citations import Cited
 from fedray.common.errors import escape
+from fedray.sweep.file.shipped import WARNING, list_boards
 from fedray.tracking.store import read_status
 from fedray.tracking.stored_sweep import StoredSweep
 
@@ -31,6 +32,7 @@ def make_readme(
         f"# Results of the sweep {stored.name}",
         "",
         *([escape(stored.description), ""] if stored.description else []),
+        *([f"> {WARNING}", ""] if stored.name in list_boards() else []),
         f"Made with fedray {fedray.__version__}: {len(stored.cells)} cells ({told}), each a configuration with a seed.",
         "",
         "| file | content |",

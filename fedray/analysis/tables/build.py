@@ -10,6 +10,7 @@ from fedray.analysis.data.axes import choose_search_rows, find_columns, find_lab
 from fedray.analysis.data.cell_config import iter_configs
 from fedray.analysis.data.collect import Collected, SweepTable
 from fedray.analysis.data.metrics import (
+    describe_undeclared,
     find_longest_wait,
     find_selection_metric,
     holds_samples_out,
@@ -239,6 +240,7 @@ def _list_notes(sweep: SweepTable, cells: pd.DataFrame, metric: str, over: str) 
             notes.append(
                 f"evaluated every {' or '.join(map(str, every))} rounds, so the target may have been met earlier"
             )
+    notes += describe_undeclared(metric, cells)
     if mixture := sweep.describe_mixture():
         notes.append(f"WARNING: {mixture}")
     bad = cells[~cells["status"].isin(["finished", "missing", "running"])]

@@ -29,7 +29,7 @@ from fedray.papers.board import (
 from fedray.papers.board_picture import draw_standings
 from fedray.sweep.driver.stages import run_file
 from fedray.sweep.file.dotted import apply_draw, get_dotted
-from fedray.sweep.file.shipped import locate_sweep
+from fedray.sweep.file.shipped import WARNING, locate_sweep
 from fedray.sweep.file.space import Space, check_space
 from fedray.sweep.file.sweep import Sweep
 
@@ -51,7 +51,7 @@ def show(
     """Print the standings of a board."""
     standings = list_standings(read_board(name))
     table = format_table(list_columns(standings), format_standings(standings))
-    write_or_print("\n".join([f"**{name}**", "", *table, "", describe_power(standings), ""]), None)
+    write_or_print("\n".join([f"**{name}**", "", f"> {WARNING}", "", *table, "", describe_power(standings), ""]), None)
 
 
 @app.command()
@@ -83,7 +83,7 @@ def rank(
     standings = list_standings(joined)
     lines = [*format_table(list_columns(standings), format_standings(standings)), "", describe_power(standings)]
     lines += [line for line in (describe_cpus(board.rows, own), failure) if line]
-    write_or_print("\n".join([f"**{on} with {method}**", "", *lines, ""]), None)
+    write_or_print("\n".join([f"**{on} with {method}**", "", f"> {WARNING}", "", *lines, ""]), None)
     if code:
         raise typer.Exit(code)
 

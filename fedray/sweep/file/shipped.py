@@ -7,6 +7,14 @@ from fedray.common.errors import UserError, truncate_repr
 
 CLAIMS = "claims.yaml"
 """File of a paper's claims, next to its sweeps."""
+BOARDS = "leaderboard"
+"""Folder of the boards' sweeps, and of their CSV files."""
+WARNING = (
+    "These boards compare learning rates as much as methods: how many keys a method searches decided which rates it "
+    "was offered. FedAvg gains 2.4 points with a rate that it was not offered. Do not cite ranks or verdicts; new "
+    "boards are being made."
+)
+"""What stands above the boards wherever they are shown, and why `better` and `worse` are not."""
 
 
 def get_sweeps_folder() -> Path:
@@ -44,3 +52,8 @@ def locate_sweep(file: Path) -> Path:
     near = get_close_matches(file.as_posix(), known, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]}?" if near else "`fedray list sweeps` names them all"
     raise UserError(f"{truncate_repr(str(file))}: there is no such file and no shipped sweep of that name; {hint}")
+
+
+def list_boards() -> list[str]:
+    """Return the names of the boards that come with fedray."""
+    return sorted(f"{BOARDS}/{file.stem}" for file in (get_sweeps_folder() / BOARDS).glob("*.yaml"))

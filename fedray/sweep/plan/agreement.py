@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from fedray.algorithms import algorithm
 from fedray.common.errors import UserError, truncate_repr
 from fedray.components.base import Checked, Component, describe
-from fedray.components.identity import iter_parts, list_files, sum_revisions
+from fedray.components.identity import iter_parts, list_files
 from fedray.components.plugins import NotTrusted, guard_imports
 from fedray.config import NUMERICS, RunConfig
 from fedray.datasets import make_data_source
@@ -78,7 +78,7 @@ def _compare(name: str, section: Any, identity: Mapping[str, Any]) -> None:
         return
     revisions = _get_entries(identity, "revisions")
     for part in iter_parts(section):
-        if sum_revisions(type(part)) != revisions.get(
+        if part.count_revisions() != revisions.get(
             part.name if isinstance(part, Component) else type(part).__name__, 0
         ):
             return

@@ -1,12 +1,15 @@
 """A plug-in's letters, titles and better direction reach tables and figures, and no class is imported for them."""
 
 import json
+import re
 
 import numpy as np
 import pytest
 from pydantic import Field
 
+from fedray.analysis.commands.tables import main as print_table
 from fedray.analysis.comparison.compare import compare
+from fedray.analysis.comparison.text import format_report
 from fedray.analysis.data.axes import find_symbol, label_cells, title_axes
 from fedray.analysis.data.cell_config import CellConfig
 from fedray.analysis.data.collect import collect
@@ -104,6 +107,77 @@ def test_tables_and_figures_show_them(stored: Tracker) -> None:
     assert (found.lower, found.improvements[0].wins, found.improvements[0].pairs) == (True, 2, 2)
     (figure,) = draw_curves(sweep, "effort").values()
     assert figure.axes[0].get_ylabel() == "effort of a client (J)"
+
+
+UNDECLARED = ("gloss_coverage", "lossless_share", "backgrounds_seen")
+"""Metrics that a plug-in measures and declares nowhere; `loss` and `rounds` are among their letters."""
+
+
+@pytest.mark.parametrize("metric", UNDECLARED)
+def test_of_an_undeclared_metric_the_largest_is_the_best(
+    metric: str, store: Tracker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """FedAvg 3, FedSAM 1 with every seed: FedAvg is bold, and the table says once why; its deviation is as always."""
+    measured = [(algorithm, seed, value) for algorithm, value in ((FEDAVG, 3.0), (SMALL, 1.0)) for seed in (0, 1)]
+    outcomes: list[Outcome] = [[row | {metric: v, f"{metric}_std": v} for row in history(10.0)] for *_, v in measured]
+    write(store, [cell(algorithm, 0.1, seed) for algorithm, seed, _ in measured], outcomes)
+    said = f"- {metric}: no probe says which values are better, so larger ones count as better"
+    print_table("sweep", metric=f"{metric},last10_{metric}")
+    table = capsys.readouterr().out
+    assert re.search(r"^\| fedavg +\| \*\*3\.00 ± 0\.00\*\* +\| \*\*3\.00 ± 0\.00\*\* ", table, re.MULTILINE)
+    assert table.count(said) == 1
+    assert not is_smaller_better(metric, collect("sweep").cells)
+    print_table("sweep", metric=f"{metric}_std,test_accuracy,test_loss")
+    table = capsys.readouterr().out
+    assert re.search(r"^\| fedavg +\| <u>3\.00 ± 0\.00</u> ", table, re.MULTILINE)
+    assert "no probe says" not in table
+    found = compare(collect("sweep"), "fedavg", metric)
+    assert (found.lower, found.improvements[0].wins) == (False, 0)
+    assert said in format_report(found)
+
+
+class Lossless(Probe):
+    """Names that a guess by letters gets wrong, each declared."""
+
+    name = "lossless"
+    metrics = {
+        "gloss_coverage": "covered share", "lossless_*": "kept share", "gain_std": "spread of gains", "waste": "waste",
+    }  # fmt: skip
+    lower_is_better = frozenset({"waste", "errors_*"})
+
+
+@pytest.mark.parametrize(
+    ("metric", "smaller"),
+    [
+        ("gloss_coverage", False),
+        ("last10_gloss_coverage", False),
+        ("gloss_coverage_std", True),
+        ("lossless_share", False),
+        ("lossless_share_std", True),
+        ("gain_std", False),  # declared under this very name
+        ("waste", True),
+        ("errors_per_client", True),  # without a title
+        ("errors_per_client_std", True),
+    ],
+)
+def test_a_declared_metric_is_best_where_its_probe_says(metric: str, smaller: bool, store: Tracker) -> None:
+    run = {"data": "digits", "partition": "iid", "model": "mlp", "algorithm": "fedavg"}
+    own = describe_plugins(RunConfig.parse(run | {"evaluation": {"probes": [f"{HERE}:Lossless"]}}))
+    write(store, [cell(FEDAVG, 0.1, 0) | {"plugins": own}], [[row | {metric: 1.0} for row in history(10.0)]])
+    sweep = collect("sweep")
+    assert is_smaller_better(metric, sweep.cells) == smaller
+    assert not any("no probe says" in note for note in build(sweep, metric).notes)
+
+
+def test_a_plug_ins_metric_is_averaged_over_rounds_whatever_its_name(store: Tracker) -> None:
+    """It is measured in every evaluated round; personal models are tested in round 4 alone."""
+    one = cell(FEDAVG, 0.1, 0)
+    one["config"] |= {"training": {"rounds": 10}, "evaluation": {"every": 1, "personal": {"every": 10}}}
+    rounds = [row | {"impersonal_share": 1.0, "personal_accuracy": 1.0} for row in history(*range(10))]
+    write(store, [one], [rounds])
+    cells = collect("sweep").cells
+    assert make_title("last10_personal_accuracy", cells).endswith(", round 10")
+    assert make_title("last10_impersonal_share", cells).endswith(", mean of rounds 9 to 10")
 
 
 NAMES = {
