@@ -73,15 +73,17 @@ Examples:
 class Sum:
     """One upload: the server receives Σ_i weight_i · vector_i over the cohort, exactly and in any order.
 
+    Terms are rounded to 2^-44, and cohort x |term| has to stay below 2^18; wide: 2^-71 and 2^30, for squared gradients.
     A tensor in two uploads is sent once (and counts once in the method's cost); scalars are free.
 
     Examples:
         >>> Sum(client.theta - client.theta_0, weight=0.5)
-        Sum(vector=tensor([1.]), weight=0.5)
+        Sum(vector=tensor([1.]), weight=0.5, wide=False)
     """
 
     vector: Tensor
     weight: float = 1.0
+    wide: bool = False
 
     def __post_init__(self) -> None:
         _refuse_other(self)
@@ -107,8 +109,7 @@ class PerClient:
 def _refuse_other(upload: Sum | PerClient) -> None:
     """Raise UserError for an upload of anything but a tensor."""
     if not isinstance(upload.vector, Tensor):
-        found = f"found {truncate_repr(upload.vector)}; Tensor is required"
-        raise UserError(f"{type(upload).__name__}: vector: {found}")
+        raise UserError(f"{type(upload).__name__}: vector: found {truncate_repr(upload.vector)}; Tensor is required")
 
 
 Uploads = Mapping[str, Sum | PerClient]

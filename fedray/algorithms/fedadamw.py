@@ -11,9 +11,6 @@ from fedray.algorithms.local_optimizers import AdamW, Matrices, Muon, MuonOption
 from fedray.algorithms.momentum import ClientMomentum
 from fedray.models.network import Layout
 
-SCALE = 2.0**12
-"""Second moments are sent in units of 2^-12: the exact sum then resolves √v of 4e-9 and holds v up to 128."""
-
 
 class Corrected(Rule):
     """d = share · (another rule's d) - drift: the drift is neither clipped nor decayed."""
@@ -55,6 +52,7 @@ class FedAdamW(GlobalDirection):
     """
 
     name = "fedadamw"
+    revision = 1  # v and the number of steps in wide sums
     paper = (
         "Liu et al., FedAdamW: a communication-efficient optimizer with convergence and generalization guarantees for "
         "federated large models, AAAI 2026"
@@ -95,11 +93,12 @@ class FedAdamW(GlobalDirection):
 
     def upload(self, c: Client) -> Uploads:
         v = c.local.v if self.second_moment == "full" else means(c.local.v, c.layout)
-        return {"v": Sum(SCALE * v, c.weight), "steps": Sum(c.theta.new_tensor(float(c.steps)))}
+        steps = c.theta.new_tensor(float(c.steps))
+        return {"v": Sum(v, c.weight, wide=True), "steps": Sum(steps, wide=True)}
 
     def aggregate(self, server: Server, got: Received) -> None:
         super().aggregate(server, got)
-        server.state.v = got.v / SCALE
+        server.state.v = got.v
         server.state.steps = server.state.steps + got.steps / server.cohort
 
 
@@ -151,6 +150,7 @@ class FedLADA(ClientMomentum):
     """
 
     name = "fedlada"
+    revision = 1  # v in wide sums, and v̄ of at least ε²
     paper = (
         "Sun et al., Efficient federated learning via local adaptive amended optimizer with linear speedup, TPAMI 2023"
     )
@@ -171,7 +171,9 @@ class FedLADA(ClientMomentum):
         description="β2: decay of the mean of squared gradients",
         json_schema_extra={"paper": {"FedLADA": 0.99, "FedAdamW's code": 0.999}},
     )
-    eps: float = Field(1e-8, gt=0, description="ε: √v̄ of the first round; with `form: vision` added to √v")
+    eps: float = Field(
+        1e-8, ge=1e-18, description="ε: √v̄ of the first round, squared in float32; with `form: vision` added to √v"
+    )
     form: Literal["paper", "vision"] = Field("paper", description="vision: as in FedAdamW's code (D-138)")
 
     def message(self, server: Server) -> Vectors:
@@ -193,11 +195,11 @@ class FedLADA(ClientMomentum):
 
     def upload(self, c: Client) -> Uploads:
         v = c.local.v if self.form == "vision" else c.local.v_max
-        return {**super().upload(c), "v": Sum(SCALE * v, c.weight)}
+        return {**super().upload(c), "v": Sum(v, c.weight, wide=True)}
 
     def aggregate(self, server: Server, got: Received) -> None:
         super().aggregate(server, got)
-        server.state.v = got.v / SCALE
+        server.state.v = got.v if self.form == "vision" else got.v.clamp(min=self.eps**2)  # all v^_i are at least ε²
 
 
 class FedMuon(GlobalDirection):

@@ -30,6 +30,7 @@ class FedAS(Algorithm):
     """
 
     name = "fedas"
+    revision = 1  # the weighted updates in wide sums
     paper = "Yang, Huang and Ye, FedAS: bridging inconsistency in personalized federated learning, CVPR 2024"
     idea = "aligns the shared body with the client's own, weighs clients by Fisher information"
     reads_features = True
@@ -80,7 +81,8 @@ class FedAS(Algorithm):
     def upload(self, c: Client) -> Uploads:
         weight = self.information(c) / float(c.message.scale)
         c.state = Vectors(body=c.theta[body(c)])
-        return {"weighted": Sum(c.shared_update, weight), "information": Sum(c.theta.new_ones(()), weight)}
+        one = c.theta.new_ones(())
+        return {"weighted": Sum(c.shared_update, weight, wide=True), "information": Sum(one, weight, wide=True)}
 
     def aggregate(self, server: Server, got: Received) -> None:
         step = torch.zeros_like(server.theta).masked_scatter(server.layout.part("body") > 0, got.weighted)

@@ -1,11 +1,37 @@
 """Sums that do not depend on order or grouping, so that actors can reduce before they send.
 
 A floating-point sum changes with its order. Here every weighted vector is rounded to a multiple of 2^-44 and summed as
-64-bit integers, which is associative. 2^-44 = 5.7e-14 is below float32's own resolution for entries above 5e-7.
+64-bit integers, which is associative. 2^-44 = 5.7e-14 is below float32's own resolution for entries above 5e-7. Cohort
+x |weighted entry| has to stay below 2^18.
+
+A wide sum (`Sum.wide`) rounds to 2^-32 and adds what that leaves as a second integer, in units of 2^-71 = 4e-22; it
+holds values up to 2^30. Each upload and the smallest value of it that matters, for a cohort of M = 100:
+
+| upload | method | smallest value that matters | sum |
+|---|---|---|---|
+| update, buffers, head, body | all | 1e-9: float32's spacing at a parameter of 0.01 | plain |
+| h_change, dual | FedDyn's H_i, FedGMT | 1e-9: the mean is added to x | plain |
+| mean_step | FedNova | 1e-11: 1e-9 over 100 steps | plain |
+| c_change, apart, delta, full_gradient | variates, Δ, MimeLite | 1e-10: x moves by K η = 10 times that | plain |
+| momentum | FedMuon | 7e-11: a matrix is divided by ||M||_F + 1e-7; an entry of 2 million at 1e-7 | plain |
+| mu | FedSMOO | 1e-6: divided by its norm; an entry of 10^8 at ρ = 0.01 | plain |
+| squared_norm | FedExP | 1e-5: compared with ε (η_t/η_0)² | plain |
+| prototypes, means | FedProto, FedPAC, FedDBE, pFedFDA | 1e-10: a feature of 1e-3 times n_ic/Σ n = 1e-7 | plain |
+| parts, samples | FedProto, FedPAC, FedDBE, SCAFFOLD | 1e-7: one of 10^7 samples; 0 means none | plain |
+| covariance | pFedFDA | 1e-4: the ridge; errors of d = 1,000 columns add up to 3e-9 | plain |
+| sign, value, tau, train_loss | FedSMU, FedWMSAM, FedNova, all | 0.01 | plain |
+| v | FedAdamW, FedLADA | 1e-16: ε², next to √v or its floor; a gradient of 255 gives 65,025 | wide |
+| steps | FedAdamW | 1; but M K reaches 2^18 with 1,000 clients and 263 steps | wide |
+| weighted, information | FedAS | 1e-12: F_i = 1e-9 of the mean, or of 1 in round 0; 1e7 times the mean | wide |
+| counts of a test | `Worker.evaluate` | 1; but 2^18 samples of a class are too many for a plain sum | wide |
+
+A sum of v has to resolve π_i v_i = 1e-18 (ε² in one of a hundred clients) and to hold M π_i v_i = 5e5 (65,025 in a
+client of eight times the mean weight): a factor of 2^79, more than one integer holds, whatever its unit. If all terms
+round alike, a mean is off by M/2 units: 2.8e-12, or 2e-20. Sums of weight 1 are divided by M or N: half a unit.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -13,6 +39,10 @@ from torch import Tensor
 from fedray.common.transfer import download
 
 SCALE = 2.0**44
+WIDE = 2.0**32
+"""Units of a wide sum's integer in 1; rounding to it leaves up to half a unit."""
+REST, FINER = " rest", 2.0**39
+"""Suffix of the sum of what this leaves, in units of 2^-39 of a wide sum's: 2^24 terms of a half stay below `LIMIT`."""
 LIMIT = 2.0**62
 BLOCK = 1 << 16
 """Entries of a vector processed at a time: 512 KiB of float64 fit a processor's cache, which takes 0.6 of the time."""
@@ -23,12 +53,12 @@ class NotSummable(Exception):
 
 
 class Accumulator:
-    """Named exact sums: int64 tensors in units of 2^-44, on the device of the vectors."""
+    """Named exact sums: int64 tensors on the device of the vectors; of a wide sum two, the second named with `REST`."""
 
     def __init__(self) -> None:
         self.sums: dict[str, Tensor] = {}
 
-    def add(self, name: str, vector: Tensor, weight: float, terms: int) -> None:
+    def add(self, name: str, vector: Tensor, weight: float, terms: int, wide: bool = False) -> None:
         """Add weight x vector.
 
         Args:
@@ -36,27 +66,29 @@ class Accumulator:
             vector: any shape.
             weight: factor of the vector.
             terms: number of vectors in the whole sum (the cohort's size).
+            wide: whether the sum is wide.
 
         Raises:
-            NotSummable: |vector| x weight x terms reaches 2^18, or an entry is not finite. Then nothing is added, so
-                the sums cannot overflow.
+            NotSummable: |vector| x weight x terms reaches 2^18, of a wide sum 2^30, or an entry is not finite. Then
+                nothing is added, so the sums cannot overflow.
         """
-        factor, vector = weight * SCALE, vector.detach()
-        if vector.numel() == 1:  # such as a loss: the operations below would take longer than the step
-            number = float(vector) * factor
-            refuse_inexact(name, abs(number), 1.0, terms)
-            self._add(name, torch.full(vector.shape, round(number), dtype=torch.int64))
-            return
-        refuse_inexact(name, _find_largest(vector), abs(factor), terms)
-        self.add_unchecked(name, vector, factor)
+        for part, each, times, scale in split(name, vector.detach(), weight, wide):
+            factor = times * scale
+            if each.numel() == 1:  # such as a loss: the operations below would take longer than the step
+                number = float(each)
+                refuse_inexact(part, abs(number), abs(factor), terms, scale)
+                self._add(part, torch.full(each.shape, round(number * factor), dtype=torch.int64))
+                continue
+            refuse_inexact(part, _find_largest(each), abs(factor), terms, scale)
+            self.add_unchecked(part, each, factor)
 
     def add_unchecked(self, name: str, vector: Tensor, factor: float) -> None:
-        """Add factor x vector, in units of 2^-44, on the vector's device; the caller checks the vector.
+        """Add factor x vector, rounded, on the vector's device; the caller checks the vector.
 
         Args:
             name: name of the sum.
             vector: any shape, without gradient.
-            factor: weight x 2^44.
+            factor: weight x scale.
         """
         if vector.numel() <= BLOCK or not vector.is_cpu:
             self._add(name, _scale(vector, factor).to(torch.int64))
@@ -72,7 +104,7 @@ class Accumulator:
         Args:
             name: name of the sum.
             rows: `(n, ...)`; overwritten if they are float64.
-            factors: each vector's weight x 2^44.
+            factors: each vector's weight x scale.
         """
         if len(rows) == 1:
             self.add_unchecked(name, rows[0], factors[0])
@@ -93,14 +125,34 @@ class Accumulator:
         self.sums[name] = self.sums[name].add_(quantised) if name in self.sums else quantised
 
 
-def refuse_inexact(name: str, largest: float, factor: float, terms: int) -> None:
+def split(name: str, vector: Tensor, weight: float, wide: bool) -> list[tuple[str, Tensor, float, float]]:
+    """Return the integer sums to which weight x vector is added: name, vector, weight and scale (1/unit) of each.
+
+    Args:
+        name: name of the sum.
+        vector: any shape, without gradient.
+        weight: factor of the vector.
+        wide: whether the sum is wide.
+    """
+    if not wide:
+        return [(name, vector, weight, SCALE)]
+    rest = torch.empty(vector.shape, dtype=torch.float32, device=vector.device)
+    size = BLOCK if vector.is_cpu else max(vector.numel(), 1)
+    for part, left in zip(vector.reshape(-1).split(size), rest.view(-1).split(size), strict=True):
+        scaled = part.to(torch.float64, copy=True).mul_(weight * WIDE)
+        left.copy_(scaled.sub_(scaled.round()))
+    return [(name, vector, weight, WIDE), (name + REST, rest, 1.0, FINER)]
+
+
+def refuse_inexact(name: str, largest: float, factor: float, terms: int, scale: float) -> None:
     """Refuse a vector that cannot be summed exactly.
 
     Args:
         name: of the vector, for the message.
         largest: its largest magnitude; NaN if an entry is.
-        factor: weight x 2^44; 0 for a vector that only has to be finite.
+        factor: weight x scale; 0 for a vector that only has to be finite.
         terms: number of vectors in the whole sum.
+        scale: units of the sum in 1.
 
     Raises:
         NotSummable: an entry is not finite, or the sum might overflow.
@@ -108,7 +160,7 @@ def refuse_inexact(name: str, largest: float, factor: float, terms: int) -> None
     if not math.isfinite(scaled := largest * factor) or not math.isfinite(largest):
         raise NotSummable(f"{name} is not finite")
     if not scaled * terms < LIMIT:
-        raise NotSummable(f"{name} is too large to be summed exactly ({scaled / SCALE:.3g})")
+        raise NotSummable(f"{name} is too large to be summed exactly ({scaled / scale:.3g})")
 
 
 def add_up(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
@@ -123,15 +175,25 @@ def add_up(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
         name -> float32.
     """
     result: dict[str, Tensor] = {}
-    for name in dict.fromkeys(name for part in parts for name in part):
-        summands = [part[name] for part in parts if name in part]
+    for name in dict.fromkeys(name for part in parts for name in part if not name.endswith(REST)):
+        summands, rests = ([part[each] for part in parts if each in part] for each in (name, name + REST))
         result[name] = torch.empty(summands[0].shape)
-        blocks = zip(result[name].view(-1).split(BLOCK), *(v.reshape(-1).split(BLOCK) for v in summands), strict=True)
-        for block, first, *others in blocks:
-            for other in others:
-                first = first + other
-            block.copy_(first.to(torch.float64).div_(SCALE))
+        blocks, totals = result[name].view(-1).split(BLOCK), _iter_blocks(summands)
+        if not rests:
+            for block, total in zip(blocks, totals, strict=True):
+                block.copy_(total.to(torch.float64).div_(SCALE))
+            continue
+        for block, total, rest in zip(blocks, totals, _iter_blocks(rests), strict=True):
+            block.copy_(total.to(torch.float64).add_(rest.to(torch.float64), alpha=1 / FINER).div_(WIDE))
     return result
+
+
+def _iter_blocks(summands: Sequence[Tensor]) -> Iterator[Tensor]:
+    """Yield the sum of int64 vectors of one shape block by block."""
+    for first, *others in zip(*(v.reshape(-1).split(BLOCK) for v in summands), strict=True):
+        for other in others:
+            first = first + other
+        yield first
 
 
 def is_finite(vector: Tensor) -> bool:

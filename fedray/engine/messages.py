@@ -51,7 +51,7 @@ class Reply:
     """Results of some clients of a round.
 
     Attributes:
-        sums: reduced uploads, int64 in units of 2^-44.
+        sums: reduced uploads, int64, as `Accumulator` has them.
         each: client -> uploads that are not reduced.
         states: client -> its new state.
         diverged: client -> why it diverged.

@@ -235,6 +235,23 @@ def test_information_of_any_size(e: int) -> None:
     assert float(left.server.scale) == 2.0 ** (floor(log2(weighed)) + 3 * e)
 
 
+class Constant(FedAS):
+    """F_i = n_i 2^e, from the first round on, when no scale is known yet."""
+
+    e: int = Field(0)
+
+    def information(self, c: Client) -> float:
+        return c.samples * 2.0**self.e
+
+
+@pytest.mark.parametrize("e", [-46, 18])
+def test_information_of_any_size_in_the_first_round(e: int) -> None:
+    """F_i u_i of about 2^-46 · 50 · 0.01, half a unit of 2^-44 (2^-71 in a wide sum), and of 2^18 and more."""
+    constant = {"name": "tests.algorithms.test_kept_methods:Constant", "align_lr": 0, "e": e}
+    left, right = final(constant, rounds=1), final({"name": ANYWAY, "align_lr": 0}, rounds=1)
+    assert torch.allclose(left.theta, right.theta, rtol=0, atol=1e-6)
+
+
 def test_the_scale_stays_where_there_is_no_information() -> None:
     server = Server(torch.zeros(2), Vectors(scale=torch.tensor(4.0)), Layout(("a",), ((2,),)), 6, 3)
     zero = torch.zeros(())

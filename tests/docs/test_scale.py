@@ -19,8 +19,9 @@ from tests import small
 
 PAGE = " ".join((Path(__file__).parent.parent.parent / "docs" / "scale.md").read_text().split())
 P = 64 * 12 + 12 + 12 * 10 + 10
-METHODS = {"fedavg": (0, 0, 0, 1), "scaffold": (1, 1, 1, 2), "fedtoga": (1, 2, 1, 3)}
-"""Method -> k, v, m, u. SCAFFOLD: c_i; c; c; the update and the change of c_i. FedTOGA: H_i; h, Δ; Δ; three sums."""
+METHODS = {"fedavg": (0, 0, 0, 1), "scaffold": (1, 1, 1, 2), "fedtoga": (1, 2, 1, 3), "fedlada": (0, 2, 2, 4)}
+"""Method -> k, v, m, u. SCAFFOLD: c_i; c; c; the update and the change of c_i. FedTOGA: H_i; h, Δ; Δ; three sums.
+FedLADA: nothing; Δ, v; both; the update, Δ and v, whose sum is wide."""
 
 
 class Watched(InlineBackend):

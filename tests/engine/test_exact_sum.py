@@ -1,4 +1,9 @@
-"""The order-free sum: any order and any grouping give the same bits, and nothing that does not fit gets in."""
+"""The order-free sum: any order and any grouping give the same bits, and nothing that does not fit gets in.
+
+A plain sum has units of 2^-44 and a limit of 2^18; a wide one 2^-71 and 2^30, and rounds what 2^-32 leaves to float32.
+"""
+
+import itertools
 
 import numpy as np
 import pytest
@@ -7,21 +12,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedray.datasets.dataset import as_tensor
-from fedray.engine.exact_sum import BLOCK, LIMIT, SCALE, Accumulator, NotSummable, add_up, is_finite
+from fedray.engine.exact_sum import BLOCK, LIMIT, REST, SCALE, WIDE, Accumulator, NotSummable, add_up, is_finite
 
 values = st.lists(st.floats(-1000, 1000, width=32), min_size=3, max_size=3)
 terms = st.lists(st.tuples(values, st.floats(0, 1)), min_size=1, max_size=12)
 
 
 @settings(max_examples=200, deadline=None)
-@given(terms=terms, data=st.data())
-def test_grouping_and_order_do_not_matter(terms: list[tuple[list[float], float]], data: st.DataObject) -> None:
+@given(terms=terms, wide=st.booleans(), data=st.data())
+def test_grouping_and_order_do_not_matter(
+    terms: list[tuple[list[float], float]], wide: bool, data: st.DataObject
+) -> None:
     """One process in order, compared with any permutation split among any number of processes, merged in any order."""
 
     def accumulate(part: list[tuple[list[float], float]]) -> Accumulator:
         sums = Accumulator()
         for vector, weight in part:
-            sums.add("u", torch.tensor(vector), weight, len(terms))
+            sums.add("u", torch.tensor(vector), weight, len(terms), wide)
         return sums
 
     whole = add_up([accumulate(terms).sums])["u"]
@@ -31,7 +38,9 @@ def test_grouping_and_order_do_not_matter(terms: list[tuple[list[float], float]]
     merged = add_up([accumulate(group).sums for group in data.draw(st.permutations(groups))])
     assert torch.equal(merged["u"], whole)
     exact = sum(np.array(vector, dtype=np.float64) * weight for vector, weight in terms)
-    assert np.allclose(whole.numpy(), exact, rtol=2.0**-24, atol=len(terms) / SCALE)
+    # A wide sum rounds what 2^-32 leaves, at most 2^-33, to float32: 2^-25 of it.
+    atol = 2.0**-58 if wide else 1 / SCALE
+    assert np.allclose(whole.numpy(), exact, rtol=2.0**-24, atol=len(terms) * atol)
 
 
 def test_a_floating_point_sum_would_not_do() -> None:
@@ -60,40 +69,52 @@ def test_what_does_not_fit_is_refused_and_nothing_is_added(bad: float) -> None:
 
 
 @settings(max_examples=200, deadline=None)
-@given(clients=st.integers(1, 1000), size=st.floats(1, 2.0**20, width=32), weight=st.floats(1e-6, 10))
-def test_a_sum_that_is_accepted_cannot_wrap(clients: int, size: float, weight: float) -> None:
+@given(
+    clients=st.integers(1, 1000), size=st.floats(1, 2.0**32, width=32), weight=st.floats(1e-6, 10), wide=st.booleans()
+)
+def test_a_sum_that_is_accepted_cannot_wrap(clients: int, size: float, weight: float, wide: bool) -> None:
     """Every one of `clients` terms at the same extreme: either refused, or the sum is right to rounding."""
-    sums = Accumulator()
+    sums, scale = Accumulator(), WIDE if wide else SCALE
     try:
-        sums.add("u", torch.tensor([size, -size]), weight, clients)
+        sums.add("u", torch.tensor([size, -size]), weight, clients, wide)
     except NotSummable:
-        assert size * weight * clients >= 2.0**18 * (1 - 1e-9)
+        assert size * weight * clients >= LIMIT / scale * (1 - 1e-9)
         return
     total = int(sums.sums["u"][0]) * clients
     assert abs(total) < LIMIT + clients
-    assert total / SCALE == pytest.approx(size * weight * clients, rel=1e-6, abs=clients / SCALE)
+    assert total / scale == pytest.approx(size * weight * clients, rel=1e-6, abs=clients / scale)
+
+
+def test_what_rounding_leaves_cannot_wrap() -> None:
+    """At most half a unit is left, 2^38 of the second integer's: the limit is 2^24 terms, more than 10^7 clients."""
+    sums = Accumulator()
+    sums.add("u", torch.tensor([0.5, -0.5]) / WIDE, 1.0, 10**7, wide=True)
+    assert sums.sums["u" + REST].abs().max() * 10**7 < LIMIT
+    with pytest.raises(NotSummable, match="u rest is too large"):
+        sums.add("u", torch.tensor([0.5, -0.5]) / WIDE, 1.0, 2**24, wide=True)
 
 
 @pytest.mark.parametrize("entries", [1, 2, BLOCK + 1])
-def test_what_reaches_2_to_the_18_is_refused(entries: int) -> None:
-    """Two terms of weight ½: 2^18 each is too much, one less is not. A number, a vector and a long one."""
+@pytest.mark.parametrize(("wide", "limit", "half"), [(False, 2.0**18, r"1\.31e\+05"), (True, 2.0**30, r"5\.37e\+08")])
+def test_what_reaches_the_limit_is_refused(entries: int, wide: bool, limit: float, half: str) -> None:
+    """Two terms of weight ½: the limit each is too much, a little less is not. A number, a vector and a long one."""
     vector = torch.zeros(entries)
-    vector[-1] = -(2.0**18)
-    with pytest.raises(NotSummable, match=r"u is too large to be summed exactly \(1\.31e\+05\)"):
-        Accumulator().add("u", vector, 0.5, 2)
-    sums = Accumulator()
+    vector[-1] = -limit
+    with pytest.raises(NotSummable, match=rf"u is too large to be summed exactly \({half}\)"):
+        Accumulator().add("u", vector, 0.5, 2, wide)
+    sums, less = Accumulator(), torch.nextafter(vector, torch.ones(()))
     for _ in range(2):
-        sums.add("u", vector + 1, 0.5, 2)
-    assert torch.equal(add_up([sums.sums])["u"], vector + 1)
+        sums.add("u", less, 0.5, 2, wide)
+    assert torch.equal(add_up([sums.sums])["u"][-1], less[-1])
 
 
 def test_uploads_are_left_alone() -> None:
     """For any dtype, a vector that was added is unchanged afterwards."""
-    for kind in (torch.float32, torch.float64):
+    for kind, wide in itertools.product((torch.float32, torch.float64), (False, True)):
         vector = torch.tensor([1.0, -2.0], dtype=kind)
         first = Accumulator()
-        first.add("u", vector, 0.5, 2)
-        first.add("u", vector, 0.5, 2)
+        first.add("u", vector, 0.5, 2, wide)
+        first.add("u", vector, 0.5, 2, wide)
         assert torch.equal(vector, torch.tensor([1.0, -2.0], dtype=kind))
         assert torch.equal(add_up([first.sums])["u"], torch.tensor([1.0, -2.0]))
 
@@ -103,6 +124,30 @@ def test_precision_below_float32() -> None:
     sums = Accumulator()
     sums.add("u", torch.tensor([1e-6]), 1.0, 1)
     assert float(add_up([sums.sums])["u"]) == pytest.approx(1e-6, rel=6e-8)
+
+
+def test_a_wide_sum_keeps_small_squares_next_to_large_ones() -> None:
+    """A hundredth of 1e-16 is 2,361 units of 2^-71, right to 2e-4; the plain sum's unit is 57,000 times as large."""
+    squares, sums = torch.tensor([1e-16, 1e-16 + 65025, 1e8]), Accumulator()
+    for _ in range(100):
+        sums.add("wide", squares, 0.01, 100, wide=True)
+        sums.add("plain", squares[:2], 0.01, 100)
+    got = add_up([sums.sums])
+    assert got["wide"].tolist() == pytest.approx(squares.tolist(), rel=2e-4)
+    assert got["plain"].tolist() == pytest.approx([0, 65025])
+
+
+@pytest.mark.parametrize("entries", [1, 5, 2 * BLOCK + 3])
+def test_wide_sums_of_any_length(entries: int) -> None:
+    """Sizes from 1e-18 to 1e6, in two processes."""
+    rng = np.random.default_rng(0)
+    vectors = [10 ** rng.uniform(-18, 6, entries) for _ in range(4)]
+    parts = [Accumulator(), Accumulator()]
+    for k, vector in enumerate(vectors):
+        parts[k % 2].add("u", torch.from_numpy(vector).float(), 0.25, 4, wide=True)
+    got = add_up([part.sums for part in parts])
+    assert got.keys() == {"u"}
+    assert np.allclose(got["u"], np.mean(vectors, 0), rtol=2e-3, atol=0)
 
 
 def test_long_vectors_are_summed_like_short_ones() -> None:
@@ -126,11 +171,12 @@ def test_finite(bad: float) -> None:
 
 
 @settings(max_examples=200, deadline=None)
-@given(entries=values, weight=st.floats(0, 1))
-def test_a_single_entry_is_rounded_like_those_of_a_vector(entries: list[float], weight: float) -> None:
+@given(entries=values, weight=st.floats(0, 1), wide=st.booleans())
+def test_a_single_entry_is_rounded_like_those_of_a_vector(entries: list[float], weight: float, wide: bool) -> None:
     """Scalars are summed separately, with Python's numbers."""
     whole, alone = Accumulator(), Accumulator()
-    whole.add("u", torch.tensor(entries), weight, 1)
+    whole.add("u", torch.tensor(entries), weight, 1, wide)
     for k, entry in enumerate(entries):
-        alone.add(f"u{k}", torch.tensor(entry), weight, 1)
-    assert whole.sums["u"].tolist() == [int(v) for v in alone.sums.values()]
+        alone.add(f"u{k}", torch.tensor(entry), weight, 1, wide)
+    for name, summed in whole.sums.items():
+        assert summed.tolist() == [int(alone.sums[f"u{k}" + name.removeprefix("u")]) for k in range(len(entries))]

@@ -14,7 +14,7 @@ from torch import Tensor
 from fedray.algorithms.base import PerClient, Sum
 from fedray.common.transfer import download
 from fedray.common.vectors import Vectors
-from fedray.engine.exact_sum import BLOCK, LIMIT, SCALE, Accumulator, NotSummable, refuse_inexact
+from fedray.engine.exact_sum import BLOCK, LIMIT, Accumulator, NotSummable, refuse_inexact, split
 from fedray.engine.messages import ClientTask
 
 
@@ -43,16 +43,16 @@ class _Group:
 
     Attributes:
         what: their name in messages.
-        summed: whether they are added up; otherwise they only have to be finite.
+        scale: units of the sum in 1; 0 without a sum, for vectors that only have to be finite.
         shape: their shape.
         terms: number of vectors in the whole sum.
-        factors: weight x 2^44 of each; 0 without a sum.
+        factors: weight x scale of each.
         waiting: the last ones, not measured yet.
         extremes: of those before, float64 `(2, n)` each: the least and the largest entries, NaN if one is.
     """
 
     what: str
-    summed: bool
+    scale: float
     shape: torch.Size
     terms: int
     factors: list[float] = field(default_factory=list)
@@ -67,7 +67,7 @@ class _Group:
         stack = waiting[0][None] if len(waiting) == 1 else torch.stack(waiting)
         rows = stack.reshape(len(waiting), -1)
         self.extremes.append(torch.stack([rows.amin(1), rows.amax(1)]).double())
-        if self.summed and self.shape.numel() > 1:
+        if self.scale and self.shape.numel() > 1:
             sums.add_rows(self.what, stack, self.factors[-len(waiting) :])
 
 
@@ -101,7 +101,7 @@ class Reduction:
         self.add(client, "train_loss", result.loss / result.steps, weight, cohort)
         for name, sent in result.uploads.items():
             if isinstance(sent, Sum):
-                self.add(client, name, sent.vector, sent.weight, cohort)
+                self.add(client, name, sent.vector, sent.weight, cohort, sent.wide)
         for name, vector in result.state.items():
             self.check(client, f"its state {name}", vector)
         return each
@@ -109,9 +109,9 @@ class Reduction:
     def check(self, client: int, what: str, vector: Tensor) -> None:
         """Note that a vector must be finite. what: its name in the message."""
         if vector.numel():
-            self._note(client, what, vector, 0.0, 1, False)
+            self._note(client, what, vector, 0.0, 1, 0.0)
 
-    def add(self, client: int, name: str, vector: Tensor, weight: float, terms: int) -> None:
+    def add(self, client: int, name: str, vector: Tensor, weight: float, terms: int, wide: bool = False) -> None:
         """Add weight x vector to a sum, and note that it must be finite and not too large, as `Accumulator.add`.
 
         Args:
@@ -120,19 +120,21 @@ class Reduction:
             vector: any shape.
             weight: factor of the vector.
             terms: number of vectors in the whole sum.
+            wide: whether the sum is wide.
         """
-        if vector.numel():
-            self._note(client, name, vector, weight * SCALE, terms, True)
-        else:
-            self._sums.add(name, vector, weight, terms)
+        if not vector.numel():
+            self._sums.add(name, vector, weight, terms, wide)
+            return
+        for part, each, times, scale in split(name, vector.detach(), weight, wide):
+            self._note(client, part, each, times, terms, scale)
 
-    def _note(self, client: int, what: str, vector: Tensor, factor: float, terms: int, summed: bool) -> None:
-        key = what, summed, vector.shape, vector.dtype
+    def _note(self, client: int, what: str, vector: Tensor, weight: float, terms: int, scale: float) -> None:
+        key = what, scale, vector.shape, vector.dtype
         group = self._groups.get(key)
         if group is None:
-            group = self._groups[key] = _Group(what, summed, vector.shape, terms)
+            group = self._groups[key] = _Group(what, scale, vector.shape, terms)
         self._notes.append((client, group, len(group.factors)))
-        group.factors.append(factor)
+        group.factors.append(weight * scale)
         group.waiting.append(vector.detach())
         if len(group.waiting) * vector.numel() >= BLOCK:
             group.measure(self._sums)
@@ -152,7 +154,7 @@ class Reduction:
             also: more tensors to fetch.
 
         Returns:
-            As `settle`; the exact sums on the CPU, int64 in units of 2^-44; and the tensors of `also` on the CPU.
+            As `settle`; the exact sums on the CPU, as `Accumulator` has them; and the tensors of `also` on the CPU.
         """
         joined, sums = self._join_extremes(), self._sums.sums
         copies = download([*joined, *sums.values(), *also])
@@ -180,12 +182,12 @@ class Reduction:
             for client, group, place in notes:
                 low, high = values[group][:, place].tolist()
                 try:
-                    refuse_inexact(group.what, max(-low, high), abs(group.factors[place]), group.terms)
+                    refuse_inexact(group.what, max(-low, high), abs(group.factors[place]), group.terms, group.scale)
                 except NotSummable as reason:
                     refused.setdefault(client, str(reason))
             return refused
         for group in groups:
-            if group.summed and group.shape.numel() == 1:
+            if group.scale and group.shape.numel() == 1:
                 total = sum(map(round, (values[group][0] * group.factors).tolist()))
                 self._totals[group.what] = group.shape, self._totals.get(group.what, (group.shape, 0))[1] + total
         return refused

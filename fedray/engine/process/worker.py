@@ -203,21 +203,21 @@ class Worker:
                 logits = self.problem.config.algorithm.logits(output)
             loss = cross_entropy(logits, y, reduction="sum")
             bounded = loss <= MAX_TEST_LOSS * len(y)  # false for NaN; an unbounded loss cannot be summed
-            sums.add("unbounded", (~bounded).float(), 1.0, terms)
+            sums.add("unbounded", (~bounded).float(), 1.0, terms, wide=True)
             sums.add("loss", torch.where(bounded, loss, 0.0), 1 / n, terms)
             answers, outputs = logits.argmax(1), logits.shape[1]
             is_right = answers == y
             if split == "test" and outputs <= MAX_CONFUSED:
                 counted = torch.bincount(y * outputs + answers, minlength=classes * outputs)
-                sums.add("confusion", counted.view(classes, outputs).float(), 1.0, terms)
+                sums.add("confusion", counted.view(classes, outputs).float(), 1.0, terms, wide=True)
             if split == "test":
-                sums.add("answers", torch.bincount(answers, minlength=outputs).float(), 1.0, terms)
+                sums.add("answers", torch.bincount(answers, minlength=outputs).float(), 1.0, terms, wide=True)
             if split == "test" and self.problem.config.evaluation.auc:
                 sums.add(f"{SCORES}{chunk}", logits.softmax(1).nan_to_num(), 1.0, 1)
-            sums.add("correct", torch.bincount(y[is_right], minlength=classes).float(), 1.0, terms)
+            sums.add("correct", torch.bincount(y[is_right], minlength=classes).float(), 1.0, terms, wide=True)
             if owners is not None:
                 theirs = np.bincount(owners[part][is_right.cpu().numpy()], minlength=owners[-1] + 1)
-                sums.add("correct_of_clients", torch.from_numpy(theirs).float(), 1.0, terms)
+                sums.add("correct_of_clients", torch.from_numpy(theirs).float(), 1.0, terms, wide=True)
             for probe in probes:
                 if (found := probe.test_sums(output, y, classes)) is not None:
                     sums.add(probe.name, found, 1 / CHUNK, terms)
