@@ -321,7 +321,8 @@ class Network:
             x = x.contiguous(memory_format=torch.channels_last)
         if not self._bf16:
             return self._forward(x)
-        with torch.autocast(x.device.type, torch.bfloat16):
+        torch.clear_autocast_cache()  # if a block is open around this one, PyTorch keeps the weights cast before
+        with torch.autocast(x.device.type, torch.bfloat16, cache_enabled=True):
             output = self._forward(x)
         return Output(output.logits.float(), output.features.float(), tuple(tap.float() for tap in output.taps))
 

@@ -1,9 +1,12 @@
 """bf16 and channels-last: float32 parts stay float32, gradients stay close, and runs without either are unchanged."""
 
+import copy
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from torch.nn.functional import cross_entropy
 
 from benchmarks import workloads
@@ -52,6 +55,67 @@ def test_a_bf16_gradient_points_where_the_fp32_one_does(name: str) -> None:
     _, rounded = gradient(name, bf16=True, channels_last=True)
     assert not torch.equal(exact, rounded)
     assert float(torch.cosine_similarity(exact, rounded, dim=0)) > 0.98
+
+
+class Twice(nn.Module):
+    """A model that uses a layer twice, so that its bits depend on how often the layer's weight is cast."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(64, 64), nn.Linear(64, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.body(self.body(x.flatten(1)).relu()).relu())
+
+
+def build_small_images() -> nn.Module:
+    """A model whose second convolution has a kernel larger than its 1x1 images, so that it runs in float32."""
+    first, second = nn.Conv2d(1, 4, 3, stride=8, padding=1), nn.Conv2d(4, 8, 3, padding=1)
+    return nn.Sequential(first, nn.ReLU(), second, nn.Flatten(), nn.Linear(8, 10))
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        lambda: torch.autocast("cpu", torch.bfloat16),
+        lambda: torch.autocast("cpu", enabled=False),
+        lambda: torch.autocast("cpu", torch.bfloat16, cache_enabled=False),
+    ],
+    ids=["autocast", "disabled", "without cache"],
+)
+@pytest.mark.parametrize("build", [Twice, build_small_images])
+def test_an_autocast_block_around_changes_no_bit(build: Callable[[], nn.Module], around: Callable[[], Any]) -> None:
+    """Each forward pass casts the weights that it is given, and one with a block of its own inside does, too."""
+
+    def descend() -> torch.Tensor:
+        torch.manual_seed(0)
+        network = Network(build(), bf16=True)
+        theta, x, y = network.theta.clone(), torch.randn(16, 1, 8, 8), torch.arange(16) % 10
+        for _ in range(3):
+            theta = theta - 0.1 * network.compute_gradient(theta, x, y)[1]
+        return theta
+
+    expected = descend()
+    with around():
+        assert torch.equal(descend(), expected)
+
+
+def test_bf16_steps_have_the_bits_of_plain_pytorch() -> None:
+    """A weight is cast once per forward pass, so the gradients of its uses are added up in bfloat16."""
+    torch.manual_seed(0)
+    network = Network(Twice(), bf16=True)
+    plain = copy.deepcopy(network.module)
+    x, y = torch.randn(16, 1, 8, 8), torch.arange(16) % 10
+    for _ in range(3):
+        with torch.autocast("cpu", torch.bfloat16):
+            logits = plain(x)
+        gradients = torch.autograd.grad(cross_entropy(logits.float(), y), list(plain.parameters()))
+        expected = torch.cat([g.flatten() for g in gradients])
+        assert torch.equal(network.compute_gradient(network.theta, x, y)[1], expected)
+        network.theta -= 0.1 * expected
+        with torch.no_grad():
+            for parameter, gradient in zip(plain.parameters(), gradients, strict=True):
+                parameter -= 0.1 * gradient
 
 
 def test_bf16_gradients_hold_nothing_uninitialised() -> None:

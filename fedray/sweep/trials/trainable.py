@@ -1,5 +1,6 @@
 """One cell of a sweep as a Trainable of Ray Tune: it trains or owns client actors, and outlives its trials."""
 
+import os
 import time
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ from fedray.engine.result import make_result
 from fedray.engine.server.simulation import Simulation
 from fedray.engine.state import State
 from fedray.sweep.trials.watchdog import make_heartbeat
+
+os.environ["RAY_CHDIR_TO_TRIAL_DIR"] = "0"  # a configuration's paths are relative to the driver's working directory
 
 REPORT_SECONDS = 1.0
 """Approximate interval of reports, which carry all rows since the last one; a trial can only be stopped at a report."""

@@ -1,0 +1,300 @@
+"""The same run through every door: `fedray.simulate`, `fedray run` inline and with two actors, a trial of a sweep.
+
+`CELLS` are runs with options that change numbers. Every key that identifies a cell is in one of them, or in `UNTRIED`
+with a reason; a new key fails here until it is listed.
+"""
+
+import contextlib
+import io
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import UnionType
+from typing import Any, get_args, get_origin
+
+import numpy as np
+import pytest
+import ray
+import torch
+import yaml
+from safetensors.torch import load_file
+
+import fedray
+from fedray.cli.main import main
+from fedray.common.errors import UserError
+from fedray.components.base import Checked, Component
+from fedray.components.identity import EXCLUDED, list_files
+from fedray.config import COMPONENTS, RunConfig
+from fedray.sweep.file.dotted import apply_draw
+from fedray.tracking.store import open_store, read_metrics
+from tests.conftest import start_ray
+
+BASE: dict[str, Any] = {
+    "seed": 3,
+    "data": {"name": "digits"},
+    "partition": {"name": "dirichlet", "alpha": 1.0},
+    "clients": {"total": 8, "per_round": 4},
+    "model": {"name": "mlp", "hidden": [24]},
+    "algorithm": {"name": "fedavg"},
+    "training": {"rounds": 5, "local_epochs": 2, "batch_size": 30, "lr": 0.3},
+    "evaluation": {"every": 4, "last": 2},
+}
+CELLS: dict[str, dict[str, Any]] = {
+    "files": {
+        "partition": {"name": "file", "path": "partition.npz"},
+        "algorithm.name": "fedgela",
+        "algorithm.simplex": "simplex.npy",
+    },
+    "bf16": {
+        "training.precision": "bf16",
+        "training.momentum": 0.8,
+        "training.lr_schedule": "cosine",
+        "training.warmup": 1,
+        "data.augment": [{"crop": 1}],
+        "clients.unseen": 1,
+        "evaluation.personal.epochs": 2,
+        "evaluation.personal.every": 3,
+        "evaluation.personal.split": "share",
+        "evaluation.personal.train": True,
+    },
+    "muon": {
+        "training.optimizer": "muon",
+        "training.lr": 0.03,
+        "training.muon.momentum": 0.8,
+        "training.muon.nesterov": False,
+        "training.muon.steps": 3,
+        "training.muon.lr_factor": 2.0,
+        "training.muon.matrices": "body",
+        "training.server_step": "fedexp",
+        "training.fedexp.epsilon": 0.01,
+        "training.fedexp.epsilon_scale": "cohort",
+        "training.fedexp.test": "last",
+        "training.lr_schedule": "step",
+        "training.lr_step.every": 2,
+        "training.lr_step.factor": 0.5,
+        "training.shuffle": False,
+    },
+    "adamw": {
+        "training.optimizer": "adamw",
+        "training.lr": 0.01,
+        "training.adamw.betas": [0.8, 0.99],
+        "training.adamw.eps": 1e-6,
+        "training.adamw.state": "client",
+        "training.weight_decay": 0.1,
+        "training.weight_decay_on": "weights",
+        "training.last_batch": "drop",
+        "training.aggregation": "feddisco",
+        "training.feddisco.a": 0.3,
+        "training.feddisco.b": 0.2,
+        "training.feddisco.metric": "kl",
+        "data.test.fraction": 0.3,
+        "data.test.stratify": True,
+    },
+    "fedtoga": {
+        "algorithm.name": "fedtoga",
+        "clients.sampling": "bernoulli",
+        "training.lr_decay": 0.95,
+        "training.lr_decay_within": 0.9,
+        "training.clip_norm": 1.0,
+        "training.clip_scope": "code",
+        "training.server_lr": 0.9,
+        "training.nominal_steps": "own",
+        "training.relaxed_start": 0.1,
+        "training.relaxed_average": "models",
+    },
+    "lora": {
+        "model.hidden": [64, 64],
+        "clients.per_round": 6,
+        "training.momentum": 0.5,
+        "training.clip_norm": 2.0,
+        "model.lora.rank": 6,
+        "model.lora.alpha": 12.0,
+        "model.lora.targets": ["1"],
+        "model.lora.dropout": 0.1,
+        "model.lora.share": "A",
+        "evaluation.personal.every": 5,
+    },
+    "frozen": {
+        "model.init": "init.safetensors",
+        "model.freeze": ["*.bias"],
+        "model.lora.train": "B",
+        "partition.min_size": 110,
+        "partition.seed": 1,
+        "clients.cohorts": [[0, 1, 2], [3, 4, 6], [5, 6, 7], [0, 3, 6], [1, 4, 7]],
+        "data.validation.fraction": 0.2,
+        "data.validation.from": "pool",
+        "training.local_epochs": None,
+        "training.local_steps": 20,
+        "evaluation.train": True,
+        "evaluation.auc": True,
+        "evaluation.probes": ["drift"],
+    },
+    "opening": {
+        "algorithm.name": "feddbe",
+        "algorithm.kappa": 1.0,
+        "algorithm.mu": 0.1,
+        "evaluation.personal.every": 2,
+    },
+}
+TWO_ACTORS = ("files", "bf16", "adamw")
+"""Cells that are also run with two actors, whose start takes seconds."""
+SWEEP = {"name": "doors", "base": BASE, "cases": list(CELLS.values())}
+UNTRIED = {
+    "data.test.from": "has one value",
+    "training.on_divergence": "changes nothing until a client diverges: tests/engine/test_divergence.py",
+    "runtime.threads": "changes the last bits of large products alone: tests/engine/test_loop.py",
+    "runtime.device": "needs a GPU",
+    "runtime.deterministic": "needs a GPU",
+    "runtime.cuda_graph": "needs a GPU: tests/engine/training/test_cuda_graph.py",
+}
+LEARNT = 40.0
+"""Test accuracy in percent. Untrained models have about 10 on the ten classes of digits, these have 54 or more."""
+INLINE = {"runtime.backend": "inline"}
+
+
+def list_keys(section: type[Checked], path: str = "") -> Iterator[str]:
+    """Yield the dotted keys that identify a cell; options of a single method, model, partition or data set are not
+    keys of every run."""
+    for name, field in section.model_fields.items():
+        key, kinds = f"{path}{field.alias or name}", (field.annotation, *_list_optional(field.annotation))
+        inner = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Checked)), None)
+        if EXCLUDED in field.metadata:
+            continue
+        if inner is None:
+            yield key
+            continue
+        if issubclass(inner, Component) and not inner.name:
+            yield f"{key}.name"
+        yield from list_keys(inner, f"{key}.")
+
+
+def _list_optional(annotation: Any) -> tuple[Any, ...]:
+    return get_args(annotation) if get_origin(annotation) is UnionType else ()
+
+
+def list_file_keys() -> Iterator[str]:
+    """Yield the keys that name a file, of every data set, partition, model and method."""
+    for section, (kinds, *_) in COMPONENTS.items():
+        for kind in kinds.values():
+            yield from (f"{section}.{name}" for name in list_files(kind))
+
+
+def list_written(section: Mapping[str, Any], path: str = "") -> Iterator[str]:
+    for key, value in section.items():
+        if isinstance(value, Mapping):
+            yield from list_written(value, f"{path}{key}.")
+        else:
+            yield f"{path}{key}"
+
+
+def test_every_key_that_identifies_a_cell_goes_through_every_door() -> None:
+    tried = {*list_written(BASE), *(key for changes in CELLS.values() for key in list_written(changes))}
+    keys = {*list_keys(RunConfig), *list_file_keys()}
+    assert not keys & tried & UNTRIED.keys(), "is tried, so it needs no reason"
+    assert not UNTRIED.keys() - keys, "is no key any more"
+    assert keys - tried - UNTRIED.keys() == set(), "add it to one of CELLS, or to UNTRIED with a reason"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Iterator[Path]:
+    """The working directory: a store, the sweep's file and the files that cells name."""
+    path = tmp_path_factory.mktemp("doors")
+    shutil.copy(empty_store, path / "mlflow.db")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(path)
+        for name in ("MLFLOW_TRACKING_URI", "FEDRAY_STORAGE", "RAY_ADDRESS"):
+            patch.delenv(name, raising=False)
+        result = simulate({"training.rounds": 1, "seed": 4})
+        result.save("init.safetensors")
+        (path / "partition.npz").write_bytes(result.problem.make_artefacts()["partition.npz"])
+        np.save("simplex.npy", np.eye(10, BASE["model"]["hidden"][0]))
+        (path / "doors.yaml").write_text(yaml.safe_dump(SWEEP))
+        yield path
+
+
+def simulate(changes: Mapping[str, Any]) -> fedray.Result:
+    return fedray.simulate(apply_draw(BASE, {**changes, **INLINE}), progress=False)
+
+
+def simulate_in_autocast(name: str) -> dict[str, Any]:
+    with torch.autocast("cpu", torch.bfloat16):
+        return simulate(CELLS[name]).summary()
+
+
+def call(name: str, *options: str) -> dict[str, Any]:
+    """Return the summary of `fedray run` of a cell, called in this process."""
+    number = str(1 + list(CELLS).index(name))
+    arguments = ["fedray", "run", "doors.yaml", "--cell", number, "--json", "--no-track", *options]
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as out:
+        patch.setattr("sys.argv", arguments)
+        with pytest.raises(SystemExit) as ended:
+            main()
+    assert not ended.value.code
+    found: dict[str, Any] = json.loads(out.getvalue().splitlines()[-1])
+    return found
+
+
+def sweep() -> dict[str, dict[str, Any]]:
+    """Return what the store holds of each cell of the sweep, under the names of summaries."""
+    cells = fedray.run_sweep(SWEEP).cells
+    client, _ = open_store()
+    found = {}
+    for name, run_id in zip(CELLS, cells["run_id"], strict=True):
+        run = client.get_run(run_id)
+        tags = {tag.removeprefix("fedray."): value for tag, value in run.data.tags.items()}
+        found[name] = {**tags, **read_metrics(run), "rounds": BASE["training"]["rounds"]}
+    return found
+
+
+@pytest.fixture(scope="module")
+def doors(folder: Path) -> dict[str, dict[str, dict[str, Any]]]:
+    """Return door -> cell -> its summary."""
+    found = {
+        "simulate": {name: simulate(changes).summary() for name, changes in CELLS.items()},
+        "simulate in autocast": {name: simulate_in_autocast(name) for name in CELLS},
+        "run": {name: call(name) for name in CELLS},
+        "run inline": {name: call(name, "--backend", "inline") for name in CELLS},
+    }
+    assert not ray.is_initialized(), "one actor without a GPU is this process"
+    start_ray(num_cpus=2)
+    try:
+        found["run with two actors"] = {name: call(name, "--set", "runtime.actors=2") for name in TWO_ACTORS}
+        found["sweep"] = sweep()
+    finally:
+        ray.shutdown()
+    return found
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_every_door_gives_the_same_numbers(name: str, doors: dict[str, dict[str, dict[str, Any]]]) -> None:
+    counted = [key for key in doors["simulate"][name] if not key.startswith("seconds")]
+    found = {door: {key: cells[name][key] for key in counted} for door, cells in doors.items() if name in cells}
+    for door, numbers in found.items():
+        assert numbers == found["sweep"], door
+    accuracies = {key: value for key, value in found["sweep"].items() if key.endswith("accuracy")}
+    assert min(accuracies.values()) > LEARNT, accuracies
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_every_option_changes_a_number(name: str, folder: Path) -> None:
+    """So a door that ignores one is seen. An option without which another one is refused needs no run."""
+    result = simulate(CELLS[name])
+    for key in CELLS[name]:
+        with contextlib.suppress(UserError):
+            other = simulate({k: value for k, value in CELLS[name].items() if k != key})
+            assert (other.state.digest(), other.history) != (result.state.digest(), result.history), key
+
+
+def test_personal_models_are_those_that_were_tested(folder: Path) -> None:
+    """Fine-tuned and tested in bf16; the models answer in float32, so they differ in images on a class's edge."""
+    call("bf16", "--save-personal", "personal")
+    result = simulate(CELLS["bf16"])
+    data, tests = result.problem.data, result.problem.tests
+    assert tests is not None
+    tested = result.table("clients").set_index("client")["accuracy"]
+    for client in range(BASE["clients"]["total"]):
+        module, saved = result.personal_model(client), load_file(f"personal/client-{client}.safetensors")
+        assert all(torch.equal(saved[name], value) for name, value in module.model.state_dict().items())
+        answers = module(torch.from_numpy(data.x_test[tests[client]])).argmax(1).numpy()
+        assert 100 * np.mean(answers == data.y_test[tests[client]]) == pytest.approx(tested[client], abs=2)
