@@ -38,6 +38,13 @@ def dying(kind: type[Algorithm]) -> type[Algorithm]:
 globals().update({f"dying_{name}": dying(kind) for name, kind in ALGORITHMS.items()})
 
 
+class Idle(Algorithm):
+    """FedAvg with an option that nothing reads."""
+
+    name = "idle"
+    unused: float = 0.0
+
+
 class Dies(Algorithm):
     """SIGKILLs its own process before a client's training, always."""
 

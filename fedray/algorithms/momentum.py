@@ -87,8 +87,8 @@ class MoFedSAM(ClientMomentum):
 class MimeLite(Algorithm):
     """q = g(y) + β m, m frozen during the round; m <- β m + Σ π_i ∇f_i(x) with full-batch gradients at the x received.
 
-    β is SGD's momentum: β = 0 is FedAvg. One step on the full batch by all clients is centralised momentum SGD. Some
-    tables (MoFedSAM's) instead give the weight of the fresh gradient, 1 - β, in (1 - β) g + β m.
+    β is SGD's momentum: β = 0 is FedAvg, bit for bit. One step on the full batch by all clients is centralised momentum
+    SGD. Some tables (MoFedSAM's) instead give the weight of the fresh gradient, 1 - β, in (1 - β) g + β m.
     """
 
     name = "mimelite"

@@ -1,5 +1,6 @@
 """YAML as users write it: safely loaded, `1e-3` is a number, a repeated key is refused, `<<` merges."""
 
+import json
 import os
 import re
 from pathlib import Path
@@ -112,6 +113,13 @@ def parse_yaml(text: str, name: str) -> Any:
         raise UserError(f"{name}: is not YAML: it is nested too deeply") from None
     except (ValueError, LookupError, AttributeError, TypeError) as error:  # a scalar that its tag does not allow
         raise UserError(f"{name}: is not YAML: {type(error).__name__}: {error}") from None
+
+
+def format_flow(value: Any) -> str:
+    """Return a list or mapping as YAML on one line, as it can be typed again."""
+    copied = json.loads(json.dumps(value, default=str))  # YAML would write `&id001` for an object that occurs twice
+    text: str = yaml.safe_dump(copied, default_flow_style=True, sort_keys=False, allow_unicode=True, width=10**9)
+    return text.strip()
 
 
 def locate(key: str, path: str) -> Path:

@@ -36,6 +36,8 @@ DESCRIPTION = "fedray.description"
 """Tag of a sweep's run."""
 SWEEP_FILE = "sweep.yaml"
 """Artefact of a sweep's run, and member of an archive: the sweep's file."""
+DRAWS = "draws.json"
+"""Artefact of a sweep's run: the draws of a search that learns."""
 SECONDS, UNTIMED = "fedray.seconds", "fedray.untimed"
 """Tags of a cell's run: seconds that it took from its start to its end, in all calls together, and the number of calls
 that were killed before they could write theirs."""
@@ -317,6 +319,20 @@ def read_outcomes(cells: Iterable[str]) -> dict[str, Outcome]:
         return find_outcomes(client, experiment, cells)
     except _with_mlflow_errors(sqlite3.Error) as error:
         raise UserError(f"MLFLOW_TRACKING_URI: the store cannot be used: {redact(join_lines(error))}") from None
+
+
+def read_draws(sweep: str) -> dict[str, Any]:
+    """Return the draws that a sweep's own run has; empty without any. Raises UserError."""
+    try:
+        client, experiment = open_reader()
+    except StoreNotFound:
+        return {}
+    try:
+        run = find_sweeps(client, experiment).get(sweep)
+        found: dict[str, Any] = json.loads((run and read_artefact(client, run.info.run_id, DRAWS)) or "{}")
+    except _with_mlflow_errors(sqlite3.Error) as error:
+        raise UserError(f"MLFLOW_TRACKING_URI: the store cannot be used: {redact(join_lines(error))}") from None
+    return found
 
 
 def _with_mlflow_errors(*others: type[Exception]) -> tuple[type[Exception], ...]:

@@ -36,6 +36,7 @@ from fedray.tracking.provenance import make_environment_tags, make_git_tags
 from fedray.tracking.records import CellRun, Outcome, flatten
 from fedray.tracking.store import (
     DESCRIPTION,
+    DRAWS,
     SECONDS,
     SETTING,
     SUMMARY,
@@ -149,6 +150,10 @@ class Tracker:
     def list_cells(self, run_id: str, cells: Sequence[Mapping[str, Any]]) -> None:
         """Replace the list of cells of a sweep."""
         self._outbox.send(lambda: self.client.log_dict(run_id, {"cells": list(cells)}, "cells.json"))
+
+    def keep_draws(self, run_id: str, drawn: Mapping[str, Any]) -> None:
+        """Replace the draws of a sweep whose search learns."""
+        self._outbox.send(lambda: self.client.log_dict(run_id, dict(drawn), DRAWS))
 
     def close_sweep(self, run_id: str, counts: Mapping[Status, int], page: str = "") -> None:
         """Set the final status of the parent: FINISHED if every cell has an outcome, else FAILED.

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
 
 from fedray.cells.status import Status
@@ -90,6 +91,10 @@ def execute(plan: Plan, max_concurrent: int | None = None, address: str | None =
             installed. Raised before anything starts or is written to the store.
     """
     refuse_missing_extras(kind for cell in plan.to_run for kind in cell.run.runtime.mirror)
+    if plan.sweep.learns and (begun := plan.drawn["optuna"]) != (here := version("optuna")):
+        print(
+            f"{plan.sweep.name}: begun with Optuna {begun}, whose draws stay; new ones of {here} may differ", flush=True
+        )
     with contextlib.ExitStack() as stack:
         stack.enter_context(treat_sigterm_as_interrupt())
         if plan.to_run:

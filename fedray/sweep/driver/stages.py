@@ -91,10 +91,7 @@ def preview_final_stage(sweep: Sweep) -> Sweep:
     """Return the final stage as far as it is known before tuning, with the first draw in place of the chosen one."""
     return make_final_stage(
         sweep,
-        [
-            apply_draw(config, draw(space, sweep.searcher, 0, sweep.samples))
-            for config, space in sweep.iter_combinations()
-        ],
+        [apply_draw(config, draw(space, sweep.searcher, 0)) for config, space in sweep.iter_combinations()],
     )
 
 
@@ -109,7 +106,7 @@ def choose(plan: Plan) -> list[Choice]:
         UserError: a method and setting has no draw that has finished with every seed.
     """
     known = plan.get_values(plan.known)
-    found = make_studies(plan.sweep, plan.maker.make)
+    found = make_studies(plan.sweep, plan.maker.make, plan.drawn.get("studies", {}))
     list(advance(found, known))
     return [_pick_best(plan, study, known) for study in found]
 

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from fedray.common.errors import UserError, truncate_repr
-from fedray.common.yaml_files import load_yaml, locate
-from fedray.sweep.file.dotted import apply_draw
+from fedray.common.yaml_files import format_flow, load_yaml, locate
+from fedray.sweep.file.changes import change_runs
 from fedray.sweep.file.shipped import locate_sweep
 
 EXTENDS = "extends"
@@ -16,7 +16,7 @@ def load_document(path: Path) -> dict[str, Any]:
     """Return the contents of a sweep's or a run's file.
 
     A sweep that `extends` another has the other's keys except those that it gives itself; keys of its `base` are set in
-    the other's base.
+    all runs of the other (`change_runs`).
 
     Raises:
         UserError: a file cannot be read, or it extends something that it cannot; the message names the file.
@@ -38,8 +38,16 @@ def _load(path: Path, readers: tuple[Path, ...]) -> dict[str, Any]:
         raise UserError(f"{path}: name: a sweep that extends {file} needs a name of its own")
     if not isinstance(changes, Mapping):
         raise UserError(f"{path}: base: found {truncate_repr(changes)}, which is not a mapping")
+    kept = {key: value for key, value in other.items() if key == "base" or key not in own}
+
+    def advise(place: str, value: Any) -> str:
+        section, _, key = place.partition(".")
+        if section == "search":
+            return "leave it out"
+        return f"try a grid of your own, `grid: {format_flow({**kept[section], key: value})}`"
+
     try:
-        return other | own | {"base": apply_draw(other["base"], changes)}
+        return other | own | change_runs(kept, changes, "", advise)
     except UserError as error:
         raise UserError(f"{path}: base: {error}") from None
 

@@ -18,8 +18,8 @@ class Searcher(Checked):
 
     name: Literal["random", "sobol", "optuna"] = Field(
         "random",
-        description="random: independent draws; sobol: a scrambled Sobol sequence, which covers the space evenly; "
-        "optuna: TPE, which learns from the cells that have finished",
+        description="random: independent draws; sobol: for each key a scrambled sequence, which covers the range "
+        "evenly; optuna: TPE, which learns from the cells that have finished",
     )
     seed: int = Field(0, ge=0, lt=2**32, description="seed of the draws; not the seed of a run")
     generation: int | None = Field(

@@ -3,6 +3,7 @@
 import itertools
 import math
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -12,10 +13,12 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, fi
 
 from fedray.cells.metric import Metric
 from fedray.common.errors import UserError, truncate_repr, unknown
+from fedray.common.yaml_files import format_flow
 from fedray.components.base import Checked, describe, format_value
+from fedray.sweep.file.changes import change_runs
 from fedray.sweep.file.claims import Claim
 from fedray.sweep.file.document import load_document
-from fedray.sweep.file.dotted import COMPONENTS, apply_draw, get_dotted, list_leaves, with_key
+from fedray.sweep.file.dotted import COMPONENTS, get_dotted, list_leaves, with_key
 from fedray.sweep.file.entries import expand_case, expand_entries, find_partial, has_option
 from fedray.sweep.file.sections import SELECT, Final, Scheduler, Tune
 from fedray.sweep.file.space import Searcher, Space, check_space
@@ -296,39 +299,49 @@ class Sweep(Checked):
             raise UserError("smoke: this sweep has no smoke section")
         if foreign := self.smoke.cases.keys() - self.cases.keys():
             raise unknown("smoke.cases", min(foreign), self.cases)
+        given = {key: getattr(self, key) for key in self.model_fields_set - {"smoke"}}
+        kept = {
+            "base": self.base,
+            "grid": {key: values for key, values in self.grid.items() if key not in self.smoke.grid},
+            "cases": {key: axis for key, axis in self.cases.items() if key not in self.smoke.cases},
+            "search": self.search,
+        }
+        kept = change_runs(kept, self.smoke.base, "smoke.base.", _advise_smoke)
         changes = {
             "name": f"{self.name}-smoke",
-            "base": apply_draw(self.base, self.smoke.base),
-            "grid": self.grid | self.smoke.grid,
-            "cases": self.cases | self.smoke.cases,
+            "base": kept["base"],
+            "grid": _replace_axes(self.grid, kept["grid"] | self.smoke.grid),
+            "cases": _replace_axes(self.cases, kept["cases"] | self.smoke.cases),
         }
-        given = {key: getattr(self, key) for key in self.model_fields_set - {"smoke"}}
         return type(self).model_validate(given | changes)
 
     def with_overrides(self, changes: Mapping[str, Any]) -> "Sweep":
         """Return a copy with other values, as `fedray sweep --set` gives them.
 
         Args:
-            changes: dotted key -> value. A key of a run (`training.rounds`, `base.training.rounds`) changes the base,
-                a key of the file (`name`, `grid.training.lr`, `tune.validation.fraction`) changes the file.
+            changes: dotted key -> value. A key of a run (`training.rounds`, `base.training.rounds`) is set in all runs
+                (`change_runs`), a key of the file (`name`, `grid.training.lr`, `tune.validation.fraction`) in the file;
+                `search.KEY` also in the `search` of each case that has the key.
 
         Returns:
             The sweep under a name of its own, `NAME-KEY-VALUE...`, unless `name` is among the changes, so that its
             results are not confused with the unchanged file's.
 
         Raises:
-            UserError: the grid, the cases or the search would overwrite a key, or a value is not allowed.
+            UserError: the grid or the search varies a key, or a value is not allowed.
         """
         document = {key: getattr(self, key) for key in self.model_fields_set}
         words = [self.name]
         for key, value in changes.items():
             of_run, key = key.startswith("base."), key.removeprefix("base.")
-            if not of_run and key.partition(".")[0] in type(self).model_fields:
-                document = _with_file_key(document, key, value, f"--set {key}")
-            elif key in self.keys:
-                raise UserError(f"--set {key}: an axis of the sweep sets it too; try --set 'grid.{key}=[VALUE]'")
+            if of_run or key.partition(".")[0] not in type(self).model_fields:
+                document = change_runs(document, {key: value}, "--set ", _advise_set)
+            elif key.partition(".")[0] == "smoke":
+                raise UserError(f"--set {key}: set the key itself; with --smoke it is set in the small version")
+            elif key.startswith("search."):
+                document = _with_distribution(document, key.removeprefix("search."), value)
             else:
-                document["base"] = with_key(document["base"], key, value)
+                document = _with_file_key(document, key, value, f"--set {key}")
             words += [key, format_value(value)]
         if "name" not in changes:
             changed_words = re.sub(r"[^\w.]+", "-", "-".join(words[1:])).strip("-")
@@ -384,6 +397,24 @@ class Sweep(Checked):
         return [*found, self.base.get(section)]
 
 
+def _with_distribution(document: Mapping[str, Any], key: str, distribution: Any) -> dict[str, Any]:
+    """Return a document with another distribution of a key wherever it is searched; in `search` if it is nowhere."""
+    axes, common = document.get("cases", {}), document.get("search", {})
+    in_cases = any(key in case.get("search", {}) for axis in axes.values() for case in axis)
+    changed = {
+        name: [
+            case | {"search": case["search"] | {key: distribution}} if key in case.get("search", {}) else case
+            for case in axis
+        ]
+        for name, axis in axes.items()
+    }
+    return {
+        **document,
+        **({"cases": changed} if in_cases else {}),
+        **({"search": common | {key: distribution}} if key in common or not in_cases else {}),
+    }
+
+
 def _with_file_key(section: Mapping[str, Any], key: str, value: Any, what: str) -> dict[str, Any]:
     """Return a section (or a mapping whose own keys are dotted) with one key set. Raises UserError."""
     head, _, rest = key.partition(".")
@@ -395,3 +426,17 @@ def _with_file_key(section: Mapping[str, Any], key: str, value: Any, what: str) 
     if held is not None and not isinstance(held, Mapping):
         raise UserError(f"{what}: {head} is not a mapping; only the whole of it can be set")
     return {**section, head: {**(held or {}), rest: value}}
+
+
+def _advise_set(place: str, value: Any) -> str:
+    return f"try --set {shlex.quote(f'{place}={format_flow(value)}')}"
+
+
+def _advise_smoke(place: str, value: Any) -> str:
+    section, _, key = place.partition(".")
+    return "leave it out" if section == "search" else f"try `{key}: {format_flow(value)}` in smoke.grid"
+
+
+def _replace_axes(axes: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the others in the order of the axes, those that are new at the end."""
+    return {name: others[name] for name in {**axes, **others} if name in others}

@@ -18,7 +18,7 @@ from fedray.sweep.plan.gradients import count_gradients_per_step
 def iter_points(sweep: Sweep) -> Iterator[dict[str, Any]]:
     """Yield every configuration as written (defaults not filled in), in the file's order.
 
-    Draws of `optuna` follow from results; here random ones take their place (`fedray.sweep.plan.studies` makes the
+    Draws of `optuna` follow from results; here those of `sobol` take their place (`fedray.sweep.plan.studies` makes the
     real ones).
     """
     for config, space in sweep.iter_combinations():
@@ -29,7 +29,7 @@ def iter_points(sweep: Sweep) -> Iterator[dict[str, Any]]:
 def make_draws(sweep: Sweep, config: Mapping[str, Any], space: Space) -> list[dict[str, Any]]:
     """Draw for a method and setting, as often as the budget allows; for `optuna` these are placeholders."""
     count = sweep.samples if space else 1
-    draws = [draw(space, sweep.searcher, index, sweep.samples) for index in range(count)]
+    draws = [draw(space, sweep.searcher, index) for index in range(count)]
     return take_affordable(sweep, config, draws)
 
 
@@ -62,40 +62,44 @@ def take_affordable(sweep: Sweep, config: Mapping[str, Any], draws: Sequence[dic
     return affordable
 
 
-def draw(space: Space, searcher: Searcher, index: int, count: int) -> dict[str, Any]:
+def draw(space: Space, searcher: Searcher, index: int) -> dict[str, Any]:
     """Make one draw: key -> value, in the space's order.
 
-    Draws of `random` and `sobol` depend only on the searcher's seed, the key and the index, so they are the same for
-    every method, setting and seed. Those of `optuna` are made in `fedray.sweep.plan.studies`.
+    A value depends only on the searcher, the key's name and the index, so it is the same for every method, setting and
+    seed, whatever else is searched. Draws of `optuna` after its first generation are made in
+    `fedray.sweep.plan.studies`.
 
     Args:
         space: the searched keys and their distributions.
-        searcher: `random` or `sobol`, with its seed.
+        searcher: its name and its seed; `optuna` begins with the draws of `sobol`.
         index: the number of the draw, from 0.
-        count: total number of draws.
     """
-    if searcher.name == "sobol":
-        points = _make_sobol_points(len(space), count, searcher.seed)[index]
-        return {
-            key: DISTRIBUTIONS[kind](float(u), *arguments)
-            for u, (key, distribution) in zip(points, space.items(), strict=True)
-            for kind, arguments in distribution.items()
-        }
-    return {
-        key: DISTRIBUTIONS[kind](float(generator(searcher.seed, f"search/{key}", index).random()), *arguments)
-        for key, distribution in space.items()
-        for kind, arguments in distribution.items()
-    }
+    values = dict[str, Any]()
+    for key, distribution in space.items():
+        ((kind, arguments),) = distribution.items()
+        if searcher.name == "random":
+            quantile = float(generator(searcher.seed, f"search/{key}", index).random())
+        else:
+            quantile = _make_sobol_points(key, index.bit_length(), searcher.seed)[index]
+        values[key] = DISTRIBUTIONS[kind](quantile, *arguments)
+    return values
 
 
 @cache
-def _make_sobol_points(keys: int, count: int, seed: int) -> np.ndarray:
-    """Return the first points of a scrambled Sobol sequence in [0, 1)^keys, `(count, keys)` (Owen's scrambling)."""
-    from scipy.stats import qmc  # here: half a second to import
+def _make_sobol_points(key: str, doublings: int, seed: int) -> list[float]:
+    """Return the first 2^doublings points of a key's own scrambled Sobol sequence in [0, 1).
 
-    size = 1 << (count - 1).bit_length()  # a complete net; its first points are the same for every size
-    points: np.ndarray = qmc.Sobol(keys, scramble=True, rng=np.random.default_rng(seed)).random(size)
-    return points[:count]
+    In one dimension, Owen's scrambling (Randomly permuted (t,m,s)-nets and (t,s)-sequences, 1995) has one point in each
+    n-th of the range for n = 2^m points, and puts the next n into the halves of these parts that are still empty, each
+    at random within its half. Sobol's order of these halves is that of their neighbours: all keys would be high in the
+    same draws, or low. So each key has a random order of its own.
+    """
+    keyed = generator(seed, f"sequence/{key}")
+    points = keyed.random(1)
+    for _ in range(doublings):
+        empty = np.floor(2 * len(points) * points).astype(int) ^ 1
+        points = np.append(points, (keyed.permutation(empty) + keyed.random(len(empty))) / (2 * len(points)))
+    return [float(point) for point in points]
 
 
 def find_axes(sweep: Sweep) -> dict[str, bool]:

@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from fedray.cells.selection import select_cells
@@ -32,6 +33,8 @@ class Plan:
         chosen: hashes of the cells that this call may run; None for all.
         tuned: for a final stage, hash -> how the cell's configuration was chosen (`stages.describe_choices`).
         file: the whole file, if the sweep is one of its stages; None: the sweep is the file.
+        drawn: for a search that learns, `studies` (`Study.key` -> values of the draws that have been asked for) and
+            `optuna`, the version that made the first of them, as the sweep's run in MLflow holds them.
     """
 
     maker: CellMaker
@@ -41,6 +44,7 @@ class Plan:
     chosen: frozenset[str] | None = None
     tuned: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     file: Sweep | None = None
+    drawn: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def sweep(self) -> Sweep:
@@ -91,9 +95,12 @@ class Plan:
         """
         if not self.sweep.learns:
             return self
-        drawn = advance(make_studies(self.sweep, self.maker.make), known)
-        new = {cell.hash: cell for cell in drawn if cell.hash not in self.cells}
-        return replace(self, cells={**self.cells, **new}) if new else self
+        stored = self.drawn.get("studies", {})
+        studies = make_studies(self.sweep, self.maker.make, stored)
+        new = {cell.hash: cell for cell in advance(studies, known) if cell.hash not in self.cells}
+        begun = self.drawn.get("optuna") or version("optuna")
+        drawn = {"optuna": begun, "studies": stored | {one.key: one.asked for one in studies}}
+        return replace(self, cells={**self.cells, **new}, drawn=drawn) if new else self
 
     def resolve(self, cells: Sequence[Cell], placement: "Placement") -> "Plan":
         """Return the plan with numbers for `gpus_per_actor: auto` in some of its cells; Ray must be running.
@@ -151,7 +158,7 @@ def make_plan(sweep: Sweep, force: bool = False, only: Sequence[str] = ()) -> Pl
     cells = {} if sweep.learns else maker.make_all()
     labels = {hash: cell.label for hash, cell in cells.items()}
     chosen = frozenset(hash for text in only for hash in select_cells(labels, text, "--only")) if only else None
-    made = Plan(maker, cells, {}, force, chosen)
+    made = Plan(maker, cells, {}, force, chosen, drawn=look_up_draws(sweep.name) if sweep.learns else {})
     while True:  # for a search that learns, each turn adds a generation that has been run
         known = look_up_outcomes([cell for cell in made.cells if cell not in made.known])
         made = replace(made, known={**made.known, **known})
@@ -178,3 +185,12 @@ def look_up_outcomes(cells: Iterable[str]) -> dict[str, Outcome]:
     from fedray.tracking.store import read_outcomes  # here: MLflow takes seconds to import
 
     return read_outcomes(cells)
+
+
+def look_up_draws(sweep: str) -> dict[str, Any]:
+    """Return `Plan.drawn` as the store has it. Raises UserError if the store cannot be used."""
+    if not is_there():
+        return {}
+    from fedray.tracking.store import read_draws  # here: MLflow takes seconds to import
+
+    return read_draws(sweep)

@@ -95,7 +95,12 @@ class Session:
         sweep, claims = self.plan.sweep, self._describe_claims()
         cells = describe_cells(self.plan)
         self.parent = self.tracker.open_sweep(sweep.name, sweep.description, cells, claims, self.plan.text)
-        self._listed = len(self.plan.cells)
+        self._listed = len(cells)  # the plan may have grown meanwhile
+        self._keep_draws()
+
+    def _keep_draws(self) -> None:
+        if self.plan.drawn:
+            self.tracker.keep_draws(self.parent, self.plan.drawn)
 
     def close(self) -> None:
         """Let the writer end the sweep's run, and wait until everything has arrived in the store.
@@ -175,6 +180,8 @@ class Session:
         grown = self.plan.learn(self.values)
         new = grown.cells.keys() - self.plan.cells.keys()
         self.plan = grown
+        if new and self._asked:
+            self.writer.send(self._keep_draws)  # before the cells' own runs
         return new
 
     def learn_and_take(self) -> list[Cell]:

@@ -194,12 +194,23 @@ class ArchivedCell(_Strict):
         return self
 
 
+Draws = Annotated[list[Entries], FailFast(), Field(max_length=100_000)]
+
+
+class ArchivedDraws(_Strict):
+    """The draws of a search that learns, as `store.read_draws` returns them."""
+
+    optuna: Line
+    studies: Annotated[dict[Annotated[str, Field(pattern=rf"^{HASH}$")], Draws], _limit_entries(100_000)]
+
+
 class ArchivedStage(_Strict):
-    """A sweep's name, description and cells."""
+    """A sweep's name, description, cells and, if its search learns, draws."""
 
     name: Annotated[str, Field(pattern=SWEEP_NAME, max_length=120)]
     description: Text
     cells: Annotated[list[ArchivedCell], FailFast()]
+    drawn: ArchivedDraws | None = None
 
     @model_validator(mode="after")
     def _are_different(self) -> Self:

@@ -15,7 +15,7 @@ from fedray.common.errors import UserError, escape, join_lines, redact
 from fedray.tracking.archive.check import CheckedArchive, open_checked
 from fedray.tracking.archive.members import ArchivedRun, ArchivedStage
 from fedray.tracking.environment import keep_environment
-from fedray.tracking.store import find_best_runs, read_status
+from fedray.tracking.store import find_best_runs, read_draws, read_status
 from fedray.tracking.stored_sweep import read_stored_sweep
 from fedray.tracking.tracker import BATCH, Tracker
 
@@ -60,6 +60,9 @@ def _merge(archive: CheckedArchive, sweep: ArchivedStage) -> tuple[int, int]:
     cells = [cell.model_dump(exclude_unset=True, by_alias=True) for cell in sweep.cells]
     cells, file = _unite_cells(sweep.name, cells, archive.file)
     parent = tracker.open_sweep(sweep.name, sweep.description, cells, file=file)
+    if sweep.drawn is not None:
+        drawn, there = sweep.drawn.model_dump(), read_draws(sweep.name)
+        tracker.keep_draws(parent, drawn | there | {"studies": drawn["studies"] | there.get("studies", {})})
     for environment in archive.environments.values():
         keep_environment(tracker.client, tracker.experiment, environment)
     added = 0

@@ -17,7 +17,7 @@ from fedray.common.errors import UserError
 from fedray.tracking.archive.check import FORMAT, SPLITS, open_checked
 from fedray.tracking.archive.members import is_exported_tag
 from fedray.tracking.environment import list_hashes
-from fedray.tracking.store import SWEEP_FILE, find_sweeps, open_store, read_status
+from fedray.tracking.store import SWEEP_FILE, find_sweeps, open_store, read_draws, read_status
 from fedray.tracking.stored_sweep import StoredSweep, read_stored_sweep
 
 
@@ -69,7 +69,9 @@ def _find_tune_stage(name: str) -> StoredSweep | None:
 
 
 def _describe(sweep: StoredSweep) -> dict[str, Any]:
-    return {"name": sweep.name, "description": sweep.description, "cells": sweep.cells}
+    drawn = read_draws(sweep.name)
+    about = {"name": sweep.name, "description": sweep.description, "cells": sweep.cells}
+    return about | ({"drawn": drawn} if drawn else {})
 
 
 def _pack(client: MlflowClient, run: Run, archive: zipfile.ZipFile, folder: str) -> None:

@@ -1,0 +1,154 @@
+"""A key that is set is set in every run, or refused with advice that works when it is followed."""
+
+import re
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedray.cli.run import parse_assignments
+from fedray.common.errors import UserError
+from fedray.config import RunConfig
+from fedray.sweep.file.document import load_document
+from fedray.sweep.file.dotted import get_dotted
+from fedray.sweep.file.entries import has_option
+from fedray.sweep.file.shipped import get_sweeps_folder, list_sweeps
+from fedray.sweep.file.sweep import Sweep
+from fedray.sweep.plan.draws import iter_points
+
+SETTINGS: dict[str, Any] = {
+    "training.lr": 0.123,
+    "training.rounds": 3,
+    "seed": 77,
+    "clients.per_round": 2,
+    "partition.alpha": 0.77,
+    "algorithm.rho": 0.077,
+    "algorithm.perturb": "body",
+    "partition": "iid",
+    "model": {"name": "mlp", "hidden": [7]},
+}
+BASE = {
+    "data": "digits",
+    "partition": "iid",
+    "clients": {"total": 4, "per_round": 2},
+    "model": "mlp",
+    "algorithm": "fedavg",
+    "training": {"lr": 0.1, "rounds": 2},
+}
+
+
+def follow(sweep: Sweep, key: str, value: Any) -> Sweep:
+    """Set a key as a user would: take what a refusal says instead, or before."""
+    for _ in range(8):
+        try:
+            return sweep.with_overrides({key: value})
+        except UserError as error:
+            said = str(error)
+        found = re.fullmatch(rf"--set {key}: .*; try --set (.*?)( before {re.escape(key)})?", said)
+        assert found, said
+        (advice,) = shlex.split(found[1])
+        sweep = sweep.with_overrides(parse_assignments([advice]))
+        if not found[2]:
+            return sweep
+    raise AssertionError(f"{key}: the advice never ends")
+
+
+def list_values(sweep: Sweep, key: str) -> list[Any]:
+    """Return the value of a key in each run that has the option; of a section its name, since axes may add options."""
+    found = [get_dotted(point, key) for point in iter_points(sweep) if has_option(point, key)]
+    return [value["name"] if isinstance(value, Mapping) else value for value in found]
+
+
+@pytest.mark.parametrize("name", [name for name in list_sweeps() if name != "example"])
+def test_set_reaches_every_run_of_a_shipped_sweep(name: str) -> None:
+    """An option that the sweep does not mention is left out: RunConfig says which method has it."""
+    sweep = Sweep.parse(load_document(get_sweeps_folder() / f"{name}.yaml") | {"equal_budget": "draws"})
+    for key, value in SETTINGS.items():
+        before = list_values(sweep, key)
+        if before and (not key.startswith("algorithm.") or any(one is not None for one in before)):
+            found = list_values(follow(sweep, key, value), key)
+            assert set(found) == {value["name"] if isinstance(value, Mapping) else value}, key
+
+
+def points(sweep: Sweep, *keys: str) -> list[tuple[Any, ...]]:
+    return [tuple(get_dotted(point, key) for key in keys) for point in iter_points(sweep)]
+
+
+def hashes(sweep: Sweep) -> list[str]:
+    return [RunConfig.parse(point).hash_cell("") for point in iter_points(sweep)]
+
+
+def test_an_entry_of_the_grid_does_not_undo_what_is_set() -> None:
+    """Once it did: the cells of `--set algorithm.perturb=all` were those of `head`, under another name."""
+    sweep = Sweep.load(get_sweeps_folder() / "fedsol/figure5b.yaml")
+    changed = sweep.with_overrides({"algorithm.perturb": "all"})
+    assert set(points(changed, "algorithm.perturb")) == {("all",)}
+    assert not set(hashes(changed)) & set(hashes(sweep))
+
+
+def test_a_case_does_not_undo_what_is_set() -> None:
+    """lr is 0.2 in the first case and the base's in the second: both are 0.5, and the momentum stays."""
+    cases = [{"training": {"lr": 0.2, "momentum": 0.5}}, {"training.rounds": 3}]
+    sweep = Sweep.parse({"name": "x", "base": BASE, "cases": cases})
+    assert points(sweep, "training.lr", "training.momentum") == [(0.2, 0.5), (0.1, None)]
+    changed = sweep.with_overrides({"training.lr": 0.5})
+    assert points(changed, "training.lr", "training.momentum") == [(0.5, 0.5), (0.5, None)]
+
+
+SMOKE = {"smoke": {"base": {"training.lr": 0.5}}}
+
+
+@pytest.mark.parametrize(
+    ("axes", "message"),
+    [
+        (
+            {"grid": {"training.lr": [0.1, 0.2]}},
+            r"smoke\.base\.training\.lr: an axis .*; try `training\.lr: \[0\.5\]` in smoke",
+        ),
+        (
+            {"search": {"training.lr": {"uniform": [0.1, 0.2]}}},
+            r"smoke\.base\.training\.lr: the search draws it; leave it out",
+        ),
+    ],
+)
+def test_smoke_follows_the_same_rule(axes: dict[str, Any], message: str) -> None:
+    cases = [{"training": {"lr": 0.2}}, {"training.rounds": 3}]
+    small = Sweep.parse({"name": "x", "base": BASE, "cases": cases, **SMOKE}, smoke=True)
+    assert points(small, "training.lr") == [(0.5,), (0.5,)]
+    with pytest.raises(UserError, match=message):
+        Sweep.parse({"name": "x", "base": BASE, **axes, **SMOKE}, smoke=True)
+
+
+def test_the_advice_for_smoke_works() -> None:
+    document = {
+        "name": "x",
+        "base": BASE,
+        "grid": {"training.lr": [0.1, 0.2]},
+        "smoke": {"grid": {"training.lr": [0.5]}},
+    }
+    assert points(Sweep.parse(document, smoke=True), "training.lr") == [(0.5,)]
+
+
+def test_extends_follows_the_same_rule(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(
+        "name: a\nbase: {data: digits, partition: iid, model: mlp, training: {lr: 0.1}}\n"
+        "grid: {algorithm: [{name: fedsam, rho: 0.1}, fedavg], seed: [0, 1]}\n"
+    )
+    (tmp_path / "b.yaml").write_text("extends: a.yaml\nname: b\nbase: {algorithm.rho: 0.3}\n")
+    (tmp_path / "c.yaml").write_text("extends: a.yaml\nname: c\nbase: {seed: 5}\n")
+    assert points(Sweep.load(tmp_path / "b.yaml"), "algorithm.rho") == [(0.3,), (0.3,), (None,), (None,)]
+    with pytest.raises(UserError, match=r"c\.yaml: base: seed: an axis of the sweep sets it too; try") as refused:
+        Sweep.load(tmp_path / "c.yaml")
+    advice = re.search("`(grid: .*)`", str(refused.value))
+    assert advice
+    (tmp_path / "d.yaml").write_text(f"extends: a.yaml\nname: d\n{advice[1]}\n")
+    assert points(Sweep.load(tmp_path / "d.yaml"), "seed") == [(5,), (5,)]
+
+
+def test_tune_and_final_are_set_as_keys_of_the_file() -> None:
+    more = {"search": {"training.lr": {"uniform": [0.1, 0.2]}}, "tune": {"seeds": [0]}, "final": {"seeds": [1]}}
+    sweep = Sweep.parse({"name": "x", "base": BASE, **more})
+    assert sweep.with_overrides({"final.seeds": [2, 3]}).final == sweep.final.model_copy(update={"seeds": (2, 3)})  # type: ignore[union-attr]
+    assert follow(sweep, "training.lr", 0.15).search == {"training.lr": {"choice": [0.15]}}
