@@ -125,7 +125,7 @@ def _judge(sweep: StoredSweep, cell: Mapping[str, Any], finished: Sequence[Mappi
         return Repeated(label, "different", str(error))
     except UserError as error:  # no GPU here, for example
         return Repeated(label, "not comparable", str(error))
-    if reason := _explain_environment(tags, run.runtime.torch_device == "cpu"):
+    if reason := _explain_environment(sweep, cell["hash"], run.runtime.torch_device == "cpu"):
         return _compare_accuracies(label, reason, record, sweep, cell, finished)
     wrong = [key for key, value in record.hashes.items() if value != tags.get(f"fedray.{key}")]
     wrong += _list_differences(record.history, sweep.read_points(cell["hash"]))
@@ -139,13 +139,18 @@ def _find_changed(identity: Mapping[str, Any], cell: Mapping[str, Any]) -> str:
     return ", ".join(sorted(key for key in identity.keys() | listed.keys() if identity.get(key) != listed.get(key)))
 
 
-def _explain_environment(tags: Mapping[str, str], on_cpu: bool) -> str:
+def _explain_environment(sweep: StoredSweep, cell: str, on_cpu: bool) -> str:
     """Return why the bits of a run and of the stored one may differ; empty if they may not."""
-    here = make_environment_tags()
+    tags, here = sweep.runs[cell].data.tags, make_environment_tags()
     for key in COMPARED:
         there, mine = tags.get(PREFIX + key), here.get(PREFIX + key)
         if there != mine and not (key == "gpu" and on_cpu):
             return f"bits may differ ({key} was {there}, here it is {mine})"
+    # CPUs of one name may have other instructions: an "AMD EPYC" has AVX512, or not.
+    mine = collect_environment()["torch"]["cpu_capability"]
+    for hash in list_hashes(sweep.runs[cell]):
+        if (there := sweep.read_environment(hash).get("torch", {}).get("cpu_capability", mine)) != mine:
+            return f"bits may differ (PyTorch's kernels were for {there}, here they are for {mine})"
     return ""
 
 

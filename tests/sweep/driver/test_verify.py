@@ -109,6 +109,18 @@ def test_metrics_that_were_changed_while_the_hashes_were_kept(
     assert re.fullmatch(reason, verdict.reason)
 
 
+def test_a_cpu_of_the_same_name_may_have_other_instructions(cells: list[str]) -> None:
+    """The tag `cpu` is equal, and so says nothing; the kernels that PyTorch chose are in the environment."""
+    client, experiment = open_store()
+    here = collect_environment()
+    name = keep_environment(client, experiment, {**here, "torch": {**here["torch"], "cpu_capability": "AVX10"}})
+    for cell in cells:
+        tag(cell, TAG, name)
+    (verdict,) = verify("three", 1)
+    assert verdict.word == "agrees"
+    assert verdict.reason.startswith("bits may differ (PyTorch's kernels were for AVX10, here they are for ")
+
+
 def test_on_another_cpu_accuracies_agree_within_the_spread_of_the_seeds(cells: list[str]) -> None:
     """Exit code 0 then. A value beyond the spread, or a sweep of one seed, is no evidence."""
     for cell in cells:
