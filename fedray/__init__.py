@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from fedray.common.errors import Diverged, UserError
     from fedray.engine.result import Result
 
-__version__ = "0.2.0"
+__version__ = "0.3.0.dev0"
 
 _HOMES = {
     "Algorithm": "fedray.algorithms.base",

@@ -26,4 +26,4 @@ def test_a_run_without_ray_and_mlflow() -> None:
 def test_importing_fedray_imports_no_torch() -> None:
     code = "import sys, fedray.common.errors; print('torch' in sys.modules, fedray.__version__)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert out.stdout.split() == ["False", "0.2.0"], out.stderr
+    assert out.stdout.split() == ["False", "0.3.0.dev0"], out.stderr
