@@ -53,16 +53,21 @@ def check(name: Name, set_: Settings = None) -> None:
         f"{name}: {len(data.y_train)} training and {len(data.y_test)} test samples of shape {data.input_shape}, "
         f"{data.num_classes} classes with {labels.min()} to {labels.max()} training samples" + _describe_natural(data)
     )
-    for doubt in list_doubts(data):
+    for doubt in list_doubts(source, data):
         print(f"warning: {doubt}")
     if wrong:
         raise UserError(f"data.name: {name} is not as published: {'; '.join(wrong)}")
     print("as published" if source.get_expected() else "nothing published to compare with")
 
 
-def list_doubts(data: "Dataset") -> Iterator[str]:
+def list_doubts(source: "DataSource", data: "Dataset") -> Iterator[str]:
     """Warn of what is allowed in your own arrays but often a mistake."""
     import numpy as np
+
+    from fedray.datasets.arrays import Npz
+
+    if isinstance(source, Npz) and (unread := source.list_unread()):
+        yield f"nothing reads the arrays {', '.join(map(truncate_repr, unread))} of {source.path}"
 
     *others, last = data.input_shape
     if len(others) == 2 and data.x_train.dtype == np.float32 and last in (1, 3, 4) and others[0] not in (1, 3, 4):
@@ -74,11 +79,31 @@ def list_doubts(data: "Dataset") -> Iterator[str]:
     if len(empty := empty[empty > first]):
         shown = ", ".join(map(str, empty[:10])) + ", ..." * (len(empty) > 10)
         yield f"{len(empty)} classes without a training sample: {shown}"
+    untested = np.flatnonzero((counts > 0) & (np.bincount(data.y_test, minlength=data.num_classes) == 0))
+    if len(untested) and len(data.y_test):
+        shown = ", ".join(map(str, untested[:10])) + ", ..." * (len(untested) > 10)
+        yield f"{len(untested)} classes without a test sample: {shown}"
+    if data.x_train.dtype == np.float32 and (largest := _find_pixels(data.x_train)):
+        yield f"values are those of pixels, 0 to {largest}: float32 is used as it is; save uint8, or divide by 255"
+    if data.x_train.dtype == np.uint8 and data.x_train.ndim == 4 and (largest := int(data.x_train.max())) < 32:
+        yield f"the largest of all pixels is {largest} of 255"
     if data.x_train.ndim == 2 and data.x_train.dtype == np.float32:
         constant = np.flatnonzero(np.ptp(data.x_train, axis=0) == 0)
         if len(constant):
             shown = ", ".join(map(str, constant[:10])) + ", ..." * (len(constant) > 10)
             yield f"{len(constant)} of {last} features have one value in all training samples: {shown}"
+
+
+def _find_pixels(x: "np.ndarray") -> int:
+    """Return the largest value of float arrays that look like pixels of 8 bits, or 0.
+
+    Images (three axes and more) do with a value from 2 to 255, vectors with whole numbers that end at 255 exactly.
+    """
+    low, high = float(x.min()), float(x.max())
+    if low < 0 or not 1 < high <= 255:
+        return 0
+    looks = high >= 2 if x.ndim > 2 else high == 255 and bool((x == x.round()).all())
+    return int(high) if looks else 0
 
 
 def _describe_natural(data: "Dataset") -> str:
@@ -240,7 +265,11 @@ def _write_arrays(out: Path, arrays: "dict[str, np.ndarray]") -> None:
 
 def _print_data_set(out: Path, arrays: "dict[str, np.ndarray]") -> None:
     """Print what the file holds, and the sections of a configuration that use it."""
+    from fedray.datasets.dataset import describe_shared
+
     samples = f"{len(arrays['y_train'])} training and {len(arrays['y_test'])} test samples"
+    if line := describe_shared(arrays["x_train"], arrays["x_test"]):
+        print(f"warning: {line}")
     if "client_train" not in arrays:
         print(f"{out}: {samples} of shape {arrays['x_train'].shape[1:]}\ndata: {{name: npz, path: {out}}}")
         return

@@ -13,19 +13,25 @@ added later, with a default, changes no hash. The names of components always ent
       init: Annotated[str | None, FILE] = Field(None, description="path of ...")
 
 - Data sets enter by a digest of their arrays (`Dataset.digest`), not by their options, and a class given as
-  `package.module:Class` by a digest of its module's source.
+  `package.module:Class` by a digest of its module's source and of the modules of its folder that this imports.
 - If you correct the numbers of a component or section, increment its class attribute `revision`: the cells that use
   it get new hashes. If they were wrong for one value of an option, override `count_revisions` instead: all other cells
   keep their hashes. If you change a default, increment `revision`, or `fedray.config.run.NUMERICS`, which enters every
   identity; `tests/test_defaults.py` holds every default and fails otherwise.
 """
 
+import ast
+import contextlib
 import hashlib
 import importlib
 import inspect
 import json
+import sysconfig
 from collections.abc import Iterator, Mapping
-from functools import cache
+from functools import cache, lru_cache
+from importlib.machinery import all_suffixes
+from importlib.util import resolve_name
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
@@ -99,19 +105,82 @@ def digest_file(key: str, path: str) -> str:
 
 
 def digest_source(section: str, path: str) -> str:
-    """Return the SHA-256 of the source of the module that defines `package.module:Class`.
+    """Return the SHA-256 of the source of the module that defines `package.module:Class`, as `hash_module` computes it.
 
     Raises:
         UserError: The source cannot be read, so no cell could tell when it changes.
     """
     try:
-        source = inspect.getsource(importlib.import_module(path.partition(":")[0]))
+        module = importlib.import_module(path.partition(":")[0])
+        return hash_module(module.__name__, Path(inspect.getfile(module)).absolute(), inspect.getsource(module))
     except (ImportError, OSError, TypeError):  # a notebook, the prompt, a module without a .py file
         raise UserError(
             f"{section}.name: the source of {path} cannot be read, so a cell cannot tell when it changes; "
             "put the class in a .py file"
         ) from None
-    return hashlib.sha256(source.encode()).hexdigest()
+
+
+def hash_module(name: str, file: Path, source: str) -> str:
+    """Return the SHA-256 of a module's source and of the modules of its folder that it imports, directly or not.
+
+    The folder is the one that holds the module, or its package. Of a folder of installed packages only those of its own
+    package count. Nothing is imported: `import` statements are followed, wherever in a file they are.
+
+    Args:
+        name: of the module.
+        file: its file.
+        source: the content.
+    """
+    package = name.rpartition(".")[0] if file.stem != "__init__" else name
+    root = file.parents[package.count(".") + 1 if package else 0]
+    top = name.partition(".")[0]
+    is_installed = str(root) in sysconfig.get_paths().values() or root.name in ("site-packages", "dist-packages")
+    found: dict[str, bytes] = {}
+    waiting = [*_list_parents(name), *_list_imports(package, source)]
+    while waiting:
+        other = waiting.pop()
+        own = other.partition(".")[0]
+        if other in (name, *found) or own in ("", "fedray") or (is_installed and own != top):
+            continue
+        if (path := _find_module(root, other)) is not None:
+            found[other] = path.read_bytes().replace(b"\r\n", b"\n")
+            waiting += _list_imports(other if path.stem == "__init__" else other.rpartition(".")[0], found[other])
+        waiting += _list_parents(other)
+    hashed = hashlib.sha256(source.encode())
+    for other in sorted(found):
+        if found[other].strip():  # an empty `__init__.py` is as good as none
+            hashed.update(f"\0{other}\0".encode() + found[other])
+    return hashed.hexdigest()
+
+
+def _list_parents(module: str) -> list[str]:
+    """Return the packages that an import of a module imports before."""
+    return [module[:end] for end, letter in enumerate(module) if letter == "."]
+
+
+@lru_cache(maxsize=1000)
+def _list_imports(package: str, source: str | bytes) -> list[str]:
+    """Return the names of all modules that a source may import, given its package; some are names in a module."""
+    names: list[str] = []
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # a library, or a file that cannot be imported
+        return names
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            with contextlib.suppress(ImportError):  # beyond the topmost package
+                base = resolve_name("." * node.level + (node.module or ""), package) if node.level else node.module
+                names += [str(base), *(f"{base}.{alias.name}" for alias in node.names)]
+    return names
+
+
+def _find_module(root: Path, name: str) -> Path | None:
+    """Return the file of a module below a folder, or None."""
+    stem = root.joinpath(*name.split("."))
+    files = [stem / "__init__.py", *(stem.with_name(stem.name + suffix) for suffix in all_suffixes())]
+    return next((file for file in files if file.is_file()), None)
 
 
 def hash_of(identity: Mapping[str, Any]) -> str:

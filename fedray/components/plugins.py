@@ -5,7 +5,6 @@ searched for like any other, and finally in the working directory, which is sear
 """
 
 import contextlib
-import hashlib
 import importlib
 import inspect
 import linecache
@@ -16,11 +15,13 @@ from contextvars import ContextVar
 from difflib import get_close_matches
 from functools import cache
 from importlib.machinery import PathFinder
+from pathlib import Path
 from typing import Any, ClassVar, TypeVar, get_args, get_origin, get_type_hints
 
 from fedray.common.calls import check_return, fits, format_hint
 from fedray.common.errors import LISTS, UserError, truncate_repr, unknown
 from fedray.components.base import Component
+from fedray.components.identity import hash_module
 
 FOLDER = "FEDRAY_PLUGINS"
 """Environment variable: folder that is searched last for a user's own classes. Ray's workers inherit it."""
@@ -198,7 +199,7 @@ def guard_imports(refuse: Callable[[str], None]) -> Iterator[None]:
 
 
 def find_source_digest(module: str) -> str | None:
-    """Return the SHA-256 of a module's source without importing anything, as `digest_source` computes it.
+    """Return what `digest_source` would return of a class in a module, without importing anything.
 
     Returns:
         None for a module that is not found, and for one inside a package: importing it would run the package, too.
@@ -210,7 +211,7 @@ def find_source_digest(module: str) -> str | None:
         return None
     linecache.checkcache(spec.origin)
     lines = linecache.getlines(spec.origin)
-    return hashlib.sha256("".join(lines).encode()).hexdigest() if lines else None
+    return hash_module(module, Path(spec.origin), "".join(lines)) if lines else None
 
 
 def load_class(section: str, path: str) -> type:

@@ -51,8 +51,7 @@ class AGNews(DataSource):
                 raise self.make_missing(f"ag_news_csv/{part}.csv")
         version, paths = f"1 {self.vocabulary} {self.length}", [_locate(part) for part in MD5]
         arrays = cache_arrays(self.name, version, paths, self._decode)
-        train, test = ((arrays[f"x_{part}"], arrays[f"y_{part}"]) for part in MD5)
-        return Dataset(self.name, *train, *test, CLASSES)
+        return Dataset(self.name, num_classes=CLASSES, **arrays)
 
     def _decode(self) -> dict[str, np.ndarray]:
         parts = {part: self._read(_locate(part)) for part in MD5}

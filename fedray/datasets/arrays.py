@@ -73,6 +73,10 @@ class Npz(Images):
         path = locate_file("data.path", self.path)
         return check_arrays("npz", f"data.path: {path}", read_npz("data.path", path))
 
+    def list_unread(self) -> list[str]:
+        """Return the names of the file's arrays that `read` does not use."""
+        return sorted(read_npz("data.path", locate_file("data.path", self.path)).keys() - set(KEYS))
+
 
 def read_npz(key: str, path: Path) -> dict[str, np.ndarray]:
     """Return the arrays of an .npz file that a configuration names at `key`. Raises UserError; runs no pickle."""

@@ -1,5 +1,6 @@
 """The base of data sets: a name, the location of the files, published facts, and the papers' recipes."""
 
+import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +16,9 @@ from fedray.components.base import Checked, Component
 from fedray.components.blame import blame
 from fedray.components.identity import make_entry
 from fedray.datasets.augment import Transform, parse_transforms
-from fedray.datasets.dataset import Dataset
+from fedray.datasets.dataset import Dataset, describe_shared
+
+log = logging.getLogger("fedray")
 
 
 def get_data_dir() -> Path:
@@ -151,9 +154,16 @@ class Recipe:
 
 
 def load_data(source: DataSource) -> Dataset:
-    """Read a data set. Raises UserError if that is not possible, or if a user's own class raises or returns no data."""
+    """Read a data set; warn if samples of your own are trained on and tested on.
+
+    Raises:
+        UserError: that is not possible, or a user's own class raises or returns no data.
+    """
     with blame(source):
-        return _refuse_other(source, "load", source.load())
+        data = _refuse_other(source, "load", source.load())
+    if source.published is None and (line := describe_shared(data.x_train, data.x_test)):
+        log.warning("data: %s", line)
+    return data
 
 
 def _refuse_other(source: DataSource, method: str, found: object) -> Dataset:

@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from stat import S_ISREG
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -38,17 +38,18 @@ def cache_arrays(
     version: str,
     sources: Iterable[Path],
     decode: Callable[[], dict[str, np.ndarray]],
-) -> dict[str, np.ndarray]:
-    """Return the arrays of `decode()`, read-only and memory-mapped; they are decoded again only if a source file has
-    changed.
+) -> dict[str, Any]:
+    """Return the arrays of `decode()` by name, read-only and memory-mapped; they are decoded again only if what decides
+    them has changed.
 
-    The key consists of `version` and every source's path, size and modification time. The folder appears whole or not
-    at all. If two processes decode at once, one of them wins.
+    The key consists of `version` and of every source's path, size and times, in order. One of these times is that of
+    the last change of any kind (ctime): it tells apart files that exchange their contents and keep size and
+    modification time. The folder appears whole or not at all. If two processes decode at once, one of them wins.
 
     Args:
         name: of the data set.
-        version: of the decoder and its options.
-        sources: the files that `decode` reads.
+        version: of the decoder, with everything else that decides the arrays: options, labels, the test set.
+        sources: the files that `decode` reads, in the order in which it reads them.
         decode: makes the arrays.
 
     Raises:
@@ -101,7 +102,7 @@ def _remove_old(root: Path) -> None:
 
 def _make_key(version: str, sources: Iterable[Path]) -> str:
     digest = hashlib.sha256(version.encode())
-    for path in sorted(sources):
+    for path in sources:
         try:
             stat = path.stat()
         except OSError as error:
@@ -109,5 +110,5 @@ def _make_key(version: str, sources: Iterable[Path]) -> str:
         if not S_ISREG(stat.st_mode):
             raise UserError(f"data.name: {path} is not a regular file")
         name = path.relative_to(get_data_dir()) if path.is_relative_to(get_data_dir()) else path.resolve()
-        digest.update(f"{name}\0{stat.st_size}\0{stat.st_mtime_ns}\n".encode())
+        digest.update(f"{name}\0{stat.st_size}\0{stat.st_mtime_ns}\0{stat.st_ctime_ns}\n".encode())
     return digest.hexdigest()[:16]

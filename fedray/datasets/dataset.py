@@ -149,6 +149,18 @@ class Dataset:
         return replace(self, x_train=x, x_test=x if self.is_merged else _resize(self.x_test, size))
 
 
+def describe_shared(x_train: np.ndarray, x_test: np.ndarray) -> str:
+    """Return a line about test samples whose inputs are, byte for byte, those of a training sample; empty if none."""
+    known = {hash(x.tobytes()) for x in x_train}
+    shared = sum(hash(x.tobytes()) in known for x in x_test)
+    if not shared:
+        return ""
+    return (
+        f"{shared} of {len(x_test)} test samples have the same inputs as a training sample; accuracy on them is not "
+        "that on new samples"
+    )
+
+
 def _resize(images: np.ndarray, size: int) -> np.ndarray:
     pieces = []
     for start in range(0, len(images), 1000):

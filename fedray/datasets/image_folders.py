@@ -1,10 +1,11 @@
 """Data sets whose images are files in folders, decoded once and cached: CINIC-10, Tiny-ImageNet, Fed-ISIC2019."""
 
 import csv
+import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -16,8 +17,48 @@ from fedray.datasets.cache import cache_arrays
 from fedray.datasets.dataset import Dataset
 from fedray.datasets.download import check_md5, download, unpack
 
+if TYPE_CHECKING:
+    from PIL import Image
+
+log = logging.getLogger("fedray")
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")
+"""Pillow's readers that may open a picture; one of the others starts a program, Ghostscript."""
 CIFAR_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 CINIC_COLOURS = ((0.47889522, 0.47227842, 0.43047404), (0.24205776, 0.23828046, 0.25874835))
+
+
+def open_picture(file: Path | BinaryIO, mode: str | None = None, upright: bool = True) -> "Image.Image":
+    """Read a picture with 8 bits per channel. Grey of more bits is scaled from its whole range: 65,535 becomes 255.
+
+    Args:
+        file: a picture in one of FORMATS.
+        mode: Pillow's `L` or `RGB`; None: `L` for grey pictures, otherwise `RGB`.
+        upright: turn it as its EXIF orientation says.
+
+    Raises:
+        Exception: of a dozen types: it cannot be read (some files unpack to gigabytes), or its range is not known.
+    """
+    from PIL import Image, ImageOps
+
+    with Image.open(file, formats=FORMATS) as opened:
+        picture = ImageOps.exif_transpose(opened) if upright else opened
+        if opened.mode == "F":
+            raise ValueError("its pixels are floating-point numbers, whose range is not known; save 8 or 16 bits")
+        if opened.mode.startswith("I"):
+            tags = getattr(opened, "tag_v2", {})  # of a TIFF
+            picture = Image.fromarray(_scale_grey(np.asarray(picture), tags.get(258, (16,))[0], tags.get(262, 1)))
+        return picture.convert(mode or ("L" if picture.mode in ("1", "L") else "RGB"))
+
+
+def _scale_grey(pixels: np.ndarray, bits: int, black: int) -> np.ndarray:
+    """Return grey values of more than 8 bits as uint8. black: TIFF's interpretation, 1 if zero is black."""
+    largest = (1 << min(bits, 16)) - 1
+    low, high = int(pixels.min()), int(pixels.max())
+    if black != 1:
+        raise ValueError(f"its grey values have TIFF's interpretation {black}; 1 is required, zero as black")
+    if low < 0 or high > largest or (bits > 16 and 0 < high <= 255):  # 32 bits are taken for 16, as Pillow writes them
+        raise ValueError(f"its pixels are {low} to {high} in {bits} bits, whose range is not known; save 8 or 16")
+    return np.round(pixels * (255 / largest)).astype(np.uint8)
 
 
 def decode_pictures(name: str, paths: Sequence[Path], size: int, crop: bool = False) -> np.ndarray:
@@ -35,14 +76,11 @@ def decode_pictures(name: str, paths: Sequence[Path], size: int, crop: bool = Fa
     Raises:
         UserError: a file cannot be read or has another size; the message names it.
     """
-    from PIL import Image
-
     images = np.empty((len(paths), 3, size, size), dtype=np.uint8)
     for image, path in zip(images, paths, strict=True):
         try:
-            with Image.open(path) as file:
-                pixels = np.asarray(file.convert("RGB"))
-        except Exception as error:  # PIL's readers raise a dozen types, one of them for images that unpack to gigabytes
+            pixels = np.asarray(open_picture(path, "RGB", upright=False))
+        except Exception as error:
             raise UserError(f"data.name: {name}: {path} cannot be read: {join_lines(error)}") from None
         height, width = pixels.shape[:2]
         if (min(height, width) < size) if crop else (height, width) != (size, size):
@@ -72,12 +110,42 @@ def read_picture(path: Path, size: int, channels: int) -> np.ndarray:
     from PIL import Image, ImageOps
 
     try:
-        with Image.open(path) as file:
-            upright = ImageOps.exif_transpose(file).convert("RGB" if channels == 3 else "L")
-            pixels = np.asarray(ImageOps.fit(upright, (size, size), Image.Resampling.BILINEAR))
-    except Exception as error:  # as above
+        picture = open_picture(path, "RGB" if channels == 3 else "L")
+        pixels = np.asarray(ImageOps.fit(picture, (size, size), Image.Resampling.BILINEAR))
+    except Exception as error:
         raise UserError(f"data.path: {path} cannot be read: {join_lines(error)}") from None
     return pixels.reshape(size, size, channels).transpose(2, 0, 1)
+
+
+def cache_pictures(
+    name: str,
+    version: str,
+    paths: Mapping[str, Sequence[Path]],
+    facts: Mapping[str, np.ndarray],
+    decode: Callable[[Sequence[Path]], np.ndarray],
+) -> dict[str, Any]:
+    """Return the pictures of each part together with their labels and clients, as `cache_arrays` does.
+
+    Args:
+        name: of the data set.
+        version: of the decoder and its options.
+        paths: part (train, test) -> the files.
+        facts: labels and natural clients by their names in a `Dataset`; they are part of the key.
+        decode: makes uint8 `(n, channels, size, size)` of n files.
+    """
+    listed = {key: array.tolist() for key, array in facts.items()}
+
+    def decode_all() -> dict[str, np.ndarray]:
+        x = {f"x_{part}": decode(found) for part, found in paths.items()}
+        if (largest := max(int(array.max()) for array in x.values())) < 32:
+            log.warning(
+                "%s: the largest of all pixels is %d of 255; 16 bits are scaled from 65,535, even if 12 are in use",
+                name,
+                largest,
+            )
+        return {**x, **facts}
+
+    return cache_arrays(name, f"{version} {listed}", [path for found in paths.values() for path in found], decode_all)
 
 
 class CINIC10(Images):
@@ -101,20 +169,14 @@ class CINIC10(Images):
     def read(self) -> Dataset:
         parts = {"train": ("train", "valid") if self.validation_images == "train" else ("train",), "test": ("test",)}
         files = {part: self._list_files(folders) for part, folders in parts.items()}
-
-        def decode() -> dict[str, np.ndarray]:
-            return {
-                key: array
-                for part, found in files.items()
-                for key, array in (
-                    (f"x_{part}", decode_pictures(self.name, [path for path, _ in found], 32)),
-                    (f"y_{part}", np.array([label for _, label in found])),
-                )
-            }
-
-        paths = [path for found in files.values() for path, _ in found]
-        arrays = cache_arrays(self.name, f"1 {self.validation_images}", paths, decode)
-        return Dataset(self.name, arrays["x_train"], arrays["y_train"], arrays["x_test"], arrays["y_test"], 10)
+        arrays = cache_pictures(
+            self.name,
+            "2",
+            {part: [path for path, _ in found] for part, found in files.items()},
+            {f"y_{part}": np.array([label for _, label in found]) for part, found in files.items()},
+            lambda paths: decode_pictures(self.name, paths, 32),
+        )
+        return Dataset(self.name, num_classes=10, **arrays)
 
     def get_expected(self) -> Published:
         return Published(180_000 if self.validation_images == "train" else 90_000, 90_000, 10, (3, 32, 32))
@@ -162,17 +224,14 @@ class TinyImageNet(Images):
     def read(self) -> Dataset:
         kinds = sorted(self._read_lines("wnids.txt"))
         parts = {"train": list(self._list_train(kinds)), "test": list(self._list_val(kinds))}
-        arrays = cache_arrays(
+        arrays = cache_pictures(
             self.name,
-            "1",
-            [path for found in parts.values() for path, _ in found],
-            lambda: {
-                f"x_{part}": decode_pictures(self.name, [path for path, _ in found], 64)
-                for part, found in parts.items()
-            },
+            "2",
+            {part: [path for path, _ in found] for part, found in parts.items()},
+            {f"y_{part}": np.array([label for _, label in found]) for part, found in parts.items()},
+            lambda paths: decode_pictures(self.name, paths, 64),
         )
-        y_train, y_test = (np.array([label for _, label in parts[part]], dtype=np.int64) for part in ("train", "test"))
-        return Dataset(self.name, arrays["x_train"], y_train, arrays["x_test"], y_test, len(kinds))
+        return Dataset(self.name, num_classes=len(kinds), **arrays)
 
     def _read_lines(self, file: str) -> list[str]:
         path = _get_tiny_folder() / file
@@ -251,9 +310,9 @@ class FedISIC2019(Images):
                 if not re.fullmatch(r"\w[\w.-]*", row["image"]):
                     raise ValueError(f"{row['image']!r} is not the name of an image")
                 path = root / "ISIC_2019_Training_Input_preprocessed" / f"{row['image']}.jpg"
+                if not (re.fullmatch("[0-7]", row["target"]) and re.fullmatch("[0-9]{1,9}", row["center"])):
+                    raise ValueError(f"target {row['target']}, center {row['center']}")
                 target, centre = int(row["target"]), int(row["center"])
-                if not (0 <= target < 8 and 0 <= centre < 2**31):
-                    raise ValueError(f"target {target}, center {centre}")
                 parts[row["fold"]].append((path, target, centre))
             except (KeyError, ValueError, TypeError) as error:
                 raise UserError(
@@ -262,32 +321,21 @@ class FedISIC2019(Images):
                 ) from None
         if empty := [part for part, found in parts.items() if not found]:
             raise UserError(f"data.name: {self.name}: {table} lists no image of fold {empty[0]}")
-        rows = parts["train"] + parts["test"]
-        for path, _, _ in rows:
+        for path, _, _ in parts["train"] + parts["test"]:
             if not path.exists():
                 raise self.make_missing(str(path.relative_to(get_data_dir())))
-        arrays = cache_arrays(
+        arrays = cache_pictures(
             self.name,
-            f"1 {self.size}",
-            [table, *(path for path, _, _ in rows)],
-            lambda: {
-                f"x_{part}": decode_pictures(self.name, [path for path, _, _ in found], self.size, crop=True)
+            f"2 {self.size}",
+            {part: [path for path, _, _ in found] for part, found in parts.items()},
+            {
+                f"{key}_{part}": np.array([row[k] for row in found])
                 for part, found in parts.items()
+                for k, key in ((1, "y"), (2, "client"))
             },
+            lambda paths: decode_pictures(self.name, paths, self.size, crop=True),
         )
-        labels, centres = (
-            {part: np.array([row[k] for row in found], dtype=np.int64) for part, found in parts.items()} for k in (1, 2)
-        )
-        return Dataset(
-            self.name,
-            arrays["x_train"],
-            labels["train"],
-            arrays["x_test"],
-            labels["test"],
-            8,
-            client_train=centres["train"],
-            client_test=centres["test"],
-        )
+        return Dataset(self.name, num_classes=8, **arrays)
 
     def get_expected(self) -> Published:
         return Published(18_597, 4_650, 8, (3, self.size, self.size), clients=6)

@@ -50,16 +50,7 @@ def load_leaf(source: DataSource, version: str, decoder: Callable[[list[Path]], 
         [*files["train"], *files["test"]],
         lambda: _decode(source.name, files, decoder(files["train"]), facts.classes),
     )
-    return Dataset(
-        source.name,
-        arrays["x_train"],
-        arrays["y_train"],
-        arrays["x_test"],
-        arrays["y_test"],
-        facts.classes,
-        client_train=arrays["client_train"],
-        client_test=arrays["client_test"],
-    )
+    return Dataset(source.name, num_classes=facts.classes, **arrays)
 
 
 def _get_folder(source: DataSource) -> Path:
@@ -76,7 +67,7 @@ def _decode(name: str, files: dict[str, list[Path]], decode: Decode, classes: in
     }
     users = sorted({user for rows in parts.values() for user, _, _ in rows})
     number = {user: i for i, user in enumerate(users)}
-    arrays: dict[str, np.ndarray] = {}
+    arrays: dict[str, Any] = {}
     for part, rows in parts.items():
         if not any(len(y) for _, _, y in rows):
             raise UserError(f"data.name: {name}: no user has samples in {files[part][0].parent}")
@@ -84,7 +75,7 @@ def _decode(name: str, files: dict[str, list[Path]], decode: Decode, classes: in
         arrays[f"y_{part}"] = np.concatenate([y for _, _, y in rows])
         arrays[f"client_{part}"] = np.repeat([number[user] for user, _, _ in rows], [len(y) for _, _, y in rows])
     # Checked before anything is cached: arrays that a Dataset refuses are not kept.
-    Dataset(name, arrays["x_train"], arrays["y_train"], arrays["x_test"], arrays["y_test"], classes)
+    Dataset(name, num_classes=classes, **arrays)
     return arrays
 
 

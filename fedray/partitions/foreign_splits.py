@@ -6,6 +6,7 @@ and `targets.npy` are its samples if it generated them. Nothing but arrays, list
 """
 
 import zipfile
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,9 @@ def _read_fl_bench(folder: Path) -> dict[str, np.ndarray]:
             raise ValueError(f"client {int(np.argmin(parts['train'].sizes))} has no training sample")
     except Exception as error:  # pickle raises anything
         raise UserError(f"FOLDER: {path} is not a partition of FL-bench's: {join_lines(error)}") from None
+    for one, other in combinations(parts, 2):
+        if len(shared := np.intersect1d(parts[one].indices, parts[other].indices)):
+            raise UserError(f"FOLDER: {path} lists the sample {shared[0]} for {one} and for {other}")
     if not (folder / "data.npy").is_file():
         return {
             f"{part}_{what}": getattr(shards, what) for part, shards in parts.items() for what in ("indices", "offsets")

@@ -131,6 +131,18 @@ CASES: dict[str, Case] = {
         "ValueError: client 1 has no training sample",
         [{"train": [0], "val": [], "test": [1]}, {"train": [], "val": [], "test": [2]}],
     ),
+    "folder with a sample for training and testing": generated(
+        "FOLDER: folder/partition.pkl lists the sample 1 for train and for test",
+        "partition.pkl",
+        pickle.dumps(
+            {"data_indices": [{"train": [0, 1], "val": [], "test": [2]}, {"train": [3], "val": [], "test": [1]}]}
+        ),
+    ),
+    "folder with a sample for training and validation": generated(
+        "FOLDER: folder/partition.pkl lists the sample 1 for train and for validation",
+        "partition.pkl",
+        pickle.dumps({"data_indices": [{"train": [0, 1], "val": [1], "test": []}]}),
+    ),
     "folder with half a position": fl_bench(
         "ValueError: positions are integers from 0", [{"train": [0.5], "val": [], "test": []}]
     ),

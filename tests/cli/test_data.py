@@ -9,6 +9,7 @@ import pytest
 import torchvision.datasets
 from typer.testing import CliRunner
 
+from fedray import simulate
 from fedray.cli.data import data_app
 from fedray.common.errors import UserError
 from fedray.datasets import make_data_source
@@ -159,6 +160,14 @@ Y, IMAGES = np.arange(12) % 3, np.zeros((12, 8, 8, 3), np.float32)
 DOUBTS: dict[str, tuple[np.ndarray, np.ndarray, list[str]]] = {
     "nothing": (IMAGES.transpose(0, 3, 1, 2), Y, []),
     "channels last": (IMAGES, Y, ["samples have shape (8, 8, 3): channels come last;"]),
+    "images of floats up to 255": (
+        IMAGES.transpose(0, 3, 1, 2) + 254,
+        Y,
+        ["values are those of pixels, 0 to 254: float32 is used as it is; save uint8, or divide by 255"],
+    ),
+    "rows of pixels": (np.eye(12, 4) * 255, Y, ["values are those of pixels, 0 to 255: float32 is used as it is;"]),
+    "rows of other numbers": (np.eye(12, 4) * 254.5, Y, []),
+    "black images": (np.ones((12, 4, 4), np.uint8), Y, ["the largest of all pixels is 1 of 255"]),
     "labels from 1, one left out": (
         IMAGES.transpose(0, 3, 1, 2),
         np.where(Y == 1, 4, Y + 1),
@@ -175,9 +184,47 @@ DOUBTS: dict[str, tuple[np.ndarray, np.ndarray, list[str]]] = {
 @pytest.mark.parametrize("case", DOUBTS)
 def test_check_doubts_arrays_of_ones_own(root: Path, case: str) -> None:
     x, y, expected = DOUBTS[case]
-    x = x.astype(np.float32)
+    x = x if x.dtype == np.uint8 else x.astype(np.float32)
     np.savez(root / "own.npz", x_train=x, y_train=y, x_test=x, y_test=y)
     out = call("check", "npz", "--set", "data.path=own.npz").splitlines()
     found = [line for line in out if line.startswith("warning: ")]
     assert len(found) == len(expected)
     assert all(line.startswith(f"warning: {words}") for line, words in zip(found, expected, strict=True))
+
+
+def test_check_names_what_nothing_reads_tests_or_should_test(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Class 2 has no test sample; the sample of class 1 is in both sets."""
+    x = np.eye(3, dtype=np.float32)
+    arrays = {"x_train": x, "y_train": np.arange(3), "x_test": np.stack([x[1], 2 * x[0]]), "y_test": np.array([1, 0])}
+    np.savez(root / "own.npz", **arrays, x_valid=x, X_train=x)
+    out = call("check", "npz", "--set", "data.path=own.npz")
+    assert "warning: nothing reads the arrays 'X_train', 'x_valid' of own.npz\n" in out
+    assert "warning: 1 classes without a test sample: 2\n" in out
+    assert "data: 1 of 2 test samples have the same inputs as a training sample;" in caplog.text
+
+
+def test_import_split_counts_samples_that_are_trained_on_and_tested_on(root: Path) -> None:
+    """PFLlib's files hold contents, not positions: the second client tests on the first one's sample."""
+    for part, values in (("train", (1, 2)), ("test", (3, 1))):
+        (root / "own" / part).mkdir(parents=True)
+        for client, value in enumerate(values):
+            with (root / "own" / part / f"{client}.npz").open("wb") as file:
+                np.savez(file, data={"x": np.full((1, 4), value, np.float32), "y": np.zeros(1, np.int64)})
+    out = call("import-split", "own", "out.npz")
+    assert "warning: 1 of 2 test samples have the same inputs as a training sample;" in out
+
+
+def test_a_run_says_that_test_samples_are_trained_on(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    x, y = np.eye(6, dtype=np.float32), np.arange(6) % 2
+    simulate(
+        {
+            "data": {"x_train": x, "y_train": y, "x_test": x[:2], "y_test": y[:2]},
+            "partition": "iid",
+            "clients": {"total": 2, "per_round": 2},
+            "model": {"name": "mlp", "hidden": [2]},
+            "algorithm": "fedavg",
+            "training": {"rounds": 1},
+            "runtime": {"backend": "inline"},
+        }
+    )
+    assert "data: 2 of 2 test samples have the same inputs as a training sample;" in caplog.text

@@ -1,7 +1,10 @@
 """Which fields enter the identity of a cell, for every kind of section and component."""
 
+import hashlib
 import sys
 import types
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated
 
 import pytest
@@ -11,6 +14,7 @@ from fedray.algorithms.fedavg import FedAvg
 from fedray.common.errors import UserError
 from fedray.components.base import Checked, Component
 from fedray.components.identity import EXCLUDED, digest_source
+from fedray.components.plugins import find_source_digest
 from fedray.config import Clients, Evaluation, Personal, Training
 from fedray.models.zoo.cnn import MLP
 from fedray.partitions.schemes import IID
@@ -65,3 +69,89 @@ def test_a_class_whose_source_cannot_be_read_is_refused(path: str, monkeypatch: 
 @pytest.mark.parametrize("kind", [FedAvg, MLP, IID])
 def test_the_name_of_a_component_always_enters(kind: type[Component]) -> None:
     assert kind().list_identity_entries() == {"name": kind.name}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty folder on the path; modules that a test imports from it are forgotten again."""
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path
+    for name in list(sys.modules):
+        if name.partition(".")[0] in ("own", "one", "helper", "pack", "lone", "library", "broken"):
+            del sys.modules[name]
+
+
+def write(folder: Path, files: dict[str, str]) -> None:
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(content)
+
+
+IMPORTS: dict[str, tuple[str, dict[str, str], str]] = {
+    "a name from a module": ("own", {"own.py": "from helper import K"}, "helper.py"),
+    "a module": ("own", {"own.py": "import helper as h"}, "helper.py"),
+    "in a function": ("own", {"own.py": "def f():\n    import helper\n"}, "helper.py"),
+    "a star": ("own", {"own.py": "from helper import *"}, "helper.py"),
+    "through another module": ("own", {"own.py": "import one", "one.py": "import helper"}, "helper.py"),
+    "in a circle": ("own", {"own.py": "import one", "one.py": "import own, helper"}, "helper.py"),
+    "a package": ("own", {"own.py": "import pack", "pack/other.py": ""}, "pack/__init__.py"),
+    "a module of a package": ("own", {"own.py": "from pack import helper", "pack/__init__.py": ""}, "pack/helper.py"),
+    "without __init__.py": ("own", {"own.py": "import pack.helper"}, "pack/helper.py"),
+    "inside a package": (
+        "pack.own",
+        {"pack/own.py": "from .helper import K", "pack/__init__.py": ""},
+        "pack/helper.py",
+    ),
+    "two levels up": (
+        "pack.inner.own",
+        {"pack/inner/own.py": "from .. import helper", "pack/__init__.py": "", "pack/inner/__init__.py": ""},
+        "pack/helper.py",
+    ),
+    "next to the package": ("pack.own", {"pack/own.py": "import helper", "pack/__init__.py": ""}, "helper.py"),
+    "the package's own file": ("pack.own", {"pack/own.py": "X = 1"}, "pack/__init__.py"),
+    "a package as plug-in": ("pack", {"pack/__init__.py": "from . import helper"}, "pack/helper.py"),
+}
+
+
+@pytest.mark.parametrize("case", IMPORTS)
+def test_modules_that_a_plug_in_imports_from_its_folder_enter_the_digest(case: str, folder: Path) -> None:
+    """What it does not import does not enter."""
+    module, files, helper = IMPORTS[case]
+    write(folder, files | {helper: "K = 1", "another.py": ""})
+    before = digest_source("algorithm", f"{module}:X")
+    write(folder, {"another.py": "K = 1", "table.csv": "1"})
+    assert digest_source("algorithm", f"{module}:X") == before
+    if "." not in module:
+        assert find_source_digest(module) == before
+    write(folder, {helper: "K = 2"})
+    assert digest_source("algorithm", f"{module}:X") != before
+    if "." not in module:
+        assert find_source_digest(module) == digest_source("algorithm", f"{module}:X")
+    write(folder, {helper: "K = 1\r\n"[:5]})
+    assert digest_source("algorithm", f"{module}:X") == before
+
+
+def test_a_plug_in_without_helpers_has_the_digest_of_its_source(folder: Path) -> None:
+    """Cells of such plug-ins keep their hashes: SHA-256 of the text. Libraries are not followed."""
+    source = "import json, numpy as np\nfrom fedray.common import rng\nfrom torch import Tensor\nX = 1\n"
+    write(folder, {"lone.py": source})
+    assert digest_source("algorithm", "lone:X") == hashlib.sha256(source.encode()).hexdigest()
+
+
+def test_other_packages_of_an_installed_plug_in_are_not_followed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In `site-packages` everything is in one folder: only the plug-in's own package counts."""
+    write(folder / "site-packages", {"pack/__init__.py": "", "pack/own.py": "import pack.helper, library"})
+    write(folder / "site-packages", {"pack/helper.py": "K = 1", "library.py": "K = 1"})
+    monkeypatch.syspath_prepend(folder / "site-packages")
+    before = digest_source("algorithm", "pack.own:X")
+    write(folder / "site-packages", {"library.py": "K = 2"})
+    assert digest_source("algorithm", "pack.own:X") == before
+    write(folder / "site-packages", {"pack/helper.py": "K = 2"})
+    assert digest_source("algorithm", "pack.own:X") != before
+
+
+def test_a_helper_that_cannot_be_parsed_is_hashed_as_it_is(folder: Path) -> None:
+    write(folder, {"own.py": "try:\n    import broken\nexcept SyntaxError:\n    pass\n", "broken.py": "1 +"})
+    before = digest_source("algorithm", "own:X")
+    write(folder, {"broken.py": "2 +"})
+    assert digest_source("algorithm", "own:X") != before

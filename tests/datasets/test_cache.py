@@ -10,10 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from fedray.common.errors import UserError
 from fedray.datasets import cache
 from fedray.datasets.cache import cache_arrays, write_data_file
+from fedray.datasets.image_folders import CIFAR_CLASSES
+from tests.datasets import files
+from tests.datasets.files import load
 
 Arrays = dict[str, np.ndarray]
 
@@ -142,3 +146,151 @@ def test_a_partial_name_becomes_the_file_or_goes(tmp_path: Path) -> None:
         raise ValueError
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
     assert path.read_text() == "done"
+
+
+def exchange(one: Path, other: Path) -> None:
+    """Give each file the content of the other, with the size and modification time that both have."""
+    contents = one.read_bytes(), other.read_bytes()
+    assert len(contents[0]) == len(contents[1])
+    for path, content in zip((other, one), contents, strict=True):
+        path.write_bytes(content)
+        os.utime(path, (10**9,) * 2)
+
+
+def rewrite(path: Path, change: Callable[[list[str]], list[str]]) -> None:
+    path.write_text("\n".join(change(path.read_text().splitlines())) + "\n")
+
+
+def domain_net(root: Path) -> None:
+    """Eight pictures of each of two classes in a domain; a picture's red value tells its class, green its number."""
+    for kind, red in (("apple", 10), ("bird", 200)):
+        (root / "net/clipart" / kind).mkdir(parents=True)
+        for i in range(8):
+            path = root / "net/clipart" / kind / f"{i}.bmp"
+            Image.new("RGB", (4, 4), (red, i, 0)).save(path)
+            os.utime(path, (10**9,) * 2)
+    write_folds(root, range(6), range(6, 8))
+
+
+def write_folds(root: Path, train: range, test: range) -> None:
+    for part, numbers in (("train", train), ("test", test)):
+        lines = [f"clipart/{kind}/{i}.bmp 0" for kind in ("apple", "bird") for i in numbers]
+        (root / f"net/clipart_{part}.txt").write_text("\n".join(lines))
+
+
+def split_domains(root: Path) -> None:
+    domain_net(root)
+    for part in ("train", "test"):
+        (root / f"net/clipart_{part}.txt").unlink()
+
+
+ISIC, TINY = "fed_isic2019/train_test_split", "tiny-imagenet-200"
+CHANGES: dict[str, tuple[str, dict[str, object], Callable[[Path], object], Callable[[Path], object], dict[str, object]]]
+CHANGES = {
+    "classes in another order": (
+        "domains",
+        {"path": "net", "size": 4, "split": 0.25},
+        split_domains,
+        lambda root: None,
+        {"classes": ["bird", "apple"]},
+    ),
+    "a list in another order": (
+        "domains",
+        {"path": "net", "size": 4},
+        domain_net,
+        lambda root: rewrite(root / "net/clipart_train.txt", lambda lines: lines[::-1]),
+        {},
+    ),
+    "another fold": (
+        "domains",
+        {"path": "net", "size": 4},
+        domain_net,
+        lambda root: write_folds(root, range(2, 8), range(2)),
+        {},
+    ),
+    "two pictures that exchange contents": (
+        "domains",
+        {"path": "net", "size": 4},
+        domain_net,
+        lambda root: exchange(root / "net/clipart/apple/0.bmp", root / "net/clipart/bird/0.bmp"),
+        {},
+    ),
+    "another fraction": (
+        "domains",
+        {"path": "net", "size": 4, "split": 0.25},
+        split_domains,
+        lambda root: None,
+        {"split": 0.5},
+    ),
+    "more clients in a domain": (
+        "domains",
+        {"path": "net", "size": 4, "split": 0.25},
+        split_domains,
+        lambda root: None,
+        {"clients_per_domain": 2},
+    ),
+    "val pictures in another order": (
+        "tiny_imagenet",
+        {},
+        files.tiny_imagenet,
+        lambda root: rewrite(root / TINY / "val/val_annotations.txt", lambda lines: lines[::-1]),
+        {},
+    ),
+    "val pictures with other labels": (
+        "tiny_imagenet",
+        {},
+        files.tiny_imagenet,
+        lambda root: rewrite(
+            root / TINY / "val/val_annotations.txt",
+            lambda lines: [
+                line.replace(files.WNIDS[0], "x").replace(files.WNIDS[1], files.WNIDS[0]).replace("x", files.WNIDS[1])
+                for line in lines
+            ],
+        ),
+        {},
+    ),
+    "another centre for testing": (
+        "fed_isic2019",
+        {},
+        files.isic,
+        lambda root: rewrite(
+            root / ISIC,
+            lambda lines: [lines[0], lines[4].replace("test", "train"), *lines[2:4], lines[1].replace("train", "test")],
+        ),
+        {},
+    ),
+    "validation pictures of CINIC-10": (
+        "cinic10",
+        {},
+        lambda root: files.cinic(root, CIFAR_CLASSES),
+        lambda root: None,
+        {"validation_images": "train"},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CHANGES)
+def test_a_cached_data_set_is_the_one_that_is_decoded_anew(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The key holds what decides the arrays: after a change they are those that an empty cache gives."""
+    name, options, make, change, more = CHANGES[case]
+    monkeypatch.setenv("FEDRAY_DATA", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    make(tmp_path)
+    before = load(name, **options).digest
+    change(tmp_path)
+    after = load(name, **(options | more)).digest
+    assert after != before
+    assert load(name, **(options | more)).digest == after
+    (tmp_path / ".fedray-cache").rename(tmp_path / "aside")
+    assert load(name, **(options | more)).digest == after
+
+
+def test_labels_are_part_of_what_is_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDRAY_DATA", str(tmp_path))
+    domain_net(tmp_path)
+    data = load("domains", path=str(tmp_path / "net"), size=4)
+    for key in ("x_train", "y_train", "client_train", "x_test", "y_test", "client_test"):
+        assert isinstance(getattr(data, key), np.memmap)
+    assert (data.x_train[:, 0, 0, 0] == np.array([10, 200])[data.y_train]).all()

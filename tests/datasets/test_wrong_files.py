@@ -112,6 +112,7 @@ WRONG: list[tuple[str, Callable[[Path], None], list[str]]] = [
         ["ISIC_0000001.jpg", "cannot be read"],
     ),
     ("fed_isic2019", write("fed_isic2019/train_test_split", b"image,target,center,fold\na,1,x,train\n"), ["line 2"]),
+    ("fed_isic2019", write("fed_isic2019/train_test_split", b"image,target,center,fold\na,1,1_1,train\n"), ["line 2"]),
     ("tiny_imagenet", remove("tiny-imagenet-200/wnids.txt"), ["tiny-imagenet-200/wnids.txt is missing"]),
     ("tiny_imagenet", write("tiny-imagenet-200/wnids.txt", b""), ["wnids.txt is empty"]),
     ("tiny_imagenet", write("tiny-imagenet-200/wnids.txt", b"../n1\n"), ["'../n1' is not a WordNet id"]),

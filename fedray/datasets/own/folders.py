@@ -12,9 +12,9 @@ from fedray.common.errors import UserError, join_lines, truncate_repr
 from fedray.common.rng import generator
 from fedray.common.yaml_files import locate
 from fedray.datasets.base import Images
-from fedray.datasets.cache import cache_arrays
 from fedray.datasets.dataset import Dataset
-from fedray.datasets.image_folders import read_picture
+from fedray.datasets.image_folders import cache_pictures, read_picture
+from fedray.datasets.own.tables import refuse_two_spellings
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
 
@@ -61,6 +61,8 @@ class Pictures(Images):
         has_parts = (root / "train").is_dir() and (root / "test").is_dir()
         if has_parts and self.split is not None:
             raise UserError(f"data.split: found {self.split:g}; {root} holds the folders train and test")
+        if has_parts and (root / "train").samefile(root / "test"):
+            raise UserError(f"data.path: {root / 'test'} is the folder {root / 'train'}; other pictures are required")
         if has_parts:
             return list(self.list_pictures(root / "train")), list(self.list_pictures(root / "test"))
         if self.split is None:
@@ -82,23 +84,26 @@ class Pictures(Images):
             raise UserError(f"data.path: {root} is not a folder")
         train, test = self.find(root)
         kinds, above = self.name_classes(train), sorted({one.above for one in train})
+        for what, names in (("classes", kinds), (f"{self.level}s", above)):
+            refuse_two_spellings(f"data.path: {root}: {what}", names)
+        if shared := {one.path for one in train} & {one.path for one in test}:
+            raise UserError(f"data.path: {min(shared)} is listed for training and for testing")
         for one in test:
             if one.kind not in kinds or one.above not in above:
                 raise UserError(f"data.path: {one.path}: no training picture is of that class and {self.level}")
-        clients = [self.number_clients(part, found, above) for part, found in (("train", train), ("test", test))]
-        arrays = cache_arrays(
+        parts = {"train": train, "test": test}
+        facts = {f"y_{part}": np.array([kinds.index(one.kind) for one in found]) for part, found in parts.items()}
+        for part, found in parts.items():
+            if (clients := self.number_clients(part, found, above)) is not None:
+                facts[f"client_{part}"] = clients
+        arrays = cache_pictures(
             self.name,
-            f"1 {self.size} {self.channels} {len(train)}",
-            [one.path for one in (*train, *test)],
-            lambda: {
-                f"x_{part}": np.stack([read_picture(one.path, self.size, self.channels) for one in found])
-                for part, found in (("train", train), ("test", test))
-            },
+            f"2 {self.size} {self.channels}",
+            {part: [one.path for one in found] for part, found in parts.items()},
+            facts,
+            lambda paths: np.stack([read_picture(path, self.size, self.channels) for path in paths]),
         )
-        y_train, y_test = (np.array([kinds.index(one.kind) for one in part]) for part in (train, test))
-        return Dataset(
-            self.name, arrays["x_train"], y_train, arrays["x_test"], y_test, len(kinds), (), (), clients[0], clients[1]
-        )
+        return Dataset(self.name, num_classes=len(kinds), **arrays)
 
 
 class Folder(Pictures):

@@ -3,15 +3,20 @@
 The package `datasets` is an optional extra, `fedray[hf]`. From version 4 on it runs no code of a data set.
 """
 
+import io
+import itertools
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedray.common.errors import UserError, join_lines, refuse_missing_package, unknown
 from fedray.datasets.arrays import check_arrays
+from fedray.datasets.image_folders import open_picture
+from fedray.datasets.own.tables import refuse_two_spellings
 
 NUMBERS = ("int", "uint", "float", "bool")
 """Beginnings of the column types that become features."""
@@ -55,6 +60,7 @@ def read_hub(name: str, columns: Columns) -> dict[str, np.ndarray]:
             parts[key] = datasets.load_dataset(name, split=split)
         except Exception as error:  # of the network, the hub, pyarrow and datasets itself
             raise UserError(f"hf:{name}: --{key} {split} cannot be read: {join_lines(error)}") from None
+    _refuse_shared(name, columns, parts["train"])
     kinds = parts["train"].features
     pictures = [column for column, kind in kinds.items() if isinstance(kind, datasets.Image)]
     classes = [column for column, kind in kinds.items() if isinstance(kind, datasets.ClassLabel)]
@@ -67,7 +73,12 @@ def read_hub(name: str, columns: Columns) -> dict[str, np.ndarray]:
     for key, part in parts.items():
         where = f"hf:{name}: {key}"
         arrays[f"x_{key}"] = (
-            _stack_pictures(where, part[pictures[0]], columns.size)
+            _stack_pictures(
+                where,
+                part.cast_column(pictures[0], datasets.Image(decode=False))[pictures[0]],
+                kinds[pictures[0]].mode,
+                columns.size,
+            )
             if pictures
             else _stack_numbers(where, part, {label, columns.client})
         )
@@ -78,6 +89,24 @@ def read_hub(name: str, columns: Columns) -> dict[str, np.ndarray]:
         arrays |= {f"{short}_{key}": values for key, values in zip(("train", "test"), numbered, strict=True)}
     check_arrays("npz", f"hf:{name}", arrays)
     return arrays
+
+
+def _refuse_shared(name: str, columns: Columns, part: Any) -> None:
+    """Refuse splits or slices that share rows. part: a data set that knows the sizes of all splits."""
+    from datasets import ReadInstruction
+
+    sizes = {split: held.num_examples for split, held in (part.info.splits or {}).items()}
+    both = [
+        ReadInstruction.from_spec("+".join(sizes) if spec == "all" else spec).to_absolute(sizes) if sizes else []
+        for spec in (columns.train, columns.test)
+    ]
+    for one, other in itertools.product(*both):
+        split, first = one.splitname, max(one.from_, other.from_)
+        if split == other.splitname and first < min(one.to, other.to):
+            raise UserError(
+                f"hf:{name}: --train {columns.train} and --test {columns.test} share row {first} of {split}; slices "
+                f"such as '{split}[:80%]' and '{split}[80%:]' do not"
+            )
 
 
 def _choose_label(name: str, columns: Columns, classes: Sequence[str], kinds: Mapping[str, Any]) -> str:
@@ -92,20 +121,27 @@ def _choose_label(name: str, columns: Columns, classes: Sequence[str], kinds: Ma
     return found[0]
 
 
-def _stack_pictures(where: str, pictures: Any, size: int | None) -> np.ndarray:
-    """Return uint8 `(n, h, w)` of grey pictures, otherwise `(n, h, w, 3)`."""
+def _stack_pictures(where: str, pictures: Any, mode: str | None, size: int | None) -> np.ndarray:
+    """Return uint8 `(n, h, w)` of grey pictures, otherwise `(n, h, w, 3)`.
+
+    mode: Pillow's mode that the column declares; None: that of the first picture.
+    """
     from PIL import Image, ImageOps
 
     found: list[np.ndarray] = []
-    mode = ""
-    for number, picture in enumerate(pictures):
-        if picture is None:
+    mode = mode and ("L" if mode in ("1", "L") else "RGB")
+    for number, held in enumerate(pictures):
+        if held is None:
             raise UserError(f"{where}: picture {number} is empty")
-        mode = mode or ("L" if picture.mode in ("1", "L") else "RGB")
-        upright = ImageOps.exif_transpose(picture).convert(mode)
+        file = Path(held["path"]) if held["bytes"] is None else io.BytesIO(held["bytes"])
+        try:
+            picture = open_picture(file, mode)
+        except Exception as error:
+            raise UserError(f"{where}: picture {number} ({held['path']}) cannot be read: {join_lines(error)}") from None
+        mode = mode or picture.mode
         if size is not None:
-            upright = ImageOps.fit(upright, (size, size), Image.Resampling.BILINEAR)
-        found.append(np.asarray(upright))
+            picture = ImageOps.fit(picture, (size, size), Image.Resampling.BILINEAR)
+        found.append(np.asarray(picture))
         if found[-1].shape != found[0].shape:
             (h, w), (h0, w0) = found[-1].shape[:2], found[0].shape[:2]
             raise UserError(f"--size is required: {where}: picture {number} has {w}x{h} pixels, the first {w0}x{h0}")
@@ -138,6 +174,7 @@ def _number_classes(where: str, parts: Sequence[list[Any]], keeps_integers: bool
     if empty := [value for part in parts for value in part if value is None]:
         raise UserError(f"{where}: {len(empty)} rows have no value")
     values = sorted({value for part in parts for value in part})
+    refuse_two_spellings(where, [value for value in values if isinstance(value, str)])
     if keeps_integers and values and isinstance(values[0], int):
         if values[0] < 0:
             raise UserError(f"{where}: found {values[0]}, which marks samples without a class; choose another split")

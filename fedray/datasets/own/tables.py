@@ -1,6 +1,10 @@
 """A table of your own: `data: {name: csv, path: own.csv, label: ..., client: ...}`."""
 
 import csv
+import re
+import unicodedata
+from collections.abc import Iterable
+from decimal import Decimal
 from typing import Literal, Self
 
 import numpy as np
@@ -13,8 +17,13 @@ from fedray.datasets.dataset import Dataset
 
 TEXTS = 1000
 """Largest number of different texts in a column of features; a column with more holds names or ids."""
-EXACT = 2**53
-"""Integers from here on are not all distinct as float64."""
+NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,9})?", re.ASCII)
+"""A plain decimal. Python reads more: `1_000`, digits of other scripts."""
+SEPARATED = re.compile(
+    r"[$€£¥]?\s*[+\-−]?(?:\d+|\d*,\d+|\d*\.\d+|\d{1,3}(?:[.,'’_\s]\d{3})+(?:[.,]\d+)?|\d+(?:_\d+)+)\s*[%‰$€£¥]?"
+)
+"""A number written in another way: with a decimal comma, thousands apart, a unit, digits of another script."""
+SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 Table = dict[str, np.ndarray]
 """Column -> its fields as text, `(n,)`."""
 
@@ -22,10 +31,11 @@ Table = dict[str, np.ndarray]
 class Csv(DataSource):
     """A comma-separated table with a header; each row is a sample, and each column not named below a feature.
 
-    Numbers are standardised; a column of texts gives a feature of 0 and 1 for each of them. A column with more numbers
-    than texts is refused unless `texts` names it: a text in it is a slip or stands for a missing number. Labels and
-    clients are numbered in sorted order. The test set is `test_path`, the rows with `test` in the column `split`, or
-    part of each client's rows (`data.test`).
+    Numbers are plain decimals such as -1.5 and 2e-3, and are standardised; a column of texts gives a feature of 0 and 1
+    for each of them. A column with more numbers than texts is refused unless `texts` names it: a text in it is a slip
+    or stands for a missing number. Labels and clients are texts, numbered in sorted order: as numbers if all of them
+    are numbers. The test set is `test_path`, the rows with `test` in the column `split`, or part of each client's rows
+    (`data.test`).
     """
 
     model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
@@ -60,6 +70,9 @@ class Csv(DataSource):
         table = self._read("path", self.path)
         count = len(table[self.label_column])
         if self.test_path is not None:
+            files = [locate_file(f"data.{key}", getattr(self, key)) for key in ("path", "test_path")]
+            if all(file.exists() for file in files) and files[0].samefile(files[1]):
+                raise UserError(f"data.test_path: {files[1]} is the file of data.path; other rows are required")
             second = self._read("test_path", self.test_path)
             if strange := sorted(set(table) ^ set(second)):
                 raise UserError(f"data.test_path: only one of both files has the column {truncate_repr(strange[0])}")
@@ -97,6 +110,11 @@ class Csv(DataSource):
             raise UserError(f"data.{key}: {file} has two columns {truncate_repr(twice[0])}")
         named = {"label": self.label_column, "client": self.client, "split": self.split}
         several = [(option, name) for option in ("drop", "texts") for name in getattr(self, option)]
+        if self.label_column not in header and (found := [mark for mark in SEPARATORS if mark in "".join(header)]):
+            raise UserError(
+                f"data.{key}: {file} has {SEPARATORS[found[0]]} in its header; commas between the columns are "
+                "required, and numbers with a decimal point"
+            )
         for option, name in [*named.items(), *several]:
             if name is not None and name not in header:
                 raise unknown(f"data.{option}", name, header)
@@ -112,24 +130,33 @@ class Csv(DataSource):
             raise UserError(f"data.path: {self.path}: row {row + 1}, column {name}: found {found}; {what}")
 
     def _encode(self, table: Table, name: str) -> np.ndarray:
-        """Return the position of each row's value among the sorted values, int64 `(n,)`.
-
-        Integers sort as numbers, unless one is too large to be told apart from others.
-        """
-        numbers, is_empty = _parse(table[name]), table[name] == ""
-        self._refuse_row(table, name, is_empty, "a value is required")
-        is_number = bool((np.abs(numbers) < EXACT).all())
-        if is_number and name == self.label_column:
-            self._refuse_row(table, name, numbers % 1 != 0, "classes are texts or integers")
-        values = numbers if is_number else table[name].astype(str)
-        return np.unique(values, return_inverse=True)[1].astype(np.int64)
+        """Return the position of each row's text among the sorted texts, int64 `(n,)`; numbers sort as numbers."""
+        self._refuse_row(table, name, table[name] == "", "a value is required")
+        names = sorted(set(table[name]))
+        refuse_two_spellings(f"data.path: {self.path}: column {name}", names)
+        if all(map(NUMBER.fullmatch, names)):
+            if name == self.label_column:
+                broken = {one for one in names if Decimal(one) != Decimal(one).to_integral_value()}
+                is_broken = np.array([one in broken for one in table[name]])
+                self._refuse_row(table, name, is_broken, "classes are texts or integers")
+            names.sort(key=Decimal)
+        places = {one: place for place, one in enumerate(names)}
+        return np.array([places[one] for one in table[name]], dtype=np.int64)
 
     def _make_features(self, table: Table, name: str, is_train: np.ndarray) -> np.ndarray:
         """Return a column's features, float64: `(n, 1)`, or `(n, texts)` of a column with texts."""
         values, is_empty = _parse(table[name]), table[name] == ""
         is_text = np.isnan(values) & ~is_empty
         if is_text.any() or name in self.texts:
-            if name not in self.texts and is_text.sum() < (~is_text & ~is_empty).sum():
+            odd = is_text & [bool(SEPARATED.fullmatch(unicodedata.normalize("NFKC", one))) for one in table[name]]
+            if name not in self.texts and (is_text & ~odd).sum() < (~is_text & ~is_empty).sum() + odd.sum():
+                self._refuse_row(
+                    table,
+                    name,
+                    odd,
+                    "a plain decimal such as -1.5 or 2e-3 is required, without decimal commas, thousands and units; if "
+                    "these are codes, name the column in texts",
+                )
                 self._refuse_row(
                     table, name, is_text, "a number is required; leave a missing one empty, or name the column in texts"
                 )
@@ -144,17 +171,35 @@ class Csv(DataSource):
         self._refuse_row(table, name, ~is_empty & ~(np.abs(values) < 1e38), "a finite number is required")
         values[is_empty] = known.mean()
         if self.standardise:
-            mean, deviation = values[is_train].mean(), values[is_train].std()
-            values = (values - mean) / (deviation or 1.0)
+            train = values[is_train]
+            # Of equal numbers the computed mean and deviation can differ from that number and from 0 by rounding.
+            mean, deviation = (train.mean(), train.std()) if np.ptp(train) else (train[0], 1.0)
+            values = (values - mean) / deviation
         return values[:, None]
 
 
 def _parse(fields: np.ndarray) -> np.ndarray:
     """Return the numbers in a column, float64 `(n,)`; NaN for anything else."""
-    numbers = np.full(len(fields), np.nan)
-    for i, field in enumerate(fields):
-        try:
-            numbers[i] = float(field)
-        except ValueError:
-            continue
-    return numbers
+    spelled = ("inf", "-inf", "+inf", "infinity", "-infinity", "+infinity")
+    return np.array(
+        [float(one) if NUMBER.fullmatch(one) or one.lower() in spelled else np.nan for one in fields], dtype=np.float64
+    )
+
+
+def refuse_two_spellings(where: str, names: Iterable[str]) -> None:
+    """Refuse two spellings of one number, such as 5 and 05, and two Unicode forms of one name: they look like one.
+
+    Args:
+        where: start of the message.
+        names: different names of classes or clients.
+
+    Raises:
+        UserError: there are two; the message has both.
+    """
+    known: dict[str | Decimal, str] = {}
+    for name in names:
+        visible = (c for c in unicodedata.normalize("NFKC", name) if unicodedata.category(c) != "Cf")
+        form = "".join(str(unicodedata.digit(c, c)) for c in visible)
+        other = known.setdefault(Decimal(form) if NUMBER.fullmatch(form) else form, name)
+        if other != name:
+            raise UserError(f"{where}: found {other!a} and {name!a}, two spellings of one; use one of them")

@@ -9,6 +9,8 @@ from PIL import Image
 
 from fedray import simulate
 from fedray.common.errors import UserError
+from fedray.datasets import make_data_source
+from fedray.datasets.base import load_data
 from tests.datasets.files import load, pixels
 
 COLOURS = {"cat": (10, 20, 30), "dog": (40, 50, 60)}
@@ -38,6 +40,15 @@ def test_a_folder_per_class_in_train_and_test(root: Path) -> None:
     np.testing.assert_array_equal(data.x_test, np.full((1, 3, 4, 4), 200))
     grey = load("folder", path=str(root / "own"), size=4, channels=1)
     assert (grey.x_train.shape[1], int(grey.x_train[0, 0, 0, 0])) == (1, round(0.299 * 10 + 0.587 * 20 + 0.114 * 30))
+
+
+def test_pictures_that_are_in_train_and_in_test_are_counted(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Copies of one size, of equal bytes once decoded; the wide one is none of them."""
+    animals(root / "own/train")
+    animals(root / "own/test", 1)
+    picture(root / "own/test/dog/wide.png", (1, 1, 1), (9, 8))
+    load_data(make_data_source({"name": "folder", "path": str(root / "own"), "size": 4}))
+    assert "data: 2 of 3 test samples have the same inputs as a training sample;" in caplog.text
 
 
 def test_clients_above_classes_and_a_split(root: Path) -> None:
@@ -148,6 +159,8 @@ def wrong_domains(root: Path) -> None:
     (root / "outside/clipart_train.txt").write_text("clipart/cat/1.png 0\n../cat/1.png 0\n")
     domain_net(root / "gone")
     (root / "gone/clipart/cat/1.png").unlink()
+    domain_net(root / "both")
+    (root / "both/clipart_test.txt").write_text("clipart/cat/1.png 0\nclipart/dog/0.png 1\n")
 
 
 WRONG_DOMAINS: list[tuple[dict[str, Any], str]] = [
@@ -171,6 +184,7 @@ WRONG_DOMAINS: list[tuple[dict[str, Any], str]] = [
         "data.path: outside/clipart_train.txt: line 2: found '../cat/1.png 0'; DOMAIN/CLASS/FILE and a label are "
         "required",
     ),
+    ({"path": "both"}, "data.path: both/clipart/cat/1.png is listed for training and for testing"),
     ({"path": "gone"}, "gone/clipart/cat/1.png cannot be read: No such file or directory"),
 ]
 
@@ -195,6 +209,13 @@ def folders(root: Path) -> None:
     (root / "text/cat").mkdir(parents=True)
     (root / "text/cat/0.png").write_text("hello")
     (root / "text/cat/1.png").write_text("hello")
+    animals(root / "same/train")
+    (root / "same/test").symlink_to("train")
+    for site in ("Ko\u0308ln", "K\u00f6ln"):
+        animals(root / "forms" / site)
+    for kind in ("05", "5"):
+        for i in range(2):
+            picture(root / "sites" / kind / f"{i}.png", COLOURS["cat"])
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
@@ -207,6 +228,11 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"path": "flat", "split": 0.1}, "data.split: found 0.1, which leaves no picture for the test set"),
     ({"path": "flat", "split": 0.9}, "data.split: found 0.9, which leaves no picture of flat/cat for training"),
     ({"path": "text", "split": 0.5}, "cannot be read: UnidentifiedImageError"),
+    (
+        {"path": "forms", "split": 0.5, "client": "folder"},
+        "clients: found 'Ko\\u0308ln' and 'K\\xf6ln', two spellings",
+    ),
+    ({"path": "sites", "split": 0.5}, "data.path: sites: classes: found '05' and '5', two spellings of one; use one"),
     ({"path": "flat", "split": 0.5, "size": 0}, "data.size: found 0; input should be greater than 0"),
 ]
 

@@ -1,5 +1,6 @@
 """Data sets of Hugging Face from local folders: pictures, numbers, clients, and what is refused."""
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,20 @@ def test_grey_pictures_and_the_npz(tmp_path: Path) -> None:
     assert (data.input_shape, data.num_classes) == ((1, 2, 2), 2)
 
 
+def test_pictures_of_16_bits_are_scaled_and_one_that_is_none_is_named(tmp_path: Path) -> None:
+    """63,000 of 65,535 is 245 of 255; clipped, it would be 255. PostScript is no picture: no program is started."""
+    for split, kind in itertools.product(("train", "test"), ("cat", "dog")):
+        (tmp_path / "own" / split / kind).mkdir(parents=True)
+        Image.fromarray(np.full((2, 2), 63_000, np.uint16)).save(tmp_path / "own" / split / kind / "0.png")
+    found = read_hub(str(tmp_path / "own"), Columns())
+    assert (found["x_train"].shape, found["x_train"].max()) == ((2, 2, 2), 245)
+    (tmp_path / "own/test/cat/0.png").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\nshowpage\n")
+    with pytest.raises(
+        UserError, match=r"own: test: picture 0 \(.*cat/0\.png\) cannot be read: UnidentifiedImageError"
+    ):
+        read_hub(str(tmp_path / "own"), Columns())
+
+
 def test_pictures_in_class_folders(tmp_path: Path) -> None:
     """The hub's other format: train/CLASS/*.png."""
     for split, kind in (("train", "cat"), ("train", "dog"), ("test", "dog")):
@@ -87,10 +102,39 @@ def test_numbers_and_slices_of_a_split(tmp_path: Path) -> None:
     assert (found["y_train"].tolist(), found["y_test"].tolist()) == ([0, 1, 0], [1])
 
 
+@pytest.mark.parametrize(
+    ("train", "test", "row"),
+    [
+        ("train", "train", 0),
+        ("train[:80%]", "train[70%:]", 7),
+        ("train[5:]+train[:3]", "train[2:5]", 2),
+        ("all", "test", 0),
+        ("train[:80%]", "train[80%:]", None),
+        ("train[5:]+train[:2]", "train[2:5]", None),
+        ("train", "test", None),
+    ],
+)
+def test_slices_that_share_rows_are_refused(train: str, test: str, row: int | None, tmp_path: Path) -> None:
+    """Ten rows of train and of test: 80 % are rows 0 to 7, the last 30 % begin with row 7."""
+    columns = {"a": list(range(10)), "label": [0, 1] * 5}
+    folder = save(save(tmp_path / "own", columns), {"a": list(range(10, 20)), "label": [0, 1] * 5}, split="test")
+    if row is None:
+        read_hub(str(folder), Columns(train, test))
+        return
+    with pytest.raises(UserError) as found:
+        read_hub(str(folder), Columns(train, test))
+    split = "test" if test == "test" else "train"
+    assert str(found.value).startswith(
+        f"hf:{folder}: --train {train} and --test {test} share row {row} of {split}; slices"
+    )
+
+
 def test_what_is_refused(tmp_path: Path) -> None:
     own = str(pictures(tmp_path / "own"))
     numbers = str(save(save(tmp_path / "numbers", {"a": [1], "c": [0]}), {"a": [1], "c": [0]}, split="test"))
     texts = str(save(save(tmp_path / "texts", {"a": ["x"], "label": [0]}), {"a": ["x"], "label": [0]}, split="test"))
+    forms = {"a": [1, 2], "label": ["Ko\u0308ln", "K\u00f6ln"]}
+    spelled = str(save(save(tmp_path / "spelled", forms), forms, split="test"))
     unlabelled = str(pictures(tmp_path / "unlabelled", labels=([0, 1], [-1])))
     uneven = tmp_path / "uneven"
     for split in ("train", "test"):
@@ -102,6 +146,11 @@ def test_what_is_refused(tmp_path: Path) -> None:
         (own, Columns(label="kid"), r"^--label: unknown name 'kid'; did you mean 'kind'\? valid: image, kind, writer$"),
         (own, Columns(client="user"), r"^--client: unknown name 'user'; .*"),
         (numbers, Columns(), r"^--label is required: hf:.*numbers has the columns a, c$"),
+        (
+            spelled,
+            Columns(),
+            r"^hf:.*spelled: column label: found 'Ko\\u0308ln' and 'K\\xf6ln', two spellings",
+        ),
         (texts, Columns(), r"^hf:.*texts: train: column a holds neither numbers nor pictures; .* is required$"),
         (
             unlabelled,

@@ -9,6 +9,7 @@ import pytest
 import fedray
 from fedray.common.errors import UserError
 from fedray.datasets import make_data_source
+from fedray.datasets.base import load_data
 from fedray.datasets.dataset import Dataset
 
 OWN = """age,sex,ward,kind,part
@@ -58,6 +59,98 @@ def test_long_ids_are_told_apart() -> None:
     assert data.client_train.tolist() == [0, 1]
 
 
+def rows(column: str, values: list[str]) -> str:
+    """A table whose column f, kind or who has these values in the training rows, and the first one in a test row."""
+    content = "f,kind,who,part\n"
+    for i, value in enumerate([values[0], *values]):
+        fields = {"f": str(i), "kind": str(i % 2), "who": "0", "part": "train" if i else "test"} | {column: value}
+        content += ",".join(f'"{field}"' for field in fields.values()) + "\n"
+    return content
+
+
+@pytest.mark.parametrize(
+    ("values", "numbers"),
+    [
+        (["1_1", "11", "1E2", "7", "8"], [2, 0, 1, 3, 4]),  # texts sort as texts: 11, 1E2, 1_1, 7, 8
+        (["10", "9", "2"], [2, 1, 0]),
+        (["1E2", "20", "3"], [2, 1, 0]),
+        ([str(2**53 + 1), str(2**53), "9" * 40], [1, 0, 2]),  # as float64 the first two are one number
+        (["b", "B", "a"], [2, 0, 1]),
+        (["2_0", "20", "x"], [1, 0, 2]),
+    ],
+)
+@pytest.mark.parametrize("column", ["who", "kind"])
+def test_codes_of_clients_and_classes_are_told_apart(column: str, values: list[str], numbers: list[int]) -> None:
+    """Python would read 1_1 as 11, 2_0 as 20 and long integers as the nearest float."""
+    data = load(rows(column, values), split="part", client="who")
+    found = data.client_train if column == "who" else data.y_train
+    assert found is not None
+    assert found.tolist() == numbers
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        ("05", "5"),
+        ("100", "1E2"),
+        ("5", "5.0"),
+        ("+5", "5"),
+        ("11", "\uff11\uff11"),
+        ("11", "\u0661\u0661"),
+        ("Ko\u0308ln", "K\u00f6ln"),
+        ("A", "A\u200b"),
+        ("St. Mary", "St.\u00a0Mary"),
+        ("1" * 40, "0" + "1" * 40),
+    ],
+)
+@pytest.mark.parametrize("column", ["who", "kind"])
+def test_two_spellings_of_one_client_or_class_are_refused(column: str, pair: tuple[str, str]) -> None:
+    with pytest.raises(UserError) as found:
+        load(rows(column, [*pair, "7"]), split="part", client="who")
+    message = f"column {column}: found {min(pair)!a} and {max(pair)!a}, two spellings of one; use one of them"
+    assert str(found.value) == f"data.path: own.csv: {message}"
+
+
+OTHER_STYLES = ["1,5", "1,234", "1.234.567", "1 234", "1'234,5", "1_000", "5%", "$5", "5 \u20ac", "\u22125"]
+DIGITS = ["\uff11\uff12", "\u0661\u0662"]  # full-width and Arabic
+
+
+@pytest.mark.parametrize("value", OTHER_STYLES + DIGITS)
+def test_a_column_of_numbers_in_another_style_is_refused(value: str) -> None:
+    """Each would be a text, with a feature of 0 and 1 for every value. As codes they are accepted on request."""
+    content = rows("f", [value, value, "NA"])
+    with pytest.raises(UserError, match=r"row 1, column f: found .*a plain decimal such as -1\.5 or 2e-3 is required"):
+        load(content, split="part", drop=["who"])
+    assert load(content, split="part", drop=["who"], texts=["f"]).x_train.shape == (3, 2)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (["1e-05", "-2.5E+1", ".5", "3."], [[1e-5], [-25], [0.5], [3]]),
+        (["12.05.1999", "10.0.0.1", "1-2"], [[0, 0, 1], [0, 1, 0], [1, 0, 0]]),
+    ],
+)
+def test_plain_decimals_and_texts_with_digits_are_accepted(values: list[str], expected: list[list[float]]) -> None:
+    """Sorted, the texts are 1-2, 10.0.0.1, 12.05.1999."""
+    data = load(rows("f", values), split="part", drop=["who"], standardise=False)
+    np.testing.assert_allclose(data.x_train, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("mark", "word"), [(";", "semicolons"), ("\t", "tabs"), ("|", "bars")])
+def test_another_separator_is_named(mark: str, word: str) -> None:
+    with pytest.raises(UserError, match=rf"^data\.path: own\.csv has {word} in its header; commas between"):
+        load(OWN.replace(",", mark), split="part")
+    Path("test.csv").write_text(OWN.replace(",", mark))
+    with pytest.raises(UserError, match=rf"^data\.test_path: test\.csv has {word} in its header; commas between"):
+        load(OWN, test_path="test.csv")
+
+
+def test_excels_line_that_names_a_separator_is_no_header() -> None:
+    with pytest.raises(UserError, match=r"^data\.path: own\.csv has semicolons in its header; commas between"):
+        load("sep=;\n" + OWN.replace(",", ";"), split="part")
+
+
 def test_a_second_file_is_the_test_set() -> None:
     """Labels 2 and 10 are the classes 0 and 1: integers sort as numbers."""
     Path("test.csv").write_text("kind,age\n10,7\n")
@@ -73,8 +166,32 @@ def test_missing_numbers_become_the_mean_of_the_training_rows() -> None:
     assert (data.x_train.tolist(), data.x_test.tolist()) == ([[1], [2], [3]], [[8], [2]])
 
 
-def test_a_constant_column_is_zero() -> None:
-    assert load("age,kind,part\n4,0,train\n4,1,train\n4,1,test\n", split="part").x_train.tolist() == [[0], [0]]
+@pytest.mark.parametrize("value", ["4", "0.1"])
+def test_a_constant_column_is_zero(value: str) -> None:
+    """Ten times 0.1 has a computed deviation of 1.4e-17, by which the 1 of the test row would be divided."""
+    rows = "".join(f"{value},{i % 2},train\n" for i in range(10))
+    data = load(f"age,kind,part\n{rows}1,1,test\n", split="part")
+    assert data.x_train.tolist() == [[0]] * 10
+    np.testing.assert_allclose(data.x_test, [[1 - float(value)]])
+
+
+@pytest.mark.parametrize("link", ["own.csv", "./own.csv", "symbolic", "hard"])
+def test_one_file_for_training_and_testing_is_refused(link: str) -> None:
+    Path("own.csv").write_text(OWN)
+    if link == "symbolic":
+        Path(link).symlink_to("own.csv")
+    if link == "hard":
+        Path(link).hardlink_to("own.csv")
+    with pytest.raises(UserError, match=r"^data\.test_path: .+ is the file of data\.path; other rows are required$"):
+        load(test_path=link)
+
+
+def test_equal_rows_in_training_and_test_are_counted(caplog: pytest.LogCaptureFixture) -> None:
+    """A copy of the file, whose second row is another one."""
+    Path("test.csv").write_text(OWN.replace("3,", "4,"))
+    Path("own.csv").write_text(OWN)
+    load_data(make_data_source({"name": "csv", "path": "own.csv", "label": "kind", "test_path": "test.csv"}))
+    assert "data: 2 of 3 test samples have the same inputs as a training sample;" in caplog.text
 
 
 @pytest.mark.parametrize("clients", [{"test": {"from": "clients"}}, {"split": "part"}])

@@ -264,12 +264,13 @@ def test_a_trusted_module_is_imported(
 def test_a_module_with_the_source_that_the_cell_was_run_with_is_imported(
     tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """But not after a change to its source, nor if it is in a package, which would be executed, too."""
+    """But not after a change to its source or its helper, nor if it is in a package, which would be executed, too."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     (tmp_path / "mlflow.db").write_bytes(empty_store.read_bytes())
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
-    (tmp_path / "known_mine.py").write_text(PLUGIN)
+    (tmp_path / "known_mine.py").write_text(f"import known_helper\n{PLUGIN}")
+    (tmp_path / "known_helper.py").write_text("K = 1\n")
     run = RunConfig.parse(RUN | {"algorithm": "known_mine:Mine"})
     digest = run.data.load().digest
     fedray.simulate(run, track="s0")
@@ -277,10 +278,12 @@ def test_a_module_with_the_source_that_the_cell_was_run_with_is_imported(
     Tracker().open_sweep("own", "", [cell])
     assert cell["identity"]["sources"] == {"known_mine:Mine": find_source_digest("known_mine")}
     assert [str(verdict) for verdict in verify("own", 1)] == ["same           s0"]
-    (tmp_path / "known_mine.py").write_text(PLUGIN + "# changed\n")
-    (verdict,) = verify("own", 1)
-    assert verdict.word == "not trusted"
-    assert f"here, the cell's is {cell['identity']['sources']['known_mine:Mine'][:16]};" in verdict.reason
+    for name in ("known_helper", "known_mine"):
+        (tmp_path / f"{name}.py").write_text((tmp_path / f"{name}.py").read_text() + "# changed\n")
+        (verdict,) = verify("own", 1)
+        assert verdict.word == "not trusted"
+        assert f"here, the cell's is {cell['identity']['sources']['known_mine:Mine'][:16]};" in verdict.reason
+        (tmp_path / "known_helper.py").write_text("K = 1\n")
     assert find_source_digest("tests.plugins") is None
     assert find_source_digest("sys") is None
     assert find_source_digest("no_such_module") is None
