@@ -22,7 +22,7 @@ test-lowest: .venv/ready
 	$(BIN)/uv venv --quiet --clear --python $(BIN)/python .venv-lowest
 	$(BIN)/uv pip install --quiet --python .venv-lowest --resolution lowest-direct -r requirements.txt $(LOWEST)
 	PYTHONPATH=$(CURDIR) .venv-lowest/bin/python -m pytest -n 2 --dist loadfile $(TESTS)
-LOWEST := 'griffelib>=2.0' 'hypothesis>=6.100' 'pytest-timeout>=2.3' 'pytest-xdist>=3.6' 'tensorboard>=2.21' 'wandb>=0.31' 'rocrate>=0.16'
+LOWEST := 'griffelib>=2.0' 'hypothesis>=6.100' 'pytest-timeout>=2.3' 'pytest-xdist>=3.6' 'tensorboard>=2.21' 'wandb>=0.31'
 
 lint: .venv/ready
 	$(BIN)/ruff check .

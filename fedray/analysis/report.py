@@ -1,8 +1,8 @@
 """A sweep as one HTML page: `fedray report SWEEP [--metric ...] [--reference fedavg] [--published] [--out FILE]`.
 
-Result tables, comparisons, learning curves, sensitivity, accuracies of clients, confusion matrices, partitions,
-settings, commits, environment, every cell; missing cells come first, by name. Pictures are embedded in the page, whose
-content security policy forbids all requests to the network.
+Result tables, comparisons, learning curves, sensitivity, accuracies of clients, confusion matrices, partitions, what a
+reviewer asks, settings, commits, environment, every cell; missing cells come first, by name. Pictures are embedded in
+the page, whose content security policy forbids all requests to the network.
 """
 
 import base64
@@ -25,7 +25,7 @@ from fedray.analysis.comparison.text import (
     list_columns,
     list_notes,
 )
-from fedray.analysis.data.axes import find_label, label_cells, label_finished
+from fedray.analysis.data.axes import find_label, label_finished
 from fedray.analysis.data.collect import Collected
 from fedray.analysis.data.environments import describe_environments
 from fedray.analysis.data.metrics import NEVER, read_values
@@ -37,12 +37,12 @@ from fedray.analysis.plots.comparison import draw_forests, draw_improvements, dr
 from fedray.analysis.plots.curves import draw_curves
 from fedray.analysis.plots.sensitivity import draw_sensitivity, list_varied
 from fedray.analysis.plots.style import styled
+from fedray.analysis.reviewer import list_answers, read_splits
 from fedray.analysis.statistics.aggregates import find_lack
 from fedray.analysis.tables.build import build
 from fedray.analysis.tables.clients import measure_fairness, read_accuracies
 from fedray.analysis.tables.formats import to_html
 from fedray.common.errors import UserError
-from fedray.sweep.file.dotted import COMPONENTS
 from fedray.tracking.environment import list_hashes
 from fedray.tracking.location import store_uri
 from fedray.tracking.store import DESCRIPTION
@@ -103,6 +103,7 @@ def make_page(sweep: Collected, metrics: list[str], paper: str = "", to: str = "
                 ("results", "Results"),
                 *(("comparison", f"Difference from {one['to']}") for one in comparisons),
                 *((section.name, section.heading) for section in sections),
+                ("reviewer", "What a reviewer asks"),
                 ("settings", "Settings"),
                 ("environment", "Commits and environment"),
                 ("cells", "Cells"),
@@ -118,6 +119,7 @@ def make_page(sweep: Collected, metrics: list[str], paper: str = "", to: str = "
             sections=sections,
             fairness_header=FAIRNESS,
             fairness=_list_fairness(sweep),
+            answers=list_answers(sweep),
             same=same,
             varied=several,
             made_with=_describe_environment(sweep),
@@ -140,7 +142,8 @@ def _draw_sections(sweep: Collected, metric: str) -> Iterator[Section]:
     if finished and (drawn := _draw_if_any(draw_confusion, sweep)):
         yield Section("confusion", "Confusion matrices", drawn, folded=True)
     empty = "No run yet that holds a picture of its partition."
-    yield Section("partitions", "Partitions", _find_partition_pictures(sweep), empty)
+    drawn = [(split, _make_uri(content)) for split, _, content in read_splits(sweep, "partition.png") if content]
+    yield Section("partitions", "Partitions", drawn, empty)
 
 
 def _tabulate_cells(sweep: Collected, metric: str) -> list[dict[str, Any]]:
@@ -255,23 +258,6 @@ def _list_fairness(sweep: Collected) -> list[list[str]]:
         ]
         for one in found
     ]
-
-
-def _find_partition_pictures(sweep: Collected) -> Pictures:
-    """Return one picture for each data set, partition and number of clients: that of the first seed with one."""
-    sections = [name for name in ("data", "partition") if name in COMPONENTS and f"{name}.name" in sweep.cells]
-    cells = sweep.cells.assign(_setting=label_cells(sweep.cells, ",".join(sections)))
-    keys = ["_setting", *(key for key in ("clients.total", "clients.unseen") if key in cells)]
-    pictures = []
-    for key, group in cells[cells["run_id"].notna()].groupby(keys, sort=False, dropna=False):
-        numbers = dict(zip(keys, key, strict=True))
-        caption = str(key[0]) + (f", {numbers['clients.total']} clients" if "clients.total" in numbers else "")
-        caption += f", {numbers['clients.unseen']} unseen" if float(str(numbers.get("clients.unseen", 0))) > 0 else ""
-        runs = group.sort_values("seed", key=pd.to_numeric)["run_id"]
-        found = next(filter(None, (sweep.read_artefact(run_id, "partition.png") for run_id in runs)), None)
-        if found:
-            pictures.append((caption, _make_uri(found)))
-    return pictures
 
 
 @styled

@@ -15,7 +15,7 @@ def export(
     name: Name,
     file: Annotated[Path | None, typer.Argument(help="the archive; default NAME.zip here, / as -")] = None,
     deposit: Annotated[
-        bool, typer.Option("--deposit", help="for a repository: also RO-Crate metadata, tables, figures, citations")
+        bool, typer.Option("--deposit", help="for a repository: also a README, tables, figures, citations")
     ] = False,
     licence: Annotated[str, typer.Option(help="with --deposit: its licence, such as CC-BY-4.0")] = "",
     author: Annotated[list[str] | None, typer.Option(help="with --deposit: a name; can be repeated")] = None,

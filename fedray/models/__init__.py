@@ -4,7 +4,6 @@ from fedray.components.plugins import resolve
 from fedray.models.base import ModelSpec
 from fedray.models.custom import make_custom_model
 from fedray.models.zoo.cnn import EMNISTCNN, MLP, VGG11, LeNet, McMahanCNN, SimpleCNN, StridedCNN
-from fedray.models.zoo.plain_vit import ViTSmall, ViTTiny
 from fedray.models.zoo.resnet import EfficientNetB0, ResNet18, ResNet50
 from fedray.models.zoo.text import CharLSTM, TextCNN
 from fedray.models.zoo.timm_models import Timm
@@ -24,8 +23,6 @@ MODELS: dict[str, type[ModelSpec]] = {
         ResNet50,
         EfficientNetB0,
         SLViT,
-        ViTTiny,
-        ViTSmall,
         CharLSTM,
         TextCNN,
         Timm,

@@ -23,6 +23,7 @@ class ModelSpec(Component):
     """
 
     section = "model"
+    hint = "; timm's models, such as vit_tiny_patch16_224: {name: timm, architecture: NAME}"
     image_size: ClassVar[int | None] = None
     published: ClassVar[tuple[tuple[int, ...], int, int] | None] = None
     """Input shape, number of classes, and number of parameters with the default options, as published."""

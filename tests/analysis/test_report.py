@@ -1,6 +1,5 @@
 """A sweep's page, opened in a real browser."""
 
-import base64
 import io
 import re
 from html.parser import HTMLParser
@@ -16,7 +15,8 @@ from matplotlib.figure import Figure
 from fedray.analysis.commands.report import main
 from fedray.analysis.data.collect import collect
 from fedray.analysis.output import make_environment
-from fedray.analysis.report import _find_partition_pictures, make_page
+from fedray.analysis.report import make_page
+from fedray.analysis.reviewer import read_splits
 from fedray.common.errors import UserError
 from fedray.tracking.store import open_store
 from fedray.tracking.tracker import Tracker
@@ -136,6 +136,7 @@ def test_the_contents_lead_to_every_section(store: Tracker) -> None:
         "Learning curves",
         "Sensitivity",
         "Partitions",
+        "What a reviewer asks",
         "Settings",
         "Commits and environment",
         "Cells",
@@ -261,5 +262,4 @@ def test_the_picture_of_a_partition_is_that_of_the_smallest_seed(store: Tracker)
     parent = store.open_sweep("two", "", cells)
     for one in cells:
         write_run(store, one, parent=parent, files={"partition.png": f"seed {one['config']['seed']}".encode()})
-    ((_, uri),) = _find_partition_pictures(collect("two"))
-    assert base64.b64decode(uri.partition(",")[2]) == b"seed 2"
+    assert list(read_splits(collect("two"), "partition.png")) == [("dirichlet α=0.5", "2", b"seed 2")]

@@ -1,7 +1,7 @@
 """`fedray export NAME FILE --deposit`: a sweep's archive with what its readers need, for a repository such as Zenodo.
 
 In addition to an archive's members it holds the sweep's tables and figures as `fedray tables` and `fedray figures`
-print them, BibTeX, a README that says how to verify, and RO-Crate metadata. `fedray import` takes it as it is.
+print them, BibTeX, and a README that says how to verify. `fedray import` takes it as it is.
 """
 
 import re
@@ -15,7 +15,6 @@ from pathlib import Path
 from fedray.analysis.data.collect import Collected, collect
 from fedray.analysis.deposit.bibtex import format_entries
 from fedray.analysis.deposit.citations import list_components
-from fedray.analysis.deposit.crate import NAME, Deposit, make_metadata, refuse_licence
 from fedray.analysis.deposit.readme import make_readme
 from fedray.analysis.plots import search
 from fedray.analysis.plots.curves import draw_curves
@@ -24,11 +23,12 @@ from fedray.analysis.plots.style import save
 from fedray.analysis.tables.formats import FORMATS
 from fedray.analysis.tables.options import TableOptions
 from fedray.cells.metric import DEFAULT
-from fedray.common.errors import UserError, refuse_missing_package
+from fedray.common.errors import UserError, truncate_repr
 from fedray.tracking.archive.pack import export_sweep
 from fedray.tracking.store import SWEEP_FILE
 from fedray.tracking.stored_sweep import StoredSweep, read_stored_sweep
 
+LICENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+-]*|https?://\S+")
 SUFFIXES = {"markdown": "md", "latex": "tex", "csv": "csv"}
 LONGEST = 80
 """Maximum number of characters of a figure's name."""
@@ -50,11 +50,13 @@ def export_deposit(
         How many cells with a run it holds.
 
     Raises:
-        UserError: as in `export_sweep`, `rocrate` is not installed, the store lacks the sweep's file, no cell has
-            finished, or a table cannot be made.
+        UserError: as in `export_sweep`, the licence is neither, the store lacks the sweep's file, no cell has finished,
+            or a table cannot be made.
     """
-    refuse_missing_package("--deposit", "rocrate", "deposit")
-    refuse_licence(licence)
+    if licence and not LICENCE.fullmatch(licence):
+        raise UserError(
+            f"--licence: found {truncate_repr(licence)}; an SPDX identifier such as CC-BY-4.0 or an address is required"
+        )
     if file.exists():
         raise UserError(f"{file}: exists; remove it or choose another name")
     sweep, stored = collect(name), read_stored_sweep(name)
@@ -115,12 +117,7 @@ def _add_descriptions(
     files = dict(_describe_files(stored.name, printed, commands))
     readme = make_readme(stored, cited, files, licence, authors)
     bibtex = format_entries((one.name, one.paper) for one in cited)
-    members = {"README.md": readme.encode(), "citations.bib": bibtex.encode(), **printed}
-    sizes = {name: len(content) for name, content in members.items()} | {SWEEP_FILE: len(stored.file.encode())}
-    described = Deposit(
-        stored.name, stored.description, cited, files, sizes, _find_span(stored), licence, tuple(authors)
-    )
-    return {NAME: make_metadata(described), **members}
+    return {"README.md": readme.encode(), "citations.bib": bibtex.encode(), **printed}
 
 
 def _describe_files(name: str, printed: Mapping[str, bytes], commands: Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -131,9 +128,3 @@ def _describe_files(name: str, printed: Mapping[str, bytes], commands: Mapping[s
     yield "citations.bib", "BibTeX of methods, data and fedray"
     for member in printed:
         yield member, f"Output of {commands.get(member, shlex.join(['fedray', 'figures', name]))}"
-
-
-def _find_span(stored: StoredSweep) -> tuple[int, int] | None:
-    """Return the first start and the last end of the runs, in milliseconds since 1970."""
-    ends = [run.info.end_time for run in stored.runs.values() if run.info.end_time]
-    return (min(run.info.start_time for run in stored.runs.values()), max(ends)) if ends else None

@@ -39,7 +39,6 @@ def make_readme(
         "|---|---|",
         *(f"| `{member}` | {escape(line)} |" for member, line in files.items()),
         "| `runs/` | a folder per cell: metrics of every evaluated round, hashes, files |",
-        "| `ro-crate-metadata.json` | this list and the citations for machines: RO-Crate |",
         "",
         "## How to verify",
         "",

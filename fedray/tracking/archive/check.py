@@ -44,7 +44,9 @@ DEPOSIT = (
     r"README\.md|citations\.bib|ro-crate-metadata\.json|"
     rf"tables/{PART}\.(?:md|tex|csv)|figures/{PART}\.(?:png|pdf)"
 )
-"""Members of a deposit, for its readers: an import checks their names, sizes and checksums, and reads none of them."""
+"""Members of a deposit, for its readers: an import checks their names, sizes and checksums, and reads none of them.
+fedray 0.2 also wrote `ro-crate-metadata.json`.
+"""
 MEMBER = re.compile(
     rf"sweep\.(?:json|yaml)|{DEPOSIT}|splits/{DIGEST}|environments/{HASH}\.json|"
     rf"runs/({HASH})/(?:run\.json|artifacts((?:/{PART}){{1,8}}))",

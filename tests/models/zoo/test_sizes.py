@@ -61,8 +61,6 @@ FEATURES = {
     "resnet50": 2048,
     "efficientnet_b0": 1280,
     "sl_vit": 192,
-    "vit_tiny": 192,
-    "vit_small": 384,
     "char_lstm": 256,
     "text_cnn": 300,
 }

@@ -26,7 +26,7 @@ def test_built_for_the_data(architecture: str) -> None:
 
 
 def test_parameters_are_those_of_the_paper() -> None:
-    """ViT-Ti/16 has 5,717,416 parameters for 1,000 classes, as our own `vit_tiny`."""
+    """ViT-Ti/16 (DeiT-Ti) has 5,717,416 parameters for 1,000 classes."""
     spec = make_model_spec({"name": "timm", "architecture": "vit_tiny_patch16_224"})
     assert count_parameters(spec, (3, 224, 224), 1000) == (5_717_416, 5_717_416)
 
@@ -73,6 +73,14 @@ def test_refused_in_one_line(architecture: str, shape: tuple[int, ...], message:
         make_model_spec({"name": "timm", "architecture": architecture}).build(shape, 10)
     assert str(caught.value).startswith(message)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["vit_tiny", "vit_small"])
+def test_names_of_earlier_versions_lead_to_timm(name: str) -> None:
+    with pytest.raises(
+        UserError, match=rf"^model\.name: unknown name '{name}'; .*: {{name: timm, architecture: NAME}}$"
+    ):
+        make_model_spec(name)
 
 
 def test_without_the_package(hide_package: Hide) -> None:

@@ -1,1 +1,0 @@
-"""Answers to a conference's checklist, from the store (`fedray report NAME --checklist neurips|acl`)."""
