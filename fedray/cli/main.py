@@ -32,7 +32,7 @@ MOVED = {"leaderboard": "board write", "rank": "board rank", "tuned": "board tun
 """Commands of version 0.2 and their present names."""
 
 
-class Panels(typer.core.TyperGroup):
+class CommandPanels(typer.core.TyperGroup):
     """The commands, in panels; those of version 0.2 that have another name are refused with it."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
@@ -48,7 +48,7 @@ class Panels(typer.core.TyperGroup):
 
 
 app = typer.Typer(
-    cls=Panels,
+    cls=CommandPanels,
     context_settings={"help_option_names": ["-h", "--help"]},
     no_args_is_help=True,
     pretty_exceptions_enable=False,
