@@ -146,7 +146,6 @@ UNTRIED = {
     "runtime.threads": "changes the last bits of large products alone: tests/engine/test_loop.py",
     "runtime.device": "needs a GPU",
     "runtime.deterministic": "needs a GPU",
-    "runtime.cuda_graph": "needs a GPU: tests/engine/training/test_cuda_graph.py",
 }
 LEARNT = 40.0
 """Test accuracy in percent. Untrained models have about 10 on the ten classes of digits, these have 54 or more."""

@@ -55,13 +55,11 @@ class Part:
         """True once its time is over."""
         return time.monotonic() >= self.ends
 
-    def build(
-        self, work: Workload, algorithm: str, model: Any, processes: int = 1, graph: bool = False, **training: Any
-    ) -> Problem:
+    def build(self, work: Workload, algorithm: str, model: Any, processes: int = 1, **training: Any) -> Problem:
         """Return a workload as a run on the device, of which each process has its share."""
         made = problem(work, actors=1)
         whole = made.config.resolve()
-        runtime: dict[str, Any] = {"backend": "inline", "device": self.device, "cuda_graph": graph}
+        runtime: dict[str, Any] = {"backend": "inline", "device": self.device}
         if self.device == "cuda":
             runtime |= {"gpus_per_actor": 1 / processes}
         whole |= {"algorithm": {"name": algorithm}, "model": model, "runtime": runtime}
@@ -83,7 +81,7 @@ class Part:
         return statistics.median(seconds)
 
     def compare(self, what: str, work: Workload, algorithm: str, model: Any, goal: str = "", scale: float = 1) -> None:
-        """Report a round's time in one process, eager and as CUDA graphs, and in four processes.
+        """Report a round's time in one process and in four.
 
         Args:
             what: the figure's beginning.
@@ -94,12 +92,8 @@ class Part:
             scale: factor from seconds to the figure's unit.
         """
         rounds = 1 if self.tiny else 10
-        kinds = [("one process", 1, False), ("one process, CUDA graphs", 1, True), ("four processes", 4, False)]
-        for kind, processes, graph in kinds:
+        for kind, processes in (("one process", 1), ("four processes", 4)):
             figure = f"{what}, {kind}"
-            if graph and self.device == "cpu":
-                self.told.add(figure, "not measured: no CUDA graphs on a CPU", goal)
-                continue
             if self.is_over:
                 self.told.add(figure, "not measured: the part's time was over", goal)
                 continue
@@ -107,7 +101,7 @@ class Part:
             backend = Processes(count)
             try:
                 with watch_gpu(self.device) as used:
-                    found = self.time_rounds(self.build(work, algorithm, model, count, graph), backend, rounds)
+                    found = self.time_rounds(self.build(work, algorithm, model, count), backend, rounds)
             finally:
                 backend.close()
             self.told.add(figure, found if isinstance(found, str) else found * scale, goal, utilisation=used())
@@ -144,13 +138,11 @@ def watch_gpu(device: str) -> Iterator[Callable[[], float | str]]:
 
 
 def measure_hashes(part: Part) -> None:
-    """All methods: the same parameters in one process, in four on one GPU, and with CUDA graphs."""
+    """All methods: the same parameters in one process and in four on one GPU."""
     names = ["fedavg", "fedtoga"] if part.tiny else sorted(ALGORITHMS)
-    backends: dict[str, tuple[Backend, int, bool]] = {"four processes": (Processes(2 if part.tiny else 4), 4, False)}
-    if part.device == "cuda":
-        backends["CUDA graphs"] = InlineBackend(), 1, True
+    four = Processes(2 if part.tiny else 4)
     hashes: dict[str, str] = {}
-    different: dict[str, list[str]] = {name: [] for name in backends}
+    different: list[str] = []
     left: list[str] = []
     try:
         for name in names:
@@ -158,32 +150,26 @@ def measure_hashes(part: Part) -> None:
                 left.append(name)
                 continue
             try:
-                hashes[name] = find_hash(part, name, InlineBackend(), 1, False)
-                for kind, (backend, processes, graph) in backends.items():
-                    if find_hash(part, name, backend, processes, graph) != hashes[name]:
-                        different[kind].append(name)
+                hashes[name] = find_hash(part, name, InlineBackend(), 1)
+                if find_hash(part, name, four, 4) != hashes[name]:
+                    different.append(name)
             except (UserError, Diverged) as error:
                 hashes[name] = f"not measured: {error}"
     finally:
-        backends["four processes"][0].close()
-    for kind, found in different.items():
-        told = ", ".join(found) or "none"
-        part.told.add(f"methods with other parameters: {kind} / one process", told, "none")
-    if part.device == "cpu":
-        part.told.add(
-            "methods with other parameters: CUDA graphs / one process", "not measured: no CUDA graphs", "none"
-        )
+        four.close()
+    told = ", ".join(different) or "none"
+    part.told.add("methods with other parameters: four processes / one process", told, "none")
     part.told.add("methods without a hash", ", ".join([*left, *(n for n, h in hashes.items() if " " in h)]) or "none")
     part.told.add("hashes of all methods", f"{len(hashes)} methods", hashes=hashes)
 
 
-def find_hash(part: Part, name: str, backend: Backend, processes: int, graph: bool) -> str:
+def find_hash(part: Part, name: str, backend: Backend, processes: int) -> str:
     """Return theta_sha256 of a method after two rounds of a small CNN."""
     method = ALGORITHMS[name]
     own = method.optimizer or method.local_optimizer is not Algorithm.local_optimizer
     work = replace(SMALL, cohort=SMALL.clients) if method.needs_everyone else SMALL
     training = {"momentum": 0.0 if own else 0.5, "weight_decay": 1e-3, "local_epochs": 3}
-    made = part.build(work, name, {"name": "lenet"}, processes, graph, **training)
+    made = part.build(work, name, {"name": "lenet"}, processes, **training)
     simulation = Simulation(made, backend)
     for _ in range(2):
         simulation.step()

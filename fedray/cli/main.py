@@ -93,7 +93,7 @@ def run_sweep(
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="run finished cells again; with --only, just those")] = False,
     max_concurrent: Annotated[int | None, typer.Option(min=1, help="trials at a time; default: as many as fit")] = None,
-    address: Annotated[str | None, typer.Option(help="auto | HOST:PORT | ray://HOST:PORT; else local")] = None,
+    address: Annotated[str | None, typer.Option(help="auto | HOST:PORT; else local")] = None,
     smoke: Annotated[bool, typer.Option("--smoke", help="run the small version that the file defines")] = False,
 ) -> None:
     """Run a sweep. Called again, it resumes unfinished cells and skips finished ones."""
@@ -120,10 +120,6 @@ def run_sweep(
         for one in [loaded] if loaded.tune is None else [make_tune_stage(loaded), preview_final_stage(loaded)]:
             print_estimate(one)
         return
-    if address is not None and address.startswith("ray://") and not dry_run:
-        from fedray.sweep.driver.remote import run_in_cluster
-
-        raise typer.Exit(run_in_cluster(loaded, address, force, max_concurrent, only or ()))
     from fedray.sweep.driver.stages import run_file
 
     raise typer.Exit(run_file(loaded, source, force, only or (), max_concurrent, address, dry_run))

@@ -8,7 +8,7 @@ import socket
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from typing import IO, Any
+from typing import IO
 
 import ray
 
@@ -29,8 +29,8 @@ def use_cluster(address: str | None = None, preload: Sequence[str] = ()) -> Iter
     """Provide Ray for the duration of a block; a Ray that this process already uses is kept.
 
     Args:
-        address: the cluster to join (`auto`, HOST:PORT or ray://HOST:PORT); None for $RAY_ADDRESS, or for a local
-            Ray on this machine if that is not set.
+        address: the cluster to join (`auto` or HOST:PORT); None for $RAY_ADDRESS, or for a local Ray on this machine if
+            that is not set.
         preload: modules that each process of a local Ray imports at its start.
 
     Raises:
@@ -97,17 +97,11 @@ def _join(address: str) -> None:
     if address == "auto":
         address = _find_current()
     _refuse_unreachable(address)
-    remote = address.startswith("ray://")  # there the driver runs in the cluster, and its output is shown here
-    # A client of ray:// sends its arguments as JSON, which a JobConfig is not; then the cluster's job applies.
-    job: dict[str, Any] = (
-        {}
-        if remote
-        else {"job_config": Job(runtime_env={"env_vars": get_environment()} if get_environment() else None)}
-    )
+    job = Job(runtime_env={"env_vars": get_environment()} if get_environment() else None)
     with tempfile.TemporaryFile() as output:
         try:
             with _redirect_stderr(output):
-                ray.init(address, log_to_driver=remote, logging_level=logging.ERROR, **job)
+                ray.init(address, log_to_driver=False, logging_level=logging.ERROR, job_config=job)
         except Exception as error:
             ray.shutdown()
             raise UserError(f"--address: cannot join {address}: {_explain(error, _read(output))}") from None
@@ -157,7 +151,10 @@ def _find_current() -> str:
 
 def refuse_other_form(function: str, address: str | None) -> None:
     """Raise UserError, beginning with the function's name, if an argument is not the address of a cluster."""
-    if address is not None and not re.fullmatch(r"auto|(ray://)?[^\s/]+:\d+", address):
+    if address is None:
+        return
+    _refuse_ray_client(f"{function}: address", address)
+    if not re.fullmatch(r"auto|[^\s/]+:\d+", address):
         raise UserError(f"{function}: address: found {truncate_repr(address)}; auto or HOST:PORT is required")
 
 
@@ -175,12 +172,22 @@ def count_cpus() -> int:
 
 def _refuse_unreachable(address: str) -> None:
     """Refuse a port that does not answer at once; Ray itself would retry for minutes."""
-    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    _refuse_ray_client("--address", address)
+    host, colon, port = address.rpartition(":")
     if not colon:
         return  # `auto` or similar: Ray knows where to look
     if not port.isdigit():
-        raise UserError(f"--address: found {address!r}; expected auto, HOST:PORT or ray://HOST:PORT")
+        raise UserError(f"--address: found {address!r}; expected auto or HOST:PORT")
     try:
         socket.create_connection((host, int(port)), timeout=PATIENCE).close()
     except (OSError, OverflowError) as error:
         raise UserError(f"--address: cannot connect to {address}: {error}") from None
+
+
+def _refuse_ray_client(key: str, address: str) -> None:
+    """Raise UserError for the address of a Ray Client, which fedray 0.2 took."""
+    if address.startswith("ray://"):
+        raise UserError(
+            f"{key}: found {truncate_repr(address)}; Ray Client was removed in 0.3.0: submit the command as a Ray Job "
+            "(docs/recipes.md)"
+        )

@@ -26,7 +26,7 @@ USABLE = 0.9
 KIND = "accelerator_type:"
 """Prefix of the resource by which Ray names the GPU of a node."""
 STEPS = 4
-"""Number of local steps to measure: enough to record a CUDA graph and replay it. Later ones need no more memory."""
+"""Number of local steps to measure; later ones need no more memory."""
 
 Measure = Callable[[bytes, Dataset], Peak]
 """Measures a packed configuration on its data."""
@@ -166,7 +166,6 @@ def _get_kind(run: RunConfig) -> str:
             training.precision,
             run.channels_last,
             [probe.list_options() for probe in run.evaluation.probes],
-            run.runtime.cuda_graph,
             dealt if training.batch_size == "full" else None,
         ]
     )

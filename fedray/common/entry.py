@@ -38,7 +38,7 @@ def run_command(command: Callable[..., None] | typer.Typer) -> NoReturn:
         stream = getattr(sys, name)
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # batch systems have terminals that show ASCII only
-    redact_logs()
+    logging.setLogRecordFactory(_make_discreet_record)
     logging.basicConfig(format="%(message)s", stream=sys.stderr)
     logging.getLogger("fedray").setLevel(logging.INFO)
     if not isinstance(command, typer.Typer):
@@ -85,13 +85,8 @@ def _refuse(message: str) -> None:
     print(f"fedray: {escape(line)}", file=sys.stderr)
 
 
-def redact_logs() -> None:
-    """Remove the secrets of addresses from all log records of this process, of any package."""
-    logging.setLogRecordFactory(_make_discreet_record)
-
-
 def _make_discreet_record(*arguments: Any, **more: Any) -> logging.LogRecord:
-    """Return a log record without the secrets of addresses."""
+    """Return a log record, of any package, without the secrets of addresses."""
     record = logging.LogRecord(*arguments, **more)
     record.msg, record.args = redact(record.getMessage()), ()
     if record.exc_info:

@@ -31,15 +31,11 @@ def seed_torch(seed: int, purpose: str, round: int = 0, client: int = 0, device:
     on a machine without a GPU they record a traceback at each call, in case CUDA starts later, which takes longer than
     training a small client.
     """
-    return TorchStream(make_key(seed, purpose, round, client), list_generators(device))
-
-
-def list_generators(device: torch.device) -> list[torch.Generator]:
-    """Return torch's global generators: the CPU's, and that of a CUDA `device`."""
-    if device.type != "cuda":
-        return [torch.default_generator]
-    index = torch.cuda.current_device() if device.index is None else device.index
-    return [torch.default_generator, torch.cuda.default_generators[index]]
+    generators = [torch.default_generator]
+    if device.type == "cuda":
+        index = torch.cuda.current_device() if device.index is None else device.index
+        generators.append(torch.cuda.default_generators[index])
+    return TorchStream(make_key(seed, purpose, round, client), generators)
 
 
 class TorchStream:

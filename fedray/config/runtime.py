@@ -1,5 +1,6 @@
 """`runtime`: where a run computes."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -14,8 +15,8 @@ SMALLEST_SHARE = 0.0001
 
 
 class Runtime(Checked):
-    """Where a run computes. Only `device`, `threads` and, on a GPU, `deterministic` and `cuda_graph` can change the
-    last bits of a number, so only they identify a cell."""
+    """Where a run computes. Only `device`, `threads` and, on a GPU, `deterministic` can change the last bits of a
+    number, so only they identify a cell."""
 
     backend: Annotated[Literal["inline", "ray"], EXCLUDED] = Field(
         "ray", description="ray: use Ray for several processes, a GPU or a cluster; inline: never"
@@ -38,11 +39,6 @@ class Runtime(Checked):
     deterministic: bool = Field(
         True, description="on a GPU, only kernels that give the same bits every time; false may be faster"
     )
-    cuda_graph: bool = Field(
-        False,
-        description="on a GPU, local steps are recorded and replayed as CUDA graphs: small models wait less for "
-        "Python; steps that cannot be recorded run eagerly, and a warning says so",
-    )
     checkpoint_every: Annotated[int, EXCLUDED] = Field(50, gt=0, description="rounds between checkpoints")
     keep_states: Annotated[bool | None, EXCLUDED] = Field(
         None,
@@ -52,6 +48,13 @@ class Runtime(Checked):
     mirror: Annotated[
         tuple[Literal["tensorboard", "wandb"], ...], EXCLUDED, Allowed("list of `tensorboard`, `wandb`")
     ] = Field((), description="copies of a tracked run for other viewers, below FEDRAY_STORAGE (docs/recipes.md)")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_old_words(cls, value: Any) -> Any:
+        if isinstance(value, Mapping) and "cuda_graph" in value:
+            raise UserError("runtime.cuda_graph: was removed in 0.3.0; leave the key out")
+        return value
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -69,8 +72,6 @@ class Runtime(Checked):
                 raise UserError(f"runtime.{key}: found {value}; Ray counts in units of {SMALLEST_SHARE}")
         if gpus == 0 and self.cpus_per_actor == 0:
             raise UserError("runtime.cpus_per_actor: found 0; an actor without a GPU needs some CPU")
-        if self.cuda_graph and self.torch_device == "cpu":
-            raise UserError("runtime.cuda_graph: found true on a CPU, which has no CUDA graphs")
         return self
 
     def list_identity_entries(self) -> dict[str, Any]:

@@ -11,6 +11,9 @@ from fedray.cells.status import Status
 SWEEP_NAME = r"^\w[\w.-]*(/\w[\w.-]*)*$"
 """Pattern of a sweep's name: words of letters, digits and `_ - .`, joined by `/`; no word begins with a dot."""
 
+REMOVED = {"runtime": {"cuda_graph"}}
+"""Section -> keys of older versions: stored configurations hold them, and no present number depends on them."""
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -48,6 +51,16 @@ class CellRun:
     spent: float = 0.0
     untimed: int = 0
     shown: bool = False
+
+
+def drop_removed(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a stored configuration or identity without the keys that this version no longer has."""
+    return {
+        section: {key: value for key, value in values.items() if key not in REMOVED[section]}
+        if section in REMOVED and isinstance(values, Mapping)
+        else values
+        for section, values in stored.items()
+    }
 
 
 def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, str]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from fedray.cells.status import Status
 from fedray.common.errors import UserError, join_lines, redact
 from fedray.tracking.location import find_local_file, is_server, is_there, refuse_unusable, store_uri
-from fedray.tracking.records import Outcome
+from fedray.tracking.records import Outcome, drop_removed
 from fedray.tracking.sqlite_store import SqliteClient, StoredRun
 
 if TYPE_CHECKING:  # MLflow takes two seconds to import
@@ -197,11 +197,14 @@ def find_sweeps(client: "AnyClient", experiment: str) -> "dict[str, AnyRun]":
 
 
 def read_cells(client: "AnyClient", sweep: "AnyRun") -> list[dict[str, Any]]:
-    """Return the cells that a sweep's own run lists (`hash`, `label`, `config` and more), in the sweep's order."""
+    """Return the cells that a sweep's own run lists (`hash`, `label`, `config` and more), in the sweep's order.
+
+    Configurations are without the keys that this version no longer has (`drop_removed`).
+    """
     with tempfile.TemporaryDirectory() as folder:
         path = client.download_artifacts(sweep.info.run_id, "cells.json", folder)
         cells: list[dict[str, Any]] = json.loads(Path(path).read_text(encoding="utf-8"))["cells"]
-    return cells
+    return [cell | {"config": drop_removed(cell["config"])} for cell in cells]
 
 
 def read_artefact(client: "AnyClient", run_id: str, name: str) -> bytes | None:

@@ -65,8 +65,9 @@ start() {
         "${@:3}" &
     nodes+=($!)
 }
-start 0 1 --head --node-ip-address="$ip" --port="$port" --ray-client-server-port=$((port + 10000)) \
-    --include-dashboard=false
+client=()  # where grpcio is installed, Ray's head serves Ray Client, too, on one port for all jobs unless told otherwise
+if "$bin/python" -c 'import grpc' 2>/dev/null </dev/null; then client=(--ray-client-server-port=$((port + 10000))); fi
+start 0 1 --head --node-ip-address="$ip" --port="$port" "${client[@]}" --include-dashboard=false
 until "$bin/ray" health-check --address "$address" >/dev/null 2>&1; do
     if [[ -n $told ]] || ((SECONDS > 300)); then echo "Ray's head did not start at $address" >&2; again; exit 1; fi
     sleep 1

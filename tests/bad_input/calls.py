@@ -54,12 +54,13 @@ CASES: dict[str, Case] = {
     ),
     "address": Case(
         ["sweep", "sweep.yaml", "--address", "host:port"],
-        "--address: found 'host:port'; expected auto, HOST:PORT or ray://HOST:PORT",
+        "--address: found 'host:port'; expected auto or HOST:PORT",
         sweep("").prepare,
     ),
     "ray client alone": Case(
         ["sweep", "sweep.yaml", "--address", "ray://127.0.0.1:1"],
-        "MLFLOW_TRACKING_URI: is required with ray://, since the driver runs in the cluster and not here",
+        "--address: found 'ray://127.0.0.1:1'; Ray Client was removed in 0.3.0: submit the command as a Ray Job "
+        "(docs/recipes.md)",
         sweep("").prepare,
     ),
     "ui without store": Case(

@@ -194,8 +194,8 @@ CASES: dict[str, Case] = {
         "integer or 'full'",
         "training.batch_size=all",
     ),
-    "a CPU graph": run(
-        "--set: runtime.cuda_graph: found true on a CPU, which has no CUDA graphs", "runtime.cuda_graph=true"
+    "a removed key": run(
+        "--set: runtime.cuda_graph: was removed in 0.3.0; leave the key out", "runtime.cuda_graph=false"
     ),
     "no CPU": run(
         "--set: runtime.cpus_per_actor: found 0; an actor without a GPU needs some CPU", "runtime.cpus_per_actor=0"

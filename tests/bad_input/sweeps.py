@@ -112,6 +112,9 @@ CASES: dict[str, Case] = {
     "a key that no method has": sweep(
         "algorithm.rho: fedavg has no options", grid={"algorithm": ["fedavg"], "algorithm.rho": [0.1]}
     ),
+    "a removed axis": sweep(
+        "runtime.cuda_graph: was removed in 0.3.0; leave the key out", grid={"runtime.cuda_graph": [False, True]}
+    ),
     "unknown axis": sweep("training: unknown name 'lrr'; did you mean 'lr'?…", grid={"training.lrr": [1]}),
     "axis of a number": sweep("seed: found {'x': 1}; input should be a valid integer", grid={"seed.x": [1]}),
     "axis empty": sweep("grid.seed: found []; at least one value is required", grid={"seed": []}),

@@ -361,7 +361,7 @@ def test_ray_is_not_told_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray, "shutdown", lambda: None)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setattr("fedray.cluster.connection._refuse_unreachable", lambda address: None)
-    for address in (None, "ray://127.0.0.1:10001"):
+    for address in (None, "127.0.0.1:6379"):
         with use_cluster(address):
             pass
     assert [options.get("runtime_env") for options in asked] == [None, None]

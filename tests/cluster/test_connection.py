@@ -1,7 +1,5 @@
 """Joining a cluster, or starting a Ray: what goes wrong is one line."""
 
-import json
-import logging
 import os
 import socket
 import time
@@ -12,7 +10,7 @@ import ray
 
 from fedray.api import _is_enough
 from fedray.cluster import connection
-from fedray.cluster.connection import PRELOAD, count_cpus, use_cluster
+from fedray.cluster.connection import PRELOAD, count_cpus, refuse_bad_address, use_cluster
 from fedray.common.errors import UserError
 from fedray.config import Runtime
 
@@ -123,13 +121,16 @@ def test_lines_of_ray_appear_once_a_cluster_is_joined(
     assert capfd.readouterr().err == "a warning\nlater\n"
 
 
-def test_what_a_client_of_ray_is_given_can_be_sent_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ray sends the arguments of `ray.init("ray://...")` to the cluster by json.dumps; a JobConfig cannot go so."""
-    given: dict[str, object] = {}
-    monkeypatch.setattr("ray.init", lambda address, **arguments: given.update(arguments))
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        connection._join(f"ray://127.0.0.1:{listening.getsockname()[1]}")
-    assert json.loads(json.dumps(given)) == {"log_to_driver": True, "logging_level": logging.ERROR}
+def test_ray_client_is_refused_before_ray_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At a port that answers; the address is a variable's here, and a call's in `tests/bad_input`."""
+    monkeypatch.setattr(ray, "init", lambda *_, **__: pytest.fail("Ray was asked"))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        monkeypatch.setenv("RAY_ADDRESS", f"ray://127.0.0.1:{server.getsockname()[1]}")
+        refused = r"^--address: found 'ray://127.0.0.1:\d+'; Ray Client was removed in 0.3.0: submit .* as a Ray Job"
+        with pytest.raises(UserError, match=refused), use_cluster():
+            pass
+        with pytest.raises(UserError, match=refused):
+            refuse_bad_address(None)
 
 
 def test_processes_of_a_local_ray_are_told_what_to_import(monkeypatch: pytest.MonkeyPatch) -> None:

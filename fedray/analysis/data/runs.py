@@ -11,14 +11,16 @@ from fedray.common.yaml_files import parse_yaml
 from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.state import State
 from fedray.tracking.location import get_storage
+from fedray.tracking.records import drop_removed
 
 
 def read_configuration(client: MlflowClient, run: str) -> dict[str, Any]:
-    """Return the configuration of a cell's run from its artefact `config.yaml`, not parsed. run: its id."""
+    """Return the configuration of a cell's run from its artefact `config.yaml`, not parsed, without the keys that this
+    version no longer has. run: its id."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(client.download_artifacts(run, "config.yaml", folder))
         config: dict[str, Any] = parse_yaml(path.read_text(encoding="utf-8"), f"config.yaml of {run}")
-    return config
+    return drop_removed(config)
 
 
 def load_newest_state(option: str, cell: str) -> State:

@@ -25,7 +25,6 @@ from fedray.engine.process.reduction import Reduction, Result
 from fedray.engine.process.residence import DeviceState, Residence, Spill, limit_memory
 from fedray.engine.state import load_state
 from fedray.engine.training.batches import AHEAD, draw_ahead
-from fedray.engine.training.cuda_graph import Recorder
 from fedray.engine.training.local_training import LocalTrainer
 from fedray.partitions.shards import Shards
 from fedray.probes.probes import Steps, probe_client
@@ -79,7 +78,6 @@ class Worker:
             shards=problem.dealt,
             stepping=None if config.stepping is config.algorithm else config.stepping,
             recorded=frozenset().union(*(probe.recorded_steps() for probe in self.probes)),
-            recorder=Recorder() if config.runtime.cuda_graph else None,
         )
         opening = config.algorithm.opening
         self.opener = None if opening is None else replace(self.trainer, algorithm=opening, stepping=None)

@@ -1,1 +1,1 @@
-"""Local training of one client: its batches, its steps, and steps recorded as CUDA graphs."""
+"""Local training of one client: its batches and its steps."""

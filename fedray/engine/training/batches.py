@@ -20,8 +20,6 @@ SMALL = 4096
 """Samples that a client visits in a round, at most, for its batches to be drawn ahead."""
 GATHERED = 1 << 18
 """Bytes of inputs that are gathered together, at most: they fit a processor's cache."""
-LEAST_SHARE = 1 / 64
-"""Part of all local steps that must have a batch size for it to be recorded."""
 
 
 @dataclass
@@ -164,19 +162,3 @@ def _gather(
     batches = samples.make_batches([shards[task.client][part] for task, order in group for part in order])
     for task, order in group:
         yield task, Drawn(order, [next(batches) for _ in order])
-
-
-def find_batch_sizes(training: Training, samples: np.ndarray) -> frozenset[int]:
-    """Return the sizes of batches that are recorded: those of at least 1/64 of the local steps.
-
-    Args:
-        training: batch size and `last_batch`.
-        samples: int64 `(N,)`, each client's training samples.
-    """
-    samples = samples[samples > 0]
-    batch = samples if training.batch_size == "full" else np.minimum(training.batch_size, samples)
-    rest = samples % batch if training.last_batch == "keep" else np.zeros_like(samples)
-    sizes = np.concatenate([batch, rest])
-    steps = np.bincount(sizes, weights=np.concatenate([samples // batch, np.ones_like(rest)]))
-    steps[0] = 0
-    return frozenset(map(int, np.flatnonzero(steps >= LEAST_SHARE * max(steps.sum(), 1))))

@@ -17,9 +17,7 @@ from fedray.config import Training
 from fedray.engine.guard import Guard, forbid_changes, refuse_changed
 from fedray.engine.messages import OPENING, Broadcast, ClientTask
 from fedray.engine.state import load_state
-from fedray.engine.training.batches import Counts, Drawn, count_with, draw_batches, find_batch_sizes
-from fedray.engine.training.cuda_graph import Recorder
-from fedray.engine.training.recorded_steps import RecordedSteps
+from fedray.engine.training.batches import Counts, Drawn, count_with, draw_batches
 from fedray.models.network import Network
 from fedray.partitions.shards import Shards
 
@@ -46,7 +44,6 @@ class LocalTrainer:
         shards: each client's training samples.
         stepping: another method whose server step is taken and which may need uploads of its own; None for none.
         recorded: local steps, from 1, after which measured clients keep their parameters for the probes.
-        recorder: replays local steps as CUDA graphs; None for none.
     """
 
     algorithm: Algorithm
@@ -56,7 +53,6 @@ class LocalTrainer:
     shards: Shards
     stepping: Algorithm | None = None
     recorded: frozenset[int] = frozenset()
-    recorder: Recorder | None = None
 
     def start(self, broadcast: Broadcast, task: ClientTask, relaxed: bool = False) -> LocalClient:
         """Return a client before its first step: at x, except for the parts it keeps. The network gets its buffers."""
@@ -296,32 +292,17 @@ class LocalTrainer:
         """
         descent = Descent(c.optimiser, rule)
         c.step_rate = rate
-        recorded = None
-        if self.recorder is not None and watch is None and not c.recorded:
-            recorded = RecordedSteps(self.recorder, c, descent.rule, self.algorithm.name)
-
-        def take(seen: Client) -> None:
-            y, version = c.theta, c.theta._version
-            q = direction(seen)
+        for k, batch in enumerate(self._iter_batches(c, purpose, drawn)):
+            c.start_step(k, *batch)
+            y, version, part = c.theta, c.theta._version, trained_part(c)
+            q = direction(c)
             refuse_changed(self.algorithm, "c.theta", y, version)
             mask = None if part == "all" else c.network.mask(part)
             if watch is not None:
                 watch(c, q if mask is None else q * mask)
-            seen.theta = descent.step(c.theta, q, seen.rate, mask, decoupled_weight)
-
-        for k, batch in enumerate(self._iter_batches(c, purpose, drawn)):
-            c.start_step(k, *batch)
-            part = trained_part(c)
-            if recorded is None:
-                take(c)
-            elif len(c.y) in self._recorded_sizes:
-                recorded.take((self.algorithm.name, direction.__name__, part, decoupled_weight), take)
-            else:
-                recorded.take_eagerly(take)
+            c.theta = descent.step(c.theta, q, c.rate, mask, decoupled_weight)
             if k + 1 in c.recorded:
                 c.path[k + 1] = c.theta
-        if recorded is not None:
-            recorded.leave()
 
     def _iter_batches(self, c: LocalClient, purpose: str, drawn: Drawn | None) -> Iterable[tuple[Tensor, Tensor]]:
         """Return inputs and labels of each step; what is not drawn or gathered yet is, when a step needs it."""
@@ -363,10 +344,6 @@ class LocalTrainer:
     def _optimiser(self) -> Optimiser:
         """Clipping, weight decay and the local optimiser of all clients."""
         return Optimiser(self.training.clip_norm, self.training.weight_decay, self._mask_decayed(), self._make_rule)
-
-    @cached_property
-    def _recorded_sizes(self) -> frozenset[int]:
-        return find_batch_sizes(self.training, self.shards.sizes)
 
     def _mask_decayed(self) -> Tensor | None:
         """Return float32 `(P,)`, 1 for the parameters with weight decay; None if all have it."""

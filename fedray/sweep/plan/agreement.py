@@ -15,6 +15,7 @@ from fedray.config import NUMERICS, RunConfig
 from fedray.datasets import make_data_source
 from fedray.models import make_model_spec
 from fedray.partitions import make_partition
+from fedray.tracking.records import drop_removed
 
 COMPONENTS = {"data": make_data_source, "partition": make_partition, "model": make_model_spec, "algorithm": algorithm}
 DERIVED = {"data": {"digest"}, "training": {"channels_last"}}
@@ -29,13 +30,15 @@ def refuse_disagreement(config: Mapping[str, Any], identity: Mapping[str, Any]) 
     """Refuse a configuration that differs from its cell's identity, as far as fedray knows the classes it names.
 
     Nothing is imported and no file is read: a section with a plug-in is not compared, and for a path only its presence
-    is. Another `NUMERICS` or `revision` than this version's can mean other defaults, so those are not compared either.
+    is. Another `NUMERICS` or `revision` than this version's can mean other defaults, so those are not compared either,
+    and neither are keys that this version no longer has.
 
     Raises:
         UserError: a key differs; the message names it.
     """
     if identity.get("numerics") != NUMERICS:
         return
+    config, identity = drop_removed(config), drop_removed(identity)
     if other := (identity.keys() - RunConfig.model_fields.keys() - ADDED) | (config.keys() - RunConfig.model_fields):
         raise UserError(f"{min(other)}: a configuration has no such key")
     with guard_imports(_refuse_import):

@@ -1,6 +1,5 @@
-"""Sweep files as objects: axes of cases, draws, and the journey to a cluster."""
+"""Sweep files as objects: axes of cases, and draws."""
 
-import pickle
 from pathlib import Path
 from typing import Any
 
@@ -8,30 +7,10 @@ import pytest
 
 from fedray.common.errors import UserError
 from fedray.sweep.driver.run import describe_partial
-from fedray.sweep.file.document import load_document
 from fedray.sweep.file.dotted import get_dotted
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.draws import find_axes, iter_points
-from tests.sweep.running import REPOSITORY, write
-
-FILES = [
-    path
-    for path in sorted((REPOSITORY / "sweeps").rglob("*.yaml"))
-    if "clusters" not in path.parts and {"name", "base"} <= load_document(path).keys()
-]
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(REPOSITORY / "sweeps")))
-def test_a_sweep_survives_its_journey_over_ray_client(path: Path) -> None:
-    """`fedray sweep --address ray://...` sends the sweep to the driver in the cluster, pickled."""
-    sweep = Sweep.load(path)
-    again = pickle.loads(pickle.dumps(sweep))  # noqa: S301 (what was just made)
-    assert again == sweep
-    assert list(iter_points(again)) == list(iter_points(sweep))
-
-
-def test_the_files_are_found() -> None:
-    assert {"quickstart.yaml", "table1.yaml"} <= {path.name for path in FILES}
+from tests.sweep.running import write
 
 
 def test_draws_without_a_search_are_refused() -> None:

@@ -1,0 +1,48 @@
+"""`runtime.deterministic`: the switches of a GPU's kernels, as far as a machine without one can tell."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from fedray.common.errors import UserError
+from fedray.engine.process import device
+from fedray.engine.process.worker import Worker, _explain
+from tests import small
+
+
+@pytest.fixture
+def kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Puts the process's choices back."""
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    fill = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    tf32 = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    yield
+    torch.use_deterministic_algorithms(False)
+    torch.utils.deterministic.fill_uninitialized_memory = fill  # type: ignore[attr-defined]
+    torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = tf32
+
+
+def test_kernels_are_chosen(kernels: None) -> None:
+    device.prepare(tf32=False, deterministic=True)
+    assert torch.are_deterministic_algorithms_enabled()
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8", "without it cuBLAS refuses"
+    assert not torch.backends.cudnn.allow_tf32
+    device.prepare(tf32=True, deterministic=False)
+    assert not torch.are_deterministic_algorithms_enabled()
+    assert torch.backends.cudnn.allow_tf32
+    assert torch.backends.cuda.matmul.allow_tf32
+
+
+def test_a_worker_on_a_cpu_chooses_none(kernels: None) -> None:
+    Worker(small.problem())
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_an_operation_without_a_deterministic_kernel_is_named(kernels: None) -> None:
+    """One that torch has on CPUs too."""
+    torch.use_deterministic_algorithms(True)
+    expected = r"^runtime\.deterministic: put_ has no deterministic kernel; set it to false"
+    with pytest.raises(UserError, match=expected), _explain("client 3"):
+        torch.zeros(4).put_(torch.tensor([1]), torch.tensor([1.0]))
