@@ -54,6 +54,30 @@ class Dies(Algorithm):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+class DiesAtNextCell(Algorithm):
+    """Lets its process SIGKILL itself when Tune hands it the next cell, once, when the file `marker` exists."""
+
+    name = "dies-at-next-cell"
+    marker: str = ""
+
+    def message(self, server: Server) -> Vectors:
+        if Path(self.marker).is_file():
+            from fedray.sweep.trials.trainable import CellTrainable
+
+            kind: type = CellTrainable
+            while True:  # Ray's class for an actor has its own copies of the methods
+                kind.reset_config = self._die  # type: ignore[attr-defined]
+                if not (below := kind.__subclasses__()):
+                    break
+                kind = below[-1]
+        return Vectors()
+
+    def _die(self, *_: object) -> bool:
+        Path(self.marker).unlink()
+        os.kill(os.getpid(), signal.SIGKILL)
+        return False
+
+
 class Hangs(Algorithm):
     """SIGSTOPs its own process before a client's training, once, when the file `marker` exists; leaves its id there."""
 

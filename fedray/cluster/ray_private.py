@@ -4,6 +4,7 @@ Ray may change any of them with a minor version, so requirements.txt caps ray be
 `tests/cluster/test_ray_private.py` names what is missing in a version.
 """
 
+import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -108,6 +109,26 @@ def restart_trials_killed_for_memory() -> None:
         handle(manager, tracked_actor_task, exception)
 
     RayActorManager._actor_task_failed = handle_failure  # type: ignore[assignment, method-assign]
+
+
+def count_each_death_once() -> None:
+    """Let Tune count the death of a trial's process once, and start the trial again, whatever the process was doing.
+
+    If it dies while it takes over its next trial, Tune handles the same exception twice, as the actor's and as the
+    call's, and ends the trial for good the second time; and it would wait for ever for the process to take it over.
+    """
+    from ray.tune.execution.tune_controller import TuneController
+
+    handle = TuneController._process_trial_failure
+    last: weakref.WeakKeyDictionary[Trial, Exception] = weakref.WeakKeyDictionary()
+
+    def handle_once(controller: TuneController, trial: "Trial", exception: Any) -> None:
+        if last.get(trial) is not exception:
+            last[trial] = exception
+            controller._resetting_trials.discard(trial)
+            handle(controller, trial, exception)
+
+    TuneController._process_trial_failure = handle_once  # type: ignore[method-assign]
 
 
 def kill_process(trial: "Trial") -> None:

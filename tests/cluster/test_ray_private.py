@@ -30,6 +30,7 @@ NAMES = [
     "ray.experimental.internal_kv:_internal_kv_put",
     "ray.tune.execution.class_cache:DEFAULT_ENV_VARS.clear",
     "ray.tune.execution.class_cache:ENV_VARS_TO_PROPAGATE.clear",
+    "ray.tune.execution.tune_controller:TuneController._process_trial_failure",
     "ray.tune.experiment:Trial.error_file",
     "ray.tune.experiment:Trial.pickled_error_file",
     "ray.tune.experiment:Trial.update_resources",
@@ -44,7 +45,7 @@ OF_A_TRIAL = [
 ]
 PRIVATE = re.compile(
     r"(?<![a-z])_private\b|_raylet|internal_kv|class_cache|run_metadata|temporary_state|error_file|_on_insufficient"
-    r"|_runtime_env_has|_actor_task_failed"
+    r"|_runtime_env_has|_actor_task_failed|_process_trial_failure|_resetting_trials"
 )
 FILE = "cluster/ray_private.py"
 

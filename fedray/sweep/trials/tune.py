@@ -9,7 +9,11 @@ from pathlib import Path
 import ray
 from ray import tune
 
-from fedray.cluster.ray_private import give_trials_waiting_processes, restart_trials_killed_for_memory
+from fedray.cluster.ray_private import (
+    count_each_death_once,
+    give_trials_waiting_processes,
+    restart_trials_killed_for_memory,
+)
 from fedray.sweep.plan.cells import Cell
 from fedray.sweep.plan.storage import make_scratch
 from fedray.sweep.trials.allocator import ActorAllocator
@@ -31,6 +35,7 @@ be as many as it has CPUs."""
 
 give_trials_waiting_processes()
 restart_trials_killed_for_memory()
+count_each_death_once()
 
 
 def run_cells(session: Session, cells: Sequence[Cell], max_concurrent: int | None) -> None:

@@ -59,6 +59,23 @@ def test_a_killed_and_a_stopped_trial_change_nothing(
     assert found == set(undisturbed(sweep("scaffold", "fedavg")).values())
 
 
+def test_a_process_killed_between_two_cells_costs_neither(
+    local_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A real SIGKILL while the process takes over its second cell: Tune tells of one death twice."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
+    monkeypatch.setenv("FEDRAY_STORAGE", str(tmp_path / "storage"))
+    marker = tmp_path / "marker"
+    marker.touch()
+    method = {"name": "tests.plugins:DiesAtNextCell", "marker": str(marker)}
+    sweep = {"name": "two", "base": SWEEP["base"] | {"algorithm": method}, "grid": {"seed": [0, 1]}}
+    plan = planning.make_plan(Sweep.model_validate(sweep))
+    assert execute(plan, max_concurrent=1).counts == {"finished": 2}
+    assert not marker.exists(), "nothing was killed"
+    assert capsys.readouterr().out.count("died; starting it again from its checkpoint") == 1
+
+
 def test_states_stay_in_the_object_store_and_the_numbers_are_the_same(local_ray: None) -> None:
     built, backend = problem("scaffold"), TrialBackend()
     backend.stays_from = 1
