@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from fedray.cells.ending import describe_error
-from fedray.cells.record import RunRecord
+from fedray.cells.record import CellRun, RunRecord
+from fedray.cells.spec import CellSpec
 from fedray.common.calls import check_arguments
 from fedray.common.cpus import count_usable_cpus
 from fedray.common.errors import UserError, truncate_repr
@@ -199,28 +200,25 @@ def _run_tracked(
     Raises:
         Exception: the error of the run, once its status has been written.
     """
-    from fedray.tracking.records import CellRun
     from fedray.tracking.tracker import Tracker
 
     problem, config = simulation.problem, simulation.problem.config
     made = store is not None and config.training.rounds in store.list_rounds()
-    tracker, log = Tracker(), CellRun(shown=made)
-    again, files = store is not None, problem.make_artefacts()
-    tracker.open_cell(
-        log, cell, name, resolve_with(config, problem.data), config.make_tags(), parent=None, again=again, files=files
-    )
+    tracker, spec = Tracker(), CellSpec(cell, name, resolve_with(config, problem.data))
+    run = CellRun(spec, config.make_tags(), files=problem.make_artefacts(), shown=made)
+    tracker.open_cell(run, again=store is not None)
 
     def logged(row: dict[str, float]) -> None:
-        tracker.log_rows(log, [dict(row)])
+        tracker.log_rows(run, [dict(row)])
         evaluated(row)
 
     try:
-        _run(simulation, store, logged, moved, lambda rows: tracker.log_rows(log, rows))
+        _run(simulation, store, logged, moved, lambda rows: tracker.log_rows(run, rows))
     except BaseException as error:
-        tracker.close_cell(log, RunRecord(describe_error(error), simulation.state.history))
+        tracker.close_cell(run, RunRecord(describe_error(error), simulation.state.history))
         raise
     else:
-        tracker.close_cell(log, make_result(simulation).record(simulation.profile))
+        tracker.close_cell(run, make_result(simulation).record(simulation.profile))
     finally:
         tracker.close()
-    return log.id
+    return run.id

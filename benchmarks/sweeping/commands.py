@@ -23,13 +23,11 @@ import typer
 
 from benchmarks import pairs as p
 from fedray.cells.ending import Ending
-from fedray.cells.record import RunRecord
+from fedray.cells.record import CellRun, RunRecord
 from fedray.cells.status import Status
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.cells import Cell
 from fedray.sweep.plan.plan import make_plan
-from fedray.sweep.trials.session import describe_cells
-from fedray.tracking.records import CellRun
 from fedray.tracking.tracker import Tracker
 
 SEEDS = 10
@@ -89,12 +87,13 @@ def make_store(folder: Path) -> None:
     (folder / "commands.yaml").write_text(json.dumps(FILE))
     plan, rng = make_plan(Sweep.parse(FILE)), np.random.default_rng(0)
     tracker = Tracker()
-    parent = tracker.open_sweep("commands", "", describe_cells(plan))
+    parent = tracker.open_sweep("commands", "", plan.list_cells())
     ending = Ending(Status.FINISHED)
     for cell in plan.cells.values():
-        run, problem = CellRun(), plan.problems.get_problem(cell)
+        problem = plan.problems.get_problem(cell)
         tags, files = {"fedray.sweep": "commands", **cell.run.make_tags()}, problem.make_artefacts()
-        tracker.open_cell(run, cell.hash, cell.label, cell.run.resolve(), tags, parent, again=False, files=files)
+        run = CellRun(cell, tags, parent, files)
+        tracker.open_cell(run, again=False)
         table = {
             "class": [k // 10 for k in range(100)],
             "predicted": [k % 10 for k in range(100)],

@@ -33,11 +33,10 @@ from fedray.cells.record import RunRecord
 from fedray.cells.status import Status
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.plan import make_plan
-from fedray.sweep.trials.session import describe_cells
 from fedray.tracking.tracker import Tracker
 made = make_plan(Sweep.load(Path(sys.argv[1])))
 tracker = Tracker()
-parent = tracker.open_sweep(made.sweep.name, "", describe_cells(made))
+parent = tracker.open_sweep(made.sweep.name, "", made.list_cells())
 print(made.describe())
 """
 FILL = """
@@ -46,17 +45,17 @@ from itertools import islice
 from pathlib import Path
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.plan import make_plan
-from fedray.sweep.trials.session import describe_cells
-from fedray.tracking.records import CellRun
+from fedray.cells.record import CellRun
+from fedray.cells.spec import CellSpec
 from fedray.tracking.tracker import Tracker
 from tests.tracking.foreign import fill
 made = make_plan(Sweep.load(Path(sys.argv[1])))
 tracker = Tracker()
-parent = tracker.open_sweep(made.sweep.name, "", describe_cells(made))
+parent = tracker.open_sweep(made.sweep.name, "", made.list_cells())
 for cell in islice(made.cells.values(), len(made.cells) // 2):
-    run = CellRun()
     tags = {"fedray.sweep": made.sweep.name, **cell.run.make_tags()}
-    tracker.open_cell(run, cell.hash, cell.label, cell.run.resolve(), tags, parent)
+    run = CellRun(cell, tags, parent)
+    tracker.open_cell(run)
     rows = [{"round": t, "test_accuracy": 50.0 + t, "test_loss": 1.0} for t in range(1, 31)]
     tracker.close_cell(run, RunRecord(Ending(Status.FINISHED), rows))
 tracker.close()

@@ -109,9 +109,7 @@ def measure_hours(sweep: Collected, stages: Iterable[Collected]) -> pd.DataFrame
     """Return a row per run: `what` (SHOWN, or the sweep that made it, with its outcome), `hours` (NaN if it left none),
     `CPU-hours`, `GPU-hours`, and `killed`, the number of its calls that could not write their time.
     """
-    rounds = {
-        cell: config.get("training.rounds") for one in stages for cell, config in one.cells[["cell", "config"]].values
-    }
+    rounds = {cell: spec.get("training.rounds") for one in stages for cell, spec in one.cells[["cell", "spec"]].values}
     shown = {*sweep.cells.loc[sweep.cells["status"] == "finished", "run_id"]}
     rows = []
     for run_id, (run, gone) in _find_runs(sweep, stages).items():

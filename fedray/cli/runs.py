@@ -43,10 +43,10 @@ def print_status(
         shown = cells if every else cells[:LISTED]
         for cell, run in shown:
             reason = "" if run is None else run.data.tags.get("fedray.message", "")
-            print(escape(f"{outcome:<11} {cell['hash']}  {cell['label']}{f': {reason}' if reason else ''}"))
+            print(escape(f"{outcome:<11} {cell.hash}  {cell.label}{f': {reason}' if reason else ''}"))
             if run is not None:
                 print(f"            run {run.info.run_id}")
-            traceback = get_storage() / "cells" / cell["hash"] / "traceback.txt"
+            traceback = get_storage() / "cells" / cell.hash / "traceback.txt"
             if outcome is Status.FAILED and traceback.exists():
                 print(f"            {traceback}")
         if len(shown) < len(cells):
@@ -64,7 +64,7 @@ def _print_sweeps() -> None:
     status |= dict.fromkeys(find_killed(cell for cell in status if status[cell] is Status.RUNNING), Status.INTERRUPTED)
     widest = max(map(len, sweeps), default=0)
     for name, run in sweeps.items():
-        counts = Counter(status.get(cell["hash"], Status.MISSING) for cell in read_cells(client, run))
+        counts = Counter(status.get(cell.hash, Status.MISSING) for cell in read_cells(client, run))
         said = ", ".join(f"{n} {one}" for one, n in counts.most_common()) + "; running now" * is_sweep_running(name)
         began = datetime.fromtimestamp(run.info.start_time / 1000).strftime("%Y-%m-%d %H:%M")
         print(escape(f"{name:<{widest}}  {began}  {said}"))

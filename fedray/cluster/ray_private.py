@@ -128,7 +128,7 @@ def count_each_death_once() -> None:
             controller._resetting_trials.discard(trial)
             handle(controller, trial, exception)
 
-    TuneController._process_trial_failure = handle_once  # type: ignore[method-assign]
+    TuneController._process_trial_failure = handle_once  # type: ignore[assignment, method-assign]
 
 
 def kill_process(trial: "Trial") -> None:

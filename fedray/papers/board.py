@@ -14,12 +14,12 @@ import pandas as pd
 
 from fedray.analysis.comparison.differences import Difference, pair_by_seed
 from fedray.analysis.statistics.significance import find_effect
+from fedray.cells.spec import get_dotted
 from fedray.cells.status import Status
 from fedray.common.errors import UserError, unknown
 from fedray.common.yaml_files import load_yaml
 from fedray.components.base import format_value
 from fedray.config import RunConfig
-from fedray.sweep.file.dotted import get_dotted
 from fedray.sweep.file.shipped import BOARDS, get_sweeps_folder, list_boards
 from fedray.sweep.file.space import Space, format_range, is_at_edge
 from fedray.sweep.file.sweep import Sweep
@@ -184,10 +184,10 @@ def list_rows(sweep: Sweep) -> list[dict[str, Any]]:
 
 def _list_stage(stored: StoredSweep, stage: str, sweep: Sweep, spaces: Mapping[str, Space]) -> Iterable[dict[str, Any]]:
     for cell in stored.cells:
-        config, run = cell["config"], stored.runs.get(cell["hash"])
+        config, run = cell.config, stored.runs.get(cell.hash)
         method = name_method(config)
         options = {key: get_dotted(config, key) for key in spaces.get(method, {})}
-        row = {"method": method, "stage": stage, "seed": config["seed"], "cell": cell["hash"]}
+        row = {"method": method, "stage": stage, "seed": config["seed"], "cell": cell.hash}
         row |= {"status": str(Status.MISSING), "options": json.dumps(options)}
         row["gradients"] = _format(count_training_gradients(RunConfig.parse(config)))
         if run is not None:

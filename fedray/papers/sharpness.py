@@ -13,8 +13,8 @@ import torch
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 
-from fedray.analysis.data.cell_config import refuse_plugins
 from fedray.analysis.data.runs import load_newest_state, read_configuration
+from fedray.analysis.data.specs import refuse_plugins
 from fedray.common.errors import UserError
 from fedray.common.rng import generator
 from fedray.config import RunConfig

@@ -33,8 +33,8 @@ def find_deletable_runs(name: str, cell: str | None = None) -> tuple[list[str], 
         if cell is not None:
             raise UserError(f"rm: --cell: {name} is a run, not a sweep")
         return [name], 0
-    shared = {cell["hash"] for other in sweeps.keys() - {name} for cell in read_cells(client, sweeps[other])}
-    labels = {cell["hash"]: cell["label"] for cell in read_cells(client, sweeps[name])}
+    shared = {cell.hash for other in sweeps.keys() - {name} for cell in read_cells(client, sweeps[other])}
+    labels = {cell.hash: cell.label for cell in read_cells(client, sweeps[name])}
     if cell is not None:
         chosen = select_cells(labels, cell, "rm: --cell")
         if both := next((one for one in chosen if one in shared), None):

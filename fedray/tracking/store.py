@@ -13,10 +13,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from fedray.cells.ending import Ending
+from fedray.cells.record import RunRecord
+from fedray.cells.spec import CellSpec
 from fedray.cells.status import Status
 from fedray.common.errors import UserError, join_lines, redact
 from fedray.tracking.location import find_local_file, is_server, is_there, refuse_unusable, store_uri
-from fedray.tracking.records import Outcome, drop_removed
 from fedray.tracking.sqlite_store import SqliteClient, StoredRun
 
 if TYPE_CHECKING:  # MLflow takes two seconds to import
@@ -196,15 +198,12 @@ def find_sweeps(client: "AnyClient", experiment: str) -> "dict[str, AnyRun]":
     return found
 
 
-def read_cells(client: "AnyClient", sweep: "AnyRun") -> list[dict[str, Any]]:
-    """Return the cells that a sweep's own run lists (`hash`, `label`, `config` and more), in the sweep's order.
-
-    Configurations are without the keys that this version no longer has (`drop_removed`).
-    """
+def read_cells(client: "AnyClient", sweep: "AnyRun") -> list[CellSpec]:
+    """Return the cells that a sweep's own run lists, in the sweep's order."""
     with tempfile.TemporaryDirectory() as folder:
         path = client.download_artifacts(sweep.info.run_id, "cells.json", folder)
-        cells: list[dict[str, Any]] = json.loads(Path(path).read_text(encoding="utf-8"))["cells"]
-    return [cell | {"config": drop_removed(cell["config"])} for cell in cells]
+        listed = json.loads(Path(path).read_text(encoding="utf-8"))["cells"]
+    return [CellSpec.from_json(cell) for cell in listed]
 
 
 def read_artefact(client: "AnyClient", run_id: str, name: str) -> bytes | None:
@@ -242,7 +241,8 @@ def is_recorded(
     if run is None or run.info.status == "RUNNING" or run.data.tags.get("fedray.cells") != format_counts(counts):
         return False
     listed = json.loads(json.dumps([list(cells), list(claims)]))
-    return bool([read_cells(client, run), read_claims(client, run)] == listed) and read_sweep_file(client, run) == file
+    stored = [[cell.to_json() for cell in read_cells(client, run)], read_claims(client, run)]
+    return bool(stored == listed) and read_sweep_file(client, run) == file
 
 
 def format_counts(counts: Mapping[Status, int]) -> str:
@@ -304,22 +304,24 @@ def read_status(run: "AnyRun") -> Status:
     return Status.parse(run.data.tags.get("fedray.status"))
 
 
-def find_outcomes(client: "AnyClient", experiment: str, cells: Iterable[str]) -> dict[str, Outcome]:
-    """Return cell hash -> outcome of the cells that have one."""
+def find_records(client: "AnyClient", experiment: str, cells: Iterable[str]) -> dict[str, RunRecord]:
+    """Return cell hash -> record of the run that counts, of the cells that have one."""
     return {
-        cell: Outcome(read_status(run), run.data.tags.get("fedray.stopper", ""), read_metrics(run))
+        cell: RunRecord(
+            Ending(read_status(run), stopper=run.data.tags.get("fedray.stopper", "")), totals=read_metrics(run)
+        )
         for cell, run in find_best_runs(client, experiment, cells).items()
     }
 
 
-def read_outcomes(cells: Iterable[str]) -> dict[str, Outcome]:
-    """Return `find_outcomes` before anything is written; empty if there is no store yet. Raises UserError."""
+def read_records(cells: Iterable[str]) -> dict[str, RunRecord]:
+    """Return `find_records` before anything is written; empty if there is no store yet. Raises UserError."""
     try:
         client, experiment = open_reader()
     except StoreNotFound:
         return {}
     try:
-        return find_outcomes(client, experiment, cells)
+        return find_records(client, experiment, cells)
     except _with_mlflow_errors(sqlite3.Error) as error:
         raise UserError(f"MLFLOW_TRACKING_URI: the store cannot be used: {redact(join_lines(error))}") from None
 

@@ -6,6 +6,7 @@ from typing import Any
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
+from fedray.cells.spec import CellSpec
 from fedray.common.errors import UserError, unknown
 from fedray.tracking.environment import Environment, read_environment
 from fedray.tracking.store import DESCRIPTION, find_best_runs, find_sweeps, open_store, read_cells, read_sweep_file
@@ -19,14 +20,14 @@ class StoredSweep:
     """A sweep as the store knows it.
 
     Attributes:
-        cells: hash, label and configuration of each cell, in the sweep's order.
+        cells: in the sweep's order.
         runs: hash -> the run that counts, of the cells that have one.
         file: the sweep's file as text; empty if the store does not have it.
     """
 
     name: str
     description: str
-    cells: list[dict[str, Any]]
+    cells: list[CellSpec]
     runs: dict[str, Run]
     client: MlflowClient
     file: str
@@ -57,7 +58,7 @@ def read_stored_sweep(name: str) -> StoredSweep:
         raise unknown("sweep", name, parents, "`fedray status`")
     parent = parents[name]
     cells = read_cells(client, parent)
-    runs: dict[str, Any] = dict(find_best_runs(client, experiment, [cell["hash"] for cell in cells]))
+    runs: dict[str, Any] = dict(find_best_runs(client, experiment, [cell.hash for cell in cells]))
     return StoredSweep(
         name, parent.data.tags.get(DESCRIPTION, ""), cells, runs, client, read_sweep_file(client, parent), experiment
     )

@@ -15,16 +15,15 @@ import json
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, TypeVar
 
 import yaml
 from mlflow.entities import Dataset, DatasetInput, Metric, Param, Run, RunTag
 from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NOTE, MLFLOW_SOURCE_NAME, MLFLOW_SOURCE_TYPE
 
-from fedray.cells.record import RunRecord
+from fedray.cells.record import CellRun, RunRecord
+from fedray.cells.spec import flatten
 from fedray.cells.status import Status
 from fedray.common.errors import redact
 from fedray.tracking.environment import TAG as ENVIRONMENT
@@ -33,7 +32,6 @@ from fedray.tracking.location import get_patience
 from fedray.tracking.mirrors.mirrors import Mirrors
 from fedray.tracking.outbox import Outbox
 from fedray.tracking.provenance import make_environment_tags, make_git_tags
-from fedray.tracking.records import CellRun, Outcome, flatten
 from fedray.tracking.store import (
     DESCRIPTION,
     DRAWS,
@@ -42,7 +40,7 @@ from fedray.tracking.store import (
     SUMMARY,
     SWEEP_FILE,
     UNTIMED,
-    find_outcomes,
+    find_records,
     find_runs,
     format_counts,
     is_transient,
@@ -58,18 +56,6 @@ DUMPER: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 BATCH = 990
 """Metrics sent in one request; MLflow takes 1000 metrics and tags."""
-
-
-@dataclass(frozen=True)
-class _Opening:
-    """The contents of a cell's run from its start."""
-
-    cell: str
-    label: str
-    config: Mapping[str, Any]
-    tags: Mapping[str, str]
-    parent: str | None
-    files: Mapping[str, bytes]
 
 
 class Tracker:
@@ -93,11 +79,11 @@ class Tracker:
     def _send(self, write: Callable[[], object]) -> None:
         self._outbox.send(lambda: _refuse_finally(write))
 
-    def read_outcomes(self, cells: Iterable[str]) -> dict[str, Outcome]:
-        """Return cell hash -> outcome of the cells that have one, once all sent writes have arrived."""
+    def read_records(self, cells: Iterable[str]) -> dict[str, RunRecord]:
+        """Return cell hash -> record of the cells that have one, once all sent writes have arrived."""
         wanted = list(cells)
         return self._outbox.ask(
-            lambda: _refuse_finally(lambda: find_outcomes(self.client, self.experiment, wanted)), self._patience
+            lambda: _refuse_finally(lambda: find_records(self.client, self.experiment, wanted)), self._patience
         )
 
     def supersede(self, cells: Sequence[str]) -> None:
@@ -172,38 +158,19 @@ class Tracker:
 
         self._send(write)
 
-    def open_cell(
-        self,
-        run: CellRun,
-        cell: str,
-        label: str,
-        config: Mapping[str, Any],
-        tags: Mapping[str, str],
-        parent: str | None,
-        again: bool = True,
-        known: bool = True,
-        files: Mapping[str, bytes] = MappingProxyType({}),
-    ) -> None:
+    def open_cell(self, run: CellRun, again: bool = True, known: bool = True) -> None:
         """Create the cell's run or, with `again`, find it by its hash. Without `again` the store must be reachable.
 
         Args:
-            run: filled in.
-            cell: the hash.
-            label: a readable name.
-            config: resolved; becomes parameters and `config.yaml`.
-            tags: for grouping runs.
-            parent: id of the sweep's run.
+            run: its id, and what else the store knows of it, is filled in.
             again: continue the cell's run if there is one.
             known: the store had a run at the last look; else one is created without looking first.
-            files: artefacts of the cell: file name -> content.
         """
-        run.cell = cell
-        self._mirrors.open(cell, label, tags.get("fedray.sweep", ""), config)
-        opening = _Opening(cell, label, config, tags, parent, files)
+        self._mirrors.open(run.cell, run.sweep)
         if again:
-            self._send(lambda: self._find_or_make(run, opening, known))
+            self._send(lambda: self._find_or_make(run, known))
         else:
-            self._make(run, opening)
+            self._make(run)
 
     def _keep_environment(self) -> str:
         """Store this process's environment before a run names it, and return its hash."""
@@ -211,11 +178,11 @@ class Tracker:
             self._environment = keep_environment(self.client, self.experiment, collect_environment())
         return self._environment
 
-    def _find_or_make(self, run: CellRun, opening: _Opening, known: bool) -> None:
-        found = self._find_runs(opening.cell) if known or run.id else []
+    def _find_or_make(self, run: CellRun, known: bool) -> None:
+        found = self._find_runs(run.cell.hash) if known or run.id else []
         if not found:
-            self._make(run, opening)
-            found = self._find_runs(opening.cell)  # another driver may have created one as well
+            self._make(run)
+            found = self._find_runs(run.cell.hash)  # another driver may have created one as well
             if found[0].info.run_id == run.id:
                 return
             self.client.delete_run(run.id)
@@ -224,10 +191,10 @@ class Tracker:
             _note_earlier(run, first)
         run.id, run.start, run.new = first.info.run_id, first.info.start_time, False
         self.client.update_run(run.id, status="RUNNING")
-        tags = self._make_tags(opening, run, first)
+        tags = self._make_tags(run, first)
         self.client.log_batch(run.id, tags=[RunTag(k, v) for k, v in tags.items()])
         if not first.data.params:  # they are written last
-            self._describe(run.id, opening)
+            self._describe(run)
         logged = self.client.get_metric_history(run.id, "test_accuracy")
         run.logged = max((metric.step for metric in logged), default=0)
 
@@ -237,46 +204,46 @@ class Tracker:
         found: Iterable[Any] = search(self.client, self.experiment, counting)
         return sorted(found, key=lambda run: (run.info.start_time, run.info.run_id))
 
-    def _make(self, run: CellRun, opening: _Opening) -> None:
-        made = self.client.create_run(self.experiment, run_name=opening.label, tags=self._make_tags(opening, run))
+    def _make(self, run: CellRun) -> None:
+        made = self.client.create_run(self.experiment, run_name=run.cell.label, tags=self._make_tags(run))
         run.id, run.start, run.new = made.info.run_id, made.info.start_time, True
-        self._describe(run.id, opening)
+        self._describe(run)
 
-    def _describe(self, run_id: str, opening: _Opening) -> None:
-        config = dict(opening.config)
+    def _describe(self, run: CellRun) -> None:
+        config = dict(run.cell.config)
         with tempfile.TemporaryDirectory() as folder:
             text = yaml.dump(config, Dumper=DUMPER, default_flow_style=False, sort_keys=False, allow_unicode=True)
             (Path(folder) / "config.yaml").write_text(text, encoding="utf-8")
-            for name, content in opening.files.items():
+            for name, content in run.files.items():
                 (Path(folder) / name).write_bytes(content)
-            self.client.log_artifacts(run_id, folder)
+            self.client.log_artifacts(run.id, folder)
         if "data" in config:
-            self.client.log_inputs(run_id, [DatasetInput(_make_dataset(config["data"]))])
+            self.client.log_inputs(run.id, [DatasetInput(_make_dataset(config["data"]))])
         config.pop("runtime", None)
-        self.client.log_batch(run_id, params=[Param(k, v) for k, v in flatten(config).items()])
+        self.client.log_batch(run.id, params=[Param(k, v) for k, v in flatten(config).items()])
 
-    def _make_tags(self, opening: _Opening, run: CellRun, found: Run | None = None) -> dict[str, str]:
+    def _make_tags(self, run: CellRun, found: Run | None = None) -> dict[str, str]:
         """Return the tags of a run. One that is found, and only shown by this call, keeps its provenance."""
-        tags = opening.tags
+        cell = run.cell
         whole = {
             "fedray.kind": "cell",
-            "fedray.cell": opening.cell,
-            SETTING: opening.label.removesuffix(f" s{opening.config.get('seed')}"),
+            "fedray.cell": cell.hash,
+            SETTING: cell.label.removesuffix(f" s{cell.config.get('seed')}"),
             "fedray.status": str(Status.RUNNING),
-            MLFLOW_SOURCE_NAME: f"fedray sweep {tags['fedray.sweep']}" if "fedray.sweep" in tags else "fedray run",
+            MLFLOW_SOURCE_NAME: f"fedray sweep {run.sweep}" if run.sweep else "fedray run",
             MLFLOW_SOURCE_TYPE: "LOCAL",
-            **tags,
+            **run.tags,
         }
         if found is None or not run.shown:
             hashes = join_hashes([] if found is None else list_hashes(found), self._keep_environment())
             whole |= make_git_tags() | make_environment_tags() | {ENVIRONMENT: hashes}
         whole |= {UNTIMED: str(run.untimed)} if run.untimed else {}
-        whole |= {f"runtime.{key}": str(value) for key, value in opening.config["runtime"].items()}
-        return whole | ({MLFLOW_PARENT_RUN_ID: opening.parent} if opening.parent is not None else {})
+        whole |= {f"runtime.{key}": str(value) for key, value in cell.config["runtime"].items()}
+        return whole | ({MLFLOW_PARENT_RUN_ID: run.parent} if run.parent is not None else {})
 
     def log_rows(self, run: CellRun, rows: Sequence[Mapping[str, float]]) -> None:
         """Log evaluated rounds as metrics with step = round; rounds that the store has are left out."""
-        self._mirrors.write(run.cell, rows)
+        self._mirrors.write(run.cell.hash, rows)
 
         def write() -> None:
             for batch in _batch_rows(_iter_new(run, rows)):
@@ -293,7 +260,7 @@ class Tracker:
             record: of the run; its `tables` become artefacts, `NAME.csv`.
             written: called once the store has everything.
         """
-        self._mirrors.close_cell(run.cell, record)
+        self._mirrors.close_cell(run.cell.hash, record)
         ending, metrics = record.ending, record.summarise()
         tags = {"fedray.status": str(ending.status), "fedray.message": redact(ending.message)[:5000]}
         tags |= {f"fedray.{name}": value for name, value in record.hashes.items()}

@@ -5,9 +5,9 @@ from types import MappingProxyType
 from typing import Any
 
 from fedray.cells.ending import Ending
-from fedray.cells.record import RunRecord
+from fedray.cells.record import CellRun, RunRecord
+from fedray.cells.spec import CellSpec
 from fedray.cells.status import Status
-from fedray.tracking.records import CellRun
 from fedray.tracking.tracker import Tracker
 
 
@@ -72,8 +72,9 @@ def write_run(
     **more: Any,
 ) -> str:
     """Write the run of a cell with the other parts of its record; return its id. A running one is left open."""
-    run, record = CellRun(), RunRecord(ending, rows or [], **more)
-    store.open_cell(run, one["hash"], one["label"], one["config"], {}, parent, again, files=files)
+    record = RunRecord(ending, rows or [], **more)
+    run = CellRun(CellSpec.from_json(one), parent=parent, files=files)
+    store.open_cell(run, again)
     if ending.status is Status.RUNNING:
         store.log_rows(run, record.history)
     else:

@@ -15,11 +15,11 @@ from fedray.analysis.report import make_page
 from fedray.analysis.reviewer import SHOWN, count_samples, list_answers, measure_hours
 from fedray.analysis.tables.build import build
 from fedray.cells.ending import Ending
-from fedray.cells.record import RunRecord
+from fedray.cells.record import CellRun, RunRecord
+from fedray.cells.spec import CellSpec
 from fedray.cells.status import Status
 from fedray.cli.main import app
 from fedray.tracking.environment import collect_environment, find_environment, hash_environment
-from fedray.tracking.records import CellRun
 from fedray.tracking.store import find_runs, open_store
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import FEDAVG, SMALL, cell, history, write, write_run
@@ -122,10 +122,11 @@ def test_a_split_that_would_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> 
 
 def run(one: Mapping[str, Any], hours: float, status: str = "finished", sweep: str = "s", again: bool = False) -> None:
     """Write a run that took so long; with `again` it replaces the earlier one."""
-    store, made = Tracker(), CellRun(began=0.0, ended=3600 * hours)
+    store = Tracker()
+    made = CellRun(CellSpec.from_json(one), {"fedray.sweep": sweep}, began=0.0, ended=3600 * hours)
     if again:
         store.supersede([one["hash"]])
-    store.open_cell(made, one["hash"], one["label"], one["config"], {"fedray.sweep": sweep}, None)
+    store.open_cell(made)
     if status != "running":
         store.close_cell(made, RunRecord(Ending(Status(status)), history(50)))
 
@@ -188,9 +189,9 @@ def test_every_run_is_counted_once_with_its_sweep_and_outcome(store: Tracker) ->
 def test_the_seconds_of_a_run(tag: str | None, per_round: float | None, expected: float | None, store: Tracker) -> None:
     one = cell(FEDAVG, 0.5, 0)
     one["config"]["training"] = {"rounds": 100}
-    made = CellRun()
+    made = CellRun(CellSpec.from_json(one), {"fedray.untimed": "2"})
     store.open_sweep("s", "", [one])
-    store.open_cell(made, one["hash"], "label", one["config"], {"fedray.untimed": "2"}, None)
+    store.open_cell(made)
     totals = {} if per_round is None else {"seconds_per_round_with_evaluation": per_round}
     store.close_cell(made, RunRecord(Ending(Status.FINISHED), history(50), totals))
     client, _ = open_store()

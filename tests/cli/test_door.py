@@ -13,7 +13,6 @@ import fedray
 from fedray.cells.status import Status
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.plan import make_plan
-from fedray.sweep.trials.session import describe_cells
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import history, write_run
 
@@ -100,7 +99,7 @@ def finished(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch)
     }
     (tmp_path / "done.yaml").write_text(json.dumps(document))
     plan, tracker = make_plan(Sweep.parse(document)), Tracker()
-    parent = tracker.open_sweep("done", "", describe_cells(plan), file=plan.text)
+    parent = tracker.open_sweep("done", "", plan.list_cells(), file=plan.text)
     for cell in plan.cells.values():
         write_run(tracker, {"hash": cell.hash, "label": cell.label, "config": cell.run.resolve()}, history(60))
     tracker.close_sweep(parent, {Status.FINISHED: 2})

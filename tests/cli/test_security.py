@@ -24,8 +24,9 @@ from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE
 
-from fedray.analysis.data.cell_config import CellConfig
+from fedray.analysis.data.specs import parse
 from fedray.analysis.tables.matching import match_published
+from fedray.cells.spec import CellSpec
 from fedray.cli import main as cli
 from fedray.common.errors import UserError, redact
 from fedray.common.yaml_files import parse_yaml
@@ -186,10 +187,10 @@ def test_absolute_names_end_up_inside(here: Path) -> None:
 def test_a_name_in_the_store_is_not_imported(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (here / "stranger.py").write_text(f"open({str(here / 'owned')!r}, 'w').close()\nclass X: pass\n")
     monkeypatch.syspath_prepend(here)
-    cell = CellConfig({"algorithm": {"name": "stranger:X", "rho": 0.1}})
+    cell = CellSpec("", "", {"algorithm": {"name": "stranger:X", "rho": 0.1}})
     assert match_published("fedtoga/table1", "test_accuracy", {("row", "column"): [cell]})[0] == {}
     with pytest.raises(UserError, match="imports no class that a store names"):
-        cell.parse("--metric relative_flops")
+        parse(cell, "--metric relative_flops")
     assert not (here / "owned").exists()
     with pytest.raises(UserError, match="is not a subclass of fedray"):  # by a configuration it is
         RunConfig.parse(RUN | {"algorithm": "stranger:X"})

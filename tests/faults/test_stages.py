@@ -9,7 +9,8 @@ from unittest import mock
 
 import pytest
 
-from fedray.cells.record import summarise_rounds
+from fedray.cells.ending import Ending
+from fedray.cells.record import RunRecord
 from fedray.cells.status import Status
 from fedray.engine.loop import run
 from fedray.engine.process.backend import InlineBackend
@@ -17,7 +18,6 @@ from fedray.sweep.driver.stages import choose, make_final_stage, make_tune_stage
 from fedray.sweep.file.dotted import apply_draw
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.plan import Plan, make_plan
-from fedray.tracking.records import Outcome
 from tests.sweep.running import SWEEP, done, fedray, state_hashes, write
 
 TUNED: dict[str, Any] = {
@@ -37,7 +37,7 @@ def inline(planned: Plan) -> tuple[Plan, dict[str, str]]:
         results = {
             cell.hash: run(planned.problems.get_problem(cell), InlineBackend()) for cell in planned.cells.values()
         }
-    known = {cell: Outcome(Status.FINISHED, "", summarise_rounds(result.history)) for cell, result in results.items()}
+    known = {cell: RunRecord(Ending(Status.FINISHED), result.history) for cell, result in results.items()}
     hashes = {cell: result.summary()["state_sha256"] for cell, result in results.items()}
     return Plan(planned.maker, planned.cells, known), hashes
 
@@ -68,7 +68,7 @@ def test_killed_in_either_stage_and_called_again(
     assert "tuned: 4 finished" in out
     found = state_hashes(tmp_path)
     monkeypatch.chdir(tmp_path.parent)  # a folder without a store
-    asked, known, expected = Sweep.model_validate(document), dict[str, Outcome](), dict[str, str]()
+    asked, known, expected = Sweep.model_validate(document), dict[str, RunRecord](), dict[str, str]()
     stage = make_plan(make_tune_stage(asked))
     while True:  # for a search that learns, each turn runs a generation
         stage, hashes = inline(stage)

@@ -4,9 +4,9 @@ import sqlite3
 from pathlib import Path
 
 from fedray.cells.ending import Ending
-from fedray.cells.record import RunRecord
+from fedray.cells.record import CellRun, RunRecord
+from fedray.cells.spec import CellSpec
 from fedray.cells.status import Status
-from fedray.tracking.records import CellRun
 from fedray.tracking.tracker import Tracker
 
 TABLES = ("tags", "params", "metrics", "latest_metrics")
@@ -17,9 +17,10 @@ def fill(store: Path, count: int) -> None:
 
     One is written by the tracker; the others are its copies with other ids and hashes.
     """
-    tracker, run = Tracker(), CellRun()
+    tracker = Tracker()
     config = {"algorithm": {"name": "fedavg"}, "training": {"lr": 0.1, "rounds": 2}, "runtime": {"actors": 1}}
-    tracker.open_cell(run, "f" * 16, "foreign", config, {"fedray.sweep": "foreign"}, parent=None, again=False)
+    run = CellRun(CellSpec("f" * 16, "foreign", config), {"fedray.sweep": "foreign"})
+    tracker.open_cell(run, again=False)
     rows = [{"round": t, "test_accuracy": 50.0, "test_loss": 1.0, "lr": 0.1} for t in (1, 2)]
     tracker.close_cell(run, RunRecord(Ending(Status.FINISHED), rows, {"seconds_per_round": 1.0}))
     tracker.close()

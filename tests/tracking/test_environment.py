@@ -11,6 +11,8 @@ import pytest
 from mlflow.entities import Run
 
 from fedray.cells.ending import Ending
+from fedray.cells.record import CellRun
+from fedray.cells.spec import CellSpec
 from fedray.cells.status import Status
 from fedray.common.errors import UserError
 from fedray.tracking import environment, tracker
@@ -24,7 +26,6 @@ from fedray.tracking.environment import (
     list_hashes,
     read_environment,
 )
-from fedray.tracking.records import CellRun
 from fedray.tracking.store import find_runs, open_store, search
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import FEDAVG, cell, history, write_run
@@ -178,8 +179,9 @@ def test_cells_of_different_environments(named: list[list[str]], said: str) -> N
 
 def attempt(cell_: dict[str, Any], status: Status, seconds: float, shown: bool = False) -> None:
     """Call a cell for so long; a RUNNING one is killed."""
-    store, run = Tracker(), CellRun(began=0.0, ended=seconds, shown=shown)
-    store.open_cell(run, cell_["hash"], "label", cell_["config"], {}, None)
+    store = Tracker()
+    run = CellRun(CellSpec.from_json(cell_), began=0.0, ended=seconds, shown=shown)
+    store.open_cell(run)
     if status is not Status.RUNNING:
         store.close_cell(run, environment_record(status))
 

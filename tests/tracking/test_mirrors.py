@@ -13,11 +13,11 @@ import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from fedray.cells.ending import Ending
-from fedray.cells.record import RunRecord
+from fedray.cells.record import CellRun, RunRecord
+from fedray.cells.spec import CellSpec
 from fedray.cells.status import Status
 from fedray.config import RunConfig
 from fedray.tracking.mirrors import mirrors, tensorboard
-from fedray.tracking.records import CellRun
 from fedray.tracking.store import open_store
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import history
@@ -41,9 +41,9 @@ def copy(*kinds: str, cells: tuple[str, ...] = HASHES[:1]) -> list[CellRun]:
     """Write cells of three rounds, of which the second and the third are sent twice, and wait."""
     tracker, rows, runs = Tracker(), history(60, 70, 75), []
     for cell in cells:
-        runs.append(CellRun())
         config = {"seed": 0, "algorithm": {"name": "fedavg"}, "runtime": {"mirror": list(kinds)}}
-        tracker.open_cell(runs[-1], cell, "fedavg α=1/2 s0", config, {"fedray.sweep": "some/sweep"}, None)
+        runs.append(CellRun(CellSpec(cell, "fedavg α=1/2 s0", config), {"fedray.sweep": "some/sweep"}))
+        tracker.open_cell(runs[-1])
         tracker.log_rows(runs[-1], rows[:1])
         tracker.log_rows(runs[-1], rows)  # a trial that starts again sends all rows so far
         tracker.close_cell(runs[-1], RunRecord(Ending(Status.FINISHED), rows))

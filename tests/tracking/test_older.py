@@ -62,7 +62,7 @@ def old(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
         client, experiment = open_store()
         parent = find_sweeps(client, experiment)["old"]
-        cells = read_cells(client, parent)
+        cells = [cell.to_json() for cell in read_cells(client, parent)]
         for cell in cells:
             cell["config"]["runtime"]["cuda_graph"] = False
             (run,) = find_runs(client, experiment, [cell["hash"]])

@@ -12,15 +12,16 @@ import pytest
 from mlflow.exceptions import MlflowException, RestException, get_error_code
 
 from fedray.cells.ending import Ending
-from fedray.cells.record import RunRecord
+from fedray.cells.record import CellRun, RunRecord
+from fedray.cells.spec import CellSpec
 from fedray.cells.status import Status
 from fedray.common.errors import UserError
 from fedray.tracking import location, store
-from fedray.tracking.records import CellRun
 from fedray.tracking.tracker import Tracker
 from tests.tracking.foreign import fill
 
 CONFIG = {"algorithm": {"name": "fedavg"}, "runtime": {"actors": 1}}
+ONE = CellSpec("a" * 16, "one", CONFIG)
 FINISHED = Ending(Status.FINISHED)
 
 
@@ -88,11 +89,11 @@ def test_other_odd_names_of_the_working_directory_hold_a_store(
     folder.mkdir()
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.chdir(folder)
-    tracker, run = Tracker(), CellRun()
-    tracker.open_cell(run, "a" * 16, "one", CONFIG, {}, parent=None, again=False)
+    tracker, run = Tracker(), CellRun(ONE)
+    tracker.open_cell(run, again=False)
     tracker.close_cell(run, RunRecord(FINISHED, [{"round": 1, "test_accuracy": 50.0}]))
     tracker.close()
-    assert store.read_outcomes(["a" * 16])["a" * 16].status == "finished"
+    assert store.read_records(["a" * 16])["a" * 16].ending.status == "finished"
     assert {file.path for file in tracker.client.list_artifacts(run.id)} == {"config.yaml"}
     tracker.client.download_artifacts(run.id, "config.yaml")
     assert sorted(path.name for path in folder.iterdir()) == ["mlartifacts", "mlflow.db"]
@@ -110,9 +111,9 @@ def test_relative_addresses_of_files_are_made_absolute(tmp_path: Path, monkeypat
 
 def test_two_drivers_that_log_one_cell_at_once_double_nothing(database: Path) -> None:
     """Two storages, one store: neither knows of the other's claims. One run, each round and each result in it once."""
-    drivers = [(Tracker(), CellRun()), (Tracker(), CellRun())]
+    drivers = [(Tracker(), CellRun(ONE)), (Tracker(), CellRun(ONE))]
     for tracker, run in drivers:
-        tracker.open_cell(run, "a" * 16, "one", CONFIG, {}, parent=None)
+        tracker.open_cell(run)
     for t in range(1, 4):
         for tracker, run in drivers:
             tracker.log_rows(run, [{"round": t, "test_accuracy": 50.0 + t}])
@@ -129,16 +130,16 @@ def test_drivers_that_make_a_cells_run_at_the_same_moment_agree_on_one(
     database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each looks before the other has made its run. Then both have one: the older one stays, the other is deleted."""
-    first, second = (Tracker(), CellRun()), (Tracker(), CellRun())
+    first, second = (Tracker(), CellRun(ONE)), (Tracker(), CellRun(ONE))
     make = second[0]._make
 
     def late(*arguments: object) -> None:
-        first[0].open_cell(first[1], "a" * 16, "one", CONFIG, {}, parent=None)
+        first[0].open_cell(first[1])
         time.sleep(0.01)
         make(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(second[0], "_make", late)
-    second[0].open_cell(second[1], "a" * 16, "one", CONFIG, {}, parent=None)
+    second[0].open_cell(second[1])
     assert first[1].id == second[1].id
     assert len(list(store.find_runs(*store.open_store(), ["a" * 16]))) == 1
 
@@ -149,8 +150,8 @@ def test_a_cells_run_takes_seven_requests(database: Path, monkeypatch: pytest.Mo
     Each further report is one more. Every request costs 5 to 20 ms of a driver that shares its cores with trials. The
     environment is looked up once, with a tracker's first run.
     """
-    tracker, run, asked = Tracker(), CellRun(), list[str]()
-    tracker.open_cell(CellRun(), "b" * 16, "first", CONFIG, {}, parent=None, known=False)
+    tracker, run, asked = Tracker(), CellRun(ONE), list[str]()
+    tracker.open_cell(CellRun(CellSpec("b" * 16, "first", CONFIG)), known=False)
 
     class Counted:
         """The client, recording each of its calls."""
@@ -165,7 +166,8 @@ def test_a_cells_run_takes_seven_requests(database: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(tracker, "client", Counted(tracker.client))
     rows = [{"round": float(t), "test_accuracy": 50.0 + t, "test_loss": 1.0} for t in range(1, 11)]
     config = CONFIG | {"data": {"name": "digits"}}
-    tracker.open_cell(run, "a" * 16, "one", config, {}, parent=None, known=False, files={"partition.png": b"\x89PNG"})
+    run = CellRun(CellSpec("a" * 16, "one", config), files={"partition.png": b"\x89PNG"})
+    tracker.open_cell(run, known=False)
     tracker.close_cell(run, RunRecord(FINISHED, rows))
     assert asked == [
         "create_run",
@@ -176,8 +178,8 @@ def test_a_cells_run_takes_seven_requests(database: Path, monkeypatch: pytest.Mo
         "log_batch",
         "set_terminated",
     ]
-    found = store.read_outcomes(["a" * 16])["a" * 16]
-    assert found.metrics["final_test_accuracy"] == found.metrics["test_accuracy"] == 60.0
+    found = store.read_records(["a" * 16])["a" * 16]
+    assert found.totals["final_test_accuracy"] == found.totals["test_accuracy"] == 60.0
     client, _ = store.open_store()
     assert len(client.get_metric_history(run.id, "test_loss")) == 10
     assert {file.path for file in client.list_artifacts(run.id)} == {"config.yaml", "partition.png"}
@@ -185,9 +187,9 @@ def test_a_cells_run_takes_seven_requests(database: Path, monkeypatch: pytest.Mo
 
 def test_two_drivers_that_know_of_no_run_agree_on_one(database: Path) -> None:
     """Both looked before either began. Each makes a run; the second finds the older one, and deletes its own."""
-    made = [CellRun(), CellRun()]
+    made = [CellRun(ONE), CellRun(ONE)]
     for run in made:
-        Tracker().open_cell(run, "a" * 16, "one", CONFIG, {}, parent=None, known=False)
+        Tracker().open_cell(run, known=False)
         time.sleep(0.01)
     assert made[0].id == made[1].id
     assert len(list(store.find_runs(*store.open_store(), ["a" * 16]))) == 1
@@ -196,14 +198,14 @@ def test_two_drivers_that_know_of_no_run_agree_on_one(database: Path) -> None:
 @pytest.mark.parametrize("rows", [0, 1, 700])
 def test_many_rows_come_whole_with_the_end(rows: int, database: Path) -> None:
     """700 rows of 3 metrics are 2,100: three requests. Each round is there once, with the summary."""
-    tracker, run = Tracker(), CellRun()
-    tracker.open_cell(run, "a" * 16, "one", CONFIG, {}, parent=None, known=False)
+    tracker, run = Tracker(), CellRun(ONE)
+    tracker.open_cell(run, known=False)
     told = [{"round": float(t), "test_accuracy": 50.0, "test_loss": 1.0, "lr": 0.1} for t in range(1, rows + 1)]
     tracker.close_cell(run, RunRecord(FINISHED, told, {"seconds_per_round": 1.0}))
     client, _ = store.open_store()
     history = client.get_metric_history(run.id, "test_loss")
     assert sorted(metric.step for metric in history) == list(range(1, rows + 1))
-    assert client.get_run(run.id).data.metrics["summary/seconds_per_round"] == 1.0
+    assert client.get_run(run.id).data.totals["summary/seconds_per_round"] == 1.0
     assert client.get_run(run.id).info.status == "FINISHED"
 
 
@@ -211,8 +213,8 @@ def test_a_cell_that_is_closed_while_the_store_is_away_is_written_later(
     database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A caller that waits for its outcome is called once, when the store has it."""
-    tracker, run, told = Tracker(), CellRun(), list[str]()
-    tracker.open_cell(run, "a" * 16, "one", CONFIG, {}, parent=None, known=False)
+    tracker, run, told = Tracker(), CellRun(ONE), list[str]()
+    tracker.open_cell(run, known=False)
 
     def written() -> None:
         told.append(tracker.client.get_run(run.id).info.status)
@@ -232,8 +234,8 @@ def test_mlflow_shows_how_long_a_cell_took_however_late_its_run_was_made(databas
     tracker = Tracker()
     now = time.monotonic()
     for cell, began, ended, lasted in (("b", now - 7, None, 7), ("c", now - 8, now - 3, 5), ("c", now - 70, now, 0)):
-        run = CellRun(began=began, ended=ended)
-        tracker.open_cell(run, cell * 16, "cell", CONFIG, {}, parent=None)
+        run = CellRun(CellSpec(cell * 16, "cell", CONFIG), began=began, ended=ended)
+        tracker.open_cell(run)
         tracker.close_cell(run, RunRecord(Ending(Status.INTERRUPTED)))
         info = tracker.client.get_run(run.id).info
         assert lasted <= (info.end_time - info.start_time) / 1000 < lasted + 2
@@ -243,7 +245,7 @@ def test_only_the_cells_that_are_asked_for_are_read(database: Path) -> None:
     """20 of 20,000 foreign cells, and 100 that do not exist: at most 2 s of CPU (reading all takes minutes)."""
     fill(database, 20_000)
     began = time.process_time()
-    found = store.read_outcomes([f"{i:016x}" for i in range(19_981, 20_101)])
+    found = store.read_records([f"{i:016x}" for i in range(19_981, 20_101)])
     assert time.process_time() - began < 2
     assert len(found) == 20
     assert {outcome.status for outcome in found.values()} == {"finished"}
@@ -253,7 +255,7 @@ def test_a_deleted_run_is_noticed(database: Path) -> None:
     fill(database, 3)
     client, _ = store.open_store()
     client.delete_run(f"{2:032x}")
-    assert store.read_outcomes([f"{i:016x}" for i in range(1, 4)]).keys() == {f"{1:016x}", f"{3:016x}"}
+    assert store.read_records([f"{i:016x}" for i in range(1, 4)]).keys() == {f"{1:016x}", f"{3:016x}"}
 
 
 def test_mlflow_prints_no_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ def main(name: Annotated[str, typer.Argument(help="a sweep of the store, or a me
         client, experiment = open_reader()
         sweeps = find_sweeps(client, experiment)
     if name in sweeps:
-        cited = list_components(cell["config"] for cell in read_cells(client, sweeps[name]))
+        cited = list_components(cell.config for cell in read_cells(client, sweeps[name]))
     elif name in methods:
         cited = [find_component("algorithm", name)]
     else:

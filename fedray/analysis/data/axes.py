@@ -8,16 +8,16 @@ from typing import Any
 
 import pandas as pd
 
-from fedray.analysis.data.cell_config import iter_configs
 from fedray.analysis.data.collect import SweepTable
+from fedray.analysis.data.specs import get_symbol, iter_specs, list_always_named
 from fedray.common.errors import UserError, unknown
 from fedray.sweep.file.dotted import COMPONENTS
 
 
 def list_names(cells: pd.DataFrame) -> dict[str, str]:
     """Return what the sweep's `names` and its plug-ins call components, dotted keys and whole labels."""
-    own = {kind: name for config in iter_configs(cells) for kind, name in config.labels.names.items()}
-    given = dict(next(iter_configs(cells)).names) if len(cells) else {}
+    own = {kind: name for spec in iter_specs(cells) for kind, name in spec.plugins.names.items()}
+    given = dict(next(iter_specs(cells)).names) if len(cells) else {}
     return {kind: given.get(name, name) for kind, name in own.items()} | given
 
 
@@ -35,7 +35,7 @@ def find_symbol(key: str, cells: pd.DataFrame) -> str:
     if name := list_names(cells).get(key):
         return name
     section, _, option = key.rpartition(".")
-    letters = (config.get_symbol(section, option) for config in iter_configs(cells))
+    letters = (get_symbol(spec, section, option) for spec in iter_specs(cells))
     return next((letter for letter in letters if letter != option), option)
 
 
@@ -148,26 +148,26 @@ def _label_by_key(
     cells: pd.DataFrame, key: str, always: Sequence[str] = (), names: Mapping[str, str] = MappingProxyType({})
 ) -> pd.Series:
     columns = [str(name) for name in cells]
-    if key in columns and key != "config":
+    if key in columns and key != "spec":
         return cells[key].fillna("-").astype(str)
     if not _is_section(cells, key):
         sections = {name.removesuffix(".name") for name in columns if name.endswith(".name")}
         raise unknown_key("--rows/--cols", key, cells, {*sections, "seed"})
     options = [name for name in columns if name.startswith(f"{key}.") and name != f"{key}.name"]
-    narrow = cells[[f"{key}.name", "config", *options]]
+    narrow = cells[[f"{key}.name", "spec", *options]]
     named = {
         kind: [
             name
             for name in options
-            if group[name].nunique(dropna=False) > 1 or name in {*next(iter_configs(group)).always_named, *always}
+            if group[name].nunique(dropna=False) > 1 or name in {*list_always_named(next(iter_specs(group))), *always}
         ]
         for kind, group in narrow.groupby(f"{key}.name")
     }
 
     def name(cell: Mapping[Any, Any]) -> str:
-        kind, config = cell[f"{key}.name"], cell["config"]
+        kind, spec = cell[f"{key}.name"], cell["spec"]
         values = [
-            f"{names.get(name) or config.get_symbol(key, name.removeprefix(f'{key}.'))}={cell[name]}"
+            f"{names.get(name) or get_symbol(spec, key, name.removeprefix(f'{key}.'))}={cell[name]}"
             for name in named[kind]
             if pd.notna(cell[name])
         ]

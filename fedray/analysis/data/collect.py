@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from fedray.analysis.data.cell_config import CellConfig, PluginLabels
+from fedray.analysis.data.specs import list_text
 from fedray.analysis.data.stored import read_sweep
+from fedray.cells.spec import CellSpec, Search
 from fedray.cells.status import Status
 from fedray.tracking.environment import Environment, describe_mixture, list_hashes, read_environment
 from fedray.tracking.store import read_artefact, read_metrics
@@ -21,7 +22,7 @@ class SweepTable:
     """Cells of a sweep, run or not.
 
     Attributes:
-        cells: a row per cell: `cell` (hash), `label`, `status` (a `Status`), `run_id`, `config` (a `CellConfig`), the
+        cells: a row per cell: `cell` (hash), `label`, `status` (a `Status`), `run_id`, `spec` (the `CellSpec`), the
             configuration under dotted names (strings), metrics under `metrics.NAME` (floats).
         search: the search that draws its cells; empty for a grid.
         tuned: for a final stage, `cell` -> how it was chosen (`driver.stages.describe_choices`); the chosen values are
@@ -33,7 +34,7 @@ class SweepTable:
     cells: pd.DataFrame
     search: "Search"
     tuned: dict[str, dict[str, Any]]
-    after: Mapping[str, Sequence[CellConfig]] = field(default_factory=dict, kw_only=True)
+    after: Mapping[str, Sequence[CellSpec]] = field(default_factory=dict, kw_only=True)
 
     def get_history(self, run_id: str, metric: str) -> dict[int, float]:
         """Return evaluated round -> value, in order; empty if the run has not logged the metric."""
@@ -46,14 +47,6 @@ class SweepTable:
     def describe_mixture(self) -> str:
         """Return a sentence if the cells come from different environments, else nothing."""
         return ""
-
-
-@dataclass(frozen=True)
-class Search:
-    """keys: dotted, in the file's order. select: the metric that decides which draw is best."""
-
-    keys: tuple[str, ...] = ()
-    select: str = ""
 
 
 @dataclass(frozen=True)
@@ -107,40 +100,40 @@ def collect(name: str) -> Collected:
         UserError: as in `stored.read_sweep`.
     """
     found = read_sweep(name)
-    rows = [_make_row(*one) for one in zip(found.cells, found.runs, found.statuses, strict=True)]
+    rows = [make_row(*one) for one in zip(found.cells, found.runs, found.statuses, strict=True)]
     return Collected(
         found.name,
         pd.DataFrame(rows),
-        _find_search(found.cells),
-        {cell["hash"]: cell["tuned"] for cell in found.cells if "tuned" in cell},
+        next((cell.search for cell in found.cells if cell.search.keys), Search()),
+        {cell.hash: dict(cell.tuned) for cell in found.cells if cell.tuned},
         found.client,
         {run.info.run_id: run for run in found.runs if run is not None},
         found.parent,
     )
 
 
-def _find_search(cells: Sequence[Mapping[str, Any]]) -> Search:
-    found = next((cell["search"] for cell in cells if "search" in cell), None)
-    return Search() if found is None else Search(tuple(found["keys"]), found["select"])
-
-
-def make_cell_row(cell: str, label: str, config: CellConfig, chosen: Iterable[str] = ()) -> dict[str, Any]:
-    """Return the row of a cell without a run.
+def make_row(
+    spec: CellSpec, run: "AnyRun | None" = None, status: Status = Status.MISSING, chosen: Iterable[str] = ()
+) -> dict[str, Any]:
+    """Return the row of a cell.
 
     Args:
-        cell: its hash.
-        label: its name.
-        config: its configuration.
-        chosen: keys whose values a tune stage has chosen; they are stored under `chosen.KEY`.
+        spec: the cell.
+        run: the run that counts; None without one.
+        status: the run's.
+        chosen: keys whose values a tune stage will choose, as those of `spec.tuned`; they are stored under
+            `chosen.KEY`.
     """
-    texts = config.texts
-    moved = {f"chosen.{key}": texts.pop(key, None) for key in chosen}
-    return {"cell": cell, "label": label, "status": Status.MISSING, "run_id": None, "config": config, **texts, **moved}
-
-
-def _make_row(cell: Mapping[str, Any], run: "AnyRun | None", status: Status) -> dict[str, Any]:
-    config = CellConfig(cell["config"], PluginLabels(**cell.get("plugins", {})), cell.get("names", {}))
-    row = make_cell_row(cell["hash"], cell["label"], config, cell.get("tuned", {}).get("values", ()))
+    texts = list_text(spec)
+    moved = {f"chosen.{key}": texts.pop(key, None) for key in (*chosen, *spec.tuned.get("values", ()))}
+    row: dict[str, Any] = {
+        "cell": spec.hash,
+        "label": spec.label,
+        "status": Status.MISSING,
+        "run_id": None,
+        "spec": spec,
+    }
+    row |= texts | moved
     if run is not None:
         row |= {"status": status, "run_id": run.info.run_id}
         row |= {f"metrics.{name}": value for name, value in read_metrics(run).items()}

@@ -6,11 +6,11 @@ import pandas as pd
 from pydantic import BaseModel
 
 from fedray.algorithms import ALGORITHMS
+from fedray.cells.spec import flatten
 from fedray.config import Clients, Evaluation, Training
 from fedray.datasets import DATASETS
 from fedray.models import MODELS
 from fedray.partitions import PARTITIONS
-from fedray.tracking.records import flatten
 
 PLAIN: Mapping[str, type[BaseModel]] = {"clients": Clients, "training": Training, "evaluation": Evaluation}
 CHOSEN: Mapping[str, Mapping[str, type[BaseModel]]] = {

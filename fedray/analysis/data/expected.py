@@ -6,14 +6,15 @@ from typing import Any
 
 import pandas as pd
 
-from fedray.analysis.data.cell_config import CellConfig
-from fedray.analysis.data.collect import Search, SweepTable, collect, make_cell_row
+from fedray.analysis.data.collect import SweepTable, collect, make_row
 from fedray.analysis.data.stored import UnknownSweep
+from fedray.cells.spec import Search
 from fedray.config import RunConfig
 from fedray.sweep.driver.stages import preview_final_stage
 from fedray.sweep.file.dotted import apply_draw
 from fedray.sweep.file.shipped import list_sweeps, locate_sweep
 from fedray.sweep.file.sweep import Sweep
+from fedray.sweep.plan.cells import Cell
 from fedray.sweep.plan.draws import iter_points, make_draws
 from fedray.tracking.store import StoreNotFound
 
@@ -41,27 +42,25 @@ def list_expected(sweep: Sweep) -> SweepTable:
     """
     if sweep.tune is None or sweep.final is None:
         return _list_missing(sweep, {}, {})
-    after: dict[str, list[CellConfig]] = {}
+    after: dict[str, list[Cell]] = {}
     drawn_keys: dict[str, list[str]] = {}
     seeds = len(sweep.final.seeds)
     for number, (config, space) in enumerate(sweep.iter_combinations()):
         draws = [apply_draw(config, values) for values in make_draws(sweep, config, space)]
-        after[str(number * seeds)] = [_parse({**draw, "seed": seed}) for draw in draws for seed in sweep.tune.seeds]
+        after[str(number * seeds)] = [_make_cell({**draw, "seed": seed}) for draw in draws for seed in sweep.tune.seeds]
         drawn_keys |= {str(number * seeds + k): list(space) for k in range(seeds)}
     return _list_missing(preview_final_stage(sweep), after, drawn_keys)
 
 
-def _list_missing(
-    sweep: Sweep, after: Mapping[str, list[CellConfig]], drawn_keys: Mapping[str, list[str]]
-) -> SweepTable:
+def _list_missing(sweep: Sweep, after: Mapping[str, list[Cell]], drawn_keys: Mapping[str, list[str]]) -> SweepTable:
     rows = [
-        make_cell_row(str(k), str(k), _parse(point), drawn_keys.get(str(k), ()))
+        make_row(_make_cell(point, str(k)), chosen=drawn_keys.get(str(k), ()))
         for k, point in enumerate(iter_points(sweep))
     ]
     return SweepTable(sweep.name, pd.DataFrame(rows), Search(), {}, after=after)
 
 
-def _parse(point: Mapping[str, Any]) -> CellConfig:
-    """Parse a configuration from a user's file; its classes are imported, as for a run."""
+def _make_cell(point: Mapping[str, Any], number: str = "") -> Cell:
+    """Return the cell of a configuration from a user's file; its classes are imported, as for a run."""
     run = RunConfig.parse(point)
-    return CellConfig(run.resolve(), run=run)
+    return Cell(number, number, run.resolve(), packed=run.pack())

@@ -112,7 +112,7 @@ def results(name: str) -> Results:
         [1, 2]
     """
     sweep = collect(name)
-    return Results(sweep.name, sweep.cells.drop(columns="config"), _collect_curves(sweep))
+    return Results(sweep.name, sweep.cells.drop(columns="spec"), _collect_curves(sweep))
 
 
 def _collect_curves(sweep: Collected) -> pd.DataFrame:

@@ -9,8 +9,8 @@ import pandas as pd
 
 from fedray.algorithms import algorithm
 from fedray.analysis.data.axes import find_label, label_table
-from fedray.analysis.data.cell_config import CellConfig, iter_configs, list_smaller_better, list_titles
 from fedray.analysis.data.collect import SweepTable
+from fedray.analysis.data.specs import iter_specs, list_smaller_better, list_titles, parse
 from fedray.cells.last_rounds import describe_rounds
 from fedray.cells.metric import (
     BEST,
@@ -26,6 +26,7 @@ from fedray.cells.metric import (
     SPEEDUP,
     Metric,
 )
+from fedray.cells.spec import CellSpec
 from fedray.common.errors import UserError, unknown
 from fedray.config import Evaluation
 from fedray.engine.cost import Cost, find_input_shape, measure_cost, measure_relative_compute
@@ -71,10 +72,7 @@ def read_values(sweep: SweepTable, metric: str) -> pd.Series:
         )
     if metric in COUNTED:
         return pd.Series(
-            [
-                _count(metric, config) if done else np.nan
-                for config, done in zip(iter_configs(cells), finished, strict=True)
-            ],
+            [_count(metric, spec) if done else np.nan for spec, done in zip(iter_specs(cells), finished, strict=True)],
             cells.index,
         )
     column = next((name for name in (f"metrics.{FINAL}{metric}", f"metrics.{metric}") if name in cells), "")
@@ -125,7 +123,7 @@ def find_longest_wait(sweep: SweepTable, run_id: str) -> int:
 
 def holds_samples_out(sweep: SweepTable) -> bool:
     """Return True if every cell holds samples out, on which its best round is selected."""
-    return all(config.get("data.validation.fraction") is not None for config in iter_configs(sweep.cells))
+    return all(spec.get("data.validation.fraction") is not None for spec in iter_specs(sweep.cells))
 
 
 def make_title(metric: str, cells: pd.DataFrame, held_out: bool = False) -> str:
@@ -170,7 +168,7 @@ def list_averaged_rounds(name: str, cells: pd.DataFrame) -> list[tuple[int, ...]
     """
     keys = ("training.rounds", "evaluation.every", "evaluation.last", "evaluation.personal.every")
     found = []
-    for rounds, every, last, personal in dict.fromkeys(tuple(map(one.get, keys)) for one in iter_configs(cells)):
+    for rounds, every, last, personal in dict.fromkeys(tuple(map(one.get, keys)) for one in iter_specs(cells)):
         given = {"every": every, "last": last, "personal": None if personal is None else {"every": personal}}
         if rounds is not None:
             asked = Evaluation.model_validate({key: value for key, value in given.items() if value is not None})
@@ -249,8 +247,8 @@ def _find_partners(sweep: SweepTable, method: str, form: str) -> list[int]:
     return [found.get(key, -1) for key in keys]
 
 
-def _count(metric: str, config: CellConfig) -> float:
-    run = config.parse(f"--metric {metric}")
+def _count(metric: str, spec: CellSpec) -> float:
+    run = parse(spec, f"--metric {metric}")
     if metric == "relative_flops":
         return measure_relative_compute(run)
     shape, classes = find_input_shape(run)

@@ -6,12 +6,12 @@ from typing import Any
 
 from mlflow import MlflowClient
 
+from fedray.cells.spec import drop_removed
 from fedray.common.errors import UserError
 from fedray.common.yaml_files import parse_yaml
 from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.state import State
 from fedray.tracking.location import get_storage
-from fedray.tracking.records import drop_removed
 
 
 def read_configuration(client: MlflowClient, run: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ def split_settings(cells: pd.DataFrame) -> tuple[list[dict[str, Any]], list[tupl
     """Return configuration keys with one value, and those with several; keys that a component lacks do not count."""
     same, several = [], []
     for key in map(str, cells):
-        if key in ("cell", "label", "status", "run_id", "config", "message") or key.startswith("metrics."):
+        if key in ("cell", "label", "status", "run_id", "spec", "message") or key.startswith("metrics."):
             continue
         found = [str(value) for value in dict.fromkeys(cells[key].dropna())]
         everywhere = cells[key].notna().all()

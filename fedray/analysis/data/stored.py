@@ -4,10 +4,11 @@ It imports neither pandas nor PyTorch, so that `fedray status` is quick.
 """
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from fedray.cells.spec import CellSpec
 from fedray.cells.status import Status
 from fedray.common.errors import UserError, unknown
 from fedray.sweep.plan.storage import find_killed
@@ -29,7 +30,7 @@ class StoredSweep:
         name: the sweep's, or that of its smoke version.
         client: reads the store.
         parent: the sweep's own run.
-        cells: `hash`, `label`, `config` and more of each cell, in the sweep's order.
+        cells: in the sweep's order.
         runs: for each cell the run that counts; None without one.
         statuses: for each cell; a running one whose process is gone is interrupted.
     """
@@ -37,7 +38,7 @@ class StoredSweep:
     name: str
     client: "AnyClient"
     parent: "AnyRun"
-    cells: Sequence[Mapping[str, Any]]
+    cells: Sequence[CellSpec]
     runs: "Sequence[AnyRun | None]"
     statuses: Sequence[Status]
 
@@ -63,12 +64,12 @@ def read_sweep(name: str) -> StoredSweep:
     cells = read_cells(client, parents[name])
     if not cells:
         raise UserError(f"sweep: {name!r} lists no cells; run it again")
-    best = find_best_runs(client, experiment, [cell["hash"] for cell in cells])
-    runs = [best.get(cell["hash"]) for cell in cells]
+    best = find_best_runs(client, experiment, [cell.hash for cell in cells])
+    runs = [best.get(cell.hash) for cell in cells]
     statuses = [Status.MISSING if run is None else read_status(run) for run in runs]
-    running = [cell["hash"] for cell, status in zip(cells, statuses, strict=True) if status is Status.RUNNING]
+    running = [cell.hash for cell, status in zip(cells, statuses, strict=True) if status is Status.RUNNING]
     killed = set(find_killed(running))
     final = [
-        Status.INTERRUPTED if cell["hash"] in killed else status for cell, status in zip(cells, statuses, strict=True)
+        Status.INTERRUPTED if cell.hash in killed else status for cell, status in zip(cells, statuses, strict=True)
     ]
     return StoredSweep(name, client, parents[name], cells, runs, final)

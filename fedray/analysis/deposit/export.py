@@ -113,7 +113,7 @@ def _add_descriptions(
     stored: StoredSweep, printed: Mapping[str, bytes], commands: Mapping[str, str], licence: str, authors: Sequence[str]
 ) -> dict[str, bytes]:
     """Return the deposit's members: what is printed, and what describes it."""
-    cited = list_components(cell["config"] for cell in stored.cells)
+    cited = list_components(cell.config for cell in stored.cells)
     files = dict(_describe_files(stored.name, printed, commands))
     readme = make_readme(stored, cited, files, licence, authors)
     bibtex = format_entries((one.name, one.paper) for one in cited)

@@ -6,17 +6,19 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from fedray.analysis.data.axes import label_cells, label_finished
-from fedray.analysis.data.cell_config import CellConfig, iter_configs, refuse_plugins
 from fedray.analysis.data.collect import Collected, SweepTable
 from fedray.analysis.data.metrics import list_parts
+from fedray.analysis.data.specs import iter_specs, refuse_plugins
 from fedray.analysis.plots.panels import join_runs
 from fedray.analysis.plots.style import WIDTH, make_axes, styled, wrap_title
+from fedray.cells.spec import CellSpec
 from fedray.common.errors import UserError
 from fedray.datasets import make_data_source
 from fedray.datasets.base import load_data
 from fedray.partitions import make_partition
 from fedray.partitions.held_out import split_samples
 from fedray.partitions.heterogeneity import draw_heatmap
+from fedray.sweep.plan.cells import Cell
 
 
 @styled
@@ -69,16 +71,16 @@ def draw_partitions(sweep: SweepTable) -> dict[str, Figure]:
     """
     cells = sweep.cells.assign(
         _setting=label_cells(sweep.cells, "data,partition"),
-        _clients=[_describe_clients(config) for config in iter_configs(sweep.cells)],
+        _clients=[_describe_clients(spec) for spec in iter_specs(sweep.cells)],
     ).drop_duplicates(["_setting", "_clients"])
     figures = {}
-    for config, setting, clients in zip(iter_configs(cells), cells["_setting"], cells["_clients"], strict=True):
-        if config.run is None:
-            refuse_plugins("--kind partition", {name: config.get(name) for name in ("data", "partition")})
-        source, partition = make_data_source(config.get("data")), make_partition(config.get("partition"))
+    for spec, setting, clients in zip(iter_specs(cells), cells["_setting"], cells["_clients"], strict=True):
+        if not isinstance(spec, Cell):
+            refuse_plugins("--kind partition", {name: spec.get(name) for name in ("data", "partition")})
+        source, partition = make_data_source(spec.get("data")), make_partition(spec.get("partition"))
         data = load_data(source) if source.test is None else load_data(source).merge()
-        total, unseen = config.get("clients.total"), config.get("clients.unseen") or 0
-        shards = split_samples(source, partition, data, total, config.get("seed"), unseen).dealt
+        total, unseen = spec.get("clients.total"), spec.get("clients.unseen") or 0
+        shards = split_samples(source, partition, data, total, spec.get("seed"), unseen).dealt
         name = f"{setting} {clients}" if cells["_clients"].nunique() > 1 else setting
         counts = shards.count_labels(data.y_train, data.num_classes)
         figures[name] = figure = draw_heatmap(counts, title=wrap_title(name, 0.8 * WIDTH), unseen=unseen)
@@ -87,7 +89,7 @@ def draw_partitions(sweep: SweepTable) -> dict[str, Figure]:
     return figures
 
 
-def _describe_clients(config: CellConfig) -> str:
+def _describe_clients(spec: CellSpec) -> str:
     """Return the number of clients, as text."""
-    unseen = config.get("clients.unseen")
-    return f"{config.get('clients.total')} clients" + (f" and {unseen} unseen" if unseen else "")
+    unseen = spec.get("clients.unseen")
+    return f"{spec.get('clients.total')} clients" + (f" and {unseen} unseen" if unseen else "")

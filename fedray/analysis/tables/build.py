@@ -7,7 +7,6 @@ from dataclasses import replace
 import pandas as pd
 
 from fedray.analysis.data.axes import choose_search_rows, find_columns, find_label, label_cells, label_finished
-from fedray.analysis.data.cell_config import iter_configs
 from fedray.analysis.data.collect import Collected, SweepTable
 from fedray.analysis.data.metrics import (
     describe_undeclared,
@@ -18,6 +17,7 @@ from fedray.analysis.data.metrics import (
     make_title,
     read_values,
 )
+from fedray.analysis.data.specs import iter_specs
 from fedray.analysis.tables import tuned
 from fedray.analysis.tables.clients import read_accuracies
 from fedray.analysis.tables.keys import make_key, make_words, to_word, without_names
@@ -100,7 +100,7 @@ def build(
             f"--paper {paper.removesuffix('-smoke')} compares them anyway"
         )
     elif paper:
-        configs = {key: list(iter_configs(group)) for key, group in groups.items()}
+        configs = {key: list(iter_specs(group)) for key, group in groups.items()}
         printed, said = match_published(paper, metric, configs, bool(average_over))
         entries = {key: replace(one, printed=printed.get(key)) for key, one in entries.items()}
         notes += said

@@ -14,14 +14,15 @@ from dataclasses import replace
 
 import pandas as pd
 
-from fedray.analysis.data.cell_config import CellConfig, iter_configs
+from fedray.analysis.data.specs import get_symbol, iter_specs, list_always_named
 from fedray.cells.metric import DEFAULT
+from fedray.cells.spec import CellSpec
 from fedray.components.base import Component
 
 
 def without_names(cells: pd.DataFrame) -> pd.DataFrame:
     """Return the cells without the sweep's display names, so that a changed name changes no key."""
-    return cells.assign(config=pd.Series([replace(one, names={}) for one in iter_configs(cells)], cells.index))
+    return cells.assign(spec=pd.Series([replace(one, names={}) for one in iter_specs(cells)], cells.index))
 
 
 def make_words(shown: pd.Series, plain: pd.Series | str, cells: pd.DataFrame) -> dict[str, str]:
@@ -33,7 +34,7 @@ def make_words(shown: pd.Series, plain: pd.Series | str, cells: pd.DataFrame) ->
         cells: their configurations.
     """
     labels = [plain] * len(shown) if isinstance(plain, str) else list(map(str, plain))
-    short = [_shorten(label, config) for label, config in zip(labels, iter_configs(cells), strict=True)]
+    short = [_shorten(label, spec) for label, spec in zip(labels, iter_specs(cells), strict=True)]
     words = _tell_apart(short)
     return {str(label): words[text] for label, text in zip(shown, short, strict=True)}
 
@@ -59,11 +60,11 @@ def to_word(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9.]+", "-", ascii).strip("-.")
 
 
-def _shorten(label: str, config: CellConfig) -> str:
+def _shorten(label: str, spec: CellSpec) -> str:
     """Return `dirichlet0.1` for `dirichlet α=0.1`: a required option, which each label names, needs no letter."""
-    kind = str(config.get("partition.name"))
-    for key in config.always_named:
-        label = label.replace(f"{kind} {config.get_symbol(*key.split('.', 1))}=", kind)
+    kind = str(spec.get("partition.name"))
+    for key in list_always_named(spec):
+        label = label.replace(f"{kind} {get_symbol(spec, *key.split('.', 1))}=", kind)
     return label
 
 

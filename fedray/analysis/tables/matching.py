@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedray.analysis.data.cell_config import CellConfig
 from fedray.analysis.tables.published import BEST_BASELINE, PublishedNumber, find_numbers, has_printed
 from fedray.analysis.tables.result_table import BEST, Printed
 from fedray.cells.metric import Metric
+from fedray.cells.spec import CellSpec
 from fedray.config import Clients
 
 PROTOCOL = {
@@ -22,7 +22,7 @@ PROTOCOL = {
 SETTING = ("data", "model", "partition", "clients")
 """Sections that define a setting."""
 Key = tuple[str, str]
-Groups = Mapping[Key, Sequence[CellConfig]]
+Groups = Mapping[Key, Sequence[CellSpec]]
 """Row and column of an entry -> configurations of its cells."""
 
 
@@ -53,7 +53,7 @@ def match_published(
         if key not in matches
     ]
     used = set(matches.values())
-    rounds = {config.get("training.rounds") for group in groups.values() for config in group}
+    rounds = {spec.get("training.rounds") for group in groups.values() for spec in group}
     ours = {str(value) for value in rounds if value is not None}
     theirs = {value for place in used for value in numbers[place].rounds}
     notes = [f"in brackets: {name} of the paper and our difference to it; {PROTOCOL[name.partition('/')[0]]}"]
@@ -129,45 +129,45 @@ def _find_candidates(
     for place, number in enumerate(numbers):
         of_method.setdefault(number.config["algorithm.name"][0], []).append(place)
 
-    def places(row: str, configs: Sequence[CellConfig]) -> tuple[int, ...]:
-        method = BEST_BASELINE if row == BEST else configs[0].get("algorithm.name")
-        return tuple(one for one in of_method.get(method, ()) if _belongs(numbers[one], row, configs, metric))
+    def places(row: str, specs: Sequence[CellSpec]) -> tuple[int, ...]:
+        method = BEST_BASELINE if row == BEST else specs[0].get("algorithm.name")
+        return tuple(one for one in of_method.get(method, ()) if _belongs(numbers[one], row, specs, metric))
 
     if averaged:
         return {key: {places(key[0], _pick_one_per_setting(group))} for key, group in groups.items()}
-    return {key: {places(key[0], [config]) for config in group} for key, group in groups.items()}
+    return {key: {places(key[0], [spec]) for spec in group} for key, group in groups.items()}
 
 
-def _belongs(number: PublishedNumber, row: str, configs: Sequence[CellConfig], metric: str) -> bool:
+def _belongs(number: PublishedNumber, row: str, specs: Sequence[CellSpec], metric: str) -> bool:
     """Return True if a number is the result of one configuration, or the mean over several."""
     epochs = number.metric.epochs
-    if epochs and epochs != (Metric.parse(metric).epochs or _find_most_epochs(configs[0])):
+    if epochs and epochs != (Metric.parse(metric).epochs or _find_most_epochs(specs[0])):
         return False
-    if bool(number.average_over) != (len(configs) > 1):
+    if bool(number.average_over) != (len(specs) > 1):
         return False
     for key, values in number.config.items():
         if row == BEST and key.startswith("algorithm."):
             continue
-        found = {_get_value(config, key) for config in configs}
+        found = {_get_value(spec, key) for spec in specs}
         if found != set(values) if number.average_over else not found <= set(values):
             return False
     return True
 
 
-def _pick_one_per_setting(group: Sequence[CellConfig]) -> list[CellConfig]:
+def _pick_one_per_setting(group: Sequence[CellSpec]) -> list[CellSpec]:
     """Return one configuration of each setting: cells of a setting differ in seed and method."""
-    return list({repr([config.get(name) for name in SETTING]): config for config in group}.values())
+    return list({repr([spec.get(name) for name in SETTING]): spec for spec in group}.values())
 
 
-def _get_value(config: CellConfig, key: str) -> Any:
+def _get_value(spec: CellSpec, key: str) -> Any:
     """Return the value of a key in a configuration; clients per round as a number, even if given as a fraction."""
-    if key != "clients.per_round" or not config.get("clients"):
-        return config.get(key)
-    return Clients.model_validate(config.get("clients")).cohort_size
+    if key != "clients.per_round" or not spec.get("clients"):
+        return spec.get(key)
+    return Clients.model_validate(spec.get("clients")).cohort_size
 
 
-def _find_most_epochs(config: CellConfig) -> str:
+def _find_most_epochs(spec: CellSpec) -> str:
     """Return the number of epochs of the longest fine-tuning before a client's test; empty for none."""
-    epochs = config.get("evaluation.personal.epochs")
+    epochs = spec.get("evaluation.personal.epochs")
     most = max(epochs, default=0) if isinstance(epochs, Sequence) else epochs or 0
     return str(most or "")

@@ -9,9 +9,9 @@ import pandas as pd
 
 from fedray.analysis.comparison.differences import tabulate_by_seed
 from fedray.analysis.data.axes import find_columns, label_cells
-from fedray.analysis.data.cell_config import iter_configs
 from fedray.analysis.data.collect import SweepTable
 from fedray.analysis.data.metrics import COUNTED, is_smaller_better
+from fedray.analysis.data.specs import iter_specs
 from fedray.analysis.statistics.intervals import Interval, bound_mean
 from fedray.analysis.tables.build import drop_keys
 from fedray.analysis.tables.matching import find_best_others, find_printed_values
@@ -253,7 +253,7 @@ def _collect_numbers(claim: Claim, cells: pd.DataFrame) -> Numbers:
     understates how slow it is. Averages over settings leave such runs out.
     """
     if not claim.average_over:
-        rounds = pd.Series([config.get("training.rounds") for config in iter_configs(cells)], cells.index, dtype=float)
+        rounds = pd.Series([spec.get("training.rounds") for spec in iter_specs(cells)], cells.index, dtype=float)
         cells = cells.assign(_value=cells["_value"].where(~cells["_never"], rounds))
     settings = {str(column): n for column, n in cells.groupby("_column", sort=False)["_setting"].nunique().items()}
     values, never, lost = dict[Entry, pd.Series](), dict[Entry, frozenset[str]](), dict[Entry, frozenset[str]]()
@@ -303,7 +303,7 @@ def _find_printed(
         return {}
     groups = {
         (str(row), str(column)): list(configs)
-        for (row, column), configs in cells.groupby(["_row", "_column"], sort=False)["config"]
+        for (row, column), configs in cells.groupby(["_row", "_column"], sort=False)["spec"]
     }
     values = find_printed_values(published, claim.metric, groups, bool(claim.average_over))
     if claim.minus:

@@ -7,14 +7,16 @@ from pathlib import Path
 
 import pandas as pd
 
-from fedray.analysis.data.cell_config import CellConfig, iter_configs
 from fedray.analysis.data.collect import SweepTable, collect
 from fedray.analysis.data.expected import list_expected
+from fedray.analysis.data.specs import iter_specs, list_plugins
 from fedray.analysis.data.stored import UnknownSweep
+from fedray.cells.spec import CellSpec
 from fedray.config import RunConfig
 from fedray.sweep.file.document import load_document
 from fedray.sweep.file.shipped import locate_sweep
 from fedray.sweep.file.sweep import Sweep
+from fedray.sweep.plan.cells import Cell
 from fedray.sweep.plan.estimate import make_key, measure_seconds
 from fedray.sweep.plan.gradients import count_gradients
 from fedray.tracking.store import StoreNotFound
@@ -33,7 +35,7 @@ def find_runs(name: str, file: Path | None) -> SweepTable:
     try:
         found = collect(name)
         if found.name == name:  # a smoke version decides nothing
-            return replace(found, cells=found.cells.assign(config=found.cells["config"].map(CellConfig.without_names)))
+            return replace(found, cells=found.cells.assign(spec=found.cells["spec"].map(CellSpec.without_names)))
     except (StoreNotFound, UnknownSweep):
         pass
     if file is not None and "base" in (document := load_document(file)):
@@ -48,7 +50,7 @@ def sum_hours(cells: pd.DataFrame) -> float:
     done = cells[cells["status"] == "finished"]
     if not len(done) or "metrics.seconds_per_round" not in done:
         return 0.0
-    rounds = [config.get("training.rounds") for config in iter_configs(done)]
+    rounds = [spec.get("training.rounds") for spec in iter_specs(done)]
     return float((done["metrics.seconds_per_round"] * rounds).sum() / 3600)
 
 
@@ -59,21 +61,21 @@ class Price:
         self.measured = measured
         self._known: dict[str, tuple[float, float] | None] = {}
 
-    def estimate(self, configs: Sequence[CellConfig]) -> tuple[float, float] | None:
+    def estimate(self, specs: Sequence[CellSpec]) -> tuple[float, float] | None:
         """Return gradients and hours of all cells; None if some data or a user's class is not available here."""
-        found = [self._estimate_one(config) for config in configs]
+        found = [self._estimate_one(spec) for spec in specs]
         whole = [one for one in found if one is not None]
         if len(whole) < len(found):
             return None
         return sum(one[0] for one in whole), sum(one[1] for one in whole)
 
-    def _estimate_one(self, config: CellConfig) -> tuple[float, float] | None:
-        identity = repr({part: value for part, value in config.values.items() if part != "seed"})
+    def _estimate_one(self, spec: CellSpec) -> tuple[float, float] | None:
+        identity = repr({part: value for part, value in spec.config.items() if part != "seed"})
         if identity not in self._known:
-            if any(path.partition(":")[0] not in sys.modules for path in config.plugins):
+            if any(path.partition(":")[0] not in sys.modules for path in list_plugins(spec.config)):
                 self._known[identity] = None  # the store names a class that this process has not imported
                 return None
-            run = config.run or RunConfig.parse(config.values)
+            run = spec.run if isinstance(spec, Cell) else RunConfig.parse(spec.config)
             count = count_gradients(run)
             each = (
                 measure_seconds(make_key(run), run.runtime.torch_device) / 3600

@@ -10,6 +10,7 @@ import yaml
 
 from fedray.algorithms import algorithm
 from fedray.analysis.output import write, write_or_print
+from fedray.cells.spec import get_dotted
 from fedray.common.errors import UserError, join_lines, truncate_repr
 from fedray.common.yaml_files import parse_yaml
 from fedray.engine.cost import measure_cost
@@ -28,7 +29,7 @@ from fedray.papers.board import (
 )
 from fedray.papers.board_picture import draw_standings
 from fedray.sweep.driver.stages import run_file
-from fedray.sweep.file.dotted import apply_draw, get_dotted
+from fedray.sweep.file.dotted import apply_draw
 from fedray.sweep.file.shipped import WARNING, locate_sweep
 from fedray.sweep.file.space import Space, check_space
 from fedray.sweep.file.sweep import Sweep

@@ -14,8 +14,8 @@ from typing import Annotated
 import typer
 
 from fedray.analysis.comparison.differences import ENDED
-from fedray.analysis.data.cell_config import iter_configs
 from fedray.analysis.data.collect import SweepTable
+from fedray.analysis.data.specs import iter_specs
 from fedray.analysis.output import write_or_print
 from fedray.common.errors import format_count
 from fedray.papers.claims.decide import NOT_RUN, Decided, Verdict, decide
@@ -77,7 +77,7 @@ def format_cost(one: Decided, price: Price) -> str:
     spent = sum_hours(one.cells)
     parts = [f"cost {format_duration(spent)}"] if spent else []
     open_cells = one.cells[~one.cells["status"].isin(["finished", *ENDED])]
-    missing = [*iter_configs(open_cells)]
+    missing = [*iter_specs(open_cells)]
     missing += [config for cell in open_cells["cell"] for config in one.sweep.after.get(cell, ())]
     if missing:
         found = price.estimate(missing)

@@ -51,7 +51,7 @@ def find_removable(name: str | None = None) -> Iterator[tuple[list[CellFolder], 
     """
     root = get_storage()
     found = sorted((root / "cells").iterdir()) if (root / "cells").is_dir() else []
-    cells = None if name is None else {cell["hash"] for cell in read_stored_sweep(name).cells}
+    cells = None if name is None else {cell.hash for cell in read_stored_sweep(name).cells}
     folders = [path for path in found if _is_cell_dir(path) and (cells is None or path.name in cells)]
     client, experiment = open_store()
     runs = find_best_runs(client, experiment, [path.name for path in folders])
@@ -61,7 +61,7 @@ def find_removable(name: str | None = None) -> Iterator[tuple[list[CellFolder], 
         running = {
             name: run for name, run in find_sweeps(client, experiment).items() if get_sweep_lock_file(name) in locks
         }
-        theirs = {cell["hash"] for run in running.values() for cell in read_cells(client, run)}
+        theirs = {cell.hash for run in running.values() for cell in read_cells(client, run)}
         for path in folders:
             run = runs.get(path.name)
             removed = run is None and is_deleted(client, experiment, path.name)

@@ -32,7 +32,7 @@ def print_plan(plan: Plan, address: str | None) -> None:
     known = plan.known
     for number, cell in enumerate(plan.cells.values(), 1):
         if plan.is_chosen(cell):
-            status = known[cell.hash].status if cell.hash in known else "to run"
+            status = known[cell.hash].ending.status if cell.hash in known else "to run"
             table.add_row(str(number), cell.hash, status, Text(escape(cell.label)))
     console.print(table)
     for line in _describe_averaged([cell.run for cell in plan.cells.values() if plan.is_chosen(cell)]):

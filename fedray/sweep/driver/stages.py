@@ -248,7 +248,9 @@ def run_stages(
         print(f"{sweep.name}: chosen {describe_choice(one, sweep.select)}", flush=True)
     stage = make_final_stage(sweep, [apply_draw(one.config, one.values) for one in choices])
     second = plan_and_print(stage, file, force)
-    second = replace(second, tuned=describe_choices(sweep, choices, second), file=sweep)
+    chosen = describe_choices(sweep, choices, second)
+    cells = {hash: replace(cell, tuned=chosen.get(hash, {})) for hash, cell in second.cells.items()}
+    second = replace(second, cells=cells, file=sweep)
     if dry_run:
         _print_plan(second, address)
         return 0

@@ -14,6 +14,7 @@ from typing import Any
 from fedray.api import simulate
 from fedray.cells.metric import LAST, PREFIXES
 from fedray.cells.record import Rows, RunRecord, summarise_rounds
+from fedray.cells.spec import CellSpec
 from fedray.cells.status import Status
 from fedray.common.errors import Diverged, UserError, truncate_repr
 from fedray.components.identity import hash_of
@@ -68,19 +69,19 @@ def verify(name: str, count: int, trust: Collection[str] = ()) -> Iterator[Repea
     finished = [
         cell
         for cell in sweep.cells
-        if cell["hash"] in sweep.runs and read_status(sweep.runs[cell["hash"]]) is Status.FINISHED
+        if cell.hash in sweep.runs and read_status(sweep.runs[cell.hash]) is Status.FINISHED
     ]
     if not finished:
         raise UserError(f"{name}: has no finished cell to verify")
     count = min(count, len(finished))
     for k in range(count):
         cell = finished[k * len(finished) // count]
-        sources = cell.get("identity", {}).get("sources", {})
+        sources = cell.identity.get("sources", {})
         try:
             with guard_imports(partial(_refuse_untrusted, trust=trust, sources=sources)):
                 verdict = _judge(sweep, cell, finished)
         except NotTrusted as error:
-            verdict = Repeated(str(cell["label"]), "not trusted", str(error))
+            verdict = Repeated(cell.label, "not trusted", str(error))
         yield verdict
 
 
@@ -112,12 +113,12 @@ def _refuse_untrusted(path: str, trust: Collection[str], sources: Mapping[str, s
     )
 
 
-def _judge(sweep: StoredSweep, cell: Mapping[str, Any], finished: Sequence[Mapping[str, Any]]) -> Repeated:
-    label, tags = str(cell["label"]), sweep.runs[cell["hash"]].data.tags
-    run = RunConfig.parse(cell["config"])
+def _judge(sweep: StoredSweep, cell: CellSpec, finished: Sequence[CellSpec]) -> Repeated:
+    label, tags = cell.label, sweep.runs[cell.hash].data.tags
+    run = RunConfig.parse(cell.config)
     config = run.model_copy(update={"runtime": run.runtime.inline})
     identity = config.make_identity(load_data(config.data).digest)
-    if hash_of(identity) != cell["hash"]:
+    if hash_of(identity) != cell.hash:
         return Repeated(label, "not comparable", f"other settings, data or sources: {_find_changed(identity, cell)}")
     try:
         record = simulate(config).record()
@@ -125,17 +126,17 @@ def _judge(sweep: StoredSweep, cell: Mapping[str, Any], finished: Sequence[Mappi
         return Repeated(label, "different", str(error))
     except UserError as error:  # no GPU here, for example
         return Repeated(label, "not comparable", str(error))
-    if reason := _explain_environment(sweep, cell["hash"], run.runtime.torch_device == "cpu"):
+    if reason := _explain_environment(sweep, cell.hash, run.runtime.torch_device == "cpu"):
         return _compare_accuracies(label, reason, record, sweep, cell, finished)
     wrong = [key for key, value in record.hashes.items() if value != tags.get(f"fedray.{key}")]
-    wrong += _list_differences(record.history, sweep.read_points(cell["hash"]))
+    wrong += _list_differences(record.history, sweep.read_points(cell.hash))
     more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
     return Repeated(label, "different" if wrong else "same", ", ".join(wrong[:3]) + more)
 
 
-def _find_changed(identity: Mapping[str, Any], cell: Mapping[str, Any]) -> str:
+def _find_changed(identity: Mapping[str, Any], cell: CellSpec) -> str:
     """Return the parts of a cell's identity that differ from the sweep's list."""
-    listed = cell.get("identity", {})
+    listed = cell.identity
     return ", ".join(sorted(key for key in identity.keys() | listed.keys() if identity.get(key) != listed.get(key)))
 
 
@@ -189,21 +190,21 @@ def _compare_accuracies(
     reason: str,
     record: RunRecord,
     sweep: StoredSweep,
-    cell: Mapping[str, Any],
-    finished: Sequence[Mapping[str, Any]],
+    cell: CellSpec,
+    finished: Sequence[CellSpec],
 ) -> Repeated:
     """Judge a run whose bits may differ: its accuracies agree if they are within the spread of the setting's seeds.
 
     The spread of the seeds is the smaller of two: with the stored accuracy of this seed, and with the one found here.
     So it cannot be widened by changing one number, nor by changing all numbers by the same amount.
     """
-    others = [one["hash"] for one in finished if one is not cell and _without_seed(one) == _without_seed(cell)]
+    others = [one.hash for one in finished if one is not cell and _without_seed(one) == _without_seed(cell)]
     if not others:
         return Repeated(label, "not comparable", f"{reason}, and a single seed has no spread")
     found = {SUMMARY + name: value for name, value in summarise_rounds(record.history).items()}
     phrases, agree = [], True
     for name in [name for name in found if name.startswith(SUMMARY + LAST) and name.endswith("_accuracy")]:
-        there, *values = (sweep.runs[seed].data.metrics.get(name, math.nan) for seed in (cell["hash"], *others))
+        there, *values = (sweep.runs[seed].data.metrics.get(name, math.nan) for seed in (cell.hash, *others))
         spread = min(max(*values, mine) - min(*values, mine) for mine in (there, found[name]))
         agree &= abs(found[name] - there) <= spread  # false for NaN
         shown = name.removeprefix(SUMMARY)
@@ -213,5 +214,5 @@ def _compare_accuracies(
     return Repeated(label, "agrees" if agree else "different", f"{reason}; {'; '.join(phrases)}")
 
 
-def _without_seed(cell: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in cell["config"].items() if key not in ("seed", "runtime")}
+def _without_seed(cell: CellSpec) -> dict[str, Any]:
+    return {key: value for key, value in cell.config.items() if key not in ("seed", "runtime")}

@@ -7,8 +7,9 @@ that the grid or the search varies is refused.
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from fedray.cells.spec import get_dotted
 from fedray.common.errors import UserError
-from fedray.sweep.file.dotted import COMPONENTS, get_dotted, list_leaves, with_key
+from fedray.sweep.file.dotted import COMPONENTS, list_leaves, with_key
 from fedray.sweep.file.entries import expand_case, expand_entries, has_option
 
 Advise = Callable[[str, Any], str]

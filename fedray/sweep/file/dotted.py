@@ -9,14 +9,6 @@ COMPONENTS = ("data", "partition", "model", "algorithm")
 """Sections that a grid replaces whole, since their other keys belong to the name; other sections are merged."""
 
 
-def get_dotted(config: Mapping[str, Any], key: str) -> Any:
-    """Return the value of a dotted key, None if there is none."""
-    value: Any = config
-    for part in key.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
-    return value
-
-
 def with_key(config: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
     """Return a copy with one dotted key set. A mapping replaces a component section and is merged into any other."""
     head, _, rest = key.partition(".")

@@ -12,17 +12,17 @@ import yaml
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator, model_validator
 
 from fedray.cells.metric import Metric
+from fedray.cells.spec import SWEEP_NAME, get_dotted
 from fedray.common.errors import UserError, truncate_repr, unknown
 from fedray.common.yaml_files import format_flow
 from fedray.components.base import Checked, describe, format_value
 from fedray.sweep.file.changes import change_runs
 from fedray.sweep.file.claims import Claim
 from fedray.sweep.file.document import load_document
-from fedray.sweep.file.dotted import COMPONENTS, get_dotted, list_leaves, with_key
+from fedray.sweep.file.dotted import COMPONENTS, list_leaves, with_key
 from fedray.sweep.file.entries import expand_case, expand_entries, find_partial, has_option
 from fedray.sweep.file.sections import SELECT, Final, Scheduler, Tune
 from fedray.sweep.file.space import Searcher, Space, check_space
-from fedray.tracking.records import SWEEP_NAME
 
 STOPS = ("round", "validation_accuracy", "test_accuracy")
 """Keys of `stop`: a cell ends when the value reaches the limit."""

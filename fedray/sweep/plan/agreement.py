@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 from pydantic import ValidationError
 
 from fedray.algorithms import algorithm
+from fedray.cells.spec import drop_removed
 from fedray.common.errors import UserError, truncate_repr
 from fedray.components.base import Checked, Component, describe
 from fedray.components.identity import iter_parts, list_files
@@ -15,7 +16,6 @@ from fedray.config import NUMERICS, RunConfig
 from fedray.datasets import make_data_source
 from fedray.models import make_model_spec
 from fedray.partitions import make_partition
-from fedray.tracking.records import drop_removed
 
 COMPONENTS = {"data": make_data_source, "partition": make_partition, "model": make_model_spec, "algorithm": algorithm}
 DERIVED = {"data": {"digest"}, "training": {"channels_last"}}

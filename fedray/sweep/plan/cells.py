@@ -4,9 +4,11 @@ import json
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cached_property
+from typing import Any, Self
 
 from fedray.cells.metric import Metric
+from fedray.cells.spec import CellSpec, Search, get_dotted
 from fedray.common.errors import UserError, escape
 from fedray.components.base import format_value
 from fedray.components.identity import hash_of
@@ -15,26 +17,44 @@ from fedray.datasets.base import load_data
 from fedray.datasets.dataset import Dataset
 from fedray.engine.problem import Problem, prepare_data
 from fedray.engine.process.device import warn_of_slow_precision
-from fedray.sweep.file.dotted import get_dotted
 from fedray.sweep.file.sections import OF_CLASSES
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.draws import find_axes, iter_points
+from fedray.sweep.plan.plugin_labels import describe_plugins
 
 KEPT_PROBLEMS = 8
 """Number of split data sets that are kept; cells that share one follow each other."""
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One configuration and one seed of a sweep."""
+class Cell(CellSpec):
+    """A cell whose configuration is parsed and whose data are known, so that it can run here or in a trial.
 
-    hash: str
-    label: str
-    run: RunConfig
-    data: str
-    """Key of its data set in `Problems.data`."""
-    identity: Mapping[str, Any]
-    """The object that the hash is computed from."""
+    Attributes:
+        data: key of its data set in `Problems.data`.
+        packed: `run`, packed: a process that gets the cell unpacks it where it can tell of a class that it lacks.
+    """
+
+    data: str = ""
+    packed: bytes = b""
+
+    @cached_property
+    def run(self) -> RunConfig:
+        """The parsed configuration. Raises UserError if a class of the user's own cannot be imported here."""
+        return RunConfig.unpack(self.packed)
+
+    def with_run(self, run: RunConfig) -> Self:
+        """Return the cell with another parsed configuration."""
+        return replace(self, config=run.resolve(), packed=run.pack())
+
+    def __str__(self) -> str:
+        return self.hash
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self  # Tune copies its trials' configurations
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in vars(self).items() if key != "run"}
 
 
 class Problems:
@@ -49,9 +69,19 @@ class Problems:
         self._loaded: dict[str, tuple[Dataset, str]] = {}
         self._problems: OrderedDict[str, Problem] = OrderedDict()
         self._checked: set[str] = set()
+        self._sections: dict[str, Any] = {}
 
-    def make_cell(self, run: RunConfig, label: str) -> Cell:
-        """Make the cell of a configuration, loading its data if they are not loaded yet. Raises UserError."""
+    def make_cell(self, run: RunConfig, label: str, **listed: Any) -> Cell:
+        """Make the cell of a configuration, loading its data if they are not loaded yet.
+
+        Args:
+            run: the configuration.
+            label: the cell's readable name.
+            listed: what else the sweep lists of its cells (`names`, `search`).
+
+        Raises:
+            UserError: the data cannot be loaded.
+        """
         source = json.dumps(run.data.list_options() | {"validation": None, "test": None})
         if source not in self._loaded:
             data = load_data(run.data)
@@ -61,7 +91,20 @@ class Problems:
         if key not in self.data:
             self.data[key] = prepare_data(data, run)
         identity = run.make_identity(digest)
-        return Cell(hash_of(identity), label, run, key, identity)
+        return Cell(
+            hash_of(identity),
+            label,
+            self._share(run.resolve()),
+            self._share(identity),
+            describe_plugins(run),
+            **listed,
+            data=key,
+            packed=run.pack(),
+        )
+
+    def _share(self, sections: Mapping[str, Any]) -> dict[str, Any]:
+        """Return equal sections of several cells as one object: there may be thousands of cells."""
+        return {key: self._sections.setdefault(json.dumps(value), value) for key, value in sections.items()}
 
     def check(self, cell: Cell) -> None:
         """Split the data and build the model, once per kind of cell.
@@ -130,6 +173,8 @@ class CellMaker:
     def __init__(self, sweep: Sweep) -> None:
         self.sweep, self.problems, axes = sweep, Problems(), find_axes(sweep)
         self.axes, self.varied = list(axes), [key for key, varies in axes.items() if varies]
+        keys = dict.fromkeys(key for space in sweep.spaces for key in space)
+        self._search = Search(tuple(keys), sweep.select) if keys else Search()
 
     def make_all(self) -> dict[str, Cell]:
         """Make all cells of a sweep that does not learn.
@@ -155,7 +200,8 @@ class CellMaker:
             _refuse_unvalidated(self.sweep)
         if self.sweep.learns:
             refuse_unlogged(run, self.sweep.select)
-        cell = self.problems.make_cell(run, make_label(point, run, self.varied))
+        label = make_label(point, run, self.varied)
+        cell = self.problems.make_cell(run, label, names=self.sweep.names, search=self._search)
         self.problems.check(cell)
         return cell
 

@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from fedray.cells.spec import get_dotted
 from fedray.common.errors import UserError
 from fedray.common.rng import generator
 from fedray.config import RunConfig
-from fedray.sweep.file.dotted import apply_draw, get_dotted
+from fedray.sweep.file.dotted import apply_draw
 from fedray.sweep.file.space import DISTRIBUTIONS, Searcher, Space
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.gradients import count_gradients_per_step

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
+from fedray.cells.record import RunRecord
 from fedray.cells.selection import select_cells
 from fedray.cells.status import Status
 from fedray.common.errors import UserError, unknown
@@ -15,7 +16,6 @@ from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.cells import Cell, CellMaker, Problems
 from fedray.sweep.plan.studies import Known, advance, make_studies
 from fedray.tracking.location import is_there
-from fedray.tracking.records import Outcome
 
 if TYPE_CHECKING:
     from fedray.cluster.prepare import Placement
@@ -28,10 +28,9 @@ class Plan:
     Attributes:
         maker: makes the cells, and holds their data.
         cells: hash -> cell, in the sweep's order; for a search that learns, the cells that can be drawn so far.
-        known: hash -> outcome in MLflow, for cells that have one.
+        known: hash -> record in MLflow, for cells that have one.
         force: True to run finished cells again.
         chosen: hashes of the cells that this call may run; None for all.
-        tuned: for a final stage, hash -> how the cell's configuration was chosen (`stages.describe_choices`).
         file: the whole file, if the sweep is one of its stages; None: the sweep is the file.
         drawn: for a search that learns, `studies` (`Study.key` -> values of the draws that have been asked for) and
             `optuna`, the version that made the first of them, as the sweep's run in MLflow holds them.
@@ -39,10 +38,9 @@ class Plan:
 
     maker: CellMaker
     cells: Mapping[str, Cell]
-    known: Mapping[str, Outcome]
+    known: Mapping[str, RunRecord]
     force: bool = False
     chosen: frozenset[str] | None = None
-    tuned: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     file: Sweep | None = None
     drawn: Mapping[str, Any] = field(default_factory=dict)
 
@@ -79,9 +77,13 @@ class Plan:
         """Resource requests of trials, with the number of trials that make each."""
         return Counter(cell.run.runtime for cell in self.to_run)
 
+    def list_cells(self) -> list[dict[str, Any]]:
+        """Return the cells as the sweep's run in MLflow lists them."""
+        return [cell.to_json() for cell in self.cells.values()]
+
     def describe(self) -> str:
         """Return one line: the number of cells, of finished and diverged ones, and of those left to run."""
-        statuses = Counter(outcome.status for outcome in self.known.values())
+        statuses = Counter(record.ending.status for record in self.known.values())
         return (
             f"{self.sweep.name}: {len(self.cells)} cells, {statuses[Status.FINISHED]} finished, "
             f"{statuses[Status.DIVERGED]} diverged, {len(self.to_run)} to run"
@@ -109,33 +111,34 @@ class Plan:
             UserError: the actors of a cell can never be placed.
         """
         runs = placement.resolve([(cell.run, self.problems.data[cell.data]) for cell in cells])
-        made = {cell.hash: replace(cell, run=run) for cell, run in zip(cells, runs, strict=True)}
+        made = {cell.hash: cell.with_run(run) for cell, run in zip(cells, runs, strict=True)}
         return replace(self, cells={**self.cells, **made})
 
-    def get_values(self, outcomes: Mapping[str, Outcome]) -> dict[str, float | None]:
-        """Return the selection metric of each outcome, for cells that need not run again.
+    def get_values(self, records: Mapping[str, RunRecord]) -> dict[str, float | None]:
+        """Return the selection metric of each record, for cells that need not run again.
 
         Raises:
             UserError: a finished run has not logged the metric.
         """
         return {
-            cell: get_value(outcome.status, outcome.metrics, self.sweep.select)
-            for cell, outcome in outcomes.items()
-            if cell in self.cells and self.is_done(outcome)
+            cell: get_value(record, self.sweep.select)
+            for cell, record in records.items()
+            if cell in self.cells and self.is_done(record)
         }
 
-    def is_done(self, outcome: Outcome | None) -> bool:
-        """Return True if another call would only repeat the outcome; a cell that another rule stopped is not done."""
-        if outcome is None:
+    def is_done(self, record: RunRecord | None) -> bool:
+        """Return True if another call would only repeat the run; a cell that another rule stopped is not done."""
+        if record is None:
             return False
-        return outcome.status.is_final or (outcome.status.is_early and outcome.stopper == self.sweep.stopper)
+        ending = record.ending
+        return ending.status.is_final or (ending.status.is_early and ending.stopper == self.sweep.stopper)
 
 
-def get_value(status: Status, metrics: Mapping[str, float], select: str) -> float | None:
+def get_value(record: RunRecord, select: str) -> float | None:
     """Return the selection metric, or None unless the run has finished. Raises UserError if it was not logged."""
-    if status is not Status.FINISHED:
+    if record.ending.status is not Status.FINISHED:
         return None
-    if select not in metrics:
+    if select not in (metrics := record.summarise()):
         raise UserError(f"select: {select} is not logged by the runs; evaluation.personal gives personal accuracies")
     return metrics[select]
 
@@ -160,7 +163,7 @@ def make_plan(sweep: Sweep, force: bool = False, only: Sequence[str] = ()) -> Pl
     chosen = frozenset(hash for text in only for hash in select_cells(labels, text, "--only")) if only else None
     made = Plan(maker, cells, {}, force, chosen, drawn=look_up_draws(sweep.name) if sweep.learns else {})
     while True:  # for a search that learns, each turn adds a generation that has been run
-        known = look_up_outcomes([cell for cell in made.cells if cell not in made.known])
+        known = look_up_records([cell for cell in made.cells if cell not in made.known])
         made = replace(made, known={**made.known, **known})
         learnt = made.learn({} if force or not sweep.learns else made.get_values(made.known))
         if learnt is made:
@@ -178,13 +181,13 @@ def refuse_unknown_names(sweep: Sweep) -> None:
             raise unknown("names", key.partition(".")[0], RunConfig.model_fields)
 
 
-def look_up_outcomes(cells: Iterable[str]) -> dict[str, Outcome]:
-    """Return cell hash -> outcome, for cells that the store has. Raises UserError if the store cannot be used."""
+def look_up_records(cells: Iterable[str]) -> dict[str, RunRecord]:
+    """Return cell hash -> record, for cells that the store has. Raises UserError if the store cannot be used."""
     if not is_there():
         return {}
-    from fedray.tracking.store import read_outcomes  # here: MLflow takes seconds to import
+    from fedray.tracking.store import read_records  # here: MLflow takes seconds to import
 
-    return read_outcomes(cells)
+    return read_records(cells)
 
 
 def look_up_draws(sweep: str) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
@@ -13,6 +13,7 @@ from fedray.cluster.allocation import FreeCapacity, Running, allocate, count_use
 from fedray.cluster.resources import get_bundle
 from fedray.config import RunConfig
 from fedray.sweep.plan.cells import Cell
+from fedray.sweep.trials.trainable import CellTrainable
 
 
 @dataclass
@@ -108,8 +109,7 @@ class ActorAllocator(tune.Callback):
 
     def on_trial_recover(self, iteration: int, trials: Sequence[Trial], trial: Trial, **_: Any) -> None:
         """Give a restarted cell as many actors as before, or as many as fit if a node was lost."""
-        cell = trial.config["cell"]
-        live = self._live[cell.hash]
+        live = self._live[trial.config["cell"].hash]
         live.first = live.last = None
         if live.run.runtime.actors != "auto":
             return
@@ -117,5 +117,5 @@ class ActorAllocator(tune.Callback):
         fits = max(self._capacity.count_actors(live.run.runtime, held), 1)
         if fits < live.actors:
             live.actors = fits
-            trial.config["cell"] = replace(cell, actors=fits)
-            trial.update_resources(trial.config["cell"].resources)
+            trial.config["actors"] = fits
+            trial.update_resources(CellTrainable.default_resource_request(trial.config))

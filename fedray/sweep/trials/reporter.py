@@ -6,6 +6,7 @@ import shutil
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from ray.tune.experiment import Trial
 
 from fedray.cells.ending import INTERRUPTED, Ending
 from fedray.cells.last_rounds import describe_accuracy
-from fedray.cells.record import RunRecord
+from fedray.cells.record import CellRun, RunRecord
 from fedray.cells.status import Status
 from fedray.cluster.ray_private import drop_results, read_error
 from fedray.common.errors import UserError, redact
@@ -27,7 +28,6 @@ from fedray.sweep.plan.cells import KEPT_PROBLEMS, Cell
 from fedray.sweep.plan.storage import get_cell_dir
 from fedray.sweep.trials.progress import Progress
 from fedray.sweep.trials.session import Session
-from fedray.tracking.records import CellRun
 
 log = logging.getLogger("fedray")
 
@@ -52,8 +52,10 @@ class TuneReporter(tune.Callback):
 
     def _start(self, cell: Cell) -> None:
         if cell.hash not in self._runs:
-            self._runs[cell.hash] = CellRun()
-            self._write(partial(self._open, cell, self._runs[cell.hash], cell.hash in self.session.plan.known))
+            config = resolve_with(cell.run, self.session.plan.problems.data[cell.data])
+            tags = {"fedray.sweep": self.session.plan.sweep.name, **cell.run.make_tags()}
+            self._runs[cell.hash] = CellRun(replace(cell, config=config), tags)
+            self._write(partial(self._open, cell, cell.hash in self.session.plan.known))
         self._histories[cell.hash] = []  # a trial's first report holds all rows so far
         self.progress.note_start(cell.hash, cell.label)
 
@@ -116,18 +118,10 @@ class TuneReporter(tune.Callback):
         self.session.open()
         self.session.writer.send(write)
 
-    def _open(self, cell: Cell, run: CellRun, known: bool) -> None:
-        tags = {"fedray.sweep": self.session.plan.sweep.name, **cell.run.make_tags()}
-        self.session.tracker.open_cell(
-            run,
-            cell.hash,
-            cell.label,
-            resolve_with(cell.run, self.session.plan.problems.data[cell.data]),
-            tags,
-            self.session.parent,
-            known=known,
-            files=self._split(cell),
-        )
+    def _open(self, cell: Cell, known: bool) -> None:
+        run = self._runs[cell.hash]
+        run.parent, run.files = self.session.parent, self._split(cell)
+        self.session.tracker.open_cell(run, known=known)
 
     def _split(self, cell: Cell) -> dict[str, bytes]:
         problem = self.session.plan.problems.get_problem(cell)

@@ -9,10 +9,10 @@ from typing import Any
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 
+from fedray.cells.spec import flatten
 from fedray.cluster.ray_private import make_median_rule
 from fedray.config import RunConfig
 from fedray.sweep.file.sweep import Sweep
-from fedray.tracking.records import flatten
 
 
 def make_scheduler(sweep: Sweep, rounds: int, run_of: Callable[[str], RunConfig]) -> TrialScheduler:

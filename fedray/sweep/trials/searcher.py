@@ -7,13 +7,10 @@ from typing import Any
 from ray.tune.search import Searcher
 
 from fedray.cells.status import Status
-from fedray.cluster.resources import get_bundle
 from fedray.sweep.plan.cells import Cell, get_values
-from fedray.sweep.plan.storage import get_cell_dir
 from fedray.sweep.trials.allocator import ActorAllocator
 from fedray.sweep.trials.reporter import TuneReporter
 from fedray.sweep.trials.session import Session
-from fedray.sweep.trials.trainable import TrialCell
 
 
 class NextCells(Searcher):
@@ -53,18 +50,8 @@ class NextCells(Searcher):
         return None if sweep.learns and any(running) else Searcher.FINISHED
 
     def _make_config(self, cell: Cell, actors: int) -> dict[str, Any]:
-        """Return a trial's config: its cell, and the sweep's axes by name, for Tune to compare and show."""
-        sweep, run = self.session.plan.sweep, cell.run
-        told = TrialCell(
-            hash=cell.hash,
-            run=run.pack(),
-            data=cell.data,
-            directory=get_cell_dir(cell.hash),
-            actors=actors,
-            bundle=get_bundle(run.runtime),
-            report_each=bool(sweep.scheduler or sweep.stop),
-        )
-        return {"cell": told, **get_values(run, self.session.plan.maker.axes)}
+        """Return a trial's config: its cell and actors, and the sweep's axes by name, for Tune to compare and show."""
+        return {"cell": cell, "actors": actors, **get_values(cell.run, self.session.plan.maker.axes)}
 
     def _learn(self) -> None:
         cells = self.session.learn_and_take()

@@ -6,17 +6,15 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from fedray.cells.metric import DEFAULT
-from fedray.cells.record import RunRecord, summarise_rounds
+from fedray.cells.record import RunRecord
 from fedray.cells.status import Status
 from fedray.cluster.prepare import Placement
 from fedray.common.errors import UserError
 from fedray.sweep.plan.cells import Cell
-from fedray.sweep.plan.plan import Plan, get_value, look_up_outcomes
-from fedray.sweep.plan.plugin_labels import describe_plugins
+from fedray.sweep.plan.plan import Plan, get_value, look_up_records
 from fedray.sweep.plan.storage import CellLocks
 from fedray.sweep.trials.page import describe_results
 from fedray.sweep.trials.writer import Writer
-from fedray.tracking.records import Outcome
 
 if TYPE_CHECKING:
     from fedray.sweep.trials.trainable import DataRef
@@ -73,9 +71,9 @@ class Session:
         """Note the outcome of a cell, given its hash."""
         self.statuses[cell] = status = record.ending.status
         if self.plan.sweep.learns and status.has_outcome:
-            self.values[cell] = get_value(status, summarise_rounds(record.history), self.plan.sweep.select)
+            self.values[cell] = get_value(record, self.plan.sweep.select)
         if status is Status.FINISHED:
-            self.accuracies[cell] = summarise_rounds(record.history)[DEFAULT]
+            self.accuracies[cell] = record.summarise()[DEFAULT]
 
     def open(self) -> None:
         """Let the writer open the store and the sweep's run, creating them if needed; only the first call has an
@@ -93,7 +91,7 @@ class Session:
 
         self.tracker = Tracker()
         sweep, claims = self.plan.sweep, self._describe_claims()
-        cells = describe_cells(self.plan)
+        cells = self.plan.list_cells()
         self.parent = self.tracker.open_sweep(sweep.name, sweep.description, cells, claims, self.plan.text)
         self._listed = len(cells)  # the plan may have grown meanwhile
         self._keep_draws()
@@ -120,7 +118,7 @@ class Session:
             client, experiment = open_reader()
         except StoreNotFound:
             return False
-        name, cells, claims = self.plan.sweep.name, describe_cells(self.plan), self._describe_claims()
+        name, cells, claims = self.plan.sweep.name, self.plan.list_cells(), self._describe_claims()
         return is_recorded(client, experiment, name, cells, claims, self.plan.text, self.counts)
 
     def _describe_claims(self) -> list[dict[str, Any]]:
@@ -130,25 +128,25 @@ class Session:
         if not self.parent:
             return
         if len(self.plan.cells) > self._listed:
-            self.tracker.list_cells(self.parent, describe_cells(self.plan))
+            self.tracker.list_cells(self.parent, self.plan.list_cells())
         page = describe_results(self.plan, self.accuracies)
         self.tracker.close_sweep(self.parent, self.counts, page)
         self.tracker.close()
 
-    def look_up(self, cells: Iterable[str]) -> dict[str, Outcome]:
-        """Return the store's outcomes of cells, after everything sent to it has arrived."""
-        return self.writer.ask(lambda: self.tracker.read_outcomes(cells)) if self.parent else look_up_outcomes(cells)
+    def look_up(self, cells: Iterable[str]) -> dict[str, RunRecord]:
+        """Return the store's records of cells, after everything sent to it has arrived."""
+        return self.writer.ask(lambda: self.tracker.read_records(cells)) if self.parent else look_up_records(cells)
 
     def take(
         self,
         wanted: Iterable[str] | None = None,
-        look_up: Callable[[Iterable[str]], dict[str, Outcome]] | None = None,
+        look_up: Callable[[Iterable[str]], dict[str, RunRecord]] | None = None,
     ) -> list[Cell]:
         """Claim the cells that are left and that no other process runs.
 
         Args:
             wanted: hashes of the cells to claim; default all.
-            look_up: returns the store's outcomes of cells; default `look_up`.
+            look_up: returns the store's records of cells; default `look_up`.
 
         Returns:
             The claimed cells that another sweep has not just finished, with numbers for `gpus_per_actor: auto`.
@@ -166,11 +164,11 @@ class Session:
         self.plan = self.plan.resolve(cells, self.placement)
         return [self.plan.cells[cell.hash] for cell in cells]
 
-    def note(self, found: Mapping[str, Outcome]) -> None:
-        """Adopt outcomes from the store, unless the plan is to run everything again."""
-        self.statuses |= {cell: outcome.status for cell, outcome in found.items()}
+    def note(self, found: Mapping[str, RunRecord]) -> None:
+        """Adopt records from the store, unless the plan is to run everything again."""
+        self.statuses |= {cell: record.ending.status for cell, record in found.items()}
         self.plan = replace(self.plan, known={**self.plan.known, **found})
-        done = {cell: outcome.metrics for cell, outcome in found.items() if outcome.status is Status.FINISHED}
+        done = {cell: record.totals for cell, record in found.items() if record.ending.status is Status.FINISHED}
         self.accuracies |= {cell: metrics[DEFAULT] for cell, metrics in done.items() if DEFAULT in metrics}
         if not self.plan.force:
             self.values |= self.plan.get_values(found) if self.plan.sweep.learns else {}
@@ -196,30 +194,9 @@ class Session:
         return self.take(can_start, _look_up_if_reachable) if can_start else []
 
 
-def _look_up_if_reachable(cells: Iterable[str]) -> dict[str, Outcome]:
-    """Return the store's outcomes of cells, without the writer; empty if the store cannot be reached at the moment."""
+def _look_up_if_reachable(cells: Iterable[str]) -> dict[str, RunRecord]:
+    """Return the store's records of cells, without the writer; empty if the store cannot be reached at the moment."""
     try:
-        return look_up_outcomes(cells)
+        return look_up_records(cells)
     except UserError:
         return {}
-
-
-def describe_cells(plan: Plan) -> list[dict[str, Any]]:
-    """List the cells for the sweep's run in MLflow; for a search or a final stage also what analysis needs of it."""
-    keys = list(dict.fromkeys(key for space in plan.sweep.spaces for key in space))
-    search = {"search": {"keys": keys, "select": plan.sweep.select}} if keys else {}
-    names = {"names": plan.sweep.names} if plan.sweep.names else {}
-    tuned = {cell: {"tuned": dict(chosen)} for cell, chosen in plan.tuned.items()}
-    return [
-        {
-            "hash": cell.hash,
-            "label": cell.label,
-            "config": cell.run.resolve(),
-            "identity": cell.identity,
-            **({"plugins": words} if (words := describe_plugins(cell.run)) else {}),
-            **names,
-            **search,
-            **tuned.get(cell.hash, {}),
-        }
-        for cell in plan.cells.values()
-    ]

@@ -14,9 +14,10 @@ from ray.util import get_current_placement_group
 from fedray.cells.ending import describe_error
 from fedray.cells.record import RunRecord
 from fedray.cluster.ray_backend import RayBackend
+from fedray.cluster.resources import get_bundle
 from fedray.cluster.trial_backend import TrialBackend
 from fedray.components.blame import blame
-from fedray.config import RunConfig, Runtime
+from fedray.config import Runtime
 from fedray.datasets.dataset import Dataset
 from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.loop import make_rounds
@@ -24,6 +25,7 @@ from fedray.engine.problem import Problem
 from fedray.engine.result import make_result
 from fedray.engine.server.simulation import Simulation
 from fedray.engine.state import State
+from fedray.sweep.plan.cells import Cell
 from fedray.sweep.trials.watchdog import make_heartbeat
 
 os.environ["RAY_CHDIR_TO_TRIAL_DIR"] = "0"  # a configuration's paths are relative to the driver's working directory
@@ -40,45 +42,22 @@ class DataRef:
 
 
 @dataclass(frozen=True)
-class TrialCell:
-    """A cell as Tune passes it to a process; small, because Tune copies, flattens and keeps its trials' configs.
+class Call:
+    """What all trials of a call of Tune share.
 
     Attributes:
-        hash: the cell's hash.
-        run: its configuration, packed.
-        data: key of its data set.
-        directory: folder of its checkpoints.
-        actors: number of its actors.
-        bundle: resources that one actor asks of the cluster.
-        report_each: True if a round other than its last may end it.
+        data: key -> data set.
+        cells: folder of the cells' checkpoints.
+        report_each: True if a round other than its last may end a trial.
     """
 
-    hash: str
-    run: bytes
-    data: str
-    directory: Path
-    actors: int
-    bundle: Mapping[str, float]
+    data: Mapping[str, DataRef]
+    cells: Path
     report_each: bool
-
-    def __str__(self) -> str:
-        return self.hash
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> "TrialCell":
-        return self
-
-    @property
-    def resources(self) -> tune.PlacementGroupFactory:
-        """One bundle per actor. With one actor the trial trains itself and has the bundle; otherwise it asks for none.
-
-        All bundles are granted together, so trials cannot deadlock.
-        """
-        bundles = [dict(self.bundle)] * self.actors
-        return tune.PlacementGroupFactory(bundles if len(bundles) == 1 else [{}, *bundles])
 
 
 class CellTrainable(tune.Trainable):
-    """Runs `config["cell"]`, a `TrialCell`.
+    """Runs `config["cell"]`, a `Cell`, on as many actors as `config["actors"]` says.
 
     Each report holds `made`, the number of rounds, and `rows`, the newly evaluated ones. The first report after a start
     holds all rows, so that none is lost if a driver died between a checkpoint and its log. The last one has `ending`
@@ -87,12 +66,16 @@ class CellTrainable(tune.Trainable):
 
     @classmethod
     def default_resource_request(cls, config: dict[str, Any]) -> tune.PlacementGroupFactory:
-        resources: tune.PlacementGroupFactory = config["cell"].resources
-        return resources
+        """One bundle per actor. With one actor the trial trains itself and has the bundle; otherwise it asks for none.
 
-    def setup(self, config: dict[str, Any], data: Mapping[str, DataRef] | None = None) -> None:
-        if data is not None:
-            self._data = data
+        All bundles are granted together, so trials cannot deadlock.
+        """
+        bundles = [get_bundle(config["cell"].run.runtime)] * config["actors"]
+        return tune.PlacementGroupFactory(bundles if len(bundles) == 1 else [{}, *bundles])
+
+    def setup(self, config: dict[str, Any], call: Call | None = None) -> None:
+        if call is not None:
+            self._call = call
         self._backend: RayBackend | TrialBackend | None = None
         self._runtime: Runtime | None = None
         self._begin(config)
@@ -102,7 +85,8 @@ class CellTrainable(tune.Trainable):
         return True
 
     def _begin(self, config: dict[str, Any]) -> None:
-        self._cell: TrialCell = config["cell"]
+        self._cell: Cell = config["cell"]
+        self._actors: int = config["actors"]
         self.config = {}  # otherwise Tune sends it back with every report, and keeps it
         self._rounds: Generator[State] | None = None
         self._history: list[dict[str, float]] = []
@@ -110,10 +94,10 @@ class CellTrainable(tune.Trainable):
         self._reported = 0
 
     def _open(self) -> Simulation:
-        run = RunConfig.unpack(self._cell.run)
-        reference = self._data[self._cell.data].ref
+        run = self._cell.run
+        reference = self._call.data[self._cell.data].ref
         problem = Problem.build(run, ray.get(reference))
-        runtime = run.runtime.model_copy(update={"actors": self._cell.actors})
+        runtime = run.runtime.model_copy(update={"actors": self._actors})
         if self._backend is None or self._runtime != runtime:
             self._close()
             self._runtime = runtime
@@ -132,7 +116,8 @@ class CellTrainable(tune.Trainable):
             if self._rounds is None:
                 self._simulation = self._open()
                 every = self._simulation.problem.config.runtime.checkpoint_every
-                self._rounds = make_rounds(self._simulation, Checkpoints(self._cell.directory, self._cell.hash), every)
+                checkpoints = Checkpoints(self._call.cells / self._cell.hash, self._cell.hash)
+                self._rounds = make_rounds(self._simulation, checkpoints, every)
             with blame(*self._simulation.problem.config.components):
                 return self._advance(self._simulation, self._rounds)
         except ray.exceptions.RayTaskError as error:  # raised by code in an actor, possibly a plug-in's
@@ -149,13 +134,13 @@ class CellTrainable(tune.Trainable):
             if simulation.done:
                 break
             new = len(state.history) > self._reported
-            if (new and self._cell.report_each) or time.monotonic() - started > REPORT_SECONDS:
+            if (new and self._call.report_each) or time.monotonic() - started > REPORT_SECONDS:
                 return {"done": False, **self._take_rows()}
         return self._report_end(make_result(simulation).record())
 
     def _take_rows(self) -> dict[str, Any]:
         rows, self._reported = self._history[self._reported :], len(self._history)
-        last = rows[-1] if rows and self._cell.report_each else {}  # Tune keeps statistics of each number
+        last = rows[-1] if rows and self._call.report_each else {}  # Tune keeps statistics of each number
         return {"rows": rows, "made": self._made, **last, "round": int(rows[-1]["round"]) if rows else 0}
 
     def _report_end(self, record: RunRecord) -> dict[str, Any]:

@@ -15,14 +15,14 @@ from fedray.cluster.ray_private import (
     restart_trials_killed_for_memory,
 )
 from fedray.sweep.plan.cells import Cell
-from fedray.sweep.plan.storage import make_scratch
+from fedray.sweep.plan.storage import get_cell_dir, make_scratch
 from fedray.sweep.trials.allocator import ActorAllocator
 from fedray.sweep.trials.progress import Progress
 from fedray.sweep.trials.reporter import TuneReporter
 from fedray.sweep.trials.schedulers import make_scheduler
 from fedray.sweep.trials.searcher import NextCells
 from fedray.sweep.trials.session import Session
-from fedray.sweep.trials.trainable import CellTrainable, DataRef
+from fedray.sweep.trials.trainable import Call, CellTrainable, DataRef
 from fedray.sweep.trials.watchdog import Watchdog
 
 RETRIES = 3
@@ -65,7 +65,10 @@ def _run_tune(
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # the TuneReporter reports failures
     shares = ActorAllocator(max_concurrent)
     tuner = tune.Tuner(
-        tune.with_parameters(CellTrainable, data=_hand_over(session, cells)),
+        tune.with_parameters(
+            CellTrainable,
+            call=Call(_hand_over(session, cells), get_cell_dir(""), report_each=bool(sweep.scheduler or sweep.stop)),
+        ),
         tune_config=tune.TuneConfig(
             scheduler=make_scheduler(
                 sweep,

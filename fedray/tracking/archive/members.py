@@ -18,10 +18,10 @@ from pydantic import (
     model_validator,
 )
 
+from fedray.cells.spec import SWEEP_NAME
 from fedray.cells.status import Status
 from fedray.common.errors import truncate_repr
 from fedray.components.identity import hash_of
-from fedray.tracking.records import SWEEP_NAME
 
 HASH = r"[0-9a-f]{16}"
 DIGEST = r"[0-9a-f]{64}"

@@ -70,7 +70,7 @@ def _find_tune_stage(name: str) -> StoredSweep | None:
 
 def _describe(sweep: StoredSweep) -> dict[str, Any]:
     drawn = read_draws(sweep.name)
-    about = {"name": sweep.name, "description": sweep.description, "cells": sweep.cells}
+    about = {"name": sweep.name, "description": sweep.description, "cells": [cell.to_json() for cell in sweep.cells]}
     return about | ({"drawn": drawn} if drawn else {})
 
 

@@ -7,13 +7,13 @@ reported once and left out until the call ends.
 import importlib
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any, Protocol
 
 from fedray.cells.record import Rows, RunRecord
+from fedray.cells.spec import CellSpec
 from fedray.common.errors import join_lines, redact, refuse_missing_package
 from fedray.tracking.location import get_storage
 
@@ -22,29 +22,16 @@ PATIENCE = 60.0
 """Seconds that the end of a call waits for each viewer's copies."""
 
 
-@dataclass(frozen=True)
-class MirroredCell:
-    """A cell as a viewer shows it.
+class Copy(Protocol):
+    """A cell's copy in one viewer. A new one replaces those of earlier calls: a cell's rows come whole again.
 
-    Attributes:
-        hash: the cell's hash.
-        label: its readable name.
+    Args:
+        cell: the cell.
         sweep: name of its sweep; empty for a run on its own.
-        config: its resolved configuration.
         storage: folder below which the copies go.
     """
 
-    hash: str
-    label: str
-    sweep: str
-    config: Mapping[str, Any]
-    storage: Path
-
-
-class Copy(Protocol):
-    """A cell's copy in one viewer. A new one replaces those of earlier calls: a cell's rows come whole again."""
-
-    def __init__(self, cell: MirroredCell) -> None: ...
+    def __init__(self, cell: CellSpec, sweep: str, storage: Path) -> None: ...
 
     def write(self, rows: Rows) -> None:
         """Write evaluated rounds."""
@@ -65,13 +52,12 @@ class Mirrors:
     def __init__(self) -> None:
         self._mirrors: dict[str, _Mirror] = {}
 
-    def open(self, cell: str, label: str, sweep: str, config: Mapping[str, Any]) -> None:
+    def open(self, cell: CellSpec, sweep: str) -> None:
         """Begin the copies of a cell that its configuration asks for."""
-        for kind in config.get("runtime", {}).get("mirror", ()):
+        for kind in cell.get("runtime.mirror") or ():
             if kind not in self._mirrors:
                 self._mirrors[kind] = _Mirror(kind)
-            about = MirroredCell(cell, label, sweep, config, get_storage())
-            self._mirrors[kind].send("open", about)
+            self._mirrors[kind].send("open", cell, sweep, get_storage())
 
     def write(self, cell: str, rows: Rows) -> None:
         """Write the evaluated rounds of a cell that its copies lack."""
@@ -128,10 +114,10 @@ class _Mirror:
                     redact(join_lines(error)),
                 )
 
-    def _open(self, cell: MirroredCell) -> None:
+    def _open(self, cell: CellSpec, sweep: str, storage: Path) -> None:
         module = importlib.import_module(f"fedray.tracking.mirrors.{self._kind}")
         kind: type[Copy] = getattr(module, f"{self._kind.capitalize()}Copy")
-        self._copies[cell.hash], self._last[cell.hash] = kind(cell), 0
+        self._copies[cell.hash], self._last[cell.hash] = kind(cell, sweep, storage), 0
 
     def _write(self, cell: str, rows: Rows) -> None:
         """Write the rows that the copy lacks: a trial that starts again sends all rows so far."""

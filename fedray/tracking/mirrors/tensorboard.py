@@ -3,11 +3,12 @@
 import re
 import shutil
 import warnings
+from pathlib import Path
 
 import yaml
 
 from fedray.cells.record import Rows, RunRecord
-from fedray.tracking.mirrors.mirrors import MirroredCell
+from fedray.cells.spec import CellSpec
 
 LONGEST = 60
 """Maximum number of characters of a label in a folder's name."""
@@ -16,12 +17,12 @@ LONGEST = 60
 class TensorboardCopy:
     """Event files in `tensorboard/SWEEP/LABEL HASH` below the storage, the path by which TensorBoard names the run."""
 
-    def __init__(self, cell: MirroredCell) -> None:
+    def __init__(self, cell: CellSpec, sweep: str, storage: Path) -> None:
         with warnings.catch_warnings(action="ignore"):  # TensorBoard's own, about NumPy
             from torch.utils.tensorboard import SummaryWriter
 
         label = re.sub(r"[^\w.=+@() -]", "_", cell.label)[:LONGEST]
-        folder = cell.storage / "tensorboard" / (cell.sweep or "runs") / f"{label} {cell.hash}"
+        folder = storage / "tensorboard" / (sweep or "runs") / f"{label} {cell.hash}"
         shutil.rmtree(folder, ignore_errors=True)
         self._writer = SummaryWriter(str(folder))
         text = yaml.safe_dump(dict(cell.config), sort_keys=False, allow_unicode=True)

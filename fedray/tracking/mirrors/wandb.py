@@ -5,27 +5,28 @@
 
 import os
 import shutil
+from pathlib import Path
 
 import wandb
 
 from fedray.cells.record import Rows, RunRecord
-from fedray.tracking.mirrors.mirrors import MirroredCell
+from fedray.cells.spec import CellSpec
 
 
 class WandbCopy:
     """A run of the project `fedray` ($WANDB_PROJECT), in the group of its sweep, with the cell's hash as its id."""
 
-    def __init__(self, cell: MirroredCell) -> None:
-        for earlier in (cell.storage / "wandb").glob(f"offline-run-*-{cell.hash}*"):
+    def __init__(self, cell: CellSpec, sweep: str, storage: Path) -> None:
+        for earlier in (storage / "wandb").glob(f"offline-run-*-{cell.hash}*"):
             shutil.rmtree(earlier, ignore_errors=True)
-        cell.storage.mkdir(parents=True, exist_ok=True)
+        storage.mkdir(parents=True, exist_ok=True)
         self._run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", "fedray"),
-            group=cell.sweep or None,
+            group=sweep or None,
             name=cell.label,
             id=cell.hash,
             config=dict(cell.config),
-            dir=str(cell.storage),
+            dir=str(storage),
             mode=os.environ.get("WANDB_MODE", "offline"),  # type: ignore[arg-type]
             reinit="create_new",
             settings=wandb.Settings(silent=True, console="off", save_code=False, x_disable_stats=True),

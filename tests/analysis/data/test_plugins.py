@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -11,12 +12,12 @@ from fedray.analysis.commands.tables import main as print_table
 from fedray.analysis.comparison.compare import compare
 from fedray.analysis.comparison.text import format_report
 from fedray.analysis.data.axes import find_symbol, label_cells, title_axes
-from fedray.analysis.data.cell_config import CellConfig
 from fedray.analysis.data.collect import collect
 from fedray.analysis.data.metrics import is_smaller_better, make_title
 from fedray.analysis.plots.curves import draw_curves
 from fedray.analysis.tables.build import build
 from fedray.analysis.tables.result_table import BEST
+from fedray.cells.spec import CellSpec, PluginLabels
 from fedray.config import RunConfig
 from fedray.partitions.base import Partition
 from fedray.partitions.shards import Shards
@@ -60,7 +61,7 @@ def own(partition: str) -> dict[str, object]:
             "evaluation": {"probes": [f"{HERE}:Effort", "drift"]},
         }
     )
-    return dict(json.loads(json.dumps(describe_plugins(run)).replace(HERE, partition)))
+    return dict(json.loads(json.dumps(asdict(describe_plugins(run))).replace(HERE, partition)))
 
 
 def test_what_a_run_writes_down_of_its_plug_ins() -> None:
@@ -75,7 +76,7 @@ def test_what_a_run_writes_down_of_its_plug_ins() -> None:
 
 def test_a_run_without_plug_ins_writes_nothing() -> None:
     built_in = {"data": "digits", "partition": "iid", "model": "mlp", "algorithm": "fedavg"}
-    assert describe_plugins(RunConfig.parse(built_in | {"evaluation": {"probes": ["drift"]}})) == {}
+    assert describe_plugins(RunConfig.parse(built_in | {"evaluation": {"probes": ["drift"]}})) == PluginLabels()
 
 
 @pytest.fixture
@@ -162,7 +163,7 @@ class Lossless(Probe):
 )
 def test_a_declared_metric_is_best_where_its_probe_says(metric: str, smaller: bool, store: Tracker) -> None:
     run = {"data": "digits", "partition": "iid", "model": "mlp", "algorithm": "fedavg"}
-    own = describe_plugins(RunConfig.parse(run | {"evaluation": {"probes": [f"{HERE}:Lossless"]}}))
+    own = asdict(describe_plugins(RunConfig.parse(run | {"evaluation": {"probes": [f"{HERE}:Lossless"]}})))
     write(store, [cell(FEDAVG, 0.1, 0) | {"plugins": own}], [[row | {metric: 1.0} for row in history(10.0)]])
     sweep = collect("sweep")
     assert is_smaller_better(metric, sweep.cells) == smaller
@@ -200,7 +201,7 @@ def test_a_sweep_gives_methods_settings_and_axes_names(store: Tracker) -> None:
     assert compare(sweep, "fedavg").to == build(sweep, f"rounds_to:{shown[0]}").rows[0] == shown[0]
     assert build(sweep, "rounds_to:fedavg").entries == build(sweep, f"rounds_to:{shown[0]}").entries
     assert title_axes(["partition.alpha", "algorithm.alpha"], sweep.cells) == ["Dirichlet α", "α"]
-    plain = sweep.cells.assign(config=sweep.cells["config"].map(CellConfig.without_names))
+    plain = sweep.cells.assign(spec=sweep.cells["spec"].map(CellSpec.without_names))
     assert title_axes(["partition.alpha", "algorithm.alpha"], plain) == ["α (partition)", "α (algorithm)"]
     assert list(label_cells(plain, "algorithm").unique()) == ["fedavg", "fedsam ρ=0.1", "fedsam ρ=0.5"]
 

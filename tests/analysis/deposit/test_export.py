@@ -101,7 +101,9 @@ def test_what_is_not_known_is_left_out(here: Path) -> None:
 @pytest.mark.parametrize(("name", "warned"), [("leaderboard/global", True), ("leaderboard/mine", False)])
 def test_the_readme_of_a_board_says_what_boards_compare(name: str, warned: bool, here: Path) -> None:
     """Of the boards that come with fedray; a sweep of your own may have a name like theirs."""
-    Tracker().open_sweep(name, "", read_stored_sweep("some/sweep").cells, file=SWEEP.to_yaml())
+    Tracker().open_sweep(
+        name, "", [one.to_json() for one in read_stored_sweep("some/sweep").cells], file=SWEEP.to_yaml()
+    )
     export_deposit(name, Path("a.zip"))
     with zipfile.ZipFile("a.zip") as archive:
         assert (f"\n\n> {WARNING}\n\n" in archive.read("README.md").decode()) == warned
@@ -131,7 +133,7 @@ def test_refusals(call: list[str], line: str, here: Path) -> None:
 
 
 def test_a_store_without_the_file(here: Path) -> None:
-    cells = read_stored_sweep("some/sweep").cells
+    cells = [one.to_json() for one in read_stored_sweep("some/sweep").cells]
     Tracker().open_sweep("older", "", cells)
     with pytest.raises(UserError, match="older: the store has no file of this sweep; call `fedray sweep FILE` again"):
         export_deposit("older", Path("a.zip"))

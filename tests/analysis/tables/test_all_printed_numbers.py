@@ -8,13 +8,14 @@ import pytest
 
 from fedray.algorithms import ALGORITHMS
 from fedray.analysis.data.axes import find_columns, label_cells
-from fedray.analysis.data.cell_config import CellConfig, iter_configs
 from fedray.analysis.data.collect import SweepTable
 from fedray.analysis.data.expected import list_expected
+from fedray.analysis.data.specs import iter_specs
 from fedray.analysis.tables.build import drop_keys
 from fedray.analysis.tables.matching import find_best_others, find_printed_values, match_numbers
 from fedray.analysis.tables.published import BEST_BASELINE, list_tables, load, with_deviations
 from fedray.analysis.tables.result_table import BEST
+from fedray.cells.spec import CellSpec
 from fedray.datasets import DATASETS
 from fedray.models import MODELS
 from fedray.papers.claims.decide import decide
@@ -59,15 +60,14 @@ def one_seed(name: str) -> SweepTable:
     return replace(table, cells=table.cells[table.cells["seed"] == "0"].astype(object))  # quicker than text of Arrow
 
 
-def entries(table: SweepTable, over: str) -> dict[tuple[str, str], list[CellConfig]]:
+def entries(table: SweepTable, over: str) -> dict[tuple[str, str], list[CellSpec]]:
     """The cells of each entry, the best baseline's (any of them, FedProx) included."""
     cells = table.cells.assign(_row=label_cells(table.cells, "algorithm"))
     columns = find_columns(cells, cells["_row"])
     cells = pd.concat([cells, cells[cells["_row"] == "fedprox"].assign(_row=BEST)])
     cells = cells.assign(_column=drop_keys(cells, columns, over) if over else label_cells(cells, columns))
     return {
-        (str(row), str(column)): list(iter_configs(group))
-        for (row, column), group in cells.groupby(["_row", "_column"])
+        (str(row), str(column)): list(iter_specs(group)) for (row, column), group in cells.groupby(["_row", "_column"])
     }
 
 

@@ -8,12 +8,12 @@ import pytest
 
 from fedray.algorithms import algorithm as parse_algorithm
 from fedray.analysis.commands.tables import main
-from fedray.analysis.data.cell_config import CellConfig
 from fedray.analysis.data.collect import collect
 from fedray.analysis.tables.build import build
 from fedray.analysis.tables.formats import to_csv, to_latex, to_markdown
 from fedray.analysis.tables.matching import match_published
 from fedray.analysis.tables.result_table import Printed
+from fedray.cells.spec import CellSpec
 from fedray.common.errors import UserError
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import Outcome, history, write
@@ -186,7 +186,7 @@ def test_a_smoke_sweep_is_compared_only_when_told(store: Tracker, capsys: pytest
 )
 def test_names_of_ours_and_the_papers(table: str, metric: str, one: dict[str, Any], value: float | None) -> None:
     """Each expected number is in the file of that table; the deviation next to it is ignored."""
-    found, _ = match_published(table, metric, {("row", "column"): [CellConfig(one["config"])]})
+    found, _ = match_published(table, metric, {("row", "column"): [CellSpec(**one)]})
     assert list(found) == [("row", "column")]
     assert found["row", "column"].value == value
 
@@ -205,14 +205,14 @@ def test_names_of_ours_and_the_papers(table: str, metric: str, one: dict[str, An
 )
 def test_whatever_differs_is_no_partner_and_is_named(change: dict[str, Any]) -> None:
     one = run(**{"algorithm": {"name": "fedavg"}, "partition": U06, "model": "resnet18"} | change)
-    found, notes = match_published("fedtoga/table2", "test_accuracy", {("row", "column"): [CellConfig(one["config"])]})
+    found, notes = match_published("fedtoga/table2", "test_accuracy", {("row", "column"): [CellSpec(**one)]})
     assert found == {}
     assert "without a printed value: row, column" in notes
 
 
 def test_doubts_are_passed_on() -> None:
     one = run({"name": "fedsol", "rho": 1.5}, {"name": "dirichlet", "alpha": 0.1}, model="mcmahan_cnn")
-    found, notes = match_published("fedsol/table5", "test_accuracy", {("fedsol", "x"): [CellConfig(one["config"])]})
+    found, notes = match_published("fedsol/table5", "test_accuracy", {("fedsol", "x"): [CellSpec(**one)]})
     assert found == {("fedsol", "x"): Printed(64.13, None)}
     assert any(note.startswith("fedsol, x: doubt: table 2 prints 64.13") for note in notes)
 

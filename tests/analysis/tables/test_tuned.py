@@ -4,9 +4,9 @@ from typing import Any
 
 import pandas as pd
 
-from fedray.analysis.data.cell_config import CellConfig
 from fedray.analysis.data.collect import Search, SweepTable
 from fedray.analysis.tables.build import build
+from fedray.cells.spec import CellSpec
 
 CHOSEN: dict[str, Any] = {
     "stage": "s/tune",
@@ -35,8 +35,8 @@ def table(**changes: Any) -> SweepTable:
             "label": "fedprox",
             "status": "finished",
             "run_id": str(k),
-            "config": CellConfig(
-                {"algorithm": {"name": "fedprox"}, "partition": {"name": "dirichlet", "alpha": alpha}}
+            "spec": CellSpec(
+                "", "", {"algorithm": {"name": "fedprox"}, "partition": {"name": "dirichlet", "alpha": alpha}}
             ),
             "seed": "0",
             "algorithm.name": "fedprox",

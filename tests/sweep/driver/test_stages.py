@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from fedray.cells.record import summarise_rounds
+from fedray.cells.ending import Ending
+from fedray.cells.record import RunRecord, summarise_rounds
 from fedray.cells.status import Status
 from fedray.common.errors import UserError
 from fedray.engine.loop import run
@@ -18,7 +19,6 @@ from fedray.sweep.file.dotted import apply_draw
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.draws import iter_points
 from fedray.sweep.plan.plan import Plan, make_plan
-from fedray.tracking.records import Outcome
 
 FILE: dict[str, Any] = {
     "name": "tuned",
@@ -57,7 +57,7 @@ def with_outcomes(planned: Plan, value: Any) -> Plan:
     known = {}
     for cell in planned.cells.values():
         metrics = value(cell.run)
-        known[cell.hash] = Outcome(Status.FINISHED if metrics else Status.DIVERGED, "", metrics or {})
+        known[cell.hash] = RunRecord(Ending(Status.FINISHED if metrics else Status.DIVERGED), totals=metrics or {})
     return Plan(planned.maker, planned.cells, known)
 
 

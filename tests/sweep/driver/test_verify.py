@@ -187,7 +187,7 @@ def test_a_cell_that_was_listed_before_its_gpus_were_measured(
     Tracker().open_sweep("gpu", "", [listed])
     sweep = read_stored_sweep("gpu")
     sweep.runs[listed["hash"]] = read_stored_sweep("three").runs[cells[0]]
-    verdict = _judge(sweep, listed, [listed])
+    verdict = _judge(sweep, sweep.cells[0], sweep.cells)
     assert verdict.word == "not comparable"
     assert verdict.reason.startswith("runtime.")
 

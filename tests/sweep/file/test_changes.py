@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from fedray.cells.spec import get_dotted
 from fedray.cli.run import parse_assignments
 from fedray.common.errors import UserError
 from fedray.config import RunConfig
 from fedray.sweep.file.document import load_document
-from fedray.sweep.file.dotted import get_dotted
 from fedray.sweep.file.entries import has_option
 from fedray.sweep.file.shipped import get_sweeps_folder, list_sweeps
 from fedray.sweep.file.sweep import Sweep

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from fedray.cells.spec import get_dotted
 from fedray.common.errors import UserError
 from fedray.sweep.driver.run import describe_partial
-from fedray.sweep.file.dotted import get_dotted
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.draws import find_axes, iter_points
 from tests.sweep.running import write

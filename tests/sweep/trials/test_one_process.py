@@ -9,7 +9,6 @@ import ray
 
 from fedray import simulate
 from fedray.cluster.object_states import ObjectState
-from fedray.cluster.resources import get_bundle
 from fedray.cluster.timeouts import FIRST, FLOOR, SILENT, CallTimeouts, Heartbeat
 from fedray.cluster.trial_backend import TrialBackend
 from fedray.config import Runtime
@@ -21,7 +20,7 @@ from fedray.sweep.driver.run import execute
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan import plan as planning
 from fedray.sweep.trials import watchdog
-from fedray.sweep.trials.trainable import TrialCell
+from fedray.sweep.trials.trainable import CellTrainable
 from fedray.sweep.trials.watchdog import Watchdog
 from tests.cluster.test_object_states import problem
 from tests.sweep.running import SWEEP, runs, undisturbed
@@ -91,8 +90,8 @@ def test_states_stay_in_the_object_store_and_the_numbers_are_the_same(local_ray:
 
 def test_what_a_trial_asks_for() -> None:
     """One actor is the trial; several are its own processes, and it asks for nothing itself."""
-    asked = get_bundle(Runtime(cpus_per_actor=2, gpus_per_actor=0.5))
-    one, three = (TrialCell("", b"", "", Path(), n, asked, report_each=False).resources for n in (1, 3))
+    cell = SimpleNamespace(run=SimpleNamespace(runtime=Runtime(cpus_per_actor=2, gpus_per_actor=0.5)))
+    one, three = (CellTrainable.default_resource_request({"cell": cell, "actors": n}) for n in (1, 3))
     assert (one.head_bundle_is_empty, one.bundles) == (False, [{"CPU": 2, "GPU": 0.5}])
     assert (three.head_bundle_is_empty, three.bundles) == (True, [{"CPU": 2, "GPU": 0.5}] * 3)
 

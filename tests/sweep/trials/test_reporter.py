@@ -13,7 +13,7 @@ import pytest
 from ray.exceptions import RayActorError
 
 from fedray.cells.ending import Ending
-from fedray.cells.record import RunRecord
+from fedray.cells.record import CellRun, RunRecord
 from fedray.cells.status import Status
 from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.loop import make_rounds
@@ -43,13 +43,13 @@ class Told:
         self.gate = threading.Event()
         self.refuses = refuses
 
-    def open_cell(self, *_: Any, known: bool, files: dict[str, bytes]) -> None:
+    def open_cell(self, run: CellRun, known: bool) -> None:
         self.gate.wait(10)
         if self.refuses:
             raise ValueError("the store refuses")
         assert not known
-        shards = np.load(io.BytesIO(files["partition.npz"]))
-        assert files["partition.png"].startswith(b"\x89PNG")
+        shards = np.load(io.BytesIO(run.files["partition.npz"]))
+        assert run.files["partition.png"].startswith(b"\x89PNG")
         assert len(shards["train_offsets"]) == 6
         self.note("open with its split")
 

@@ -100,7 +100,7 @@ def test_what_is_further_here_stays_and_what_is_not_is_replaced(use: Callable[[s
     write(Tracker(), [CELLS[0], CELLS[2], other], [("failed", []), 80, 1])
     assert import_sweep(tmp_path / "sweep.zip") == ("sweep", 2, 1)
     sweep = read_stored_sweep("sweep")
-    assert {one["hash"] for one in sweep.cells} == {one["hash"] for one in [*CELLS, other]}
+    assert {one.hash for one in sweep.cells} == {one["hash"] for one in [*CELLS, other]}
     assert {run.data.tags["fedray.status"] for run in sweep.runs.values()} == {"finished"}
     assert sweep.runs[CELLS[2]["hash"]].data.metrics["summary/final_test_accuracy"] == 80
 
@@ -122,7 +122,7 @@ def test_the_tune_stage_goes_along_and_each_split_is_stored_once(use: Callable[[
     assert import_sweep(tmp_path / "sweep.zip") == ("sweep", 3, 0)
     for name, cells in (("sweep/tune", CELLS[:1]), ("sweep", CELLS[1:3])):
         sweep = read_stored_sweep(name)
-        assert [one["hash"] for one in sweep.cells] == [one["hash"] for one in cells]
+        assert [one.hash for one in sweep.cells] == [one["hash"] for one in cells]
         for one in cells:
             file = sweep.client.download_artifacts(sweep.runs[one["hash"]].info.run_id, "partition.npz")
             assert Path(file).read_bytes() == splits[CELLS.index(one)]

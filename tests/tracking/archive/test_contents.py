@@ -182,11 +182,12 @@ def test_words_of_plug_ins_and_choices_arrive_as_they_were(
 ) -> None:
     (tmp_path / "mlflow.db").write_bytes(empty_store.read_bytes())
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
-    for change in (words(), chosen(), staged("sweep/tune")):
+    symbols = {"own:Skewed": {"strength": "ψ"}}
+    for change in (words(symbols=symbols), chosen(), staged("sweep/tune")):
         exported = rewritten("sweep.json", change)(exported)
     import_sweep(pack(tmp_path / "good.zip", exported))
     (found,) = read_stored_sweep("sweep").cells
-    assert (found["plugins"], found["tuned"]) == (WORDS, CHOICE)
+    assert (found.to_json()["plugins"], found.tuned) == (WORDS | {"symbols": symbols}, CHOICE)
     assert read_stored_sweep("sweep/tune").cells == []
 
 

@@ -1,0 +1,129 @@
+"""A cell, a configuration with a seed, as a sweep lists it: planned, stored in `cells.json`, archived, read back.
+
+A store is data from others: no class that it names is imported. So a cell keeps the typed values of its configuration,
+and the words by which tables and figures show its plug-ins.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Self
+
+SWEEP_NAME = r"^\w[\w.-]*(/\w[\w.-]*)*$"
+"""Pattern of a sweep's name: words of letters, digits and `_ - .`, joined by `/`; no word begins with a dot."""
+REMOVED = {"runtime": {"cuda_graph"}}
+"""Section -> keys of older versions: stored configurations hold them, and no present number depends on them."""
+
+
+@dataclass(frozen=True)
+class PluginLabels:
+    """How tables and figures show a cell's plug-ins.
+
+    Attributes:
+        symbols: class -> option -> letter.
+        required: class of a partition -> options without a default.
+        names: class -> its own `name`.
+        titles: metric -> title.
+        lower: metrics whose smallest value is the best.
+    """
+
+    symbols: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    required: Mapping[str, list[str]] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict)
+    titles: Mapping[str, str] = field(default_factory=dict)
+    lower: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Search:
+    """keys: dotted, in the file's order. select: the metric that decides which draw is best."""
+
+    keys: tuple[str, ...] = ()
+    select: str = ""
+
+
+@dataclass(frozen=True)
+class CellSpec:
+    """A cell of a sweep.
+
+    Attributes:
+        hash: of its identity.
+        label: its readable name.
+        config: every key with its value, JSON types.
+        identity: what the hash is computed from; empty if an older version listed the cell.
+        plugins: the words of its plug-ins.
+        names: display names of the sweep.
+        search: what draws the sweep's cells; empty for a grid.
+        tuned: for a final stage, how its configuration was chosen (`driver.stages.describe_choices`).
+    """
+
+    hash: str
+    label: str
+    config: Mapping[str, Any]
+    identity: Mapping[str, Any] = field(default_factory=dict)
+    plugins: PluginLabels = PluginLabels()
+    names: Mapping[str, str] = field(default_factory=dict)
+    search: Search = Search()
+    tuned: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def from_json(cls, listed: Mapping[str, Any]) -> Self:
+        """Return a cell as `to_json` wrote it, without the keys that this version no longer has."""
+        search = listed.get("search")
+        return cls(
+            listed["hash"],
+            listed["label"],
+            drop_removed(listed["config"]),
+            listed.get("identity", {}),
+            PluginLabels(**listed.get("plugins", {})),
+            listed.get("names", {}),
+            Search(tuple(search["keys"]), search["select"]) if search else Search(),
+            listed.get("tuned", {}),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the cell as `cells.json` holds it; what is empty is left out."""
+        found: dict[str, Any] = {"hash": self.hash, "label": self.label, "config": self.config}
+        found |= {"identity": self.identity} if self.identity else {}
+        found |= {"plugins": asdict(self.plugins)} if self.plugins != PluginLabels() else {}
+        found |= {"names": self.names} if self.names else {}
+        found |= {"search": {"keys": list(self.search.keys), "select": self.search.select}} if self.search.keys else {}
+        return found | ({"tuned": self.tuned} if self.tuned else {})
+
+    def get(self, key: str) -> Any:
+        """Return the value of a dotted key of the configuration; None if there is none."""
+        return get_dotted(self.config, key)
+
+    def without_names(self) -> Self:
+        """Return the cell without display names."""
+        return replace(self, names={}, plugins=replace(self.plugins, names={}))
+
+
+def get_dotted(config: Mapping[str, Any], key: str) -> Any:
+    """Return the value of a dotted key, None if there is none."""
+    value: Any = config
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
+def drop_removed(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a stored configuration or identity without the keys that this version no longer has."""
+    return {
+        section: {key: value for key, value in values.items() if key not in REMOVED[section]}
+        if section in REMOVED and isinstance(values, Mapping)
+        else values
+        for section, values in stored.items()
+    }
+
+
+def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Flatten a configuration to dotted names and strings; long values become digests (MLflow limits their length)."""
+    result: dict[str, str] = {}
+    for key, value in nested.items():
+        if isinstance(value, Mapping):
+            result |= flatten(value, f"{prefix}{key}.")
+        elif value is not None:
+            text = str(value)
+            result[prefix + key] = text if len(text) <= 500 else f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+    return result
