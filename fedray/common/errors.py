@@ -1,9 +1,11 @@
 """The two errors that a caller distinguishes: a user's mistake, and a run whose numbers went wrong."""
 
+import logging
 import os
 import re
 from collections.abc import Iterable
 from difflib import get_close_matches
+from functools import cache
 from urllib.parse import unquote
 
 SECRETS = ("MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN")
@@ -118,6 +120,12 @@ def join_lines(error: BaseException) -> str:
     """Return type and message of another library's exception in one line."""
     text = re.sub(r"\x1b\[[\d;]*m", "", str(error))
     return " ".join(f"{type(error).__name__}: {text}".split()).removesuffix(":")[:300]
+
+
+@cache
+def warn_once(message: str) -> None:
+    """Log a warning unless this process has logged the same one."""
+    logging.getLogger("fedray").warning(message)
 
 
 def redact(text: str) -> str:

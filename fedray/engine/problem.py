@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedray.common.errors import UserError, join_lines
+from fedray.common.errors import UserError, join_lines, warn_once
 from fedray.common.rng import seed_torch
 from fedray.components.blame import blame
 from fedray.config import RunConfig
@@ -88,6 +88,8 @@ class Problem:
             raise UserError(
                 f"clients.unseen: found {clients.unseen}; none of them has both training and test samples of its own"
             )
+        if config.evaluation.auc and len(np.unique(data.y_test[problem.evaluated["test"]])) < 2:
+            warn_once("evaluation.auc: all test samples are of one class, so test_auc is undefined and left out")
         if config.algorithm.keeps == "norm" and not problem.build_network("cpu").layout.norms:
             log.warning(
                 "%s: %s has no normalisation layers, so this is FedAvg", config.algorithm.name, config.model.name

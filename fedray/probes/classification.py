@@ -28,16 +28,16 @@ def measure_classes(correct: Tensor, answers: Tensor, counts: np.ndarray) -> dic
     }
 
 
-def measure_auc(scores: np.ndarray, labels: np.ndarray) -> float:
-    """Return the area under the ROC curve in percent: each class against the rest, mean over the classes with samples.
+def measure_auc(scores: np.ndarray, labels: np.ndarray) -> dict[str, float]:
+    """Return `test_auc`, the area under the ROC curve in percent: each class against the rest, mean over the classes.
 
     Args:
         scores: the model's probabilities `(n, outputs)`.
         labels: int64 `(n,)`.
 
     Returns:
-        The mean probability that a sample of a class has a higher score for it than one of another class (equal scores
-        count half); NaN if all samples are of one class.
+        The mean, over the classes with samples, of the probability that a sample of a class has a higher score for it
+        than one of another class (equal scores count half); empty if all samples are of one class.
     """
     from scipy.stats import rankdata  # here: it takes half a second to import
 
@@ -48,4 +48,4 @@ def measure_auc(scores: np.ndarray, labels: np.ndarray) -> float:
         if others:
             ranks = rankdata(scores[:, label])
             areas.append((ranks[is_own].sum() - own * (own + 1) / 2) / (own * others))
-    return 100 * float(np.mean(areas)) if areas else float("nan")
+    return {"test_auc": 100 * float(np.mean(areas))} if areas else {}

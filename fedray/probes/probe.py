@@ -2,6 +2,7 @@
 both.
 """
 
+import math
 import re
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
@@ -61,7 +62,7 @@ class EvaluatedRound:
 
 
 def check_metrics(probe: "Probe", found: object, taken: Container[str]) -> dict[str, float]:
-    """Return the measurements of a probe as numbers.
+    """Return the measurements of a probe as numbers, without those that are NaN: they are undefined.
 
     Args:
         probe: the probe.
@@ -85,11 +86,13 @@ def check_metrics(probe: "Probe", found: object, taken: Container[str]) -> dict[
         if name in taken:
             raise UserError(f"evaluation.probes: {probe.name} measures {name}, which is measured already; rename it")
         try:
-            numbers[name] = float(value)
+            number = float(value)
         except (TypeError, ValueError, RuntimeError):
             raise UserError(
                 f"evaluation.probes: {probe.name} measures {name} = {truncate_repr(value)}; a number is required"
             ) from None
+        if not math.isnan(number):
+            numbers[name] = number
     return numbers
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import math
 import re
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from fedray.analysis.tables.formats import to_csv, to_latex, to_markdown
 from fedray.cells.record import summarise_rounds
 from fedray.common.errors import UserError
 from fedray.tracking.tracker import Tracker
-from tests.analysis.runs import FEDAVG, LARGE, SMALL, Outcome, cell, history, write, write_run
+from tests.analysis.runs import FEDAVG, LARGE, SMALL, Outcome, cell, history, rows, write, write_run
 
 
 def test_mean_std_ranks_and_every_kind_of_hole(store: Tracker) -> None:
@@ -70,6 +71,19 @@ def test_a_loss_is_ranked_from_below(store: Tracker) -> None:
     write(store, cells, (80, 90))
     table = build(collect("sweep"), "test_loss")
     assert table.ranks == {("fedsam", "dirichlet α=0.5"): 1, ("fedavg", "dirichlet α=0.5"): 2}
+
+
+def test_an_undefined_area_is_named_as_such(store: Tracker) -> None:
+    """Neither run has it: one left it out, the other is of 0.2, which logged NaN. Before, no run had "logged" it."""
+    asked = {"evaluation": {"auc": True}}
+    cells = [one | {"config": one["config"] | asked} for one in (cell(FEDAVG, 0.5, seed) for seed in (0, 1))]
+    write(store, cells, [history(70), rows(test_auc=(math.nan,))])
+    for metric in ("test_auc", "last10_test_auc"):
+        with pytest.raises(UserError, match=f"found '{metric}', undefined in 2 of 2 .* are of one class"):
+            build(collect("sweep"), metric)
+    write(store, cells[:1], [history(70)], "left-out")
+    with pytest.raises(UserError, match="'test_auc', undefined in 1 of 1"):
+        build(collect("left-out"), "test_auc")
 
 
 def test_cells_finished_in_another_sweep_count(store: Tracker) -> None:

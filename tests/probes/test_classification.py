@@ -1,5 +1,8 @@
 """Balanced accuracy, macro F1 and AUC: by hand, as scikit-learn has them, and in a run on one and on two actors."""
 
+import json
+import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -7,12 +10,31 @@ import pytest
 import torch
 from sklearn.metrics import balanced_accuracy_score, f1_score, roc_auc_score
 
-from fedray.common.errors import UserError
+from fedray.algorithms.base import Algorithm
+from fedray.client import LocalClient
+from fedray.common.errors import UserError, warn_once
+from fedray.datasets.base import load_data
 from fedray.engine.loop import run
 from fedray.engine.process.backend import InlineBackend
 from fedray.engine.process.worker import Worker
 from fedray.probes.classification import measure_auc, measure_classes
+from fedray.probes.probe import EvaluatedRound, Probe, TrainedClient
 from tests import small
+
+
+class Undefined(Probe):
+    """A probe that measures nothing that is defined."""
+
+    name = "undefined"
+
+    def of_step(self, c: LocalClient, algorithm: Algorithm, q: torch.Tensor) -> dict[str, float]:
+        return {"of_step": math.nan}
+
+    def of_client(self, seen: TrainedClient) -> dict[str, float]:
+        return {"of_client": math.nan}
+
+    def of_round(self, seen: EvaluatedRound) -> dict[str, float]:
+        return {"of_round": math.nan}
 
 
 def test_by_hand() -> None:
@@ -28,8 +50,8 @@ def test_by_hand() -> None:
 def test_auc_by_hand() -> None:
     """Scores 0.9, 0.5 of class 0 and 0.5, 0.1 of class 1, for class 0: of 4 pairs 3 are right, 1 is equal: 3.5 / 4."""
     scores = np.array([[0.9, 0.1], [0.5, 0.5], [0.5, 0.5], [0.1, 0.9]])
-    assert measure_auc(scores, np.array([0, 0, 1, 1])) == 87.5
-    assert np.isnan(measure_auc(scores, np.zeros(4, np.int64)))
+    assert measure_auc(scores, np.array([0, 0, 1, 1])) == {"test_auc": 87.5}
+    assert measure_auc(scores, np.zeros(4, np.int64)) == {}
 
 
 def test_as_scikit_learn() -> None:
@@ -41,7 +63,23 @@ def test_as_scikit_learn() -> None:
     assert found["test_balanced_accuracy"] == pytest.approx(100 * balanced_accuracy_score(labels, answers))
     assert found["test_macro_f1"] == pytest.approx(100 * f1_score(labels, answers, average="macro"))
     expected = 100 * roc_auc_score(labels, scores, multi_class="ovr", average="macro")
-    assert measure_auc(scores, labels) == pytest.approx(expected)
+    assert measure_auc(scores, labels) == pytest.approx({"test_auc": expected})
+
+
+def test_what_is_undefined_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    """A test set of one class has no AUC; the probe measures NaN at a step, of a client and of the round."""
+    warn_once.cache_clear()
+    whole = load_data(small.config().data)
+    arrays = replace(whole, y_test=np.zeros_like(whole.y_test))
+    asked = {"auc": True, "probes": [f"{__name__}:Undefined"]}
+    result = run(small.problem(training={"rounds": 2}, evaluation=asked, arrays=arrays), InlineBackend())
+    assert [row for row in result.history if any(map(math.isnan, row.values()))] == []
+    measured = {"of_step", "of_step_std", "of_client", "of_client_std", "of_round", "test_auc"}
+    assert measured.isdisjoint(result.history[-1])
+    assert "test_auc is undefined" in caplog.text
+    summary = json.dumps([result.summary(), result.record().summarise()])
+    assert "test_auc" not in summary
+    assert "NaN" not in summary
 
 
 @pytest.mark.parametrize("data", ["digits", {"name": "digits", "test": {"fraction": 0.4}}])

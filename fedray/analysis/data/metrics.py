@@ -76,6 +76,14 @@ def read_values(sweep: SweepTable, metric: str) -> pd.Series:
             cells.index,
         )
     column = next((name for name in (f"metrics.{FINAL}{metric}", f"metrics.{metric}") if name in cells), "")
+    if wanted.plain == "test_auc":
+        asked = [bool(config.get("evaluation.auc")) for config in iter_configs(cells)]
+        undefined = cells.loc[finished & pd.Series(asked, cells.index) & (not column or cells[column].isna()), "label"]
+        if len(undefined):
+            raise UserError(
+                f"--metric: found {metric!r}, undefined in {len(undefined)} of {finished.sum()} finished runs, "
+                f"{undefined.iloc[0]} among them: all test samples are of one class"
+            )
     if finished.any() and not column:
         have = [str(name).removeprefix("metrics.") for name in cells if str(name).startswith("metrics.")]
         raise unknown("--metric", metric, [*have, *FORMS, *COUNTED], "`fedray list metrics`")

@@ -15,7 +15,7 @@ from functools import cache
 import torch
 
 from fedray.common.cpus import has_bf16
-from fedray.common.errors import UserError, join_lines
+from fedray.common.errors import UserError, join_lines, warn_once
 
 log = logging.getLogger("fedray")
 
@@ -104,15 +104,10 @@ def warn_of_slow_precision(precision: str, device: str) -> None:
         device: `cpu` or `cuda`.
     """
     if precision == "bf16" and device == "cpu" and has_bf16() is False:
-        _warn_once(
+        warn_once(
             "training.precision: bf16: this machine's CPU has no instructions for it (avx512_bf16 or AMX), so it is "
             "about 8 times slower than fp32"
         )
-
-
-@cache
-def _warn_once(message: str) -> None:
-    log.warning(message)
 
 
 def prepare(tf32: bool, deterministic: bool) -> None:

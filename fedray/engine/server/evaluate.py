@@ -76,7 +76,7 @@ class Tester:
             row |= classification.measure_classes(sums["correct"], sums["answers"], counts)
             if asked.auc:
                 parts = [sums.pop(f"{SCORES}{chunk}").numpy() for chunk in range(count_chunks(len(labels)))]
-                row["test_auc"] = classification.measure_auc(np.concatenate(parts), labels)
+                row |= classification.measure_auc(np.concatenate(parts), labels)
             row |= self._validate()
         else:
             stored = self.test_personal(PersonalEval((0,), own=False, everyone=True))

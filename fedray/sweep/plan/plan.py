@@ -139,7 +139,12 @@ def get_value(record: RunRecord, select: str) -> float | None:
     if record.ending.status is not Status.FINISHED:
         return None
     if select not in (metrics := record.summarise()):
-        raise UserError(f"select: {select} is not logged by the runs; evaluation.personal gives personal accuracies")
+        why = (
+            "all test samples are of one class"
+            if select.endswith("test_auc")
+            else "evaluation.personal gives personal accuracies"
+        )
+        raise UserError(f"select: {select} is not logged by the runs; {why}")
     return metrics[select]
 
 

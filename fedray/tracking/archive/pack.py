@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import tempfile
 import zipfile
 from collections.abc import Mapping
@@ -85,7 +86,8 @@ def _pack(client: MlflowClient, run: Run, archive: zipfile.ZipFile, folder: str)
         "params": run.data.params,
         "metrics": {
             key: [[point.value, point.timestamp, point.step] for point in client.get_metric_history(run_id, key)]
-            for key in run.data.metrics
+            for key, value in run.data.metrics.items()
+            if not math.isnan(value)  # of 0.2, which logged an undefined `test_auc`; JSON has no NaN
         },
     }
     with tempfile.TemporaryDirectory() as scratch:

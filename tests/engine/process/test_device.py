@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from fedray.common.errors import warn_once
 from fedray.engine.process import device
 
 COUNT = """
@@ -39,6 +40,7 @@ def test_freed_megabytes_are_used_again() -> None:
 HELD = """
 import re, sys
 import torch
+from fedray.common.errors import warn_once
 from fedray.engine.process import device
 def held():
     return int(re.search(r"RssAnon:\\s+(\\d+)", open("/proc/self/status").read())[1]) // 1024
@@ -79,16 +81,17 @@ def test_emulated_bf16_is_named_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(device, "has_bf16", lambda: able)
-    device._warn_once.cache_clear()
+    warn_once.cache_clear()
     for _ in range(2):
         device.warn_of_slow_precision(precision, kind)
     assert [record.message.partition(": this")[0] for record in caplog.records] == ["training.precision: bf16"] * warned
-    device._warn_once.cache_clear()
+    warn_once.cache_clear()
 
 
 SLOW = """
 import sys
 from pathlib import Path
+from fedray.common.errors import warn_once
 from fedray.engine.process import device
 device.has_bf16 = lambda: False
 from fedray.cli.__main__ import run

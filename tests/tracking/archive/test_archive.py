@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +19,7 @@ from fedray.tracking.environment import find_environment, hash_environment, list
 from fedray.tracking.store import open_store
 from fedray.tracking.stored_sweep import read_stored_sweep
 from fedray.tracking.tracker import Tracker
-from tests.analysis.runs import Outcome, history, write, write_run
+from tests.analysis.runs import Outcome, history, rows, write, write_run
 from tests.tracking.archive.archived import FEDAVG, SMALL, cell
 
 CELLS = [cell(algorithm, 0.1, seed) for algorithm in (FEDAVG, SMALL) for seed in (0, 1)]
@@ -206,3 +207,15 @@ def test_environments_go_along_and_one_that_is_missing_is_refused(
     with pytest.raises(UserError, match=rf"^sweep: environment {hash}: this store has no run that holds it; "):
         export_sweep("sweep", tmp_path / "again.zip")
     assert not (tmp_path / "again.zip").exists()
+
+
+def test_an_undefined_metric_of_0_2_is_left_out(use: Callable[[str], None], tmp_path: Path) -> None:
+    """A row held NaN, which no JSON has."""
+    use("here")
+    write(Tracker(), CELLS[:1], [rows(test_auc=(math.nan,), other=(1.0,))])
+    export_sweep("sweep", tmp_path / "sweep.zip")
+    with zipfile.ZipFile(tmp_path / "sweep.zip") as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith("run.json"))
+        metrics = json.loads(archive.read(name), parse_constant=pytest.fail)["metrics"]
+    assert "other" in metrics
+    assert not [name for name in metrics if "auc" in name]
