@@ -19,11 +19,19 @@ from fedray.datasets.augment import Transform, parse_transforms
 from fedray.datasets.dataset import Dataset, describe_shared
 
 log = logging.getLogger("fedray")
+LITTER = ("__MACOSX", "@eaDir", "@Recycle", "#recycle", "$RECYCLE.BIN", "System Volume Information", "lost+found")
+"""Folders of macOS, of network storage, of Windows and of Linux."""
 
 
 def get_data_dir() -> Path:
     """Return the folder of data files: `$FEDRAY_DATA`, else ~/.cache/fedray."""
     return locate("FEDRAY_DATA", os.environ.get("FEDRAY_DATA") or "~/.cache/fedray")
+
+
+def list_entries(folder: Path, pattern: str = "*") -> list[Path]:
+    """Return the entries of a folder in order, without what systems leave there: `._1.png`, `__MACOSX`, `@eaDir`."""
+    found = (path for path in folder.glob(pattern) if not path.name.startswith(".") and path.name not in LITTER)
+    return sorted(found)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from fedray.common.errors import UserError, join_lines, truncate_repr
 from fedray.datasets.augment import Crop, Flip
-from fedray.datasets.base import Images, Published, Recipe, get_data_dir
+from fedray.datasets.base import Images, Published, Recipe, get_data_dir, list_entries
 from fedray.datasets.cache import cache_arrays
 from fedray.datasets.dataset import Dataset
 from fedray.datasets.download import check_md5, download, unpack
@@ -185,11 +185,11 @@ class CINIC10(Images):
         found: list[tuple[Path, int]] = []
         for folder in folders:
             for label, kind in enumerate(CIFAR_CLASSES):
-                paths = sorted((get_data_dir() / "cinic-10" / folder / kind).glob("*.png"))
+                paths = list_entries(get_data_dir() / "cinic-10" / folder / kind, "*.png")
                 if not paths:
                     raise self.make_missing(f"cinic-10/{folder}/{kind}/*.png")
                 found += [(path, label) for path in paths]
-            strange = {path.name for path in (get_data_dir() / "cinic-10" / folder).iterdir() if path.is_dir()}
+            strange = {path.name for path in list_entries(get_data_dir() / "cinic-10" / folder) if path.is_dir()}
             if strange := strange - set(CIFAR_CLASSES):
                 raise UserError(
                     f"data.name: {self.name}: cinic-10/{folder} has a folder {min(strange)!r}; allowed are "
@@ -250,7 +250,7 @@ class TinyImageNet(Images):
         for label, kind in enumerate(kinds):
             if not re.fullmatch(r"n\d+", kind):
                 raise UserError(f"data.name: {self.name}: wnids.txt: {truncate_repr(kind)} is not a WordNet id")
-            paths = sorted((root / kind / "images").glob("*.JPEG"))
+            paths = list_entries(root / kind / "images", "*.JPEG")
             if not paths:
                 raise self.make_missing(f"tiny-imagenet-200/train/{kind}/images/*.JPEG")
             yield from ((path, label) for path in paths)

@@ -18,7 +18,7 @@ from pydantic import Field
 
 from fedray.common.errors import UserError, join_lines, truncate_repr
 from fedray.datasets import words
-from fedray.datasets.base import DataSource, Images, Published, Recipe, get_data_dir
+from fedray.datasets.base import DataSource, Images, Published, Recipe, get_data_dir, list_entries
 from fedray.datasets.cache import cache_arrays
 from fedray.datasets.dataset import Dataset
 
@@ -38,7 +38,7 @@ def load_leaf(source: DataSource, version: str, decoder: Callable[[list[Path]], 
         decoder: makes the function that decodes a user from the training files.
     """
     folder = _get_folder(source)
-    files = {part: sorted((folder / part).glob("*.json")) for part in ("train", "test")}
+    files = {part: list_entries(folder / part, "*.json") for part in ("train", "test")}
     for part, found in files.items():
         if not found:
             raise source.make_missing(str((folder / part / "*.json").relative_to(get_data_dir())))

@@ -14,6 +14,7 @@ import numpy as np
 
 from fedray.common.errors import UserError, join_lines
 from fedray.datasets.arrays import check_arrays
+from fedray.datasets.base import list_entries
 from fedray.datasets.torchvision_sets import OnlyArrays
 from fedray.partitions.shards import Shards
 
@@ -37,7 +38,7 @@ def read_folder(folder: Path) -> dict[str, np.ndarray]:
 def _read_pfllib(folder: Path) -> dict[str, np.ndarray]:
     arrays: dict[str, np.ndarray] = {}
     for part in ("train", "test"):
-        paths = {path.stem: path for path in (folder / part).glob("*.npz")}
+        paths = {path.stem: path for path in list_entries(folder / part, "*.npz")}
         clients = [str(i) for i in range(len(paths))]
         if not paths or set(clients) != set(paths):
             raise UserError(f"FOLDER: {folder / part} does not hold 0.npz, 1.npz, ... without a gap")

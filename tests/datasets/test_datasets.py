@@ -118,6 +118,19 @@ def test_tiny_imagenet(root: Path) -> None:
     assert len(cached(root)) == 1
 
 
+@pytest.mark.parametrize("name", ["cinic10", "tiny_imagenet", "femnist"])
+def test_what_systems_leave_between_published_files_is_skipped(root: Path, name: str) -> None:
+    """A copy on a disk of another system gets files of attributes and folders of thumbnails."""
+    made = {"cinic10": lambda: files.cinic(root, CIFAR_CLASSES), "tiny_imagenet": lambda: files.tiny_imagenet(root)}
+    made.get(name, lambda: femnist(root))()
+    clean = load(name).digest
+    for folder in [path for path in root.rglob("*") if path.is_dir() and ".fedray-cache" not in path.parts]:
+        (folder / "@eaDir").mkdir()
+        for file in [path for path in folder.iterdir() if path.is_file()]:
+            (folder / f"._{file.name}").write_bytes(b"\0\5\x16\7")
+    assert load(name).digest == clean
+
+
 def test_a_changed_file_is_decoded_anew(root: Path) -> None:
     files.cinic(root, CIFAR_CLASSES)
     before = load("cinic10").x_train[0].copy()

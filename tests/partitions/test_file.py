@@ -90,6 +90,7 @@ def made_by_pfllib(folder: Path) -> dict[str, list[np.ndarray]]:
 
 def test_a_folder_of_pfllibs_is_a_data_set_with_natural_clients(tmp_path: Path) -> None:
     numbers = made_by_pfllib(tmp_path / "own")
+    (tmp_path / "own/train/._0.npz").write_bytes(b"\0\5\x16\7")  # left by macOS
     np.savez(tmp_path / "own.npz", allow_pickle=False, **read_folder(tmp_path / "own"))
     own = problem("natural", {"name": "npz", "path": str(tmp_path / "own.npz")}, evaluation={"personal": {}})
     assert own.tests is not None

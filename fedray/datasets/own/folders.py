@@ -1,5 +1,6 @@
 """Pictures of your own in class folders, for `data: {name: folder}`, and in folders of domains, for `domains`."""
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,11 +12,12 @@ from pydantic import Field
 from fedray.common.errors import UserError, join_lines, truncate_repr
 from fedray.common.rng import generator
 from fedray.common.yaml_files import locate
-from fedray.datasets.base import Images
+from fedray.datasets.base import Images, list_entries
 from fedray.datasets.dataset import Dataset
 from fedray.datasets.image_folders import cache_pictures, read_picture
 from fedray.datasets.own.tables import refuse_two_spellings
 
+log = logging.getLogger("fedray")
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
 
 
@@ -83,6 +85,12 @@ class Pictures(Images):
         if not root.is_dir():
             raise UserError(f"data.path: {root} is not a folder")
         train, test = self.find(root)
+        if misplaced := _find_misplaced(root, [*train, *test]):
+            log.warning(
+                "data.path: %s is not read, as %d in all: pictures lie in their class's folder, not deeper or above",
+                misplaced[0],
+                len(misplaced),
+            )
         kinds, above = self.name_classes(train), sorted({one.above for one in train})
         for what, names in (("classes", kinds), (f"{self.level}s", above)):
             refuse_two_spellings(f"data.path: {root}: {what}", names)
@@ -216,15 +224,35 @@ class Domains(Pictures):
 
 def _list_class(folder: Path, above: str, hint: str = "") -> Iterator[Picture]:
     """Yield the pictures of a class. hint: end of the error if there is none."""
-    files = sorted(file for file in folder.iterdir() if file.suffix.lower() in SUFFIXES)
+    files = [file for file in list_entries(folder) if file.suffix.lower() in SUFFIXES]
     if not files:
         raise UserError(f"data.path: {folder} holds no picture{hint}")
     for file in files:
         yield Picture(file, folder.name, above)
 
 
+def _find_misplaced(root: Path, read: Sequence[Picture]) -> list[Path]:
+    """Return the pictures below the class folders that are read, and those next to them or above."""
+    kinds = {one.path.parent for one in read}
+    higher = {folder for kind in kinds for folder in kind.parents if folder.is_relative_to(root)}
+    folders, found = [root], list[Path]()
+    while folders:
+        folder = folders.pop()
+        entries = list_entries(folder)
+        folders += [
+            path
+            for path in entries
+            if path.suffix.lower() not in SUFFIXES
+            and path.is_dir()
+            and (path in kinds or path in higher or not path.is_symlink())  # a link may lead back
+        ]
+        if folder in higher or (folder not in kinds and not kinds.isdisjoint(folder.parents)):
+            found += [path for path in entries if path.suffix.lower() in SUFFIXES]
+    return sorted(found)
+
+
 def _list_folders(root: Path) -> list[Path]:
-    found = sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith("."))
+    found = [path for path in list_entries(root) if path.is_dir()]
     if not found:
         raise UserError(f"data.path: {root} holds no folder; a folder per class is required")
     return found

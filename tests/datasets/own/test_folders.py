@@ -51,6 +51,38 @@ def test_pictures_that_are_in_train_and_in_test_are_counted(root: Path, caplog: 
     assert "data: 2 of 3 test samples have the same inputs as a training sample;" in caplog.text
 
 
+def test_what_systems_leave_is_no_class_no_client_and_no_picture(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for kind in ("folder", "domains"):
+        domains(root / kind, a=5, b=5)
+        options = {"path": str(root / kind), "size": 8, "split": 0.2}
+        options |= {"client": "folder"} if kind == "folder" else {}
+        clean = load(kind, **options)
+        for name in ("a/cat/._0.png", "a/cat/.hidden.jpg", "__MACOSX/a/cat/._0.png", "__MACOSX/a/cat/0.png"):
+            (root / kind / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / kind / name).write_bytes(b"\0\5\x16\7")
+        for name in ("a/@eaDir/cat/0.jpg", "a/cat/@eaDir/0.png/SYNO_M.jpg", "lost+found/cat/0.png", "b/#recycle/0.png"):
+            picture(root / kind / name, COLOURS["cat"])
+        data = load(kind, **options)
+        assert data.digest == clean.digest
+        assert np.array_equal(data.client_train, clean.client_train)
+    assert "is not read" not in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["folder", "domains"])
+def test_pictures_too_deep_or_too_high_are_counted(kind: str, root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Below a class, at any depth, and next to classes, clients or domains; a link to a folder above is no loop."""
+    domains(root / "own", a=5, b=5)
+    for name in ("a/cat/night/0.png", "a/cat/night/1.JPG", "b/dog/1/2/3.png", "a/0.png", "0.png"):
+        picture(root / "own" / name, COLOURS["cat"])
+    (root / "own/b/dog/back").symlink_to(root / "own")
+    more: dict[str, Any] = {"client": "folder"}
+    if kind == "domains":
+        more = {"classes": ["dog", "cat"]}
+        picture(root / "own/a/bird/0.png", COLOURS["cat"])  # of a class that is not in use
+    assert len(load(kind, path=str(root / "own"), size=8, split=0.2, **more).y_train) == 16
+    assert f"data.path: {root}/own/0.png is not read, as 5 in all: pictures lie in their class" in caplog.text
+
+
 def test_clients_above_classes_and_a_split(root: Path) -> None:
     """A fifth of each client's five pictures of each class; the same ones each time."""
     for client in ("b", "a"):
