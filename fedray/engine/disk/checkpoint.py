@@ -169,8 +169,10 @@ class Checkpoints:
         A damaged checkpoint is logged and skipped.
 
         Raises:
-            UserError: a checkpoint was written by a later version, or a file cannot be read at the moment.
+            UserError: a checkpoint was written by a later version, a file cannot be read at the moment, or the rounds
+                belong to another cell.
         """
+        self.refuse_other_cell()
         for round in reversed(self.list_rounds()):
             try:
                 return self._load(round)
@@ -186,8 +188,7 @@ class Checkpoints:
                 if (found := self._load_manifest(round).cell or self.cell) != self.cell:
                     raise UserError(
                         f"checkpoints: {self.directory} holds checkpoints of another configuration, seed or data set "
-                        f"(cell {found}; this one is {self.cell}); choose another directory, or remove it to start "
-                        "again"
+                        f"(cell {found}; this one is {self.cell}); move or remove it, or choose another directory"
                     )
                 return
 

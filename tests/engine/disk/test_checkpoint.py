@@ -274,7 +274,6 @@ def test_a_manifest_of_a_strangers(simulation: Simulation, tmp_path: Path, manif
 @pytest.mark.parametrize(
     ("key", "value", "line"),
     [
-        ("cell", "another", "it is of the cell another, not mine"),
         ("round", "2", "round\n  Input should be a valid integer"),
         ("round", 7, "it is of round 7"),
         ("seconds", "long", "seconds\n  Input should be a valid number"),
@@ -308,11 +307,14 @@ def test_a_finished_run_without_rows_is_refused(simulation: Simulation, tmp_path
         next(make_rounds(simulation, Checkpoints(tmp_path)))
 
 
-def test_renamed_files_of_another_seed_are_passed_over(simulation: Simulation, tmp_path: Path) -> None:
+def test_the_folder_of_another_seed_is_refused_and_stays(simulation: Simulation, tmp_path: Path) -> None:
     """Two seeds of one configuration; the folder of the first is given the name of the second."""
     Checkpoints(tmp_path, "seed0").save(advance(simulation, 2))
-    assert Checkpoints(tmp_path, "seed0").load() is not None
-    assert Checkpoints(tmp_path, "seed1").load() is None
+    with pytest.raises(UserError, match=r"of another .* \(cell seed0; this one is seed1\); move or remove it"):
+        next(make_rounds(simulation, Checkpoints(tmp_path, "seed1")))
+    found = Checkpoints(tmp_path, "seed0").load()
+    assert found is not None
+    assert found.round == 2
 
 
 @pytest.mark.parametrize("name", ["checkpoint-2.json", "server-2.safetensors", "client"])
