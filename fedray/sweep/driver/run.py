@@ -28,6 +28,7 @@ from fedray.sweep.plan.storage import (
     refuse_second_call,
     refuse_unwritable_storage,
 )
+from fedray.sweep.plan.studies import make_studies
 from fedray.sweep.trials.session import Session
 from fedray.sweep.trials.writer import Writer
 from fedray.tracking.location import refuse_unwritable_store
@@ -51,6 +52,13 @@ def plan_and_print(sweep: Sweep, file: str, force: bool = False, only: Sequence[
         raise UserError(f"{file}: {error}") from None
     for line in describe_partial(sweep):
         print(escape(line))
+    if sweep.learns:
+        studies = made.drawn["studies"]
+        used = [min(len(one.asked), one.samples) for one in make_studies(sweep, made.maker.make, studies)]
+        if left := sum(map(len, studies.values())) - sum(used):
+            print(
+                f"{sweep.name}: draws of earlier calls that this search leaves out: {left}; the store keeps their cells"
+            )
     print(made.describe(), flush=True)
     return made
 

@@ -6,9 +6,10 @@ from typing import Any
 import optuna
 import pytest
 
-from fedray.sweep.driver.run import execute
+from fedray.sweep.driver.run import execute, plan_and_print
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan import plan as planning
+from fedray.sweep.plan.studies import make_studies
 from fedray.tracking.archive.merge import import_sweep
 from fedray.tracking.archive.pack import export_sweep
 from fedray.tracking.store import read_draws
@@ -76,3 +77,34 @@ def test_a_search_begun_by_another_optuna_goes_on(
     assert planning.make_plan(Sweep.model_validate(SEARCH | {"samples": 3})).to_run == [], (
         "and this one keeps all three"
     )
+
+
+@pytest.mark.parametrize(
+    ("changes", "left"),
+    [
+        ({"samples": 12}, 0),
+        ({"samples": 3}, 2),
+        ({"select": "best_test_accuracy"}, 5),
+        ({"search": {"training.lr": {"loguniform": [0.01, 2]}}}, 5),
+        ({"grid": {"algorithm": ["fedavg", "fedprox"]}}, 0),
+        ({"grid": {"algorithm": ["fedprox"]}}, 5),
+    ],
+    ids=str,
+)
+def test_a_search_says_how_many_stored_draws_it_leaves_out(
+    changes: dict[str, Any],
+    left: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Five draws are stored; a draw that is asked for now is none of an earlier call."""
+    monkeypatch.chdir(tmp_path)
+    drawn = [{"training.lr": 0.01 * (1 + i)} for i in range(5)]
+    (study,) = make_studies(Sweep.model_validate(SEARCH | {"samples": 5}), lambda point: pytest.fail("not made"))
+    monkeypatch.setattr(
+        planning, "look_up_draws", lambda sweep: {"optuna": optuna.__version__, "studies": {study.key: drawn}}
+    )
+    plan_and_print(Sweep.model_validate(SEARCH | {"samples": 5} | changes), "search.yaml")
+    line = f"learns: draws of earlier calls that this search leaves out: {left}; the store keeps their cells"
+    assert (line in capsys.readouterr().out) == bool(left)
