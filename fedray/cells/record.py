@@ -1,14 +1,21 @@
 """The record of a run: what it leaves when it ends, and how far the store has it."""
 
+import csv
+import io
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
+from typing import TYPE_CHECKING
 
 from fedray.cells.ending import Ending
 from fedray.cells.last_rounds import find_last_values, mean
 from fedray.cells.metric import BEST, FINAL, LAST
 from fedray.cells.spec import CellSpec
+from fedray.common.errors import UserError, join_lines, truncate_repr
+
+if TYPE_CHECKING:
+    import numpy as np
 
 Rows = Sequence[Mapping[str, float]]
 """A row per evaluated round, name -> value; its `round` counts from 1."""
@@ -108,3 +115,51 @@ def summarise_rounds(history: Rows) -> dict[str, float]:
             having = [row for row in history if name in row]
             result[f"{BEST}{name}"] = max(having, key=itemgetter(selects if validated else name))[name]
     return result | {"best_round": max(history, key=itemgetter(selects))["round"]}
+
+
+def format_table(table: Mapping[str, Sequence[float]]) -> str:
+    """Return columns as CSV; whole numbers have no decimal point."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(table)
+    writer.writerows([f"{value:.10g}" for value in row] for row in zip(*table.values(), strict=True))
+    return file.getvalue()
+
+
+def parse_table(name: str, content: bytes) -> "dict[str, np.ndarray]":
+    """Return the columns of a table that `format_table` wrote: int64 if all are whole numbers, else float64.
+
+    Args:
+        name: `clients` or `confusion`.
+        content: of the file, which may come from a stranger, or from a later version with more columns.
+
+    Raises:
+        UserError: it is not such a table.
+    """
+    import numpy as np  # here: commands that list a store do without it
+
+    try:
+        header, *rows = csv.reader(io.StringIO(content.decode(), newline=""), strict=True)
+        columns = dict(zip(header, np.array(rows, dtype=np.float64).reshape(-1, len(header)).T, strict=True))
+    except (ValueError, csv.Error) as error:
+        raise UserError(f"is not a table of numbers: {join_lines(error)}") from None
+    wanted = ["client", "samples", "accuracy"]
+    if name == "confusion":
+        wanted = ["class", *(f"predicted_{k}" for k in range(max(1, len(header) - 1)))]
+    if header[: len(wanted)] != wanted or not rows:
+        raise UserError(f"has {len(rows)} rows of {truncate_repr(header)}; {', '.join(wanted[:3])} are required")
+    for column, values in columns.items():
+        whole = (np.abs(values) <= 2**53) & (values == np.floor(values))
+        if column.endswith("accuracy"):  # NaN: a test that the client does not take
+            good = ((values >= 0) & (values <= 100)) | (np.isnan(values) & (column != "accuracy"))
+        elif column in (*wanted, "unseen"):
+            good = whole & (values >= 0) & ((values <= 1) | (column != "unseen"))
+        else:
+            good = np.ones_like(whole)
+        if not good.all():
+            raise UserError(f"line {int(np.argmin(good)) + 2}: {column} is {values[np.argmin(good)]:g}")
+        columns[column] = values.astype(np.int64) if whole.all() else values
+    ids = columns[wanted[0]].tolist()
+    if len(set(ids)) < len(ids) or (name == "confusion" and ids != [*range(min(len(ids), len(wanted) - 1))]):
+        raise UserError(f"its column {wanted[0]} is {truncate_repr(ids)}; each {wanted[0]} once is required")
+    return columns

@@ -7,10 +7,20 @@ and the words by which tables and figures show its plug-ins.
 import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
-SWEEP_NAME = r"^\w[\w.-]*(/\w[\w.-]*)*$"
-"""Pattern of a sweep's name: words of letters, digits and `_ - .`, joined by `/`; no word begins with a dot."""
+from pydantic import AfterValidator, Field
+
+
+def _refuse_long(name: str) -> str:
+    """Refuse a name that no file can have, with a suffix: 255 bytes are the limit of all file systems."""
+    if len(name.encode()) > 200:
+        raise ValueError(f"files are named after it, and it has {len(name.encode())} bytes; at most 200 are allowed")
+    return name
+
+
+SweepName = Annotated[str, Field(pattern=r"^\w[\w.-]*(/\w[\w.-]*)*$", max_length=120), AfterValidator(_refuse_long)]
+"""A sweep's name: words of letters, digits and `_ - .`, joined by `/`; no word begins with a dot."""
 REMOVED = {"runtime": {"cuda_graph"}}
 """Section -> keys of older versions: stored configurations hold them, and no present number depends on them."""
 

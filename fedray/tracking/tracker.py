@@ -8,9 +8,7 @@ Repeating one is harmless, and so is a second driver (with another storage) that
 a metric's timestamp is its run's start plus its round in milliseconds, and MLflow keeps equal values once.
 """
 
-import csv
 import hashlib
-import io
 import json
 import tempfile
 import time
@@ -22,7 +20,7 @@ import yaml
 from mlflow.entities import Dataset, DatasetInput, Metric, Param, Run, RunTag
 from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NOTE, MLFLOW_SOURCE_NAME, MLFLOW_SOURCE_TYPE
 
-from fedray.cells.record import CellRun, RunRecord
+from fedray.cells.record import CellRun, RunRecord, format_table
 from fedray.cells.spec import flatten
 from fedray.cells.status import Status
 from fedray.common.errors import redact
@@ -281,7 +279,7 @@ class Tracker:
             if record.profile:
                 self.client.log_dict(run.id, {"rounds": list(record.profile)}, "profile.json")
             for name, table in record.tables.items():
-                self.client.log_text(run.id, _write_csv(table), f"{name}.csv")
+                self.client.log_text(run.id, format_table(table), f"{name}.csv")
             if ending.traceback:
                 self.client.log_text(run.id, redact(ending.traceback), "traceback.txt")
             # The store may have been made, or reached, long after the cell was started: MLflow shows how long it took.
@@ -336,12 +334,3 @@ def _make_dataset(options: Mapping[str, Any]) -> Dataset:
     text = json.dumps(options, sort_keys=True)
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
     return Dataset(name=str(options["name"]), digest=digest, source_type="fedray", source=text)
-
-
-def _write_csv(table: Mapping[str, Sequence[float]]) -> str:
-    """Return columns as CSV; whole numbers have no decimal point."""
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(table)
-    writer.writerows([f"{value:.10g}" for value in row] for row in zip(*table.values(), strict=True))
-    return file.getvalue()

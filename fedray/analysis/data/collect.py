@@ -4,12 +4,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 
 from fedray.analysis.data.specs import list_text
 from fedray.analysis.data.stored import read_sweep
+from fedray.cells.record import parse_table
 from fedray.cells.spec import CellSpec, Search
 from fedray.cells.status import Status
+from fedray.common.errors import UserError
 from fedray.tracking.environment import Environment, describe_mixture, list_hashes, read_environment
 from fedray.tracking.store import read_artefact, read_metrics
 
@@ -70,6 +73,14 @@ class Collected(SweepTable):
     def read_artefact(self, run_id: str, name: str) -> bytes | None:
         """Return a file of a run, or None."""
         return read_artefact(self.client, run_id, name)
+
+    def read_table(self, run_id: str, name: str) -> dict[str, np.ndarray] | None:
+        """Return the columns of a run's table `clients` or `confusion`, or None. Raises UserError if it is none."""
+        content = self.read_artefact(run_id, f"{name}.csv")
+        try:
+            return None if content is None else parse_table(name, content)
+        except UserError as error:
+            raise UserError(f"{self.name}: {name}.csv of run {run_id}: {error}") from None
 
     def describe_mixture(self) -> str:
         return describe_mixture(self.environments, self.read_environment)

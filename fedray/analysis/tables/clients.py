@@ -1,7 +1,5 @@
 """Results of runs for single clients and classes: the artefacts `clients.csv` and `confusion.csv` of finished runs."""
 
-import io
-
 import numpy as np
 import pandas as pd
 
@@ -24,14 +22,14 @@ def read_accuracies(sweep: Collected, cells: pd.DataFrame) -> pd.DataFrame:
         never trained, whose `accuracy` is that of the model they receive) and `finetuned_accuracy`.
 
     Raises:
-        UserError: no run has tested its clients.
+        UserError: no run has tested its clients, or its table is none.
     """
     found = []
     for cell in cells.to_dict("records"):
-        text = sweep.read_artefact(cell["run_id"], "clients.csv")
-        if text is not None:
+        columns = sweep.read_table(cell["run_id"], "clients")
+        if columns is not None:
             run = {"method": cell["_row"], "setting": cell["_column"], "seed": cell["seed"]}
-            found.append(pd.read_csv(io.BytesIO(text)).assign(**run))
+            found.append(pd.DataFrame(columns).assign(**run))
     if not found:
         raise UserError(
             f"sweep: no finished run of {sweep.name!r} has clients.csv; evaluation.personal tests each client"
@@ -90,12 +88,14 @@ def read_confusions(sweep: Collected, cells: pd.DataFrame) -> dict[tuple[str, st
         class without test samples.
 
     Raises:
-        UserError: no run has a confusion matrix.
+        UserError: no run has a confusion matrix, or it is none.
     """
     found = {}
     for (setting, method), group in cells.groupby(["_column", "_row"], sort=False):
-        texts = [sweep.read_artefact(run_id, "confusion.csv") for run_id in group["run_id"]]
-        counts = [pd.read_csv(io.BytesIO(text), index_col="class").to_numpy() for text in texts if text is not None]
+        tables = [sweep.read_table(run_id, "confusion") for run_id in group["run_id"]]
+        counts = [np.stack([*one.values()][1:], axis=1) for one in tables if one is not None]
+        if len({one.shape for one in counts}) > 1:
+            raise UserError(f"sweep: the runs of {method} have confusion.csv of different sizes")
         if counts:
             with np.errstate(invalid="ignore"):
                 shares = [100 * one / one.sum(axis=1, keepdims=True) for one in counts]

@@ -12,7 +12,7 @@ import yaml
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator, model_validator
 
 from fedray.cells.metric import Metric
-from fedray.cells.spec import SWEEP_NAME, get_dotted
+from fedray.cells.spec import SweepName, get_dotted
 from fedray.common.errors import UserError, truncate_repr, unknown
 from fedray.common.yaml_files import format_flow
 from fedray.components.base import Checked, describe, format_value
@@ -69,7 +69,7 @@ class Changes(Checked):
 class Sweep(Checked):
     """The contents of a sweep file."""
 
-    name: str = Field(pattern=SWEEP_NAME, max_length=120)
+    name: SweepName
     description: str = ""
     names: dict[str, Name] = Field(
         {}, description="what tables and figures call a component, a dotted key or a whole label"

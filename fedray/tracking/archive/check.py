@@ -18,10 +18,19 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from fedray.cells.record import parse_table
 from fedray.common.errors import UserError, escape, join_lines, truncate_repr
 from fedray.components.base import describe
 from fedray.components.identity import hash_of
-from fedray.tracking.archive.members import DIGEST, HASH, SWEEP_TEXT, ArchivedEnvironment, ArchivedRun, ArchivedSweep
+from fedray.tracking.archive.members import (
+    DIGEST,
+    HASH,
+    SWEEP_TEXT,
+    ArchivedEnvironment,
+    ArchivedFormat,
+    ArchivedRun,
+    ArchivedSweep,
+)
 from fedray.tracking.environment import TAG
 from fedray.tracking.store import SWEEP_FILE
 
@@ -38,8 +47,9 @@ ARTIFACT = 256 << 20
 UNPACKED = 8 << 30
 """Maximum size of all unpacked members together in bytes."""
 
-PART = r"\w[\w.+=@ -]{0,99}"
-"""One part of a member's name. It begins with a letter, a digit or `_`, so it is never empty, `.` or `..`."""
+PART = r"(?!(?i:con|prn|aux|nul|com\d|lpt\d)(?:[./]|$))\w[\w.+=@ -]{0,99}(?<![. ])"
+"""One part of a member's name. It begins with a letter, a digit or `_`, so it is never empty, `.` or `..`.
+Windows could not hold a device's name, with or without a suffix, or a name that ends with a dot or a space."""
 DEPOSIT = (
     r"README\.md|citations\.bib|ro-crate-metadata\.json|"
     rf"tables/{PART}\.(?:md|tex|csv)|figures/{PART}\.(?:png|pdf)"
@@ -55,6 +65,8 @@ MEMBER = re.compile(
 """The whole name of a member."""
 SPLITS: tuple[Literal["partition.npz", "partition.png"], ...] = ("partition.npz", "partition.png")
 """Artefacts of a run with its split; an archive holds each distinct one once, as `splits/SHA256`."""
+TABLES = ("clients.csv", "confusion.csv")
+"""Artefacts of a run that reports and figures read."""
 END = struct.Struct("<4s8xL4xH")
 """End of a zip without a comment: its mark, the size of the list of members, the length of the comment."""
 UNREADABLE = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, ValueError, NotImplementedError, RuntimeError)
@@ -75,10 +87,9 @@ class CheckedArchive:
 
     def __init__(self, archive: zipfile.ZipFile) -> None:
         self._archive = archive
+        _refuse_later(archive)
         self._artifacts = _check_members(archive)
         self.sweep = self._parse("sweep.json", ArchivedSweep)
-        if self.sweep.format > FORMAT:
-            raise UserError(f"it was made by a newer version of fedray (format {self.sweep.format})")
         self.cells = list(self._artifacts)
         self.file = self._read_file() if SWEEP_FILE in archive.NameToInfo else ""
         if foreign := self._artifacts.keys() - self.sweep.hashes:
@@ -87,6 +98,12 @@ class CheckedArchive:
         self.environments = self._read_environments(self.cells)
         if damaged := archive.testzip():
             raise UserError(f"{damaged} is damaged")
+        for name, path in (one for own in self._artifacts.values() for one in own.items()):
+            if path in TABLES:
+                try:
+                    parse_table(path.removesuffix(".csv"), archive.read(name))
+                except UserError as error:
+                    raise UserError(f"{name}: {error}") from None
 
     def _read_file(self) -> str:
         try:
@@ -192,6 +209,16 @@ def _check_file(file: Path) -> None:
         raise UserError("it has too many members")
 
 
+def _refuse_later(archive: zipfile.ZipFile) -> None:
+    """Refuse a later format, whose members and keys this version does not know, before anything else is wrong."""
+    member = archive.NameToInfo.get("sweep.json")
+    if member is None or member.file_size > JSON:
+        return
+    with contextlib.suppress(ValidationError):
+        if (found := ArchivedFormat.model_validate_json(archive.read(member)).format) > FORMAT:
+            raise UserError(f"it was made by a later version of fedray (format {found}, this one reads up to {FORMAT})")
+
+
 def _check_members(archive: zipfile.ZipFile) -> dict[str, dict[str, str]]:
     """Refuse members that `export` does not write.
 
@@ -209,9 +236,9 @@ def _check_members(archive: zipfile.ZipFile) -> dict[str, dict[str, str]]:
             raise UserError(f"{shown} is not a regular file")
         cell, path = matched.groups()
         _check_size(shown, member.file_size, JSON if path is None else ARTIFACT)
-        if name in names:
-            raise UserError(f"{shown} is there twice")
-        names.add(name)
+        if name.lower() in names:
+            raise UserError(f"{shown} is there twice, or but for capitals")
+        names.add(name.lower())
         if cell is not None:
             own = artifacts.setdefault(cell, {})
             own |= {} if path is None else {name: path.removeprefix("/")}

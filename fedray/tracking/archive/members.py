@@ -18,7 +18,7 @@ from pydantic import (
     model_validator,
 )
 
-from fedray.cells.spec import SWEEP_NAME
+from fedray.cells.spec import SweepName
 from fedray.cells.status import Status
 from fedray.common.errors import truncate_repr
 from fedray.components.identity import hash_of
@@ -207,7 +207,7 @@ class ArchivedDraws(_Strict):
 class ArchivedStage(_Strict):
     """A sweep's name, description, cells and, if its search learns, draws."""
 
-    name: Annotated[str, Field(pattern=SWEEP_NAME, max_length=120)]
+    name: SweepName
     description: Text
     cells: Annotated[list[ArchivedCell], FailFast()]
     drawn: ArchivedDraws | None = None
@@ -217,6 +217,12 @@ class ArchivedStage(_Strict):
         if len({cell.hash for cell in self.cells}) < len(self.cells):
             raise ValueError("a cell is listed twice")
         return self
+
+
+class ArchivedFormat(BaseModel):
+    """The member `sweep.json` of any version."""
+
+    format: int
 
 
 class ArchivedSweep(ArchivedStage):

@@ -3,6 +3,7 @@
 import csv
 import io
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -124,3 +125,27 @@ def test_unseen_clients_are_drawn_and_do_not_count(store: Tracker) -> None:
     lines = {str(line.get_label()): line.get_xdata() for line in figure.axes[0].lines}
     assert list(lines["a client"]) == [40, 60]
     assert list(lines["an unseen client, with the model it receives"]) == [0]
+
+
+@pytest.mark.parametrize(
+    ("tables", "message"),
+    [
+        (
+            {"clients": {"client": [0], "samples": [5], "accuracy": [120.0]}},
+            r"clients.csv of run \w+: line 2: acc",
+        ),
+        ({"confusion": {"class": [0, 1], "predicted_0": [5, 5]}}, r"confusion.csv of run \w+: its column class is"),
+        ({"confusion": {"class": [0], "predicted_0": [5]}}, "the runs of fedavg have confusion.csv of different sizes"),
+    ],
+    ids=str,
+)
+def test_tables_that_somebody_changed(store: Tracker, tables: dict[str, Any], message: str) -> None:
+    """An archive with such a table is refused; here it is in the store."""
+    cells = [cell(FEDAVG, 0.5, seed) for seed in (0, 1)]
+    parent = store.open_sweep("sweep", "", cells)
+    good = {"confusion": {"class": [0, 1], "predicted_0": [3, 0], "predicted_1": [1, 4]}}
+    for one, own in zip(cells, (good, tables), strict=True):
+        write_run(store, one, history(50), parent=parent, tables=own)
+    sweep = collect("sweep")
+    with pytest.raises(UserError, match=message):
+        (read_confusions if "confusion" in tables else read_accuracies)(sweep, label_finished(sweep))

@@ -1,6 +1,7 @@
 """Archives whose JSON says what no export writes: each is refused in one line, and nothing is written."""
 
 import json
+import zipfile
 from collections.abc import Callable
 from fnmatch import fnmatch
 from pathlib import Path
@@ -13,7 +14,7 @@ from fedray.common.errors import UserError
 from fedray.components.identity import hash_of
 from fedray.tracking.archive.merge import import_sweep
 from fedray.tracking.stored_sweep import read_stored_sweep
-from tests.tracking.archive.tricks import CELL, RUN, Members, Trick, pack, refuse
+from tests.tracking.archive.tricks import CELL, FOLDER, RUN, Members, Trick, pack, refuse
 
 Change = Callable[[dict[str, Any]], object]
 ENVIRONMENT = "environments/*"
@@ -107,7 +108,7 @@ MANY = at("cells", 0, "config", to={str(k): 0 for k in range(5000)})
         (without("name"), "name is required"),
         (without("cells"), "cells is required"),
         (at("more", to=1), "more"),
-        (at("format", to=3), "it was made by a newer version of fedray (format 3)"),
+        (at("format", to=3), "it was made by a later version of fedray (format 3, this one reads up to 2)"),
         (at("format", to="1"), "format"),
         (at("name", to=""), "name"),
         (at("name", to="../../evil"), "name"),
@@ -119,6 +120,7 @@ MANY = at("cells", 0, "config", to={str(k): 0 for k in range(5000)})
         (at("name", to="it's"), "name"),
         (at("name", to='"'), "name"),
         (at("name", to="x" * 121), "name"),
+        (at("name", to="\U0001d49c" * 51), "files are named after it, and it has 204 bytes; at most 200 are allowed"),
         (at("name", to=7), "name"),
         (at("description", to="x" * 9000), "description"),
         (at("description", to="\x1b]0;title\x07"), "description"),
@@ -328,3 +330,51 @@ def test_a_tag_that_names_a_path(exported: Members, store: Path) -> None:
         changed.append((member, content))
     pack(store / "evil.zip", changed)
     refuse(store, "there is no such member")
+
+
+# Tables
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("clients", b"\xff\xfe", "is not a table of numbers"),
+        ("clients", b"", "is not a table of numbers"),
+        ("clients", b"\n", "is not a table of numbers"),
+        ("clients", b'client,samples,accuracy\n"0,1,2', "is not a table of numbers"),
+        ("clients", b"client,samples,accuracy\n0,1", "is not a table of numbers"),
+        ("clients", b"client,samples,accuracy\n0,1,\x1b[2J", "is not a table of numbers"),
+        ("clients", b"client,samples\n0,1", "'samples']; client, samples, accuracy are required"),
+        ("clients", b"client,client,accuracy\n0,1,2", "client, samples, accuracy are required"),
+        ("clients", b"client,samples,accuracy\n", "has 0 rows of "),
+        ("clients", b"client,samples,accuracy\n0,1,2\n-1,1,2", "line 3: client is -1"),
+        ("clients", b"client,samples,accuracy\n0,1.5,2", "line 2: samples is 1.5"),
+        ("clients", b"client,samples,accuracy\n0,1e300,2", "line 2: samples is 1e+300"),
+        ("clients", b"client,samples,accuracy\n0,1,101", "line 2: accuracy is 101"),
+        ("clients", b"client,samples,accuracy\n0,1,nan", "line 2: accuracy is nan"),
+        ("clients", b"client,samples,accuracy\n0,1,inf", "line 2: accuracy is inf"),
+        ("clients", b"client,samples,accuracy,unseen\n0,1,2,2", "line 2: unseen is 2"),
+        ("clients", b"client,samples,accuracy,finetuned_accuracy\n0,1,2,-1", "finetuned_accuracy is -1"),
+        ("clients", b"client,samples,accuracy\n3,1,2\n3,1,2", "its column client is [3, 3]; each client once"),
+        ("confusion", b"class\n0", "class, predicted_0 are required"),
+        ("confusion", b"class,predicted_1\n0,1", "class, predicted_0 are required"),
+        ("confusion", b"class,predicted_0,x\n0,1,1", "class, predicted_0, predicted_1 are required"),
+        ("confusion", b"class,predicted_0\n0,0.5", "line 2: predicted_0 is 0.5"),
+        ("confusion", b"class,predicted_0\n1,1", "its column class is [1]; each class once"),
+        ("confusion", b"class,predicted_0\n0,1\n1,1", "its column class is [0, 1]; each class once"),
+    ],
+    ids=lambda value: ascii(value)[:40],
+)
+def test_tables_of_clients_and_classes(file: str, content: bytes, message: str, exported: Members, store: Path) -> None:
+    """Reports and figures would compute with them."""
+    name = f"{FOLDER}/{file}.csv"
+    pack(store / "evil.zip", [*exported, (zipfile.ZipInfo(name), content)])
+    refuse(store, f"{name}: ")
+    refuse(store, message)
+
+
+def test_a_later_format_is_named_first(exported: Members, store: Path) -> None:
+    """Its members and keys are not known here."""
+    later = rewritten("sweep.json", lambda document: document.update({"format": 3, "cells": {}, "more": 1}))
+    pack(store / "evil.zip", [(zipfile.ZipInfo("later.bin"), b""), *later(exported)])
+    refuse(store, "it was made by a later version of fedray (format 3, this one reads up to 2)")

@@ -86,6 +86,17 @@ NAME = "is not the name of a file that an archive holds"
         ("sweep.yaml", "is there twice"),
         (RUN, "is there twice"),
         ("sweep.json", "is there twice"),
+        ("Tables/a.md", NAME),
+        ("tables/A.md", "is there twice"),
+        (f"{FOLDER}/Config.yaml", "is there twice"),
+        (f"{FOLDER}/aux", NAME),
+        (f"{FOLDER}/plots/Con.png", NAME),
+        (f"{FOLDER}/lpt1.tar.gz", NAME),
+        (f"{FOLDER}/nul/x.png", NAME),
+        (f"{FOLDER}/x.", NAME),
+        (f"{FOLDER}/x ", NAME),
+        (f"{FOLDER}/a./x", NAME),
+        ("tables/prn.md", NAME),
         (f"{FOLDER}/config.yaml/x", "is a file and a folder"),
         (f"runs/{16 * '0'}/run.json", f"runs/{16 * '0'}: sweep.json lists no such cell"),
         (f"runs/{16 * '0'}/artifacts/x", f"runs/{16 * '0'}: sweep.json lists no such cell"),
@@ -110,7 +121,7 @@ def test_the_same_archive_without_a_trick_is_taken(
     """Otherwise the other tests would prove nothing. A deposit of fedray 0.2 also has RO-Crate metadata."""
     (tmp_path / "mlflow.db").write_bytes(empty_store.read_bytes())
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
-    members = put("ro-crate-metadata.json")(put(f"{FOLDER}/plots/round 1.png")(exported))
+    members = put("ro-crate-metadata.json")(put(f"{FOLDER}/plots/round 1.png")(put(f"{FOLDER}/console")(exported)))
     assert import_sweep(pack(tmp_path / "good.zip", members)) == ("sweep", 1, 0)
     assert len(list(tmp_path.rglob("plots/round 1.png"))) == 1
     for_readers = ("README.md", "tables", "ro-crate-metadata.json")
