@@ -58,6 +58,8 @@ class Runtime(Checked):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
+        if twice := [kind for kind in self.mirror if self.mirror.count(kind) > 1]:
+            raise UserError(f"runtime.mirror: found {twice[0]} twice; each viewer once is required")
         gpus = self.gpus_per_actor
         if gpus != "auto" and gpus > 1 and gpus != int(gpus):
             raise UserError(f"runtime.gpus_per_actor: found {gpus}; auto, a fraction below 1 or whole GPUs")

@@ -1,7 +1,9 @@
 """Downloads for `fedray data fetch`: one file at a time, whole and with the published md5, or not at all."""
 
 import hashlib
+import http.client
 import shutil
+import time
 import urllib.request
 import uuid
 import zipfile
@@ -10,6 +12,10 @@ from pathlib import Path
 
 from fedray.common.errors import UserError, join_lines
 from fedray.datasets.cache import write_data_file
+
+PATIENCE = 60.0
+"""Seconds that a server may be silent. After them it has to have sent SLOWEST bytes per second."""
+SLOWEST = 1000
 
 
 def download(name: str, url: str, path: Path, md5: str) -> None:
@@ -28,10 +34,16 @@ def download(name: str, url: str, path: Path, md5: str) -> None:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     with write_data_file(path) as file:
+        began = time.monotonic()
         try:
-            urllib.request.urlretrieve(url, file.name)  # noqa: S310, an address of ours
-        except OSError as error:
+            with urllib.request.urlopen(url, timeout=PATIENCE) as answer:  # noqa: S310, an address of ours
+                while piece := answer.read1(1 << 20):
+                    file.write(piece)
+                    if (seconds := time.monotonic() - began) > PATIENCE and file.tell() < SLOWEST * seconds:
+                        raise OSError(f"it has sent {file.tell()} bytes in {seconds:.0f} s")
+        except (OSError, http.client.HTTPException) as error:
             raise UserError(f"data.name: {name} could not be downloaded ({error}); put {url} in {path}") from None
+        file.flush()
         check_md5(name, "the download", Path(file.name), md5)
 
 

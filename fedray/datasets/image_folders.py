@@ -292,7 +292,7 @@ class FedISIC2019(Images):
         "plain": Recipe((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),  # ImageNet's, for weights trained there
     }
     published = Published(18_597, 4_650, 8, (3, 200, 200), clients=6, size="9 GB, 23,247 images after preprocessing")
-    size: int = Field(200, gt=0, description="side of the central square, pixels; FLamby's 200")
+    size: int = Field(200, gt=0, le=4096, description="side of the central square, pixels; FLamby's 200")
 
     def read(self) -> Dataset:
         root = get_data_dir() / "fed_isic2019"

@@ -79,6 +79,7 @@ class Problem:
         personal = config.evaluation.personal
         if personal is not None and tests is None:
             dealt = config.partition.split_test(data, split.dealt, config.seed, personal.split)
+            dealt = config.partition.check_dealt("split_test", dealt, clients.dealt, len(data.y_test))
             tests = dealt.take(0, clients.total)
             unseen = unseen and replace(unseen, test=dealt.take(clients.total, clients.dealt))
         if personal is not None and tests is not None and not ((shards.sizes > 0) & (tests.sizes > 0)).any():
@@ -261,4 +262,7 @@ def prepare_data(data: Dataset, config: RunConfig) -> Dataset:
     if size is None or len(shape) != 3 or shape[1:] == (size, size):
         return data
     log.info("%s: %dx%d images resized to %dx%d for %s", data.name, *shape[1:], size, size, config.model.name)
-    return data.resize(size)
+    try:
+        return data.resize(size)
+    except (RuntimeError, MemoryError) as error:  # raised by torch and by NumPy
+        raise UserError(f"model: images cannot be resized to {size}x{size}: {join_lines(error)}") from None

@@ -54,7 +54,9 @@ class LoRA(Checked):
     rank: int = Field(8, gt=0, le=2**16, description="r: rows of A and columns of B")
     alpha: float = Field(16.0, gt=0, description="scales the update by alpha / rank")
     targets: tuple[str, ...] = Field(
-        ("*",), description="names or patterns of the linear layers that are adapted; default all but the head's"
+        ("*",),
+        min_length=1,
+        description="names or patterns of the linear layers that are adapted; default all but the head's",
     )
     dropout: float = Field(0.0, ge=0, lt=1, description="probability of dropping an entry of an adapter's input")
     train: Literal["both", "B"] = Field("both", description="B: A stays as drawn (FFA-LoRA)")

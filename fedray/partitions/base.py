@@ -48,7 +48,7 @@ class Partition(Component):
         seed = seed if self.seed is None else self.seed
         for attempt in range(REDRAWS):
             shards = self.draw(data.y_train, data.num_classes, clients, generator(seed, "partition", attempt))
-            self._check_drawn(shards, clients, len(data.y_train))
+            self.check_dealt("draw", shards, clients, len(data.y_train))
             if shards.sizes.min() >= self.min_size:
                 return shards
         raise UserError(
@@ -60,23 +60,34 @@ class Partition(Component):
         """Return the samples that the partition itself lists for testing or validation; None if it lists none."""
         return None
 
-    def _check_drawn(self, shards: object, clients: int, samples: int) -> None:
+    def check_dealt(self, method: str, shards: object, clients: int, samples: int) -> Shards:
+        """Return what a user's own class has dealt.
+
+        Args:
+            method: that returned it.
+            shards: what it returned.
+            clients: number of clients that it deals to.
+            samples: number of samples that it deals from.
+
+        Raises:
+            UserError: it is not Shards of these samples for these clients.
+        """
+        name = f"partition.name: {self.name}"
         if not isinstance(shards, Shards):
-            raise UserError(f"partition.name: {self.name}.draw returns a {type(shards).__name__}; Shards are required")
+            raise UserError(f"{name}.{method} returns a {type(shards).__name__}; Shards are required")
+        arrays = np.asarray(shards.indices), np.asarray(shards.offsets)
+        shown = " and ".join(f"{array.dtype} {array.shape}" for array in arrays)
+        if any(array.ndim != 1 or array.dtype.kind not in "iu" for array in arrays):
+            raise UserError(f"{name} deals {shown}; int64 samples and ascending offsets are required")
         if len(shards) != clients:
-            raise UserError(f"partition.name: {self.name} deals to {len(shards)} clients; clients.total is {clients}")
-        kinds = shards.indices.dtype.kind, shards.offsets.dtype.kind
-        if not {*kinds} <= {"i", "u"} or shards.offsets[-1] != len(shards.indices) or np.diff(shards.offsets).min() < 0:
-            found = f"{shards.indices.dtype} {shards.indices.shape} and {shards.offsets.dtype} {shards.offsets.shape}"
-            raise UserError(
-                f"partition.name: {self.name} deals {found}; int64 samples and ascending offsets are required"
-            )
-        strange = shards.indices[(shards.indices < 0) | (shards.indices >= samples)]
-        if len(strange):
-            raise UserError(
-                f"partition.name: {self.name} deals the sample {strange[0]}; the training set has samples 0 to "
-                f"{samples - 1}"
-            )
+            raise UserError(f"{name} deals to {len(shards)} clients; clients.total is {clients}")
+        indices, offsets = arrays
+        if offsets[0] < 0 or offsets[-1] != len(indices) or np.diff(offsets).min(initial=0) < 0:
+            raise UserError(f"{name} deals {shown}; int64 samples and ascending offsets are required")
+        if len(strange := indices[(indices < 0) | (indices >= samples)]):
+            kind = "test" if method == "split_test" else "training"
+            raise UserError(f"{name} deals the sample {strange[0]}; the {kind} set has samples 0 to {samples - 1}")
+        return Shards(indices, offsets)
 
     def split_test(self, data: Dataset, shards: Shards, seed: int, how: Literal["share", "disjoint"]) -> Shards:
         """Return a test set for each client with the class mix of its training shard, for personal evaluation.

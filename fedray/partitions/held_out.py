@@ -75,7 +75,7 @@ def _split_samples(
         shards, held = _hold_out_pool(partition, data, dealt, seed, validation.fraction)
         _refuse_nothing("validation", held, validation.fraction, "the training set")
     else:
-        shards = partition.split(data, dealt, seed)
+        shards = partition.check_dealt("split", partition.split(data, dealt, seed), dealt, len(data.y_train))
     if test is not None:
         count = partial(_count_tests, test.fraction)
         shards, tests = hold_out(shards, data.y_train, count, seed, "client test", test.stratify)
@@ -106,16 +106,24 @@ def _set_apart(split: Split, clients: int) -> Split:
 
 def _read_split(source: DataSource, partition: Partition, data: Dataset, clients: int, seed: int) -> Split:
     """Return the split that a partition lists itself. Raises UserError if `data` sets another one."""
-    shards, held = partition.split(data, clients, seed), partition.get_held_out("validation")
+    samples = len(data.y_train)
+    shards = partition.check_dealt("split", partition.split(data, clients, seed), clients, samples)
+    held, tests = partition.get_held_out("validation"), partition.get_held_out("test")
     if source.validation is not None:
         raise UserError(
             "data.validation: the split is that of partition.path, which may list validation samples itself"
         )
     if source.test is not None and source.test != type(source.test)():
         raise UserError("data.test: has options, but the test samples are those of partition.path")
-    tests = None if source.test is None else partition.get_held_out("test")
-    if source.test is not None and tests is None:
+    if source.test is None:
+        tests = None
+    elif tests is None:
         raise UserError("data.test: the file of partition.path lists no test samples")
+    else:
+        partition.check_dealt("get_held_out", tests, clients, samples)
+    if held is not None:
+        pool = isinstance(held, Shards) and len(held) == 1
+        partition.check_dealt("get_held_out", held, 1 if pool else clients, samples)
     return Split(shards, tests, held)
 
 
@@ -135,7 +143,7 @@ def _hold_out_pool(
         y_train=data.y_train[rest],
         client_train=None if data.client_train is None else data.client_train[rest],
     )
-    shards = partition.split(left, clients, seed)
+    shards = partition.check_dealt("split", partition.split(left, clients, seed), clients, len(rest))
     return Shards(rest[shards.indices], shards.offsets), Shards.from_lists([held])
 
 

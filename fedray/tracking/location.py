@@ -23,7 +23,8 @@ FORMS = "sqlite:///FILE, http://HOST:PORT or a database's address is required"
 
 def get_storage() -> Path:
     """Return the folder of checkpoints: $FEDRAY_STORAGE (shared by all nodes of a cluster), else .fedray here."""
-    return locate("FEDRAY_STORAGE", os.environ.get("FEDRAY_STORAGE") or ".fedray").resolve()
+    wanted = locate("FEDRAY_STORAGE", os.environ.get("FEDRAY_STORAGE") or ".fedray")
+    return Path(os.path.realpath(wanted))  # Path.resolve() raises RuntimeError for a link that leads to itself
 
 
 def find_local_file(uri: str) -> Path | None:

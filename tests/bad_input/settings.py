@@ -24,6 +24,21 @@ CASES: dict[str, Case] = {
     "negative rho": run(
         "--set: algorithm.rho: found -1; input should be greater than or equal to 0", "algorithm.rho=-1"
     ),
+    "a mirror twice": run(
+        "--set: runtime.mirror: found wandb twice; each viewer once is required", "runtime.mirror=[wandb, wandb]"
+    ),
+    "no layer with an adapter": run(
+        "--set: model.lora.targets: found []; tuple should have at least 1 item after validation, not 0",
+        "model={name: mlp, lora: {targets: []}}",
+    ),
+    "pictures of 10^18 pixels": run(
+        "--set: model.resize: found 1000000000; input should be less than or equal to 4096",
+        "model={name: timm, architecture: vit_tiny_patch16_224, resize: 1000000000}",
+    ),
+    "pictures of 10^18 pixels, own model": run(
+        "--set: model.resize: found 1000000000; input should be less than or equal to 4096",
+        "model={name: sl_vit, resize: 1000000000}",
+    ),
     "alpha 0": run("--set: partition.alpha: found 0; input should be greater than 0", "partition.alpha=0"),
     "alpha missing": run("--set: partition.alpha is required", "partition={name: dirichlet}"),
     "alpha infinite": run("--set: partition.alpha: found inf; input should be a finite number", "partition.alpha=.inf"),

@@ -72,6 +72,60 @@ PLUGINS: dict[str, tuple[str, str, str, str]] = {
         "return Shards(np.arange(9), np.arange(clients + 1))",
         f"partition.name: {{path}} deals int64 (9,) and int64 (7,){DEALT}",
     ),
+    "not an array": (
+        "Partition",
+        "draw",
+        "return Shards(None, np.arange(7))",
+        f"partition.name: {{path}} deals object () and int64 (7,){DEALT}",
+    ),
+    "split of none": (
+        "Partition",
+        "split",
+        "return None",
+        "partition.name: {path}.split returns a NoneType; Shards are required",
+    ),
+    "split of a number": (
+        "Partition",
+        "split",
+        "return -1",
+        "partition.name: {path}.split returns a int; Shards are required",
+    ),
+    "split of few clients": (
+        "Partition",
+        "split",
+        f"{SHARDS}] * (a[1] - 1))",
+        "partition.name: {path} deals to 5 clients; clients.total is 6",
+    ),
+    "split beyond": (
+        "Partition",
+        "split",
+        f"{SHARDS} + 10**9] * a[1])",
+        "partition.name: {path} deals the sample 1000000000; the training set has samples 0 to 1436",
+    ),
+    "split below": (
+        "Partition",
+        "split",
+        f"{SHARDS} - 1] * a[1])",
+        "partition.name: {path} deals the sample -1; the training set has samples 0 to 1436",
+    ),
+    "tests of none": (
+        "Partition",
+        "split_test",
+        "return None",
+        "partition.name: {path}.split_test returns a NoneType; Shards are required",
+    ),
+    "tests beyond": (
+        "Partition",
+        "split_test",
+        f"{SHARDS} + 360] * 6)",
+        "partition.name: {path} deals the sample 360; the test set has samples 0 to 359",
+    ),
+    "held out of none": (
+        "Partition",
+        "get_held_out",
+        "return -1\n    splits = True\n    def split(self, *a):\n        return Shards.from_lists([[0]] * a[1])",
+        "partition.name: {path}.get_held_out returns a int; Shards are required",
+    ),
     "lists of floats": (
         "Partition",
         "draw",
@@ -152,12 +206,14 @@ def write_plugin(name: str, folder: Path) -> tuple[str, dict[str, Any]]:
     """Write the module of a plug-in; returns its name and the sections of a run that uses it."""
     base, hook, body, _ = PLUGINS[name]
     module = "plugin_" + name.replace(" ", "_")
-    arguments = "self, labels, classes, clients, rng" if base == "Partition" else "self, *a"
+    arguments = "self, labels, classes, clients, rng" if hook == "draw" else "self, *a"
+    draws = "    def draw(self, y, c, n, rng):\n        return Shards.from_lists([[0]] * n)\n" * (hook == "split_test")
     metrics = "    metrics = {'m': 'm'}\n" if base == "Probe" else ""
-    code = f"{HEAD}class Own({base}):\n{metrics}    def {hook}({arguments}):\n        {body}\n"
+    code = f"{HEAD}class Own({base}):\n{metrics}{draws}    def {hook}({arguments}):\n        {body}\n"
     (folder / f"{module}.py").write_text(code)
     path = f"{module}:Own"
     section = {"evaluation": {"probes": [path]}} if base == "Probe" else {SECTIONS.get(base, "model"): path}
+    section |= {"evaluation": {"personal": {}}} if hook == "split_test" else {}
     return module, small.sections(**{"model": 4, "training": {"rounds": 1, "local_epochs": 1}} | section)
 
 

@@ -1,14 +1,19 @@
 """Downloads: whole and as published, or not at all."""
 
+import contextlib
+import io
+import threading
+import time
 import urllib.request
 import zipfile
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fedray.common.errors import UserError
 from fedray.datasets import ag_news, make_data_source
+from fedray.datasets import download as downloads
 from fedray.datasets.image_folders import TinyImageNet
 from tests.datasets import files
 from tests.datasets.files import load, md5
@@ -17,10 +22,7 @@ from tests.datasets.files import load, md5
 def serve(monkeypatch: pytest.MonkeyPatch, found: dict[str, bytes]) -> None:
     """Answer requests for these addresses."""
 
-    def retrieve(url: str, path: Path) -> Any:
-        Path(path).write_bytes(found[url])
-
-    monkeypatch.setattr(urllib.request, "urlretrieve", retrieve)
+    monkeypatch.setattr(urllib.request, "urlopen", lambda url, timeout: contextlib.closing(io.BytesIO(found[url])))
 
 
 def pack(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -77,3 +79,40 @@ def test_ag_news(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ag_news, "MD5", {part: md5(path) for part, path in held.items()})
     make_data_source("ag_news").fetch()
     assert len(load("ag_news").y_train) == 2
+
+
+class Slow(BaseHTTPRequestHandler):
+    """A server that sends a byte every 50 ms, or after the first byte nothing."""
+
+    pause = 0.05
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", "1000000")
+        self.end_headers()
+        with contextlib.suppress(OSError):
+            while True:
+                self.wfile.write(b"x")
+                time.sleep(self.pause)
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("pause", "message"), [(0.05, "it has sent"), (5.0, "timed out")])
+def test_a_server_that_hardly_sends_is_given_up(
+    pause: float, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """20 bytes per second instead of the 1,000 that are required after the patience, here of half a second."""
+    monkeypatch.setattr(downloads, "PATIENCE", 0.5)
+    monkeypatch.setattr(Slow, "pause", pause)
+    with HTTPServer(("127.0.0.1", 0), Slow) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        began = time.monotonic()
+        address = f"http://127.0.0.1:{server.server_port}/x.zip"
+        with pytest.raises(UserError, match=rf"x could not be downloaded \(.*{message}.*; put {address} in"):
+            downloads.download("x", address, tmp_path / "x.zip", "0")
+        assert time.monotonic() - began < 4
+        server.shutdown()
+    assert list(tmp_path.iterdir()) == []

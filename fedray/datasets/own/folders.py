@@ -211,6 +211,7 @@ class Domains(Pictures):
             lines = path.read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"data.path: {path} cannot be read: {join_lines(error)}") from None
+        listed = False
         for number, line in enumerate(lines, 1):
             parts = line.rpartition(" ")[0].split("/")
             if len(parts) != 3 or not all(parts) or {".", ".."} & set(parts):
@@ -219,7 +220,10 @@ class Domains(Pictures):
                     "required"
                 )
             if self.classes is None or parts[1] in self.classes:
+                listed = True
                 yield Picture(root.joinpath(*parts), parts[1], parts[0])
+        if not listed:
+            raise UserError(f"data.path: {path} lists no picture" + " of the `classes`" * (self.classes is not None))
 
 
 def _list_class(folder: Path, above: str, hint: str = "") -> Iterator[Picture]:

@@ -5,7 +5,11 @@ The package `datasets` is an optional extra, `fedray[hf]`. From version 4 on it 
 
 import io
 import itertools
+import os
+import socket
 import sys
+import urllib.parse
+import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +22,8 @@ from fedray.datasets.arrays import check_arrays
 from fedray.datasets.image_folders import open_picture
 from fedray.datasets.own.tables import refuse_two_spellings
 
+PATIENCE = 5.0
+"""Seconds in which the hub has to answer."""
 NUMBERS = ("int", "uint", "float", "bool")
 """Beginnings of the column types that become features."""
 
@@ -50,6 +56,8 @@ def read_hub(name: str, columns: Columns) -> dict[str, np.ndarray]:
         UserError: `datasets` is not installed, or the data set cannot be read or used.
     """
     refuse_missing_package("hf", "datasets", "hf")
+    if not Path(name).exists():
+        _note_missing_network()
     import datasets
 
     if not sys.stderr.isatty():
@@ -89,6 +97,17 @@ def read_hub(name: str, columns: Columns) -> dict[str, np.ndarray]:
         arrays |= {f"{short}_{key}": values for key, values in zip(("train", "test"), numbered, strict=True)}
     check_arrays("npz", f"hf:{name}", arrays)
     return arrays
+
+
+def _note_missing_network() -> None:
+    """Tell `datasets`, before it is imported, if the hub cannot be reached: it would retry, with a warning each time."""
+    hub = urllib.parse.urlsplit(os.environ.get("HF_ENDPOINT") or "https://huggingface.co")
+    if {hub.scheme, "all"} & urllib.request.getproxies().keys():
+        return
+    try:
+        socket.create_connection((hub.hostname, hub.port or {"http": 80}.get(hub.scheme, 443)), PATIENCE).close()
+    except OSError:
+        os.environ["HF_HUB_OFFLINE"] = "1"  # what it has in its cache, it reads
 
 
 def _refuse_shared(name: str, columns: Columns, part: Any) -> None:

@@ -22,7 +22,10 @@ class Timm(ModelSpec):
     paper = "Wightman, PyTorch Image Models, 2019"
     architecture: str = Field(min_length=1, description="timm's name of the model (`timm.list_models()`)")
     resize: int | None = Field(
-        None, gt=0, description="side that images are resized to (published weights: often 224); default as they are"
+        None,
+        gt=0,
+        le=4096,
+        description="side that images are resized to (published weights: often 224); default as they are",
     )
 
     @property

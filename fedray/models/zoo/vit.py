@@ -95,7 +95,11 @@ class SLViT(ModelSpec):
     depth: int = Field(9, gt=0, description="blocks")
     heads: int = Field(12, gt=0, description="attention heads, of 64 each")
     resize: int | None = Field(
-        None, gt=0, multiple_of=4, description="side that images are resized to (FedSOL: 32, D-36); default as they are"
+        None,
+        gt=0,
+        le=4096,
+        multiple_of=4,
+        description="side that images are resized to (FedSOL: 32, D-36); default as they are",
     )
 
     @property

@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import IO, ClassVar
+from typing import IO, Any, ClassVar
 
 from fedray.common.errors import UserError, redact, truncate_repr
 from fedray.tracking.location import get_storage
@@ -29,8 +29,7 @@ class CellLocks:
     """How many this process has open."""
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._path, self._file = path, path.open("a+b")
+        self._path, self._file = path, _open_lock(path, "a+b")
         CellLocks.opened += 1
 
     def take(self, cells: Iterable[str]) -> set[str]:
@@ -64,10 +63,21 @@ def _get_offset(cell: str) -> int:
     return int(cell, 16) % OFFSETS
 
 
-def find_storage_parent() -> Path:
-    """Return the storage, or the nearest folder above it that exists."""
-    storage = get_storage()
-    return next(path for path in (storage, *storage.parents) if path.exists())
+def _open_lock(path: Path, mode: str = "a") -> IO[Any]:
+    """Open a lock's file, created if it is missing. Raises UserError for all but files: a pipe may never open."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if os.path.lexists(path) and not path.is_file():
+            raise UserError(f"FEDRAY_STORAGE: {path} is not a regular file; remove it")
+        return path.open(mode)
+    except OSError as error:
+        raise UserError(f"FEDRAY_STORAGE: {path} cannot be opened: {error.strerror}") from None
+
+
+def find_storage_parent(folder: str = "") -> Path:
+    """Return the storage, or a folder in it, or what is above it and nearest of what exists."""
+    wanted = get_storage() / folder
+    return next(path for path in (wanted, *wanted.parents) if os.path.lexists(path))
 
 
 def refuse_unwritable_storage() -> None:
@@ -75,13 +85,16 @@ def refuse_unwritable_storage() -> None:
     path = os.environ.get("FEDRAY_STORAGE", "")
     if "://" in path:
         raise UserError(f"FEDRAY_STORAGE: found {truncate_repr(redact(path))}; expected a directory, got an address")
-    try:
-        with tempfile.TemporaryFile(dir=find_storage_parent()):
-            pass
-    except OSError as error:
-        raise UserError(
-            f"FEDRAY_STORAGE: cannot write {get_storage()}: {error.strerror}; set it to a directory that can be written"
-        ) from None
+    for folder in ("cells", "locks", "tune"):
+        nearest = find_storage_parent(folder)
+        try:
+            with tempfile.TemporaryFile(dir=nearest):
+                pass
+        except OSError as error:
+            shown = max(get_storage(), nearest, key=lambda path: len(path.parts))
+            raise UserError(
+                f"FEDRAY_STORAGE: cannot write {shown}: {error.strerror}; set it to a directory that can be written"
+            ) from None
 
 
 @contextlib.contextmanager
@@ -108,8 +121,7 @@ def make_scratch() -> Iterator[Path]:
 def _lock_scratch() -> Iterator[Path]:
     """Yield the folder of all scratch directories, locked against other processes for the duration of a block."""
     root = get_storage() / "tune"
-    root.mkdir(parents=True, exist_ok=True)
-    with (root / "lock").open("a") as one_at_a_time:
+    with _open_lock(root / "lock") as one_at_a_time:
         _try_lock(one_at_a_time, fcntl.LOCK_EX)
         yield root
 
@@ -127,10 +139,13 @@ def _list_abandoned(root: Path) -> list[Path]:
 
 
 def _is_abandoned(path: Path) -> bool:
+    lock = path / "lock"
+    if os.path.lexists(lock) and not lock.is_file():
+        return False  # no driver's, and opening a pipe may never end
     try:
-        with (path / "lock").open("a") as lock:
-            return _try_lock(lock)
-    except FileNotFoundError:  # its driver has just removed it
+        with lock.open("a") as opened:
+            return _try_lock(opened)
+    except OSError:  # its driver has just removed it, or it belongs to somebody else
         return False
 
 
@@ -154,7 +169,7 @@ def is_sweep_running(name: str) -> bool:
     file = get_sweep_lock_file(name)
     if not file.is_file():
         return False
-    with file.open("a") as opened:
+    with _open_lock(file) as opened:
         return not _try_lock(opened)
 
 
@@ -183,9 +198,7 @@ def find_killed(cells: Iterable[str]) -> set[str]:
 @contextlib.contextmanager
 def lock_sweep(name: str) -> Iterator[None]:
     """Allow one process per sweep and storage; the lock ends with its holder, however that ends. Raises UserError."""
-    path = get_sweep_lock_file(name)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as file:
+    with _open_lock(get_sweep_lock_file(name)) as file:
         if not _try_lock(file):
             raise _is_running(name)
         yield
@@ -198,7 +211,7 @@ def find_running_sweeps() -> Iterator[set[Path]]:
         yield {
             path
             for path in (get_storage() / "locks").iterdir()
-            if path.is_file() and path != get_cell_locks_file() and not _try_lock(stack.enter_context(path.open("a")))
+            if path.is_file() and path != get_cell_locks_file() and not _try_lock(stack.enter_context(_open_lock(path)))
         }
 
 

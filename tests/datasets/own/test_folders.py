@@ -191,6 +191,8 @@ def wrong_domains(root: Path) -> None:
     (root / "outside/clipart_train.txt").write_text("clipart/cat/1.png 0\n../cat/1.png 0\n")
     domain_net(root / "gone")
     (root / "gone/clipart/cat/1.png").unlink()
+    domain_net(root / "empty")
+    (root / "empty/sketch_train.txt").write_text("")
     domain_net(root / "both")
     (root / "both/clipart_test.txt").write_text("clipart/cat/1.png 0\nclipart/dog/0.png 1\n")
 
@@ -215,6 +217,11 @@ WRONG_DOMAINS: list[tuple[dict[str, Any], str]] = [
         {"path": "outside"},
         "data.path: outside/clipart_train.txt: line 2: found '../cat/1.png 0'; DOMAIN/CLASS/FILE and a label are "
         "required",
+    ),
+    ({"path": "empty"}, "data.path: empty/sketch_train.txt lists no picture"),
+    (
+        {"path": "net", "classes": ["bird", "owl"]},
+        "data.path: net/clipart_train.txt lists no picture of the `classes`",
     ),
     ({"path": "both"}, "data.path: both/clipart/cat/1.png is listed for training and for testing"),
     ({"path": "gone"}, "gone/clipart/cat/1.png cannot be read: No such file or directory"),

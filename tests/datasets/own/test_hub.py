@@ -1,6 +1,10 @@
 """Data sets of Hugging Face from local folders: pictures, numbers, clients, and what is refused."""
 
 import itertools
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -169,3 +173,16 @@ def test_without_the_package_one_line_says_how_to_get_it(hide_package: Hide) -> 
     hide_package("datasets")
     with pytest.raises(UserError, match=r"^hf: datasets is not installed; pip install 'fedray\[hf\]' adds it$"):
         read_hub("mnist", Columns())
+
+
+def test_without_network_it_says_so_in_one_line(tmp_path: Path) -> None:
+    """No server listens at the port. Before, 24 s and 23 lines."""
+    began = time.monotonic()
+    command = [sys.executable, "-P", "-m", "fedray.cli", "data", "import", "hf:nobody/nothing", "out.npz"]
+    variables = os.environ | {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path / "cache")}
+    variables |= {"PYTHONPATH": os.pathsep.join(sys.path)}
+    found = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=120)
+    assert found.returncode == 2
+    assert found.stderr.startswith("fedray: hf:nobody/nothing: --train train cannot be read: ")
+    assert found.stderr.count("\n") == 1
+    assert time.monotonic() - began < 20

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
@@ -183,3 +184,57 @@ def test_a_directory_that_is_being_made_is_not_taken_for_abandoned(
             fcntl.flock(making, fcntl.LOCK_UN)
             assert found.result(10) == []
     assert list_abandoned() == [tmp_path / "tune" / "new"]
+
+
+def make_pipe(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    os.mkfifo(path)
+
+
+def make_file(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("not a folder")
+
+
+def make_loop(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.symlink_to(path.name)
+
+
+@pytest.mark.parametrize("make", [make_pipe, make_file, make_loop])
+@pytest.mark.parametrize("place", ["", "locks", "cells", "tune"])
+def test_what_is_no_folder_is_refused_before_anything_starts(
+    make: Callable[[Path], None], place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDRAY_STORAGE", str(tmp_path / "storage"))
+    make(tmp_path / "storage" / place)
+    with pytest.raises(UserError, match=rf"FEDRAY_STORAGE: cannot write {tmp_path / 'storage' / place}: \w.*"):
+        refuse_unwritable_storage()
+
+
+@pytest.mark.parametrize("make", [make_pipe, make_loop, Path.mkdir])
+def test_a_lock_that_is_no_file_is_refused_and_never_waited_for(
+    make: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The locks of a sweep, of cells and of scratch folders; an open pipe would wait for a reader."""
+    monkeypatch.setenv("FEDRAY_STORAGE", str(tmp_path))
+    for name in ("locks", "tune"):
+        (tmp_path / name).mkdir()
+    for path in (get_sweep_lock_file("s"), get_cell_locks_file(), tmp_path / "tune/lock"):
+        make(path)
+    for lock in (lambda: lock_sweep("s"), lambda: CellLocks(get_cell_locks_file()), make_scratch):
+        with pytest.raises(UserError, match=r"FEDRAY_STORAGE: .* is not a regular file; remove it"), lock():
+            pass
+    with pytest.raises(UserError, match=r"tune/lock is not a regular file"):
+        list_abandoned()
+    with find_running_sweeps() as running:
+        assert running == set()
+
+
+def test_a_scratch_folder_with_a_strange_lock_is_nobodys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stays, and `clean` does not wait for it."""
+    monkeypatch.setenv("FEDRAY_STORAGE", str(tmp_path))
+    make_pipe(tmp_path / "tune/a/lock")
+    make_loop(tmp_path / "tune/b/lock")
+    make_file(tmp_path / "tune/c/lock")
+    assert list_abandoned() == [tmp_path / "tune/c"]
