@@ -1,15 +1,22 @@
-"""The LaTeX tables, compiled."""
+"""The LaTeX tables, compiled; and any name in LaTeX and Markdown, read back."""
 
+import re
 import shutil
 import subprocess
+import unicodedata
 from collections import Counter
 from dataclasses import replace
+from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
 
-from fedray.analysis.tables.formats import to_latex
+from fedray.analysis.tables.formats import TEX, escape_tex, to_latex, to_markdown
 from fedray.analysis.tables.result_table import Entry, Printed, ResultTable
+from fedray.common.errors import escape, warn_once
 
 DOCUMENT = r"""\documentclass{article}
 \usepackage[utf8]{inputenc}
@@ -39,7 +46,7 @@ def compile_document(source: Path) -> str:
 
 def test_a_table_with_everything_compiles(tmp_path: Path) -> None:
     """Every symbol, every character that TeX reads otherwise, in titles, rows, columns, notes; all kinds of entries."""
-    odd = "a_b 100% c&d #1 $x^2 {y} ~z \\ ρ α β κ μ λ τ γ Λ η Φ ± × ≥ ‖ <|>"
+    odd = "[a_b] 100% c&d #1 $x^2 {y} ~z \\ -- '' `é ß" + "".join(TEX) + "₀₁⁺²ᵀ"
     entries = {
         ("row", "plain"): Entry(80.0, 1.5, 3, Counter(), -1.25, Printed(81.0, 0.5)),
         (odd, "plain"): Entry(None, None, 0, Counter(missing=2, diverged=1)),
@@ -60,3 +67,68 @@ def test_a_table_with_everything_compiles(tmp_path: Path) -> None:
         source = tmp_path / "table.tex"
         source.write_text(DOCUMENT % to_latex(table), encoding="utf-8")
         assert "Missing character" not in compile_document(source)
+
+
+ASCII = "".join(map(chr, range(32, 127)))
+SMALL = {"₀": "$_{0}$", "₉": "$_{9}$", "¹": "$^{1}$", "²": "$^{2}$", "ᵀ": "$^{T}$", "₋": "$_{-}$", "ₐ": "$_{a}$"}
+NAMES = st.text(st.sampled_from([*ASCII, *TEX, *SMALL, *"éüßŁñ\n\x1b"]), min_size=1, max_size=20)
+
+
+@given(NAMES)
+def test_latex_prints_every_name_as_it_is(name: str) -> None:
+    """TeX reads each command back as one character; of what is left, no character is special or joins another."""
+    wanted, found, left = unicodedata.normalize("NFC", escape(name)), "", escape_tex(name)
+    if name == "-":
+        return
+    back = sorted({command: sign for sign, command in (TEX | SMALL).items()}.items(), key=lambda one: -len(one[0]))
+    while left:
+        sign, command = next(((sign, command) for command, sign in back if left.startswith(command)), ("", ""))
+        if not command and not left.startswith("{}"):
+            assert left[0] not in "\\{}$&#%_^~`"
+            assert left[:2] not in ("--", "''")
+            sign = command = left[0]
+        found, left = found + sign, left.removeprefix(command or "{}")
+    assert found == wanted
+
+
+@pytest.mark.parametrize("sign", ["σ", "ε", "₁", "²", "→", "π", "Σ", "∇", "≤", "ᵢ", "⁻"])
+def test_symbols_have_commands(sign: str, caplog: pytest.LogCaptureFixture) -> None:
+    assert escape_tex(sign).isascii()
+    assert not caplog.text
+
+
+@pytest.mark.parametrize("sign", ["中", "½", "😀", "ж"])
+def test_a_character_without_a_command_is_named(sign: str, caplog: pytest.LogCaptureFixture) -> None:
+    warn_once.cache_clear()
+    assert escape_tex(f"a{sign}{sign}") == f"a{sign}{sign}"
+    assert caplog.text.count(f"LaTeX: {sign} (U+{ord(sign):04X}, {unicodedata.name(sign)}) has no command here") == 1
+
+
+def test_a_row_that_begins_as_an_argument_does_is_none() -> None:
+    r"""`\\` takes a length in brackets, or a star, also from the next line."""
+    table = ResultTable("t", ["[a]", "*b"], ["c"], {}, {}, [])
+    assert re.findall(r"^.*(?= & )", to_latex(table), re.MULTILINE)[1:] == ["{[}a]", "{*}b"]
+
+
+class Cells(HTMLParser):
+    """The text of each cell of a table."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self.texts += [""] * (tag in ("th", "td"))
+
+    def handle_data(self, data: str) -> None:
+        if self.texts:
+            self.texts[-1] += data
+
+
+@given(NAMES, NAMES)
+def test_markdown_shows_every_name_as_it_is(row: str, column: str) -> None:
+    """Rendered with the tables and strikethrough of GitHub; it trims spaces at the ends of a cell."""
+    page = MarkdownIt("gfm-like", {"linkify": False}).render(to_markdown(ResultTable("t", [row], [column], {}, {}, [])))
+    found = Cells(page.partition("<table>")[2].partition("</table>")[0]).texts
+    assert [one.strip() for one in found] == ["", escape(column).strip(), escape(row).strip(), ""]

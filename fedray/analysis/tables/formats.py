@@ -4,6 +4,7 @@ import csv
 import html
 import io
 import re
+import unicodedata
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from fedray.analysis.tables.result_table import Entry, ResultTable
-from fedray.common.errors import UserError, escape, truncate_repr
+from fedray.common.errors import UserError, escape, truncate_repr, warn_once
 
 Key = tuple[str, str]
 
@@ -34,8 +35,8 @@ def to_markdown(table: ResultTable) -> str:
 
 
 def _escape_markdown(name: str) -> str:
-    """Return a name of one line without the sign that ends a cell."""
-    return escape(name).replace("|", r"\|")
+    """Return a name of one line as Markdown shows it; `_` within a word marks nothing."""
+    return re.sub(r"[\\`*~\[<|$]|(?<![a-zA-Z0-9])_|_(?![a-zA-Z0-9])|&(?=#?\w+;)", r"\\\g<0>", escape(name))
 
 
 def to_latex(table: ResultTable) -> str:
@@ -62,7 +63,9 @@ def to_latex(table: ResultTable) -> str:
         r"\midrule",
     ]
     lines += [
-        " & ".join([escape_tex(row), *(cell((row, column)) for column in table.columns)]) + r" \\" for row in table.rows
+        " & ".join([re.sub(r"^[\[*]", r"{\g<0>}", escape_tex(row)), *(cell((row, column)) for column in table.columns)])
+        + r" \\"
+        for row in table.rows
     ]
     notes = (" ".join(note.split()) for note in table.notes)  # a failure's message may have several lines
     lines += [r"\bottomrule", r"\end{tabular}", *(f"% {note}" for note in notes), r"\end{table}"]
@@ -164,40 +167,56 @@ def _format_number(value: float | None) -> str:
     return "" if value is None else f"{value:.6g}"
 
 
-TEX = str.maketrans(
-    {
-        "\\": r"\textbackslash{}",
-        "{": r"\{",
-        "}": r"\}",
-        "$": r"\$",
-        "~": r"\textasciitilde{}",
-        "^": r"\textasciicircum{}",
-        "_": r"\_",
-        "%": r"\%",
-        "&": r"\&",
-        "#": r"\#",
-        "<": "$<$",
-        ">": "$>$",
-        "|": "$|$",
-        "ρ": r"$\rho$",
-        "α": r"$\alpha$",
-        "β": r"$\beta$",
-        "κ": r"$\kappa$",
-        "μ": r"$\mu$",
-        "λ": r"$\lambda$",
-        "τ": r"$\tau$",
-        "γ": r"$\gamma$",
-        "η": r"$\eta$",
-        "Λ": r"$\Lambda$",
-        "Φ": r"$\Phi$",
-        "±": r"$\pm$",
-        "×": r"$\times$",
-        "≥": r"$\geq$",
-        "‖": r"$\|$",
-    }
-)
+SYMBOLS = r"""
+α \alpha β \beta γ \gamma δ \delta ε \varepsilon ζ \zeta η \eta θ \theta ι \iota κ \kappa λ \lambda μ \mu ν \nu ξ \xi
+ο o π \pi ρ \rho ς \varsigma σ \sigma τ \tau υ \upsilon φ \varphi χ \chi ψ \psi ω \omega ϵ \epsilon ϑ \vartheta ϕ \phi
+ϖ \varpi ϱ \varrho Α A Β B Γ \Gamma Δ \Delta Ε E Ζ Z Η H Θ \Theta Ι I Κ K Λ \Lambda Μ M Ν N Ξ \Xi Ο O Π \Pi Ρ P
+Σ \Sigma Τ T Υ \Upsilon Φ \Phi Χ X Ψ \Psi Ω \Omega µ {\mu} < < > > | | ± \pm × \times · \cdot − - ° ^{\circ} ¬ \neg
+ℓ \ell ≥ \geq ≤ \leq ≠ \neq ≈ \approx ≡ \equiv ∼ \sim ∝ \propto ∞ \infty ∇ \nabla ∂ \partial ∑ \sum ∏ \prod √ \surd
+∈ \in ∉ \notin ∥ \parallel ‖ \| → \rightarrow ← \leftarrow ↔ \leftrightarrow ⇒ \Rightarrow
+"""
+"""Characters that LaTeX prints in mathematics, each before its command."""
+TEX = {
+    "\\": r"\textbackslash{}",
+    "{": r"\{",
+    "}": r"\}",
+    "$": r"\$",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "`": r"\textasciigrave{}",
+    "_": r"\_",
+    "%": r"\%",
+    "&": r"\&",
+    "#": r"\#",
+    "–": r"\textendash{}",
+    "—": r"\textemdash{}",
+    "‘": r"\textquoteleft{}",
+    "’": r"\textquoteright{}",
+    "“": r"\textquotedblleft{}",
+    "”": r"\textquotedblright{}",
+    "…": r"\textellipsis{}",
+    **{sign: f"${command}$" for sign, command in re.findall(r"(\S)\s(\S+)", SYMBOLS)},
+}
+"""Character -> what LaTeX prints as that character."""
 
 
 def escape_tex(text: str) -> str:
-    """Return a text as LaTeX prints it."""
-    return "--" if text == "-" else escape(text).translate(TEX)
+    """Return a text as LaTeX prints it; warn of characters for which no command is known."""
+    if text == "-":
+        return "--"
+    found = "".join(TEX.get(sign) or _write_other(sign) for sign in unicodedata.normalize("NFC", escape(text)))
+    return re.sub(r"(?<=-)(?=-)|(?<=')(?=')", "{}", found)  # two would be printed as one sign
+
+
+def _write_other(sign: str) -> str:
+    """Return raised and lowered characters as such; ASCII and letters of Latin with an accent stay as they are."""
+    kind, _, base = unicodedata.decomposition(sign).partition("> ")
+    if kind in ("<sub", "<super") and len(base) == 4:
+        inner = TEX.get(chr(int(base, 16)), chr(int(base, 16))).strip("$")
+        return f"${'_' if kind == '<sub' else '^'}{{{inner}}}$"
+    if not unicodedata.normalize("NFD", sign)[0].isascii() and sign not in "ßæœøłÆŒØŁ":
+        name = unicodedata.name(sign, "without a name")
+        warn_once(
+            f"LaTeX: {sign} (U+{ord(sign):04X}, {name}) has no command here; LuaLaTeX prints it if the font has it"
+        )
+    return sign

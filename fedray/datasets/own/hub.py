@@ -100,7 +100,7 @@ def read_hub(name: str, columns: Columns) -> dict[str, np.ndarray]:
 
 
 def _note_missing_network() -> None:
-    """Tell `datasets`, before it is imported, if the hub cannot be reached: it would retry, with a warning each time."""
+    """Tell `datasets`, before it is imported, if the hub cannot be reached: it would retry for long, and warn."""
     hub = urllib.parse.urlsplit(os.environ.get("HF_ENDPOINT") or "https://huggingface.co")
     if {hub.scheme, "all"} & urllib.request.getproxies().keys():
         return
