@@ -12,7 +12,14 @@ from typing import IO
 
 import ray
 
-from fedray.cluster.ray_private import Job, count_machine_cpus, find_running_address, kill_monitor, reread_environment
+from fedray.cluster.ray_private import (
+    Job,
+    count_machine_cpus,
+    find_running_address,
+    kill_monitor,
+    reread_environment,
+    shorten_messages,
+)
 from fedray.common.cpus import count_usable_cpus
 from fedray.common.errors import UserError, join_lines, truncate_repr
 from fedray.common.signals import treat_sigterm_as_interrupt
@@ -40,6 +47,7 @@ def use_cluster(address: str | None = None, preload: Sequence[str] = ()) -> Iter
     if ray.is_initialized():
         yield
         return
+    shorten_messages()
     with contextlib.ExitStack() as stack:
         if address is None:
             stack.enter_context(_start_local(preload))

@@ -4,7 +4,9 @@ Ray may change any of them with a minor version, so requirements.txt caps ray be
 `tests/cluster/test_ray_private.py` names what is missing in a version.
 """
 
+import sys
 import weakref
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +16,15 @@ from ray.exceptions import OutOfMemoryError, RayActorError
 from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _internal_kv_put
 from ray.job_config import JobConfig
 
+from fedray.common.errors import escape
+
 if TYPE_CHECKING:  # Tune takes a second to import, and a single run does not need it
     from ray.tune.experiment import Trial
     from ray.tune.schedulers import MedianStoppingRule
 
 NAMESPACE = "fedray/heartbeat"
+LONGEST = 200
+"""Maximum number of characters of a message of Ray's."""
 
 
 class Job(JobConfig):
@@ -48,6 +54,20 @@ def reread_environment() -> None:
     from ray._raylet import Config  # type: ignore[attr-defined]
 
     Config.initialize("")
+
+
+def shorten_messages() -> None:
+    """Print Ray's messages, of 1,000 characters about a process that died, as their first sentence on standard error.
+
+    fedray says what becomes of the cell.
+    """
+
+    def print_short(data: Mapping[str, Any], ignore_prefix: bool) -> None:
+        for line in data["lines"]:
+            said, _, _ = " ".join(line.split()).partition(". ")
+            print(f"Ray: {escape(said)[:LONGEST]}", file=sys.stderr, flush=True)
+
+    ray._private.worker.print_to_stdstream = print_short
 
 
 def kill_monitor() -> None:

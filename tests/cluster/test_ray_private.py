@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import ray
+from ray._private import worker
 from ray.air.execution._internal.actor_manager import RayActorManager
 from ray.air.execution._internal.tracked_actor import TrackedActor
 from ray.air.execution._internal.tracked_actor_task import TrackedActorTask
@@ -15,13 +16,14 @@ from ray.tune import TuneError
 from ray.tune.experiment import Trial
 
 import fedray
-from fedray.cluster.ray_private import read_error, restart_trials_killed_for_memory
+from fedray.cluster.ray_private import read_error, restart_trials_killed_for_memory, shorten_messages
 
 NAMES = [
     "ray.air.execution._internal.actor_manager:RayActorManager._actor_task_failed",
     "ray._private.services:get_ray_address_from_environment",
     "ray._private.utils:get_num_cpus",
     "ray._private.worker:_global_node",
+    "ray._private.worker:print_to_stdstream",
     "ray._private.node:Node.kill_monitor",
     "ray._raylet:Config.initialize",
     "ray.job_config:JobConfig._runtime_env_has_working_dir",
@@ -108,3 +110,16 @@ def test_one_file_uses_private_names() -> None:
     folder = Path(fedray.__file__).parent
     using = {path.relative_to(folder).as_posix() for path in folder.rglob("*.py") if PRIVATE.search(path.read_text())}
     assert using <= {FILE}
+
+
+def test_a_message_of_rays_is_a_short_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Before, it was printed whole, between the lines of a sweep on standard output."""
+    monkeypatch.setattr(worker, "print_to_stdstream", None)
+    shorten_messages()
+    worker.print_to_stdstream(
+        {"lines": ["A worker\ndied\x1b[2J. To troubleshoot" + 1000 * " x", 1000 * "y"], "pid": "raylet"},
+        ignore_prefix=False,
+    )
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == f"Ray: A worker died\\x1b[2J\nRay: {200 * 'y'}\n"
