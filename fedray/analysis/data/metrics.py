@@ -77,8 +77,8 @@ def read_values(sweep: SweepTable, metric: str) -> pd.Series:
         )
     column = next((name for name in (f"metrics.{FINAL}{metric}", f"metrics.{metric}") if name in cells), "")
     if wanted.plain == "test_auc":
-        asked = [bool(config.get("evaluation.auc")) for config in iter_configs(cells)]
-        undefined = cells.loc[finished & pd.Series(asked, cells.index) & (not column or cells[column].isna()), "label"]
+        tested = [bool(spec.get("evaluation.auc")) for spec in iter_specs(cells)]
+        undefined = cells.loc[finished & pd.Series(tested, cells.index) & (not column or cells[column].isna()), "label"]
         if len(undefined):
             raise UserError(
                 f"--metric: found {metric!r}, undefined in {len(undefined)} of {finished.sum()} finished runs, "
