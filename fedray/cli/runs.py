@@ -37,6 +37,8 @@ def print_status(
     sweep = read_sweep(name)
     counts = Counter(sweep.statuses).most_common()
     print(f"{sweep.name}: {len(sweep.cells)} cells, " + ", ".join(f"{n} {status}" for status, n in counts))
+    if sweep.note:
+        print(sweep.note)
     for outcome in (*LISTED_ORDER, *([Status.FINISHED] if every else [])):
         every_cell = zip(sweep.cells, sweep.runs, sweep.statuses, strict=True)
         cells = [(cell, run) for cell, run, status in every_cell if status is outcome]
@@ -78,13 +80,16 @@ def remove_runs(
         str | None,
         typer.Option(metavar="CELL", help="only these cells' runs: a number, a hash, or a pattern of labels"),
     ] = None,
+    unlisted: Annotated[
+        bool, typer.Option("--unlisted", help="only cells of this name that the sweep's file no longer has")
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="do not ask for confirmation")] = False,
 ) -> None:
     """Delete a sweep's runs, or one run, from MLflow, not those another sweep shares; `clean` removes the files."""
     from fedray.tracking.deletion import find_deletable_runs
     from fedray.tracking.store import delete_runs
 
-    runs, kept = find_deletable_runs(name, cell)
+    runs, kept = find_deletable_runs(name, cell, unlisted)
     shared = f" ({kept} that another sweep shares stay)" if kept else ""
     counted = format_count(len(runs), "run")
     if not yes:

@@ -8,10 +8,10 @@ import os
 import sqlite3
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from fedray.cells.ending import Ending
 from fedray.cells.record import RunRecord
@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # MLflow takes two seconds to import
     """A client that reads: MLflow's, or fedray's for a SQLite file."""
     AnyRun: TypeAlias = Run | StoredRun
 
+T = TypeVar("T")
 EXPERIMENT = "fedray"
 SUMMARY = "summary/"
 """Prefix of metrics that a run has once, so that MLflow's pages show them in a section of their own."""
@@ -36,6 +37,8 @@ SETTING = "fedray.setting"
 """Tag of a cell's run: its label without the seed."""
 DESCRIPTION = "fedray.description"
 """Tag of a sweep's run."""
+CELLS = "cells.json"
+"""Artefact of a sweep's run: its cells, in the order of its file."""
 SWEEP_FILE = "sweep.yaml"
 """Artefact of a sweep's run, and member of an archive: the sweep's file."""
 DRAWS = "draws.json"
@@ -48,6 +51,9 @@ TRAINING_KIND = {"mlflow.experimentKind": "custom_model_development"}
 QUERIES = 16
 """Number of queries that a server gets at once: the time of a slow one is that of its network, or of a proxy."""
 IS_CELL = "tags.`fedray.kind` = 'cell'"
+LISTED = "fedray.listed."
+"""With a sweep's name, tag of the runs of the cells that its file lists, whichever sweep ran them: MLflow's UI can
+select by it."""
 
 
 class StoreNotFound(UserError):
@@ -201,7 +207,7 @@ def find_sweeps(client: "AnyClient", experiment: str) -> "dict[str, AnyRun]":
 def read_cells(client: "AnyClient", sweep: "AnyRun") -> list[CellSpec]:
     """Return the cells that a sweep's own run lists, in the sweep's order."""
     with tempfile.TemporaryDirectory() as folder:
-        path = client.download_artifacts(sweep.info.run_id, "cells.json", folder)
+        path = client.download_artifacts(sweep.info.run_id, CELLS, folder)
         listed = json.loads(Path(path).read_text(encoding="utf-8"))["cells"]
     return [CellSpec.from_json(cell) for cell in listed]
 
@@ -314,30 +320,52 @@ def find_records(client: "AnyClient", experiment: str, cells: Iterable[str]) -> 
     }
 
 
+def find_unlisted(client: "AnyClient", experiment: str, sweep: str, listed: Container[str]) -> "dict[str, AnyRun]":
+    """Map each cell that ran under a sweep's name to the run that counts, unless `listed` or another sweep has it.
+
+    Such a cell ran before the sweep's file was changed, or from another file of that name.
+    """
+    own = f"{IS_CELL} AND tags.`fedray.sweep` = '{sweep}'"
+    found = {cell: run for cell, run in pick_best(search(client, experiment, own)).items() if cell not in listed}
+    for name, run in find_sweeps(client, experiment).items() if found else ():
+        if name != sweep:
+            for cell in json.loads(read_artefact(client, run.info.run_id, CELLS) or '{"cells": []}')["cells"]:
+                found.pop(cell["hash"], None)
+    return found
+
+
 def read_records(cells: Iterable[str]) -> dict[str, RunRecord]:
     """Return `find_records` before anything is written; empty if there is no store yet. Raises UserError."""
-    try:
-        client, experiment = open_reader()
-    except StoreNotFound:
-        return {}
-    try:
-        return find_records(client, experiment, cells)
-    except _with_mlflow_errors(sqlite3.Error) as error:
-        raise UserError(f"MLFLOW_TRACKING_URI: the store cannot be used: {redact(join_lines(error))}") from None
+    return _ask(lambda client, experiment: find_records(client, experiment, cells), {})
+
+
+def count_unlisted(sweep: str, listed: Container[str]) -> int:
+    """Return how many of `find_unlisted` have finished; 0 if there is no store yet. Raises UserError."""
+    found = _ask(lambda client, experiment: find_unlisted(client, experiment, sweep, listed), {})
+    return sum(read_status(run) is Status.FINISHED for run in found.values())
 
 
 def read_draws(sweep: str) -> dict[str, Any]:
     """Return the draws that a sweep's own run has; empty without any. Raises UserError."""
+
+    def read(client: "AnyClient", experiment: str) -> dict[str, Any]:
+        run = find_sweeps(client, experiment).get(sweep)
+        found: dict[str, Any] = json.loads((run and read_artefact(client, run.info.run_id, DRAWS)) or "{}")
+        return found
+
+    return _ask(read, {})
+
+
+def _ask(question: "Callable[[AnyClient, str], T]", otherwise: T) -> T:
+    """Return what a question about the store and its experiment gives; `otherwise` if there is no store yet."""
     try:
         client, experiment = open_reader()
     except StoreNotFound:
-        return {}
+        return otherwise
     try:
-        run = find_sweeps(client, experiment).get(sweep)
-        found: dict[str, Any] = json.loads((run and read_artefact(client, run.info.run_id, DRAWS)) or "{}")
+        return question(client, experiment)
     except _with_mlflow_errors(sqlite3.Error) as error:
         raise UserError(f"MLFLOW_TRACKING_URI: the store cannot be used: {redact(join_lines(error))}") from None
-    return found
 
 
 def _with_mlflow_errors(*others: type[Exception]) -> tuple[type[Exception], ...]:

@@ -12,7 +12,7 @@ import hashlib
 import json
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -31,8 +31,10 @@ from fedray.tracking.mirrors.mirrors import Mirrors
 from fedray.tracking.outbox import Outbox
 from fedray.tracking.provenance import make_environment_tags, make_git_tags
 from fedray.tracking.store import (
+    CELLS,
     DESCRIPTION,
     DRAWS,
+    LISTED,
     SECONDS,
     SETTING,
     SUMMARY,
@@ -43,6 +45,7 @@ from fedray.tracking.store import (
     format_counts,
     is_transient,
     open_store,
+    read_artefact,
     read_status,
     search,
     translate_refusals,
@@ -124,16 +127,24 @@ class Tracker:
             run = self.client.create_run(self.experiment, run_name=name, tags=tags | make_git_tags())
         run_id: str = run.info.run_id
         self.client.update_run(run_id, status="RUNNING")
-        self.client.log_dict(run_id, {"cells": list(cells)}, "cells.json")
+        self._unmark(run_id, name, {cell["hash"] for cell in cells})
+        self.client.log_dict(run_id, {"cells": list(cells)}, CELLS)
         if claims:
             self.client.log_dict(run_id, {"claims": list(claims)}, "claims.json")
         if file:
             self.client.log_text(run_id, file, SWEEP_FILE)
         return run_id
 
+    def _unmark(self, run_id: str, name: str, listed: Set[str]) -> None:
+        """Take the cells that a sweep's changed file no longer lists out of its charts in MLflow's UI."""
+        before = json.loads(read_artefact(self.client, run_id, CELLS) or '{"cells": []}')["cells"]
+        for run in find_runs(self.client, self.experiment, {cell["hash"] for cell in before} - listed):
+            if LISTED + name in run.data.tags:
+                self.client.delete_tag(run.info.run_id, LISTED + name)
+
     def list_cells(self, run_id: str, cells: Sequence[Mapping[str, Any]]) -> None:
         """Replace the list of cells of a sweep."""
-        self._outbox.send(lambda: self.client.log_dict(run_id, {"cells": list(cells)}, "cells.json"))
+        self._outbox.send(lambda: self.client.log_dict(run_id, {"cells": list(cells)}, CELLS))
 
     def keep_draws(self, run_id: str, drawn: Mapping[str, Any]) -> None:
         """Replace the draws of a sweep whose search learns."""
@@ -232,6 +243,7 @@ class Tracker:
             MLFLOW_SOURCE_TYPE: "LOCAL",
             **run.tags,
         }
+        whole |= {LISTED + run.sweep: "yes"} if run.sweep else {}
         if found is None or not run.shown:
             hashes = join_hashes([] if found is None else list_hashes(found), self._keep_environment())
             whole |= make_git_tags() | make_environment_tags() | {ENVIRONMENT: hashes}

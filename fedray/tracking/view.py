@@ -1,12 +1,28 @@
 """Addresses in MLflow's UI, and the view of a sweep's charts that it opens."""
 
 import json
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 from urllib.request import urlopen
 
 from fedray.common.errors import redact, unknown
 from fedray.tracking.location import is_server, store_uri
-from fedray.tracking.store import EXPERIMENT, IS_CELL, SETTING, SUMMARY, find_sweeps, open_store
+from fedray.tracking.store import (
+    EXPERIMENT,
+    IS_CELL,
+    LISTED,
+    SETTING,
+    SUMMARY,
+    find_best_runs,
+    find_sweeps,
+    open_reader,
+    open_store,
+    read_cells,
+    search,
+)
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
 
 UI = "http://127.0.0.1:5000"
 """Default address of `fedray ui`."""
@@ -47,7 +63,7 @@ def save_view(sweep: str = "") -> str:
     client, experiment = open_store()
     if sweep and sweep not in (known := find_sweeps(client, experiment)):
         raise unknown("sweep", sweep, known, "`fedray status`")
-    chosen = f" AND tags.`fedray.sweep` = '{sweep}'" if sweep else ""
+    chosen = f" AND {_mark_listed(sweep, client)}" if sweep else ""
     section = {"display": True, "isReordered": False, "deleted": False, "isGenerated": True}
     first = {
         "type": "LINE",
@@ -78,3 +94,18 @@ def save_view(sweep: str = "") -> str:
     name = sweep or EXPERIMENT
     client.set_experiment_tag(experiment, f"mlflow.sharedViewState.{name}", json.dumps(view))
     return f"/#/experiments/{experiment}/runs{TRAINING}&compareRunsMode=CHART&viewStateShareKey={quote(name, safe='')}"
+
+
+def _mark_listed(sweep: str, client: "MlflowClient") -> str:
+    """Mark the runs of the cells that a sweep lists now, and only these; return the filter that selects them."""
+    tag = LISTED + sweep
+    is_listed = f"tags.`{tag}` = 'yes'"
+    reader, experiment = open_reader()
+    cells = [cell.hash for cell in read_cells(reader, find_sweeps(reader, experiment)[sweep])]
+    wanted = {run.info.run_id for run in find_best_runs(reader, experiment, cells).values()}
+    marked = {run.info.run_id for run in search(reader, experiment, is_listed)}
+    for run in wanted - marked:
+        client.set_tag(run, tag, "yes")
+    for run in marked - wanted:
+        client.delete_tag(run, tag)
+    return is_listed

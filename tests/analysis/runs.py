@@ -58,7 +58,8 @@ def write(store: Tracker, cells: list[dict[str, Any]], outcomes: Sequence[Outcom
             continue
         status, found = outcome if isinstance(outcome, tuple) else ("finished", outcome)
         rows = found if isinstance(found, list) else history(found)
-        write_run(store, one, rows, Ending(Status(status), "why" if status != "finished" else ""), parent=parent)
+        ending = Ending(Status(status), "why" if status != "finished" else "")
+        write_run(store, one, rows, ending, parent=parent, tags={"fedray.sweep": name})
 
 
 def write_run(
@@ -69,11 +70,12 @@ def write_run(
     parent: str | None = None,
     again: bool = True,
     files: Mapping[str, bytes] = MappingProxyType({}),
+    tags: Mapping[str, str] = MappingProxyType({}),
     **more: Any,
 ) -> str:
     """Write the run of a cell with the other parts of its record; return its id. A running one is left open."""
     record = RunRecord(ending, rows or [], **more)
-    run = CellRun(CellSpec.from_json(one), parent=parent, files=files)
+    run = CellRun(CellSpec.from_json(one), tags, parent, files)
     store.open_cell(run, again)
     if ending.status is Status.RUNNING:
         store.log_rows(run, record.history)

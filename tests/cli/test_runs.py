@@ -1,22 +1,26 @@
 """`fedray status` on a sweep, `fedray rm` on its runs, and `fedray clean` on its files."""
 
 import fcntl
+import json
 import os
 import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from fedray.cells.status import Status
 from fedray.cli.runs import LISTED_ORDER
 from fedray.sweep.plan.storage import CellLocks, get_cell_locks_file, get_sweep_lock_file, lock_sweep
 from fedray.tracking.location import get_storage
-from fedray.tracking.store import search
+from fedray.tracking.store import IS_CELL, LISTED, find_runs, search
 from fedray.tracking.tracker import Tracker
+from fedray.tracking.view import save_view
 from tests.analysis.conftest import store
 from tests.analysis.runs import FEDAVG, SMALL, cell, write
 from tests.conftest import Call
+from tests.small import sections
 
 __all__ = ["store"]
 
@@ -272,3 +276,53 @@ def test_clean_never_touches_what_runs(
     assert call("clean", "--yes").code == 0
     assert not mine.exists()
     assert not others.exists()
+
+
+def test_cells_that_a_changed_file_has_no_more_are_told_and_deleted(
+    store: Tracker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
+) -> None:
+    """Three cells finished; then the file kept one, had a new one, and another sweep took over one.
+
+    The one that is left, and no other, is told by the plan, status, tables and compare, and goes with --unlisted.
+    """
+    monkeypatch.chdir(tmp_path)
+    kept, gone, shared, new = (cell(FEDAVG, 0.1, seed) for seed in range(4))
+    write(store, [kept, gone, shared], [50, 60, 70])
+    assert "not shown" not in call("status", "sweep").out
+    Path("f.yaml").write_text(yaml.safe_dump({"name": "sweep", "base": sections(runtime={})}))
+    planned = call("sweep", "f.yaml", "--dry-run").out
+    assert "sweep: 1 cells, 0 finished" in planned
+    assert "sweep: 3 finished cells of this name are not among these" in planned
+    assert "another `name`" in planned
+    write(store, [shared], [None], name="other")
+    assert "sweep: 2 finished cells of this name are not among these" in call("sweep", "f.yaml", "--dry-run").out
+    write(store, [kept, new], [None, 80])
+    said = "1 finished cell of this name not shown"
+    for command in (("status", "sweep"), ("tables", "sweep"), ("compare", "sweep", "--reference", "fedavg")):
+        assert said in call(*command).out, command
+    assert call("rm", "sweep", "--unlisted", "--yes").out == "sweep: 1 run deleted\n"
+    assert said not in call("tables", "sweep").out
+    assert call("rm", "sweep", "--yes").out == "sweep: 3 runs deleted\n", "its own, and those of its two cells"
+    assert [run.data.tags["fedray.cell"] for run in find_runs(store.client, store.experiment, [shared["hash"]])]
+
+
+def test_the_view_of_a_sweep_has_the_cells_of_its_file_whoever_ran_them(store: Tracker) -> None:
+    """Also for a sweep all of whose cells others ran, and for runs of a version that did not mark them."""
+    cells = [cell(FEDAVG, 0.1, seed) for seed in range(4)]
+    write(store, cells[:3], [50, 60, 70])
+    write(store, cells[1:2], [], name="of/others")
+    old = {run.data.tags["fedray.cell"]: run for run in search(store.client, store.experiment, IS_CELL)}
+    store.client.delete_tag(old[cells[0]["hash"]].info.run_id, f"{LISTED}sweep")
+
+    def shown(sweep: str) -> set[str]:
+        save_view(sweep)
+        experiment = store.client.get_experiment(store.experiment)
+        view = json.loads(experiment.tags[f"mlflow.sharedViewState.{sweep}"])
+        return {run.data.tags["fedray.cell"] for run in search(store.client, store.experiment, view["searchFilter"])}
+
+    assert shown("sweep") == {one["hash"] for one in cells[:3]}
+    assert shown("of/others") == {cells[1]["hash"]}
+    write(store, [cells[0], cells[3]], [None, 80])
+    marked = search(store.client, store.experiment, f"tags.`{LISTED}sweep` = 'yes'")
+    assert {run.data.tags["fedray.cell"] for run in marked} == {cells[0]["hash"], cells[3]["hash"]}, "an open page, too"
+    assert shown("sweep") == {cells[0]["hash"], cells[3]["hash"]}

@@ -21,8 +21,8 @@ from fedray.cells.metric import DEFAULT
 class Comparison:
     """All methods of a sweep against one, in each setting and over all settings.
 
-    title: the metric in words. lower: True if its smallest value is the best. notes: on the metric. ranks: None for one
-    setting.
+    title: the metric in words. lower: True if its smallest value is the best. notes: on the metric and the cells.
+    ranks: None for one setting.
     """
 
     sweep: str
@@ -61,7 +61,7 @@ def compare(
         metric,
         make_title(metric, sweep.cells),
         lower,
-        describe_undeclared(metric, sweep.cells),
+        [*describe_undeclared(metric, sweep.cells), *([sweep.note] if sweep.note else [])],
         confidence,
         differences,
         count_improvements(differences, lower),

@@ -30,6 +30,7 @@ class SweepTable:
         search: the search that draws its cells; empty for a grid.
         tuned: for a final stage, `cell` -> how it was chosen (`driver.stages.describe_choices`); the chosen values are
             under `chosen.KEY` in `cells`, so that they do not separate rows or columns.
+        note: on cells of the sweep's name that are not among these; empty for none.
         after: `cell` -> configurations of a tune stage that has to run first, if no cell of either stage has run.
     """
 
@@ -37,6 +38,7 @@ class SweepTable:
     cells: pd.DataFrame
     search: "Search"
     tuned: dict[str, dict[str, Any]]
+    note: str = field(default="", kw_only=True)
     after: Mapping[str, Sequence[CellSpec]] = field(default_factory=dict, kw_only=True)
 
     def get_history(self, run_id: str, metric: str) -> dict[int, float]:
@@ -120,6 +122,7 @@ def collect(name: str) -> Collected:
         found.client,
         {run.info.run_id: run for run in found.runs if run is not None},
         found.parent,
+        note=found.note,
     )
 
 

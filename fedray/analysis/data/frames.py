@@ -93,7 +93,10 @@ def run_sweep(
     if changes:
         loaded = loaded.with_overrides(make_plain("", changes))
     if loaded.tune is None:
-        execute(make_plan(loaded, force, only), max_concurrent, address)
+        plan = make_plan(loaded, force, only)
+        if plan.unlisted:
+            print(plan.describe(), flush=True)
+        execute(plan, max_concurrent, address)
     else:
         run_stages(loaded, loaded.name, force, only, max_concurrent, address)
     return results(loaded.name)

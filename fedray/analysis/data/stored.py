@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from fedray.cells.spec import CellSpec
 from fedray.cells.status import Status
-from fedray.common.errors import UserError, unknown
+from fedray.common.errors import UserError, format_count, unknown
 from fedray.sweep.plan.storage import find_killed
-from fedray.tracking.store import find_best_runs, find_sweeps, open_reader, read_cells, read_status
+from fedray.tracking.store import count_unlisted, find_best_runs, find_sweeps, open_reader, read_cells, read_status
 
 if TYPE_CHECKING:
     from fedray.tracking.store import AnyClient, AnyRun
@@ -33,6 +33,7 @@ class StoredSweep:
         cells: in the sweep's order.
         runs: for each cell the run that counts; None without one.
         statuses: for each cell; a running one whose process is gone is interrupted.
+        note: says how many finished cells ran under the name and are not among `cells`; empty if there are none.
     """
 
     name: str
@@ -41,6 +42,7 @@ class StoredSweep:
     cells: Sequence[CellSpec]
     runs: "Sequence[AnyRun | None]"
     statuses: Sequence[Status]
+    note: str
 
 
 def read_sweep(name: str) -> StoredSweep:
@@ -72,4 +74,10 @@ def read_sweep(name: str) -> StoredSweep:
     final = [
         Status.INTERRUPTED if cell.hash in killed else status for cell, status in zip(cells, statuses, strict=True)
     ]
-    return StoredSweep(name, client, parents[name], cells, runs, final)
+    note, unlisted = "", count_unlisted(name, {cell.hash for cell in cells})
+    if unlisted:
+        note = (
+            f"{format_count(unlisted, 'finished cell')} of this name not shown: run before the file changed, or from "
+            f"another file; `fedray rm {name} --unlisted` deletes them"
+        )
+    return StoredSweep(name, client, parents[name], cells, runs, final, note)

@@ -241,6 +241,7 @@ def _list_notes(sweep: SweepTable, cells: pd.DataFrame, metric: str, over: str) 
                 f"evaluated every {' or '.join(map(str, every))} rounds, so the target may have been met earlier"
             )
     notes += describe_undeclared(metric, cells)
+    notes += [sweep.note] if sweep.note else []
     if mixture := sweep.describe_mixture():
         notes.append(f"WARNING: {mixture}")
     bad = cells[~cells["status"].isin(["finished", "missing", "running"])]

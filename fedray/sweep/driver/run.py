@@ -121,6 +121,8 @@ def execute(plan: Plan, max_concurrent: int | None = None, address: str | None =
         claims = stack.enter_context(CellLocks(get_cell_locks_file()))
         session = Session(plan, claims, stack.enter_context(Writer()), placement=placement)
         session.note(plan.known)
+        if plan.unlisted:
+            session.open()  # so that tables, too, tell at once which cells are this file's
         cells = session.take()
         try:
             _run_until_done(session, cells, max_concurrent)

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 from fedray.cells.record import RunRecord
 from fedray.cells.selection import select_cells
 from fedray.cells.status import Status
-from fedray.common.errors import UserError, unknown
+from fedray.common.errors import UserError, format_count, unknown
 from fedray.config import COMPONENTS, RunConfig, Runtime
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.cells import Cell, CellMaker, Problems
 from fedray.sweep.plan.studies import Known, advance, make_studies
-from fedray.tracking.location import is_there
+from fedray.tracking.store import count_unlisted, read_draws, read_records
 
 if TYPE_CHECKING:
     from fedray.cluster.prepare import Placement
@@ -34,6 +34,7 @@ class Plan:
         file: the whole file, if the sweep is one of its stages; None: the sweep is the file.
         drawn: for a search that learns, `studies` (`Study.key` -> values of the draws that have been asked for) and
             `optuna`, the version that made the first of them, as the sweep's run in MLflow holds them.
+        unlisted: number of finished cells in MLflow that ran under this sweep's name and are not among `cells`.
     """
 
     maker: CellMaker
@@ -43,6 +44,7 @@ class Plan:
     chosen: frozenset[str] | None = None
     file: Sweep | None = None
     drawn: Mapping[str, Any] = field(default_factory=dict)
+    unlisted: int = 0
 
     @property
     def sweep(self) -> Sweep:
@@ -82,11 +84,21 @@ class Plan:
         return [cell.to_json() for cell in self.cells.values()]
 
     def describe(self) -> str:
-        """Return one line: the number of cells, of finished and diverged ones, and of those left to run."""
-        statuses = Counter(record.ending.status for record in self.known.values())
-        return (
-            f"{self.sweep.name}: {len(self.cells)} cells, {statuses[Status.FINISHED]} finished, "
+        """Return one line: the number of cells, of finished and diverged ones, and of those left to run.
+
+        A second one warns of finished cells of the same name that are not among them.
+        """
+        name, statuses = self.sweep.name, Counter(record.ending.status for record in self.known.values())
+        counts = (
+            f"{name}: {len(self.cells)} cells, {statuses[Status.FINISHED]} finished, "
             f"{statuses[Status.DIVERGED]} diverged, {len(self.to_run)} to run"
+        )
+        if not self.unlisted:
+            return counts
+        said = f"{format_count(self.unlisted, 'finished cell')} of this name {'is' if self.unlisted == 1 else 'are'}"
+        return (
+            f"{counts}\n{name}: {said} not among these, and tables will leave them out: the file has changed, or "
+            f"another has its name; to keep both, give this one another `name`; `fedray rm {name}` deletes the old cells"
         )
 
     def learn(self, known: Known) -> "Plan":
@@ -166,13 +178,14 @@ def make_plan(sweep: Sweep, force: bool = False, only: Sequence[str] = ()) -> Pl
     cells = {} if sweep.learns else maker.make_all()
     labels = {hash: cell.label for hash, cell in cells.items()}
     chosen = frozenset(hash for text in only for hash in select_cells(labels, text, "--only")) if only else None
-    made = Plan(maker, cells, {}, force, chosen, drawn=look_up_draws(sweep.name) if sweep.learns else {})
+    made = Plan(maker, cells, {}, force, chosen, drawn=read_draws(sweep.name) if sweep.learns else {})
     while True:  # for a search that learns, each turn adds a generation that has been run
-        known = look_up_records([cell for cell in made.cells if cell not in made.known])
+        known = read_records([cell for cell in made.cells if cell not in made.known])
         made = replace(made, known={**made.known, **known})
         learnt = made.learn({} if force or not sweep.learns else made.get_values(made.known))
         if learnt is made:
-            return made
+            unlisted = 0 if force and sweep.learns else count_unlisted(sweep.name, made.cells)
+            return replace(made, unlisted=unlisted)
         made = learnt
 
 
@@ -184,21 +197,3 @@ def refuse_unknown_names(sweep: Sweep) -> None:
             raise unknown("names", key, known, "`fedray list algorithms|models|datasets|partitions`")
         if re.fullmatch(r"\w+(\.\w+)+", key) and key.partition(".")[0] not in RunConfig.model_fields:
             raise unknown("names", key.partition(".")[0], RunConfig.model_fields)
-
-
-def look_up_records(cells: Iterable[str]) -> dict[str, RunRecord]:
-    """Return cell hash -> record, for cells that the store has. Raises UserError if the store cannot be used."""
-    if not is_there():
-        return {}
-    from fedray.tracking.store import read_records  # here: MLflow takes seconds to import
-
-    return read_records(cells)
-
-
-def look_up_draws(sweep: str) -> dict[str, Any]:
-    """Return `Plan.drawn` as the store has it. Raises UserError if the store cannot be used."""
-    if not is_there():
-        return {}
-    from fedray.tracking.store import read_draws  # here: MLflow takes seconds to import
-
-    return read_draws(sweep)

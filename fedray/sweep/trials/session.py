@@ -11,10 +11,11 @@ from fedray.cells.status import Status
 from fedray.cluster.prepare import Placement
 from fedray.common.errors import UserError
 from fedray.sweep.plan.cells import Cell
-from fedray.sweep.plan.plan import Plan, get_value, look_up_records
+from fedray.sweep.plan.plan import Plan, get_value
 from fedray.sweep.plan.storage import CellLocks
 from fedray.sweep.trials.page import describe_results
 from fedray.sweep.trials.writer import Writer
+from fedray.tracking.store import StoreNotFound, is_recorded, open_reader, read_records
 
 if TYPE_CHECKING:
     from fedray.sweep.trials.trainable import DataRef
@@ -112,8 +113,6 @@ class Session:
 
     def _is_recorded(self) -> bool:
         """Return True if the sweep's run in the store has these cells, claims and file, and this end."""
-        from fedray.tracking.store import StoreNotFound, is_recorded, open_reader
-
         try:
             client, experiment = open_reader()
         except StoreNotFound:
@@ -135,7 +134,7 @@ class Session:
 
     def look_up(self, cells: Iterable[str]) -> dict[str, RunRecord]:
         """Return the store's records of cells, after everything sent to it has arrived."""
-        return self.writer.ask(lambda: self.tracker.read_records(cells)) if self.parent else look_up_records(cells)
+        return self.writer.ask(lambda: self.tracker.read_records(cells)) if self.parent else read_records(cells)
 
     def take(
         self,
@@ -197,6 +196,6 @@ class Session:
 def _look_up_if_reachable(cells: Iterable[str]) -> dict[str, RunRecord]:
     """Return the store's records of cells, without the writer; empty if the store cannot be reached at the moment."""
     try:
-        return look_up_records(cells)
+        return read_records(cells)
     except UserError:
         return {}
