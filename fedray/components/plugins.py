@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar, get_args, get_origin, get_type_hints
 
 from fedray.common.calls import check_return, fits, format_hint
-from fedray.common.errors import LISTS, UserError, truncate_repr, unknown
+from fedray.common.errors import LISTS, MANY, UserError, truncate_repr, unknown
 from fedray.components.base import Component
 from fedray.components.identity import hash_module
 
@@ -70,10 +70,12 @@ def resolve(
     if isinstance(value, str | type):
         value = {"name": value}
     if not isinstance(value, Mapping) or not isinstance(value.get("name"), str | type):
-        raise UserError(
-            f"{section}: expected a name or a mapping with `name`, got {truncate_repr(value)}; "
-            f"valid names: {', '.join(sorted(registry))}"
-        )
+        told = f"valid names: {', '.join(sorted(registry))}"
+        if section in LISTS and len(registry) > MANY:
+            told = f"`fedray list {LISTS[section]}` has the names"
+        if isinstance(value, Mapping) and "name" not in value:
+            raise UserError(f"{section} is required: found {truncate_repr(value)}, options without a name; {told}")
+        raise UserError(f"{section}: expected a name or a mapping with `name`, got {truncate_repr(value)}; {told}")
     options = {k: v for k, v in value.items() if k != "name"}
     return find_class(section, value["name"], registry, base, adapt).parse(section, options)
 

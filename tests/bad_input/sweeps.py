@@ -97,6 +97,18 @@ CASES: dict[str, Case] = {
         "`training.lr: [0.1, 0.2]`",
         cases=[{"training.lr": [0.1, 0.2]}],
     ),
+    "an axis without its method, extending": Case(
+        ["sweep", "own.yaml"],
+        "own.yaml: algorithm is required: found {'rho': 0.1}, options without a name; `fedray list algorithms` has the "
+        "names",
+        lambda here: [
+            put(f"{name}.yaml", yaml.safe_dump(content))(here)
+            for name, content in (
+                ("own", {"name": "own", "extends": "other.yaml", "grid": {"algorithm.rho": [0.1, 0.2]}}),
+                ("other", {"name": "x", "base": {key: BASE[key] for key in BASE if key != "algorithm"}}),
+            )
+        ],
+    ),
     "grid of a case": sweep(
         "cases.cases.0.grid.seed: expected a list of values, got 3", cases=[{"model": "mlp", "grid": {"seed": 3}}]
     ),
@@ -111,6 +123,27 @@ CASES: dict[str, Case] = {
     ),
     "a key that no method has": sweep(
         "algorithm.rho: fedavg has no options", grid={"algorithm": ["fedavg"], "algorithm.rho": [0.1]}
+    ),
+    "an axis without its partition": sweep(
+        "partition is required: found {'alpha': 0.1}, options without a name; valid names: dirichlet,…",
+        base={key: value for key, value in BASE.items() if key != "partition"},
+        grid={"partition.alpha": [0.1, 0.5]},
+    ),
+    "a searched option without its model": sweep(
+        "model is required: found {'hidden': [8]}, options without a name; `fedray list models` has the names",
+        base={key: value for key, value in BASE.items() if key != "model"},
+        search={"model.hidden": {"choice": [[8]]}},
+    ),
+    "an axis of a method that is a list": sweep(
+        "algorithm.rho: algorithm holds ['fedsam'], which has no keys",
+        base=BASE | {"algorithm": ["fedsam"]},
+        grid={"algorithm.rho": [0.1, 0.5]},
+    ),
+    "an axis of a name that is a number": sweep(
+        "data: expected a name or a mapping with `name`, got {'name': 3, 'path': 'a'}; `fedray list datasets` has the "
+        "names",
+        base=BASE | {"data": {"name": 3}},
+        grid={"data.path": ["a"]},
     ),
     "a removed axis": sweep(
         "runtime.cuda_graph: was removed in 0.3.0; leave the key out", grid={"runtime.cuda_graph": [False, True]}

@@ -88,9 +88,10 @@ def _find_kind(section: str, entry: Any) -> type[BaseModel] | None:
     if section not in COMPONENTS:
         kind = RunConfig.model_fields[section].annotation if section in RunConfig.model_fields else None
         return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
+    name = entry.get("name") if isinstance(entry, Mapping) else entry
     try:
-        return find_component(section, entry["name"] if isinstance(entry, Mapping) else entry)
-    except (UserError, KeyError):
+        return find_component(section, name) if isinstance(name, str | type) else None
+    except UserError:
         return None
 
 
