@@ -59,7 +59,7 @@ class Diverged(Exception):
         return f"diverged in round {self.round}, {where}: {self.what}"
 
 
-def unknown(kind: str, name: str, valid: Iterable[str], listing: str = "") -> UserError:
+def unknown(kind: str, name: str, valid: Iterable[str], listing: str = "", meant: str = "") -> UserError:
     """Return the error for an unknown name: the nearest valid one first, then all of them.
 
     Args:
@@ -67,10 +67,13 @@ def unknown(kind: str, name: str, valid: Iterable[str], listing: str = "") -> Us
         name: what was found.
         valid: the names that are allowed.
         listing: the command or page that lists them; a long list is then cut to the nearest names.
+        meant: what was probably meant, if the caller knows more than the spelling.
     """
     names = sorted(set(valid))
-    near = get_close_matches(name[:LONGEST], names, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}? " if near else ""
+    spellings = (name[:LONGEST], name[:LONGEST].lower())  # `IID` has no letter of `iid`
+    near = next((found for one in spellings if (found := get_close_matches(one, names, n=1, cutoff=0.5))), [])
+    meant = meant or (repr(near[0]) if near else "")
+    hint = f"did you mean {meant}? " if meant else ""
     told = f"valid: {', '.join(names)}"
     if listing and len(names) > MANY:
         nearest = get_close_matches(name[:LONGEST], names, n=NEAREST, cutoff=0.0)

@@ -38,6 +38,19 @@ class Checked(BaseModel):
     revision: ClassVar[int] = 0
     """Increment when a fix changes the numbers of this class (`fedray.components.identity`)."""
 
+    @classmethod
+    def suggest(cls, above: str, key: str) -> str:
+        """Return what was probably meant by a key that is unknown here, as text; empty if only its spelling can tell.
+
+        Args:
+            above: dotted name of the section that holds it; empty for the whole.
+            key: as the user wrote it.
+
+        Raises:
+            UserError: it belongs somewhere else altogether.
+        """
+        return ""
+
     def count_revisions(self) -> int:
         """Return the revision that enters an identity: the sum of the class's and of those that it builds on."""
         return sum_revisions(type(self))
@@ -158,6 +171,9 @@ def format_value(value: Any) -> str:
 def describe(error: ValidationError, section: str = "", model: type[BaseModel] | None = None) -> UserError:
     """Return the first complaint of a pydantic error as one line: key, what was found, what is allowed."""
     first = _join_complaints(error)
+    if first["type"] == "missing":  # an unknown name next to it is its typing mistake
+        others = (one for one in error.errors() if one["type"] == "extra_forbidden")
+        first = next((dict(one) for one in others if one["loc"][:-1] == first["loc"][:-1]), first)
     if isinstance(cause := first.get("ctx", {}).get("error"), UserError):
         return cause
     path = ".".join(str(part) for part in (section, *first["loc"]) if part != "")
@@ -166,17 +182,35 @@ def describe(error: ValidationError, section: str = "", model: type[BaseModel] |
         above = ".".join(str(part) for part in (section, *first["loc"][:-1]) if part != "")
         if not valid and model is not None and issubclass(model, Component):
             return UserError(f"{path}: {model.name} has no options")
-        return unknown(above or "configuration", str(first["loc"][-1]), valid)
+        key = str(first["loc"][-1])
+        meant = model.suggest(above, key) if model is not None and issubclass(model, Checked) else ""
+        return unknown(above or "configuration", key, valid, meant=meant)
     if first["type"] == "missing":
         return UserError(f"{path} is required")
     if first["type"] in WANTED:
-        return UserError(f"{path}: expected a {WANTED[first['type']]}, got {truncate_repr(first['input'])}")
+        wanted = f"{path}: expected a {WANTED[first['type']]}, got {truncate_repr(first['input'])}"
+        keys = [] if model is None else _get_fields(model, first["loc"])
+        longer = [] if model is None else _get_fields(model, first["loc"][:-1])
+        if keys and (near := [key for key in longer if key.startswith(f"{first['loc'][-1]}_")]):
+            return UserError(f"{wanted}; did you mean {near[0]!r}?")
+        return UserError(f"{wanted}; its keys: {', '.join(keys)}" if keys else wanted)
     message = first["msg"].removeprefix("Value error, ")
+    if first["type"].endswith("_parsing") and (number := _read_number(str(first["input"]))):
+        message = f"write {number}"
     text = f"{path}: found {truncate_repr(first['input'])}; {message[0].lower()}{message[1:]}"
     is_of_run = model is not None and (issubclass(model, Component) or "algorithm" in model.model_fields)
     if is_of_run and isinstance(first["input"], list) and first["type"] in ONE_VALUE:
         text += f"; several values go into a sweep's `grid`: `{path}: {truncate_repr(first['input'])}`"
     return UserError(text)
+
+
+def _read_number(text: str) -> str:
+    """Return as YAML has it a number that is written with a percent sign or a decimal comma; empty for other texts."""
+    found = re.fullmatch(r"\s*([-+]?\d+)(?:[.,](\d+))?\s*(%?)\s*", text)
+    if found is None:
+        return ""
+    whole, part, percent = found.groups(default="")
+    return f"{float(f'{whole}.{part}') / (100 if percent else 1):.12g}"
 
 
 ALTERNATIVE = re.compile(r"(constrained-)?(int|float|str|bool)$|(literal|list|tuple|dict)\[")

@@ -4,6 +4,7 @@ starts.
 
 import pickle
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Any, Self
 
 from pydantic import (
@@ -43,6 +44,33 @@ COMPONENTS: dict[str, tuple[Any, ...]] = {
     "algorithm": (ALGORITHMS, Algorithm),
 }
 """Section that is chosen by name -> its classes by name, their base, and what adapts a class without this base."""
+
+
+MEANT = {
+    "batch": "training.batch_size",
+    "communication_rounds": "training.rounds",
+    "cpus": "runtime.cpus_per_actor",
+    "dataset": "data",
+    "epochs": "training.local_epochs",
+    "eta": "training.lr",
+    "frac": "clients.per_round",
+    "fraction": "clients.per_round",
+    "gpu": "runtime.gpus_per_actor",
+    "gpus": "runtime.gpus_per_actor",
+    "learning_rate": "training.lr",
+    "method": "algorithm",
+    "n_clients": "clients.total",
+    "num_clients": "clients.total",
+    "num_rounds": "training.rounds",
+    "number": "clients.total",
+    "optimiser": "training.optimizer",
+    "participation": "clients.per_round",
+    "workers": "runtime.actors",
+}
+"""Word of other frameworks -> the key of a run."""
+OF_SWEEPS = {"name", "description", "names", "base", "grid", "cases", "search", "samples", "equal_budget", "searcher"}
+OF_SWEEPS |= {"select", "scheduler", "stop", "tune", "final", "smoke", "claims", "extends"}
+"""Keys of a sweep's file."""
 
 
 def find_component(section: str, name: str | type) -> type[Component]:
@@ -225,6 +253,25 @@ class RunConfig(Checked):
             return cls.model_validate(dict(value))
         except ValidationError as error:
             raise describe(error, "", cls) from None
+
+    @classmethod
+    def suggest(cls, above: str, key: str) -> str:
+        if not above and key in OF_SWEEPS:
+            more = "; in Python, a callback `evaluated` that returns fedray.STOP ends a run" if key == "stop" else ""
+            raise UserError(f"{key}: is a key of a sweep's file, next to its `base`; one run has none{more}")
+        head, _, option = key.partition(".")
+        if option and head in cls.model_fields:
+            return f"`{head}: {{{option}: ...}}`"
+        places = [MEANT[key]] if key in MEANT else []
+        if not places and not (not above and get_close_matches(key, cls.model_fields, cutoff=0.8)):
+            sections = {"training": Training, "clients": Clients, "evaluation": Evaluation, "runtime": Runtime}
+            places = [f"{name}.{key}" for name, section in sections.items() if key in section.model_fields]
+            places = places or [
+                f"{name}.{key}"
+                for name, (registry, *_) in COMPONENTS.items()
+                if any(key in kind.model_fields for kind in registry.values())
+            ]
+        return " or ".join(repr(place.removeprefix(f"{above}.")) for place in places)
 
     def make_tags(self) -> dict[str, str]:
         """Return the tags by which MLflow's UI groups and filters runs."""

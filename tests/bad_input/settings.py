@@ -147,7 +147,7 @@ CASES: dict[str, Case] = {
         "--set: training.aggregation: found 'mean'; input should be 'uniform', 'samples', 'batches' or 'feddisco'",
         "training.aggregation=mean",
     ),
-    "section is a number": run("--set: training: expected a mapping, got 5", "training=5"),
+    "section is a number": run("--set: training: expected a mapping, got 5; its keys: rounds,…", "training=5"),
     "section is a list": run(
         "--set: algorithm: expected a name or a mapping with `name`, got ['fedavg'];…", "algorithm=[fedavg]"
     ),

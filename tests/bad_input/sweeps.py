@@ -213,7 +213,7 @@ CASES: dict[str, Case] = {
         "search.seed: randint does not take [1.5, 3]; [LOW, HIGH), integers is required",
         search={"seed": {"randint": [1.5, 3]}},
     ),
-    "search a list": sweep("search.seed: expected a mapping, got [1, 2]", search={"seed": [1, 2]}),
+    "search a list": sweep("search.seed: found [1, 2]; a distribution is required, such as…", search={"seed": [1, 2]}),
     "scheduler": sweep("scheduler.name: found 'random'; input should be 'asha' or 'median'", scheduler="random"),
     "scheduler on the test set, unasked": sweep(
         "scheduler.metric: found validation_accuracy, but the cells have no `data.validation`; hold samples out, or "

@@ -64,6 +64,12 @@ def check_space(where: str, found: Any) -> Space:
     Raises:
         UserError: a distribution is wrong; the message names the key.
     """
+    for key, value in found.items() if isinstance(found, Mapping) else ():
+        if isinstance(value, list):
+            raise UserError(
+                f"{where}.{key}: found {truncate_repr(value)}; a distribution is required, such as "
+                f"{{choice: {truncate_repr(value)}}} or {{loguniform: [LOW, HIGH]}}"
+            )
     try:
         space = TypeAdapter(Space).validate_python(found)
     except ValidationError as error:

@@ -24,6 +24,13 @@ from fedray.sweep.file.entries import expand_case, expand_entries, find_partial,
 from fedray.sweep.file.sections import SELECT, Final, Scheduler, Tune
 from fedray.sweep.file.space import Searcher, Space, check_space
 
+MEANT = {
+    **dict.fromkeys(("seed", "seeds"), "`grid: {seed: [0, 1]}`"),
+    **dict.fromkeys(("algorithms", "methods"), "`grid: {algorithm: [...]}`"),
+    **dict.fromkeys(("config", "configuration", "run", "defaults"), "'base'"),
+    **dict.fromkeys(("axes", "matrix", "parameters", "params"), "'grid'"),
+}
+"""Key that is looked for in a sweep's file -> what says it there."""
 STOPS = ("round", "validation_accuracy", "test_accuracy")
 """Keys of `stop`: a cell ends when the value reaches the limit."""
 
@@ -111,9 +118,9 @@ class Sweep(Checked):
     def _expand_name(cls, value: Any) -> Any:
         return {"name": value} if isinstance(value, str) else value
 
-    @field_validator("search")
+    @field_validator("search", mode="before")
     @classmethod
-    def _check_search(cls, search: Space) -> Space:
+    def _check_search(cls, search: Any) -> Space:
         return check_space("search", search)
 
     @field_validator("cases")
@@ -230,6 +237,15 @@ class Sweep(Checked):
         if self.metric.is_on_test_set and self.final.train_on == "training":
             raise UserError("final.train_on: found training; nothing is held out where `select` names the test set")
         return self
+
+    @classmethod
+    def suggest(cls, above: str, key: str) -> str:
+        if above or key in MEANT:
+            return "" if above else MEANT[key]
+        from fedray.config import RunConfig  # here: imports PyTorch, which mistakes in a file do not need
+
+        place = repr(key) if key.partition(".")[0] in RunConfig.model_fields else RunConfig.suggest("", key)
+        return f"{place} in `base`, or with a list of values in `grid`" if place else ""
 
     @property
     def metric(self) -> Metric:

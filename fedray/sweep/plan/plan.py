@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
@@ -98,7 +98,7 @@ class Plan:
         said = f"{format_count(self.unlisted, 'finished cell')} of this name {'is' if self.unlisted == 1 else 'are'}"
         return (
             f"{counts}\n{name}: {said} not among these, and tables will leave them out: the file has changed, or "
-            f"another has its name; to keep both, give this one another `name`; `fedray rm {name}` deletes the old cells"
+            f"another has its name; to keep both, give this one another `name`; `fedray rm {name}` deletes them"
         )
 
     def learn(self, known: Known) -> "Plan":
@@ -174,7 +174,6 @@ def make_plan(sweep: Sweep, force: bool = False, only: Sequence[str] = ()) -> Pl
     if only and sweep.learns:
         raise UserError("--only: the cells of a search with optuna follow from each other; run it whole")
     maker = CellMaker(sweep)
-    refuse_unknown_names(sweep)
     cells = {} if sweep.learns else maker.make_all()
     labels = {hash: cell.label for hash, cell in cells.items()}
     chosen = frozenset(hash for text in only for hash in select_cells(labels, text, "--only")) if only else None
@@ -184,16 +183,20 @@ def make_plan(sweep: Sweep, force: bool = False, only: Sequence[str] = ()) -> Pl
         made = replace(made, known={**made.known, **known})
         learnt = made.learn({} if force or not sweep.learns else made.get_values(made.known))
         if learnt is made:
+            refuse_unknown_names(sweep, made.cells.values())
             unlisted = 0 if force and sweep.learns else count_unlisted(sweep.name, made.cells)
             return replace(made, unlisted=unlisted)
         made = learnt
 
 
-def refuse_unknown_names(sweep: Sweep) -> None:
+def refuse_unknown_names(sweep: Sweep, cells: Iterable[Cell]) -> None:
     """Raise UserError if `names` has a word that no component has, or a dotted key that no run has."""
-    known = {name for registry, *_ in COMPONENTS.values() for name in registry}
+    own = {part for cell in cells for part in cell.run.components if ":" in part.name} if sweep.names else set()
+    labels = {type(part).__name__: part.own_name or part.name for part in own}
+    known = {name for registry, *_ in COMPONENTS.values() for name in registry} | set(labels.values())
     for key in sweep.names:
         if re.fullmatch(r"\w+", key) and key not in known and key not in RunConfig.model_fields:
-            raise unknown("names", key, known, "`fedray list algorithms|models|datasets|partitions`")
+            listing = "`fedray list algorithms|models|datasets|partitions`"
+            raise unknown("names", key, known, listing, repr(labels[key]) if key in labels else "")
         if re.fullmatch(r"\w+(\.\w+)+", key) and key.partition(".")[0] not in RunConfig.model_fields:
             raise unknown("names", key.partition(".")[0], RunConfig.model_fields)
