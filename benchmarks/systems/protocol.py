@@ -17,8 +17,8 @@ MALLOC = {
     "MALLOC_TOP_PAD_": str(64 << 20),
 }
 """glibc's allocator as fedray.engine.process.device sets it, for every system."""
-NICENESS = int(os.environ.get("RAY_worker_niceness", "15"))  # noqa: SIM112
-"""Niceness of Ray's workers (its variable, its default); the others use it too, so that all compete equally."""
+NICENESS = int(os.environ.setdefault("RAY_worker_niceness", "0"))
+"""Niceness of Ray's workers (its variable, fedray's default); all systems use it, so that they compete equally."""
 
 
 def lines() -> TextIO:

@@ -16,13 +16,13 @@ from fedray.cluster.ray_private import (
     Job,
     count_machine_cpus,
     find_running_address,
-    kill_monitor,
+    hasten_shutdown,
     reread_environment,
     shorten_messages,
 )
 from fedray.common.cpus import count_usable_cpus
 from fedray.common.errors import UserError, join_lines, truncate_repr
-from fedray.common.signals import treat_sigterm_as_interrupt
+from fedray.common.signals import block_sigterm, treat_sigterm_as_interrupt
 from fedray.components.plugins import FOLDER, get_environment, get_folder
 
 PATIENCE = 5.0
@@ -60,28 +60,33 @@ def use_cluster(address: str | None = None, preload: Sequence[str] = ()) -> Iter
 
 def _end() -> None:
     """End the local Ray, or leave the cluster."""
-    kill_monitor()
+    hasten_shutdown()
     ray.shutdown()
 
 
 @contextlib.contextmanager
 def _start_local(preload: Sequence[str]) -> Iterator[None]:
-    """Start a Ray that only holders of this user's token can join, because Ray listens on every interface."""
+    """Start a Ray that only holders of this user's token can join, because Ray listens on every interface.
+
+    Its workers compete with other programs like any process: Ray's niceness of 15 lets a busy machine starve them.
+    """
     with (
         _set_environment("RAY_AUTH_MODE", "token"),
         _set_environment(FOLDER, get_folder()),
         _set_environment(PRELOAD, ",".join(preload)),
+        _set_environment("RAY_worker_niceness", "0"),
     ):
         reread_environment()
         try:
-            ray.init(
-                "local",
-                num_cpus=count_cpus(),
-                job_config=Job(),
-                include_dashboard=False,
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-            )
+            with block_sigterm():
+                ray.init(
+                    "local",
+                    num_cpus=count_cpus(),
+                    job_config=Job(),
+                    include_dashboard=False,
+                    log_to_driver=False,
+                    logging_level=logging.ERROR,
+                )
         except Exception as error:  # Ray raises plain Exceptions, too
             ray.shutdown()
             raise UserError(f"Ray does not start on this machine: {join_lines(error)}") from None

@@ -70,13 +70,15 @@ def shorten_messages() -> None:
     ray._private.worker.print_to_stdstream = print_short
 
 
-def kill_monitor() -> None:
-    """End the monitor of a local Ray's autoscaler, which scales nothing; shutting down then takes a second less.
+def hasten_shutdown() -> None:
+    """Let `ray.shutdown` kill a local Ray's processes instead of waiting seconds for each to react to SIGTERM.
 
-    Otherwise Ray ends the GCS first, and then waits for the monitor, which cannot end without the GCS.
+    They are started with it blocked (`connection`). The monitor of the autoscaler, which scales nothing, goes at once.
     """
     if node := ray._private.worker._global_node:
         node.kill_monitor(check_alive=False)
+        kill = node.kill_all_processes
+        node.kill_all_processes = lambda **options: kill(**options | {"allow_graceful": False})
 
 
 def count_machine_cpus() -> int:

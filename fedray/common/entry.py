@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import typer
 
 from fedray.common.errors import Diverged, UserError, escape, redact
+from fedray.common.signals import INTERRUPTED, treat_sigterm_as_interrupt
 
 UsageError: Any = typer.BadParameter.__base__
 """click's exception, which versions of typer keep in different places."""
@@ -51,7 +52,8 @@ def run_command(command: Callable[..., None] | typer.Typer) -> NoReturn:
         single.command()(command)
         command = single
     try:
-        code = command(standalone_mode=False)
+        with treat_sigterm_as_interrupt():
+            code = command(standalone_mode=False)
         sys.stdout.flush()
     except typer.Exit as exit_:
         code = exit_.exit_code
@@ -66,7 +68,9 @@ def run_command(command: Callable[..., None] | typer.Typer) -> NoReturn:
     except Diverged as error:
         print(f"fedray: {error}", file=sys.stderr)
         code = 3
-    except (KeyboardInterrupt, typer.Abort):
+    except (KeyboardInterrupt, typer.Abort) as end:
+        if isinstance(end, KeyboardInterrupt):
+            print(INTERRUPTED, file=sys.stderr)
         code = 130
     except Exception as error:
         if isinstance(error, OSError) and isinstance(error.filename, str | None) and error.errno in UNUSABLE:

@@ -5,19 +5,43 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from typing import Any
+
+INTERRUPTED = "interrupted: run the same command again to resume"
+"""What an interrupted command says."""
 
 
 @contextlib.contextmanager
 def treat_sigterm_as_interrupt() -> Iterator[None]:
     """Let SIGTERM (a batch system's warning) end a run or sweep like Ctrl-C, so that everything gets its final status.
 
-    This works in the main thread only; in another thread nothing changes.
+    This works in the main thread only; in another thread nothing changes. Further ones are ignored: `timeout` sends
+    two, and a second Ctrl-C would mean `at once`.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
+
+    def interrupt(*_: Any) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    before = signal.signal(signal.SIGTERM, interrupt)
     try:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
+def block_sigterm() -> Iterator[None]:
+    """Let processes that are started in a block never receive SIGTERM.
+
+    `timeout`, Slurm and systemd send it to all processes of a command at once. Without Ray's, the driver would hang in
+    a call for a minute and then abort, with nothing written.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

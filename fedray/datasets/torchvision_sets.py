@@ -19,6 +19,7 @@ from pydantic import Field, model_validator
 
 from fedray.common.errors import UserError, join_lines
 from fedray.common.rng import generator
+from fedray.datasets.arrays import read_npz
 from fedray.datasets.augment import Crop, Cutout, Flip, Rotate
 from fedray.datasets.base import Images, Published, Recipe, get_data_dir
 from fedray.datasets.cache import write_data_file
@@ -183,7 +184,7 @@ class MNIST(Torchvision):
     )
     licence = "CC-BY-SA-3.0"
     used_by = "FedSOL"
-    files = "MNIST/raw/{train,t10k}-{images-idx3,labels-idx1}-ubyte (or .gz)"
+    files = "MNIST/raw/{train,t10k}-{images-idx3,labels-idx1}-ubyte (or .gz), or mnist.npz"
     published = Published(60_000, 10_000, 10, (1, 28, 28), size="12 MB")
     recipes = {
         "plain": Recipe((0.1307,), (0.3081,)),
@@ -198,6 +199,21 @@ class MNIST(Torchvision):
             for what in ("images-idx3", "labels-idx1")
         ]
 
+    def _read_part(self, train: bool) -> tuple[np.ndarray, np.ndarray]:
+        """As the base; without the published files from `mnist.npz`, arrays as Keras has them, as many as published."""
+        path, first = (get_data_dir() / file for file in (f"{self.name}.npz", self.list_files()[0][0]))
+        if not path.is_file() or first.exists() or first.with_name(f"{first.name}.gz").exists():
+            return super()._read_part(train)
+        arrays, part = read_npz("data.name", path), "train" if train else "test"
+        images, labels = (arrays.get(f"{kind}_{part}", np.zeros(0)) for kind in "xy")
+        count = self.published.train if train else self.published.test
+        if images.shape != (count, *self.published.shape[1:]) or images.dtype != np.uint8 or labels.shape != (count,):
+            raise UserError(
+                f"data.name: {self.name}: {path} has x_{part} of {images.dtype} and shape {images.shape}, y_{part} of "
+                f"shape {labels.shape}; {count} images of uint8 and shape {self.published.shape[1:]} are published"
+            )
+        return images[:, None], labels.astype(np.int64)
+
 
 class FashionMNIST(MNIST):
     """Fashion-MNIST, 60,000 / 10,000 grey 28x28 images."""
@@ -210,7 +226,7 @@ class FashionMNIST(MNIST):
     )
     licence = "MIT"
     used_by = ""
-    files = "FashionMNIST/raw/{train,t10k}-{images-idx3,labels-idx1}-ubyte (or .gz)"
+    files = "FashionMNIST/raw/{train,t10k}-{images-idx3,labels-idx1}-ubyte (or .gz), or fashion_mnist.npz"
     published = Published(60_000, 10_000, 10, (1, 28, 28), size="31 MB")
     recipes = {"plain": Recipe((0.2860,), (0.3530,))}
 

@@ -24,6 +24,7 @@ NAMES = [
     "ray._private.utils:get_num_cpus",
     "ray._private.worker:_global_node",
     "ray._private.worker:print_to_stdstream",
+    "ray._private.node:Node.kill_all_processes",
     "ray._private.node:Node.kill_monitor",
     "ray._raylet:Config.initialize",
     "ray.job_config:JobConfig._runtime_env_has_working_dir",

@@ -1,6 +1,7 @@
 """Each loader on small files in exactly the published format, and the options of data."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -308,6 +309,21 @@ def test_real_data_through_torchvision(root: Path, name: str, kind: str, file: s
     mean = (shares * levels).sum()
     assert mean == pytest.approx(data.mean[0], abs=1e-4)
     assert np.sqrt((shares * (levels - mean) ** 2).sum()) == pytest.approx(data.std[0], abs=1e-4)
+
+
+def test_fashion_mnist_from_keras_arrays(root: Path) -> None:
+    """The same data set, and so the same cells, as from the published files; arrays of another number are refused."""
+    with np.load(shared_data("fashion_mnist.npz")) as real:
+        arrays = {key: real[key] for key in ("x_train", "y_train", "x_test", "y_test")}
+    shutil.copy(shared_data("fashion_mnist.npz"), root / "fashion_mnist.npz")
+    data = load("fashion_mnist", train_samples=1000)
+    parts = dict(train=arrays["x_train"], train_y=arrays["y_train"], t10k=arrays["x_test"], t10k_y=arrays["y_test"])
+    files.mnist(root, "FashionMNIST", **parts)
+    (root / "fashion_mnist.npz").write_bytes(b"not read while the published files are there")
+    assert load("fashion_mnist", train_samples=1000).digest == data.digest
+    np.savez(root / "mnist.npz", **{key: array[:50] for key, array in arrays.items()})
+    with pytest.raises(UserError, match=r"mnist\.npz has x_train of uint8 and shape \(50, 28, 28\), .* 60000 images"):
+        load("mnist")
 
 
 @pytest.mark.slow

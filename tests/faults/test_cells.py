@@ -77,6 +77,9 @@ def test_sigterm_keeps_the_rounds_made_and_the_next_call_goes_on(tmp_path: Path)
             break
     time.sleep(4)
     driver.send_signal(signal.SIGTERM)
+    os.killpg(
+        driver.pid, signal.SIGTERM
+    )  # `timeout` sends it to the command and to the whole group, with Ray's processes
     _, err = driver.communicate(timeout=60)
     assert driver.returncode == 130
     assert "interrupted: run the same command again to resume" in err

@@ -15,7 +15,7 @@ from fedray.cluster.connection import count_cpus, refuse_bad_address, use_cluste
 from fedray.cluster.prepare import Placement
 from fedray.cluster.resources import refuse_unseen
 from fedray.common.errors import UserError, escape
-from fedray.common.signals import treat_sigterm_as_interrupt
+from fedray.common.signals import INTERRUPTED, treat_sigterm_as_interrupt
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan import plan as planning
 from fedray.sweep.plan.cells import Cell
@@ -83,7 +83,7 @@ def drive(plan: Plan, max_concurrent: int | None = None, address: str | None = N
     counts = session.counts
     print(f"{plan.sweep.name}: " + ", ".join(f"{n} {status}" for status, n in sorted(counts.items())))
     if session.stopped:
-        print("interrupted: run the same command again to resume", file=sys.stderr)
+        print(INTERRUPTED, file=sys.stderr)
         return 130
     return 1 if counts[Status.FAILED] or (counts[Status.MISSING] and plan.chosen is None) else 0
 

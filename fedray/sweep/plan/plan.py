@@ -98,7 +98,8 @@ class Plan:
         said = f"{format_count(self.unlisted, 'finished cell')} of this name {'is' if self.unlisted == 1 else 'are'}"
         return (
             f"{counts}\n{name}: {said} not among these, and tables will leave them out: the file has changed, or "
-            f"another has its name; to keep both, give this one another `name`; `fedray rm {name}` deletes them"
+            "another has its name; to keep both, give this one another `name`; once it has run, "
+            f"`fedray rm {name} --unlisted` deletes the old ones"
         )
 
     def learn(self, known: Known) -> "Plan":

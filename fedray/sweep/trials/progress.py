@@ -1,7 +1,7 @@
 """Progress of a running sweep: a live table on a terminal, plain lines into a pipe."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 from rich.live import Live
@@ -21,6 +21,10 @@ STYLE = {
 }
 
 
+MINUTE = 60.0
+"""Seconds between lines about running cells, where no table can be drawn."""
+
+
 class Progress:
     """Shows the outcome of each cell as it comes in."""
 
@@ -30,6 +34,8 @@ class Progress:
         self.outcomes: dict[str, Status] = {}
         self._running: dict[str, tuple[str, float]] = {}
         self._rows: dict[str, str] = {}
+        self._tests: dict[str, str] = {}
+        self._told = time.monotonic()
         self._began: float | None = None
         self._live = Live(get_renderable=self._make_table, console=self.console, refresh_per_second=2, transient=True)
 
@@ -48,9 +54,16 @@ class Progress:
         self._running[cell], self._began = (escape(label), now), self._began or now
         self._rows[cell] = "starting"
 
-    def note_row(self, cell: str, row: Mapping[str, float], rounds: int) -> None:
-        """Show the last evaluated round of a running cell."""
-        self._rows[cell] = f"round {row['round']:.0f}/{rounds}  {row['test_accuracy']:.2f} %"
+    def note_round(self, cell: str, made: int, rounds: int, rows: Sequence[Mapping[str, float]]) -> None:
+        """Show the rounds that a running cell has made, and the last of its newly evaluated ones.
+
+        Into a pipe goes a line about all running cells, once a minute.
+        """
+        self._tests[cell] = f"  {rows[-1]['test_accuracy']:.2f} %" if rows else self._tests.get(cell, "")
+        self._rows[cell] = f"round {made}/{rounds}{self._tests[cell]}"
+        if not self.console.is_terminal and time.monotonic() > self._told + MINUTE:
+            self._told = time.monotonic()
+            self.note("running: " + "; ".join(f"{label} {self._rows[c]}" for c, (label, _) in self._running.items()))
 
     def note(self, text: str) -> None:
         """Print one line that is not an outcome."""
@@ -86,7 +99,7 @@ class Progress:
             title_justify="left",
         )
         table.add_column("running", no_wrap=True)
-        table.add_column("last evaluation", no_wrap=True)
+        table.add_column("rounds, last test", no_wrap=True)
         for cell, (name, _) in self._running.items():
             table.add_row(Text(name), self._rows[cell])
         return table

@@ -64,9 +64,8 @@ class TuneReporter(tune.Callback):
     ) -> None:
         cell = self._get_cell(trial)
         rows = result["rows"]
-        if rows:
-            self._histories[cell.hash] += rows
-            self.progress.note_row(cell.hash, rows[-1], cell.run.training.rounds)
+        self._histories[cell.hash] += rows
+        self.progress.note_round(cell.hash, result["made"], cell.run.training.rounds, rows)
         if "record" in result:
             self._close(cell, result["record"])
         elif rows:

@@ -30,7 +30,7 @@ from tests import small
 
 BASE = small.sections(clients=(5, 2), model=4, training={"rounds": 2}, runtime={})
 ROW = {"round": 1, "test_accuracy": 50.0, "train_loss": 1.0}
-FINISHED = {"rows": [ROW], "done": True, "record": RunRecord(Ending(Status.FINISHED), [ROW])}
+FINISHED = {"rows": [ROW], "made": 1, "done": True, "record": RunRecord(Ending(Status.FINISHED), [ROW])}
 
 
 class Told:
@@ -112,6 +112,17 @@ def test_the_store_is_opened_for_the_first_trial_and_not_before() -> None:
     sink.close_rest()
 
 
+def test_a_pipe_gets_a_line_about_running_cells(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = Progress(2)
+    shown.note_start("a", "fedavg s0")
+    shown.note_round("a", 10, 150, [{"test_accuracy": 81.5}])
+    monkeypatch.setattr("fedray.sweep.trials.progress.MINUTE", 0.0)
+    shown.note_round("a", 75, 150, [])
+    assert capsys.readouterr().out == "running: fedavg s0 round 75/150  81.50 %\n"
+
+
 def test_a_session_opens_the_store_once() -> None:
     sent: list[object] = []
     nothing: Any = None
@@ -128,7 +139,7 @@ def test_tune_does_not_wait_and_the_order_is_kept() -> None:
     sink.on_trial_start(0, [], first)
     sink.on_trial_start(0, [], second)
     sink.on_trial_result(1, [], first, FINISHED)
-    sink.on_trial_result(1, [], second, {"rows": [ROW], "done": False})
+    sink.on_trial_result(1, [], second, {"rows": [ROW], "made": 1, "done": False})
     sink.on_step_end(1, [])
     assert time.monotonic() - began < 5, "the store is still busy with the first cell"
     assert told.calls == []
@@ -255,7 +266,7 @@ def test_what_the_file_stops_is_not_what_a_scheduler_prunes(accuracy: float, sta
     sink, (trial, _), _ = made(told, lambda cell: None)
     sink.session.plan.sweep = sink.session.plan.sweep.model_copy(update={"stop": {"test_accuracy": 50.0}})
     sink.on_trial_start(0, [], trial)
-    sink.on_trial_result(1, [], trial, {"rows": [ROW | {"test_accuracy": accuracy}], "done": False})
+    sink.on_trial_result(1, [], trial, {"rows": [ROW | {"test_accuracy": accuracy}], "made": 1, "done": False})
     sink.on_trial_complete(2, [], trial)
     sink.close_rest()
     assert f"close {status} with 1 rows" in told.calls
@@ -319,7 +330,9 @@ def test_a_finished_cell_drops_its_clients_states(
     for state in make_rounds(simulation, store):
         last = state
     sink.on_trial_start(0, [], trial)
-    sink.on_trial_result(1, [], trial, {"rows": [ROW], "done": True, "record": RunRecord(Ending(status), [ROW])})
+    sink.on_trial_result(
+        1, [], trial, {"rows": [ROW], "made": 1, "done": True, "record": RunRecord(Ending(status), [ROW])}
+    )
     sink.close_rest()
     assert bool(list(get_cell_dir(cell.hash).glob("client-*"))) == left
     assert released == ([cell.hash] if arrives else [])
