@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from fedray.algorithms.base import Algorithm, Client, PerClient, Sum
     from fedray.analysis.data.frames import load, log_model, results, run_sweep
     from fedray.api import simulate
+    from fedray.cells.ending import STOP
     from fedray.cluster.session import connect
     from fedray.common.errors import Diverged, UserError
     from fedray.engine.result import Result
@@ -23,6 +24,7 @@ _HOMES = {
     "PerClient": "fedray.algorithms.base",
     "Sum": "fedray.algorithms.base",
     "simulate": "fedray.api",
+    "STOP": "fedray.cells.ending",
     "Diverged": "fedray.common.errors",
     "UserError": "fedray.common.errors",
     "Result": "fedray.engine.result",
@@ -34,6 +36,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "STOP",
     "Algorithm",
     "Client",
     "Diverged",

@@ -10,9 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedray.cells.ending import describe_error
+from fedray.cells.ending import STOP, Ending, describe_error
 from fedray.cells.record import CellRun, RunRecord
 from fedray.cells.spec import CellSpec
+from fedray.cells.status import Status
 from fedray.common.calls import check_arguments
 from fedray.common.cpus import count_usable_cpus
 from fedray.common.errors import UserError, truncate_repr
@@ -32,8 +33,8 @@ from fedray.engine.result import Result, make_result
 from fedray.engine.server.profile import Profile
 from fedray.engine.server.simulation import Simulation
 
-Evaluated = Callable[[dict[str, float]], None]
-"""Callback with a copy of each newly evaluated round's row."""
+Evaluated = Callable[[dict[str, float]], object]
+"""Callback with a copy of each newly evaluated round's row; it may return `STOP`."""
 log = logging.getLogger("fedray")
 NOWHERE: AbstractContextManager[Path | None] = contextlib.nullcontext()
 """A run without checkpoints."""
@@ -65,14 +66,15 @@ def simulate(
         config: a run's YAML file, or its contents as a nested mapping (docs/configuration.md).
         track: name of the run in MLflow; None: it is not logged there.
         checkpoints: directory for the checkpoints of this configuration, read and written; None: neither.
-        evaluated: called with a copy of the row of each newly evaluated round. It may call `simulate`, but not wait for
-            a call in another thread, which waits for this one.
+        evaluated: called with a copy of the row of each newly evaluated round. If it returns `fedray.STOP`, the run
+            ends after this round, and its result is kept; with `checkpoints`, another call goes on from there. It may
+            call `simulate`, but not wait for a call in another thread, which waits for this one.
         profile: filled with the time of each part of a round.
         data: the data set that `config` names, if it is loaded already.
         progress: show a bar on standard error; None: on a terminal and in a notebook.
 
     Returns:
-        The evaluated rounds, the final parameters and the whole state.
+        The evaluated rounds, the final parameters and the whole state; of the rounds made if `evaluated` ended the run.
 
     Raises:
         UserError: the configuration, data, model, cluster or store cannot be used, or `checkpoints` belongs to another
@@ -181,12 +183,13 @@ def _run(
         resumed(state.history)
         told = len(state.history)
         for state in states:
-            for row in state.history[told:]:
-                with isolate_run():
-                    evaluated(dict(row))
+            with isolate_run():
+                answers = [evaluated(dict(row)) for row in state.history[told:]]
             told = len(state.history)
             moved(state.round, state.history)
             simulation.lap("report")
+            if any(answer is STOP for answer in answers):
+                break
 
 
 def _run_tracked(
@@ -208,9 +211,9 @@ def _run_tracked(
     run = CellRun(spec, config.make_tags(), files=problem.make_artefacts(), shown=made)
     tracker.open_cell(run, again=store is not None)
 
-    def logged(row: dict[str, float]) -> None:
+    def logged(row: dict[str, float]) -> object:
         tracker.log_rows(run, [dict(row)])
-        evaluated(row)
+        return evaluated(row)
 
     try:
         _run(simulation, store, logged, moved, lambda rows: tracker.log_rows(run, rows))
@@ -218,7 +221,9 @@ def _run_tracked(
         tracker.close_cell(run, RunRecord(describe_error(error), simulation.state.history))
         raise
     else:
-        tracker.close_cell(run, make_result(simulation).record(simulation.profile))
+        record = make_result(simulation).record(simulation.profile)
+        early = Ending(Status.STOPPED, f"stopped in round {simulation.state.round}", stopper="a callback")
+        tracker.close_cell(run, record if simulation.done else replace(record, ending=early))
     finally:
         tracker.close()
     return run.id

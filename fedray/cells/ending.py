@@ -2,11 +2,30 @@
 
 import traceback
 from dataclasses import dataclass
+from enum import Enum
 
 from fedray.cells.status import Status
 from fedray.common.errors import Diverged, PluginError, UserError
 
 INTERRUPTED = "interrupted; run the same command again to resume"
+
+
+class Answer(Enum):
+    """What a callback may answer."""
+
+    STOP = "stop"
+
+    def __repr__(self) -> str:
+        return f"fedray.{self.name}"
+
+
+STOP = Answer.STOP
+"""The answer of a callback of `fedray.simulate` that ends the run after this round and keeps its result.
+
+Examples:
+    >>> fedray.simulate(config, evaluated=lambda row: fedray.STOP)
+    <Result of fedavg on digits: 1 of 2 rounds, test accuracy ...>
+"""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ class Status(StrEnum):
     DIVERGED = "diverged"
     """Numbers became infinite, NaN, or too large to be summed exactly."""
     STOPPED = "stopped"
-    """Ended early by the sweep file's `stop`."""
+    """Ended early by the sweep file's `stop`, or by a callback that returned `fedray.STOP`."""
     PRUNED = "pruned"
     """Ended early by a scheduler."""
     FAILED = "failed"

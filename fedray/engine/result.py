@@ -134,7 +134,7 @@ class Result:
         }
 
     def record(self, profile: Profile | None = None) -> RunRecord:
-        """Return the record of a run that made all its rounds; `profile` holds the seconds of each part if measured."""
+        """Return the record of a run that ended as intended; `profile` holds the seconds of each part if measured."""
         state = self.state
         totals = {
             "seconds_per_round": state.seconds / state.round,

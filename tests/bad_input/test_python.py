@@ -69,7 +69,7 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "evaluated": (
         lambda: simulate(evaluated=3),
-        "simulate: evaluated: found 3; Callable[[dict[str, float]], None] is required",
+        "simulate: evaluated: found 3; Callable[[dict[str, float]], object] is required",
     ),
     "profile": (lambda: simulate(profile=True), "simulate: profile: found True; Profile | None is required"),
     "data": (lambda: simulate(data=NoRepr()), "simulate: data: found <NoRepr>; Dataset | None is required"),
@@ -262,6 +262,9 @@ def test_a_callback_gets_a_copy_of_the_row(tmp_path: Path, monkeypatch: pytest.M
     assert result.history == expected
     (cell,) = open_store()[0].get_metric_history(result.run_id, "test_accuracy")
     assert cell.value == expected[0]["test_accuracy"]
+    early = simulate(RUN | {"training": {"rounds": 3}}, track="y", evaluated=lambda row: fedray.STOP)
+    run = open_store()[0].get_run(early.run_id)
+    assert (run.data.tags["fedray.status"], run.info.status, early.state.round) == ("stopped", "FINISHED", 1)
 
 
 @pytest.mark.parametrize(

@@ -40,15 +40,18 @@ def test_the_page_works_from_an_empty_folder(tmp_path: Path) -> None:
     assert sorted(FILES) == [
         "lookback.py",
         "lookback.yaml",
+        "momscaf.py",
         "moons.py",
         "quantity.py",
         "test_lookback.py",
+        "test_momscaf.py",
         "travelled.py",
     ]
     for name, text in FILES.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
     said = {command: execute(tmp_path, command) for command in COMMANDS}
     assert "2 passed" in said["python -m pytest test_lookback.py"]
+    assert "2 passed" in said["python -m pytest test_momscaf.py"]
     assert "2 finished" in said["fedray sweep lookback.yaml"]
     for command in ("fedray tables lookback", "fedray tables lookback --metric travelled"):
         row = next(line for line in said[command].splitlines() if "lookback:LookBack" in line)

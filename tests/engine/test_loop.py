@@ -171,6 +171,25 @@ def test_a_run_leaves_the_number_of_threads_as_it_was() -> None:
     assert torch.get_num_threads() == 2
 
 
+def test_a_callback_can_stop_a_run_whose_result_is_kept(tmp_path: Path) -> None:
+    """Rounds 1 to 6 are evaluated; stopped in 3, it goes on to the undisturbed end; no other answer stops it."""
+    config = simulation().problem.config.resolve() | {
+        "training": {"rounds": 6, "local_steps": 1},
+        "evaluation": {"every": 1},
+    }
+    seen: list[float] = []
+
+    def third(row: dict[str, float]) -> object:
+        seen.append(row["round"])
+        return fedray.STOP if row["round"] == 3 else torch.ones(2)
+
+    stopped = fedray.simulate(config, evaluated=third, checkpoints=tmp_path)
+    assert (stopped.state.round, len(stopped.history), seen) == (3, 3, [1, 2, 3])
+    assert "3 of 6 rounds" in repr(stopped)
+    whole = fedray.simulate(config, evaluated=lambda row: "stop", checkpoints=tmp_path)
+    assert whole.summary()["state_sha256"] == fedray.simulate(config).summary()["state_sha256"]
+
+
 def test_the_last_rounds_are_all_evaluated() -> None:
     """7 rounds, tested every 3 and the last 2: 3 and 6 for one reason, 6 and 7 for the other."""
     for last, evaluated in ((2, [3, 6, 7]), (9, [1, 2, 3, 4, 5, 6, 7])):

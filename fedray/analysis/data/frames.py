@@ -22,11 +22,15 @@ from fedray.engine.result import Result
 from fedray.engine.state import refuse_other_weights
 from fedray.sweep.driver.run import execute
 from fedray.sweep.driver.stages import run_stages
+from fedray.sweep.file.dotted import get_dotted
 from fedray.sweep.file.shipped import locate_sweep
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.plan import make_plan
 from fedray.tracking import models
 from fedray.tracking.store import open_store
+
+FIRST = ("cell", "label", "status", "run_id", "message")
+"""Columns of `Results.cells` that are neither settings nor metrics."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +39,8 @@ class Results:
 
     Attributes:
         name: the sweep's.
-        cells: a row per cell: `label`, `status`, `run_id`, the configuration under dotted names (as text), metrics
-            under `metrics.NAME`.
+        cells: a row per cell: `label`, `status`, `run_id`, the configuration under dotted names, metrics under
+            `metrics.NAME`. Numbers and truth values are such; lists and names are texts.
         curves: a row per cell, evaluated round and metric: `cell`, `label`, `round`, `metric`, `value`.
     """
 
@@ -115,7 +119,13 @@ def results(name: str) -> Results:
         [1, 2]
     """
     sweep = collect(name)
-    return Results(sweep.name, sweep.cells.drop(columns="spec"), _collect_curves(sweep))
+    cells = sweep.cells.drop(columns="spec")
+    for key in (column for column in cells if column not in FIRST and not column.startswith("metrics.")):
+        plain = key.removeprefix("chosen.")
+        typed = [get_dotted(spec.config, plain) for spec in sweep.cells["spec"]]
+        if all(value is None or isinstance(value, int | float) for value in typed):
+            cells[key] = pd.Series(typed, cells.index, dtype=object).where(cells[key].notna()).infer_objects()
+    return Results(sweep.name, cells, _collect_curves(sweep))
 
 
 def _collect_curves(sweep: Collected) -> pd.DataFrame:
