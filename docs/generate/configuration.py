@@ -1,6 +1,6 @@
 """docs/configuration.md, generated from the code: `python -m docs.generate.configuration > docs/configuration.md`."""
 
-from collections.abc import Container, Mapping
+from collections.abc import Collection, Container, Mapping
 
 from pydantic import BaseModel
 
@@ -34,23 +34,36 @@ sections come last on this page.
 """
 
 
+MANY = 4
+"""An option that this many entries of a section share stands in one table, with their names."""
+
+
 def _table(kind: type[BaseModel], leave_out: Container[str] = ()) -> list[str]:
-    lines = ["| key | default | allowed | meaning |", "|---|---|---|---|"]
+    """Return the lines of a table of a section's keys; none if there are no keys, or no others than `leave_out`."""
+    lines = []
     for key, field in kind.model_fields.items():
-        if key in leave_out:
-            continue
         name = field.alias or key
         default = "required" if field.is_required() else f"`{format_value(field.default)}`"
-        lines.append(f"| `{name}` | {default} | {describe_allowed(field)} | {field.description or ''} |")
-    return [*lines, ""]
+        line = f"| `{name}` | {default} | {describe_allowed(field)} | {field.description or ''} |"
+        lines += [line] if key not in leave_out and line not in leave_out else []
+    return ["| key | default | allowed | meaning |", "|---|---|---|---|", *lines, ""] if lines else []
 
 
-def _components(registry: Mapping[str, type[Component]], leave_out: Container[str] = ()) -> list[str]:
+def _components(registry: Mapping[str, type[Component]], leave_out: Collection[str] = ()) -> list[str]:
+    owners: dict[str, list[str]] = {}
+    for name, kind in registry.items():
+        for line in _table(kind, leave_out)[2:-1]:
+            owners.setdefault(line, []).append(f"`{name}`")
+    shared = {line: names for line, names in owners.items() if len(names) >= MANY}
     lines: list[str] = []
+    if shared:
+        lines += ["Several take these options:", ""]
+        lines += ["| key | default | allowed | meaning | taken by |", "|---|---|---|---|---|"]
+        lines += [*(f"{line} {', '.join(names)} |" for line, names in shared.items()), ""]
     for name, kind in registry.items():
         lines += [f"### `{name}`", "", " ".join((kind.__doc__ or "").split()), ""]
         lines += [f"*{kind.paper}*", ""] if kind.paper else []
-        lines += _table(kind, leave_out) if any(key not in leave_out for key in kind.model_fields) else []
+        lines += _table(kind, {*leave_out, *shared})
     return lines
 
 

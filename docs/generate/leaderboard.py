@@ -48,8 +48,8 @@ families, differences to `fedavg` and differences to the best.
     fedray board tuned fedtoga --on leaderboard/global
 
 `rank` tunes and tests a method of yours with the board's budget, seeds and setting and prints the table with its row.
-Call it again after an interruption: it resumes. `tuned` prints chosen options as YAML. The images of Fashion-MNIST can be a
-`fashion_mnist.npz` in `FEDRAY_DATA` (`x_train, y_train, x_test, y_test`).
+Call it again after an interruption: it resumes. `tuned` prints chosen options as YAML. The images of Fashion-MNIST can
+be a `fashion_mnist.npz` in `FEDRAY_DATA` (`x_train, y_train, x_test, y_test`).
 """
 CONCLUSIONS = """
 ## What you may conclude

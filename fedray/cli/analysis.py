@@ -1,8 +1,12 @@
 """Commands that live in `fedray.analysis` and `fedray.papers`, imported when called."""
 
 import importlib
+from typing import Any
 
 import typer
+import typer.core
+
+from fedray.cli.listing import complete
 
 ANALYSIS = {
     "tables": "A sweep's result table: markdown, LaTeX or CSV.",
@@ -23,10 +27,22 @@ FORWARDED = {"allow_extra_args": True, "ignore_unknown_options": True}
 """Arguments and options are passed to the command unchanged, including `--help`."""
 
 
+class Forwarded(typer.core.TyperCommand):
+    """A command whose arguments another module parses; it completes what `complete` knows."""
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        before = ctx.args[-1:] or [""]
+        kinds = importlib.import_module("fedray.analysis.commands.figures").KINDS if before == ["--kind"] else ()
+        found = [kind for kind in kinds if kind.startswith(incomplete)] if kinds else complete("stored", incomplete)
+        package = typer.core.TyperCommand.__base__.__module__.rpartition(".")[0]  # click, or typer's own copy of it
+        item = importlib.import_module(f"{package}.shell_completion").CompletionItem
+        return [item(one) for one in found]
+
+
 def add_analysis(app: typer.Typer) -> None:
     """Add every command to the command line; `fedray NAME ...` is `python -m analysis.NAME ...`."""
     for name, help in (ANALYSIS | PAPERS).items():
-        app.command(name, help=help, add_help_option=False, context_settings=FORWARDED)(_run)
+        app.command(name, cls=Forwarded, help=help, add_help_option=False, context_settings=FORWARDED)(_run)
 
 
 def _run(context: typer.Context) -> None:

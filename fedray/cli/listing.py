@@ -1,6 +1,7 @@
 """`fedray list`: everything you can choose from, one line each, or one entry's page."""
 
 import inspect
+import json
 import shutil
 import sys
 from collections.abc import Mapping
@@ -8,25 +9,49 @@ from typing import Annotated, Any
 
 import typer
 
-from fedray.common.errors import LISTS, unknown
+from fedray.common.entry import Json
+from fedray.common.errors import LISTS, UserError, unknown
 
 SECTIONS = {listed: section for section, listed in LISTS.items()}
 """Listed kind -> the section of a configuration that chooses it."""
 KINDS = (*SECTIONS, "metrics", "sweeps")
 
 
+def complete(what: str, incomplete: str) -> list[str]:
+    """Return the names that begin so: of a listed kind, of the `kinds`, or of the `stored` sweeps."""
+    if what == "stored":
+        from fedray.tracking.store import find_sweeps, open_reader
+
+        try:
+            names = list(find_sweeps(*open_reader()))
+        except UserError:  # there is no store here
+            names = []
+    else:
+        names = list(KINDS) if what == "kinds" else list(list_entries(what)) if what in KINDS else []
+    return [name for name in names if name.startswith(incomplete)]
+
+
 def list_(
-    what: Annotated[str, typer.Argument(metavar="|".join(KINDS))],
+    what: Annotated[
+        str, typer.Argument(metavar="|".join(KINDS), autocompletion=lambda incomplete: complete("kinds", incomplete))
+    ],
     name: Annotated[
-        str | None, typer.Argument(help="show its page: formula, options, paper, cost; also `package.module:Class`")
+        str | None,
+        typer.Argument(
+            help="show its page: formula, options, paper, cost; also `package.module:Class`",
+            autocompletion=lambda ctx, incomplete: complete(ctx.params["what"], incomplete),
+        ),
     ] = None,
+    as_json: Json = False,
 ) -> None:
     """List everything you can choose from, one line each; with a NAME show all about that entry."""
     if what not in KINDS:
         raise unknown("list", what, KINDS)
     if name is None:
-        print(format_overview(what))
+        print(json.dumps(list_entries(what)) if as_json else format_overview(what))
         return
+    if as_json:
+        raise UserError("--json: lists names and their lines; leave the NAME out")
     entries = get_registry(what) if what in SECTIONS else list_entries(what)
     if name not in entries and (what not in SECTIONS or ":" not in name):
         raise unknown(f"list {what}", name, entries, f"`fedray list {what}`")

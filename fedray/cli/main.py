@@ -1,6 +1,7 @@
 """The command line: `fedray run | sweep | list | ui | data`, and the commands in fedray/analysis/commands/."""
 
 import errno
+import json
 import os
 import socket
 import subprocess
@@ -16,13 +17,14 @@ from fedray.cli.analysis import add_analysis
 from fedray.cli.archive import export, import_, verify
 from fedray.cli.data import data_app
 from fedray.cli.listing import list_
-from fedray.cli.run import Set, parse_assignments, run
-from fedray.cli.runs import clean, print_status, remove_runs
+from fedray.cli.run import Set, complete_file, parse_assignments, run
+from fedray.cli.runs import OF_STORE, clean, print_status, remove_runs
+from fedray.cli.schema import schema
 from fedray.common.entry import run_command
 from fedray.common.errors import UserError, redact
 
 PANELS = {
-    "run": ("run", "sweep", "status", "rm", "clean", "data", "list"),
+    "run": ("run", "sweep", "status", "rm", "clean", "data", "list", "schema"),
     "look": ("ui", "tables", "figures", "compare", "report"),
     "publish": ("check", "cite", "export", "import", "verify"),
     "papers": ("claims", "board", "sharpness"),
@@ -77,7 +79,10 @@ app.command()(run)
 
 @app.command("sweep")
 def run_sweep(
-    file: Annotated[Path, typer.Argument(help="a sweep's YAML file, or a name of `fedray list sweeps`")],
+    file: Annotated[
+        Path,
+        typer.Argument(help="a sweep's YAML file, or a name of `fedray list sweeps`", autocompletion=complete_file),
+    ],
     set_: Set = None,
     only: Annotated[
         list[str] | None,
@@ -95,6 +100,7 @@ def run_sweep(
     max_concurrent: Annotated[int | None, typer.Option(min=1, help="trials at a time; default: as many as fit")] = None,
     address: Annotated[str | None, typer.Option(help="auto | HOST:PORT; else local")] = None,
     smoke: Annotated[bool, typer.Option("--smoke", help="run the small version that the file defines")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="with --dry-run: the cells as JSON")] = False,
 ) -> None:
     """Run a sweep. Called again, it resumes unfinished cells and skips finished ones."""
     from fedray.sweep.file.document import load_document
@@ -120,6 +126,21 @@ def run_sweep(
         for one in [loaded] if loaded.tune is None else [make_tune_stage(loaded), preview_final_stage(loaded)]:
             print_estimate(one)
         return
+    if as_json:
+        from fedray.sweep.driver.stages import make_tune_stage
+        from fedray.sweep.plan.plan import make_plan
+
+        if not dry_run:
+            raise UserError("--json: goes with --dry-run")
+        plan = make_plan(loaded if loaded.tune is None else make_tune_stage(loaded), force, only or ())
+        left = {cell.hash for cell in plan.to_run}
+        cells = [
+            {"hash": cell.hash, "label": cell.label, "to_run": cell.hash in left}
+            | ({"status": plan.known[cell.hash].status} if cell.hash in plan.known else {})
+            for cell in plan.cells.values()
+        ]
+        print(json.dumps({"name": plan.sweep.name, "cells": cells, "unlisted": plan.unlisted}))
+        return
     from fedray.sweep.driver.stages import run_file
 
     raise typer.Exit(run_file(loaded, source, force, only or (), max_concurrent, address, dry_run))
@@ -141,7 +162,9 @@ for _ in range(240):
 
 @app.command("ui")
 def open_ui(
-    name: Annotated[str, typer.Argument(metavar="[SWEEP]", help="compare this sweep's cells; else all cells")] = "",
+    name: Annotated[
+        str, typer.Argument(metavar="[SWEEP]", help="compare this sweep's cells; else all cells", **OF_STORE)
+    ] = "",
     port: Annotated[int, typer.Option(min=1, max=65535)] = 5000,
     host: Annotated[
         str, typer.Option(help="address to bind; any other than 127.0.0.1 exposes the UI without authentication")
@@ -176,6 +199,7 @@ def open_ui(
 
 
 app.command("list")(list_)
+app.command()(schema)
 app.command("export")(export)
 app.command("import")(import_)
 app.command("verify")(verify)

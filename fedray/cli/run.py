@@ -15,9 +15,21 @@ if TYPE_CHECKING:
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="change a dotted key; repeatable")]
 
 
+def complete_file(incomplete: str) -> list[str]:
+    """Return the YAML files of this folder and the shipped sweeps that begin so."""
+    from fedray.sweep.file.shipped import list_sweeps
+
+    names = [str(path) for path in sorted(Path().glob(f"{incomplete}*")) if path.suffix in (".yaml", ".yml")]
+    return names + [name for name in list_sweeps() if name.startswith(incomplete)]
+
+
 def run(
     file: Annotated[
-        Path, typer.Argument(help="YAML file of a run or of a sweep (its first cell), or a shipped sweep's name")
+        Path,
+        typer.Argument(
+            help="YAML file of a run or of a sweep (its first cell), or a shipped sweep's name",
+            autocompletion=complete_file,
+        ),
     ],
     cell: Annotated[
         str | None,

@@ -1,14 +1,19 @@
 """`fedray status`, `rm` and `clean`: how far a sweep is, and how to delete its runs or its files."""
 
+import json
 from collections import Counter
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from fedray.cells.status import Status
+from fedray.cli.listing import complete
+from fedray.common.entry import Json
 from fedray.common.errors import escape, format_count
 
+OF_STORE: Any = {"autocompletion": lambda incomplete: complete("stored", incomplete)}
+"""Completes a name of the store."""
 LISTED_ORDER = (
     Status.FAILED,
     Status.DIVERGED,
@@ -24,17 +29,28 @@ LISTED = 20
 
 
 def print_status(
-    name: Annotated[str | None, typer.Argument(help="the sweep's name; without one all sweeps are listed")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="the sweep's name; without one all sweeps are listed", **OF_STORE)
+    ] = None,
     every: Annotated[bool, typer.Option("--all", help="list every cell, finished ones too")] = False,
+    as_json: Json = False,
 ) -> None:
     """Show how far a sweep is: each cell's hash and run, and why it failed, with the traceback's file."""
     from fedray.analysis.data.stored import read_sweep
     from fedray.tracking.location import get_storage
 
     if name is None:
-        _print_sweeps()
+        _print_sweeps(as_json)
         return
     sweep = read_sweep(name)
+    if as_json:
+        cells = [
+            {"hash": cell.hash, "label": cell.label, "status": status}
+            | ({} if run is None else {"run_id": run.info.run_id, "message": run.data.tags.get("fedray.message", "")})
+            for cell, run, status in zip(sweep.cells, sweep.runs, sweep.statuses, strict=True)
+        ]
+        print(json.dumps({"name": sweep.name, "cells": cells, "note": sweep.note}))
+        return
     counts = Counter(sweep.statuses).most_common()
     print(f"{sweep.name}: {len(sweep.cells)} cells, " + ", ".join(f"{n} {status}" for status, n in counts))
     if sweep.note:
@@ -55,7 +71,7 @@ def print_status(
             print(f"{outcome:<11} and {len(cells) - len(shown)} more (--all)")
 
 
-def _print_sweeps() -> None:
+def _print_sweeps(as_json: bool) -> None:
     """Print a line for each sweep of the store: its cells by status, and when it was first called."""
     from fedray.sweep.plan.storage import find_killed, is_sweep_running
     from fedray.tracking.store import find_sweeps, open_reader, pick_best, read_cells, read_status, search
@@ -65,8 +81,15 @@ def _print_sweeps() -> None:
     status = {cell: read_status(run) for cell, run in best.items()}
     status |= dict.fromkeys(find_killed(cell for cell in status if status[cell] is Status.RUNNING), Status.INTERRUPTED)
     widest = max(map(len, sweeps), default=0)
+    every = {
+        name: Counter(status.get(cell.hash, Status.MISSING) for cell in read_cells(client, run))
+        for name, run in sweeps.items()
+    }
+    if as_json:
+        print(json.dumps([{"name": one, "cells": every[one], "running": is_sweep_running(one)} for one in sweeps]))
+        return
     for name, run in sweeps.items():
-        counts = Counter(status.get(cell.hash, Status.MISSING) for cell in read_cells(client, run))
+        counts = every[name]
         said = ", ".join(f"{n} {one}" for one, n in counts.most_common()) + "; running now" * is_sweep_running(name)
         began = datetime.fromtimestamp(run.info.start_time / 1000).strftime("%Y-%m-%d %H:%M")
         print(escape(f"{name:<{widest}}  {began}  {said}"))
@@ -75,7 +98,7 @@ def _print_sweeps() -> None:
 
 
 def remove_runs(
-    name: Annotated[str, typer.Argument(help="a sweep's name, or the id of one run")],
+    name: Annotated[str, typer.Argument(help="a sweep's name, or the id of one run", **OF_STORE)],
     cell: Annotated[
         str | None,
         typer.Option(metavar="CELL", help="only these cells' runs: a number, a hash, or a pattern of labels"),
@@ -99,7 +122,9 @@ def remove_runs(
 
 
 def clean(
-    name: Annotated[str | None, typer.Argument(metavar="[SWEEP]", help="only this sweep's cells; else all")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="[SWEEP]", help="only this sweep's cells; else all", **OF_STORE)
+    ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="remove the files; otherwise they are only listed")] = False,
 ) -> None:
     """Remove the files of finished cells: checkpoints, models, clients' states. Runs in MLflow stay (see `rm`)."""

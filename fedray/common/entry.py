@@ -7,7 +7,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -20,6 +20,8 @@ NoArguments: Any = sys.modules[UsageError.__module__].NoArgsIsHelpError
 """Exception of a bare `fedray` or `fedray data`; its message is the help."""
 RENAMED = {"--to": "--reference", "--over": "--average-over", "--best-but": "--best-except"}
 """Options of version 0.1 and their present names."""
+Json = Annotated[bool, typer.Option("--json", help="print JSON instead")]
+"""Option of commands that also print for programs."""
 UNUSABLE = {
     getattr(errno, name)
     for name in ("EACCES", "EPERM", "ENAMETOOLONG", "ENOTDIR", "EISDIR", "ELOOP", "ENOSPC", "EDQUOT", "EROFS")

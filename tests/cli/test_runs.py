@@ -326,3 +326,49 @@ def test_the_view_of_a_sweep_has_the_cells_of_its_file_whoever_ran_them(store: T
     marked = search(store.client, store.experiment, f"tags.`{LISTED}sweep` = 'yes'")
     assert {run.data.tags["fedray.cell"] for run in marked} == {cells[0]["hash"], cells[3]["hash"]}, "an open page, too"
     assert shown("sweep") == {cells[0]["hash"], cells[3]["hash"]}
+
+
+def test_json_for_programs(store: Tracker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call) -> None:
+    """Each command that says what there is prints the same as one JSON object or list."""
+    monkeypatch.chdir(tmp_path)
+    cells = [cell(algorithm, 0.1, seed) for algorithm in (FEDAVG, SMALL) for seed in (0, 1)]
+    write(store, cells, [50, 60, 70, ("failed", [])])
+    Path("f.yaml").write_text(yaml.safe_dump({"name": "x", "base": sections(runtime={})}))
+    claim = {"name": "sam", "says": "it helps", "method": "fedsam", "sweep": "sweep"}
+    Path("c.yaml").write_text(yaml.safe_dump({"name": "sweep", "claims": [claim]}))
+
+    def read(*arguments: str) -> Any:
+        code, out, err = call(*arguments, "--json")
+        assert code == 0, err
+        return json.loads(out)
+
+    assert [one["status"] for one in read("status", "sweep")["cells"]] == [*["finished"] * 3, "failed"]
+    assert read("status") == [{"name": "sweep", "cells": {"finished": 3, "failed": 1}, "running": False}]
+    entries = {entry["row"]: entry for entry in read("tables", "sweep")["entries"]}
+    assert (entries["fedavg"]["mean"], entries["fedsam"]["others"]) == (55.0, {"failed": 1})
+    (difference,) = read("compare", "sweep", "--reference", "fedavg")["differences"]
+    assert (difference["row"], difference["gaps"]) == ("fedsam", [20.0])
+    (planned,) = read("sweep", "f.yaml", "--dry-run")["cells"]
+    assert (planned["to_run"], len(planned["hash"])) == (True, 16)
+    assert "fedavg" in read("list", "algorithms")
+    (decided,) = read("claims", "c.yaml")["claims"]
+    assert (decided["name"], decided["seeds"]) == ("sam", [1, 1])
+    assert read("board", "show", "leaderboard/global")[0]["rank"] == 1
+    assert call("sweep", "f.yaml", "--json").code == 2
+
+
+def test_runs_of_others_enter_nothing_and_stay(
+    store: Tracker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
+) -> None:
+    """A run of one's own in fedray's experiment, with the metric that tables show and the label of a cell."""
+    monkeypatch.chdir(tmp_path)
+    cells = [cell(FEDAVG, 0.1, seed) for seed in (0, 1)]
+    write(store, cells, [50, 60])
+    commands = (("tables", "sweep"), ("status", "sweep"), ("status",), ("compare", "sweep", "--reference", "fedavg"))
+    before = [call(*command).out for command in commands]
+    foreign = store.client.create_run(store.experiment, run_name=cells[0]["label"]).info.run_id
+    store.client.log_metric(foreign, "summary/last10_test_accuracy", 99.0, step=1)
+    assert [call(*command).out for command in commands] == before
+    assert call("rm", foreign, "--yes").code == 2
+    assert call("rm", "sweep", "--yes").out == "sweep: 3 runs deleted\n"
+    assert store.client.get_run(foreign).info.lifecycle_stage == "active"

@@ -1,5 +1,6 @@
 """`fedray compare SWEEP --reference fedavg`: paired differences from a reference, and a ranking over all settings."""
 
+import json
 import sys
 from typing import Annotated
 
@@ -9,6 +10,7 @@ from fedray.analysis.comparison.compare import compare
 from fedray.analysis.comparison.text import format_report
 from fedray.analysis.data.collect import collect
 from fedray.cells.metric import DEFAULT
+from fedray.common.entry import Json
 
 
 def main(
@@ -20,6 +22,15 @@ def main(
     ] = 0.95,
     rows: Annotated[str, typer.Option(help="sections or dotted keys, with commas")] = "algorithm",
     cols: Annotated[str, typer.Option(help="the same; default partition and all keys that would mix")] = "",
+    as_json: Json = False,
 ) -> None:
     """Print every method's paired difference from a reference, and a ranking over all settings."""
-    sys.stdout.write(format_report(compare(collect(name), reference, metric, confidence, rows, cols)))
+    found = compare(collect(name), reference, metric, confidence, rows, cols)
+    if as_json:
+        keys = ("row", "column", "n", "mean", "p", "adjusted", "gaps", "unpaired")
+        lines = [
+            {key: getattr(one, key) for key in keys} | {"verdict": one.judge(found.lower)} for one in found.differences
+        ]
+        print(json.dumps({"sweep": found.sweep, "reference": found.to, "metric": found.metric, "differences": lines}))
+        return
+    sys.stdout.write(format_report(found))

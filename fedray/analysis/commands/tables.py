@@ -32,7 +32,10 @@ RUN_BY_RUN = ("seeds", "clients")
 def main(
     name: Annotated[str, typer.Argument(help="the sweep's name")],
     format: Annotated[
-        str, typer.Option(help="markdown | latex | csv | seeds (CSV, a row per run) | clients (CSV, a row per client)")
+        str,
+        typer.Option(
+            help="markdown | latex | csv | json | seeds (CSV, a row per run) | clients (CSV, a row per client)"
+        ),
     ] = "markdown",
     metric: Annotated[
         str,
@@ -60,8 +63,10 @@ def main(
     macros: Annotated[
         Path | None, typer.Option(help="also write a LaTeX macro per entry to this file, for \\fedray{KEY} in a text")
     ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="the same as --format json")] = False,
 ) -> None:
     """Print a sweep's result table, or write it to a file."""
+    format = "json" if as_json else format
     if format not in (*FORMATS, *RUN_BY_RUN):
         raise unknown("--format", format, (*FORMATS, *RUN_BY_RUN))
     if label and format != "latex":

@@ -22,7 +22,6 @@ from fedray.engine.result import Result
 from fedray.engine.state import refuse_other_weights
 from fedray.sweep.driver.run import execute
 from fedray.sweep.driver.stages import run_stages
-from fedray.sweep.file.dotted import get_dotted
 from fedray.sweep.file.shipped import locate_sweep
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.plan import make_plan
@@ -122,7 +121,7 @@ def results(name: str) -> Results:
     cells = sweep.cells.drop(columns="spec")
     for key in (column for column in cells if column not in FIRST and not column.startswith("metrics.")):
         plain = key.removeprefix("chosen.")
-        typed = [get_dotted(spec.config, plain) for spec in sweep.cells["spec"]]
+        typed = [spec.get(plain) for spec in sweep.cells["spec"]]
         if all(value is None or isinstance(value, int | float) for value in typed):
             cells[key] = pd.Series(typed, cells.index, dtype=object).where(cells[key].notna()).infer_objects()
     return Results(sweep.name, cells, _collect_curves(sweep))

@@ -3,6 +3,7 @@
 import csv
 import html
 import io
+import json
 import re
 import unicodedata
 from collections.abc import Callable
@@ -126,7 +127,23 @@ def to_html(table: ResultTable, key: Key) -> Markup:
     return Markup(text)  # noqa: S704 (all foreign text is escaped above)
 
 
-FORMATS: dict[str, Callable[[ResultTable], str]] = {"markdown": to_markdown, "latex": to_latex, "csv": to_csv}
+def to_json(table: ResultTable) -> str:
+    """Format as one JSON object: title, notes and entries, whose numbers have all their digits."""
+    entries = [
+        {"row": row, "column": column, "mean": one.mean, "std": one.std, "seeds": one.seeds, "others": one.others}
+        | ({"change": one.change} if table.reference else {})
+        | ({"published": one.printed and one.printed.value} if table.paper else {})
+        for (row, column), one in table.entries.items()
+    ]
+    return json.dumps({"title": table.title, "entries": entries, "notes": table.notes}) + "\n"
+
+
+FORMATS: dict[str, Callable[[ResultTable], str]] = {
+    "markdown": to_markdown,
+    "latex": to_latex,
+    "csv": to_csv,
+    "json": to_json,
+}
 
 
 def _fill(table: ResultTable, key: Key, written: Callable[[str], str], emphasis: dict[int, str]) -> str:

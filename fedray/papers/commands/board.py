@@ -1,5 +1,6 @@
 """`fedray board show | rank | tuned | write`: boards, and a method of yours on one."""
 
+import json
 import re
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,6 +12,7 @@ import yaml
 from fedray.algorithms import algorithm
 from fedray.analysis.output import write, write_or_print
 from fedray.cells.spec import get_dotted
+from fedray.common.entry import Json
 from fedray.common.errors import UserError, join_lines, truncate_repr
 from fedray.common.yaml_files import parse_yaml
 from fedray.engine.cost import measure_cost
@@ -48,9 +50,14 @@ On = Annotated[str, typer.Option(help=NAMES)]
 @app.command()
 def show(
     name: Annotated[str, typer.Argument(help=NAMES)],
+    as_json: Json = False,
 ) -> None:
     """Print the standings of a board."""
     standings = list_standings(read_board(name))
+    if as_json:
+        keys = ("method", "rank", "reason", "values")
+        print(json.dumps([{key: getattr(one, key) for key in keys} for one in standings]))
+        return
     table = format_table(list_columns(standings), format_standings(standings))
     write_or_print("\n".join([f"**{name}**", "", f"> {WARNING}", "", *table, "", describe_power(standings), ""]), None)
 

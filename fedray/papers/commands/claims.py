@@ -5,6 +5,7 @@ claim gets a line: holds, does not hold, not told apart or not run yet; the comp
 its 95 % interval; the paper's difference; seeds; and the cost of its runs and of the missing ones.
 """
 
+import json
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from fedray.analysis.comparison.differences import ENDED
 from fedray.analysis.data.collect import SweepTable
 from fedray.analysis.data.specs import iter_specs
 from fedray.analysis.output import write_or_print
+from fedray.common.entry import Json
 from fedray.common.errors import format_count
 from fedray.papers.claims.decide import NOT_RUN, Decided, Verdict, decide
 from fedray.papers.claims.page import make_page
@@ -102,10 +104,19 @@ def main(
     name: Annotated[str, typer.Argument(help="a paper, a sweep of this store or a shipped one, or a file of claims")],
     out: Annotated[Path | None, typer.Option(help="write an HTML page, which needs no network")] = None,
     estimate: Annotated[bool, typer.Option("--estimate", help="hours on this machine instead of gradients")] = False,
+    as_json: Json = False,
 ) -> None:
     """Decide claims on the runs of this store."""
     price, (claims, file) = Price(estimate), find_claims(name)
     found = list(decide_all(claims, file))
+    if as_json:
+        told = [
+            {"name": one.claim.name, "says": one.claim.says, "status": one.whole.status, "seeds": one.whole.seeds}
+            | {"columns": {column: verdict.status for column, verdict in one.columns.items()}}
+            for one in found
+        ]
+        print(json.dumps({"name": claims.name, "claims": told}))
+        return
     for one in found:
         sys.stdout.write(format_line(one, price) + "\n")
     counts = Counter(one.whole.status for one in found)

@@ -1,0 +1,70 @@
+"""`fedray schema` knows every key of the shipped files, and no misspelt one; shells complete names."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from fedray.cli.main import app
+from fedray.common.yaml_files import load_yaml
+from fedray.sweep.file.shipped import get_sweeps_folder, list_sweeps
+from fedray.tracking.tracker import Tracker
+from tests.analysis.conftest import store
+from tests.bad_input.case import BASE, RUN
+from tests.conftest import Call
+
+__all__ = ["store"]
+
+
+def test_schema(call: Call) -> None:
+    check = jsonschema.Draft7Validator(json.loads(call("schema").out))
+    for name in list_sweeps():
+        found = load_yaml(get_sweeps_folder() / f"{name}.yaml")
+        if found.keys() & {"name", "algorithm"}:
+            errors = [f"{name}: {error.json_path}: {error.message[:300]}" for error in check.iter_errors(found)]
+            assert errors == []
+    mistakes: list[dict[str, Any]] = [
+        {"name": "x", "base": BASE | {"trainning": {}}},
+        {"name": "x", "base": BASE | {"training": {"lrr": 0.1}}},
+        {"name": "x", "base": BASE, "gird": {}},
+        {"name": "x", "base": BASE | {"algorithm": "fedavgg"}},
+        RUN | {"training": {"rounds": "many"}},
+        RUN | {"grid": {}},
+    ]
+    for mistake in mistakes:
+        with pytest.raises(jsonschema.ValidationError):
+            check.validate(mistake)
+    check.validate(RUN)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("status swe", {"sweep"}),
+        ("tables swe", {"sweep"}),
+        ("figures sweep --kind cur", {"curves"}),
+        ("sweep fedtoga/table", {"fedtoga/table1", "fedtoga/table2", "fedtoga/table3"}),
+        ("run own", {"own.yaml"}),
+        ("list algo", {"algorithms"}),
+        ("list algorithms fedto", {"fedtoga"}),
+    ],
+)
+def test_shells_complete_names(
+    words: str,
+    expected: set[str],
+    store: Tracker,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("own.yaml").touch()
+    store.open_sweep("sweep", "", [])
+    monkeypatch.setenv("_FEDRAY_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", f"fedray {words}")
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split())))
+    with pytest.raises(SystemExit):
+        app(prog_name="fedray")
+    assert expected <= set(capsys.readouterr().out.split())
