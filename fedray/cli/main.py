@@ -136,7 +136,7 @@ def run_sweep(
         left = {cell.hash for cell in plan.to_run}
         cells = [
             {"hash": cell.hash, "label": cell.label, "to_run": cell.hash in left}
-            | ({"status": plan.known[cell.hash].status} if cell.hash in plan.known else {})
+            | ({"status": plan.known[cell.hash].ending.status} if cell.hash in plan.known else {})
             for cell in plan.cells.values()
         ]
         print(json.dumps({"name": plan.sweep.name, "cells": cells, "unlisted": plan.unlisted}))

@@ -44,12 +44,12 @@ def print_status(
         return
     sweep = read_sweep(name)
     if as_json:
-        cells = [
+        told = [
             {"hash": cell.hash, "label": cell.label, "status": status}
             | ({} if run is None else {"run_id": run.info.run_id, "message": run.data.tags.get("fedray.message", "")})
             for cell, run, status in zip(sweep.cells, sweep.runs, sweep.statuses, strict=True)
         ]
-        print(json.dumps({"name": sweep.name, "cells": cells, "note": sweep.note}))
+        print(json.dumps({"name": sweep.name, "cells": told, "note": sweep.note}))
         return
     counts = Counter(sweep.statuses).most_common()
     print(f"{sweep.name}: {len(sweep.cells)} cells, " + ", ".join(f"{n} {status}" for status, n in counts))

@@ -12,7 +12,12 @@ def schema() -> None:
     from fedray.sweep.file.sweep import Sweep
 
     definitions: dict[str, Any] = {}
-    sections = {"clients": Clients, "training": Training, "evaluation": Evaluation, "runtime": Runtime}
+    sections: dict[str, type[BaseModel]] = {
+        "clients": Clients,
+        "training": Training,
+        "evaluation": Evaluation,
+        "runtime": Runtime,
+    }
     run: dict[str, Any] = {"seed": {"type": "integer", "minimum": 0}}
     run |= {name: _describe(kind, definitions) for name, kind in sections.items()}
     run["evaluation"]["properties"]["probes"] = {"type": "array"}

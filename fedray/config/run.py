@@ -264,7 +264,12 @@ class RunConfig(Checked):
             return f"`{head}: {{{option}: ...}}`"
         places = [MEANT[key]] if key in MEANT else []
         if not places and not (not above and get_close_matches(key, cls.model_fields, cutoff=0.8)):
-            sections = {"training": Training, "clients": Clients, "evaluation": Evaluation, "runtime": Runtime}
+            sections: dict[str, type[Checked]] = {
+                "training": Training,
+                "clients": Clients,
+                "evaluation": Evaluation,
+                "runtime": Runtime,
+            }
             places = [f"{name}.{key}" for name, section in sections.items() if key in section.model_fields]
             places = places or [
                 f"{name}.{key}"

@@ -341,7 +341,8 @@ def read_records(cells: Iterable[str]) -> dict[str, RunRecord]:
 
 def count_unlisted(sweep: str, listed: Container[str]) -> int:
     """Return how many of `find_unlisted` have finished; 0 if there is no store yet. Raises UserError."""
-    found = _ask(lambda client, experiment: find_unlisted(client, experiment, sweep, listed), {})
+    nothing: dict[str, AnyRun] = {}
+    found = _ask(lambda client, experiment: find_unlisted(client, experiment, sweep, listed), nothing)
     return sum(read_status(run) is Status.FINISHED for run in found.values())
 
 

@@ -350,6 +350,8 @@ def test_json_for_programs(store: Tracker, tmp_path: Path, monkeypatch: pytest.M
     assert (difference["row"], difference["gaps"]) == ("fedsam", [20.0])
     (planned,) = read("sweep", "f.yaml", "--dry-run")["cells"]
     assert (planned["to_run"], len(planned["hash"])) == (True, 16)
+    write(store, [cells[0] | {"hash": planned["hash"]}], [50], name="other")
+    assert read("sweep", "f.yaml", "--dry-run")["cells"] == [planned | {"to_run": False, "status": "finished"}]
     assert "fedavg" in read("list", "algorithms")
     (decided,) = read("claims", "c.yaml")["claims"]
     assert (decided["name"], decided["seeds"]) == ("sam", [1, 1])

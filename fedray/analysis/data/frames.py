@@ -119,7 +119,7 @@ def results(name: str) -> Results:
     """
     sweep = collect(name)
     cells = sweep.cells.drop(columns="spec")
-    for key in (column for column in cells if column not in FIRST and not column.startswith("metrics.")):
+    for key in (one for one in map(str, cells) if one not in FIRST and not one.startswith("metrics.")):
         plain = key.removeprefix("chosen.")
         typed = [spec.get(plain) for spec in sweep.cells["spec"]]
         if all(value is None or isinstance(value, int | float) for value in typed):

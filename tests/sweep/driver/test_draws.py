@@ -103,7 +103,7 @@ def test_a_search_says_how_many_stored_draws_it_leaves_out(
     drawn = [{"training.lr": 0.01 * (1 + i)} for i in range(5)]
     (study,) = make_studies(Sweep.model_validate(SEARCH | {"samples": 5}), lambda point: pytest.fail("not made"))
     monkeypatch.setattr(
-        planning, "look_up_draws", lambda sweep: {"optuna": optuna.__version__, "studies": {study.key: drawn}}
+        planning, "read_draws", lambda sweep: {"optuna": optuna.__version__, "studies": {study.key: drawn}}
     )
     plan_and_print(Sweep.model_validate(SEARCH | {"samples": 5} | changes), "search.yaml")
     line = f"learns: draws of earlier calls that this search leaves out: {left}; the store keeps their cells"
