@@ -368,7 +368,7 @@ def test_names_steer_neither_spreadsheets_nor_terminals_nor_markdown(
     write(store, cells, [50.0, 60.0, 70.0, 80.0])
     main("sweep")
     shown = capsys.readouterr().out
-    assert r"| =1+1\|$x^$\n\x1b[31mred | <u>55.00 ± 7.07</u>" in shown
+    assert r"| =1+1\|\$x^\$\\n\\x1b\[31mred | <u>55.00 ± 7.07</u>" in shown
     assert "\x1b" not in shown
     assert r"=1+1$|$\$x\textasciicircum{}\$\textbackslash{}n" in to_latex(build(collect("sweep")))
     for form in ("csv", "seeds"):
