@@ -162,7 +162,7 @@ def test_a_file_with_a_label(store: Tracker, tmp_path: Path, capsys: pytest.Capt
         ("latex", "ü", "t.tex", "--label: found 'ü'"),
         ("markdown", "tab:x", "t.tex", "--label: only LaTeX has labels; --format is markdown"),
         ("latex", "", "file/t.tex", "--out: file/t.tex cannot be written: "),
-        ("tex", "", "t.tex", "--format: unknown name 'tex'; did you mean 'latex'? valid: clients, csv, latex"),
+        ("tex", "", "t.tex", "--format: unknown name 'tex'; did you mean 'latex'? valid: clients, csv, json, latex"),
     ],
 )
 def test_what_a_file_cannot_be(
