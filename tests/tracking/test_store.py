@@ -205,7 +205,7 @@ def test_many_rows_come_whole_with_the_end(rows: int, database: Path) -> None:
     client, _ = store.open_store()
     history = client.get_metric_history(run.id, "test_loss")
     assert sorted(metric.step for metric in history) == list(range(1, rows + 1))
-    assert client.get_run(run.id).data.totals["summary/seconds_per_round"] == 1.0
+    assert client.get_run(run.id).data.metrics["summary/seconds_per_round"] == 1.0
     assert client.get_run(run.id).info.status == "FINISHED"
 
 
@@ -248,7 +248,7 @@ def test_only_the_cells_that_are_asked_for_are_read(database: Path) -> None:
     found = store.read_records([f"{i:016x}" for i in range(19_981, 20_101)])
     assert time.process_time() - began < 2
     assert len(found) == 20
-    assert {outcome.status for outcome in found.values()} == {"finished"}
+    assert {record.ending.status for record in found.values()} == {"finished"}
 
 
 def test_a_deleted_run_is_noticed(database: Path) -> None:
