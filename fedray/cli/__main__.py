@@ -1,9 +1,13 @@
 """Entry point of `fedray`, also as `python -m fedray.cli`."""
 
+import sys
+
+if sys.argv[0].endswith("__main__.py") and not sys.flags.safe_path:
+    del sys.path[0]  # `python -m` puts the working folder first, where `socket.py` or `yaml.py` may be anyone's
+
 import atexit
 import contextlib
 import os
-import sys
 
 from fedray.cli.main import main
 

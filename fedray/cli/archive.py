@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from fedray.common.entry import Overwrite
 from fedray.common.errors import UserError, escape
 
 Name = Annotated[str, typer.Argument(help="the `name` of a sweep that has been run")]
@@ -22,11 +23,14 @@ def export(
     metric: Annotated[
         list[str] | None, typer.Option(help="with --deposit: of a table, as in `tables`; can be repeated")
     ] = None,
+    overwrite: Overwrite = False,
 ) -> None:
     """Write a sweep's cells, curves, artefacts and hashes into one file, for another store or, with --deposit, for
     readers.
     """
-    path = file or Path(f"{name.replace('/', '-')}.zip")
+    from fedray.tracking.output import Output
+
+    path = Output("FILE", file or Path(f"{name.replace('/', '-')}.zip"), (".zip",), overwrite).path
     if deposit:
         from fedray.analysis.deposit.export import export_deposit
 

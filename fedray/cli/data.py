@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedray.common.entry import Overwrite
 from fedray.common.errors import UserError, truncate_repr, unknown
 from fedray.common.yaml_files import parse_yaml
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:  # imported where they are used: PyTorch takes two seconds, an
 
     from fedray.datasets.base import DataSource
     from fedray.datasets.dataset import Dataset
+    from fedray.tracking.output import Output
 
 data_app = typer.Typer(no_args_is_help=True, help="Data sets: fetch their files, check them, look at partitions.")
 
@@ -151,14 +153,23 @@ def show(
     seed: Annotated[int, typer.Option(min=0)] = 0,
     out: Annotated[Path | None, typer.Option(help="the file to write; default NAME_PARTITION_CLIENTS.png")] = None,
     set_: Settings = None,
+    overwrite: Overwrite = False,
 ) -> None:
     """Draw the split as a client x class heatmap, and print measures of heterogeneity."""
+    import io
+
     from fedray.datasets.base import load_data
     from fedray.partitions import make_partition
     from fedray.partitions.held_out import split_samples
     from fedray.partitions.heterogeneity import draw_heatmap, measure_heterogeneity
+    from fedray.tracking.output import PICTURES, Output
 
     settings = _parse_settings(set_)
+    path = out or Path(f"{name}_{kind}_{clients}.png".replace(":", "_"))
+    if path.suffix not in PICTURES:
+        raise UserError(f"--out: found {path}; a file that ends in .png, .svg or .pdf is required")
+    inputs = [str(value) for section in settings.values() for value in section.values()]
+    file = Output("--out", path, PICTURES, overwrite, inputs)
     source = _make_source(name, settings["data"])
     given = {"alpha": alpha, "shards": shards, "classes": classes}
     chosen = make_partition(
@@ -170,11 +181,10 @@ def show(
     if not dealt.sizes.any():
         raise UserError("partition: every client is empty")
     counts = split.dealt.count_labels(data.y_train, data.num_classes)
-    path = out or Path(f"{name}_{kind}_{clients}.png".replace(":", "_"))
-    try:
-        draw_heatmap(counts, path, f"{name}: {chosen.make_label()}, {clients} clients, seed {seed}", unseen)
-    except (OSError, ValueError) as error:
-        raise UserError(f"--out: {path} cannot be written: {error}") from None
+    picture = io.BytesIO()
+    figure = draw_heatmap(counts, f"{name}: {chosen.make_label()}, {clients} clients, seed {seed}", unseen)
+    figure.savefig(picture, format=path.suffix[1:], dpi=120)
+    file.write(picture.getvalue())
     numbers = measure_heterogeneity(counts[:clients])
     for what, held in (("testing", split.test), ("validation", split.validation)):
         if held is not None:
@@ -207,14 +217,15 @@ def show(
 def import_split(
     folder: Annotated[Path, typer.Argument(help="PFLlib's dataset/NAME or FL-bench's data/NAME, generated")],
     out: Annotated[Path, typer.Argument(help="the .npz file to write")],
+    overwrite: Overwrite = False,
 ) -> None:
     """Turn a folder that PFLlib or FL-bench generated into an npz data set with natural clients, or into a split."""
-    from fedray.common.yaml_files import locate_file
     from fedray.partitions.foreign_splits import read_folder
+    from fedray.tracking.output import Output
 
-    out = locate_file("OUT", str(out))
+    file = Output("OUT", out, (".npz",), overwrite, (folder,))
     arrays = read_folder(folder)
-    _write_arrays(out, arrays)
+    _write_arrays(file, arrays)
     if "x_train" not in arrays:
         counted = {key.removesuffix("_indices"): len(array) for key, array in arrays.items() if "indices" in key}
         parts = ", ".join(f"{count} {part}" for part, count in counted.items())
@@ -233,34 +244,30 @@ def import_hub(
     label: Annotated[str | None, typer.Option(help="column of the classes; default: the only one of classes")] = None,
     client: Annotated[str | None, typer.Option(help="column of the natural clients")] = None,
     size: Annotated[int | None, typer.Option(min=1, max=4096, help="side in pixels to scale pictures to")] = None,
+    overwrite: Overwrite = False,
 ) -> None:
     """Turn a data set of pictures or numbers of Hugging Face into an npz data set (`pip install 'fedray[hf]'`)."""
-    from fedray.common.yaml_files import locate_file
     from fedray.datasets.own.hub import Columns, read_hub
+    from fedray.tracking.output import Output
 
-    out = locate_file("OUT", str(out))
     kind, _, name = source.partition(":")
     if kind != "hf" or not name:
         raise UserError(f"SOURCE: found {truncate_repr(source)}; hf:NAME is required")
+    file = Output("OUT", out, (".npz",), overwrite, (name,))
     arrays = read_hub(name, Columns(train, test, label, client, size))
-    _write_arrays(out, arrays)
+    _write_arrays(file, arrays)
     _print_data_set(out, arrays)
 
 
-def _write_arrays(out: Path, arrays: "dict[str, np.ndarray]") -> None:
+def _write_arrays(file: "Output", arrays: "dict[str, np.ndarray]") -> None:
     """Write an npz file, whole or not at all. Raises UserError."""
     import io
 
     import numpy as np
 
-    from fedray.common.whole_files import write_file
-
-    file = io.BytesIO()
-    np.savez_compressed(file, allow_pickle=False, **arrays)
-    try:
-        write_file(out.resolve(), file.getvalue())
-    except OSError as error:
-        raise UserError(f"OUT: {out} cannot be written: {error.strerror}") from None
+    content = io.BytesIO()
+    np.savez_compressed(content, allow_pickle=False, **arrays)
+    file.write(content.getvalue())
 
 
 def _print_data_set(out: Path, arrays: "dict[str, np.ndarray]") -> None:

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shlex
 import socket
 import subprocess
 import sys
@@ -188,13 +189,22 @@ def open_ui(
         ) from None
     print(f"MLflow shows the runs at {page} in a moment; Ctrl-C ends it", flush=True)
     if sys.stdout.isatty():
-        subprocess.Popen([sys.executable, "-c", OPENER, host, str(port), page])  # noqa: S603
+        subprocess.Popen([sys.executable, "-P", "-c", OPENER, host, str(port), page])  # noqa: S603
     # The store's address can contain a password: an environment is private, a command line is not. MLflow's jobs judge
     # language models, in eight processes that start before the server answers.
     os.execve(  # noqa: S606
         sys.executable,
-        [sys.executable, "-m", "mlflow", "ui", "--host", host, "--port", str(port), "--workers", "1"],
-        os.environ | {"MLFLOW_BACKEND_STORE_URI": uri, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},
+        # Neither this process nor the server that it starts imports from the working folder.
+        [
+            *(sys.executable, "-P", "-m", "mlflow", "ui", "--host", host, "--port", str(port), "--workers", "1"),
+            *("--uvicorn-opts", f"--app-dir {shlex.quote(sys.prefix)}"),
+        ],
+        os.environ
+        | {
+            "MLFLOW_BACKEND_STORE_URI": uri,
+            "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+            "PYTHONSAFEPATH": "1",
+        },
     )
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedray.common.entry import Overwrite
 from fedray.common.errors import UserError, truncate_repr
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ def run(
     profiled: Annotated[
         bool, typer.Option("--profile", help="show where each round's time went; starts again")
     ] = False,
+    overwrite: Overwrite = False,
 ) -> None:
     """Run one cell. Called again, it resumes from the newest checkpoint; a finished run is only shown."""
     from fedray.sweep.file.document import load_document
@@ -66,14 +68,18 @@ def run(
     from fedray.engine.server.profile import Profile
     from fedray.sweep.plan.single import hold_cell, load_cell
     from fedray.tracking.mirrors.mirrors import refuse_missing_extras
+    from fedray.tracking.output import Output
+    from fedray.tracking.records import flatten
 
     chosen, problem = load_cell(document, file, cell, changes, backend)
     if save is not None or logged:
         refuse_without_model(chosen.run.algorithm)
-    if save is not None:
-        _refuse_unwritable(save)
+    target = [".safetensors"], overwrite, [file, *flatten(chosen.run.resolve()).values()]
+    model_file = None if save is None else Output("--save", save, *target)
     if save_personal is not None:
         refuse_without_personal(chosen.run.algorithm)
+        for one in (save_personal / "client-0.safetensors", *save_personal.glob("client-*.safetensors")):
+            Output("--save-personal", one, *target)
     if track:
         refuse_missing_extras(chosen.run.runtime.mirror)
     profile = Profile() if profiled else None
@@ -82,8 +88,9 @@ def run(
         result = run_problem(problem, chosen.hash, chosen.label, held, profile=profile)
     else:
         result = run_problem(problem, profile=profile)
-    if save is not None:
-        result.save(save)
+    if model_file is not None:
+        with tempfile.TemporaryDirectory() as folder:
+            model_file.write(result.save(Path(folder, "model.safetensors")).read_bytes())
     if save_personal is not None:
         files = result.save_personal(save_personal)
     model = _log_model(result) if logged else ""
@@ -100,17 +107,6 @@ def run(
         print(f"model {model} in MLflow")
     if profile is not None:
         print(profile.format_table())
-
-
-def _refuse_unwritable(path: Path) -> None:
-    """Refuse a file that could not be written after the training. Raises UserError."""
-    try:
-        with tempfile.TemporaryFile(dir=path.absolute().parent):
-            pass
-        if path.exists():
-            path.open("ab").close()
-    except OSError as error:
-        raise UserError(f"--save: {path} cannot be written: {error.strerror}") from None
 
 
 def _log_model(result: "Result") -> str:

@@ -10,7 +10,7 @@ import typer
 from fedray.cells.status import Status
 from fedray.cli.listing import complete
 from fedray.common.entry import Json
-from fedray.common.errors import escape, format_count
+from fedray.common.errors import escape, format_count, shorten
 
 OF_STORE: Any = {"autocompletion": lambda incomplete: complete("stored", incomplete)}
 """Completes a name of the store."""
@@ -61,7 +61,7 @@ def print_status(
         shown = cells if every else cells[:LISTED]
         for cell, run in shown:
             reason = "" if run is None else run.data.tags.get("fedray.message", "")
-            print(escape(f"{outcome:<11} {cell.hash}  {cell.label}{f': {reason}' if reason else ''}"))
+            print(shorten(escape(f"{outcome:<11} {cell.hash}  {cell.label}{f': {reason}' if reason else ''}")))
             if run is not None:
                 print(f"            run {run.info.run_id}")
             traceback = get_storage() / "cells" / cell.hash / "traceback.txt"

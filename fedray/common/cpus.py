@@ -11,9 +11,9 @@ BF16 = {"avx512_bf16", "amx_bf16", "bf16"}
 
 def count_usable_cpus() -> int:
     """Return the number of CPUs this process may run on; `taskset` or a batch system may allow fewer than exist."""
-    if hasattr(os, "sched_getaffinity"):  # not on macOS
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1  # not on macOS
+    asked = os.environ.get("SLURM_CPUS_PER_TASK", "")  # Slurm without cgroups does not bind a process to its CPUs
+    return min(count, int(asked)) if asked.isdecimal() and int(asked) else count
 
 
 @cache

@@ -11,7 +11,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from fedray.common.errors import Diverged, UserError, escape, redact
+from fedray.common.errors import Diverged, UserError, escape, redact, shorten
 from fedray.common.signals import INTERRUPTED, treat_sigterm_as_interrupt
 
 UsageError: Any = typer.BadParameter.__base__
@@ -27,6 +27,8 @@ UNUSABLE = {
     for name in ("EACCES", "EPERM", "ENAMETOOLONG", "ENOTDIR", "EISDIR", "ELOOP", "ENOSPC", "EDQUOT", "EROFS")
 }
 """Errors of a file system about a path that the user can correct."""
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="also replace a file with another format's ending")]
+"""Option of every command that writes a file which the user names."""
 
 
 def run_command(command: Callable[..., None] | typer.Typer) -> NoReturn:
@@ -68,7 +70,7 @@ def run_command(command: Callable[..., None] | typer.Typer) -> NoReturn:
         _refuse(said or (str(error) if isinstance(error, UserError) else error.format_message()))
         code = 2
     except Diverged as error:
-        print(f"fedray: {error}", file=sys.stderr)
+        _refuse(str(error))
         code = 3
     except (KeyboardInterrupt, typer.Abort) as end:
         if isinstance(end, KeyboardInterrupt):
@@ -85,16 +87,16 @@ def run_command(command: Callable[..., None] | typer.Typer) -> NoReturn:
 
 
 def _refuse(message: str) -> None:
-    """Print one line without secrets, and without control characters, with which a hostile file could steer the
+    """Print one short line without secrets, and without control characters, with which a hostile file could steer the
     terminal."""
     line = redact(" ".join(message.split()))
-    print(f"fedray: {escape(line)}", file=sys.stderr)
+    print(shorten(f"fedray: {escape(line)}"), file=sys.stderr)
 
 
 def _make_discreet_record(*arguments: Any, **more: Any) -> logging.LogRecord:
     """Return a log record, of any package, without the secrets of addresses."""
     record = logging.LogRecord(*arguments, **more)
-    record.msg, record.args = redact(record.getMessage()), ()
+    record.msg, record.args = "\n".join(map(shorten, redact(record.getMessage()).split("\n"))), ()
     if record.exc_info:
         record.exc_text = redact("".join(traceback.format_exception(*record.exc_info)).rstrip())
     return record

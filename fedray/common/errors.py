@@ -3,15 +3,18 @@
 import logging
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from functools import cache
+from itertools import pairwise
 from urllib.parse import unquote
 
 SECRETS = ("MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN")
 """Environment variables whose values are never printed or logged, nor are passwords in MLFLOW_TRACKING_URI."""
 LONGEST = 80
 """Maximum number of characters of a value that a message repeats."""
+WIDEST = 500
+"""Maximum number of characters of a line that a command prints about a mistake."""
 NEAREST, MANY = 5, 12
 """Number of names that a message repeats of a list with more than MANY."""
 LISTS = {"algorithm": "algorithms", "model": "models", "data": "datasets", "partition": "partitions"}
@@ -103,7 +106,7 @@ def refuse_missing_package(key: str, package: str, extra: str) -> None:
 def truncate_repr(value: object) -> str:
     """Return the `repr` of a user's value, short enough for one line."""
     try:
-        text = re.sub(r"\s*\n\s*", " ", repr(value))
+        text = " ".join(line.strip() for line in repr(value).split("\n"))
     except Exception:  # an integer of more digits than Python prints, a class of the user's own
         text = f"<{type(value).__name__}>"
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
@@ -131,8 +134,16 @@ def warn_once(message: str) -> None:
     logging.getLogger("fedray").warning(message)
 
 
+def shorten(text: str) -> str:
+    """Return a line of at most WIDEST characters: its beginning and its end, where a message says what is allowed."""
+    return text if len(text) <= WIDEST else f"{text[: 2 * WIDEST // 3]} ... {text[-WIDEST // 3 + 5 :]}"
+
+
 def redact(text: str) -> str:
-    """Return the text without user names, passwords and query values in addresses, and without tracking secrets."""
+    """Return the text without user names, passwords and query values in addresses, and without tracking secrets.
+
+    It is called on every message and log record, so that its time is proportional to the text's length.
+    """
     uri = os.environ.get("MLFLOW_TRACKING_URI", "")
     user = uri.partition("://")[2].rpartition("@")[0]
     hidden = {os.environ.get(name, "") for name in SECRETS} | {user, user.partition(":")[2]}
@@ -140,5 +151,17 @@ def redact(text: str) -> str:
     for secret in sorted(hidden | {unquote(secret) for secret in hidden}, key=len, reverse=True):
         if len(secret) > 3:  # a shorter one is part of too many words; within addresses it is found below
             text = text.replace(secret, "***")
-    text = re.sub(r"(\w[\w+.-]*://)[^\s/?#'\"]*@", r"\1***@", text)
+    text = re.sub(r"[^\s'\"]+", lambda word: "://".join(_hide_users(word[0].split("://"))), text)
     return re.sub(r"([?&][\w.-]+=)[^&\s'\"]*[^&\s'\":;,.)]", r"\1***", text)
+
+
+def _hide_users(parts: Sequence[str]) -> Iterator[str]:
+    """Yield the parts of a word between each `://`, without what stands before an @ of an address.
+
+    A password may hold a slash if a colon stands before it: `https://github.com/a/b@main` has none.
+    """
+    yield parts[0]
+    for before, part in pairwise(parts):
+        host = re.split("[/?#]", part, maxsplit=1)[0]
+        end = (part if ":" in host else host).rfind("@") if before[-1:].isalnum() else -1
+        yield part if end < 0 else f"***{part[end:]}"

@@ -1,6 +1,7 @@
-"""Files that appear whole or not at all: written under another name next to their own, and renamed."""
+"""Files that appear whole or not at all: written under another name next to their own, and renamed; and reading one."""
 
 import contextlib
+import errno
 import os
 import secrets
 from collections.abc import Iterator
@@ -26,6 +27,25 @@ def write_whole(path: Path) -> Iterator[BinaryIO]:
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def read_file(path: Path, most: int = 1 << 30) -> bytes:
+    """Return the content of a file that a user names.
+
+    Args:
+        path: the file.
+        most: maximum size in bytes.
+
+    Raises:
+        OSError: it cannot be read, is larger, or is a pipe or a device, from which reading may never end.
+    """
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    with path.open("rb") as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise OSError(errno.EFBIG, f"it has more than {most} bytes", str(path))
+    return content
 
 
 def write_file(path: Path, content: bytes) -> None:

@@ -1,5 +1,6 @@
 """YAML as users write it: safely loaded, `1e-3` is a number, a repeated key is refused, `<<` merges."""
 
+import io
 import json
 import os
 import re
@@ -9,10 +10,13 @@ from typing import Any
 import yaml
 
 from fedray.common.errors import UserError, truncate_repr
+from fedray.common.whole_files import read_file
 
 MERGE = "tag:yaml.org,2002:merge"
 ALIASED = 100_000
 """Maximum number of values that YAML's aliases may repeat in one file."""
+LARGEST = 16 << 20
+"""Maximum size of a YAML file in bytes."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -80,9 +84,7 @@ _Loader.add_constructor("tag:yaml.org,2002:int", _construct_integer)
 def load_yaml(path: Path) -> dict[str, Any]:
     """Return the mapping in a YAML file. Raises UserError that names file and line."""
     try:
-        if path.exists() and not (path.is_file() or path.is_dir()):  # reading a pipe or a device may never end
-            raise UserError(f"{path}: is not a regular file")
-        text = path.read_text(encoding="utf-8")
+        text = io.TextIOWrapper(io.BytesIO(read_file(path, LARGEST)), encoding="utf-8").read()  # any end of lines
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:

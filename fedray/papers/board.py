@@ -24,7 +24,7 @@ from fedray.sweep.file.shipped import BOARDS, get_sweeps_folder, list_boards
 from fedray.sweep.file.space import Space, format_range, is_at_edge
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.gradients import count_training_gradients
-from fedray.tracking.store import find_sweeps, open_store, read_metrics, read_status
+from fedray.tracking.store import find_sweeps, open_reader, read_metrics, read_status
 from fedray.tracking.stored_sweep import StoredSweep, read_stored_sweep
 
 REFERENCE = "fedavg"
@@ -173,7 +173,7 @@ def list_rows(sweep: Sweep) -> list[dict[str, Any]]:
     """
     if sweep.tune is None:
         raise UserError(f"{sweep.name}: has no `tune`; a board has a tuned sweep")
-    client, experiment = open_store()
+    client, experiment = open_reader()
     stages = {"tune": f"{sweep.name}/tune", "final": sweep.name}
     held = {stage: name for stage, name in stages.items() if name in find_sweeps(client, experiment)}
     if not held:

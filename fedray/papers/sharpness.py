@@ -7,11 +7,10 @@ and written to files; the store is only read. Definitions: fedray/papers/hessian
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from mlflow import MlflowClient
-from mlflow.exceptions import MlflowException
 
 from fedray.analysis.data.runs import load_newest_state, read_configuration
 from fedray.analysis.data.specs import refuse_plugins
@@ -23,7 +22,10 @@ from fedray.engine.problem import Problem
 from fedray.engine.server.evaluate import get_tested_theta
 from fedray.papers.hessian import compute_surface, draw_filter_normalised, find_top_eigenvalues
 from fedray.probes.landscape import Landscape
-from fedray.tracking.store import open_store
+from fedray.tracking.store import find_run, open_reader
+
+if TYPE_CHECKING:
+    from fedray.tracking.store import AnyClient
 
 COUNT = 5
 """Number of eigenvalues; FedSOL's figure 8 prints λ1 and λ1/λ5."""
@@ -68,7 +70,7 @@ class TrainedRun:
     """
 
     def __init__(self, run: str, samples: int, device: str = "cpu") -> None:
-        client, _ = open_store()
+        client, _ = open_reader()
         self.run, self.config, cell, self.label = run, *_read(client, run)
         self.state = load_newest_state("--run", cell)
         problem = Problem.build(self.config)
@@ -137,12 +139,10 @@ class TrainedRun:
         return compute_surface(self.landscape, self.theta, (first, second), steps)
 
 
-def _read(client: MlflowClient, run: str) -> tuple[RunConfig, str, str]:
+def _read(client: "AnyClient", run: str) -> tuple[RunConfig, str, str]:
     """Return a run's configuration, its cell's hash and its name. No class that a store names is imported."""
-    try:
-        found = client.get_run(run)
-    except MlflowException:
-        raise UserError(f"--run: {run!r} is not in this store; a report (fedray report) lists the runs' ids") from None
+    if (found := find_run(client, run)) is None:
+        raise UserError(f"--run: {run!r} is not in this store; a report (fedray report) lists the runs' ids")
     if found.data.tags.get("fedray.kind") != "cell":
         raise UserError(f"--run: {run} is a sweep; one of its cells is required")
     config = read_configuration(client, run)

@@ -9,6 +9,7 @@ import numpy as np
 from pydantic import Field
 
 from fedray.common.errors import UserError, join_lines, truncate_repr
+from fedray.common.whole_files import read_file
 from fedray.common.yaml_files import locate_file
 from fedray.components.identity import FILE
 from fedray.datasets.arrays import read_npz
@@ -122,7 +123,7 @@ def _refuse_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _read_json(path: Path) -> dict[str, np.ndarray]:
     """Return the lists of a JSON as the arrays of a `partition.npz`. Raises UserError."""
     try:
-        content: Any = json.loads(path.read_bytes(), object_pairs_hook=_refuse_twice)
+        content: Any = json.loads(read_file(path), object_pairs_hook=_refuse_twice)
     except FileNotFoundError:
         raise UserError(f"partition.path: {path} does not exist") from None
     except (OSError, ValueError, RecursionError) as error:

@@ -5,6 +5,7 @@ positions of each client's `train`, `val` and `test` samples, training samples c
 and `targets.npy` are its samples if it generated them. Nothing but arrays, lists and dictionaries is unpickled.
 """
 
+import io
 import zipfile
 from itertools import combinations
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from fedray.common.errors import UserError, join_lines
+from fedray.common.whole_files import read_file
 from fedray.datasets.arrays import check_arrays
 from fedray.datasets.base import list_entries
 from fedray.datasets.torchvision_sets import OnlyArrays
@@ -63,7 +65,7 @@ def _read_pfllib(folder: Path) -> dict[str, np.ndarray]:
 def _read_client(path: Path) -> Any:
     """Return what `np.savez(file, data={...})` wrote."""
     try:
-        with zipfile.ZipFile(path) as archive, archive.open("data.npy") as file:
+        with zipfile.ZipFile(io.BytesIO(read_file(path))) as archive, archive.open("data.npy") as file:
             is_first = np.lib.format.read_magic(file) == (1, 0)
             (np.lib.format.read_array_header_1_0 if is_first else np.lib.format.read_array_header_2_0)(file)
             return OnlyArrays(file, encoding="latin1").load().item()
@@ -85,8 +87,7 @@ def _as_array(path: Path, content: Any, key: str) -> np.ndarray:
 def _read_fl_bench(folder: Path) -> dict[str, np.ndarray]:
     path = folder / "partition.pkl"
     try:
-        with path.open("rb") as file:
-            listed = OnlyArrays(file, encoding="latin1").load()["data_indices"]
+        listed = OnlyArrays(io.BytesIO(read_file(path)), encoding="latin1").load()["data_indices"]
         clients = [listed[i] for i in range(len(listed))]  # a list, or a dictionary by client
         parts = {
             name: Shards.from_lists([_as_positions(client[part]) for client in clients])

@@ -1,7 +1,5 @@
 """A picture and statistics of a partition: the client x class heatmap of the papers, and measures of heterogeneity."""
 
-from pathlib import Path
-
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -12,12 +10,11 @@ EXACT_CLIENTS = 500
 """With up to this many clients every pair is compared; of more, this many are drawn, always the same ones."""
 
 
-def draw_heatmap(counts: np.ndarray, path: Path | str | None = None, title: str = "", unseen: int = 0) -> Figure:
+def draw_heatmap(counts: np.ndarray, title: str = "", unseen: int = 0) -> Figure:
     """Draw samples per client (across) and class (down), without changing matplotlib's global state.
 
     Args:
         counts: int64 `(clients, classes)`.
-        path: file of the picture; None: no file.
         title: of the figure.
         unseen: number of clients, the last ones, that never train; a line sets them apart.
     """
@@ -39,8 +36,6 @@ def draw_heatmap(counts: np.ndarray, path: Path | str | None = None, title: str 
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(MaxNLocator(integer=True))
     figure.colorbar(image, label="samples")
-    if path is not None:
-        figure.savefig(path, dpi=120)
     return figure
 
 

@@ -1,10 +1,8 @@
 """The runs that belong to one sweep only."""
 
-from mlflow.exceptions import MlflowException
-
 from fedray.cells.selection import select_cells
 from fedray.common.errors import UserError
-from fedray.tracking.store import find_runs, find_sweeps, find_unlisted, open_store, read_cells
+from fedray.tracking.store import find_run, find_runs, find_sweeps, find_unlisted, open_store, read_cells
 
 
 def find_deletable_runs(name: str, cell: str | None = None, unlisted: bool = False) -> tuple[list[str], int]:
@@ -25,10 +23,8 @@ def find_deletable_runs(name: str, cell: str | None = None, unlisted: bool = Fal
     client, experiment = open_store()
     sweeps = find_sweeps(client, experiment)
     if name not in sweeps:
-        try:
-            found = client.get_run(name)
-        except MlflowException:
-            raise UserError(f"rm: {name!r} is neither a sweep nor the id of a run in this store") from None
+        if (found := find_run(client, name)) is None:
+            raise UserError(f"rm: {name!r} is neither a sweep nor the id of a run in this store")
         if found.data.tags.get("fedray.kind") != "cell" or found.info.lifecycle_stage != "active":
             raise UserError(f"rm: {name} is not the id of a run that can be deleted")
         if cell is not None or unlisted:

@@ -19,6 +19,8 @@ OUTAGE = 300.0
 """Seconds that the end of a run or sweep waits for an unreachable store, unless $FEDRAY_STORE_PATIENCE is set."""
 PORTS = {"http": 80, "https": 443, "postgresql": 5432, "mysql": 3306}
 FORMS = "sqlite:///FILE, http://HOST:PORT or a database's address is required"
+ARTIFACTS = "mlartifacts"
+"""Name of the folder of the runs' files, next to a SQLite store."""
 
 
 def get_storage() -> Path:
@@ -30,6 +32,26 @@ def get_storage() -> Path:
 def find_local_file(uri: str) -> Path | None:
     """Return the file of a SQLite address, None for any other address."""
     return Path(uri.removeprefix("sqlite:///").partition("?")[0]) if uri.startswith("sqlite:///") else None
+
+
+def locate_artifacts(store: Path, address: str) -> Path | None:
+    """Return the folder of an experiment's files: as the store has it, or next to the store if it has moved with it.
+
+    Args:
+        store: a SQLite file.
+        address: of the folder in the store.
+
+    Returns:
+        The folder; None if the address is not one of a folder.
+    """
+    parts = urllib.parse.urlsplit(address)
+    there = Path(urllib.parse.unquote(parts.path))
+    if parts.scheme not in ("", "file") or parts.netloc or not there.is_absolute():
+        return None
+    below = there.parts[-2:] if there.parent.name == "mlruns" else there.parts[-1:]  # mlruns/1: by MLflow's own tools
+    here = store.resolve().parent.joinpath(*below)
+    moved = here.exists() if below[0] == "mlruns" else below[0] == ARTIFACTS and (here.exists() or not there.exists())
+    return here if moved else there
 
 
 def refuse_unusable(uri: str) -> None:

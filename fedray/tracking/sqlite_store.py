@@ -1,15 +1,20 @@
 """Reads MLflow's SQLite file, for commands that only read: MLflow takes two seconds to import.
 
 It has the methods of MlflowClient that `store` reads with, and returns the same values; tests compare both. It uses
-the tables experiments, runs, tags, latest_metrics and metrics. All else, and every write, goes through MLflow.
+the tables experiments, runs, tags, params, latest_metrics and metrics. All else goes through MLflow, and every write,
+but for the addresses of a store that has moved.
 """
 
 import re
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
+
+from fedray.common.errors import UserError, redact, truncate_repr
+from fedray.tracking.location import locate_artifacts
 
 CONDITION = re.compile(r"tags\.`([^`]+)` (=|!=) '([^']*)'")
 """One condition of a filter; several are joined by AND."""
@@ -17,6 +22,16 @@ AT_ONCE = 500
 """Maximum number of runs in one query."""
 PATIENCE = 20.0
 """Seconds to wait for a process that is writing."""
+RUN = re.compile("[0-9a-f]{32}")
+"""Id of a run."""
+ADDRESSES = (
+    ("experiments", "artifact_location"),
+    ("runs", "artifact_uri"),
+    ("logged_models", "artifact_location"),
+    ("model_versions", "source"),
+    ("model_versions", "storage_location"),
+)
+"""Tables and columns of the addresses of files; versions of MLflow lack some of the tables."""
 
 
 @dataclass(frozen=True)
@@ -34,10 +49,11 @@ class RunInfo:
 
 @dataclass(frozen=True)
 class RunData:
-    """As MLflow's, without parameters. metrics: the latest value of each."""
+    """As MLflow's. metrics: the latest value of each; params: of a run that was asked for by its id."""
 
     tags: Mapping[str, str]
     metrics: Mapping[str, float]
+    params: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -65,17 +81,29 @@ class Artifact:
 
 
 class SqliteClient:
-    """Reads one file. Raises sqlite3.Error if it is not MLflow's."""
+    """Reads one file. Raises sqlite3.Error if it is not MLflow's.
+
+    Files of runs are looked for where the store is now, even if it has moved since their addresses were written.
+    """
 
     def __init__(self, file: Path) -> None:
         # Not read-only: a killed writer can have left a transaction that the next reader has to undo.
         self._file = sqlite3.connect(f"{file.resolve().as_uri()}?mode=rw", uri=True, timeout=PATIENCE)
+        self._path = file
 
     def get_experiment(self, name: str) -> str | None:
         """Return the id of an experiment; None if there is none, it is deleted, or its artefacts are not files."""
         query = "SELECT experiment_id, artifact_location FROM experiments WHERE name = ? AND lifecycle_stage = 'active'"
         found = self._file.execute(query, [name]).fetchone()
-        return str(found[0]) if found is not None and str(found[1]).startswith("file:///") else None
+        return str(found[0]) if found is not None and locate_artifacts(self._path, str(found[1])) else None
+
+    def get_run(self, run_id: str) -> StoredRun:
+        """Return one run, with its parameters. Raises LookupError if there is none."""
+        if not self._file.execute("SELECT 1 FROM runs WHERE run_uuid = ?", [run_id]).fetchone():
+            raise LookupError(run_id)
+        (run,) = self._load([run_id])
+        params = dict(self._file.execute("SELECT key, value FROM params WHERE run_uuid = ?", [run_id]))
+        return StoredRun(run.info, RunData(run.data.tags, run.data.metrics, params))
 
     def find_runs(self, experiment: str, filter: str, deleted: bool = False) -> Iterator[StoredRun]:
         """Yield the runs that match a filter of `store.search`, the newest first."""
@@ -97,19 +125,56 @@ class SqliteClient:
         return [Point(_read_value(value, is_nan), time, step) for value, time, step, is_nan in rows]
 
     def download_artifacts(self, run_id: str, path: str, folder: str) -> str:
-        """Return the path of a run's file, where it is; `folder` stays empty. Raises OSError if it is missing."""
-        file = self._folder(run_id) / path
-        file.stat()
+        """Return the path of a run's file, where it is; `folder` stays empty.
+
+        Raises:
+            OSError: it is missing.
+            UserError: its address is none of this store's, or it is a link to a file elsewhere, or a pipe.
+        """
+        root, own = self._locate(run_id)
+        file = root / own / path
+        for one in (file, *file.rglob("*")):
+            real = one.resolve(strict=True)
+            if not real.is_relative_to(root.resolve()) or not (real.is_file() or real.is_dir()):
+                raise UserError(f"run {run_id}: {one} is a link out of the store's files, or no regular file")
         return str(file)
 
     def list_artifacts(self, run_id: str) -> list[Artifact]:
         """Return the files and folders of a run."""
-        folder = self._folder(run_id)
+        folder = Path(*self._locate(run_id))
         return [Artifact(one.name) for one in sorted(folder.iterdir())] if folder.is_dir() else []
 
-    def _folder(self, run_id: str) -> Path:
-        (address,) = self._file.execute("SELECT artifact_uri FROM runs WHERE run_uuid = ?", [run_id]).fetchone()
-        return Path(unquote(urlsplit(address).path))
+    def follow_move(self) -> str:
+        """Rewrite the addresses of files that moved with the store, in one transaction: MLflow goes by them.
+
+        Returns:
+            The folder in which they were; empty if the store has not moved.
+        """
+        moved = {}
+        for (address,) in self._file.execute("SELECT artifact_location FROM experiments"):
+            folder = locate_artifacts(self._path, str(address))
+            if folder is not None and folder != Path(unquote(urlsplit(address).path)):
+                moved[address.rstrip("/")] = folder.as_uri() if address.startswith("file:") else str(folder)
+        with self._file:  # all or nothing
+            for (old, new), (table, column) in product(moved.items(), ADDRESSES):
+                if self._file.execute("SELECT 1 FROM sqlite_master WHERE name = ?", [table]).fetchone():
+                    self._file.execute(
+                        f"UPDATE {table} SET {column} = ? || substr({column}, ?) "  # noqa: S608
+                        f"WHERE rtrim({column}, '/') = ? OR substr({column}, 1, ?) = ?",
+                        [new, len(old) + 1, old, len(old) + 1, f"{old}/"],
+                    )
+        return next(iter(moved), "")
+
+    def _locate(self, run_id: str) -> tuple[Path, Path]:
+        """Return the folder of all runs' files, and in it that of one run."""
+        query = "SELECT artifact_uri, artifact_location FROM runs JOIN experiments USING (experiment_id)"
+        address, root = self._file.execute(f"{query} WHERE run_uuid = ?", [run_id]).fetchone()
+        folder = locate_artifacts(self._path, str(root))
+        if folder is None or not RUN.fullmatch(run_id) or address != f"{str(root).rstrip('/')}/{run_id}/artifacts":
+            raise UserError(
+                f"run {run_id}: its files are at {truncate_repr(redact(str(address)))}, not in this store's"
+            )
+        return folder, Path(run_id, "artifacts")
 
     def _load(self, ids: Sequence[str]) -> list[StoredRun]:
         marks = ",".join("?" * len(ids))

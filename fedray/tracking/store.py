@@ -18,7 +18,7 @@ from fedray.cells.record import RunRecord
 from fedray.cells.spec import CellSpec
 from fedray.cells.status import Status
 from fedray.common.errors import UserError, join_lines, redact
-from fedray.tracking.location import find_local_file, is_server, is_there, refuse_unusable, store_uri
+from fedray.tracking.location import ARTIFACTS, find_local_file, is_server, is_there, refuse_unusable, store_uri
 from fedray.tracking.sqlite_store import SqliteClient, StoredRun
 
 if TYPE_CHECKING:  # MLflow takes two seconds to import
@@ -83,7 +83,7 @@ def open_reader() -> "tuple[AnyClient, str]":
 
 
 def open_store(create: bool = False) -> "tuple[MlflowClient, str]":
-    """Open the store with MLflow's client.
+    """Open the store with MLflow's client, for writing; one that has moved names its files where they are from now on.
 
     Args:
         create: create the store and the experiment if they are missing.
@@ -113,6 +113,10 @@ def open_store(create: bool = False) -> "tuple[MlflowClient, str]":
         with _lock_folder(local):
             if local is not None and not is_there():
                 _make(local.resolve(), name)
+            elif local is not None and (old := SqliteClient(local).follow_move()):
+                logging.getLogger("fedray").warning(
+                    "%s has moved: it now names its files where they are, no longer in %s", local, old
+                )
             client = MlflowClient(tracking_uri=uri)
             found = client.get_experiment_by_name(name)
             if found is not None:
@@ -153,7 +157,7 @@ def _make(store: Path, experiment: str) -> None:
 
 def _locate_artifacts(store: Path | None) -> str | None:
     """Return the address of the artefacts of a SQLite store; None for a server, which decides itself."""
-    return None if store is None else (store.resolve().parent / "mlartifacts").as_uri()
+    return None if store is None else (store.resolve().parent / ARTIFACTS).as_uri()
 
 
 @contextlib.contextmanager
@@ -194,6 +198,14 @@ def search(client: "AnyClient", experiment: str, filter: str, deleted: bool = Fa
         token = page.token
         if not token:
             return
+
+
+def find_run(client: "AnyClient", run_id: str) -> "AnyRun | None":
+    """Return the run with an id; None if the store has none."""
+    try:
+        return client.get_run(run_id)
+    except _with_mlflow_errors(LookupError):
+        return None
 
 
 def find_sweeps(client: "AnyClient", experiment: str) -> "dict[str, AnyRun]":

@@ -1,15 +1,15 @@
 """A sweep as MLflow's store holds it: its cells, the run of each that counts, and its file."""
 
 from dataclasses import dataclass
-from typing import Any
-
-from mlflow import MlflowClient
-from mlflow.entities import Run
+from typing import TYPE_CHECKING, Any
 
 from fedray.cells.spec import CellSpec
 from fedray.common.errors import UserError, unknown
 from fedray.tracking.environment import Environment, read_environment
-from fedray.tracking.store import DESCRIPTION, find_best_runs, find_sweeps, open_store, read_cells, read_sweep_file
+from fedray.tracking.store import DESCRIPTION, find_best_runs, find_sweeps, open_reader, read_cells, read_sweep_file
+
+if TYPE_CHECKING:
+    from fedray.tracking.store import AnyClient, AnyRun
 
 Points = dict[tuple[str, int], list[float]]
 """Name and step of a metric -> its values; honest runs have one."""
@@ -28,8 +28,8 @@ class StoredSweep:
     name: str
     description: str
     cells: list[CellSpec]
-    runs: dict[str, Run]
-    client: MlflowClient
+    runs: "dict[str, AnyRun]"
+    client: "AnyClient"
     file: str
     experiment: str
 
@@ -52,7 +52,7 @@ class StoredSweep:
 
 def read_stored_sweep(name: str) -> StoredSweep:
     """A sweep of the store, by its name. Raises UserError for a name that it does not know."""
-    client, experiment = open_store()
+    client, experiment = open_reader()
     parents = find_sweeps(client, experiment)
     if name not in parents:
         raise unknown("sweep", name, parents, "`fedray status`")

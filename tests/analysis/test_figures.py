@@ -301,7 +301,7 @@ def test_the_legend_covers_no_line(store: Tracker) -> None:
 def test_a_folder_that_cannot_be_written_is_one_line(store: Tracker, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     write(store, [cell(FEDAVG, 0.5, 0)], [10])
-    with pytest.raises(UserError, match="cannot be written: File exists"):
+    with pytest.raises(UserError, match="cannot be written: Not a directory"):
         main("sweep", "curves", out=tmp_path / "file")
 
 

@@ -25,13 +25,13 @@ CASES: dict[str, Case] = {
         "partitions, sweeps",
     ),
     "save to nowhere": saved(
-        "--save: no/such/m.safetensors cannot be written: No such file or directory", "no/such/m.safetensors"
+        "--save: /dev/null/m.safetensors cannot be written: Not a directory", "/dev/null/m.safetensors"
     ),
     "save to a folder": saved("--save: . cannot be written: Is a directory", "."),
     "save what there is not": saved(
         "model: local-only has no global model; each client keeps parameters of its own", "m", "algorithm=local-only"
     ),
-    "export to a name too long": Case(["export", "x", LONG], f"{LONG}: File name too long"),
+    "export to a name too long": Case(["export", "x", LONG], f"FILE: {LONG} cannot be written: File name too long"),
     "claims of a name too long": Case(["claims", LONG], f"{LONG}: File name too long"),
     "store of a name too long": Case(
         ["sweep", "sweep.yaml", "--dry-run"],
@@ -151,12 +151,12 @@ CASES: dict[str, Case] = {
     ),
     "show no alpha": Case(["data", "show", "digits"], "partition.alpha is required"),
     "show to nowhere": Case(
-        ["data", "show", "digits", "--alpha", "1", "--out", "no/such/a.png"],
-        "--out: no/such/a.png cannot be written: [Errno 2] No such file or directory: 'no/such/a.png'",
+        ["data", "show", "digits", "--alpha", "1", "--out", "/dev/null/a.png"],
+        "--out: /dev/null/a.png cannot be written: Not a directory",
     ),
     "show to no picture": Case(
         ["data", "show", "digits", "--alpha", "1", "--out", "a.exe"],
-        "--out: a.exe cannot be written: Format 'exe' is not supported (supported formats…",
+        "--out: found a.exe; a file that ends in .png, .svg or .pdf is required",
     ),
     "show set": Case(
         ["data", "show", "digits", "--set", "alpha=1"],

@@ -107,7 +107,7 @@ def test_check_knows_what_options_change() -> None:
         (["show", "digits", "--partition", "dirichlett"], ["partition.name", "dirichlet"]),
         (["show", "digits", "--partition", "sharding"], ["partition.shards", "required"]),
         (["show", "digits", "--alpha", "1", "--shards", "2"], ["partition", "shards"]),
-        (["show", "digits", "--alpha", "1", "--out", "no/such/folder/a.png"], ["--out", "cannot be written"]),
+        (["show", "digits", "--alpha", "1", "--out", "/dev/null/a.png"], ["--out", "cannot be written"]),
         (["show", "digits", "--alpha", "1", "--set", "x"], ["--set"]),
         (["check", "mnist"], ["mnist is not in", "missing"]),
         (["fetch", "mnits"], ["data.name", "mnist"]),

@@ -224,7 +224,12 @@ def test_a_checkpoint_names_no_class(here: Path, monkeypatch: pytest.MonkeyPatch
     ("text", "shown"),
     [
         (URI, "http://***@127.0.0.1:9/store?token=***"),
-        ("postgresql://me:a@b/c@host/db", "postgresql://***@b/c@host/db"),
+        ("postgresql://me:a@b/c@host/db", "postgresql://***@host/db"),
+        ("http://me:hunter2/secret@HOST/x", "http://***@HOST/x"),
+        (
+            "git+https://github.com/a/b@main and http://me@host/x@y",
+            "git+https://github.com/a/b@main and http://***@host/x@y",
+        ),
         ("two http://a:b@c and https://d:e@f/?x=1&y=2!", "two http://***@c and https://***@f/?x=***&y=***"),
         (f"password authentication failed: {PASSWORD}", "password authentication failed: ***"),
         ("Max retries exceeded with url: /?token=abc: refused", "Max retries exceeded with url: /?token=***: refused"),

@@ -1,7 +1,6 @@
 """`fedray compare SWEEP --reference fedavg`: paired differences from a reference, and a ranking over all settings."""
 
 import json
-import sys
 from typing import Annotated
 
 import typer
@@ -9,6 +8,7 @@ import typer
 from fedray.analysis.comparison.compare import compare
 from fedray.analysis.comparison.text import format_report
 from fedray.analysis.data.collect import collect
+from fedray.analysis.output import write_or_print
 from fedray.cells.metric import DEFAULT
 from fedray.common.entry import Json
 
@@ -33,4 +33,4 @@ def main(
         ]
         print(json.dumps({"sweep": found.sweep, "reference": found.to, "metric": found.metric, "differences": lines}))
         return
-    sys.stdout.write(format_report(found))
+    write_or_print(format_report(found), None)

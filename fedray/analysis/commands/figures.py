@@ -37,6 +37,7 @@ from fedray.analysis.comparison.differences import tabulate_by_seed
 from fedray.analysis.data.collect import Collected, collect
 from fedray.analysis.data.expected import find_cells
 from fedray.analysis.data.metrics import NEVER, is_smaller_better, make_title, read_values
+from fedray.analysis.output import write_or_print
 from fedray.analysis.plots import search
 from fedray.analysis.plots.bars import draw_bars, draw_methods
 from fedray.analysis.plots.classes import draw_classes, draw_partitions
@@ -47,7 +48,9 @@ from fedray.analysis.plots.heatmap import draw_heatmap
 from fedray.analysis.plots.sensitivity import draw_sensitivity, list_varied
 from fedray.analysis.plots.style import save
 from fedray.cells.metric import DEFAULT, Metric
+from fedray.common.entry import Overwrite
 from fedray.common.errors import UserError, unknown
+from fedray.tracking.output import Output
 
 KINDS = (
     "curves",
@@ -94,6 +97,7 @@ def main(
         str, typer.Option(help="differences, improvement: the row to compare the others to")
     ] = "fedavg",
     y: Annotated[str, typer.Option(help="heatmap: the other key, such as partition.alpha")] = "",
+    overwrite: Overwrite = False,
 ) -> None:
     """Draw a sweep's figures."""
     if kind == "classes":
@@ -102,9 +106,10 @@ def main(
         raise unknown("--kind", kind, KINDS)
     if band not in ("seeds", "clients"):
         raise unknown("--band", band, ("seeds", "clients"))
+    Output("--out", out / f"{kind}.png", (".png",), overwrite)  # a folder is refused before anything is computed
     if kind == "partition":
         expected = find_cells(name)
-        _save({kind: draw_partitions(expected)}, out, expected.name, "")
+        _save({kind: draw_partitions(expected)}, out, expected.name, overwrite=overwrite)
         return
     sweep, drawn = collect(name), dict[str, dict[str, Figure]]()
     if kind in ("", "curves"):
@@ -141,15 +146,17 @@ def main(
         drawn["confusion"] = draw_confusion(sweep)
     if not drawn:
         raise UserError("--x: no finished runs of this sweep differ by a number of the configuration alone")
-    _save(drawn, out, name, metric)
+    _save(drawn, out, name, metric, overwrite)
     for what, names in _list_left_out(sweep, drawn, metric):
-        sys.stdout.write(f"not drawn, {what}: {'; '.join(names)}\n")
+        write_or_print(f"not drawn, {what}: {'; '.join(names)}\n", None)
 
 
-def _save(drawn: Mapping[str, Mapping[str, Figure]], out: Path, name: str, metric: str) -> None:
+def _save(
+    drawn: Mapping[str, Mapping[str, Figure]], out: Path, name: str, metric: str = "", overwrite: bool = False
+) -> None:
     """Write the files of every kind and print their paths."""
     for what, figures in drawn.items():
-        for path in save(figures, out, "-".join(filter(None, (name, what, metric.replace(",", "-"))))):
+        for path in save(figures, out, "-".join(filter(None, (name, what, metric.replace(",", "-")))), overwrite):
             sys.stdout.write(f"{path}\n")
 
 

@@ -9,6 +9,8 @@ from fedray.analysis.data.collect import collect
 from fedray.analysis.output import write_or_print
 from fedray.analysis.report import make_page
 from fedray.cells.metric import DEFAULT
+from fedray.common.entry import Overwrite
+from fedray.tracking.output import Output
 
 
 def main(
@@ -17,8 +19,10 @@ def main(
     published: Annotated[bool, typer.Option("--published", help="show the paper's values next to ours")] = False,
     reference: Annotated[str, typer.Option(help="the row to compare with; default fedavg if it is a row")] = "",
     out: Annotated[Path | None, typer.Option(help="default: NAME.html here, / as -")] = None,
+    overwrite: Overwrite = False,
 ) -> None:
     """Write a sweep's report."""
+    file = Output("--out", out or Path(f"{name.replace('/', '-')}.html"), (".html",), overwrite)
     sweep = collect(name)
     page = make_page(sweep, metric.split(","), sweep.name if published else "", reference)
-    write_or_print(page, out or Path(f"{name.replace('/', '-')}.html"))
+    write_or_print(page, file)

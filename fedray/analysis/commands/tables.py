@@ -17,13 +17,15 @@ from typing import Annotated
 import typer
 
 from fedray.analysis.data.collect import collect
-from fedray.analysis.output import write, write_or_print
+from fedray.analysis.output import write_or_print
 from fedray.analysis.tables.build import list_clients, list_runs
-from fedray.analysis.tables.formats import FORMATS, format_run_by_run
+from fedray.analysis.tables.formats import FORMATS, SUFFIXES, format_run_by_run
 from fedray.analysis.tables.macros import to_macros
 from fedray.analysis.tables.options import TableOptions
 from fedray.cells.metric import DEFAULT
+from fedray.common.entry import Overwrite
 from fedray.common.errors import UserError, unknown
+from fedray.tracking.output import Output
 
 RUN_BY_RUN = ("seeds", "clients")
 """Formats other than tables of entries."""
@@ -64,6 +66,7 @@ def main(
         Path | None, typer.Option(help="also write a LaTeX macro per entry to this file, for \\fedray{KEY} in a text")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="the same as --format json")] = False,
+    overwrite: Overwrite = False,
 ) -> None:
     """Print a sweep's result table, or write it to a file."""
     format = "json" if as_json else format
@@ -73,18 +76,22 @@ def main(
         raise UserError(f"--label: only LaTeX has labels; --format is {format}")
     if macros is not None and format in RUN_BY_RUN:
         raise UserError(f"--macros: gives a macro per entry of a table; --format {format} has none")
+    file = None
+    if out is not None:
+        file = Output("--out", out, (SUFFIXES.get(format, ".csv"),), overwrite, () if macros is None else (macros,))
     if format in RUN_BY_RUN:
         sweep = collect(name)
         told = list_clients(sweep) if format == "clients" else list_runs(sweep, metric, rows, cols)
-        write_or_print(format_run_by_run(told), out)
+        write_or_print(format_run_by_run(told), file)
         return
+    macro_file = None if macros is None else Output("--macros", macros, (".tex",), overwrite)
     sweep = collect(name)
     paper = paper or (sweep.name if published else "")
     options = TableOptions(metric, rows, cols, reference, paper, average_over, best_except)
     table = replace(options.build(sweep), label=label)
-    if macros is not None:
+    if macros is not None and macro_file is not None:
         command = options.to_command(sweep.name, {"macros": macros.name})
-        write(to_macros(replace(table, command=command)), macros, "--macros")
+        macro_file.write(to_macros(replace(table, command=command)))
         print(macros, file=sys.stderr)
     command = options.to_command(sweep.name, {"format": "latex"})
-    write_or_print(FORMATS[format](replace(table, command=command)), out)
+    write_or_print(FORMATS[format](replace(table, command=command)), file)

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from mlflow.exceptions import MlflowException
 
 from fedray.analysis.data.collect import Collected, collect
 from fedray.analysis.data.metrics import list_by_round
@@ -26,7 +25,7 @@ from fedray.sweep.file.shipped import locate_sweep
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.plan import make_plan
 from fedray.tracking import models
-from fedray.tracking.store import open_store
+from fedray.tracking.store import find_run, open_reader
 
 FIRST = ("cell", "label", "status", "run_id", "message")
 """Columns of `Results.cells` that are neither settings nor metrics."""
@@ -157,11 +156,9 @@ def load(run: str) -> Result:
         >>> fedray.load(results.cells["run_id"][0])
         <Result of fedavg on digits: 2 of 2 rounds, test accuracy ...>
     """
-    client, _ = open_store()
-    try:
-        found = client.get_run(run)
-    except MlflowException:
-        raise UserError(f"load: {truncate_repr(run)} is not the id of a run in this store") from None
+    client, _ = open_reader()
+    if (found := find_run(client, run)) is None:
+        raise UserError(f"load: {truncate_repr(run)} is not the id of a run in this store")
     cell = found.data.tags.get("fedray.cell")
     if cell is None:
         raise UserError(f"load: {run} is a sweep; one of its cells is required")

@@ -2,9 +2,7 @@
 
 import tempfile
 from pathlib import Path
-from typing import Any
-
-from mlflow import MlflowClient
+from typing import TYPE_CHECKING, Any
 
 from fedray.cells.spec import drop_removed
 from fedray.common.errors import UserError
@@ -13,8 +11,11 @@ from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.state import State
 from fedray.tracking.location import get_storage
 
+if TYPE_CHECKING:
+    from fedray.tracking.store import AnyClient
 
-def read_configuration(client: MlflowClient, run: str) -> dict[str, Any]:
+
+def read_configuration(client: "AnyClient", run: str) -> dict[str, Any]:
     """Return the configuration of a cell's run from its artefact `config.yaml`, not parsed, without the keys that this
     version no longer has. run: its id."""
     with tempfile.TemporaryDirectory() as folder:

@@ -20,7 +20,7 @@ from fedray.analysis.plots import search
 from fedray.analysis.plots.curves import draw_curves
 from fedray.analysis.plots.sensitivity import draw_sensitivity, list_varied
 from fedray.analysis.plots.style import save
-from fedray.analysis.tables.formats import FORMATS
+from fedray.analysis.tables.formats import FORMATS, SUFFIXES
 from fedray.analysis.tables.options import TableOptions
 from fedray.cells.metric import DEFAULT
 from fedray.common.errors import UserError, truncate_repr
@@ -29,7 +29,6 @@ from fedray.tracking.store import SWEEP_FILE
 from fedray.tracking.stored_sweep import StoredSweep, read_stored_sweep
 
 LICENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+-]*|https?://\S+")
-SUFFIXES = {"markdown": "md", "latex": "tex", "csv": "csv"}
 LONGEST = 80
 """Maximum number of characters of a figure's name."""
 
@@ -57,8 +56,6 @@ def export_deposit(
         raise UserError(
             f"--licence: found {truncate_repr(licence)}; an SPDX identifier such as CC-BY-4.0 or an address is required"
         )
-    if file.exists():
-        raise UserError(f"{file}: exists; remove it or choose another name")
     sweep, stored = collect(name), read_stored_sweep(name)
     if not stored.file:
         raise UserError(
@@ -80,7 +77,7 @@ def _print_tables(sweep: Collected, metrics: Sequence[str]) -> tuple[dict[str, b
         options = TableOptions(metric)
         table = options.build(sweep)
         for format, write in FORMATS.items():
-            member = f"tables/{_make_name(metric)}.{SUFFIXES[format]}"
+            member = f"tables/{_make_name(metric)}{SUFFIXES[format]}"
             commands[member] = options.to_command(sweep.name, {"format": format})
             latex = options.to_command(sweep.name, {"format": "latex"})
             printed[member] = write(replace(table, command=latex)).encode()

@@ -1,5 +1,6 @@
 """Style of all figures: as wide as a paper's column, distinguishable without colour, PNG and PDF."""
 
+import io
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,8 +17,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
-from fedray.common.errors import UserError
 from fedray.components.base import Component
+from fedray.tracking.output import Output
 
 WIDTH = 3.3
 """Inches: width of a column of a two-column paper."""
@@ -261,22 +262,20 @@ def describe_seeds(counts: Iterable[int], what: str) -> str:
 
 
 @styled
-def save(figures: Mapping[str, Figure], out: Path, stem: str) -> list[Path]:
+def save(figures: Mapping[str, Figure], out: Path, stem: str, overwrite: bool = False) -> list[Path]:
     """Write `OUT/STEM-SETTING.png` and `.pdf`, or without the setting if there is only one.
 
     Raises:
         UserError: a file cannot be written.
     """
     paths = []
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        for setting, figure in figures.items():
-            for suffix in (".png", ".pdf"):
-                name = _make_file_name(stem if len(figures) == 1 else f"{stem}-{setting}")
-                paths.append(out / f"{name}{suffix}")
-                figure.savefig(paths[-1], dpi=300)
-    except OSError as error:
-        raise UserError(f"--out: {out} cannot be written: {error.strerror}") from None
+    for setting, figure in figures.items():
+        for suffix in (".png", ".pdf"):
+            name = _make_file_name(stem if len(figures) == 1 else f"{stem}-{setting}")
+            paths.append(out / f"{name}{suffix}")
+            file, content = Output("--out", paths[-1], (suffix,), overwrite), io.BytesIO()
+            figure.savefig(content, format=suffix[1:], dpi=300)
+            file.write(content.getvalue())
     return paths
 
 

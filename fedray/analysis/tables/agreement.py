@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from fedray.analysis.data.collect import SweepTable
 from fedray.analysis.tables.formats import to_latex
 from fedray.analysis.tables.macros import list_macros
+from fedray.analysis.tables.options import TableOptions
 from fedray.analysis.tables.paper import COMMENT, Found, Paper, TexBlock, parse_rows
 from fedray.common.errors import UserError, format_count, unknown
 
@@ -87,8 +88,10 @@ def compare_with_store(paper: Paper, sweeps: Mapping[str, SweepTable]) -> Agreem
         UserError: the store no longer gives a table, for example because its reference row is gone.
     """
     counts, differ, left_out = {True: 0, False: 0}, list[Disagreement](), list[str]()
+    known: dict[tuple[str, TableOptions, bool], dict[tuple[str, ...], str]] = {}
     for block in paper.blocks:
-        stored = _list_stored(block, sweeps[block.sweep])
+        key = block.sweep, block.options, block.is_table
+        stored = known[key] = known.get(key) or _list_stored(block, sweeps[block.sweep])
         counts[block.is_table] += len(block.entries)
         differ += [
             Disagreement(entry, found, stored.get(entry))

@@ -138,6 +138,7 @@ def to_json(table: ResultTable) -> str:
     return json.dumps({"title": table.title, "entries": entries, "notes": table.notes}) + "\n"
 
 
+SUFFIXES = {"markdown": ".md", "latex": ".tex", "csv": ".csv", "json": ".json"}
 FORMATS: dict[str, Callable[[ResultTable], str]] = {
     "markdown": to_markdown,
     "latex": to_latex,

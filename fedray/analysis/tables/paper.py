@@ -1,12 +1,14 @@
 """Reading a LaTeX source: tables and macros that fedray wrote, and the macros that it uses."""
 
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedray.analysis.tables.options import COMMAND, TableOptions
 from fedray.common.errors import UserError, truncate_repr
+from fedray.common.whole_files import read_file
 
 COMMENT = re.compile(r"((?<!\\)(?:\\\\)*)%.*")
 INPUT = re.compile(r"\\(?:input|include|subfile)\s*\{([^{}]+)\}|\\input\s+([^\s{}\\]+)")
@@ -14,9 +16,11 @@ USE = re.compile(r"\\fedray\s*\{([^{}]*)\}")
 DEFINITION = re.compile(r"^\\expandafter\\def\\csname fedray@(.+?)\\endcsname\{(.*)\}%?\s*$")
 RULES = re.compile(
     r"\\(?:toprule|midrule|bottomrule|specialrule|hline|cline|cmidrule|addlinespace)\b"
-    r"(?:\([^)]*\))?(?:\[[^\]]*\])?(?:\{[^{}]*\})*"
+    r"(?:\([^()]*\))?(?:\[[^\[\]]*\])?(?:\{[^{}]*\})*"
 )
-ROW_END = re.compile(r"(?<!\\)\\\\\*?(?:\[[^\]]*\])?")
+ROW_END = re.compile(r"(?<!\\)\\\\\*?(?:\[[^\[\]]*\])?")
+LARGEST = 64 << 20
+"""Maximum size of a file in bytes."""
 
 
 @dataclass(frozen=True)
@@ -68,14 +72,17 @@ def read_paper(path: Path) -> Paper:
     Raises:
         UserError: a file cannot be read, or a table is not as fedray writes it.
     """
-    paper = Paper([], [], [], [])
-    _read_file(path, path.parent, paper)
+    paper, waiting = Paper([], [], [], []), [path]
+    while waiting:
+        if (file := waiting.pop()) not in paper.files:
+            waiting += reversed(_read_file(file, path.parent, paper))
     return paper
 
 
-def _read_file(path: Path, folder: Path, paper: Paper) -> None:
+def _read_file(path: Path, folder: Path, paper: Paper) -> list[Path]:
+    """Add what a file holds to `paper`; return the files that it takes in."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_file(path, LARGEST).decode().replace("\r\n", "\n")
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -84,6 +91,7 @@ def _read_file(path: Path, folder: Path, paper: Paper) -> None:
     lines = text.split("\n")
     bare = [COMMENT.sub(r"\1", line) for line in lines]
     paper.blocks.extend(_iter_blocks(path, lines, bare))
+    inputs = []
     for number, line in enumerate(bare, 1):
         place = f"{path}, line {number}"
         paper.uses.extend(Found(match[1].strip(), place) for match in USE.finditer(line))
@@ -92,8 +100,9 @@ def _read_file(path: Path, folder: Path, paper: Paper) -> None:
             taken = _locate_input(folder, name)
             if taken is None:
                 paper.unread.append(Found(name, place))
-            elif taken not in paper.files:
-                _read_file(taken, folder, paper)
+            else:
+                inputs.append(taken)
+    return inputs
 
 
 def _locate_input(folder: Path, name: str) -> Path | None:
@@ -111,23 +120,34 @@ def _iter_blocks(path: Path, lines: list[str], bare: list[str]) -> Iterator[TexB
             if macros is None:
                 raise UserError(f"{place}: a macro of fedray without the comment `% {COMMAND} ...` above it")
             macros.entries[(match[1],)] = Found(match[2], place)
-        command = line.strip().removeprefix("%").strip()
-        if not line.lstrip().startswith("%") or not command.startswith(f"{COMMAND} "):
+        if (command := _get_command(line)) is None:
             continue
         sweep, options, more = TableOptions.parse(command, place)
         if "macros" in more:
             macros = TexBlock(sweep, options, place, is_table=False)
             yield macros
         elif "format" in more:
-            yield TexBlock(sweep, options, place, True, _read_table(path, bare, number + 1, place))
+            yield TexBlock(sweep, options, place, True, _read_table(path, lines, bare, number + 1, place))
 
 
-def _read_table(path: Path, bare: list[str], start: int, place: str) -> dict[tuple[str, ...], Found]:
-    r"""Read the rows from a line, counted from 0, to the next `\end{tabular}`."""
-    body, end, _ = "\n".join(bare[start:]).partition(r"\end{tabular")
-    if not end:
+def _get_command(line: str) -> str | None:
+    """Return the command that the comment of a table or of macros states; None for another line."""
+    command = line.strip().removeprefix("%").strip()
+    return command if line.lstrip().startswith("%") and command.startswith(f"{COMMAND} ") else None
+
+
+def _read_table(path: Path, lines: list[str], bare: list[str], start: int, place: str) -> dict[tuple[str, ...], Found]:
+    r"""Read the rows from a line, counted from 0, to the next `\end{tabular}`, which comes before the next command."""
+    stop = start
+    while stop < len(lines) and r"\end{tabular" not in bare[stop]:
+        if _get_command(lines[stop]) is not None:
+            stop = len(lines)
+        stop += 1
+    if stop >= len(lines):
         raise UserError(rf"{place}: the table has no \end{{tabular}}")
-    return parse_rows(body, lambda before: f"{path}, line {start + 1 + body[:before].count(chr(10))}")
+    body = "\n".join(bare[start : stop + 1]).partition(r"\end{tabular")[0]
+    breaks = [place for place, letter in enumerate(body) if letter == "\n"]
+    return parse_rows(body, lambda before: f"{path}, line {start + 1 + bisect_left(breaks, before)}")
 
 
 def parse_rows(body: str, locate: Callable[[int], str] = lambda before: "") -> dict[tuple[str, ...], Found]:

@@ -11,6 +11,7 @@ from pydantic import Field
 
 from fedray.common.errors import UserError, join_lines, truncate_repr
 from fedray.common.rng import generator
+from fedray.common.whole_files import read_file
 from fedray.common.yaml_files import locate
 from fedray.datasets.base import Images, list_entries
 from fedray.datasets.dataset import Dataset
@@ -208,7 +209,7 @@ class Domains(Pictures):
     def _read_list(self, root: Path, path: Path) -> Iterator[Picture]:
         """Yield the pictures of a list: each line has a file below `root` and its label, which the folder gives too."""
         try:
-            lines = path.read_text(encoding="utf-8").splitlines()
+            lines = read_file(path).decode().splitlines()
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"data.path: {path} cannot be read: {join_lines(error)}") from None
         listed = False

@@ -1,5 +1,6 @@
 """`fedray board show | rank | tuned | write`: boards, and a method of yours on one."""
 
+import io
 import json
 import re
 from pathlib import Path
@@ -10,9 +11,9 @@ import typer
 import yaml
 
 from fedray.algorithms import algorithm
-from fedray.analysis.output import write, write_or_print
+from fedray.analysis.output import write_or_print
 from fedray.cells.spec import get_dotted
-from fedray.common.entry import Json
+from fedray.common.entry import Json, Overwrite
 from fedray.common.errors import UserError, join_lines, truncate_repr
 from fedray.common.yaml_files import parse_yaml
 from fedray.engine.cost import measure_cost
@@ -35,6 +36,7 @@ from fedray.sweep.file.dotted import apply_draw
 from fedray.sweep.file.shipped import WARNING, locate_sweep
 from fedray.sweep.file.space import Space, check_space
 from fedray.sweep.file.sweep import Sweep
+from fedray.tracking.output import PICTURES, Output
 
 app = typer.Typer(
     add_completion=False,
@@ -119,18 +121,23 @@ def write_board(
     name: Annotated[str, typer.Argument(help="a tuned sweep: its file, or a name such as leaderboard/global")],
     out: Annotated[Path | None, typer.Option(help="the CSV file; else it is printed")] = None,
     picture: Annotated[Path | None, typer.Option(help="also draw the standings: a .png, .svg or .pdf file")] = None,
+    overwrite: Overwrite = False,
 ) -> None:
     """Write a row per cell of both stages: method, options, accuracy, hash, CPU, versions."""
-    if picture is not None and picture.suffix not in (".png", ".svg", ".pdf"):
+    if picture is not None and picture.suffix not in PICTURES:
         raise UserError(f"--picture: found {picture}; a file that ends in .png, .svg or .pdf is required")
-    sweep = Sweep.load(locate_sweep(Path(name)))
+    source = locate_sweep(Path(name))
+    file = None if out is None else Output("--out", out, (".csv",), overwrite, (source, picture or source))
+    drawn = None if picture is None else Output("--picture", picture, PICTURES, overwrite, (source,))
+    sweep = Sweep.load(source)
     text = write_csv(list_rows(sweep))
-    write_or_print(text, out)
-    if picture is not None:
-        write("", picture, "--picture")
+    write_or_print(text, file)
+    if drawn is not None:
         standings = list_standings(Board(sweep.name, sweep, parse_csv(text)))
-        draw_standings(standings, sweep.name).savefig(picture, dpi=200)
-        print(picture)
+        content = io.BytesIO()
+        draw_standings(standings, sweep.name).savefig(content, format=drawn.path.suffix[1:], dpi=200)
+        drawn.write(content.getvalue())
+        print(drawn.path)
 
 
 def parse_search(given: list[str]) -> Space:

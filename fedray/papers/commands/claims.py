@@ -18,12 +18,13 @@ from fedray.analysis.comparison.differences import ENDED
 from fedray.analysis.data.collect import SweepTable
 from fedray.analysis.data.specs import iter_specs
 from fedray.analysis.output import write_or_print
-from fedray.common.entry import Json
+from fedray.common.entry import Json, Overwrite
 from fedray.common.errors import format_count
 from fedray.papers.claims.decide import NOT_RUN, Decided, Verdict, decide
 from fedray.papers.claims.page import make_page
 from fedray.papers.claims.read import Claims, find_claims
 from fedray.papers.claims.runs import Price, find_runs, sum_hours
+from fedray.tracking.output import Output
 
 
 def decide_all(claims: Claims, file: Path | None) -> Iterator[Decided]:
@@ -105,9 +106,11 @@ def main(
     out: Annotated[Path | None, typer.Option(help="write an HTML page, which needs no network")] = None,
     estimate: Annotated[bool, typer.Option("--estimate", help="hours on this machine instead of gradients")] = False,
     as_json: Json = False,
+    overwrite: Overwrite = False,
 ) -> None:
     """Decide claims on the runs of this store."""
     price, (claims, file) = Price(estimate), find_claims(name)
+    page = None if out is None else Output("--out", out, (".html",), overwrite, () if file is None else (file,))
     found = list(decide_all(claims, file))
     if as_json:
         told = [
@@ -118,12 +121,12 @@ def main(
         print(json.dumps({"name": claims.name, "claims": told}))
         return
     for one in found:
-        sys.stdout.write(format_line(one, price) + "\n")
+        write_or_print(format_line(one, price) + "\n", None)
     counts = Counter(one.whole.status for one in found)
     sys.stdout.write(f"{claims.name}: {', '.join(f'{n} {status}' for status, n in counts.items())}\n")
     for metric in dict.fromkeys(one.metric for one in found):
         sys.stdout.write(f"compared: {metric}\n")
     if any(one.whole.status == NOT_RUN for one in found):
         sys.stdout.write("not run yet: fedray sweep sweeps/SWEEP.yaml runs the missing cells\n")
-    if out is not None:
-        write_or_print(make_page(claims, found, [format_cost(one, price) for one in found]), out)
+    if page is not None:
+        write_or_print(make_page(claims, found, [format_cost(one, price) for one in found]), page)

@@ -1,6 +1,5 @@
 """`fedray sharpness --run ID [--plot eigen]`: the largest eigenvalues of the Hessian at a run's model."""
 
-import csv
 import json
 import math
 import sys
@@ -13,11 +12,12 @@ import numpy as np
 import torch
 import typer
 
-from fedray.analysis.output import make_dir
 from fedray.analysis.plots.landscape import draw_contours, draw_surfaces
 from fedray.analysis.plots.style import save
+from fedray.common.entry import Overwrite
 from fedray.common.errors import UserError, unknown
 from fedray.papers.sharpness import PLANES, TrainedRun
+from fedray.tracking.output import Output
 
 
 def main(
@@ -33,6 +33,7 @@ def main(
     ] = 1.0,
     device: Annotated[str, typer.Option(help="cpu | cuda")] = "cpu",
     out: Annotated[Path, typer.Option(help="folder for the files")] = Path("sharpness"),
+    overwrite: Overwrite = False,
 ) -> None:
     """Print the top Hessian eigenvalues of runs, and draw the loss around them."""
     if plot not in PLANES:
@@ -45,30 +46,23 @@ def main(
     steps, titles, planes = np.linspace(-reach, reach, points), list[str](), list[np.ndarray]()
     for each in run:
         trained = TrainedRun(each, samples, device)
-        make_dir(out)
+        file = Output("--out", out / f"{each}.json", (".json",), overwrite)
         found, vectors = trained.find_eigenvalues()
-        path = out / f"{each}.json"
-        path.write_text(json.dumps(asdict(found) | {"ratio": found.ratio}, indent=1) + "\n", encoding="utf-8")
-        sys.stdout.write(f"{found}\n  {path}\n")
+        file.write(json.dumps(asdict(found) | {"ratio": found.ratio}, indent=1) + "\n")
+        sys.stdout.write(f"{found}\n  {file.path}\n")
         if plot == "none":
             continue
         losses = trained.measure_plane(plot, vectors, steps)
         planes.append(losses)
         method = trained.config.algorithm.make_label()
         titles.append(f"{method}\nλ1 = {found.eigenvalues[0]:.3g}, λ1/λ5 = {found.ratio:.3g}")
-        path = out / f"{each}-{plot}.csv"
-        with path.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(["first", "second", "loss"])
-            writer.writerows(
-                [f"{a:.6g}", f"{b:.6g}", f"{losses[i, j]:.8g}"]
-                for i, a in enumerate(steps)
-                for j, b in enumerate(steps)
-            )
-        sys.stdout.write(f"  {path}\n")
+        rows = (f"{a:.6g},{b:.6g},{losses[i, j]:.8g}" for i, a in enumerate(steps) for j, b in enumerate(steps))
+        file = Output("--out", out / f"{each}-{plot}.csv", (".csv",), overwrite)
+        file.write("\n".join(["first,second,loss", *rows, ""]))
+        sys.stdout.write(f"  {file.path}\n")
     for stem, draw in ((plot, draw_contours), (f"{plot}-3d", draw_surfaces)) if planes else ():
         drawn = draw(_tell_apart(titles, run), plot, steps, planes)
-        sys.stdout.write("".join(f"{path}\n" for path in save({"": drawn}, out, stem)))
+        sys.stdout.write("".join(f"{path}\n" for path in save({"": drawn}, out, stem, overwrite)))
 
 
 def _tell_apart(titles: Sequence[str], runs: Sequence[str]) -> list[str]:

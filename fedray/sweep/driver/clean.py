@@ -16,7 +16,7 @@ from fedray.sweep.plan.storage import (
     list_abandoned,
 )
 from fedray.tracking.location import get_storage
-from fedray.tracking.store import find_best_runs, find_sweeps, is_deleted, open_store, read_cells, read_status
+from fedray.tracking.store import find_best_runs, find_sweeps, is_deleted, open_reader, read_cells, read_status
 from fedray.tracking.stored_sweep import read_stored_sweep
 
 DONE = [status for status in Status if status.is_final]
@@ -53,7 +53,7 @@ def find_removable(name: str | None = None) -> Iterator[tuple[list[CellFolder], 
     found = sorted((root / "cells").iterdir()) if (root / "cells").is_dir() else []
     cells = None if name is None else {cell.hash for cell in read_stored_sweep(name).cells}
     folders = [path for path in found if _is_cell_dir(path) and (cells is None or path.name in cells)]
-    client, experiment = open_store()
+    client, experiment = open_reader()
     runs = find_best_runs(client, experiment, [path.name for path in folders])
     odd = [path for path in found if name is None and not _is_cell_dir(path)]
     goes, stays = list[CellFolder](), [CellFolder(path, path.lstat().st_size, "not a cell's folder") for path in odd]

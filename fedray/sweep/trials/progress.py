@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedray.cells.status import Status
-from fedray.common.errors import escape, redact
+from fedray.common.errors import escape, redact, shorten
 
 STYLE = {
     Status.FINISHED: "green",
@@ -67,7 +67,7 @@ class Progress:
 
     def note(self, text: str) -> None:
         """Print one line that is not an outcome."""
-        self.console.print(escape(redact(text)), markup=False, soft_wrap=True)
+        self.console.print(shorten(escape(redact(text))), markup=False, soft_wrap=True)
 
     def note_end(self, cell: str, status: Status, text: str) -> None:
         """Show the outcome of a cell."""
@@ -77,7 +77,7 @@ class Progress:
         mark = f"[{len(self.outcomes)}/{self.total}]".rjust(2 * len(str(self.total)) + 3)
         took = f"({time.monotonic() - since:.1f} s{self._estimate_end()})"
         self.console.print(
-            f"{mark} {status:<9} {label}: {escape(redact(text))} {took}",
+            f"{mark} {status:<9} {label}: {shorten(escape(redact(text)))} {took}",
             style=STYLE.get(status),
             markup=False,
             soft_wrap=True,

@@ -8,18 +8,18 @@ import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
-
-from mlflow import MlflowClient
-from mlflow.entities import Run
+from typing import TYPE_CHECKING, Any
 
 from fedray.cells.status import Status
 from fedray.common.errors import UserError
 from fedray.tracking.archive.check import FORMAT, SPLITS, open_checked
 from fedray.tracking.archive.members import is_exported_tag
 from fedray.tracking.environment import list_hashes
-from fedray.tracking.store import SWEEP_FILE, find_sweeps, open_store, read_draws, read_status
+from fedray.tracking.store import SWEEP_FILE, find_sweeps, open_reader, read_draws, read_status
 from fedray.tracking.stored_sweep import StoredSweep, read_stored_sweep
+
+if TYPE_CHECKING:
+    from fedray.tracking.store import AnyClient
 
 
 def export_sweep(name: str, file: Path, more: Mapping[str, bytes] = MappingProxyType({})) -> int:
@@ -34,15 +34,14 @@ def export_sweep(name: str, file: Path, more: Mapping[str, bytes] = MappingProxy
         How many cells with a run it holds.
 
     Raises:
-        UserError: there is no such sweep, the file exists or cannot be written, the environment of a run is missing, or
+        UserError: there is no such sweep, the file cannot be written, the environment of a run is missing, or
             `import_sweep` would refuse it.
     """
-    if file.exists():
-        raise UserError(f"{file}: exists; remove it or choose another name")
     sweep, tune = read_stored_sweep(name), _find_tune_stage(name)
     runs = (tune.runs if tune else {}) | sweep.runs
     runs = {cell: run for cell, run in runs.items() if read_status(run) is not Status.RUNNING}
     try:
+        file.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=file.absolute().parent, prefix=".export-") as folder:
             made = Path(folder) / file.name
             with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -52,7 +51,7 @@ def export_sweep(name: str, file: Path, more: Mapping[str, bytes] = MappingProxy
                 for member, content in {**more, **texts}.items():
                     archive.writestr(member, content)
                 for cell, run in runs.items():
-                    _pack(sweep.client, run, archive, f"runs/{cell}")
+                    _pack(sweep.client, run.info.run_id, archive, f"runs/{cell}")
                 for hash in dict.fromkeys(hash for run in runs.values() for hash in list_hashes(run)):
                     archive.writestr(f"environments/{hash}.json", json.dumps(sweep.read_environment(hash)))
             with open_checked(made, f"{name}: cannot be exported"):
@@ -64,7 +63,7 @@ def export_sweep(name: str, file: Path, more: Mapping[str, bytes] = MappingProxy
 
 def _find_tune_stage(name: str) -> StoredSweep | None:
     """Return the tune stage of a sweep; None if it has none."""
-    client, experiment = open_store()
+    client, experiment = open_reader()
     stage = f"{name}/tune"
     return read_stored_sweep(stage) if stage in find_sweeps(client, experiment) else None
 
@@ -75,15 +74,15 @@ def _describe(sweep: StoredSweep) -> dict[str, Any]:
     return about | ({"drawn": drawn} if drawn else {})
 
 
-def _pack(client: MlflowClient, run: Run, archive: zipfile.ZipFile, folder: str) -> None:
-    run_id = run.info.run_id
+def _pack(client: "AnyClient", run_id: str, archive: zipfile.ZipFile, folder: str) -> None:
+    run = client.get_run(run_id)
     about = {
         "name": run.info.run_name,
         "status": read_status(run),
         "start": run.info.start_time,
         "end": run.info.end_time,
         "tags": {key: value for key, value in run.data.tags.items() if is_exported_tag(key)},
-        "params": run.data.params,
+        "params": dict(run.data.params),
         "metrics": {
             key: [[point.value, point.timestamp, point.step] for point in client.get_metric_history(run_id, key)]
             for key, value in run.data.metrics.items()
@@ -91,16 +90,18 @@ def _pack(client: MlflowClient, run: Run, archive: zipfile.ZipFile, folder: str)
         },
     }
     with tempfile.TemporaryDirectory() as scratch:
-        for artifact in client.list_artifacts(run_id):
-            client.download_artifacts(run_id, artifact.path, scratch)
-        splits = {name: path for name in SPLITS if (path := Path(scratch) / name).is_file()}
+        tops = [Path(client.download_artifacts(run_id, one.path, scratch)) for one in client.list_artifacts(run_id)]
+        files = {
+            path.relative_to(top.parent).as_posix(): path
+            for top in tops
+            for path in (top, *top.rglob("*"))
+            if path.is_file()
+        }
+        splits = {name: files.pop(name) for name in SPLITS if name in files}
         about["splits"] = {name: _pack_split(archive, path.read_bytes()) for name, path in splits.items()}
-        for path in splits.values():
-            path.unlink()
         archive.writestr(f"{folder}/run.json", json.dumps(about))
-        for path in sorted(Path(scratch).rglob("*")):
-            if path.is_file():
-                archive.write(path, f"{folder}/artifacts/{path.relative_to(scratch).as_posix()}")
+        for name, path in sorted(files.items()):
+            archive.write(path, f"{folder}/artifacts/{name}")
 
 
 def _pack_split(archive: zipfile.ZipFile, content: bytes) -> str:

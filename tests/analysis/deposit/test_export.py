@@ -118,13 +118,13 @@ def test_the_readme_of_a_board_says_what_boards_compare(name: str, warned: bool,
             "--licence: found 'do what you like'; an SPDX identifier such as CC-BY-4.0 or an address is required",
         ),
         (["some/sweep", "--licence", "MIT"], "--licence, --author, --metric: go with --deposit"),
-        (["some/sweep", "there.zip", "--deposit"], "there.zip: exists; remove it or choose another name"),
-        (["some/sweep", "no/a.zip", "--deposit"], "no/a.zip: cannot be written: No such file or directory"),
+        (["some/sweep", "there", "--deposit"], "FILE: there exists and does not end in .zip; choose another name, or"),
+        (["some/sweep", "there/a.zip", "--deposit"], "FILE: there/a.zip cannot be written: Not a directory"),
         (["some/sweep", "--deposit", "--metric", "best"], "--metric: unknown name 'best'"),
     ],
 )
 def test_refusals(call: list[str], line: str, here: Path) -> None:
-    (here / "there.zip").touch()
+    (here / "there").touch()
     before = sorted(here.rglob("*"))
     answer = CliRunner().invoke(app, ["export", *call])
     assert isinstance(answer.exception, UserError)

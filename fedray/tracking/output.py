@@ -1,0 +1,91 @@
+"""Files that a user names and fedray writes: whole or not at all, and not in place of what fedray did not write."""
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedray.common.errors import UserError
+from fedray.common.whole_files import write_file
+from fedray.common.yaml_files import locate
+from fedray.tracking.location import ARTIFACTS, find_local_file, get_storage, store_uri
+
+PICTURES = (".png", ".svg", ".pdf")
+
+
+@dataclass(frozen=True)
+class Output:
+    """A file to write, which is looked at when this is made, before anything is computed for it.
+
+    A regular file that ends in one of `suffixes` is replaced; another file only with `overwrite`. The store, what lies
+    in its folder of artefacts or in the storage, and `inputs` are never replaced.
+
+    Attributes:
+        option: names the file, for messages.
+        path: as the user wrote it; links are followed, and missing folders are made.
+        suffixes: of the format.
+        overwrite: the user gave `--overwrite`.
+        inputs: files that the command reads, or writes as well.
+
+    Raises:
+        UserError: the file must not be replaced, or cannot be written.
+    """
+
+    option: str
+    path: Path
+    suffixes: Sequence[str]
+    overwrite: bool = False
+    inputs: Sequence[str | Path] = ()
+
+    def __post_init__(self) -> None:
+        with self._name_failure():
+            file = self._resolve()
+            if not file.exists():
+                with tempfile.TemporaryFile(dir=next(folder for folder in file.parents if folder.exists())):
+                    pass
+            elif file.is_file() or file.is_dir():  # opening a pipe may never end
+                file.open("ab").close()
+
+    def write(self, content: str | bytes) -> None:
+        """Give the file this content; if that fails it keeps the one that it has. Raises UserError."""
+        data = content.encode() if isinstance(content, str) else content
+        with self._name_failure():
+            file = self._resolve()
+            if file.exists() and not file.is_file():
+                file.write_bytes(data)  # into the pipe or device
+            else:
+                file.parent.mkdir(parents=True, exist_ok=True)
+                write_file(file, data)
+
+    def _resolve(self) -> Path:
+        """Return the file without links. Raises UserError if it must not be replaced."""
+        file = Path(os.path.realpath(locate(self.option, str(self.path))))
+        for read in self.inputs:
+            real = os.path.realpath(read)
+            if read and (str(file) == real or (file.exists() and file.is_relative_to(real))):
+                raise UserError(f"{self.option}: {self.path} is read or written by this command; choose another name")
+        taken = [(get_storage() / name, "belongs to the storage") for name in ("cells", "locks", "tune")]
+        with contextlib.suppress(UserError):  # no store can be here
+            if (store := find_local_file(store_uri())) is not None:
+                taken += [(store, "is MLflow's store"), (store.parent / ARTIFACTS, "belongs to MLflow's store")]
+        for one, why in taken:
+            if file.is_relative_to(os.path.realpath(one)):
+                raise UserError(f"{self.option}: {self.path} {why}; choose another name")
+        if file.exists() and not file.is_dir() and not self.overwrite:
+            if not file.is_file():
+                raise UserError(f"{self.option}: {self.path} is not a regular file; --overwrite writes into it")
+            if file.suffix.lower() not in self.suffixes:
+                raise UserError(
+                    f"{self.option}: {self.path} exists and does not end in {' or '.join(self.suffixes)}; choose "
+                    "another name, or --overwrite replaces it"
+                )
+        return file
+
+    @contextlib.contextmanager
+    def _name_failure(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise UserError(f"{self.option}: {self.path} cannot be written: {error.strerror}") from None
