@@ -45,6 +45,7 @@ class RunInfo:
     end_time: int | None
     artifact_uri: str
     experiment_id: str
+    lifecycle_stage: str
 
 
 @dataclass(frozen=True)
@@ -184,10 +185,10 @@ class SqliteClient:
             tags[run][key] = value
         for run, key, value, is_nan in self._select("run_uuid, key, value, is_nan FROM latest_metrics", marks, ids):
             metrics[run][key] = _read_value(value, is_nan)
-        columns = "run_uuid, name, status, start_time, end_time, artifact_uri, experiment_id FROM runs"
+        columns = "run_uuid, name, status, start_time, end_time, artifact_uri, experiment_id, lifecycle_stage FROM runs"
         infos = {
-            run: RunInfo(run, name, status, start, end, address, str(experiment))
-            for run, name, status, start, end, address, experiment in self._select(columns, marks, ids)
+            run: RunInfo(run, name, status, start, end, address, str(experiment), stage)
+            for run, name, status, start, end, address, experiment, stage in self._select(columns, marks, ids)
         }
         return [StoredRun(infos[run], RunData(tags[run], metrics[run])) for run in ids]
 

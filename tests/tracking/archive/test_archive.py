@@ -55,7 +55,7 @@ def content(name: str = "sweep") -> dict[str, object]:
             for key in run.data.metrics
         }
         tags = {key: value for key, value in run.data.tags.items() if key != "mlflow.parentRunId"}
-        file = sweep.client.download_artifacts(run.info.run_id, "config.yaml")
+        file = sweep.client.download_artifacts(run.info.run_id, "config.yaml", "")
         found[hash] = (
             run.info.run_name,
             run.info.status,
@@ -125,7 +125,7 @@ def test_the_tune_stage_goes_along_and_each_split_is_stored_once(use: Callable[[
         sweep = read_stored_sweep(name)
         assert [one.hash for one in sweep.cells] == [one["hash"] for one in cells]
         for one in cells:
-            file = sweep.client.download_artifacts(sweep.runs[one["hash"]].info.run_id, "partition.npz")
+            file = sweep.client.download_artifacts(sweep.runs[one["hash"]].info.run_id, "partition.npz", "")
             assert Path(file).read_bytes() == splits[CELLS.index(one)]
     assert import_sweep(tmp_path / "sweep.zip") == ("sweep", 0, 3)
 
