@@ -18,7 +18,7 @@ from fedray.common.errors import UserError
 from fedray.common.rng import generator, seed_torch
 from fedray.common.vectors import Vectors
 from fedray.datasets.dataset import ClientSamples, Samples
-from fedray.models.network import Layout, Network, Output
+from fedray.models.network import Network, Output
 
 T = TypeVar("T")
 CHUNK = 500
@@ -58,7 +58,6 @@ class LocalClient(Client):
         network: the model, which holds the client's running statistics.
         indices: its training samples, int64 `(n_i,)`.
         round: t, from 0.
-        per_epoch: steps of one pass over its samples.
         optimiser: clipping, weight decay and momentum.
         shares: the parameters that `shared_update` holds.
         shuffle: whether a pass over its samples (`batches`) is in random order, otherwise in their own order.
@@ -72,7 +71,6 @@ class LocalClient(Client):
     network: Network
     indices: np.ndarray
     round: int
-    per_epoch: int
     optimiser: Optimiser = field(default_factory=Optimiser)
     shares: Share = "all"
     shuffle: bool = True
@@ -107,38 +105,10 @@ class LocalClient(Client):
     def rate(self) -> float:
         return self.step_rate(self)
 
-    @property
-    def epoch(self) -> int:
-        return self.step // self.per_epoch
-
-    @property
-    def epochs(self) -> int:
-        return -(-self.steps // self.per_epoch)
-
-    @property
-    def samples(self) -> int:
-        return len(self.indices)
-
     @cached_property
     def held(self) -> ClientSamples:
         """Its training samples, where they are held."""
         return self.population.take_shard(self.id, self.indices)
-
-    @property
-    def total_clients(self) -> int:
-        return self.population.clients
-
-    @property
-    def total_samples(self) -> int:
-        return self.population.total_samples
-
-    @property
-    def input_shape(self) -> tuple[int, ...]:
-        return self.population.samples.input_shape
-
-    @property
-    def layout(self) -> Layout:
-        return self.network.layout
 
     @cached_property
     def counts(self) -> Tensor:

@@ -228,8 +228,10 @@ class Client(ABC):
     x, y: the batch, its inputs and int64 labels. step: k. steps: K_i, the steps this client makes in the round.
     lr: η_t. momentum: m of the local optimiser. weight: π_i, its share in the average of the cohort.
     counted_steps: K_i for methods that divide by it, equal to `steps` unless `training.nominal_steps` is set (D-23).
-    first_lr: η_0. batch_size: samples of a whole batch. first: True if the client has no state yet; for methods whose
-    clients keep a state, at its first participation.
+    first_lr: η_0. batch_size: samples of a whole batch. per_epoch: steps of one pass over the shard. first: True if the
+    client has no state yet; for methods whose clients keep a state, at its first participation. samples: n_i, its
+    number of training samples; total_samples: Σ n_j over all clients; total_clients: N. layout: slices of theta by
+    parameter, with their parts. input_shape: shape of one input.
 
     Examples:
         >>> def direction(c: Client) -> Tensor:  # FedProx's, with μ = 0.1
@@ -253,7 +255,13 @@ class Client(ABC):
     counted_steps: float
     first_lr: float
     batch_size: int
+    per_epoch: int
     first: bool
+    samples: int
+    total_samples: int
+    total_clients: int
+    layout: Layout
+    input_shape: tuple[int, ...]
 
     @property
     @abstractmethod
@@ -262,38 +270,18 @@ class Client(ABC):
 
     @property
     @abstractmethod
-    def total_clients(self) -> int:
-        """N."""
-
-    @property
-    @abstractmethod
-    def total_samples(self) -> int:
-        """Σ n_j over all clients."""
-
-    @property
-    @abstractmethod
     def rate(self) -> float:
         """η_k of this local step, by `Algorithm.rate` and `training.lr_decay_within`; η_t before the first one."""
 
     @property
-    @abstractmethod
     def epoch(self) -> int:
         """Number of whole passes over the shard before this step."""
+        return self.step // self.per_epoch
 
     @property
-    @abstractmethod
     def epochs(self) -> int:
         """Number of passes in this round, the last one possibly incomplete."""
-
-    @property
-    @abstractmethod
-    def layout(self) -> Layout:
-        """Slices of theta by parameter, with their parts."""
-
-    @property
-    @abstractmethod
-    def samples(self) -> int:
-        """n_i: number of training samples of this client."""
+        return -(-self.steps // self.per_epoch)
 
     @property
     @abstractmethod
@@ -314,11 +302,6 @@ class Client(ABC):
     @abstractmethod
     def shared_update(self) -> Tensor:
         """u_i of the shared parameters only (`Algorithm.shares`), in theta's order; the engine sends this."""
-
-    @property
-    @abstractmethod
-    def input_shape(self) -> tuple[int, ...]:
-        """Shape of one input."""
 
     @abstractmethod
     def grad(self, theta: Tensor, loss: Loss | None = None, part: Part = "all") -> Tensor:

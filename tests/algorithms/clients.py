@@ -27,4 +27,9 @@ def before_its_step(network: Network, population: Population, indices: np.ndarra
         first_lr=0.1,
         batch_size=1,
         first=True,
+        samples=len(indices),
+        total_samples=population.total_samples,
+        total_clients=population.clients,
+        layout=network.layout,
+        input_shape=population.samples.input_shape,
     )
