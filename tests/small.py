@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from fedray.algorithms import Algorithm, algorithm
+from fedray.algorithms import algorithm
 from fedray.config import RunConfig
 from fedray.datasets.dataset import Dataset
 from fedray.engine.problem import Problem
@@ -58,7 +58,7 @@ def simulation(*args: Any, **options: Any) -> Simulation:
 def momentum(name: Any, value: float = 0.5) -> float:
     """Local momentum for a method: 0 if its local optimiser is not SGD, which alone has it."""
     method = algorithm(name)
-    own = method.optimizer or type(method).local_optimizer is not Algorithm.local_optimizer
+    own = method.optimizer or method.overrides("local_optimizer")
     return 0.0 if own else value
 
 

@@ -23,6 +23,7 @@ A method that changes theta, a message or a state in place is refused with its f
 Inputs and outputs of a method are defined in `fedray.algorithms.exchange`; a method imports them from here.
 """
 
+from collections.abc import Callable
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -186,13 +187,11 @@ class Algorithm(Component):
         return None
 
     @property
-    def adapts_radii(self) -> bool:
-        """True if `radii` differ between parameters; then the probe `lambda` can measure them."""
-        return False
-
-    def radii(self, c: Client) -> Tensor | float:
-        """Return each parameter's perturbation `(..., P)` in multiples of the method's own radius; 1 for all."""
-        return 1.0
+    def radii(self) -> Callable[[Client], Tensor] | None:
+        """What gives each parameter's perturbation `(..., P)`, in multiples of the method's own radius, for the probe
+        `lambda`; None if it is 1 for all.
+        """
+        return None
 
     def gradient(self, c: Client) -> Tensor:
         """Return the descent gradient within q; sharpness-aware methods take it at a perturbed point."""
@@ -281,6 +280,10 @@ class Algorithm(Component):
                 self.refuse_untrained(layout, part)
         if self.perturbs_inputs and tokens:
             raise UserError(f"data.name: the inputs are tokens; {self.name} needs real numbers")
+
+    def overrides(self, hook: str) -> bool:
+        """Return True if the method has a hook of its own, such as `reply`."""
+        return getattr(type(self), hook) is not getattr(Algorithm, hook)
 
     def refuse_untrained(self, layout: Layout, part: str) -> None:
         """Refuse a model without a trained parameter in a part that the method needs. Raises UserError."""

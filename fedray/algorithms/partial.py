@@ -122,8 +122,7 @@ def share_matrix(method: Algorithm, share: Literal["A", "B"]) -> Algorithm:
         UserError: the method exchanges more than parameters, or has parts of its own.
     """
     kind = type(method)
-    plain = all(getattr(kind, hook) is getattr(Algorithm, hook) for hook in EXCHANGE)
-    if not plain or (kind.shares, kind.keeps, kind.personal) != ("all", "none", "tuned"):
+    if any(map(method.overrides, EXCHANGE)) or (kind.shares, kind.keeps, kind.personal) != ("all", "none", "tuned"):
         raise UserError(
             f"model.lora.share: found {share}, which is for methods that exchange parameters alone; {method.name} "
             "exchanges or keeps something of its own, so share: both is required"

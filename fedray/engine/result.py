@@ -66,7 +66,7 @@ def make_result(simulation: Simulation) -> "Result":
 
 def refuse_without_personal(algorithm: Algorithm) -> None:
     """Raise UserError if a client answers with more than one model, or with scores that are no model's."""
-    if type(algorithm).personal_logits is not Algorithm.personal_logits:
+    if algorithm.overrides("personal_logits"):
         raise UserError(f"personal_model: {algorithm.name} answers with more than the model of a client")
 
 

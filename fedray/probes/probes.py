@@ -158,15 +158,16 @@ class Lambda(Probe):
     metrics = {"lambda_*": "mean radius Λ of the layer"}
 
     def check(self, algorithm: Algorithm) -> None:
-        if not algorithm.adapts_radii:
+        if not getattr(algorithm, "adapts_radii", algorithm.radii is not None):  # its name in 0.2
             raise UserError(
                 "evaluation.probes: lambda needs a method whose radius adapts to each parameter (fedsol with "
                 f"algorithm.radius: adaptive); {algorithm.make_label()} has no such radius as configured"
             )
 
     def of_client(self, seen: TrainedClient) -> dict[str, float]:
-        layers = seen.c.layout.layers
-        values = torch.as_tensor(seen.algorithm.radii(seen.c)).double().split(list(layers.values()))
+        layers, radii = seen.c.layout.layers, seen.algorithm.radii
+        assert radii is not None  # noqa: S101 (`check`)
+        values = radii(seen.c).double().split(list(layers.values()))
         return {f"lambda_{layer}": float(value.mean()) for layer, value in zip(layers, values, strict=True)}
 
 

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedray.algorithms.base import Algorithm
 from fedray.client import CHUNK, LocalClient, Population
 from fedray.common.errors import UserError
 from fedray.common.transfer import upload
@@ -94,7 +93,7 @@ class Worker:
     def keep_states(self, spill: Spill) -> None:
         """Keep new states on the device, too; for a run with one process. spill: stores a state that leaves it."""
         algorithm = self.problem.config.algorithm
-        if self.residence is not None and type(algorithm).reply is Algorithm.reply:
+        if self.residence is not None and not algorithm.overrides("reply"):
             self.residence.spill, self.keeps_states = spill, True
 
     def train(self, broadcast: Broadcast, tasks: Sequence[ClientTask]) -> Reply:
