@@ -21,6 +21,7 @@ from fedray.config.schedule import LrStep
 from fedray.datasets.base import Test, Validation
 from fedray.models import MODELS
 from fedray.models.lora import LoRA
+from fedray.papers.variants import VARIANTS
 from fedray.partitions import PARTITIONS
 from fedray.probes.registry import PROBES
 
@@ -39,7 +40,7 @@ SECTIONS: dict[str, type[Checked]] = {
     "model.lora": LoRA,
     "data.validation": Validation,
     "data.test": Test,
-    **{f"algorithm.{name}": kind for name, kind in ALGORITHMS.items()},
+    **{f"algorithm.{name}": kind for name, kind in {**ALGORITHMS, **VARIANTS}.items()},
     **{f"model.{name}": kind for name, kind in MODELS.items()},
     **{f"partition.{name}": kind for name, kind in PARTITIONS.items()},
     **{f"probe.{name}": kind for name, kind in PROBES.items()},

@@ -12,9 +12,12 @@ from pydantic.fields import FieldInfo
 
 from fedray.algorithms import ALGORITHMS
 from fedray.algorithms.base import Algorithm
+from fedray.common.errors import FORMS
 from fedray.components.base import format_value
 from fedray.components.options import describe_allowed
+from fedray.components.plugins import find_moved
 from fedray.engine.cost import Cost, measure_cost
+from fedray.papers.variants import VARIANTS
 
 INTRODUCTION = """\
 # Algorithms
@@ -41,6 +44,15 @@ single numbers are free.
 `D-..` refers to [differences between papers and code](discrepancies.md); each method's entry says how it reads them.
 """
 
+FORMS_INTRODUCTION = """
+# Other forms
+
+A method's class holds its paper's formula, what its tables vary and what one tunes. What other people's code has in the
+formula's place, and what a paper prints otherwise, are options of METHOD@forms: `algorithm: {name: scaffold@forms,
+divisor: effective}`. Its other options are METHOD's, and with the defaults it gives METHOD's numbers, in cells of its
+own."""
+TABLE = ["| option | default | allowed | meaning | papers' values |", "|---|---|---|---|---|"]
+
 
 def page() -> str:
     """Return the whole page in Markdown."""
@@ -50,7 +62,17 @@ def page() -> str:
         f"| [{name}](#{name}) | {_cell(kind.idea)} | {' | '.join(_multiples(found))} |"
         for name, (kind, found) in kinds.items()
     ]
-    return "\n".join([INTRODUCTION, *head, *rows, *(entry(kind, found) for kind, found in kinds.values())]) + "\n"
+    entries = [entry(kind, found) for kind, found in kinds.values()]
+    forms = [FORMS_INTRODUCTION, *map(entry_of_forms, VARIANTS.values())]
+    return "\n".join([INTRODUCTION, *head, *rows, *entries, *forms]) + "\n"
+
+
+def entry_of_forms(kind: type[Algorithm]) -> str:
+    """Return the entry of a method's other forms: docstring and the options that they add."""
+    text = inspect.cleandoc(kind.__doc__ or "")
+    added = find_moved(kind.name.removesuffix(FORMS))
+    rows = [_option(name, field) for name, field in kind.model_fields.items() if name in added]
+    return "\n".join(["", f"## {kind.name}", "", _text(text), "", *TABLE, *rows])
 
 
 def entry(kind: type[Algorithm], found: Cost) -> str:
@@ -72,8 +94,7 @@ def entry(kind: type[Algorithm], found: Cost) -> str:
     if kind.model_fields:
         lines += [
             "",
-            "| option | default | allowed | meaning | papers' values |",
-            "|---|---|---|---|---|",
+            *TABLE,
             *(_option(name, field) for name, field in kind.model_fields.items()),
         ]
     extra = [f", forward passes without gradient per step: {_number(found.predictions)}"] * (found.predictions > 0)

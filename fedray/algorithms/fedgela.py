@@ -1,18 +1,13 @@
 """FedGELA: one fixed classifier for all clients, adapted to each client's classes; its halves FedGE and LA-only."""
 
-from typing import Annotated, Literal
-
-import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedray.algorithms.base import Client, Forward, ParameterGroup
-from fedray.algorithms.linear_head import Gamma, LinearHead, Q, Unbiased, counts, normalised, phi
-from fedray.common.errors import UserError, join_lines
-from fedray.common.yaml_files import locate_file
-from fedray.components.identity import FILE
+from fedray.algorithms.linear_head import Gamma, LinearHead, Q, Unbiased, normalised, phi
+from fedray.common.errors import UserError
 from fedray.models.network import Layout, Output
 
 PAPER = "Fan et al., Federated learning with bilateral curation for partially class-disjoint data, NeurIPS 2023"
@@ -29,32 +24,13 @@ def simplex_etf(classes: int, width: int) -> Tensor:
     return result
 
 
-def read_simplex(path: str) -> Tensor:
-    """Return the class vectors `(C, d)`, float64, of a .npy file.
-
-    Raises:
-        UserError: the file cannot be read, or does not hold a matrix of numbers.
-    """
-    try:
-        rows = np.load(locate_file("algorithm.simplex", path), allow_pickle=False)
-        if rows.ndim != 2 or not np.isfinite(rows).all():
-            raise ValueError(f"it holds {rows.dtype} {rows.shape}")
-    except (OSError, ValueError, TypeError) as error:
-        raise UserError(
-            f"algorithm.simplex: {path} is not a .npy file of finite numbers (classes, features): {join_lines(error)}"
-        ) from None
-    return torch.from_numpy(rows.astype(np.float64))
-
-
 class FedGE(LinearHead):
     """q = ∇ CE(W h/||h||) by the body, W = √E_W times a fixed simplex ETF; only the body is sent.
 
     FedGELA with Φ = 1: its ablation "GE". A model needs at least as many features as classes; its head's bias is 0. The
     paper's models end in a linear projection (`model.projection`), whose features can have either sign. Features have
-    length 1 (E_H = 1) as in the paper; its code has BatchNorm instead (`feature_norm: model` with
-    `model.feature_norm: batch`, D-37). √E_W is the factor on the logits; the paper and its code give it in different
-    units (D-38). `simplex` reads the class vectors that the authors' code drew (D-118). The personal model is the one
-    after local training.
+    length 1 (E_H = 1) as in the paper (D-37). √E_W is the factor on the logits; the paper and its code give it in
+    different units (D-38). The personal model is the one after local training.
     """
 
     name = "fedge"
@@ -70,12 +46,6 @@ class FedGE(LinearHead):
         description="E_W: squared length of a class vector",
         json_schema_extra={"paper": {"figure 4, powers of ten": "10e3 to 10e6"}},
     )
-    feature_norm: Literal["length", "model"] = Field(
-        "length", description="h to length 1, or as the model gives it (the code: model.feature_norm batch, D-37)"
-    )
-    simplex: Annotated[str | None, FILE] = Field(
-        None, description="path of a .npy file with the class vectors m_c as rows; default drawn by the run's seed"
-    )
 
     def check_built(self, layout: Layout, tokens: bool) -> None:
         super().check_built(layout, tokens)
@@ -89,10 +59,7 @@ class FedGE(LinearHead):
     def initial(self, theta: Tensor, layout: Layout) -> Tensor:
         theta = theta * layout.part("body")
         weight = layout.views(theta)[self.weight(layout)]
-        rows = simplex_etf(*weight.shape) if self.simplex is None else read_simplex(self.simplex)
-        if rows.shape != weight.shape:
-            raise UserError(f"algorithm.simplex: found {tuple(rows.shape)}; the model's head has {tuple(weight.shape)}")
-        weight.copy_(self.scale_w**0.5 * rows)
+        weight.copy_(self.scale_w**0.5 * simplex_etf(*weight.shape))
         return theta
 
     def trained_part(self, c: Client) -> ParameterGroup:
@@ -103,7 +70,7 @@ class FedGE(LinearHead):
         return z
 
     def logits(self, output: Output) -> Tensor:
-        return normalised(output) if self.feature_norm == "length" else output.logits
+        return normalised(output)
 
     def gradient(self, c: Client) -> Tensor:
         def loss(forward: Forward) -> Tensor:
@@ -122,9 +89,9 @@ class FedGELA(FedGE):
     together have equal classes, so the average of the clients' classifiers is W. For table 6's other Q this holds for
     each class only if γ uses statistics of all clients (`gamma: shared`, from the class counts of all clients). By
     default each client takes γ_k = C/Σ_c Q(n_kc/n_k), which shares nothing, is C for Q(x) = x, and makes Σ_k p_k Φ_k =
-    1 on average over classes. Eq. 5's softmax runs over the classes that a client has, the code's over all classes
-    (D-39). The generic model has Φ = 1; the personal one is a client's after its local training, with its Φ_k. The
-    method called FedAvg in the released repository has the adapted simplex as well (D-44).
+    1 on average over classes. The softmax runs over all classes, as in the code (D-39). The generic model has Φ = 1;
+    the personal one is a client's after its local training, with its Φ_k. The method called FedAvg in the released
+    repository has the adapted simplex as well (D-44).
     """
 
     name = "fedgela"
@@ -134,7 +101,6 @@ class FedGELA(FedGE):
     gamma: Gamma = Field(
         "client", description="γ: for each client separately, or for each class from all clients' Q_k (table 6)"
     )
-    softmax: Literal["all", "present"] = Field("all", description="classes in the local softmax: as the code, or eq. 5")
 
     def make_label(self) -> str:
         """Name in the paper's table 6: `fedgela`, `fedgela-phi-exp`, `fedgela-phi-sqrt`."""
@@ -142,11 +108,9 @@ class FedGELA(FedGE):
 
     def begin(self, c: Client) -> None:
         c.local.phi = phi(c, self.classes(c.layout), self.phi, self.gamma)
-        c.local.absent = counts(c, self.classes(c.layout)) == 0
 
     def adapted(self, z: Tensor, c: Client) -> Tensor:
-        z = c.local.phi * z
-        return z if self.softmax == "all" else z.masked_fill(c.local.absent, -torch.inf)
+        return c.local.phi * z
 
 
 class FedAvgLA(Unbiased):

@@ -1,7 +1,5 @@
 """FedGloSS: the server perturbs the model that it broadcasts, and clients add SAM and dynamic regularisation."""
 
-from typing import Literal
-
 from pydantic import Field
 from torch import Tensor
 
@@ -17,10 +15,9 @@ class FedGloSS(DynamicRegularisation):
     round's mean update, so -U_old points uphill; in round 1 it is 0. α is the paper's 1/β, and H_i = -β s_i for its
     duals s_i. Positive radii grow linearly from `start_rho` over the first `warmup` rounds.
 
-    Readings: the server's warm-up ends at its own ρ, in the code at the client's (D-86); the mean of H_i is over N,
-    while the code divides by N M (`dual_divisor: product`, D-87); the anchor is the model received, to which the code's
-    anchor of each epoch is equivalent (D-88). ρ = 0 is FedSpeed, both radii 0 FedDyn. Summaries and code were read
-    instead of the paper.
+    Readings: the server's warm-up ends at its own ρ, in the code at the client's (D-86); the mean of H_i is over N
+    (D-87); the anchor is the model received, to which the code's anchor of each epoch is equivalent (D-88). ρ = 0 is
+    FedSpeed, both radii 0 FedDyn. Summaries and code were read instead of the paper.
     """
 
     name = "fedgloss"
@@ -59,9 +56,6 @@ class FedGloSS(DynamicRegularisation):
         description="rounds in which the radii grow",
         json_schema_extra={"paper": {"CIFAR-10, of 10,000": 2000, "CIFAR-100, of 20,000": 15000}},
     )
-    dual_divisor: Literal["clients", "product"] = Field(
-        "clients", description="product: the sum of duals is divided by N M, as in the code (D-87)"
-    )
 
     def radius(self, full: float, round: int) -> float:
         """Return ρ_t of a round (from 0) on the way to `full`; 0 in every round if `full` is 0."""
@@ -82,9 +76,6 @@ class FedGloSS(DynamicRegularisation):
     def gradient(self, c: Client) -> Tensor:
         g = c.grad(c.theta)
         return c.grad(move_along(c.theta, c.message.rho, g)) if self.rho_l else g
-
-    def divisor(self, server: Server) -> int:
-        return server.clients * (1 if self.dual_divisor == "clients" else server.cohort)
 
     def aggregate(self, server: Server, got: Received) -> None:
         super().aggregate(server, got)

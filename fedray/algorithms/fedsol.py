@@ -4,6 +4,7 @@ FedSOL takes the descent gradient at a point perturbed along a proximal loss L_p
 the global model; the proximal loss itself is not part of the step.
 """
 
+from collections.abc import Callable
 from typing import Any, ClassVar, Literal, Self
 
 import torch
@@ -16,7 +17,6 @@ from fedray.algorithms.base import Algorithm, Client, Part, Proximal, Received, 
 from fedray.algorithms.fedavg import FedProx
 from fedray.algorithms.feddyn import FedDyn
 from fedray.algorithms.fednova import FedNova
-from fedray.algorithms.fedsam import refuse_empty_part
 from fedray.algorithms.scaffold import Scaffold
 from fedray.common.errors import UserError
 from fedray.components.plugins import resolve
@@ -64,8 +64,8 @@ class WithProximalLoss(Algorithm):
 
     @property
     def proximal_name(self) -> str:
-        """Key of the proximal loss in `choices`."""
-        return next(name for name, kind in self.choices.items() if kind is type(self.proximal))
+        """Key of the proximal loss in `choices`, or the name of a variant of one."""
+        return next((name for name, kind in self.choices.items() if kind is type(self.proximal)), self.proximal.name)
 
     @property
     def bound_to_sgd(self) -> str:  # type: ignore[override]
@@ -111,9 +111,8 @@ class FedSOL(WithProximalLoss):
 
     L_p is KL(softmax(z_g/τ) || softmax(z/τ)) with τ = 3, or another method's proximal loss ("combined", table 4, which
     perturbs all parameters); then that method's duals, variates and averaging stay active while its term is left out of
-    the step. Λ = |y - x|, divided by its norm: along the first dimension of each parameter tensor as in the code
-    (dim0), over each layer, weight and bias together, as in eq. 7 (layer), or over each tensor (tensor). The meaning of
-    ρ follows (D-25). fixed: Λ = 1. The authors' code averages by samples (`training.aggregation: samples`, D-26).
+    the step. Λ = |y - x|, divided by its norm along the first dimension of each parameter tensor, as in the code
+    (D-25). fixed: Λ = 1. The authors' code averages by samples (`training.aggregation: samples`, D-26).
 
     Strategies of table 10, e_c from ∇L + ∇L_p: A0 ∇L(y), A1 ∇L(y + e), A2 ∇L(y) + ∇L_p(y + e), A3 ∇L(y + e) +
     ∇L_p(y + e), A4 like A3 at y + e_c (with Λ, D-107), A5 ∇L(y) + ∇L_p(y), A6 ∇L(y + e) + ∇L_p(y). Their
@@ -136,9 +135,6 @@ class FedSOL(WithProximalLoss):
         "head", description="perturbed parameters; default all for any L_p except kl"
     )
     radius: Literal["adaptive", "fixed"] = Field("adaptive", description="Λ: by how far each parameter has moved, or 1")
-    lambda_norm: Literal["dim0", "layer", "tensor"] = Field(
-        "dim0", description="what has norm 1 in an adaptive Λ: each column of a tensor, as the code; each layer, eq. 7"
-    )
     strategy: Literal["A0", "A1", "A2", "A3", "A4", "A5", "A6"] = Field("A1", description="A1 is FedSOL")
 
     @model_validator(mode="before")
@@ -156,7 +152,7 @@ class FedSOL(WithProximalLoss):
 
     def check_built(self, layout: Layout, tokens: bool) -> None:
         super().check_built(layout, tokens)
-        refuse_empty_part(self.perturb, layout)
+        self.refuse_untrained(layout, self.perturb)
 
     def make_label(self) -> str:
         """Name in the paper's tables: `fedsol`, `fedsol-all`, `fedsol+feddyn`, `fedsol-a3`."""
@@ -165,26 +161,21 @@ class FedSOL(WithProximalLoss):
         part = "" if self.perturb == "head" else f"-{self.perturb}"
         return f"fedsol{part}" + ("" if self.strategy == "A1" else f"-{self.strategy.lower()}")
 
-    def count_revisions(self) -> int:
-        old = self.adapts_radii and self.lambda_norm == "layer"  # once `layer` normalised each tensor
-        return super().count_revisions() + old
-
     def begin(self, c: Client) -> None:
         super().begin(c)
         c.local.perturbed = c.layout.part(self.perturb).to(c.theta.device)
 
     @property
-    def adapts_radii(self) -> bool:
-        return self.radius == "adaptive"
+    def radii(self) -> Callable[[Client], Tensor] | None:
+        """None with a fixed radius."""
+        return None if self.radius == "fixed" else self.adapt_radii
 
-    def radii(self, c: Client) -> Tensor | float:
-        """Return Λ: float32 `(..., P)`, or 1."""
-        if self.radius == "fixed":
-            return 1.0
-        sizes = list(c.layout.layers.values() if self.lambda_norm == "layer" else c.layout.sizes)
-        rows = [shape[0] if shape else 1 for shape in c.layout.shapes] if self.lambda_norm == "dim0" else sizes
-        parts = zip((c.theta - c.theta_0).abs().split(sizes, dim=-1), rows, strict=True)
-        return torch.cat([normalize(part.unflatten(-1, (n, -1)), dim=-2).flatten(-2) for part, n in parts], dim=-1)
+    def adapt_radii(self, c: Client) -> Tensor:
+        """Return an adaptive Λ: float32 `(..., P)`."""
+        moved = (c.theta - c.theta_0).abs().split(list(c.layout.sizes), dim=-1)
+        rows = [shape[0] if shape else 1 for shape in c.layout.shapes]
+        parts = [part.unflatten(-1, (n, -1)) for part, n in zip(moved, rows, strict=True)]
+        return torch.cat([normalize(part, dim=-2).flatten(-2) for part in parts], dim=-1)
 
     def perturbed(self, c: Client, g: Tensor) -> Tensor:
         """Return y + e with e along g."""
@@ -194,7 +185,8 @@ class FedSOL(WithProximalLoss):
         """Return e along g, for a radius ρ."""
         g = g * c.local.perturbed
         norm = torch.linalg.vector_norm(g, dim=-1, keepdim=True)
-        return rho * self.radii(c) * torch.where(norm < 1e-8, 0.0, g / (norm + 1e-12))
+        radii = self.radii(c) if self.radii else 1.0
+        return rho * radii * torch.where(norm < 1e-8, 0.0, g / (norm + 1e-12))
 
     def gradient(self, c: Client) -> Tensor:
         y = c.theta

@@ -1,18 +1,17 @@
 """FedWMSAM: client-level momentum with control variates, and SAM along the path that the momentum alone would take."""
 
-from typing import Literal, Self
+from typing import Self
 
 from pydantic import Field, model_validator
 from torch import Tensor
 from torch.linalg import vector_norm
 
-from fedray.algorithms.base import Client, Received, Server, Sum, Uploads, Vectors
-from fedray.algorithms.fedlesam import Towards
+from fedray.algorithms.base import Client, Received, Server, Sum, Uploads, Vectors, unit
 from fedray.algorithms.momentum import ClientMomentum
 from fedray.common.errors import UserError
 
 
-class FedWMSAM(Towards, ClientMomentum):
+class FedWMSAM(ClientMomentum):
     """q = α (g(y + e) + c - c_i) + (1 - α) Δ with e = ρ unit(x + k Δ_i - y), Δ_i = Δ + α/(1 - α) (c - c_i); k: the
     step.
 
@@ -21,11 +20,8 @@ class FedWMSAM(Towards, ClientMomentum):
     term 0), so that updates along the momentum lower α.
 
     Readings: e is one vector of length ρ (D-89) that points uphill, as in the authors' summary (D-90); k Δ_i lacks η as
-    written (`target: scaled` has it, D-91); α's rule is known only from code (D-93). α = 1 with ρ = 0 is SCAFFOLD;
+    written (D-91); α's rule is known only from code (D-93). α = 1 with ρ = 0 is SCAFFOLD;
     without variates and with ρ = 0 this is FedCM. Only the paper's poster and code were read, not its formulas [S].
-
-    As the code has it: `shift: scalars` and `norm: summed`, as in FedLESAM (D-89); e descends (`sign: code`, D-90); Δ
-    has a factor of the learning rate's decay (`delta_decay`, D-92).
     """
 
     name = "fedwmsam"
@@ -46,9 +42,6 @@ class FedWMSAM(Towards, ClientMomentum):
     )
     adaptive: bool = Field(True, description="the server moves α between 0.1 and 0.9 (D-93)")
     variates: bool = Field(True, description="with control variates c and c_i")
-    sign: Literal["uphill", "code"] = Field("uphill", description="direction of e (D-90)")
-    target: Literal["plain", "scaled"] = Field("plain", description="scaled: k η Δ_i instead of k Δ_i (D-91)")
-    delta_decay: bool = Field(False, description="Δ times training.lr_decay, as in the code (D-92)")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -73,12 +66,13 @@ class FedWMSAM(Towards, ClientMomentum):
 
     def perturbation(self, c: Client, alpha: Tensor | float) -> Tensor:
         """Return e `(P,)`."""
-        ahead = c.message.delta
-        if self.variates:
-            ahead = ahead + alpha / (1 - alpha) * (c.message.c - c.state.c)
-        steps = c.step * (c.lr if self.target == "scaled" else 1.0)
-        e = self.rho * self.towards(c.theta_0 + steps * ahead - c.theta, c.layout)
-        return e if self.sign == "uphill" else -e
+        return self.rho * unit(c.theta_0 + c.step * self.ahead(c, alpha) - c.theta)
+
+    def ahead(self, c: Client, alpha: Tensor | float) -> Tensor:
+        """Return Δ_i `(P,)`."""
+        if not self.variates:
+            return c.message.delta
+        return c.message.delta + alpha / (1 - alpha) * (c.message.c - c.state.c)
 
     def direction(self, c: Client) -> Tensor:
         alpha = c.message.alpha if self.adaptive else self.alpha
@@ -101,8 +95,6 @@ class FedWMSAM(Towards, ClientMomentum):
 
     def aggregate(self, server: Server, got: Received) -> None:
         super().aggregate(server, got)
-        if self.delta_decay:
-            server.state.delta = server.lr_decay * server.state.delta
         if self.variates:
             server.state.c = server.state.c + got.c_change / server.clients
         if self.adaptive:

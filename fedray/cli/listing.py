@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from fedray.common.entry import Json
-from fedray.common.errors import LISTS, UserError, unknown
+from fedray.common.errors import FORMS, LISTS, UserError, unknown
 
 SECTIONS = {listed: section for section, listed in LISTS.items()}
 """Listed kind -> the section of a configuration that chooses it."""
@@ -52,7 +52,7 @@ def list_(
         return
     if as_json:
         raise UserError("--json: lists names and their lines; leave the NAME out")
-    entries = get_registry(what) if what in SECTIONS else list_entries(what)
+    entries = list_entries(what)
     if name not in entries and (what not in SECTIONS or ":" not in name):
         raise unknown(f"list {what}", name, entries, f"`fedray list {what}`")
     print(format_page(what, name) if what in SECTIONS else f"{name}: {entries[name]}")
@@ -87,7 +87,14 @@ def list_entries(what: str) -> dict[str, str]:
 
         files = {name: get_sweeps_folder() / f"{name}.yaml" for name in list_sweeps()}
         return {name: _describe(Sweep, file) for name, file in files.items()}
-    return {name: getattr(kind, "idea", "") or kind.make_row()[1] for name, kind in sorted(get_registry(what).items())}
+    entries = {
+        name: getattr(kind, "idea", "") or kind.make_row()[1] for name, kind in sorted(get_registry(what).items())
+    }
+    if what == "algorithms":
+        from fedray.components.plugins import find_moved, list_variants
+
+        entries |= {name: ", ".join(find_moved(name.removesuffix(FORMS))) for name in sorted(list_variants())}
+    return entries
 
 
 def _describe(sweep: Any, file: Any) -> str:
@@ -103,6 +110,8 @@ def format_overview(what: str) -> str:
     widest = max(map(len, entries)) + 2
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 100
     rows = [f"{name:<{widest}}{text}".rstrip() for name, text in entries.items()]
+    first = next((place for place, name in enumerate(entries) if name.endswith(FORMS)), len(rows))
+    rows[first:first] = [] if first == len(rows) else ["", "Other forms of methods, with the options that they add:"]
     if what == "metrics":
         notes = (
             "With `last10_` before a name: mean of the tests in the last fifth of the rounds, at most 10 rounds.\n"

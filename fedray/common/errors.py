@@ -17,6 +17,8 @@ WIDEST = 500
 """Maximum number of characters of a line that a command prints about a mistake."""
 NEAREST, MANY = 5, 12
 """Number of names that a message repeats of a list with more than MANY."""
+FORMS = "@forms"
+"""End of the name of a method's other forms (`fedray.papers.variants`)."""
 LISTS = {"algorithm": "algorithms", "model": "models", "data": "datasets", "partition": "partitions"}
 """Section of a configuration -> the argument of `fedray list` that lists its names."""
 

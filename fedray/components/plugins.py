@@ -19,10 +19,12 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar, get_args, get_origin, get_type_hints
 
 from fedray.common.calls import check_return, fits, format_hint
-from fedray.common.errors import LISTS, MANY, UserError, truncate_repr, unknown
+from fedray.common.errors import FORMS, LISTS, MANY, UserError, truncate_repr, unknown
 from fedray.components.base import Component
 from fedray.components.identity import hash_module
 
+VARIANTS = "fedray.papers.variants"
+"""Module of the methods' other forms, which are called METHOD@forms; imported only if one is named."""
 FOLDER = "FEDRAY_PLUGINS"
 """Environment variable: folder that is searched last for a user's own classes. Ray's workers inherit it."""
 
@@ -63,7 +65,8 @@ def resolve(
         UserError: a name or an option is unknown (the nearest valid one is named), or the class cannot serve.
     """
     if isinstance(value, Component):
-        own = base is not None and ":" not in value.name and type(value) not in registry.values()
+        known = [*registry.values(), *(list_variants().values() if value.name.endswith(FORMS) else ())]
+        own = base is not None and ":" not in value.name and type(value) not in known
         value = {"name": type(value), **{k: getattr(value, k) for k in type(value).model_fields}} if own else value
     if isinstance(value, Component):
         return value  # type: ignore[return-value]
@@ -76,8 +79,47 @@ def resolve(
         if isinstance(value, Mapping) and "name" not in value:
             raise UserError(f"{section} is required: found {truncate_repr(value)}, options without a name; {told}")
         raise UserError(f"{section}: expected a name or a mapping with `name`, got {truncate_repr(value)}; {told}")
-    options = {k: v for k, v in value.items() if k != "name"}
-    return find_class(section, value["name"], registry, base, adapt).parse(section, options)
+    kind = find_class(section, value["name"], registry, base, adapt)
+    return kind.parse(section, _leave_out_moved(section, kind, {k: v for k, v in value.items() if k != "name"}))
+
+
+def list_variants() -> Mapping[str, type[Any]]:
+    """Return name -> class of the other forms of methods."""
+    found: Mapping[str, type[Any]] = importlib.import_module(VARIANTS).VARIANTS
+    return found
+
+
+def _leave_out_moved(section: str, kind: type[Component], options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options without those that a method's other forms now have, if they are at their defaults.
+
+    A configuration of version 0.2 holds them all. Raises UserError for another value.
+    """
+    if options.keys() <= kind.model_fields.keys() or "@" in kind.name:
+        return options
+    moved = find_moved(kind.name)
+    for key, default in moved.items():
+        if options.get(key, default) != default:
+            found = f"{section}.{key}: found {truncate_repr(options[key])}"
+            raise UserError(f"{found}; it is an option of {kind.name}{FORMS} (docs/plug-ins.md)")
+    return {key: value for key, value in options.items() if key not in moved}
+
+
+def find_moved(name: str) -> dict[str, Any]:
+    """Return the options that a method's other forms have beside its own, with their defaults."""
+    forms = list_variants().get(f"{name}{FORMS}")
+    if forms is None:
+        return {}
+    method: Any = next(kind for kind in forms.__mro__ if vars(kind).get("name") == name)
+    return {key: field.default for key, field in forms.model_fields.items() if key not in method.model_fields}
+
+
+def name_forms(stored: Any) -> Any:
+    """Return a configuration that version 0.2 stored; a method with other forms than its own is METHOD@forms."""
+    if not isinstance(stored, Mapping):
+        return stored
+    found, moved = {key: name_forms(value) for key, value in stored.items()}, find_moved(str(stored.get("name")))
+    has_other = any(found.get(key, default) != default for key, default in moved.items())
+    return found | {"name": f"{found['name']}{FORMS}"} if has_other else found
 
 
 def find_class(
@@ -90,6 +132,10 @@ def find_class(
     """Return the class that a section names; see `resolve`. Raises UserError if the name is unknown or cannot serve."""
     if isinstance(name, str) and name in registry:
         return registry[name]
+    if isinstance(name, str) and name.endswith(FORMS) and (method := registry.get(name.removesuffix(FORMS))):
+        forms = list_variants().get(name)
+        if forms is not None and issubclass(forms, method):
+            return forms
     if base is None or (isinstance(name, str) and ":" not in name):
         listing = f"`fedray list {LISTS[section]}`" if section in LISTS else ""
         raise UserError(f"{unknown(_get_key(section), str(name), registry, listing)}{getattr(base, 'hint', '')}")

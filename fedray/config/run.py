@@ -22,7 +22,7 @@ from fedray.algorithms.partial import share_matrix
 from fedray.common.errors import UserError
 from fedray.components.base import Checked, Component, describe
 from fedray.components.identity import digest_source, hash_of, iter_parts
-from fedray.components.plugins import find_class, refuse_unreachable
+from fedray.components.plugins import find_class, name_forms, refuse_unreachable
 from fedray.config.clients import Clients
 from fedray.config.evaluation import Evaluation
 from fedray.config.runtime import Runtime
@@ -171,7 +171,7 @@ class RunConfig(Checked):
         found, method = f"clients.unseen: found {self.clients.unseen}", self.algorithm
         if self.evaluation.personal is None:
             raise UserError(f"{found}; evaluation.personal is required, which deals and tests their samples")
-        if method.shares == "none" and type(method).message is Algorithm.message:
+        if method.shares == "none" and not method.overrides("message"):
             raise UserError(f"{found}; {method.name} sends nothing to a newcomer")
 
     def _refuse_absence(self) -> None:
@@ -188,7 +188,7 @@ class RunConfig(Checked):
     def _refuse_second_rule(self) -> None:
         """Raise UserError if `training` names a rule that the method has of its own, or that it cannot use."""
         method = self.algorithm
-        if self.weighing is not method and type(method).weights is not Algorithm.weights:
+        if self.weighing is not method and method.overrides("weights"):
             raise UserError(f"training.aggregation: found feddisco; {method.name} has weights of its own")
         if self.training.relaxed_start and method.shares == "none":
             raise UserError(f"training.relaxed_start: relaxes what clients receive; {method.name} sends nothing")
@@ -199,7 +199,7 @@ class RunConfig(Checked):
                 raise UserError(f"training.server_step: fedexp scales the average update; {method.name} sends none")
             if method.shares == "none":
                 raise UserError(f"training.server_step: fedexp scales the average; {method.name} has none")
-            if type(method).server_step is not Algorithm.server_step or method.tests_average:
+            if method.overrides("server_step") or method.tests_average:
                 raise UserError(f"training.server_step: found fedexp; {method.name} has a server step of its own")
 
     def _refuse_optimizer(self) -> None:
@@ -212,7 +212,7 @@ class RunConfig(Checked):
             )
         if training.optimizer != "sgd" and (reason := method.bound_to_sgd):
             raise UserError(f"training.optimizer: found {training.optimizer}; {method.name} {reason}, so it needs sgd")
-        if training.momentum and type(method).local_optimizer is not Algorithm.local_optimizer:
+        if training.momentum and method.overrides("local_optimizer"):
             raise UserError(f"training.momentum: found {training.momentum}; {method.name} has an optimiser of its own")
 
     @property
@@ -277,6 +277,11 @@ class RunConfig(Checked):
                 if any(key in kind.model_fields for kind in registry.values())
             ]
         return " or ".join(repr(place.removeprefix(f"{above}.")) for place in places)
+
+    @classmethod
+    def parse_stored(cls, value: Mapping[str, Any]) -> "RunConfig":
+        """Validate a configuration that a store holds: methods of version 0.2 have their present names."""
+        return cls.parse(name_forms(value))
 
     def make_tags(self) -> dict[str, str]:
         """Return the tags by which MLflow's UI groups and filters runs."""

@@ -189,7 +189,7 @@ def _list_stage(stored: StoredSweep, stage: str, sweep: Sweep, spaces: Mapping[s
         options = {key: get_dotted(config, key) for key in spaces.get(method, {})}
         row = {"method": method, "stage": stage, "seed": config["seed"], "cell": cell.hash}
         row |= {"status": str(Status.MISSING), "options": json.dumps(options)}
-        row["gradients"] = _format(count_training_gradients(RunConfig.parse(config)))
+        row["gradients"] = _format(count_training_gradients(RunConfig.parse_stored(config)))
         if run is not None:
             tags, values = run.data.tags, read_metrics(run)
             row |= {"status": str(read_status(run)), "message": tags.get("fedray.message", "")}

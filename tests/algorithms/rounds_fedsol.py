@@ -74,7 +74,7 @@ def fedsol_adaptive_by_layer() -> Case:
     """As `fedsol_with_fedprox`, where y is the weight and the bias of one layer (equation 7), times Λ = |y - x|/2.5 =
     (0.8, 0.6): e = (3.2, -1.8), q = g1'(5.2, -3.3) = (2.2, -4.3), u1 = (0.9, 0.65).
     """
-    return Case({**ADAPTIVE, "lambda_norm": "layer"}, [{"theta": (-0.3, 1.325)}], model=LINE)
+    return Case({**ADAPTIVE, "name": "fedsol@forms", "lambda_norm": "layer"}, [{"theta": (-0.3, 1.325)}], model=LINE)
 
 
 @derived
@@ -82,13 +82,13 @@ def fedsol_adaptive_by_tensor() -> Case:
     """y is one tensor, the weight (1, 2): `fedsol_adaptive_by_layer`'s numbers. (Along the first dimension it has
     columns of one entry: Λ = 1, `fedsol_adaptive_by_column`.)
     """
-    return Case({**ADAPTIVE, "lambda_norm": "tensor"}, [{"theta": (-0.3, 1.325)}])
+    return Case({**ADAPTIVE, "name": "fedsol@forms", "lambda_norm": "tensor"}, [{"theta": (-0.3, 1.325)}])
 
 
 @derived
 def fedsol_adaptive_by_tensors_of_a_layer() -> Case:
     """Weight and bias, of one entry each, have norm 1 by themselves: Λ = 1, `fedsol_with_fedprox`'s numbers."""
-    return Case({**ADAPTIVE, "lambda_norm": "tensor"}, [{"theta": (-0.5, 1.625)}], model=LINE)
+    return Case({**ADAPTIVE, "name": "fedsol@forms", "lambda_norm": "tensor"}, [{"theta": (-0.5, 1.625)}], model=LINE)
 
 
 @derived

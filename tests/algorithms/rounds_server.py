@@ -164,7 +164,7 @@ def feddc_by_samples() -> Case:
     c = (-1, 0.5) + ½ (⅔ Δc_0 + 4/3 Δc_1); h = (-1, 0) + U, U = (0.31640625, 1.240234375) (uniform), x = U + h.
     """
     return Case(
-        {"name": "feddc", "alpha": 0.5, "scaling": "samples"},
+        {"name": "feddc@forms", "alpha": 0.5, "scaling": "samples"},
         [
             {
                 "theta": (-0.3671875, 2.48046875),
@@ -186,7 +186,7 @@ def feddyn_by_samples() -> Case:
     q = (-0.25, -2.875) + ⅜ (-1.25, 0.125) = (-0.71875, -2.828125), u1 = (3.109375, -0.4609375).
     """
     return Case(
-        {"name": "feddyn", "alpha": 0.5, "scaling": "samples"},
+        {"name": "feddyn@forms", "alpha": 0.5, "scaling": "samples"},
         [{"theta": (-0.140625, 2.2890625), "server.h": (-0.5703125, 1.14453125)}],
         server={"h": (-1, 0)},
         clients=DUALS,
@@ -199,7 +199,7 @@ def scaffold_effective_steps() -> Case:
     c_0 = (3, -4). Counting steps it would be -u1/(2 · ½).
     """
     return Case(
-        {"name": "scaffold", "divisor": "effective"},
+        {"name": "scaffold@forms", "divisor": "effective"},
         [{"theta": (1, 0.5), "client.0.c": (3, -4), "client.1.c": (-2.8, 0.8), "server.c": (0.1, -1.6)}],
         training={"momentum": 0.5},
     )

@@ -5,6 +5,7 @@ from math import sqrt
 from tests.algorithms.quadratic import Case, derived
 from tests.algorithms.rounds_first import DUALS, FEDTOGA
 
+FEDTOGA_FORMS = {**FEDTOGA, "name": "fedtoga@forms"}
 VARIATES = {0: {"c": (4, 0)}, 1: {"c": (0, -4)}}
 CLIENT_0 = [(1, 2, -3, 2)]
 FIRST_OF_1 = (2, 1, 2, -3)
@@ -138,7 +139,7 @@ def fedlesam_server() -> Case:
     The change is now (u0 + u1)/2.
     """
     return Case(
-        {"name": "fedlesam", "rho": 5.0, "estimate": "server"},
+        {"name": "fedlesam@forms", "rho": 5.0, "estimate": "server"},
         [{"theta": (-1.75, 4.375), "server.change": (-1.75, 4.375)}],
         server={"change": (-6, 8)},
     )
@@ -199,7 +200,12 @@ def fedtoga_as_printed() -> Case:
     h = (-1, 0) + u0/1, x = u0 + h, Δ = -u0/(1 η).
     """
     return Case(
-        {**FEDTOGA, "perturbation": "global", "delta_scale": "gradient", "dual_divisor": "cohort"},
+        {
+            **FEDTOGA_FORMS,
+            "perturbation": "global",
+            "delta_scale": "gradient",
+            "dual_divisor": "cohort",
+        },
         [
             {
                 "theta": (-9.25, -2.75),
@@ -221,7 +227,7 @@ def fedtoga_dual_correction_alone() -> Case:
     Δ = -½ (u0 + u1/2).
     """
     return Case(
-        {**FEDTOGA, "sam": False, "dynamic_regularisation": False},
+        {**FEDTOGA_FORMS, "sam": False, "dynamic_regularisation": False},
         [{"theta": (-0.125, 2.125), "server.delta": (0.5625, -1.8125)}],
         server={"delta": (2, -4)},
     )

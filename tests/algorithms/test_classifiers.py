@@ -322,7 +322,7 @@ def test_personal_accuracy_of_fedgela() -> None:
 
 def test_personal_accuracy_of_fedgela_over_present_classes() -> None:
     by_hand(
-        {"name": "fedgela", "scale_w": 9.0, "softmax": "present"},
+        {"name": "fedgela@forms", "scale_w": 9.0, "softmax": "present"},
         lambda h, w, b, n, kept: torch.where(
             n > 0, (10 * n / n.sum()) * (h / h.norm(dim=1, keepdim=True) @ w.T), -torch.inf
         ),

@@ -333,7 +333,7 @@ def test_a_formula_of_sgd_is_refused(options: dict[str, Any], optimizer: str) ->
 
 def test_fedtoga_without_its_mean_step_is_not_bound() -> None:
     small.config(
-        {"name": "fedtoga", "dual_correction": False, "sam_correction": False}, training={"optimizer": "adamw"}
+        {"name": "fedtoga@forms", "dual_correction": False, "sam_correction": False}, training={"optimizer": "adamw"}
     )
 
 

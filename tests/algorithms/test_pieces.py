@@ -13,7 +13,6 @@ from torch.nn.functional import kl_div, log_softmax, normalize, softplus
 from fedray.algorithms.auxiliary import FedRCL, kl, others
 from fedray.algorithms.base import Output, Received, Server, Sum, Vectors
 from fedray.algorithms.fedsol import FedSOL, Projection
-from fedray.algorithms.scaffold import Scaffold
 from fedray.client import Population
 from fedray.datasets.dataset import Dataset, Samples
 from fedray.engine.exact_sum import Accumulator, add_up
@@ -22,6 +21,7 @@ from fedray.engine.process.backend import InlineBackend
 from fedray.engine.process.worker import Worker
 from fedray.engine.server.simulation import Simulation
 from fedray.models.network import Layout, Network
+from fedray.papers.variants import FedSOLForms, ScaffoldForms
 from tests.algorithms.clients import before_its_step
 from tests.algorithms.digits import final, problem
 from tests.algorithms.test_contract import NORMALISED
@@ -84,7 +84,7 @@ LAYOUT = Layout(("a.weight", "a.bias", "h.weight"), ((2, 3), (2,), (2, 2)), froz
 
 def moved(part: str = "all", **options: Any) -> tuple[FedSOL, Any]:
     """A client of FedSOL that has moved from x by a random vector."""
-    method = FedSOL.parse("algorithm", {"perturb": part, **options})
+    method = FedSOLForms.parse("algorithm", {"perturb": part, **options})
     local = Vectors(perturbed=LAYOUT.part(part))
     return method, SimpleNamespace(theta=random(12), theta_0=random(12, seed=1), layout=LAYOUT, local=local)
 
@@ -164,7 +164,7 @@ def test_projection_leaves_the_orthogonal_part() -> None:
 
 def test_scaffold_weighs_large_shards_by_samples() -> None:
     """A million samples and three: Δc = 1000, 10 and a cohort of ten give 10 (1e6 · 1000 + 3 · 10)/(1e6 + 3)."""
-    method, sums = Scaffold(variates="samples"), Accumulator()
+    method, sums = ScaffoldForms(variates="samples"), Accumulator()
     network = Network(nn.Linear(4, 3))
     x, y = np.zeros((1, 4), np.float32), np.zeros(1, np.int64)
     population = Population(

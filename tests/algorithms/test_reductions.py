@@ -94,15 +94,17 @@ SUMMED = {**PLAIN, "per_round": 6, "aggregation": "uniform"}
 FULL = {**PLAIN, "lr_decay": 1.0, "batch_size": "full", "local_epochs": None}
 FEDGEN = "fedgen hidden=12 noise=4 steps=3"
 SPEED = "fedspeed rho=0.2 alpha=0.3"
+SPEED_FORMS = "fedspeed@forms rho=0.2 alpha=0.3"
 DYN = "feddyn alpha=0.3"
 TOGA = "fedtoga rho=0.2 alpha=0.3"
+TOGA_FORMS = "fedtoga@forms rho=0.2 alpha=0.3"
 WMSAM = "fedwmsam rho=0 adaptive=false"
 
 
 def parts(*on: str) -> str:
     """FedTOGA with only these parts."""
     switches = ("sam", "dynamic_regularisation", "dual_correction", "sam_correction")
-    return " ".join([TOGA, *(f"{switch}={switch in on}" for switch in switches)])
+    return " ".join([TOGA_FORMS, *(f"{switch}={switch in on}" for switch in switches)])
 
 
 REDUCTIONS = [
@@ -119,9 +121,9 @@ REDUCTIONS = [
     Reduction("fedprox mu=0", "fedavg"),
     Reduction("fedprox mu=3", "fedavg", options=ONE_STEP),
     Reduction("fedsam rho=0", "fedavg"),
-    Reduction("fedsam rho=0 sign=true", "fedavg"),
-    Reduction("fedsam delta=old", "local-only", options=FIRST),  # x stays where it is
-    Reduction("fedsam delta=old", "fedsam", options={"rounds": 2}, right_options=FIRST),
+    Reduction("fedsam@forms rho=0 sign=true", "fedavg"),
+    Reduction("fedsam@forms delta=old", "local-only", options=FIRST),  # x stays where it is
+    Reduction("fedsam@forms delta=old", "fedsam", options={"rounds": 2}, right_options=FIRST),
     Reduction("fedcm alpha=1", "fedavg"),
     Reduction("mofedsam beta=1 rho=0.2", "fedsam rho=0.2"),
     Reduction("mofedsam step=printed", "mofedsam", 1e-6, {**FIVE_STEPS, **FIRST}, {"server_lr": 2.0}),  # 1/(η K)
@@ -129,9 +131,9 @@ REDUCTIONS = [
     Reduction("mofedsam beta=0.5 rho=0.2", "fedsam rho=0.2", options=HALF_LR, right_options={"lr": 0.05}),
     Reduction("scaffold", "fedavg", options=FIRST),
     Reduction("scaffold", "fedavg", 1e-6, options=ALONE),
-    Reduction("scaffold divisor=effective", "scaffold", options={"momentum": 0}),
-    Reduction("scaffold scaling=samples", "scaffold", options=EQUAL_SIZES),
-    Reduction("scaffold correction=scaled", "scaffold", options=EQUAL_SIZES),
+    Reduction("scaffold@forms divisor=effective", "scaffold", options={"momentum": 0}),
+    Reduction("scaffold@forms scaling=samples", "scaffold", options=EQUAL_SIZES),
+    Reduction("scaffold@forms correction=scaled", "scaffold", options=EQUAL_SIZES),
     *[
         Reduction(f"fedtoga alpha=0.3 beta=0 kappa=0 rho=0 perturbation={kind}", DYN)
         for kind in ("fusion", "global", "neighbour")
@@ -148,28 +150,28 @@ REDUCTIONS = [
     Reduction("mimelite beta=0", "fedavg"),
     Reduction("mimelite", "fedavg", options=FIRST),
     Reduction("feddc alpha=0.3", DYN, options=FIRST),
-    Reduction("feddc alpha=0.3 scaling=samples", "feddc alpha=0.3", options=EQUAL_SIZES),
-    Reduction("feddyn alpha=0.3 scaling=samples", DYN, options=EQUAL_SIZES),
+    Reduction("feddc@forms alpha=0.3 scaling=samples", "feddc alpha=0.3", options=EQUAL_SIZES),
+    Reduction("feddyn@forms alpha=0.3 scaling=samples", DYN, options=EQUAL_SIZES),
     Reduction("fedavg", "fedavg", 0.0, {**EQUAL_SIZES, "aggregation": "uniform"}, {"aggregation": "samples"}),
     Reduction("fedasam rho=0", "fedavg"),
     Reduction("fedgamma rho=0", "scaffold"),
     Reduction("fedgamma rho=0.2", "fedsam rho=0.2", options=FIRST),
     Reduction("fedgamma rho=0.2", "fedsam rho=0.2", 1e-6, options=ALONE),
     Reduction("fedspeed rho=0 alpha=0.3", DYN),
-    Reduction(f"{SPEED} mix=0", DYN),
-    Reduction(f"{SPEED} dual_mean=cohort", SPEED, 1e-5, options={**EVERYONE, "aggregation": "uniform"}),
+    Reduction(f"{SPEED_FORMS} mix=0", DYN),
+    Reduction(f"{SPEED_FORMS} dual_mean=cohort", SPEED, 1e-5, options={**EVERYONE, "aggregation": "uniform"}),
     Reduction("fedsmoo rho=0 alpha=0.3", DYN),
     Reduction("fedsmoo rho=0.2 alpha=0.3", SPEED, options={**ONE_STEP, **FIRST}),
     Reduction("fedlesam rho=0", "fedavg"),
     Reduction("fedlesam rho=0.2", "fedavg", options=FIRST),
-    Reduction("fedlesam rho=0.2 estimate=server", "fedavg", options=FIRST),
+    Reduction("fedlesam@forms rho=0.2 estimate=server", "fedavg", options=FIRST),
     Reduction("fedlesam-s rho=0", "scaffold"),
     Reduction("fedlesam-s rho=0.2", "scaffold", options=FIRST),
-    Reduction("fedlesam-s rho=0.2 correction=0", "fedlesam rho=0.2"),
+    Reduction("fedlesam-s@forms rho=0.2 correction=0", "fedlesam rho=0.2"),
     Reduction("fedlesam-d rho=0 alpha=0.3", DYN),
     Reduction("fedlesam-d rho=0.2 alpha=0.3", DYN, options=FIRST),
     *[
-        Reduction(f"{name} rho=0.2 estimate=server", f"{name} rho=0.2", options=EVERYONE)
+        Reduction(f"{name}@forms rho=0.2 estimate=server", f"{name} rho=0.2", options=EVERYONE)
         for name in ("fedlesam", "fedlesam-s", "fedlesam-d")
     ],
     Reduction(parts(), "fedavg"),
@@ -180,9 +182,9 @@ REDUCTIONS = [
     Reduction("fedtoga rho=0 kappa=4", "fedtoga rho=0"),
     Reduction(f"{TOGA} kappa=0 beta=0 perturbation=global", SPEED),
     Reduction(f"{TOGA} kappa=2 beta=0.8 perturbation=global", SPEED, options=FIRST),
-    Reduction("fedtoga rho=0.25 radius=squared", "fedtoga rho=0.0625"),
-    Reduction(f"{TOGA} dual_divisor=cohort", TOGA, options=EVERYONE),
-    Reduction(f"{TOGA} delta_scale=gradient kappa=0.1 beta=0.09", TOGA, 1e-6, options={"lr_decay": 1.0}),
+    Reduction("fedtoga@forms rho=0.25 radius=squared", "fedtoga rho=0.0625"),
+    Reduction(f"{TOGA_FORMS} dual_divisor=cohort", TOGA, options=EVERYONE),
+    Reduction(f"{TOGA_FORMS} delta_scale=gradient kappa=0.1 beta=0.09", TOGA, 1e-6, options={"lr_decay": 1.0}),
     *[Reduction(f"fedrobust ascent_lr=0 affine={affine}", "fedavg") for affine in ("channel", "diagonal", "full")],
     Reduction("fedrobust", "fedavg", options={**ONE_STEP, **FIRST}),
     Reduction("fedntd beta=0", "fedavg"),
@@ -246,8 +248,8 @@ REDUCTIONS = [
     Reduction("fedmoswa rho=1 alpha=1 gamma=1", "scaffold", 1e-5, options={**EVERYONE, "momentum": 0}),
     Reduction(f"{WMSAM} variates=false alpha=0.3", "fedcm alpha=0.3"),
     Reduction(f"{WMSAM} alpha=1", "scaffold", 1e-5),
-    Reduction(f"{WMSAM} shift=scalars norm=summed", WMSAM),
-    Reduction("fedwmsam delta_decay=true", "fedwmsam", options={"lr_decay": 1.0}),
+    Reduction("fedwmsam@forms rho=0 adaptive=false shift=scalars norm=summed", WMSAM),
+    Reduction("fedwmsam@forms delta_decay=true", "fedwmsam", options={"lr_decay": 1.0}),
     Reduction(f"{WMSAM} alpha=0.5", "fedavg", 1e-5, options=HALF_LR, right_options={"lr": 0.05}),
     Reduction("fednsam rho=0 gamma=0.8", "fedacg lam=0.8 beta=0"),
     Reduction("fednsam rho=0.2 gamma=0", "fedsam rho=0.2"),

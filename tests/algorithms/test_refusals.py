@@ -159,7 +159,7 @@ def test_numbers(name: str, option: str) -> None:
             "algorithm.start_epochs: found 10 with a threshold, which needs more than",
         ),
         *[
-            ({"name": "scaffold", **pair}, "only one of the three may weigh the changes of c_i")
+            ({"name": "scaffold@forms", **pair}, "only one of the three may weigh the changes of c_i")
             for pair in (
                 {"scaling": "samples", "variates": "samples"},
                 {"scaling": "samples", "correction": "scaled"},
@@ -177,8 +177,8 @@ def test_refused_options(section: dict[str, Any], message: str) -> None:
 
 LABELS = {
     "fedtoga": "fedtoga",
-    "fedtoga-sam+dr": "fedtoga dual_correction=false sam_correction=false",
-    "fedtoga-sam+dr+dual": "fedtoga sam_correction=false",
+    "fedtoga-sam+dr": "fedtoga@forms dual_correction=false sam_correction=false",
+    "fedtoga-sam+dr+dual": "fedtoga@forms sam_correction=false",
     "fedsol": "fedsol",
     "fedsol-all": "fedsol perturb=all",
     "fedsol-body": "fedsol perturb=body",

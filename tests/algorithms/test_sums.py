@@ -194,8 +194,8 @@ VARIANTS: list[tuple[Any, dict[str, Any]]] = [
     ("fedavg", NORMALISED),
     ({"name": "fedper", "newcomer": "average"}, {}),
     ({"name": "lg-fedavg", "newcomer": "average"}, {}),
-    ({"name": "scaffold", "variates": "samples"}, {}),
-    ({"name": "fedspeed", "dual_mean": "cohort"}, {}),
+    ({"name": "scaffold@forms", "variates": "samples"}, {}),
+    ({"name": "fedspeed@forms", "dual_mean": "cohort"}, {}),
 ]
 """Methods, and the options and models with which they send more."""
 

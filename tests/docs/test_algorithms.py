@@ -37,7 +37,7 @@ def test_ranges() -> None:
     assert describe_allowed(fields["fedcm"]["alpha"]) == "(0, 1]"
     assert describe_allowed(fields["fedavgm"]["beta"]) == "[0, 1)"
     assert describe_allowed(fields["fedtoga"]["perturbation"]) == "`fusion`, `global`, `neighbour`"
-    assert describe_allowed(fields["fedtoga"]["sam"]) == "`true`, `false`"
+    assert describe_allowed(fields["fedmuon"]["nesterov"]) == "`true`, `false`"
 
 
 def test_a_field_says_itself_what_its_type_does_not() -> None:

@@ -71,7 +71,7 @@ vector."""
 
 def test_a_loss_of_any_scale_has_a_cost() -> None:
     """FedGELA as in its code: logits up to 10^5."""
-    found = measure_cost(algorithm({"name": "fedgela", "scale_w": 1e10, "feature_norm": "model"}))
+    found = measure_cost(algorithm({"name": "fedgela@forms", "scale_w": 1e10, "feature_norm": "model"}))
     assert (found.client, found.server, found.gradients) == (0, 0, 1)
 
 
@@ -86,14 +86,14 @@ def test_cost(name: str) -> None:
     [
         ({"name": "fedtoga", "perturbation": "neighbour"}, Cost(2, 1, 1, 2, 1)),  # one backward pass a step
         ({"name": "fedtoga", "perturbation": "global"}, Cost(2, 1, 1, 2, 2)),
-        ({"name": "fedlesam", "estimate": "server"}, Cost(2, 1, 0, 1, 1)),  # the released code: one more downlink
+        ({"name": "fedlesam@forms", "estimate": "server"}, Cost(2, 1, 0, 1, 1)),  # the released code: one more downlink
         ({"name": "fedgloss", "rho_l": 0}, Cost(1, 1, 1, 2, 1)),
         ({"name": "fednsam", "perturbation": "momentum"}, Cost(2, 1, 0, 1, 1)),
         ({"name": "fedwmsam", "variates": False, "adaptive": False}, Cost(2, 1, 0, 1, 1)),
         ({"name": "mimelite"}, Cost(2, 2, 0, 1, 1, full_gradients=1)),
         ({"name": "fedntd"}, Cost(1, 1, 0, 0, 1, predictions=1)),
         ({"name": "moon"}, Cost(1, 1, 1, 0, 1, predictions=2)),
-        ({"name": "feddc", "scaling": "samples"}, Cost(2, 2, 2, 2, 1)),
+        ({"name": "feddc@forms", "scaling": "samples"}, Cost(2, 2, 2, 2, 1)),
         ({"name": "perfedavg", "hessian_free": True}, Cost(1, 1, 0, 0, 4)),
     ],
 )

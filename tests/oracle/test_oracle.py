@@ -34,6 +34,7 @@ from fedray.engine.problem import Problem
 from fedray.engine.process.backend import InlineBackend
 from fedray.engine.training.batches import draw_batches
 from fedray.models.network import Layout
+from fedray.papers.variants import VARIANTS
 
 from .case import BASE, SETTINGS, Case
 from .cases import CASES, NOT_COMPARED, ORACLES
@@ -48,6 +49,7 @@ COHORTS = ((0, 2, 5), (1, 3, 4), (0, 1, 2), (2, 3, 5), (0, 4, 5))
 SHAPE, CLASSES, HIDDEN = (2, 3, 1), 4, 8
 INPUTS = int(np.prod(SHAPE))
 TOLERANCE = 1e-5
+METHODS = {**ALGORITHMS, **VARIANTS}
 
 
 @functools.cache
@@ -68,7 +70,7 @@ def dataset(seed: int) -> Dataset:
 
 def cohorts(case: Case) -> tuple[tuple[int, ...], ...]:
     """Three of six clients, or all if the method is defined only for all."""
-    return EVERYONE if ALGORITHMS[case.method].needs_everyone else COHORTS
+    return EVERYONE if METHODS[case.method].needs_everyone else COHORTS
 
 
 def problem(case: Case, seed: int) -> Problem:
@@ -140,7 +142,7 @@ def world(case: Case, seed: int) -> World:
 
 def answer(w: World, case: Case, **changed: Any) -> Tensors:
     """The oracle's final model."""
-    return ORACLES[case.method](w, **{**case.options, **changed})
+    return ORACLES[case.method.partition("@")[0]](w, **{**case.options, **changed})
 
 
 def drawn_steps(given: Problem, t: int) -> int | None:
@@ -227,12 +229,12 @@ def test_every_setting_matters(setting: str) -> None:
         assert np.abs(fedrays(index) - flat(without)).max() > 3 * TOLERANCE, name
 
 
-@pytest.mark.parametrize("method", ["fedge", "fedgela"])
+@pytest.mark.parametrize("method", ["fedge@forms", "fedgela@forms"])
 def test_simplex(method: str, tmp_path: Path) -> None:
     """Class vectors from a file: the oracle starts from them, and they are not those drawn by the seed."""
     rows = simplex_etf(CLASSES, HIDDEN).numpy()[::-1]
     np.save(tmp_path / "m.npy", rows)
-    form = "one" if method == "fedge" else "x"
+    form = "one" if method == "fedge@forms" else "x"
     options = {"scale_w": 4.0, "simplex": str(tmp_path / "m.npy")}
     case = Case(method, options)
     w = world(case, 0)
@@ -253,16 +255,21 @@ def test_simplex(method: str, tmp_path: Path) -> None:
 
 def test_every_method_has_an_oracle() -> None:
     """Nothing in the registry is left uncompared but by name and reason."""
-    compared = {case.method for case in CASES}
+    compared = {case.method.partition("@")[0] for case in CASES}
     assert not compared & NOT_COMPARED.keys()
     assert compared | NOT_COMPARED.keys() >= ALGORITHMS.keys()
 
 
-@pytest.mark.parametrize("name", sorted(ALGORITHMS.keys() - NOT_COMPARED.keys()))
+@pytest.mark.parametrize("name", sorted(name for name in METHODS if name.partition("@")[0] not in NOT_COMPARED))
 def test_every_option_is_compared(name: str) -> None:
-    """Every value of a choice, a number other than the default, and each of FedSOL's proximal losses is covered."""
-    options = [case.options for case in CASES if case.method == name]
-    for option, field in ALGORITHMS[name].model_fields.items():
+    """Every value of a choice, a number other than the default, and each of FedSOL's proximal losses is covered; of
+    other forms the options that they add.
+    """
+    plain = name.partition("@")[0]
+    options = [case.options for case in CASES if case.method.partition("@")[0] == plain]
+    for option, field in METHODS[name].model_fields.items():
+        if name != plain and option in METHODS[plain].model_fields:
+            continue
         used = {repr(given.get(option, field.default)) for given in options}
         if typing.get_origin(field.annotation) is typing.Literal:
             assert used == {repr(value) for value in typing.get_args(field.annotation)}, option
@@ -273,4 +280,4 @@ def test_every_option_is_compared(name: str) -> None:
         elif option != "simplex":  # test_simplex
             assert option == "proximal"
             losses = {given.get(option, {"name": field.default})["name"] for given in options}
-            assert losses == ALGORITHMS[name].choices.keys()
+            assert losses == METHODS[name].choices.keys()

@@ -215,7 +215,7 @@ def test_radii_by_hand() -> None:
     """
     for norm, mean in (("layer", 0.7), ("dim0", 1.0)):
         case = quadratic.Case(
-            algorithm={"name": "fedsol", "lambda_norm": norm},
+            algorithm={"name": "fedsol@forms", "lambda_norm": norm},
             rounds=[{}],
             training={"local_epochs": None, "local_steps": 1},
             model={"name": "tests.algorithms.quadratic:Quadratic", "start": [0, 0]},
@@ -227,7 +227,8 @@ def test_radii_by_hand() -> None:
 
 def test_radii_of_a_layer_are_averaged_over_all_its_parameters() -> None:
     """Weight and bias of both layers of a network with one hidden layer, by what each client has moved."""
-    problem = digits({"name": "fedsol", "lambda_norm": "layer"}, {"name": "mlp", "hidden": [8]}, ["lambda"], rounds=1)
+    method = {"name": "fedsol@forms", "lambda_norm": "layer"}
+    problem = digits(method, {"name": "mlp", "hidden": [8]}, ["lambda"], rounds=1)
     row, (models, x) = last_row(problem), trained(problem)
     views = problem.build_network("cpu").layout.views
     found: dict[str, list[float]] = {}

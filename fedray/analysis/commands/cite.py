@@ -9,7 +9,7 @@ import typer
 
 from fedray.analysis.deposit.bibtex import format_entries
 from fedray.analysis.deposit.citations import find_component, list_components
-from fedray.common.errors import escape, unknown
+from fedray.common.errors import FORMS, escape, unknown
 from fedray.config import COMPONENTS
 from fedray.tracking.location import is_there
 from fedray.tracking.store import find_sweeps, open_reader, read_cells
@@ -24,7 +24,7 @@ def main(name: Annotated[str, typer.Argument(help="a sweep of the store, or a me
         sweeps = find_sweeps(client, experiment)
     if name in sweeps:
         cited = list_components(cell.config for cell in read_cells(client, sweeps[name]))
-    elif name in methods:
+    elif name.removesuffix(FORMS) in methods:
         cited = [find_component("algorithm", name)]
     else:
         raise unknown("cite", name, [*sweeps, *methods])

@@ -7,6 +7,8 @@ from pydantic import BaseModel
 
 from fedray.algorithms import ALGORITHMS
 from fedray.cells.spec import flatten
+from fedray.common.errors import FORMS
+from fedray.components.plugins import list_variants
 from fedray.config import Clients, Evaluation, Training
 from fedray.datasets import DATASETS
 from fedray.models import MODELS
@@ -35,7 +37,8 @@ def find_default(key: str, cells: pd.DataFrame) -> str | None:
     kind = PLAIN.get(section)
     if section in CHOSEN and f"{section}.name" in cells:
         names = cells[f"{section}.name"].dropna().unique()
-        kind = CHOSEN[section].get(names[0]) if len(names) == 1 else None
+        known = CHOSEN[section] if not str(names[0]).endswith(FORMS) else list_variants()
+        kind = known.get(names[0]) if len(names) == 1 else None
     field = None if kind is None else kind.model_fields.get(option.partition(".")[0])
     if kind is None or field is None or field.is_required():
         return None

@@ -45,7 +45,7 @@ def parse(cell: CellSpec, option: str) -> RunConfig:
     if isinstance(cell, Cell):
         return cell.run
     refuse_plugins(option, cell.config)
-    return RunConfig.parse(cell.config)
+    return RunConfig.parse_stored(cell.config)
 
 
 def list_plugins(values: Mapping[str, Any]) -> list[str]:

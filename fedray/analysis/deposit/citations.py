@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from fedray.common.errors import FORMS
 from fedray.config import COMPONENTS
 
 SECTIONS = ("algorithm", "data", "partition", "model")
@@ -39,7 +40,7 @@ def list_components(configs: Iterable[Mapping[str, Any]]) -> list[Cited]:
 
 def find_component(section: str, name: str) -> Cited:
     """Return what a registered class declares, without importing a class of your own."""
-    kind = COMPONENTS[section][0].get(name)
+    kind = COMPONENTS[section][0].get(name.removesuffix(FORMS))
     return Cited(section, name, getattr(kind, "paper", ""), getattr(kind, "licence", ""))
 
 

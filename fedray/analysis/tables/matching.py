@@ -127,7 +127,8 @@ def _find_candidates(
     """Return entry -> places of the numbers that each of its cells may have; several tuples if it mixes settings."""
     of_method: dict[str, list[int]] = {}
     for place, number in enumerate(numbers):
-        of_method.setdefault(number.config["algorithm.name"][0], []).append(place)
+        for name in number.config["algorithm.name"]:
+            of_method.setdefault(name, []).append(place)
 
     def places(row: str, specs: Sequence[CellSpec]) -> tuple[int, ...]:
         method = BEST_BASELINE if row == BEST else specs[0].get("algorithm.name")

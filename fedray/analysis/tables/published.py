@@ -149,9 +149,11 @@ def _parse_float(where: str, column: str, text: str) -> float | None:
 
 
 def _parse_section(where: str, section: str, text: str) -> Values:
-    """Parse dotted key -> values of `NAME option=value other=value|value`; of `clients` without a name."""
+    """Parse dotted key -> values of `NAME|NAME option=value other=value|value`; of `clients` without a name."""
     words = text.split()
-    values = {f"{section}.name": (words.pop(0),)} if words and section != "clients" else {}
+    values: dict[str, tuple[Any, ...]] = {}
+    if words and section != "clients":
+        values[f"{section}.name"] = tuple(words.pop(0).split("|"))
     for word in words:
         if not re.fullmatch(r"[\w.]+=[^=]+", word):
             raise UserError(f"{where}: {section}: found {word!r}; OPTION=VALUE is required")

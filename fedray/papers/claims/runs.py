@@ -75,7 +75,7 @@ class Price:
             if any(path.partition(":")[0] not in sys.modules for path in list_plugins(spec.config)):
                 self._known[identity] = None  # the store names a class that this process has not imported
                 return None
-            run = spec.run if isinstance(spec, Cell) else RunConfig.parse(spec.config)
+            run = spec.run if isinstance(spec, Cell) else RunConfig.parse_stored(spec.config)
             count = count_gradients(run)
             each = (
                 measure_seconds(make_key(run), run.runtime.torch_device) / 3600

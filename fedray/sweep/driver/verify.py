@@ -115,7 +115,7 @@ def _refuse_untrusted(path: str, trust: Collection[str], sources: Mapping[str, s
 
 def _judge(sweep: StoredSweep, cell: CellSpec, finished: Sequence[CellSpec]) -> Repeated:
     label, tags = cell.label, sweep.runs[cell.hash].data.tags
-    run = RunConfig.parse(cell.config)
+    run = RunConfig.parse_stored(cell.config)
     config = run.model_copy(update={"runtime": run.runtime.inline})
     identity = config.make_identity(load_data(config.data).digest)
     if hash_of(identity) != cell.hash:

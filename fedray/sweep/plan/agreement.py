@@ -11,7 +11,7 @@ from fedray.cells.spec import drop_removed
 from fedray.common.errors import UserError, truncate_repr
 from fedray.components.base import Checked, Component, describe
 from fedray.components.identity import iter_parts, list_files
-from fedray.components.plugins import NotTrusted, guard_imports
+from fedray.components.plugins import NotTrusted, guard_imports, name_forms
 from fedray.config import NUMERICS, RunConfig
 from fedray.datasets import make_data_source
 from fedray.models import make_model_spec
@@ -38,7 +38,7 @@ def refuse_disagreement(config: Mapping[str, Any], identity: Mapping[str, Any]) 
     """
     if identity.get("numerics") != NUMERICS:
         return
-    config, identity = drop_removed(config), drop_removed(identity)
+    config, identity = name_forms(drop_removed(config)), name_forms(drop_removed(identity))
     if other := (identity.keys() - RunConfig.model_fields.keys() - ADDED) | (config.keys() - RunConfig.model_fields):
         raise UserError(f"{min(other)}: a configuration has no such key")
     with guard_imports(_refuse_import):

@@ -167,7 +167,7 @@ def test_a_smoke_sweep_is_compared_only_when_told(store: Tracker, capsys: pytest
         (
             "fedtoga/table10",
             "test_accuracy",
-            run({"name": "fedtoga", "dual_correction": False, "sam_correction": False}, U06),
+            run({"name": "fedtoga@forms", "dual_correction": False, "sam_correction": False}, U06),
             84.14,
         ),
         (

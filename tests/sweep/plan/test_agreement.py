@@ -115,15 +115,15 @@ def test_beside_a_plug_in_the_other_sections_are_compared(
     assert not (tmp_path / "owned").exists()
 
 
-def test_a_cell_of_a_corrected_option_is_imported_under_its_old_hash() -> None:
-    """FedSOL's `lambda_norm: layer` before its revision: what it says is compared no more, and nothing is refused."""
-    config, identity = pair({"algorithm": {"name": "fedsol", "lambda_norm": "layer"}})
-    old = {key: value for key, value in identity.items() if key != "revisions"}
-    assert identity["revisions"] == {"fedsol": 1}
+def test_a_cell_of_an_option_that_has_moved_is_imported_under_its_old_hash() -> None:
+    """0.2 had `lambda_norm` in `fedsol`, and `divisor` in the SCAFFOLD within it; both are compared under new names."""
+    proximal = {"name": "scaffold@forms", "divisor": "effective"}
+    config, identity = pair({"algorithm": {"name": "fedsol@forms", "lambda_norm": "layer", "proximal": proximal}})
+    for stored in (config, identity):
+        stored["algorithm"]["name"], stored["algorithm"]["proximal"]["name"] = "fedsol", "scaffold"
     refuse_disagreement(config, identity)
-    refuse_disagreement(config, old)
     with pytest.raises(UserError, match=r"algorithm\.lambda_norm: the configuration says 'layer'"):
-        refuse_disagreement(config, identity | {"algorithm": {"name": "fedsol"}})
+        refuse_disagreement(config, identity | {"algorithm": identity["algorithm"] | {"lambda_norm": "tensor"}})
 
 
 def test_other_numerics_or_revisions_had_other_defaults() -> None:
