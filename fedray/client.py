@@ -85,7 +85,7 @@ class LocalClient(Client):
         self._update: tuple[Tensor, Tensor] | None = None
         self._shared: tuple[Tensor, Tensor] | None = None
         self._in_loss = False
-        self._pass: tuple[str, int, int | None] | None = None
+        self._own_pass: tuple[str, int, int | None] | None = None
         self.step_rate: Callable[[Client], float] = lambda c: c.lr
         self.received_buffers = self.network.buffers.clone()
 
@@ -138,7 +138,7 @@ class LocalClient(Client):
         """Begin local step k on a batch."""
         if self._step_loss is not None:
             self._past_loss, self._step_loss = self.loss, None
-        self.step, self.x, self.y, self._passes, self._plain_seen, self._draws = step, x, y, 0, False, 0
+        self.step, self.x, self.y, self._gradients_this_step, self._plain_seen, self._draws = step, x, y, 0, False, 0
 
     def grad(self, theta: Tensor, loss: Loss | None = None, part: Part = "all") -> Tensor:
         if loss is None:
@@ -170,7 +170,7 @@ class LocalClient(Client):
         self.network.train(True)
         # Float buffers (running statistics) follow the first forward pass of a step only.
         buffers = self.network.buffers
-        kept = buffers.clone() if self._passes and buffers.numel() else None
+        kept = buffers.clone() if self._gradients_this_step and buffers.numel() else None
         try:
             value, gradients = compute()
         except ValueError as error:
@@ -178,10 +178,10 @@ class LocalClient(Client):
             raise
         if kept is not None:
             buffers.copy_(kept)
-        if self._passes == 0 or (plain and not self._plain_seen):
+        if self._gradients_this_step == 0 or (plain and not self._plain_seen):
             self._step_loss = value
         self._plain_seen |= plain
-        self._passes += 1
+        self._gradients_this_step += 1
         self.passes["gradients"] += 1
         return gradients
 
@@ -203,10 +203,10 @@ class LocalClient(Client):
         """Return the key, its value, and advice."""
         if self.samples == 1:
             return "partition.min_size", "has 1 sample", "choose 2 or more"
-        if self._pass is None:
+        if self._own_pass is None:
             found = f"has {self.samples} samples in batches of {self.batch_size}"
             return "training.batch_size", found, "choose another size"
-        purpose, drawn, size = self._pass
+        purpose, drawn, size = self._own_pass
         found = f"passes ({purpose}) over {drawn} of its {self.samples} samples in batches of {size or self.batch_size}"
         if size is None and drawn > 1:
             return "training.batch_size", found, "choose another size"
@@ -274,15 +274,16 @@ class LocalClient(Client):
         order = rng.permutation(self.samples)[: max(1, round(share * self.samples))]
         order = order if self.shuffle else np.sort(order)
         step = self.batch_size if size is None else size
-        self._pass = purpose, len(order), size
+        self._own_pass = purpose, len(order), size
         try:
             parts = [order[start : start + step] for start in range(0, len(order), step)]
             for k, batch in enumerate(self.held.iter_batches(parts)):
                 self.start_step(0, *batch)
-                self._passes, self._plain_seen = 1, True  # running statistics and the training loss stay as they are
+                # Running statistics and the training loss stay as they are.
+                self._gradients_this_step, self._plain_seen = 1, True
                 yield k
         finally:
-            self._pass = None
+            self._own_pass = None
 
     def _cut_into_chunks(self) -> Iterator[tuple[Tensor, Tensor]]:
         size = -(-self.samples // -(-self.samples // CHUNK))  # about equal: BatchNorm cannot train on a chunk of one
@@ -316,7 +317,7 @@ class LocalSecondModel(SecondModel):
         self._buffers = c.state.get(SECOND_BUFFERS, c.network.initial_buffers)
         self._descent = Descent(c.optimiser)
         self._batch: Tensor | None = None
-        self._passes = self._calls = 0
+        self._gradients_this_step = self._calls = 0
 
     def grad(self, theta: Tensor, loss: Loss | None = None, part: Part = "all") -> Tensor:
         with self._take_its_place():
@@ -349,7 +350,7 @@ class LocalSecondModel(SecondModel):
     @contextlib.contextmanager
     def _take_its_place(self) -> Iterator[None]:
         c, buffers, loss = self._c, self._c.network.buffers.clone(), (self._c._step_loss, self._c._plain_seen)
-        count, c._passes = c._passes, self._passes if self._batch is c.x else 0
+        count, c._gradients_this_step = c._gradients_this_step, self._gradients_this_step if self._batch is c.x else 0
         c.network.buffers.copy_(self._buffers)
         purpose, self._calls = f"second torch {self._calls}", self._calls + 1
         try:
@@ -358,5 +359,5 @@ class LocalSecondModel(SecondModel):
         finally:
             self._buffers = c.network.buffers.clone()
             c.network.buffers.copy_(buffers)
-            self._batch, self._passes, c._passes = c.x, c._passes, count
+            self._batch, self._gradients_this_step, c._gradients_this_step = c.x, c._gradients_this_step, count
             c._step_loss, c._plain_seen = loss

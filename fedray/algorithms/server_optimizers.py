@@ -80,13 +80,7 @@ class AdaptiveServer(Algorithm):
         server.theta = server.theta + self.lr * m / (v.sqrt() + self.tau)
 
 
-class ForgettingServer(AdaptiveServer):
-    """Base of the methods whose v forgets."""
-
-    beta2: float = Field(0.99, ge=0, lt=1, description="β2: decay of the mean of squared updates")
-
-
-class FedAdam(ForgettingServer):
+class FedAdam(AdaptiveServer):
     """q = g(y); v <- β2 v + (1 - β2) U², m <- β1 m + (1 - β1) U, x <- x + lr m/(√v + τ).
 
     No bias correction; v starts at τ² (D-52). `training.server_lr` scales U before all this.
@@ -95,12 +89,13 @@ class FedAdam(ForgettingServer):
     name = "fedadam"
     paper = "Reddi et al., Adaptive federated optimization, ICLR 2021, algorithm 2"
     idea = "Adam on the server"
+    beta2: float = Field(0.99, ge=0, lt=1, description="β2: decay of the mean of squared updates")
 
     def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
         return self.beta2 * v + (1 - self.beta2) * square
 
 
-class FedYogi(ForgettingServer):
+class FedYogi(FedAdam):
     """q = g(y); v <- v - (1 - β2) U² sign(v - U²), m <- β1 m + (1 - β1) U, x <- x + lr m/(√v + τ).
 
     No bias correction; v starts at τ² (D-52). `training.server_lr` scales U before all this.

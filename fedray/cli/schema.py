@@ -8,6 +8,7 @@ from pydantic import BaseModel
 
 def schema() -> None:
     """Print the JSON schema of sweep files and runs: `fedray schema > sweep.schema.json`."""
+    from fedray.components.plugins import list_variants
     from fedray.config import COMPONENTS, Clients, Evaluation, Runtime, Training
     from fedray.sweep.file.sweep import Sweep
 
@@ -22,8 +23,9 @@ def schema() -> None:
     run |= {name: _describe(kind, definitions) for name, kind in sections.items()}
     run["evaluation"]["properties"]["probes"] = {"type": "array"}
     keys: dict[str, Any] = {"seed": {"type": "array"}}
-    for name, (registry, *_) in COMPONENTS.items():
+    for name, (known, *_) in COMPONENTS.items():
         options: dict[str, Any] = {}
+        registry = {**known, **list_variants()} if name == "algorithm" else known
         for kind in registry.values():
             for option, what in kind.model_json_schema()["properties"].items():
                 said = f"{kind.name}: {what.get('description', option)}"

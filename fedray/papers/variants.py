@@ -376,7 +376,7 @@ class FedLESAMForms(FedLESAM, TensorForms):
         return state if self.estimate == "client" else Vectors(state, change=theta.new_zeros(theta.shape))
 
     def client_state(self, theta: Tensor) -> Vectors:
-        return (super() if self.estimate == "client" else super(FedLESAM, self)).client_state(theta)
+        return super().client_state(theta) if self.estimate == "client" else super(FedLESAM, self).client_state(theta)
 
     def message(self, server: Server) -> Vectors:
         message = super().message(server)
@@ -390,7 +390,7 @@ class FedLESAMForms(FedLESAM, TensorForms):
         c.local.e = self.rho * self.towards(back, c.layout)
 
     def upload(self, c: Client) -> Uploads:
-        return (super() if self.estimate == "client" else super(FedLESAM, self)).upload(c)
+        return super().upload(c) if self.estimate == "client" else super(FedLESAM, self).upload(c)
 
     def aggregate(self, server: Server, got: Received) -> None:
         before = server.theta
