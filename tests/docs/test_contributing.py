@@ -46,6 +46,7 @@ def test_the_page_works_from_an_empty_folder(tmp_path: Path) -> None:
         "test_lookback.py",
         "test_momscaf.py",
         "travelled.py",
+        "twice.py",
     ]
     for name, text in FILES.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
