@@ -64,12 +64,12 @@ def run(
     document, changes = load_document(file), parse_assignments(set_)
 
     from fedray.api import run_problem
+    from fedray.cells.spec import flatten
     from fedray.engine.result import refuse_without_model, refuse_without_personal
     from fedray.engine.server.profile import Profile
     from fedray.sweep.plan.single import hold_cell, load_cell
     from fedray.tracking.mirrors.mirrors import refuse_missing_extras
     from fedray.tracking.output import Output
-    from fedray.tracking.records import flatten
 
     chosen, problem = load_cell(document, file, cell, changes, backend)
     if save is not None or logged:

@@ -23,7 +23,7 @@ class UnknownSweep(UserError):
 
 
 @dataclass(frozen=True)
-class StoredSweep:
+class SweepRuns:
     """A sweep of the store.
 
     Attributes:
@@ -45,7 +45,7 @@ class StoredSweep:
     note: str
 
 
-def read_sweep(name: str) -> StoredSweep:
+def read_sweep(name: str) -> SweepRuns:
     """Return a sweep; if only its smoke version was run, that one, with a message.
 
     Raises:
@@ -80,4 +80,4 @@ def read_sweep(name: str) -> StoredSweep:
             f"{format_count(unlisted, 'finished cell')} of this name not shown: run before the file changed, or from "
             f"another file; `fedray rm {name} --unlisted` deletes them"
         )
-    return StoredSweep(name, client, parents[name], cells, runs, final, note)
+    return SweepRuns(name, client, parents[name], cells, runs, final, note)
