@@ -1,4 +1,4 @@
-"""Output of scripts: printed, or written to a file whose name is printed; and the environment of page templates."""
+"""OutputFile of scripts: printed, or written to a file whose name is printed; and the environment of page templates."""
 
 import re
 import sys
@@ -6,7 +6,7 @@ import sys
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
 from fedray.common.errors import escape
-from fedray.tracking.output import Output
+from fedray.tracking.output import OutputFile
 
 
 def make_environment() -> Environment:
@@ -20,7 +20,7 @@ def make_environment() -> Environment:
     )
 
 
-def write_or_print(text: str, out: Output | None) -> None:
+def write_or_print(text: str, out: OutputFile | None) -> None:
     """Print a text, or write it to a file and print the file's name. Names in it do not steer the terminal.
 
     Raises:

@@ -28,9 +28,9 @@ def export(
     """Write a sweep's cells, curves, artefacts and hashes into one file, for another store or, with --deposit, for
     readers.
     """
-    from fedray.tracking.output import Output
+    from fedray.tracking.output import OutputFile
 
-    path = Output("FILE", file or Path(f"{name.replace('/', '-')}.zip"), (".zip",), overwrite).path
+    path = OutputFile("FILE", file or Path(f"{name.replace('/', '-')}.zip"), (".zip",), overwrite).path
     if deposit:
         from fedray.analysis.deposit.export import export_deposit
 

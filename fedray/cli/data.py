@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # imported where they are used: PyTorch takes two seconds, an
 
     from fedray.datasets.base import DataSource
     from fedray.datasets.dataset import Dataset
-    from fedray.tracking.output import Output
+    from fedray.tracking.output import OutputFile
 
 data_app = typer.Typer(no_args_is_help=True, help="Data sets: fetch their files, check them, look at partitions.")
 
@@ -162,14 +162,14 @@ def show(
     from fedray.partitions import make_partition
     from fedray.partitions.held_out import split_samples
     from fedray.partitions.heterogeneity import draw_heatmap, measure_heterogeneity
-    from fedray.tracking.output import PICTURES, Output
+    from fedray.tracking.output import PICTURES, OutputFile
 
     settings = _parse_settings(set_)
     path = out or Path(f"{name}_{kind}_{clients}.png".replace(":", "_"))
     if path.suffix not in PICTURES:
         raise UserError(f"--out: found {path}; a file that ends in .png, .svg or .pdf is required")
     inputs = [str(value) for section in settings.values() for value in section.values()]
-    file = Output("--out", path, PICTURES, overwrite, inputs)
+    file = OutputFile("--out", path, PICTURES, overwrite, inputs)
     source = _make_source(name, settings["data"])
     given = {"alpha": alpha, "shards": shards, "classes": classes}
     chosen = make_partition(
@@ -221,9 +221,9 @@ def import_split(
 ) -> None:
     """Turn a folder that PFLlib or FL-bench generated into an npz data set with natural clients, or into a split."""
     from fedray.partitions.foreign_splits import read_folder
-    from fedray.tracking.output import Output
+    from fedray.tracking.output import OutputFile
 
-    file = Output("OUT", out, (".npz",), overwrite, (folder,))
+    file = OutputFile("OUT", out, (".npz",), overwrite, (folder,))
     arrays = read_folder(folder)
     _write_arrays(file, arrays)
     if "x_train" not in arrays:
@@ -248,18 +248,18 @@ def import_hub(
 ) -> None:
     """Turn a data set of pictures or numbers of Hugging Face into an npz data set (`pip install 'fedray[hf]'`)."""
     from fedray.datasets.own.hub import Columns, read_hub
-    from fedray.tracking.output import Output
+    from fedray.tracking.output import OutputFile
 
     kind, _, name = source.partition(":")
     if kind != "hf" or not name:
         raise UserError(f"SOURCE: found {truncate_repr(source)}; hf:NAME is required")
-    file = Output("OUT", out, (".npz",), overwrite, (name,))
+    file = OutputFile("OUT", out, (".npz",), overwrite, (name,))
     arrays = read_hub(name, Columns(train, test, label, client, size))
     _write_arrays(file, arrays)
     _print_data_set(out, arrays)
 
 
-def _write_arrays(file: "Output", arrays: "dict[str, np.ndarray]") -> None:
+def _write_arrays(file: "OutputFile", arrays: "dict[str, np.ndarray]") -> None:
     """Write an npz file, whole or not at all. Raises UserError."""
     import io
 

@@ -69,17 +69,17 @@ def run(
     from fedray.engine.server.profile import Profile
     from fedray.sweep.plan.single import hold_cell, load_cell
     from fedray.tracking.mirrors.mirrors import refuse_missing_extras
-    from fedray.tracking.output import Output
+    from fedray.tracking.output import OutputFile
 
     chosen, problem = load_cell(document, file, cell, changes, backend)
     if save is not None or logged:
         refuse_without_model(chosen.run.algorithm)
     inputs: list[str | Path] = [file, *flatten(chosen.run.resolve()).values()]
-    model_file = None if save is None else Output("--save", save, (".safetensors",), overwrite, inputs)
+    model_file = None if save is None else OutputFile("--save", save, (".safetensors",), overwrite, inputs)
     if save_personal is not None:
         refuse_without_personal(chosen.run.algorithm)
         for one in (save_personal / "client-0.safetensors", *save_personal.glob("client-*.safetensors")):
-            Output("--save-personal", one, (".safetensors",), overwrite, inputs)
+            OutputFile("--save-personal", one, (".safetensors",), overwrite, inputs)
     if track:
         refuse_missing_extras(chosen.run.runtime.mirror)
     profile = Profile() if profiled else None

@@ -16,7 +16,7 @@ PICTURES = (".png", ".svg", ".pdf")
 
 
 @dataclass(frozen=True)
-class Output:
+class OutputFile:
     """A file to write, which is looked at when this is made, before anything is computed for it.
 
     A regular file that ends in one of `suffixes` is replaced; another file only with `overwrite`. The store, what lies

@@ -50,7 +50,7 @@ from fedray.analysis.plots.style import save
 from fedray.cells.metric import DEFAULT, Metric
 from fedray.common.entry import Overwrite
 from fedray.common.errors import UserError, unknown
-from fedray.tracking.output import Output
+from fedray.tracking.output import OutputFile
 
 KINDS = (
     "curves",
@@ -106,7 +106,7 @@ def main(
         raise unknown("--kind", kind, KINDS)
     if band not in ("seeds", "clients"):
         raise unknown("--band", band, ("seeds", "clients"))
-    Output("--out", out / f"{kind}.png", (".png",), overwrite)  # a folder is refused before anything is computed
+    OutputFile("--out", out / f"{kind}.png", (".png",), overwrite)  # a folder is refused before anything is computed
     if kind == "partition":
         expected = find_cells(name)
         _save({kind: draw_partitions(expected)}, out, expected.name, overwrite=overwrite)

@@ -10,7 +10,7 @@ from fedray.analysis.output import write_or_print
 from fedray.analysis.report import make_page
 from fedray.cells.metric import DEFAULT
 from fedray.common.entry import Overwrite
-from fedray.tracking.output import Output
+from fedray.tracking.output import OutputFile
 
 
 def main(
@@ -22,7 +22,7 @@ def main(
     overwrite: Overwrite = False,
 ) -> None:
     """Write a sweep's report."""
-    file = Output("--out", out or Path(f"{name.replace('/', '-')}.html"), (".html",), overwrite)
+    file = OutputFile("--out", out or Path(f"{name.replace('/', '-')}.html"), (".html",), overwrite)
     sweep = collect(name)
     page = make_page(sweep, metric.split(","), sweep.name if published else "", reference)
     write_or_print(page, file)

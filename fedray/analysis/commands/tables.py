@@ -25,7 +25,7 @@ from fedray.analysis.tables.options import TableOptions
 from fedray.cells.metric import DEFAULT
 from fedray.common.entry import Overwrite
 from fedray.common.errors import UserError, unknown
-from fedray.tracking.output import Output
+from fedray.tracking.output import OutputFile
 
 RUN_BY_RUN = ("seeds", "clients")
 """Formats other than tables of entries."""
@@ -78,13 +78,13 @@ def main(
         raise UserError(f"--macros: gives a macro per entry of a table; --format {format} has none")
     file = None
     if out is not None:
-        file = Output("--out", out, (SUFFIXES.get(format, ".csv"),), overwrite, () if macros is None else (macros,))
+        file = OutputFile("--out", out, (SUFFIXES.get(format, ".csv"),), overwrite, () if macros is None else (macros,))
     if format in RUN_BY_RUN:
         sweep = collect(name)
         told = list_clients(sweep) if format == "clients" else list_runs(sweep, metric, rows, cols)
         write_or_print(format_run_by_run(told), file)
         return
-    macro_file = None if macros is None else Output("--macros", macros, (".tex",), overwrite)
+    macro_file = None if macros is None else OutputFile("--macros", macros, (".tex",), overwrite)
     sweep = collect(name)
     paper = paper or (sweep.name if published else "")
     options = TableOptions(metric, rows, cols, reference, paper, average_over, best_except)

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from fedray.components.base import Component
-from fedray.tracking.output import Output
+from fedray.tracking.output import OutputFile
 
 WIDTH = 3.3
 """Inches: width of a column of a two-column paper."""
@@ -273,7 +273,7 @@ def save(figures: Mapping[str, Figure], out: Path, stem: str, overwrite: bool = 
         for suffix in (".png", ".pdf"):
             name = _make_file_name(stem if len(figures) == 1 else f"{stem}-{setting}")
             paths.append(out / f"{name}{suffix}")
-            file, content = Output("--out", paths[-1], (suffix,), overwrite), io.BytesIO()
+            file, content = OutputFile("--out", paths[-1], (suffix,), overwrite), io.BytesIO()
             figure.savefig(content, format=suffix[1:], dpi=300)
             file.write(content.getvalue())
     return paths

@@ -19,7 +19,7 @@ from fedray.engine.messages import ClientTask
 
 
 @dataclass
-class TrainedClient:
+class ClientResult:
     """What remains of a client after its training.
 
     Attributes:
@@ -83,7 +83,7 @@ class Reduction:
         self._notes: list[tuple[int, _Group, int]] = []
         self._totals: dict[str, tuple[torch.Size, int]] = {}
 
-    def add_client(self, result: TrainedClient, cohort: int) -> Vectors:
+    def add_client(self, result: ClientResult, cohort: int) -> Vectors:
         """Add up what a client uploads, and note what must be finite, in the order in which it is said.
 
         Args:

@@ -20,7 +20,7 @@ from fedray.engine.messages import OPENING, Broadcast, ClientTask, PersonalEval,
 from fedray.engine.problem import Problem
 from fedray.engine.process import device as devices
 from fedray.engine.process.device import keep_memory
-from fedray.engine.process.reduction import Reduction, TrainedClient
+from fedray.engine.process.reduction import ClientResult, Reduction
 from fedray.engine.process.residence import DeviceState, Residence, Spill, limit_memory
 from fedray.engine.state import load_state
 from fedray.engine.training.batches import AHEAD, draw_ahead
@@ -102,14 +102,14 @@ class Worker:
         config, there = self.problem.config, self._to_device(broadcast)
         reduction, probed, reply = Reduction(), Accumulator(), Reply()
         states: dict[int, Vectors] = {}
-        results: list[TrainedClient] = []
+        results: list[ClientResult] = []
         gathered = self.train_samples if self.residence is None and not self.train_samples.augment else None
         for given, drawn in draw_ahead(config.training, trainer.shards, config.seed, broadcast, tasks, gathered):
             task = self._task_to_device(given)
             steps = Steps(self.probes, config.algorithm) if broadcast.measured else None
             try:
                 c, uploads = trainer.train(there, task, steps if steps and steps.probes else None, drawn)
-                results.append(TrainedClient(task, c.loss, c.steps, uploads, c.state))
+                results.append(ClientResult(task, c.loss, c.steps, uploads, c.state))
                 if steps or len(results) == AHEAD or len(results) * len(there.theta) >= BLOCK or given is tasks[-1]:
                     _reduce(results, reduction, broadcast.cohort, reply)
             except (MemoryError, RuntimeError) as error:
@@ -321,7 +321,7 @@ class Worker:
         return upload([tensor.detach().numpy() for tensor in tensors], self.device)
 
 
-def _reduce(results: list[TrainedClient], reduction: Reduction, cohort: int, reply: Reply) -> None:
+def _reduce(results: list[ClientResult], reduction: Reduction, cohort: int, reply: Reply) -> None:
     """Add up what some clients upload, and forget the rest of it."""
     for result in results:
         if each := reduction.add_client(result, cohort):

@@ -36,7 +36,7 @@ from fedray.sweep.file.dotted import apply_draw
 from fedray.sweep.file.shipped import WARNING, locate_sweep
 from fedray.sweep.file.space import Space, check_space
 from fedray.sweep.file.sweep import Sweep
-from fedray.tracking.output import PICTURES, Output
+from fedray.tracking.output import PICTURES, OutputFile
 
 app = typer.Typer(
     add_completion=False,
@@ -127,8 +127,8 @@ def write_board(
     if picture is not None and picture.suffix not in PICTURES:
         raise UserError(f"--picture: found {picture}; a file that ends in .png, .svg or .pdf is required")
     source = locate_sweep(Path(name))
-    file = None if out is None else Output("--out", out, (".csv",), overwrite, (source, picture or source))
-    drawn = None if picture is None else Output("--picture", picture, PICTURES, overwrite, (source,))
+    file = None if out is None else OutputFile("--out", out, (".csv",), overwrite, (source, picture or source))
+    drawn = None if picture is None else OutputFile("--picture", picture, PICTURES, overwrite, (source,))
     sweep = Sweep.load(source)
     text = write_csv(list_rows(sweep))
     write_or_print(text, file)

@@ -24,7 +24,7 @@ from fedray.papers.claims.decide import NOT_RUN, Decided, Verdict, decide
 from fedray.papers.claims.page import make_page
 from fedray.papers.claims.read import Claims, find_claims
 from fedray.papers.claims.runs import Price, find_runs, sum_hours
-from fedray.tracking.output import Output
+from fedray.tracking.output import OutputFile
 
 
 def decide_all(claims: Claims, file: Path | None) -> Iterator[Decided]:
@@ -110,7 +110,7 @@ def main(
 ) -> None:
     """Decide claims on the runs of this store."""
     price, (claims, file) = Price(estimate), find_claims(name)
-    page = None if out is None else Output("--out", out, (".html",), overwrite, () if file is None else (file,))
+    page = None if out is None else OutputFile("--out", out, (".html",), overwrite, () if file is None else (file,))
     found = list(decide_all(claims, file))
     if as_json:
         told = [

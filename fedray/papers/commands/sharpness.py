@@ -17,7 +17,7 @@ from fedray.analysis.plots.style import save
 from fedray.common.entry import Overwrite
 from fedray.common.errors import UserError, unknown
 from fedray.papers.sharpness import PLANES, TrainedRun
-from fedray.tracking.output import Output
+from fedray.tracking.output import OutputFile
 
 
 def main(
@@ -46,7 +46,7 @@ def main(
     steps, titles, planes = np.linspace(-reach, reach, points), list[str](), list[np.ndarray]()
     for each in run:
         trained = TrainedRun(each, samples, device)
-        file = Output("--out", out / f"{each}.json", (".json",), overwrite)
+        file = OutputFile("--out", out / f"{each}.json", (".json",), overwrite)
         found, vectors = trained.find_eigenvalues()
         file.write(json.dumps(asdict(found) | {"ratio": found.ratio}, indent=1) + "\n")
         sys.stdout.write(f"{found}\n  {file.path}\n")
@@ -57,7 +57,7 @@ def main(
         method = trained.config.algorithm.make_label()
         titles.append(f"{method}\nλ1 = {found.eigenvalues[0]:.3g}, λ1/λ5 = {found.ratio:.3g}")
         rows = (f"{a:.6g},{b:.6g},{losses[i, j]:.8g}" for i, a in enumerate(steps) for j, b in enumerate(steps))
-        file = Output("--out", out / f"{each}-{plot}.csv", (".csv",), overwrite)
+        file = OutputFile("--out", out / f"{each}-{plot}.csv", (".csv",), overwrite)
         file.write("\n".join(["first,second,loss", *rows, ""]))
         sys.stdout.write(f"  {file.path}\n")
     for stem, draw in ((plot, draw_contours), (f"{plot}-3d", draw_surfaces)) if planes else ():
