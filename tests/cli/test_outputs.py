@@ -6,6 +6,7 @@ A new option that takes a path fails here until it is in `FILES`, `FOLDERS` or `
 import errno
 import importlib
 import inspect
+import json
 import os
 import zipfile
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from typing import Any, get_type_hints
 import numpy as np
 import pytest
 import yaml
+from typer.testing import CliRunner
 
 import fedray
 from fedray.cli.analysis import ANALYSIS, PAPERS
@@ -104,8 +106,7 @@ def made(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Path:
         (folder / "mlflow.db").write_bytes(empty_store.read_bytes())
         configs = [RunConfig.parse(RUN | {"seed": seed}) for seed in (0, 1)]
         digest = configs[0].data.load().digest
-        ids = [fedray.simulate(config, track=f"s{config.seed}", progress=False).run_id for config in configs]
-        (folder / "id").write_text(ids[0])
+        fedray.simulate(configs[1], track="s1", progress=False)
         sweep = Sweep.parse({"name": "some/sweep", "base": RUN, "grid": {"seed": [0, 1]}})
         cells = [small.list_cell(config, digest) for config in configs]
         Tracker().open_sweep("some/sweep", "Two seeds.", cells, file=sweep.to_yaml())
@@ -115,6 +116,8 @@ def made(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Path:
         personal = RUN | {"algorithm": "ditto"}
         for name, content in (("run", RUN), ("personal", personal), ("claims", claims), ("board", BOARD)):
             (folder / f"{name}.yaml").write_text(yaml.safe_dump(content))
+        shown = CliRunner().invoke(app, ["run", "run.yaml", "--json"]).output  # it leaves a checkpoint
+        (folder / "id").write_text(json.loads(shown.splitlines()[-1])["run_id"])
         (folder / "split").mkdir()
         for part in ("train", "test"):
             (folder / "split" / part).mkdir()

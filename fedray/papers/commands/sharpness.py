@@ -45,8 +45,8 @@ def main(
     torch.set_num_threads(1)  # the bits of a sum depend on it
     steps, titles, planes = np.linspace(-reach, reach, points), list[str](), list[np.ndarray]()
     for each in run:
-        trained = TrainedRun(each, samples, device)
         file = OutputFile("--out", out / f"{each}.json", (".json",), overwrite)
+        trained = TrainedRun(each, samples, device)
         found, vectors = trained.find_eigenvalues()
         file.write(json.dumps(asdict(found) | {"ratio": found.ratio}, indent=1) + "\n")
         sys.stdout.write(f"{found}\n  {file.path}\n")

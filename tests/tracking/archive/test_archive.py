@@ -201,7 +201,7 @@ def test_environments_go_along_and_one_that_is_missing_is_refused(
     assert sweep.read_environment(hash) == other
     run = find_environment(sweep.client, sweep.experiment, hash)
     assert run is not None
-    sweep.client.delete_run(run.info.run_id)
+    open_store()[0].delete_run(run.info.run_id)
     with pytest.raises(UserError, match=rf"^sweep: environment {hash}: this store has no run that holds it; "):
         export_sweep("sweep", tmp_path / "again.zip")
     assert not (tmp_path / "again.zip").exists()
