@@ -76,11 +76,11 @@ def _print_tables(sweep: Collected, metrics: Sequence[str]) -> tuple[dict[str, b
     for metric in metrics:
         options = TableOptions(metric)
         table = options.build(sweep)
-        for format, write in FORMATS.items():
+        for format in ("markdown", "latex", "csv"):
             member = f"tables/{_make_name(metric)}{SUFFIXES[format]}"
             commands[member] = options.to_command(sweep.name, {"format": format})
             latex = options.to_command(sweep.name, {"format": "latex"})
-            printed[member] = write(replace(table, command=latex)).encode()
+            printed[member] = FORMATS[format](replace(table, command=latex)).encode()
     return printed, commands
 
 
