@@ -43,7 +43,7 @@ BASE: dict[str, Any] = {
 CELLS: dict[str, dict[str, Any]] = {
     "files": {
         "partition": {"name": "file", "path": "partition.npz"},
-        "algorithm.name": "fedgela",
+        "algorithm.name": "fedgela@forms",
         "algorithm.simplex": "simplex.npy",
     },
     "bf16": {

@@ -82,7 +82,7 @@ def test_the_answers_of_a_tuned_sweep(store: Tracker) -> None:
     assert "chosen for fedsam" in what
     assert "ρ=0.1 of loguniform [0.01, 0.5]; 8 draws, 640 rounds" in what
     assert [line.split(", ")[0] for line in found["Hours"]] == [
-        f"{SHOWN}: 4 runs", "fedray run: diverged: 1 run", "fedray run: finished: 1 run", "all: 6 runs"
+        f"{SHOWN}: 4 runs", "s/tune: diverged: 1 run", "s/tune: finished: 1 run", "all: 6 runs"
     ]  # fmt: skip
     cpu, *asked = found["Hardware"]
     assert re.fullmatch(rf"started on {collect_environment()['cpu']['count']} CPUs \(.+\), \d+ GiB, .+ \(6 runs\)", cpu)

@@ -169,7 +169,7 @@ CASES: dict[str, Case] = {
     "check what": Case(["data", "check", "digit"], "data.name: unknown name 'digit'; did you mean 'digits'?…"),
     "check a folder of a name too long": Case(
         ["data", "check", "mnist"],
-        f"/{LONG}/MNIST/raw/train-images-idx3-ubyte: File name too long",
+        f"/{LONG}/mnist.npz: File name too long",
         environment={"FEDRAY_DATA": f"/{LONG}"},
     ),
     "check a file of a name too long": Case(
@@ -196,7 +196,7 @@ CASES: dict[str, Case] = {
     "sweep": Case(["tables", "swep"], "sweep: unknown name 'swep'; did you mean 'sweep'? valid: sweep", stored),
     "format": Case(
         ["tables", "sweep", "--format", "html"],
-        "--format: unknown name 'html'; valid: clients, csv, latex, markdown, seeds",
+        "--format: unknown name 'html'; valid: clients, csv, json, latex, markdown, seeds",
         stored,
     ),
     "macros of rows": Case(

@@ -24,8 +24,10 @@ CASES: dict[str, Case] = {
     ),
     "a folder": Case(["sweep", "."], ".: cannot be read: Is a directory"),
     "sweep absent": Case(["sweep", "absent.yaml"], "absent.yaml: cannot be read: No such file or directory"),
-    "a pipe": Case(["run", "p.yaml"], "p.yaml: is not a regular file", lambda here: os.mkfifo(here / "p.yaml")),
-    "a device": Case(["sweep", "/dev/zero"], "/dev/zero: is not a regular file"),
+    "a pipe": Case(
+        ["run", "p.yaml"], "p.yaml: cannot be read: it is not a regular file", lambda here: os.mkfifo(here / "p.yaml")
+    ),
+    "a device": Case(["sweep", "/dev/zero"], "/dev/zero: cannot be read: it is not a regular file"),
     "aliases of a long text": text(
         "file.yaml: its aliases repeat more than 100000 values",
         f"a: &a {'x' * 100_000}\nb: [{', '.join(['*a'] * 70_000)}]\n",

@@ -139,6 +139,8 @@ def test_processes_of_a_local_ray_are_told_what_to_import_and_are_as_nice_as_you
 ) -> None:
     told: list[list[str | None]] = []
     options = (PRELOAD, "RAY_worker_niceness")
+    for name in options:
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(ray, "init", lambda *_, **__: told.append([os.environ.get(name) for name in options]))
     with use_cluster(preload=["one", "two"]):
         pass

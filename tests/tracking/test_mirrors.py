@@ -98,7 +98,7 @@ def test_one_that_fails_says_so_once_and_mlflow_has_everything(
         raise OSError(28, "No space left on device")
 
     class Other:
-        def __init__(self, cell: mirrors.MirroredCell) -> None:
+        def __init__(self, cell: CellSpec, sweep: str, storage: Path) -> None:
             calls.append(cell.hash)
 
         def write(self, rows: Any) -> None: ...
