@@ -1,4 +1,4 @@
-"""OutputFile of scripts: printed, or written to a file whose name is printed; and the environment of page templates."""
+"""Output of scripts: printed, or written to a file whose name is printed; and the environment of page templates."""
 
 import re
 import sys

@@ -156,8 +156,6 @@ def show(
     overwrite: Overwrite = False,
 ) -> None:
     """Draw the split as a client x class heatmap, and print measures of heterogeneity."""
-    import io
-
     from fedray.datasets.base import load_data
     from fedray.partitions import make_partition
     from fedray.partitions.held_out import split_samples
@@ -181,10 +179,8 @@ def show(
     if not dealt.sizes.any():
         raise UserError("partition: every client is empty")
     counts = split.dealt.count_labels(data.y_train, data.num_classes)
-    picture = io.BytesIO()
     figure = draw_heatmap(counts, f"{name}: {chosen.make_label()}, {clients} clients, seed {seed}", unseen)
-    figure.savefig(picture, format=path.suffix[1:], dpi=120)
-    file.write(picture.getvalue())
+    file.draw(figure, dpi=120)
     numbers = measure_heterogeneity(counts[:clients])
     for what, held in (("testing", split.test), ("validation", split.validation)):
         if held is not None:

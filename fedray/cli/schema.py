@@ -9,18 +9,12 @@ from pydantic import BaseModel
 def schema() -> None:
     """Print the JSON schema of sweep files and runs: `fedray schema > sweep.schema.json`."""
     from fedray.components.plugins import list_variants
-    from fedray.config import COMPONENTS, Clients, Evaluation, Runtime, Training
+    from fedray.config import COMPONENTS, PLAIN
     from fedray.sweep.file.sweep import Sweep
 
     definitions: dict[str, Any] = {}
-    sections: dict[str, type[BaseModel]] = {
-        "clients": Clients,
-        "training": Training,
-        "evaluation": Evaluation,
-        "runtime": Runtime,
-    }
     run: dict[str, Any] = {"seed": {"type": "integer", "minimum": 0}}
-    run |= {name: _describe(kind, definitions) for name, kind in sections.items()}
+    run |= {name: _describe(kind, definitions) for name, kind in PLAIN.items()}
     run["evaluation"]["properties"]["probes"] = {"type": "array"}
     keys: dict[str, Any] = {"seed": {"type": "array"}}
     for name, (known, *_) in COMPONENTS.items():
@@ -35,7 +29,7 @@ def schema() -> None:
         run[name] = {"anyOf": [*named["anyOf"], whole]}
         keys |= {name: {"type": "array", "items": run[name]}}
         keys |= {f"{name}.{option}": what | {"type": "array"} for option, what in options.items()}
-    for name, section in sections.items():
+    for name, section in PLAIN.items():
         for option, field in section.model_fields.items():
             keys[f"{name}.{option}"] = {"type": "array", "description": field.description or option}
     sweep = Sweep.model_json_schema(ref_template="#/$defs/{model}")

@@ -18,6 +18,7 @@ from fedray.cluster.object_states import (
     as_arrays,
     assign_to_actors,
     copy_tensor,
+    keeps_states,
     note_hashes,
     pack,
     unpack,
@@ -148,8 +149,7 @@ class RayBackend:
         self._chunks = {split: count_chunks(len(samples)) for split, samples in problem.evaluated.items()}
         self._timeouts = CallTimeouts()
         self._homes: dict[int, int] = {}
-        # States stay, unless the server answers each client: then they pass through it anyway.
-        self._stay = self._apart = not problem.config.algorithm.overrides("reply")
+        self._stay = self._apart = keeps_states(problem.config.algorithm)
         for slot, actor in enumerate(self._actors):
             if actor is None:
                 self._spawn(slot)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import ray
 from torch import Tensor
 
-from fedray.cluster.object_states import STAYS_FROM, ObjectState, as_arrays, note_hashes
+from fedray.cluster.object_states import STAYS_FROM, ObjectState, as_arrays, keeps_states, note_hashes
 from fedray.cluster.timeouts import CallTimeouts, Heartbeat
 from fedray.common.vectors import Vectors
 from fedray.engine.disk.client_files import Version, Written
@@ -32,8 +32,7 @@ class TrialBackend(InlineBackend):
 
     def open(self, problem: Problem) -> None:
         self._timeouts = CallTimeouts()
-        # States stay, unless the server answers each client: then they pass through it anyway.
-        self._stay = not problem.config.algorithm.overrides("reply")
+        self._stay = keeps_states(problem.config.algorithm)
         with self._bound("open"):
             super().open(problem)
         self._steps = [problem.config.training.count_steps(int(n)) for n in problem.dealt.sizes]

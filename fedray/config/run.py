@@ -44,8 +44,13 @@ COMPONENTS: dict[str, tuple[Any, ...]] = {
     "algorithm": (ALGORITHMS, Algorithm),
 }
 """Section that is chosen by name -> its classes by name, their base, and what adapts a class without this base."""
-
-
+PLAIN: dict[str, type[Checked]] = {
+    "training": Training,
+    "clients": Clients,
+    "evaluation": Evaluation,
+    "runtime": Runtime,
+}
+"""Section without a name -> its class."""
 MEANT = {
     "batch": "training.batch_size",
     "communication_rounds": "training.rounds",
@@ -264,13 +269,7 @@ class RunConfig(Checked):
             return f"`{head}: {{{option}: ...}}`"
         places = [MEANT[key]] if key in MEANT else []
         if not places and not (not above and get_close_matches(key, cls.model_fields, cutoff=0.8)):
-            sections: dict[str, type[Checked]] = {
-                "training": Training,
-                "clients": Clients,
-                "evaluation": Evaluation,
-                "runtime": Runtime,
-            }
-            places = [f"{name}.{key}" for name, section in sections.items() if key in section.model_fields]
+            places = [f"{name}.{key}" for name, section in PLAIN.items() if key in section.model_fields]
             places = places or [
                 f"{name}.{key}"
                 for name, (registry, *_) in COMPONENTS.items()

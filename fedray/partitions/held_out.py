@@ -75,7 +75,7 @@ def _split_samples(
         shards, held = _hold_out_pool(partition, data, dealt, seed, validation.fraction)
         _refuse_nothing("validation", held, validation.fraction, "the training set")
     else:
-        shards = partition.check_dealt("split", partition.split(data, dealt, seed), dealt, len(data.y_train))
+        shards = _deal(partition, data, dealt, seed)
     if test is not None:
         count = partial(_count_tests, test.fraction)
         shards, tests = hold_out(shards, data.y_train, count, seed, "client test", test.stratify)
@@ -104,10 +104,15 @@ def _set_apart(split: Split, clients: int) -> Split:
     )
 
 
+def _deal(partition: Partition, data: Dataset, clients: int, seed: int) -> Shards:
+    """Deal the training samples, and look at what a partition of the user's own returns. Raises UserError."""
+    return partition.check_dealt("split", partition.split(data, clients, seed), clients, len(data.y_train))
+
+
 def _read_split(source: DataSource, partition: Partition, data: Dataset, clients: int, seed: int) -> Split:
     """Return the split that a partition lists itself. Raises UserError if `data` sets another one."""
     samples = len(data.y_train)
-    shards = partition.check_dealt("split", partition.split(data, clients, seed), clients, samples)
+    shards = _deal(partition, data, clients, seed)
     held, tests = partition.get_held_out("validation"), partition.get_held_out("test")
     if source.validation is not None:
         raise UserError(
@@ -143,7 +148,7 @@ def _hold_out_pool(
         y_train=data.y_train[rest],
         client_train=None if data.client_train is None else data.client_train[rest],
     )
-    shards = partition.check_dealt("split", partition.split(left, clients, seed), clients, len(rest))
+    shards = _deal(partition, left, clients, seed)
     return Shards(rest[shards.indices], shards.offsets), Shards.from_lists([held])
 
 

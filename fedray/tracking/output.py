@@ -1,11 +1,13 @@
 """Files that a user names and fedray writes: whole or not at all, and not in place of what fedray did not write."""
 
 import contextlib
+import io
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from fedray.common.errors import UserError
 from fedray.common.whole_files import write_file
@@ -58,6 +60,12 @@ class OutputFile:
             else:
                 file.parent.mkdir(parents=True, exist_ok=True)
                 write_file(file, data)
+
+    def draw(self, figure: Any, dpi: int) -> None:
+        """Write one of matplotlib's figures, in the format that the file's ending names. Raises UserError."""
+        content = io.BytesIO()
+        figure.savefig(content, format=self.path.suffix[1:], dpi=dpi)
+        self.write(content.getvalue())
 
     def _resolve(self) -> Path:
         """Return the file without links. Raises UserError if it must not be replaced."""

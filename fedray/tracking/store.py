@@ -233,11 +233,11 @@ def read_artefact(client: "AnyClient", run_id: str, name: str) -> bytes | None:
             return None
 
 
-def read_claims(client: "AnyClient", sweep: "AnyRun") -> list[dict[str, Any]]:
-    """Return the claims of a sweep's file as its own run has them; empty if there are none."""
-    content = read_artefact(client, sweep.info.run_id, "claims.json")
-    claims: list[dict[str, Any]] = json.loads(content)["claims"] if content else []
-    return claims
+def read_list(client: "AnyClient", run_id: str, what: str) -> list[dict[str, Any]]:
+    """Return the `cells` or the `claims` of a sweep as its own run has them, in JSON types; empty if it has none."""
+    content = read_artefact(client, run_id, f"{what}.json")
+    listed: list[dict[str, Any]] = json.loads(content)[what] if content else []
+    return listed
 
 
 def read_sweep_file(client: "AnyClient", sweep: "AnyRun") -> str:
@@ -259,7 +259,7 @@ def is_recorded(
     if run is None or run.info.status == "RUNNING" or run.data.tags.get("fedray.cells") != format_counts(counts):
         return False
     listed = json.loads(json.dumps([list(cells), list(claims)]))
-    stored = [[cell.to_json() for cell in read_cells(client, run)], read_claims(client, run)]
+    stored = [[cell.to_json() for cell in read_cells(client, run)], read_list(client, run.info.run_id, "claims")]
     return bool(stored == listed) and read_sweep_file(client, run) == file
 
 
@@ -341,7 +341,7 @@ def find_unlisted(client: "AnyClient", experiment: str, sweep: str, listed: Cont
     found = {cell: run for cell, run in pick_best(search(client, experiment, own)).items() if cell not in listed}
     for name, run in find_sweeps(client, experiment).items() if found else ():
         if name != sweep:
-            for cell in json.loads(read_artefact(client, run.info.run_id, CELLS) or '{"cells": []}')["cells"]:
+            for cell in read_list(client, run.info.run_id, "cells"):
                 found.pop(cell["hash"], None)
     return found
 

@@ -45,7 +45,7 @@ from fedray.tracking.store import (
     format_counts,
     is_transient,
     open_store,
-    read_artefact,
+    read_list,
     read_status,
     search,
     translate_refusals,
@@ -137,8 +137,8 @@ class Tracker:
 
     def _unmark(self, run_id: str, name: str, listed: Set[str]) -> None:
         """Take the cells that a sweep's changed file no longer lists out of its charts in MLflow's UI."""
-        before = json.loads(read_artefact(self.client, run_id, CELLS) or '{"cells": []}')["cells"]
-        for run in find_runs(self.client, self.experiment, {cell["hash"] for cell in before} - listed):
+        before = {cell["hash"] for cell in read_list(self.client, run_id, "cells")}
+        for run in find_runs(self.client, self.experiment, before - listed):
             if LISTED + name in run.data.tags:
                 self.client.delete_tag(run.info.run_id, LISTED + name)
 

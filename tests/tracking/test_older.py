@@ -1,8 +1,10 @@
 """Stores and archives of fedray 0.2 are still read: each of their configurations holds `runtime.cuda_graph`."""
 
+import contextlib
 import json
 import re
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -96,51 +98,50 @@ def test_finished_cells_are_found_run_again_and_loaded(there: Path, call: Call) 
     assert loaded.summary()["theta_sha256"] == shown["theta_sha256"]
 
 
-def test_a_cell_that_was_recorded_as_cuda_graphs_is_read_and_not_compared(there: Path, call: Call) -> None:
-    """`cuda_graph: true` was part of the identity of a cell on a GPU, so no cell of 0.3 has its hash."""
+@contextlib.contextmanager
+def _recorded(config: dict[str, Any], identity: dict[str, Any]) -> Iterator[None]:
+    """Let the store hold the second cell as 0.2 recorded it, for the duration of a block."""
     client, experiment = open_store()
     parent = find_sweeps(client, experiment)["old"]
     first, second = json.loads(_read_list())["cells"]
+    recorded = second | {"hash": hash_of(identity), "identity": identity, "config": config}
+    (stored,) = find_runs(client, experiment, [second["hash"]])
+    client.log_dict(parent.info.run_id, {"cells": [first, recorded]}, "cells.json")
+    client.set_tag(stored.info.run_id, "fedray.cell", recorded["hash"])
+    try:
+        yield
+    finally:
+        client.log_dict(parent.info.run_id, {"cells": [first, second]}, "cells.json")
+        client.set_tag(stored.info.run_id, "fedray.cell", second["hash"])
+
+
+def test_a_cell_that_was_recorded_as_cuda_graphs_is_read_and_not_compared(there: Path, call: Call) -> None:
+    """`cuda_graph: true` was part of the identity of a cell on a GPU, so no cell of 0.3 has its hash."""
+    _, second = json.loads(_read_list())["cells"]
     run = RunConfig.parse(SWEEP["base"] | {"seed": 1, "runtime": {"gpus_per_actor": 1}})
     identity = run.make_identity(second["identity"]["data"]["digest"])
     identity["runtime"]["cuda_graph"] = True
     config = run.resolve()
     config["runtime"]["cuda_graph"] = True
     refuse_disagreement(config, identity)
-    recorded = second | {"hash": hash_of(identity), "identity": identity, "config": config}
-    (stored,) = find_runs(client, experiment, [second["hash"]])
-    client.log_dict(parent.info.run_id, {"cells": [first, recorded]}, "cells.json")
-    client.set_tag(stored.info.run_id, "fedray.cell", recorded["hash"])
-    try:
+    with _recorded(config, identity):
         assert "2 finished" in call("status").out
         assert "over 2 seeds" in call("tables", "old").out
         found = call("verify", "old", "--cells", "2").out
         assert "not comparable fedavg iid s1: other settings, data or sources: runtime\n" in found
-    finally:
-        client.log_dict(parent.info.run_id, {"cells": [first, second]}, "cells.json")
-        client.set_tag(stored.info.run_id, "fedray.cell", second["hash"])
 
 
 def test_a_cell_of_an_option_that_has_moved_keeps_its_label_and_is_a_cell_of_its_own(there: Path, call: Call) -> None:
     """`{name: scaffold, divisor: effective}` of 0.2 is `scaffold@forms` now; the stored run counts for the former."""
-    client, experiment = open_store()
-    parent = find_sweeps(client, experiment)["old"]
-    first, second = json.loads(_read_list())["cells"]
+    _, second = json.loads(_read_list())["cells"]
     run = RunConfig.parse(SWEEP["base"] | {"seed": 1, "algorithm": {"name": "scaffold@forms", "divisor": "effective"}})
     config, identity = run.resolve(), run.make_identity(second["identity"]["data"]["digest"])
     config["algorithm"]["name"] = identity["algorithm"]["name"] = "scaffold"
     refuse_disagreement(config, identity)
     assert hash_of(identity) != run.hash_cell(second["identity"]["data"]["digest"])
-    recorded = second | {"hash": hash_of(identity), "identity": identity, "config": config}
-    (stored,) = find_runs(client, experiment, [second["hash"]])
-    client.log_dict(parent.info.run_id, {"cells": [first, recorded]}, "cells.json")
-    client.set_tag(stored.info.run_id, "fedray.cell", recorded["hash"])
-    try:
+    with _recorded(config, identity):
         assert "2 finished" in call("status").out
         assert "| scaffold " in call("tables", "old").out
         assert call("report", "old", "--out", "report.html").code == 0
         found = call("verify", "old", "--cells", "2").out
         assert "not comparable fedavg iid s1: other settings, data or sources: algorithm\n" in found
-    finally:
-        client.log_dict(parent.info.run_id, {"cells": [first, second]}, "cells.json")
-        client.set_tag(stored.info.run_id, "fedray.cell", second["hash"])

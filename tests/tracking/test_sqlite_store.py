@@ -96,7 +96,7 @@ def test_the_same_histories_and_files_as_mlflow(tracker: Tracker, tmp_path: Path
     assert store.read_artefact(client, run, "none") is store.read_artefact(tracker.client, run, "none") is None
     (sweep,) = store.find_sweeps(client, experiment).values()
     assert [cell.to_json() for cell in store.read_cells(client, sweep)] == CELLS
-    assert store.read_claims(client, sweep) == CLAIMS
+    assert store.read_list(client, sweep.info.run_id, "claims") == CLAIMS
     assert store.read_sweep_file(client, sweep) == store.read_sweep_file(tracker.client, sweep) == FILE
 
 

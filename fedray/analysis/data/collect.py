@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from fedray.tracking.store import AnyClient, AnyRun
 
 
+OF_CELL = ("cell", "label", "status", "run_id", "spec", "message")
+"""Columns of `SweepTable.cells` that are neither settings nor metrics."""
+
+
 @dataclass(frozen=True)
 class SweepTable:
     """Cells of a sweep, run or not.
@@ -140,16 +144,10 @@ def make_row(
     """
     texts = list_text(spec)
     moved = {f"chosen.{key}": texts.pop(key, None) for key in (*chosen, *spec.tuned.get("values", ()))}
-    row: dict[str, Any] = {
-        "cell": spec.hash,
-        "label": spec.label,
-        "status": Status.MISSING,
-        "run_id": None,
-        "spec": spec,
-    }
+    run_id = None if run is None else run.info.run_id
+    row: dict[str, Any] = {"cell": spec.hash, "label": spec.label, "status": status, "run_id": run_id, "spec": spec}
     row |= texts | moved
     if run is not None:
-        row |= {"status": status, "run_id": run.info.run_id}
         row |= {f"metrics.{name}": value for name, value in read_metrics(run).items()}
         row |= {"message": run.data.tags.get("fedray.message", "")}
     return row

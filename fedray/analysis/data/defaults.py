@@ -1,26 +1,11 @@
 """fedray's own default of a configuration's key, to mark changed settings."""
 
-from collections.abc import Mapping
-
 import pandas as pd
-from pydantic import BaseModel
 
-from fedray.algorithms import ALGORITHMS
 from fedray.cells.spec import flatten
 from fedray.common.errors import FORMS
 from fedray.components.plugins import list_variants
-from fedray.config import Clients, Evaluation, Training
-from fedray.datasets import DATASETS
-from fedray.models import MODELS
-from fedray.partitions import PARTITIONS
-
-PLAIN: Mapping[str, type[BaseModel]] = {"clients": Clients, "training": Training, "evaluation": Evaluation}
-CHOSEN: Mapping[str, Mapping[str, type[BaseModel]]] = {
-    "algorithm": ALGORITHMS,
-    "data": DATASETS,
-    "model": MODELS,
-    "partition": PARTITIONS,
-}
+from fedray.config import COMPONENTS, PLAIN
 
 
 def find_default(key: str, cells: pd.DataFrame) -> str | None:
@@ -35,9 +20,9 @@ def find_default(key: str, cells: pd.DataFrame) -> str | None:
     """
     section, _, option = key.partition(".")
     kind = PLAIN.get(section)
-    if section in CHOSEN and f"{section}.name" in cells:
+    if section in COMPONENTS and f"{section}.name" in cells:
         names = cells[f"{section}.name"].dropna().unique()
-        known = CHOSEN[section] if not str(names[0]).endswith(FORMS) else list_variants()
+        known = COMPONENTS[section][0] if not str(names[0]).endswith(FORMS) else list_variants()
         kind = known.get(names[0]) if len(names) == 1 else None
     field = None if kind is None else kind.model_fields.get(option.partition(".")[0])
     if kind is None or field is None or field.is_required():

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedray.analysis.data.collect import Collected, collect
+from fedray.analysis.data.collect import OF_CELL, Collected, collect
 from fedray.analysis.data.metrics import list_by_round
 from fedray.analysis.data.runs import load_newest_state, read_configuration
 from fedray.cluster.connection import refuse_other_form
@@ -26,9 +26,6 @@ from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.plan import make_plan
 from fedray.tracking import models
 from fedray.tracking.store import find_run, open_reader
-
-FIRST = ("cell", "label", "status", "run_id", "message")
-"""Columns of `Results.cells` that are neither settings nor metrics."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +115,7 @@ def results(name: str) -> Results:
     """
     sweep = collect(name)
     cells = sweep.cells.drop(columns="spec")
-    for key in (one for one in map(str, cells) if one not in FIRST and not one.startswith("metrics.")):
+    for key in (one for one in map(str, cells) if one not in OF_CELL and not one.startswith("metrics.")):
         plain = key.removeprefix("chosen.")
         typed = [spec.get(plain) for spec in sweep.cells["spec"]]
         if all(value is None or isinstance(value, int | float) for value in typed):

@@ -4,6 +4,7 @@ from typing import Any
 
 import pandas as pd
 
+from fedray.analysis.data.collect import OF_CELL
 from fedray.analysis.data.defaults import find_default
 
 
@@ -11,7 +12,7 @@ def split_settings(cells: pd.DataFrame) -> tuple[list[dict[str, Any]], list[tupl
     """Return configuration keys with one value, and those with several; keys that a component lacks do not count."""
     same, several = [], []
     for key in map(str, cells):
-        if key in ("cell", "label", "status", "run_id", "spec", "message") or key.startswith("metrics."):
+        if key in OF_CELL or key.startswith("metrics."):
             continue
         found = [str(value) for value in dict.fromkeys(cells[key].dropna())]
         everywhere = cells[key].notna().all()

@@ -1,6 +1,5 @@
 """Style of all figures: as wide as a paper's column, distinguishable without colour, PNG and PDF."""
 
-import io
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -273,9 +272,7 @@ def save(figures: Mapping[str, Figure], out: Path, stem: str, overwrite: bool = 
         for suffix in (".png", ".pdf"):
             name = _make_file_name(stem if len(figures) == 1 else f"{stem}-{setting}")
             paths.append(out / f"{name}{suffix}")
-            file, content = OutputFile("--out", paths[-1], (suffix,), overwrite), io.BytesIO()
-            figure.savefig(content, format=suffix[1:], dpi=300)
-            file.write(content.getvalue())
+            OutputFile("--out", paths[-1], (suffix,), overwrite).draw(figure, dpi=300)
     return paths
 
 

@@ -11,7 +11,7 @@ from fedray.sweep.file.document import load_document
 from fedray.sweep.file.shipped import CLAIMS, get_sweeps_folder, list_papers, list_sweeps
 from fedray.sweep.file.sweep import Sweep
 from fedray.tracking.location import is_there
-from fedray.tracking.store import find_sweeps, open_reader, read_claims
+from fedray.tracking.store import find_sweeps, open_reader, read_list
 
 
 class Claims(Checked):
@@ -59,7 +59,7 @@ def read_stored(name: str) -> Claims | None:
         return None
     client, experiment = open_reader()
     sweep = find_sweeps(client, experiment).get(name)
-    found = [] if sweep is None else read_claims(client, sweep)
+    found = [] if sweep is None else read_list(client, sweep.info.run_id, "claims")
     return Claims(name=name, claims=tuple(Claim.model_validate(one) for one in found)) if found else None
 
 

@@ -1,6 +1,5 @@
 """`fedray board show | rank | tuned | write`: boards, and a method of yours on one."""
 
-import io
 import json
 import re
 from pathlib import Path
@@ -134,9 +133,7 @@ def write_board(
     write_or_print(text, file)
     if drawn is not None:
         standings = list_standings(Board(sweep.name, sweep, parse_csv(text)))
-        content = io.BytesIO()
-        draw_standings(standings, sweep.name).savefig(content, format=drawn.path.suffix[1:], dpi=200)
-        drawn.write(content.getvalue())
+        drawn.draw(draw_standings(standings, sweep.name), dpi=200)
         print(drawn.path)
 
 

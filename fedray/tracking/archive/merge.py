@@ -85,9 +85,8 @@ def _unite_cells(name: str, cells: list[dict[str, Any]], file: str) -> tuple[lis
         there = read_stored_sweep(name)
     except UserError:
         return cells, file
-    return list(
-        {cell["hash"]: cell for cell in [*(one.to_json() for one in there.cells), *cells]}.values()
-    ), there.file or file
+    listed = [*(cell.to_json() for cell in there.cells), *cells]
+    return list({cell["hash"]: cell for cell in listed}.values()), there.file or file
 
 
 def _unpack(tracker: Tracker, archive: CheckedArchive, cell: str, run: ArchivedRun, parent: str) -> None:

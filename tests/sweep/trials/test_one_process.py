@@ -26,15 +26,21 @@ from tests.cluster.test_object_states import problem
 from tests.sweep.running import SWEEP, runs, undisturbed
 
 
-def test_a_killed_and_a_stopped_trial_change_nothing(
-    local_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A real SIGKILL in round 1 and a real SIGSTOP in round 6: both cells continue from their checkpoints."""
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a store and a storage of its own."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
     monkeypatch.setenv("FEDRAY_STORAGE", str(tmp_path / "storage"))
+    return tmp_path
+
+
+def test_a_killed_and_a_stopped_trial_change_nothing(
+    local_ray: None, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A real SIGKILL in round 1 and a real SIGSTOP in round 6: both cells continue from their checkpoints."""
     monkeypatch.setattr(watchdog, "SILENT", 8.0)
-    dies, hangs = tmp_path / "dies", tmp_path / "hangs"
+    dies, hangs = here / "dies", here / "hangs"
     training = SWEEP["base"]["training"] | {"lr_decay": 0.9}
 
     def sweep(*algorithms: object) -> dict[str, Any]:
@@ -49,23 +55,20 @@ def test_a_killed_and_a_stopped_trial_change_nothing(
     assert execute(planning.make_plan(Sweep.model_validate(disturbed))).counts == {"finished": 2}
     assert not dies.exists(), "nothing was killed"
     assert not hangs.exists(), "nothing was stopped"
-    stopped = int((tmp_path / "hangs.pid").read_text())
+    stopped = int((here / "hangs.pid").read_text())
     assert not Path(f"/proc/{stopped}").exists(), "the stopped process is still there"
     out = capsys.readouterr().out
     assert "hangs: silent for" in out
     assert out.count("died; starting it again from its checkpoint") == 2
-    found = {run.data.tags["fedray.state_sha256"] for run in runs(tmp_path)}
+    found = {run.data.tags["fedray.state_sha256"] for run in runs(here)}
     assert found == set(undisturbed(sweep("scaffold", "fedavg")).values())
 
 
 def test_a_process_killed_between_two_cells_costs_neither(
-    local_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    local_ray: None, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A real SIGKILL while the process takes over its second cell: Tune tells of one death twice."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
-    monkeypatch.setenv("FEDRAY_STORAGE", str(tmp_path / "storage"))
-    marker = tmp_path / "marker"
+    marker = here / "marker"
     marker.touch()
     method = {"name": "tests.plugins:DiesAtNextCell", "marker": str(marker)}
     sweep = {"name": "two", "base": SWEEP["base"] | {"algorithm": method}, "grid": {"seed": [0, 1]}}
