@@ -25,7 +25,7 @@ from fedray.config import RunConfig, Runtime
 from fedray.datasets.base import load_data
 from fedray.datasets.dataset import Dataset
 from fedray.engine.disk.checkpoint import Checkpoints
-from fedray.engine.loop import make_rounds
+from fedray.engine.loop import Growth, make_rounds
 from fedray.engine.problem import Problem, resolve_with
 from fedray.engine.process.backend import Backend, InlineBackend
 from fedray.engine.process.device import isolate_run, refuse_missing, warn_of_slow_precision
@@ -56,8 +56,9 @@ def simulate(
 ) -> Result:
     """Train one run, from its start or its newest checkpoint to its end.
 
-    One actor without a GPU runs in this process. For more actors a local Ray is started unless one is running;
-    `fedray.connect()` keeps one for all calls and accepts a cluster's address, as does `RAY_ADDRESS`.
+    A run without a GPU begins in this process. With `runtime.actors: auto` it goes on in client actors, on all free
+    CPUs, once that pays; with a number, these actors train from the start. A local Ray is started for them unless one
+    is running; `fedray.connect()` keeps one for all calls and accepts a cluster's address, as does `RAY_ADDRESS`.
 
     Your settings of PyTorch (`no_grad`, autocast, default device and dtype) change no number and are restored at the
     end. Concurrent calls in threads run one at a time.
@@ -128,7 +129,7 @@ def run_problem(
         refuse_unwritable_store()
     config = problem.config
     warn_of_slow_precision(config.training.precision, config.runtime.torch_device)
-    with treat_sigterm_as_interrupt(), blame(*config.components), _ready(problem) as (problem, backend):
+    with treat_sigterm_as_interrupt(), blame(*config.components), _ready(problem) as (problem, backend, growth):
         simulation = Simulation(problem, backend, profile)  # tries the model: before there is a run in MLflow
         if simulation.state.frozen:
             log.info("%s: %s", config.model.name, simulation.counted)
@@ -137,48 +138,75 @@ def run_problem(
             if store is not None:
                 store.refuse_other_cell()
             if track is None:
-                _run(simulation, store, evaluated, moved)
+                _run(simulation, store, growth, evaluated, moved)
                 return make_result(simulation)
-            run = _run_tracked(simulation, store, evaluated, moved, track, cell)
+            run = _run_tracked(simulation, store, growth, evaluated, moved, track, cell)
             return replace(make_result(simulation), run_id=run)
 
 
 @contextlib.contextmanager
-def _ready(problem: Problem) -> Iterator[tuple[Problem, Backend]]:
-    """Yield the problem as it will run and its backend, for the duration of a block. Ray is imported only if used."""
-    runtime = problem.config.runtime
-    if runtime.backend == "inline" or _is_enough(runtime):
+def _ready(problem: Problem) -> Iterator[tuple[Problem, Backend, Growth | None]]:
+    """Yield the problem as it will run, its backend, and what the run may grow to, for the duration of a block.
+
+    Ray is imported only if used.
+    """
+    config, runtime = problem.config, problem.config.runtime
+    if runtime.backend == "inline":
         refuse_missing(runtime.torch_device)
-        yield problem, InlineBackend()
+        yield problem, InlineBackend(), None
         return
-    from fedray.cluster.allocation import with_actor_count
-    from fedray.cluster.prepare import prepare_ray
-    from fedray.cluster.ray_backend import RayBackend
+    with contextlib.ExitStack() as stack:
 
-    with prepare_ray([(problem.config, problem.data)]) as (resolved,):
-        config = with_actor_count(resolved)
-        with contextlib.closing(RayBackend(config.runtime)) as ray:
-            yield replace(problem, config=config), ray
+        def start(most: int | None = None) -> tuple[RunConfig, Backend]:
+            from fedray.cluster.allocation import with_actor_count
+            from fedray.cluster.prepare import prepare_ray
+            from fedray.cluster.ray_backend import RayBackend
+
+            (resolved,) = stack.enter_context(prepare_ray([(config, problem.data)]))
+            resolved = with_actor_count(resolved, most)
+            return resolved, stack.enter_context(contextlib.closing(RayBackend(resolved.runtime)))
+
+        def grow() -> Backend | None:
+            try:
+                resolved, backend = start()
+            except UserError as error:
+                log.warning("runtime.actors: auto: the run goes on in this process: %s", error)
+                return None
+            log.info("runtime.actors: auto: the run goes on in %d client actors", resolved.runtime.actor_count)
+            return backend
+
+        grows = runtime.actors == "auto" and runtime.gpus == 0
+        if not _can_begin_here(runtime):
+            resolved, backend = start(1 if grows else None)
+            yield (
+                replace(problem, config=resolved),
+                backend,
+                Growth(config.clients.largest_cohort, grow) if grows else None,
+            )
+            return
+        room = int(count_usable_cpus() / runtime.cpus_per_actor)
+        yield problem, InlineBackend(), Growth(min(room, config.clients.largest_cohort), grow) if grows else None
 
 
-def _is_enough(runtime: Runtime) -> bool:
-    """Return True if this process can be the one actor: no GPU is needed, it has the CPUs, and no cluster was named."""
+def _can_begin_here(runtime: Runtime) -> bool:
+    """Return True if this process can be the first actor: no GPU is needed, it has the CPUs, no cluster was named."""
     ray = sys.modules.get("ray")
     named = "RAY_ADDRESS" in os.environ or (ray is not None and ray.is_initialized())
     fits = runtime.cpus_per_actor <= count_usable_cpus()
-    return runtime.actors == 1 and runtime.gpus == 0 and fits and not named
+    return runtime.actors in (1, "auto") and runtime.gpus == 0 and fits and not named
 
 
 def _run(
     simulation: Simulation,
     store: Checkpoints | None,
+    growth: Growth | None,
     evaluated: Evaluated,
     moved: Moved,
     resumed: Callable[[list[dict[str, float]]], None] = lambda rows: None,
 ) -> None:
     """Run all remaining rounds. `resumed` receives the rows of the checkpoint."""
     every = simulation.problem.config.runtime.checkpoint_every
-    with contextlib.closing(make_rounds(simulation, store, every)) as states:
+    with contextlib.closing(make_rounds(simulation, store, every, growth=growth)) as states:
         state = next(states)
         resumed(state.history)
         told = len(state.history)
@@ -193,7 +221,13 @@ def _run(
 
 
 def _run_tracked(
-    simulation: Simulation, store: Checkpoints | None, evaluated: Evaluated, moved: Moved, name: str, cell: str
+    simulation: Simulation,
+    store: Checkpoints | None,
+    growth: Growth | None,
+    evaluated: Evaluated,
+    moved: Moved,
+    name: str,
+    cell: str,
 ) -> str:
     """Run as `_run`, and log rows and outcome to MLflow: into a new run, or with checkpoints into the cell's own.
 
@@ -216,7 +250,7 @@ def _run_tracked(
         return evaluated(row)
 
     try:
-        _run(simulation, store, logged, moved, lambda rows: tracker.log_rows(run, rows))
+        _run(simulation, store, growth, logged, moved, lambda rows: tracker.log_rows(run, rows))
     except BaseException as error:
         tracker.close_cell(run, RunRecord(describe_error(error), simulation.state.history))
         raise

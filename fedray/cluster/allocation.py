@@ -8,6 +8,7 @@ import ray
 
 from fedray.cluster.resources import count_capacity, get_bundle, list_nodes
 from fedray.config import RunConfig, Runtime
+from fedray.engine.loop import pays
 
 
 @dataclass(frozen=True)
@@ -46,17 +47,12 @@ class FreeCapacity:
         return max(whole - math.ceil(taken - 1e-9), 0)
 
 
-def count_useful_actors(run: RunConfig) -> int:
-    """Return the size of the largest cohort: more actors would be idle."""
-    cohorts = run.clients.cohorts
-    return max([run.clients.cohort_size] if cohorts is None else map(len, cohorts), default=1)
-
-
-def with_actor_count(run: RunConfig) -> RunConfig:
-    """Return a single run with a number for `actors: auto`: all actors that fit."""
+def with_actor_count(run: RunConfig, most: int | None = None) -> RunConfig:
+    """Return a single run with a number for `actors: auto`: all actors that fit, but no more than `most`."""
     if run.runtime.actors != "auto":
         return run
-    actors = min(max(FreeCapacity().count_actors(run.runtime), 1), count_useful_actors(run))
+    useful = run.clients.largest_cohort if most is None else most
+    actors = min(max(FreeCapacity().count_actors(run.runtime), 1), useful)
     return run.model_copy(update={"runtime": run.runtime.model_copy(update={"actors": actors})})
 
 
@@ -71,15 +67,19 @@ def allocate(free: int, left: int, running: Sequence[Running], seconds: float, m
         most: largest number of actors that a cell can use.
 
     Returns:
-        The cell's share of the free capacity. 0 if it should wait: nothing is free, or the remaining cells are expected
-        to end sooner if they wait for cells that are about to end and take over their capacity.
+        The cell's share of the free capacity; 1 if more would start longer than they save. 0 if it should wait: nothing
+        is free, or the remaining cells are expected to end sooner if they wait for cells that are about to end and take
+        over their capacity.
     """
     if free == 0:
         return 0
+    if not (math.isnan(seconds) or pays(seconds, most)):
+        return 1
     if left <= free and not math.isnan(seconds):
         room, soonest = free, left * seconds / min(free, left * most)
         for other in sorted(running, key=lambda one: one.seconds):
             room += other.actors
             if other.seconds + left * seconds / min(room, left * most) < soonest:
                 return 0
-    return min(max(free // left, 1), most)
+    share = min(max(free // left, 1), most)
+    return share if math.isnan(seconds) or pays(seconds, share) else 1

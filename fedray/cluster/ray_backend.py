@@ -128,6 +128,7 @@ class RayBackend:
         data: may be set to the data set's reference if the caller has put it into the object store (one copy per
             node).
         heartbeat: may be set to the trial's heartbeat.
+        moved: how often a client was trained away from its home, the actor of its time before.
     """
 
     def __init__(self, runtime: Runtime, group: PlacementGroup | None = None) -> None:
@@ -146,6 +147,7 @@ class RayBackend:
             None if problem.unseen is None else ray.put(problem.unseen),
         )
         self._steps = [problem.config.training.count_steps(int(n)) for n in problem.dealt.sizes]
+        self.moved = 0
         self._chunks = {split: count_chunks(len(samples)) for split, samples in problem.evaluated.items()}
         self._timeouts = CallTimeouts()
         self._homes: dict[int, int] = {}
@@ -158,7 +160,9 @@ class RayBackend:
     def train(self, broadcast: Broadcast, tasks: Sequence[ClientTask]) -> list[Reply]:
         stays_from = self.stays_from if self._apart else None
         dealt = [(*call, stays_from) for call in self._make_calls(broadcast, tasks)]
-        self._homes |= {i: slot for slot, (_, sent, _) in enumerate(dealt) for i, *_ in sent}
+        placed = {i: slot for slot, (_, sent, _) in enumerate(dealt) for i, *_ in sent}
+        self.moved += sum(self._homes.get(i, slot) != slot for i, slot in placed.items())
+        self._homes |= placed
         replies, largest = [], 0
         for (_, sent, _), answer in zip([call for call in dealt if call[1]], self._call("train", dealt), strict=True):
             head, *refs = answer if isinstance(answer, list) else [answer]
@@ -216,7 +220,7 @@ class RayBackend:
                 "message": as_arrays(broadcast.message),
             }
         )
-        homes = [self._homes.get(t.client) if isinstance(t.state, ObjectState) else None for t in tasks]
+        homes = [self._homes.get(task.client) for task in tasks]
         shares = assign_to_actors([self._steps[task.client] for task in tasks], homes, len(self._actors))
         return [(sent, [(tasks[k].client, tasks[k].weight, pack(tasks[k].state)) for k in share]) for share in shares]
 

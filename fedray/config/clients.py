@@ -61,6 +61,11 @@ class Clients(Checked):
         return self.per_round
 
     @property
+    def largest_cohort(self) -> int:
+        """Return the size of the largest cohort: more actors would be idle."""
+        return max([self.cohort_size] if self.cohorts is None else map(len, self.cohorts), default=1)
+
+    @property
     def everyone(self) -> bool:
         """True if all clients take part in every round (clients without samples never do)."""
         if self.cohorts is None:

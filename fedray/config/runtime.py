@@ -22,9 +22,9 @@ class Runtime(Checked):
         "ray", description="ray: use Ray for several processes, a GPU or a cluster; inline: never"
     )
     actors: Annotated[Annotated[int, Field(gt=0)] | Literal["auto"], EXCLUDED] = Field(
-        1,
-        description="processes that train clients, per run; 1: the run's own. auto: as many as fit when a "
-        "cell starts, shared with the remaining cells",
+        "auto",
+        description="processes that train clients, per run; 1: the run's own. auto: its own, and once its other rounds "
+        "cost more than the start of more processes, as many as fit (in a sweep, shared with the remaining cells)",
     )
     cpus_per_actor: Annotated[float, EXCLUDED] = Field(1, ge=0)
     gpus_per_actor: Annotated[

@@ -2,7 +2,8 @@
 
 import contextlib
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
 
 from fedray.common.errors import UserError
 from fedray.engine.disk.checkpoint import Checkpoints
@@ -17,11 +18,52 @@ CHECKPOINT_SECONDS = 300.0
 """A checkpoint is made at least this often, unless a round takes longer."""
 
 
+START_SECONDS = 8.0
+"""What starting Ray and client actors costs, measured on two cores (three to four seconds each)."""
+PATIENCE = 2.0
+"""Seconds of rounds from which their pace is judged."""
+
+
+def pays(seconds: float, processes: int) -> bool:
+    """Return True if work of this many seconds in one process ends clearly sooner in several that have to start."""
+    return seconds * (1 - 1 / processes) > 1.5 * START_SECONDS
+
+
+@dataclass
+class Growth:
+    """More processes for a run that began in one: `runtime.actors: auto`.
+
+    Attributes:
+        processes: how many there could be.
+        start: starts them, and returns them as a backend; None if that is impossible.
+    """
+
+    processes: int
+    start: Callable[[], Backend | None]
+    _began: tuple[float, int] | None = None
+    """Time and round after the first round, which takes longer than others."""
+
+    def consider(self, simulation: Simulation) -> None:
+        """After a round: move the run to the processes if its other rounds cost more than their start."""
+        now, made = time.monotonic(), simulation.state.round
+        if self._began is None or made < self._began[1]:
+            self._began = now, made
+        began, first = self._began
+        if self.processes < 2 or now - began < PATIENCE:
+            return
+        left = simulation.problem.config.training.rounds - made
+        if pays((now - began) / (made - first) * left, self.processes):
+            self.processes = 1
+            if (backend := self.start()) is not None:
+                simulation.move_to(backend)
+
+
 def make_rounds(
     simulation: Simulation,
     checkpoints: Checkpoints | None = None,
     every: int = 50,
     seconds: float = CHECKPOINT_SECONDS,
+    growth: Growth | None = None,
 ) -> Generator[State]:
     """Make all remaining rounds, starting from the newest checkpoint if there is one.
 
@@ -34,6 +76,7 @@ def make_rounds(
             as `rows.jsonl`.
         every: rounds between checkpoints. The last round is always saved.
         seconds: longest time between checkpoints, unless a round takes longer.
+        growth: more processes, to which the run moves if that pays.
 
     Yields:
         The state at the start, then the state after each round.
@@ -68,6 +111,8 @@ def make_rounds(
                 _save(checkpoints, simulation, saved)
                 saved, saved_at = state.round, time.monotonic()
             simulation.lap("checkpoint")
+            if growth is not None:
+                growth.consider(simulation)
             yield state
     except (GeneratorExit, KeyboardInterrupt):
         simulation.restore(state)  # an interrupted round leaves no trace

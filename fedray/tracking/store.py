@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import io
 import json
 import logging
 import os
@@ -22,6 +23,7 @@ from fedray.tracking.location import ARTIFACTS, find_local_file, is_server, is_t
 from fedray.tracking.sqlite_store import SqliteClient, StoredRun
 
 if TYPE_CHECKING:  # MLflow takes two seconds to import
+    import pandas as pd
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
@@ -43,6 +45,8 @@ SWEEP_FILE = "sweep.yaml"
 """Artefact of a sweep's run, and member of an archive: the sweep's file."""
 DRAWS = "draws.json"
 """Artefact of a sweep's run: the draws of a search that learns."""
+TRIALS, TRIAL_CELL = "trials.csv", "config/cell"
+"""Artefact of a sweep's run: what Ray Tune says of its trials, a row per cell; and the column with the cell's hash."""
 SECONDS, UNTIMED = "fedray.seconds", "fedray.untimed"
 """Tags of a cell's run: seconds that it took from its start to its end, in all calls together, and the number of calls
 that were killed before they could write theirs."""
@@ -238,6 +242,15 @@ def read_list(client: "AnyClient", run_id: str, what: str) -> list[dict[str, Any
     content = read_artefact(client, run_id, f"{what}.json")
     listed: list[dict[str, Any]] = json.loads(content)[what] if content else []
     return listed
+
+
+def read_trials(client: "AnyClient", run_id: str) -> "pd.DataFrame":
+    """Return what Tune says of a sweep's trials, as its own run has it; an empty table without any."""
+    import pandas as pd  # here: most readers need none
+
+    content = read_artefact(client, run_id, TRIALS)
+    types = {TRIAL_CELL: str, "trial_id": str}
+    return pd.DataFrame(columns=[*types]) if content is None else pd.read_csv(io.BytesIO(content), dtype=types)
 
 
 def read_sweep_file(client: "AnyClient", sweep: "AnyRun") -> str:

@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import yaml
 from mlflow.entities import Dataset, DatasetInput, Metric, Param, Run, RunTag
@@ -39,6 +39,8 @@ from fedray.tracking.store import (
     SETTING,
     SUMMARY,
     SWEEP_FILE,
+    TRIAL_CELL,
+    TRIALS,
     UNTIMED,
     find_records,
     find_runs,
@@ -47,9 +49,13 @@ from fedray.tracking.store import (
     open_store,
     read_list,
     read_status,
+    read_trials,
     search,
     translate_refusals,
 )
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 T = TypeVar("T")
 DUMPER: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
@@ -149,6 +155,19 @@ class Tracker:
     def keep_draws(self, run_id: str, drawn: Mapping[str, Any]) -> None:
         """Replace the draws of a sweep whose search learns."""
         self._outbox.send(lambda: self.client.log_dict(run_id, dict(drawn), DRAWS))
+
+    def keep_trials(self, run_id: str, tables: "Sequence[pd.DataFrame]") -> None:
+        """Add to what a sweep's run has of Tune's trials; a cell keeps its newest trial."""
+        new = [table for table in tables if TRIAL_CELL in table]
+
+        def write() -> None:
+            import pandas as pd
+
+            known = pd.concat([read_trials(self.client, run_id), *new])
+            self.client.log_text(run_id, known.drop_duplicates(TRIAL_CELL, keep="last").to_csv(index=False), TRIALS)
+
+        if new:
+            self._send(write)
 
     def close_sweep(self, run_id: str, counts: Mapping[Status, int], page: str = "") -> None:
         """Set the final status of the parent: FINISHED if every cell has an outcome, else FAILED.

@@ -25,7 +25,7 @@ from fedray.sweep.file.shipped import locate_sweep
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.plan import make_plan
 from fedray.tracking import models
-from fedray.tracking.store import find_run, open_reader
+from fedray.tracking.store import TRIAL_CELL, find_run, open_reader, read_trials
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,15 @@ class Results:
         cells: a row per cell: `label`, `status`, `run_id`, the configuration under dotted names, metrics under
             `metrics.NAME`. Numbers and truth values are such; lists and names are texts.
         curves: a row per cell, evaluated round and metric: `cell`, `label`, `round`, `metric`, `value`.
+        trials: what Ray Tune says of the trials, as `ResultGrid.get_dataframe()` gives it, a row per cell that this
+            store's sweep has trained: `config/cell` (its hash), the axes (`config/algorithm.rho`), the last
+            `test_accuracy` and `test_loss`, seconds, process and node.
     """
 
     name: str
     cells: pd.DataFrame
     curves: pd.DataFrame
+    trials: pd.DataFrame
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{n} {status}" for status, n in self.cells["status"].value_counts().items())
@@ -120,7 +124,9 @@ def results(name: str) -> Results:
         typed = [spec.get(plain) for spec in sweep.cells["spec"]]
         if all(value is None or isinstance(value, int | float) for value in typed):
             cells[key] = pd.Series(typed, cells.index, dtype=object).where(cells[key].notna()).infer_objects()
-    return Results(sweep.name, cells, _collect_curves(sweep))
+    trials = read_trials(sweep.client, sweep.parent.info.run_id).set_index(TRIAL_CELL, drop=False)
+    listed = [cell for cell in cells["cell"] if cell in trials.index]
+    return Results(sweep.name, cells, _collect_curves(sweep), trials.loc[listed].reset_index(drop=True))
 
 
 def _collect_curves(sweep: Collected) -> pd.DataFrame:

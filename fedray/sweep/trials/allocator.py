@@ -9,7 +9,7 @@ from typing import Any
 from ray import tune
 from ray.tune.experiment import Trial
 
-from fedray.cluster.allocation import FreeCapacity, Running, allocate, count_useful_actors
+from fedray.cluster.allocation import FreeCapacity, Running, allocate
 from fedray.cluster.resources import get_bundle
 from fedray.config import RunConfig
 from fedray.sweep.plan.cells import Cell
@@ -83,7 +83,7 @@ class ActorAllocator(tune.Callback):
         free = max(self._capacity.count_actors(run.runtime, held), 0 if self._live else 1)
         length, now = self._estimate_length(), time.monotonic()
         running = [Running(live.actors, live.estimate_remaining(now, length)) for live in self._live.values()]
-        return allocate(free, left, running, length, count_useful_actors(run))
+        return allocate(free, left, running, length, run.clients.largest_cohort)
 
     def _estimate_length(self) -> float:
         """Return seconds of a cell with one actor, the mean of the known ones; NaN if there are none."""

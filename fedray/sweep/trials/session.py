@@ -18,6 +18,8 @@ from fedray.sweep.trials.writer import Writer
 from fedray.tracking.store import StoreNotFound, is_recorded, open_reader, read_records
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from fedray.sweep.trials.trainable import DataRef
     from fedray.tracking.tracker import Tracker
 
@@ -38,6 +40,7 @@ class Session:
         tried: hashes of the cells that this process has taken, or has found to be finished by another process.
         placement: gives cells numbers for `gpus_per_actor: auto`.
         data: key -> data set, for data sets that the processes of Tune's trials have.
+        trials: what Tune says of its trials, a table per run of it.
     """
 
     plan: Plan
@@ -51,6 +54,7 @@ class Session:
     accuracies: dict[str, float] = field(default_factory=dict)
     placement: Placement = field(default_factory=Placement)
     data: dict[str, "DataRef"] = field(default_factory=dict)
+    trials: "list[pd.DataFrame]" = field(default_factory=list)
     _asked: bool = False
 
     @property
@@ -128,6 +132,7 @@ class Session:
             return
         if len(self.plan.cells) > self._listed:
             self.tracker.list_cells(self.parent, self.plan.list_cells())
+        self.tracker.keep_trials(self.parent, self.trials)
         page = describe_results(self.plan, self.accuracies)
         self.tracker.close_sweep(self.parent, self.counts, page)
         self.tracker.close()

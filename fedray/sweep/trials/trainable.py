@@ -5,7 +5,7 @@ import time
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import ray
 from ray import tune
@@ -20,7 +20,7 @@ from fedray.components.blame import blame
 from fedray.config import Runtime
 from fedray.datasets.dataset import Dataset
 from fedray.engine.disk.checkpoint import Checkpoints
-from fedray.engine.loop import make_rounds
+from fedray.engine.loop import Growth, make_rounds
 from fedray.engine.problem import Problem
 from fedray.engine.result import make_result
 from fedray.engine.server.simulation import Simulation
@@ -30,6 +30,8 @@ from fedray.sweep.trials.watchdog import make_heartbeat
 
 os.environ["RAY_CHDIR_TO_TRIAL_DIR"] = "0"  # a configuration's paths are relative to the driver's working directory
 
+AnyBackend = TypeVar("AnyBackend", bound=RayBackend | TrialBackend)
+REPORTED = ("round", "test_accuracy", "test_loss")
 REPORT_SECONDS = 1.0
 """Approximate interval of reports, which carry all rows since the last one; a trial can only be stopped at a report."""
 
@@ -60,8 +62,9 @@ class CellTrainable(tune.Trainable):
     """Runs `config["cell"]`, a `Cell`, on as many actors as `config["actors"]` says.
 
     Each report holds `made`, the number of rounds, and `rows`, the newly evaluated ones. The first report after a start
-    holds all rows, so that none is lost if a driver died between a checkpoint and its log. The last one has `ending`
-    (finished, diverged or failed) and `summary`.
+    holds all rows, so that none is lost if a driver died between a checkpoint and its log. The last one has `record`.
+    For Tune itself, each holds the accuracy and loss of the newest evaluated round; for its scheduler or `stop`, all
+    metrics of a newly evaluated one.
     """
 
     @classmethod
@@ -93,31 +96,43 @@ class CellTrainable(tune.Trainable):
         self._made = 0
         self._reported = 0
 
-    def _open(self) -> Simulation:
+    def _open(self) -> tuple[Simulation, Growth | None]:
+        """Return the cell at its start, and the actors that it may grow to; its trial has their bundles already."""
         run = self._cell.run
-        reference = self._call.data[self._cell.data].ref
-        problem = Problem.build(run, ray.get(reference))
+        problem = Problem.build(run, ray.get(self._call.data[self._cell.data].ref))
         runtime = run.runtime.model_copy(update={"actors": self._actors})
+        grows = run.runtime.actors == "auto" and self._actors > 1 and not runtime.gpus
         if self._backend is None or self._runtime != runtime:
             self._close()
             self._runtime = runtime
-            group = get_current_placement_group()
-            self._backend = TrialBackend() if runtime.actors == 1 else RayBackend(runtime, group)
-        self._backend.heartbeat = make_heartbeat(self.trial_id)
-        if isinstance(self._backend, RayBackend):
-            self._backend.data = reference
+            self._backend = TrialBackend() if grows or runtime.actors == 1 else self._make_actors()
+        growth = Growth(self._actors, self._grow) if grows and isinstance(self._backend, TrialBackend) else None
         with blame(*run.components):
-            return Simulation(problem, self._backend)
+            return Simulation(problem, self._equip(self._backend)), growth
+
+    def _make_actors(self) -> RayBackend:
+        assert self._runtime is not None  # noqa: S101 (`_open` sets it)
+        return RayBackend(self._runtime, get_current_placement_group())
+
+    def _grow(self) -> RayBackend:
+        self._backend = self._equip(self._make_actors())
+        return self._backend
+
+    def _equip(self, backend: AnyBackend) -> AnyBackend:
+        backend.heartbeat = make_heartbeat(self.trial_id)
+        if isinstance(backend, RayBackend):
+            backend.data = self._call.data[self._cell.data].ref
+        return backend
 
     def step(self) -> dict[str, Any]:
         try:
             if self._backend is not None:
                 self._backend.heartbeat.note_report()
             if self._rounds is None:
-                self._simulation = self._open()
+                self._simulation, growth = self._open()
                 every = self._simulation.problem.config.runtime.checkpoint_every
                 checkpoints = Checkpoints(self._call.cells / self._cell.hash, self._cell.hash)
-                self._rounds = make_rounds(self._simulation, checkpoints, every)
+                self._rounds = make_rounds(self._simulation, checkpoints, every, growth=growth)
             with blame(*self._simulation.problem.config.components):
                 return self._advance(self._simulation, self._rounds)
         except ray.exceptions.RayTaskError as error:  # raised by code in an actor, possibly a plug-in's
@@ -140,8 +155,14 @@ class CellTrainable(tune.Trainable):
 
     def _take_rows(self) -> dict[str, Any]:
         rows, self._reported = self._history[self._reported :], len(self._history)
-        last = rows[-1] if rows and self._call.report_each else {}  # Tune keeps statistics of each number
-        return {"rows": rows, "made": self._made, **last, "round": int(rows[-1]["round"]) if rows else 0}
+        if self._call.report_each:  # a scheduler counts each value once
+            seen = dict(rows[-1]) if rows else {}
+        else:  # Tune keeps statistics of each number
+            newest = self._history[-1] if self._history else {}
+            seen = {key: newest[key] for key in REPORTED if key in newest}
+        used = self._backend if isinstance(self._backend, RayBackend) else None
+        spread = {"processes": used.runtime.actor_count if used else 1, "moved_clients": used.moved if used else 0}
+        return {"rows": rows, "made": self._made, **spread, **seen, "round": int(seen.get("round", 0))}
 
     def _report_end(self, record: RunRecord) -> dict[str, Any]:
         return {"done": True, **self._take_rows(), "record": record}

@@ -5,9 +5,12 @@ import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import ray
 from ray import tune
+from ray.tune.experiment import Trial
+from ray.tune.logger import JsonLoggerCallback
 
 from fedray.cluster.ray_private import (
     count_each_death_once,
@@ -36,6 +39,17 @@ be as many as it has CPUs."""
 give_trials_waiting_processes()
 restart_trials_killed_for_memory()
 count_each_death_once()
+
+
+class TrialLog(JsonLoggerCallback):
+    """Tune's own log of each trial, from which its `ResultGrid` is made: plain values, and the cell's hash."""
+
+    def log_trial_result(self, iteration: int, trial: Trial, result: dict[str, Any]) -> None:
+        plain = {key: value for key, value in result.items() if isinstance(value, int | float | str)}
+        super().log_trial_result(iteration, trial, plain)
+
+    def update_config(self, trial: Trial, config: dict[str, Any]) -> None:
+        super().update_config(trial, config | {"cell": config["cell"].hash})
 
 
 def run_cells(session: Session, cells: Sequence[Cell], max_concurrent: int | None) -> None:
@@ -84,14 +98,19 @@ def _run_tune(
             name="sweep",
             storage_path=str(folder),
             verbose=0,
-            callbacks=[reporter, Watchdog(reporter.progress.note), shares],
+            callbacks=[
+                reporter,
+                Watchdog(reporter.progress.note),
+                shares,
+                TrialLog(),  # type: ignore[no-untyped-call]
+            ],
             stop=sweep.stop or None,
             checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
             failure_config=tune.FailureConfig(max_failures=RETRIES),
         ),
     )
     try:
-        tuner.fit()
+        session.trials.append(tuner.fit().get_dataframe().drop(columns="logdir", errors="ignore"))
     except Exception:
         if session.writer.refusal is None:
             raise
