@@ -237,27 +237,31 @@ def _run_tracked(
     Raises:
         Exception: the error of the run, once its status has been written.
     """
+    from fedray.tracking.store import ACTORS
     from fedray.tracking.tracker import Tracker
 
     problem, config = simulation.problem, simulation.problem.config
     made = store is not None and config.training.rounds in store.list_rounds()
     tracker, spec = Tracker(), CellSpec(cell, name, resolve_with(config, problem.data))
     run = CellRun(spec, config.make_tags(), files=problem.make_artefacts(), shown=made)
-    tracker.open_cell(run, again=store is not None)
 
     def logged(row: dict[str, float]) -> object:
         tracker.log_rows(run, [dict(row)])
         return evaluated(row)
 
-    try:
-        _run(simulation, store, growth, logged, moved, lambda rows: tracker.log_rows(run, rows))
-    except BaseException as error:
-        tracker.close_cell(run, RunRecord(describe_error(error), simulation.state.history))
-        raise
-    else:
-        record = make_result(simulation).record(simulation.profile)
-        early = Ending(Status.STOPPED, f"stopped in round {simulation.state.round}", stopper="a callback")
-        tracker.close_cell(run, record if simulation.done else replace(record, ending=early))
-    finally:
-        tracker.close()
+    with contextlib.closing(tracker):
+        tracker.open_cell(run, again=store is not None)
+        try:
+            _run(simulation, store, growth, logged, moved, lambda rows: tracker.log_rows(run, rows))
+            record = make_result(simulation).record(simulation.profile)
+            if not simulation.done:
+                early = f"stopped in round {simulation.state.round}"
+                record = replace(record, ending=Ending(Status.STOPPED, early, stopper="a callback"))
+        except BaseException as error:
+            record = RunRecord(describe_error(error), simulation.state.history)
+            raise
+        finally:
+            if not run.shown:
+                run.tags = {**run.tags, ACTORS: str(simulation.backend.processes)}
+            tracker.close_cell(run, record)
     return run.id

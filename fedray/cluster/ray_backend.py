@@ -135,7 +135,8 @@ class RayBackend:
         self.runtime, self.group, self.heartbeat = runtime, group, Heartbeat()
         self.data: ray.ObjectRef[Dataset] | None = None
         self.stays_from = STAYS_FROM
-        self._actors: list[Any] = [None] * runtime.actor_count
+        self.processes = runtime.actor_count
+        self._actors: list[Any] = [None] * self.processes
 
     def open(self, problem: Problem) -> None:
         self._setup = (

@@ -46,8 +46,9 @@ class Growth:
     def consider(self, simulation: Simulation) -> None:
         """After a round: move the run to the processes if its other rounds cost more than their start."""
         now, made = time.monotonic(), simulation.state.round
-        if self._began is None or made < self._began[1]:
+        if self._began is None or made <= self._began[1]:
             self._began = now, made
+            return
         began, first = self._began
         if self.processes < 2 or now - began < PATIENCE:
             return

@@ -47,6 +47,8 @@ DRAWS = "draws.json"
 """Artefact of a sweep's run: the draws of a search that learns."""
 TRIALS, TRIAL_CELL = "trials.csv", "config/cell"
 """Artefact of a sweep's run: what Ray Tune says of its trials, a row per cell; and the column with the cell's hash."""
+ACTORS = "runtime.actors"
+"""Tag of a cell's run: number of processes that trained its clients in the end; `auto` in runs of older versions."""
 SECONDS, UNTIMED = "fedray.seconds", "fedray.untimed"
 """Tags of a cell's run: seconds that it took from its start to its end, in all calls together, and the number of calls
 that were killed before they could write theirs."""

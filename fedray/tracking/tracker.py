@@ -31,6 +31,7 @@ from fedray.tracking.mirrors.mirrors import Mirrors
 from fedray.tracking.outbox import Outbox
 from fedray.tracking.provenance import make_environment_tags, make_git_tags
 from fedray.tracking.store import (
+    ACTORS,
     CELLS,
     DESCRIPTION,
     DRAWS,
@@ -260,6 +261,7 @@ class Tracker:
             "fedray.status": str(Status.RUNNING),
             MLFLOW_SOURCE_NAME: f"fedray sweep {run.sweep}" if run.sweep else "fedray run",
             MLFLOW_SOURCE_TYPE: "LOCAL",
+            **{f"runtime.{key}": str(value) for key, value in cell.config["runtime"].items()},
             **run.tags,
         }
         whole |= {LISTED + run.sweep: "yes"} if run.sweep else {}
@@ -267,7 +269,6 @@ class Tracker:
             hashes = join_hashes([] if found is None else list_hashes(found), self._keep_environment())
             whole |= make_git_tags() | make_environment_tags() | {ENVIRONMENT: hashes}
         whole |= {UNTIMED: str(run.untimed)} if run.untimed else {}
-        whole |= {f"runtime.{key}": str(value) for key, value in cell.config["runtime"].items()}
         return whole | ({MLFLOW_PARENT_RUN_ID: run.parent} if run.parent is not None else {})
 
     def log_rows(self, run: CellRun, rows: Sequence[Mapping[str, float]]) -> None:
@@ -294,6 +295,7 @@ class Tracker:
         tags = {"fedray.status": str(ending.status), "fedray.message": redact(ending.message)[:5000]}
         tags |= {f"fedray.{name}": value for name, value in record.hashes.items()}
         tags |= {"fedray.stopper": ending.stopper} if ending.stopper else {}
+        tags |= {key: value for key, value in run.tags.items() if key == ACTORS}  # a run may have grown
         # MLflow draws step 0 as a bar. A cell that was stopped early and goes on is closed twice: of equal steps MLflow
         # shows the later timestamp.
         step = record.last_round

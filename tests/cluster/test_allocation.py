@@ -1,17 +1,23 @@
-"""`runtime.actors: auto`: the remaining cells share the capacity, none of it idles, and no number changes."""
+"""`runtime.actors: auto`: processes only where they pay, none of the capacity idles, and no number changes."""
 
+import logging
 import math
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import ray
+import yaml
 
-from fedray import simulate
-from fedray.cluster.allocation import FreeCapacity, Running, allocate, count_useful_actors, with_actor_count
+from fedray import results, simulate
+from fedray.api import run_problem
+from fedray.cluster.allocation import FreeCapacity, Running, allocate, with_actor_count
+from fedray.common.errors import UserError
 from fedray.config import RunConfig, Runtime
-from fedray.engine.loop import run
+from fedray.engine import loop
+from fedray.engine.loop import Growth, pays, run
 from fedray.engine.problem import Problem
 from fedray.engine.process.backend import InlineBackend
 from fedray.sweep.driver.run import execute
@@ -19,7 +25,7 @@ from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan import plan as planning
 from fedray.sweep.plan.cells import Cell
 from fedray.sweep.trials.allocator import ActorAllocator
-from tests.sweep.running import SWEEP, runs, undisturbed
+from tests.sweep.running import SWEEP, done, fedray, runs, undisturbed
 
 AUTO = SWEEP["base"] | {"runtime": SWEEP["base"]["runtime"] | {"actors": "auto"}}
 NEVER = math.inf
@@ -43,6 +49,10 @@ UNKNOWN = math.nan
         (1, 2, [Running(1, 1)], 100, 1),
         # One of three ends in 1 s.
         (1, 1, [Running(1, 2), Running(1, 1), Running(1, 90)], 100, 0),
+        # The start of more processes, 8 s, has to be earned half again: 13 x 7/8 = 11.4 s, 14 x 7/8 = 12.3 s.
+        (8, 1, [], 13, 1),
+        (8, 1, [], 14, 8),
+        (1, 1, [Running(1, 1)], 12, 1),
     ],
 )
 def test_the_next_cells_share_of_the_room(
@@ -56,10 +66,10 @@ def test_a_cell_takes_no_more_than_its_cohort_and_waits_for_no_more() -> None:
     assert allocate(4, 1, [], UNKNOWN, most=2) == 2
     assert allocate(2, 1, [Running(2, 1)], 100, most=2) == 2
     base = AUTO | {"algorithm": "fedavg"}
-    assert count_useful_actors(RunConfig.parse(base)) == 3
+    assert RunConfig.parse(base).clients.largest_cohort == 3
     cohorts = {"total": 10, "cohorts": [[0, 1], [2, 3, 4, 5]]}
     training = AUTO["training"] | {"rounds": 2}
-    assert count_useful_actors(RunConfig.parse(base | {"clients": cohorts, "training": training})) == 4
+    assert RunConfig.parse(base | {"clients": cohorts, "training": training}).clients.largest_cohort == 4
 
 
 def test_room_is_what_nodes_have_less_what_is_held(local_ray: None) -> None:
@@ -78,6 +88,109 @@ def test_one_run_takes_all_the_room_its_cohort_can_use(local_ray: None) -> None:
     assert with_actor_count(config).runtime.actors == 3
     found = simulate(config).summary()
     assert found["state_sha256"] == run(Problem.build(config), InlineBackend()).summary()["state_sha256"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "processes", "expected"), [(24, 2, False), (25, 2, True), (16, 4, False), (17, 4, True)]
+)
+def test_what_processes_must_save(seconds: float, processes: int, expected: bool) -> None:
+    """One and a half times 8 s: 24 / 2 = 16 x 3/4 = 12 s are not more than that."""
+    assert pays(seconds, processes) is expected
+
+
+@pytest.mark.parametrize(("rounds", "expected"), [(100, [3]), (20, []), (28, [3]), (27, [])])
+def test_a_run_moves_once_and_only_if_its_other_rounds_pay(
+    monkeypatch: pytest.MonkeyPatch, rounds: int, expected: list[int]
+) -> None:
+    """Rounds of a second: the pace is known after two more than the first, and 25 s must be left for two processes."""
+    config = SimpleNamespace(training=SimpleNamespace(rounds=rounds))
+    moved, now = list[int](), [10.0]
+    monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    growth = Growth(2, InlineBackend)
+    for made in range(1, rounds + 1):
+        simulation: Any = SimpleNamespace(
+            state=SimpleNamespace(round=made),
+            problem=SimpleNamespace(config=config),
+            move_to=lambda backend, made=made: moved.append(made),
+        )
+        growth.consider(simulation)
+        now[0] += 1
+    assert moved == expected
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any run pays, from its second round on."""
+    monkeypatch.setattr(loop, "START_SECONDS", 0.0)
+    monkeypatch.setattr(loop, "PATIENCE", 0.0)
+
+
+@pytest.mark.usefixtures("hasty")
+@pytest.mark.parametrize("method", ["scaffold", "ditto", "fedavg"])
+def test_a_run_that_moves_keeps_its_numbers(local_ray: None, caplog: pytest.LogCaptureFixture, method: str) -> None:
+    """Clients' states, models of their own and the server go along, and each client finds its home there."""
+    training = AUTO["training"] | {"rounds": 6}
+    config = RunConfig.parse(AUTO | {"algorithm": method, "training": training})
+    with caplog.at_level(logging.INFO, "fedray"):
+        found = simulate(config).summary()
+    assert "the run goes on in 3 client actors" in caplog.text
+    expected = run(Problem.build(config), InlineBackend()).summary()
+    assert (found["theta_sha256"], found["state_sha256"]) == (expected["theta_sha256"], expected["state_sha256"])
+
+
+@pytest.mark.usefixtures("hasty")
+def test_a_run_goes_on_where_no_ray_can_start(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise UserError("no room in /dev/shm")
+
+    monkeypatch.setattr("fedray.cluster.prepare.prepare_ray", refuse)
+    monkeypatch.setattr("fedray.api.count_usable_cpus", lambda: 2)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)  # other tests of this file have one
+    training = AUTO["training"] | {"rounds": 4}
+    problem = Problem.build(RunConfig.parse(AUTO | {"algorithm": "fedavg", "training": training}))
+    assert len(run_problem(problem).history) == 4
+    assert "runtime.actors: auto: the run goes on in this process: no room in /dev/shm" in caplog.text
+
+
+@pytest.mark.timeout(300)
+def test_one_run_from_the_command_line_moves(tmp_path: Path) -> None:
+    """Three clients that nap 0.3 s each, 36 rounds: 32 s in one process. With two CPUs 16 s are saved, more than 12."""
+    training = AUTO["training"] | {"rounds": 36}
+    config = AUTO | {"algorithm": {"name": "tests.plugins:Slow", "nap": 0.3}, "training": training}
+    config |= {"runtime": {"actors": "auto"}}
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    done(fedray(tmp_path, "run", "run.yaml"))
+    (made,) = runs(tmp_path)
+    with pytest.MonkeyPatch.context() as awake:
+        awake.setattr(time, "sleep", lambda _: None)
+        expected = run(Problem.build(RunConfig.parse(config)), InlineBackend()).summary()
+    assert made.data.tags["fedray.state_sha256"] == expected["state_sha256"]
+    assert int(made.data.tags["runtime.actors"]) >= 2
+
+
+@pytest.mark.timeout(300)
+def test_a_cell_of_a_sweep_moves_to_the_bundles_that_it_holds(
+    local_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four clients that nap 0.3 s each, 20 rounds: 24 s in one process, of which four save 18."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
+    monkeypatch.setenv("FEDRAY_STORAGE", str(tmp_path / "storage"))
+    base = AUTO | {
+        "algorithm": {"name": "tests.plugins:Slow", "nap": 0.3},
+        "clients": {"total": 10, "per_round": 4},
+        "training": AUTO["training"] | {"rounds": 20},
+    }
+    sweep: dict[str, Any] = {"name": "moves", "base": base, "grid": {"seed": [0]}}
+    assert execute(planning.make_plan(Sweep.model_validate(sweep))).counts == {"finished": 1}
+    trials = results("moves").trials
+    assert trials["processes"].tolist() == [4]
+    assert trials["moved_clients"].ge(0).all()
+    (made,) = runs(tmp_path)
+    assert made.data.tags["runtime.actors"] == "4"
+    assert made.data.tags["fedray.state_sha256"] in undisturbed(sweep).values()
 
 
 def test_a_sweep_leaves_no_room_idle_and_changes_no_number(

@@ -15,7 +15,13 @@ from fedray.engine.state import ClientState
 
 
 class Backend(Protocol):
-    """Interface for training clients. Calls come from one thread, `open` first; results never depend on the backend."""
+    """Interface for training clients. Calls come from one thread, `open` first; results never depend on the backend.
+
+    Attributes:
+        processes: number of processes that train clients.
+    """
+
+    processes: int
 
     def open(self, problem: Problem) -> None:
         """Prepare for a problem, replacing everything of the previous one."""
@@ -43,6 +49,8 @@ class Backend(Protocol):
 
 class InlineBackend:
     """One worker, in this process."""
+
+    processes = 1
 
     def open(self, problem: Problem) -> None:
         self._worker = Worker(problem)

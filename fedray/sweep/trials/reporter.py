@@ -28,6 +28,7 @@ from fedray.sweep.plan.cells import KEPT_PROBLEMS, Cell
 from fedray.sweep.plan.storage import get_cell_dir
 from fedray.sweep.trials.progress import Progress
 from fedray.sweep.trials.session import Session
+from fedray.tracking.store import ACTORS
 
 log = logging.getLogger("fedray")
 
@@ -48,12 +49,12 @@ class TuneReporter(tune.Callback):
         return {}  # pickled for Tuner.restore, which is not used; a store and a display cannot be pickled
 
     def on_trial_start(self, iteration: int, trials: Sequence[Trial], trial: Trial, **_: Any) -> None:
-        self._start(self._get_cell(trial))
+        self._start(self._get_cell(trial), trial.config["actors"])
 
-    def _start(self, cell: Cell) -> None:
+    def _start(self, cell: Cell, actors: int) -> None:
         if cell.hash not in self._runs:
             config = resolve_with(cell.run, self.session.plan.problems.data[cell.data])
-            tags = {"fedray.sweep": self.session.plan.sweep.name, **cell.run.make_tags()}
+            tags = {"fedray.sweep": self.session.plan.sweep.name, ACTORS: str(actors), **cell.run.make_tags()}
             self._runs[cell.hash] = CellRun(replace(cell, config=config), tags)
             self._write(partial(self._open, cell, cell.hash in self.session.plan.known))
         self._histories[cell.hash] = []  # a trial's first report holds all rows so far
@@ -86,7 +87,7 @@ class TuneReporter(tune.Callback):
     def on_trial_error(self, iteration: int, trials: Sequence[Trial], trial: Trial, **_: Any) -> None:
         cell = self._get_cell(trial)
         if cell.hash not in self._runs:  # none of its processes ever started
-            self._start(cell)
+            self._start(cell, trial.config["actors"])
         error = read_error(trial)
         reason = str(error or "the trial's process died").strip()
         advice = f"if memory ran out, take a smaller --max-concurrent, {LESS_MEMORY}"

@@ -160,8 +160,8 @@ class CellTrainable(tune.Trainable):
         else:  # Tune keeps statistics of each number
             newest = self._history[-1] if self._history else {}
             seen = {key: newest[key] for key in REPORTED if key in newest}
-        used = self._backend if isinstance(self._backend, RayBackend) else None
-        spread = {"processes": used.runtime.actor_count if used else 1, "moved_clients": used.moved if used else 0}
+        moved = self._backend.moved if isinstance(self._backend, RayBackend) else 0
+        spread = {"processes": self._backend.processes if self._backend else 1, "moved_clients": moved}
         return {"rows": rows, "made": self._made, **spread, **seen, "round": int(seen.get("round", 0))}
 
     def _report_end(self, record: RunRecord) -> dict[str, Any]:
