@@ -93,7 +93,7 @@ def trial(cell: Cell) -> Any:
     """The parts of a Tune trial that the reporter reads."""
     metadata = SimpleNamespace(last_result={}, metric_analysis={}, metric_n_steps={})
     return SimpleNamespace(
-        config={"cell": SimpleNamespace(hash=cell.hash)},
+        config={"cell": SimpleNamespace(hash=cell.hash), "actors": 1},
         run_metadata=metadata,
         pickled_error_file=None,
         error_file=None,
