@@ -193,8 +193,48 @@ def test_slurm_jobs_queue_again_where_another_try_may_do_better(
     assert (calls.read_text().split() if calls.exists() else []) == (["requeue", "7"] if again else [])
 
 
-def test_slurm_script_is_bash() -> None:
-    subprocess.run(["bash", "-n", CLUSTERS / "slurm.sh"], check=True)
+@pytest.mark.parametrize("script", ["slurm.sh", "slurm-array.sh"])
+def test_slurm_script_is_bash(script: str) -> None:
+    subprocess.run(["bash", "-n", CLUSTERS / script], check=True)
+
+
+@pytest.mark.parametrize("script", ["slurm.sh", "slurm-array.sh"])
+def test_slurm_script_says_that_fedray_is_missing(script: str, tmp_path: Path) -> None:
+    """Outside of a checkout it needs an activated environment."""
+    env = {"PATH": "/usr/bin:/bin", "FEDRAY_STORAGE": str(tmp_path)}
+    command = ["bash", str(CLUSTERS / script), "x.yaml"]
+    done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 2
+    assert "fedray is neither on PATH nor" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("store", "code", "archive"),
+    [("http://h:1", "0", False), ("", "0", True), ("sqlite:///x", "1", True), ("", "", True)],
+)
+def test_a_task_of_an_array_runs_its_cell(store: str, code: str, archive: bool, tmp_path: Path) -> None:
+    """Without a server it writes an archive. Told to stop, it lets the cell end and is queued again."""
+    binaries, calls, started = tmp_path / "bin", tmp_path / "calls", tmp_path / "started"
+    binaries.mkdir()
+    fakes = STUBS | {"fedray": f'echo "$@" >{tmp_path}/arguments\n{FAKES["fedray"]}'}
+    for name, text in fakes.items():
+        (binaries / name).write_text(f"#!/bin/bash\n{text}", encoding="utf-8")
+        (binaries / name).chmod(0o755)
+    slurm = {"SLURM_JOB_ID": "9", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "3", "SCONTROL_CALLS": str(calls)}
+    env = slurm | {"PATH": f"{binaries}:/usr/bin:/bin", "FEDRAY_STORAGE": "/s", "STARTED": str(started), "CODE": code}
+    env |= {"MLFLOW_TRACKING_URI": store} if store else {}
+    command = ["bash", str(CLUSTERS / "slurm-array.sh"), "x.yaml", "--force"]
+    with subprocess.Popen(command, env=env, cwd=tmp_path, stdin=subprocess.DEVNULL, start_new_session=True) as job:
+        until = time.monotonic() + 60
+        while not started.exists() and time.monotonic() < until:
+            time.sleep(0.05)
+        if not code:
+            job.send_signal(signal.SIGTERM)
+        assert job.wait(60) == int(code or 130)
+    arguments = "run x.yaml --force --cell 3" + " --archive /s/archives/7/3.zip" * archive
+    assert (tmp_path / "arguments").read_text().strip() == arguments
+    assert (calls.read_text().split() if calls.exists() else []) == ([] if code else ["requeue", "9"])
 
 
 @pytest.mark.parametrize("missing", ["FEDRAY_STORAGE", "MLFLOW_TRACKING_URI", "file"])
