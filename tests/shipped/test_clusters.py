@@ -1,6 +1,7 @@
 """The cluster recipes, as far as a machine without a cluster can try them."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,6 +11,8 @@ from typing import Any
 
 import pytest
 import yaml
+
+import fedray
 
 REPOSITORY = Path(__file__).parents[2]
 CLUSTERS = REPOSITORY / "sweeps/clusters"
@@ -119,6 +122,42 @@ def test_the_allowed_hosts_are_those_that_mlflow_lets_in() -> None:
 def test_no_image_holds_results_or_keys() -> None:
     ignored = set((REPOSITORY / ".dockerignore").read_text(encoding="utf-8").split("\n"))
     assert {".git", ".venv", ".fedray", "mlflow.db*", "mlartifacts", ".env", "*.pem"} <= ignored
+
+
+def read_dockerfile() -> list[tuple[str, str]]:
+    """The instructions of the Dockerfile with their arguments, each on one line."""
+    lines = (REPOSITORY / "Dockerfile").read_text(encoding="utf-8").splitlines()
+    text = "\n".join(line for line in lines if not line.startswith("#")).replace("\\\n", " ")
+    return [(line.partition(" ")[0], line.partition(" ")[2].strip()) for line in text.splitlines() if line.strip()]
+
+
+def test_the_image_is_that_of_the_templates_and_does_not_run_as_root() -> None:
+    """No daemon builds it here; the hosted workflow does. Its own last step trains a model."""
+    steps = read_dockerfile()
+    known = {"FROM", "ARG", "RUN", "COPY", "USER", "WORKDIR", "ENTRYPOINT", "CMD"}
+    assert {name for name, _ in steps} <= known
+    assert all(re.match(r"python:3\.11-slim\b", rest) for name, rest in steps if name == "FROM")
+    names = [name for name, _ in steps]
+    user = names.index("USER")
+    assert steps[user][1] == "fedray"
+    assert [rest for name, rest in steps[user:] if name == "RUN"] == [
+        "fedray run example --backend inline --no-track --set training.rounds=1"
+    ]
+    made = next(rest for name, rest in steps if name == "RUN" and "useradd" in rest)
+    assert "--uid 1000 fedray" in made, "the volume's fsGroup"
+    arguments = [rest for name, rest in steps if name == "ARG"]
+    assert arguments == ["TORCH_INDEX=https://download.pytorch.org/whl/cpu"], "without CUDA unless asked"
+    for name, rest in steps:
+        sources = rest.split()[:-1] if name == "COPY" and "--from" not in rest else []
+        assert all((REPOSITORY / source).exists() for source in sources)
+        if name == "RUN":
+            subprocess.run(["sh", "-n", "-c", rest], check=True)
+    job = load("kuberay.yaml")["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]["containers"][0]
+    version = fedray.__version__.partition(".dev")[0]
+    assert job["image"] == f"registry.example.org/fedray:{version}"
+    assert f"fedray:{version}" in (CLUSTERS / "mlflow.yaml").read_text(encoding="utf-8")
+    workflow = yaml.safe_load((REPOSITORY / ".github/workflows/test.yml").read_text(encoding="utf-8"))
+    assert "docker build --tag fedray ." in [step.get("run") for step in workflow["jobs"]["image"]["steps"]]
 
 
 @pytest.mark.parametrize("name", ["ray-up.yaml", "ray-up-aws.yaml"])
