@@ -1,7 +1,6 @@
 """`fedray list`: everything you can choose from, one line each, or one entry's page."""
 
 import inspect
-import json
 import shutil
 import sys
 from collections.abc import Mapping
@@ -9,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedray.common.entry import Json
+from fedray.common.entry import Json, format_json
 from fedray.common.errors import FORMS, LISTS, UserError, unknown
 
 SECTIONS = {listed: section for section, listed in LISTS.items()}
@@ -48,7 +47,7 @@ def list_(
     if what not in KINDS:
         raise unknown("list", what, KINDS)
     if name is None:
-        print(json.dumps(list_entries(what)) if as_json else format_overview(what))
+        print(format_json(list_entries(what)) if as_json else format_overview(what))
         return
     if as_json:
         raise UserError("--json: lists names and their lines; leave the NAME out")

@@ -1,7 +1,6 @@
 """The command line: `fedray run | sweep | list | ui | data`, and the commands in fedray/analysis/commands/."""
 
 import errno
-import json
 import math
 import os
 import shlex
@@ -22,7 +21,7 @@ from fedray.cli.listing import list_
 from fedray.cli.run import Set, complete_file, parse_assignments, run
 from fedray.cli.runs import OF_STORE, clean, print_status, remove_runs
 from fedray.cli.schema import schema
-from fedray.common.entry import run_command
+from fedray.common.entry import format_json, run_command
 from fedray.common.errors import UserError, redact
 
 PANELS = {
@@ -160,7 +159,7 @@ def run_sweep(
             | ({"status": plan.known[cell.hash].ending.status} if cell.hash in plan.known else {})
             for cell in plan.cells.values()
         ]
-        print(json.dumps({"name": plan.sweep.name, "cells": cells, "unlisted": plan.unlisted}))
+        print(format_json({"name": plan.sweep.name, "cells": cells, "unlisted": plan.unlisted}))
         return
     from fedray.sweep.driver.stages import run_file
 

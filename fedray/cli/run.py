@@ -1,7 +1,6 @@
 """`fedray run`: one run, resumed where it was interrupted."""
 
 import contextlib
-import json
 import os
 import tempfile
 from dataclasses import replace
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedray.common.entry import Overwrite
+from fedray.common.entry import Overwrite, format_json
 from fedray.common.errors import UserError, truncate_repr
 
 if TYPE_CHECKING:
@@ -115,7 +114,7 @@ def run(
     model = _log_model(result) if logged else ""
     if as_json:
         summary = result.summary() | ({"run_id": result.run_id} if result.run_id else {})
-        print(json.dumps(summary if profile is None else summary | {"profile": profile.average_seconds()}))
+        print(format_json(summary if profile is None else summary | {"profile": profile.average_seconds()}))
         return
     _show(result, chosen.label)
     if save is not None:

@@ -340,7 +340,7 @@ def test_json_for_programs(store: Tracker, tmp_path: Path, monkeypatch: pytest.M
     def read(*arguments: str) -> Any:
         code, out, err = call(*arguments, "--json")
         assert code == 0, err
-        return json.loads(out)
+        return json.loads(out, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
 
     assert [one["status"] for one in read("status", "sweep")["cells"]] == [*["finished"] * 3, "failed"]
     assert read("status") == [{"name": "sweep", "cells": {"finished": 3, "failed": 1}, "running": False}]
@@ -348,6 +348,12 @@ def test_json_for_programs(store: Tracker, tmp_path: Path, monkeypatch: pytest.M
     assert (entries["fedavg"]["mean"], entries["fedsam"]["others"]) == (55.0, {"failed": 1})
     (difference,) = read("compare", "sweep", "--reference", "fedavg")["differences"]
     assert (difference["row"], difference["gaps"]) == ("fedsam", [20.0])
+    (never,) = read("compare", "sweep", "--reference", "fedavg", "--metric", "rounds_to:65")["differences"]
+    assert (never["n"], never["mean"]) == (0, None), "fedavg never gets there"
+    assert {one["row"]: one["mean"] for one in read("tables", "sweep", "--metric", "rounds_to:65")["entries"]} == {
+        "fedavg": None,
+        "fedsam": 1.0,
+    }
     (planned,) = read("sweep", "f.yaml", "--dry-run")["cells"]
     assert (planned["to_run"], len(planned["hash"])) == (True, 16)
     write(store, [cells[0] | {"hash": planned["hash"]}], [50], name="other")
