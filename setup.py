@@ -23,6 +23,6 @@ setup(
         "fedray.published": ["*"],
         "fedray.leaderboard": ["*.csv", "*.yaml"],
         "fedray.examples": ["*.ipynb"],
-        **{folder: ["*.yaml", "*.md", "*.sh"] for folder in SWEEPS},
+        **{folder: ["*.yaml", "*.md", "*.sh", "*.json"] for folder in SWEEPS},
     },
 )

@@ -111,6 +111,7 @@ def run_problem(
     evaluated: Evaluated = lambda row: None,
     profile: Profile | None = None,
     progress: bool | None = None,
+    sweep: str = "",
 ) -> Result:
     """Run one problem.
 
@@ -120,6 +121,7 @@ def run_problem(
         track: as for `simulate`, like the arguments that are not listed here.
         checkpoints: yields the directory of the checkpoints, None for none; entered once nothing can be refused any
             more but what it refuses itself.
+        sweep: name of the sweep in MLflow whose cell it is; empty for none.
     """
     if track is not None:
         from fedray.tracking.location import refuse_unwritable_store
@@ -140,7 +142,7 @@ def run_problem(
             if track is None:
                 _run(simulation, store, growth, evaluated, moved)
                 return make_result(simulation)
-            run = _run_tracked(simulation, store, growth, evaluated, moved, track, cell)
+            run = _run_tracked(simulation, store, growth, evaluated, moved, track, cell, sweep)
             return replace(make_result(simulation), run_id=run)
 
 
@@ -228,6 +230,7 @@ def _run_tracked(
     moved: Moved,
     name: str,
     cell: str,
+    sweep: str,
 ) -> str:
     """Run as `_run`, and log rows and outcome to MLflow: into a new run, or with checkpoints into the cell's own.
 
@@ -237,13 +240,16 @@ def _run_tracked(
     Raises:
         Exception: the error of the run, once its status has been written.
     """
-    from fedray.tracking.store import ACTORS
+    from fedray.tracking.store import ACTORS, find_sweeps
     from fedray.tracking.tracker import Tracker
 
     problem, config = simulation.problem, simulation.problem.config
     made = store is not None and config.training.rounds in store.list_rounds()
     tracker, spec = Tracker(), CellSpec(cell, name, resolve_with(config, problem.data))
-    run = CellRun(spec, config.make_tags(), files=problem.make_artefacts(), shown=made)
+    tags, parent = config.make_tags() | ({"fedray.sweep": sweep} if sweep else {}), None
+    if sweep and (opened := find_sweeps(tracker.client, tracker.experiment).get(sweep)):
+        parent = opened.info.run_id
+    run = CellRun(spec, tags, parent, problem.make_artefacts(), made)
 
     def logged(row: dict[str, float]) -> object:
         tracker.log_rows(run, [dict(row)])

@@ -47,7 +47,7 @@ def test_every_file_is_in_the_wheel(installed: Path) -> None:
         expected = {
             path.relative_to(REPOSITORY / ours).as_posix()
             for path in (REPOSITORY / ours).rglob("*")
-            if path.suffix in (".py", ".yaml", ".csv", ".html", ".typed")
+            if path.suffix in (".py", ".yaml", ".csv", ".html", ".typed", ".sh", ".json")
         }
         found = {path.relative_to(installed / theirs).as_posix() for path in (installed / theirs).rglob("*.*")}
         assert expected <= found

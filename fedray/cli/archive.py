@@ -9,7 +9,6 @@ from fedray.common.entry import Overwrite
 from fedray.common.errors import UserError, escape
 
 Name = Annotated[str, typer.Argument(help="the `name` of a sweep that has been run")]
-File = Annotated[Path, typer.Argument(help="the archive, e.g. quickstart.zip")]
 
 
 def export(
@@ -45,13 +44,16 @@ def export(
     print(f"{name}: {count} cells in {path}")
 
 
-def import_(file: File) -> None:
-    """Merge an exported sweep into this store. Cells that have got as far here stay as they are."""
+def import_(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="archives, e.g. quickstart.zip")],
+) -> None:
+    """Merge exported sweeps into this store. Cells that have got as far here stay as they are."""
     from fedray.sweep.plan.agreement import refuse_disagreement
     from fedray.tracking.archive.merge import import_sweep
 
-    name, added, there = import_sweep(file, refuse_disagreement)
-    print(f"{name}: {added} cells added, {there} already present")
+    for file in files:
+        name, added, there = import_sweep(file, refuse_disagreement)
+        print(f"{name}: {added} cells added, {there} already present", flush=True)
 
 
 def verify(

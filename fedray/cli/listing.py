@@ -1,7 +1,6 @@
 """`fedray list`: everything you can choose from, one line each, or one entry's page."""
 
 import inspect
-import json
 import shutil
 import sys
 from collections.abc import Mapping
@@ -9,12 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
-from fedray.common.entry import Json
+from fedray.common.entry import Json, format_json
 from fedray.common.errors import FORMS, LISTS, UserError, unknown
 
 SECTIONS = {listed: section for section, listed in LISTS.items()}
 """Listed kind -> the section of a configuration that chooses it."""
-KINDS = (*SECTIONS, "metrics", "sweeps")
+KINDS = (*SECTIONS, "metrics", "sweeps", "clusters")
 
 
 def complete(what: str, incomplete: str) -> list[str]:
@@ -48,13 +47,18 @@ def list_(
     if what not in KINDS:
         raise unknown("list", what, KINDS)
     if name is None:
-        print(json.dumps(list_entries(what)) if as_json else format_overview(what))
+        print(format_json(list_entries(what)) if as_json else format_overview(what))
         return
     if as_json:
         raise UserError("--json: lists names and their lines; leave the NAME out")
     entries = list_entries(what)
     if name not in entries and (what not in SECTIONS or ":" not in name):
         raise unknown(f"list {what}", name, entries, f"`fedray list {what}`")
+    if what == "clusters":
+        from fedray.sweep.file.shipped import list_cluster_files
+
+        print(next(file for file in list_cluster_files() if file.name == name).read_text(encoding="utf-8"), end="")
+        return
     print(format_page(what, name) if what in SECTIONS else f"{name}: {entries[name]}")
 
 
@@ -81,6 +85,13 @@ def list_entries(what: str) -> dict[str, str]:
                 "slowdown:TARGET/METHOD": "the run's own rounds_to:TARGET divided by that method's",
             }
         )
+    if what == "clusters":
+        from fedray.sweep.file.shipped import list_cluster_files
+
+        return {
+            file.name: next(line for line in file.read_text(encoding="utf-8").splitlines() if line.startswith("# "))[2:]
+            for file in list_cluster_files()
+        }
     if what == "sweeps":
         from fedray.sweep.file.shipped import get_sweeps_folder, list_sweeps
         from fedray.sweep.file.sweep import Sweep
@@ -118,6 +129,9 @@ def format_overview(what: str) -> str:
             "With `best_` (accuracies): the best round on the test set. Without either: the last round.\n"
             "evaluation.probes adds metrics of its own."
         )
+        return "\n".join([*(_cut(row, width) for row in rows), "", notes])
+    if what == "clusters":
+        notes = "`fedray list clusters slurm.sh > slurm.sh` writes one."
         return "\n".join([*(_cut(row, width) for row in rows), "", notes])
     return "\n".join(_cut(row, width) for row in rows)
 

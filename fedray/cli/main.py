@@ -1,7 +1,7 @@
 """The command line: `fedray run | sweep | list | ui | data`, and the commands in fedray/analysis/commands/."""
 
 import errno
-import json
+import math
 import os
 import shlex
 import socket
@@ -21,7 +21,7 @@ from fedray.cli.listing import list_
 from fedray.cli.run import Set, complete_file, parse_assignments, run
 from fedray.cli.runs import OF_STORE, clean, print_status, remove_runs
 from fedray.cli.schema import schema
-from fedray.common.entry import run_command
+from fedray.common.entry import format_json, run_command
 from fedray.common.errors import UserError, redact
 
 PANELS = {
@@ -97,6 +97,14 @@ def run_sweep(
             help="with --dry-run: hours on this machine's GPU, or on one core if it has none; needs no data",
         ),
     ] = False,
+    nodes: Annotated[
+        int | None, typer.Option(min=1, help="with --dry-run: plan for a cluster of so many nodes; needs no data")
+    ] = None,
+    cpus_per_node: Annotated[int | None, typer.Option(min=1, help="with --nodes")] = None,
+    gpus_per_node: Annotated[int | None, typer.Option(min=0, help="with --nodes; default: none")] = None,
+    seconds_per_round: Annotated[
+        float | None, typer.Option(help="with --nodes: seconds of a round there, which you have measured")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="run finished cells again; with --only, just those")] = False,
     max_concurrent: Annotated[int | None, typer.Option(min=1, help="trials at a time; default: as many as fit")] = None,
     address: Annotated[str | None, typer.Option(help="auto | HOST:PORT; else local")] = None,
@@ -118,21 +126,32 @@ def run_sweep(
     loaded, source = Sweep.parse(document, smoke, file), f"{file} with --set" if changes else str(file)
     if changes:
         loaded = loaded.with_overrides(changes)
-    if estimate:
+    if not dry_run:
+        for option, given in (("estimate", estimate), ("nodes", nodes), ("json", as_json)):
+            if given:
+                raise UserError(f"--{option}: goes with --dry-run")
+    refuse_half_a_cluster(nodes, cpus_per_node, gpus_per_node, seconds_per_round)
+    if estimate or nodes:
+        from fedray.sweep.driver.dry_run import list_local_nodes, print_forecast
         from fedray.sweep.driver.stages import make_tune_stage, preview_final_stage
-        from fedray.sweep.plan.estimate import print_estimate
+        from fedray.sweep.plan.estimate import list_distinct, print_estimate
 
-        if not dry_run:
-            raise UserError("--estimate: goes with --dry-run")
+        for option, value in (("only", only), ("json", as_json), ("force", force), ("address", address)):
+            if value:
+                raise UserError(
+                    f"--{option}: --estimate and --nodes are of all cells, and look nothing up; leave it out"
+                )
+        room = [{"CPU": float(cpus_per_node or 0), "GPU": float(gpus_per_node or 0)}] * (nodes or 0)
         for one in [loaded] if loaded.tune is None else [make_tune_stage(loaded), preview_final_stage(loaded)]:
-            print_estimate(one)
+            runs = list_distinct(one)
+            print(f"{one.name}: {len(runs)} cells")
+            seconds = print_estimate(one) if estimate else [None] * len(runs)
+            print_forecast(runs, room or list_local_nodes(), seconds, seconds_per_round)
         return
     if as_json:
         from fedray.sweep.driver.stages import make_tune_stage
         from fedray.sweep.plan.plan import make_plan
 
-        if not dry_run:
-            raise UserError("--json: goes with --dry-run")
         plan = make_plan(loaded if loaded.tune is None else make_tune_stage(loaded), force, only or ())
         left = {cell.hash for cell in plan.to_run}
         cells = [
@@ -140,11 +159,22 @@ def run_sweep(
             | ({"status": plan.known[cell.hash].ending.status} if cell.hash in plan.known else {})
             for cell in plan.cells.values()
         ]
-        print(json.dumps({"name": plan.sweep.name, "cells": cells, "unlisted": plan.unlisted}))
+        print(format_json({"name": plan.sweep.name, "cells": cells, "unlisted": plan.unlisted}))
         return
     from fedray.sweep.driver.stages import run_file
 
     raise typer.Exit(run_file(loaded, source, force, only or (), max_concurrent, address, dry_run))
+
+
+def refuse_half_a_cluster(nodes: int | None, cpus: int | None, gpus: int | None, seconds: float | None) -> None:
+    """Raise UserError for options that describe a part of a cluster, or a time that is none."""
+    for option, given in (("cpus-per-node", cpus), ("gpus-per-node", gpus), ("seconds-per-round", seconds)):
+        if given is not None and nodes is None:
+            raise UserError(f"--{option}: goes with --nodes")
+    if nodes is not None and cpus is None:
+        raise UserError("--cpus-per-node: is required with --nodes")
+    if seconds is not None and not 0 < seconds < math.inf:
+        raise UserError(f"--seconds-per-round: found {seconds}; a number above 0 is required")
 
 
 OPENER = """

@@ -1,13 +1,15 @@
 """`fedray run`: one run, resumed where it was interrupted."""
 
-import json
+import contextlib
+import os
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedray.common.entry import Overwrite
+from fedray.common.entry import Overwrite, format_json
 from fedray.common.errors import UserError, truncate_repr
 
 if TYPE_CHECKING:
@@ -51,6 +53,10 @@ def run(
     profiled: Annotated[
         bool, typer.Option("--profile", help="show where each round's time went; starts again")
     ] = False,
+    archive: Annotated[
+        Path | None,
+        typer.Option(help="with --cell: log into this zip, which `fedray import` adds to a store, instead of a store"),
+    ] = None,
     overwrite: Overwrite = False,
 ) -> None:
     """Run one cell. Called again, it resumes from the newest checkpoint; a finished run is only shown."""
@@ -59,6 +65,10 @@ def run(
 
     if logged and not track:
         raise UserError("--log-model: --no-track writes nothing to MLflow; leave one out")
+    if archive is not None and (cell is None or not track or logged):
+        raise UserError("--archive: goes with --cell, and without --no-track and --log-model")
+    if track and archive is None:
+        refuse_shared_file()
     file = locate_sweep(file)
     # Mistakes here are reported before PyTorch is imported.
     document, changes = load_document(file), parse_assignments(set_)
@@ -67,11 +77,15 @@ def run(
     from fedray.cells.spec import flatten
     from fedray.engine.result import refuse_without_model, refuse_without_personal
     from fedray.engine.server.profile import Profile
-    from fedray.sweep.plan.single import hold_cell, load_cell
+    from fedray.sweep.driver.single import hold_cell, load_cell
+    from fedray.tracking.archive.pack import log_into_archive
     from fedray.tracking.mirrors.mirrors import refuse_missing_extras
     from fedray.tracking.output import OutputFile
 
-    chosen, problem = load_cell(document, file, cell, changes, backend)
+    chosen, problem, listed = load_cell(document, file, cell, changes, backend)
+    sweep = "" if listed is None else listed.sweep.name
+    if archive is not None and not sweep:
+        raise UserError("--archive: --set makes another cell than those of the sweep; leave one out")
     if save is not None or logged:
         refuse_without_model(chosen.run.algorithm)
     inputs: list[str | Path] = [file, *flatten(chosen.run.resolve()).values()]
@@ -80,14 +94,18 @@ def run(
         refuse_without_personal(chosen.run.algorithm)
         for one in (save_personal / "client-0.safetensors", *save_personal.glob("client-*.safetensors")):
             OutputFile("--save-personal", one, (".safetensors",), overwrite, inputs)
+    zipped = None if archive is None else OutputFile("--archive", archive, (".zip",), overwrite, inputs)
     if track:
         refuse_missing_extras(chosen.run.runtime.mirror)
     profile = Profile() if profiled else None
     if track:
-        held = hold_cell(chosen.hash, again=force or profiled)
-        result = run_problem(problem, chosen.hash, chosen.label, held, profile=profile)
+        with contextlib.nullcontext() if zipped is None else log_into_archive(sweep, zipped.path):
+            held = hold_cell(chosen.hash, force or profiled, listed)
+            result = run_problem(problem, chosen.hash, chosen.label, held, profile=profile, sweep=sweep)
     else:
         result = run_problem(problem, profile=profile)
+    if archive is not None:
+        result = replace(result, run_id="")
     if model_file is not None:
         with tempfile.TemporaryDirectory() as folder:
             model_file.write(result.save(Path(folder, "model.safetensors")).read_bytes())
@@ -96,7 +114,7 @@ def run(
     model = _log_model(result) if logged else ""
     if as_json:
         summary = result.summary() | ({"run_id": result.run_id} if result.run_id else {})
-        print(json.dumps(summary if profile is None else summary | {"profile": profile.average_seconds()}))
+        print(format_json(summary if profile is None else summary | {"profile": profile.average_seconds()}))
         return
     _show(result, chosen.label)
     if save is not None:
@@ -105,8 +123,21 @@ def run(
         print(f"{len(files)} personal models in {save_personal}")
     if model:
         print(f"model {model} in MLflow")
+    if archive is not None:
+        print(f"archive {archive}: `fedray import {archive}` adds it to a store")
     if profile is not None:
         print(profile.format_table())
+
+
+def refuse_shared_file() -> None:
+    """Raise UserError in a Slurm array whose tasks would all write to one SQLite file, maybe from several machines."""
+    from fedray.tracking.location import find_local_file, store_uri
+
+    if "SLURM_ARRAY_TASK_ID" in os.environ and (file := find_local_file(store_uri())) is not None:
+        raise UserError(
+            f"MLFLOW_TRACKING_URI: the tasks of a Slurm array cannot share the SQLite file {file}; name a server, or "
+            "let each task write an archive of its own: --archive FILE-$SLURM_ARRAY_TASK_ID.zip"
+        )
 
 
 def _log_model(result: "Result") -> str:

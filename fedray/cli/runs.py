@@ -1,6 +1,5 @@
 """`fedray status`, `rm` and `clean`: how far a sweep is, and how to delete its runs or its files."""
 
-import json
 from collections import Counter
 from datetime import datetime
 from typing import Annotated, Any
@@ -9,7 +8,7 @@ import typer
 
 from fedray.cells.status import Status
 from fedray.cli.listing import complete
-from fedray.common.entry import Json
+from fedray.common.entry import Json, format_json
 from fedray.common.errors import escape, format_count, shorten
 
 OF_STORE: Any = {"autocompletion": lambda incomplete: complete("stored", incomplete)}
@@ -49,7 +48,7 @@ def print_status(
             | ({} if run is None else {"run_id": run.info.run_id, "message": run.data.tags.get("fedray.message", "")})
             for cell, run, status in zip(sweep.cells, sweep.runs, sweep.statuses, strict=True)
         ]
-        print(json.dumps({"name": sweep.name, "cells": told, "note": sweep.note}))
+        print(format_json({"name": sweep.name, "cells": told, "note": sweep.note}))
         return
     counts = Counter(sweep.statuses).most_common()
     print(f"{sweep.name}: {len(sweep.cells)} cells, " + ", ".join(f"{n} {status}" for status, n in counts))
@@ -86,7 +85,7 @@ def _print_sweeps(as_json: bool) -> None:
         for name, run in sweeps.items()
     }
     if as_json:
-        print(json.dumps([{"name": one, "cells": every[one], "running": is_sweep_running(one)} for one in sweeps]))
+        print(format_json([{"name": one, "cells": every[one], "running": is_sweep_running(one)} for one in sweeps]))
         return
     for name, run in sweeps.items():
         counts = every[name]

@@ -2,11 +2,13 @@
 
 import errno
 import io
+import json
 import logging
+import math
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -29,6 +31,19 @@ UNUSABLE = {
 """Errors of a file system about a path that the user can correct."""
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="also replace a file with another format's ending")]
 """Option of every command that writes a file which the user names."""
+
+
+def format_json(value: object) -> str:
+    """Return a value as JSON, with null for numbers that JSON lacks: infinite ones and NaN."""
+
+    def replace(one: Any) -> Any:
+        if isinstance(one, Mapping):
+            return {key: replace(each) for key, each in one.items()}
+        if isinstance(one, list | tuple):
+            return [replace(each) for each in one]
+        return None if isinstance(one, float) and not math.isfinite(one) else one
+
+    return json.dumps(replace(value), allow_nan=False)
 
 
 def run_command(command: Callable[..., None] | typer.Typer) -> NoReturn:

@@ -129,7 +129,12 @@ def open_store(create: bool = False) -> "tuple[MlflowClient, str]":
                 return client, found.experiment_id
             if not create:
                 raise StoreNotFound(f"MLflow has no experiment named {name!r} in this store; run a sweep first")
-            return client, client.create_experiment(name, _locate_artifacts(local), TRAINING_KIND)
+            try:
+                return client, client.create_experiment(name, _locate_artifacts(local), TRAINING_KIND)
+            except Exception:
+                if (found := client.get_experiment_by_name(name)) is None:
+                    raise
+                return client, found.experiment_id  # another process has just created it
     except UserError:
         raise
     except Exception as error:  # MLflow's, SQLAlchemy's, or that of a database's driver which is not installed

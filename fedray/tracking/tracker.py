@@ -12,6 +12,7 @@ import hashlib
 import json
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -35,6 +36,7 @@ from fedray.tracking.store import (
     CELLS,
     DESCRIPTION,
     DRAWS,
+    IS_CELL,
     LISTED,
     SECONDS,
     SETTING,
@@ -45,9 +47,11 @@ from fedray.tracking.store import (
     UNTIMED,
     find_records,
     find_runs,
+    find_sweeps,
     format_counts,
     is_transient,
     open_store,
+    pick_best,
     read_list,
     read_status,
     read_trials,
@@ -141,6 +145,32 @@ class Tracker:
         if file:
             self.client.log_text(run_id, file, SWEEP_FILE)
         return run_id
+
+    def list_sweep(
+        self,
+        name: str,
+        description: str,
+        cells: Sequence[Mapping[str, Any]],
+        claims: Sequence[Mapping[str, Any]],
+        file: str,
+    ) -> None:
+        """Open the sweep's run as `open_sweep` does, unless it is there and lists these cells."""
+        parent = find_sweeps(self.client, self.experiment).get(name)
+        listed = [] if parent is None else read_list(self.client, parent.info.run_id, "cells")
+        if {cell["hash"] for cell in listed} != {cell["hash"] for cell in cells}:
+            self.open_sweep(name, description, cells, claims, file)
+
+    def close_whole_sweep(self, name: str, cells: Iterable[str]) -> None:
+        """Close the sweep's run if all of these cells, its own, have an outcome; other processes may run them."""
+        marked = f"{IS_CELL} AND tags.`{LISTED}{name}` = 'yes'"
+        best = self._outbox.ask(
+            lambda: _refuse_finally(lambda: pick_best(search(self.client, self.experiment, marked))), self._patience
+        )
+        counts = Counter(read_status(best[cell]) if cell in best else Status.MISSING for cell in cells)
+        if not any(status.is_open for status in counts):
+            parent = find_sweeps(self.client, self.experiment)[name].info.run_id
+            self.close_sweep(parent, counts)
+            self.close()
 
     def _unmark(self, run_id: str, name: str, listed: Set[str]) -> None:
         """Take the cells that a sweep's changed file no longer lists out of its charts in MLflow's UI."""

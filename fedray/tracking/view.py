@@ -1,7 +1,7 @@
 """Addresses in MLflow's UI, and the view of a sweep's charts that it opens."""
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 from urllib.request import urlopen
 
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 
 UI = "http://127.0.0.1:5000"
 """Default address of `fedray ui`."""
+FIRST = ("test_accuracy", "personal_accuracy", "validation_accuracy", "test_loss")
+"""Metrics whose charts are open in the view of a sweep."""
+HEIGHT = 420
+"""Height of a chart in pixels; its legend names a dozen groups."""
 TRAINING = "?workflowType=machine_learning"
 """Query of MLflow's view of an experiment for training; the other view is for language models."""
 
@@ -52,7 +56,8 @@ def make_address(run: str) -> str:
 def save_view(sweep: str = "") -> str:
     """Save a view of the experiment's charts in MLflow and return its address without the server.
 
-    The view has the cells' curves, averaged over seeds, and below them the summaries, folded.
+    The view has the curves of `FIRST`, averaged over seeds, one below the other; other metrics and the summaries are
+    folded, and so are the runs of each group.
 
     Args:
         sweep: show only this sweep's cells.
@@ -64,36 +69,49 @@ def save_view(sweep: str = "") -> str:
     if sweep and sweep not in (known := find_sweeps(client, experiment)):
         raise unknown("sweep", sweep, known, "`fedray status`")
     chosen = f" AND {_mark_listed(sweep, client)}" if sweep else ""
-    section = {"display": True, "isReordered": False, "deleted": False, "isGenerated": True}
-    first = {
-        "type": "LINE",
-        "uuid": "accuracy",
-        "metricSectionId": "curves",
-        "metricKey": "test_accuracy",
-        "displayName": "test_accuracy",
-        "isGenerated": True,
-        "deleted": False,
-        "lineSmoothness": 0,
-        "xAxisKey": "step",
-        "useGlobalXaxisKey": True,
-    }
+    filter = f"{IS_CELL} AND tags.`fedray.status` != 'superseded'{chosen}"
+    runs = list(search(client, experiment, filter))
+    logged = {name for run in runs for name in run.data.metrics if not name.startswith(SUMMARY)}
+    groups = {run.data.tags[SETTING] for run in runs if SETTING in run.data.tags}
+    section = {"display": True, "isReordered": True, "deleted": False, "isGenerated": True}
     view = {
-        "searchFilter": f"{IS_CELL} AND tags.`fedray.status` != 'superseded'{chosen}",
+        "searchFilter": filter,
         "runsHiddenMode": "SHOW_ALL",
         "groupBy": {
             "aggregateFunction": "average",
             "groupByKeys": [{"mode": "tag", "groupByData": SETTING}],
         },
-        "compareRunCharts": [first],
+        "groupsExpanded": {f"tag.{SETTING}.{group}": False for group in groups},
+        "compareRunCharts": [
+            *(_describe_chart(name, "curves") for name in FIRST if name in logged or name == FIRST[0]),
+            *(_describe_chart(name, "more") for name in sorted(logged - set(FIRST))),
+        ],
         "compareRunSections": [
-            {**section, "uuid": "curves", "name": "Model metrics", "isReordered": True},
-            {**section, "uuid": "summary", "name": SUMMARY.rstrip("/"), "display": False},
+            {**section, "uuid": "curves", "name": "Model metrics", "columns": 1, "cardHeight": HEIGHT},
+            {**section, "uuid": "more", "name": "More metrics", "display": False},
+            {**section, "uuid": "summary", "name": SUMMARY.rstrip("/"), "display": False, "isReordered": False},
         ],
         "isAccordionReordered": True,
     }
     name = sweep or EXPERIMENT
     client.set_experiment_tag(experiment, f"mlflow.sharedViewState.{name}", json.dumps(view))
     return f"/#/experiments/{experiment}/runs{TRAINING}&compareRunsMode=CHART&viewStateShareKey={quote(name, safe='')}"
+
+
+def _describe_chart(metric: str, section: str) -> dict[str, Any]:
+    """Return a chart of a metric by round, as MLflow's page keeps it."""
+    return {
+        "type": "LINE",
+        "uuid": metric,
+        "metricSectionId": section,
+        "metricKey": metric,
+        "displayName": metric,
+        "isGenerated": True,
+        "deleted": False,
+        "lineSmoothness": 0,
+        "xAxisKey": "step",
+        "useGlobalXaxisKey": True,
+    }
 
 
 def _mark_listed(sweep: str, client: "MlflowClient") -> str:

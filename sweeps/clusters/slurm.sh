@@ -1,10 +1,12 @@
 #!/bin/bash
 # A sweep as a Slurm job: Ray's head and the sweep's driver on the first node, a worker on each of the others.
 #
+#   fedray list clusters slurm.sh > slurm.sh
 #   export FEDRAY_STORAGE=/shared/me/fedray MLFLOW_TRACKING_URI=http://mlflow.example.org:5000
-#   sbatch --nodes=4 --gpus-per-node=4 sweeps/clusters/slurm.sh sweeps/fedtoga/table1.yaml
+#   sbatch --nodes=4 --gpus-per-node=4 slurm.sh sweep.yaml
 #
-# Submit from the repository's root, on a file system that all nodes see. Arguments after the file go to `fedray sweep`.
+# Submit with fedray's environment activated, or next to its .venv, on a file system that all nodes see. Arguments after
+# the file, or a name of `fedray list sweeps`, go to `fedray sweep`.
 #
 #SBATCH --job-name=fedray
 #SBATCH --output=fedray-%j.log
@@ -19,7 +21,8 @@
 #SBATCH --signal=B:TERM@300
 set -euo pipefail
 
-bin=$PWD/.venv/bin
+bin=$(dirname "$(command -v fedray || echo "$PWD/.venv/bin/fedray")")
+[[ -x $bin/fedray ]] || { echo "fedray is neither on PATH nor in $bin; activate its environment" >&2; exit 2; }
 : "${FEDRAY_STORAGE:?a folder that all nodes see, for checkpoints}"
 : "${MLFLOW_TRACKING_URI:?the MLflow server, or a SQLite file that outlives the job}"
 [[ $# -gt 0 ]] || { echo "a sweep's YAML file is required" >&2; exit 2; }

@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from fedray.analysis.commands.report import main
 from fedray.analysis.data.collect import collect
 from fedray.analysis.output import make_environment
+from fedray.analysis.plots.curves import draw_multiples
 from fedray.analysis.report import make_page
 from fedray.analysis.reviewer import read_splits
 from fedray.common.errors import UserError
@@ -41,6 +42,24 @@ def with_picture(store: Tracker) -> None:
     files, measured = {"partition.png": drawn.getvalue()}, {"seconds_per_round": 0.25}
     hashes = {"theta_sha256": "ab" * 32}
     write_run(store, one, history(50, 60), parent=parent, files=files, totals=measured, hashes=hashes)
+
+
+def test_curves_of_many_methods_have_a_panel_each(store: Tracker) -> None:
+    """Nine methods, each in colour over the grey lines of the other eight, for each of two settings."""
+    methods = [{"name": "fedsam", "rho": rho} for rho in range(1, 10)]
+    cells = [cell(method, alpha, seed) for alpha in (0.5, 0.1) for method in methods for seed in (0, 1)]
+    write(store, cells, [history(k, 10 + k) for k in range(36)])
+    found = collect("sweep")
+    first, second = draw_multiples(found).values()
+    assert (len(first.axes), len(second.axes)) == (9, 9)
+    area = next(area for area in first.axes if area.get_title() == "fedsam ρ=2")
+    *others, own = [tuple(line.get_ydata()) for line in area.lines]
+    assert own == (2.5, 12.5), "the mean of seeds 2 and 3 of 36"
+    assert len(others) == 9
+    said = "each method over the others in grey, mean over seeds"
+    assert make_page(found, ["test_accuracy"]).count(said) == 4, "the alternative text and the caption of each"
+    write(store, cells[:16], [50] * 16, name="few")
+    assert said not in make_page(collect("few"), ["test_accuracy"])
 
 
 def test_what_is_missing_comes_first_by_name_and_text_is_escaped(store: Tracker) -> None:

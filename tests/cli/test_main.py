@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import yaml
 
+from fedray.sweep.file.shipped import get_sweeps_folder
 from fedray.sweep.plan.storage import lock_sweep
 from tests.bad_input.case import BASE, RUN
 from tests.conftest import Call
@@ -149,3 +150,16 @@ def test_natural_clients_and_floats_from_an_npz_file(folder: Path) -> None:
     )
     assert [problem.shards[i].tolist() for i in range(3)] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
     assert problem.data.x_train.dtype == np.float32
+
+
+def test_cluster_files_are_listed_and_written_as_they_are(call: Call) -> None:
+    """They have no other door in a wheel."""
+    folder = get_sweeps_folder() / "clusters"
+    listed = json.loads(call("list", "clusters", "--json").out)
+    assert listed.keys() == {path.name for path in folder.iterdir()} >= {"slurm.sh", "slurm-array.sh", "kuberay.yaml"}
+    assert all(text and "\n" not in text for text in listed.values())
+    for name in listed:
+        assert call("list", "clusters", name).out == (folder / name).read_text(encoding="utf-8")
+    code, _, err = call("list", "clusters", "slurm")
+    assert code == 2
+    assert "did you mean 'slurm.sh'?" in err

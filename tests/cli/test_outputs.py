@@ -40,6 +40,7 @@ BOARD = {
 }
 FILES: dict[tuple[str, str], tuple[str, str]] = {
     ("run", "save"): ("run run.yaml --save OUT", ".safetensors"),
+    ("run", "archive"): ("run claims.yaml --cell 1 --backend inline --archive OUT", ".zip"),
     ("tables", "out"): ("tables some/sweep --out OUT", ".md"),
     ("tables", "macros"): ("tables some/sweep --macros OUT", ".tex"),
     ("report", "out"): ("report some/sweep --out OUT", ".html"),
@@ -62,7 +63,7 @@ FOLDERS: dict[tuple[str, str], tuple[str, str]] = {
 """Command and option -> a call with a folder to write into, and a file that is written there."""
 ELSEWHERE = {("data import", "out")}
 """It needs the package datasets (tests/datasets/own/test_hub.py), and writes as `data import-split`."""
-READ = {("run", "file"), ("sweep", "file"), ("import", "file"), ("check", "paper"), ("data import-split", "folder")}
+READ = {("run", "file"), ("sweep", "file"), ("import", "files"), ("check", "paper"), ("data import-split", "folder")}
 
 
 def iter_commands() -> Iterator[tuple[str, Any]]:
@@ -88,7 +89,7 @@ def test_every_path_has_a_case() -> None:
         (name, option)
         for name, function in commands.items()
         for option, hint in get_type_hints(function).items()
-        if option in inspect.signature(function).parameters and hint in (Path, Path | None)
+        if option in inspect.signature(function).parameters and hint in (Path, Path | None, list[Path])
     }
     assert paths == READ | FILES.keys() | PICTURE_ONLY.keys() | FOLDERS.keys() | ELSEWHERE
     for name in {command for command, _ in paths - READ}:

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 import fedray
 from fedray.common.errors import UserError
 from fedray.sweep.plan.storage import get_cell_locks_file
-from fedray.tracking.store import open_store, search
+from fedray.tracking.store import find_sweeps, open_store, search
 from tests.bad_input.case import BASE, RUN
 from tests.conftest import Call
 
@@ -171,6 +171,63 @@ def test_one_cell_of_a_sweep(folder: Path, call: Call) -> None:
         assert f"{seed}: " in out
     code, _, err = call("run", "run.yaml", "--cell", "1")
     assert (code, err) == (2, "fedray: --cell: run.yaml is one run, not a sweep\n")
+
+
+def test_a_cell_counts_in_its_sweep_at_once(folder: Path, call: Call) -> None:
+    """The sweep's own run is open until its last cell has ended. Another value makes a cell that is none of its."""
+    (folder / "sweep.yaml").write_text(yaml.safe_dump({"name": "x", "base": BASE, "grid": {"seed": [3, 4]}}))
+    one = ("run", "sweep.yaml", "--backend", "inline", "--cell")
+    assert call(*one, "2", "--set", "training.rounds=1").code == 0
+    assert call("status").out == "this store holds no sweep\n"
+    for number, statuses, ended in (
+        ("2", {"missing": 1, "finished": 1}, "RUNNING"),
+        ("1", {"finished": 2}, "FINISHED"),
+    ):
+        code, _, err = call(*one, number)
+        assert code == 0, err
+        assert json.loads(call("status", "--json").out) == [{"name": "x", "cells": statuses, "running": False}]
+        assert find_sweeps(*open_store())["x"].info.status == ended
+    code, out, err = call("tables", "x", "--format", "csv")
+    assert code == 0, err
+    assert "missing" not in out
+    parent = find_sweeps(*open_store())["x"].info.run_id
+    of_sweep = [run for run in counting() if run.data.tags.get("mlflow.parentRunId") == parent]
+    assert sorted(run.info.run_name for run in of_sweep) == [
+        "fedsam ρ=0.1 dirichlet(0.5) s3",
+        "fedsam ρ=0.1 dirichlet(0.5) s4",
+    ]
+    assert {run.data.tags["fedray.sweep"] for run in of_sweep} == {"x"}
+    code, out, err = call("sweep", "sweep.yaml")
+    assert code == 0, err
+    assert "x: 2 cells, 2 finished, 0 diverged, 0 to run\n" in out
+
+
+def test_a_cell_as_an_archive(folder: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It needs no store, leaves none, and one command adds all archives to one."""
+    (folder / "sweep.yaml").write_text(yaml.safe_dump({"name": "x", "base": BASE, "grid": {"seed": [3, 4]}}))
+    one = ("run", "sweep.yaml", "--backend", "inline", "--cell")
+    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "1")
+    code, _, err = call(*one, "1")
+    assert (code, err.partition(";")[0]) == (
+        2,
+        f"fedray: MLFLOW_TRACKING_URI: the tasks of a Slurm array cannot share the SQLite file {folder}/mlflow.db",
+    )
+    for number in ("1", "2"):
+        code, out, err = call(*one, number, "--archive", f"cells/{number}.zip")
+        assert code == 0, err
+        assert out.endswith(f"archive cells/{number}.zip: `fedray import cells/{number}.zip` adds it to a store\n")
+    assert not (folder / "mlflow.db").exists()
+    assert "MLFLOW_TRACKING_URI" not in os.environ
+    code, out, err = call("import", "cells/1.zip", "cells/2.zip")
+    assert (code, out) == (0, "x: 1 cells added, 0 already present\n" * 2), err
+    assert json.loads(call("status", "--json").out)[0]["cells"] == {"finished": 2}
+    for wrong, says in (
+        (("run.yaml", "--archive", "a.zip"), "--archive: goes with --cell, and without --no-track"),
+        (("sweep.yaml", "--cell", "1", "--set", "seed=9", "--archive", "a.zip"), "--archive: --set makes another cell"),
+    ):
+        code, _, err = call("run", *wrong)
+        assert code == 2
+        assert err.startswith(f"fedray: {says}"), err
 
 
 def test_every_place_shows_the_same_number(folder: Path, call: Call) -> None:

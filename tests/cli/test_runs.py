@@ -18,7 +18,7 @@ from fedray.tracking.store import IS_CELL, LISTED, find_runs, search
 from fedray.tracking.tracker import Tracker
 from fedray.tracking.view import save_view
 from tests.analysis.conftest import store
-from tests.analysis.runs import FEDAVG, SMALL, cell, write
+from tests.analysis.runs import FEDAVG, SMALL, cell, rows, write
 from tests.conftest import Call
 from tests.small import sections
 
@@ -328,6 +328,26 @@ def test_the_view_of_a_sweep_has_the_cells_of_its_file_whoever_ran_them(store: T
     assert shown("sweep") == {cells[0]["hash"], cells[3]["hash"]}
 
 
+def test_the_view_of_a_sweep_opens_few_charts_and_folds_the_rest(store: Tracker) -> None:
+    """Two charts, one below the other; other metrics, summaries and the runs of each group wait for a click."""
+    cells = [cell(algorithm, 0.1, seed) for algorithm in (FEDAVG, SMALL) for seed in (0, 1)]
+    for one in cells:
+        one["label"] = f"{one['config']['algorithm']['name']} s{one['config']['seed']}"
+    write(store, cells, [rows(lr=(0.1, 0.2), test_macro_f1=(1.0, 2.0))] * 4)
+    save_view("sweep")
+    view = json.loads(store.client.get_experiment(store.experiment).tags["mlflow.sharedViewState.sweep"])
+    opened = {one["uuid"] for one in view["compareRunSections"] if one["display"]}
+    charts = {chart["metricKey"]: chart["metricSectionId"] in opened for chart in view["compareRunCharts"]}
+    assert charts == {
+        "test_accuracy": True,
+        "test_loss": True,
+        "lr": False,
+        "test_macro_f1": False,
+        "train_loss": False,
+    }
+    assert view["groupsExpanded"] == {f"tag.fedray.setting.{name}": False for name in ("fedavg", "fedsam")}
+
+
 def test_json_for_programs(store: Tracker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call) -> None:
     """Each command that says what there is prints the same as one JSON object or list."""
     monkeypatch.chdir(tmp_path)
@@ -340,7 +360,7 @@ def test_json_for_programs(store: Tracker, tmp_path: Path, monkeypatch: pytest.M
     def read(*arguments: str) -> Any:
         code, out, err = call(*arguments, "--json")
         assert code == 0, err
-        return json.loads(out)
+        return json.loads(out, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
 
     assert [one["status"] for one in read("status", "sweep")["cells"]] == [*["finished"] * 3, "failed"]
     assert read("status") == [{"name": "sweep", "cells": {"finished": 3, "failed": 1}, "running": False}]
@@ -348,6 +368,12 @@ def test_json_for_programs(store: Tracker, tmp_path: Path, monkeypatch: pytest.M
     assert (entries["fedavg"]["mean"], entries["fedsam"]["others"]) == (55.0, {"failed": 1})
     (difference,) = read("compare", "sweep", "--reference", "fedavg")["differences"]
     assert (difference["row"], difference["gaps"]) == ("fedsam", [20.0])
+    (never,) = read("compare", "sweep", "--reference", "fedavg", "--metric", "rounds_to:65")["differences"]
+    assert (never["n"], never["mean"]) == (0, None), "fedavg never gets there"
+    assert {one["row"]: one["mean"] for one in read("tables", "sweep", "--metric", "rounds_to:65")["entries"]} == {
+        "fedavg": None,
+        "fedsam": 1.0,
+    }
     (planned,) = read("sweep", "f.yaml", "--dry-run")["cells"]
     assert (planned["to_run"], len(planned["hash"])) == (True, 16)
     write(store, [cells[0] | {"hash": planned["hash"]}], [50], name="other")

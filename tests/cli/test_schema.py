@@ -19,10 +19,16 @@ __all__ = ["store"]
 
 
 def test_schema(call: Call) -> None:
-    check = jsonschema.Draft7Validator(json.loads(call("schema").out))
+    text = call("schema").out
+    shipped = (get_sweeps_folder() / "sweep.schema.json").read_text(encoding="utf-8")
+    assert shipped == text, "fedray schema > sweeps/sweep.schema.json"
+    check = jsonschema.Draft7Validator(json.loads(text))
     for name in list_sweeps():
         found = load_yaml(get_sweeps_folder() / f"{name}.yaml")
         if found.keys() & {"name", "algorithm"}:
+            first = (get_sweeps_folder() / f"{name}.yaml").read_text(encoding="utf-8").partition("\n")[0]
+            folder = "../" * name.count("/")
+            assert first == f"# yaml-language-server: $schema={folder}sweep.schema.json", name
             errors = [f"{name}: {error.json_path}: {error.message[:300]}" for error in check.iter_errors(found)]
             assert errors == []
     mistakes: list[dict[str, Any]] = [

@@ -1,12 +1,5 @@
 """The MLflow server dies under a sweep and comes back, or does not."""
 
-import contextlib
-import os
-import signal
-import socket
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,52 +10,11 @@ from tests.sweep.running import (
     fedray,
     logged_once,
     outcome,
+    server,
     state_hashes,
     undisturbed,
-    until_listening,
     write,
 )
-
-
-@contextlib.contextmanager
-def server(folder: Path, port: int) -> Iterator[None]:
-    """A real `mlflow server` on 127.0.0.1; SIGKILLed, its workers too, at the end."""
-    process = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "mlflow",
-            "server",
-            "--host",
-            "127.0.0.1",
-            "--port",
-            str(port),
-            "--workers",
-            "1",
-            "--backend-store-uri",
-            f"sqlite:///{folder / 'mlflow.db'}",
-            "--artifacts-destination",
-            str(folder / "files"),
-        ],
-        cwd=folder,
-        start_new_session=True,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        until_listening(port)
-        yield
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-
-@pytest.fixture
-def port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        number: int = found.getsockname()[1]
-        return number
 
 
 @pytest.mark.faults

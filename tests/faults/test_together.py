@@ -1,5 +1,8 @@
-"""Two sweeps at once on one store and one storage."""
+"""Two sweeps at once on one store and one storage, and the cells of one sweep as processes of their own."""
 
+import json
+import os
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -7,7 +10,7 @@ from typing import Any
 import pytest
 
 from fedray.sweep.plan.storage import CellLocks
-from tests.sweep.running import SWEEP, done, fedray, logged_once, runs, state_hashes, undisturbed, write
+from tests.sweep.running import SWEEP, done, fedray, logged_once, runs, server, state_hashes, undisturbed, write
 
 
 @pytest.mark.faults
@@ -65,3 +68,55 @@ def test_cells_that_another_process_holds_are_waited_for_and_run_when_it_gives_t
     assert "[2/2] finished" in out
     assert "small: 4 finished" in out
     assert state_hashes(tmp_path) == undisturbed(SWEEP)
+
+
+EIGHT = SWEEP | {"grid": {"algorithm": [{"name": "tests.plugins:Slow", "nap": 0.05}], "seed": list(range(8))}}
+
+
+def start_cell(folder: Path, number: int, *options: str, **variables: str) -> Any:
+    task = {"SLURM_ARRAY_TASK_ID": str(number)} | variables
+    cell = ("--cell", str(number), "--backend", "inline")
+    return fedray(folder, "run", "sweep.yaml", *cell, *options, **task)
+
+
+def run_eight(folder: Path, *options: str, **variables: str) -> None:
+    """Run eight cells at once, kill one when it has a checkpoint, and run its cell again."""
+    write(folder, EIGHT)
+
+    def give(number: int) -> list[str]:
+        return [option.format(number) for option in options]
+
+    tasks = {number: start_cell(folder, number, *give(number), **variables) for number in range(1, 9)}
+    while not list(folder.glob(".fedray/cells/*/checkpoint-*.json")):
+        for task in tasks.values():
+            if task.poll() is not None:
+                done(task)
+        time.sleep(0.05)
+    killed = next(number for number, task in tasks.items() if task.poll() is None)
+    os.killpg(tasks[killed].pid, signal.SIGKILL)
+    tasks.pop(killed).communicate()
+    for task in tasks.values():
+        done(task)
+    done(start_cell(folder, killed, *give(killed), **variables))
+
+
+@pytest.mark.faults
+def test_eight_cells_at_once_write_archives_that_one_command_imports(tmp_path: Path) -> None:
+    run_eight(tmp_path, "--archive", "cells/{}.zip")
+    assert not (tmp_path / "mlflow.db").exists()
+    out = done(fedray(tmp_path, "import", *(f"cells/{number}.zip" for number in range(1, 9))))
+    assert out == "small: 1 cells added, 0 already present\n" * 8
+    assert json.loads(done(fedray(tmp_path, "status", "--json")))[0]["cells"] == {"finished": 8}
+    assert state_hashes(tmp_path) == undisturbed(EIGHT)
+    logged_once(tmp_path, 12)
+
+
+@pytest.mark.faults
+def test_eight_cells_at_once_on_a_server_are_one_sweep(tmp_path: Path, port: int) -> None:
+    with server(tmp_path, port):
+        address = {"MLFLOW_TRACKING_URI": f"http://127.0.0.1:{port}"}
+        run_eight(tmp_path, **address)
+        shown = json.loads(done(fedray(tmp_path, "status", "--json", **address)))
+    assert shown == [{"name": "small", "cells": {"finished": 8}, "running": False}]
+    assert state_hashes(tmp_path) == undisturbed(EIGHT)
+    logged_once(tmp_path, 12)

@@ -1,6 +1,7 @@
 """The cluster recipes, as far as a machine without a cluster can try them."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,6 +11,8 @@ from typing import Any
 
 import pytest
 import yaml
+
+import fedray
 
 REPOSITORY = Path(__file__).parents[2]
 CLUSTERS = REPOSITORY / "sweeps/clusters"
@@ -121,6 +124,42 @@ def test_no_image_holds_results_or_keys() -> None:
     assert {".git", ".venv", ".fedray", "mlflow.db*", "mlartifacts", ".env", "*.pem"} <= ignored
 
 
+def read_dockerfile() -> list[tuple[str, str]]:
+    """The instructions of the Dockerfile with their arguments, each on one line."""
+    lines = (REPOSITORY / "Dockerfile").read_text(encoding="utf-8").splitlines()
+    text = "\n".join(line for line in lines if not line.startswith("#")).replace("\\\n", " ")
+    return [(line.partition(" ")[0], line.partition(" ")[2].strip()) for line in text.splitlines() if line.strip()]
+
+
+def test_the_image_is_that_of_the_templates_and_does_not_run_as_root() -> None:
+    """No daemon builds it here; the hosted workflow does. Its own last step trains a model."""
+    steps = read_dockerfile()
+    known = {"FROM", "ARG", "RUN", "COPY", "USER", "WORKDIR", "ENTRYPOINT", "CMD"}
+    assert {name for name, _ in steps} <= known
+    assert all(re.match(r"python:3\.11-slim\b", rest) for name, rest in steps if name == "FROM")
+    names = [name for name, _ in steps]
+    user = names.index("USER")
+    assert steps[user][1] == "fedray"
+    assert [rest for name, rest in steps[user:] if name == "RUN"] == [
+        "fedray run example --backend inline --no-track --set training.rounds=1"
+    ]
+    made = next(rest for name, rest in steps if name == "RUN" and "useradd" in rest)
+    assert "--uid 1000 fedray" in made, "the volume's fsGroup"
+    arguments = [rest for name, rest in steps if name == "ARG"]
+    assert arguments == ["TORCH_INDEX=https://download.pytorch.org/whl/cpu"], "without CUDA unless asked"
+    for name, rest in steps:
+        sources = rest.split()[:-1] if name == "COPY" and "--from" not in rest else []
+        assert all((REPOSITORY / source).exists() for source in sources)
+        if name == "RUN":
+            subprocess.run(["sh", "-n", "-c", rest], check=True)
+    job = load("kuberay.yaml")["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]["containers"][0]
+    version = fedray.__version__.partition(".dev")[0]
+    assert job["image"] == f"registry.example.org/fedray:{version}"
+    assert f"fedray:{version}" in (CLUSTERS / "mlflow.yaml").read_text(encoding="utf-8")
+    workflow = yaml.safe_load((REPOSITORY / ".github/workflows/test.yml").read_text(encoding="utf-8"))
+    assert "docker build --tag fedray ." in [step.get("run") for step in workflow["jobs"]["image"]["steps"]]
+
+
 @pytest.mark.parametrize("name", ["ray-up.yaml", "ray-up-aws.yaml"])
 def test_ray_up_accepts_its_file(name: str) -> None:
     """The same two steps that `ray up` begins with, without asking the cloud."""
@@ -193,8 +232,48 @@ def test_slurm_jobs_queue_again_where_another_try_may_do_better(
     assert (calls.read_text().split() if calls.exists() else []) == (["requeue", "7"] if again else [])
 
 
-def test_slurm_script_is_bash() -> None:
-    subprocess.run(["bash", "-n", CLUSTERS / "slurm.sh"], check=True)
+@pytest.mark.parametrize("script", ["slurm.sh", "slurm-array.sh"])
+def test_slurm_script_is_bash(script: str) -> None:
+    subprocess.run(["bash", "-n", CLUSTERS / script], check=True)
+
+
+@pytest.mark.parametrize("script", ["slurm.sh", "slurm-array.sh"])
+def test_slurm_script_says_that_fedray_is_missing(script: str, tmp_path: Path) -> None:
+    """Outside of a checkout it needs an activated environment."""
+    env = {"PATH": "/usr/bin:/bin", "FEDRAY_STORAGE": str(tmp_path)}
+    command = ["bash", str(CLUSTERS / script), "x.yaml"]
+    done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 2
+    assert "fedray is neither on PATH nor" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("store", "code", "archive"),
+    [("http://h:1", "0", False), ("", "0", True), ("sqlite:///x", "1", True), ("", "", True)],
+)
+def test_a_task_of_an_array_runs_its_cell(store: str, code: str, archive: bool, tmp_path: Path) -> None:
+    """Without a server it writes an archive. Told to stop, it lets the cell end and is queued again."""
+    binaries, calls, started = tmp_path / "bin", tmp_path / "calls", tmp_path / "started"
+    binaries.mkdir()
+    fakes = STUBS | {"fedray": f'echo "$@" >{tmp_path}/arguments\n{FAKES["fedray"]}'}
+    for name, text in fakes.items():
+        (binaries / name).write_text(f"#!/bin/bash\n{text}", encoding="utf-8")
+        (binaries / name).chmod(0o755)
+    slurm = {"SLURM_JOB_ID": "9", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "3", "SCONTROL_CALLS": str(calls)}
+    env = slurm | {"PATH": f"{binaries}:/usr/bin:/bin", "FEDRAY_STORAGE": "/s", "STARTED": str(started), "CODE": code}
+    env |= {"MLFLOW_TRACKING_URI": store} if store else {}
+    command = ["bash", str(CLUSTERS / "slurm-array.sh"), "x.yaml", "--force"]
+    with subprocess.Popen(command, env=env, cwd=tmp_path, stdin=subprocess.DEVNULL, start_new_session=True) as job:
+        until = time.monotonic() + 60
+        while not started.exists() and time.monotonic() < until:
+            time.sleep(0.05)
+        if not code:
+            job.send_signal(signal.SIGTERM)
+        assert job.wait(60) == int(code or 130)
+    arguments = "run x.yaml --force --cell 3" + " --archive /s/archives/7/3.zip" * archive
+    assert (tmp_path / "arguments").read_text().strip() == arguments
+    assert (calls.read_text().split() if calls.exists() else []) == ([] if code else ["requeue", "9"])
 
 
 @pytest.mark.parametrize("missing", ["FEDRAY_STORAGE", "MLFLOW_TRACKING_URI", "file"])

@@ -2,11 +2,13 @@
 
 import contextlib
 import os
+import signal
 import socket
 import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -103,6 +105,39 @@ def outcome(folder: Path) -> dict[str, str]:
         for run in runs(folder)
         if run.data.tags["fedray.status"] != "superseded"
     }
+
+
+@contextlib.contextmanager
+def server(folder: Path, port: int) -> Iterator[None]:
+    """A real `mlflow server` on 127.0.0.1; SIGKILLed, its workers too, at the end."""
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "mlflow",
+            "server",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(port),
+            "--workers",
+            "1",
+            "--backend-store-uri",
+            f"sqlite:///{folder / 'mlflow.db'}",
+            "--artifacts-destination",
+            str(folder / "files"),
+        ],
+        cwd=folder,
+        start_new_session=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        until_listening(port)
+        yield
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def until_listening(port: int, seconds: float = 200) -> None:

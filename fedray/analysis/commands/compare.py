@@ -1,6 +1,5 @@
 """`fedray compare SWEEP --reference fedavg`: paired differences from a reference, and a ranking over all settings."""
 
-import json
 from typing import Annotated
 
 import typer
@@ -10,7 +9,7 @@ from fedray.analysis.comparison.text import format_report
 from fedray.analysis.data.collect import collect
 from fedray.analysis.output import write_or_print
 from fedray.cells.metric import DEFAULT
-from fedray.common.entry import Json
+from fedray.common.entry import Json, format_json
 
 
 def main(
@@ -31,6 +30,6 @@ def main(
         lines = [
             {key: getattr(one, key) for key in keys} | {"verdict": one.judge(found.lower)} for one in found.differences
         ]
-        print(json.dumps({"sweep": found.sweep, "reference": found.to, "metric": found.metric, "differences": lines}))
+        print(format_json({"sweep": found.sweep, "reference": found.to, "metric": found.metric, "differences": lines}))
         return
     write_or_print(format_report(found), None)

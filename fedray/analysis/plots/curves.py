@@ -13,9 +13,11 @@ from fedray.analysis.data.collect import Collected
 from fedray.analysis.data.metrics import list_by_round, make_title
 from fedray.analysis.plots.panels import iter_methods, join_runs, split_figures
 from fedray.analysis.plots.style import (
+    COLOURS,
     describe_seeds,
     iter_styles,
     make_blocks,
+    make_panels,
     set_round_ticks,
     styled,
     thin_markers,
@@ -98,6 +100,38 @@ def draw_curves(
             _set_ticks(list(every[0].main.values()), list(every[0].zoom.values()), rounds, start)
         areas = [area for drawn in every for area in drawn.main.values()]
         figures[figure_name] = with_legend(every[0].figure, *areas, note=_note(of_clients, seeds))
+    return figures
+
+
+@styled
+def draw_multiples(sweep: Collected, metric: str = "test_accuracy") -> dict[str, Figure]:
+    """Draw a metric by round with a panel per method, in which the other methods are grey.
+
+    Returns:
+        Setting -> figure; all its panels have the same axes.
+
+    Raises:
+        UserError: no run logs the metric by round, or no run has finished.
+    """
+    cells = label_finished(sweep)
+    logged, figures = _read(sweep, cells, [metric], []), {}
+    for model, settings in split_figures(cells):
+        for setting, panel in settings:
+            means = {
+                method: found
+                for method, group in iter_methods(cells, panel)
+                if len(found := _average(logged, {}, group, metric, [], 1)[0])
+            }
+            if not means:
+                continue
+            panels = make_panels(list(means), "round", _describe(metric, cells), height=1.1)
+            rounds = sorted({t for mean in means.values() for t in mean.index})
+            for method, area in panels.main.items():
+                for mean in means.values():
+                    area.plot(mean.index, mean, color="0.82", linewidth=0.6)
+                area.plot(means[method].index, means[method], color=COLOURS[1], linewidth=1.4)
+                set_round_ticks(area, rounds[0], rounds[-1], most=3)
+            figures[" ".join(filter(None, (model, setting)))] = panels.figure
     return figures
 
 

@@ -3,7 +3,6 @@
 import csv
 import html
 import io
-import json
 import re
 import unicodedata
 from collections.abc import Callable
@@ -13,6 +12,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from fedray.analysis.tables.result_table import Entry, ResultTable
+from fedray.common.entry import format_json
 from fedray.common.errors import UserError, escape, truncate_repr, warn_once
 
 Key = tuple[str, str]
@@ -135,7 +135,7 @@ def to_json(table: ResultTable) -> str:
         | ({"published": one.printed and one.printed.value} if table.paper else {})
         for (row, column), one in table.entries.items()
     ]
-    return json.dumps({"title": table.title, "entries": entries, "notes": table.notes}) + "\n"
+    return format_json({"title": table.title, "entries": entries, "notes": table.notes}) + "\n"
 
 
 SUFFIXES = {"markdown": ".md", "latex": ".tex", "csv": ".csv", "json": ".json"}

@@ -1,6 +1,5 @@
 """`fedray board show | rank | tuned | write`: boards, and a method of yours on one."""
 
-import json
 import re
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,7 +11,7 @@ import yaml
 from fedray.algorithms import algorithm
 from fedray.analysis.output import write_or_print
 from fedray.cells.spec import get_dotted
-from fedray.common.entry import Json, Overwrite
+from fedray.common.entry import Json, Overwrite, format_json
 from fedray.common.errors import UserError, join_lines, truncate_repr
 from fedray.common.yaml_files import parse_yaml
 from fedray.engine.cost import measure_cost
@@ -57,7 +56,7 @@ def show(
     standings = list_standings(read_board(name))
     if as_json:
         keys = ("method", "rank", "reason", "values")
-        print(json.dumps([{key: getattr(one, key) for key in keys} for one in standings]))
+        print(format_json([{key: getattr(one, key) for key in keys} for one in standings]))
         return
     table = format_table(list_columns(standings), format_standings(standings))
     write_or_print("\n".join([f"**{name}**", "", f"> {WARNING}", "", *table, "", describe_power(standings), ""]), None)

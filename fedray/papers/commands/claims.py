@@ -5,7 +5,6 @@ claim gets a line: holds, does not hold, not told apart or not run yet; the comp
 its 95 % interval; the paper's difference; seeds; and the cost of its runs and of the missing ones.
 """
 
-import json
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ from fedray.analysis.comparison.differences import ENDED
 from fedray.analysis.data.collect import SweepTable
 from fedray.analysis.data.specs import iter_specs
 from fedray.analysis.output import write_or_print
-from fedray.common.entry import Json, Overwrite
+from fedray.common.entry import Json, Overwrite, format_json
 from fedray.common.errors import format_count
 from fedray.papers.claims.decide import NOT_RUN, Decided, Verdict, decide
 from fedray.papers.claims.page import make_page
@@ -118,7 +117,7 @@ def main(
             | {"columns": {column: verdict.status for column, verdict in one.columns.items()}}
             for one in found
         ]
-        print(json.dumps({"name": claims.name, "claims": told}))
+        print(format_json({"name": claims.name, "claims": told}))
         return
     for one in found:
         write_or_print(format_line(one, price) + "\n", None)

@@ -1,8 +1,9 @@
-"""`fedray sweep --dry-run`: number of cells, resource requests of trials, and whether they fit."""
+"""`fedray sweep --dry-run`: number of cells, resource requests of trials, whether they fit, and how long they take."""
 
+import heapq
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -13,7 +14,7 @@ from fedray.cells.metric import LAST
 from fedray.cluster.connection import count_cpus, use_cluster
 from fedray.cluster.resources import count_capacity, get_bundle, list_nodes, refuse_infeasible
 from fedray.common.errors import escape
-from fedray.config import RunConfig
+from fedray.config import RunConfig, Runtime
 from fedray.engine.process.residence import KEPT
 from fedray.sweep.plan.plan import Plan
 
@@ -43,22 +44,110 @@ def print_plan(plan: Plan, address: str | None) -> None:
     else:
         with use_cluster(address):
             nodes = list_nodes()
-    have = Counter[str]()
-    for node in nodes:
-        have.update({name: amount for name, amount in node.items() if name in ("CPU", "GPU")})
-    console.print(f"cluster: {len(nodes)} node(s), {have['CPU']:g} CPU, {have['GPU']:g} GPU")
+    console.print(_describe_nodes(nodes))
     for runtime, count in plan.requests.items():
-        asked = " + ".join(f"{amount:g} {name}" for name, amount in get_bundle(runtime).items())
         refuse_infeasible(runtime, nodes)
-        room = sum(count_capacity(runtime, node) for node in nodes) // runtime.actor_count
-        if runtime.gpus_per_actor == "auto":
-            asked += " (auto: a whole GPU until one client has been measured)"
-        actors = "as many actors as fit" if runtime.actors == "auto" else f"{runtime.actors} actor(s)"
-        console.print(f"{count} trials ask for {actors} of {asked} each: fits, {room} at a time")
+        console.print(
+            f"{count} trials ask for {_describe_request(runtime)}: fits, {_count_room(runtime, nodes)} at a time"
+        )
         if runtime.torch_device == "cuda" and runtime.gpus_per_actor != "auto":
             kept = "shards and states" if runtime.actors == 1 else "shards"
             limit = f"{100 * KEPT * runtime.gpu_share:.3g} % of a GPU's memory"
             console.print(f"each actor keeps its clients' {kept} on the GPU, in at most {limit}")
+
+
+def _describe_nodes(nodes: Sequence[Mapping[str, float]]) -> str:
+    have = {name: sum(node.get(name, 0.0) for node in nodes) for name in ("CPU", "GPU")}
+    return f"cluster: {len(nodes)} node(s), {have['CPU']:g} CPU, {have['GPU']:g} GPU"
+
+
+def _describe_request(runtime: Runtime) -> str:
+    asked = " + ".join(f"{amount:g} {name}" for name, amount in get_bundle(runtime).items())
+    if runtime.gpus_per_actor == "auto":
+        asked += " (auto: a whole GPU until one client has been measured)"
+    actors = "as many actors as fit" if runtime.actors == "auto" else f"{runtime.actors} actor(s)"
+    return f"{actors} of {asked} each"
+
+
+def _count_room(runtime: Runtime, nodes: Sequence[dict[str, float]]) -> int:
+    """Return how many cells of these requests fit at a time."""
+    return sum(count_capacity(runtime, node) for node in nodes) // runtime.actor_count
+
+
+def print_forecast(
+    runs: Sequence[RunConfig],
+    nodes: Sequence[dict[str, float]],
+    seconds: Sequence[float | None],
+    per_round: float | None = None,
+) -> None:
+    """Print how many cells run at a time, in how many waves, how long, and what a preemption costs.
+
+    Args:
+        runs: of all cells; whether they have finished is not looked up.
+        nodes: resources of each node.
+        seconds: of each run on one core or on this machine's GPU; None if not known.
+        per_round: seconds of a round on these nodes, as the user has measured it; it goes before `seconds`.
+    """
+    import torch
+
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(_describe_nodes(nodes))
+    rooms = {runtime: _count_room(runtime, nodes) for runtime in dict.fromkeys(run.runtime for run in runs)}
+    counts = Counter(run.runtime for run in runs)
+    for runtime, room in rooms.items():
+        waves = f"{room} at a time, {-(-counts[runtime] // room)} wave(s)" if room else "they do not fit"
+        console.print(f"{counts[runtime]} cells ask for {_describe_request(runtime)}: {waves}")
+    fitting = [(run, each) for run, each in zip(runs, seconds, strict=True) if rooms[run.runtime]]
+    if not fitting:
+        return
+    cells, here = list[tuple[float, float]](), "cuda" if torch.cuda.is_available() else "cpu"
+    held = dict.fromkeys(("CPU", "GPU"), 0.0)
+    for run, each in fitting:
+        runtime = run.runtime
+        if per_round is not None:
+            each = per_round * run.training.rounds
+        elif each is not None and runtime.torch_device == here:
+            each /= runtime.actor_count
+        else:
+            continue
+        cells.append((1 / rooms[runtime], each))
+        for name, amount in get_bundle(runtime).items():
+            held[name] += amount * runtime.actor_count * each / 3600
+    if cells:
+        hours = " and ".join(
+            f"{amount:.3g} {unit}-hours" for unit, amount in zip(("core", "GPU"), held.values(), strict=True) if amount
+        )
+        console.print(
+            f"{len(cells)} cells: {find_makespan(cells) / 3600:.3g} h of wall clock, {hours} reserved"
+            + (f", at {per_round:g} s per round" if per_round is not None else ", without communication")
+        )
+    if len(cells) < len(fitting):
+        console.print(
+            f"{len(fitting) - len(cells)} cells: hours not measured; measure a round where they will run "
+            "(`fedray run FILE --set training.rounds=3 --no-track` prints it); --nodes takes --seconds-per-round"
+        )
+    lost = max(min(run.runtime.checkpoint_every, run.training.rounds) for run, _ in fitting)
+    price = "" if per_round is None else f", {lost * per_round / 60:.3g} min,"
+    console.print(
+        f"a preemption costs each running cell the rounds since its last checkpoint, at most {lost}{price} "
+        "(runtime.checkpoint_every), and finished cells nothing; the same command goes on"
+    )
+
+
+def find_makespan(cells: Sequence[tuple[float, float]]) -> float:
+    """Return the seconds until all cells have ended that start in this order as soon as there is room.
+
+    Args:
+        cells: of each, the share of the cluster that it takes, and its seconds.
+    """
+    running, free, now = list[tuple[float, float]](), 1.0, 0.0
+    for share, seconds in cells:
+        while share > free + 1e-9:
+            now, ended = heapq.heappop(running)
+            free += ended
+        heapq.heappush(running, (now + seconds, share))
+        free -= share
+    return max((end for end, _ in running), default=0.0)
 
 
 def _describe_averaged(runs: Sequence[RunConfig]) -> Iterator[str]:

@@ -33,6 +33,11 @@ def list_sweeps() -> list[str]:
     )
 
 
+def list_cluster_files() -> list[Path]:
+    """Return the scripts and templates for clusters, and their page, sorted by name."""
+    return sorted(path for path in (get_sweeps_folder() / "clusters").iterdir() if path.is_file())
+
+
 def list_papers() -> list[str]:
     """Return the papers with a file of claims, sorted: `fedgela`, ..."""
     return sorted(path.parent.name for path in get_sweeps_folder().glob(f"*/{CLAIMS}"))

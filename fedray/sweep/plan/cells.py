@@ -191,19 +191,25 @@ class CellMaker:
             made.setdefault(cell.hash, cell)
         return made
 
-    def make(self, point: Mapping[str, Any]) -> Cell:
-        """Make the cell of one of the sweep's configurations. Raises UserError like `make_all`."""
+    def make(self, point: Mapping[str, Any], check: bool = True) -> Cell:
+        """Make the cell of one of the sweep's configurations. With `check`, raises UserError like `make_all`."""
         run = RunConfig.parse(point)
+        if check:
+            self._refuse_unfit(run)
+        label = make_label(point, run, self.varied)
+        cell = self.problems.make_cell(run, label, names=self.sweep.names, search=self._search)
+        if check:
+            self.problems.check(cell)
+        return cell
+
+    def _refuse_unfit(self, run: RunConfig) -> None:
+        """Raise UserError if a run's settings do not go with those of the sweep."""
         if run.runtime.backend != "ray":
             raise UserError(f"runtime.backend: found {run.runtime.backend}; a sweep runs on Ray")
         if run.data.validation is None:
             _refuse_unvalidated(self.sweep)
         if self.sweep.learns:
             refuse_unlogged(run, self.sweep.select)
-        label = make_label(point, run, self.varied)
-        cell = self.problems.make_cell(run, label, names=self.sweep.names, search=self._search)
-        self.problems.check(cell)
-        return cell
 
 
 def refuse_unlogged(run: RunConfig, select: str) -> None:

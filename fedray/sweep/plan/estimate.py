@@ -7,6 +7,7 @@ vectors, and sharing: each trial is assumed to have its core or GPU to itself.
 """
 
 import json
+import os
 import sys
 import time
 from collections import defaultdict
@@ -124,38 +125,51 @@ def measure_seconds(key: Key, device: str) -> float:
         torch.set_num_threads(threads)
 
 
-def print_estimate(sweep: Sweep) -> None:
-    """Print gradients, seconds and hours by model. Raises UserError if the file is not a valid sweep."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    counted: dict[Key, float] = defaultdict(float)
-    cells: dict[Key, int] = defaultdict(int)
-    unknown = 0
-    seen: set[str] = set()
-    for run in (RunConfig.parse(point) for point in iter_points(sweep)):
-        identity = json.dumps([run.resolve() | {"runtime": None}], sort_keys=True)
-        if identity in seen:
-            continue
-        seen.add(identity)
+def list_distinct(sweep: Sweep) -> list[RunConfig]:
+    """Return the runs of a sweep's cells, each once, without reading data."""
+    found: dict[str, RunConfig] = {}
+    for point in iter_points(sweep):
+        run = RunConfig.parse(point)
+        found.setdefault(json.dumps(run.resolve() | {"runtime": None}, sort_keys=True), run)
+    return list(found.values())
+
+
+def print_estimate(sweep: Sweep) -> list[float | None]:
+    """Print gradients, seconds and hours by model, and the load under which they were measured.
+
+    Returns:
+        Of each of `list_distinct`, the seconds of one core, or of this machine's GPU; None for data of unknown size.
+
+    Raises:
+        UserError: the file is not a valid sweep.
+    """
+    device, load = "cuda" if torch.cuda.is_available() else "cpu", os.getloadavg()[0]
+    found: list[float | None] = []
+    counted: dict[Key, list[float]] = defaultdict(list)
+    for run in list_distinct(sweep):
         warn_of_slow_precision(run.training.precision, device)
         known = get_facts(run)
         if (number := count_gradients(run, known)) is None:
-            unknown += 1
+            found.append(None)
             continue
-        counted[make_key(run, known)] += number
-        cells[make_key(run, known)] += 1
+        key = make_key(run, known)
+        counted[key].append(number)
+        found.append(number * measure_seconds(key, device))
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
     unit = "GPU-hours" if device == "cuda" else "core-hours"
     table = Table("cells", "model", "gradients", "seconds each", unit, box=None, pad_edge=False)
-    total = 0.0
-    for each, number in counted.items():
-        length = measure_seconds(each, device)
-        total += number * length / 3600
-        table.add_row(str(cells[each]), str(each), f"{number:.3g}", f"{length:.3g}", f"{number * length / 3600:.3g}")
+    for key, numbers in counted.items():
+        length, number = measure_seconds(key, device), sum(numbers)
+        table.add_row(str(len(numbers)), str(key), f"{number:.3g}", f"{length:.3g}", f"{number * length / 3600:.3g}")
     console.print(table)
     where = torch.cuda.get_device_name() if device == "cuda" else "one core of this machine"
+    total = sum(filter(None, found)) / 3600
     console.print(
         f"{sweep.name}: {total:.3g} {unit} on {where}, measured now, each trial alone on it"
         + ("" if device == "cuda" else "; GPU-hours: not measured, there is no GPU here")
     )
-    if unknown:
+    busy = "; other programs slow a measurement: repeat it on an idle machine"
+    console.print(f"measured at a load of {load:.1f} on {os.cpu_count()} CPUs" + busy * (load > 0.5), soft_wrap=True)
+    if unknown := found.count(None):
         console.print(f"without {unknown} cells whose data are not here and have no published size")
+    return found

@@ -164,6 +164,14 @@ def get_sweep_lock_file(name: str) -> Path:
     return get_storage() / "locks" / name.replace("/", "%")
 
 
+@contextlib.contextmanager
+def lock_registration() -> Iterator[None]:
+    """Let one process at a time list a sweep in the store that runs cells of it on their own; others wait."""
+    with _open_lock(get_storage() / "locks" / ".listing") as file:
+        _try_lock(file, fcntl.LOCK_EX)
+        yield
+
+
 def is_sweep_running(name: str) -> bool:
     """Return True if a process holds the sweep's lock. Nothing is created."""
     file = get_sweep_lock_file(name)
@@ -211,7 +219,7 @@ def find_running_sweeps() -> Iterator[set[Path]]:
         yield {
             path
             for path in (get_storage() / "locks").iterdir()
-            if path.is_file() and path != get_cell_locks_file() and not _try_lock(stack.enter_context(_open_lock(path)))
+            if path.is_file() and path.name[0] != "." and not _try_lock(stack.enter_context(_open_lock(path)))
         }
 
 

@@ -1,11 +1,13 @@
 """Pack a sweep of the store into an archive."""
 
+import contextlib
 import hashlib
 import json
 import math
+import os
 import tempfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -59,6 +61,28 @@ def export_sweep(name: str, file: Path, more: Mapping[str, bytes] = MappingProxy
     except OSError as error:
         raise UserError(f"{file}: cannot be written: {error.strerror}") from None
     return len(runs)
+
+
+@contextlib.contextmanager
+def log_into_archive(name: str, file: Path) -> Iterator[None]:
+    """Let this process log to a store of its own for the duration of a block, and pack the sweep in it afterwards.
+
+    Args:
+        name: of the sweep that the block lists in the store.
+        file: the archive; one is also written if the block ends with an error but has run a cell.
+    """
+    before = os.environ.get("MLFLOW_TRACKING_URI")
+    with tempfile.TemporaryDirectory(prefix="fedray-") as folder:
+        os.environ["MLFLOW_TRACKING_URI"] = f"sqlite:///{folder}/mlflow.db"
+        try:
+            yield
+        finally:
+            try:
+                if (Path(folder) / "mlflow.db").exists() and name in find_sweeps(*open_reader()):
+                    export_sweep(name, file)
+            finally:
+                del os.environ["MLFLOW_TRACKING_URI"]
+                os.environ |= {} if before is None else {"MLFLOW_TRACKING_URI": before}
 
 
 def _find_tune_stage(name: str) -> StoredSweep | None:

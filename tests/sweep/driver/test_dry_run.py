@@ -1,12 +1,18 @@
-"""`--dry-run` says what an actor keeps on a GPU."""
+"""`--dry-run` says what an actor keeps on a GPU, and plans for a cluster that is not here."""
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import yaml
 
 from fedray.config import Runtime
 from fedray.sweep.driver import dry_run
+from tests import small
+from tests.conftest import Call
+
+CLUSTER = ("--nodes", "2", "--cpus-per-node", "16", "--gpus-per-node", "4")
 
 
 @pytest.mark.parametrize(
@@ -34,3 +40,90 @@ def test_memory_on_a_gpu(
     assert "3 trials ask for" in said
     line = f"each actor keeps its clients' {kept} on the GPU, in at most {limit} of a GPU's memory"
     assert (line in said) if kept else ("keeps its clients'" not in said)
+
+
+def write_sweep(**changes: Any) -> None:
+    """12 cells on data that are not here, a quarter of a GPU each; 100 rounds."""
+    runtime = {"gpus_per_actor": 0.25, "checkpoint_every": 30}
+    base = small.sections(model="mlp", data="cifar10", training={"rounds": 100}, runtime=runtime)
+    grid = {"algorithm": ["fedavg", "fedsam", "fedadam"], "seed": [0, 1, 2, 3]}
+    Path("sweep.yaml").write_text(yaml.safe_dump({"name": "x", "base": base, "grid": grid} | changes))
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty folder, without data."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FEDRAY_DATA", str(tmp_path / "none"))
+    write_sweep()
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_a_plan_for_a_cluster_that_is_not_here(call: Call) -> None:
+    """2 nodes with 4 GPUs hold 32 cells of a quarter; on 1 node with 1 GPU 4 run at a time, in three waves.
+
+    A cell of 100 rounds of 36 s takes an hour, so three waves take 3 h; 12 cells reserve 12 core-hours, a quarter of
+    that in GPU-hours. Of 30 rounds since a checkpoint a preemption costs 18 minutes.
+    """
+    code, out, err = call("sweep", "sweep.yaml", "--dry-run", *CLUSTER)
+    assert code == 0, err
+    assert "cluster: 2 node(s), 32 CPU, 8 GPU\n" in out
+    assert "12 cells ask for 1 actor(s) of 1 CPU + 0.25 GPU each: 32 at a time, 1 wave(s)\n" in out
+    assert "12 cells: hours not measured" in out
+    assert "at most 30 (runtime.checkpoint_every)" in out
+    small_one = ("--nodes", "1", "--cpus-per-node", "16", "--gpus-per-node", "1", "--seconds-per-round", "36")
+    code, out, err = call("sweep", "sweep.yaml", "--dry-run", *small_one)
+    assert code == 0, err
+    assert "4 at a time, 3 wave(s)\n" in out
+    assert "12 cells: 3 h of wall clock, 12 core-hours and 3 GPU-hours reserved, at 36 s per round\n" in out
+    assert "at most 30, 18 min," in out
+    assert [path.name for path in Path().iterdir()] == ["sweep.yaml"]
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_both_stages_are_planned_and_what_does_not_fit_is_named(call: Call) -> None:
+    """3 methods x 2 draws x 1 seed, then 3 methods x 2 seeds; without a GPU none of them fits."""
+    stages = {"search": {"training.lr": {"uniform": [0.1, 1]}}, "samples": 2, "tune": {"seeds": [0]}}
+    write_sweep(grid={"algorithm": ["fedavg", "fedsam", "fedadam"]}, **stages, final={"seeds": [5, 6]})
+    code, out, err = call("sweep", "sweep.yaml", "--dry-run", "--nodes", "3", "--cpus-per-node", "8")
+    assert code == 0, err
+    assert "x/tune: 6 cells\n" in out
+    assert "x: 6 cells\n" in out
+    assert out.count("0.25 GPU each: they do not fit\n") == 2
+    assert "hours" not in out
+
+
+@pytest.mark.usefixtures("elsewhere")
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (CLUSTER, "--nodes: goes with --dry-run"),
+        (("--estimate",), "--estimate: goes with --dry-run"),
+        (("--json",), "--json: goes with --dry-run"),
+        (("--dry-run", "--nodes", "2"), "--cpus-per-node: is required with --nodes"),
+        (("--dry-run", "--gpus-per-node", "2"), "--gpus-per-node: goes with --nodes"),
+        (("--dry-run", "--seconds-per-round", "2"), "--seconds-per-round: goes with --nodes"),
+        (("--dry-run", *CLUSTER, "--seconds-per-round", "nan"), "--seconds-per-round: found nan; a number above 0"),
+        (("--dry-run", *CLUSTER, "--seconds-per-round", "0"), "--seconds-per-round: found 0.0; a number above 0"),
+        (("--dry-run", *CLUSTER, "--only", "1"), "--only: --estimate and --nodes are of all cells"),
+        (("--dry-run", "--estimate", "--json"), "--json: --estimate and --nodes are of all cells"),
+        (("--dry-run", *CLUSTER, "--address", "auto"), "--address: --estimate and --nodes are of all cells"),
+    ],
+)
+def test_half_a_cluster_is_refused(arguments: tuple[str, ...], says: str, call: Call) -> None:
+    code, _, err = call("sweep", "sweep.yaml", *arguments)
+    assert code == 2
+    assert err.startswith(f"fedray: {says}"), err
+
+
+@pytest.mark.parametrize(
+    ("cells", "seconds"),
+    [
+        ([], 0.0),
+        ([(0.5, 3.0), (0.5, 1.0), (0.5, 4.0)], 5.0),  # the third starts at 1
+        ([(1 / 3, 2.0)] * 7, 6.0),  # three waves
+        ([(1.0, 2.0), (0.25, 8.0), (1.0, 1.0)], 11.0),  # the third waits for the second
+    ],
+)
+def test_wall_clock_by_hand(cells: list[tuple[float, float]], seconds: float) -> None:
+    assert dry_run.find_makespan(cells) == pytest.approx(seconds)

@@ -7,10 +7,11 @@ import pytest
 
 from fedray.cells.selection import select_cells
 from fedray.common.errors import UserError
+from fedray.sweep.driver.single import pick_point
+from fedray.sweep.driver.stages import make_tune_stage
 from fedray.sweep.file.shipped import get_sweeps_folder, list_sweeps, locate_sweep
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.cells import CellMaker
-from fedray.sweep.plan.single import pick_point
 from tests import small
 
 BASE = small.sections(clients=(5, 2), model=4, training={"rounds": 2}, runtime={})
@@ -79,14 +80,26 @@ def test_the_configuration_of_one_cell() -> None:
     hashes = list(CellMaker(loaded).make_all())
     first = {**BASE, "algorithm": "fedavg", "seed": 0}
     last = {**BASE, "algorithm": {"name": "fedsam", "rho": 0.1}, "seed": 1}
-    assert pick_point(loaded) == first
-    assert pick_point(loaded, "1") == first
-    assert pick_point(loaded, "4") == pick_point(loaded, hashes[3]) == last
-    assert pick_point(loaded, "fedsam*s1") == last
+    assert pick_point(loaded, "1")[0] == first
+    assert [pick_point(loaded, text)[0] for text in ("4", hashes[3], "fedsam*s1")] == [last] * 3
+    assert list(pick_point(loaded, "1")[1].cells) == hashes
     with pytest.raises(UserError, match=r"^--cell: '5' names no cell"):
         pick_point(loaded, "5")
     with pytest.raises(UserError, match=r"^--cell: 'fedsam\*' names 2 cells, such as 'fedsam .* s0'; one is required"):
         pick_point(loaded, "fedsam*")
+
+
+def test_cells_of_a_search_are_those_that_a_dry_run_numbers() -> None:
+    """With `tune`: of its stage, which holds samples out; a search that learns has no second cell yet."""
+    search = {"search": {"training.lr": {"uniform": [0.1, 1]}}, "samples": 2, "grid": {"algorithm": ["fedavg"]}}
+    tuned = sweep(**search, tune={"seeds": [7]}, final={"seeds": [1]})
+    point, listed, _ = pick_point(tuned, "2")
+    assert list(listed.cells) == list(CellMaker(make_tune_stage(tuned)).make_all())
+    assert (listed.sweep.name, listed.text) == ("x/tune", tuned.to_yaml())
+    assert (point["seed"], point["data"]["validation"]["fraction"]) == (7, 0.1)
+    held = BASE | {"data": {"name": "digits", "validation": {}}}
+    with pytest.raises(UserError, match=r"^--cell: the cells of a search with optuna follow from each other"):
+        pick_point(sweep(**search, base=held, searcher={"name": "optuna"}), "1")
 
 
 def test_set_changes_the_base_or_the_file_and_the_name() -> None:

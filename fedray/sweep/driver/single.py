@@ -1,0 +1,190 @@
+"""One cell on its own, for `fedray run`: found in a file, locked while it runs."""
+
+import contextlib
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from fedray.cells.selection import select_cells
+from fedray.common.errors import Diverged, UserError
+from fedray.config import RunConfig
+from fedray.engine.problem import Problem
+from fedray.engine.process.device import refuse_missing
+from fedray.sweep.file.dotted import apply_draw, with_key
+from fedray.sweep.file.sweep import Sweep
+from fedray.sweep.plan.cells import Cell, CellMaker, Problems, make_label
+from fedray.sweep.plan.draws import iter_points
+from fedray.sweep.plan.storage import (
+    CellLocks,
+    get_cell_dir,
+    get_cell_locks_file,
+    is_sweep_running,
+    lock_registration,
+    refuse_unwritable_storage,
+)
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A sweep of which one cell runs, so that `status` and `tables` find it.
+
+    Attributes:
+        sweep: the file, or its tune stage.
+        cells: hash -> cell, in the sweep's order.
+        text: the whole file.
+    """
+
+    sweep: Sweep
+    cells: Mapping[str, Cell]
+    text: str
+
+
+def load_cell(
+    document: Mapping[str, Any],
+    file: Path,
+    which: str | None = None,
+    changes: Mapping[str, Any] = MappingProxyType({}),
+    backend: str | None = None,
+) -> tuple[Cell, Problem, Listed | None]:
+    """Return the cell of a run's file, or one cell of a sweep's file, its problem, and the sweep.
+
+    Args:
+        document: the file's contents.
+        file: its path, for messages.
+        which: for a sweep, the cell, as in `pick_point`.
+        changes: dotted key -> value, from `--set`.
+        backend: the value of `--backend`; None if it was not given.
+
+    Returns:
+        The sweep is None unless `which` names a cell of it and the changes leave it that cell.
+
+    Raises:
+        UserError: there is no such cell, or its configuration, data or model cannot be used.
+    """
+    listed, problems = None, Problems()
+    if "base" in document:
+        sweep = Sweep.parse(document, file=file)
+        if which is None:
+            written = next(iter_points(sweep))
+        else:
+            written, listed, problems = pick_point(sweep, which)
+    elif which is not None:
+        raise UserError(f"--cell: {file} is one run, not a sweep")
+    else:
+        written = dict(document)
+    point = apply_draw(written, changes)
+    try:
+        run = RunConfig.parse(point if backend is None else with_key(point, "runtime.backend", backend))
+    except UserError as error:
+        source = "--backend" if _is_valid(point) else "--set" if _is_valid(written) else file
+        raise UserError(f"{source}: {error}") from None
+    cell = problems.make_cell(run, make_label(point, run))
+    if listed is not None:
+        listed, cell = (listed, listed.cells[cell.hash].with_run(run)) if cell.hash in listed.cells else (None, cell)
+    problem = problems.get_problem(cell)
+    if run.runtime.backend == "inline":
+        refuse_missing(run.runtime.torch_device)
+    problem.build_network("cpu")  # before anything is written
+    return cell, problem, listed
+
+
+def _is_valid(point: Mapping[str, Any]) -> bool:
+    """Return True if a configuration can be parsed; then a mistake must be in the changes to it."""
+    try:
+        RunConfig.parse(point)
+    except UserError:
+        return False
+    return True
+
+
+def pick_point(sweep: Sweep, which: str) -> tuple[dict[str, Any], Listed, Problems]:
+    """Return one configuration of a sweep as the file has it, the sweep, and its cells' data.
+
+    Args:
+        sweep: the file; of one that tunes, the cells are those of its tune stage, as in `--dry-run`.
+        which: the cell, as `select_cells` takes it.
+
+    Raises:
+        UserError: there is no such cell, or there are several.
+    """
+    text = sweep.to_yaml()
+    if sweep.tune is not None:
+        from fedray.sweep.driver.stages import make_tune_stage  # here: it imports Ray
+
+        sweep = make_tune_stage(sweep)
+    if sweep.learns:
+        raise UserError("--cell: the cells of a search with optuna follow from each other; run it whole")
+    maker, points, cells = CellMaker(sweep), dict[str, dict[str, Any]](), dict[str, Cell]()
+    for point in iter_points(sweep):
+        cell = maker.make(point, check=False)
+        points.setdefault(cell.hash, point)
+        cells.setdefault(cell.hash, cell)
+    found = select_cells({hash: cell.label for hash, cell in cells.items()}, which, "--cell")
+    if len(found) > 1:
+        raise UserError(
+            f"--cell: {which!r} names {len(found)} cells, such as {cells[found[0]].label!r}; one is required"
+        )
+    return points[found[0]], Listed(sweep, cells, text), maker.problems
+
+
+def hold_cell(hash: str, again: bool, listed: Listed | None = None) -> AbstractContextManager[Path]:
+    """Return a context that locks a cell and yields its directory, the same that a sweep would use.
+
+    Args:
+        hash: the cell's hash.
+        again: empty the directory first; earlier runs no longer count.
+        listed: the sweep of the cell; its run in the store is made, and closed once no cell is left.
+
+    Raises:
+        UserError: store or storage cannot be written; on entering, also that another process runs the cell.
+    """
+    from fedray.tracking.location import refuse_unwritable_store
+
+    refuse_unwritable_storage()
+    refuse_unwritable_store()
+    return _hold_cell(hash, again, listed)
+
+
+@contextlib.contextmanager
+def _hold_cell(hash: str, again: bool, listed: Listed | None) -> Iterator[Path]:
+    from fedray.tracking.store import open_store  # here: MLflow takes seconds to import
+    from fedray.tracking.tracker import Tracker
+
+    open_store(create=True)  # before anything is written to the storage
+    directory = get_cell_dir(hash)
+    with CellLocks(get_cell_locks_file()) as locks:
+        if not locks.take([hash]):
+            raise UserError(f"run: another process is running this cell, {hash}; wait for it, or give --no-track")
+        if again and directory.exists():
+            Tracker().supersede([hash])
+            shutil.rmtree(directory)
+        if listed is not None and not is_sweep_running(listed.sweep.name):
+            sweep = listed.sweep
+            claims = [claim.model_dump(mode="json", exclude_unset=True) for claim in sweep.claims]
+            with lock_registration():
+                Tracker().list_sweep(
+                    sweep.name,
+                    sweep.description,
+                    [cell.to_json() for cell in listed.cells.values()],
+                    claims,
+                    listed.text,
+                )
+        try:
+            yield directory
+        except Diverged:
+            _close(listed)
+            raise
+        else:
+            _close(listed)
+
+
+def _close(listed: Listed | None) -> None:
+    """Close the run of a sweep none of whose cells is left, unless a driver of the whole sweep will."""
+    from fedray.tracking.tracker import Tracker  # here: MLflow takes seconds to import
+
+    if listed is not None and not is_sweep_running(listed.sweep.name):
+        Tracker().close_whole_sweep(listed.sweep.name, listed.cells)
