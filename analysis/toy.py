@@ -5,7 +5,7 @@ Local training in the plane, as in appendix H: the server's model x is at (0, 0)
 proximal loss ½ ||w - x||², and the radius of the perturbation is fixed. The figure's caption calls (1, 1) the initial
 weights, the text the minimum, as here (D-123). μ and ρ are not printed: ours. FedProx ends at (1/(1 + μ), δ/(δ + μ)),
 bent towards the direction of larger curvature; FedSOL ends ρ short of the minimum, in its direction. Writes the picture
-(PNG, PDF), the paths (CSV) and the caption.
+(PNG, PDF), the paths (CSV) and the caption with the angles of the ends.
 """
 
 import csv
@@ -80,17 +80,24 @@ def draw(found: dict[str, np.ndarray]) -> Figure:
     return figure
 
 
+def measure_turn(end: np.ndarray) -> float:
+    """Return the angle in degrees between a model and the local minimum, both seen from the server's model."""
+    (a, b), (c, d) = MINIMUM - SERVER, end - SERVER
+    return float(np.degrees(abs(np.arctan2(a * d - b * c, a * c + b * d))))
+
+
 def caption(found: dict[str, np.ndarray]) -> str:
     """Return the picture's contents, the origin of its constants, and the ends of the paths, as text."""
     ends = "; ".join(
         f"{name} at ({end[0]:.3f}, {end[1]:.3f}), local loss {0.5 * CURVATURE @ (end - MINIMUM) ** 2:.4f}, "
-        f"distance to the server's model {np.linalg.norm(end - SERVER):.3f}"
+        f"distance to the server's model {np.linalg.norm(end - SERVER):.3f}, {measure_turn(end):.1f} degrees from the "
+        "direction of the local minimum"
         for name, end in ((name, points[-1]) for name, points in found.items())
     )
     return (
         f"FedSOL's toy example: {STEPS} local steps of lr {LR:g} from the server's model (0, 0), δ = {DELTA:g}, "
         "local loss ½ ((w1 - 1)² + δ (w2 - 1)²), proximal loss ½ ||w||², fixed radius ρ. The values of μ and ρ are our "
-        f"choice. Ends: {ends}.\n"
+        f"choice. In print FedSOL keeps the direction of the local minimum, and FedProx turns it. Ends: {ends}.\n"
     )
 
 

@@ -1,4 +1,4 @@
-"""Sharpness of a run's minimum: `fedray sharpness --run ID [--plot random|eigen] [--out DIR]`.
+"""Sharpness of a run's minimum: `fedray sharpness SWEEP [--cell CELL] [--plot random|eigen] [--out DIR]`.
 
 The top Hessian eigenvalues of the global model in the run's newest checkpoint, λ1 and λ1/λ5, on training samples picked
 by the run's seed; and the loss in a plane through it, as a picture (PNG, PDF) and as data (CSV). Results are printed

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from analysis.toy import main, paths
+from analysis.toy import main, measure_turn, paths
 
 
 def test_ends_and_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -22,10 +22,15 @@ def test_ends_and_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert avg == pytest.approx([1, 1 - 0.999**4000], abs=1e-12)
     assert prox == pytest.approx([10 / 11, 1 / 2], abs=1e-3)
     assert sol == pytest.approx([1 - 0.5 / 2**0.5] * 2, abs=0.02)
+    assert [measure_turn(np.array(end)) for end in ((1, 1), (0, 1), (2, 0))] == pytest.approx([0, 45, 45])
+    assert measure_turn(prox) == pytest.approx(45 - np.degrees(np.arctan(0.55)), abs=0.1)  # (10/11, 1/2)
+    assert measure_turn(sol) < 1
     same = list(paths(0, 0).values())
     assert np.array_equal(same[0], same[1])
     assert np.allclose(same[0], same[2], atol=1e-12)
     main(out=tmp_path)
     assert sorted(path.suffix for path in tmp_path.iterdir()) == [".csv", ".pdf", ".png", ".txt"]
     assert len((tmp_path / "fedsol-figure12.csv").read_text().splitlines()) == 1 + 3 * 4001
-    assert "are our choice" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "are our choice" in printed
+    assert "16.2 degrees from the direction of the local minimum" in printed

@@ -17,7 +17,7 @@ from fedray.common.errors import UserError
 from fedray.config import RunConfig
 from fedray.engine.problem import Problem
 from fedray.engine.result import Result
-from fedray.papers.commands.sharpness import main
+from fedray.papers.commands.sharpness import find_runs, main
 from fedray.papers.sharpness import TrainedRun
 from fedray.tracking.location import get_storage
 from fedray.tracking.tracker import Tracker
@@ -55,7 +55,7 @@ def test_eigenvalues_and_plane_of_a_checkpoint(store: Tracker, capsys: pytest.Ca
     config = RunConfig.parse(RUN)
     trained(config)
     run = logged(store, config.resolve())
-    main([run], "eigen", samples=300, points=3, reach=0.1)
+    main(run=[run], plot="eigen", samples=300, points=3, reach=0.1)
     found = json.loads(Path(f"sharpness/{run}.json").read_text())
     values = found["eigenvalues"]
     assert len(values) == 5
@@ -77,7 +77,7 @@ def test_eigenvalues_and_plane_of_a_checkpoint(store: Tracker, capsys: pytest.Ca
     assert names == {".json", "-eigen.csv", *(f"eigen{view}.{kind}" for view in ("", "-3d") for kind in ("png", "pdf"))}
     assert f"λ1 {values[0]:.4g}, λ1/λ5 {found['ratio']:.4g}" in capsys.readouterr().out
     again = Path(f"sharpness/{run}.json").read_bytes()
-    main([run], "random", samples=300, points=3, reach=0.1)
+    main(run=[run], plot="random", samples=300, points=3, reach=0.1)
     assert Path(f"sharpness/{run}.json").read_bytes() == again, "the same samples and the same start each time"
 
 
@@ -104,12 +104,33 @@ def test_refusals(store: Tracker) -> None:
         ("0" * 32, "is not in this store"),
     ):
         with pytest.raises(UserError, match=message):
-            main([run])
+            main(run=[run])
     with pytest.raises(UserError, match="unknown name 'egien'; did you mean 'eigen'"):
-        main([none], "egien")
+        main(run=[none], plot="egien")
     for reach in (0.0, -1.0, math.nan, math.inf):
         with pytest.raises(UserError, match=r"--reach: found .*; expected a number above 0"):
-            main([none], "eigen", reach=reach)
+            main(run=[none], plot="eigen", reach=reach)
+
+
+def test_runs_are_found_by_sweep_and_label(store: Tracker, capsys: pytest.CaptureFixture[str]) -> None:
+    """In the order of `--cell`, each once; without it all cells of the sweep, which have to be finished."""
+    config = RunConfig.parse(RUN)
+    trained(config)
+    cells = [{"hash": name, "label": f"{name} seed=0", "config": config.resolve()} for name in ("abc", "none")]
+    parent = store.open_sweep("sweep", "", cells)
+    done = write_run(store, cells[0], parent=parent, again=False)
+    assert find_runs("sweep", ["abc*", "1"], []) == [done]
+    main("sweep", cell=["abc*"], samples=50)
+    assert f"sharpness/{done}.json" in capsys.readouterr().out
+    for given, message in (
+        (("sweep", [], []), "^sharpness: none seed=0 of sweep has no finished run; --cell names others$"),
+        (("sweep", ["x*"], []), "^--cell: 'x\\*' names no cell; give a number from 1 to 2"),
+        (("sweep", [], [done]), "^--run: a sweep is given too; --cell names its cells$"),
+        ((None, ["abc*"], [done]), "^sharpness: a sweep is required"),
+        ((None, [], []), "^sharpness: a sweep is required"),
+    ):
+        with pytest.raises(UserError, match=message):
+            find_runs(*given)
 
 
 def test_a_folder_that_cannot_be_made_is_found_out_first(store: Tracker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +140,7 @@ def test_a_folder_that_cannot_be_made_is_found_out_first(store: Tracker, monkeyp
     monkeypatch.setattr(TrainedRun, "find_eigenvalues", lambda trained: pytest.fail("eigenvalues were computed"))
     Path("file").touch()
     with pytest.raises(UserError, match=r"--out: file/.* cannot be written: Not a directory"):
-        main([logged(store, config.resolve())], out=Path("file"))
+        main(run=[logged(store, config.resolve())], out=Path("file"))
 
 
 @pytest.mark.parametrize("damage", [b"", b"{}", b"[1, 2]", b"not JSON", b'{"sha256": 1, "manifest": 2}', b"\xff\x00"])
@@ -130,7 +151,7 @@ def test_a_checkpoint_that_is_not_whole_is_one_line(store: Tracker, damage: byte
         manifest.write_bytes(damage)
     run = logged(store, config.resolve())
     with pytest.raises(UserError, match=r"^--run: none of its checkpoints in .* is whole \(rounds 2\)"):
-        main([run])
+        main(run=[run])
     with pytest.raises(UserError, match=r"^load: none of its checkpoints in .* is whole \(rounds 2\)"):
         fedray.load(run)
 
@@ -140,5 +161,5 @@ def test_another_model_or_data_is_noticed(store: Tracker) -> None:
     config = RunConfig.parse(RUN | {"data": {"name": "digits", "mean": [0.5], "std": [1.0]}})
     trained(RunConfig.parse(RUN))
     with pytest.raises(UserError, match="other data, or another version of the model"):
-        main([logged(store, config.resolve())])
+        main(run=[logged(store, config.resolve())])
     assert not Path("sharpness").exists()

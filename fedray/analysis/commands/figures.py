@@ -78,7 +78,10 @@ def main(
     kind: Annotated[str, typer.Option(help=" | ".join(KINDS))] = "",
     x: Annotated[
         str,
-        typer.Option(help="sensitivity, heatmap: a key such as algorithm.rho; curves: a metric such as megabytes_sent"),
+        typer.Option(
+            help="sensitivity, heatmap: a key such as algorithm.rho; sensitivity: also mofedsam.beta,1-mimelite.beta, "
+            "options that mean the same; curves: a metric such as megabytes_sent"
+        ),
     ] = "",
     metric: Annotated[
         str,
@@ -109,7 +112,10 @@ def main(
     OutputFile("--out", out / f"{kind}.png", (".png",), overwrite)  # a folder is refused before anything is computed
     if kind == "partition":
         expected = find_cells(name)
-        _save({kind: draw_partitions(expected)}, out, expected.name, overwrite=overwrite)
+        pictures, missing = draw_partitions(expected)
+        _save({kind: pictures}, out, expected.name, overwrite=overwrite)
+        for message, names in missing.items():
+            write_or_print(f"not drawn, {message}: {'; '.join(names)}\n", None)
         return
     sweep, drawn = collect(name), dict[str, dict[str, Figure]]()
     if kind in ("", "curves"):

@@ -60,33 +60,40 @@ def draw_classes(sweep: Collected) -> dict[str, Figure]:
 
 
 @styled
-def draw_partitions(sweep: SweepTable) -> dict[str, Figure]:
+def draw_partitions(sweep: SweepTable) -> tuple[dict[str, Figure], dict[str, list[str]]]:
     """Draw the samples per client and class, for the first seed. No run is needed.
 
     Returns:
-        Data, partition and number of clients -> figure.
+        Data, partition and number of clients -> figure; and the message of data that cannot be read -> what it leaves
+        out.
 
     Raises:
-        UserError: the data are not here, or a store names classes of your own for data or partition.
+        UserError: no data can be read, or a store names classes of your own for data or partition.
     """
     cells = sweep.cells.assign(
         _setting=label_cells(sweep.cells, "data,partition"),
         _clients=[_describe_clients(spec) for spec in iter_specs(sweep.cells)],
     ).drop_duplicates(["_setting", "_clients"])
-    figures = {}
+    figures, left_out = dict[str, Figure](), dict[str, list[str]]()
     for spec, setting, clients in zip(iter_specs(cells), cells["_setting"], cells["_clients"], strict=True):
         if not isinstance(spec, Cell):
             refuse_plugins("--kind partition", {name: spec.get(name) for name in ("data", "partition")})
+        name = f"{setting} {clients}" if cells["_clients"].nunique() > 1 else setting
         source, partition = make_data_source(spec.get("data")), make_partition(spec.get("partition"))
-        data = load_data(source) if source.test is None else load_data(source).merge()
+        try:
+            data = load_data(source) if source.test is None else load_data(source).merge()
+        except UserError as error:
+            left_out.setdefault(str(error), []).append(name)
+            continue
         total, unseen = spec.get("clients.total"), spec.get("clients.unseen") or 0
         shards = split_samples(source, partition, data, total, spec.get("seed"), unseen).dealt
-        name = f"{setting} {clients}" if cells["_clients"].nunique() > 1 else setting
         counts = shards.count_labels(data.y_train, data.num_classes)
         figures[name] = figure = draw_heatmap(counts, title=wrap_title(name, 0.8 * WIDTH), unseen=unseen)
         figure.set_size_inches(WIDTH, WIDTH * (0.45 + 0.02 * min(data.num_classes, 20)))
         figure.axes[0].grid(visible=False)
-    return figures
+    if not figures:
+        raise UserError("; ".join(left_out))
+    return figures, left_out
 
 
 def _describe_clients(spec: CellSpec) -> str:

@@ -1,10 +1,12 @@
 """A table's metric against a key: a hyper-parameter, the heterogeneity or the participation."""
 
+from dataclasses import replace
+
 import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.transforms import ScaledTranslation
 
-from fedray.analysis.data.axes import find_symbol, label_finished, unknown_key
+from fedray.analysis.data.axes import find_symbol, label_finished, list_varying_settings, unknown_key
 from fedray.analysis.data.collect import Collected
 from fedray.analysis.data.metrics import NEVER, make_title, read_values
 from fedray.analysis.plots.panels import iter_methods, split_figures
@@ -20,34 +22,36 @@ DODGE, WIDEST = 2.5, 12.0
 def draw_sensitivity(sweep: Collected, x: str, metric: str = DEFAULT) -> dict[str, Figure]:
     """Draw the metric against a key whose numbers are the x axis, with a tick at each of them.
 
-    A method without such an option (fedavg has no ρ) is a horizontal line. A method with only one value of it, since
-    another key varies there, is left out.
+    A method without such an option (fedavg has no ρ) is a horizontal line, unless options of its own vary in the panel.
+    A method with only one value of it, since another key varies there, is left out.
 
     Args:
         sweep: the collected sweep.
-        x: the dotted key.
+        x: the dotted key; or METHOD.OPTION and 1-METHOD.OPTION with commas, options of several methods that mean the
+            same, which alone are drawn.
         metric: as in tables; several joined by `+` are drawn in the same panels.
 
     Returns:
         Data set and model -> figure with a panel per setting; the key is empty if all runs share both.
 
     Raises:
-        UserError: the key is not a number, or never varies by itself.
+        UserError: a key is unknown or not a number, or never varies by itself.
     """
-    if x not in sweep.cells:
-        raise unknown_key("--x", x, sweep.cells)
-    numbers = pd.to_numeric(sweep.cells[x], errors="coerce")
-    if (numbers.isna() & sweep.cells[x].notna()).any():
-        raise UserError(f"--x: the values of {x} are not numbers: {', '.join(sorted(set(sweep.cells[x].dropna())))}")
+    if x in sweep.cells:
+        numbers, title, without = _read_numbers(sweep.cells, x), find_symbol(x, sweep.cells), [x]
+    else:
+        numbers, title, without = _join_options(sweep.cells, x)
+        sweep = replace(sweep, cells=sweep.cells[numbers.notna()])
     if numbers.nunique() < 2:
         raise UserError(f"--x: {x} has one value in this sweep; a key that varies is required")
-    names, rows = metric.split("+"), label_finished(sweep, without=[x]).assign(_x=numbers)
+    names, rows = metric.split("+"), label_finished(sweep, without=without).assign(_x=numbers)
     cells = pd.concat([_give_values(rows, sweep, name, several=len(names) > 1) for name in names], ignore_index=True)
     cells = cells[cells["_value"].notna() & (cells["_value"] != NEVER)]
     count = cells.groupby(["_column", "_row"])["_x"].transform("nunique")
     if not (count > 1).any():
         raise UserError(f"--x: no finished runs differ by {x} alone")
-    cells = cells[count != 1]
+    own = cells[cells["_x"].isna()].groupby(["_column", "algorithm.name"])["_row"].transform("nunique")
+    cells = cells[(count != 1) & ~(own.reindex(cells.index) > 1)]
     cells = cells[cells["_column"].isin(cells.loc[cells["_x"].notna(), "_column"])]
     dodged = list(dict.fromkeys(cells.loc[cells["_x"].notna(), "_row"]))
     figures = {}
@@ -55,7 +59,7 @@ def draw_sensitivity(sweep: Collected, x: str, metric: str = DEFAULT) -> dict[st
         what = (
             make_title(names[0], sweep.cells).partition(" (")[0] if len(names) > 1 else make_title(metric, sweep.cells)
         )
-        drawn = make_panels([setting for setting, _ in settings], find_symbol(x, sweep.cells), what)
+        drawn = make_panels([setting for setting, _ in settings], title, what)
         reach: list[float] = []
         for setting, panel in settings:
             area = drawn.main[setting]
@@ -86,6 +90,42 @@ def draw_sensitivity(sweep: Collected, x: str, metric: str = DEFAULT) -> dict[st
         seeds = cells.groupby(["_column", "_row", "_x"], dropna=False)["seed"].nunique()
         figures[name] = with_legend(drawn.figure, *drawn.main.values(), note=describe_seeds(seeds, "bars"))
     return figures
+
+
+def _read_numbers(cells: pd.DataFrame, key: str) -> pd.Series:
+    numbers = pd.to_numeric(cells[key], errors="coerce")
+    if (numbers.isna() & cells[key].notna()).any():
+        raise UserError(f"--x: the values of {key} are not numbers: {', '.join(sorted(set(cells[key].dropna())))}")
+    return numbers
+
+
+def _join_options(cells: pd.DataFrame, x: str) -> tuple[pd.Series, str, list[str]]:
+    """Return the numbers of options of several methods, the name of their axis, and the keys that it stands for.
+
+    Among these are settings that a method's option decides: `1-mimelite.beta` has a learning rate for each β.
+    """
+    methods, numbers, titles = cells["algorithm.name"], pd.Series(float("nan"), cells.index), list[str]()
+    keys, chosen = dict[str, None](), dict[str, None]()
+    for word in map(str.strip, x.split(",")):
+        name, _, option = word.removeprefix("1-").rpartition(".")
+        key, of = f"algorithm.{option}", methods == name
+        if key not in cells or not cells.loc[of, key].notna().any():
+            columns = [str(one) for one in cells if str(one).startswith("algorithm.") and one != "algorithm.name"]
+            given = {
+                f"{method}.{one.partition('.')[2]}"
+                for method, group in cells.groupby("algorithm.name")
+                for one in columns
+                if group[one].notna().any()
+            }
+            raise unknown_key("--x", word, cells, given)
+        values = _read_numbers(cells[of], key)
+        numbers[of] = 1 - values if word.startswith("1-") else values
+        titles.append(f"{'1 - ' * word.startswith('1-')}{find_symbol(key, cells[of])} ({name})")
+        keys[key], chosen[name] = None, None
+    drawn = cells[methods.isin(chosen)]
+    groups = drawn.groupby([methods[drawn.index], numbers[drawn.index].round(9)])
+    decided = [key for key in list_varying_settings(drawn) if groups[key].nunique(dropna=False).max() == 1]
+    return numbers.round(9), ", ".join(titles), [*keys, *decided]
 
 
 def _give_values(rows: pd.DataFrame, sweep: Collected, metric: str, several: bool) -> pd.DataFrame:

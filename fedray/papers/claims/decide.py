@@ -5,8 +5,8 @@ comparison has a region of gaps that support the claim. The claim holds if all 9
 all of them have to be, so no correction is needed. It does not hold if an interval is outside its region; one is
 enough, so these intervals are corrected for the number of comparisons (Bonferroni). Otherwise it is not told apart.
 
-A claim on most columns holds if it holds in more than half of them, each at a level corrected for the number of
-columns. It does not hold once that is impossible: it does not hold in at least half of them.
+A claim on most columns, or on most comparisons, holds if it holds in more than half of them, each at a level corrected
+for their number. It does not hold once that is impossible: it does not hold in at least half of them.
 
 Seeds whose runs diverged or were ended have no gap and never will, and neither have seeds with which neither side
 reached the target. The remaining seeds would only compare the methods where both do well, so they decide nothing: the
@@ -71,8 +71,9 @@ class Decided:
     def metric(self) -> str:
         """The claim's metric in words."""
         held_out = holds_samples_out(self.sweep)
-        said = (make_title(name, self.sweep.cells, held_out) for name in (self.claim.metric, self.claim.minus) if name)
-        return ", minus ".join(said)
+        names = (self.claim.metric, self.claim.minus or self.claim.mean_with)
+        said = (make_title(name, self.sweep.cells, held_out) for name in names if name)
+        return (", minus " if self.claim.minus else ", averaged with ").join(said)
 
 
 def decide(claim: Claim, sweep: SweepTable) -> Decided:
@@ -89,7 +90,11 @@ def decide(claim: Claim, sweep: SweepTable) -> Decided:
         for column in dict.fromkeys(pair.column for pair in pairs)
         if (of_column := [pair for pair in pairs if pair.column == column])
     }
-    status = decide_most(claim, columns) if claim.holds_in == "most" else decide_pairs(claim, pairs, len(pairs))
+    groups = columns
+    if claim.holds_in == "most_comparisons":
+        each = {f"{pair.column}, {pair.row}, {pair.rival}": [pair] for pair in pairs}
+        groups = {name: Verdict(decide_pairs(claim, pair, len(pairs)), pair, leads) for name, pair in each.items()}
+    status = decide_pairs(claim, pairs, len(pairs)) if claim.holds_in == "every" else decide_most(claim, groups)
     return Decided(claim, sweep, Verdict(status, pairs, leads), columns, cells, published)
 
 
@@ -110,15 +115,15 @@ def decide_pairs(claim: Claim, pairs: Sequence[Pair], comparisons: int) -> str:
     return HOLDS if _are_inside(claim, pairs, CONFIDENCE) else OPEN
 
 
-def decide_most(claim: Claim, columns: Mapping[str, Verdict]) -> str:
-    """Return the status of a claim on most columns, from its columns' verdicts."""
-    if not columns:
+def decide_most(claim: Claim, groups: Mapping[str, Verdict]) -> str:
+    """Return the status of a claim on most columns or comparisons, from their verdicts."""
+    if not groups:
         return NOT_RUN
-    strict, statuses = 1 - (1 - CONFIDENCE) / len(columns), [found.status for found in columns.values()]
-    held = [found.status == HOLDS and _are_inside(claim, found.pairs, strict) for found in columns.values()]
-    if sum(held) > len(columns) / 2:
+    strict, statuses = 1 - (1 - CONFIDENCE) / len(groups), [found.status for found in groups.values()]
+    held = [found.status == HOLDS and _are_inside(claim, found.pairs, strict) for found in groups.values()]
+    if sum(held) > len(groups) / 2:
         return HOLDS
-    if statuses.count(REFUTED) >= len(columns) / 2:
+    if statuses.count(REFUTED) >= len(groups) / 2:
         return REFUTED
     return next((status for status in (NOT_RUN, LOST) if status in statuses), OPEN)
 

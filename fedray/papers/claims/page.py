@@ -75,7 +75,7 @@ def _collect_tables(decided: list[Decided]) -> list[ResultTable]:
     """Return the table of each sweep and metric once, with the paper's numbers if it prints them."""
     found: dict[tuple[str, str, str], ResultTable] = {}
     for one in decided:
-        metrics = [name for name in (one.claim.metric, one.claim.minus) if name]
+        metrics = [name for name in (one.claim.metric, one.claim.minus or one.claim.mean_with) if name]
         key = one.sweep.name, ",".join(metrics), one.claim.average_over
         if key not in found:
             printed = one.published and all(has_printed(one.published, name) for name in metrics)

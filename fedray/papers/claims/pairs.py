@@ -1,6 +1,7 @@
 """Comparisons that a claim makes, each with a difference for every seed that both of its sides have."""
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -19,6 +20,7 @@ from fedray.common.errors import UserError
 from fedray.sweep.file.claims import Claim
 
 CONFIDENCE = 0.95
+BEST_OTHER = "the best other"
 Entry = tuple[str, str]
 """Row and column of the sweep's table."""
 
@@ -74,7 +76,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Duel:
-    """The two sides that a pair compares."""
+    """The two sides that a pair compares; `theirs` has no entries if the rival is a number."""
 
     column: str
     row: str
@@ -117,15 +119,20 @@ def make_pairs(claim: Claim, sweep: SweepTable, published: str) -> tuple[list[Pa
     used = {entry for duel in duels for entry in duel.entries}
     keys = pd.Series(list(zip(cells["_row"], cells["_column"], strict=True)), cells.index)
     pairs = [_make_pair(claim, duel, numbers, printed.get(duel), lower) for duel in duels]
-    return pairs, cells[keys.isin(used)]
+    return pairs, cells[keys.isin(used)] if claim.against != "best" else cells[cells["_row"] != BEST_OTHER]
 
 
 def _select_cells(claim: Claim, sweep: SweepTable) -> pd.DataFrame:
     """Return the cells with `_row`, `_setting`, `_column` and `_value`, only for the columns of the claim."""
     keys = find_columns(sweep.cells, label_cells(sweep.cells, "algorithm"))
     cells = tabulate_by_seed(sweep, claim.metric, "algorithm", keys)
-    if claim.minus:
-        cells["_value"] -= tabulate_by_seed(sweep, claim.minus, "algorithm", keys)["_value"]
+    others = _find_best_others(claim, cells, claim.metric)
+    if other := claim.minus or claim.mean_with:
+        second = tabulate_by_seed(sweep, other, "algorithm", keys)
+        for table, added in ((cells, second), (others, _find_best_others(claim, second, other))):
+            together = table["_value"] - added["_value"] if claim.minus else (table["_value"] + added["_value"]) / 2
+            table["_value"] = together
+    cells = pd.concat([cells, others], ignore_index=True) if len(others) else cells
     cells = cells.assign(_setting=cells["_column"])
     if claim.average_over:
         cells = cells.assign(_column=drop_keys(cells, keys, claim.average_over))
@@ -133,6 +140,24 @@ def _select_cells(claim: Claim, sweep: SweepTable) -> pd.DataFrame:
         return cells
     wanted = {name for words in claim.columns for name in _match_names(words, cells["_column"], claim, "columns")}
     return cells[cells["_column"].isin(wanted)]
+
+
+def _find_best_others(claim: Claim, cells: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """Return for `against: best` the cells, in each setting, of the other row with the best mean, all in one row.
+
+    A setting in which another row still lacks a seed has no best one yet: its values are NaN.
+    """
+    if claim.against != "best":
+        return cells.iloc[:0].copy()
+    rest = cells[cells["_row"] != _match_one(claim.method, cells["_row"], claim, "method")]
+    found, worst = [], math.inf if is_smaller_better(metric, cells) else -math.inf
+    for _, setting in rest.groupby("_column", sort=False):
+        means = setting.groupby("_row", sort=False)["_value"].mean().fillna(worst)
+        best = setting[setting["_row"] == (means.idxmin() if worst > 0 else means.idxmax())].sort_values("seed")
+        if setting["_value"].isna().any():
+            best = best.assign(_value=math.nan, _lost=bool(setting["_lost"].any()))
+        found.append(best.assign(_row=BEST_OTHER))
+    return pd.concat(found, ignore_index=True)
 
 
 def _match_names(words: str, names: pd.Series, claim: Claim, option: str) -> list[str]:
@@ -156,9 +181,18 @@ def _match_one(words: str, names: pd.Series, claim: Claim, option: str) -> str:
 
 def _list_rivals(claim: Claim, rows: pd.Series) -> list[str]:
     """Return the rows of `against`, in the table's order."""
+    if claim.against == "best":
+        return [BEST_OTHER]
     if claim.against == "all":
         return list(dict.fromkeys(map(str, rows)))
     return list(dict.fromkeys(name for words in claim.against for name in _match_names(words, rows, claim, "against")))
+
+
+def _list_rows(claim: Claim, rows: pd.Series) -> list[str]:
+    """Return the rows of `method`; `all` names every row."""
+    if claim.method == "all":
+        return list(dict.fromkeys(map(str, rows)))
+    return _match_names(claim.method, rows, claim, "method")
 
 
 def _list_duels(claim: Claim, cells: pd.DataFrame) -> list[Duel]:
@@ -171,8 +205,13 @@ def _list_duels(claim: Claim, cells: pd.DataFrame) -> list[Duel]:
 
 
 def _oppose_values(claim: Claim, cells: pd.DataFrame) -> list[Duel]:
-    """Compare a method with its rivals, or for `insensitive` the method's rows with each other, in every column."""
+    """Compare a method with its rivals or a number, for `insensitive` its rows with each other, in every column."""
     rows, columns = cells["_row"], list(dict.fromkeys(map(str, cells["_column"])))
+    if claim.to is not None:
+        names = _list_rows(claim, rows)
+        return [
+            Duel(column, row, f"{claim.to:g}", Side(((row, column),)), Side(())) for column in columns for row in names
+        ]
     if claim.relation == "insensitive":
         names = _match_several(claim.method, rows, claim, "method")
         couples = list(itertools.combinations(names, 2))
@@ -232,12 +271,7 @@ def _oppose_drops(claim: Claim, cells: pd.DataFrame) -> list[Duel]:
 
 def _oppose_falls(claim: Claim, cells: pd.DataFrame) -> list[Duel]:
     """Compare each of the method's rows in every column except the last with the same row in the last."""
-    rows = cells["_row"]
-    names = (
-        list(dict.fromkeys(map(str, rows)))
-        if claim.method == "all"
-        else _match_names(claim.method, rows, claim, "method")
-    )
+    names = _list_rows(claim, cells["_row"])
     *firsts, last = (_match_one(words, cells["_column"], claim, "columns") for words in claim.columns)
     return [
         Duel(f"{first} to {last}", row, row, Side(((row, first),)), Side(((row, last),)))
@@ -285,20 +319,21 @@ def _make_pair(claim: Claim, duel: Duel, numbers: Numbers, printed: float | None
 
 def _compute_gaps(claim: Claim, duel: Duel, found: Mapping[Entry, pd.Series], lower: bool) -> dict[str, float | None]:
     """Return seed -> how much better ours is, in the claim's unit; None for a percentage of 0."""
-    sides = [duel.ours.get_by_seed(found).rename("ours"), duel.theirs.get_by_seed(found).rename("theirs")]
-    both = pd.concat(sides, axis=1).dropna()
-    lower = {"value": lower, "drop": not lower, "spread": True}[duel.ours.form]
+    ours = duel.ours.get_by_seed(found)
+    theirs = duel.theirs.get_by_seed(found) if claim.to is None else pd.Series(claim.to, ours.index)
+    both = pd.concat([ours.rename("ours"), theirs.rename("theirs")], axis=1).dropna()
+    lower = {"value": lower != (claim.relation == "worse"), "drop": not lower, "spread": True}[duel.ours.form]
     gaps: dict[str, float | None] = {}
-    for seed, ours, theirs in both.itertuples():
-        gap = (ours - theirs) * (-1 if lower else 1)
-        gaps[str(seed)] = gap if claim.unit == "points" else 100 * gap / abs(theirs) if theirs else None
+    for seed, one, other in both.itertuples():
+        gap = (one - other) * (-1 if lower else 1)
+        gaps[str(seed)] = gap if claim.unit == "points" else 100 * gap / abs(other) if other else None
     return gaps
 
 
 def _find_printed(
     claim: Claim, cells: pd.DataFrame, duels: Sequence[Duel], published: str, lower: bool
 ) -> dict[Duel, float]:
-    """Return the paper's gaps: to the rival, or for `against: all` to the best other row that it prints."""
+    """Return the paper's gaps: to the rival, or for `against: all` or `best` to the best other row that it prints."""
     if not published:
         return {}
     groups = {
@@ -306,11 +341,12 @@ def _find_printed(
         for (row, column), configs in cells.groupby(["_row", "_column"], sort=False)["spec"]
     }
     values = find_printed_values(published, claim.metric, groups, bool(claim.average_over))
-    if claim.minus:
-        less = find_printed_values(published, claim.minus, groups, bool(claim.average_over))
-        values = {entry: values[entry] - less[entry] for entry in values.keys() & less.keys()}
+    if name := claim.minus or claim.mean_with:
+        second = find_printed_values(published, name, groups, bool(claim.average_over))
+        sign, count = (-1, 1) if claim.minus else (1, 2)
+        values = {entry: (values[entry] + sign * second[entry]) / count for entry in values.keys() & second.keys()}
     others = find_best_others(published, claim.metric, groups, bool(claim.average_over), lower)
-    against_best = claim.against == "all" and claim.relation == "better" and not claim.minus
+    against_best = isinstance(claim.against, str) and claim.relation == "better" and not name and claim.to is None
     found = {}
     for duel in duels:
         known = {entry: pd.Series({"paper": values[entry]}) for entry in duel.entries if entry in values}

@@ -1,4 +1,4 @@
-"""`fedray sharpness --run ID [--plot eigen]`: the largest eigenvalues of the Hessian at a run's model."""
+"""`fedray sharpness SWEEP [--cell CELL] [--plot eigen]`: the largest eigenvalues of the Hessian at models of runs."""
 
 import json
 import math
@@ -12,8 +12,11 @@ import numpy as np
 import torch
 import typer
 
+from fedray.analysis.data.stored import read_sweep
 from fedray.analysis.plots.landscape import draw_contours, draw_surfaces
 from fedray.analysis.plots.style import save
+from fedray.cells.selection import select_cells
+from fedray.cells.status import Status
 from fedray.common.entry import Overwrite
 from fedray.common.errors import UserError, unknown
 from fedray.papers.sharpness import PLANES, TrainedRun
@@ -21,7 +24,15 @@ from fedray.tracking.output import OutputFile
 
 
 def main(
-    run: Annotated[list[str], typer.Option(help="a cell's run id in MLflow; several compare")],
+    sweep: Annotated[str | None, typer.Argument(metavar="[SWEEP]", help="the sweep whose runs are examined")] = None,
+    cell: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="CELL",
+            help="a cell of the sweep: its number, hash, or a pattern of labels: 'fedavg*'; repeatable; default all",
+        ),
+    ] = None,
+    run: Annotated[list[str] | None, typer.Option(help="in place of a sweep: a cell's run id in MLflow")] = None,
     plot: Annotated[
         str, typer.Option(help="none | random | eigen: the plane in which to draw the loss, a panel per run")
     ] = "none",
@@ -43,8 +54,9 @@ def main(
     if not 0 < reach < math.inf:
         raise UserError(f"--reach: found {reach:g}; expected a number above 0")
     torch.set_num_threads(1)  # the bits of a sum depend on it
+    runs = find_runs(sweep, cell or (), run or ())
     steps, titles, planes = np.linspace(-reach, reach, points), list[str](), list[np.ndarray]()
-    for each in run:
+    for each in runs:
         file = OutputFile("--out", out / f"{each}.json", (".json",), overwrite)
         trained = TrainedRun(each, samples, device)
         found, vectors = trained.find_eigenvalues()
@@ -61,8 +73,33 @@ def main(
         file.write("\n".join(["first,second,loss", *rows, ""]))
         sys.stdout.write(f"  {file.path}\n")
     for stem, draw in ((plot, draw_contours), (f"{plot}-3d", draw_surfaces)) if planes else ():
-        drawn = draw(_tell_apart(titles, run), plot, steps, planes)
+        drawn = draw(_tell_apart(titles, runs), plot, steps, planes)
         sys.stdout.write("".join(f"{path}\n" for path in save({"": drawn}, out, stem, overwrite)))
+
+
+def find_runs(sweep: str | None, cells: Sequence[str], runs: Sequence[str]) -> list[str]:
+    """Return the run ids of a sweep's cells, in the order of `cells`, each once; or the given ones.
+
+    Raises:
+        UserError: neither or both are given, a text names no cell, or a named cell has no finished run.
+    """
+    if sweep is None:
+        if cells or not runs:
+            raise UserError("sharpness: a sweep is required, with --cell for some of its cells; or --run ID")
+        return list(runs)
+    if runs:
+        raise UserError("--run: a sweep is given too; --cell names its cells")
+    found = read_sweep(sweep)
+    labels = {one.hash: one.label for one in found.cells}
+    finished = {
+        one.hash: made.info.run_id
+        for one, made, status in zip(found.cells, found.runs, found.statuses, strict=True)
+        if made is not None and status is Status.FINISHED
+    }
+    chosen = [hash for text in cells for hash in select_cells(labels, text, "--cell")] or list(labels)
+    if lacking := next((hash for hash in chosen if hash not in finished), ""):
+        raise UserError(f"sharpness: {labels[lacking]} of {found.name} has no finished run; --cell names others")
+    return [finished[hash] for hash in dict.fromkeys(chosen)]
 
 
 def _tell_apart(titles: Sequence[str], runs: Sequence[str]) -> list[str]:

@@ -1,5 +1,6 @@
 """Heat maps of classes: their accuracy by round, and clients' samples of them."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,7 @@ def test_partitions_need_no_runs(store: Tracker) -> None:
     for one in cells:
         one["config"] |= {"data": {"name": "digits"}, "clients": {"total": 5}}
     write(store, cells, [])
-    figures = draw_partitions(collect("sweep"))
+    figures, _ = draw_partitions(collect("sweep"))
     assert list(figures) == ["digits dirichlet α=0.5", "digits dirichlet α=100"]
     counts = [figure.axes[0].images[0].get_array() for figure in figures.values()]
     assert [(one.shape, int(one.sum())) for one in counts] == [((10, 5), 1437)] * 2
@@ -63,6 +64,26 @@ grid: {partition: [{name: dirichlet, alpha: 0.1}, {name: pathological, classes: 
         main("own", "partition")
 
 
+def test_partitions_without_data_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those of digits are drawn although CIFAR-10 is not here; if nothing can be drawn, the command is refused."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FEDRAY_DATA", str(tmp_path / "data"))
+    file = """name: own
+base: {clients: {total: 5, per_round: 2}, model: mlp, algorithm: fedavg, partition: {name: dirichlet, alpha: 0.1}}
+grid: {data: [DATA]}
+"""
+    Path("own.yaml").write_text(file.replace("DATA", "cifar10, digits"), encoding="utf-8")
+    main("own.yaml", "partition", out=Path("drawn"))
+    assert [path.name for path in Path("drawn").glob("*.png")] == ["own-partition.png"]
+    assert re.search(r"^not drawn, .*cifar.*: cifar10 dirichlet α=0.1$", capsys.readouterr().out, re.M)
+    Path("own.yaml").write_text(file.replace("DATA", "cifar10, svhn"), encoding="utf-8")
+    with pytest.raises(UserError, match=r"cifar.*; .*svhn"):
+        main("own.yaml", "partition", out=Path("none"))
+    assert not Path("none").exists()
+
+
 def test_partitions_have_titles_that_fit(store: Tracker) -> None:
     one = cell(FEDAVG, 0.1, 0)
     one["config"] |= {
@@ -73,7 +94,7 @@ def test_partitions_have_titles_that_fit(store: Tracker) -> None:
     more = cell(FEDAVG, 0.1, 1)
     more["config"] |= one["config"] | {"clients": {"total": 6}}
     write(store, [one, more], [])
-    figure = next(iter(draw_partitions(collect("sweep")).values()))
+    figure = next(iter(draw_partitions(collect("sweep"))[0].values()))
     figure.canvas.draw()
     title = figure.axes[0].title.get_window_extent()
     assert title.x0 >= 0

@@ -235,8 +235,22 @@ def test_a_lead_in_one_metric_against_that_in_another(store: Tracker) -> None:
 
 @pytest.mark.parametrize(("metric", "minus"), [("rounds_to:80", "test_loss"), ("test_loss", "rounds_to:80")])
 def test_rounds_are_not_subtracted(metric: str, minus: str) -> None:
-    with pytest.raises(UserError, match="found 'rounds_to:80'; a difference of metrics is not one of rounds"):
+    with pytest.raises(UserError, match="found 'rounds_to:80'; a difference or mean of metrics is not one of rounds"):
         claim(metric=metric, minus=minus)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"minus": "test_loss", "mean_with": "train_loss"}, "claims.one.mean_with: minus is given too"),
+        ({"to": 10, "against": ["fedavg"]}, "claims.one.to: expected no against"),
+        ({"to": 10, "relation": "falls", "columns": ["a", "b"]}, "claims.one.to: expected no against, and better"),
+        ({"against": "best", "relation": "steadier"}, "claims.one.against: best is for better, worse and within"),
+    ],
+)
+def test_keys_that_exclude_each_other(more: dict[str, object], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        claim(**more)
 
 
 def in_two_columns(store: Tracker, *values: float) -> None:
