@@ -77,7 +77,10 @@ def run_command(command: Callable[..., None] | typer.Typer) -> NoReturn:
             print(INTERRUPTED, file=sys.stderr)
         code = 130
     except Exception as error:
-        if isinstance(error, OSError) and isinstance(error.filename, str | None) and error.errno in UNUSABLE:
+        if isinstance(error, RuntimeError) and "home directory" in str(error):
+            _refuse("HOME: it is not set, and this user has no entry in passwd; set it to a folder that can be written")
+            code = 2
+        elif isinstance(error, OSError) and isinstance(error.filename, str | None) and error.errno in UNUSABLE:
             _refuse(f"{error.filename or 'standard output or a file'}: {error.strerror}")
             code = 2
         elif type(error).__module__.startswith("mlflow."):
