@@ -15,7 +15,7 @@ import typer
 from fedray.analysis.plots.landscape import draw_contours, draw_surfaces
 from fedray.analysis.plots.style import save
 from fedray.common.entry import Overwrite
-from fedray.common.errors import UserError, unknown
+from fedray.common.errors import UserError, escape, unknown
 from fedray.papers.sharpness import PLANES, TrainedRun
 from fedray.tracking.output import OutputFile
 
@@ -49,7 +49,7 @@ def main(
         trained = TrainedRun(each, samples, device)
         found, vectors = trained.find_eigenvalues()
         file.write(json.dumps(asdict(found) | {"ratio": found.ratio}, indent=1) + "\n")
-        sys.stdout.write(f"{found}\n  {file.path}\n")
+        sys.stdout.write(f"{escape(str(found))}\n  {file.path}\n")
         if plot == "none":
             continue
         losses = trained.measure_plane(plot, vectors, steps)
