@@ -203,12 +203,12 @@ def open_ui(
 ) -> None:
     """Open MLflow's UI on this directory's store (or MLFLOW_TRACKING_URI), by default on 127.0.0.1."""
     from fedray.tracking.location import is_server, store_uri
-    from fedray.tracking.view import save_view
+    from fedray.tracking.view import admit, save_view
 
     uri = store_uri()
     if is_server(uri):
         raise UserError(f"MLFLOW_TRACKING_URI: {redact(uri)} is a server, which shows its own UI in a browser")
-    page = f"http://{host}:{port}{save_view(name)}"
+    view = save_view(name)
     try:
         with socket.create_server((host, port)):
             pass
@@ -217,6 +217,8 @@ def open_ui(
         raise UserError(
             f"--{option}: {host}:{port} cannot be listened at: {error.strerror}; give another --{option}"
         ) from None
+    shown, admitted = admit(host, port)
+    page = f"http://{f'[{shown}]' if ':' in shown else shown}:{port}{view}"
     print(f"MLflow shows the runs at {page} in a moment; Ctrl-C ends it", flush=True)
     if sys.stdout.isatty():
         subprocess.Popen([sys.executable, "-P", "-c", OPENER, host, str(port), page])  # noqa: S603
@@ -229,7 +231,8 @@ def open_ui(
             *(sys.executable, "-P", "-m", "mlflow", "ui", "--host", host, "--port", str(port), "--workers", "1"),
             *("--uvicorn-opts", f"--app-dir {shlex.quote(sys.prefix)}"),
         ],
-        os.environ
+        admitted
+        | os.environ
         | {
             "MLFLOW_BACKEND_STORE_URI": uri,
             "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",

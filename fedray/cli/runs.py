@@ -90,8 +90,11 @@ def _print_sweeps(as_json: bool) -> None:
     for name, run in sweeps.items():
         counts = every[name]
         said = ", ".join(f"{n} {one}" for one, n in counts.most_common()) + "; running now" * is_sweep_running(name)
-        began = datetime.fromtimestamp(run.info.start_time / 1000).strftime("%Y-%m-%d %H:%M")
-        print(escape(f"{name:<{widest}}  {began}  {said}"))
+        try:
+            began = datetime.fromtimestamp(run.info.start_time / 1000).strftime("%Y-%m-%d %H:%M")
+        except (TypeError, ValueError, OverflowError, OSError):  # missing, or of no calendar
+            began = "at an unknown time"
+        print(escape(f"{name:<{widest}}  {began:<16}  {said}"))
     if not sweeps:
         print("this store holds no sweep")
 
@@ -109,8 +112,10 @@ def remove_runs(
 ) -> None:
     """Delete a sweep's runs, or one run, from MLflow, not those another sweep shares; `clean` removes the files."""
     from fedray.tracking.deletion import find_deletable_runs
+    from fedray.tracking.location import refuse_unwritable_store
     from fedray.tracking.store import delete_runs
 
+    refuse_unwritable_store()
     runs, kept = find_deletable_runs(name, cell, unlisted)
     shared = f" ({kept} that another sweep shares stay)" if kept else ""
     counted = format_count(len(runs), "run")

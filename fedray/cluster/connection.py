@@ -89,8 +89,16 @@ def _start_local(preload: Sequence[str]) -> Iterator[None]:
                 )
         except Exception as error:  # Ray raises plain Exceptions, too
             ray.shutdown()
-            raise UserError(f"Ray does not start on this machine: {join_lines(error)}") from None
+            raise UserError(f"Ray does not start on this machine: {join_lines(error)}{_advise(str(error))}") from None
         yield
+
+
+def _advise(error: str) -> str:
+    """Return what helps against an error about Ray's folders: too long for a socket, somebody else's, or not known."""
+    folder = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"  # noqa: S108, as Ray finds it
+    if f"{folder.rstrip('/')}/ray" in error:
+        return "; set RAY_TMPDIR to another folder, of few characters, that you can write"
+    return "; set HOME to a folder that you can write" if "home directory" in error or "/.ray" in error else ""
 
 
 @contextlib.contextmanager

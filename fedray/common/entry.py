@@ -13,7 +13,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from fedray.common.errors import Diverged, UserError, escape, redact, shorten
+from fedray.common.errors import Diverged, UserError, escape, join_lines, redact, shorten
 from fedray.common.signals import INTERRUPTED, treat_sigterm_as_interrupt
 
 UsageError: Any = typer.BadParameter.__base__
@@ -49,8 +49,8 @@ def format_json(value: object) -> str:
 def run_command(command: Callable[..., None] | typer.Typer) -> NoReturn:
     """Run a command line. A user's mistake gives one line and exit code 2, a diverged run exit code 3.
 
-    A path that cannot be used is also a user's mistake. Secrets in addresses are neither printed nor logged, even in
-    tracebacks of bugs (exit code 1).
+    A path or a store that cannot be used is also a user's mistake. Secrets in addresses are neither printed nor logged,
+    even in tracebacks of bugs (exit code 1).
     """
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # the caller has closed it
@@ -92,8 +92,14 @@ def run_command(command: Callable[..., None] | typer.Typer) -> NoReturn:
             print(INTERRUPTED, file=sys.stderr)
         code = 130
     except Exception as error:
-        if isinstance(error, OSError) and isinstance(error.filename, str | None) and error.errno in UNUSABLE:
+        if isinstance(error, RuntimeError) and "home directory" in str(error):
+            _refuse("HOME: it is not set, and this user has no entry in passwd; set it to a folder that can be written")
+            code = 2
+        elif isinstance(error, OSError) and isinstance(error.filename, str | None) and error.errno in UNUSABLE:
             _refuse(f"{error.filename or 'standard output or a file'}: {error.strerror}")
+            code = 2
+        elif type(error).__module__.startswith("mlflow."):
+            _refuse(f"MLFLOW_TRACKING_URI: the store cannot be used: {join_lines(error)}")
             code = 2
         else:
             print(redact(traceback.format_exc()), end="", file=sys.stderr)

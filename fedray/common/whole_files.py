@@ -5,8 +5,12 @@ import errno
 import os
 import secrets
 from collections.abc import Iterator
+from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO
+
+MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+"""Bytes of this machine's memory: a larger file cannot be held."""
 
 
 @contextlib.contextmanager
@@ -29,8 +33,8 @@ def write_whole(path: Path) -> Iterator[BinaryIO]:
         partial.unlink(missing_ok=True)
 
 
-def read_file(path: Path, most: int = 1 << 30) -> bytes:
-    """Return the content of a file that a user names.
+def open_file(path: Path, most: int = MEMORY) -> BufferedReader:
+    """Open a file that a user names, or has put among data, for reading.
 
     Args:
         path: the file.
@@ -41,11 +45,17 @@ def read_file(path: Path, most: int = 1 << 30) -> bytes:
     """
     if path.exists() and not (path.is_file() or path.is_dir()):
         raise OSError(errno.EINVAL, "it is not a regular file", str(path))
-    with path.open("rb") as file:
-        content = file.read(most + 1)
-    if len(content) > most:
+    file = path.open("rb")
+    if os.fstat(file.fileno()).st_size > most:
+        file.close()
         raise OSError(errno.EFBIG, f"it has more than {most} bytes", str(path))
-    return content
+    return file
+
+
+def read_file(path: Path, most: int = 1 << 30) -> bytes:
+    """Return the content of a file as `open_file` opens it. Raises OSError."""
+    with open_file(path, most) as file:
+        return file.read()
 
 
 def write_file(path: Path, content: bytes) -> None:

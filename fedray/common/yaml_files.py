@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from fedray.common.errors import UserError, truncate_repr
-from fedray.common.whole_files import read_file
+from fedray.common.whole_files import MEMORY, read_file
 
 MERGE = "tag:yaml.org,2002:merge"
 ALIASED = 100_000
@@ -136,10 +136,15 @@ def locate(key: str, path: str) -> Path:
 
 
 def locate_file(key: str, path: str) -> Path:
-    """Return the path of a regular file; reading a pipe or a device may never end. Raises UserError with the key."""
+    """Return the path of a file that fits into memory and is regular: reading a pipe or a device may never end.
+
+    Raises UserError with the key.
+    """
     found = locate(key, path)
     if _exists(key, found) and not found.is_file():
         raise UserError(f"{key}: {found} is not a regular file")
+    if found.exists() and (size := found.stat().st_size) > MEMORY:
+        raise UserError(f"{key}: {found} has {size} bytes, and this machine {MEMORY} bytes of memory")
     return found
 
 

@@ -38,7 +38,8 @@ from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
 from fedray.common.errors import UserError
-from fedray.common.yaml_files import locate_file
+from fedray.common.whole_files import read_file
+from fedray.common.yaml_files import LARGEST, locate_file
 
 
 class Mark:
@@ -97,7 +98,8 @@ def digest_file(key: str, path: str) -> str:
         UserError: The file is missing or cannot be read.
     """
     try:
-        return hashlib.sha256(locate_file(key, path).read_bytes()).hexdigest()
+        with locate_file(key, path).open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
     except FileNotFoundError:
         raise UserError(f"{key}: {path} does not exist") from None
     except OSError as error:
@@ -143,7 +145,7 @@ def hash_module(name: str, file: Path, source: str) -> str:
         if other in (name, *found) or own in ("", "fedray") or (is_installed and own != top):
             continue
         if (path := _find_module(root, other)) is not None:
-            found[other] = path.read_bytes().replace(b"\r\n", b"\n")
+            found[other] = read_file(path, LARGEST).replace(b"\r\n", b"\n")
             waiting += _list_imports(other if path.stem == "__init__" else other.rpartition(".")[0], found[other])
         waiting += _list_parents(other)
     hashed = hashlib.sha256(source.encode())

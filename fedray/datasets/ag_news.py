@@ -1,6 +1,7 @@
 """AG News: topics of news articles from their titles and descriptions, as token ids."""
 
 import csv
+import io
 from collections import Counter
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import numpy as np
 from pydantic import Field
 
 from fedray.common.errors import UserError, join_lines, truncate_repr
+from fedray.common.whole_files import open_file
 from fedray.datasets.base import DataSource, Published, get_data_dir
 from fedray.datasets.cache import cache_arrays
 from fedray.datasets.dataset import Dataset
@@ -69,7 +71,7 @@ class AGNews(DataSource):
     def _read(self, path: Path) -> Articles:
         articles: Articles = []
         try:
-            with path.open(newline="", encoding="utf-8") as file:
+            with io.TextIOWrapper(open_file(path), newline="", encoding="utf-8") as file:
                 for number, row in enumerate(csv.reader(file), 1):
                     if len(row) != 3 or row[0] not in ("1", "2", "3", "4"):
                         raise UserError(

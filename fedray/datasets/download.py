@@ -11,6 +11,7 @@ import zlib
 from pathlib import Path
 
 from fedray.common.errors import UserError, join_lines
+from fedray.common.whole_files import open_file
 from fedray.datasets.cache import write_data_file
 
 PATIENCE = 60.0
@@ -50,7 +51,7 @@ def download(name: str, url: str, path: Path, md5: str) -> None:
 def check_md5(name: str, what: str, path: Path, md5: str) -> None:
     """Refuse a file with another md5. Raises UserError that calls the file `what`."""
     try:
-        file = path.open("rb")
+        file = open_file(path)
     except OSError as error:
         raise UserError(f"data.name: {name}: {path} cannot be read: {error.strerror}") from None
     with file:

@@ -1,6 +1,8 @@
 """Data sets whose images are files in folders, decoded once and cached: CINIC-10, Tiny-ImageNet, Fed-ISIC2019."""
 
+import contextlib
 import csv
+import io
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,6 +13,7 @@ import numpy as np
 from pydantic import Field
 
 from fedray.common.errors import UserError, join_lines, truncate_repr
+from fedray.common.whole_files import open_file, read_file
 from fedray.datasets.augment import Crop, Flip
 from fedray.datasets.base import Images, Published, Recipe, get_data_dir, list_entries
 from fedray.datasets.cache import cache_arrays
@@ -40,7 +43,8 @@ def open_picture(file: Path | BinaryIO, mode: str | None = None, upright: bool =
     """
     from PIL import Image, ImageOps
 
-    with Image.open(file, formats=FORMATS) as opened:
+    source = open_file(file) if isinstance(file, Path) else contextlib.nullcontext(file)
+    with source as content, Image.open(content, formats=FORMATS) as opened:
         picture = ImageOps.exif_transpose(opened) if upright else opened
         if opened.mode == "F":
             raise ValueError("its pixels are floating-point numbers, whose range is not known; save 8 or 16 bits")
@@ -238,7 +242,7 @@ class TinyImageNet(Images):
         if not path.exists():
             raise self.make_missing(f"tiny-imagenet-200/{file}")
         try:
-            lines = path.read_text(encoding="utf-8").splitlines()
+            lines = read_file(path).decode().splitlines()
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"data.name: {self.name}: {path} cannot be read: {join_lines(error)}") from None
         if not lines:
@@ -301,7 +305,7 @@ class FedISIC2019(Images):
             raise self.make_missing("fed_isic2019/train_test_split")
         parts: dict[str, list[tuple[Path, int, int]]] = {"train": [], "test": []}
         try:
-            with table.open(newline="", encoding="utf-8") as file:
+            with io.TextIOWrapper(open_file(table), newline="", encoding="utf-8") as file:
                 lines = list(csv.DictReader(file))
         except (OSError, UnicodeDecodeError, csv.Error) as error:
             raise UserError(f"data.name: {self.name}: {table} cannot be read: {join_lines(error)}") from None

@@ -17,6 +17,7 @@ import numpy as np
 from pydantic import Field
 
 from fedray.common.errors import UserError, join_lines, truncate_repr
+from fedray.common.whole_files import MEMORY, read_file
 from fedray.datasets import words
 from fedray.datasets.base import DataSource, Images, Published, Recipe, get_data_dir, list_entries
 from fedray.datasets.cache import cache_arrays
@@ -81,7 +82,7 @@ def _decode(name: str, files: dict[str, list[Path]], decode: Decode, classes: in
 
 def _read_users(name: str, path: Path) -> Iterator[tuple[str, list[Any], list[Any]]]:
     try:
-        content = json.loads(path.read_bytes())
+        content = json.loads(read_file(path, MEMORY))
         rows = [
             (user, content["user_data"][user]["x"], content["user_data"][user]["y"], count)
             for user, count in zip(content["users"], content["num_samples"], strict=True)

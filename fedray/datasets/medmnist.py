@@ -10,6 +10,7 @@ import numpy as np
 from pydantic import Field
 
 from fedray.common.errors import UserError, join_lines
+from fedray.common.whole_files import open_file
 from fedray.datasets.augment import Flip
 from fedray.datasets.base import Images, Published, Recipe, get_data_dir
 from fedray.datasets.dataset import Dataset
@@ -43,9 +44,11 @@ class MedMNIST(Images):
         if not path.exists():
             raise self.make_missing(path.name)
         try:
-            if not zipfile.is_zipfile(path):  # NumPy's message would explain how to load a pickle
-                raise ValueError("it is not an archive of arrays")
-            with np.load(path, allow_pickle=False) as file:
+            with open_file(path) as opened:
+                if not zipfile.is_zipfile(opened):  # NumPy's message would explain how to load a pickle
+                    raise ValueError("it is not an archive of arrays")
+                opened.seek(0)
+                file = np.load(opened, allow_pickle=False)
                 arrays = {
                     f"{part}_{what}": file[f"{part}_{what}"]
                     for part in ("train", "val", "test")

@@ -19,6 +19,7 @@ from pydantic import Field, model_validator
 
 from fedray.common.errors import UserError, join_lines
 from fedray.common.rng import generator
+from fedray.common.whole_files import open_file
 from fedray.datasets.arrays import read_npz
 from fedray.datasets.augment import Crop, Cutout, Flip, Rotate
 from fedray.datasets.base import Images, Published, Recipe, get_data_dir
@@ -150,7 +151,7 @@ def count_long_tail(largest: int, classes: int, ratio: float) -> list[int]:
 
 def _compute_md5(path: Path) -> str:
     try:
-        file = path.open("rb")
+        file = open_file(path)
     except OSError as error:
         raise UserError(f"data.name: {path} cannot be read: {error.strerror}") from None
     with file:
@@ -410,6 +411,6 @@ class OnlyArrays(pickle.Unpickler):
 
 def read_batch(path: Path) -> tuple[np.ndarray, list[int]]:
     """Images uint8 `(n, 3, 32, 32)` and their (fine) labels. Other files raise errors of pickle and NumPy."""
-    with path.open("rb") as file:
+    with open_file(path) as file:
         content = OnlyArrays(file, encoding="latin1").load()
     return content["data"].reshape(-1, 3, 32, 32), list(content["labels" if "labels" in content else "fine_labels"])

@@ -129,6 +129,6 @@ def _as_positions(listed: Any) -> np.ndarray:
 
 def _read_array(path: Path, key: str) -> np.ndarray:
     try:
-        return _as_array(path, {key: np.load(path, allow_pickle=False)}, key)
+        return _as_array(path, {key: np.load(io.BytesIO(read_file(path)), allow_pickle=False)}, key)
     except (OSError, ValueError, EOFError) as error:
         raise UserError(f"FOLDER: {path} is not a readable array: {join_lines(error)}") from None

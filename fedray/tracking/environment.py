@@ -63,9 +63,12 @@ def hash_environment(found: Environment) -> str:
 
 
 def _list_packages() -> dict[str, str]:
-    """Return name -> version of every installed package; the first on the path counts, as for imports."""
+    """Return name -> version of every installed package; the first on the path counts, as for imports.
+
+    Ray puts copies of its own on the path once it is imported: a sweep imports it, a single run does not.
+    """
     found: dict[str, str] = {}
-    for one in distributions():
+    for one in (one for one in distributions() if Path(str(one.locate_file(""))).name != "thirdparty_files"):
         found.setdefault(one.metadata["Name"].lower().replace("_", "-"), one.version)
     return dict(sorted(found.items()))
 

@@ -1,16 +1,21 @@
 """The folder of checkpoints, the address of MLflow's store, and checks that it can be used: without MLflow, which takes
 two seconds to import and retries for minutes."""
 
+import contextlib
 import math
 import os
 import re
+import shlex
 import socket
+import sqlite3
 import tempfile
 import urllib.parse
 import urllib.request
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 
-from fedray.common.errors import UserError, redact, truncate_repr
+from fedray.common.errors import UserError, join_lines, redact, truncate_repr
 from fedray.common.yaml_files import locate
 
 PATIENCE = 5.0
@@ -98,6 +103,52 @@ def _refuse_file(path: Path) -> None:
         raise UserError(f"MLFLOW_TRACKING_URI: {path} is not a SQLite database")
 
 
+def refuse_other_tables(store: str, revision: str, upgrade: str) -> None:
+    """Refuse a store with the tables of another version of MLflow, which upgrades older ones unasked.
+
+    Each version has a file for each change of the tables; the last one names the revision that it expects.
+
+    Args:
+        store: names the store, for messages.
+        revision: of its tables.
+        upgrade: command that upgrades them.
+
+    Raises:
+        UserError: the tables are older or newer than those of this version.
+    """
+    package = find_spec("mlflow")  # does not import it
+    folder = Path(str(package and package.origin)).parent / "store" / "db_migrations" / "versions"
+    changes = "".join(file.read_text(encoding="utf-8") for file in folder.glob("*.py"))
+    here, quoted = f"MLflow {version('mlflow')} here", f"['\"]{re.escape(revision)}['\"]"
+    if re.search(rf"^down_revision\b.*{quoted}", changes, re.MULTILINE):
+        raise UserError(
+            f"MLFLOW_TRACKING_URI: {store} has the tables of an older MLflow than {here}; end what still runs with the "
+            f"older one, which cannot open the store afterwards, copy the store, and `{upgrade}`"
+        )
+    if changes and not re.search(rf"^revision\b.*{quoted}", changes, re.MULTILINE):
+        raise UserError(
+            f"MLFLOW_TRACKING_URI: {store} was upgraded by a newer MLflow than {here}; `pip install -U mlflow` here "
+            "helps, `mlflow db upgrade` does not; or use the copy from before the upgrade"
+        )
+
+
+def refuse_other_file(path: Path) -> None:
+    """Refuse to write a SQLite file with tables of another program, or of another version of MLflow."""
+    try:
+        with contextlib.closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=rw", uri=True)) as file:
+            tables = [str(row[0]) for row in file.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+            known = "alembic_version" in tables and file.execute("SELECT version_num FROM alembic_version").fetchone()
+    except sqlite3.Error as error:
+        raise UserError(f"MLFLOW_TRACKING_URI: the store cannot be used: {join_lines(error)}") from None
+    if tables and "experiments" not in tables:
+        raise UserError(
+            f"MLFLOW_TRACKING_URI: {path} is the database of another program: it has a table {truncate_repr(tables[0])}"
+            " and none of MLflow's"
+        )
+    if known:
+        refuse_other_tables(str(path), str(known[0]), f"mlflow db upgrade {shlex.quote(f'sqlite:///{path}')}")
+
+
 def store_uri() -> str:
     """Return the store's address: MLFLOW_TRACKING_URI, else a SQLite file in the working directory.
 
@@ -139,7 +190,8 @@ def refuse_unwritable_store() -> None:
 
     Raises:
         UserError: FEDRAY_STORE_PATIENCE is not a number, the address cannot be used, no server answers there, or a
-            SQLite file's directory or the file itself cannot be written.
+            SQLite file's directory or the file itself cannot be written, or has the tables of another program or of
+            another version of MLflow.
     """
     get_patience()
     uri = store_uri()
@@ -156,6 +208,8 @@ def refuse_unwritable_store() -> None:
         raise UserError(
             f"MLFLOW_TRACKING_URI: cannot write {local}: {error.strerror}; set it to a store that can be written"
         ) from None
+    if is_there():
+        refuse_other_file(local)
 
 
 def is_server(uri: str) -> bool:

@@ -11,11 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
+from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
-from fedray.common.errors import UserError, redact, truncate_repr
+from fedray.common.errors import UserError, join_lines, redact, truncate_repr
 from fedray.tracking.location import locate_artifacts
 
+T = TypeVar("T")
 CONDITION = re.compile(r"tags\.`([^`]+)` (=|!=) '([^']*)'")
 """One condition of a filter; several are joined by AND."""
 AT_ONCE = 500
@@ -42,6 +44,7 @@ class RunInfo:
     run_name: str
     status: str
     start_time: int
+    """0 if it is not known."""
     end_time: int | None
     artifact_uri: str
     experiment_id: str
@@ -82,28 +85,34 @@ class Artifact:
 
 
 class SqliteClient:
-    """Reads one file. Raises sqlite3.Error if it is not MLflow's.
+    """Reads one file. Raises UserError if it is damaged or not MLflow's.
 
     Files of runs are looked for where the store is now, even if it has moved since their addresses were written.
     """
 
     def __init__(self, file: Path) -> None:
         # Not read-only: a killed writer can have left a transaction that the next reader has to undo.
-        self._file = sqlite3.connect(f"{file.resolve().as_uri()}?mode=rw", uri=True, timeout=PATIENCE)
+        try:
+            self._file = sqlite3.connect(f"{file.resolve().as_uri()}?mode=rw", uri=True, timeout=PATIENCE)
+        except sqlite3.Error as error:
+            raise _explain(error) from None
         self._path = file
 
     def get_experiment(self, name: str) -> str | None:
         """Return the id of an experiment; None if there is none, it is deleted, or its artefacts are not files."""
         query = "SELECT experiment_id, artifact_location FROM experiments WHERE name = ? AND lifecycle_stage = 'active'"
-        found = self._file.execute(query, [name]).fetchone()
-        return str(found[0]) if found is not None and locate_artifacts(self._path, str(found[1])) else None
+        found = self._ask(query, [name])
+        return str(found[0][0]) if found and locate_artifacts(self._path, str(found[0][1])) else None
 
     def get_run(self, run_id: str) -> StoredRun:
         """Return one run, with its parameters. Raises LookupError if there is none."""
-        if not self._file.execute("SELECT 1 FROM runs WHERE run_uuid = ?", [run_id]).fetchone():
+        if not (found := self._load([run_id])):
             raise LookupError(run_id)
-        (run,) = self._load([run_id])
-        params = dict(self._file.execute("SELECT key, value FROM params WHERE run_uuid = ?", [run_id]))
+        (run,) = found
+        params = {
+            str(key): str(value)
+            for key, value in self._ask("SELECT key, value FROM params WHERE run_uuid = ?", [run_id])
+        }
         return StoredRun(run.info, RunData(run.data.tags, run.data.metrics, params))
 
     def find_runs(self, experiment: str, filter: str, deleted: bool = False) -> Iterator[StoredRun]:
@@ -115,15 +124,22 @@ class SqliteClient:
             query += f" AND run_uuid IN (SELECT run_uuid FROM tags WHERE key = ? AND value {sign} ?)"  # noqa: S608
             given += [key, value]
         query += " ORDER BY start_time DESC, run_uuid"
-        ids = [str(row[0]) for row in self._file.execute(query, given)]
+        ids = [str(row[0]) for row in self._ask(query, given)]
         for start in range(0, len(ids), AT_ONCE):
             yield from self._load(ids[start : start + AT_ONCE])
 
     def get_metric_history(self, run_id: str, key: str) -> list[Point]:
         """Return all values of a run's metric by time."""
         query = "SELECT value, timestamp, step, is_nan FROM metrics WHERE run_uuid = ? AND key = ? "
-        rows = self._file.execute(f"{query} ORDER BY timestamp, step, value", [run_id, key])
-        return [Point(_read_value(value, is_nan), time, step) for value, time, step, is_nan in rows]
+        rows = self._ask(f"{query} ORDER BY timestamp, step, value", [run_id, key])
+        return [
+            Point(
+                _read_value(run_id, key, value, is_nan),
+                _require(run_id, f"a time of {key!r}", time, int),
+                _require(run_id, f"a step of {key!r}", step, int),
+            )
+            for value, time, step, is_nan in rows
+        ]
 
     def download_artifacts(self, run_id: str, path: str, folder: str) -> str:
         """Return the path of a run's file, where it is; `folder` stays empty.
@@ -152,9 +168,9 @@ class SqliteClient:
             The folder in which they were; empty if the store has not moved.
         """
         moved = {}
-        for (address,) in self._file.execute("SELECT artifact_location FROM experiments"):
+        for (address,) in self._ask("SELECT artifact_location FROM experiments"):
             folder = locate_artifacts(self._path, str(address))
-            if folder is not None and folder != Path(unquote(urlsplit(address).path)):
+            if folder is not None and folder != Path(unquote(urlsplit(str(address)).path)):
                 moved[address.rstrip("/")] = folder.as_uri() if address.startswith("file:") else str(folder)
         with self._file:  # all or nothing
             for (old, new), (table, column) in product(moved.items(), ADDRESSES):
@@ -169,7 +185,7 @@ class SqliteClient:
     def _locate(self, run_id: str) -> tuple[Path, Path]:
         """Return the folder of all runs' files, and in it that of one run."""
         query = "SELECT artifact_uri, artifact_location FROM runs JOIN experiments USING (experiment_id)"
-        address, root = self._file.execute(f"{query} WHERE run_uuid = ?", [run_id]).fetchone()
+        ((address, root),) = self._ask(f"{query} WHERE run_uuid = ?", [run_id])
         folder = locate_artifacts(self._path, str(root))
         if folder is None or not RUN.fullmatch(run_id) or address != f"{str(root).rstrip('/')}/{run_id}/artifacts":
             raise UserError(
@@ -182,20 +198,48 @@ class SqliteClient:
         tags: dict[str, dict[str, str]] = {run: {} for run in ids}
         metrics: dict[str, dict[str, float]] = {run: {} for run in ids}
         for run, key, value in self._select("run_uuid, key, value FROM tags", marks, ids):
-            tags[run][key] = value
+            tags[run][key] = _require(run, f"tag {key!r}", value, str)
         for run, key, value, is_nan in self._select("run_uuid, key, value, is_nan FROM latest_metrics", marks, ids):
-            metrics[run][key] = _read_value(value, is_nan)
+            metrics[run][key] = _read_value(run, key, value, is_nan)
         columns = "run_uuid, name, status, start_time, end_time, artifact_uri, experiment_id, lifecycle_stage FROM runs"
-        infos = {
-            run: RunInfo(run, name, status, start, end, address, str(experiment), stage)
-            for run, name, status, start, end, address, experiment, stage in self._select(columns, marks, ids)
-        }
-        return [StoredRun(infos[run], RunData(tags[run], metrics[run])) for run in ids]
+        infos = {}
+        for run, name, status, start, end, address, experiment, stage in self._select(columns, marks, ids):
+            began, ended = (_require(run, "a time", time or 0, int) for time in (start, end))
+            infos[run] = RunInfo(
+                run, str(name or ""), str(status), began, ended or None, str(address), str(experiment), str(stage)
+            )
+        return [StoredRun(infos[run], RunData(tags[run], metrics[run])) for run in ids if run in infos]
 
-    def _select(self, what: str, marks: str, ids: Sequence[str]) -> sqlite3.Cursor:
-        return self._file.execute(f"SELECT {what} WHERE run_uuid IN ({marks})", ids)
+    def _select(self, what: str, marks: str, ids: Sequence[str]) -> list[Any]:
+        return self._ask(f"SELECT {what} WHERE run_uuid IN ({marks})", ids)
+
+    def _ask(self, query: str, values: Sequence[str] = ()) -> list[Any]:
+        """Return the rows that a query finds."""
+        try:
+            return self._file.execute(query, values).fetchall()
+        except sqlite3.Error as error:
+            raise _explain(error) from None
 
 
-def _read_value(value: float, is_nan: bool) -> float:
-    """Return a metric's value; SQLite has no NaN, so that MLflow marks it."""
+def _explain(error: sqlite3.Error) -> UserError:
+    return UserError(f"MLFLOW_TRACKING_URI: the store cannot be used: {join_lines(error)}")
+
+
+def _require(run: str, what: str, value: Any, kind: type[T]) -> T:
+    """Return a value of the type that MLflow writes; SQLite holds any type in any column. Raises UserError."""
+    if not isinstance(value, kind):
+        raise UserError(
+            f"MLFLOW_TRACKING_URI: the store cannot be used: run {run}: {what} is {truncate_repr(value)}; "
+            f"{'a text' if kind is str else 'a whole number'} is required"
+        )
+    return value
+
+
+def _read_value(run: str, key: str, value: Any, is_nan: Any) -> float:
+    """Return a metric's value; SQLite has no NaN, so that MLflow marks it. Raises UserError."""
+    if isinstance(value, str | bytes | None) and not is_nan:
+        raise UserError(
+            f"MLFLOW_TRACKING_URI: the store cannot be used: run {run}: metric {key!r} is {truncate_repr(value)}; "
+            "a number is required"
+        )
     return float("nan") if is_nan else float(value)

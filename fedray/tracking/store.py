@@ -5,8 +5,8 @@ import fcntl
 import io
 import json
 import logging
+import math
 import os
-import sqlite3
 import sys
 import tempfile
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
@@ -18,8 +18,17 @@ from fedray.cells.ending import Ending
 from fedray.cells.record import RunRecord
 from fedray.cells.spec import CellSpec
 from fedray.cells.status import Status
-from fedray.common.errors import UserError, join_lines, redact
-from fedray.tracking.location import ARTIFACTS, find_local_file, is_server, is_there, refuse_unusable, store_uri
+from fedray.common.errors import UserError, join_lines, redact, warn_once
+from fedray.tracking.location import (
+    ARTIFACTS,
+    find_local_file,
+    is_server,
+    is_there,
+    refuse_other_file,
+    refuse_other_tables,
+    refuse_unusable,
+    store_uri,
+)
 from fedray.tracking.sqlite_store import SqliteClient, StoredRun
 
 if TYPE_CHECKING:  # MLflow takes two seconds to import
@@ -56,6 +65,8 @@ TRAINING_KIND = {"mlflow.experimentKind": "custom_model_development"}
 """Tag by which MLflow's list of experiments opens the training view."""
 QUERIES = 16
 """Number of queries that a server gets at once: the time of a slow one is that of its network, or of a proxy."""
+LARGEST = 1e100
+"""Largest metric that tables compute with."""
 IS_CELL = "tags.`fedray.kind` = 'cell'"
 LISTED = "fedray.listed."
 """With a sweep's name, tag of the runs of the cells that its file lists, whichever sweep ran them: MLflow's UI can
@@ -80,11 +91,8 @@ def open_reader() -> "tuple[AnyClient, str]":
     if local is None or not is_there():
         return open_store()
     refuse_unusable(store_uri())
-    try:
-        client = SqliteClient(local)
-        experiment = client.get_experiment(_get_experiment_name())
-    except sqlite3.Error as error:
-        raise UserError(f"MLFLOW_TRACKING_URI: the store cannot be used: {join_lines(error)}") from None
+    client = SqliteClient(local)
+    experiment = client.get_experiment(_get_experiment_name())
     return open_store() if experiment is None else (client, experiment)
 
 
@@ -98,7 +106,7 @@ def open_store(create: bool = False) -> "tuple[MlflowClient, str]":
         The client and the id of the experiment.
 
     Raises:
-        UserError: the store cannot be used.
+        UserError: the store cannot be used, or has the tables of another program or another version of MLflow.
         StoreNotFound: there is none, and `create` is false.
     """
     os.environ["MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR"] = "false"
@@ -115,14 +123,19 @@ def open_store(create: bool = False) -> "tuple[MlflowClient, str]":
 
     for noisy in ("alembic", "mlflow"):  # after the import, which sets the level itself
         logging.getLogger(noisy).setLevel(logging.WARNING)
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)  # logs the traceback of what it raises
     try:
         with _lock_folder(local):
-            if local is not None and not is_there():
+            if local is None:
+                _refuse_other_database(uri)
+            elif not is_there():
                 _make(local.resolve(), name)
-            elif local is not None and (old := SqliteClient(local).follow_move()):
-                logging.getLogger("fedray").warning(
-                    "%s has moved: it now names its files where they are, no longer in %s", local, old
-                )
+            else:
+                refuse_other_file(local)
+                if old := SqliteClient(local).follow_move():
+                    logging.getLogger("fedray").warning(
+                        "%s has moved: it now names its files where they are, no longer in %s", local, old
+                    )
             client = MlflowClient(tracking_uri=uri)
             found = client.get_experiment_by_name(name)
             if found is not None:
@@ -139,6 +152,21 @@ def open_store(create: bool = False) -> "tuple[MlflowClient, str]":
         raise
     except Exception as error:  # MLflow's, SQLAlchemy's, or that of a database's driver which is not installed
         raise UserError(f"MLFLOW_TRACKING_URI: the store cannot be used: {redact(join_lines(error))}") from None
+
+
+def _refuse_other_database(uri: str) -> None:
+    """Refuse a database whose tables another version of MLflow made; a server looks after its own. Raises UserError."""
+    if uri.partition("://")[0].partition("+")[0] not in ("postgresql", "mysql", "mssql", "sqlite"):
+        return
+    from alembic.migration import MigrationContext
+    from mlflow.store.db.utils import create_sqlalchemy_engine
+
+    engine = create_sqlalchemy_engine(uri)
+    with engine.connect() as connection:
+        revision = MigrationContext.configure(connection).get_current_revision()
+    engine.dispose()
+    if revision:
+        refuse_other_tables(redact(uri), revision, "mlflow db upgrade $MLFLOW_TRACKING_URI")
 
 
 def _get_experiment_name() -> str:
@@ -223,16 +251,24 @@ def find_sweeps(client: "AnyClient", experiment: str) -> "dict[str, AnyRun]":
     """Return name -> the sweep's own run; the newest if there are several, as `Tracker.open_sweep` takes it."""
     found: dict[str, AnyRun] = {}
     for run in search(client, experiment, "tags.`fedray.kind` = 'sweep'"):
-        found.setdefault(run.data.tags["fedray.sweep"], run)
+        if name := _get_name(run, "fedray.sweep"):
+            found.setdefault(name, run)
     return found
 
 
+def _get_name(run: "AnyRun", tag: str) -> str:
+    """Return the tag of a run that says whose it is; empty, with a warning, for a run that has lost it."""
+    if not (name := run.data.tags.get(tag, "")):
+        warn_once(f"run {run.info.run_id} has no tag {tag}, so that it is left out")
+    return name
+
+
 def read_cells(client: "AnyClient", sweep: "AnyRun") -> list[CellSpec]:
-    """Return the cells that a sweep's own run lists, in the sweep's order."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = client.download_artifacts(sweep.info.run_id, CELLS, folder)
-        listed = json.loads(Path(path).read_text(encoding="utf-8"))["cells"]
-    return [CellSpec.from_json(cell) for cell in listed]
+    """Return the cells that a sweep's own run lists, in its order; empty, with a warning, for a damaged list."""
+    try:
+        return [CellSpec.from_json(cell) for cell in read_list(client, sweep.info.run_id, "cells")]
+    except (LookupError, TypeError, ValueError, AttributeError):
+        return _leave_out(sweep.info.run_id, CELLS)
 
 
 def read_artefact(client: "AnyClient", run_id: str, name: str) -> bytes | None:
@@ -245,10 +281,21 @@ def read_artefact(client: "AnyClient", run_id: str, name: str) -> bytes | None:
 
 
 def read_list(client: "AnyClient", run_id: str, what: str) -> list[dict[str, Any]]:
-    """Return the `cells` or the `claims` of a sweep as its own run has them, in JSON types; empty if it has none."""
+    """Return the `cells` or the `claims` of a sweep as its own run has them, in JSON types; empty if it has none, and
+    with a warning if the list is damaged."""
     content = read_artefact(client, run_id, f"{what}.json")
-    listed: list[dict[str, Any]] = json.loads(content)[what] if content else []
-    return listed
+    try:
+        listed = json.loads(content)[what] if content else []
+    except (ValueError, LookupError, TypeError, RecursionError):
+        listed = None
+    if isinstance(listed, list) and all(isinstance(one, dict) for one in listed):
+        return listed
+    return _leave_out(run_id, f"{what}.json")
+
+
+def _leave_out(run_id: str, name: str) -> list[Any]:
+    warn_once(f"run {run_id}: its artefact {name} is damaged and left out; run its sweep again")
+    return []
 
 
 def read_trials(client: "AnyClient", run_id: str) -> "pd.DataFrame":
@@ -262,7 +309,7 @@ def read_trials(client: "AnyClient", run_id: str) -> "pd.DataFrame":
 
 def read_sweep_file(client: "AnyClient", sweep: "AnyRun") -> str:
     """Return the sweep's file as its own run has it; empty if it has none."""
-    return (read_artefact(client, sweep.info.run_id, SWEEP_FILE) or b"").decode()
+    return (read_artefact(client, sweep.info.run_id, SWEEP_FILE) or b"").decode(errors="replace")
 
 
 def is_recorded(
@@ -317,8 +364,7 @@ def pick_best(runs: "Iterable[AnyRun]") -> "dict[str, AnyRun]":
     """Map each cell hash to the run that counts, of runs with the newest first."""
     best: dict[str, AnyRun] = {}
     for run in runs:
-        cell = run.data.tags["fedray.cell"]
-        if run.data.tags.get("fedray.status") == "superseded":
+        if run.data.tags.get("fedray.status") == "superseded" or not (cell := _get_name(run, "fedray.cell")):
             continue
         if cell not in best or read_status(run).rank < read_status(best[cell]).rank:
             best[cell] = run
@@ -334,7 +380,16 @@ def delete_runs(runs: Iterable[str]) -> None:
 
 def read_metrics(run: "AnyRun") -> dict[str, float]:
     """Return a run's latest metrics under the names that tables use, without the prefix of summaries."""
-    return {name.removeprefix(SUMMARY): value for name, value in run.data.metrics.items()}
+    return {name.removeprefix(SUMMARY): bound(run.info.run_id, name, v) for name, v in run.data.metrics.items()}
+
+
+def bound(run_id: str, metric: str, value: float) -> float:
+    """Return a metric's value; one whose sums overflow, which no run of fedray logs, is undefined, with a line."""
+    if abs(value) <= LARGEST:
+        return value
+    if value == value:
+        warn_once(f"run {run_id}: {metric} is {value:.3g}, which is taken as undefined")
+    return math.nan
 
 
 def read_status(run: "AnyRun") -> Status:
@@ -383,7 +438,10 @@ def read_draws(sweep: str) -> dict[str, Any]:
 
     def read(client: "AnyClient", experiment: str) -> dict[str, Any]:
         run = find_sweeps(client, experiment).get(sweep)
-        found: dict[str, Any] = json.loads((run and read_artefact(client, run.info.run_id, DRAWS)) or "{}")
+        try:
+            found: dict[str, Any] = json.loads((run and read_artefact(client, run.info.run_id, DRAWS)) or "{}")
+        except ValueError:
+            raise UserError(f"sweep: {sweep!r}: the artefact {DRAWS} of its run is damaged") from None
         return found
 
     return _ask(read, {})
@@ -397,7 +455,7 @@ def _ask(question: "Callable[[AnyClient, str], T]", otherwise: T) -> T:
         return otherwise
     try:
         return question(client, experiment)
-    except _with_mlflow_errors(sqlite3.Error) as error:
+    except _with_mlflow_errors() as error:
         raise UserError(f"MLFLOW_TRACKING_URI: the store cannot be used: {redact(join_lines(error))}") from None
 
 

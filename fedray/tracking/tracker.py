@@ -248,7 +248,7 @@ class Tracker:
         first = found[0]
         if not run.id:  # the first attempt of this write: later ones find what it has changed
             _note_earlier(run, first)
-        run.id, run.start, run.new = first.info.run_id, first.info.start_time, False
+        run.id, run.start, run.new = first.info.run_id, first.info.start_time or 0, False
         self.client.update_run(run.id, status="RUNNING")
         tags = self._make_tags(run, first)
         self.client.log_batch(run.id, tags=[RunTag(k, v) for k, v in tags.items()])
@@ -261,7 +261,7 @@ class Tracker:
         """Return the runs of a cell that are not superseded, the oldest first: every driver takes the same one."""
         counting = f"tags.`fedray.cell` = '{cell}' AND tags.`fedray.status` != 'superseded'"
         found: Iterable[Any] = search(self.client, self.experiment, counting)
-        return sorted(found, key=lambda run: (run.info.start_time, run.info.run_id))
+        return sorted(found, key=lambda run: (run.info.start_time or 0, run.info.run_id))
 
     def _make(self, run: CellRun) -> None:
         made = self.client.create_run(self.experiment, run_name=run.cell.label, tags=self._make_tags(run))

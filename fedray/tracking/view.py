@@ -1,12 +1,14 @@
 """Addresses in MLflow's UI, and the view of a sweep's charts that it opens."""
 
+import contextlib
 import json
+import socket
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 from urllib.request import urlopen
 
 from fedray.common.errors import redact, unknown
-from fedray.tracking.location import is_server, store_uri
+from fedray.tracking.location import is_server, refuse_unwritable_store, store_uri
 from fedray.tracking.store import (
     EXPERIMENT,
     IS_CELL,
@@ -32,6 +34,34 @@ HEIGHT = 420
 """Height of a chart in pixels; its legend names a dozen groups."""
 TRAINING = "?workflowType=machine_learning"
 """Query of MLflow's view of an experiment for training; the other view is for language models."""
+
+
+def admit(host: str, port: int) -> tuple[str, dict[str, str]]:
+    """Return the name under which a browser finds a server, and variables with which MLflow answers under it.
+
+    MLflow refuses requests to a host that it does not know, and writes of a page from there: 403.
+
+    Args:
+        host: address that the server binds to.
+        port: the server's.
+    """
+    if host in ("127.0.0.1", "::1", "localhost"):
+        return host, {}
+    from mlflow.server.security_utils import get_default_allowed_hosts  # here: it takes a second to import
+
+    names = [host]
+    if host in ("0.0.0.0", "::"):  # noqa: S104, every address of this machine
+        names = [socket.gethostname(), socket.getfqdn(), "localhost", "127.0.0.1"]
+        with contextlib.suppress(OSError):  # a machine that does not know its own name
+            names += [str(found[4][0]) for found in socket.getaddrinfo(names[0], port)]
+        with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
+            way.connect(("192.0.2.1", port))  # sends nothing: it only chooses the address that others see
+            names.append(way.getsockname()[0])
+    places = [f"{f'[{name}]' if ':' in name else name}:{port}" for name in dict.fromkeys(names)]
+    return names[0], {
+        "MLFLOW_SERVER_ALLOWED_HOSTS": ",".join([*get_default_allowed_hosts(), *places]),
+        "MLFLOW_SERVER_CORS_ALLOWED_ORIGINS": ",".join(f"http://{place}" for place in places),
+    }
 
 
 def make_address(run: str) -> str:
@@ -65,6 +95,7 @@ def save_view(sweep: str = "") -> str:
     Raises:
         UserError: the store has no such sweep.
     """
+    refuse_unwritable_store()
     client, experiment = open_store()
     if sweep and sweep not in (known := find_sweeps(client, experiment)):
         raise unknown("sweep", sweep, known, "`fedray status`")

@@ -3,11 +3,13 @@
 import os
 import pickle
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from fedray.common.whole_files import MEMORY
 from tests.bad_input.case import NPZ, Case, Opens, half, idx, leaf, npz, put, run, writer
 
 
@@ -17,7 +19,37 @@ def bare(here: Path) -> None:
         archive.writestr("x_train.npy", b"no header")
 
 
+def larger_than_memory(name: str) -> Callable[[Path], None]:
+    """Write a file with a byte more than this machine can hold; it takes no room on the disk."""
+    return lambda here: (here / name).open("wb").truncate(MEMORY + 1) and None
+
+
 CASES: dict[str, Case] = {
+    "npz larger than memory": run(
+        f"data.path: data.npz has {MEMORY + 1} bytes, and this machine {MEMORY} bytes of memory",
+        NPZ,
+        prepare=larger_than_memory("data.npz"),
+    ),
+    "table larger than memory": run(
+        f"data.path: a.csv has {MEMORY + 1} bytes, and this machine {MEMORY} bytes of memory",
+        "data={name: csv, path: a.csv, label: y, split: s}",
+        prepare=larger_than_memory("a.csv"),
+    ),
+    "table is a pipe": run(
+        "data.path: a.csv is not a regular file",
+        "data={name: csv, path: a.csv, label: y, split: s}",
+        prepare=lambda here: os.mkfifo(here / "a.csv"),
+    ),
+    "weights larger than memory": run(
+        f"model.init: a.safetensors has {MEMORY + 1} bytes, and this machine {MEMORY} bytes of memory",
+        "model.init=a.safetensors",
+        prepare=larger_than_memory("a.safetensors"),
+    ),
+    "simplex is a pipe": run(
+        "algorithm.simplex: a.npy is not a regular file",
+        "algorithm={name: fedge@forms, simplex: a.npy}",
+        prepare=lambda here: os.mkfifo(here / "a.npy"),
+    ),
     "npz absent": run("data.path: data.npz does not exist", NPZ),
     "npz is text": run(
         "data.path: data.npz is not a readable .npz file: ValueError: it is not an archive of arrays",

@@ -14,7 +14,9 @@ from fedray.cells.status import Status
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.plan import make_plan
 from fedray.tracking.tracker import Tracker
+from tests import small
 from tests.analysis.runs import history, write_run
+from tests.sweep.running import REPOSITORY
 
 CODE = """
 import sys, time
@@ -153,6 +155,29 @@ def test_ray_starts_before_tune_and_mlflow_are_imported(tmp_path: Path) -> None:
     *_, modules = out.stdout.splitlines()
     assert set(modules.split()) & {"mlflow", "ray.tune", "matplotlib", "ray"} == {"ray"}
     assert [path.name for path in tmp_path.iterdir() if path.name != ".fedray"] == ["grid.yaml"], "nothing is written"
+
+
+NOBODY = """
+import os, pwd
+def getpwuid(uid): raise KeyError(f"getpwuid(): uid not found: {uid}")
+pwd.getpwuid = getpwuid
+"""
+"""What containers see of a user without an entry in passwd."""
+
+
+@pytest.mark.parametrize("home", [True, False])
+def test_a_user_without_an_entry_in_passwd(tmp_path: Path, home: bool) -> None:
+    """With HOME all is as ever; without, MLflow's import ended in a traceback."""
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text(NOBODY)
+    (tmp_path / "run.yaml").write_text(json.dumps(small.sections(model=4, training={"rounds": 1, "local_epochs": 1})))
+    environment = {key: value for key, value in os.environ.items() if key not in ("HOME", "USER", "LOGNAME", "LNAME")}
+    environment |= {"HOME": str(tmp_path)} if home else {}
+    environment["PYTHONPATH"] = os.pathsep.join([str(tmp_path / "site"), str(REPOSITORY)])
+    words = [sys.executable, "-P", "-m", "fedray.cli", "run", "run.yaml"]
+    out = subprocess.run(words, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=200)
+    said = "fedray: HOME: it is not set, and this user has no entry in passwd; set it to a folder that can be written\n"
+    assert (out.returncode, out.stderr) == ((0, "") if home else (2, said))
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])

@@ -1,14 +1,21 @@
 """Data from strangers are read, never executed; secrets are neither printed nor logged."""
 
+import contextlib
 import io
 import json
 import logging
 import os
 import pickle
+import pty
 import shutil
+import signal
+import socket
 import sqlite3
+import subprocess
 import sys
 import tarfile
+import time
+import urllib.request
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -38,6 +45,7 @@ from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.tracking import store, view
 from tests.bad_input.case import RUN
 from tests.datasets import files
+from tests.sweep.running import until_listening
 
 PASSWORD, TOKEN = "pa55w0rd", "t0ken-in-query"
 URI = f"http://me:{PASSWORD}@127.0.0.1:9/store?token={TOKEN}"
@@ -179,6 +187,72 @@ def test_absolute_names_end_up_inside(here: Path) -> None:
         torchvision.datasets.utils.extract_archive(str(here / name), str(here / "in"))
     assert not (here / "owned").exists()
     assert [path.name for path in here.iterdir()].count("owned") == 0
+
+
+DECOYS = (
+    *("mlflow", "socket", "yaml", "json", "numpy", "torch", "ray", "typer", "pydantic", "rich", "click", "alembic"),
+    *("sqlalchemy", "uvicorn", "fastapi", "flask", "webbrowser", "pandas", "optuna", "random", "logging", "digits"),
+)
+"""Modules that fedray, MLflow's server, Ray's processes and the opener of a browser import; the last is nobody's."""
+
+
+@pytest.fixture
+def decoys(here: Path) -> Path:
+    """The working folder, with a file and a package of each of these names that say when they are imported."""
+    for name in DECOYS:
+        code = f"open({str(here / 'owned')!r}, 'a').write({name!r} + chr(10))\n"
+        (here / f"{name}.py").write_text(code)
+        (here / name).mkdir()
+        (here / name / "__init__.py").write_text(code)
+    base = {key: value for key, value in RUN.items() if key != "runtime"}
+    (here / "sweep.yaml").write_text(yaml.safe_dump({"name": "x", "base": base}))
+    return here
+
+
+def start(*words: str, **more: Any) -> subprocess.Popen[str]:
+    return subprocess.Popen([sys.executable, *words], text=True, start_new_session=True, **more)
+
+
+def test_these_decoys_are_imported_from_the_working_folder(decoys: Path) -> None:
+    """By what does not guard against it."""
+    assert start("-c", "import mlflow, digits").wait(60) == 0
+    assert (decoys / "owned").read_text().split() == ["mlflow", "digits"]
+
+
+@pytest.mark.parametrize("line", ["status", "run sweep.yaml --cell 1", "sweep sweep.yaml"])
+def test_no_process_of_a_command_imports_from_the_working_folder(decoys: Path, line: str) -> None:
+    """`python -m` itself puts it first. `sweep` starts Ray's servers and workers."""
+    process = start("-m", "fedray.cli", *line.split(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    said, _ = process.communicate(timeout=300)
+    assert process.returncode == (2 if line == "status" else 0), said
+    assert not (decoys / "owned").exists(), (decoys / "owned").read_text()
+
+
+def test_neither_the_ui_nor_what_opens_its_page_imports_from_the_working_folder(
+    decoys: Path, monkeypatch: pytest.MonkeyPatch, empty_store: Path
+) -> None:
+    """On a terminal, which makes it open a browser: here one that only notes that it was called."""
+    store.open_store(create=True)
+    monkeypatch.setenv("BROWSER", f"touch {decoys / 'opened'} %s")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    terminal, end = pty.openpty()
+    process = start("-m", "fedray.cli", "ui", "--port", str(port), stdout=end, stderr=subprocess.DEVNULL)
+    try:
+        until_listening(port)
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=60) as answer:
+            assert answer.status == 200
+        for _ in range(600):
+            if (decoys / "opened").exists():
+                break
+            time.sleep(0.1)
+        assert (decoys / "opened").exists()
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        os.close(terminal)
+        os.close(end)
+    assert not (decoys / "owned").exists(), (decoys / "owned").read_text()
 
 
 # A user's classes come from the configuration that is launched
@@ -352,6 +426,47 @@ def test_the_ui_listens_here_and_has_the_address_from_its_environment(
     assert environment["MLFLOW_BACKEND_STORE_URI"] == URI.replace("http:", "postgresql:")
     assert environment["MLFLOW_SERVER_ENABLE_JOB_EXECUTION"] == "false", "no processes for judging language models"
     assert words[words.index("--workers") + 1] == "1", "one process serves one user"
+
+
+def test_the_ui_answers_under_the_names_of_the_machine_and_no_others(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """MLflow's own checks, with the variables that its server gets: it answered 403 under the machine's name, and to
+    the queries of its page under any name. `attacker.example` may lead to this machine: its pages get nothing.
+    """
+    from mlflow.server.fastapi_security import get_allowed_hosts, get_allowed_origins
+    from mlflow.server.security_utils import is_allowed_host_header, should_block_cors_request
+
+    started: list[tuple[str, list[str], dict[str, str]]] = []
+    monkeypatch.setattr(os, "execve", lambda *words: started.append(words))
+    monkeypatch.setattr(view, "save_view", lambda name: "/#/")
+    monkeypatch.setattr(socket, "create_server", lambda *_: contextlib.nullcontext())  # nothing listens outside
+    monkeypatch.setattr(socket, "gethostname", lambda: "node7")
+    monkeypatch.setattr(socket, "getfqdn", lambda: "node7.cluster.example")
+    addresses = [(socket.AF_INET, 1, 6, "", ("203.0.113.7", 5999)), (socket.AF_INET6, 1, 6, "", ("2001:db8::7", 5999))]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_: addresses)
+    call(monkeypatch, "ui", "--port", "5999", "--host", "0.0.0.0")  # noqa: S104
+    assert "http://node7:5999/#/" in capsys.readouterr().out
+    ((_, _, environment),) = started
+    for name in ("MLFLOW_SERVER_ALLOWED_HOSTS", "MLFLOW_SERVER_CORS_ALLOWED_ORIGINS"):
+        monkeypatch.setenv(name, environment[name])
+    for name in ("node7", "node7.cluster.example", "203.0.113.7", "[2001:db8::7]", "localhost", "attacker.example"):
+        assert is_allowed_host_header(get_allowed_hosts(), f"{name}:5999") == (name != "attacker.example"), name
+        blocked = should_block_cors_request(f"http://{name}:5999", "POST", get_allowed_origins())
+        assert blocked == (name == "attacker.example"), name
+    assert is_allowed_host_header(get_allowed_hosts(), "10.1.2.3:5999"), "as MLflow's default, for forwarded ports"
+
+
+def test_names_that_the_user_allows_stay(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[tuple[str, list[str], dict[str, str]]] = []
+    monkeypatch.setattr(os, "execve", lambda *words: started.append(words))
+    monkeypatch.setattr(view, "save_view", lambda name: "/#/")
+    monkeypatch.setattr(socket, "create_server", lambda *_: contextlib.nullcontext())
+    monkeypatch.setenv("MLFLOW_SERVER_ALLOWED_HOSTS", "proxy.example")
+    call(monkeypatch, "ui", "--port", "5999", "--host", "127.0.0.1")
+    call(monkeypatch, "ui", "--port", "5999", "--host", "203.0.113.7")
+    assert [environment["MLFLOW_SERVER_ALLOWED_HOSTS"] for _, _, environment in started] == ["proxy.example"] * 2
+    assert "MLFLOW_SERVER_CORS_ALLOWED_ORIGINS" not in started[0][2]
 
 
 def test_ray_is_not_told_the_address(monkeypatch: pytest.MonkeyPatch) -> None:

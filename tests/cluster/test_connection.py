@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ import ray
 from fedray.api import _is_enough
 from fedray.cluster import connection
 from fedray.cluster.connection import PRELOAD, count_cpus, refuse_bad_address, use_cluster
-from fedray.common.errors import UserError
+from fedray.common.errors import UserError, join_lines
 from fedray.config import Runtime
 
 
@@ -64,6 +65,53 @@ def test_a_ray_that_does_not_start_is_one_line(error: Exception, monkeypatch: py
     ):
         pass
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("variable", ["TMPDIR", "RAY_TMPDIR"])
+def test_a_folder_too_long_for_a_socket_is_told_with_the_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    """By Ray itself: Linux allows 107 bytes."""
+    monkeypatch.delenv("RAY_TMPDIR", raising=False)
+    (tmp_path / ("x" * 90)).mkdir()
+    monkeypatch.setenv(variable, str(tmp_path / ("x" * 90)))
+    said = r"^Ray does not start .* cannot exceed 107 bytes: .*; set RAY_TMPDIR to another folder, of few characters"
+    with pytest.raises(UserError, match=said), use_cluster():
+        pass
+
+
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [
+        (PermissionError(13, "Permission denied", "/x/tmp/ray/session_latest"), "; set RAY_TMPDIR to another folder"),
+        (FileExistsError(17, "File exists", "/x/tmp/ray"), "; set RAY_TMPDIR to another folder"),
+        (PermissionError(13, "Permission denied", "/x/.ray"), "; set HOME to a folder that you can write"),
+        (RuntimeError("Could not determine home directory."), "; set HOME to a folder that you can write"),
+        (TimeoutError("GCS did not start"), ""),
+    ],
+)
+def test_folders_of_others_are_told_with_the_variable(
+    error: Exception, advice: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    init(monkeypatch, error)
+    monkeypatch.delenv("RAY_TMPDIR", raising=False)
+    monkeypatch.setenv("TMPDIR", "/x/tmp/")
+    with pytest.raises(UserError) as caught, use_cluster():
+        pass
+    told = str(caught.value).partition(join_lines(error))[2]
+    assert told.startswith(advice)
+    assert bool(told) == bool(advice)
+
+
+def test_slurms_share_of_the_cpus_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slurm without cgroups binds no process: two trials at a time ran on one CPU."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    monkeypatch.setattr(connection, "count_machine_cpus", lambda: 16)
+    for asked, count in (("1", 1), ("4", 4), ("64", 8), ("", 8), ("4(x2)", 8), ("0", 8), (None, 8)):
+        monkeypatch.setenv("SLURM_CPUS_PER_TASK", asked) if asked is not None else monkeypatch.delenv(
+            "SLURM_CPUS_PER_TASK"
+        )
+        assert count_cpus() == count, asked
 
 
 def test_the_address_file_of_a_cluster_that_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:

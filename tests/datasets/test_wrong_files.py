@@ -1,6 +1,7 @@
 """Files that are missing, damaged or not in the published format: one line, and nothing is left behind."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,15 @@ def write(path: str, content: bytes) -> Callable[[Path], None]:
 
 def remove(path: str) -> Callable[[Path], None]:
     return lambda root: (root / path).unlink()
+
+
+def pipe(path: str) -> Callable[[Path], None]:
+    def apply(root: Path) -> None:
+        file = next(root.glob(path))
+        file.unlink()
+        os.mkfifo(file)
+
+    return apply
 
 
 def of_mnist(**arrays: np.ndarray) -> Callable[[Path], None]:
@@ -128,7 +138,17 @@ WRONG: list[tuple[str, Callable[[Path], None], list[str]]] = [
     ("ag_news", write("ag_news_csv/train.csv", b"Class Index,Title,Description\n"), ["row 1", "a class from 1 to 4"]),
     ("ag_news", write("ag_news_csv/test.csv", b'"1","a"\n'), ["row 1", "a title and a description"]),
     ("ag_news", write("ag_news_csv/test.csv", b'"1","a\xff","b"\n'), ["test.csv cannot be read"]),
+    ("mnist", pipe(RAW), [RAW, "is not a file"]),
+    ("cifar10", pipe("cifar-10-batches-py/data_batch_3"), ["data_batch_3", "is not a file"]),
+    ("svhn", pipe("test_32x32.mat"), ["test_32x32.mat", "is not a file"]),
+    ("pathmnist", pipe("pathmnist.npz"), ["pathmnist.npz", "regular file"]),
+    ("cinic10", pipe("cinic-10/train/cat/cat_1.png"), ["cat_1.png", "regular file"]),
+    ("femnist", pipe("femnist/test/*.json"), ["femnist/test", "regular file"]),
+    ("fed_isic2019", pipe("fed_isic2019/train_test_split"), ["train_test_split", "regular file"]),
+    ("tiny_imagenet", pipe(VAL), [VAL, "regular file"]),
+    ("ag_news", pipe("ag_news_csv/test.csv"), ["test.csv", "regular file"]),
 ]
+"""The last ones are pipes, which reading would wait for."""
 
 
 @pytest.mark.parametrize(("name", "spoil", "words"), WRONG)

@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
@@ -29,6 +31,17 @@ from fedray.tracking.environment import (
 from fedray.tracking.store import find_runs, open_store, search
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import FEDAVG, cell, history, write_run
+
+
+def test_ray_does_not_change_the_environment() -> None:
+    """`run` does not import it, `sweep` does: tables would say that their cells come from different environments."""
+    code = "from fedray.tracking.environment import *; print(hash_environment(collect_environment()))"
+    hashes = {
+        subprocess.run([sys.executable, "-c", f"{first}{code}"], capture_output=True, text=True, check=True).stdout
+        for first in ("", "import ray, ray.tune; ")
+    }
+    assert len(hashes) == 1
+
 
 ONE = {"packages": {"numpy": "2.1.0", "torch": "2.11"}, "cpu": {"flags": ["avx", "avx2", "fma"]}}
 OTHER = {"packages": {"numpy": "2.2.0", "torch": "2.11", "wandb": "1.0"}, "cpu": {"flags": ["avx", "sse"]}}

@@ -14,7 +14,7 @@ from fedray.cells.spec import CellSpec, Search
 from fedray.cells.status import Status
 from fedray.common.errors import UserError
 from fedray.tracking.environment import Environment, describe_mixture, list_hashes, read_environment
-from fedray.tracking.store import read_artefact, read_metrics
+from fedray.tracking.store import bound, read_artefact, read_metrics
 
 if TYPE_CHECKING:
     from fedray.tracking.store import AnyClient, AnyRun
@@ -73,7 +73,8 @@ class Collected(SweepTable):
     def get_history(self, run_id: str, metric: str) -> dict[int, float]:
         if (run_id, metric) not in self.read:
             points = self.client.get_metric_history(run_id, metric)
-            self.read[run_id, metric] = dict(sorted((point.step, float(point.value)) for point in points))
+            rows = sorted((point.step, bound(run_id, metric, float(point.value))) for point in points)
+            self.read[run_id, metric] = dict(rows)
         return self.read[run_id, metric]
 
     def read_artefact(self, run_id: str, name: str) -> bytes | None:

@@ -1,7 +1,5 @@
 """One run of the store: its configuration, and its state in the newest checkpoint."""
 
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedray.cells.spec import drop_removed
@@ -10,6 +8,7 @@ from fedray.common.yaml_files import parse_yaml
 from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.state import State
 from fedray.tracking.location import get_storage
+from fedray.tracking.store import read_artefact
 
 if TYPE_CHECKING:
     from fedray.tracking.store import AnyClient
@@ -17,10 +16,11 @@ if TYPE_CHECKING:
 
 def read_configuration(client: "AnyClient", run: str) -> dict[str, Any]:
     """Return the configuration of a cell's run from its artefact `config.yaml`, not parsed, without the keys that this
-    version no longer has. run: its id."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(client.download_artifacts(run, "config.yaml", folder))
-        config: dict[str, Any] = parse_yaml(path.read_text(encoding="utf-8"), f"config.yaml of {run}")
+    version no longer has. run: its id. Raises UserError if it is missing or damaged."""
+    content = read_artefact(client, run, "config.yaml") or b""
+    config = parse_yaml(content.decode(errors="replace"), f"config.yaml of {run}")
+    if not isinstance(config, dict):
+        raise UserError(f"run {run}: its artefact config.yaml is {'damaged' if content else 'missing'}")
     return drop_removed(config)
 
 

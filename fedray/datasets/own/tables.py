@@ -1,6 +1,7 @@
 """A table of your own: `data: {name: csv, path: own.csv, label: ..., client: ...}`."""
 
 import csv
+import io
 import re
 import unicodedata
 from collections.abc import Iterable
@@ -11,6 +12,7 @@ import numpy as np
 from pydantic import ConfigDict, Field, model_validator
 
 from fedray.common.errors import UserError, join_lines, truncate_repr, unknown
+from fedray.common.whole_files import open_file
 from fedray.common.yaml_files import locate_file
 from fedray.datasets.base import DataSource
 from fedray.datasets.dataset import Dataset
@@ -98,7 +100,7 @@ class Csv(DataSource):
         """Read a file; fields lose the blanks around them. Raises UserError."""
         file = locate_file(f"data.{key}", path)
         try:
-            with file.open(newline="", encoding="utf-8-sig") as opened:
+            with io.TextIOWrapper(open_file(file), newline="", encoding="utf-8-sig") as opened:
                 header, *rows = [[field.strip() for field in row] for row in csv.reader(opened) if row] or [[]]
         except FileNotFoundError:
             raise UserError(f"data.{key}: {file} does not exist") from None

@@ -18,7 +18,7 @@ from fedray.analysis.plots.style import save
 from fedray.cells.selection import select_cells
 from fedray.cells.status import Status
 from fedray.common.entry import Overwrite
-from fedray.common.errors import UserError, unknown
+from fedray.common.errors import UserError, escape, unknown
 from fedray.papers.sharpness import PLANES, TrainedRun
 from fedray.tracking.output import OutputFile
 
@@ -61,7 +61,7 @@ def main(
         trained = TrainedRun(each, samples, device)
         found, vectors = trained.find_eigenvalues()
         file.write(json.dumps(asdict(found) | {"ratio": found.ratio}, indent=1) + "\n")
-        sys.stdout.write(f"{found}\n  {file.path}\n")
+        sys.stdout.write(f"{escape(str(found))}\n  {file.path}\n")
         if plot == "none":
             continue
         losses = trained.measure_plane(plot, vectors, steps)

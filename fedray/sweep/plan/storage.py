@@ -7,6 +7,7 @@ holder ends, however that ends; on NFS the lock daemon does the same.
 import contextlib
 import fcntl
 import os
+import re
 import shutil
 import tempfile
 import uuid
@@ -196,7 +197,7 @@ def find_killed(cells: Iterable[str]) -> set[str]:
 
     A process that runs cells itself finds none: looking would release its claims.
     """
-    known = [cell for cell in cells if get_cell_dir(cell).is_dir()]
+    known = [cell for cell in cells if re.fullmatch("[0-9a-f]+", cell) and get_cell_dir(cell).is_dir()]
     if not known or CellLocks.opened:
         return set()
     with CellLocks(get_cell_locks_file()) as locks:

@@ -15,6 +15,7 @@ from fedray.common.errors import UserError, escape, join_lines, redact
 from fedray.tracking.archive.check import CheckedArchive, open_checked
 from fedray.tracking.archive.members import ArchivedRun, ArchivedStage
 from fedray.tracking.environment import keep_environment
+from fedray.tracking.location import refuse_unwritable_store
 from fedray.tracking.store import find_best_runs, read_draws, read_status
 from fedray.tracking.stored_sweep import read_stored_sweep
 from fedray.tracking.tracker import BATCH, Tracker
@@ -39,6 +40,7 @@ def import_sweep(file: Path, agree: Agree = lambda config, identity: None) -> tu
     Raises:
         UserError: the file is not an archive of fedray, or the store cannot be used.
     """
+    refuse_unwritable_store()
     with open_checked(file, f"{file}: cannot be read as an archive of fedray") as archive:
         for cell in (cell for stage in archive.sweep.stages for cell in stage.cells):
             try:
@@ -48,8 +50,11 @@ def import_sweep(file: Path, agree: Agree = lambda config, identity: None) -> tu
         try:
             counts = [_merge(archive, stage) for stage in archive.sweep.stages]
             return archive.sweep.name, sum(one for one, _ in counts), sum(one for _, one in counts)
-        except MlflowException as error:
-            raise UserError(f"MLFLOW_TRACKING_URI: the store cannot be used: {redact(join_lines(error))}") from None
+        except (MlflowException, OSError) as error:
+            raise UserError(
+                f"MLFLOW_TRACKING_URI: the store cannot take {file}: {redact(join_lines(error))}; what it has taken "
+                "stays, and the same command completes it"
+            ) from None
 
 
 def _merge(archive: CheckedArchive, sweep: ArchivedStage) -> tuple[int, int]:

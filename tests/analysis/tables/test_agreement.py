@@ -1,5 +1,8 @@
 """`fedray check`: a paper whose tables and macros are compared with a store."""
 
+import contextlib
+import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,7 +12,7 @@ import typer
 from fedray.analysis.commands.check import main as check
 from fedray.analysis.commands.tables import main as tables
 from fedray.analysis.tables.options import TableOptions
-from fedray.analysis.tables.paper import parse_rows, read_paper
+from fedray.analysis.tables.paper import LARGEST, parse_rows, read_paper
 from fedray.cells.metric import DEFAULT
 from fedray.common.errors import UserError
 from fedray.tracking.tracker import Tracker
@@ -161,6 +164,48 @@ def test_files_that_input_each_other_are_read_once(tmp_path: Path) -> None:
     (tmp_path / "a.tex").write_text(r"\input{b}\fedray{x}", encoding="utf-8")
     (tmp_path / "b.tex").write_text("\\input{a.tex}\n", encoding="utf-8")
     assert [path.name for path in read_paper(tmp_path / "a.tex").files] == ["a.tex", "b.tex"]
+
+
+def test_a_pipe_is_refused(tmp_path: Path) -> None:
+    """Reading it would wait for a writer; so does what a source takes in, which is named as one that is not here."""
+    os.mkfifo(tmp_path / "pipe.tex")
+    with pytest.raises(UserError, match=r"pipe\.tex: cannot be read: it is not a regular file"):
+        read_paper(tmp_path / "pipe.tex")
+    (tmp_path / "a.tex").write_text(r"\input{pipe}", encoding="utf-8")
+    assert [one.text for one in read_paper(tmp_path / "a.tex").unread] == ["pipe"]
+
+
+def test_a_file_that_is_too_large_is_refused(tmp_path: Path) -> None:
+    with (tmp_path / "a.tex").open("wb") as file:
+        file.truncate(LARGEST + 1)
+    with pytest.raises(UserError, match=f"cannot be read: it has more than {LARGEST} bytes"):
+        read_paper(tmp_path / "a.tex")
+
+
+def test_a_chain_of_inputs_has_no_depth(tmp_path: Path) -> None:
+    """2,000 files, each of which takes in the next: Python stops at 1,000 calls in each other."""
+    for number in range(2000):
+        (tmp_path / f"a{number}.tex").write_text(rf"\input{{a{number + 1}}}", encoding="utf-8")
+    paper = read_paper(tmp_path / "a0.tex")
+    assert [len(paper.files), len(paper.unread)] == [2000, 1]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        r"\input{", r"\input{x", "\\input " + "x" * 50, r"\fedray{", r"\fedray{a", r"\\\\%", r"\%\%\%", "% fedray",
+        "%" * 60,
+        "\\expandafter\\def\\csname fedray@", "  \\input\t", r"\begin{tabular}{l}", "{" * 60, r"\include{}", "\\" * 60,
+    ],
+)  # fmt: skip
+def test_100000_odd_commands_take_seconds(tmp_path: Path, line: str) -> None:
+    """They took a minute. Both as lines, and as one line."""
+    for glue in ("\n", ""):
+        (tmp_path / "a.tex").write_text(glue.join([line] * 100_000), encoding="utf-8")
+        began = time.process_time()
+        with contextlib.suppress(UserError):
+            read_paper(tmp_path / "a.tex")
+        assert time.process_time() - began < 10
 
 
 def test_rows_of_any_layout() -> None:

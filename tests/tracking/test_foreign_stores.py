@@ -1,0 +1,323 @@
+"""Stores that others have written to: noise, other versions of MLflow, other programs; no right or room to write."""
+
+import contextlib
+import ctypes
+import json
+import resource
+import shutil
+import sqlite3
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+import fedray
+from fedray.common.errors import UserError, warn_once
+from fedray.config import RunConfig
+from fedray.tracking.location import refuse_other_tables
+from fedray.tracking.sqlite_store import SqliteClient
+from fedray.tracking.tracker import Tracker
+from tests import small
+from tests.conftest import Call
+from tests.sweep.running import REPOSITORY, SWEEP
+
+SMALL = small.sections(model=4, training={"rounds": 2, "local_epochs": 1})
+ARCHIVE = REPOSITORY / "results/mnist_causes.zip"
+READERS = (
+    "status", "status sweep --all", "status sweep --json", "tables sweep", "tables sweep --json", "export sweep",
+    "clean",
+)  # fmt: skip
+MORE = ("figures sweep --kind curves", "report sweep", "compare sweep --reference fedavg", "cite sweep", "claims sweep")
+"""They read by the same functions, and take seconds."""
+NOISE = {
+    "no tags": "DELETE FROM tags",
+    "a sweep without a name": "DELETE FROM tags WHERE key = 'fedray.sweep'",
+    "runs without a cell": "DELETE FROM tags WHERE key = 'fedray.cell'",
+    "runs of odd cells": "UPDATE tags SET value = '../../x' WHERE key = 'fedray.cell'",
+    "no start": "UPDATE runs SET start_time = NULL",
+    "no times": "UPDATE runs SET start_time = NULL, end_time = NULL",
+    "a start of no calendar": "UPDATE runs SET start_time = 9000000000000000000",
+    "text for a time": "UPDATE runs SET start_time = 'yesterday'",
+    "no name": "UPDATE runs SET name = NULL",
+    "a value of 1e308": "UPDATE {metrics} SET value = 1e308",
+    "a value of -1e308 among others": "UPDATE {metrics} SET value = -1e308 WHERE run_uuid < '8'",
+    "text for a value": "UPDATE {metrics} SET value = 'high'",
+    "bytes for a value": "UPDATE {metrics} SET value = x'00ff'",
+    "text for a step": "UPDATE metrics SET step = 'last'",
+    "bytes for a tag": "UPDATE tags SET value = x'00ff'",
+    "text that is not UTF-8": "UPDATE tags SET value = CAST(x'ff80' AS TEXT) WHERE key = 'fedray.status'",
+    "a name that is not UTF-8": "UPDATE runs SET name = CAST(x'ff80' AS TEXT)",
+    "control characters": "UPDATE tags SET value = char(27) || '[31m' || value WHERE key = 'fedray.status'",
+    "no table of tags": "DROP TABLE tags",
+}
+ARTEFACTS = {
+    "not JSON": b"{",
+    "a list": b"[]",
+    "other keys": b'{"cells": [{}]}',
+    "no list": b'{"cells": 3}',
+    "gone": None,
+}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Path:
+    """A folder with a sweep of two finished cells in its store."""
+    folder = tmp_path_factory.mktemp("made")
+    shutil.copy(empty_store, folder / "mlflow.db")
+    configs = [RunConfig.parse(SMALL | {"seed": seed}) for seed in (0, 1)]
+    with pytest.MonkeyPatch.context() as patch:
+        go(patch, folder)
+        digest = configs[0].data.load().digest
+        cells = [small.list_cell(config, digest, f"fedavg iid s{config.seed}") for config in configs]
+        for config, cell in zip(configs, cells, strict=True):
+            fedray.simulate(config, track=cell["label"], progress=False)
+        tracker = Tracker()
+        tracker.open_sweep("sweep", "", cells, file=yaml.safe_dump({"name": "sweep", "base": SMALL}))
+        tracker.open_sweep("other", "", cells[:1])
+    return folder
+
+
+def go(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    patch.chdir(folder)
+    for name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME", "FEDRAY_STORAGE", "RAY_ADDRESS"):
+        patch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def folder(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of it, which is the working folder."""
+    shutil.copytree(made, tmp_path / "copy")
+    go(monkeypatch, tmp_path / "copy")
+    SqliteClient(tmp_path / "copy" / "mlflow.db").follow_move()
+    return tmp_path / "copy"
+
+
+def change(*statements: str) -> None:
+    with sqlite3.connect("mlflow.db") as database:
+        for one in statements:
+            database.execute(one)
+    database.close()
+
+
+def read(call: Call, readers: tuple[str, ...] = READERS) -> None:
+    """Call readers: none ends in a traceback, refuses in more than a line, or writes to the store."""
+    before = Path("mlflow.db").read_bytes()
+    for line in readers:
+        code, out, err = call(*line.split())
+        assert "Traceback" not in out + err, line
+        assert code in (0, 1, 2), line
+        assert sum(one.startswith("fedray: ") for one in err.splitlines()) == (code == 2), (line, err)
+        assert "\x1b" not in out + err, line
+        assert all(len(one) <= 500 for one in err.splitlines()), (line, err)
+    assert Path("mlflow.db").read_bytes() == before
+
+
+@pytest.mark.parametrize("noise", NOISE)
+def test_noise_is_a_line_and_nothing_is_lost(folder: Path, call: Call, noise: str) -> None:
+    change(*{NOISE[noise].format(metrics=table) for table in ("metrics", "latest_metrics")})
+    read(call, READERS + MORE if "times" in noise or "value" in noise else READERS)
+    code, out, err = call("rm", "sweep", "--yes")
+    assert "Traceback" not in out + err
+    assert code in (0, 2), err
+
+
+@pytest.mark.parametrize("content", ARTEFACTS)
+def test_a_damaged_list_of_cells_is_named_and_the_other_sweeps_are_shown(
+    folder: Path, call: Call, content: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    (file,) = [one for one in Path("mlartifacts").rglob("cells.json") if one.read_bytes().count(b'"hash"') == 2]
+    warn_once.cache_clear()
+    file.unlink()
+    if (new := ARTEFACTS[content]) is not None:
+        file.write_bytes(new)
+    read(call)
+    assert "other" in call("status").out
+    assert "lists no cells; run it again" in call("status", "sweep").err
+    assert call("status", "other").code == 0
+    if new is not None:
+        run = file.parts[-3]
+        assert f"run {run}: its artefact cells.json is damaged and left out; run its sweep again" in caplog.text
+
+
+def test_names_steer_no_terminal(folder: Path, call: Call) -> None:
+    """Escape codes in the names of cells, runs and sweeps, wherever a command prints them."""
+    Path("cell.yaml").write_text(yaml.safe_dump(SMALL | {"seed": 2}))
+    run = json.loads(call("run", "cell.yaml", "--json").out.splitlines()[-1])["run_id"]
+    (file,) = [one for one in Path("mlartifacts").rglob("cells.json") if one.read_bytes().count(b'"hash"') == 2]
+    file.write_text(file.read_text().replace("fedavg iid", r"\u001b]0;x\u0007\u001b[31mfedavg iid"))
+    change(
+        "UPDATE runs SET name = char(27) || '[31m' || name",
+        "UPDATE tags SET value = char(27) || '[31m' || value WHERE key IN ('fedray.description', 'fedray.message')",
+        "UPDATE tags SET value = 'failed' WHERE key = 'fedray.status' AND value = 'finished' AND run_uuid < '8'",
+    )
+    read(call, (*READERS, *MORE))
+    code, out, err = call("sharpness", "--run", run, "--samples", "50")
+    assert (code, "\x1b" in out + err) == (0, False), err
+    assert "\\x1b[31m" in out
+    change("UPDATE tags SET value = char(27) || '[31m' || value WHERE key = 'fedray.sweep'")
+    for line in ("status", "rm sweep --yes", "tables nosuch", "export nosuch"):
+        code, out, err = call(*line.split())
+        assert "\x1b" not in out + err, line
+
+
+# Other versions of MLflow, and other programs
+
+
+@pytest.fixture(scope="module")
+def older(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store as an older MLflow made it: its tables up to the fourth change from the end, and the experiment."""
+    from alembic import command
+    from alembic.script import ScriptDirectory
+    from mlflow.store.db.utils import _get_alembic_config, create_sqlalchemy_engine
+    from mlflow.store.tracking.dbmodels.initial_models import Base
+
+    path = tmp_path_factory.mktemp("older") / "mlflow.db"
+    engine = create_sqlalchemy_engine(f"sqlite:///{path}")
+    Base.metadata.create_all(engine)
+    config = _get_alembic_config(f"sqlite:///{path}")
+    revision = list(ScriptDirectory.from_config(config).walk_revisions())[3].revision
+    with engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, revision)
+    engine.dispose()
+    with sqlite3.connect(path) as database:
+        database.execute(
+            "INSERT INTO experiments (name, artifact_location, lifecycle_stage) VALUES ('fedray', ?, 'active')",
+            [(path.parent / "mlartifacts").as_uri()],
+        )
+    database.close()
+    return path
+
+
+WRITERS = ("sweep sweep.yaml", "run sweep.yaml --cell 1", "rm sweep --yes", f"import {ARCHIVE}", "ui")
+
+
+def refused(call: Call, said: str, readable: bool = True) -> str:
+    """Call every writer, which refuses in a line before it changes anything. Returns the line."""
+    before = Path("mlflow.db").read_bytes()
+    Path("sweep.yaml").write_text(yaml.safe_dump(SWEEP))
+    for line in WRITERS:
+        code, out, err = call(*line.split())
+        assert (code, err.count("\n")) == (2, 1), (line, out, err)
+        assert said in err, line
+        assert Path("mlflow.db").read_bytes() == before, line
+    assert (call("status").code == 0) == readable
+    assert Path("mlflow.db").read_bytes() == before
+    assert not any(Path(name).exists() for name in ("mlartifacts", ".fedray/cells"))
+    return str(err)
+
+
+def test_the_tables_of_an_older_mlflow_are_upgraded_by_the_command_that_is_printed(
+    tmp_path: Path, older: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MLflow itself would upgrade them unasked, under a sweep of the older one."""
+    (tmp_path / "a b").mkdir()
+    monkeypatch.chdir(tmp_path / "a b")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    shutil.copy(older, "mlflow.db")
+    line = refused(call, "has the tables of an older MLflow than MLflow ")
+    command = line.split("`")[1]
+    environment = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "HOME": str(tmp_path)}
+    done = subprocess.run(["/bin/bash", "-c", command], env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "rm: 'sweep' is neither a sweep nor the id of a run" in call("rm", "sweep", "--yes").err
+    shutil.copy(older, "mlflow.db")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite+pysqlite:///{Path('mlflow.db').absolute()}")
+    found = call("rm", "sweep", "--yes").err
+    assert "has the tables of an older MLflow" in found, "a database's address, as PostgreSQL's"
+    assert "copy the store, and `mlflow db upgrade $MLFLOW_TRACKING_URI`" in found
+
+
+def test_the_older_side_is_told_what_helps(
+    tmp_path: Path, empty_store: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MLflow advises `mlflow db upgrade`, which fails there."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    shutil.copy(empty_store, "mlflow.db")
+    change("UPDATE alembic_version SET version_num = 'ffffffffffff'")
+    line = refused(call, "was upgraded by a newer MLflow than MLflow ", readable=False)
+    assert "`pip install -U mlflow` here helps, `mlflow db upgrade` does not; or use the copy" in line
+
+
+def test_another_programs_database_gets_no_tables(tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Optuna's, which names a revision in a table of the same name: MLflow would add 60 tables of its own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    change("CREATE TABLE studies (id INTEGER)", "CREATE TABLE alembic_version (version_num TEXT)")
+    change("INSERT INTO alembic_version VALUES ('v3.0.0.d')")
+    refused(call, "is the database of another program: it has a table 'studies'", readable=False)
+
+
+def test_revisions_are_told_apart_as_by_alembic() -> None:
+    import mlflow
+    from alembic.script import ScriptDirectory
+
+    script = ScriptDirectory(str(Path(mlflow.__file__).parent / "store" / "db_migrations"))
+    head, *earlier = (one.revision for one in script.walk_revisions())
+    assert [head] == script.get_heads()
+    refuse_other_tables("x", head, "y")
+    for one in earlier:
+        with pytest.raises(UserError, match="older MLflow"):
+            refuse_other_tables("x", one, "y")
+    with pytest.raises(UserError, match="newer MLflow"):
+        refuse_other_tables("x", head[:-1], "y")
+
+
+# Neither right nor room to write
+
+
+def _keep_to_permissions() -> None:
+    """Let permissions bind root, too: without CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH."""
+    for capability in (1, 2):
+        ctypes.CDLL(None).prctl(24, capability, 0, 0, 0)  # PR_CAPBSET_DROP; a user has none of them
+
+
+def _limit_files() -> None:
+    size = Path("mlflow.db").stat().st_size
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))  # the store cannot grow
+
+
+def call_limited(limit: Callable[[], None], *arguments: str) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, "-P", "-m", "fedray.cli", *arguments]
+    return subprocess.run(words, capture_output=True, text=True, preexec_fn=limit, timeout=300)
+
+
+@pytest.mark.parametrize("line", ["rm sweep --yes", f"import {ARCHIVE}", "ui"])
+def test_a_store_that_can_only_be_read(folder: Path, line: str) -> None:
+    """The message of MLflow, `attempt to write a readonly database`, comes with two tracebacks."""
+    writable = folder.stat().st_mode
+    (folder / "mlflow.db").chmod(stat.S_IRUSR)
+    folder.chmod(stat.S_IRUSR | stat.S_IXUSR)
+    try:
+        done = call_limited(_keep_to_permissions, *line.split())
+        shown = call_limited(_keep_to_permissions, "status")
+    finally:
+        folder.chmod(writable)
+    assert (done.returncode, done.stdout, done.stderr) == (
+        2,
+        "",
+        f"fedray: MLFLOW_TRACKING_URI: cannot write {folder / 'mlflow.db'}: Permission denied; set it to a store that "
+        "can be written\n",
+    )
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert "2 finished" in shown.stdout
+
+
+@pytest.mark.parametrize("line", ["rm sweep --yes", f"import {ARCHIVE}"])
+def test_a_full_disk(folder: Path, line: str, call: Call) -> None:
+    """What was there stays; once there is room, the same command does its work."""
+    with contextlib.closing(sqlite3.connect("mlflow.db")) as database:
+        database.execute("VACUUM")  # no free pages
+    done = call_limited(_limit_files, *line.split())
+    assert done.returncode == 2 or "rm" in line, "a deletion may fit into the pages that are there"
+    assert (done.stderr.count("\n"), "Traceback" in done.stderr) == (int(done.returncode == 2), False), done.stderr
+    if "rm" not in line:
+        assert "what it has taken stays, and the same command completes it" in done.stderr
+        assert "2 finished" in call("status", "sweep").out
+        assert call(*line.split()).out.startswith("fedsol/mnist_causes: ")
+        assert "fedsol/mnist_causes: 6 cells, 6 finished" in call("status", "fedsol/mnist_causes").out
