@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from fedray.algorithms.base import Algorithm
@@ -67,6 +68,9 @@ class Angles(Probe):
         "global_angle_means_missing": "angle between global means of missing classes (degrees)",
     }
     tested_models = frozenset({"local", "global"})
+    client: int | None = Field(
+        None, ge=0, description="the client to measure alone, in rounds whose cohort has it; default the whole cohort"
+    )
 
     def check_built(self, layout: Layout, classes: int) -> None:
         if angles.find_head_weight(layout, classes) is None:
@@ -79,14 +83,15 @@ class Angles(Probe):
         return angles.sum_classes(output.features, y, classes)
 
     def of_client(self, seen: TrainedClient) -> dict[str, float]:
+        if self.client not in (None, seen.c.id):
+            return {}
         return angles.measure_client(seen.c.theta, seen.c.layout, seen.sums[self.name], seen.c.counts > 0)
 
     def of_round(self, seen: EvaluatedRound) -> dict[str, float]:
         if self.name not in seen.sums:
             return {}
-        return angles.measure_server(
-            seen.theta, seen.layout, seen.sums[self.name], [seen.holds(i) for i in seen.weights]
-        )
+        held = [seen.holds(i) for i in seen.weights if self.client in (None, i)]
+        return angles.measure_server(seen.theta, seen.layout, seen.sums[self.name], held)
 
 
 class Classes(Probe):

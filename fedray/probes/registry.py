@@ -7,7 +7,7 @@ from fedray.common.errors import UserError
 from fedray.components.plugins import resolve
 from fedray.probes.probe import Probe
 from fedray.probes.probes import Adaptation, Angles, Classes, Drift, Forgetting, Lambda, ProximalProbe, Step
-from fedray.probes.theorems import GradientNorm, Propositions, StepDivergence
+from fedray.probes.theorems import GradientNorm, Margins, Propositions, StepDivergence
 
 PROBES: dict[str, type[Probe]] = {
     kind.name: kind
@@ -19,6 +19,7 @@ PROBES: dict[str, type[Probe]] = {
         Forgetting,
         GradientNorm,
         Lambda,
+        Margins,
         Propositions,
         ProximalProbe,
         Step,

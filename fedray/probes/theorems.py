@@ -10,6 +10,7 @@ from fedray.algorithms.base import Algorithm
 from fedray.algorithms.fedsol import FedSOL
 from fedray.client import LocalClient
 from fedray.common.errors import UserError
+from fedray.models.network import Layout, Output
 from fedray.probes.probe import EvaluatedRound, Probe, TrainedClient
 from fedray.probes.proximal import measure_propositions
 
@@ -77,6 +78,51 @@ class StepDivergence(Probe):
                 square = float(sums[f"square{k}"]) / count - float(mean.square().sum())
                 result[f"divergence_step_{k}"] = max(square, 0.0)
         return result
+
+
+class Margins(Probe):
+    """Of the global model: `spectral_complexity`, Q(F) = Π_l ‖W_l‖² Σ_l ‖W_l‖_F²/‖W_l‖² over its weight matrices, and
+    `margin_risk`, the share of test samples whose margin is at most γ (FedSAM, theorem 3.5 and equation 5).
+    """
+
+    name = "margins"
+    metrics = {
+        "spectral_complexity": "Q(F), logarithm to base 10",
+        "margin_risk": "test samples with a margin of at most γ in %",
+    }
+    lower_is_better = frozenset(metrics)
+    gamma: float = Field(1.0, ge=0, description="γ: the margin, in units of logits")
+
+    def check(self, algorithm: Algorithm) -> None:
+        if algorithm.keeps != "none":
+            raise UserError(f"evaluation.probes: margins are of the global model; {algorithm.name} has none")
+
+    def test_sums(self, output: Output, y: Tensor, classes: int) -> Tensor:
+        """Count the samples with z_y - max_{j≠y} z_j ≤ γ, and all samples."""
+        z = output.logits
+        own = z.gather(1, y[:, None]).squeeze(1)
+        others = z.scatter(1, y[:, None], -torch.inf).amax(1)
+        small = (own - others <= self.gamma).sum()
+        return torch.stack([small, torch.tensor(len(y), device=small.device)]).float()
+
+    def of_round(self, seen: EvaluatedRound) -> dict[str, float]:
+        found = {"spectral_complexity": measure_spectral_complexity(seen.theta, seen.layout)}
+        if self.name in seen.sums:
+            small, samples = seen.sums[self.name].double().tolist()
+            found["margin_risk"] = 100 * small / samples
+        return found
+
+
+def measure_spectral_complexity(theta: Tensor, layout: Layout) -> float:
+    """Return log10 of Π_l ‖W_l‖² Σ_l ‖W_l‖_F²/‖W_l‖², ‖·‖ the spectral norm; NaN if a matrix is 0.
+
+    A weight with several dimensions is a matrix of its first one by all others, a convolution's kernels one per row.
+    Vectors (biases, norms' scales) do not count.
+    """
+    matrices = [w.double().flatten(1) for w in layout.views(theta).values() if w.ndim > 1]
+    norms = torch.stack([torch.linalg.matrix_norm(w, 2) for w in matrices])
+    ratios = torch.stack([w.square().sum() for w in matrices]) / norms.square()
+    return float((2 * norms.log10().sum()) + ratios.sum().log10())
 
 
 class GradientNorm(Probe):

@@ -7,7 +7,9 @@ import pytest
 
 from fedray.algorithms import algorithm
 from fedray.engine.cost import measure_cost
-from tests.shipped.papers import CELLS, NO_TABLES
+from fedray.sweep.file.sweep import Sweep
+from fedray.sweep.plan.draws import iter_points
+from tests.shipped.papers import CELLS, NO_TABLES, SWEEPS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "papers.md").read_text(encoding="utf-8")
 AGAINST_PRINT = re.compile(r"\| \*(?:agrees|deviates|cannot)\*[^|]*\|$", re.M)
@@ -64,7 +66,7 @@ def test_each_of_the_89_rows_says_how_it_stands_to_the_print() -> None:
 
 def test_every_sweep_is_named_and_exists() -> None:
     named = set().union(*(sweeps(row) for row in PAGE.splitlines() if row.startswith("|")))
-    commands = set(re.findall(r"fedray (?:tables|figures|compare) (fed\w+/\w+)", PAGE))
+    commands = set(re.findall(r"fedray (?:tables|figures|compare|sharpness) (fed\w+/\w+)", PAGE))
     assert named | commands <= set(CELLS) | NO_TABLES
     assert named | commands | NO_ROW >= set(CELLS) | NO_TABLES
 
@@ -81,3 +83,27 @@ def test_every_table_and_figure_has_a_row(paper: str) -> None:
             for n in re.findall(r"\d+", first.partition(",")[0] if "deviation" in first else first)
         }
         assert found >= set(numbers), f"{paper}: {kind}s {sorted(set(numbers) - found)}"
+
+
+V1 = re.findall(r"fedray sweep sweeps/(fedsol/\w+)\.yaml --set (\S+?)=(\w+)`", PAGE)
+
+
+def test_every_sweep_of_v1_is_named_with_its_option() -> None:
+    """Rows 5 and 9, figures 2 to 4 and 8 to 10 (8 has two sweeps), and what the sweep is called in the next command."""
+    assert len(V1) == 9
+    for name, key, value in V1:
+        assert re.search(rf"fedray (?:tables|figures|sharpness) {name}-{key}-{value} ", PAGE), name
+
+
+@pytest.mark.parametrize(("name", "key", "value"), V1, ids=[one[0] for one in V1])
+def test_v1s_sweeps_perturb_the_whole_model(name: str, key: str, value: str) -> None:
+    """Every FedSOL cell, and no other cell changes."""
+    before = Sweep.load(SWEEPS / f"{name}.yaml")
+    after = before.with_overrides({key: value})
+    assert after.name == f"{name}-{key}-{value}"
+    methods = [
+        [{"name": one} if isinstance(one := point["algorithm"], str) else one for point in iter_points(sweep)]
+        for sweep in (before, after)
+    ]
+    assert {one["perturb"] for one in methods[1] if one["name"] == "fedsol"} == {"all"}
+    assert all(old == new for old, new in zip(*methods, strict=True) if new["name"] != "fedsol")

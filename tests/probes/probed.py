@@ -31,6 +31,7 @@ EVERY_PROBE = [
     "forgetting",
     "gradient_norm",
     "lambda",
+    "margins",
     "propositions",
     "proximal",
     "step",

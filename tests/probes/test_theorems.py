@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import fedray
 from fedray.algorithms.fedsol import FedSOL
 from fedray.common.errors import UserError
 from fedray.common.vectors import Vectors
@@ -15,8 +16,11 @@ from fedray.engine.messages import Broadcast, ClientTask
 from fedray.engine.process.backend import InlineBackend
 from fedray.engine.process.worker import Worker
 from fedray.engine.server.simulation import Simulation
+from fedray.models.network import Layout, Output
 from fedray.probes.landscape import Landscape
 from fedray.probes.proximal import compare_sides, measure_propositions, measure_step
+from fedray.probes.theorems import Margins, measure_spectral_complexity
+from tests import small
 from tests.algorithms import quadratic
 from tests.probes.probed import digits, last_row, with_probes
 
@@ -139,8 +143,56 @@ def test_divergence_by_other_means() -> None:
         ("fedavg", {"name": "step_divergence", "steps": [0, 3]}, r"step_divergence.steps: found \[0, 3\]"),
         ("local-only", "step_divergence", "local-only shares nothing"),
         ("fedrep", "gradient_norm", "fedrep has none"),
+        ("fedrep", "margins", "fedrep has none"),
     ],
 )
 def test_what_has_no_such_quantity_is_refused(method: Any, probe: Any, message: str) -> None:
     with pytest.raises(UserError, match=message):
         digits(method, {"name": "mlp", "hidden": [8]}, [probe])
+
+
+def test_spectral_complexity_by_hand() -> None:
+    """W_1 = diag(3, 1) has ‖W‖ = 3, ‖W‖_F² = 10; W_2, a kernel 1 x 1 x 1 x 2 of (0, 2), 2 and 4. A bias does not count.
+
+    Q(F) = 9 · 4 (10/9 + 1) = 76. Scaling both matrices by c multiplies it by c^4.
+    """
+    layout = Layout(("a.weight", "a.bias", "b.weight"), ((2, 2), (2,), (1, 1, 1, 2)), frozenset({"b.weight"}))
+    theta = torch.tensor([3.0, 0, 0, 1, 100, 100, 0, 2])
+    assert 10 ** measure_spectral_complexity(theta, layout) == pytest.approx(76)
+    assert 10 ** measure_spectral_complexity(10 * theta, layout) == pytest.approx(76e4)
+
+
+def test_margin_risk_by_hand() -> None:
+    """Margins of 2, 0.5, -1 and exactly 1: with γ = 1 three of four samples are at most that far from an error."""
+    z = torch.tensor([[3.0, 1, 0], [0.5, 1, 0], [1, 0, 2], [0, 1, 2]])
+    sums = Margins(gamma=1.0).test_sums(Output(z, z), torch.tensor([0, 1, 0, 2]), 3)
+    assert sums.tolist() == [3, 4]
+    assert Margins(gamma=0).test_sums(Output(z, z), torch.tensor([0, 1, 0, 2]), 3).tolist() == [1, 4]
+
+
+def simulate(*probes: Any) -> dict[str, float]:
+    """The last of two rounds of four clients on digits."""
+    config = small.sections(clients=(4, 4), training={"rounds": 2, "local_epochs": 1})
+    config |= {"partition": {"name": "dirichlet", "alpha": 0.3}}
+    return dict(fedray.simulate(config | {"evaluation": {"every": 1, "probes": list(probes)}}).history[-1])
+
+
+def test_margins_of_a_run() -> None:
+    """The share with a margin of at most 0 is the share of errors; with a wide γ it is every sample."""
+    row = simulate({"name": "margins", "gamma": 0})
+    assert row["margin_risk"] == pytest.approx(100 - row["test_accuracy"], abs=1e-4)
+    assert np.isfinite(row["spectral_complexity"])
+    assert simulate({"name": "margins", "gamma": 1e6})["margin_risk"] == 100
+
+
+def test_angles_of_one_client() -> None:
+    """The mean over four clients is the mean of each alone; a client that takes no part has no angle."""
+    name = "angle_classifier_existing"
+    each = [simulate({"name": "angles", "client": i}) for i in range(4)]
+    assert simulate("angles")[name] == pytest.approx(np.mean([row[name] for row in each]), rel=1e-6)
+    assert len({row[name] for row in each}) == 4
+    assert {row[f"{name}_std"] for row in each} == {0.0}
+    assert len({row[f"global_{name}"] for row in each}) > 1
+    none = simulate({"name": "angles", "client": 7})
+    assert name not in none
+    assert "global_angle_classifier" in none

@@ -57,6 +57,7 @@ CELLS = {
     * SEEDS,  # two methods x (rho 0.5 on 3 data sets, another on 2) x (epochs, steps)
     "fedsol/printed": (1 + 2) * 2 * SEEDS,  # FedAvg and two norms x two averages
     "fedsol/v1_table1": 9 * 14 * SEEDS,  # v4's 18 settings without MNIST's two, s = 3 and alpha = 0.3
+    "fedsol/v1_table6": 7 * SEEDS,
     "fedtoga/printed": 6 * 4 * SEEDS,  # forms x partitions
     "fedgela/printed": 4 * 6 * SEEDS,  # FedAvg, two softmaxes and the code's command x settings
     # printed searches: lr for all, and beta for three methods

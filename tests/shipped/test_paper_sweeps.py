@@ -84,6 +84,7 @@ def test_tables_share_their_runs(paper: str) -> None:
         ("fedsam/clients", "fedsam/table1", 21),
         ("fedsol/printed", "fedsol/table2", 2),
         ("fedsol/v1_table1", "fedsol/table2", 7 * 14),  # all but FedSoL itself
+        ("fedsol/v1_table6", "fedsol/table10", 2),  # A0 and A5
         ("fedtoga/printed", "fedtoga/table2", 4),
         ("fedgela/printed", "fedgela/table2", 12),
     ],

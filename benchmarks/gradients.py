@@ -1,0 +1,97 @@
+"""Seconds of one gradient of each model in the papers' sweeps, on random data of the same shape, one core.
+
+`python -m benchmarks.gradients` measures what `results/gradients.json` lacks (`--again`: everything) and writes it;
+`python -m docs.generate.costs` then enters core-hours in docs/papers.md and sweeps/README.md. A time is processor time
+(`fedray.sweep.plan.estimate`); other work on the machine still lengthens it, so the file notes the load.
+"""
+
+import json
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from benchmarks.pairs import machine
+from fedray.config import RunConfig
+from fedray.sweep.file.shipped import get_sweeps_folder, list_papers
+from fedray.sweep.file.sweep import Sweep
+from fedray.sweep.plan.draws import iter_points
+from fedray.sweep.plan.estimate import Key, get_facts, make_key, measure_seconds
+from fedray.sweep.plan.gradients import count_gradients
+
+RESULTS = Path(__file__).parent / "results" / "gradients.json"
+
+
+def list_names() -> list[str]:
+    """Return the names of the papers' sweeps."""
+    folder = get_sweeps_folder()
+    files = (path for paper in list_papers() for path in sorted((folder / paper).glob("*.yaml")))
+    return [str(path.relative_to(folder).with_suffix("")) for path in files if path.stem != "claims"]
+
+
+@cache
+def count(name: str) -> tuple[int, dict[str, float], int]:
+    """Return a sweep's cells, model -> gradients of all cells, and the number of cells of data of unknown size."""
+    cells: dict[str, list[dict[str, Any]]] = {}
+    for point in iter_points(Sweep.load(get_sweeps_folder() / f"{name}.yaml")):
+        cells.setdefault(repr(point | {"seed": None}), []).append(point)
+    gradients: dict[str, float] = {}
+    unknown = 0
+    for alike in cells.values():
+        run = RunConfig.parse(alike[0])
+        number = count_gradients(run)
+        if number is None:
+            unknown += len(alike)
+        else:
+            model = describe(make_key(run))
+            gradients[model] = gradients.get(model, 0.0) + len(alike) * number
+    return sum(map(len, cells.values())), gradients, unknown
+
+
+def describe(key: Key) -> str:
+    """Return everything that a gradient's duration depends on, as the file names it."""
+    options = json.loads(key.model)
+    words = [f"{name}={value}" for name, value in options.items() if name != "name" and value not in (None, "none", [])]
+    size = "x".join(map(str, key.shape))
+    model = " ".join([options["name"], *words])
+    return f"{model}, {size}, {key.classes} classes, batches of {key.batch}" + ", bf16" * key.bf16
+
+
+def sum_hours(name: str) -> float | None:
+    """Return the core-hours of a sweep by the measured seconds; None if the size of its data is not known.
+
+    Raises:
+        KeyError: a model has not been measured.
+    """
+    seconds = json.loads(RESULTS.read_text())["seconds"]
+    _, gradients, unknown = count(name)
+    return None if unknown else sum(number * seconds[model] for model, number in gradients.items()) / 3600
+
+
+def iter_keys() -> Iterator[Key]:
+    """Yield the models of all sweeps, each once."""
+    found = set()
+    for name in list_names():
+        for point in iter_points(Sweep.load(get_sweeps_folder() / f"{name}.yaml")):
+            run = RunConfig.parse(point)
+            known = get_facts(run)
+            if known is not None and (key := make_key(run, known)) not in found:
+                found.add(key)
+                yield key
+
+
+def main() -> None:
+    """Measure what is missing and write the file after each model."""
+    again = "--again" in sys.argv[1:]
+    held = json.loads(RESULTS.read_text()) if RESULTS.exists() and not again else {"seconds": {}}
+    held["machine"] = machine()
+    for key in iter_keys():
+        if (model := describe(key)) not in held["seconds"]:
+            held["seconds"][model] = float(f"{measure_seconds(key, 'cpu'):.4g}")
+            print(f"{held['seconds'][model]:9.4g} s  {model}", flush=True)
+            RESULTS.write_text(json.dumps(held, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
+
+
+if __name__ == "__main__":
+    main()
