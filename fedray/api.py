@@ -121,7 +121,7 @@ def run_problem(
             more but what it refuses itself.
     """
     if track is not None:
-        from fedray.tracking.location import refuse_unwritable_store
+        from fedray.common.location import refuse_unwritable_store
         from fedray.tracking.mirrors.mirrors import refuse_missing_extras
 
         refuse_missing_extras(problem.config.runtime.mirror)

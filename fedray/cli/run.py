@@ -65,11 +65,11 @@ def run(
 
     from fedray.api import run_problem
     from fedray.cells.spec import flatten
+    from fedray.common.output import OutputFile
     from fedray.engine.result import refuse_without_model, refuse_without_personal
     from fedray.engine.server.profile import Profile
     from fedray.sweep.plan.single import hold_cell, load_cell
     from fedray.tracking.mirrors.mirrors import refuse_missing_extras
-    from fedray.tracking.output import OutputFile
 
     chosen, problem = load_cell(document, file, cell, changes, backend)
     if save is not None or logged:
@@ -92,7 +92,7 @@ def run(
         with tempfile.TemporaryDirectory() as folder:
             model_file.write(result.save(Path(folder, "model.safetensors")).read_bytes())
     if save_personal is not None:
-        files = result.save_personal(save_personal)
+        files = result.save_personal(save_personal, overwrite=overwrite)
     model = _log_model(result) if logged else ""
     if as_json:
         summary = result.summary() | ({"run_id": result.run_id} if result.run_id else {})

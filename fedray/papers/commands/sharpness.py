@@ -16,8 +16,8 @@ from fedray.analysis.plots.landscape import draw_contours, draw_surfaces
 from fedray.analysis.plots.style import save
 from fedray.common.entry import Overwrite
 from fedray.common.errors import UserError, escape, unknown
+from fedray.common.output import OutputFile
 from fedray.papers.sharpness import PLANES, TrainedRun
-from fedray.tracking.output import OutputFile
 
 
 def main(
