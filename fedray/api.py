@@ -124,7 +124,7 @@ def run_problem(
         sweep: name of the sweep in MLflow whose cell it is; empty for none.
     """
     if track is not None:
-        from fedray.tracking.location import refuse_unwritable_store
+        from fedray.common.location import refuse_unwritable_store
         from fedray.tracking.mirrors.mirrors import refuse_missing_extras
 
         refuse_missing_extras(problem.config.runtime.mirror)

@@ -6,7 +6,7 @@ import sys
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
 from fedray.common.errors import escape
-from fedray.tracking.output import OutputFile
+from fedray.common.output import OutputFile
 
 
 def make_environment() -> Environment:

@@ -43,8 +43,8 @@ from fedray.analysis.tables.build import build
 from fedray.analysis.tables.clients import measure_fairness, read_accuracies
 from fedray.analysis.tables.formats import to_html
 from fedray.common.errors import UserError
+from fedray.common.location import store_uri
 from fedray.tracking.environment import list_hashes
-from fedray.tracking.location import store_uri
 from fedray.tracking.store import DESCRIPTION
 from fedray.tracking.view import make_address
 

@@ -27,7 +27,7 @@ def export(
     """Write a sweep's cells, curves, artefacts and hashes into one file, for another store or, with --deposit, for
     readers.
     """
-    from fedray.tracking.output import OutputFile
+    from fedray.common.output import OutputFile
 
     path = OutputFile("FILE", file or Path(f"{name.replace('/', '-')}.zip"), (".zip",), overwrite).path
     if deposit:

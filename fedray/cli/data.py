@@ -13,9 +13,9 @@ from fedray.common.yaml_files import parse_yaml
 if TYPE_CHECKING:  # imported where they are used: PyTorch takes two seconds, and `--help` does not need it
     import numpy as np
 
+    from fedray.common.output import OutputFile
     from fedray.datasets.base import DataSource
     from fedray.datasets.dataset import Dataset
-    from fedray.tracking.output import OutputFile
 
 data_app = typer.Typer(no_args_is_help=True, help="Data sets: fetch their files, check them, look at partitions.")
 
@@ -156,11 +156,11 @@ def show(
     overwrite: Overwrite = False,
 ) -> None:
     """Draw the split as a client x class heatmap, and print measures of heterogeneity."""
+    from fedray.common.output import PICTURES, OutputFile
     from fedray.datasets.base import load_data
     from fedray.partitions import make_partition
     from fedray.partitions.held_out import split_samples
     from fedray.partitions.heterogeneity import draw_heatmap, measure_heterogeneity
-    from fedray.tracking.output import PICTURES, OutputFile
 
     settings = _parse_settings(set_)
     path = out or Path(f"{name}_{kind}_{clients}.png".replace(":", "_"))
@@ -216,8 +216,8 @@ def import_split(
     overwrite: Overwrite = False,
 ) -> None:
     """Turn a folder that PFLlib or FL-bench generated into an npz data set with natural clients, or into a split."""
+    from fedray.common.output import OutputFile
     from fedray.partitions.foreign_splits import read_folder
-    from fedray.tracking.output import OutputFile
 
     file = OutputFile("OUT", out, (".npz",), overwrite, (folder,))
     arrays = read_folder(folder)
@@ -243,8 +243,8 @@ def import_hub(
     overwrite: Overwrite = False,
 ) -> None:
     """Turn a data set of pictures or numbers of Hugging Face into an npz data set (`pip install 'fedray[hf]'`)."""
+    from fedray.common.output import OutputFile
     from fedray.datasets.own.hub import Columns, read_hub
-    from fedray.tracking.output import OutputFile
 
     kind, _, name = source.partition(":")
     if kind != "hf" or not name:

@@ -202,7 +202,7 @@ def open_ui(
     ] = "127.0.0.1",
 ) -> None:
     """Open MLflow's UI on this directory's store (or MLFLOW_TRACKING_URI), by default on 127.0.0.1."""
-    from fedray.tracking.location import is_server, store_uri
+    from fedray.common.location import is_server, store_uri
     from fedray.tracking.view import admit, save_view
 
     uri = store_uri()

@@ -75,12 +75,12 @@ def run(
 
     from fedray.api import run_problem
     from fedray.cells.spec import flatten
+    from fedray.common.output import OutputFile
     from fedray.engine.result import refuse_without_model, refuse_without_personal
     from fedray.engine.server.profile import Profile
     from fedray.sweep.driver.single import hold_cell, load_cell
     from fedray.tracking.archive.pack import log_into_archive
     from fedray.tracking.mirrors.mirrors import refuse_missing_extras
-    from fedray.tracking.output import OutputFile
 
     chosen, problem, listed = load_cell(document, file, cell, changes, backend)
     sweep = "" if listed is None else listed.sweep.name
@@ -110,7 +110,7 @@ def run(
         with tempfile.TemporaryDirectory() as folder:
             model_file.write(result.save(Path(folder, "model.safetensors")).read_bytes())
     if save_personal is not None:
-        files = result.save_personal(save_personal)
+        files = result.save_personal(save_personal, overwrite=overwrite)
     model = _log_model(result) if logged else ""
     if as_json:
         summary = result.summary() | ({"run_id": result.run_id} if result.run_id else {})
@@ -131,7 +131,7 @@ def run(
 
 def refuse_shared_file() -> None:
     """Raise UserError in a Slurm array whose tasks would all write to one SQLite file, maybe from several machines."""
-    from fedray.tracking.location import find_local_file, store_uri
+    from fedray.common.location import find_local_file, store_uri
 
     if "SLURM_ARRAY_TASK_ID" in os.environ and (file := find_local_file(store_uri())) is not None:
         raise UserError(

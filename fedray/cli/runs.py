@@ -36,7 +36,7 @@ def print_status(
 ) -> None:
     """Show how far a sweep is: each cell's hash and run, and why it failed, with the traceback's file."""
     from fedray.analysis.data.stored import read_sweep
-    from fedray.tracking.location import get_storage
+    from fedray.common.location import get_storage
 
     if name is None:
         _print_sweeps(as_json)
@@ -111,8 +111,8 @@ def remove_runs(
     yes: Annotated[bool, typer.Option("--yes", help="do not ask for confirmation")] = False,
 ) -> None:
     """Delete a sweep's runs, or one run, from MLflow, not those another sweep shares; `clean` removes the files."""
+    from fedray.common.location import refuse_unwritable_store
     from fedray.tracking.deletion import find_deletable_runs
-    from fedray.tracking.location import refuse_unwritable_store
     from fedray.tracking.store import delete_runs
 
     refuse_unwritable_store()
@@ -132,8 +132,8 @@ def clean(
     yes: Annotated[bool, typer.Option("--yes", help="remove the files; otherwise they are only listed")] = False,
 ) -> None:
     """Remove the files of finished cells: checkpoints, models, clients' states. Runs in MLflow stay (see `rm`)."""
+    from fedray.common.location import get_storage
     from fedray.sweep.driver.clean import find_removable, remove
-    from fedray.tracking.location import get_storage
 
     if not get_storage().is_dir():
         print(f"{get_storage()}: nothing to remove")

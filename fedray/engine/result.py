@@ -1,7 +1,6 @@
 """Result of a run: its history, its trained model, and how to save the model."""
 
 import json
-import os
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -18,12 +17,13 @@ from fedray.cells.ending import Ending
 from fedray.cells.last_rounds import describe_accuracy, find_last_values, mean
 from fedray.cells.metric import LAST
 from fedray.cells.record import RunRecord
+from fedray.cells.spec import flatten
 from fedray.cells.status import Status
 from fedray.common.calls import check_arguments
 from fedray.common.errors import UserError, truncate_repr, unknown
+from fedray.common.output import OutputFile
 from fedray.common.vectors import Vectors
-from fedray.common.whole_files import write_file
-from fedray.common.yaml_files import locate_file, locate_folder
+from fedray.common.yaml_files import locate_folder
 from fedray.config import Personal, Runtime
 from fedray.engine.messages import ClientTask
 from fedray.engine.problem import Problem
@@ -204,19 +204,22 @@ class Result:
 
     @check_arguments
     @isolate_run()
-    def save_personal(self, folder: str | Path) -> list[Path]:
+    def save_personal(self, folder: str | Path, *, overwrite: bool = False) -> list[Path]:
         """Write the personal model of each client as `client-ID.safetensors`, as `save` writes the global one.
 
         Raises:
-            UserError: as `personal_model`, or a file cannot be written.
+            UserError: as `personal_model`, or a file cannot be written or must not be replaced.
         """
         target = locate_folder("save_personal", str(folder))
-        files = []
-        for client, module in self._build_personal(self._list_owners()):
-            _make_folder(target)
-            self._write(module, target / f"client-{client}.safetensors", client=str(client))
-            files.append(target / f"client-{client}.safetensors")
-        return files
+        owners = self._list_owners()
+        files = [self._open("save_personal", target / f"client-{one}.safetensors", overwrite) for one in owners]
+        for file, (client, module) in zip(files, self._build_personal(owners), strict=True):
+            self._write(module, file, client=str(client))
+        return [file.path for file in files]
+
+    def _open(self, name: str, path: Path, overwrite: bool) -> OutputFile:
+        """Return a file to write that is none of those that the run read. Raises UserError."""
+        return OutputFile(name, path, (".safetensors",), overwrite, [*flatten(self.problem.config.resolve()).values()])
 
     def _list_owners(self) -> list[int]:
         return [int(i) for i in np.flatnonzero(self.problem.shards.sizes > 0)]
@@ -262,22 +265,27 @@ class Result:
         return nn.Sequential(OrderedDict(layers)).eval()
 
     @check_arguments
-    def save(self, path: str | Path) -> Path:
+    def save(self, path: str | Path, *, overwrite: bool = False) -> Path:
         """Write the trained model's state_dict as a safetensors file; `safetensors.torch.load_file` reads it.
 
         The tensors have the names of the model itself. The file's metadata hold the configuration, the `theta_sha256`
         of the summary and, for pictures, `preprocessing`: mean, std and size, as JSON.
 
+        Args:
+            path: the file, which is written whole or not at all, with the folders that it needs.
+            overwrite: also replace a file whose name does not end in `.safetensors`.
+
         Raises:
-            UserError: the file cannot be written, or the method has no global model.
+            UserError: the file cannot be written, or must not be replaced (MLflow's store, the storage, a file that the
+                run read), or the method has no global model.
         """
-        file = Path(os.path.realpath(locate_file("save", str(path))))
         refuse_without_model(self.problem.config.algorithm)
+        file = self._open("save", Path(path), overwrite)
         with isolate_run():
             self._write(self._fill_module(self.theta, self.state.buffers), file)
         return Path(path)
 
-    def _write(self, module: nn.Module, file: Path, **more: str) -> None:
+    def _write(self, module: nn.Module, file: OutputFile, **more: str) -> None:
         tensors = {name: tensor.contiguous().clone() for name, tensor in module.state_dict().items()}
         data = self.problem.data
         metadata = more | {
@@ -286,14 +294,4 @@ class Result:
             "config": self.problem.config.model_dump_json(),
             "preprocessing": json.dumps({"mean": data.mean, "std": data.std, "shape": data.input_shape}),
         }
-        try:
-            write_file(file, save(tensors, metadata))
-        except OSError as error:
-            raise UserError(f"{file}: the model cannot be written: {error.strerror}") from None
-
-
-def _make_folder(path: Path) -> None:
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"save_personal: {path} cannot be made: {error.strerror}") from None
+        file.write(save(tensors, metadata))

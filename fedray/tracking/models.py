@@ -8,7 +8,7 @@ import numpy as np
 from torch import nn
 
 from fedray.common.errors import UserError, join_lines
-from fedray.tracking.location import refuse_unwritable_store
+from fedray.common.location import refuse_unwritable_store
 from fedray.tracking.store import open_store, translate_refusals
 
 NAME = "model"

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from fedray.common.errors import UserError, join_lines, redact, truncate_repr
-from fedray.tracking.location import locate_artifacts
+from fedray.common.location import locate_artifacts
 
 T = TypeVar("T")
 CONDITION = re.compile(r"tags\.`([^`]+)` (=|!=) '([^']*)'")

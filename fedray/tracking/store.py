@@ -19,7 +19,7 @@ from fedray.cells.record import RunRecord
 from fedray.cells.spec import CellSpec
 from fedray.cells.status import Status
 from fedray.common.errors import UserError, join_lines, redact, warn_once
-from fedray.tracking.location import (
+from fedray.common.location import (
     ARTIFACTS,
     find_local_file,
     is_server,

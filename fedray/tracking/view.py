@@ -8,7 +8,7 @@ from urllib.parse import quote
 from urllib.request import urlopen
 
 from fedray.common.errors import redact, unknown
-from fedray.tracking.location import is_server, refuse_unwritable_store, store_uri
+from fedray.common.location import is_server, refuse_unwritable_store, store_uri
 from fedray.tracking.store import (
     EXPERIMENT,
     IS_CELL,

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from safetensors.torch import load_file
 from scipy.sparse import csr_matrix
 
 import fedray
@@ -138,8 +139,14 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     "results": (lambda: fedray.results(7), "results: name: found 7; str is required"),  # type: ignore[arg-type]
     "connect": (lambda: fedray.connect(7), "connect: address: found 7; str | None is required"),  # type: ignore[arg-type]
     "save": (lambda: simulate().save(3), "save: path: found 3; str | Path is required"),
-    "save to a device": (lambda: simulate().save("/dev/null"), "save: /dev/null is not a regular file"),
-    "save to a long name": (lambda: simulate().save("x" * 300), f"save: {'x' * 300}: File name too long"),
+    "save to a device": (
+        lambda: simulate().save("/dev/null"),
+        "save: /dev/null is not a regular file; overwrite=True writes into it",
+    ),
+    "save to a long name": (
+        lambda: simulate().save("x" * 300),
+        f"save: {'x' * 300} cannot be written: File name too long",
+    ),
     "table": (lambda: simulate().table(3), "table: name: found 3; str is required"),
     "no table": (lambda: simulate().table("3"), "table: unknown name '3'; valid: confusion"),
     "client of text": (lambda: simulate().personal_model("0"), "personal_model: client: found '0'; int is required"),
@@ -162,7 +169,7 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "personal models to /proc": (
         lambda: simulate().save_personal("/proc/x"),
-        "save_personal: /proc/x cannot be made: No such file or directory",
+        "save_personal: /proc/x/client-0.safetensors cannot be written: No such file or directory",
     ),
     "unseen below": (
         lambda: simulate(UNSEEN | {"clients": {"total": 6, "per_round": 3, "unseen": -1}}),
@@ -294,6 +301,40 @@ def test_results_are_equal_as_objects_are() -> None:
     assert len({first, second}) == 2
 
 
+def test_a_model_replaces_no_file_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same rule as for the paths of commands: the store, the storage, what the run read, and other formats stay."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("FEDRAY_STORAGE", "MLFLOW_TRACKING_URI"):
+        monkeypatch.delenv(name, raising=False)
+    result = simulate()
+    init = result.save("init.safetensors")
+    assert result.save("init.safetensors") == init, "one of its own format is replaced"
+    started = simulate(RUN | {"model": RUN["model"] | {"init": "init.safetensors"}})
+    (tmp_path / "linked.safetensors").symlink_to("init.safetensors")
+    for path in ("mlflow.db", "notes.txt", "mlartifacts/a.safetensors", ".fedray/cells/a/server-1.safetensors"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text("precious")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    for path, why in {
+        "mlflow.db": "is MLflow's store",
+        "mlartifacts/a.safetensors": "belongs to MLflow's store",
+        ".fedray/cells/a/server-1.safetensors": "belongs to the storage",
+        "init.safetensors": "is read or written by this command",
+        "linked.safetensors": "is read or written by this command",
+        "notes.txt": r"exists and does not end in \.safetensors; choose another name, or overwrite=True replaces it",
+    }.items():
+        for overwrite in (False, *([True] if path != "notes.txt" else [])):
+            with pytest.raises(UserError, match=f"^save: {path} {why}"):
+                started.save(path, overwrite=overwrite)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    for path in (started.save("notes.txt", overwrite=True), started.save("new/m.safetensors")):
+        assert load_file(path).keys() == load_file(init).keys()
+    personal = simulate(RUN | {"evaluation": {"personal": {}}})
+    with pytest.raises(UserError, match=r"^save_personal: .*client-0\.safetensors belongs to the storage"):
+        personal.save_personal(".fedray/cells/b")
+    assert not (tmp_path / ".fedray/cells/b").exists()
+
+
 def test_a_full_disk_is_told_and_the_file_before_stays(tmp_path: Path) -> None:
     """RLIMIT_FSIZE simulates a full disk: no file can grow above 100 bytes."""
     file, limits = tmp_path / "m.safetensors", resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -301,7 +342,7 @@ def test_a_full_disk_is_told_and_the_file_before_stays(tmp_path: Path) -> None:
     before = result.save(file).read_bytes()
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
     try:
-        with pytest.raises(UserError, match=rf"^{file}: the model cannot be written: File too large$"):
+        with pytest.raises(UserError, match=rf"^save: {file} cannot be written: File too large$"):
             result.save(file)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)

@@ -12,8 +12,8 @@ import yaml
 
 from fedray.cells.status import Status
 from fedray.cli.runs import LISTED_ORDER
+from fedray.common.location import get_storage
 from fedray.sweep.plan.storage import CellLocks, get_cell_locks_file, get_sweep_lock_file, lock_sweep
-from fedray.tracking.location import get_storage
 from fedray.tracking.store import IS_CELL, LISTED, find_runs, search
 from fedray.tracking.tracker import Tracker
 from fedray.tracking.view import save_view

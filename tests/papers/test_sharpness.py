@@ -14,12 +14,12 @@ import pytest
 import fedray
 from fedray.api import run_problem
 from fedray.common.errors import UserError
+from fedray.common.location import get_storage
 from fedray.config import RunConfig
 from fedray.engine.problem import Problem
 from fedray.engine.result import Result
 from fedray.papers.commands.sharpness import find_runs, main
 from fedray.papers.sharpness import TrainedRun
-from fedray.tracking.location import get_storage
 from fedray.tracking.tracker import Tracker
 from tests import small
 from tests.analysis.runs import write_run

@@ -17,8 +17,8 @@ import yaml
 
 import fedray
 from fedray.common.errors import UserError, warn_once
+from fedray.common.location import refuse_other_tables
 from fedray.config import RunConfig
-from fedray.tracking.location import refuse_other_tables
 from fedray.tracking.sqlite_store import SqliteClient
 from fedray.tracking.tracker import Tracker
 from tests import small

@@ -1,9 +1,11 @@
 """Requests that the store refuses or repeats, and how much of it is read."""
 
 import contextlib
+import http.server
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 import unittest.mock
 from pathlib import Path
@@ -15,9 +17,11 @@ from fedray.cells.ending import Ending
 from fedray.cells.record import CellRun, RunRecord
 from fedray.cells.spec import CellSpec
 from fedray.cells.status import Status
+from fedray.common import location
 from fedray.common.errors import UserError
-from fedray.tracking import location, store
+from fedray.tracking import store
 from fedray.tracking.tracker import Tracker
+from tests.conftest import Call
 from tests.tracking.foreign import fill
 
 CONFIG = {"algorithm": {"name": "fedavg"}, "runtime": {"actors": 1}}
@@ -50,6 +54,43 @@ def test_what_mlflow_itself_says_stays_true(code: str) -> None:
     assert not store.is_transient(error)
     with pytest.raises(UserError, match="the store refuses a request: RestException: "), store.translate_refusals():
         raise error
+
+
+class Dripping(http.server.BaseHTTPRequestHandler):
+    """Sends its answer byte by byte: the beginning, or all but the beginning."""
+
+    head = b""
+
+    def do_GET(self) -> None:
+        self.wfile.write(self.head)
+        for byte in b"HTTP/1.1 200 OK\r\nContent-Length: 900\r\n\r\n"[len(self.head) :] + b"x" * 900:
+            with contextlib.suppress(OSError):
+                self.wfile.write(bytes([byte]))
+                time.sleep(0.05)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("head", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 900\r\n\r\n"])
+@pytest.mark.parametrize("line", ["status", "rm x --yes"])
+def test_a_server_that_sends_a_byte_now_and_then_is_refused(
+    head: bytes, line: str, monkeypatch: pytest.MonkeyPatch, call: Call
+) -> None:
+    """MLflow waits up to 20 s for each byte: the 900 of this answer could take five hours."""
+    monkeypatch.setattr(location, "ANSWER", 1.0)
+    monkeypatch.setattr(Dripping, "head", head)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Dripping) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"127.0.0.1:{server.server_address[1]}"
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://me:secret@{address}/mlflow")
+        said = call(*line.split())
+        server.shutdown()
+    assert said.err == (
+        f"fedray: MLFLOW_TRACKING_URI: http://***@{address}/mlflow has not sent a page of a few bytes in 1 s; it is "
+        "too slow\n"
+    )
 
 
 @pytest.mark.parametrize("text", ["abc", "-1", "nan", "inf", ""])

@@ -10,8 +10,8 @@ import typer
 from fedray.analysis.deposit.bibtex import format_entries
 from fedray.analysis.deposit.citations import find_component, list_components
 from fedray.common.errors import FORMS, escape, unknown
+from fedray.common.location import is_there
 from fedray.config import COMPONENTS
-from fedray.tracking.location import is_there
 from fedray.tracking.store import find_sweeps, open_reader, read_cells
 
 

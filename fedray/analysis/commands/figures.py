@@ -50,7 +50,7 @@ from fedray.analysis.plots.style import save
 from fedray.cells.metric import DEFAULT, Metric
 from fedray.common.entry import Overwrite
 from fedray.common.errors import UserError, unknown
-from fedray.tracking.output import OutputFile
+from fedray.common.output import OutputFile
 
 KINDS = (
     "curves",

@@ -10,7 +10,7 @@ from fedray.analysis.output import write_or_print
 from fedray.analysis.report import make_page
 from fedray.cells.metric import DEFAULT
 from fedray.common.entry import Overwrite
-from fedray.tracking.output import OutputFile
+from fedray.common.output import OutputFile
 
 
 def main(

@@ -25,7 +25,7 @@ from fedray.analysis.tables.options import TableOptions
 from fedray.cells.metric import DEFAULT
 from fedray.common.entry import Overwrite
 from fedray.common.errors import UserError, unknown
-from fedray.tracking.output import OutputFile
+from fedray.common.output import OutputFile
 
 RUN_BY_RUN = ("seeds", "clients")
 """Formats other than tables of entries."""

@@ -4,10 +4,10 @@ from typing import TYPE_CHECKING, Any
 
 from fedray.cells.spec import drop_removed
 from fedray.common.errors import UserError
+from fedray.common.location import get_storage
 from fedray.common.yaml_files import parse_yaml
 from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.state import State
-from fedray.tracking.location import get_storage
 from fedray.tracking.store import read_artefact
 
 if TYPE_CHECKING:

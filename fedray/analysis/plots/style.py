@@ -16,8 +16,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
+from fedray.common.output import OutputFile
 from fedray.components.base import Component
-from fedray.tracking.output import OutputFile
 
 WIDTH = 3.3
 """Inches: width of a column of a two-column paper."""

@@ -5,12 +5,12 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from fedray.common.errors import UserError, unknown
+from fedray.common.location import is_there
 from fedray.components.base import Checked, describe
 from fedray.sweep.file.claims import Claim
 from fedray.sweep.file.document import load_document
 from fedray.sweep.file.shipped import CLAIMS, get_sweeps_folder, list_papers, list_sweeps
 from fedray.sweep.file.sweep import Sweep
-from fedray.tracking.location import is_there
 from fedray.tracking.store import find_sweeps, open_reader, read_list
 
 

@@ -13,6 +13,7 @@ from fedray.analysis.output import write_or_print
 from fedray.cells.spec import get_dotted
 from fedray.common.entry import Json, Overwrite, format_json
 from fedray.common.errors import UserError, join_lines, truncate_repr
+from fedray.common.output import PICTURES, OutputFile
 from fedray.common.yaml_files import parse_yaml
 from fedray.engine.cost import measure_cost
 from fedray.papers.board import (
@@ -34,7 +35,6 @@ from fedray.sweep.file.dotted import apply_draw
 from fedray.sweep.file.shipped import WARNING, locate_sweep
 from fedray.sweep.file.space import Space, check_space
 from fedray.sweep.file.sweep import Sweep
-from fedray.tracking.output import PICTURES, OutputFile
 
 app = typer.Typer(
     add_completion=False,

@@ -19,11 +19,11 @@ from fedray.analysis.data.specs import iter_specs
 from fedray.analysis.output import write_or_print
 from fedray.common.entry import Json, Overwrite, format_json
 from fedray.common.errors import format_count
+from fedray.common.output import OutputFile
 from fedray.papers.claims.decide import NOT_RUN, Decided, Verdict, decide
 from fedray.papers.claims.page import make_page
 from fedray.papers.claims.read import Claims, find_claims
 from fedray.papers.claims.runs import Price, find_runs, sum_hours
-from fedray.tracking.output import OutputFile
 
 
 def decide_all(claims: Claims, file: Path | None) -> Iterator[Decided]:

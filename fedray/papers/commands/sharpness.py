@@ -19,8 +19,8 @@ from fedray.cells.selection import select_cells
 from fedray.cells.status import Status
 from fedray.common.entry import Overwrite
 from fedray.common.errors import UserError, escape, unknown
+from fedray.common.output import OutputFile
 from fedray.papers.sharpness import PLANES, TrainedRun
-from fedray.tracking.output import OutputFile
 
 
 def main(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedray.cells.status import Status
+from fedray.common.location import get_storage
 from fedray.sweep.plan.storage import (
     CellLocks,
     find_running_sweeps,
@@ -15,7 +16,6 @@ from fedray.sweep.plan.storage import (
     get_sweep_lock_file,
     list_abandoned,
 )
-from fedray.tracking.location import get_storage
 from fedray.tracking.store import find_best_runs, find_sweeps, is_deleted, open_reader, read_cells, read_status
 from fedray.tracking.stored_sweep import read_stored_sweep
 

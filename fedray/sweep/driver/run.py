@@ -15,6 +15,7 @@ from fedray.cluster.connection import count_cpus, refuse_bad_address, use_cluste
 from fedray.cluster.prepare import Placement
 from fedray.cluster.resources import refuse_unseen
 from fedray.common.errors import UserError, escape
+from fedray.common.location import refuse_unwritable_store
 from fedray.common.signals import INTERRUPTED, treat_sigterm_as_interrupt
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan import plan as planning
@@ -31,7 +32,6 @@ from fedray.sweep.plan.storage import (
 from fedray.sweep.plan.studies import make_studies
 from fedray.sweep.trials.session import Session
 from fedray.sweep.trials.writer import Writer
-from fedray.tracking.location import refuse_unwritable_store
 from fedray.tracking.mirrors.mirrors import refuse_missing_extras
 
 POLL = 2.0

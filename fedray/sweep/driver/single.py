@@ -142,7 +142,7 @@ def hold_cell(hash: str, again: bool, listed: Listed | None = None) -> AbstractC
     Raises:
         UserError: store or storage cannot be written; on entering, also that another process runs the cell.
     """
-    from fedray.tracking.location import refuse_unwritable_store
+    from fedray.common.location import refuse_unwritable_store
 
     refuse_unwritable_storage()
     refuse_unwritable_store()

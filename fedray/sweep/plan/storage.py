@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import IO, Any, ClassVar
 
 from fedray.common.errors import UserError, redact, truncate_repr
-from fedray.tracking.location import get_storage
+from fedray.common.location import get_storage
 
 OFFSETS = 2**62
 """Offsets below this are valid everywhere; the chance that two of 10^4 cells share one is 10^-11."""

@@ -12,10 +12,10 @@ from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
 
 from fedray.cells.status import Status
 from fedray.common.errors import UserError, escape, join_lines, redact
+from fedray.common.location import refuse_unwritable_store
 from fedray.tracking.archive.check import CheckedArchive, open_checked
 from fedray.tracking.archive.members import ArchivedRun, ArchivedStage
 from fedray.tracking.environment import keep_environment
-from fedray.tracking.location import refuse_unwritable_store
 from fedray.tracking.store import find_best_runs, read_draws, read_status
 from fedray.tracking.stored_sweep import read_stored_sweep
 from fedray.tracking.tracker import BATCH, Tracker

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from fedray.cells.record import Rows, RunRecord
 from fedray.cells.spec import CellSpec
 from fedray.common.errors import join_lines, redact, refuse_missing_package
-from fedray.tracking.location import get_storage
+from fedray.common.location import get_storage
 
 log = logging.getLogger("fedray")
 PATIENCE = 60.0

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from fedray.common.errors import UserError
+from fedray.common.location import ARTIFACTS, find_local_file, get_storage, store_uri
 from fedray.common.whole_files import write_file
 from fedray.common.yaml_files import locate
-from fedray.tracking.location import ARTIFACTS, find_local_file, get_storage, store_uri
 
 PICTURES = (".png", ".svg", ".pdf")
 
@@ -25,10 +25,10 @@ class OutputFile:
     in its folder of artefacts or in the storage, and `inputs` are never replaced.
 
     Attributes:
-        option: names the file, for messages.
+        option: names the file, for messages: an option, or a function of Python.
         path: as the user wrote it; links are followed, and missing folders are made.
         suffixes: of the format.
-        overwrite: the user gave `--overwrite`.
+        overwrite: the user gave `--overwrite`, or `overwrite=True`.
         inputs: files that the command reads, or writes as well.
 
     Raises:
@@ -82,12 +82,13 @@ class OutputFile:
             if file.is_relative_to(os.path.realpath(one)):
                 raise UserError(f"{self.option}: {self.path} {why}; choose another name")
         if file.exists() and not file.is_dir() and not self.overwrite:
+            how = "overwrite=True" if self.option.islower() and self.option.isidentifier() else "--overwrite"
             if not file.is_file():
-                raise UserError(f"{self.option}: {self.path} is not a regular file; --overwrite writes into it")
+                raise UserError(f"{self.option}: {self.path} is not a regular file; {how} writes into it")
             if file.suffix.lower() not in self.suffixes:
                 raise UserError(
                     f"{self.option}: {self.path} exists and does not end in {' or '.join(self.suffixes)}; choose "
-                    "another name, or --overwrite replaces it"
+                    f"another name, or {how} replaces it"
                 )
         return file
 

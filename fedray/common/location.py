@@ -2,6 +2,7 @@
 two seconds to import and retries for minutes."""
 
 import contextlib
+import http.client
 import math
 import os
 import re
@@ -9,6 +10,7 @@ import shlex
 import socket
 import sqlite3
 import tempfile
+import threading
 import urllib.parse
 import urllib.request
 from importlib.metadata import version
@@ -20,6 +22,8 @@ from fedray.common.yaml_files import locate
 
 PATIENCE = 5.0
 """Timeout in seconds for a server's port to answer."""
+ANSWER = 20.0
+"""Seconds in which a server has to send a short page."""
 OUTAGE = 300.0
 """Seconds that the end of a run or sweep waits for an unreachable store, unless $FEDRAY_STORE_PATIENCE is set."""
 PORTS = {"http": 80, "https": 443, "postgresql": 5432, "mysql": 3306}
@@ -86,7 +90,25 @@ def refuse_unusable(uri: str) -> None:
         socket.create_connection((host, port or PORTS[scheme]), PATIENCE).close()
     except OSError as error:
         raise UserError(f"MLFLOW_TRACKING_URI: cannot connect to {redact(uri)}: {error}") from None
+    if is_server(uri):
+        _refuse_slow(uri, f"{scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}/health")
     return None
+
+
+def _refuse_slow(uri: str, page: str) -> None:
+    """Refuse a server that does not answer in ANSWER seconds. MLflow waits as long for each byte, not for the whole."""
+
+    def ask() -> None:
+        with contextlib.suppress(OSError, ValueError, http.client.HTTPException):  # MLflow says what it is
+            urllib.request.urlopen(page, timeout=ANSWER).read(1000)  # noqa: S310, http or https
+
+    asked = threading.Thread(target=ask, daemon=True)
+    asked.start()
+    asked.join(ANSWER)
+    if asked.is_alive():
+        raise UserError(
+            f"MLFLOW_TRACKING_URI: {redact(uri)} has not sent a page of a few bytes in {ANSWER:g} s; it is too slow"
+        )
 
 
 def _refuse_file(path: Path) -> None:
