@@ -115,7 +115,7 @@ def run_sweep(
     from fedray.sweep.file.document import load_document
     from fedray.sweep.file.shipped import locate_sweep
 
-    file = locate_sweep(file)
+    named, file = file, locate_sweep(file)
     document = load_document(file)  # a mistake in it is reported before PyTorch is imported
     if "algorithm" in document and not {"name", "base"} & document.keys():
         raise UserError(f"{file}: is the configuration of one run, which `fedray run` takes; a sweep has name and base")
@@ -147,6 +147,11 @@ def run_sweep(
             print(f"{one.name}: {len(runs)} cells")
             seconds = print_estimate(one) if estimate else [None] * len(runs)
             print_forecast(runs, room or list_local_nodes(), seconds, seconds_per_round)
+        if nodes:
+            asked = f"--nodes={nodes} --cpus-per-task={cpus_per_node}" + f" --gpus-per-node={gpus_per_node}" * bool(
+                gpus_per_node
+            )
+            print(f"under Slurm: sbatch {asked} slurm.sh {named}; `fedray list clusters slurm.sh > slurm.sh` writes it")
         return
     if as_json:
         from fedray.sweep.driver.stages import make_tune_stage

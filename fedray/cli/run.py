@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedray.common.entry import Overwrite, format_json
-from fedray.common.errors import UserError, truncate_repr
+from fedray.common.errors import UserError, escape, truncate_repr
 
 if TYPE_CHECKING:
     from fedray.engine.result import Result
@@ -98,6 +99,12 @@ def run(
     if track:
         refuse_missing_extras(chosen.run.runtime.mirror)
     profile = Profile() if profiled else None
+    if listed and track and archive is None:
+        from fedray.sweep.plan.plan import describe_unlisted
+        from fedray.tracking.store import count_unlisted
+
+        if count := count_unlisted(sweep, listed.cells):
+            print(escape(describe_unlisted(sweep, count)), file=sys.stderr)
     if track:
         with contextlib.nullcontext() if zipped is None else log_into_archive(sweep, zipped.path):
             held = hold_cell(chosen.hash, force or profiled, listed)

@@ -127,9 +127,9 @@ def print_forecast(
             "(`fedray run FILE --set training.rounds=3 --no-track` prints it); --nodes takes --seconds-per-round"
         )
     lost = max(min(run.runtime.checkpoint_every, run.training.rounds) for run, _ in fitting)
-    price = "" if per_round is None else f", {lost * per_round / 60:.3g} min,"
+    price = "" if per_round is None else f" or {lost * per_round / 60:.3g} min"
     console.print(
-        f"a preemption costs each running cell the rounds since its last checkpoint, at most {lost}{price} "
+        f"a preemption costs each running cell the rounds since its last checkpoint, at most {lost} rounds{price} "
         "(runtime.checkpoint_every), and finished cells nothing; the same command goes on"
     )
 

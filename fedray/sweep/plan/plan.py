@@ -93,14 +93,7 @@ class Plan:
             f"{name}: {len(self.cells)} cells, {statuses[Status.FINISHED]} finished, "
             f"{statuses[Status.DIVERGED]} diverged, {len(self.to_run)} to run"
         )
-        if not self.unlisted:
-            return counts
-        said = f"{format_count(self.unlisted, 'finished cell')} of this name {'is' if self.unlisted == 1 else 'are'}"
-        return (
-            f"{counts}\n{name}: {said} not among these, and tables will leave them out: the file has changed, or "
-            "another has its name; to keep both, give this one another `name`; once it has run, "
-            f"`fedray rm {name} --unlisted` deletes the old ones"
-        )
+        return f"{counts}\n{describe_unlisted(name, self.unlisted)}" if self.unlisted else counts
 
     def learn(self, known: Known) -> "Plan":
         """Return the plan with the cells that can be drawn now; the same object if there are no new ones.
@@ -145,6 +138,16 @@ class Plan:
             return False
         ending = record.ending
         return ending.status.is_final or (ending.status.is_early and ending.stopper == self.sweep.stopper)
+
+
+def describe_unlisted(name: str, count: int) -> str:
+    """Return a line about so many finished cells of a sweep's name that are not among its cells."""
+    said = f"{format_count(count, 'finished cell')} of this name {'is' if count == 1 else 'are'}"
+    return (
+        f"{name}: {said} not among these, and tables will leave them out: the file has changed, or another has its "
+        f"name; to keep both, give this one another `name`; once it has run, `fedray rm {name} --unlisted` deletes the "
+        "old ones"
+    )
 
 
 def get_value(record: RunRecord, select: str) -> float | None:

@@ -70,13 +70,15 @@ def test_a_plan_for_a_cluster_that_is_not_here(call: Call) -> None:
     assert "cluster: 2 node(s), 32 CPU, 8 GPU\n" in out
     assert "12 cells ask for 1 actor(s) of 1 CPU + 0.25 GPU each: 32 at a time, 1 wave(s)\n" in out
     assert "12 cells: hours not measured" in out
-    assert "at most 30 (runtime.checkpoint_every)" in out
+    assert "at most 30 rounds (runtime.checkpoint_every)" in out
+    asked = "--nodes=2 --cpus-per-task=16 --gpus-per-node=4"
+    assert f"under Slurm: sbatch {asked} slurm.sh sweep.yaml; " in out
     small_one = ("--nodes", "1", "--cpus-per-node", "16", "--gpus-per-node", "1", "--seconds-per-round", "36")
     code, out, err = call("sweep", "sweep.yaml", "--dry-run", *small_one)
     assert code == 0, err
     assert "4 at a time, 3 wave(s)\n" in out
     assert "12 cells: 3 h of wall clock, 12 core-hours and 3 GPU-hours reserved, at 36 s per round\n" in out
-    assert "at most 30, 18 min," in out
+    assert "at most 30 rounds or 18 min (" in out
     assert [path.name for path in Path().iterdir()] == ["sweep.yaml"]
 
 
