@@ -31,11 +31,20 @@ def test_fedtoga_ablation_starts_from_table_1s_fedsam() -> None:
 
 
 def test_the_trained_column_is_table_2s_on_a_cpu() -> None:
-    """Six methods with two seeds, on shards as the code cuts them; FedDyn and MOON have table 4's options."""
+    """Six methods with two seeds, on shards as the code cuts them; FedDyn and MOON have table 4's options.
+
+    SCAFFOLD was trained with the code's divisor alone; table 2 also has its weights of the variates (D-32).
+    """
     column = runs("fedsol/mnist_column")
     printed = [run for run in runs("fedsol/table2") if run.data.name == "mnist" and run.partition.name == "sharding"]
-    here = {run.hash_cell("") for run in column if run.algorithm.name not in ("feddyn", "moon")}
-    assert (len(column), len(here)) == (8 * 2, 6 * 2)
+    apart = ("feddyn", "moon", "scaffold@forms")
+    here = {run.hash_cell("") for run in column if run.algorithm.name not in apart}
+    assert (len(column), len(here)) == (8 * 2, 5 * 2)
+    trained, table = (
+        next(run.algorithm.list_options() for run in of if run.algorithm.name == "scaffold@forms")
+        for of in (column, printed)
+    )
+    assert trained | {"variates": "samples"} == table
     on_a_cpu = {"runtime": {}, "partition": {"name": "sharding", "shards": 2, "sizes": "by_class"}}
     assert here <= {RunConfig.parse(run.resolve() | on_a_cpu).hash_cell("") for run in printed}
     methods, others = ([run.algorithm for run in of] for of in (column, runs("fedsol/table4")))

@@ -161,11 +161,14 @@ def _find_best_others(claim: Claim, cells: pd.DataFrame, metric: str) -> pd.Data
 
 
 def _match_names(words: str, names: pd.Series, claim: Claim, option: str) -> list[str]:
-    """Return the names equal to `words`, else all that contain each of the words. Raises UserError for none."""
+    """Return the names equal to `words`, else all that contain each of the words; METHOD also names METHOD@forms, which
+    is what an older store calls it. Raises UserError for none.
+    """
     known = list(dict.fromkeys(map(str, names)))
     if words in known:
         return [words]
     found = [name for name in known if set(words.split()) <= set(name.split())]
+    found = found or [name for name in known if set(words.split()) <= set(name.replace("@forms", "").split())]
     if not found:
         raise UserError(f"claims.{claim.name}.{option}: {words!r} is none of {', '.join(known)}")
     return found

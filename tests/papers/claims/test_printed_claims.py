@@ -204,6 +204,14 @@ def test_counted_claims(paper: str, name: str, gaps: list[float] | None) -> None
         assert {round(pair.mean or 0.0, 3) for pair in found.pairs} == {round(gap, 3) for gap in gaps}
 
 
+def test_a_method_names_its_other_form() -> None:
+    """The claims of the trained MNIST column say `scaffold`, as its stored runs do; its file has `scaffold@forms`."""
+    claims = {one.name: one for one in read(find("fedsol/mnist_column")).claims}
+    found = decide(claims["scaffold"], expect("fedsol/mnist_column")).whole
+    assert (found.status, [pair.rival for pair in found.pairs]) == (NOT_RUN, ["scaffold@forms"])
+    assert len(decide(claims["best"], expect("fedsol/mnist_column")).whole.pairs) == 5
+
+
 def test_divergence_by_local_step() -> None:
     """Every method's models are further apart after 20 steps than after 5, or the claim is refuted."""
     sweep = expect("theorems/steps")
