@@ -299,12 +299,15 @@ def _leave_out(run_id: str, name: str) -> list[Any]:
 
 
 def read_trials(client: "AnyClient", run_id: str) -> "pd.DataFrame":
-    """Return what Tune says of a sweep's trials, as its own run has it; an empty table without any."""
+    """Return what Tune says of a sweep's trials, as its own run has it; empty without any, or for a damaged table."""
     import pandas as pd  # here: most readers need none
 
-    content = read_artefact(client, run_id, TRIALS)
-    types = {TRIAL_CELL: str, "trial_id": str}
-    return pd.DataFrame(columns=[*types]) if content is None else pd.read_csv(io.BytesIO(content), dtype=types)
+    content, types = read_artefact(client, run_id, TRIALS), {TRIAL_CELL: str, "trial_id": str}
+    try:
+        found = pd.DataFrame() if content is None else pd.read_csv(io.BytesIO(content), dtype=types)
+    except ValueError:  # pandas' own errors are such
+        found = pd.DataFrame(_leave_out(run_id, TRIALS))
+    return found if TRIAL_CELL in found else pd.DataFrame(columns=[*types])
 
 
 def read_sweep_file(client: "AnyClient", sweep: "AnyRun") -> str:

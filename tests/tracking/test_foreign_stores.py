@@ -143,6 +143,17 @@ def test_a_damaged_list_of_cells_is_named_and_the_other_sweeps_are_shown(
         assert f"run {run}: its artefact cells.json is damaged and left out; run its sweep again" in caplog.text
 
 
+@pytest.mark.parametrize(
+    "content", [b"", b"a,b\n1,2\n", b"\xff\xfe\x00", b'config/cell,"x\n', b"config/cell\n1,2\n3\n1,2,3,4"]
+)
+def test_a_damaged_table_of_trials_is_left_out(folder: Path, content: bytes) -> None:
+    (file,) = [one for one in Path("mlartifacts").rglob("cells.json") if one.read_bytes().count(b'"hash"') == 2]
+    file.with_name("trials.csv").write_bytes(content)
+    found = fedray.results("sweep")
+    assert found.trials.empty
+    assert len(found.cells) == 2
+
+
 def test_names_steer_no_terminal(folder: Path, call: Call) -> None:
     """Escape codes in the names of cells, runs and sweeps, wherever a command prints them."""
     Path("cell.yaml").write_text(yaml.safe_dump(SMALL | {"seed": 2}))
