@@ -21,8 +21,8 @@ CASES: dict[str, Case] = {
     "no option": Case(["run", "x.yaml", "--bakend", "ray"], "No such option: --bakend (Possible options…"),
     "list what": Case(
         ["list", "algoritms"],
-        "list: unknown name 'algoritms'; did you mean 'algorithms'? valid: algorithms, datasets, metrics, models, "
-        "partitions, sweeps",
+        "list: unknown name 'algoritms'; did you mean 'algorithms'? valid: algorithms, clusters, datasets, "
+        "metrics, models, partitions, sweeps",
     ),
     "save to nowhere": saved(
         "--save: /dev/null/m.safetensors cannot be written: Not a directory", "/dev/null/m.safetensors"

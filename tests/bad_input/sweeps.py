@@ -364,7 +364,7 @@ CASES: dict[str, Case] = {
         "claims.0.columns.1: found 3; input should be a valid string", claims=[CLAIM | {"columns": ["a", 3]}]
     ),
     "against of a claim": sweep(
-        "claims.0.against: found 3; input should be 'all' or a valid list", claims=[CLAIM | {"against": 3}]
+        "claims.0.against: found 3; input should be 'all' or 'best' or a valid list", claims=[CLAIM | {"against": 3}]
     ),
     "set in the name": Case(
         ["sweep", "quickstart", "--set", "name.x=1", "--dry-run"],
