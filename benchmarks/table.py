@@ -72,7 +72,8 @@ class Run:
 
 def load_runs(folder: Path = RESULTS) -> list[Run]:
     """Return all runs, the oldest first."""
-    runs = [Run(file.name, json.loads(file.read_text())) for file in sorted(folder.glob("*.json"))]
+    files = (file for file in sorted(folder.glob("*.json")) if file.name != "gradients.json")  # docs.generate.costs'
+    runs = [Run(file.name, json.loads(file.read_text())) for file in files]
     return sorted(runs, key=lambda run: run.machine["date"])
 
 

@@ -100,9 +100,11 @@ def run(
         refuse_missing_extras(chosen.run.runtime.mirror)
     profile = Profile() if profiled else None
     if listed and track and archive is None:
+        from fedray.common.location import refuse_unwritable_store
         from fedray.sweep.plan.plan import describe_unlisted
         from fedray.tracking.store import count_unlisted
 
+        refuse_unwritable_store()  # before it is read: it may be another program's
         if count := count_unlisted(sweep, listed.cells):
             print(escape(describe_unlisted(sweep, count)), file=sys.stderr)
     if track:

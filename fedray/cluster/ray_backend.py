@@ -134,7 +134,7 @@ class RayBackend:
     def __init__(self, runtime: Runtime, group: PlacementGroup | None = None) -> None:
         self.runtime, self.group, self.heartbeat = runtime, group, Heartbeat()
         self.data: ray.ObjectRef[Dataset] | None = None
-        self.stays_from = STAYS_FROM
+        self.stays_from, self.moved = STAYS_FROM, 0
         self.processes = runtime.actor_count
         self._actors: list[Any] = [None] * self.processes
 

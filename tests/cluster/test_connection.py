@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import ray
 
-from fedray.api import _is_enough
+from fedray.api import _can_begin_here
 from fedray.cluster import connection
 from fedray.cluster.connection import PRELOAD, count_cpus, refuse_bad_address, use_cluster
 from fedray.common.errors import UserError, join_lines
@@ -211,7 +211,7 @@ def test_a_local_ray_counts_the_cpus_that_this_process_may_use(
         pass
     assert (given["num_cpus"], count_cpus()) == (expected, expected)
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    assert [_is_enough(Runtime(cpus_per_actor=wanted)) for wanted in (1, 2)] == [True, len(mine) > 1]
+    assert [_can_begin_here(Runtime(cpus_per_actor=wanted)) for wanted in (1, 2)] == [True, len(mine) > 1]
 
 
 def test_a_local_ray_ends_at_once_ignores_sigterm_and_is_not_nicer_than_others(monkeypatch: pytest.MonkeyPatch) -> None:

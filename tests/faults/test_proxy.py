@@ -8,11 +8,8 @@ from urllib.parse import quote
 import pytest
 from mlflow import MlflowClient
 
-from tests.faults.test_store import port, server
-from tests.sweep.running import SWEEP, done, fedray, logged_once, state_hashes, undisturbed, write
+from tests.sweep.running import SWEEP, done, fedray, logged_once, server, state_hashes, undisturbed, write
 from tests.tracking.proxy import PASSWORD, USER, Proxy, proxy
-
-__all__ = ["port"]
 
 
 @pytest.fixture

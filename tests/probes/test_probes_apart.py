@@ -38,6 +38,7 @@ def test_probes_change_nothing(method: str) -> None:
         "step": kind.shares == "none",
         "step_divergence": kind.shares == "none",
         "gradient_norm": kind.keeps != "none",
+        "margins": kind.keeps != "none",
         "propositions": method != "fedsol",
     }
     probes = [probe for probe in EVERY_PROBE if not refused.get(probe)]
@@ -149,7 +150,7 @@ def test_every_metric_is_documented() -> None:
         re.sub(r"^(accuracy_class_|lambda_|divergence_step_).*", r"\1", name.removesuffix("_std"))
         for name in result.keys() - plain.keys()
     }
-    assert len(names) == 36
+    assert len(names) == 38
     for name in names:
         placeholder = {"accuracy_class_": "CLASS", "lambda_": "LAYER", "divergence_step_": "K"}.get(name, "")
         full = name + placeholder

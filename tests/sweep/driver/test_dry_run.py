@@ -18,9 +18,9 @@ CLUSTER = ("--nodes", "2", "--cpus-per-node", "16", "--gpus-per-node", "4")
 @pytest.mark.parametrize(
     ("runtime", "kept", "limit"),
     [
-        ({"gpus_per_actor": 0.25}, "shards and states", "5 %"),  # 0.2 of a quarter
+        ({"gpus_per_actor": 0.25, "actors": 1}, "shards and states", "5 %"),  # 0.2 of a quarter
         ({"gpus_per_actor": 0.25, "actors": 2}, "shards", "5 %"),  # states are in the object store
-        ({"gpus_per_actor": 2}, "shards and states", "20 %"),  # of the one it trains on
+        ({"gpus_per_actor": 2, "actors": 1}, "shards and states", "20 %"),  # of the one it trains on
         ({"gpus_per_actor": "auto"}, "", ""),  # the fraction is not known yet
         ({}, "", ""),
     ],
@@ -68,7 +68,7 @@ def test_a_plan_for_a_cluster_that_is_not_here(call: Call) -> None:
     code, out, err = call("sweep", "sweep.yaml", "--dry-run", *CLUSTER)
     assert code == 0, err
     assert "cluster: 2 node(s), 32 CPU, 8 GPU\n" in out
-    assert "12 cells ask for 1 actor(s) of 1 CPU + 0.25 GPU each: 32 at a time, 1 wave(s)\n" in out
+    assert "12 cells ask for as many actors as fit of 1 CPU + 0.25 GPU each: 32 at a time, 1 wave(s)\n" in out
     assert "12 cells: hours not measured" in out
     assert "at most 30 rounds (runtime.checkpoint_every)" in out
     asked = "--nodes=2 --cpus-per-task=16 --gpus-per-node=4"

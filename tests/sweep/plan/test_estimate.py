@@ -160,7 +160,9 @@ def test_the_command_needs_no_data(
     assert "x: " in out
     assert "without 2 cells" in out
     assert re.search(r"^measured at a load of \d+\.\d on \d+ CPUs", out, re.MULTILINE)
-    assert re.search(r"^4 cells ask for 1 actor\(s\) of 1 CPU each: \d+ at a time, \d+ wave\(s\)$", out, re.MULTILINE)
+    assert re.search(
+        r"^4 cells ask for as many actors as fit of 1 CPU each: \d+ at a time, \d+ wave\(s\)$", out, re.MULTILINE
+    )
     assert re.search(r"^2 cells: \S+ h of wall clock, \S+ core-hours reserved, without commun", out, re.MULTILINE)
     assert "2 cells: hours not measured" in out
     assert not list(tmp_path.glob("mlflow*"))

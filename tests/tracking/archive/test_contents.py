@@ -290,7 +290,7 @@ def test_the_only_fault_is_a_configuration_of_another_cell(
     """`fedray import`; the hash is that of the identity, and every checksum is right."""
     pack(store / "evil.zip", rewritten("sweep.json", at("cells", 0, "config", *key, to=value))(exported))
     with pytest.raises(UserError) as caught:
-        import_(store / "evil.zip")
+        import_([store / "evil.zip"])
     assert str(caught.value) == f"{store / 'evil.zip'}: cell {CELL['hash']}: {message}"
 
 
