@@ -50,7 +50,8 @@ WHOLE = {name: 2 if name == "ClientActor" else 1 for name in NAMES.values()}
 GROWTH = {"memory": 1.2, "descriptors": 1.1, "processes": 1.1, "store": 1.5}
 """Largest ratio of the medians of the last and the first quarter, from the 50th cell on.
 
-All of the shared memory is 0.3 MB here, so that single pages count: without any kill it rises by about 0.3 kB a cell.
+All of the shared memory is 0.3 MB here, so that single pages count: without any kill it rises by about 0.3 kB a cell,
+in pages that Ray's allocator keeps; no object stays.
 One broadcast of 2.4 kB left behind by each cell doubles it within 120 cells.
 """
 
