@@ -23,7 +23,9 @@ ROUNDS = 2000
 MODELS = {"w0": {"name": "mlp", "hidden": [32]}, "w1": "benchmarks.workloads:CNN", "w2": "lenet"}
 
 
-def problem(work: Workload, algorithm: str = "fedavg", precision: str = "fp32", actors: int | str = 2) -> Problem:
+def problem(
+    work: Workload, algorithm: str = "fedavg", precision: str = "fp32", actors: int | str = 2, rounds: int = ROUNDS
+) -> Problem:
     """Return a workload as a run."""
     x, y = work.arrays()
     images = len(work.shape) == 3
@@ -38,7 +40,7 @@ def problem(work: Workload, algorithm: str = "fedavg", precision: str = "fp32", 
         (0.25,) * 3 if images else (),
         client_train=np.repeat(np.arange(work.clients), work.samples),
     )
-    training = {"rounds": ROUNDS, "local_epochs": work.epochs, "batch_size": work.batch, "lr": work.lr}
+    training = {"rounds": rounds, "local_epochs": work.epochs, "batch_size": work.batch, "lr": work.lr}
     if precision == "contiguous":  # fp32 in PyTorch's own layout, for any default of the model
         training["channels_last"] = False
     elif precision != "fp32":
@@ -50,9 +52,9 @@ def problem(work: Workload, algorithm: str = "fedavg", precision: str = "fp32", 
             "model": MODELS[work.name],
             "algorithm": algorithm,
             "training": training,
-            "evaluation": {"every": ROUNDS, "last": 1},
+            "evaluation": {"every": rounds, "last": 1},
             "runtime": {"actors": actors or 1},
-            "clients": {"total": work.clients, "per_round": work.cohort, "cohorts": work.cohorts(ROUNDS)},
+            "clients": {"total": work.clients, "per_round": work.cohort, "cohorts": work.cohorts(rounds)},
         }
     )
     return Problem.build(config, data)
