@@ -215,7 +215,7 @@ def open_ui(
         raise UserError(f"MLFLOW_TRACKING_URI: {redact(uri)} is a server, which shows its own UI in a browser")
     view = save_view(name)
     try:
-        with socket.create_server((host, port)):
+        with socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET):
             pass
     except OSError as error:
         option = "port" if error.errno in (errno.EADDRINUSE, errno.EACCES) else "host"

@@ -3,7 +3,7 @@
 import contextlib
 import time
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fedray.common.errors import UserError
 from fedray.engine.disk.checkpoint import Checkpoints
@@ -21,7 +21,7 @@ CHECKPOINT_SECONDS = 300.0
 START_SECONDS = 8.0
 """What starting Ray and client actors costs, measured on two cores (three to four seconds each)."""
 PATIENCE = 2.0
-"""Seconds of rounds from which their pace is judged."""
+"""Seconds of rounds from which their pace is judged; the first round is slower, and needs the double."""
 
 
 def pays(seconds: float, processes: int) -> bool:
@@ -40,20 +40,23 @@ class Growth:
 
     processes: int
     start: Callable[[], Backend | None]
-    _began: tuple[float, int] | None = None
-    """Time and round after the first round, which takes longer than others."""
+    _began: float = field(default_factory=lambda: time.monotonic())
+    _first: int | None = None
+    """Number of the first round."""
 
     def consider(self, simulation: Simulation) -> None:
         """After a round: move the run to the processes if its other rounds cost more than their start."""
         now, made = time.monotonic(), simulation.state.round
-        if self._began is None or made <= self._began[1]:
-            self._began = now, made
-            return
-        began, first = self._began
-        if self.processes < 2 or now - began < PATIENCE:
+        spent = now - self._began
+        if self._first is None or made <= self._first:
+            self._began, self._first, rounds = now, made, 1
+            enough = 2 * PATIENCE
+        else:
+            rounds, enough = made - self._first, PATIENCE
+        if self.processes < 2 or spent < enough:
             return
         left = simulation.problem.config.training.rounds - made
-        if pays((now - began) / (made - first) * left, self.processes):
+        if pays(spent / rounds * left, self.processes):
             self.processes = 1
             if (backend := self.start()) is not None:
                 simulation.move_to(backend)

@@ -1,9 +1,11 @@
 """Writes that must arrive, in order, at a store that may be unreachable for a while. No MLflow in here."""
 
 import logging
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import TypeVar
 
 from fedray.common.errors import UserError, redact
@@ -12,6 +14,8 @@ log = logging.getLogger("fedray")
 T = TypeVar("T")
 FIRST, LONGEST = 1.0, 30.0
 """Seconds between attempts while the store is away, doubled from the first to the last value."""
+SLOW = 60.0
+"""Seconds that a write may take. MLflow limits the time to the next byte only, so one answer can take hours."""
 
 
 class Undelivered(UserError):
@@ -19,9 +23,10 @@ class Undelivered(UserError):
 
 
 class Outbox:
-    """A queue of writes. Sending never waits: a write that fails now is retried at a later call.
+    """A queue of writes. Sending waits for a write at most SLOW seconds: one that fails is retried at a later call.
 
-    A write may be retried after it has arrived (if its answer was lost), so repeating it must be harmless.
+    A write may be retried after it has arrived (if its answer was lost), so repeating it must be harmless. One that has
+    no answer yet is not repeated: later calls wait for it further, and a process that ends leaves it behind.
 
     Args:
         away: returns True for an exception that means the store cannot be reached; others are raised.
@@ -37,6 +42,7 @@ class Outbox:
     ) -> None:
         self._away, self._clock, self._sleep = away, clock, sleep
         self._waiting: deque[Callable[[], object]] = deque()
+        self._current: Future[object] | None = None
         self._pause = 0.0
         self._next = clock()
         self._last = ""
@@ -53,7 +59,7 @@ class Outbox:
         """Write the queue, unless the store is away and the next attempt is not due yet."""
         while self._waiting and self._clock() >= self._next:
             try:
-                self._waiting[0]()
+                self._write_next()
             except Exception as error:
                 if not self._away(error):
                     self._waiting.popleft()
@@ -68,6 +74,26 @@ class Outbox:
             if self._pause:
                 log.warning("MLflow is reachable again; %d writes are waiting", len(self._waiting))
             self._pause = 0.0
+
+    def _write_next(self) -> None:
+        """Make the first write, or wait for it further. Raises its exception; TimeoutError if it has not ended."""
+        if self._current is None:
+            made = self._current = Future[object]()
+            write = self._waiting[0]
+
+            def run() -> None:
+                try:
+                    made.set_result(write())
+                except BaseException as error:
+                    made.set_exception(error)
+
+            threading.Thread(target=run, daemon=True).start()
+        try:
+            self._current.exception(SLOW)
+        except TimeoutError:
+            raise TimeoutError(f"no answer in {SLOW:g} s") from None
+        done, self._current = self._current, None
+        done.result()
 
     def ask(self, read: Callable[[], T], patience: float) -> T:
         """Return the answer to a query, once all earlier writes have arrived.

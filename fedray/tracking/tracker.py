@@ -181,11 +181,11 @@ class Tracker:
 
     def list_cells(self, run_id: str, cells: Sequence[Mapping[str, Any]]) -> None:
         """Replace the list of cells of a sweep."""
-        self._outbox.send(lambda: self.client.log_dict(run_id, {"cells": list(cells)}, CELLS))
+        self._send(lambda: self.client.log_dict(run_id, {"cells": list(cells)}, CELLS))
 
     def keep_draws(self, run_id: str, drawn: Mapping[str, Any]) -> None:
         """Replace the draws of a sweep whose search learns."""
-        self._outbox.send(lambda: self.client.log_dict(run_id, dict(drawn), DRAWS))
+        self._send(lambda: self.client.log_dict(run_id, dict(drawn), DRAWS))
 
     def keep_trials(self, run_id: str, tables: "Sequence[pd.DataFrame]") -> None:
         """Add to what a sweep's run has of Tune's trials; a cell keeps its newest trial."""

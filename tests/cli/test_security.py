@@ -440,7 +440,7 @@ def test_the_ui_answers_under_the_names_of_the_machine_and_no_others(
     started: list[tuple[str, list[str], dict[str, str]]] = []
     monkeypatch.setattr(os, "execve", lambda *words: started.append(words))
     monkeypatch.setattr(view, "save_view", lambda name: "/#/")
-    monkeypatch.setattr(socket, "create_server", lambda *_: contextlib.nullcontext())  # nothing listens outside
+    monkeypatch.setattr(socket, "create_server", lambda *_, family: contextlib.nullcontext())  # nothing listens outside
     monkeypatch.setattr(socket, "gethostname", lambda: "node7")
     monkeypatch.setattr(socket, "getfqdn", lambda: "node7.cluster.example")
     addresses = [(socket.AF_INET, 1, 6, "", ("203.0.113.7", 5999)), (socket.AF_INET6, 1, 6, "", ("2001:db8::7", 5999))]
@@ -457,11 +457,21 @@ def test_the_ui_answers_under_the_names_of_the_machine_and_no_others(
     assert is_allowed_host_header(get_allowed_hosts(), "10.1.2.3:5999"), "as MLflow's default, for forwarded ports"
 
 
+@pytest.mark.skipif(not socket.has_ipv6, reason="this machine has no IPv6")
+def test_the_ui_can_listen_at_an_ipv6_address(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(os, "execve", lambda *words: None)
+    monkeypatch.setattr(view, "save_view", lambda name: "/#/")
+    call(monkeypatch, "ui", "--port", "5999", "--host", "::1")
+    assert "http://[::1]:5999/#/" in capsys.readouterr().out
+
+
 def test_names_that_the_user_allows_stay(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[tuple[str, list[str], dict[str, str]]] = []
     monkeypatch.setattr(os, "execve", lambda *words: started.append(words))
     monkeypatch.setattr(view, "save_view", lambda name: "/#/")
-    monkeypatch.setattr(socket, "create_server", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(socket, "create_server", lambda *_, family: contextlib.nullcontext())
     monkeypatch.setenv("MLFLOW_SERVER_ALLOWED_HOSTS", "proxy.example")
     call(monkeypatch, "ui", "--port", "5999", "--host", "127.0.0.1")
     call(monkeypatch, "ui", "--port", "5999", "--host", "203.0.113.7")

@@ -98,15 +98,20 @@ def test_what_processes_must_save(seconds: float, processes: int, expected: bool
     assert pays(seconds, processes) is expected
 
 
-@pytest.mark.parametrize(("rounds", "expected"), [(100, [3]), (20, []), (28, [3]), (27, [])])
+@pytest.mark.parametrize(
+    ("first", "rounds", "expected"),
+    [(1, 100, [3]), (1, 20, []), (1, 28, [3]), (1, 27, []), (5, 6, [1]), (5, 5, []), (3, 6, [])],
+)
 def test_a_run_moves_once_and_only_if_its_other_rounds_pay(
-    monkeypatch: pytest.MonkeyPatch, rounds: int, expected: list[int]
+    monkeypatch: pytest.MonkeyPatch, first: int, rounds: int, expected: list[int]
 ) -> None:
-    """Rounds of a second: the pace is known after two more than the first, and 25 s must be left for two processes."""
+    """Rounds of a second: the pace is known after two more than the first, and 25 s must be left for two processes. A
+    first round of 5 s tells it at once, here as 5 s a round: five more are enough."""
     config = SimpleNamespace(training=SimpleNamespace(rounds=rounds))
     moved, now = list[int](), [10.0]
     monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: now[0]))
     growth = Growth(2, InlineBackend)
+    now[0] += first
     for made in range(1, rounds + 1):
         simulation: Any = SimpleNamespace(
             state=SimpleNamespace(round=made),

@@ -89,8 +89,8 @@ V1 = re.findall(r"fedray sweep sweeps/(fedsol/\w+)\.yaml --set (\S+?)=(\w+)`", P
 
 
 def test_every_sweep_of_v1_is_named_with_its_option() -> None:
-    """Rows 5 and 9, figures 2 to 4 and 8 to 10 (8 has two sweeps), and what the sweep is called in the next command."""
-    assert len(V1) == 9
+    """Rows 4, 5 and 9, figures 2 to 4 and 8 to 10 (8 has two), and what the sweep is called afterwards."""
+    assert len(V1) == 10
     for name, key, value in V1:
         assert re.search(rf"fedray (?:tables|figures|sharpness) {name}-{key}-{value} ", PAGE), name
 

@@ -95,3 +95,21 @@ def test_a_store_that_answers_slowly_delays_no_training(store: Proxy, tmp_path: 
     again = done(fedray(tmp_path, "sweep", "sweep.yaml", MLFLOW_TRACKING_URI=address(store)))
     assert "small: 8 cells, 8 finished" in again
     assert store.most >= 4
+
+
+@pytest.mark.faults
+def test_a_store_that_begins_to_send_a_byte_a_second_holds_up_no_cell_and_ends_in_one_line(
+    store: Proxy, tmp_path: Path
+) -> None:
+    variables = {"MLFLOW_TRACKING_URI": address(store)}
+    driver = fedray(tmp_path, "sweep", str(write(tmp_path, SWEEP)), **variables, FEDRAY_STORE_PATIENCE="3")
+    until(driver.stdout, "[1/4]")
+    store.drip = 1.0
+    until(driver.stdout, "[4/4]")
+    error = done(driver, 2)
+    assert "MLflow has been unreachable for 3 s (no answer in 60 s); " in error
+    assert "Traceback" not in error
+    store.drip = 0.0
+    assert "small: 4 finished" in done(fedray(tmp_path, "sweep", "sweep.yaml", **variables))
+    assert state_hashes(tmp_path) == undisturbed(SWEEP)
+    logged_once(tmp_path, 12)

@@ -18,6 +18,7 @@ class Proxy(ThreadingHTTPServer):
     Attributes:
         refuse: status of every reply; 0: only requests without password get 401.
         delay: seconds before each reply.
+        drip: seconds between two bytes of a reply.
         seen: paths of all requests.
         most: largest number of requests that waited at once.
     """
@@ -25,7 +26,7 @@ class Proxy(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, target: int) -> None:
-        self.target, self.refuse, self.delay = target, 0, 0.0
+        self.target, self.refuse, self.delay, self.drip = target, 0, 0.0, 0.0
         self.seen: list[str] = []
         self.most, self._waiting, self._lock = 0, 0, threading.Lock()
         super().__init__(("127.0.0.1", 0), Handler)
@@ -70,7 +71,10 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(answer)))
         self.end_headers()
         if self.command != "HEAD":
-            self.wfile.write(answer)
+            for k in range(len(answer)) if self.server.drip else ():
+                self.wfile.write(answer[k : k + 1])
+                time.sleep(self.server.drip)
+            self.wfile.write(b"" if self.server.drip else answer)
 
     do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = do_HEAD = _pass_on
 

@@ -1,9 +1,11 @@
 """Writes to a store that goes away: in order, each once as far as the store can tell, never lost silently."""
 
 import logging
+import threading
 
 import pytest
 
+from fedray.tracking import outbox
 from fedray.tracking.outbox import LONGEST, Outbox, Undelivered
 
 
@@ -67,3 +69,22 @@ def test_what_the_store_refuses_is_raised_and_does_not_stop_the_rest() -> None:
         box.send(lambda: store.write("wrong"))
     box.send(lambda: store.write(1))
     assert (store.held, len(box)) == ([1], 0)
+
+
+def test_a_write_without_an_answer_is_waited_for_and_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that sends a byte now and then passes MLflow's limit, which is one for each byte."""
+    monkeypatch.setattr(outbox, "SLOW", 0.05)
+    store, answered = Store(), threading.Event()
+    box = store.outbox()
+
+    def slow() -> None:
+        store.write("slow")
+        answered.wait()
+
+    box.send(slow)
+    box.send(lambda: store.write("next"))
+    with pytest.raises(Undelivered, match=r"unreachable for 5 s \(no answer in 0.05 s\); 2 writes have not arrived"):
+        box.drain(patience=5)
+    answered.set()
+    box.drain(patience=60)
+    assert store.held == ["slow", "next"]
