@@ -121,6 +121,9 @@ class Algorithm(Component):
     """The `training.optimizer` that the method's name stands for; empty for the configuration's."""
     sends_update: ClassVar[bool] = True
     """True if clients send u_i; otherwise `aggregate` moves x by other uploads, and U is 0."""
+    stacks: ClassVar[bool] = False
+    """True if the client's hooks also admit `(S, P)` wherever they see `(P,)`: several clients at once. A class says it
+    for itself; it does not hold for its subclasses."""
     finetunes_plainly: ClassVar[bool] = False
     """True if fine-tuning takes plain steps, y <- y - η g(y), without clipping, weight decay or momentum."""
 

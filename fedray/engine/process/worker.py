@@ -23,8 +23,10 @@ from fedray.engine.process.device import keep_memory
 from fedray.engine.process.reduction import ClientResult, Reduction
 from fedray.engine.process.residence import DeviceState, Residence, Spill, limit_memory
 from fedray.engine.state import load_state
-from fedray.engine.training.batches import AHEAD, draw_ahead
-from fedray.engine.training.local_training import LocalTrainer
+from fedray.engine.training.batches import AHEAD, Drawn, draw_ahead
+from fedray.engine.training.local_training import LocalTrainer, Watch
+from fedray.engine.training.stack import Stacking, Trained, agree, can_stack, choose_size, train_stack
+from fedray.models.stacked import Unstackable
 from fedray.partitions.shards import Shards
 from fedray.probes.probes import Steps, probe_client
 
@@ -78,6 +80,7 @@ class Worker:
             stepping=None if config.stepping is config.algorithm else config.stepping,
             recorded=frozenset().union(*(probe.recorded_steps() for probe in self.probes)),
         )
+        self.stacking = Stacking(self.network, choose_size(self.network, config.runtime.stack))
         opening = config.algorithm.opening
         self.opener = None if opening is None else replace(self.trainer, algorithm=opening, stepping=None)
         if device != "cpu":
@@ -103,26 +106,26 @@ class Worker:
         reduction, probed, reply = Reduction(), Accumulator(), Reply()
         states: dict[int, Vectors] = {}
         results: list[ClientResult] = []
-        gathered = self.train_samples if self.residence is None and not self.train_samples.augment else None
-        for given, drawn in draw_ahead(config.training, trainer.shards, config.seed, broadcast, tasks, gathered):
-            task = self._task_to_device(given)
+        held = 0
+        for part in self._iter_parts(trainer, broadcast, tasks):
             steps = Steps(self.probes, config.algorithm) if broadcast.measured else None
-            try:
-                c, uploads = trainer.train(there, task, steps if steps and steps.probes else None, drawn)
-                results.append(ClientResult(task, c.loss, c.steps, uploads, c.state))
-                if steps or len(results) == AHEAD or len(results) * len(there.theta) >= BLOCK or given is tasks[-1]:
+            for trained in self._train(trainer, there, part, steps if steps and steps.probes else None):
+                c, own = trained.c, [task.client for task in trained.tasks]
+                made = [trainer.count(there, len(trainer.shards[client])).steps for client in own]
+                results.append(result := ClientResult(trained.tasks, c.loss, made, trained.uploads, c.state))
+                held += len(own)
+                states |= {client: result.get_own(row, c.state) for row, client in enumerate(own)}
+                if steps or held >= AHEAD or held * len(there.theta) >= BLOCK:
                     _reduce(results, reduction, broadcast.cohort, reply)
-            except (MemoryError, RuntimeError) as error:
-                _explain_error(error, f"client {task.client} ({len(self.problem.shards[task.client])} samples)")
-                raise
-            if steps:
-                reply.diverged |= reduction.settle()
-                if task.client not in reply.diverged:
-                    reply.probes[task.client] = probe_client(
-                        self.probes, c, config.algorithm, self.test_samples, self.problem.evaluated["test"], steps
-                    )
-                    self._sum_probes(c, probed, broadcast.cohort)
-            states[task.client] = c.state
+                    held = 0
+                if steps:
+                    reply.diverged |= reduction.settle()
+                    if own[0] not in reply.diverged:
+                        reply.probes[own[0]] = probe_client(
+                            self.probes, c, config.algorithm, self.test_samples, self.problem.evaluated["test"], steps
+                        )
+                        self._sum_probes(c, probed, broadcast.cohort)
+        _reduce(results, reduction, broadcast.cohort, reply)
         residence = self.residence if self.keeps_states else None
         groups = [reply.each] if residence else [reply.each, states]
         diverged, sums, copies = reduction.finish(_list_tensors(groups))
@@ -131,6 +134,62 @@ class Worker:
         reply.each, *kept = _replace_tensors(groups, copies)
         reply.states = {**kept[0]} if residence is None else residence.keep_all(states)
         return reply
+
+    def _iter_parts(
+        self, trainer: LocalTrainer, broadcast: Broadcast, tasks: Sequence[ClientTask]
+    ) -> Iterator[list[tuple[ClientTask, Drawn | None]]]:
+        """Yield the clients that train together, with their batches as they are drawn: stacks, or one client."""
+        augmented, config = bool(self.train_samples.augment), self.problem.config
+        gathered = self.train_samples if self.residence is None and not augmented else None
+        stacked = self.stacking.size > 1 and not augmented and can_stack(trainer, broadcast)
+        if stacked:  # their order changes no sum
+            tasks = sorted(tasks, key=lambda task: (bool(task.state), len(trainer.shards[task.client])))
+        part: list[tuple[ClientTask, Drawn | None]] = []
+        for given, drawn in draw_ahead(config.training, trainer.shards, config.seed, broadcast, tasks, gathered):
+            task = self._task_to_device(given)
+            alone = not stacked or drawn is None or not drawn.order
+            if part and (alone or len(part) >= self.stacking.size or bool(part[0][0].state) != bool(task.state)):
+                yield part
+                part = []
+            part.append((task, drawn))
+            if alone:
+                yield part
+                part = []
+        if part:
+            yield part
+
+    def _train(
+        self,
+        trainer: LocalTrainer,
+        there: Broadcast,
+        part: Sequence[tuple[ClientTask, Drawn | None]],
+        watch: Watch | None = None,
+    ) -> list[Trained]:
+        """Train some clients, as a stack if there are several and nothing is against it."""
+        name = trainer.algorithm.name
+        stacked: list[Trained] = []
+        if len(part) > 1 and self.stacking.size > 1:
+            try:
+                stacked = train_stack(trainer, self.stacking, there, part)
+            except Unstackable as reason:
+                self.stacking.stop(str(reason))
+            except (MemoryError, RuntimeError) as error:
+                if not _is_out_of_memory(error):
+                    raise
+                half = self.stacking.halve()
+                return self._train(trainer, there, part[:half]) + self._train(trainer, there, part[half:])
+            if stacked and name in self.stacking.compared:
+                return stacked
+        alone: list[Trained] = []
+        for task, drawn in part:
+            with _explain(f"client {task.client} ({len(self.problem.shards[task.client])} samples)"):
+                c, uploads = trainer.train(there, task, watch, drawn)
+            alone.append(Trained([task], c, uploads))
+        if stacked:
+            self.stacking.compared.add(name)
+            if not agree(stacked, alone):
+                self.stacking.stop(f"{name} has other bits in a stack")
+        return alone
 
     def _sum_probes(self, c: LocalClient, sums: Accumulator, cohort: int) -> None:
         """Add the tensors of a client whose means over the cohort probes need (`Probe.sums_of_client`)."""
@@ -324,8 +383,7 @@ class Worker:
 def _reduce(results: list[ClientResult], reduction: Reduction, cohort: int, reply: Reply) -> None:
     """Add up what some clients upload, and forget the rest of it."""
     for result in results:
-        if each := reduction.add_client(result, cohort):
-            reply.each[result.task.client] = each
+        reply.each |= reduction.add(result, cohort)
         reply.sent += count_bytes(sent.vector for sent in result.uploads.values())
     results.clear()
 
@@ -347,12 +405,16 @@ def _explain_error(error: Exception, what: str) -> None:
             f"runtime.deterministic: {str(error).split()[0]} has no deterministic kernel; set it to "
             "false, and runs differ in their last bits"
         ) from None
-    # torch has an error class only for CUDA's memory.
-    if not isinstance(error, (MemoryError, torch.OutOfMemoryError)) and "allocate memory" not in str(error):
+    if not _is_out_of_memory(error):
         return
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
     raise UserError(f"{what}: out of memory: {str(error).splitlines()[0]}; {LESS_MEMORY}") from None
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    # torch has an error class only for CUDA's memory.
+    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "allocate memory" in str(error)
 
 
 def _list_tensors(groups: Sequence[Mapping[int, Vectors]]) -> list[Tensor]:
