@@ -15,7 +15,7 @@ from fedray.algorithms.base import PerClient, Sum
 from fedray.common.transfer import download
 from fedray.common.vectors import Vectors
 from fedray.engine.exact_sum import BLOCK, LIMIT, SCALE, Accumulator, NotSummable, refuse_inexact, split
-from fedray.engine.messages import ClientTask
+from fedray.engine.messages import ClientTask, count_bytes
 from fedray.engine.training.stack import copy_row, has_rows
 
 
@@ -41,6 +41,17 @@ class ClientResult:
         """Return a vector with a row for each client."""
         size = len(self.tasks)
         return vector[None] if size == 1 else vector if has_rows(vector, size) else vector.expand(size, *vector.shape)
+
+    def count_bytes(self) -> int:
+        """Return how much the clients upload."""
+        sent = {id(upload.vector): upload.vector for upload in self.uploads.values()}
+        return count_bytes([self.get_rows(vector) for vector in sent.values()])
+
+    def average_loss(self) -> Tensor:
+        """Return the mean loss of the steps."""
+        if len(set(self.steps)) == 1:
+            return self.loss / self.steps[0]
+        return torch.stack([loss / steps for loss, steps in zip(self.loss, self.steps, strict=True)])
 
     def get_own(self, row: int, vectors: Vectors) -> Vectors:
         """Return one client's part of some vectors, in memory of its own."""
@@ -111,8 +122,7 @@ class Reduction:
         self._check(result, "the training loss", result.loss)
         for name, vector in each.items():
             self._check(result, name, vector)
-        steps = result.steps[0] if len(set(result.steps)) == 1 else torch.tensor(result.steps).to(result.loss.device)
-        self._add(result, "train_loss", result.loss / steps, weights, cohort)
+        self._add(result, "train_loss", result.average_loss(), weights, cohort)
         for name, sent in result.uploads.items():
             if isinstance(sent, Sum):  # a stack has one Sum for updates of different weights
                 own = weights if name == "update" else [sent.weight] * len(weights)

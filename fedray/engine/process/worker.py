@@ -16,7 +16,7 @@ from fedray.common.transfer import upload
 from fedray.common.vectors import Vectors
 from fedray.datasets.dataset import Samples
 from fedray.engine.exact_sum import BLOCK, Accumulator, NotSummable
-from fedray.engine.messages import OPENING, Broadcast, ClientTask, PersonalEval, Reply, count_bytes
+from fedray.engine.messages import OPENING, Broadcast, ClientTask, PersonalEval, Reply
 from fedray.engine.problem import Problem
 from fedray.engine.process import device as devices
 from fedray.engine.process.device import keep_memory
@@ -166,9 +166,11 @@ class Worker:
         watch: Watch | None = None,
     ) -> list[Trained]:
         """Train some clients, as a stack if there are several and nothing is against it."""
-        name = trainer.algorithm.name
+        name, size = trainer.algorithm.name, self.stacking.size
         stacked: list[Trained] = []
-        if len(part) > 1 and self.stacking.size > 1:
+        if 1 < size < len(part):
+            return self._train(trainer, there, part[:size]) + self._train(trainer, there, part[size:])
+        if len(part) > 1 and size > 1:
             try:
                 stacked = train_stack(trainer, self.stacking, there, part)
             except Unstackable as reason:
@@ -176,8 +178,8 @@ class Worker:
             except (MemoryError, RuntimeError) as error:
                 if not _is_out_of_memory(error):
                     raise
-                half = self.stacking.halve()
-                return self._train(trainer, there, part[:half]) + self._train(trainer, there, part[half:])
+                self.stacking.halve()
+                return self._train(trainer, there, part)
             if stacked and name in self.stacking.compared:
                 return stacked
         alone: list[Trained] = []
@@ -384,7 +386,7 @@ def _reduce(results: list[ClientResult], reduction: Reduction, cohort: int, repl
     """Add up what some clients upload, and forget the rest of it."""
     for result in results:
         reply.each |= reduction.add(result, cohort)
-        reply.sent += count_bytes(sent.vector for sent in result.uploads.values())
+        reply.sent += result.count_bytes()
     results.clear()
 
 

@@ -19,7 +19,7 @@ from fedray.common.errors import warn_once
 from fedray.common.vectors import Vectors
 from fedray.engine.messages import OPENING, Broadcast, ClientTask
 from fedray.engine.state import load_state
-from fedray.engine.training.batches import Drawn
+from fedray.engine.training.batches import Counts, Drawn
 from fedray.engine.training.local_training import LocalTrainer
 from fedray.models.network import Network
 from fedray.models.stacked import Unstackable, compute_gradients
@@ -28,8 +28,6 @@ STACKED = 1 << 18
 """Parameters of all clients of a stack, at most: 1 MiB of them fit the cache of a core."""
 MOST = 64
 """Clients in a stack, at most."""
-DIFFERING = ("weight", "samples", "steps", "per_epoch", "batch_size", "counted_steps")
-"""Numbers that a stack has only if they are the same for all its clients."""
 Batches = Sequence[tuple[Tensor, Tensor]]
 """Inputs and labels of each step of a client."""
 
@@ -93,11 +91,10 @@ class Stacking:
         self.size = 1
         warn_once(f"runtime.stack: {reason}; each client trains alone")
 
-    def halve(self) -> int:
-        """Make stacks of half as many clients from now on, and return how many."""
+    def halve(self) -> None:
+        """Make stacks of half as many clients from now on."""
         self.size //= 2
-        warn_once(f"runtime.stack: out of memory; stacks now have {self.size} clients")
-        return self.size
+        warn_once(f"runtime.stack: out of memory with {2 * self.size} clients in a stack; now there are {self.size}")
 
 
 def choose_size(network: Network, wanted: int | Literal["auto"]) -> int:
@@ -127,6 +124,8 @@ def can_stack(trainer: LocalTrainer, broadcast: Broadcast) -> bool:
 @dataclass(kw_only=True, eq=False)
 class StackedClient(LocalClient):
     """Several clients as one: vectors are `(S, P)`, a row for each; the server's message is `(P,)` as ever.
+
+    It has those numbers of a client that are the same for all.
 
     Attributes:
         stacking: computes the gradients.
@@ -211,9 +210,12 @@ def _make_client(
         given["state"] = Vectors({name: torch.stack([state[name] for state in states]) for name in states[0]})
     c = StackedClient(stacking=stacking, **given)
     del c.id, c.indices
-    numbers = [(task.weight, len(trainer.shards[task.client])) for task in tasks]
-    if any(each != numbers[0] for each in numbers):
-        for name in DIFFERING:
+    sizes = {len(trainer.shards[task.client]) for task in tasks}
+    numbers: dict[str, set[float]] = {"weight": {task.weight for task in tasks}, "samples": {*sizes}}
+    counts = [trainer.count(broadcast, samples) for samples in sizes]
+    numbers |= {name: {getattr(each, name) for each in counts} for name in Counts._fields}
+    for name, found in numbers.items():
+        if len(found) > 1:
             delattr(c, name)
     return c
 
