@@ -18,6 +18,9 @@ from fedray.engine.exact_sum import BLOCK, LIMIT, SCALE, Accumulator, NotSummabl
 from fedray.engine.messages import ClientTask, count_bytes
 from fedray.engine.training.stack import copy_row, has_rows
 
+NOBODY = ClientTask(-1, 0.0, Vectors())
+"""Stands for a client if a vector is no client's."""
+
 
 @dataclass
 class ClientResult:
@@ -130,6 +133,10 @@ class Reduction:
         for name, vector in result.state.items():
             self._check(result, f"its state {name}", vector)
         return {task.client: result.get_own(row, each) for row, task in enumerate(result.tasks)} if each else {}
+
+    def add_vector(self, name: str, vector: Tensor, weight: float, terms: int, wide: bool = False) -> None:
+        """Add weight x vector, which is no client's, to a sum, as `Accumulator.add`; `finish` refuses it as -1."""
+        self._add(ClientResult([NOBODY], vector, [1], {}, Vectors()), name, vector, [weight], terms, wide)
 
     def _check(self, result: ClientResult, what: str, vector: Tensor) -> None:
         """Note that a vector must be finite. what: its name in the message."""

@@ -246,7 +246,7 @@ class Worker:
         self.network.load(theta.to(self.device))
         self.network.buffers.copy_(buffers)
         self.network.train(False)
-        sums = Accumulator()
+        sums = Reduction()
         samples = self.test_samples if split == "test" else self.train_samples
         positions = self.problem.evaluated[split]
         owners = number_holders(self.problem.own_validation) if split == "validation" else None
@@ -261,25 +261,30 @@ class Worker:
                 logits = self.problem.config.algorithm.logits(output)
             loss = cross_entropy(logits, y, reduction="sum")
             bounded = loss <= MAX_TEST_LOSS * len(y)  # false for NaN; an unbounded loss cannot be summed
-            sums.add("unbounded", (~bounded).float(), 1.0, terms, wide=True)
-            sums.add("loss", torch.where(bounded, loss, 0.0), 1 / n, terms)
+            sums.add_vector("unbounded", (~bounded).float(), 1.0, terms, wide=True)
+            sums.add_vector("loss", torch.where(bounded, loss, 0.0), 1 / n, terms)
             answers, outputs = logits.argmax(1), logits.shape[1]
-            is_right = answers == y
+            is_right = (answers == y).float()
+            ones = torch.ones_like(is_right)
             if split == "test" and outputs <= MAX_CONFUSED:
-                counted = torch.bincount(y * outputs + answers, minlength=classes * outputs)
-                sums.add("confusion", counted.view(classes, outputs).float(), 1.0, terms, wide=True)
+                counted = _count(y * outputs + answers, ones, classes * outputs).view(classes, outputs)
+                sums.add_vector("confusion", counted, 1.0, terms, wide=True)
             if split == "test":
-                sums.add("answers", torch.bincount(answers, minlength=outputs).float(), 1.0, terms, wide=True)
+                sums.add_vector("answers", _count(answers, ones, outputs), 1.0, terms, wide=True)
             if split == "test" and self.problem.config.evaluation.auc:
-                sums.add(f"{SCORES}{chunk}", logits.softmax(1).nan_to_num(), 1.0, 1)
-            sums.add("correct", torch.bincount(y[is_right], minlength=classes).float(), 1.0, terms, wide=True)
+                sums.add_vector(f"{SCORES}{chunk}", logits.softmax(1).nan_to_num(), 1.0, 1)
+            sums.add_vector("correct", _count(y, is_right, classes), 1.0, terms, wide=True)
             if owners is not None:
-                theirs = np.bincount(owners[part][is_right.cpu().numpy()], minlength=owners[-1] + 1)
-                sums.add("correct_of_clients", torch.from_numpy(theirs).float(), 1.0, terms, wide=True)
+                theirs = torch.from_numpy(owners[part]).to(self.device)
+                counted = _count(theirs, is_right, int(owners[-1]) + 1)
+                sums.add_vector("correct_of_clients", counted, 1.0, terms, wide=True)
             for probe in probes:
                 if (found := probe.test_sums(output, y, classes)) is not None:
-                    sums.add(probe.name, found, 1 / CHUNK, terms)
-        return sums.fetch()
+                    sums.add_vector(probe.name, found, 1 / CHUNK, terms)
+        refused, fetched, _ = sums.finish()
+        if refused:
+            raise NotSummable(*refused.values())
+        return fetched
 
     def evaluate_personal(
         self, broadcast: Broadcast, tasks: Sequence[ClientTask], request: PersonalEval
@@ -412,6 +417,11 @@ def _explain_error(error: Exception, what: str) -> None:
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
     raise UserError(f"{what}: out of memory: {str(error).splitlines()[0]}; {LESS_MEMORY}") from None
+
+
+def _count(places: Tensor, amounts: Tensor, size: int) -> Tensor:
+    """Return the sum of the amounts at each place, float32 `(size,)`: torch.bincount would wait for the device."""
+    return amounts.new_zeros(size).scatter_add_(0, places, amounts)
 
 
 def _is_out_of_memory(error: Exception) -> bool:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -33,6 +34,32 @@ def test_kernels_are_chosen(kernels: None) -> None:
     assert not torch.are_deterministic_algorithms_enabled()
     assert torch.backends.cudnn.allow_tf32
     assert torch.backends.cuda.matmul.allow_tf32
+
+
+def test_a_run_puts_the_caller_s_kernels_back(kernels: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a GPU: what an inline run chooses must not stay in the user's process."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    before = device._get_kernels()
+    with device.isolate_run():
+        device.prepare(tf32=True, deterministic=False)
+        assert device._get_kernels() != before
+    assert device._get_kernels() == before
+
+
+@pytest.mark.parametrize(
+    ("gigabytes", "share", "expected"), [(80, 0.25, 0.25 - 600 / 81_920), (1, 0.5, 0.25), (8, 1, 1)]
+)
+def test_a_share_of_a_gpu_holds_the_context_too(
+    monkeypatch: pytest.MonkeyPatch, gigabytes: int, share: float, expected: float
+) -> None:
+    """600 MiB of 80 GiB = 81,920 MiB are taken off; of 1 GiB that would leave nothing, so half of the share stays."""
+    given: list[float] = []
+    total = SimpleNamespace(total_memory=gigabytes << 30)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda: total)
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", given.append)
+    device.limit_share(share)
+    assert given == [pytest.approx(expected)]
 
 
 def test_a_worker_on_a_cpu_chooses_none(kernels: None) -> None:

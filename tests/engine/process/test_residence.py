@@ -154,6 +154,19 @@ def test_one_upload_per_client_and_one_wait_per_share(algorithm: str, copies: Co
     assert not waits.seen
 
 
+def test_an_evaluation_waits_once(copies: Counter[str]) -> None:
+    """360 samples in one chunk: its counts and its loss are read together at the end."""
+    running = run(ResidentBackend(), "fedavg")
+    worker, waits = running.backend._worker, Waits()  # type: ignore[attr-defined]
+    copies.clear()
+    with waits:
+        found = worker.evaluate(running.state.theta, running.state.buffers, [0])
+    assert copies["waits"] == 1
+    assert not waits.seen
+    assert found["answers"].sum() == 360 * 2**32
+    assert found["confusion"].diagonal().equal(found["correct"])
+
+
 def test_the_dispatch_mode_sees_what_waits() -> None:
     x = torch.arange(4)
     for wait in (
