@@ -122,11 +122,19 @@ def prepare(tf32: bool, deterministic: bool) -> None:
         deterministic: use kernels that give the same bits for the same numbers. An operation without such a kernel
             raises RuntimeError when it is used.
     """
-    if deterministic:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it when it starts
     # By default torch allows TF32 in convolutions. Filling new tensors would be a pass over each; nothing reads them
     # before they are written.
     _choose_kernels(tf32, tf32, deterministic, False, False)
+
+
+def choose_workspace(module: torch.nn.Module) -> None:
+    """Give cuBLAS a workspace with which a model's kernels are deterministic; it is read at cuBLAS's first call.
+
+    PyTorch asks for `:4096:8` or `:16:8`, and for cuDNN's recurrent layers for `:4096:2` or `:16:8`. A setting of the
+    user's stays.
+    """
+    recurrent = any(isinstance(layer, torch.nn.RNNBase) for layer in module.modules())
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":16:8" if recurrent else ":4096:8")
 
 
 def _get_kernels() -> tuple[bool, bool, bool, bool, bool]:

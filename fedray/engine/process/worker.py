@@ -57,6 +57,8 @@ class Worker:
         self.problem = problem
         self.probes = config.evaluation.probes
         self.network = problem.build_network(device)
+        if device == "cuda" and config.runtime.deterministic:
+            devices.choose_workspace(self.network.module)
         self.device = device
         self.residence: Residence | None = None
         self.keeps_states = False

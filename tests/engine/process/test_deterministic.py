@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch import nn
 
 from fedray.common.errors import UserError
 from fedray.engine.process import device
@@ -28,12 +29,30 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_kernels_are_chosen(kernels: None) -> None:
     device.prepare(tf32=False, deterministic=True)
     assert torch.are_deterministic_algorithms_enabled()
-    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8", "without it cuBLAS refuses"
     assert not torch.backends.cudnn.allow_tf32
     device.prepare(tf32=True, deterministic=False)
     assert not torch.are_deterministic_algorithms_enabled()
     assert torch.backends.cudnn.allow_tf32
     assert torch.backends.cuda.matmul.allow_tf32
+
+
+@pytest.mark.parametrize(
+    ("layer", "given", "expected"),
+    [
+        (nn.Linear(2, 2), None, ":4096:8"),
+        (nn.Sequential(nn.LSTM(2, 2)), None, ":16:8"),
+        (nn.GRU(2, 2), ":4096:2", ":4096:2"),
+    ],
+)
+def test_cublas_gets_the_workspace_that_the_layers_ask_for(
+    kernels: None, monkeypatch: pytest.MonkeyPatch, layer: nn.Module, given: str | None, expected: str
+) -> None:
+    """Without one cuBLAS refuses; PyTorch's page on nn.LSTM allows two, of which cuBLAS knows `:16:8`."""
+    if given:
+        monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", given)
+    device.choose_workspace(layer)
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == expected
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
 
 
 def test_a_run_puts_the_caller_s_kernels_back(kernels: None, monkeypatch: pytest.MonkeyPatch) -> None:
