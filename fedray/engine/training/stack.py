@@ -145,6 +145,9 @@ class StackedClient(LocalClient):
     def start_step(self, step: int, x: Tensor, y: Tensor) -> None:
         self.step, self.x, self.y, self._is_first = step, x, y, True
 
+    def _load(self, theta: Tensor) -> None:
+        raise Unstackable("a prediction or a full gradient has no stack")
+
     def grad(self, theta: Tensor, loss: Loss | None = None, part: Part = "all") -> Tensor:
         if loss is not None or part != "all":
             raise Unstackable("a gradient of a part, or of the method's own loss, has no stack")
