@@ -102,7 +102,7 @@ class Worker:
             self.residence.spill, self.keeps_states = spill, True
 
     def train(self, broadcast: Broadcast, tasks: Sequence[ClientTask]) -> Reply:
-        """Train the clients of `tasks` one after another and reduce their uploads."""
+        """Train the clients of `tasks` and reduce their uploads."""
         trainer = self.opener if broadcast.round == OPENING and self.opener is not None else self.trainer
         config, there = self.problem.config, self._to_device(broadcast)
         reduction, probed, reply = Reduction(), Accumulator(), Reply()
@@ -179,6 +179,7 @@ class Worker:
                 self.stacking.stop(str(reason))
             except (MemoryError, RuntimeError) as error:
                 if not _is_out_of_memory(error):
+                    _explain_error(error, "a stack")
                     raise
                 self.stacking.halve()
                 return self._train(trainer, there, part)

@@ -28,8 +28,6 @@ STACKED = 1 << 18
 """Parameters of all clients of a stack, at most: 1 MiB of them fit the cache of a core."""
 MOST = 64
 """Clients in a stack, at most."""
-Batches = Sequence[tuple[Tensor, Tensor]]
-"""Inputs and labels of each step of a client."""
 
 
 @dataclass
@@ -192,8 +190,9 @@ def train_stack(
     trained: list[Trained] = []
     for row, task in enumerate(tasks):
         one = trainer.start(broadcast, task)
-        one.theta, one.local, one._past_loss = rows.theta[row], rows.local[row], rows.total[row]
-        one.step, one.step_rate = one.steps - 1, algorithm.rate
+        # Copies: a state that keeps one of them must not keep the other rows.
+        one.theta, one.local = rows.theta[row].clone(), Vectors({n: v.clone() for n, v in rows.local[row].items()})
+        one._past_loss, one.step, one.step_rate = rows.total[row], one.steps - 1, algorithm.rate
         with trainer.guard(one):
             trained.append(Trained([task], one, trainer.finish(one, task.weight)))
     return trained
@@ -233,8 +232,8 @@ class _Rows:
     def __init__(self, c: StackedClient, descent: Descent) -> None:
         self._c, self._descent, self._theta_0 = c, descent, c.theta_0
 
-    def take_steps(self, trainer: LocalTrainer, batches: Sequence[Batches]) -> None:
-        """Take all steps. batches: of each client."""
+    def take_steps(self, trainer: LocalTrainer, batches: Sequence[Sequence[tuple[Tensor, Tensor]]]) -> None:
+        """Take all steps. batches: inputs and labels of each client's."""
         algorithm = trainer.algorithm
         weight = algorithm.decoupled_weight(self._c) if trainer.training.clip_scope == "code" else 0.0
 

@@ -333,15 +333,21 @@ def test_updates_of_a_stack_have_the_weights_of_their_clients() -> None:
     assert sums["train_loss"] / 2.0**44 == 2.0
 
 
-def test_a_state_keeps_no_memory_of_other_clients(made: list[int]) -> None:
-    """A row is copied out of its stack, so that a client's state has P numbers in memory, not S x P."""
-    running = small.simulation("scaffold", (12, 12), 12, training={"rounds": 2, "batch_size": 16, "lr": 0.05})
+@pytest.mark.parametrize(("name", "vector"), [("scaffold", "c"), ("pfedme", "personal"), ("fedsmoo", "mu")])
+@pytest.mark.parametrize("clients", [3, 4])
+def test_a_state_keeps_no_memory_of_other_clients(name: str, vector: str, clients: int, made: list[int]) -> None:
+    """A row is copied out of its stack: in memory a client's vector has P numbers, not S x P.
+
+    1,437 samples make 3 equal shards, whose clients upload as one; 4 are unequal, so `upload` may be called for each.
+    """
+    training = {"rounds": 2, "batch_size": 64, "lr": 0.05, "aggregation": "samples"}
+    running = small.simulation(name, (clients, clients), 12, training=training)
     running.step()
     running.step()
     assert made
     for state in running.state.clients.values():
         assert isinstance(state, Vectors)
-        assert state.c.untyped_storage().nbytes() == 4 * len(running.state.theta)
+        assert state[vector].untyped_storage().nbytes() == 4 * len(running.state.theta)
 
 
 def test_nothing_is_compared_twice(monkeypatch: pytest.MonkeyPatch) -> None:
