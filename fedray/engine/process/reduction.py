@@ -16,7 +16,7 @@ from fedray.common.transfer import download
 from fedray.common.vectors import Vectors
 from fedray.engine.exact_sum import BLOCK, LIMIT, SCALE, Accumulator, NotSummable, refuse_inexact, split
 from fedray.engine.messages import ClientTask, count_bytes
-from fedray.engine.training.stack import copy_row, has_rows
+from fedray.engine.training.stack import copy_rows, has_rows
 
 NOBODY = ClientTask(-1, 0.0, Vectors())
 """Stands for a client if a vector is no client's."""
@@ -55,11 +55,6 @@ class ClientResult:
         if len(set(self.steps)) == 1:
             return self.loss / self.steps[0]
         return torch.stack([loss / steps for loss, steps in zip(self.loss, self.steps, strict=True)])
-
-    def get_own(self, row: int, vectors: Vectors) -> Vectors:
-        """Return one client's part of some vectors, in memory of its own."""
-        size = len(self.tasks)
-        return vectors if size == 1 else Vectors({name: copy_row(v, row, size) for name, v in vectors.items()})
 
 
 @dataclass(eq=False)
@@ -132,7 +127,9 @@ class Reduction:
                 self._add(result, name, sent.vector, own, cohort, sent.wide)
         for name, vector in result.state.items():
             self._check(result, f"its state {name}", vector)
-        return {task.client: result.get_own(row, each) for row, task in enumerate(result.tasks)} if each else {}
+        if not each:
+            return {}
+        return {task.client: own for task, own in zip(result.tasks, copy_rows(each, len(weights)), strict=True)}
 
     def add_vector(self, name: str, vector: Tensor, weight: float, terms: int, wide: bool = False) -> None:
         """Add weight x vector, which is no client's, to a sum, as `Accumulator.add`; `finish` refuses it as -1."""

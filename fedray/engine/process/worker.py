@@ -25,7 +25,7 @@ from fedray.engine.process.residence import DeviceState, Residence, Spill, limit
 from fedray.engine.state import load_state
 from fedray.engine.training.batches import AHEAD, Drawn, draw_ahead
 from fedray.engine.training.local_training import LocalTrainer, Watch
-from fedray.engine.training.stack import Stacking, Trained, agree, can_stack, choose_size, train_stack
+from fedray.engine.training.stack import Stacking, Trained, agree, can_stack, choose_size, copy_rows, train_stack
 from fedray.models.stacked import Unstackable
 from fedray.partitions.shards import Shards
 from fedray.probes.probes import Steps, probe_client
@@ -113,10 +113,9 @@ class Worker:
             steps = Steps(self.probes, config.algorithm) if broadcast.measured else None
             for trained in self._train(trainer, there, part, steps if steps and steps.probes else None):
                 c, own = trained.c, [task.client for task in trained.tasks]
-                made = [trainer.count(there, len(trainer.shards[client])).steps for client in own]
-                results.append(result := ClientResult(trained.tasks, c.loss, made, trained.uploads, c.state))
+                results.append(ClientResult(trained.tasks, c.loss, trained.steps, trained.uploads, c.state))
                 held += len(own)
-                states |= {client: result.get_own(row, c.state) for row, client in enumerate(own)}
+                states |= zip(own, copy_rows(c.state, len(own)), strict=True)
                 if steps or held >= AHEAD or held * len(there.theta) >= BLOCK:
                     _reduce(results, reduction, broadcast.cohort, reply)
                     held = 0
@@ -142,15 +141,17 @@ class Worker:
     ) -> Iterator[list[tuple[ClientTask, Drawn | None]]]:
         """Yield the clients that train together, with their batches as they are drawn: stacks, or one client."""
         augmented, config = bool(self.train_samples.augment), self.problem.config
-        gathered = self.train_samples if self.residence is None and not augmented else None
         stacked = self.stacking.size > 1 and not augmented and can_stack(trainer, broadcast)
+        gathered = self.train_samples if self.residence is None and not augmented and not stacked else None
         if stacked:  # their order changes no sum
             tasks = sorted(tasks, key=lambda task: (bool(task.state), len(trainer.shards[task.client])))
+        stacks = -(-len(tasks) // self.stacking.size)
+        size = -(-len(tasks) // max(stacks, 1))  # about equal: 50 and 50, not 64 and 36
         part: list[tuple[ClientTask, Drawn | None]] = []
         for given, drawn in draw_ahead(config.training, trainer.shards, config.seed, broadcast, tasks, gathered):
             task = self._task_to_device(given)
             alone = not stacked or drawn is None or not drawn.order
-            if part and (alone or len(part) >= self.stacking.size or bool(part[0][0].state) != bool(task.state)):
+            if part and (alone or len(part) >= size or bool(part[0][0].state) != bool(task.state)):
                 yield part
                 part = []
             part.append((task, drawn))
@@ -189,7 +190,7 @@ class Worker:
         for task, drawn in part:
             with _explain(f"client {task.client} ({len(self.problem.shards[task.client])} samples)"):
                 c, uploads = trainer.train(there, task, watch, drawn)
-            alone.append(Trained([task], c, uploads))
+            alone.append(Trained([task], c, [c.steps], uploads))
         if stacked:
             self.stacking.compared.add(name)
             if not agree(stacked, alone):

@@ -1,9 +1,11 @@
 """Local training: batches, learning rate, clipping, weight decay, momentum; and personal models. Independent of Ray."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from fedray.algorithms.base import Algorithm, Client, ParameterGroup, PerClient, Sum
@@ -336,11 +338,25 @@ class LocalTrainer:
         order = draw_batches(self.training, c.samples, seed, c.round, c.id, purpose, c.steps)
         return c.held.iter_batches(order if drawn is None else drawn.order, augment)
 
-    def gather(self, client: int, drawn: Drawn) -> list[tuple[Tensor, Tensor]]:
-        """Return inputs and labels of each step of a client whose samples are not augmented."""
-        if drawn.batches is not None:
-            return drawn.batches
-        return list(self.population.take_shard(client, self.shards[client]).iter_batches(drawn.order))
+    def gather(self, clients: Sequence[int], positions: Sequence[np.ndarray]) -> tuple[Tensor, Tensor]:
+        """Return a batch of each client, not augmented.
+
+        Args:
+            clients: the clients.
+            positions: n positions in the shard of each, int64.
+
+        Returns:
+            Inputs `(S, n, ...)` and labels `(S, n)`.
+        """
+        size, indices = len(clients), [self.shards[client] for client in clients]
+        if self.population.take is None:
+            every = np.concatenate([own[chosen] for own, chosen in zip(indices, positions, strict=True)])
+            x, y = self.population.samples.make_batch(every)
+            return x.view(size, -1, *x.shape[1:]), y.view(size, -1)
+        shards = [self.population.take_shard(client, own) for client, own in zip(clients, indices, strict=True)]
+        batches = [next(iter(own.iter_batches([chosen]))) for own, chosen in zip(shards, positions, strict=True)]
+        xs, ys = zip(*batches, strict=True)
+        return torch.stack(xs), torch.stack(ys)
 
     def finish(self, c: LocalClient, weight: float) -> dict[str, Sum | PerClient]:
         """Set a client's state after its last step, and return its uploads: the methods' and the update.

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -37,12 +38,14 @@ class Trained:
     Attributes:
         tasks: the clients.
         c: the client, or all of them as one.
+        steps: how many steps each has made.
         uploads: its uploads. Of several clients every vector of c and of uploads has a row for each, or is the same for
             all.
     """
 
     tasks: Sequence[ClientTask]
     c: LocalClient
+    steps: Sequence[int]
     uploads: Mapping[str, Sum | PerClient]
 
 
@@ -176,15 +179,16 @@ def train_stack(
         Unstackable: the method needs what a stack does not have.
     """
     algorithm, tasks = trainer.algorithm, [task for task, _ in given]
-    batches = [trainer.gather(task.client, drawn) for task, drawn in given if drawn is not None]
+    orders = [drawn.order for _, drawn in given if drawn is not None]
+    steps = [len(order) for order in orders]
     c = _make_client(trainer, stacking, broadcast, tasks)
     rows = _Rows(c, Descent(c.optimiser))
     c.step_rate = algorithm.rate
     with trainer.guard(c):
         algorithm.begin(c)
-        rows.take_steps(trainer, batches)
+        rows.take_steps(trainer, [task.client for task in tasks], orders)
         try:
-            return [Trained(tasks, c, trainer.finish(c, tasks[0].weight))]
+            return [Trained(tasks, c, steps, trainer.finish(c, tasks[0].weight))]
         except Unstackable:  # it needs a number that differs
             rows.split()
     trained: list[Trained] = []
@@ -194,7 +198,7 @@ def train_stack(
         one.theta, one.local = rows.theta[row].clone(), Vectors({n: v.clone() for n, v in rows.local[row].items()})
         one._past_loss, one.step, one.step_rate = rows.total[row], one.steps - 1, algorithm.rate
         with trainer.guard(one):
-            trained.append(Trained([task], one, trainer.finish(one, task.weight)))
+            trained.append(Trained([task], one, [one.steps], trainer.finish(one, task.weight)))
     return trained
 
 
@@ -232,25 +236,24 @@ class _Rows:
     def __init__(self, c: StackedClient, descent: Descent) -> None:
         self._c, self._descent, self._theta_0 = c, descent, c.theta_0
 
-    def take_steps(self, trainer: LocalTrainer, batches: Sequence[Sequence[tuple[Tensor, Tensor]]]) -> None:
-        """Take all steps. batches: inputs and labels of each client's."""
+    def take_steps(self, trainer: LocalTrainer, clients: Sequence[int], orders: Sequence[Sequence[np.ndarray]]) -> None:
+        """Take all steps. orders: the positions of each client's batches in its shard."""
         algorithm = trainer.algorithm
         weight = algorithm.decoupled_weight(self._c) if trainer.training.clip_scope == "code" else 0.0
 
         def step(k: int, rows: Sequence[int]) -> None:
-            xs, ys = zip(*(batches[row][k] for row in rows), strict=True)
-            batch = torch.stack(xs), torch.stack(ys)
+            batch = trainer.gather([clients[row] for row in rows], [orders[row][k] for row in rows])
             trainer.step(self._c, self._descent, k, batch, algorithm.direction, algorithm.trained_part, weight)
 
-        shapes, everyone = [[x.shape for x, _ in own] for own in batches], range(len(batches))
-        if all(own == shapes[0] for own in shapes):
-            for k in range(len(shapes[0])):
+        sizes, everyone = [[len(positions) for positions in order] for order in orders], range(len(clients))
+        if all(own == sizes[0] for own in sizes):
+            for k in range(len(sizes[0])):
                 step(k, everyone)
             return
         self.split()
-        for k in range(max(map(len, batches))):
-            groups: dict[torch.Size, list[int]] = {}
-            for row, own in enumerate(shapes):
+        for k in range(max(map(len, sizes))):
+            groups: dict[int, list[int]] = {}
+            for row, own in enumerate(sizes):
                 if k < len(own):
                     groups.setdefault(own[k], []).append(row)
             for rows in groups.values():
@@ -292,9 +295,15 @@ def get_row(vector: Tensor, row: int, size: int) -> Tensor:
     return vector[row] if has_rows(vector, size) else vector
 
 
-def copy_row(vector: Tensor, row: int, size: int) -> Tensor:
-    """Return a client's part of a vector of a stack without the memory of the others'."""
-    return get_row(vector, row, size) if vector.ndim and not vector.stride(0) else get_row(vector, row, size).clone()
+def copy_rows(vectors: Vectors, size: int) -> list[Vectors]:
+    """Return each client's part of the vectors of a stack, without the memory of the others'."""
+    if size == 1 or not vectors:
+        return [vectors, *(Vectors() for _ in range(1, size))]
+    columns = [
+        [row.clone() for row in v.unbind()] if has_rows(v, size) and v.stride(0) else [get_row(v, 0, size)] * size
+        for v in vectors.values()
+    ]
+    return [Vectors(zip(vectors, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def _split(vectors: Vectors, size: int) -> list[Vectors]:

@@ -123,10 +123,13 @@ def outcome(algorithm: Any, size: int | str, alpha: Any = 0.1, training: Any = N
 
 @pytest.mark.parametrize("name", DECLARED)
 def test_no_bit_changes_on_unequal_shards(name: str, made: list[int], lines: Callable[[], list[str]]) -> None:
-    """Dirichlet(0.1): other numbers of steps, last batches of every size, shards of one sample; momentum, clipping."""
+    """Dirichlet(0.1): other numbers of steps, last batches of every size, shards of one sample; momentum, clipping.
+
+    16 clients in stacks of at most 7 are 6, 6 and 4.
+    """
     training = {"clip_norm": 1.0, "momentum": small.momentum(name, 0.9)}
     assert outcome(name, 7, training=training) == outcome(name, 1, training=training)
-    assert max(made) == 7
+    assert made[:3] == [6, 6, 4] or ALGORITHMS[name].needs_everyone
     assert lines() == []
 
 
