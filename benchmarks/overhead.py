@@ -21,6 +21,8 @@ from benchmarks.workloads import WORKLOADS
 from fedray.common.cpus import has_bf16
 
 GOALS = {"w0": "", "w1": "<= 1.10", "w2": "<= 1.05"}
+INLINE = {"scaffold": "<= 0.55", "fedtoga": "<= 0.9"}
+"""Methods besides FedAvg that take w0 in one process, and their goals."""
 PEER_GOALS = {
     ("flower", "w0"): "<= 1/20",
     ("flower", "w1"): "< 1",
@@ -57,6 +59,7 @@ def main(
             systems.append(p.ours(workload, actors, precision="bf16"))
         if workload == "w0":
             systems += [p.floor(workload, 1, "floor, one process"), p.ours(workload, 0), p.ours(workload, 1)]
+            systems += [p.ours(workload, 0, method) for method in INLINE]
         missing: dict[str, str] = {}
         if peers:
             from benchmarks.systems.peers import started
@@ -85,7 +88,9 @@ def main(
         if bf16:
             against("fedray bf16", "fedray contiguous" if images else "fedray", "<= 1/2.5")
         if workload == "w0":
-            against("fedray inline", "floor, one process")
+            against("fedray inline", "floor, one process", "<= 0.4")
+            for method, goal in INLINE.items():
+                against(f"fedray {method} inline", "floor, one process", goal)
             against("fedray, one process", "floor, one process", "<= 1.25")
         for peer in (system.name for system in systems if system.name.startswith(("flower", "pfl"))):
             kind = peer.split(",")[0]

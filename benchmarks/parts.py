@@ -33,21 +33,22 @@ from fedray.engine.process.backend import InlineBackend
 from fedray.engine.process.reduction import Reduction
 from fedray.engine.server.simulation import Simulation
 from fedray.engine.training.local_training import LocalTrainer
+from fedray.engine.training.stack import Stacking
 from fedray.models.network import Network
 
 METHODS = ("fedavg", "fedtoga")
 PARTS: dict[str, list[tuple[Any, str]]] = {
-    "gradients": [(Network, "compute_gradient")],
+    "gradients": [(Network, "compute_gradient"), (Stacking, "compute_gradients")],
     "the method's vectors": [(ALGORITHMS[m], name) for m in METHODS for name in ("begin", "direction", "upload")],
     "descent": [(Descent, "step")],
     "seeds and guard": [
         (TorchStream, "__enter__"),
         (TorchStream, "__exit__"),
-        (LocalTrainer, "_guard"),
+        (LocalTrainer, "guard"),
         (Guard, "__exit__"),
     ],
     "a client's start": [(LocalTrainer, "start")],
-    "a client's steps and end": [(LocalTrainer, "train")],
+    "a client's steps and end": [(LocalTrainer, "train"), (worker, "train_stack")],
     "exact sums": [(worker, "_reduce"), (Reduction, "finish")],
     "draws, batches, loop over clients": [(worker.Worker, "train")],
     "server": [(Simulation, "step")],

@@ -117,6 +117,6 @@ class Descent:
 
 
 def clip(q: Tensor, norm: float) -> Tensor:
-    """Return q, scaled down to `norm` if it is longer."""
-    result: Tensor = q * (norm / torch.linalg.vector_norm(q)).clamp(max=1.0)
+    """Return q `(..., P)`, scaled down to `norm` if it is longer."""
+    result: Tensor = q * (norm / torch.linalg.vector_norm(q, dim=-1, keepdim=True)).clamp(max=1.0)
     return result

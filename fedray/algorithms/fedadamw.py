@@ -109,7 +109,8 @@ def means(v: Tensor, layout: Layout) -> Tensor:
 
 def spread(values: Tensor, layout: Layout) -> Tensor:
     """Return one number per tensor `(B,)` at each of its entries, `(P,)`."""
-    return values.repeat_interleave(torch.tensor(layout.sizes, device=values.device))
+    # Without the size PyTorch would wait for the device to add it up.
+    return values.repeat_interleave(torch.tensor(layout.sizes, device=values.device), output_size=layout.size)
 
 
 class LADA(Rule):

@@ -15,6 +15,7 @@ class FedAvg(Algorithm):
         "2017, algorithm 1"
     )
     idea = "local SGD, averaged"
+    stacks = True
 
 
 class FedProx(Proximal):
@@ -23,6 +24,7 @@ class FedProx(Proximal):
     name = "fedprox"
     paper = "Li et al., Federated optimization in heterogeneous networks, MLSys 2020, eq. 2"
     idea = "keeps local models close to the global one"
+    stacks = True
     mu: float = Field(
         1.0,
         ge=0,
@@ -52,6 +54,7 @@ class LocalAdamW(FedAvg):
         "guarantees for federated large models, AAAI 2026"
     )
     idea = "local AdamW, averaged"
+    stacks = True
     optimizer = "adamw"
 
 

@@ -21,6 +21,7 @@ class FedDisco(Algorithm):
     name = "feddisco"
     paper = "Ye et al., FedDisco: federated learning with discrepancy-aware collaboration, ICML 2023"
     idea = "clients with unbalanced labels weigh less"
+    stacks = True
     a: float = Field(
         0.5, ge=0, description="weight of the discrepancy", json_schema_extra={"paper": {"FedDisco's code": 0.5}}
     )

@@ -53,6 +53,7 @@ class FedDyn(DynamicRegularisation):
     name = "feddyn"
     paper = "Acar et al., Federated learning based on dynamic regularization, ICLR 2021, algorithm 1"
     idea = "aligns local and global stationary points"
+    stacks = True
     alpha: float = Field(
         0.1,
         ge=0,
@@ -75,6 +76,7 @@ class FedDC(DynamicRegularisation):
         "Gao et al., FedDC: federated learning with non-IID data via local drift decoupling and correction, CVPR 2022"
     )
     idea = "tracks each client's drift and corrects it, with control variates"
+    stacks = True
     alpha: float = Field(
         0.1,
         ge=0,

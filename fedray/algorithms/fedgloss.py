@@ -26,6 +26,7 @@ class FedGloSS(DynamicRegularisation):
         "minimization for federated learning, CVPR 2025"
     )
     idea = "the server broadcasts a perturbed model, along its last step; clients add SAM and duals"
+    stacks = True
     alpha: float = Field(
         0.1,
         ge=0,

@@ -23,6 +23,7 @@ class FedLESAM(Algorithm):
         "sharpness-aware minimization, ICML 2024"
     )
     idea = "SAM along the global model's own path, one gradient per step"
+    stacks = True
     rho: float = Field(
         0.01, ge=0, description="ρ: SAM radius", json_schema_extra={"paper": {"FedTOGA": 0.01, "FedLESAM's code": 0.5}}
     )
@@ -53,6 +54,7 @@ class FedLESAMS(FedLESAM, ControlVariates):
     name = "fedlesam-s"
     paper = FedLESAM.paper + ", with SCAFFOLD"
     idea = "FedLESAM with SCAFFOLD's control variates"
+    stacks = True
     rho: float = Field(
         0.1,
         ge=0,
@@ -67,6 +69,7 @@ class FedLESAMD(FedLESAM, DynamicRegularisation):
     name = "fedlesam-d"
     paper = FedLESAM.paper + ", with FedDyn (FedTOGA, algorithm 3)"
     idea = "FedLESAM with dynamic regularisation"
+    stacks = True
     rho: float = Field(
         0.1,
         ge=0,

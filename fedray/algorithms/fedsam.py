@@ -28,6 +28,7 @@ class FedSAM(LocalSAM):
     name = "fedsam"
     paper = "Qu et al., Generalized federated learning via sharpness aware minimization, ICML 2022, algorithm 1"
     idea = "local SAM"
+    stacks = True
     rho: float = Field(
         0.5,
         ge=0,
@@ -53,6 +54,7 @@ class FedASAM(Algorithm):
     name = "fedasam"
     paper = "Caldarola et al., Improving generalization in federated learning by seeking flat minima, ECCV 2022"
     idea = "local SAM, each weight perturbed in proportion to its size"
+    stacks = True
     rho: float = Field(
         0.7,
         ge=0,
@@ -75,6 +77,7 @@ class FedGAMMA(LocalSAM, ControlVariates):
     name = "fedgamma"
     paper = "Dai et al., FedGAMMA: federated learning with global sharpness-aware minimization, TNNLS 2023"
     idea = "SAM with SCAFFOLD's control variates"
+    stacks = True
     rho: float = Field(
         0.1,
         ge=0,
@@ -96,3 +99,4 @@ class FedSpeed(LocalSAM, DynamicRegularisation):
         "accuracy, ICLR 2023, algorithm 1"
     )
     idea = "SAM with dynamic regularisation"
+    stacks = True

@@ -23,6 +23,7 @@ class FedSMOO(DynamicRegularisation):
         "global consistency and smooth landscape, ICML 2023, algorithm 1"
     )
     idea = "one global perturbation: dynamic regularisation of SAM"
+    stacks = True
     rho: float = Field(
         0.1, ge=0, description="ρ: SAM radius, of e and of s", json_schema_extra={"paper": {"FedTOGA": 0.1}}
     )

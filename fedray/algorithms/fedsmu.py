@@ -23,6 +23,7 @@ class FedSMU(Algorithm):
         "model updates, ICML 2025"
     )
     idea = "clients send the signs of their updates"
+    stacks = True
     sends_update = False
     lr: float = Field(
         0.015,

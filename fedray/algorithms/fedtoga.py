@@ -24,6 +24,7 @@ class FedTOGA(DynamicRegularisation):
         "global awareness, 2024, arXiv 2408.14144, algorithm 1"
     )
     idea = "SAM and dynamic regularisation, both corrected by the global update"
+    stacks = True
     bound_to_sgd = "adds Δ, a mean step of SGD, to gradients"
     rho: float = Field(0.1, ge=0, description="ρ: SAM radius", json_schema_extra={"paper": {"LeNet, ResNet-18": 0.1}})
     beta: float = Field(

@@ -37,6 +37,7 @@ class FedCM(ClientMomentum):
     name = "fedcm"
     paper = "Xu et al., FedCM: federated learning with client-level momentum, 2021, algorithm 2"
     idea = "mixes the previous global direction into each local step"
+    stacks = True
     alpha: float = Field(
         0.1,
         gt=0,
@@ -61,6 +62,7 @@ class MoFedSAM(ClientMomentum):
     name = "mofedsam"
     paper = "Qu et al., Generalized federated learning via sharpness aware minimization, ICML 2022, algorithm 2"
     idea = "FedSAM with client-level momentum"
+    stacks = True
     rho: float = Field(
         0.5,
         ge=0,

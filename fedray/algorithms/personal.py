@@ -108,6 +108,7 @@ class KNNPer(Algorithm):
     name = "knnper"
     paper = "Marfoq et al., Personalized federated learning through local memorization, ICML 2022"
     idea = "FedAvg, with each client's samples as its memory at test time"
+    stacks = True
     reads_features = True
     k: int = Field(
         10, gt=0, description="k: neighbours", json_schema_extra={"paper": {"kNN-Per": 10, "FedSOL, FL-bench": 5}}

@@ -22,6 +22,7 @@ class PFedMe(Algorithm):
     bound_to_sgd = "moves y by the share η λ of its way to θ"
     paper = "T. Dinh, Tran and Nguyen, Personalized federated learning with Moreau envelopes, NeurIPS 2020, algorithm 1"
     idea = "each step pulls the shared model towards a personal one, optimised on the same batch"
+    stacks = True
     personal = "kept"
     lam: float = Field(
         15.0,

@@ -44,3 +44,4 @@ class Scaffold(ControlVariates):
         "algorithm 1, option II"
     )
     idea = "control variates cancel client drift"
+    stacks = True

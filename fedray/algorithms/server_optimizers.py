@@ -21,6 +21,7 @@ class FedAvgM(Algorithm):
         "classification, 2019, arXiv 1909.06335"
     )
     idea = "heavy-ball momentum on the server"
+    stacks = True
     beta: float = Field(
         0.9,
         ge=0,
@@ -89,6 +90,7 @@ class FedAdam(AdaptiveServer):
     name = "fedadam"
     paper = "Reddi et al., Adaptive federated optimization, ICLR 2021, algorithm 2"
     idea = "Adam on the server"
+    stacks = True
     beta2: float = Field(0.99, ge=0, lt=1, description="β2: decay of the mean of squared updates")
 
     def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
@@ -104,6 +106,7 @@ class FedYogi(FedAdam):
     name = "fedyogi"
     paper = "Reddi et al., Adaptive federated optimization, ICLR 2021, algorithm 2"
     idea = "Yogi on the server: v moves by at most (1 - β2) U²"
+    stacks = True
 
     def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
         return v - (1 - self.beta2) * square * torch.sign(v - square)
@@ -120,6 +123,7 @@ class FedAdagrad(AdaptiveServer):
     name = "fedadagrad"
     paper = "Reddi et al., Adaptive federated optimization, ICLR 2021, algorithm 2"
     idea = "Adagrad on the server"
+    stacks = True
     lr: float = Field(0.1, gt=0, description="η_g: step size of the server")
     beta1: float = Field(0.0, ge=0, lt=1, description="β1: decay of the mean of updates")
     square: Literal["update", "momentum"] = Field("update", description="what v sums the squares of: U, or m (D-140)")
@@ -142,6 +146,7 @@ class FedACG(Proximal):
     name = "fedacg"
     paper = "Kim et al., Communication-efficient federated learning with accelerated client gradient, CVPR 2024"
     idea = "clients start from the server's look-ahead, and stay close to it"
+    stacks = True
     lam: float = Field(
         0.85, ge=0, lt=1, description="λ: server momentum", json_schema_extra={"paper": {"FedACG, FedTOGA": 0.85}}
     )

@@ -42,9 +42,10 @@ def copy_to(packed: Tensor, device: torch.device | str) -> Tensor:
 
 def download(tensors: Sequence[Tensor]) -> list[Tensor]:
     """Copy tensors to the CPU and wait once, for all of them. Tensors that are there already are not copied."""
+    if not any(tensor.is_cuda for tensor in tensors):
+        return [tensor.detach() for tensor in tensors]
     copies = [tensor.detach().to("cpu", non_blocking=True) for tensor in tensors]
-    if any(tensor.is_cuda for tensor in tensors):
-        torch.cuda.current_stream().synchronize()
+    torch.cuda.current_stream().synchronize()
     return copies
 
 

@@ -160,7 +160,7 @@ def _with_name(
         own_name = vars(found).get("name")
         own = {"name": path, "own_name": own_name or "", "__module__": found.__module__, "__doc__": found.__doc__}
         if section == "algorithm":  # what other classes return is checked where it is used
-            own |= _check_returns(path, found, base)
+            own |= {"stacks": vars(found).get("stacks", False), **_check_returns(path, found, base)}
         kind: type[C] = type(found.__name__, (found,), own)
     elif adapt is not None:
         kind = adapt(found, path)

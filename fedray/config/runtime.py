@@ -39,6 +39,12 @@ class Runtime(Checked):
     deterministic: bool = Field(
         True, description="on a GPU, only kernels that give the same bits every time; false may be faster"
     )
+    stack: Annotated[Annotated[int, Field(gt=0)] | Literal["auto"], EXCLUDED] = Field(
+        "auto",
+        description="clients of a small model that a process trains together, with the bits they have alone; 1: one "
+        "after another. auto: as many as fit a core's cache, up to 64. Methods, models and settings without stacks "
+        "ignore it (docs/decisions.md)",
+    )
     checkpoint_every: Annotated[int, EXCLUDED] = Field(50, gt=0, description="rounds between checkpoints")
     keep_states: Annotated[bool | None, EXCLUDED] = Field(
         None,

@@ -13,6 +13,7 @@ from fedray.common.errors import UserError
 from fedray.common.vectors import digest_tensors
 from fedray.models.lora import find_matrices
 from fedray.models.parts import EMBEDDINGS, NORMALISATION, find_head, find_parameters, iter_statistics
+from fedray.models.stacked import list_layers
 
 PAIRS = {"all": "none", "head": "body", "norm": "not_norm", "lora_A": "not_lora_A", "lora_B": "not_lora_B"}
 BESIDE = PAIRS | {other: part for part, other in PAIRS.items()}
@@ -159,6 +160,7 @@ class Network:
     Attributes:
         trained: the parameters that theta holds, in its order.
         frozen: the other parameters, and the float buffers of frozen layers, by name.
+        layers: its layers, if such models can be stacked (`fedray.models.stacked`); otherwise None.
 
     Raises:
         UserError: the module has no linear head, no parameter to train, or no submodule with the name of a tap.
@@ -172,6 +174,7 @@ class Network:
         bf16: bool = False,
         channels_last: bool = False,
     ) -> None:
+        layers = None if bf16 else list_layers(module)
         self.module = module.to(device)
         self._bf16 = bf16
         for convolution in (m for m in module.modules() if bf16 and isinstance(m, nn.Conv2d)):
@@ -196,6 +199,8 @@ class Network:
             find_matrices(module, "lora_B") & named.keys(),
         )
         self.trained: list[nn.Parameter] = list(named.values())
+        held = [id(p) for layer in layers or () for p in layer.parameters()]
+        self.layers = layers if held == list(map(id, self.trained)) else None
         self.frozen: dict[str, Tensor] = {name: p for name, p in every.items() if name not in named}
         self._still = []
         for path, layer, buffer in iter_statistics(module, frozen=True):

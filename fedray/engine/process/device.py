@@ -22,6 +22,8 @@ log = logging.getLogger("fedray")
 # <malloc.h>: parameter numbers. 32 MiB is the largest threshold glibc accepts on 64-bit machines.
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
 MIB = 1 << 20
+CONTEXT = 600 * MIB
+"""A CUDA context with the kernels that PyTorch loads, and what cuBLAS and cuDNN keep beside PyTorch's allocator."""
 
 
 def keep_memory() -> bool:
@@ -81,6 +83,8 @@ def isolate_run() -> Iterator[None]:
         if torch.get_default_device().type != "cpu":
             stack.enter_context(torch.device("cpu"))
         stack.callback(_keep_cpu)
+        if torch.cuda.is_available():  # otherwise no run changes them
+            stack.callback(_choose_kernels, *_get_kernels())
         yield
 
 
@@ -118,13 +122,37 @@ def prepare(tf32: bool, deterministic: bool) -> None:
         deterministic: use kernels that give the same bits for the same numbers. An operation without such a kernel
             raises RuntimeError when it is used.
     """
-    torch.backends.cuda.matmul.allow_tf32 = tf32  # by default torch allows TF32 in convolutions
-    torch.backends.cudnn.allow_tf32 = tf32
-    if deterministic:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it when it starts
-    torch.use_deterministic_algorithms(deterministic)
-    # Filling new tensors would be a pass over each; nothing reads them before they are written.
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    # By default torch allows TF32 in convolutions. Filling new tensors would be a pass over each; nothing reads them
+    # before they are written.
+    _choose_kernels(tf32, tf32, deterministic, False, False)
+
+
+def choose_workspace(module: torch.nn.Module) -> None:
+    """Give cuBLAS a workspace with which a model's kernels are deterministic; it is read at cuBLAS's first call.
+
+    PyTorch asks for `:4096:8` or `:16:8`, and for cuDNN's recurrent layers for `:4096:2` or `:16:8`. A setting of the
+    user's stays.
+    """
+    recurrent = any(isinstance(layer, torch.nn.RNNBase) for layer in module.modules())
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":16:8" if recurrent else ":4096:8")
+
+
+def _get_kernels() -> tuple[bool, bool, bool, bool, bool]:
+    """Return this process's choice of kernels, as `_choose_kernels` takes it."""
+    return (
+        torch.backends.cuda.matmul.allow_tf32,
+        torch.backends.cudnn.allow_tf32,
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+        torch.utils.deterministic.fill_uninitialized_memory,  # type: ignore[attr-defined]
+    )
+
+
+def _choose_kernels(matmul_tf32: bool, cudnn_tf32: bool, deterministic: bool, warn_only: bool, fill: bool) -> None:
+    torch.backends.cuda.matmul.allow_tf32 = matmul_tf32
+    torch.backends.cudnn.allow_tf32 = cudnn_tf32
+    torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
+    torch.utils.deterministic.fill_uninitialized_memory = fill  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True)
@@ -173,11 +201,12 @@ def measure_peak(others: int = 0, kept: int = 0) -> Peak:
 
 
 def limit_share(share: float) -> None:
-    """Cap the memory that PyTorch takes of its GPU in this process, so that it cannot take a neighbour's.
+    """Cap the memory that this process takes of its GPU, so that it cannot take a neighbour's.
 
-    The CUDA context comes on top.
+    PyTorch's limit leaves out the CUDA context, which therefore is taken off: at most half of a share.
 
     Args:
-        share: part of the GPU, in (0, 1].
+        share: part of the GPU, in (0, 1]. With all of it there is no neighbour.
     """
-    torch.cuda.set_per_process_memory_fraction(share)
+    context = CONTEXT / torch.cuda.get_device_properties().total_memory if share < 1 else 0.0
+    torch.cuda.set_per_process_memory_fraction(max(share - context, share / 2))

@@ -14,27 +14,47 @@ from torch import Tensor
 from fedray.algorithms.base import PerClient, Sum
 from fedray.common.transfer import download
 from fedray.common.vectors import Vectors
-from fedray.engine.exact_sum import BLOCK, LIMIT, Accumulator, NotSummable, refuse_inexact, split
-from fedray.engine.messages import ClientTask
+from fedray.engine.exact_sum import BLOCK, LIMIT, SCALE, Accumulator, NotSummable, refuse_inexact, split
+from fedray.engine.messages import ClientTask, count_bytes
+from fedray.engine.training.stack import copy_rows, has_rows
+
+NOBODY = ClientTask(-1, 0.0, Vectors())
+"""Stands for a client if a vector is no client's."""
 
 
 @dataclass
 class ClientResult:
-    """What remains of a client after its training.
+    """What remains of a client, or of a stack of clients, after its training.
 
     Attributes:
-        task: the client.
-        loss: sum of its steps' losses.
-        steps: number of its steps.
+        tasks: the clients.
+        loss: sum of the steps' losses; `(S,)` for a stack.
+        steps: number of the steps of each client.
         uploads: as `LocalTrainer.train` returns them.
-        state: its new state.
+        state: the new state.
     """
 
-    task: ClientTask
+    tasks: Sequence[ClientTask]
     loss: Tensor
-    steps: int
+    steps: Sequence[int]
     uploads: Mapping[str, Sum | PerClient]
     state: Vectors
+
+    def get_rows(self, vector: Tensor) -> Tensor:
+        """Return a vector with a row for each client."""
+        size = len(self.tasks)
+        return vector[None] if size == 1 else vector if has_rows(vector, size) else vector.expand(size, *vector.shape)
+
+    def count_bytes(self) -> int:
+        """Return how much the clients upload."""
+        sent = {id(upload.vector): upload.vector for upload in self.uploads.values()}
+        return count_bytes([self.get_rows(vector) for vector in sent.values()])
+
+    def average_loss(self) -> Tensor:
+        """Return the mean loss of the steps."""
+        if len(set(self.steps)) == 1:
+            return self.loss / self.steps[0]
+        return torch.stack([loss / steps for loss, steps in zip(self.loss, self.steps, strict=True)])
 
 
 @dataclass(eq=False)
@@ -47,7 +67,8 @@ class _Group:
         shape: their shape.
         terms: number of vectors in the whole sum.
         factors: weight x scale of each.
-        waiting: the last ones, not measured yet.
+        waiting: the last ones, as rows, not measured yet.
+        held: their number.
         extremes: of those before, float64 `(2, n)` each: the least and the largest entries, NaN if one is.
     """
 
@@ -57,18 +78,19 @@ class _Group:
     terms: int
     factors: list[float] = field(default_factory=list)
     waiting: list[Tensor] = field(default_factory=list)
+    held: int = 0
     extremes: list[Tensor] = field(default_factory=list)
 
     def measure(self, sums: Accumulator) -> None:
         """Note the extremes of the waiting vectors, and add them up; single numbers are added when they are read."""
         if not self.waiting:
             return
-        waiting, self.waiting = self.waiting, []
-        stack = waiting[0][None] if len(waiting) == 1 else torch.stack(waiting)
-        rows = stack.reshape(len(waiting), -1)
+        waiting, self.waiting, self.held = self.waiting, [], 0
+        stack = waiting[0] if len(waiting) == 1 else torch.cat(waiting)
+        rows = stack.reshape(len(stack), -1)
         self.extremes.append(torch.stack([rows.amin(1), rows.amax(1)]).double())
         if self.scale and self.shape.numel() > 1:
-            sums.add_rows(self.what, stack, self.factors[-len(waiting) :])
+            sums.add_rows(self.what, stack, self.factors[-len(stack) :])
 
 
 class Reduction:
@@ -80,63 +102,87 @@ class Reduction:
     def __init__(self) -> None:
         self._sums = Accumulator()
         self._groups: dict[tuple[object, ...], _Group] = {}
-        self._notes: list[tuple[int, _Group, int]] = []
+        self._notes: list[tuple[Sequence[ClientTask], _Group, int]] = []
         self._totals: dict[str, tuple[torch.Size, int]] = {}
 
-    def add_client(self, result: ClientResult, cohort: int) -> Vectors:
-        """Add up what a client uploads, and note what must be finite, in the order in which it is said.
+    def add(self, result: ClientResult, cohort: int) -> dict[int, Vectors]:
+        """Add up what some clients upload, and note what must be finite, in the order in which it is said.
 
         Args:
-            result: the client.
+            result: the clients.
             cohort: number of clients in the whole sum.
 
         Returns:
-            The uploads that are not summed, on the device.
+            client -> its uploads that are not summed, on the device; empty if there are none.
         """
-        client, weight = result.task.client, result.task.weight
         each = Vectors({name: sent.vector for name, sent in result.uploads.items() if isinstance(sent, PerClient)})
-        self.check(client, "the training loss", result.loss)
+        weights = [task.weight for task in result.tasks]
+        self._check(result, "the training loss", result.loss)
         for name, vector in each.items():
-            self.check(client, name, vector)
-        self.add(client, "train_loss", result.loss / result.steps, weight, cohort)
+            self._check(result, name, vector)
+        self._add(result, "train_loss", result.average_loss(), weights, cohort)
         for name, sent in result.uploads.items():
-            if isinstance(sent, Sum):
-                self.add(client, name, sent.vector, sent.weight, cohort, sent.wide)
+            if isinstance(sent, Sum):  # a stack has one Sum for updates of different weights
+                own = weights if name == "update" else [sent.weight] * len(weights)
+                self._add(result, name, sent.vector, own, cohort, sent.wide)
         for name, vector in result.state.items():
-            self.check(client, f"its state {name}", vector)
-        return each
+            self._check(result, f"its state {name}", vector)
+        if not each:
+            return {}
+        return {task.client: own for task, own in zip(result.tasks, copy_rows(each, len(weights)), strict=True)}
 
-    def check(self, client: int, what: str, vector: Tensor) -> None:
+    def add_vector(self, name: str, vector: Tensor, weight: float, terms: int, wide: bool = False) -> None:
+        """Add weight x vector, which is no client's, to a sum, as `Accumulator.add`; `finish` refuses it as -1."""
+        self._add(ClientResult([NOBODY], vector, [1], {}, Vectors()), name, vector, [weight], terms, wide)
+
+    def _check(self, result: ClientResult, what: str, vector: Tensor) -> None:
         """Note that a vector must be finite. what: its name in the message."""
         if vector.numel():
-            self._note(client, what, vector, 0.0, 1, 0.0)
+            self._note(result, what, result.get_rows(vector), [0.0] * len(result.tasks), 1, 0.0)
 
-    def add(self, client: int, name: str, vector: Tensor, weight: float, terms: int, wide: bool = False) -> None:
+    def _add(
+        self, result: ClientResult, name: str, vector: Tensor, weights: Sequence[float], terms: int, wide: bool = False
+    ) -> None:
         """Add weight x vector to a sum, and note that it must be finite and not too large, as `Accumulator.add`.
 
         Args:
-            client: whose vector it is.
+            result: the clients whose vector it is.
             name: name of the sum.
-            vector: any shape.
-            weight: factor of the vector.
+            vector: any shape, or rows.
+            weights: factor of each client's.
             terms: number of vectors in the whole sum.
             wide: whether the sum is wide.
         """
-        if not vector.numel():
-            self._sums.add(name, vector, weight, terms, wide)
+        rows = result.get_rows(vector.detach())
+        if not rows.numel():
+            self._sums.add(name, rows[0], weights[0], terms, wide)
             return
-        for part, each, times, scale in split(name, vector.detach(), weight, wide):
-            self._note(client, part, each, times, terms, scale)
+        if not wide:
+            self._note(result, name, rows, weights, terms, SCALE)
+            return
+        for row, weight in enumerate(weights):  # what rounding leaves depends on the weight
+            for part, each, times, scale in split(name, rows[row : row + 1], weight, wide):
+                self._note(result, part, each, [times], terms, scale, row)
 
-    def _note(self, client: int, what: str, vector: Tensor, weight: float, terms: int, scale: float) -> None:
-        key = what, scale, vector.shape, vector.dtype
+    def _note(
+        self,
+        result: ClientResult,
+        what: str,
+        rows: Tensor,
+        weights: Sequence[float],
+        terms: int,
+        scale: float,
+        first: int = 0,
+    ) -> None:
+        key = what, scale, rows.shape[1:], rows.dtype
         group = self._groups.get(key)
         if group is None:
-            group = self._groups[key] = _Group(what, scale, vector.shape, terms)
-        self._notes.append((client, group, len(group.factors)))
-        group.factors.append(weight * scale)
-        group.waiting.append(vector.detach())
-        if len(group.waiting) * vector.numel() >= BLOCK:
+            group = self._groups[key] = _Group(what, scale, rows.shape[1:], terms)
+        self._notes.append((result.tasks[first : first + len(rows)], group, len(group.factors)))
+        group.factors += [weight * scale for weight in weights]
+        group.waiting.append(rows.detach())
+        group.held += len(rows)
+        if group.held * group.shape.numel() >= BLOCK:
             group.measure(self._sums)
 
     def settle(self) -> dict[int, str]:
@@ -179,12 +225,13 @@ class Reduction:
         values = dict(zip(groups, np.split(read[0].numpy(), ends[:-1], axis=1), strict=True))
         refused: dict[int, str] = {}
         if any(_is_refused(group, found) for group, found in values.items()):
-            for client, group, place in notes:
-                low, high = values[group][:, place].tolist()
-                try:
-                    refuse_inexact(group.what, max(-low, high), abs(group.factors[place]), group.terms, group.scale)
-                except NotSummable as reason:
-                    refused.setdefault(client, str(reason))
+            for tasks, group, first in notes:
+                for place, task in enumerate(tasks, first):
+                    low, high = values[group][:, place].tolist()
+                    try:
+                        refuse_inexact(group.what, max(-low, high), abs(group.factors[place]), group.terms, group.scale)
+                    except NotSummable as reason:
+                        refused.setdefault(task.client, str(reason))
             return refused
         for group in groups:
             if group.scale and group.shape.numel() == 1:

@@ -16,15 +16,17 @@ from fedray.common.transfer import upload
 from fedray.common.vectors import Vectors
 from fedray.datasets.dataset import Samples
 from fedray.engine.exact_sum import BLOCK, Accumulator, NotSummable
-from fedray.engine.messages import OPENING, Broadcast, ClientTask, PersonalEval, Reply, count_bytes
+from fedray.engine.messages import OPENING, Broadcast, ClientTask, PersonalEval, Reply
 from fedray.engine.problem import Problem
 from fedray.engine.process import device as devices
 from fedray.engine.process.device import keep_memory
 from fedray.engine.process.reduction import ClientResult, Reduction
 from fedray.engine.process.residence import DeviceState, Residence, Spill, limit_memory
 from fedray.engine.state import load_state
-from fedray.engine.training.batches import AHEAD, draw_ahead
-from fedray.engine.training.local_training import LocalTrainer
+from fedray.engine.training.batches import AHEAD, Drawn, draw_ahead
+from fedray.engine.training.local_training import LocalTrainer, Watch
+from fedray.engine.training.stack import Stacking, Trained, agree, can_stack, choose_size, copy_rows, train_stack
+from fedray.models.stacked import Unstackable
 from fedray.partitions.shards import Shards
 from fedray.probes.probes import Steps, probe_client
 
@@ -55,6 +57,8 @@ class Worker:
         self.problem = problem
         self.probes = config.evaluation.probes
         self.network = problem.build_network(device)
+        if device == "cuda" and config.runtime.deterministic:
+            devices.choose_workspace(self.network.module)
         self.device = device
         self.residence: Residence | None = None
         self.keeps_states = False
@@ -78,6 +82,7 @@ class Worker:
             stepping=None if config.stepping is config.algorithm else config.stepping,
             recorded=frozenset().union(*(probe.recorded_steps() for probe in self.probes)),
         )
+        self.stacking = Stacking(self.network, choose_size(self.network, config.runtime.stack))
         opening = config.algorithm.opening
         self.opener = None if opening is None else replace(self.trainer, algorithm=opening, stepping=None)
         if device != "cpu":
@@ -97,32 +102,31 @@ class Worker:
             self.residence.spill, self.keeps_states = spill, True
 
     def train(self, broadcast: Broadcast, tasks: Sequence[ClientTask]) -> Reply:
-        """Train the clients of `tasks` one after another and reduce their uploads."""
+        """Train the clients of `tasks` and reduce their uploads."""
         trainer = self.opener if broadcast.round == OPENING and self.opener is not None else self.trainer
         config, there = self.problem.config, self._to_device(broadcast)
         reduction, probed, reply = Reduction(), Accumulator(), Reply()
         states: dict[int, Vectors] = {}
         results: list[ClientResult] = []
-        gathered = self.train_samples if self.residence is None and not self.train_samples.augment else None
-        for given, drawn in draw_ahead(config.training, trainer.shards, config.seed, broadcast, tasks, gathered):
-            task = self._task_to_device(given)
+        held = 0
+        for part in self._iter_parts(trainer, broadcast, tasks):
             steps = Steps(self.probes, config.algorithm) if broadcast.measured else None
-            try:
-                c, uploads = trainer.train(there, task, steps if steps and steps.probes else None, drawn)
-                results.append(ClientResult(task, c.loss, c.steps, uploads, c.state))
-                if steps or len(results) == AHEAD or len(results) * len(there.theta) >= BLOCK or given is tasks[-1]:
+            for trained in self._train(trainer, there, part, steps if steps and steps.probes else None):
+                c, own = trained.c, [task.client for task in trained.tasks]
+                results.append(ClientResult(trained.tasks, c.loss, trained.steps, trained.uploads, c.state))
+                held += len(own)
+                states |= zip(own, copy_rows(c.state, len(own)), strict=True)
+                if steps or held >= AHEAD or held * len(there.theta) >= BLOCK:
                     _reduce(results, reduction, broadcast.cohort, reply)
-            except (MemoryError, RuntimeError) as error:
-                _explain_error(error, f"client {task.client} ({len(self.problem.shards[task.client])} samples)")
-                raise
-            if steps:
-                reply.diverged |= reduction.settle()
-                if task.client not in reply.diverged:
-                    reply.probes[task.client] = probe_client(
-                        self.probes, c, config.algorithm, self.test_samples, self.problem.evaluated["test"], steps
-                    )
-                    self._sum_probes(c, probed, broadcast.cohort)
-            states[task.client] = c.state
+                    held = 0
+                if steps:
+                    reply.diverged |= reduction.settle()
+                    if own[0] not in reply.diverged:
+                        reply.probes[own[0]] = probe_client(
+                            self.probes, c, config.algorithm, self.test_samples, self.problem.evaluated["test"], steps
+                        )
+                        self._sum_probes(c, probed, broadcast.cohort)
+        _reduce(results, reduction, broadcast.cohort, reply)
         residence = self.residence if self.keeps_states else None
         groups = [reply.each] if residence else [reply.each, states]
         diverged, sums, copies = reduction.finish(_list_tensors(groups))
@@ -131,6 +135,67 @@ class Worker:
         reply.each, *kept = _replace_tensors(groups, copies)
         reply.states = {**kept[0]} if residence is None else residence.keep_all(states)
         return reply
+
+    def _iter_parts(
+        self, trainer: LocalTrainer, broadcast: Broadcast, tasks: Sequence[ClientTask]
+    ) -> Iterator[list[tuple[ClientTask, Drawn | None]]]:
+        """Yield the clients that train together, with their batches as they are drawn: stacks, or one client."""
+        augmented, config = bool(self.train_samples.augment), self.problem.config
+        stacked = self.stacking.size > 1 and not augmented and can_stack(trainer, broadcast)
+        gathered = self.train_samples if self.residence is None and not augmented and not stacked else None
+        if stacked:  # their order changes no sum
+            tasks = sorted(tasks, key=lambda task: (bool(task.state), len(trainer.shards[task.client])))
+        stacks = -(-len(tasks) // self.stacking.size)
+        size = -(-len(tasks) // max(stacks, 1))  # about equal: 50 and 50, not 64 and 36
+        part: list[tuple[ClientTask, Drawn | None]] = []
+        for given, drawn in draw_ahead(config.training, trainer.shards, config.seed, broadcast, tasks, gathered):
+            task = self._task_to_device(given)
+            alone = not stacked or drawn is None or not drawn.order
+            if part and (alone or len(part) >= size or bool(part[0][0].state) != bool(task.state)):
+                yield part
+                part = []
+            part.append((task, drawn))
+            if alone:
+                yield part
+                part = []
+        if part:
+            yield part
+
+    def _train(
+        self,
+        trainer: LocalTrainer,
+        there: Broadcast,
+        part: Sequence[tuple[ClientTask, Drawn | None]],
+        watch: Watch | None = None,
+    ) -> list[Trained]:
+        """Train some clients, as a stack if there are several and nothing is against it."""
+        name, size = trainer.algorithm.name, self.stacking.size
+        stacked: list[Trained] = []
+        if 1 < size < len(part):
+            return self._train(trainer, there, part[:size]) + self._train(trainer, there, part[size:])
+        if len(part) > 1 and size > 1:
+            try:
+                stacked = train_stack(trainer, self.stacking, there, part)
+            except Unstackable as reason:
+                self.stacking.stop(str(reason))
+            except (MemoryError, RuntimeError) as error:
+                if not _is_out_of_memory(error):
+                    _explain_error(error, "a stack")
+                    raise
+                self.stacking.halve()
+                return self._train(trainer, there, part)
+            if stacked and name in self.stacking.compared:
+                return stacked
+        alone: list[Trained] = []
+        for task, drawn in part:
+            with _explain(f"client {task.client} ({len(self.problem.shards[task.client])} samples)"):
+                c, uploads = trainer.train(there, task, watch, drawn)
+            alone.append(Trained([task], c, [c.steps], uploads))
+        if stacked:
+            self.stacking.compared.add(name)
+            if not agree(stacked, alone):
+                self.stacking.stop(f"{name} has other bits in a stack")
+        return alone
 
     def _sum_probes(self, c: LocalClient, sums: Accumulator, cohort: int) -> None:
         """Add the tensors of a client whose means over the cohort probes need (`Probe.sums_of_client`)."""
@@ -185,7 +250,7 @@ class Worker:
         self.network.load(theta.to(self.device))
         self.network.buffers.copy_(buffers)
         self.network.train(False)
-        sums = Accumulator()
+        sums = Reduction()
         samples = self.test_samples if split == "test" else self.train_samples
         positions = self.problem.evaluated[split]
         owners = number_holders(self.problem.own_validation) if split == "validation" else None
@@ -200,25 +265,30 @@ class Worker:
                 logits = self.problem.config.algorithm.logits(output)
             loss = cross_entropy(logits, y, reduction="sum")
             bounded = loss <= MAX_TEST_LOSS * len(y)  # false for NaN; an unbounded loss cannot be summed
-            sums.add("unbounded", (~bounded).float(), 1.0, terms, wide=True)
-            sums.add("loss", torch.where(bounded, loss, 0.0), 1 / n, terms)
+            sums.add_vector("unbounded", (~bounded).float(), 1.0, terms, wide=True)
+            sums.add_vector("loss", torch.where(bounded, loss, 0.0), 1 / n, terms)
             answers, outputs = logits.argmax(1), logits.shape[1]
-            is_right = answers == y
+            is_right = (answers == y).float()
+            ones = torch.ones_like(is_right)
             if split == "test" and outputs <= MAX_CONFUSED:
-                counted = torch.bincount(y * outputs + answers, minlength=classes * outputs)
-                sums.add("confusion", counted.view(classes, outputs).float(), 1.0, terms, wide=True)
+                counted = _count(y * outputs + answers, ones, classes * outputs).view(classes, outputs)
+                sums.add_vector("confusion", counted, 1.0, terms, wide=True)
             if split == "test":
-                sums.add("answers", torch.bincount(answers, minlength=outputs).float(), 1.0, terms, wide=True)
+                sums.add_vector("answers", _count(answers, ones, outputs), 1.0, terms, wide=True)
             if split == "test" and self.problem.config.evaluation.auc:
-                sums.add(f"{SCORES}{chunk}", logits.softmax(1).nan_to_num(), 1.0, 1)
-            sums.add("correct", torch.bincount(y[is_right], minlength=classes).float(), 1.0, terms, wide=True)
+                sums.add_vector(f"{SCORES}{chunk}", logits.softmax(1).nan_to_num(), 1.0, 1)
+            sums.add_vector("correct", _count(y, is_right, classes), 1.0, terms, wide=True)
             if owners is not None:
-                theirs = np.bincount(owners[part][is_right.cpu().numpy()], minlength=owners[-1] + 1)
-                sums.add("correct_of_clients", torch.from_numpy(theirs).float(), 1.0, terms, wide=True)
+                theirs = torch.from_numpy(owners[part]).to(self.device)
+                counted = _count(theirs, is_right, int(owners[-1]) + 1)
+                sums.add_vector("correct_of_clients", counted, 1.0, terms, wide=True)
             for probe in probes:
                 if (found := probe.test_sums(output, y, classes)) is not None:
-                    sums.add(probe.name, found, 1 / CHUNK, terms)
-        return sums.fetch()
+                    sums.add_vector(probe.name, found, 1 / CHUNK, terms)
+        refused, fetched, _ = sums.finish()
+        if refused:
+            raise NotSummable(*refused.values())
+        return fetched
 
     def evaluate_personal(
         self, broadcast: Broadcast, tasks: Sequence[ClientTask], request: PersonalEval
@@ -324,9 +394,8 @@ class Worker:
 def _reduce(results: list[ClientResult], reduction: Reduction, cohort: int, reply: Reply) -> None:
     """Add up what some clients upload, and forget the rest of it."""
     for result in results:
-        if each := reduction.add_client(result, cohort):
-            reply.each[result.task.client] = each
-        reply.sent += count_bytes(sent.vector for sent in result.uploads.values())
+        reply.each |= reduction.add(result, cohort)
+        reply.sent += result.count_bytes()
     results.clear()
 
 
@@ -347,12 +416,21 @@ def _explain_error(error: Exception, what: str) -> None:
             f"runtime.deterministic: {str(error).split()[0]} has no deterministic kernel; set it to "
             "false, and runs differ in their last bits"
         ) from None
-    # torch has an error class only for CUDA's memory.
-    if not isinstance(error, (MemoryError, torch.OutOfMemoryError)) and "allocate memory" not in str(error):
+    if not _is_out_of_memory(error):
         return
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
     raise UserError(f"{what}: out of memory: {str(error).splitlines()[0]}; {LESS_MEMORY}") from None
+
+
+def _count(places: Tensor, amounts: Tensor, size: int) -> Tensor:
+    """Return the sum of the amounts at each place, float32 `(size,)`: torch.bincount would wait for the device."""
+    return amounts.new_zeros(size).scatter_add_(0, places, amounts)
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    # torch has an error class only for CUDA's memory.
+    return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "allocate memory" in str(error)
 
 
 def _list_tensors(groups: Sequence[Mapping[int, Vectors]]) -> list[Tensor]:

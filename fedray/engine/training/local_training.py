@@ -1,9 +1,11 @@
 """Local training: batches, learning rate, clipping, weight decay, momentum; and personal models. Independent of Ray."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from fedray.algorithms.base import Algorithm, Client, ParameterGroup, PerClient, Sum
@@ -58,7 +60,7 @@ class LocalTrainer:
         """Return a client before its first step: at x, except for the parts it keeps. The network gets its buffers."""
         algorithm, training, network = self.algorithm, self.training, self.network
         indices, kept = self.shards[task.client], load_state(task.state)
-        counts = self._count(len(indices))
+        counts = self.count(broadcast, len(indices))
         state = Vectors(kept or algorithm.client_state(network.initial))
         theta, buffers = self.relax(broadcast.theta, state) if relaxed else broadcast.theta, broadcast.buffers
         if algorithm.keeps != "none":
@@ -76,7 +78,7 @@ class LocalTrainer:
             message=Vectors(broadcast.message),
             state=state,
             round=broadcast.round,
-            steps=counts.steps if broadcast.steps is None else broadcast.steps,
+            steps=counts.steps,
             per_epoch=counts.per_epoch,
             samples=len(indices),
             total_samples=self.population.total_samples,
@@ -89,11 +91,16 @@ class LocalTrainer:
             first=not kept,
             batch_size=counts.batch_size,
             optimiser=self._optimiser,
-            counted_steps=counts.counted_steps if broadcast.steps is None else broadcast.steps,
+            counted_steps=counts.counted_steps,
             first_lr=self._first_lr,
             shares=algorithm.shares,
             shuffle=training.shuffle,
         )
+
+    def count(self, broadcast: Broadcast, samples: int) -> Counts:
+        """Return steps and batches of a client with this many samples in a round."""
+        counts, drawn = self._count(samples), broadcast.steps
+        return counts if drawn is None else counts._replace(steps=drawn, counted_steps=drawn)
 
     def relax(self, x: Tensor, state: Vectors) -> Tensor:
         """Return x + β (x - the client's last local model) on the shared parameters, x elsewhere."""
@@ -125,11 +132,12 @@ class LocalTrainer:
         algorithm, network = self.algorithm, self.network
         c = self.start(broadcast, task, relaxed=True)
         c.recorded = self.recorded if broadcast.measured else frozenset()
-        with _seed(c, "torch"), self._guard(c):  # dropout
+        with _seed(c, "torch"), self.guard(c):  # dropout
             rule = self._take_steps(c, watch=watch, drawn=drawn)
-            uploads = self._upload(c)
+            uploads = self.finish(c, task.weight)
         if broadcast.round == OPENING:  # nothing of this training lasts but the method's own uploads
             c.state = Vectors()
+            uploads.pop("update", None)
             return c, uploads
         own, own_buffers = network.index(algorithm.keeps), network.find_buffers(algorithm.keeps)
         exchanged = network.find_other_buffers(algorithm.keeps)
@@ -137,8 +145,6 @@ class LocalTrainer:
             c.state[OWN] = c.theta[own]
         if "second" in vars(c):
             c.state |= c.second.state
-        if algorithm.shares != "none" and algorithm.sends_update:
-            uploads["update"] = Sum(c.shared_update, task.weight)
         if self._keeps_moments:
             c.state |= {OPTIMIZER + name: v for name, v in rule.state.items()}
         if self.training.relaxed_start:
@@ -169,7 +175,7 @@ class LocalTrainer:
         else:
             trainer = self
         c = trainer.start(broadcast, task, relaxed=kind == "trained")
-        with _seed(c, "personal torch"), self._guard(c):
+        with _seed(c, "personal torch"), self.guard(c):
             if kind == "tuned" and epochs:
                 trainer._tune(c, self.algorithm.finetuned_part)
             elif kind == "trained":
@@ -197,12 +203,12 @@ class LocalTrainer:
         broadcast, trainer = replace(broadcast, steps=None), replace(self, training=self._make_tuning(epochs))
         trains_part = method.keeps not in ("none", "all")
         c = trainer.start(broadcast, task, relaxed=not trains_part)
-        with _seed(c, "personal torch"), self._guard(c):
+        with _seed(c, "personal torch"), self.guard(c):
             if trains_part:
                 trainer._tune(c, method.keeps)
             else:
                 trainer._take_steps(c, "personal ")
-                trainer._upload(c)  # it sets the state from which a personal model is prepared
+                trainer.finish(c, task.weight)  # it sets the state from which a personal model is prepared
             method.prepare(c)
         return c
 
@@ -298,16 +304,30 @@ class LocalTrainer:
         descent = Descent(c.optimiser, rule)
         c.step_rate = rate
         for k, batch in enumerate(self._iter_batches(c, purpose, drawn)):
-            c.start_step(k, *batch)
-            y, version, part = c.theta, c.theta._version, trained_part(c)
-            q = direction(c)
-            refuse_changed(self.algorithm, "c.theta", y, version)
-            mask = None if part == "all" else c.network.mask(part)
-            if watch is not None:
-                watch(c, q if mask is None else q * mask)
-            c.theta = descent.step(c.theta, q, c.rate, mask, decoupled_weight)
+            self.step(c, descent, k, batch, direction, trained_part, decoupled_weight, watch)
             if k + 1 in c.recorded:
                 c.path[k + 1] = c.theta
+
+    def step(
+        self,
+        c: LocalClient,
+        descent: Descent,
+        k: int,
+        batch: tuple[Tensor, Tensor],
+        direction: Callable[[Client], Tensor],
+        trained_part: Callable[[Client], ParameterGroup],
+        decoupled_weight: float,
+        watch: Watch | None = None,
+    ) -> None:
+        """Make step k on a batch; the other arguments are those of `_descend`."""
+        c.start_step(k, *batch)
+        y, version, part = c.theta, c.theta._version, trained_part(c)
+        q = direction(c)
+        refuse_changed(self.algorithm, "c.theta", y, version)
+        mask = None if part == "all" else c.network.mask(part)
+        if watch is not None:
+            watch(c, q if mask is None else q * mask)
+        c.theta = descent.step(c.theta, q, c.rate, mask, decoupled_weight)
 
     def _iter_batches(self, c: LocalClient, purpose: str, drawn: Drawn | None) -> Iterable[tuple[Tensor, Tensor]]:
         """Return inputs and labels of each step; what is not drawn or gathered yet is, when a step needs it."""
@@ -318,8 +338,32 @@ class LocalTrainer:
         order = draw_batches(self.training, c.samples, seed, c.round, c.id, purpose, c.steps)
         return c.held.iter_batches(order if drawn is None else drawn.order, augment)
 
-    def _upload(self, c: LocalClient) -> dict[str, Sum | PerClient]:
-        """Return what the methods upload. Raises UserError for a name that is taken."""
+    def gather(self, clients: Sequence[int], positions: Sequence[np.ndarray]) -> tuple[Tensor, Tensor]:
+        """Return a batch of each client, not augmented.
+
+        Args:
+            clients: the clients.
+            positions: n positions in the shard of each, int64.
+
+        Returns:
+            Inputs `(S, n, ...)` and labels `(S, n)`.
+        """
+        size, indices = len(clients), [self.shards[client] for client in clients]
+        if self.population.take is None:
+            every = np.concatenate([own[chosen] for own, chosen in zip(indices, positions, strict=True)])
+            x, y = self.population.samples.make_batch(every)
+            return x.view(size, -1, *x.shape[1:]), y.view(size, -1)
+        shards = [self.population.take_shard(client, own) for client, own in zip(clients, indices, strict=True)]
+        batches = [next(iter(own.iter_batches([chosen]))) for own, chosen in zip(shards, positions, strict=True)]
+        xs, ys = zip(*batches, strict=True)
+        return torch.stack(xs), torch.stack(ys)
+
+    def finish(self, c: LocalClient, weight: float) -> dict[str, Sum | PerClient]:
+        """Set a client's state after its last step, and return its uploads: the methods' and the update.
+
+        Raises:
+            UserError: a method's upload has a name that is taken.
+        """
         uploads: dict[str, Sum | PerClient] = {}
         for method in (self.algorithm, *([self.stepping] if self.stepping else [])):
             for name, upload in method.upload(c).items():
@@ -328,9 +372,11 @@ class LocalTrainer:
                         f"algorithm: {method.name}.upload gives an upload {name!r}, fedray's own; rename it"
                     )
                 uploads[name] = upload
+        if self.algorithm.shares != "none" and self.algorithm.sends_update:
+            uploads["update"] = Sum(c.shared_update, weight)
         return uploads
 
-    def _guard(self, c: LocalClient) -> Guard:
+    def guard(self, c: LocalClient) -> Guard:
         """Refuse changes of the client's inputs in place within a block."""
         given = {"c.theta_0": c.theta_0, "the initial parameters": c.network.initial}
         given |= {f"c.message.{name}": v for name, v in c.message.items()}

@@ -29,6 +29,7 @@ from fedray.engine.state import load_state
 from tests import small
 
 ROOM = 1 << 30
+ALONE = {"backend": "inline", "stack": 1}
 WAITS = {
     torch.ops.aten._local_scalar_dense.default: "a number is read",
     torch.ops.aten.nonzero.default: "positions are counted",
@@ -126,11 +127,12 @@ def test_one_upload_per_client_and_one_wait_per_share(algorithm: str, copies: Co
     """One copy brings what the server sends, one a client's order of the round, one the shard of a client that is new.
 
     The share ends with one wait, for losses, checks and sums together; nothing makes the process wait before it,
-    once the positions of the model's parts are known.
+    once the positions of the model's parts are known. Without stacks: the first one's clients also train alone, and are
+    compared.
     """
     backend = ResidentBackend()
     training = {"rounds": 4, "batch_size": 16, "local_epochs": 2}
-    running = run(backend, algorithm, training=training, evaluation={"every": 100, "last": 1})
+    running = run(backend, algorithm, training=training, evaluation={"every": 100, "last": 1}, runtime=ALONE)
     waits, met, train = Waits(), set[int](), backend.train
 
     def watched(*args: Any) -> Any:
@@ -150,6 +152,19 @@ def test_one_upload_per_client_and_one_wait_per_share(algorithm: str, copies: Co
         if t == 0:
             waits.seen.clear()
     assert not waits.seen
+
+
+def test_an_evaluation_waits_once(copies: Counter[str]) -> None:
+    """360 samples in one chunk: its counts and its loss are read together at the end."""
+    running = run(ResidentBackend(), "fedavg")
+    worker, waits = running.backend._worker, Waits()  # type: ignore[attr-defined]
+    copies.clear()
+    with waits:
+        found = worker.evaluate(running.state.theta, running.state.buffers, [0])
+    assert copies["waits"] == 1
+    assert not waits.seen
+    assert found["answers"].sum() == 360 * 2**32
+    assert found["confusion"].diagonal().equal(found["correct"])
 
 
 def test_the_dispatch_mode_sees_what_waits() -> None:

@@ -1,0 +1,365 @@
+"""Stacks of clients: the same bits as one after another, and off as soon as a bit differs.
+
+Every expected number here comes from the same run with `runtime.stack: 1`.
+"""
+
+import json
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from torch import Tensor, nn
+
+import fedray
+from fedray.algorithms import ALGORITHMS
+from fedray.algorithms.base import Client, Sum, Uploads
+from fedray.algorithms.fedavg import FedAvg
+from fedray.common.errors import warn_once
+from fedray.common.vectors import Vectors
+from fedray.engine.messages import ClientTask
+from fedray.engine.process import worker
+from fedray.engine.process.reduction import ClientResult, Reduction
+from fedray.engine.training import stack
+from fedray.engine.training.stack import MOST, STACKED, Stacking, choose_size
+from fedray.models.network import Network
+from tests import small
+from tests.conftest import Call
+
+DECLARED = sorted(name for name, method in ALGORITHMS.items() if vars(method).get("stacks"))
+
+
+class Longest(FedAvg):
+    """A user's method, which takes one norm of all it sees and yet declares itself."""
+
+    name = "longest"
+    stacks = True
+
+    def direction(self, c: Client) -> Tensor:
+        g = c.grad(c.theta)
+        return g / torch.linalg.vector_norm(g)
+
+
+class Weighted(FedAvg):
+    """Needs in each step what a stack has only if it is the same for all."""
+
+    name = "weighted"
+    stacks = True
+
+    def direction(self, c: Client) -> Tensor:
+        return c.weight * c.grad(c.theta)
+
+
+class Undeclared(FedAvg):
+    """A user's subclass of a method that declares itself."""
+
+    name = "undeclared"
+
+    def direction(self, c: Client) -> Tensor:
+        g = c.grad(c.theta)
+        return g / torch.linalg.vector_norm(g)
+
+
+class Named(FedAvg):
+    """Uploads a number, and a vector that every client has."""
+
+    name = "named"
+    stacks = True
+
+    def upload(self, c: Client) -> Uploads:
+        return {"one": Sum(c.theta.new_tensor(2.0)), "x": Sum(c.message.x, c.weight)}
+
+    def message(self, server: Any) -> Vectors:
+        return Vectors(x=server.theta)
+
+
+class Droppy(nn.Sequential):
+    """A user's model with draws."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Flatten(), nn.Linear(64, 12), nn.Dropout(0.3), nn.Linear(12, 10))
+
+
+class Plain(nn.Sequential):
+    """A user's model whose layers are all known."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Flatten(), nn.Linear(64, 12), nn.Tanh(), nn.Linear(12, 10))
+
+
+@pytest.fixture(autouse=True)
+def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of clients of each stack."""
+    sizes: list[int] = []
+    train = worker.train_stack
+
+    def counted(trainer: Any, stacking: Any, broadcast: Any, given: Sequence[Any]) -> Any:
+        sizes.append(len(given))
+        return train(trainer, stacking, broadcast, given)
+
+    monkeypatch.setattr(worker, "train_stack", counted)
+    warn_once.cache_clear()
+    return sizes
+
+
+@pytest.fixture
+def lines(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
+    """What the user was told."""
+    caplog.set_level(logging.WARNING, "fedray")
+    return lambda: [line for line in caplog.messages if "runtime.stack" in line]
+
+
+def outcome(algorithm: Any, size: int | str, alpha: Any = 0.1, training: Any = None, **options: Any) -> Any:
+    """The hashes and rows of three rounds of 16 of 24 clients, most of which come back."""
+    everyone = isinstance(algorithm, str) and ALGORITHMS[algorithm].needs_everyone
+    steps = {"rounds": 3, "local_epochs": 2, "batch_size": 16, "lr": 0.05, "weight_decay": 1e-3} | (training or {})
+    clients = (24, 24 if everyone else 16)
+    options["runtime"] = {"backend": "inline", "stack": size}
+    return small.outcome(small.simulation(algorithm, clients, 12, partition=alpha, training=steps, **options))
+
+
+@pytest.mark.parametrize("name", DECLARED)
+def test_no_bit_changes_on_unequal_shards(name: str, made: list[int], lines: Callable[[], list[str]]) -> None:
+    """Dirichlet(0.1): other numbers of steps, last batches of every size, shards of one sample; momentum, clipping.
+
+    16 clients in stacks of at most 7 are 6, 6 and 4.
+    """
+    training = {"clip_norm": 1.0, "momentum": small.momentum(name, 0.9)}
+    assert outcome(name, 7, training=training) == outcome(name, 1, training=training)
+    assert made[:3] == [6, 6, 4] or ALGORITHMS[name].needs_everyone
+    assert lines() == []
+
+
+@pytest.mark.parametrize("name", DECLARED)
+def test_no_bit_changes_on_equal_shards(name: str, made: list[int], lines: Callable[[], list[str]]) -> None:
+    """Everything of a round happens in stacks, uploads included; `auto` makes one of the whole cohort if it can."""
+    assert outcome(name, "auto", "iid") == outcome(name, 1, "iid")
+    assert made
+    assert lines() == []
+
+
+def test_batches_of_one_sample_go_alone(monkeypatch: pytest.MonkeyPatch, made: list[int]) -> None:
+    """Their products run another loop of PyTorch. Some shard has 5 k + 1 samples, so its last batch has one."""
+    sizes: set[int] = set()
+    compute = stack.compute_gradients
+
+    def seen(layers: Any, shapes: Any, theta: Tensor, x: Tensor, y: Tensor) -> Any:
+        sizes.add(y.shape[1])
+        return compute(layers, shapes, theta, x, y)
+
+    monkeypatch.setattr(stack, "compute_gradients", seen)
+    assert 1 in small.problem("fedavg", (24, 24), 12, 0.1).shards.sizes % 5
+    small_batches = {"batch_size": 5}
+    assert outcome("fedavg", 24, training=small_batches) == outcome("fedavg", 1, training=small_batches)
+    assert sizes == {2, 3, 4, 5}
+    assert made
+
+
+@pytest.mark.parametrize("settings", [{"optimizer": "adamw"}, {"local_epochs": None, "local_steps": 3}])
+def test_other_optimisers_and_drawn_steps(
+    settings: dict[str, Any], made: list[int], lines: Callable[[], list[str]]
+) -> None:
+    assert outcome("fedavg", 8, training=settings) == outcome("fedavg", 1, training=settings)
+    assert max(made) == 8
+    assert lines() == []
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "training", "options"),
+    [
+        (Undeclared, {}, {}),
+        ("fedntd", {}, {}),  # its own loss, and another model's answers
+        ("fedrep", {}, {}),  # clients keep a part
+        ("fedavg", {"optimizer": "muon"}, {}),  # the step of a matrix is no row's
+        ("fedavg", {"lr_decay_within": 0.5}, {}),  # rates that differ with the length of an epoch
+        ("fedavg", {"relaxed_start": 0.1}, {}),
+        ("fedavg", {}, {"model": f"{__name__}:Droppy"}),
+    ],
+)
+def test_what_has_no_stack_goes_alone(algorithm: Any, training: Any, options: Any, made: list[int]) -> None:
+    steps = {"rounds": 2, "batch_size": 16, "lr": 0.05, **training}
+    runtime = {"backend": "inline", "stack": 8}
+    sections = {"partition": 0.3, "training": steps, "model": {"name": "mlp", "hidden": [12]}, **options}
+    small.outcome(small.simulation(algorithm, (6, 3), **sections, runtime=runtime))
+    assert made == []
+
+
+def test_a_user_s_model_of_known_layers_is_stacked(made: list[int], lines: Callable[[], list[str]]) -> None:
+    model = f"{__name__}:Plain"
+    sections = {"partition": 0.1, "training": {"rounds": 3, "batch_size": 16, "lr": 0.05}, "model": model}
+    found = [
+        small.outcome(small.simulation("fedsam", (12, 8), **sections, runtime={"backend": "inline", "stack": size}))
+        for size in (1, 8)
+    ]
+    assert found[0] == found[1]
+    assert made
+    assert lines() == []
+
+
+def test_kernels_with_other_bits_turn_stacks_off(
+    monkeypatch: pytest.MonkeyPatch, made: list[int], lines: Callable[[], list[str]]
+) -> None:
+    """One entry of one row is off by its last bit: the run's numbers are those without stacks, and one line says so."""
+    compute = stack.compute_gradients
+
+    def off(*arguments: Any) -> tuple[Tensor, Tensor]:
+        losses, gradients = compute(*arguments)
+        gradients[-1, -1] = torch.nextafter(gradients[-1, -1], torch.tensor(1e9))
+        return losses, gradients
+
+    expected = outcome("scaffold", 1)
+    monkeypatch.setattr(stack, "compute_gradients", off)
+    assert outcome("scaffold", 8) == expected
+    assert len(made) == 1
+    (line,) = lines()
+    assert line.startswith("runtime.stack: gradients of ")
+    assert line.endswith(" have other bits in a stack on this machine; each client trains alone")
+
+
+def test_a_method_that_is_no_method_of_rows_turns_them_off(made: list[int], lines: Callable[[], list[str]]) -> None:
+    """Its first stack disagrees with its clients alone, whose results count."""
+    assert outcome(Longest, 8) == outcome(Longest, 1)
+    assert len(made) == 1
+    assert lines() == [f"runtime.stack: {__name__}:Longest has other bits in a stack; each client trains alone"]
+
+
+def test_a_number_that_differs_is_refused(made: list[int], lines: Callable[[], list[str]]) -> None:
+    """If all weights are equal there is one; otherwise the method goes alone."""
+    training = {"local_epochs": None, "local_steps": 2, "aggregation": "uniform"}
+    assert outcome(Weighted, 8, training=training) == outcome(Weighted, 1, training=training)
+    assert lines() == []
+    training["aggregation"] = "samples"
+    assert outcome(Weighted, 8, training=training) == outcome(Weighted, 1, training=training)
+    (line,) = lines()
+    assert "weight is not the same for all clients" in line
+
+
+@pytest.mark.parametrize("alpha", [0.1, "iid"])
+def test_uploads_that_are_the_same_for_all_count_for_each(
+    alpha: Any, made: list[int], lines: Callable[[], list[str]]
+) -> None:
+    assert outcome(Named, 8, alpha) == outcome(Named, 1, alpha)
+    assert made
+    assert lines() == []
+
+
+def test_a_stack_out_of_memory_is_halved(
+    monkeypatch: pytest.MonkeyPatch, made: list[int], lines: Callable[[], list[str]]
+) -> None:
+    """No more than 3 clients fit: 8 become 4 and then 2."""
+    compute = stack.compute_gradients
+
+    def narrow(layers: Any, shapes: Any, theta: Tensor, *batch: Tensor) -> tuple[Tensor, Tensor]:
+        if len(theta) > 3:
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes")
+        return compute(layers, shapes, theta, *batch)
+
+    expected = outcome("feddyn", 1, "iid")
+    monkeypatch.setattr(stack, "compute_gradients", narrow)
+    assert outcome("feddyn", 8, "iid") == expected
+    assert lines() == [
+        f"runtime.stack: out of memory with {size} clients in a stack; now there are {size // 2}" for size in (8, 4)
+    ]
+    assert made[:3] == [8, 4, 2]
+    assert set(made[3:]) <= {4, 2}
+
+
+def test_the_option_reaches_a_run(tmp_path: Path, made: list[int], call: Call) -> None:
+    """Through `simulate` and `fedray run`, with the same θ, and without a place in the cell's identity."""
+    sections = small.sections("fedavg", (12, 8), 12, 0.1, training={"rounds": 2, "batch_size": 16, "lr": 0.05})
+    found, sizes = set(), []
+    for size in (1, 4, "auto"):
+        given = sections | {"runtime": {"backend": "inline", "stack": size}}
+        assert small.config(**given).hash_cell("") == small.config(**sections).hash_cell("")
+        found.add(fedray.simulate(given).summary()["theta_sha256"])
+        sizes.append(max(made, default=0))
+        path = tmp_path / "run.yaml"
+        path.write_text(yaml.safe_dump(given))
+        code, out, _ = call("run", str(path), "--json", "--no-track")
+        assert code == 0
+        found.add(json.loads(out.splitlines()[-1])["theta_sha256"])
+        assert max(made, default=0) == sizes[-1]
+        made.clear()
+    assert len(found) == 1
+    assert sizes == [0, 4, 8]
+
+
+@pytest.mark.parametrize("value", [0, -1, "all", 2.5])
+def test_other_values_are_refused(value: Any) -> None:
+    with pytest.raises(fedray.UserError, match=r"runtime\.stack"):
+        small.config(runtime={"backend": "inline", "stack": value})
+
+
+def test_the_size_is_limited_by_cache_and_threads() -> None:
+    """64-32-10 has 2,410 parameters, 64-200-10 15,010, of which 17 fit 2^18; 784-400-10 has 318,010: none."""
+
+    def build(*widths: int) -> Network:
+        return Network(nn.Sequential(nn.Linear(*widths[:2]), nn.ReLU(), nn.Linear(*widths[1:])))
+
+    assert choose_size(build(64, 32, 10), "auto") == MOST
+    assert choose_size(build(64, 200, 10), "auto") == STACKED // 15_010 == 17
+    assert choose_size(build(784, 400, 10), "auto") == 1
+    assert choose_size(build(784, 400, 10), 5) == 5
+    assert choose_size(build(2, 3, 4), "auto") == 1  # 25 parameters: a vector would look like rows of 25 clients
+    torch.set_num_threads(2)
+    try:
+        assert choose_size(build(64, 32, 10), "auto") == 1
+    finally:
+        torch.set_num_threads(1)
+
+
+def test_only_the_client_that_went_wrong_is_refused() -> None:
+    """Row 1 has a NaN in its update, row 2 an infinite state."""
+    update = torch.ones(3, 70)
+    update[1, 5] = torch.nan
+    state = torch.ones(3, 70)
+    state[2, 0] = torch.inf
+    reduction, tasks = Reduction(), [ClientTask(client, 0.5, Vectors()) for client in (4, 7, 9)]
+    uploads = {"update": Sum(update, 0.5)}
+    reduction.add(ClientResult(tasks, torch.ones(3), [2, 2, 2], uploads, Vectors(h=state)), 3)
+    refused, _, _ = reduction.finish()
+    assert refused == {7: "update is not finite", 9: "its state h is not finite"}
+
+
+def test_updates_of_a_stack_have_the_weights_of_their_clients() -> None:
+    """0.25 x 1 + 0.75 x 3 = 2.5, exactly; mean losses 2/1 and 6/3: 0.25 x 2 + 0.75 x 2 = 2."""
+    tasks = [ClientTask(0, 0.25, Vectors()), ClientTask(1, 0.75, Vectors())]
+    update = torch.tensor([1.0, 3.0])[:, None].expand(2, 70)
+    reduction = Reduction()
+    reduction.add(ClientResult(tasks, torch.tensor([2.0, 6.0]), [1, 3], {"update": Sum(update, 0.25)}, Vectors()), 2)
+    refused, sums, _ = reduction.finish()
+    assert refused == {}
+    assert (sums["update"] / 2.0**44).tolist() == [2.5] * 70
+    assert sums["train_loss"] / 2.0**44 == 2.0
+
+
+@pytest.mark.parametrize(("name", "vector"), [("scaffold", "c"), ("pfedme", "personal"), ("fedsmoo", "mu")])
+@pytest.mark.parametrize("clients", [3, 4])
+def test_a_state_keeps_no_memory_of_other_clients(name: str, vector: str, clients: int, made: list[int]) -> None:
+    """A row is copied out of its stack: in memory a client's vector has P numbers, not S x P.
+
+    1,437 samples make 3 equal shards, whose clients upload as one; 4 are unequal, so `upload` may be called for each.
+    """
+    training = {"rounds": 2, "batch_size": 64, "lr": 0.05, "aggregation": "samples"}
+    running = small.simulation(name, (clients, clients), 12, training=training)
+    running.step()
+    running.step()
+    assert made
+    for state in running.state.clients.values():
+        assert isinstance(state, Vectors)
+        assert state[vector].untyped_storage().nbytes() == 4 * len(running.state.theta)
+
+
+def test_nothing_is_compared_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gradients alone are computed for the first stack of a shape only."""
+    network = Network(nn.Sequential(nn.Linear(64, 12), nn.ReLU(), nn.Linear(12, 10)))
+    stacking, calls = Stacking(network, 4), []
+    alone = network.compute_gradient
+    monkeypatch.setattr(network, "compute_gradient", lambda *given: calls.append(1) or alone(*given))
+    theta, x, y = torch.randn(4, network.layout.size), torch.randn(4, 8, 64), torch.zeros(4, 8, dtype=torch.int64)
+    first, second = stacking.compute_gradients(theta, x, y), stacking.compute_gradients(theta, x, y)
+    assert len(calls) == 4
+    assert torch.equal(first[1], second[1])
