@@ -62,14 +62,6 @@ def list_(
     print(format_page(what, name) if what in SECTIONS else f"{name}: {entries[name]}")
 
 
-def get_registry(what: str) -> Mapping[str, Any]:
-    """Return name -> class for one of SECTIONS."""
-    from fedray.config import COMPONENTS
-
-    registry: Mapping[str, Any] = COMPONENTS[SECTIONS[what]][0]
-    return registry
-
-
 def list_entries(what: str) -> dict[str, str]:
     """Return name -> description in one line."""
     if what == "metrics":
@@ -98,9 +90,10 @@ def list_entries(what: str) -> dict[str, str]:
 
         files = {name: get_sweeps_folder() / f"{name}.yaml" for name in list_sweeps()}
         return {name: _describe(Sweep, file) for name, file in files.items()}
-    entries = {
-        name: getattr(kind, "idea", "") or kind.make_row()[1] for name, kind in sorted(get_registry(what).items())
-    }
+    from fedray.config import COMPONENTS
+
+    registry: Mapping[str, Any] = COMPONENTS[SECTIONS[what]][0]
+    entries = {name: getattr(kind, "idea", "") or kind.make_row()[1] for name, kind in sorted(registry.items())}
     if what == "algorithms":
         from fedray.components.plugins import find_moved, list_variants
 
@@ -158,20 +151,16 @@ def format_page(what: str, name: str) -> str:
         text.append(f"  {option} = {given}    ({describe_allowed(field).replace('`', '')})")
         text += [f"      {field.description}"] if field.description else []
     if what == "models" and getattr(kind, "published", None) is not None:
-        text += ["", _describe_size(kind)]
+        from fedray.models.base import count_parameters
+
+        shape, classes, _ = kind.published
+        trained, every = count_parameters(kind.parse("model", {}), shape, classes)
+        size = "x".join(map(str, shape))
+        text += ["", f"trained {trained:,} of {every:,} parameters, for {size} and {classes} classes; "]
+        text[-1] += "freeze and lora train fewer"
     if what == "algorithms" and not kind.list_required():
         from fedray.algorithms import algorithm
         from fedray.engine.cost import measure_cost
 
         text += ["", f"cost, in multiples of the model: {measure_cost(algorithm(name))}"]
     return "\n".join(text)
-
-
-def _describe_size(kind: Any) -> str:
-    """Return how many of its parameters a model trains with the default options, for the published shape."""
-    from fedray.models.base import count_parameters
-
-    shape, classes, _ = kind.published
-    trained, every = count_parameters(kind.parse("model", {}), shape, classes)
-    size = "x".join(map(str, shape))
-    return f"trained {trained:,} of {every:,} parameters, for {size} and {classes} classes; freeze and lora train fewer"

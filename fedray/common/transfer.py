@@ -30,7 +30,9 @@ def upload(arrays: Sequence[np.ndarray], device: torch.device | str) -> list[Ten
         flat[start : start + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     there = copy_to(packed, device)
     return [
-        there[start : start + array.nbytes].view(_get_dtype(array)).view(array.shape)
+        there[start : start + array.nbytes]
+        .view(torch.from_numpy(np.empty(0, dtype=array.dtype)).dtype)
+        .view(array.shape)
         for array, start in zip(arrays, starts, strict=True)
     ]
 
@@ -46,7 +48,3 @@ def download(tensors: Sequence[Tensor]) -> list[Tensor]:
     if any(tensor.is_cuda for tensor in tensors):
         torch.cuda.current_stream().synchronize()
     return copies
-
-
-def _get_dtype(array: np.ndarray) -> torch.dtype:
-    return torch.from_numpy(np.empty(0, dtype=array.dtype)).dtype

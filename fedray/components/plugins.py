@@ -160,7 +160,20 @@ def _with_name(
         own_name = vars(found).get("name")
         own = {"name": path, "own_name": own_name or "", "__module__": found.__module__, "__doc__": found.__doc__}
         if section == "algorithm":  # what other classes return is checked where it is used
-            own |= _check_returns(path, found, base)
+            checked: dict[str, Any] = {}
+            for name in dir(base):
+                hook, given = inspect.getattr_static(found, name), inspect.getattr_static(base, name)
+                if (
+                    name.startswith("_")
+                    or hook is given
+                    or not inspect.isfunction(hook)
+                    or not inspect.isfunction(given)
+                ):
+                    continue
+                hint = get_type_hints(given).get("return", Any)
+                if not hook.__module__.startswith("fedray.") and hint is not type(None):
+                    checked[name] = check_return(f"algorithm: {path}.{name}", hook, hint)
+            own |= checked
         kind: type[C] = type(found.__name__, (found,), own)
     elif adapt is not None:
         kind = adapt(found, path)
@@ -172,19 +185,6 @@ def _with_name(
 
     kind.__reduce_ex__ = reduce  # type: ignore[assignment,method-assign]
     return kind
-
-
-def _check_returns(path: str, found: type, base: type) -> dict[str, Any]:
-    """Return the hooks that a user's method overrides, by name, each with a check of what it returns."""
-    checked: dict[str, Any] = {}
-    for name in dir(base):
-        hook, given = inspect.getattr_static(found, name), inspect.getattr_static(base, name)
-        if name.startswith("_") or hook is given or not inspect.isfunction(hook) or not inspect.isfunction(given):
-            continue
-        hint = get_type_hints(given).get("return", Any)
-        if not hook.__module__.startswith("fedray.") and hint is not type(None):
-            checked[name] = check_return(f"algorithm: {path}.{name}", hook, hint)
-    return checked
 
 
 def _rebuild(

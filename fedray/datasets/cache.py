@@ -62,7 +62,10 @@ def cache_arrays(
         new = [path for path in (root, *root.parents) if not path.exists()]
         try:
             root.mkdir(parents=True, exist_ok=True)
-            _remove_old(root)
+            for old in root.glob(".*"):  # half-decoded folders of killed processes
+                with contextlib.suppress(OSError):
+                    if time.time() - old.stat().st_mtime > OLD:
+                        shutil.rmtree(old, ignore_errors=True)
             partial.mkdir()
         except OSError as error:
             raise UserError(f"data.name: {name}: {root} cannot be written: {error.strerror}") from None
@@ -90,14 +93,6 @@ def cache_arrays(
         ) from None
     except (OSError, ValueError) as error:
         raise UserError(f"data.name: {name}: the cache {folder} is damaged; remove it: {join_lines(error)}") from None
-
-
-def _remove_old(root: Path) -> None:
-    """Remove half-decoded folders of killed processes."""
-    for path in root.glob(".*"):
-        with contextlib.suppress(OSError):
-            if time.time() - path.stat().st_mtime > OLD:
-                shutil.rmtree(path, ignore_errors=True)
 
 
 def _make_key(version: str, sources: Iterable[Path]) -> str:

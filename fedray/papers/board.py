@@ -214,7 +214,8 @@ def list_standings(board: Board) -> list[Standing]:
     Holm's correction holds within each of the two families: differences to FedAvg, and to the best.
     """
     final = board.final
-    found = [_stand(board, method, final[final["method"] == method]) for method in _list_methods(board)]
+    methods = [name for name in dict.fromkeys([*board.spaces, *board.rows["method"]]) if name not in board.left_out]
+    found = [_stand(board, method, final[final["method"] == method]) for method in methods]
     whole = sorted((one for one in found if not one.reason), key=lambda one: -one.mean)
     families = [_compare(board, whole, to) for to in (REFERENCE, whole[0].method if whole else "")]
     ranked = [
@@ -231,11 +232,6 @@ def list_standings(board: Board) -> list[Standing]:
     ]
     left_out = [Standing(name, (), None, why, math.nan, math.nan) for name, why in board.left_out.items()]
     return [*ranked, *(one for one in found if one.reason), *left_out]
-
-
-def _list_methods(board: Board) -> list[str]:
-    names = [*board.spaces, *board.rows["method"]]
-    return [name for name in dict.fromkeys(names) if name not in board.left_out]
 
 
 def _stand(board: Board, method: str, rows: pd.DataFrame) -> Standing:

@@ -212,7 +212,11 @@ class Natural(Partition):
         if clients == len(ids):
             return Shards.from_owner(owner, clients)
         if clients < len(ids) and self.pick != "all":
-            return Shards.from_owner(self._pick(owner, len(ids), clients, rng), clients)
+            first = self.pick == "first"
+            kept = np.arange(clients) if first else np.sort(rng.choice(len(ids), clients, replace=False))
+            number = np.full(len(ids), -1)
+            number[kept] = np.arange(clients)
+            return Shards.from_owner(number[owner], clients)
         if clients > len(ids) and self.divide:
             return self._divide(owner, len(ids), clients, rng)
         hint = "partition.pick: first or random" if clients < len(ids) else "partition.divide: true"
@@ -224,13 +228,6 @@ class Natural(Partition):
             return super().split_test(data, shards, seed, how)
         rng = generator(seed if self.seed is None else self.seed, "partition test")
         return split_naturally(data.client_train, data.client_test, shards, rng)
-
-    def _pick(self, owner: np.ndarray, ids: int, clients: int, rng: np.random.Generator) -> np.ndarray:
-        kept = np.arange(clients) if self.pick == "first" else np.sort(rng.choice(ids, clients, replace=False))
-        number = np.full(ids, -1)
-        number[kept] = np.arange(clients)
-        result: np.ndarray = number[owner]
-        return result
 
     @staticmethod
     def _divide(owner: np.ndarray, ids: int, clients: int, rng: np.random.Generator) -> Shards:

@@ -43,16 +43,21 @@ MARKS = {"docker": Path("/.dockerenv"), "podman": Path("/run/.containerenv")}
 @cache
 def collect_environment() -> Environment:
     """Return the environment of this process; a section is left out if there is nothing to say, such as a GPU."""
+    total = _read_value(MEMINFO, "MemTotal")
+    installed: dict[str, str] = {}  # the first on the path counts, as for imports
+    # Ray puts copies of its own on the path once it is imported: a sweep imports it, a single run does not.
+    for one in (one for one in distributions() if Path(str(one.locate_file(""))).name != "thirdparty_files"):
+        installed.setdefault(one.metadata["Name"].lower().replace("_", "-"), one.version)
     found = {
         "python": {"version": platform.python_version(), "implementation": platform.python_implementation()},
         "system": _describe_system(),
         "container": _describe_container(os.environ),
         "cpu": _describe_cpu(),
-        "memory": _describe_memory(),
+        "memory": {"gib": round(int(total.split()[0]) / 2**20)} if total else {},
         "gpu": _describe_gpus(),
         "torch": _describe_torch(),
         "variables": {key: value for key, value in sorted(os.environ.items()) if key.startswith(THREADS)},
-        "packages": _list_packages(),
+        "packages": dict(sorted(installed.items())),
     }
     return {section: content for section, content in found.items() if content}
 
@@ -60,17 +65,6 @@ def collect_environment() -> Environment:
 def hash_environment(found: Environment) -> str:
     """Return the hash of an environment, 16 hexadecimal digits."""
     return hash_of(found)
-
-
-def _list_packages() -> dict[str, str]:
-    """Return name -> version of every installed package; the first on the path counts, as for imports.
-
-    Ray puts copies of its own on the path once it is imported: a sweep imports it, a single run does not.
-    """
-    found: dict[str, str] = {}
-    for one in (one for one in distributions() if Path(str(one.locate_file(""))).name != "thirdparty_files"):
-        found.setdefault(one.metadata["Name"].lower().replace("_", "-"), one.version)
-    return dict(sorted(found.items()))
 
 
 def _describe_system() -> dict[str, str]:
@@ -102,12 +96,6 @@ def _describe_cpu() -> dict[str, Any]:
     if flags := _read_value(CPUINFO, "flags") or _read_value(CPUINFO, "Features"):
         found["flags"] = sorted(flags.split())
     return found
-
-
-def _describe_memory() -> dict[str, int]:
-    """Return the machine's memory in GiB; the part that the kernel takes differs from start to start."""
-    total = _read_value(MEMINFO, "MemTotal")
-    return {"gib": round(int(total.split()[0]) / 2**20)} if total else {}
 
 
 def _read_value(file: Path, label: str) -> str:

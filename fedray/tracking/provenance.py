@@ -2,7 +2,6 @@
 
 import platform
 import subprocess
-from collections.abc import Iterable
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -22,15 +21,11 @@ def make_environment_tags() -> dict[str, str]:
         ("cpu", "model name", ["/proc/cpuinfo"]),
         ("gpu", "Model:", sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))),
     ):
-        if models := dict.fromkeys(_read_values(label, map(Path, files))):
+        texts = [path.read_text(encoding="utf-8") for path in map(Path, files) if path.exists()]
+        lines = [line for text in texts for line in text.splitlines() if line.startswith(label)]
+        if models := dict.fromkeys(line.removeprefix(label).lstrip(" \t:").strip() for line in lines):
             found[key] = ", ".join(models)
     return {PREFIX + key: value for key, value in found.items()}
-
-
-def _read_values(label: str, files: Iterable[Path]) -> list[str]:
-    """Return the text after `label` on lines that begin with it; missing files (other systems than Linux) have none."""
-    lines = [line for path in files if path.exists() for line in path.read_text(encoding="utf-8").splitlines()]
-    return [line.removeprefix(label).lstrip(" \t:").strip() for line in lines if line.startswith(label)]
 
 
 @cache

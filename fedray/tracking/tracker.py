@@ -231,12 +231,6 @@ class Tracker:
         else:
             self._make(run)
 
-    def _keep_environment(self) -> str:
-        """Store this process's environment before a run names it, and return its hash."""
-        if not self._environment:
-            self._environment = keep_environment(self.client, self.experiment, collect_environment())
-        return self._environment
-
     def _find_or_make(self, run: CellRun, known: bool) -> None:
         found = self._find_runs(run.cell.hash) if known or run.id else []
         if not found:
@@ -296,7 +290,9 @@ class Tracker:
         }
         whole |= {LISTED + run.sweep: "yes"} if run.sweep else {}
         if found is None or not run.shown:
-            hashes = join_hashes([] if found is None else list_hashes(found), self._keep_environment())
+            if not self._environment:
+                self._environment = keep_environment(self.client, self.experiment, collect_environment())
+            hashes = join_hashes([] if found is None else list_hashes(found), self._environment)
             whole |= make_git_tags() | make_environment_tags() | {ENVIRONMENT: hashes}
         whole |= {UNTIMED: str(run.untimed)} if run.untimed else {}
         return whole | ({MLFLOW_PARENT_RUN_ID: run.parent} if run.parent is not None else {})

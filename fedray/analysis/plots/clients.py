@@ -4,7 +4,6 @@ from collections.abc import Hashable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -44,7 +43,8 @@ def draw_fairness(sweep: Collected) -> dict[str, Figure]:
             for place, method in enumerate(methods):
                 if (setting, method) in found:
                     of_both = clients[(clients["setting"] == setting) & (clients["method"] == method)]
-                    known, unseen = (of_both.loc[which, "accuracy"].to_numpy() for which in _split_unseen(of_both))
+                    new = is_unseen(of_both)
+                    known, unseen = (of_both.loc[which, "accuracy"].to_numpy() for which in (~new, new))
                     _draw_row(area, place, known, found[setting, method])
                     if len(unseen):
                         said = "an unseen client, with the model it receives"
@@ -58,12 +58,6 @@ def draw_fairness(sweep: Collected) -> dict[str, Figure]:
         first.set_xlim(max(first.get_xlim()[0], -2), 102)  # a deviation may reach beyond 100 %
         figures[name] = with_legend(drawn.figure, *drawn.main.values(), note=_count_seeds(found.values()))
     return figures
-
-
-def _split_unseen(clients: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
-    """Return which rows are clients that train, and which unseen ones."""
-    unseen = is_unseen(clients)
-    return ~unseen, unseen
 
 
 def _scatter(place: int, count: int) -> np.ndarray:

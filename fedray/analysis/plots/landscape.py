@@ -25,7 +25,8 @@ def draw_contours(titles: Sequence[str], kind: str, steps: np.ndarray, losses: S
         losses: of each model, float `(n, n)`; the first index is along the first direction.
     """
     drawn = make_panels(titles, f"along {WORDS[kind]} 1", f"along {WORDS[kind]} 2", height=HEIGHT)
-    levels = _find_levels(losses)
+    # Equal areas between the levels, however steep the losses are.
+    levels = np.unique(np.quantile(np.stack(losses), np.linspace(0, 1, 16)))
     for area, loss in zip(drawn.main.values(), losses, strict=True):
         filled = area.contourf(steps, steps, loss.T, levels, cmap="Greys")
         area.contour(steps, steps, loss.T, levels, colors="black", linewidths=0.3)
@@ -56,8 +57,3 @@ def draw_surfaces(titles: Sequence[str], kind: str, steps: np.ndarray, losses: S
         area.locator_params(nbins=5)
         area.set_box_aspect(None, zoom=0.78)
     return figure
-
-
-def _find_levels(losses: Sequence[np.ndarray]) -> np.ndarray:
-    """Levels with equal areas between them, however steep the losses are, over all panels together."""
-    return np.unique(np.quantile(np.stack(losses), np.linspace(0, 1, 16)))

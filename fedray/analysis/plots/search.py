@@ -49,7 +49,7 @@ def list_trials(sweep: SweepTable) -> pd.DataFrame:
         _method=cells["algorithm.name"].replace(list_names(cells)),
         _setting=settings,
         _value=cells[column],
-        _rounds=[_count_rounds(sweep, run_id) for run_id in cells["run_id"]],
+        _rounds=[max(sweep.get_history(run_id, "test_accuracy"), default=0) for run_id in cells["run_id"]],
         _order=[sweep.get_start(run_id) for run_id in cells["run_id"]],
     ).sort_values("_order", kind="stable")
 
@@ -67,8 +67,10 @@ def list_keys(sweep: SweepTable) -> list[str]:
 def draw_best_so_far(sweep: SweepTable) -> dict[str, Figure]:
     """Return setting -> figure of each method's best finished trial by rounds trained, including pruned trials."""
     found, figures = list_trials(sweep), dict[str, Figure]()
+    on_test_set = Metric.parse(find_selection_metric(sweep)).is_on_test_set
+    title = f"best {_title_value(sweep)}" + ("\n(selected on the test set)" if on_test_set else "")
     for setting, panel in found.groupby("_setting", sort=False):
-        figure, area = make_axes("rounds trained", _title_best(sweep), str(setting))
+        figure, area = make_axes("rounds trained", title, str(setting))
         for style, (method, group) in zip(iter_styles(), panel.groupby("_method", sort=False), strict=False):
             done = group["_value"].where(group["status"] == "finished")
             best = (
@@ -220,14 +222,5 @@ def draw_all(sweep: SweepTable) -> dict[str, dict[str, Figure]]:
     }
 
 
-def _count_rounds(sweep: SweepTable, run_id: str) -> int:
-    return max(sweep.get_history(run_id, "test_accuracy"), default=0)
-
-
 def _title_value(sweep: SweepTable) -> str:
     return make_title(find_selection_metric(sweep), sweep.cells).partition(",")[0]
-
-
-def _title_best(sweep: SweepTable) -> str:
-    on_test_set = Metric.parse(find_selection_metric(sweep)).is_on_test_set
-    return f"best {_title_value(sweep)}" + ("\n(selected on the test set)" if on_test_set else "")

@@ -217,13 +217,9 @@ def set_value_ticks(area: Axes, values: Iterable[float]) -> None:
     area.set_xlim(back(place(found[0]) - margin), back(place(found[-1]) + margin))
     area.xaxis.set_major_locator(FixedLocator(found))
     area.xaxis.set_major_formatter(
-        FuncFormatter(lambda value, _: f"{value:g}" if _find_nearest(value, found) in kept else "")
+        FuncFormatter(lambda value, _: f"{value:g}" if min(found, key=lambda one: abs(one - value)) in kept else "")
     )
     area.xaxis.set_minor_locator(NullLocator())
-
-
-def _find_nearest(value: float, values: Sequence[float]) -> float:
-    return min(values, key=lambda one: abs(one - value))
 
 
 def is_logarithmic(numbers: pd.Series) -> bool:
@@ -270,13 +266,10 @@ def save(figures: Mapping[str, Figure], out: Path, stem: str, overwrite: bool = 
     paths = []
     for setting, figure in figures.items():
         for suffix in (".png", ".pdf"):
-            name = _make_file_name(stem if len(figures) == 1 else f"{stem}-{setting}")
+            text = stem if len(figures) == 1 else f"{stem}-{setting}"
+            for word, symbol in Component.symbols.items():
+                text = text.replace(symbol, word)
+            name = re.sub(r"[^\w.=-]+", "-", text)
             paths.append(out / f"{name}{suffix}")
             OutputFile("--out", paths[-1], (suffix,), overwrite).draw(figure, dpi=300)
     return paths
-
-
-def _make_file_name(text: str) -> str:
-    for word, symbol in Component.symbols.items():
-        text = text.replace(symbol, word)
-    return re.sub(r"[^\w.=-]+", "-", text)

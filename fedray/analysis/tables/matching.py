@@ -135,7 +135,11 @@ def _find_candidates(
         return tuple(one for one in of_method.get(method, ()) if _belongs(numbers[one], row, specs, metric))
 
     if averaged:
-        return {key: {places(key[0], _pick_one_per_setting(group))} for key, group in groups.items()}
+        # cells of a setting differ in seed and method, so one configuration stands for each
+        settings = {
+            key: {repr([spec.get(name) for name in SETTING]): spec for spec in group} for key, group in groups.items()
+        }
+        return {key: {places(key[0], list(specs.values()))} for key, specs in settings.items()}
     return {key: {places(key[0], [spec]) for spec in group} for key, group in groups.items()}
 
 
@@ -153,11 +157,6 @@ def _belongs(number: PublishedNumber, row: str, specs: Sequence[CellSpec], metri
         if found != set(values) if number.average_over else not found <= set(values):
             return False
     return True
-
-
-def _pick_one_per_setting(group: Sequence[CellSpec]) -> list[CellSpec]:
-    """Return one configuration of each setting: cells of a setting differ in seed and method."""
-    return list({repr([spec.get(name) for name in SETTING]): spec for spec in group}.values())
 
 
 def _get_value(spec: CellSpec, key: str) -> Any:

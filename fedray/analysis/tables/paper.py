@@ -97,18 +97,13 @@ def _read_file(path: Path, folder: Path, paper: Paper) -> list[Path]:
         paper.uses.extend(Found(match[1].strip(), place) for match in USE.finditer(line))
         for match in INPUT.finditer(line):
             name = (match[1] or match[2]).strip()
-            taken = _locate_input(folder, name)
+            candidates = (folder / f"{name}.tex", folder / name)
+            taken = next((one for one in candidates if one.is_file()), None)
             if taken is None:
                 paper.unread.append(Found(name, place))
             else:
                 inputs.append(taken)
     return inputs
-
-
-def _locate_input(folder: Path, name: str) -> Path | None:
-    """Return the file that LaTeX would take, from the folder of the main source; None if it is not here."""
-    candidates = (folder / f"{name}.tex", folder / name)
-    return next((one for one in candidates if one.is_file()), None)
 
 
 def _iter_blocks(path: Path, lines: list[str], bare: list[str]) -> Iterator[TexBlock]:

@@ -1,7 +1,6 @@
 """Claims as one HTML page: the decisions, the tables behind them with the paper's numbers, and the sweeps' choices."""
 
 from datetime import UTC, datetime
-from typing import Any
 
 from fedray.analysis.output import make_environment
 from fedray.analysis.tables.build import build
@@ -22,7 +21,17 @@ def make_page(claims: Claims, decided: list[Decided], costs: list[str]) -> str:
             name=claims.name,
             sources=claims.sources,
             made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-            claims=[_describe_claim(one, cost) for one, cost in zip(decided, costs, strict=True)],
+            claims=[
+                {
+                    "claim": one.claim,
+                    "sweep": one.sweep.name,
+                    "metric": one.metric,
+                    "status": one.whole.status,
+                    "cost": cost,
+                    "columns": [{"name": name, **_describe_column(found)} for name, found in one.columns.items()],
+                }
+                for one, cost in zip(decided, costs, strict=True)
+            ],
             tables=_collect_tables(decided),
             to_html=to_html,
             choices=[
@@ -45,17 +54,6 @@ def read_choices(sweep: str) -> str:
             break
         head.append(line.removeprefix("#").strip())
     return " ".join(head)
-
-
-def _describe_claim(one: Decided, cost: str) -> dict[str, Any]:
-    return {
-        "claim": one.claim,
-        "sweep": one.sweep.name,
-        "metric": one.metric,
-        "status": one.whole.status,
-        "cost": cost,
-        "columns": [{"name": name, **_describe_column(found)} for name, found in one.columns.items()],
-    }
 
 
 def _describe_column(found: Verdict) -> dict[str, str]:

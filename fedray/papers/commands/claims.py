@@ -42,7 +42,16 @@ def format_line(one: Decided, price: Price) -> str:
     parts = [f"{one.whole.status:<14}  {one.claim.name}: {one.claim.says}"]
     if len(one.columns) > 1:
         parts.append(", ".join(f"{status} in {n} of {len(one.columns)} columns" for status, n in counts.items()))
-    parts += [format_ours(one.whole), format_theirs(one), format_seeds(one.whole), format_lost(one.whole)]
+    printed = one.claim.printed if one.claim.printed is not None else one.whole.printed
+    low, high = one.whole.seeds
+    most = max((pair.lost for pair in one.whole.pairs), default=0)
+    why = "diverged, ended early, or neither at the target"
+    parts += [
+        format_ours(one.whole),
+        "" if printed is None else f"paper: {printed:+.2f}",
+        format_count(low, "seed") if low == high else f"{low} to {high} seeds",
+        f"{format_count(most, 'seed')} without a number ({why})" if most else "",
+    ]
     parts += [format_cost(one, price)]
     return " | ".join(filter(None, parts))
 
@@ -54,24 +63,6 @@ def format_ours(found: Verdict) -> str:
         return ""
     interval = f" ({pair.interval})" if pair.interval else ""
     return f"closest: {pair.rival} {pair.mean:+.2f}{interval}, {pair.column}"
-
-
-def format_theirs(one: Decided) -> str:
-    """Format the paper's difference; empty if it prints none."""
-    printed = one.claim.printed if one.claim.printed is not None else one.whole.printed
-    return "" if printed is None else f"paper: {printed:+.2f}"
-
-
-def format_seeds(found: Verdict) -> str:
-    low, high = found.seeds
-    return format_count(low, "seed") if low == high else f"{low} to {high} seeds"
-
-
-def format_lost(found: Verdict) -> str:
-    """Format the number of seeds that ended without a number, for the comparison with most; empty for none."""
-    most = max((pair.lost for pair in found.pairs), default=0)
-    why = "diverged, ended early, or neither at the target"
-    return f"{format_count(most, 'seed')} without a number ({why})" if most else ""
 
 
 def format_cost(one: Decided, price: Price) -> str:

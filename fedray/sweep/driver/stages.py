@@ -152,8 +152,9 @@ def describe_choices(sweep: Sweep, choices: Sequence[Choice], plan: Plan) -> dic
         "scheduler": sweep.scheduler.rule if sweep.scheduler else "",
         "equal_budget": sweep.equal_budget,
     }
+    fixed = {key: values[0] for key, values in plan.sweep.grid.items() if key != "seed"}
     for one in choices:
-        config = apply_draw(apply_draw(one.config, one.values), _get_fixed_keys(plan.sweep))
+        config = apply_draw(apply_draw(one.config, one.values), fixed)
         runs = [RunConfig.parse(apply_draw(one.config, values)) for values in one.draws]
         gradients = [count_training_gradients(run) for run in runs]
         chosen = common | {
@@ -168,11 +169,6 @@ def describe_choices(sweep: Sweep, choices: Sequence[Choice], plan: Plan) -> dic
         }
         found |= {plan.maker.make({**config, "seed": seed}).hash: chosen for seed in sweep.final.seeds}
     return found
-
-
-def _get_fixed_keys(sweep: Sweep) -> dict[str, Any]:
-    """Return the keys that the final stage sets for all configurations."""
-    return {key: values[0] for key, values in sweep.grid.items() if key != "seed"}
 
 
 def run_file(

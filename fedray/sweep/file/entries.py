@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel
-from pydantic.fields import FieldInfo
 
 from fedray.common.errors import UserError, truncate_repr
 from fedray.sweep.file.dotted import COMPONENTS, list_leaves
@@ -32,9 +31,11 @@ def _expand_entry(section: str, entry: Any) -> list[Any]:
         return [entry]
     kind = _find_kind(section, entry)
     fields = {field.alias or name: field for name, field in kind.model_fields.items()} if kind else {}
+    single = {
+        name for name, field in fields.items() if not {list, tuple, dict, Any} & {*_list_origins(field.annotation)}
+    }
     axes = [
-        value if isinstance(value, list) and value and option in fields and not _takes_list(fields[option]) else [value]
-        for option, value in entry.items()
+        value if isinstance(value, list) and value and option in single else [value] for option, value in entry.items()
     ]
     return [dict(zip(entry, values, strict=True)) for values in itertools.product(*axes)]
 
@@ -93,10 +94,6 @@ def _find_kind(section: str, entry: Any) -> type[BaseModel] | None:
         return find_component(section, name) if isinstance(name, str | type) else None
     except UserError:
         return None
-
-
-def _takes_list(field: FieldInfo) -> bool:
-    return bool({list, tuple, dict, Any} & set(_list_origins(field.annotation)))
 
 
 def _list_origins(annotation: Any) -> Iterator[Any]:

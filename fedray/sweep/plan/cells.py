@@ -195,21 +195,17 @@ class CellMaker:
         """Make the cell of one of the sweep's configurations. With `check`, raises UserError like `make_all`."""
         run = RunConfig.parse(point)
         if check:
-            self._refuse_unfit(run)
+            if run.runtime.backend != "ray":
+                raise UserError(f"runtime.backend: found {run.runtime.backend}; a sweep runs on Ray")
+            if run.data.validation is None:
+                _refuse_unvalidated(self.sweep)
+            if self.sweep.learns:
+                refuse_unlogged(run, self.sweep.select)
         label = make_label(point, run, self.varied)
         cell = self.problems.make_cell(run, label, names=self.sweep.names, search=self._search)
         if check:
             self.problems.check(cell)
         return cell
-
-    def _refuse_unfit(self, run: RunConfig) -> None:
-        """Raise UserError if a run's settings do not go with those of the sweep."""
-        if run.runtime.backend != "ray":
-            raise UserError(f"runtime.backend: found {run.runtime.backend}; a sweep runs on Ray")
-        if run.data.validation is None:
-            _refuse_unvalidated(self.sweep)
-        if self.sweep.learns:
-            refuse_unlogged(run, self.sweep.select)
 
 
 def refuse_unlogged(run: RunConfig, select: str) -> None:

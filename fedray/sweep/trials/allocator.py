@@ -81,15 +81,12 @@ class ActorAllocator(tune.Callback):
             return 0
         held = [one for live in self._live.values() for one in live.bundles]
         free = max(self._capacity.count_actors(run.runtime, held), 0 if self._live else 1)
-        length, now = self._estimate_length(), time.monotonic()
-        running = [Running(live.actors, live.estimate_remaining(now, length)) for live in self._live.values()]
-        return allocate(free, left, running, length, run.clients.largest_cohort)
-
-    def _estimate_length(self) -> float:
-        """Return seconds of a cell with one actor, the mean of the known ones; NaN if there are none."""
         paced = [(live, live.pace) for live in self._live.values()]
         known = [pace * live.run.training.rounds * live.actors for live, pace in paced if pace is not None]
-        return fmean([*self._lengths, *known]) if self._lengths or known else float("nan")
+        length = fmean([*self._lengths, *known]) if self._lengths or known else float("nan")
+        now = time.monotonic()
+        running = [Running(live.actors, live.estimate_remaining(now, length)) for live in self._live.values()]
+        return allocate(free, left, running, length, run.clients.largest_cohort)
 
     def on_trial_result(
         self, iteration: int, trials: Sequence[Trial], trial: Trial, result: dict[str, Any], **_: Any

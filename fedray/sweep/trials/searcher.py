@@ -39,7 +39,11 @@ class NextCells(Searcher):
         sweep = self.session.plan.sweep
         if not self._queue and sweep.learns and len(self.session.values) != self._known:
             self._known = len(self.session.values)
-            self._learn()
+            cells = self.session.learn_and_take()
+            if self.session.plan.force:
+                self.reporter.forget(cells)
+            self.reporter.progress.total += len(cells)
+            self._queue.extend(cells)
         if self._queue:
             actors = self.shares.give(self._queue[0], len(self._queue))
             return self._make_config(self._queue.popleft(), actors) if actors else None
@@ -52,13 +56,6 @@ class NextCells(Searcher):
     def _make_config(self, cell: Cell, actors: int) -> dict[str, Any]:
         """Return a trial's config: its cell and actors, and the sweep's axes by name, for Tune to compare and show."""
         return {"cell": cell, "actors": actors, **get_values(cell.run, self.session.plan.maker.axes)}
-
-    def _learn(self) -> None:
-        cells = self.session.learn_and_take()
-        if self.session.plan.force:
-            self.reporter.forget(cells)
-        self.reporter.progress.total += len(cells)
-        self._queue.extend(cells)
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         """Do nothing: outcomes come through the reporter, complete."""
