@@ -5,8 +5,7 @@ from collections.abc import Collection, Container, Mapping
 from pydantic import BaseModel
 
 from fedray.algorithms.local_optimizers import AdamWOptions, MuonOptions
-from fedray.components.base import Component, format_value
-from fedray.components.options import describe_allowed
+from fedray.components.base import Component, describe_allowed, format_value
 from fedray.config import Personal, RunConfig
 from fedray.config.schedule import LrStep
 from fedray.datasets import DATASETS

@@ -26,10 +26,8 @@ from fedray.analysis.comparison.text import (
     list_notes,
 )
 from fedray.analysis.data.axes import find_label, label_finished
-from fedray.analysis.data.collect import Collected
-from fedray.analysis.data.environments import describe_environments
+from fedray.analysis.data.collect import OF_CELL, Collected
 from fedray.analysis.data.metrics import NEVER, read_values
-from fedray.analysis.data.settings import split_settings
 from fedray.analysis.output import make_environment
 from fedray.analysis.plots import search
 from fedray.analysis.plots.clients import draw_confusion, draw_fairness
@@ -42,8 +40,11 @@ from fedray.analysis.statistics.aggregates import find_lack
 from fedray.analysis.tables.build import build
 from fedray.analysis.tables.clients import measure_fairness, read_accuracies
 from fedray.analysis.tables.formats import to_html
-from fedray.common.errors import UserError
+from fedray.cells.spec import flatten
+from fedray.common.errors import FORMS, UserError
 from fedray.common.location import store_uri
+from fedray.components.plugins import list_variants
+from fedray.config import COMPONENTS, PLAIN
 from fedray.tracking.environment import list_hashes
 from fedray.tracking.store import DESCRIPTION
 from fedray.tracking.view import make_address
@@ -275,3 +276,70 @@ def _encode(figure: Figure) -> str:
 
 def _make_uri(png: bytes) -> str:
     return "data:image/png;base64," + base64.b64encode(png).decode()
+
+
+def split_settings(cells: pd.DataFrame) -> tuple[list[dict[str, Any]], list[tuple[str, str]]]:
+    """Return configuration keys with one value, and those with several; keys that a component lacks do not count."""
+    same, several = [], []
+    for key in map(str, cells):
+        if key in OF_CELL or key.startswith("metrics."):
+            continue
+        found = [str(value) for value in dict.fromkeys(cells[key].dropna())]
+        everywhere = cells[key].notna().all()
+        if len(found) == 1 and everywhere:
+            default = find_default(key, cells)
+            changed = default is not None and default != found[0]
+            same.append({"key": key, "value": found[0], "changed": changed, "default": default or "none"})
+        else:
+            several.append((key, ", ".join(found) + ("" if everywhere else " (where it applies)")))
+    return same, several
+
+
+def find_default(key: str, cells: pd.DataFrame) -> str | None:
+    """Return the default of a dotted key, as text; empty if by default it is left out.
+
+    Args:
+        key: a key of the configuration, with one value in all cells.
+        cells: a row per cell, as in `SweepTable`.
+
+    Returns:
+        None for keys without a default: names, required options, options of several components or of a plug-in.
+    """
+    section, _, option = key.partition(".")
+    kind = PLAIN.get(section)
+    if section in COMPONENTS and f"{section}.name" in cells:
+        names = cells[f"{section}.name"].dropna().unique()
+        known = COMPONENTS[section][0] if not str(names[0]).endswith(FORMS) else list_variants()
+        kind = known.get(names[0]) if len(names) == 1 else None
+    field = None if kind is None else kind.model_fields.get(option.partition(".")[0])
+    if kind is None or field is None or field.is_required():
+        return None
+    return flatten(kind.model_construct().model_dump(mode="json", warnings=False)).get(option, "")
+
+
+@dataclass(frozen=True)
+class ShownEnvironment:
+    """An environment on a page. rows: key and value; `missing`: why there are none, else empty."""
+
+    hash: str
+    rows: list[tuple[str, str]]
+    missing: str = ""
+
+
+def describe_environments(sweep: Collected) -> list[ShownEnvironment]:
+    """Return the environments of a sweep's runs, in the order of its cells."""
+    hashes = dict.fromkeys(hash for named in sweep.environments.values() for hash in named)
+    return [_describe(sweep, hash) for hash in hashes]
+
+
+def _describe(sweep: Collected, hash: str) -> ShownEnvironment:
+    try:
+        found = sweep.read_environment(hash)
+    except UserError as error:
+        return ShownEnvironment(hash, [], str(error))
+    rows = [
+        (f"{section}.{key}", ", ".join(map(str, value)) if isinstance(value, list) else str(value))
+        for section, content in found.items()
+        for key, value in content.items()
+    ]
+    return ShownEnvironment(hash, rows)

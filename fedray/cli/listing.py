@@ -135,8 +135,7 @@ def _cut(row: str, width: int) -> str:
 
 def format_page(what: str, name: str) -> str:
     """Format an entry: idea, source, definition, options; for a method also its cost."""
-    from fedray.components.base import format_value
-    from fedray.components.options import describe_allowed
+    from fedray.components.base import describe_allowed, format_value
     from fedray.config import find_component
 
     kind = find_component(SECTIONS[what], name)

@@ -173,7 +173,7 @@ def _show(result: "Result", name: str) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from fedray.cells.last_rounds import describe_accuracy
+    from fedray.cells.metric import describe_accuracy
 
     summary = result.summary()
     personal = {"PA %": "personal_accuracy", "GA %": "generic_accuracy"} if "personal_accuracy" in summary else {}

@@ -26,7 +26,7 @@ from fedray.cluster.object_states import (
 from fedray.cluster.timeouts import CallTimeouts, Heartbeat
 from fedray.common.errors import UserError
 from fedray.common.vectors import Vectors
-from fedray.components.blame import blame
+from fedray.components.plugins import blame
 from fedray.config import RunConfig, Runtime
 from fedray.datasets.dataset import Dataset, as_tensor
 from fedray.engine.disk import client_files

@@ -10,6 +10,7 @@ import inspect
 import linecache
 import os
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from difflib import get_close_matches
@@ -19,7 +20,17 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar, get_args, get_origin, get_type_hints
 
 from fedray.common.calls import check_return, fits, format_hint
-from fedray.common.errors import FORMS, LISTS, MANY, UserError, truncate_repr, unknown
+from fedray.common.errors import (
+    FORMS,
+    LISTS,
+    MANY,
+    Diverged,
+    PluginError,
+    UserError,
+    join_lines,
+    truncate_repr,
+    unknown,
+)
 from fedray.components.base import Component
 from fedray.components.identity import hash_module
 
@@ -296,3 +307,29 @@ def refuse_unreachable(component: Component) -> None:
             f"{_get_key(component.section)}: Ray's workers cannot import {component.name}; "
             "put the class in a .py file, or set runtime.backend: inline"
         )
+
+
+@contextlib.contextmanager
+def blame(*components: Component) -> Iterator[None]:
+    """Turn an exception of a user's own class within a block into a PluginError; other errors pass unchanged.
+
+    Args:
+        components: the run's. The error names the one whose module is innermost in the traceback.
+    """
+    try:
+        yield
+    except (UserError, Diverged):
+        raise
+    except (Exception, SystemExit) as error:
+        files = {_find_file(one): one for one in components if ":" in one.name}
+        for frame in reversed(traceback.extract_tb(error.__traceback__)):
+            if (component := files.get(frame.filename)) is not None:
+                place = f"{Path(frame.filename).name}:{frame.lineno} in {frame.name}"
+                said = f"{component.section}: {component.name} raises {join_lines(error)} ({place})"
+                raise PluginError(said, "".join(traceback.format_exception(error))) from error
+        raise
+
+
+def _find_file(component: Component) -> str | None:
+    module = sys.modules.get(component.name.partition(":")[0])
+    return getattr(module, "__file__", None)

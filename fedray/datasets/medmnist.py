@@ -13,8 +13,8 @@ from fedray.common.errors import UserError, join_lines
 from fedray.common.whole_files import open_file
 from fedray.datasets.augment import Flip
 from fedray.datasets.base import Images, Published, Recipe, get_data_dir
+from fedray.datasets.cache import download
 from fedray.datasets.dataset import Dataset
-from fedray.datasets.download import download
 
 RECORD = "https://zenodo.org/records/10519652/files"
 HALVES = ((0.5,), (0.5,))

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedray.analysis.comparison.differences import Difference, pair_by_seed
-from fedray.analysis.statistics.significance import find_effect
+from fedray.analysis.comparison.compare import Difference, pair_by_seed
+from fedray.analysis.statistics.intervals import find_effect
 from fedray.cells.spec import get_dotted
 from fedray.cells.status import Status
 from fedray.common.errors import UserError, unknown
@@ -23,7 +23,7 @@ from fedray.config import RunConfig
 from fedray.sweep.file.shipped import BOARDS, get_sweeps_folder, list_boards
 from fedray.sweep.file.space import Space, format_range, is_at_edge
 from fedray.sweep.file.sweep import Sweep
-from fedray.sweep.plan.gradients import count_training_gradients
+from fedray.sweep.plan.draws import count_training_gradients
 from fedray.tracking.store import find_sweeps, open_reader, read_metrics, read_status
 from fedray.tracking.stored_sweep import StoredSweep, read_stored_sweep
 

@@ -18,8 +18,7 @@ from fedray.partitions.priors import (
     draw_lognormal_sizes,
     draw_pathological_priors,
 )
-from fedray.partitions.shards import Shards
-from fedray.partitions.test_split import split_naturally
+from fedray.partitions.shards import Shards, split_naturally
 
 
 class IID(Partition):

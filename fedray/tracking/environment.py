@@ -13,7 +13,7 @@ import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
-from importlib.metadata import distributions
+from importlib.metadata import distributions, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ from fedray.common.errors import UserError, format_count
 from fedray.components.identity import hash_of
 from fedray.tracking.store import read_artefact, search
 
-if TYPE_CHECKING:  # MLflow takes two seconds to import
+if TYPE_CHECKING:
     from mlflow import MlflowClient
 
     from fedray.tracking.store import AnyClient, AnyRun
@@ -38,6 +38,8 @@ THREADS = ("OMP_", "MKL_", "KMP_", "OPENBLAS_", "ONEDNN_", "ATEN_", "NVIDIA_TF32
 MEMINFO = Path("/proc/meminfo")
 MARKS = {"docker": Path("/.dockerenv"), "podman": Path("/run/.containerenv")}
 """Container -> file that it makes."""
+PREFIX = "environment."
+PACKAGES = ("torch", "torchvision", "numpy", "ray", "mlflow")
 
 
 @cache
@@ -233,3 +235,41 @@ def describe_mixture(named: Mapping[str, Sequence[str]], read: Callable[[str], E
 def join_hashes(before: Iterable[str], now: str) -> str:
     """Return the tag of a run that continues in environment `now`."""
     return " ".join(dict.fromkeys([*before, now]))
+
+
+@cache
+def make_environment_tags() -> dict[str, str]:
+    """Return `environment.KEY` -> value. `cpu` and `gpu` are named as by the kernel, each kind once; no GPU, no tag."""
+    found = {"python": platform.python_version(), "system": f"{platform.system()} {platform.machine()}"}
+    found |= {name: version(name) for name in PACKAGES}
+    for key, label, files in (
+        ("cpu", "model name", ["/proc/cpuinfo"]),
+        ("gpu", "Model:", sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))),
+    ):
+        texts = [path.read_text(encoding="utf-8") for path in map(Path, files) if path.exists()]
+        lines = [line for text in texts for line in text.splitlines() if line.startswith(label)]
+        if models := dict.fromkeys(line.removeprefix(label).lstrip(" \t:").strip() for line in lines):
+            found[key] = ", ".join(models)
+    return {PREFIX + key: value for key, value in found.items()}
+
+
+@cache
+def make_git_tags() -> dict[str, str]:
+    """Return the commit of fedray's checkout, with `+changes` if it has uncommitted ones; empty outside a checkout."""
+    from mlflow.utils.mlflow_tags import MLFLOW_GIT_COMMIT  # here: tables read environments without it
+
+    root = Path(__file__).parents[2]
+    try:
+        head, changes = (
+            subprocess.run(  # noqa: S603
+                ["git", "-C", str(root), *command],  # noqa: S607
+                capture_output=True,
+                text=True,
+                check=True,
+                timeout=10,
+            ).stdout.strip()
+            for command in (["rev-parse", "HEAD"], ["status", "--porcelain", "--", "."])
+        )
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    return {MLFLOW_GIT_COMMIT: head + ("+changes" if changes else "")}

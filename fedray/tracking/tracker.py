@@ -27,10 +27,16 @@ from fedray.cells.status import Status
 from fedray.common.errors import redact
 from fedray.common.location import get_patience
 from fedray.tracking.environment import TAG as ENVIRONMENT
-from fedray.tracking.environment import collect_environment, join_hashes, keep_environment, list_hashes
+from fedray.tracking.environment import (
+    collect_environment,
+    join_hashes,
+    keep_environment,
+    list_hashes,
+    make_environment_tags,
+    make_git_tags,
+)
 from fedray.tracking.mirrors.mirrors import Mirrors
 from fedray.tracking.outbox import Outbox
-from fedray.tracking.provenance import make_environment_tags, make_git_tags
 from fedray.tracking.store import (
     ACTORS,
     CELLS,

@@ -14,10 +14,9 @@ from fedray.analysis.data.collect import collect
 from fedray.analysis.report import make_page
 from fedray.analysis.reviewer import SHOWN, count_samples, list_answers, measure_hours
 from fedray.analysis.tables.build import build
-from fedray.cells.ending import Ending
 from fedray.cells.record import CellRun, RunRecord
 from fedray.cells.spec import CellSpec
-from fedray.cells.status import Status
+from fedray.cells.status import Ending, Status
 from fedray.cli.main import app
 from fedray.tracking.environment import collect_environment, find_environment, hash_environment
 from fedray.tracking.store import find_runs, open_store

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from fedray.cells.last_rounds import describe_accuracy, describe_rounds, find_last_values, list_last_rounds
+from fedray.cells.metric import describe_accuracy, describe_rounds, find_last_values, list_last_rounds
 from fedray.config import Evaluation
 
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from fedray.cells.ending import describe_error
-from fedray.cells.status import Status
+from fedray.cells.status import Status, describe_error
 from fedray.common.errors import Diverged, UserError
 
 

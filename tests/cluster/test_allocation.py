@@ -13,7 +13,7 @@ import yaml
 
 from fedray import results, simulate
 from fedray.api import run_problem
-from fedray.cluster.allocation import FreeCapacity, Running, allocate, with_actor_count
+from fedray.cluster.resources import FreeCapacity, Running, allocate, with_actor_count
 from fedray.common.errors import UserError
 from fedray.config import RunConfig, Runtime
 from fedray.engine import loop
@@ -145,7 +145,7 @@ def test_a_run_goes_on_where_no_ray_can_start(
     def refuse(*_: Any) -> None:
         raise UserError("no room in /dev/shm")
 
-    monkeypatch.setattr("fedray.cluster.prepare.prepare_ray", refuse)
+    monkeypatch.setattr("fedray.cluster.gpu_sharing.prepare_ray", refuse)
     monkeypatch.setattr("fedray.api.count_usable_cpus", lambda: 2)
     monkeypatch.setattr(ray, "is_initialized", lambda: False)  # other tests of this file have one
     training = AUTO["training"] | {"rounds": 4}

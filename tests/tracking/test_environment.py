@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 from mlflow.entities import Run
 
-from fedray.cells.ending import Ending
 from fedray.cells.record import CellRun
 from fedray.cells.spec import CellSpec
-from fedray.cells.status import Status
+from fedray.cells.status import Ending, Status
 from fedray.common.errors import UserError
 from fedray.tracking import environment, tracker
 from fedray.tracking.environment import (

@@ -2,11 +2,9 @@
 
 import math
 
-from fedray.analysis.comparison.compare import Comparison
-from fedray.analysis.comparison.differences import Difference, Improvement
+from fedray.analysis.comparison.compare import Comparison, Difference, Improvement
 from fedray.analysis.statistics.aggregates import find_lack
-from fedray.analysis.statistics.intervals import BOOTSTRAP_SEEDS, Interval, bootstrap
-from fedray.analysis.statistics.significance import MOST_SEEDS, POWER, flip_signs
+from fedray.analysis.statistics.intervals import BOOTSTRAP_SEEDS, MOST_SEEDS, POWER, Interval, bootstrap, flip_signs
 
 DIFFERENCE_HEADER = ("method", "setting", "n", "difference")
 

@@ -11,7 +11,7 @@ import pandas as pd
 from fedray.analysis.data.collect import SweepTable
 from fedray.analysis.data.specs import get_symbol, iter_specs, list_always_named
 from fedray.common.errors import UserError, unknown
-from fedray.sweep.file.dotted import COMPONENTS
+from fedray.sweep.file.entries import COMPONENTS
 
 
 def list_names(cells: pd.DataFrame) -> dict[str, str]:

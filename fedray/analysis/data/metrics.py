@@ -11,7 +11,6 @@ from fedray.algorithms import algorithm
 from fedray.analysis.data.axes import find_label, label_table
 from fedray.analysis.data.collect import SweepTable
 from fedray.analysis.data.specs import iter_specs, list_smaller_better, list_titles, parse
-from fedray.cells.last_rounds import describe_rounds
 from fedray.cells.metric import (
     BEST,
     BY_ROUND,
@@ -25,6 +24,7 @@ from fedray.cells.metric import (
     ROUNDS_TO,
     SPEEDUP,
     Metric,
+    describe_rounds,
 )
 from fedray.cells.spec import CellSpec
 from fedray.common.errors import UserError, unknown

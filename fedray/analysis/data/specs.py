@@ -10,7 +10,7 @@ from fedray.common.errors import UserError
 from fedray.components.base import Component
 from fedray.config import RunConfig
 from fedray.partitions import PARTITIONS
-from fedray.sweep.file.dotted import COMPONENTS
+from fedray.sweep.file.entries import COMPONENTS
 from fedray.sweep.plan.cells import Cell
 
 

@@ -7,9 +7,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from fedray.analysis.comparison.aggregates import collect_scores
-from fedray.analysis.comparison.compare import Comparison
-from fedray.analysis.comparison.differences import tabulate_by_seed
+from fedray.analysis.comparison.compare import Comparison, collect_scores, tabulate_by_seed
 from fedray.analysis.data.axes import label_figures
 from fedray.analysis.data.collect import SweepTable
 from fedray.analysis.data.metrics import is_smaller_better, make_title

@@ -13,8 +13,7 @@ from matplotlib.patches import Rectangle
 from fedray.analysis.data.axes import label_finished, title_axes, unknown_key
 from fedray.analysis.data.collect import Collected
 from fedray.analysis.data.metrics import NEVER, is_smaller_better, make_title, read_values
-from fedray.analysis.plots.panels import split_figures
-from fedray.analysis.plots.style import contrast, make_panels, styled
+from fedray.analysis.plots.style import contrast, make_panels, split_figures, styled
 from fedray.cells.metric import DEFAULT
 from fedray.common.errors import UserError
 

@@ -8,14 +8,14 @@ from typing import Literal
 
 import pandas as pd
 
-from fedray.analysis.comparison.differences import tabulate_by_seed
+from fedray.analysis.comparison.compare import tabulate_by_seed
 from fedray.analysis.data.axes import find_columns, label_cells
 from fedray.analysis.data.collect import SweepTable
 from fedray.analysis.data.metrics import COUNTED, is_smaller_better
 from fedray.analysis.data.specs import iter_specs
 from fedray.analysis.statistics.intervals import Interval, bound_mean
 from fedray.analysis.tables.build import drop_keys
-from fedray.analysis.tables.matching import find_best_others, find_printed_values
+from fedray.analysis.tables.published import find_best_others, find_printed_values
 from fedray.common.errors import UserError
 from fedray.sweep.file.claims import Claim
 

@@ -17,8 +17,8 @@ from fedray.sweep.file.document import load_document
 from fedray.sweep.file.shipped import locate_sweep
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.cells import Cell
+from fedray.sweep.plan.draws import count_gradients
 from fedray.sweep.plan.estimate import make_key, measure_seconds
-from fedray.sweep.plan.gradients import count_gradients
 from fedray.tracking.store import StoreNotFound
 
 

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from fedray.analysis.comparison.differences import ENDED
+from fedray.analysis.comparison.compare import ENDED
 from fedray.analysis.data.collect import SweepTable
 from fedray.analysis.data.specs import iter_specs
 from fedray.analysis.output import write_or_print

@@ -9,13 +9,12 @@ from fedray.components.base import format_value
 from fedray.config import RunConfig
 from fedray.datasets.base import Validation
 from fedray.sweep.driver.run import drive, plan_and_print, refuse_unwritable
-from fedray.sweep.file.dotted import apply_draw
+from fedray.sweep.file.entries import apply_draw
 from fedray.sweep.file.space import Space, format_range, is_at_edge
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan import plan as planning
 from fedray.sweep.plan.cells import refuse_unlogged
-from fedray.sweep.plan.draws import draw
-from fedray.sweep.plan.gradients import count_training_gradients
+from fedray.sweep.plan.draws import count_training_gradients, draw
 from fedray.sweep.plan.plan import Plan
 from fedray.sweep.plan.studies import Study, advance, make_studies
 

@@ -22,17 +22,18 @@ from fedray.components.plugins import NotTrusted, find_source_digest, guard_impo
 from fedray.config import RunConfig
 from fedray.datasets.base import load_data
 from fedray.tracking.environment import (
+    PREFIX,
     collect_environment,
     describe_differences,
     hash_environment,
     list_hashes,
+    make_environment_tags,
 )
-from fedray.tracking.provenance import PREFIX, make_environment_tags
 from fedray.tracking.store import SUMMARY, read_status
 from fedray.tracking.stored_sweep import Points, StoredSweep, read_stored_sweep
 
 COMPARED = ("system", "cpu", "gpu", "torch")
-"""Properties of the environment that the last bits of a run depend on, as `provenance` names them."""
+"""Properties of the environment that the last bits of a run depend on, as `make_environment_tags` names them."""
 GOOD = ("same", "agrees")
 """Verdicts that support the sweep."""
 

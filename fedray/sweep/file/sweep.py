@@ -19,8 +19,15 @@ from fedray.components.base import Checked, describe, format_value
 from fedray.sweep.file.changes import change_runs
 from fedray.sweep.file.claims import Claim
 from fedray.sweep.file.document import load_document
-from fedray.sweep.file.dotted import COMPONENTS, list_leaves, with_key
-from fedray.sweep.file.entries import expand_case, expand_entries, find_partial, has_option
+from fedray.sweep.file.entries import (
+    COMPONENTS,
+    expand_case,
+    expand_entries,
+    find_partial,
+    has_option,
+    list_leaves,
+    with_key,
+)
 from fedray.sweep.file.sections import SELECT, Final, Scheduler, Tune
 from fedray.sweep.file.space import Searcher, Space, check_space
 

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any, Self
 
 from fedray.cells.metric import Metric
-from fedray.cells.spec import CellSpec, Search, get_dotted
+from fedray.cells.spec import CellSpec, PluginLabels, Search, get_dotted
 from fedray.common.errors import UserError, escape
 from fedray.components.base import format_value
 from fedray.components.identity import hash_of
@@ -20,7 +20,6 @@ from fedray.engine.process.device import warn_of_slow_precision
 from fedray.sweep.file.sections import OF_CLASSES
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.draws import find_axes, iter_points
-from fedray.sweep.plan.plugin_labels import describe_plugins
 
 KEPT_PROBLEMS = 8
 """Number of split data sets that are kept; cells that share one follow each other."""
@@ -284,3 +283,21 @@ def get_values(run: RunConfig, keys: Sequence[str]) -> dict[str, Any]:
         if value is not None:
             values[key] = value
     return values
+
+
+def describe_plugins(run: RunConfig) -> PluginLabels:
+    """Return how tables and figures show a run's plug-ins; empty if it has none."""
+    own = [component for component in run.components if ":" in component.name]
+    probes = [probe for probe in run.evaluation.probes if probe in own]
+    return PluginLabels(
+        {
+            one.name: {
+                option: one.get_symbol(option) for option in type(one).model_fields if one.get_symbol(option) != option
+            }
+            for one in own
+        },
+        {one.name: one.list_required() for one in own if one is run.partition},
+        {one.name: one.own_name for one in own if one.own_name},
+        {metric: title for probe in probes for metric, title in probe.metrics.items()},
+        sorted(metric for probe in probes for metric in probe.lower_is_better),
+    )

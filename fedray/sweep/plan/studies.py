@@ -20,7 +20,7 @@ from typing import Any
 from fedray.common.errors import UserError, truncate_repr
 from fedray.common.rng import make_key
 from fedray.components.identity import hash_of
-from fedray.sweep.file.dotted import apply_draw
+from fedray.sweep.file.entries import apply_draw
 from fedray.sweep.file.space import Space, round_short
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.cells import Cell

@@ -9,8 +9,7 @@ from typing import Any
 from ray import tune
 from ray.tune.experiment import Trial
 
-from fedray.cluster.allocation import FreeCapacity, Running, allocate
-from fedray.cluster.resources import get_bundle
+from fedray.cluster.resources import FreeCapacity, Running, allocate, get_bundle
 from fedray.config import RunConfig
 from fedray.sweep.plan.cells import Cell
 from fedray.sweep.trials.trainable import CellTrainable

@@ -15,10 +15,9 @@ from ray import tune
 from ray.exceptions import RayActorError
 from ray.tune.experiment import Trial
 
-from fedray.cells.ending import INTERRUPTED, Ending
-from fedray.cells.last_rounds import describe_accuracy
+from fedray.cells.metric import describe_accuracy
 from fedray.cells.record import CellRun, RunRecord
-from fedray.cells.status import Status
+from fedray.cells.status import INTERRUPTED, Ending, Status
 from fedray.cluster.ray_private import drop_results, read_error
 from fedray.common.errors import UserError, redact
 from fedray.engine.disk.checkpoint import Checkpoints

@@ -1,20 +1,21 @@
-"""State of a call of a sweep while it runs."""
+"""State of a call of a sweep while it runs, and the thread that writes it to MLflow, so that no trial waits."""
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from fedray.cells.metric import DEFAULT
 from fedray.cells.record import RunRecord
 from fedray.cells.status import Status
-from fedray.cluster.prepare import Placement
+from fedray.cluster.gpu_sharing import Placement
 from fedray.common.errors import UserError
 from fedray.sweep.plan.cells import Cell
 from fedray.sweep.plan.plan import Plan, get_value
 from fedray.sweep.plan.storage import CellLocks
-from fedray.sweep.trials.page import describe_results
-from fedray.sweep.trials.writer import Writer
+from fedray.sweep.trials.progress import describe_results
 from fedray.tracking.store import StoreNotFound, is_recorded, open_reader, read_records
 
 if TYPE_CHECKING:
@@ -22,6 +23,62 @@ if TYPE_CHECKING:
 
     from fedray.sweep.trials.trainable import DataRef
     from fedray.tracking.tracker import Tracker
+
+T = TypeVar("T")
+
+
+class Writer:
+    """Calls functions one after another in a thread of its own, the only one that uses the tracker.
+
+    At the end of the block it waits until all have been called.
+
+    Attributes:
+        refusal: the exception that a call raised.
+    """
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(1, "mlflow")
+        self._sent: deque[Future[Any]] = deque()
+        self.refusal: BaseException | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._pool.shutdown()
+
+    def send(self, write: Callable[..., object], *arguments: Any) -> None:
+        """Call `write` after everything sent before. Its exception is raised by `check` or `finish`."""
+        self._sent.append(self._pool.submit(write, *arguments))
+
+    def ask(self, read: Callable[..., T], *arguments: Any) -> T:
+        """Call `read` after everything sent before and return its result. Raises its exception, or an earlier one."""
+        answer = self._pool.submit(read, *arguments)
+        self.finish()
+        return answer.result()
+
+    @property
+    def idle(self) -> bool:
+        """True if everything sent has been called and checked."""
+        return not self._sent
+
+    def check(self) -> None:
+        """Raise the first exception so far."""
+        while self._sent and self._sent[0].done():
+            self._raise(self._sent.popleft())
+
+    def finish(self) -> None:
+        """Wait until everything has been called. Raises the first exception, unless it was raised before."""
+        while self._sent:
+            self._raise(self._sent.popleft())
+
+    def _raise(self, sent: Future[Any]) -> None:
+        error = sent.exception()
+        if self.refusal is None and error is not None:  # the others fail for the same reason
+            self.refusal = error
+            raise error
 
 
 @dataclass

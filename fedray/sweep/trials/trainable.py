@@ -11,12 +11,12 @@ import ray
 from ray import tune
 from ray.util import get_current_placement_group
 
-from fedray.cells.ending import describe_error
 from fedray.cells.record import RunRecord
+from fedray.cells.status import describe_error
 from fedray.cluster.ray_backend import RayBackend
 from fedray.cluster.resources import get_bundle
 from fedray.cluster.trial_backend import TrialBackend
-from fedray.components.blame import blame
+from fedray.components.plugins import blame
 from fedray.config import Runtime
 from fedray.datasets.dataset import Dataset
 from fedray.engine.disk.checkpoint import Checkpoints

@@ -23,7 +23,7 @@ from fedray.partitions.base import Partition
 from fedray.partitions.shards import Shards
 from fedray.probes.probe import Probe
 from fedray.sweep.file.sweep import Sweep
-from fedray.sweep.plan.plugin_labels import describe_plugins
+from fedray.sweep.plan.cells import describe_plugins
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import FEDAVG, LARGE, SMALL, Outcome, cell, history, write
 

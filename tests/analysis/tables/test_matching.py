@@ -11,7 +11,7 @@ from fedray.analysis.commands.tables import main
 from fedray.analysis.data.collect import collect
 from fedray.analysis.tables.build import build
 from fedray.analysis.tables.formats import to_csv, to_latex, to_markdown
-from fedray.analysis.tables.matching import match_published
+from fedray.analysis.tables.published import match_published
 from fedray.analysis.tables.result_table import Printed
 from fedray.cells.spec import CellSpec
 from fedray.common.errors import UserError

@@ -22,8 +22,7 @@ from fedray.sweep.plan.agreement import refuse_disagreement
 from fedray.tracking import store
 from fedray.tracking.archive.merge import import_sweep
 from fedray.tracking.archive.pack import export_sweep
-from fedray.tracking.environment import TAG, collect_environment, hash_environment, keep_environment
-from fedray.tracking.provenance import PREFIX
+from fedray.tracking.environment import PREFIX, TAG, collect_environment, hash_environment, keep_environment
 from fedray.tracking.store import find_runs, open_store
 from fedray.tracking.stored_sweep import read_stored_sweep
 from fedray.tracking.tracker import Tracker

@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 from ray.exceptions import RayActorError
 
-from fedray.cells.ending import Ending
 from fedray.cells.record import CellRun, RunRecord
-from fedray.cells.status import Status
+from fedray.cells.status import Ending, Status
 from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.loop import make_rounds
 from fedray.engine.process.backend import InlineBackend
@@ -24,8 +23,7 @@ from fedray.sweep.plan.cells import Cell, CellMaker
 from fedray.sweep.plan.storage import get_cell_dir
 from fedray.sweep.trials.progress import Progress
 from fedray.sweep.trials.reporter import TuneReporter
-from fedray.sweep.trials.session import Session
-from fedray.sweep.trials.writer import Writer
+from fedray.sweep.trials.session import Session, Writer
 from tests import small
 
 BASE = small.sections(clients=(5, 2), model=4, training={"rounds": 2}, runtime={})

@@ -8,7 +8,7 @@ import pytest
 
 from fedray.config import RunConfig
 from fedray.sweep.file.sweep import Sweep
-from fedray.sweep.trials.schedulers import get_group, make_scheduler
+from fedray.sweep.trials.tune import get_group, make_scheduler
 from tests import small
 
 BASE = small.sections(

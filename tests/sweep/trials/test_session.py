@@ -31,7 +31,7 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Se
     """Makes the session of a search in generations of two draws, without Ray: a node has 8 CPUs and a GPU."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    monkeypatch.setattr("fedray.cluster.prepare.list_nodes", lambda: [{"CPU": 8.0, "GPU": 1.0}])
+    monkeypatch.setattr("fedray.cluster.gpu_sharing.list_nodes", lambda: [{"CPU": 8.0, "GPU": 1.0}])
 
     def made(search: dict[str, Any], runtime: dict[str, Any], model: dict[str, Any]) -> Session:
         document = {

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from fedray.sweep.trials.writer import Writer
+from fedray.sweep.trials.session import Writer
 
 
 def fails() -> None:
