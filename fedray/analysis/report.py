@@ -136,7 +136,9 @@ def _draw_sections(sweep: Collected, metric: str) -> Iterator[Section]:
     """Yield the drawn sections in the page's order; a section that does not apply to the sweep is empty or missing."""
     finished = bool((sweep.cells["status"] == "finished").any())
     if sweep.search.keys:
-        yield Section("search", "Search", _draw_search(sweep) if finished else [], "No trial yet.")
+        trials = search.draw_all(sweep) if finished else {}
+        drawn = [(f"{kind}: {what}", _encode(one)) for kind, found in trials.items() for what, one in found.items()]
+        yield Section("search", "Search", drawn, "No trial yet.")
     yield Section("curves", "Learning curves", _draw_curves(sweep) if finished else [], "No finished run to draw.")
     if finished and not sweep.search.keys and (drawn := _draw_sensitivity(sweep, metric)):
         yield Section("sensitivity", "Sensitivity", drawn)
@@ -216,11 +218,6 @@ def _draw_comparison(sweep: Collected, found: Comparison) -> Pictures:
             for what, figure in draw_profiles(sweep, found.metric).items()
         ]
     return pictures
-
-
-def _draw_search(sweep: Collected) -> Pictures:
-    drawn = search.draw_all(sweep)
-    return [(f"{kind}: {what}", _encode(figure)) for kind, figures in drawn.items() for what, figure in figures.items()]
 
 
 def _draw_curves(sweep: Collected) -> Pictures:
@@ -317,29 +314,18 @@ def find_default(key: str, cells: pd.DataFrame) -> str | None:
     return flatten(kind.model_construct().model_dump(mode="json", warnings=False)).get(option, "")
 
 
-@dataclass(frozen=True)
-class ShownEnvironment:
-    """An environment on a page. rows: key and value; `missing`: why there are none, else empty."""
-
-    hash: str
-    rows: list[tuple[str, str]]
-    missing: str = ""
-
-
-def describe_environments(sweep: Collected) -> list[ShownEnvironment]:
-    """Return the environments of a sweep's runs, in the order of its cells."""
-    hashes = dict.fromkeys(hash for named in sweep.environments.values() for hash in named)
-    return [_describe(sweep, hash) for hash in hashes]
-
-
-def _describe(sweep: Collected, hash: str) -> ShownEnvironment:
-    try:
-        found = sweep.read_environment(hash)
-    except UserError as error:
-        return ShownEnvironment(hash, [], str(error))
-    rows = [
-        (f"{section}.{key}", ", ".join(map(str, value)) if isinstance(value, list) else str(value))
-        for section, content in found.items()
-        for key, value in content.items()
-    ]
-    return ShownEnvironment(hash, rows)
+def describe_environments(sweep: Collected) -> list[dict[str, Any]]:
+    """Return hash, rows of key and value, and why there are none, of each environment, in the order of the cells."""
+    shown = []
+    for hash in dict.fromkeys(hash for named in sweep.environments.values() for hash in named):
+        try:
+            content, missing = sweep.read_environment(hash), ""
+        except UserError as error:
+            content, missing = {}, str(error)
+        rows = [
+            (f"{section}.{key}", ", ".join(map(str, value)) if isinstance(value, list) else str(value))
+            for section, found in content.items()
+            for key, value in found.items()
+        ]
+        shown.append({"hash": hash, "rows": rows, "missing": missing})
+    return shown

@@ -120,7 +120,11 @@ def run(
             model_file.write(result.save(Path(folder, "model.safetensors")).read_bytes())
     if save_personal is not None:
         files = result.save_personal(save_personal, overwrite=overwrite)
-    model = _log_model(result) if logged else ""
+    model = ""
+    if logged:
+        from fedray.analysis.data.frames import log_model
+
+        model = log_model(result.run_id)
     if as_json:
         summary = result.summary() | ({"run_id": result.run_id} if result.run_id else {})
         print(format_json(summary if profile is None else summary | {"profile": profile.average_seconds()}))
@@ -147,12 +151,6 @@ def refuse_shared_file() -> None:
             f"MLFLOW_TRACKING_URI: the tasks of a Slurm array cannot share the SQLite file {file}; name a server, or "
             "let each task write an archive of its own: --archive FILE-$SLURM_ARRAY_TASK_ID.zip"
         )
-
-
-def _log_model(result: "Result") -> str:
-    from fedray.analysis.data.frames import log_model
-
-    return log_model(result.run_id)
 
 
 def parse_assignments(given: list[str] | None) -> dict[str, Any]:

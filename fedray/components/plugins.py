@@ -321,15 +321,11 @@ def blame(*components: Component) -> Iterator[None]:
     except (UserError, Diverged):
         raise
     except (Exception, SystemExit) as error:
-        files = {_find_file(one): one for one in components if ":" in one.name}
+        modules = {sys.modules.get(one.name.partition(":")[0]): one for one in components if ":" in one.name}
+        files = {getattr(module, "__file__", None): one for module, one in modules.items()}
         for frame in reversed(traceback.extract_tb(error.__traceback__)):
             if (component := files.get(frame.filename)) is not None:
                 place = f"{Path(frame.filename).name}:{frame.lineno} in {frame.name}"
                 said = f"{component.section}: {component.name} raises {join_lines(error)} ({place})"
                 raise PluginError(said, "".join(traceback.format_exception(error))) from error
         raise
-
-
-def _find_file(component: Component) -> str | None:
-    module = sys.modules.get(component.name.partition(":")[0])
-    return getattr(module, "__file__", None)

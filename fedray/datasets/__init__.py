@@ -8,7 +8,7 @@ from fedray.datasets.arrays import Arrays, Digits, Npz
 from fedray.datasets.base import DataSource
 from fedray.datasets.image_folders import CINIC10, FedISIC2019, TinyImageNet
 from fedray.datasets.leaf import FEMNIST, Shakespeare
-from fedray.datasets.medmnist import FURTHER, PathMNIST, TissueMNIST
+from fedray.datasets.medmnist import MEDMNIST
 from fedray.datasets.own.folders import Domains, Folder
 from fedray.datasets.own.tables import Csv
 from fedray.datasets.synthetic import Synthetic, SyntheticText
@@ -26,9 +26,7 @@ DATASETS: dict[str, type[DataSource]] = {
         SVHN,
         CINIC10,
         TinyImageNet,
-        PathMNIST,
-        TissueMNIST,
-        *FURTHER,
+        *MEDMNIST,
         FEMNIST,
         Shakespeare,
         AGNews,

@@ -50,6 +50,10 @@ def collect_environment() -> Environment:
     # Ray puts copies of its own on the path once it is imported: a sweep imports it, a single run does not.
     for one in (one for one in distributions() if Path(str(one.locate_file(""))).name != "thirdparty_files"):
         installed.setdefault(one.metadata["Name"].lower().replace("_", "-"), one.version)
+    import torch  # here: tables read environments without it
+
+    lines = [line.strip(" -") for line in torch.__config__.show().splitlines()[1:]]
+    cuda, cudnn = torch.version.cuda, torch.backends.cudnn.version()
     found = {
         "python": {"version": platform.python_version(), "implementation": platform.python_implementation()},
         "system": _describe_system(),
@@ -57,7 +61,12 @@ def collect_environment() -> Environment:
         "cpu": _describe_cpu(),
         "memory": {"gib": round(int(total.split()[0]) / 2**20)} if total else {},
         "gpu": _describe_gpus(),
-        "torch": _describe_torch(),
+        "torch": {
+            **({"cuda": cuda} if cuda else {}),
+            **({"cudnn": str(cudnn)} if cudnn else {}),
+            "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+            "built_with": [line for line in lines if line and not line.startswith("Build settings")],
+        },
         "variables": {key: value for key, value in sorted(os.environ.items()) if key.startswith(THREADS)},
         "packages": dict(sorted(installed.items())),
     }
@@ -119,20 +128,6 @@ def _describe_gpus() -> dict[str, Any]:
         return {}
     lines = [line.split(", ", 1) for line in text.splitlines() if ", " in line]
     return {"driver": lines[0][0], "models": [model for _, model in lines]} if lines else {}
-
-
-def _describe_torch() -> dict[str, Any]:
-    """Return the libraries that PyTorch was built with, and the CPU instructions that it uses."""
-    import torch  # here: tables read environments without it
-
-    lines = [line.strip(" -") for line in torch.__config__.show().splitlines()[1:]]
-    cuda, cudnn = torch.version.cuda, torch.backends.cudnn.version()
-    return {
-        **({"cuda": cuda} if cuda else {}),
-        **({"cudnn": str(cudnn)} if cudnn else {}),
-        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
-        "built_with": [line for line in lines if line and not line.startswith("Build settings")],
-    }
 
 
 def list_hashes(run: "AnyRun") -> list[str]:

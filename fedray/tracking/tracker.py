@@ -247,7 +247,9 @@ class Tracker:
             self.client.delete_run(run.id)
         first = found[0]
         if not run.id:  # the first attempt of this write: later ones find what it has changed
-            _note_earlier(run, first)
+            # A run that is still RUNNING was killed, so it left no time.
+            earlier, was_killed = first.data.tags, read_status(first) is Status.RUNNING
+            run.spent, run.untimed = float(earlier.get(SECONDS, 0)), int(earlier.get(UNTIMED, 0)) + was_killed
         run.id, run.start, run.new = first.info.run_id, first.info.start_time or 0, False
         self.client.update_run(run.id, status="RUNNING")
         tags = self._make_tags(run, first)
@@ -364,12 +366,6 @@ class Tracker:
             self._outbox.drain(self._patience)
         finally:
             self._mirrors.close()
-
-
-def _note_earlier(run: CellRun, found: Run) -> None:
-    """Note the time that earlier calls spent on a run. One that is still RUNNING was killed, so it left no time."""
-    tags, killed = found.data.tags, read_status(found) is Status.RUNNING
-    run.spent, run.untimed = float(tags.get(SECONDS, 0)), int(tags.get(UNTIMED, 0)) + killed
 
 
 def _iter_new(run: CellRun, rows: Sequence[Mapping[str, float]]) -> Iterator[list[Metric]]:

@@ -235,13 +235,12 @@ def collect_scores(cells: pd.DataFrame) -> dict[str, np.ndarray]:
     values = cells["_value"].mask(cells["_never"], math.inf)
     table = cells.assign(_value=values).pivot(index="seed", columns=["_column", "_row"], values="_value")
     rows = cells["_row"].unique()
-    whole = [column for column in cells["_column"].unique() if _is_whole(table[column], len(rows))]
+    whole = [  # settings in which all rows have a value for every seed
+        column
+        for column in cells["_column"].unique()
+        if table[column].shape[1] == len(rows) and table[column].notna().all(axis=None)
+    ]
     return {str(row): table[[(column, row) for column in whole]].to_numpy() for row in rows} if whole else {}
-
-
-def _is_whole(setting: pd.DataFrame, rows: int) -> bool:
-    """Return True if all rows have a value for every seed."""
-    return setting.shape[1] == rows and bool(setting.notna().all(axis=None))
 
 
 @dataclass(frozen=True)

@@ -112,8 +112,10 @@ def build(
         printed, said = match_published(paper, metric, configs, bool(average_over))
         entries = {key: replace(one, printed=printed.get(key)) for key, one in entries.items()}
         notes += said
+    on_test_set = any(Metric.parse(one["select"]).is_on_test_set for one in sweep.tuned.values())
     return ResultTable(
-        f"{sweep.name}: {make_title(metric, cells, holds_samples_out(sweep))}{describe_selection(sweep)}",
+        f"{sweep.name}: {make_title(metric, cells, holds_samples_out(sweep))}"
+        + " (selected on the test set)" * on_test_set,
         *names,
         entries,
         _rank(entries, names[1], is_smaller_better(metric, cells)),
@@ -286,12 +288,6 @@ def list_tuning_notes(sweep: SweepTable, cells: pd.DataFrame) -> list[str]:
         for key in one["edges"]
     ]
     return said
-
-
-def describe_selection(sweep: SweepTable) -> str:
-    """Return the addition to a title if a final stage's configurations were chosen by the test set."""
-    on_test_set = any(Metric.parse(one["select"]).is_on_test_set for one in sweep.tuned.values())
-    return " (selected on the test set)" if on_test_set else ""
 
 
 def _describe_choice(one: Mapping[str, Any]) -> str:

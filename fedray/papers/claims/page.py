@@ -14,6 +14,14 @@ from fedray.sweep.file.shipped import get_sweeps_folder
 
 def make_page(claims: Claims, decided: list[Decided], costs: list[str]) -> str:
     """Return the HTML. costs: cost of each claim, in words."""
+    found: dict[tuple[str, str, str], ResultTable] = {}
+    for one in decided:
+        metrics = [name for name in (one.claim.metric, one.claim.minus or one.claim.mean_with) if name]
+        key = one.sweep.name, ",".join(metrics), one.claim.average_over
+        if key not in found:
+            printed = one.published and all(has_printed(one.published, name) for name in metrics)
+            paper = one.published if printed else ""
+            found[key] = build(one.sweep, key[1], paper=paper, average_over=one.claim.average_over)
     return (
         make_environment()
         .get_template("claims.html")
@@ -32,7 +40,7 @@ def make_page(claims: Claims, decided: list[Decided], costs: list[str]) -> str:
                 }
                 for one, cost in zip(decided, costs, strict=True)
             ],
-            tables=_collect_tables(decided),
+            tables=list(found.values()),
             to_html=to_html,
             choices=[
                 (name, text)
@@ -67,16 +75,3 @@ def _describe_column(found: Verdict) -> dict[str, str]:
         "printed": "" if found.printed is None else f"{found.printed:+.2f}",
         "seeds": str(low) if low == high else f"{low} to {high}",
     }
-
-
-def _collect_tables(decided: list[Decided]) -> list[ResultTable]:
-    """Return the table of each sweep and metric once, with the paper's numbers if it prints them."""
-    found: dict[tuple[str, str, str], ResultTable] = {}
-    for one in decided:
-        metrics = [name for name in (one.claim.metric, one.claim.minus or one.claim.mean_with) if name]
-        key = one.sweep.name, ",".join(metrics), one.claim.average_over
-        if key not in found:
-            printed = one.published and all(has_printed(one.published, name) for name in metrics)
-            paper = one.published if printed else ""
-            found[key] = build(one.sweep, key[1], paper=paper, average_over=one.claim.average_over)
-    return list(found.values())

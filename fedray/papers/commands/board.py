@@ -166,7 +166,16 @@ def make_sweep(board: Board, method: str, space: Space) -> Sweep:
         raise UserError(
             f"rank: {method} is personalised; {board.name} ranks global models; take leaderboard/personalised"
         )
-    _refuse_setting(board, space)
+    searched = {key for _, one in board.sweep.iter_combinations() for key in one}
+    fixed = {f"training.{key}" for key in (*board.sweep.base["training"], "local_epochs", "local_steps")}
+    for key in space:
+        section = key.partition(".")[0]
+        if key not in searched and (section not in ("algorithm", "training") or "." not in key or key in fixed):
+            raise UserError(
+                f"--search: {key} is part of the board's setting; options of the method (algorithm.KEY), "
+                f"{', '.join(sorted(key for key in searched if not key.startswith('algorithm.')))} and what the board "
+                "leaves open of training can be searched"
+            )
     if not (board.sweep.search | space):
         raise UserError(f"rank: {method} has no range; give --search 'training.lr={{loguniform: [0.01, 0.5]}}'")
     given = {key: getattr(board.sweep, key) for key in board.sweep.model_fields_set - {"smoke", "claims", "names"}}
@@ -185,20 +194,6 @@ def _try(method: str) -> bool:
         raise
     except (Exception, SystemExit) as error:  # anything that your class raises
         raise UserError(f"rank: {method} fails on a small model: {join_lines(error)}") from None
-
-
-def _refuse_setting(board: Board, space: Space) -> None:
-    """Refuse to search a key that the board fixes for all methods: its data, its budget, its rates' schedule."""
-    searched = {key for _, one in board.sweep.iter_combinations() for key in one}
-    fixed = {f"training.{key}" for key in (*board.sweep.base["training"], "local_epochs", "local_steps")}
-    for key in space:
-        section = key.partition(".")[0]
-        if key not in searched and (section not in ("algorithm", "training") or "." not in key or key in fixed):
-            raise UserError(
-                f"--search: {key} is part of the board's setting; options of the method (algorithm.KEY), "
-                f"{', '.join(sorted(key for key in searched if not key.startswith('algorithm.')))} and what the board "
-                "leaves open of training can be searched"
-            )
 
 
 def join(board: Board, sweep: Sweep, method: str, own: pd.DataFrame) -> Board:

@@ -120,7 +120,9 @@ def _judge(sweep: StoredSweep, cell: CellSpec, finished: Sequence[CellSpec]) -> 
     config = run.model_copy(update={"runtime": run.runtime.inline})
     identity = config.make_identity(load_data(config.data).digest)
     if hash_of(identity) != cell.hash:
-        return Repeated(label, "not comparable", f"other settings, data or sources: {_find_changed(identity, cell)}")
+        listed = cell.identity
+        changed = sorted(key for key in identity.keys() | listed.keys() if identity.get(key) != listed.get(key))
+        return Repeated(label, "not comparable", f"other settings, data or sources: {', '.join(changed)}")
     try:
         record = simulate(config).record()
     except Diverged as error:
@@ -133,12 +135,6 @@ def _judge(sweep: StoredSweep, cell: CellSpec, finished: Sequence[CellSpec]) -> 
     wrong += _list_differences(record.history, sweep.read_points(cell.hash))
     more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
     return Repeated(label, "different" if wrong else "same", ", ".join(wrong[:3]) + more)
-
-
-def _find_changed(identity: Mapping[str, Any], cell: CellSpec) -> str:
-    """Return the parts of a cell's identity that differ from the sweep's list."""
-    listed = cell.identity
-    return ", ".join(sorted(key for key in identity.keys() | listed.keys() if identity.get(key) != listed.get(key)))
 
 
 def _explain_environment(sweep: StoredSweep, cell: str, on_cpu: bool) -> str:

@@ -248,16 +248,15 @@ class NextCells(Searcher):
             self._queue.extend(cells)
         if self._queue:
             actors = self.shares.give(self._queue[0], len(self._queue))
-            return self._make_config(self._queue.popleft(), actors) if actors else None
+            if not actors:
+                return None
+            cell = self._queue.popleft()  # with the sweep's axes by name, for Tune to compare and show
+            return {"cell": cell, "actors": actors, **get_values(cell.run, self.session.plan.maker.axes)}
         running = (
             self.session.statuses.get(cell, Status.MISSING) in (Status.MISSING, Status.RUNNING)
             for cell in self.session.tried
         )
         return None if sweep.learns and any(running) else Searcher.FINISHED
-
-    def _make_config(self, cell: Cell, actors: int) -> dict[str, Any]:
-        """Return a trial's config: its cell and actors, and the sweep's axes by name, for Tune to compare and show."""
-        return {"cell": cell, "actors": actors, **get_values(cell.run, self.session.plan.maker.axes)}
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         """Do nothing: outcomes come through the reporter, complete."""
