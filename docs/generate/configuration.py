@@ -14,8 +14,8 @@ from fedray.models import MODELS
 from fedray.models.base import ModelSpec
 from fedray.models.lora import LoRA
 from fedray.partitions import PARTITIONS
-from fedray.sweep.file.sections import Final, Scheduler, Tune
 from fedray.sweep.file.space import Searcher
+from fedray.sweep.file.sweep import Final, Scheduler, Tune
 
 INNER: dict[str, dict[str, type[BaseModel]]] = {
     "training": {"adamw": AdamWOptions, "muon": MuonOptions, "lr_step": LrStep},

@@ -16,8 +16,9 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from fedray.analysis.comparison.compare import Comparison, compare
-from fedray.analysis.comparison.text import (
+from fedray.analysis.comparison import (
+    Comparison,
+    compare,
     format_all,
     format_lines,
     list_all_columns,

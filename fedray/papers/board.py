@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedray.analysis.comparison.compare import Difference, pair_by_seed
+from fedray.analysis.comparison import Difference, pair_by_seed
 from fedray.analysis.statistics.intervals import find_effect
 from fedray.cells.spec import get_dotted
 from fedray.cells.status import Status

@@ -5,8 +5,7 @@ import re
 
 import pytest
 
-from fedray.analysis.comparison.compare import Difference, Improvement, compare, count_improvements
-from fedray.analysis.comparison.text import format_report
+from fedray.analysis.comparison import Difference, Improvement, compare, count_improvements, format_report
 from fedray.analysis.data.collect import collect
 from fedray.analysis.statistics.intervals import bound_proportion, count_seeds
 from fedray.analysis.statistics.ranks import find_critical_difference

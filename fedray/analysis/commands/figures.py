@@ -32,7 +32,7 @@ from typing import Annotated
 import typer
 from matplotlib.figure import Figure
 
-from fedray.analysis.comparison.compare import compare, tabulate_by_seed
+from fedray.analysis.comparison import compare, tabulate_by_seed
 from fedray.analysis.data.collect import Collected, collect
 from fedray.analysis.data.expected import find_cells
 from fedray.analysis.data.metrics import NEVER, is_smaller_better, make_title, read_values

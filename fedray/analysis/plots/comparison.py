@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from fedray.analysis.comparison.compare import Comparison, collect_scores, tabulate_by_seed
+from fedray.analysis.comparison import Comparison, collect_scores, tabulate_by_seed
 from fedray.analysis.data.axes import label_figures
 from fedray.analysis.data.collect import SweepTable
 from fedray.analysis.data.metrics import is_smaller_better, make_title

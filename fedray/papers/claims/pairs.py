@@ -8,7 +8,7 @@ from typing import Literal
 
 import pandas as pd
 
-from fedray.analysis.comparison.compare import tabulate_by_seed
+from fedray.analysis.comparison import tabulate_by_seed
 from fedray.analysis.data.axes import find_columns, label_cells
 from fedray.analysis.data.collect import SweepTable
 from fedray.analysis.data.metrics import COUNTED, is_smaller_better

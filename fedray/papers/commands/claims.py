@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from fedray.analysis.comparison.compare import ENDED
+from fedray.analysis.comparison import ENDED
 from fedray.analysis.data.collect import SweepTable
 from fedray.analysis.data.specs import iter_specs
 from fedray.analysis.output import write_or_print
@@ -22,8 +22,7 @@ from fedray.common.errors import format_count
 from fedray.common.output import OutputFile
 from fedray.papers.claims.decide import NOT_RUN, Decided, Verdict, decide
 from fedray.papers.claims.page import make_page
-from fedray.papers.claims.read import Claims, find_claims
-from fedray.papers.claims.runs import Price, find_runs, sum_hours
+from fedray.papers.claims.read import Claims, Price, find_claims, find_runs, sum_hours
 
 
 def decide_all(claims: Claims, file: Path | None) -> Iterator[Decided]:

@@ -17,8 +17,7 @@ from fedray.datasets.base import load_data
 from fedray.datasets.dataset import Dataset
 from fedray.engine.problem import Problem, prepare_data
 from fedray.engine.process.device import warn_of_slow_precision
-from fedray.sweep.file.sections import OF_CLASSES
-from fedray.sweep.file.sweep import Sweep
+from fedray.sweep.file.sweep import OF_CLASSES, Sweep
 from fedray.sweep.plan.draws import find_axes, iter_points
 
 KEPT_PROBLEMS = 8

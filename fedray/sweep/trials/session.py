@@ -7,7 +7,9 @@ from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from fedray.cells.metric import DEFAULT
+import yaml
+
+from fedray.cells.metric import DEFAULT, mean
 from fedray.cells.record import RunRecord
 from fedray.cells.status import Status
 from fedray.cluster.gpu_sharing import Placement
@@ -15,7 +17,6 @@ from fedray.common.errors import UserError
 from fedray.sweep.plan.cells import Cell
 from fedray.sweep.plan.plan import Plan, get_value
 from fedray.sweep.plan.storage import CellLocks
-from fedray.sweep.trials.progress import describe_results
 from fedray.tracking.store import StoreNotFound, is_recorded, open_reader, read_records
 
 if TYPE_CHECKING:
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
     from fedray.tracking.tracker import Tracker
 
 T = TypeVar("T")
+LONGEST_TAG = 5000
+"""Characters of a tag's value that MLflow takes."""
+SHOWN = 25
+"""Rows of a page's table."""
 
 
 class Writer:
@@ -261,3 +266,28 @@ def _look_up_if_reachable(cells: Iterable[str]) -> dict[str, RunRecord]:
         return read_records(cells)
     except UserError:
         return {}
+
+
+def describe_results(plan: Plan, accuracies: Mapping[str, float]) -> str:
+    """Return Markdown with the best setting, a table and the parameters; empty before a cell has finished.
+
+    Args:
+        plan: of the sweep.
+        accuracies: hash -> the accuracy that tables show, in %, of the cells that have finished.
+    """
+    found: dict[str, list[float]] = {}
+    for cell in plan.cells.values():
+        if cell.hash in accuracies:
+            found.setdefault(cell.label.removesuffix(f" s{cell.run.seed}"), []).append(accuracies[cell.hash])
+    if not found:
+        return ""
+    best, *_ = ranked = sorted(found, key=lambda label: -mean(found[label]))
+    rows = [f"| {label} | {mean(found[label]):.2f} | {len(found[label])} |" for label in ranked[:SHOWN]]
+    more = [f"| and {len(ranked) - SHOWN} more: `fedray tables {plan.sweep.name}` | | |"] if ranked[SHOWN:] else []
+    head = [plan.sweep.description, "", f"**Best: {best}, test accuracy {mean(found[best]):.2f} %**", ""]
+    table = ["| method and setting | test accuracy % | seeds |", "|---|---:|---:|", *rows, *more]
+    given = plan.sweep.model_dump(mode="json", include={"base", "grid", "cases", "search"}, exclude_defaults=True)
+    written = yaml.safe_dump(given, sort_keys=False, allow_unicode=True)
+    text = "\n".join([*head, *table, ""])
+    whole = f"{text}\n```yaml\n{written}```"
+    return whole if len(whole) <= LONGEST_TAG else text[:LONGEST_TAG]

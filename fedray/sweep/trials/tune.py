@@ -30,8 +30,7 @@ from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.cells import Cell, get_values
 from fedray.sweep.plan.storage import get_cell_dir, make_scratch
 from fedray.sweep.trials.allocator import ActorAllocator
-from fedray.sweep.trials.progress import Progress
-from fedray.sweep.trials.reporter import TuneReporter
+from fedray.sweep.trials.reporter import Progress, TuneReporter
 from fedray.sweep.trials.session import Session
 from fedray.sweep.trials.trainable import Call, CellTrainable, DataRef
 from fedray.sweep.trials.watchdog import Watchdog

@@ -21,8 +21,7 @@ from fedray.engine.server.simulation import Simulation
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.cells import Cell, CellMaker
 from fedray.sweep.plan.storage import get_cell_dir
-from fedray.sweep.trials.progress import Progress
-from fedray.sweep.trials.reporter import TuneReporter
+from fedray.sweep.trials.reporter import Progress, TuneReporter
 from fedray.sweep.trials.session import Session, Writer
 from tests import small
 
@@ -116,7 +115,7 @@ def test_a_pipe_gets_a_line_about_running_cells(
     shown = Progress(2)
     shown.note_start("a", "fedavg s0")
     shown.note_round("a", 10, 150, [{"test_accuracy": 81.5}])
-    monkeypatch.setattr("fedray.sweep.trials.progress.MINUTE", 0.0)
+    monkeypatch.setattr("fedray.sweep.trials.reporter.MINUTE", 0.0)
     shown.note_round("a", 75, 150, [])
     assert capsys.readouterr().out == "running: fedavg s0 round 75/150  81.50 %\n"
 
