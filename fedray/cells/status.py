@@ -62,11 +62,6 @@ class Status(StrEnum):
         return self is Status.FINISHED or self.is_early
 
     @property
-    def has_outcome(self) -> bool:
-        """True if the run came to an end that says something about the configuration."""
-        return self.is_final or self.is_early
-
-    @property
     def is_open(self) -> bool:
         """True if the run has not come to an end of its own."""
         return self in (Status.INTERRUPTED, Status.RUNNING, Status.MISSING)

@@ -91,13 +91,21 @@ class Angles(Probe):
     def of_client(self, seen: TrainedClient) -> dict[str, float]:
         if self.client not in (None, seen.c.id):
             return {}
-        return measure_client_angles(seen.c.theta, seen.c.layout, seen.sums[self.name], seen.c.counts > 0)
+        found = _measure_groups(seen.c.theta, seen.c.layout, seen.sums[self.name], seen.c.counts > 0)
+        return {f"angle_{name}": value for name, value in found.items()}
 
     def of_round(self, seen: EvaluatedRound) -> dict[str, float]:
         if self.name not in seen.sums:
             return {}
+        sums = seen.sums[self.name]
+        whole = _measure_groups(seen.theta, seen.layout, sums, torch.ones(len(sums), dtype=torch.bool))
+        result = {name.removesuffix("_existing"): value for name, value in whole.items()}
         held = [seen.holds(i) for i in seen.weights if self.client in (None, i)]
-        return measure_server_angles(seen.theta, seen.layout, seen.sums[self.name], held)
+        found = [_measure_groups(seen.theta, seen.layout, sums, existing) for existing in held]
+        for name in dict.fromkeys(name for client in found for name in client):  # means over the round's clients
+            values = [client[name] for client in found if name in client]
+            result[name] = sum(values) / len(values)
+        return {f"global_angle_{name}": value for name, value in result.items()}
 
 
 class Classes(Probe):
@@ -394,46 +402,18 @@ def average_angle(angles: Tensor, members: Tensor) -> float | None:
     return float(of_pairs.mean()) if len(of_pairs) else None
 
 
-def measure_client_angles(theta: Tensor, layout: Layout, sums: Tensor, existing: Tensor) -> dict[str, float]:
-    """Return the angles of a local model, among the classes that its client holds and among the classes it lacks.
+def _measure_groups(theta: Tensor, layout: Layout, sums: Tensor, existing: Tensor) -> dict[str, float]:
+    """Return the angles of a model among the classes that a client holds and among the classes it lacks.
 
     Args:
-        theta: float32 `(P,)`, the local model.
+        theta: float32 `(P,)`, the model.
         layout: of theta.
         sums: `sum_classes` of the test set under that model, which has samples of the missing classes too.
         existing: bool `(C,)`, the classes that the client holds.
 
     Returns:
-        `angle_classifier_existing`, `angle_classifier_missing`, `angle_means_existing`, `angle_means_missing`.
+        `classifier_existing`, `classifier_missing`, `means_existing`, `means_missing`.
     """
-    return {f"angle_{name}": value for name, value in _measure_groups(theta, layout, sums, existing).items()}
-
-
-def measure_server_angles(theta: Tensor, layout: Layout, sums: Tensor, held: Sequence[Tensor]) -> dict[str, float]:
-    """Return the angles of the global model.
-
-    Args:
-        theta: float32 `(P,)`, the global model.
-        layout: of theta.
-        sums: `sum_classes` of the test set under that model, up to a factor.
-        held: per client of the round, the classes that it holds, bool `(C,)`.
-
-    Returns:
-        `global_angle_classifier` and `global_angle_means`, over all pairs of classes; and, with `_existing` and
-        `_missing`, the mean of the same over the clients of the round, for the classes that a client holds and lacks.
-    """
-    everyone = torch.ones(len(sums), dtype=torch.bool)
-    result = {
-        name.removesuffix("_existing"): value for name, value in _measure_groups(theta, layout, sums, everyone).items()
-    }
-    found = [_measure_groups(theta, layout, sums, existing) for existing in held]
-    for name in dict.fromkeys(name for client in found for name in client):
-        values = [client[name] for client in found if name in client]
-        result[name] = sum(values) / len(values)
-    return {f"global_angle_{name}": value for name, value in result.items()}
-
-
-def _measure_groups(theta: Tensor, layout: Layout, sums: Tensor, existing: Tensor) -> dict[str, float]:
     result = {}
     for kind, vectors in (("classifier", get_classifier(theta, layout, len(sums))), ("means", sums)):
         angles = measure_angles(vectors)

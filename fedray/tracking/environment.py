@@ -11,7 +11,7 @@ import os
 import platform
 import subprocess
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.metadata import distributions, version
 from pathlib import Path
@@ -71,11 +71,6 @@ def collect_environment() -> Environment:
         "packages": dict(sorted(installed.items())),
     }
     return {section: content for section, content in found.items() if content}
-
-
-def hash_environment(found: Environment) -> str:
-    """Return the hash of an environment, 16 hexadecimal digits."""
-    return hash_of(found)
 
 
 def _describe_system() -> dict[str, str]:
@@ -144,7 +139,7 @@ def find_environment(client: "AnyClient", experiment: str, hash: str) -> "AnyRun
 
 def keep_environment(client: "MlflowClient", experiment: str, found: Environment) -> str:
     """Store an environment unless the store has it, and return its hash."""
-    hash = hash_environment(found)
+    hash = hash_of(found)
     if find_environment(client, experiment, hash) is None:
         tags = {"fedray.kind": KIND, TAG: hash}
         run = client.create_run(experiment, run_name=f"environment {hash}", tags=tags).info.run_id
@@ -166,7 +161,7 @@ def read_environment(client: "AnyClient", experiment: str, hash: str) -> Environ
         content: Environment = json.loads(read_artefact(client, run.info.run_id, FILE) or b"")
     except ValueError:
         raise UserError(f"environment {hash}: the artefact {FILE} of run {run.info.run_id} is missing") from None
-    if hash_environment(content) != hash:
+    if hash_of(content) != hash:
         raise UserError(f"environment {hash}: the artefact {FILE} of run {run.info.run_id} has been changed")
     return content
 
@@ -225,11 +220,6 @@ def describe_mixture(named: Mapping[str, Sequence[str]], read: Callable[[str], E
         return f"{said}; they differ in {describe_differences({hash: read(hash) for hash in counts})}"
     except UserError as error:
         return f"{said}; {error}"
-
-
-def join_hashes(before: Iterable[str], now: str) -> str:
-    """Return the tag of a run that continues in environment `now`."""
-    return " ".join(dict.fromkeys([*before, now]))
 
 
 @cache

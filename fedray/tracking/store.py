@@ -91,7 +91,7 @@ def open_reader() -> "tuple[AnyClient, str]":
         return open_store()
     refuse_unusable(store_uri())
     client = SqliteClient(local)
-    experiment = client.get_experiment(_get_experiment_name())
+    experiment = client.get_experiment(os.environ.get("MLFLOW_EXPERIMENT_NAME") or EXPERIMENT)
     return open_store() if experiment is None else (client, experiment)
 
 
@@ -114,7 +114,7 @@ def open_store(create: bool = False) -> "tuple[MlflowClient, str]":
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
     uri = store_uri()
     local = find_local_file(uri)
-    name = _get_experiment_name()
+    name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or EXPERIMENT
     if not create and not is_there():
         raise StoreNotFound(f"MLFLOW_TRACKING_URI: there is no store at {local}; run a sweep first, or name its store")
     refuse_unusable(uri)
@@ -166,10 +166,6 @@ def _refuse_other_database(uri: str) -> None:
     engine.dispose()
     if revision:
         refuse_other_tables(redact(uri), revision, "mlflow db upgrade $MLFLOW_TRACKING_URI")
-
-
-def _get_experiment_name() -> str:
-    return os.environ.get("MLFLOW_EXPERIMENT_NAME") or EXPERIMENT
 
 
 def _make(store: Path, experiment: str) -> None:

@@ -29,7 +29,6 @@ from fedray.common.location import get_patience
 from fedray.tracking.environment import TAG as ENVIRONMENT
 from fedray.tracking.environment import (
     collect_environment,
-    join_hashes,
     keep_environment,
     list_hashes,
     make_environment_tags,
@@ -300,7 +299,8 @@ class Tracker:
         if found is None or not run.shown:
             if not self._environment:
                 self._environment = keep_environment(self.client, self.experiment, collect_environment())
-            hashes = join_hashes([] if found is None else list_hashes(found), self._environment)
+            before = [] if found is None else list_hashes(found)
+            hashes = " ".join(dict.fromkeys([*before, self._environment]))
             whole |= make_git_tags() | make_environment_tags() | {ENVIRONMENT: hashes}
         whole |= {UNTIMED: str(run.untimed)} if run.untimed else {}
         return whole | ({MLFLOW_PARENT_RUN_ID: run.parent} if run.parent is not None else {})

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from fedray.analysis.data.specs import list_text
 from fedray.analysis.data.stored import read_sweep
 from fedray.cells.record import parse_table
-from fedray.cells.spec import CellSpec, Search
+from fedray.cells.spec import CellSpec, Search, flatten
 from fedray.cells.status import Status
 from fedray.common.errors import UserError
 from fedray.tracking.environment import Environment, describe_mixture, list_hashes, read_environment
@@ -143,7 +142,7 @@ def make_row(
         chosen: keys whose values a tune stage will choose, as those of `spec.tuned`; they are stored under
             `chosen.KEY`.
     """
-    texts = list_text(spec)
+    texts = flatten({key: value for key, value in spec.config.items() if key != "runtime"})  # it changes no number
     moved = {f"chosen.{key}": texts.pop(key, None) for key in (*chosen, *spec.tuned.get("values", ()))}
     run_id = None if run is None else run.info.run_id
     row: dict[str, Any] = {"cell": spec.hash, "label": spec.label, "status": status, "run_id": run_id, "spec": spec}

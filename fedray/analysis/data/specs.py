@@ -5,18 +5,13 @@ from typing import Any
 
 import pandas as pd
 
-from fedray.cells.spec import CellSpec, flatten
+from fedray.cells.spec import CellSpec
 from fedray.common.errors import UserError
 from fedray.components.base import Component
 from fedray.config import RunConfig
 from fedray.partitions import PARTITIONS
 from fedray.sweep.file.entries import COMPONENTS
 from fedray.sweep.plan.cells import Cell
-
-
-def list_text(cell: CellSpec) -> dict[str, str]:
-    """Return dotted key -> value as text, without `runtime`, which changes no number."""
-    return flatten({key: value for key, value in cell.config.items() if key != "runtime"})
 
 
 def get_symbol(cell: CellSpec, section: str, option: str) -> str:

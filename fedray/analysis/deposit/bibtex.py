@@ -67,8 +67,10 @@ def read_papers(declared: str) -> Iterator[BibEntry]:
         if (found := PAPER.match(text.strip())) is not None:
             authors, title, venue, year = found.group("authors", "title", "venue", "year")
             names = re.split(", | and ", authors.removesuffix(" et al."))
+            # in braces, so that BibTeX does not take a surname's first word for a first name
+            protected = [f"{{{name}}}" if " " in name else name for name in names]
             fields = {
-                "author": " and ".join(map(_protect, names)) + " and others" * authors.endswith(" et al."),
+                "author": " and ".join(protected) + " and others" * authors.endswith(" et al."),
                 "title": "{" + re.sub("([&%#_])", r"\\\1", title) + "}",
                 **_place(venue or ""),
                 "year": year,
@@ -86,11 +88,6 @@ def _find_kind(venue: str) -> str:
 def _place(venue: str) -> dict[str, str]:
     names = {"misc": "howpublished", "article": "journal", "inproceedings": "booktitle"}
     return {names[_find_kind(venue)]: venue} if venue else {}
-
-
-def _protect(name: str) -> str:
-    """Return a surname so that BibTeX does not take its first word for a first name."""
-    return f"{{{name}}}" if " " in name else name
 
 
 def _make_key(name: str, year: str, title: str) -> str:

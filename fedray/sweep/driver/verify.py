@@ -25,7 +25,6 @@ from fedray.tracking.environment import (
     PREFIX,
     collect_environment,
     describe_differences,
-    hash_environment,
     list_hashes,
     make_environment_tags,
 )
@@ -93,7 +92,7 @@ def describe_environments(name: str) -> Iterator[str]:
         UserError: there is no such sweep, or an environment that cells name is missing.
     """
     sweep, here = read_stored_sweep(name), collect_environment()
-    own = hash_environment(here)
+    own = hash_of(here)
     finished = [run for run in sweep.runs.values() if read_status(run) is Status.FINISHED]
     for hash, cells in Counter(hash for run in finished for hash in list_hashes(run)).items():
         if hash != own:

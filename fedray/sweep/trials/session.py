@@ -137,7 +137,7 @@ class Session:
     def note_record(self, cell: str, record: RunRecord) -> None:
         """Note the outcome of a cell, given its hash."""
         self.statuses[cell] = status = record.ending.status
-        if self.plan.sweep.learns and status.has_outcome:
+        if self.plan.sweep.learns and (status.is_final or status.is_early):
             self.values[cell] = get_value(record, self.plan.sweep.select)
         if status is Status.FINISHED:
             self.accuracies[cell] = record.summarise()[DEFAULT]
