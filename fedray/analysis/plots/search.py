@@ -19,7 +19,16 @@ from matplotlib.ticker import LogLocator, NullFormatter
 from fedray.analysis.data.axes import find_columns, find_symbol, label_cells, list_names, title_axes
 from fedray.analysis.data.collect import SweepTable
 from fedray.analysis.data.metrics import find_selection_metric, is_smaller_better, make_title
-from fedray.analysis.plots.style import PLAIN, contrast, is_logarithmic, iter_styles, make_axes, styled, with_legend
+from fedray.analysis.plots.style import (
+    PLAIN,
+    contrast,
+    is_logarithmic,
+    iter_styles,
+    make_axes,
+    sort_by_size,
+    styled,
+    with_legend,
+)
 from fedray.cells.metric import Metric
 from fedray.common.errors import UserError
 
@@ -119,7 +128,7 @@ def _draw_grid(area: Axes, group: pd.DataFrame, first: str, second: str) -> Scal
     if max(group[first].nunique(), group[second].nunique()) > STEPS:
         return None
     table = group.pivot_table(values="_value", index=second, columns=first, aggfunc="mean")
-    table = table.loc[_sort(table.index), _sort(table.columns)]
+    table = table.loc[sort_by_size(table.index), sort_by_size(table.columns)]
     area.set_xticks(range(len(table.columns)), list(table.columns))
     area.set_yticks(range(len(table.index)), list(table.index))
     image = area.imshow(table.to_numpy(), origin="lower", aspect="auto", cmap="Greys_r")
@@ -134,12 +143,6 @@ def _draw_grid(area: Axes, group: pd.DataFrame, first: str, second: str) -> Scal
 def _draw_points(area: Axes, group: pd.DataFrame, first: str, second: str) -> ScalarMappable:
     x, y = _scale(area, group[first], "x"), _scale(area, group[second], "y")
     return area.scatter(x, y, c=group["_value"], cmap="viridis", edgecolors="0", linewidths=0.4)
-
-
-def _sort(values: pd.Index) -> list[str]:
-    words = pd.Series(list(values), dtype=str)
-    numbers = pd.to_numeric(words, errors="coerce")
-    return sorted(words) if numbers.isna().any() else list(words[numbers.argsort()])
 
 
 def _scale(area: Axes, values: pd.Series, axis: str) -> pd.Series:

@@ -291,3 +291,10 @@ def join_runs(logged: dict[str, dict[int, float]], group: pd.DataFrame, smooth: 
     """Return rounds x runs, for the rounds in common to all runs that log anything."""
     runs = pd.DataFrame({run_id: logged[run_id] for run_id in group["run_id"] if logged[run_id]}, dtype=float)
     return runs.sort_index().dropna().rolling(smooth, min_periods=1).mean()
+
+
+def sort_by_size(found: pd.Series | pd.Index) -> list[str]:
+    """Return the different values as text, by size if all are numbers."""
+    words = pd.Series(pd.Series(found).astype(str).unique())
+    numbers = pd.to_numeric(words, errors="coerce")
+    return sorted(words) if numbers.isna().any() else list(words[numbers.argsort()])
