@@ -16,27 +16,26 @@ import pandas as pd
 from fedray.analysis.data.axes import find_columns, find_label, label_cells, label_table
 from fedray.analysis.data.collect import SweepTable
 from fedray.analysis.data.metrics import NEVER, describe_undeclared, is_smaller_better, make_title, read_values
-from fedray.analysis.statistics.aggregates import (
-    bound_improvement,
-    bound_iqm,
-    compute_improvement,
-    compute_iqm,
-    find_lack,
-)
-from fedray.analysis.statistics.intervals import (
+from fedray.analysis.statistics import (
     BOOTSTRAP_SEEDS,
     MOST_SEEDS,
     POWER,
     Interval,
+    Ranks,
     apply_holm,
     bootstrap,
+    bound_improvement,
+    bound_iqm,
     bound_mean,
     bound_proportion,
+    compute_improvement,
+    compute_iqm,
     compute_p,
     count_seeds,
+    find_lack,
     flip_signs,
+    rank_methods,
 )
-from fedray.analysis.statistics.ranks import Ranks, rank_methods
 from fedray.cells.metric import DEFAULT, Metric
 from fedray.common.errors import UserError, unknown
 

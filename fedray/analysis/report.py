@@ -37,7 +37,7 @@ from fedray.analysis.plots.curves import draw_curves, draw_multiples
 from fedray.analysis.plots.sensitivity import draw_sensitivity, list_varied
 from fedray.analysis.plots.style import styled
 from fedray.analysis.reviewer import list_answers, read_splits
-from fedray.analysis.statistics.aggregates import find_lack
+from fedray.analysis.statistics import find_lack
 from fedray.analysis.tables.build import build
 from fedray.analysis.tables.clients import measure_fairness, read_accuracies
 from fedray.analysis.tables.formats import to_html

@@ -164,8 +164,9 @@ ROWS: dict[str, dict[str, Any]] = {
     },
 }
 """The 2-D sets with one label per image (ChestMNIST has fourteen), and what their classes declare."""
+_make_class: Any = type(MedMNIST)
 MEDMNIST: tuple[type[MedMNIST], ...] = tuple(
-    type(MedMNIST)(title, (MedMNIST,), {"name": title.lower(), "__module__": __name__, **row})
+    _make_class(title, (MedMNIST,), {"name": title.lower(), "__module__": __name__, **row})
     for title, row in ROWS.items()
 )
 globals().update({kind.__name__: kind for kind in MEDMNIST})  # where pickle looks for them

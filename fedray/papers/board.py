@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from fedray.analysis.comparison import Difference, pair_by_seed
-from fedray.analysis.statistics.intervals import find_effect
+from fedray.analysis.statistics import find_effect
 from fedray.cells.spec import get_dotted
 from fedray.cells.status import Status
 from fedray.common.errors import UserError, unknown

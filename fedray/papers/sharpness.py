@@ -19,8 +19,8 @@ from scipy.sparse.linalg import LinearOperator, eigsh
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from fedray.analysis.data.collect import refuse_plugins
 from fedray.analysis.data.runs import load_newest_state, read_configuration
-from fedray.analysis.data.specs import refuse_plugins
 from fedray.common.errors import UserError
 from fedray.common.rng import generator
 from fedray.config import RunConfig

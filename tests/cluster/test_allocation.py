@@ -24,7 +24,7 @@ from fedray.sweep.driver.run import execute
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan import plan as planning
 from fedray.sweep.plan.cells import Cell
-from fedray.sweep.trials.allocator import ActorAllocator
+from fedray.sweep.trials.tune import ActorAllocator
 from tests.sweep.running import SWEEP, done, fedray, runs, undisturbed
 
 AUTO = SWEEP["base"] | {"runtime": SWEEP["base"]["runtime"] | {"actors": "auto"}}

@@ -9,7 +9,7 @@ import pytest
 
 from docs.generate.leaderboard import SETTINGS, compare_settings, describe_board, page
 from fedray.algorithms.fedavg import FedAvg
-from fedray.analysis.statistics.intervals import POWER, compute_power, find_effect
+from fedray.analysis.statistics import POWER, compute_power, find_effect
 from fedray.common.errors import UserError
 from fedray.papers.board import (
     COLUMNS,

@@ -8,8 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from fedray.analysis.data.collect import SweepTable
-from fedray.analysis.data.specs import get_symbol, iter_specs, list_always_named
+from fedray.analysis.data.collect import SweepTable, get_symbol, iter_specs, list_always_named
 from fedray.common.errors import UserError, unknown
 from fedray.sweep.file.entries import COMPONENTS
 

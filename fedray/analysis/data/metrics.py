@@ -9,8 +9,7 @@ import pandas as pd
 
 from fedray.algorithms import algorithm
 from fedray.analysis.data.axes import find_label, label_table
-from fedray.analysis.data.collect import SweepTable
-from fedray.analysis.data.specs import iter_specs, list_smaller_better, list_titles, parse
+from fedray.analysis.data.collect import SweepTable, iter_specs, list_smaller_better, list_titles, parse
 from fedray.cells.metric import (
     BEST,
     BY_ROUND,

@@ -20,8 +20,8 @@ from fedray.analysis.plots import search
 from fedray.analysis.plots.curves import draw_curves
 from fedray.analysis.plots.sensitivity import draw_sensitivity, list_varied
 from fedray.analysis.plots.style import save
+from fedray.analysis.tables.build import TableOptions
 from fedray.analysis.tables.formats import FORMATS, SUFFIXES
-from fedray.analysis.tables.options import TableOptions
 from fedray.cells.metric import DEFAULT
 from fedray.common.errors import UserError, escape, truncate_repr
 from fedray.sweep.file.shipped import WARNING, list_boards

@@ -10,9 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from fedray.analysis.data.axes import label_cells, label_finished
-from fedray.analysis.data.collect import Collected, SweepTable
+from fedray.analysis.data.collect import Collected, SweepTable, iter_specs, refuse_plugins
 from fedray.analysis.data.metrics import list_parts
-from fedray.analysis.data.specs import iter_specs, refuse_plugins
 from fedray.analysis.plots.style import (
     WIDTH,
     iter_methods,

@@ -19,7 +19,7 @@ from dataclasses import replace
 
 import pandas as pd
 
-from fedray.analysis.data.specs import get_symbol, iter_specs, list_always_named
+from fedray.analysis.data.collect import get_symbol, iter_specs, list_always_named
 from fedray.analysis.tables.formats import escape_tex, format_value
 from fedray.analysis.tables.result_table import Entry, ResultTable
 from fedray.cells.metric import DEFAULT

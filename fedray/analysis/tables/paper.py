@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fedray.analysis.data.collect import SweepTable
+from fedray.analysis.tables.build import COMMAND, TableOptions
 from fedray.analysis.tables.formats import to_latex
 from fedray.analysis.tables.macros import list_macros
-from fedray.analysis.tables.options import COMMAND, TableOptions
 from fedray.common.errors import UserError, format_count, truncate_repr, unknown
 from fedray.common.whole_files import read_file
 

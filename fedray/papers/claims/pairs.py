@@ -10,10 +10,9 @@ import pandas as pd
 
 from fedray.analysis.comparison import tabulate_by_seed
 from fedray.analysis.data.axes import find_columns, label_cells
-from fedray.analysis.data.collect import SweepTable
+from fedray.analysis.data.collect import SweepTable, iter_specs
 from fedray.analysis.data.metrics import COUNTED, is_smaller_better
-from fedray.analysis.data.specs import iter_specs
-from fedray.analysis.statistics.intervals import Interval, bound_mean
+from fedray.analysis.statistics import Interval, bound_mean
 from fedray.analysis.tables.build import drop_keys
 from fedray.analysis.tables.published import find_best_others, find_printed_values
 from fedray.common.errors import UserError

@@ -8,9 +8,8 @@ from pathlib import Path
 import pandas as pd
 from pydantic import ValidationError
 
-from fedray.analysis.data.collect import SweepTable, collect
+from fedray.analysis.data.collect import SweepTable, collect, iter_specs, list_plugins
 from fedray.analysis.data.expected import list_expected
-from fedray.analysis.data.specs import iter_specs, list_plugins
 from fedray.analysis.data.stored import UnknownSweep
 from fedray.cells.spec import CellSpec
 from fedray.common.errors import UserError, unknown

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from fedray.algorithms import algorithm
 from fedray.analysis.output import write_or_print
 from fedray.analysis.plots.style import WIDTH, styled
-from fedray.analysis.statistics.intervals import bound_mean
+from fedray.analysis.statistics import bound_mean
 from fedray.cells.spec import get_dotted
 from fedray.common.entry import Json, Overwrite, format_json
 from fedray.common.errors import UserError, join_lines, truncate_repr

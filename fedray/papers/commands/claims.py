@@ -14,8 +14,7 @@ from typing import Annotated
 import typer
 
 from fedray.analysis.comparison import ENDED
-from fedray.analysis.data.collect import SweepTable
-from fedray.analysis.data.specs import iter_specs
+from fedray.analysis.data.collect import SweepTable, iter_specs
 from fedray.analysis.output import write_or_print
 from fedray.common.entry import Json, Overwrite, format_json
 from fedray.common.errors import format_count

@@ -13,9 +13,8 @@ from ray.util import get_current_placement_group
 
 from fedray.cells.record import RunRecord
 from fedray.cells.status import describe_error
-from fedray.cluster.ray_backend import RayBackend
+from fedray.cluster.ray_backend import RayBackend, TrialBackend
 from fedray.cluster.resources import get_bundle
-from fedray.cluster.trial_backend import TrialBackend
 from fedray.components.plugins import blame
 from fedray.config import Runtime
 from fedray.datasets.dataset import Dataset

@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import ttest_1samp
 
 from fedray.analysis.comparison import Difference, adjust_p_values
-from fedray.analysis.statistics.intervals import POWER, apply_holm, compute_p, compute_power, count_seeds, flip_signs
+from fedray.analysis.statistics import POWER, apply_holm, compute_p, compute_power, count_seeds, flip_signs
 from tests.analysis.statistics.test_intervals import RUNS, tolerance
 
 

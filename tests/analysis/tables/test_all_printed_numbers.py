@@ -8,9 +8,8 @@ import pytest
 
 from fedray.algorithms import ALGORITHMS
 from fedray.analysis.data.axes import find_columns, label_cells
-from fedray.analysis.data.collect import SweepTable
+from fedray.analysis.data.collect import SweepTable, iter_specs
 from fedray.analysis.data.expected import list_expected
-from fedray.analysis.data.specs import iter_specs
 from fedray.analysis.tables.build import drop_keys
 from fedray.analysis.tables.published import (
     BEST_BASELINE,

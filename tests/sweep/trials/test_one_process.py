@@ -9,8 +9,8 @@ import ray
 
 from fedray import simulate
 from fedray.cluster.object_states import ObjectState
+from fedray.cluster.ray_backend import TrialBackend
 from fedray.cluster.timeouts import FIRST, FLOOR, SILENT, CallTimeouts, Heartbeat
-from fedray.cluster.trial_backend import TrialBackend
 from fedray.config import Runtime
 from fedray.engine.loop import run
 from fedray.engine.process.backend import InlineBackend
