@@ -49,7 +49,7 @@ def import_(
 ) -> None:
     """Merge exported sweeps into this store. Cells that have got as far here stay as they are."""
     from fedray.sweep.plan.agreement import refuse_disagreement
-    from fedray.tracking.archive.pack import import_sweep
+    from fedray.tracking.archive.merge import import_sweep
 
     for file in files:
         name, added, there = import_sweep(file, refuse_disagreement)

@@ -59,20 +59,13 @@ def find_claims(name: str) -> tuple[Claims, Path | None]:
         UserError: as `find` and `read`.
     """
     is_file = Path(name).suffix in (".yaml", ".yml") or Path(name).is_file()
-    stored = None if is_file or name in (*list_papers(), *list_sweeps()) else read_stored(name)
-    if stored is not None:
-        return stored, None
+    if not is_file and name not in (*list_papers(), *list_sweeps()) and is_there():
+        client, experiment = open_reader()
+        sweep = find_sweeps(client, experiment).get(name)
+        # as the sweep's file had them at its last call
+        if stored := [] if sweep is None else read_list(client, sweep.info.run_id, "claims"):
+            return Claims(name=name, claims=tuple(Claim.model_validate(one) for one in stored)), None
     return read(find(name)), find(name)
-
-
-def read_stored(name: str) -> Claims | None:
-    """Return the claims of a sweep of this store, as its file had them at its last call; None if there are none."""
-    if not is_there():
-        return None
-    client, experiment = open_reader()
-    sweep = find_sweeps(client, experiment).get(name)
-    found = [] if sweep is None else read_list(client, sweep.info.run_id, "claims")
-    return Claims(name=name, claims=tuple(Claim.model_validate(one) for one in found)) if found else None
 
 
 def read(path: Path) -> Claims:

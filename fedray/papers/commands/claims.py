@@ -8,7 +8,6 @@ The page has the decisions, the tables behind them with the paper's numbers, and
 
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -28,16 +27,6 @@ from fedray.common.output import OutputFile
 from fedray.papers.claims.decide import NOT_RUN, Decided, Verdict, decide
 from fedray.papers.claims.read import Claims, Price, find_claims, find_runs, sum_hours
 from fedray.sweep.file.shipped import get_sweeps_folder
-
-
-def decide_all(claims: Claims, file: Path | None) -> Iterator[Decided]:
-    """Yield every claim, decided on the runs of the store, in the file's order. Raises UserError as `decide` does."""
-    sweeps: dict[str, SweepTable] = {}
-    for claim in claims.claims:
-        name = claim.sweep or claims.name
-        if name not in sweeps:
-            sweeps[name] = find_runs(name, file)
-        yield decide(claim, sweeps[name])
 
 
 def format_line(one: Decided, price: Price) -> str:
@@ -77,15 +66,11 @@ def format_cost(one: Decided, price: Price) -> str:
     missing = [*iter_specs(open_cells)]
     missing += [config for cell in open_cells["cell"] for config in one.sweep.after.get(cell, ())]
     if missing:
-        found = price.estimate(missing)
-        parts.append(f"{format_count(len(missing), 'cell')} would cost " + _format_price(found, price.measured))
+        amount = "(not known: its data are not here, or it names a class of your own)"
+        if (found := price.estimate(missing)) is not None:
+            amount = format_duration(found[1]) if price.measured else f"{found[0]:.2g} gradients of a batch"
+        parts.append(f"{format_count(len(missing), 'cell')} would cost {amount}")
     return ", ".join(parts)
-
-
-def _format_price(found: tuple[float, float] | None, measured: bool) -> str:
-    if found is None:
-        return "(not known: its data are not here, or it names a class of your own)"
-    return format_duration(found[1]) if measured else f"{found[0]:.2g} gradients of a batch"
 
 
 def format_duration(hours: float) -> str:
@@ -105,7 +90,12 @@ def main(
     """Decide claims on the runs of this store."""
     price, (claims, file) = Price(estimate), find_claims(name)
     page = None if out is None else OutputFile("--out", out, (".html",), overwrite, () if file is None else (file,))
-    found = list(decide_all(claims, file))
+    sweeps: dict[str, SweepTable] = {}
+    found: list[Decided] = []
+    for claim in claims.claims:
+        of = claim.sweep or claims.name
+        sweeps[of] = sweeps[of] if of in sweeps else find_runs(of, file)
+        found.append(decide(claim, sweeps[of]))
     if as_json:
         told = [
             {"name": one.claim.name, "says": one.claim.says, "status": one.whole.status, "seeds": one.whole.seeds}

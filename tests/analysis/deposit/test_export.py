@@ -18,7 +18,7 @@ from fedray.sweep.driver.verify import verify
 from fedray.sweep.file.shipped import WARNING
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.agreement import refuse_disagreement
-from fedray.tracking.archive.pack import import_sweep
+from fedray.tracking.archive.merge import import_sweep
 from fedray.tracking.stored_sweep import read_stored_sweep
 from fedray.tracking.tracker import Tracker
 from tests import small

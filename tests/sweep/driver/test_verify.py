@@ -21,7 +21,8 @@ from fedray.config import RunConfig
 from fedray.sweep.driver.verify import _judge, describe_environments, verify
 from fedray.sweep.plan.agreement import refuse_disagreement
 from fedray.tracking import store
-from fedray.tracking.archive.pack import export_sweep, import_sweep
+from fedray.tracking.archive.merge import import_sweep
+from fedray.tracking.archive.pack import export_sweep
 from fedray.tracking.environment import PREFIX, TAG, collect_environment, keep_environment
 from fedray.tracking.store import find_runs, open_store
 from fedray.tracking.stored_sweep import read_stored_sweep

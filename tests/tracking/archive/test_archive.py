@@ -14,7 +14,8 @@ from fedray.analysis.data.collect import collect
 from fedray.common.errors import UserError
 from fedray.components.identity import hash_of
 from fedray.tracking import tracker
-from fedray.tracking.archive.pack import export_sweep, import_sweep
+from fedray.tracking.archive.merge import import_sweep
+from fedray.tracking.archive.pack import export_sweep
 from fedray.tracking.environment import find_environment, list_hashes
 from fedray.tracking.store import open_store
 from fedray.tracking.stored_sweep import read_stored_sweep

@@ -12,7 +12,7 @@ import pytest
 from fedray.cli.archive import import_
 from fedray.common.errors import UserError
 from fedray.components.identity import hash_of
-from fedray.tracking.archive.pack import import_sweep
+from fedray.tracking.archive.merge import import_sweep
 from fedray.tracking.stored_sweep import read_stored_sweep
 from tests.tracking.archive.tricks import CELL, FOLDER, RUN, Members, Trick, pack, refuse
 

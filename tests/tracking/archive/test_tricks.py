@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fedray.tracking.archive import check as archive_check
-from fedray.tracking.archive.pack import import_sweep
+from fedray.tracking.archive.merge import import_sweep
 from tests.tracking.archive.tricks import FOLDER, RUN, Members, Trick, pack, refuse
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedray.common.errors import UserError
-from fedray.tracking.archive.pack import import_sweep
+from fedray.tracking.archive.merge import import_sweep
 from tests.tracking.archive.archived import FEDAVG, cell
 
 CELL = cell(FEDAVG, 0.1, 0)
