@@ -16,9 +16,8 @@ from benchmarks.pairs import machine
 from fedray.config import RunConfig
 from fedray.sweep.file.shipped import get_sweeps_folder, list_papers
 from fedray.sweep.file.sweep import Sweep
-from fedray.sweep.plan.draws import iter_points
+from fedray.sweep.plan.draws import count_gradients, iter_points
 from fedray.sweep.plan.estimate import Key, get_facts, make_key, measure_seconds
-from fedray.sweep.plan.gradients import count_gradients
 
 RESULTS = Path(__file__).parent / "results" / "gradients.json"
 

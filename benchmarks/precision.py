@@ -23,7 +23,7 @@ from torch.nn.functional import cross_entropy
 from benchmarks import pairs as p
 from benchmarks.systems.ours import problem
 from benchmarks.workloads import WORKLOADS
-from fedray.cluster.prepare import prepare_ray
+from fedray.cluster.gpu_sharing import prepare_ray
 from fedray.cluster.ray_backend import RayBackend
 from fedray.common.cpus import has_bf16
 from fedray.config import RunConfig

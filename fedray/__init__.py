@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from fedray.algorithms.base import Algorithm, Client, PerClient, Sum
     from fedray.analysis.data.frames import load, log_model, results, run_sweep
     from fedray.api import simulate
-    from fedray.cells.ending import STOP
-    from fedray.cluster.session import connect
+    from fedray.cells.status import STOP
+    from fedray.cluster.connection import connect
     from fedray.common.errors import Diverged, UserError
     from fedray.engine.result import Result
 
@@ -24,11 +24,11 @@ _HOMES = {
     "PerClient": "fedray.algorithms.base",
     "Sum": "fedray.algorithms.base",
     "simulate": "fedray.api",
-    "STOP": "fedray.cells.ending",
+    "STOP": "fedray.cells.status",
     "Diverged": "fedray.common.errors",
     "UserError": "fedray.common.errors",
     "Result": "fedray.engine.result",
-    "connect": "fedray.cluster.session",
+    "connect": "fedray.cluster.connection",
     "load": "fedray.analysis.data.frames",
     "log_model": "fedray.analysis.data.frames",
     "results": "fedray.analysis.data.frames",

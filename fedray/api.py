@@ -10,17 +10,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedray.cells.ending import STOP, Ending, describe_error
 from fedray.cells.record import CellRun, RunRecord
 from fedray.cells.spec import CellSpec
-from fedray.cells.status import Status
+from fedray.cells.status import STOP, Ending, Status, describe_error
 from fedray.common.calls import check_arguments
 from fedray.common.cpus import count_usable_cpus
 from fedray.common.errors import UserError, truncate_repr
 from fedray.common.progress import Moved, show_bar
 from fedray.common.signals import treat_sigterm_as_interrupt
 from fedray.common.yaml_files import load_yaml, locate, locate_folder
-from fedray.components.blame import blame
+from fedray.components.plugins import blame
 from fedray.config import RunConfig, Runtime
 from fedray.datasets.base import load_data
 from fedray.datasets.dataset import Dataset
@@ -160,9 +159,9 @@ def _ready(problem: Problem) -> Iterator[tuple[Problem, Backend, Growth | None]]
     with contextlib.ExitStack() as stack:
 
         def start(most: int | None = None) -> tuple[RunConfig, Backend]:
-            from fedray.cluster.allocation import with_actor_count
-            from fedray.cluster.prepare import prepare_ray
+            from fedray.cluster.gpu_sharing import prepare_ray
             from fedray.cluster.ray_backend import RayBackend
+            from fedray.cluster.resources import with_actor_count
 
             (resolved,) = stack.enter_context(prepare_ray([(config, problem.data)]))
             resolved = with_actor_count(resolved, most)

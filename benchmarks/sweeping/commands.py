@@ -22,9 +22,8 @@ import numpy as np
 import typer
 
 from benchmarks import pairs as p
-from fedray.cells.ending import Ending
 from fedray.cells.record import CellRun, RunRecord
-from fedray.cells.status import Status
+from fedray.cells.status import Ending, Status
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.cells import Cell
 from fedray.sweep.plan.plan import make_plan

@@ -28,7 +28,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 START = """
 import sys
 from pathlib import Path
-from fedray.cells.ending import Ending
+from fedray.cells.status import Ending
 from fedray.cells.record import RunRecord
 from fedray.cells.status import Status
 from fedray.sweep.file.sweep import Sweep

@@ -82,9 +82,8 @@ def _on_ray(made: Problem, cpus: int | str | None) -> Backend:
     """Return a trial's backend, on a local Ray with this many CPUs."""
     import ray
 
-    from fedray.cluster.allocation import with_actor_count
-    from fedray.cluster.ray_backend import RayBackend
-    from fedray.cluster.trial_backend import TrialBackend
+    from fedray.cluster.ray_backend import RayBackend, TrialBackend
+    from fedray.cluster.resources import with_actor_count
 
     ray.init(
         "local",

@@ -13,8 +13,7 @@ from pydantic.fields import FieldInfo
 from fedray.algorithms import ALGORITHMS
 from fedray.algorithms.base import Algorithm
 from fedray.common.errors import FORMS
-from fedray.components.base import format_value
-from fedray.components.options import describe_allowed
+from fedray.components.base import describe_allowed, format_value
 from fedray.components.plugins import find_moved
 from fedray.engine.cost import Cost, measure_cost
 from fedray.papers.variants import VARIANTS

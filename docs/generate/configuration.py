@@ -5,8 +5,7 @@ from collections.abc import Collection, Container, Mapping
 from pydantic import BaseModel
 
 from fedray.algorithms.local_optimizers import AdamWOptions, MuonOptions
-from fedray.components.base import Component, format_value
-from fedray.components.options import describe_allowed
+from fedray.components.base import Component, describe_allowed, format_value
 from fedray.config import Personal, RunConfig
 from fedray.config.schedule import LrStep
 from fedray.datasets import DATASETS
@@ -15,8 +14,8 @@ from fedray.models import MODELS
 from fedray.models.base import ModelSpec
 from fedray.models.lora import LoRA
 from fedray.partitions import PARTITIONS
-from fedray.sweep.file.sections import Final, Scheduler, Tune
 from fedray.sweep.file.space import Searcher
+from fedray.sweep.file.sweep import Final, Scheduler, Tune
 
 INNER: dict[str, dict[str, type[BaseModel]]] = {
     "training": {"adamw": AdamWOptions, "muon": MuonOptions, "lr_step": LrStep},

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from fedray.algorithms.descent import Rule
 from fedray.common.vectors import Vectors
-from fedray.components.base import Checked
-from fedray.components.options import Allowed
+from fedray.components.base import Allowed, Checked
 from fedray.models.network import Layout
 
 Beta = Annotated[float, Field(ge=0, lt=1)]

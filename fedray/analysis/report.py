@@ -16,8 +16,9 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from fedray.analysis.comparison.compare import Comparison, compare
-from fedray.analysis.comparison.text import (
+from fedray.analysis.comparison import (
+    Comparison,
+    compare,
     format_all,
     format_lines,
     list_all_columns,
@@ -26,10 +27,8 @@ from fedray.analysis.comparison.text import (
     list_notes,
 )
 from fedray.analysis.data.axes import find_label, label_finished
-from fedray.analysis.data.collect import Collected
-from fedray.analysis.data.environments import describe_environments
+from fedray.analysis.data.collect import OF_CELL, Collected
 from fedray.analysis.data.metrics import NEVER, read_values
-from fedray.analysis.data.settings import split_settings
 from fedray.analysis.output import make_environment
 from fedray.analysis.plots import search
 from fedray.analysis.plots.clients import draw_confusion, draw_fairness
@@ -38,12 +37,15 @@ from fedray.analysis.plots.curves import draw_curves, draw_multiples
 from fedray.analysis.plots.sensitivity import draw_sensitivity, list_varied
 from fedray.analysis.plots.style import styled
 from fedray.analysis.reviewer import list_answers, read_splits
-from fedray.analysis.statistics.aggregates import find_lack
+from fedray.analysis.statistics import find_lack
 from fedray.analysis.tables.build import build
 from fedray.analysis.tables.clients import measure_fairness, read_accuracies
 from fedray.analysis.tables.formats import to_html
-from fedray.common.errors import UserError
+from fedray.cells.spec import flatten
+from fedray.common.errors import FORMS, UserError
 from fedray.common.location import store_uri
+from fedray.components.plugins import list_variants
+from fedray.config import COMPONENTS, PLAIN
 from fedray.tracking.environment import list_hashes
 from fedray.tracking.store import DESCRIPTION
 from fedray.tracking.view import make_address
@@ -135,7 +137,9 @@ def _draw_sections(sweep: Collected, metric: str) -> Iterator[Section]:
     """Yield the drawn sections in the page's order; a section that does not apply to the sweep is empty or missing."""
     finished = bool((sweep.cells["status"] == "finished").any())
     if sweep.search.keys:
-        yield Section("search", "Search", _draw_search(sweep) if finished else [], "No trial yet.")
+        trials = search.draw_all(sweep) if finished else {}
+        drawn = [(f"{kind}: {what}", _encode(one)) for kind, found in trials.items() for what, one in found.items()]
+        yield Section("search", "Search", drawn, "No trial yet.")
     yield Section("curves", "Learning curves", _draw_curves(sweep) if finished else [], "No finished run to draw.")
     if finished and not sweep.search.keys and (drawn := _draw_sensitivity(sweep, metric)):
         yield Section("sensitivity", "Sensitivity", drawn)
@@ -217,11 +221,6 @@ def _draw_comparison(sweep: Collected, found: Comparison) -> Pictures:
     return pictures
 
 
-def _draw_search(sweep: Collected) -> Pictures:
-    drawn = search.draw_all(sweep)
-    return [(f"{kind}: {what}", _encode(figure)) for kind, figures in drawn.items() for what, figure in figures.items()]
-
-
 def _draw_curves(sweep: Collected) -> Pictures:
     """Return the curves; those of more methods than a panel can tell apart get a panel each."""
     many = label_finished(sweep)["_row"].nunique() > READABLE
@@ -275,3 +274,59 @@ def _encode(figure: Figure) -> str:
 
 def _make_uri(png: bytes) -> str:
     return "data:image/png;base64," + base64.b64encode(png).decode()
+
+
+def split_settings(cells: pd.DataFrame) -> tuple[list[dict[str, Any]], list[tuple[str, str]]]:
+    """Return configuration keys with one value, and those with several; keys that a component lacks do not count."""
+    same, several = [], []
+    for key in map(str, cells):
+        if key in OF_CELL or key.startswith("metrics."):
+            continue
+        found = [str(value) for value in dict.fromkeys(cells[key].dropna())]
+        everywhere = cells[key].notna().all()
+        if len(found) == 1 and everywhere:
+            default = find_default(key, cells)
+            changed = default is not None and default != found[0]
+            same.append({"key": key, "value": found[0], "changed": changed, "default": default or "none"})
+        else:
+            several.append((key, ", ".join(found) + ("" if everywhere else " (where it applies)")))
+    return same, several
+
+
+def find_default(key: str, cells: pd.DataFrame) -> str | None:
+    """Return the default of a dotted key, as text; empty if by default it is left out.
+
+    Args:
+        key: a key of the configuration, with one value in all cells.
+        cells: a row per cell, as in `SweepTable`.
+
+    Returns:
+        None for keys without a default: names, required options, options of several components or of a plug-in.
+    """
+    section, _, option = key.partition(".")
+    kind = PLAIN.get(section)
+    if section in COMPONENTS and f"{section}.name" in cells:
+        names = cells[f"{section}.name"].dropna().unique()
+        known = COMPONENTS[section][0] if not str(names[0]).endswith(FORMS) else list_variants()
+        kind = known.get(names[0]) if len(names) == 1 else None
+    field = None if kind is None else kind.model_fields.get(option.partition(".")[0])
+    if kind is None or field is None or field.is_required():
+        return None
+    return flatten(kind.model_construct().model_dump(mode="json", warnings=False)).get(option, "")
+
+
+def describe_environments(sweep: Collected) -> list[dict[str, Any]]:
+    """Return hash, rows of key and value, and why there are none, of each environment, in the order of the cells."""
+    shown = []
+    for hash in dict.fromkeys(hash for named in sweep.environments.values() for hash in named):
+        try:
+            content, missing = sweep.read_environment(hash), ""
+        except UserError as error:
+            content, missing = {}, str(error)
+        rows = [
+            (f"{section}.{key}", ", ".join(map(str, value)) if isinstance(value, list) else str(value))
+            for section, found in content.items()
+            for key, value in found.items()
+        ]
+        shown.append({"hash": hash, "rows": rows, "missing": missing})
+    return shown

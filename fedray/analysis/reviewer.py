@@ -16,7 +16,7 @@ import pandas as pd
 
 from fedray.analysis.data.axes import label_cells, label_table
 from fedray.analysis.data.collect import Collected, collect
-from fedray.analysis.tables import tuned
+from fedray.analysis.tables.build import list_tuning_notes
 from fedray.cells.status import Status
 from fedray.common.errors import UserError, format_count
 from fedray.tracking.store import IS_CELL, SECONDS, UNTIMED, find_sweeps, read_metrics, read_status, search
@@ -98,7 +98,7 @@ def count_samples(packed: bytes) -> str:
 
 def _describe_search(sweep: Collected) -> list[str]:
     rows, columns = label_table(sweep.cells)
-    if chosen := tuned.list_notes(sweep, sweep.cells.assign(_row=rows, _column=columns)):
+    if chosen := list_tuning_notes(sweep, sweep.cells.assign(_row=rows, _column=columns)):
         return chosen
     if sweep.search.keys:
         return [f"{', '.join(sweep.search.keys)} are drawn; {sweep.search.select} decides which draw is best"]

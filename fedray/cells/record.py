@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from fedray.cells.ending import Ending
-from fedray.cells.last_rounds import find_last_values, mean
-from fedray.cells.metric import BEST, FINAL, LAST
+from fedray.cells.metric import BEST, FINAL, LAST, find_last_values, mean
 from fedray.cells.spec import CellSpec
+from fedray.cells.status import Ending
 from fedray.common.errors import UserError, join_lines, truncate_repr
 
 if TYPE_CHECKING:

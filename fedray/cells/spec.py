@@ -7,9 +7,12 @@ and the words by which tables and figures show its plug-ins.
 import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from fnmatch import fnmatchcase
 from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, Field
+
+from fedray.common.errors import UserError, truncate_repr
 
 
 def _refuse_long(name: str) -> str:
@@ -137,3 +140,29 @@ def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
             text = str(value)
             result[prefix + key] = text if len(text) <= 500 else f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
     return result
+
+
+def select_cells(labels: Mapping[str, str], text: str, option: str) -> list[str]:
+    """Return the hashes of the cells that a text names.
+
+    Args:
+        labels: hash -> label, in the sweep's order.
+        text: a cell's number in that order (from 1, as `--dry-run` shows it), the beginning of its hash (at least 4
+            digits), or a pattern of labels with `*` and `?`.
+        option: what a message begins with.
+
+    Raises:
+        UserError: the text names no cell.
+    """
+    hashes = list(labels)
+    if text.isdecimal() and 1 <= int(text) <= len(hashes):
+        return [hashes[int(text) - 1]]
+    found = [hash for hash in hashes if len(text) >= 4 and hash.startswith(text)]
+    found = found or [hash for hash, label in labels.items() if fnmatchcase(label, text)]
+    if not found:
+        example = next(iter(labels.values()), "fedavg").partition(" ")[0]
+        raise UserError(
+            f"{option}: {truncate_repr(text)} names no cell; give a number from 1 to {len(hashes)}, the beginning of a "
+            f"hash or a pattern of labels such as '{example}*'"
+        )
+    return found

@@ -217,7 +217,7 @@ def import_split(
 ) -> None:
     """Turn a folder that PFLlib or FL-bench generated into an npz data set with natural clients, or into a split."""
     from fedray.common.output import OutputFile
-    from fedray.partitions.foreign_splits import read_folder
+    from fedray.partitions.file import read_folder
 
     file = OutputFile("OUT", out, (".npz",), overwrite, (folder,))
     arrays = read_folder(folder)

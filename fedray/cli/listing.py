@@ -1,12 +1,14 @@
-"""`fedray list`: everything you can choose from, one line each, or one entry's page."""
+"""`fedray list`: what you can choose from, one line each, or an entry's page; `fedray schema`: keys, for editors."""
 
 import inspect
+import json
 import shutil
 import sys
 from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
+from pydantic import BaseModel
 
 from fedray.common.entry import Json, format_json
 from fedray.common.errors import FORMS, LISTS, UserError, unknown
@@ -62,14 +64,6 @@ def list_(
     print(format_page(what, name) if what in SECTIONS else f"{name}: {entries[name]}")
 
 
-def get_registry(what: str) -> Mapping[str, Any]:
-    """Return name -> class for one of SECTIONS."""
-    from fedray.config import COMPONENTS
-
-    registry: Mapping[str, Any] = COMPONENTS[SECTIONS[what]][0]
-    return registry
-
-
 def list_entries(what: str) -> dict[str, str]:
     """Return name -> description in one line."""
     if what == "metrics":
@@ -98,9 +92,10 @@ def list_entries(what: str) -> dict[str, str]:
 
         files = {name: get_sweeps_folder() / f"{name}.yaml" for name in list_sweeps()}
         return {name: _describe(Sweep, file) for name, file in files.items()}
-    entries = {
-        name: getattr(kind, "idea", "") or kind.make_row()[1] for name, kind in sorted(get_registry(what).items())
-    }
+    from fedray.config import COMPONENTS
+
+    registry: Mapping[str, Any] = COMPONENTS[SECTIONS[what]][0]
+    entries = {name: getattr(kind, "idea", "") or kind.make_row()[1] for name, kind in sorted(registry.items())}
     if what == "algorithms":
         from fedray.components.plugins import find_moved, list_variants
 
@@ -142,8 +137,7 @@ def _cut(row: str, width: int) -> str:
 
 def format_page(what: str, name: str) -> str:
     """Format an entry: idea, source, definition, options; for a method also its cost."""
-    from fedray.components.base import format_value
-    from fedray.components.options import describe_allowed
+    from fedray.components.base import describe_allowed, format_value
     from fedray.config import find_component
 
     kind = find_component(SECTIONS[what], name)
@@ -158,7 +152,14 @@ def format_page(what: str, name: str) -> str:
         text.append(f"  {option} = {given}    ({describe_allowed(field).replace('`', '')})")
         text += [f"      {field.description}"] if field.description else []
     if what == "models" and getattr(kind, "published", None) is not None:
-        text += ["", _describe_size(kind)]
+        from fedray.models.base import count_parameters
+
+        spec: Any = kind
+        shape, classes, _ = spec.published
+        trained, every = count_parameters(spec.parse("model", {}), shape, classes)
+        size = "x".join(map(str, shape))
+        text += ["", f"trained {trained:,} of {every:,} parameters, for {size} and {classes} classes; "]
+        text[-1] += "freeze and lora train fewer"
     if what == "algorithms" and not kind.list_required():
         from fedray.algorithms import algorithm
         from fedray.engine.cost import measure_cost
@@ -167,11 +168,52 @@ def format_page(what: str, name: str) -> str:
     return "\n".join(text)
 
 
-def _describe_size(kind: Any) -> str:
-    """Return how many of its parameters a model trains with the default options, for the published shape."""
-    from fedray.models.base import count_parameters
+def schema() -> None:
+    """Print the JSON schema of sweep files and runs: `fedray schema > sweep.schema.json`."""
+    from fedray.components.plugins import list_variants
+    from fedray.config import COMPONENTS, PLAIN
+    from fedray.sweep.file.sweep import Sweep
 
-    shape, classes, _ = kind.published
-    trained, every = count_parameters(kind.parse("model", {}), shape, classes)
-    size = "x".join(map(str, shape))
-    return f"trained {trained:,} of {every:,} parameters, for {size} and {classes} classes; freeze and lora train fewer"
+    definitions: dict[str, Any] = {}
+    run: dict[str, Any] = {"seed": {"type": "integer", "minimum": 0}}
+    run |= {name: _describe_section(kind, definitions) for name, kind in PLAIN.items()}
+    run["evaluation"]["properties"]["probes"] = {"type": "array"}
+    keys: dict[str, Any] = {"seed": {"type": "array"}}
+    for name, (known, *_) in COMPONENTS.items():
+        options: dict[str, Any] = {}
+        registry = {**known, **list_variants()} if name == "algorithm" else known
+        for kind in registry.values():
+            for option, what in kind.model_json_schema()["properties"].items():
+                said = f"{kind.name}: {what.get('description', option)}"
+                options.setdefault(option, {"description": ""})["description"] += f"{said}\n"
+        named = {"anyOf": [{"enum": sorted(registry)}, {"type": "string", "pattern": ":"}]}
+        whole = {"type": "object", "required": ["name"], "properties": {"name": named} | options}
+        run[name] = {"anyOf": [*named["anyOf"], whole]}
+        keys |= {name: {"type": "array", "items": run[name]}}
+        keys |= {f"{name}.{option}": what | {"type": "array"} for option, what in options.items()}
+    for name, section in PLAIN.items():
+        for option, field in section.model_fields.items():
+            keys[f"{name}.{option}"] = {"type": "array", "description": field.description or option}
+    sweep = Sweep.model_json_schema(ref_template="#/$defs/{model}")
+    definitions |= sweep.pop("$defs", {})
+    base = {"type": "object", "properties": run, "additionalProperties": False}
+    sweep["properties"]["base"] = base | {"patternProperties": {r"\.": True}}  # of a file that extends another
+    sweep["properties"]["grid"] = {"type": "object", "properties": keys}
+    sweep["properties"] |= {
+        "cases": True,
+        "smoke": True,
+        "searcher": True,
+        "scheduler": True,
+        "extends": {"type": "string"},
+    }
+    sweep["required"] = ["name"]  # `base` may be that of the file that this one extends
+    alone = base | {"required": [*COMPONENTS]}
+    page = {"$schema": "http://json-schema.org/draft-07/schema#", "title": "fedray", "$defs": definitions}
+    print(json.dumps(page | {"if": {"required": ["name"]}, "then": sweep, "else": alone}, ensure_ascii=False))
+
+
+def _describe_section(kind: type[BaseModel], definitions: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of a section, whose own definitions are added to the others."""
+    found = kind.model_json_schema(ref_template="#/$defs/{model}")
+    definitions |= found.pop("$defs", {})
+    return found

@@ -17,10 +17,9 @@ import fedray
 from fedray.cli.analysis import add_analysis
 from fedray.cli.archive import export, import_, verify
 from fedray.cli.data import data_app
-from fedray.cli.listing import list_
+from fedray.cli.listing import list_, schema
 from fedray.cli.run import Set, complete_file, parse_assignments, run
 from fedray.cli.runs import OF_STORE, clean, print_status, remove_runs
-from fedray.cli.schema import schema
 from fedray.common.entry import format_json, run_command
 from fedray.common.errors import UserError, redact
 

@@ -120,7 +120,11 @@ def run(
             model_file.write(result.save(Path(folder, "model.safetensors")).read_bytes())
     if save_personal is not None:
         files = result.save_personal(save_personal, overwrite=overwrite)
-    model = _log_model(result) if logged else ""
+    model = ""
+    if logged:
+        from fedray.analysis.data.frames import log_model
+
+        model = log_model(result.run_id)
     if as_json:
         summary = result.summary() | ({"run_id": result.run_id} if result.run_id else {})
         print(format_json(summary if profile is None else summary | {"profile": profile.average_seconds()}))
@@ -149,12 +153,6 @@ def refuse_shared_file() -> None:
         )
 
 
-def _log_model(result: "Result") -> str:
-    from fedray.analysis.data.frames import log_model
-
-    return log_model(result.run_id)
-
-
 def parse_assignments(given: list[str] | None) -> dict[str, Any]:
     """Return dotted key -> value of every `--set`. Raises UserError."""
     from fedray.common.yaml_files import parse_yaml
@@ -173,7 +171,7 @@ def _show(result: "Result", name: str) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from fedray.cells.last_rounds import describe_accuracy
+    from fedray.cells.metric import describe_accuracy
 
     summary = result.summary()
     personal = {"PA %": "personal_accuracy", "GA %": "generic_accuracy"} if "personal_accuracy" in summary else {}

@@ -112,8 +112,8 @@ def remove_runs(
 ) -> None:
     """Delete a sweep's runs, or one run, from MLflow, not those another sweep shares; `clean` removes the files."""
     from fedray.common.location import refuse_unwritable_store
-    from fedray.tracking.deletion import find_deletable_runs
     from fedray.tracking.store import delete_runs
+    from fedray.tracking.stored_sweep import find_deletable_runs
 
     refuse_unwritable_store()
     runs, kept = find_deletable_runs(name, cell, unlisted)

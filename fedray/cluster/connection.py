@@ -1,5 +1,6 @@
-"""Start a Ray on this machine for this process alone, or join a cluster."""
+"""Start a Ray on this machine for this process alone, or join a cluster, for a block or until the process ends."""
 
+import atexit
 import contextlib
 import logging
 import os
@@ -20,6 +21,7 @@ from fedray.cluster.ray_private import (
     reread_environment,
     shorten_messages,
 )
+from fedray.common.calls import check_arguments
 from fedray.common.cpus import count_usable_cpus
 from fedray.common.errors import UserError, join_lines, truncate_repr
 from fedray.common.signals import block_sigterm, treat_sigterm_as_interrupt
@@ -212,3 +214,28 @@ def _refuse_ray_client(key: str, address: str) -> None:
             f"{key}: found {truncate_repr(address)}; Ray Client was removed in 0.3.0: submit the command as a Ray Job "
             "(docs/recipes.md)"
         )
+
+
+@check_arguments
+def connect(address: str | None = None) -> None:
+    """Start Ray, or join a cluster, until this process ends.
+
+    Without it each `simulate` and each sweep starts and ends a Ray of its own, which takes seconds. Further calls do
+    nothing.
+
+    Args:
+        address: `auto` or HOST:PORT of a cluster; None for $RAY_ADDRESS, or for a Ray on this machine if that is not
+            set.
+
+    Raises:
+        UserError: the cluster cannot be joined.
+
+    Examples:
+        >>> fedray.connect()
+    """
+    refuse_other_form("connect", address)
+    if ray.is_initialized():
+        return
+    kept = contextlib.ExitStack()
+    kept.enter_context(use_cluster(address))
+    atexit.register(kept.close)

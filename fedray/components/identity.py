@@ -144,7 +144,9 @@ def hash_module(name: str, file: Path, source: str) -> str:
         own = other.partition(".")[0]
         if other in (name, *found) or own in ("", "fedray") or (is_installed and own != top):
             continue
-        if (path := _find_module(root, other)) is not None:
+        stem = root.joinpath(*other.split("."))
+        files = [stem / "__init__.py", *(stem.with_name(stem.name + suffix) for suffix in all_suffixes())]
+        if (path := next((file for file in files if file.is_file()), None)) is not None:
             found[other] = read_file(path, LARGEST).replace(b"\r\n", b"\n")
             waiting += _list_imports(other if path.stem == "__init__" else other.rpartition(".")[0], found[other])
         waiting += _list_parents(other)
@@ -176,13 +178,6 @@ def _list_imports(package: str, source: str | bytes) -> list[str]:
                 base = resolve_name("." * node.level + (node.module or ""), package) if node.level else node.module
                 names += [str(base), *(f"{base}.{alias.name}" for alias in node.names)]
     return names
-
-
-def _find_module(root: Path, name: str) -> Path | None:
-    """Return the file of a module below a folder, or None."""
-    stem = root.joinpath(*name.split("."))
-    files = [stem / "__init__.py", *(stem.with_name(stem.name + suffix) for suffix in all_suffixes())]
-    return next((file for file in files if file.is_file()), None)
 
 
 def hash_of(identity: Mapping[str, Any]) -> str:

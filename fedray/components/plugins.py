@@ -10,6 +10,7 @@ import inspect
 import linecache
 import os
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from difflib import get_close_matches
@@ -19,7 +20,17 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar, get_args, get_origin, get_type_hints
 
 from fedray.common.calls import check_return, fits, format_hint
-from fedray.common.errors import FORMS, LISTS, MANY, UserError, truncate_repr, unknown
+from fedray.common.errors import (
+    FORMS,
+    LISTS,
+    MANY,
+    Diverged,
+    PluginError,
+    UserError,
+    join_lines,
+    truncate_repr,
+    unknown,
+)
 from fedray.components.base import Component
 from fedray.components.identity import hash_module
 
@@ -160,7 +171,20 @@ def _with_name(
         own_name = vars(found).get("name")
         own = {"name": path, "own_name": own_name or "", "__module__": found.__module__, "__doc__": found.__doc__}
         if section == "algorithm":  # what other classes return is checked where it is used
-            own |= {"stacks": vars(found).get("stacks", False), **_check_returns(path, found, base)}
+            checked: dict[str, Any] = {"stacks": vars(found).get("stacks", False)}
+            for name in dir(base):
+                hook, given = inspect.getattr_static(found, name), inspect.getattr_static(base, name)
+                if (
+                    name.startswith("_")
+                    or hook is given
+                    or not inspect.isfunction(hook)
+                    or not inspect.isfunction(given)
+                ):
+                    continue
+                hint = get_type_hints(given).get("return", Any)
+                if not hook.__module__.startswith("fedray.") and hint is not type(None):
+                    checked[name] = check_return(f"algorithm: {path}.{name}", hook, hint)
+            own |= checked
         kind: type[C] = type(found.__name__, (found,), own)
     elif adapt is not None:
         kind = adapt(found, path)
@@ -172,19 +196,6 @@ def _with_name(
 
     kind.__reduce_ex__ = reduce  # type: ignore[assignment,method-assign]
     return kind
-
-
-def _check_returns(path: str, found: type, base: type) -> dict[str, Any]:
-    """Return the hooks that a user's method overrides, by name, each with a check of what it returns."""
-    checked: dict[str, Any] = {}
-    for name in dir(base):
-        hook, given = inspect.getattr_static(found, name), inspect.getattr_static(base, name)
-        if name.startswith("_") or hook is given or not inspect.isfunction(hook) or not inspect.isfunction(given):
-            continue
-        hint = get_type_hints(given).get("return", Any)
-        if not hook.__module__.startswith("fedray.") and hint is not type(None):
-            checked[name] = check_return(f"algorithm: {path}.{name}", hook, hint)
-    return checked
 
 
 def _rebuild(
@@ -296,3 +307,25 @@ def refuse_unreachable(component: Component) -> None:
             f"{_get_key(component.section)}: Ray's workers cannot import {component.name}; "
             "put the class in a .py file, or set runtime.backend: inline"
         )
+
+
+@contextlib.contextmanager
+def blame(*components: Component) -> Iterator[None]:
+    """Turn an exception of a user's own class within a block into a PluginError; other errors pass unchanged.
+
+    Args:
+        components: the run's. The error names the one whose module is innermost in the traceback.
+    """
+    try:
+        yield
+    except (UserError, Diverged):
+        raise
+    except (Exception, SystemExit) as error:
+        modules = {sys.modules.get(one.name.partition(":")[0]): one for one in components if ":" in one.name}
+        files = {getattr(module, "__file__", None): one for module, one in modules.items()}
+        for frame in reversed(traceback.extract_tb(error.__traceback__)):
+            if (component := files.get(frame.filename)) is not None:
+                place = f"{Path(frame.filename).name}:{frame.lineno} in {frame.name}"
+                said = f"{component.section}: {component.name} raises {join_lines(error)} ({place})"
+                raise PluginError(said, "".join(traceback.format_exception(error))) from error
+        raise

@@ -5,8 +5,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from fedray.common.errors import UserError
-from fedray.components.base import Checked
-from fedray.components.options import Allowed
+from fedray.components.base import Allowed, Checked
 
 
 class Clients(Checked):

@@ -4,10 +4,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_serializer, field_validator, model_validator
 
-from fedray.cells.last_rounds import list_last_rounds
+from fedray.cells.metric import list_last_rounds
 from fedray.common.errors import UserError
-from fedray.components.base import Checked
-from fedray.components.options import Allowed
+from fedray.components.base import Allowed, Checked
 from fedray.probes import registry
 from fedray.probes.probe import Probe
 

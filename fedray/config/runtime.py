@@ -6,9 +6,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from fedray.common.errors import UserError
-from fedray.components.base import Checked
+from fedray.components.base import Allowed, Checked
 from fedray.components.identity import EXCLUDED
-from fedray.components.options import Allowed
 
 SMALLEST_SHARE = 0.0001
 """The smallest part of a CPU or GPU that Ray can hand out."""
@@ -90,7 +89,7 @@ class Runtime(Checked):
 
     @property
     def actor_count(self) -> int:
-        """Return the number of actors; one for `auto`, until a cell starts (`fedray.cluster.allocation`)."""
+        """Return the number of actors; one for `auto`, until a cell starts (`fedray.cluster.resources`)."""
         return 1 if self.actors == "auto" else self.actors
 
     @property

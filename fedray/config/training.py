@@ -9,8 +9,8 @@ from fedray.algorithms.feddisco import FedDisco
 from fedray.algorithms.fedexp import FedExP
 from fedray.algorithms.local_optimizers import AdamWOptions, MuonOptions
 from fedray.common.errors import UserError
+from fedray.components.base import Allowed
 from fedray.components.identity import EXCLUDED
-from fedray.components.options import Allowed
 from fedray.config.schedule import Schedule
 
 

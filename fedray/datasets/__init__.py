@@ -8,40 +8,36 @@ from fedray.datasets.arrays import Arrays, Digits, Npz
 from fedray.datasets.base import DataSource
 from fedray.datasets.image_folders import CINIC10, FedISIC2019, TinyImageNet
 from fedray.datasets.leaf import FEMNIST, Shakespeare
-from fedray.datasets.medmnist import FURTHER, PathMNIST, TissueMNIST
+from fedray.datasets.medmnist import MEDMNIST
 from fedray.datasets.own.folders import Domains, Folder
 from fedray.datasets.own.tables import Csv
 from fedray.datasets.synthetic import Synthetic, SyntheticText
 from fedray.datasets.torchvision_sets import CIFAR10, CIFAR100, EMNIST, MNIST, SVHN, FashionMNIST
 
-DATASETS: dict[str, type[DataSource]] = {
-    kind.name: kind
-    for kind in (
-        Digits,
-        MNIST,
-        FashionMNIST,
-        EMNIST,
-        CIFAR10,
-        CIFAR100,
-        SVHN,
-        CINIC10,
-        TinyImageNet,
-        PathMNIST,
-        TissueMNIST,
-        *FURTHER,
-        FEMNIST,
-        Shakespeare,
-        AGNews,
-        FedISIC2019,
-        Npz,
-        Folder,
-        Domains,
-        Csv,
-        Arrays,
-        Synthetic,
-        SyntheticText,
-    )
-}
+_KINDS: tuple[type[DataSource], ...] = (
+    Digits,
+    MNIST,
+    FashionMNIST,
+    EMNIST,
+    CIFAR10,
+    CIFAR100,
+    SVHN,
+    CINIC10,
+    TinyImageNet,
+    *MEDMNIST,
+    FEMNIST,
+    Shakespeare,
+    AGNews,
+    FedISIC2019,
+    Npz,
+    Folder,
+    Domains,
+    Csv,
+    Arrays,
+    Synthetic,
+    SyntheticText,
+)
+DATASETS = {kind.name: kind for kind in _KINDS}
 
 
 def make_data_source(value: object) -> DataSource:

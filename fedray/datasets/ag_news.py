@@ -11,9 +11,8 @@ from pydantic import Field
 from fedray.common.errors import UserError, join_lines, truncate_repr
 from fedray.common.whole_files import open_file
 from fedray.datasets.base import DataSource, Published, get_data_dir
-from fedray.datasets.cache import cache_arrays
+from fedray.datasets.cache import cache_arrays, download
 from fedray.datasets.dataset import Dataset
-from fedray.datasets.download import download
 from fedray.datasets.words import WORD, number_frequent
 
 URL = "https://raw.githubusercontent.com/mhjabreel/CharCnn_Keras/master/data/ag_news_csv"

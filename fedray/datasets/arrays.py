@@ -11,7 +11,7 @@ from pydantic import Field
 
 from fedray.common.errors import UserError, join_lines
 from fedray.common.yaml_files import locate_file
-from fedray.components.options import Allowed
+from fedray.components.base import Allowed
 from fedray.datasets.base import Images, Published, Recipe
 from fedray.datasets.dataset import Dataset
 

@@ -13,8 +13,8 @@ from pydantic import ConfigDict, Field, SerializeAsAny, field_validator, model_v
 from fedray.common.errors import UserError, unknown
 from fedray.common.yaml_files import locate
 from fedray.components.base import Checked, Component
-from fedray.components.blame import blame
 from fedray.components.identity import make_entry
+from fedray.components.plugins import blame
 from fedray.datasets.augment import Transform, parse_transforms
 from fedray.datasets.dataset import Dataset, describe_shared
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedray.common.calls import fits
 from fedray.common.errors import UserError, truncate_repr
-from fedray.common.transfer import upload
+from fedray.common.vectors import upload
 from fedray.datasets.augment import Transform, apply_draws, augment_batch, draw_chain
 
 ALIGNED = 64

@@ -16,9 +16,8 @@ from fedray.common.errors import UserError, join_lines, truncate_repr
 from fedray.common.whole_files import open_file, read_file
 from fedray.datasets.augment import Crop, Flip
 from fedray.datasets.base import Images, Published, Recipe, get_data_dir, list_entries
-from fedray.datasets.cache import cache_arrays
+from fedray.datasets.cache import cache_arrays, check_md5, download, unpack
 from fedray.datasets.dataset import Dataset
-from fedray.datasets.download import check_md5, download, unpack
 
 if TYPE_CHECKING:
     from PIL import Image

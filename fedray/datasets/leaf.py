@@ -38,7 +38,8 @@ def load_leaf(source: DataSource, version: str, decoder: Callable[[list[Path]], 
         version: of the decoder, for the cache.
         decoder: makes the function that decodes a user from the training files.
     """
-    folder = _get_folder(source)
+    root = get_data_dir() / source.name
+    folder = root / "data" if (root / "data" / "train").is_dir() else root
     files = {part: list_entries(folder / part, "*.json") for part in ("train", "test")}
     for part, found in files.items():
         if not found:
@@ -52,11 +53,6 @@ def load_leaf(source: DataSource, version: str, decoder: Callable[[list[Path]], 
         lambda: _decode(source.name, files, decoder(files["train"]), facts.classes),
     )
     return Dataset(source.name, num_classes=facts.classes, **arrays)
-
-
-def _get_folder(source: DataSource) -> Path:
-    folder = get_data_dir() / source.name
-    return folder / "data" if (folder / "data" / "train").is_dir() else folder
 
 
 def _decode(name: str, files: dict[str, list[Path]], decode: Decode, classes: int) -> dict[str, np.ndarray]:

@@ -4,7 +4,7 @@ NumPy reads the files: they hold just six documented arrays, so the `medmnist` p
 """
 
 import zipfile
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -13,8 +13,8 @@ from fedray.common.errors import UserError, join_lines
 from fedray.common.whole_files import open_file
 from fedray.datasets.augment import Flip
 from fedray.datasets.base import Images, Published, Recipe, get_data_dir
+from fedray.datasets.cache import download
 from fedray.datasets.dataset import Dataset
-from fedray.datasets.download import download
 
 RECORD = "https://zenodo.org/records/10519652/files"
 HALVES = ((0.5,), (0.5,))
@@ -91,117 +91,82 @@ class MedMNIST(Images):
         download(self.name, f"{RECORD}/{self.files}?download=1", get_data_dir() / self.files, self.md5)
 
 
-class PathMNIST(MedMNIST):
-    """Colon pathology, 89,996 + 10,004 / 7,180 colour 28x28 images, 9 classes (FedSOL prints 110,000, D-28)."""
-
-    name = "pathmnist"
-    md5 = "a8b06965200029087d5bd730944a56c1"
-    used_by = "FedSOL"
-    published = Published(89_996, 7_180, 9, (3, 28, 28), size="206 MB")
-    validated = 10_004
-
-
-class TissueMNIST(MedMNIST):
-    """Kidney cortex cells, 165,466 + 23,640 / 47,280 grey 28x28 images, 8 classes."""
-
-    name = "tissuemnist"
-    md5 = "ebe78ee8b05294063de985d821c1c34b"
-    used_by = "FedSOL"
-    published = Published(165_466, 47_280, 8, (1, 28, 28), size="125 MB")
-    validated = 23_640
-
-
-class DermaMNIST(MedMNIST):
-    """Skin lesions, 7,007 + 1,003 / 2,005 colour 28x28 images, 7 classes."""
-
-    name = "dermamnist"
-    licence = "CC-BY-NC-4.0"
-    md5 = "0744692d530f8e62ec473284d019b0c7"
-    published = Published(7_007, 2_005, 7, (3, 28, 28))
-    validated = 1_003
-
-
-class OCTMNIST(MedMNIST):
-    """Retinas by optical coherence tomography, 97,477 + 10,832 / 1,000 grey 28x28 images, 4 classes."""
-
-    name = "octmnist"
-    md5 = "c68d92d5b585d8d81f7112f81e2d0842"
-    published = Published(97_477, 1_000, 4, (1, 28, 28))
-    validated = 10_832
-
-
-class PneumoniaMNIST(MedMNIST):
-    """Chest X-rays of children, 4,708 + 524 / 624 grey 28x28 images, 2 classes."""
-
-    name = "pneumoniamnist"
-    md5 = "28209eda62fecd6e6a2d98b1501bb15f"
-    published = Published(4_708, 624, 2, (1, 28, 28))
-    validated = 524
-
-
-class RetinaMNIST(MedMNIST):
-    """Fundus images by grade of retinopathy, 1,080 + 120 / 400 colour 28x28 images, 5 classes."""
-
-    name = "retinamnist"
-    md5 = "bd4c0672f1bba3e3a89f0e4e876791e4"
-    published = Published(1_080, 400, 5, (3, 28, 28))
-    validated = 120
-
-
-class BreastMNIST(MedMNIST):
-    """Breast ultrasound, 546 + 78 / 156 grey 28x28 images, 2 classes."""
-
-    name = "breastmnist"
-    md5 = "750601b1f35ba3300ea97c75c52ff8f6"
-    published = Published(546, 156, 2, (1, 28, 28))
-    validated = 78
-
-
-class BloodMNIST(MedMNIST):
-    """Blood cells, 11,959 + 1,712 / 3,421 colour 28x28 images, 8 classes."""
-
-    name = "bloodmnist"
-    md5 = "7053d0359d879ad8a5505303e11de1dc"
-    published = Published(11_959, 3_421, 8, (3, 28, 28))
-    validated = 1_712
-
-
-class OrganAMNIST(MedMNIST):
-    """Organs in axial CT slices, 34,561 + 6,491 / 17,778 grey 28x28 images, 11 classes."""
-
-    name = "organamnist"
-    md5 = "68e3f8846a6bd62f0c9bf841c0d9eacc"
-    published = Published(34_561, 17_778, 11, (1, 28, 28))
-    validated = 6_491
-
-
-class OrganCMNIST(MedMNIST):
-    """Organs in coronal CT slices, 12,975 + 2,392 / 8,216 grey 28x28 images, 11 classes."""
-
-    name = "organcmnist"
-    md5 = "b9ceb9546e10131b32923c5bbeaea2b1"
-    published = Published(12_975, 8_216, 11, (1, 28, 28))
-    validated = 2_392
-
-
-class OrganSMNIST(MedMNIST):
-    """Organs in sagittal CT slices, 13,932 + 2,452 / 8,827 grey 28x28 images, 11 classes."""
-
-    name = "organsmnist"
-    md5 = "9ab87b696fb54e2a387ebe992d6ed5f1"
-    published = Published(13_932, 8_827, 11, (1, 28, 28))
-    validated = 2_452
-
-
-FURTHER = (
-    DermaMNIST,
-    OCTMNIST,
-    PneumoniaMNIST,
-    RetinaMNIST,
-    BreastMNIST,
-    BloodMNIST,
-    OrganAMNIST,
-    OrganCMNIST,
-    OrganSMNIST,
+ROWS: dict[str, dict[str, Any]] = {
+    "PathMNIST": {
+        "__doc__": "Colon pathology, 89,996 + 10,004 / 7,180 colour 28x28 images, 9 classes "
+        "(FedSOL prints 110,000, D-28).",
+        "md5": "a8b06965200029087d5bd730944a56c1",
+        "used_by": "FedSOL",
+        "published": Published(89_996, 7_180, 9, (3, 28, 28), size="206 MB"),
+        "validated": 10_004,
+    },
+    "TissueMNIST": {
+        "__doc__": "Kidney cortex cells, 165,466 + 23,640 / 47,280 grey 28x28 images, 8 classes.",
+        "md5": "ebe78ee8b05294063de985d821c1c34b",
+        "used_by": "FedSOL",
+        "published": Published(165_466, 47_280, 8, (1, 28, 28), size="125 MB"),
+        "validated": 23_640,
+    },
+    "DermaMNIST": {
+        "__doc__": "Skin lesions, 7,007 + 1,003 / 2,005 colour 28x28 images, 7 classes.",
+        "licence": "CC-BY-NC-4.0",
+        "md5": "0744692d530f8e62ec473284d019b0c7",
+        "published": Published(7_007, 2_005, 7, (3, 28, 28)),
+        "validated": 1_003,
+    },
+    "OCTMNIST": {
+        "__doc__": "Retinas by optical coherence tomography, 97,477 + 10,832 / 1,000 grey 28x28 images, 4 classes.",
+        "md5": "c68d92d5b585d8d81f7112f81e2d0842",
+        "published": Published(97_477, 1_000, 4, (1, 28, 28)),
+        "validated": 10_832,
+    },
+    "PneumoniaMNIST": {
+        "__doc__": "Chest X-rays of children, 4,708 + 524 / 624 grey 28x28 images, 2 classes.",
+        "md5": "28209eda62fecd6e6a2d98b1501bb15f",
+        "published": Published(4_708, 624, 2, (1, 28, 28)),
+        "validated": 524,
+    },
+    "RetinaMNIST": {
+        "__doc__": "Fundus images by grade of retinopathy, 1,080 + 120 / 400 colour 28x28 images, 5 classes.",
+        "md5": "bd4c0672f1bba3e3a89f0e4e876791e4",
+        "published": Published(1_080, 400, 5, (3, 28, 28)),
+        "validated": 120,
+    },
+    "BreastMNIST": {
+        "__doc__": "Breast ultrasound, 546 + 78 / 156 grey 28x28 images, 2 classes.",
+        "md5": "750601b1f35ba3300ea97c75c52ff8f6",
+        "published": Published(546, 156, 2, (1, 28, 28)),
+        "validated": 78,
+    },
+    "BloodMNIST": {
+        "__doc__": "Blood cells, 11,959 + 1,712 / 3,421 colour 28x28 images, 8 classes.",
+        "md5": "7053d0359d879ad8a5505303e11de1dc",
+        "published": Published(11_959, 3_421, 8, (3, 28, 28)),
+        "validated": 1_712,
+    },
+    "OrganAMNIST": {
+        "__doc__": "Organs in axial CT slices, 34,561 + 6,491 / 17,778 grey 28x28 images, 11 classes.",
+        "md5": "68e3f8846a6bd62f0c9bf841c0d9eacc",
+        "published": Published(34_561, 17_778, 11, (1, 28, 28)),
+        "validated": 6_491,
+    },
+    "OrganCMNIST": {
+        "__doc__": "Organs in coronal CT slices, 12,975 + 2,392 / 8,216 grey 28x28 images, 11 classes.",
+        "md5": "b9ceb9546e10131b32923c5bbeaea2b1",
+        "published": Published(12_975, 8_216, 11, (1, 28, 28)),
+        "validated": 2_392,
+    },
+    "OrganSMNIST": {
+        "__doc__": "Organs in sagittal CT slices, 13,932 + 2,452 / 8,827 grey 28x28 images, 11 classes.",
+        "md5": "9ab87b696fb54e2a387ebe992d6ed5f1",
+        "published": Published(13_932, 8_827, 11, (1, 28, 28)),
+        "validated": 2_452,
+    },
+}
+"""The 2-D sets with one label per image (ChestMNIST has fourteen), and what their classes declare."""
+_make_class: Any = type(MedMNIST)
+MEDMNIST: tuple[type[MedMNIST], ...] = tuple(
+    _make_class(title, (MedMNIST,), {"name": title.lower(), "__module__": __name__, **row})
+    for title, row in ROWS.items()
 )
-"""The other 2-D sets with one label per image; ChestMNIST has fourteen."""
+globals().update({kind.__name__: kind for kind in MEDMNIST})  # where pickle looks for them

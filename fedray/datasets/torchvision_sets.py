@@ -53,7 +53,16 @@ class Torchvision(Images):
     def _open(self, **arguments: Any) -> tuple[np.ndarray, np.ndarray]:
         """Images uint8 `(n, c, h, w)` and int64 labels `(n,)` of one split."""
         for file, md5 in self.list_files():
-            self._ensure(get_data_dir() / file, md5)
+            path = get_data_dir() / file
+            packed = path.with_name(path.name + ".gz")
+            if not path.exists() and packed.exists():
+                _unpack(packed, path)
+            if not path.exists():
+                raise self.make_missing(str(path.relative_to(get_data_dir())))
+            if not path.is_file():
+                raise UserError(f"data.name: {self.name}: {path} is not a file")
+            if md5 is not None and _compute_md5(path) != md5:
+                raise UserError(f"data.name: {self.name}: {path} is damaged, its md5 is not the published {md5}")
         try:
             images, labels = self._read_arrays(**arguments)
         except Exception as error:  # the readers assert, unpickle, reshape: anything can come out of a damaged file
@@ -75,17 +84,6 @@ class Torchvision(Images):
         found = self._import_class()(str(get_data_dir()), download=False, **arguments)
         labels = getattr(found, "targets", None)
         return np.asarray(found.data), np.asarray(found.labels if labels is None else labels, dtype=np.int64)
-
-    def _ensure(self, path: Path, md5: str | None) -> None:
-        packed = path.with_name(path.name + ".gz")
-        if not path.exists() and packed.exists():
-            _unpack(packed, path)
-        if not path.exists():
-            raise self.make_missing(str(path.relative_to(get_data_dir())))
-        if not path.is_file():
-            raise UserError(f"data.name: {self.name}: {path} is not a file")
-        if md5 is not None and _compute_md5(path) != md5:
-            raise UserError(f"data.name: {self.name}: {path} is damaged, its md5 is not the published {md5}")
 
     def read(self) -> Dataset:
         train, test = self._draw_train(*self._read_part(train=True)), self._read_part(train=False)

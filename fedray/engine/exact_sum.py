@@ -36,7 +36,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from fedray.common.transfer import download
+from fedray.common.vectors import download
 
 SCALE = 2.0**44
 WIDE = 2.0**32

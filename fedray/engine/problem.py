@@ -12,7 +12,7 @@ from torch import nn
 
 from fedray.common.errors import UserError, join_lines, warn_once
 from fedray.common.rng import seed_torch
-from fedray.components.blame import blame
+from fedray.components.plugins import blame
 from fedray.config import RunConfig
 from fedray.datasets.base import load_data
 from fedray.datasets.dataset import Dataset

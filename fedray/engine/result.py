@@ -13,12 +13,10 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from fedray.algorithms.base import Algorithm
-from fedray.cells.ending import Ending
-from fedray.cells.last_rounds import describe_accuracy, find_last_values, mean
-from fedray.cells.metric import LAST
+from fedray.cells.metric import LAST, describe_accuracy, find_last_values, mean
 from fedray.cells.record import RunRecord
 from fedray.cells.spec import flatten
-from fedray.cells.status import Status
+from fedray.cells.status import Ending, Status
 from fedray.common.calls import check_arguments
 from fedray.common.errors import UserError, truncate_repr, unknown
 from fedray.common.output import OutputFile

@@ -9,9 +9,8 @@ from torch import Tensor, nn
 
 from fedray.common.errors import UserError, join_lines
 from fedray.common.yaml_files import locate_file
-from fedray.components.base import Component
+from fedray.components.base import Allowed, Component
 from fedray.components.identity import FILE
-from fedray.components.options import Allowed
 from fedray.models.lora import LoRA
 from fedray.models.parts import freeze
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedray.analysis.comparison.differences import Difference, pair_by_seed
-from fedray.analysis.statistics.significance import find_effect
+from fedray.analysis.comparison import Difference, pair_by_seed
+from fedray.analysis.statistics import find_effect
 from fedray.cells.spec import get_dotted
 from fedray.cells.status import Status
 from fedray.common.errors import UserError, unknown
@@ -23,7 +23,7 @@ from fedray.config import RunConfig
 from fedray.sweep.file.shipped import BOARDS, get_sweeps_folder, list_boards
 from fedray.sweep.file.space import Space, format_range, is_at_edge
 from fedray.sweep.file.sweep import Sweep
-from fedray.sweep.plan.gradients import count_training_gradients
+from fedray.sweep.plan.draws import count_training_gradients
 from fedray.tracking.store import find_sweeps, open_reader, read_metrics, read_status
 from fedray.tracking.stored_sweep import StoredSweep, read_stored_sweep
 
@@ -214,7 +214,8 @@ def list_standings(board: Board) -> list[Standing]:
     Holm's correction holds within each of the two families: differences to FedAvg, and to the best.
     """
     final = board.final
-    found = [_stand(board, method, final[final["method"] == method]) for method in _list_methods(board)]
+    methods = [name for name in dict.fromkeys([*board.spaces, *board.rows["method"]]) if name not in board.left_out]
+    found = [_stand(board, method, final[final["method"] == method]) for method in methods]
     whole = sorted((one for one in found if not one.reason), key=lambda one: -one.mean)
     families = [_compare(board, whole, to) for to in (REFERENCE, whole[0].method if whole else "")]
     ranked = [
@@ -231,11 +232,6 @@ def list_standings(board: Board) -> list[Standing]:
     ]
     left_out = [Standing(name, (), None, why, math.nan, math.nan) for name, why in board.left_out.items()]
     return [*ranked, *(one for one in found if one.reason), *left_out]
-
-
-def _list_methods(board: Board) -> list[str]:
-    names = [*board.spaces, *board.rows["method"]]
-    return [name for name in dict.fromkeys(names) if name not in board.left_out]
 
 
 def _stand(board: Board, method: str, rows: pd.DataFrame) -> Standing:

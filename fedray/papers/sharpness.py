@@ -2,25 +2,32 @@
 
 The top Hessian eigenvalues of the global model in the run's newest checkpoint, λ1 and λ1/λ5, on training samples picked
 by the run's seed; and the loss in a plane through it, as a picture (PNG, PDF) and as data (CSV). Results are printed
-and written to files; the store is only read. Definitions: fedray/papers/hessian.py.
+and written to files; the store is only read.
+
+The loss is the mean cross-entropy over fixed samples, computed as in a test: no augmentation, no dropout, no weight
+decay, running statistics if the model has them.
 """
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from scipy.sparse.linalg import LinearOperator, eigsh
+from torch import Tensor
+from torch.nn.functional import normalize
 
+from fedray.analysis.data.collect import refuse_plugins
 from fedray.analysis.data.runs import load_newest_state, read_configuration
-from fedray.analysis.data.specs import refuse_plugins
 from fedray.common.errors import UserError
 from fedray.common.rng import generator
 from fedray.config import RunConfig
 from fedray.datasets.dataset import Samples
 from fedray.engine.problem import Problem
 from fedray.engine.server.evaluate import get_tested_theta
-from fedray.papers.hessian import compute_surface, draw_filter_normalised, find_top_eigenvalues
+from fedray.models.network import Layout
 from fedray.probes.landscape import Landscape
 from fedray.tracking.store import find_run, open_reader
 
@@ -30,6 +37,8 @@ if TYPE_CHECKING:
 COUNT = 5
 """Number of eigenvalues; FedSOL's figure 8 prints λ1 and λ1/λ5."""
 PLANES = ("none", "random", "eigen")
+TOLERANCE = 1e-4
+"""Relative accuracy of an eigenvalue at which Lanczos stops; products are in float32."""
 
 
 @dataclass(frozen=True)
@@ -151,3 +160,68 @@ def _read(client: "AnyClient", run: str) -> tuple[RunConfig, str, str]:
     if parsed.algorithm.keeps != "none":
         raise UserError(f"--run: {parsed.algorithm.name} has no global model: each client keeps its own parameters")
     return parsed, found.data.tags["fedray.cell"], found.info.run_name
+
+
+def find_top_eigenvalues(
+    times: Callable[[Tensor], Tensor], start: np.ndarray, count: int = 5
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the largest eigenvalues of a symmetric matrix and their eigenvectors, by Lanczos.
+
+    Args:
+        times: product of the matrix with a float32 vector `(P,)`.
+        start: float `(P,)`, the start vector of Lanczos.
+        count: number of eigenvalues. P must be larger.
+
+    Returns:
+        The eigenvalues, largest by sign (not by size), descending; and their unit eigenvectors `(count, P)`.
+    """
+
+    def matvec(v: np.ndarray) -> np.ndarray:
+        return times(torch.from_numpy(np.ascontiguousarray(v.reshape(-1), dtype=np.float32))).cpu().numpy()
+
+    operator = LinearOperator((len(start), len(start)), matvec=matvec, dtype=np.float32)
+    values, vectors = eigsh(operator, k=count, which="LA", v0=start.astype(np.float32), tol=TOLERANCE)
+    order = np.argsort(values)[::-1]
+    return values[order].astype(float), vectors.T[order]
+
+
+def draw_filter_normalised(theta: Tensor, layout: Layout, rng: np.random.Generator) -> list[Tensor]:
+    """Return two orthogonal random directions with filters as long as those of θ (Li et al., NeurIPS 2018).
+
+    A filter belongs to one output: a slice of a weight's first dimension. Biases and norm layers have none
+    and are 0. Each filter of the second direction is orthogonal to the same filter of the first; a filter of one
+    number has no orthogonal one and is 0 in the second.
+
+    Args:
+        theta: `(P,)`.
+        layout: layout of theta.
+        rng: the stream to draw from.
+
+    Returns:
+        The directions, each `(P,)`.
+    """
+    directions: list[Tensor] = []
+    for _ in range(2):
+        d = torch.from_numpy(rng.standard_normal(layout.size, dtype=np.float32)).to(theta.device)
+        parts, weights = layout.views(d), layout.views(theta)
+        for name in layout.names:
+            if parts[name].ndim < 2:
+                parts[name].zero_()
+                continue
+            filters, like = parts[name].flatten(1), weights[name].flatten(1)
+            if directions:
+                first = normalize(layout.views(directions[0])[name].flatten(1), dim=1)
+                filters -= (filters * first).sum(1, keepdim=True) * first
+                filters *= filters.shape[1] > 1
+            filters *= torch.linalg.vector_norm(like, dim=1, keepdim=True) / (
+                torch.linalg.vector_norm(filters, dim=1, keepdim=True) + 1e-10
+            )
+        directions.append(d)
+    return directions
+
+
+def compute_surface(landscape: Landscape, theta: Tensor, directions: Sequence[Tensor], steps: np.ndarray) -> np.ndarray:
+    """Return float64 `(len(steps), len(steps))`: entry (i, j) is the loss at θ + steps[i] d1 + steps[j] d2."""
+    first, second = directions
+    points = ([theta + float(a) * first + float(b) * second for b in steps] for a in steps)
+    return np.array([[landscape.compute_loss(point) for point in row] for row in points])

@@ -9,8 +9,7 @@ from fedray.common.errors import UserError
 from fedray.common.rng import generator
 from fedray.components.base import Component
 from fedray.datasets.dataset import Dataset
-from fedray.partitions.shards import Shards
-from fedray.partitions.test_split import draw_by_share, split_in_proportion
+from fedray.partitions.shards import Shards, draw_by_share, split_in_proportion
 
 REDRAWS = 100
 

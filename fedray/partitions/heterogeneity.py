@@ -54,6 +54,11 @@ def measure_heterogeneity(counts: np.ndarray) -> dict[str, float]:
     sizes = counts.sum(axis=1)
     held = counts[sizes > 0]
     low, q25, median, q75, high = (float(q) for q in np.quantile(sizes[sizes > 0], (0, 0.25, 0.5, 0.75, 1)))
+    if len(held) > EXACT_CLIENTS:
+        held = held[generator(0, "heterogeneity").choice(len(held), EXACT_CLIENTS, replace=False)]
+    shares = held / held.sum(axis=1, keepdims=True)
+    total = sum(float(np.abs(shares[i + 1 :] - shares[i]).sum()) for i in range(len(shares) - 1))
+    pairs = len(shares) * (len(shares) - 1) / 2
     return {
         "clients": len(counts),
         "empty_clients": len(counts) - len(held),
@@ -64,14 +69,5 @@ def measure_heterogeneity(counts: np.ndarray) -> dict[str, float]:
         "size_median": median,
         "size_q75": q75,
         "size_max": high,
-        "mean_tv": _measure_total_variation(held),
+        "mean_tv": 0.5 * total / pairs if pairs else 0.0,
     }
-
-
-def _measure_total_variation(counts: np.ndarray) -> float:
-    if len(counts) > EXACT_CLIENTS:
-        counts = counts[generator(0, "heterogeneity").choice(len(counts), EXACT_CLIENTS, replace=False)]
-    shares = counts / counts.sum(axis=1, keepdims=True)
-    total = sum(float(np.abs(shares[i + 1 :] - shares[i]).sum()) for i in range(len(shares) - 1))
-    pairs = len(shares) * (len(shares) - 1) / 2
-    return 0.5 * total / pairs if pairs else 0.0

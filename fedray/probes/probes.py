@@ -2,6 +2,12 @@
 
 Probes measure a client right after its local training; a round logs their mean over the cohort and, as
 `NAME_std`, their standard deviation over it (population). Values that are undefined for a client are left out of both.
+
+Angles are those of FedGELA's figures 2, 3 and 5, in degrees. A classifier vector is a row of the head's weight. A class
+mean is the mean over the class's test samples of the features (the input of the head, or a model's own `features(x)`),
+each scaled to length 1, as FedGELA's are by definition. It is the mean direction; the scale of the features and of
+single samples does not enter. Features are not centred. The paper names neither samples nor centring; this is our
+reading.
 """
 
 import math
@@ -11,13 +17,13 @@ import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
+from torch.nn.functional import normalize, one_hot
 
 from fedray.algorithms.base import Algorithm
 from fedray.client import CHUNK, LocalClient
 from fedray.common.errors import UserError
 from fedray.datasets.dataset import Samples
 from fedray.models.network import Layout, Output
-from fedray.probes import angles
 from fedray.probes.probe import EvaluatedRound, Probe, TrainedClient, check_metrics
 from fedray.probes.proximal import measure_cosine, measure_forgetting, measure_step
 
@@ -42,7 +48,7 @@ class Adaptation(Probe):
 
     def of_client(self, seen: TrainedClient) -> dict[str, float]:
         c = seen.c
-        w = angles.get_classifier(c.theta, c.layout, c.population.classes)
+        w = get_classifier(c.theta, c.layout, c.population.classes)
         moved = (c.local.phi[: len(w)] - 1)[:, None] * w
         return {"adaptation": float(torch.linalg.vector_norm(moved))}
 
@@ -73,25 +79,33 @@ class Angles(Probe):
     )
 
     def check_built(self, layout: Layout, classes: int) -> None:
-        if angles.find_head_weight(layout, classes) is None:
+        if find_head_weight(layout, classes) is None:
             raise UserError(
                 f"evaluation.probes: angles need a head whose weight has a row for each of {classes} classes; "
                 f"the model's has {', '.join(sorted(layout.heads))}"
             )
 
     def test_sums(self, output: Output, y: Tensor, classes: int) -> Tensor:
-        return angles.sum_classes(output.features, y, classes)
+        return sum_classes(output.features, y, classes)
 
     def of_client(self, seen: TrainedClient) -> dict[str, float]:
         if self.client not in (None, seen.c.id):
             return {}
-        return angles.measure_client(seen.c.theta, seen.c.layout, seen.sums[self.name], seen.c.counts > 0)
+        found = _measure_groups(seen.c.theta, seen.c.layout, seen.sums[self.name], seen.c.counts > 0)
+        return {f"angle_{name}": value for name, value in found.items()}
 
     def of_round(self, seen: EvaluatedRound) -> dict[str, float]:
         if self.name not in seen.sums:
             return {}
+        sums = seen.sums[self.name]
+        whole = _measure_groups(seen.theta, seen.layout, sums, torch.ones(len(sums), dtype=torch.bool))
+        result = {name.removesuffix("_existing"): value for name, value in whole.items()}
         held = [seen.holds(i) for i in seen.weights if self.client in (None, i)]
-        return angles.measure_server(seen.theta, seen.layout, seen.sums[self.name], held)
+        found = [_measure_groups(seen.theta, seen.layout, sums, existing) for existing in held]
+        for name in dict.fromkeys(name for client in found for name in client):  # means over the round's clients
+            values = [client[name] for client in found if name in client]
+            result[name] = sum(values) / len(values)
+        return {f"global_angle_{name}": value for name, value in result.items()}
 
 
 class Classes(Probe):
@@ -338,4 +352,72 @@ def summarise_cohort(measured: Mapping[int, Mapping[str, float]]) -> dict[str, f
     for name in names:
         values = np.array([measured[i][name] for i in sorted(measured) if name in measured[i]])
         result |= {name: float(values.mean()), f"{name}_std": float(values.std())}
+    return result
+
+
+def find_head_weight(layout: Layout, classes: int) -> str | None:
+    """Return the name of the head's last matrix if it has a row for every class."""
+    shapes = {name: shape for name, shape in zip(layout.names, layout.shapes, strict=True) if name in layout.heads}
+    matrices = [name for name, shape in shapes.items() if len(shape) == 2 and shape[0] >= classes]
+    return matrices[-1] if matrices else None
+
+
+def get_classifier(theta: Tensor, layout: Layout, classes: int) -> Tensor:
+    """Return the classifier vectors `(C, d)`."""
+    name = find_head_weight(layout, classes)
+    if name is None:
+        raise ValueError("the head has no weight of one row per class")  # refused before a run starts
+    return layout.views(theta)[name][:classes]
+
+
+def sum_classes(features: Tensor, y: Tensor, classes: int) -> Tensor:
+    """Return the sums over each class's samples of their unit features, float64 `(C, d)`; non-finite ones count 0."""
+    h = normalize(features.flatten(1).double()).nan_to_num(nan=0.0)
+    return one_hot(y, classes).double().T @ h
+
+
+def measure_angles(vectors: Tensor) -> Tensor:
+    """Return the angles between vectors.
+
+    2 atan2(||u - v||, ||u + v||) of the unit vectors: arccos of a cosine near 1 would lose half the digits.
+
+    Args:
+        vectors: `(n, d)`.
+
+    Returns:
+        float64 degrees `(n, n)`; NaN where a vector is 0 or not finite.
+    """
+    u = normalize(vectors.double())
+    apart, towards = (torch.cdist(u, v, compute_mode="donot_use_mm_for_euclid_dist") for v in (u, -u))
+    angles = torch.rad2deg(2 * torch.atan2(apart, towards))
+    undefined = ~(u.square().sum(1) > 0)
+    return angles.masked_fill(undefined[:, None] | undefined, torch.nan)
+
+
+def average_angle(angles: Tensor, members: Tensor) -> float | None:
+    """Return the mean over the pairs of different members (bool `(n,)`) whose angle is defined; None without a pair."""
+    of_pairs = angles[members][:, members]
+    of_pairs = of_pairs[torch.triu(torch.ones_like(of_pairs, dtype=torch.bool), 1)]
+    of_pairs = of_pairs[~of_pairs.isnan()]
+    return float(of_pairs.mean()) if len(of_pairs) else None
+
+
+def _measure_groups(theta: Tensor, layout: Layout, sums: Tensor, existing: Tensor) -> dict[str, float]:
+    """Return the angles of a model among the classes that a client holds and among the classes it lacks.
+
+    Args:
+        theta: float32 `(P,)`, the model.
+        layout: of theta.
+        sums: `sum_classes` of the test set under that model, which has samples of the missing classes too.
+        existing: bool `(C,)`, the classes that the client holds.
+
+    Returns:
+        `classifier_existing`, `classifier_missing`, `means_existing`, `means_missing`.
+    """
+    result = {}
+    for kind, vectors in (("classifier", get_classifier(theta, layout, len(sums))), ("means", sums)):
+        angles = measure_angles(vectors)
+        for group, members in (("existing", existing), ("missing", ~existing)):
+            if (value := average_angle(angles, members)) is not None:
+                result[f"{kind}_{group}"] = value
     return result

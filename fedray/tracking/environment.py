@@ -11,9 +11,9 @@ import os
 import platform
 import subprocess
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from importlib.metadata import distributions
+from importlib.metadata import distributions, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ from fedray.common.errors import UserError, format_count
 from fedray.components.identity import hash_of
 from fedray.tracking.store import read_artefact, search
 
-if TYPE_CHECKING:  # MLflow takes two seconds to import
+if TYPE_CHECKING:
     from mlflow import MlflowClient
 
     from fedray.tracking.store import AnyClient, AnyRun
@@ -38,39 +38,39 @@ THREADS = ("OMP_", "MKL_", "KMP_", "OPENBLAS_", "ONEDNN_", "ATEN_", "NVIDIA_TF32
 MEMINFO = Path("/proc/meminfo")
 MARKS = {"docker": Path("/.dockerenv"), "podman": Path("/run/.containerenv")}
 """Container -> file that it makes."""
+PREFIX = "environment."
+PACKAGES = ("torch", "torchvision", "numpy", "ray", "mlflow")
 
 
 @cache
 def collect_environment() -> Environment:
     """Return the environment of this process; a section is left out if there is nothing to say, such as a GPU."""
+    total = _read_value(MEMINFO, "MemTotal")
+    installed: dict[str, str] = {}  # the first on the path counts, as for imports
+    # Ray puts copies of its own on the path once it is imported: a sweep imports it, a single run does not.
+    for one in (one for one in distributions() if Path(str(one.locate_file(""))).name != "thirdparty_files"):
+        installed.setdefault(one.metadata["Name"].lower().replace("_", "-"), one.version)
+    import torch  # here: tables read environments without it
+
+    lines = [line.strip(" -") for line in torch.__config__.show().splitlines()[1:]]
+    cuda, cudnn = torch.version.cuda, torch.backends.cudnn.version()
     found = {
         "python": {"version": platform.python_version(), "implementation": platform.python_implementation()},
         "system": _describe_system(),
         "container": _describe_container(os.environ),
         "cpu": _describe_cpu(),
-        "memory": _describe_memory(),
+        "memory": {"gib": round(int(total.split()[0]) / 2**20)} if total else {},
         "gpu": _describe_gpus(),
-        "torch": _describe_torch(),
+        "torch": {
+            **({"cuda": cuda} if cuda else {}),
+            **({"cudnn": str(cudnn)} if cudnn else {}),
+            "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+            "built_with": [line for line in lines if line and not line.startswith("Build settings")],
+        },
         "variables": {key: value for key, value in sorted(os.environ.items()) if key.startswith(THREADS)},
-        "packages": _list_packages(),
+        "packages": dict(sorted(installed.items())),
     }
     return {section: content for section, content in found.items() if content}
-
-
-def hash_environment(found: Environment) -> str:
-    """Return the hash of an environment, 16 hexadecimal digits."""
-    return hash_of(found)
-
-
-def _list_packages() -> dict[str, str]:
-    """Return name -> version of every installed package; the first on the path counts, as for imports.
-
-    Ray puts copies of its own on the path once it is imported: a sweep imports it, a single run does not.
-    """
-    found: dict[str, str] = {}
-    for one in (one for one in distributions() if Path(str(one.locate_file(""))).name != "thirdparty_files"):
-        found.setdefault(one.metadata["Name"].lower().replace("_", "-"), one.version)
-    return dict(sorted(found.items()))
 
 
 def _describe_system() -> dict[str, str]:
@@ -104,12 +104,6 @@ def _describe_cpu() -> dict[str, Any]:
     return found
 
 
-def _describe_memory() -> dict[str, int]:
-    """Return the machine's memory in GiB; the part that the kernel takes differs from start to start."""
-    total = _read_value(MEMINFO, "MemTotal")
-    return {"gib": round(int(total.split()[0]) / 2**20)} if total else {}
-
-
 def _read_value(file: Path, label: str) -> str:
     """Return the text after `label` on the first line that begins with it; empty if there is none."""
     try:
@@ -131,20 +125,6 @@ def _describe_gpus() -> dict[str, Any]:
     return {"driver": lines[0][0], "models": [model for _, model in lines]} if lines else {}
 
 
-def _describe_torch() -> dict[str, Any]:
-    """Return the libraries that PyTorch was built with, and the CPU instructions that it uses."""
-    import torch  # here: tables read environments without it
-
-    lines = [line.strip(" -") for line in torch.__config__.show().splitlines()[1:]]
-    cuda, cudnn = torch.version.cuda, torch.backends.cudnn.version()
-    return {
-        **({"cuda": cuda} if cuda else {}),
-        **({"cudnn": str(cudnn)} if cudnn else {}),
-        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
-        "built_with": [line for line in lines if line and not line.startswith("Build settings")],
-    }
-
-
 def list_hashes(run: "AnyRun") -> list[str]:
     """Return the hashes of the environments that a cell's run names, in order; empty for an older version's run."""
     hashes: list[str] = run.data.tags.get(TAG, "").split()
@@ -159,7 +139,7 @@ def find_environment(client: "AnyClient", experiment: str, hash: str) -> "AnyRun
 
 def keep_environment(client: "MlflowClient", experiment: str, found: Environment) -> str:
     """Store an environment unless the store has it, and return its hash."""
-    hash = hash_environment(found)
+    hash = hash_of(found)
     if find_environment(client, experiment, hash) is None:
         tags = {"fedray.kind": KIND, TAG: hash}
         run = client.create_run(experiment, run_name=f"environment {hash}", tags=tags).info.run_id
@@ -181,7 +161,7 @@ def read_environment(client: "AnyClient", experiment: str, hash: str) -> Environ
         content: Environment = json.loads(read_artefact(client, run.info.run_id, FILE) or b"")
     except ValueError:
         raise UserError(f"environment {hash}: the artefact {FILE} of run {run.info.run_id} is missing") from None
-    if hash_environment(content) != hash:
+    if hash_of(content) != hash:
         raise UserError(f"environment {hash}: the artefact {FILE} of run {run.info.run_id} has been changed")
     return content
 
@@ -242,6 +222,39 @@ def describe_mixture(named: Mapping[str, Sequence[str]], read: Callable[[str], E
         return f"{said}; {error}"
 
 
-def join_hashes(before: Iterable[str], now: str) -> str:
-    """Return the tag of a run that continues in environment `now`."""
-    return " ".join(dict.fromkeys([*before, now]))
+@cache
+def make_environment_tags() -> dict[str, str]:
+    """Return `environment.KEY` -> value. `cpu` and `gpu` are named as by the kernel, each kind once; no GPU, no tag."""
+    found = {"python": platform.python_version(), "system": f"{platform.system()} {platform.machine()}"}
+    found |= {name: version(name) for name in PACKAGES}
+    for key, label, files in (
+        ("cpu", "model name", ["/proc/cpuinfo"]),
+        ("gpu", "Model:", sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))),
+    ):
+        texts = [path.read_text(encoding="utf-8") for path in map(Path, files) if path.exists()]
+        lines = [line for text in texts for line in text.splitlines() if line.startswith(label)]
+        if models := dict.fromkeys(line.removeprefix(label).lstrip(" \t:").strip() for line in lines):
+            found[key] = ", ".join(models)
+    return {PREFIX + key: value for key, value in found.items()}
+
+
+@cache
+def make_git_tags() -> dict[str, str]:
+    """Return the commit of fedray's checkout, with `+changes` if it has uncommitted ones; empty outside a checkout."""
+    from mlflow.utils.mlflow_tags import MLFLOW_GIT_COMMIT  # here: tables read environments without it
+
+    root = Path(__file__).parents[2]
+    try:
+        head, changes = (
+            subprocess.run(  # noqa: S603
+                ["git", "-C", str(root), *command],  # noqa: S607
+                capture_output=True,
+                text=True,
+                check=True,
+                timeout=10,
+            ).stdout.strip()
+            for command in (["rev-parse", "HEAD"], ["status", "--porcelain", "--", "."])
+        )
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    return {MLFLOW_GIT_COMMIT: head + ("+changes" if changes else "")}

@@ -14,10 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from fedray.cells.ending import Ending
 from fedray.cells.record import RunRecord
 from fedray.cells.spec import CellSpec
-from fedray.cells.status import Status
+from fedray.cells.status import Ending, Status
 from fedray.common.errors import UserError, join_lines, redact, warn_once
 from fedray.common.location import (
     ARTIFACTS,
@@ -92,7 +91,7 @@ def open_reader() -> "tuple[AnyClient, str]":
         return open_store()
     refuse_unusable(store_uri())
     client = SqliteClient(local)
-    experiment = client.get_experiment(_get_experiment_name())
+    experiment = client.get_experiment(os.environ.get("MLFLOW_EXPERIMENT_NAME") or EXPERIMENT)
     return open_store() if experiment is None else (client, experiment)
 
 
@@ -115,7 +114,7 @@ def open_store(create: bool = False) -> "tuple[MlflowClient, str]":
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
     uri = store_uri()
     local = find_local_file(uri)
-    name = _get_experiment_name()
+    name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or EXPERIMENT
     if not create and not is_there():
         raise StoreNotFound(f"MLFLOW_TRACKING_URI: there is no store at {local}; run a sweep first, or name its store")
     refuse_unusable(uri)
@@ -167,10 +166,6 @@ def _refuse_other_database(uri: str) -> None:
     engine.dispose()
     if revision:
         refuse_other_tables(redact(uri), revision, "mlflow db upgrade $MLFLOW_TRACKING_URI")
-
-
-def _get_experiment_name() -> str:
-    return os.environ.get("MLFLOW_EXPERIMENT_NAME") or EXPERIMENT
 
 
 def _make(store: Path, experiment: str) -> None:

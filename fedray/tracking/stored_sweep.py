@@ -1,12 +1,23 @@
-"""A sweep as MLflow's store holds it: its cells, the run of each that counts, and its file."""
+"""A sweep as MLflow's store holds it: its cells, the run of each that counts, and its file; runs of one sweep only."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fedray.cells.spec import CellSpec
+from fedray.cells.spec import CellSpec, select_cells
 from fedray.common.errors import UserError, unknown
 from fedray.tracking.environment import Environment, read_environment
-from fedray.tracking.store import DESCRIPTION, find_best_runs, find_sweeps, open_reader, read_cells, read_sweep_file
+from fedray.tracking.store import (
+    DESCRIPTION,
+    find_best_runs,
+    find_run,
+    find_runs,
+    find_sweeps,
+    find_unlisted,
+    open_reader,
+    open_store,
+    read_cells,
+    read_sweep_file,
+)
 
 if TYPE_CHECKING:
     from fedray.tracking.store import AnyClient, AnyRun
@@ -61,4 +72,45 @@ def read_stored_sweep(name: str) -> StoredSweep:
     runs: dict[str, Any] = dict(find_best_runs(client, experiment, [cell.hash for cell in cells]))
     return StoredSweep(
         name, parent.data.tags.get(DESCRIPTION, ""), cells, runs, client, read_sweep_file(client, parent), experiment
+    )
+
+
+def find_deletable_runs(name: str, cell: str | None = None, unlisted: bool = False) -> tuple[list[str], int]:
+    """Return the runs that `fedray rm` deletes.
+
+    Args:
+        name: a sweep's name, or the id of one run.
+        cell: only the runs of these cells, as `select_cells` takes them; None: all of the sweep.
+        unlisted: only the runs of cells that the sweep's file no longer lists (`store.find_unlisted`).
+
+    Returns:
+        Ids of the runs (the sweep's own and those of its cells, superseded ones and cells that its file no longer lists
+        included, without the cells that another sweep lists), and how many of the shared cells have been run.
+
+    Raises:
+        UserError: there is no such sweep, run or cell, or another sweep shares the cell.
+    """
+    client, experiment = open_store()
+    sweeps = find_sweeps(client, experiment)
+    if name not in sweeps:
+        if (found := find_run(client, name)) is None:
+            raise UserError(f"rm: {name!r} is neither a sweep nor the id of a run in this store")
+        if found.data.tags.get("fedray.kind") != "cell" or found.info.lifecycle_stage != "active":
+            raise UserError(f"rm: {name} is not the id of a run that can be deleted")
+        if cell is not None or unlisted:
+            raise UserError(f"rm: --{'cell' if cell is not None else 'unlisted'}: {name} is a run, not a sweep")
+        return [name], 0
+    shared = {cell.hash for other in sweeps.keys() - {name} for cell in read_cells(client, sweeps[other])}
+    labels = {cell.hash: cell.label for cell in read_cells(client, sweeps[name])}
+    earlier = {one: run.info.run_name for one, run in find_unlisted(client, experiment, name, labels).items()}
+    labels = earlier if unlisted else labels | earlier
+    if cell is not None:
+        chosen = select_cells(labels, cell, "rm: --cell")
+        if both := next((one for one in chosen if one in shared), None):
+            raise UserError(f"rm: --cell: another sweep shares {both}")
+        return [run.info.run_id for run in find_runs(client, experiment, chosen)], 0
+    runs = {cell: [run.info.run_id for run in find_runs(client, experiment, [cell])] for cell in labels}
+    own = [run for cell in labels if cell not in shared for run in runs[cell]]
+    return [*([] if unlisted else [sweeps[name].info.run_id]), *own], sum(
+        bool(runs[cell]) for cell in labels if cell in shared
     )

@@ -27,10 +27,15 @@ from fedray.cells.status import Status
 from fedray.common.errors import redact
 from fedray.common.location import get_patience
 from fedray.tracking.environment import TAG as ENVIRONMENT
-from fedray.tracking.environment import collect_environment, join_hashes, keep_environment, list_hashes
+from fedray.tracking.environment import (
+    collect_environment,
+    keep_environment,
+    list_hashes,
+    make_environment_tags,
+    make_git_tags,
+)
 from fedray.tracking.mirrors.mirrors import Mirrors
 from fedray.tracking.outbox import Outbox
-from fedray.tracking.provenance import make_environment_tags, make_git_tags
 from fedray.tracking.store import (
     ACTORS,
     CELLS,
@@ -231,12 +236,6 @@ class Tracker:
         else:
             self._make(run)
 
-    def _keep_environment(self) -> str:
-        """Store this process's environment before a run names it, and return its hash."""
-        if not self._environment:
-            self._environment = keep_environment(self.client, self.experiment, collect_environment())
-        return self._environment
-
     def _find_or_make(self, run: CellRun, known: bool) -> None:
         found = self._find_runs(run.cell.hash) if known or run.id else []
         if not found:
@@ -247,7 +246,9 @@ class Tracker:
             self.client.delete_run(run.id)
         first = found[0]
         if not run.id:  # the first attempt of this write: later ones find what it has changed
-            _note_earlier(run, first)
+            # A run that is still RUNNING was killed, so it left no time.
+            earlier, was_killed = first.data.tags, read_status(first) is Status.RUNNING
+            run.spent, run.untimed = float(earlier.get(SECONDS, 0)), int(earlier.get(UNTIMED, 0)) + was_killed
         run.id, run.start, run.new = first.info.run_id, first.info.start_time or 0, False
         self.client.update_run(run.id, status="RUNNING")
         tags = self._make_tags(run, first)
@@ -296,7 +297,10 @@ class Tracker:
         }
         whole |= {LISTED + run.sweep: "yes"} if run.sweep else {}
         if found is None or not run.shown:
-            hashes = join_hashes([] if found is None else list_hashes(found), self._keep_environment())
+            if not self._environment:
+                self._environment = keep_environment(self.client, self.experiment, collect_environment())
+            before = [] if found is None else list_hashes(found)
+            hashes = " ".join(dict.fromkeys([*before, self._environment]))
             whole |= make_git_tags() | make_environment_tags() | {ENVIRONMENT: hashes}
         whole |= {UNTIMED: str(run.untimed)} if run.untimed else {}
         return whole | ({MLFLOW_PARENT_RUN_ID: run.parent} if run.parent is not None else {})
@@ -362,12 +366,6 @@ class Tracker:
             self._outbox.drain(self._patience)
         finally:
             self._mirrors.close()
-
-
-def _note_earlier(run: CellRun, found: Run) -> None:
-    """Note the time that earlier calls spent on a run. One that is still RUNNING was killed, so it left no time."""
-    tags, killed = found.data.tags, read_status(found) is Status.RUNNING
-    run.spent, run.untimed = float(tags.get(SECONDS, 0)), int(tags.get(UNTIMED, 0)) + killed
 
 
 def _iter_new(run: CellRun, rows: Sequence[Mapping[str, float]]) -> Iterator[list[Metric]]:

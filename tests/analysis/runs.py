@@ -4,10 +4,9 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from fedray.cells.ending import Ending
 from fedray.cells.record import CellRun, RunRecord
 from fedray.cells.spec import CellSpec
-from fedray.cells.status import Status
+from fedray.cells.status import Ending, Status
 from fedray.tracking.tracker import Tracker
 
 

@@ -5,13 +5,9 @@ import re
 
 import pytest
 
-from fedray.analysis.comparison.compare import compare
-from fedray.analysis.comparison.differences import Difference, Improvement, count_improvements
-from fedray.analysis.comparison.text import format_report
+from fedray.analysis.comparison import Difference, Improvement, compare, count_improvements, format_report
 from fedray.analysis.data.collect import collect
-from fedray.analysis.statistics.intervals import bound_proportion
-from fedray.analysis.statistics.ranks import find_critical_difference
-from fedray.analysis.statistics.significance import count_seeds
+from fedray.analysis.statistics import bound_proportion, count_seeds, find_critical_difference
 from fedray.common.errors import UserError
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, write

@@ -14,12 +14,12 @@ from fedray.analysis.data.collect import collect
 from fedray.analysis.report import make_page
 from fedray.analysis.reviewer import SHOWN, count_samples, list_answers, measure_hours
 from fedray.analysis.tables.build import build
-from fedray.cells.ending import Ending
 from fedray.cells.record import CellRun, RunRecord
 from fedray.cells.spec import CellSpec
-from fedray.cells.status import Status
+from fedray.cells.status import Ending, Status
 from fedray.cli.main import app
-from fedray.tracking.environment import collect_environment, find_environment, hash_environment
+from fedray.components.identity import hash_of
+from fedray.tracking.environment import collect_environment, find_environment
 from fedray.tracking.store import find_runs, open_store
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import FEDAVG, SMALL, cell, history, write, write_run
@@ -210,7 +210,7 @@ def test_an_environment_that_is_missing_is_a_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write(store, [cell(FEDAVG, 0.5, 0)], [60])
-    hash = hash_environment(collect_environment())
+    hash = hash_of(collect_environment())
     run = find_environment(store.client, store.experiment, hash)
     assert run is not None
     store.client.delete_run(run.info.run_id)
@@ -228,7 +228,7 @@ def test_environments_that_differ_are_said_by_report_and_table(store: Tracker, m
     write(Tracker(), cells, [None, 61])
     sweep = collect("sweep")
     torch = collect_environment()["packages"]["torch"]
-    hashes = hash_environment(collect_environment()), hash_environment(other)
+    hashes = hash_of(collect_environment()), hash_of(other)
     said = f"the cells come from different environments: {hashes[0]} (1 cell), {hashes[1]} (1 cell); they differ in "
     (warning,) = [note for note in build(sweep).notes if note.startswith("WARNING")]
     assert warning.startswith(f"WARNING: {said}")

@@ -11,8 +11,7 @@ from fedray.analysis.data.collect import collect
 from fedray.analysis.plots.bars import draw_bars
 from fedray.analysis.tables.build import build
 from fedray.analysis.tables.formats import to_csv, to_latex, to_markdown
-from fedray.cells.ending import Ending
-from fedray.cells.status import Status
+from fedray.cells.status import Ending, Status
 from fedray.common.errors import UserError
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, history, write, write_run

@@ -31,8 +31,8 @@ from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE
 
-from fedray.analysis.data.specs import parse
-from fedray.analysis.tables.matching import match_published
+from fedray.analysis.data.collect import parse
+from fedray.analysis.tables.published import match_published
 from fedray.cells.spec import CellSpec
 from fedray.cli import main as cli
 from fedray.common.errors import UserError, redact

@@ -13,7 +13,7 @@ import yaml
 
 from fedray import results, simulate
 from fedray.api import run_problem
-from fedray.cluster.allocation import FreeCapacity, Running, allocate, with_actor_count
+from fedray.cluster.resources import FreeCapacity, Running, allocate, with_actor_count
 from fedray.common.errors import UserError
 from fedray.config import RunConfig, Runtime
 from fedray.engine import loop
@@ -24,7 +24,7 @@ from fedray.sweep.driver.run import execute
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan import plan as planning
 from fedray.sweep.plan.cells import Cell
-from fedray.sweep.trials.allocator import ActorAllocator
+from fedray.sweep.trials.tune import ActorAllocator
 from tests.sweep.running import SWEEP, done, fedray, runs, undisturbed
 
 AUTO = SWEEP["base"] | {"runtime": SWEEP["base"]["runtime"] | {"actors": "auto"}}
@@ -150,7 +150,7 @@ def test_a_run_goes_on_where_no_ray_can_start(
     def refuse(*_: Any) -> None:
         raise UserError("no room in /dev/shm")
 
-    monkeypatch.setattr("fedray.cluster.prepare.prepare_ray", refuse)
+    monkeypatch.setattr("fedray.cluster.gpu_sharing.prepare_ray", refuse)
     monkeypatch.setattr("fedray.api.count_usable_cpus", lambda: 2)
     monkeypatch.setattr(ray, "is_initialized", lambda: False)  # other tests of this file have one
     training = AUTO["training"] | {"rounds": 4}

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from fedray.common.errors import UserError
-from fedray.datasets import ag_news, make_data_source
-from fedray.datasets import download as downloads
+from fedray.datasets import ag_news, cache, make_data_source
 from fedray.datasets.image_folders import TinyImageNet
 from tests.datasets import files
 from tests.datasets.files import load, md5
@@ -104,7 +103,7 @@ def test_a_server_that_hardly_sends_is_given_up(
     pause: float, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """20 bytes per second instead of the 1,000 that are required after the patience, here of half a second."""
-    monkeypatch.setattr(downloads, "PATIENCE", 0.5)
+    monkeypatch.setattr(cache, "PATIENCE", 0.5)
     monkeypatch.setattr(Slow, "pause", pause)
     with HTTPServer(("127.0.0.1", 0), Slow) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
@@ -112,7 +111,7 @@ def test_a_server_that_hardly_sends_is_given_up(
         began = time.monotonic()
         address = f"http://127.0.0.1:{server.server_port}/x.zip"
         with pytest.raises(UserError, match=rf"x could not be downloaded \(.*{message}.*; put {address} in"):
-            downloads.download("x", address, tmp_path / "x.zip", "0")
+            cache.download("x", address, tmp_path / "x.zip", "0")
         assert time.monotonic() - began < 4
         server.shutdown()
     assert list(tmp_path.iterdir()) == []

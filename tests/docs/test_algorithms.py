@@ -6,7 +6,7 @@ import pytest
 
 from docs.generate.algorithms import page
 from fedray.algorithms import ALGORITHMS
-from fedray.components.options import describe_allowed
+from fedray.components.base import describe_allowed
 from fedray.config import Clients, Training
 from fedray.datasets import DATASETS
 from fedray.models import MODELS

@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 from fedray.config import RunConfig
 from fedray.datasets.dataset import Dataset, Samples
 from fedray.models.network import Network
-from fedray.papers.hessian import compute_surface, draw_filter_normalised, find_top_eigenvalues
+from fedray.papers.sharpness import compute_surface, draw_filter_normalised, find_top_eigenvalues
 from fedray.probes.landscape import Landscape
 
 

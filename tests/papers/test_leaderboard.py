@@ -9,7 +9,7 @@ import pytest
 
 from docs.generate.leaderboard import SETTINGS, compare_settings, describe_board, page
 from fedray.algorithms.fedavg import FedAvg
-from fedray.analysis.statistics.significance import POWER, compute_power, find_effect
+from fedray.analysis.statistics import POWER, compute_power, find_effect
 from fedray.common.errors import UserError
 from fedray.papers.board import (
     COLUMNS,
@@ -22,8 +22,7 @@ from fedray.papers.board import (
     read_board,
     write_csv,
 )
-from fedray.papers.board_picture import draw_standings
-from fedray.papers.commands.board import describe_cpus, join, make_sweep, parse_search
+from fedray.papers.commands.board import describe_cpus, draw_standings, join, make_sweep, parse_search
 from fedray.papers.commands.board import rank as print_rank
 from fedray.papers.commands.board import tuned as print_tuned
 

@@ -16,7 +16,7 @@ from fedray.datasets import make_data_source
 from fedray.engine.loop import run
 from fedray.engine.problem import Problem
 from fedray.engine.process.backend import InlineBackend
-from fedray.partitions.foreign_splits import read_folder
+from fedray.partitions.file import read_folder
 from tests import small
 
 SPLIT = {"train": [[0, 3], [5], [1, 2, 4]], "test": [[0], [1], [2, 3]]}

@@ -9,8 +9,7 @@ from fedray.common.errors import UserError
 from fedray.common.rng import generator
 from fedray.datasets.dataset import Dataset
 from fedray.partitions import make_partition
-from fedray.partitions.shards import Shards
-from fedray.partitions.test_split import split_naturally
+from fedray.partitions.shards import Shards, split_naturally
 from tests.partitions.labelled import data
 
 NATURAL = np.repeat([3, 7, 9], [10, 20, 60])

@@ -12,7 +12,7 @@ from fedray.common.errors import UserError
 from fedray.common.rng import generator
 from fedray.partitions import PARTITIONS, make_partition
 from fedray.partitions.base import Partition
-from fedray.partitions.priors import (
+from fedray.partitions.schemes import (
     _redraw_where_exhausted,
     deal_by_prior,
     draw_dirichlet_priors,

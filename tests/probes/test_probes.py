@@ -11,8 +11,7 @@ from fedray.common.errors import Diverged, UserError
 from fedray.engine.loop import run
 from fedray.engine.process.backend import InlineBackend
 from fedray.engine.server.sampling import draw_cohort
-from fedray.probes.angles import average_angle, measure_angles
-from fedray.probes.probes import measure_drift_between
+from fedray.probes.probes import average_angle, measure_angles, measure_drift_between
 from tests.algorithms import quadratic, rounds_kept
 from tests.probes.probed import EVERY_PROBE, arrays, digits, last_row, percent_right, trained, with_probes
 

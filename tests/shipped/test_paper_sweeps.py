@@ -8,7 +8,7 @@ import pytest
 import fedray
 from fedray.common.errors import Diverged
 from fedray.config import RunConfig
-from fedray.sweep.file.dotted import with_key
+from fedray.sweep.file.entries import with_key
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.cells import make_label
 from fedray.sweep.plan.draws import find_axes, iter_points

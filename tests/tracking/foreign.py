@@ -3,10 +3,9 @@
 import sqlite3
 from pathlib import Path
 
-from fedray.cells.ending import Ending
 from fedray.cells.record import CellRun, RunRecord
 from fedray.cells.spec import CellSpec
-from fedray.cells.status import Status
+from fedray.cells.status import Ending, Status
 from fedray.tracking.tracker import Tracker
 
 TABLES = ("tags", "params", "metrics", "latest_metrics")

@@ -12,17 +12,16 @@ from typing import Any
 import pytest
 from mlflow.entities import Run
 
-from fedray.cells.ending import Ending
 from fedray.cells.record import CellRun
 from fedray.cells.spec import CellSpec
-from fedray.cells.status import Status
+from fedray.cells.status import Ending, Status
 from fedray.common.errors import UserError
+from fedray.components.identity import hash_of
 from fedray.tracking import environment, tracker
 from fedray.tracking.environment import (
     collect_environment,
     describe_differences,
     describe_mixture,
-    hash_environment,
     keep_environment,
     list_differences,
     list_hashes,
@@ -35,7 +34,7 @@ from tests.analysis.runs import FEDAVG, cell, history, write_run
 
 def test_ray_does_not_change_the_environment() -> None:
     """`run` does not import it, `sweep` does: tables would say that their cells come from different environments."""
-    code = "from fedray.tracking.environment import *; print(hash_environment(collect_environment()))"
+    code = "from fedray.tracking.environment import *; print(hash_of(collect_environment()))"
     hashes = {
         subprocess.run([sys.executable, "-c", f"{first}{code}"], capture_output=True, text=True, check=True).stdout
         for first in ("", "import ray, ray.tune; ")
@@ -107,11 +106,11 @@ def test_a_store_holds_each_environment_once(store: Tracker) -> None:
     for seed in range(3):
         write_run(store if seed else Tracker(), cell(FEDAVG, 0.5, seed), history(50))
     (one,) = stored()
-    here = hash_environment(collect_environment())
+    here = hash_of(collect_environment())
     assert one.data.tags["fedray.environment"] == here
     assert [list_hashes(run) for run in stored("cell")] == [[here]] * 3
     assert read_environment(store.client, store.experiment, here) == collect_environment()
-    assert keep_environment(store.client, store.experiment, ONE) == hash_environment(ONE)
+    assert keep_environment(store.client, store.experiment, ONE) == hash_of(ONE)
     assert len(stored()) == 2
 
 
@@ -212,7 +211,7 @@ def test_a_resumed_run_adds_up_its_time_and_names_each_environment(
 
     A call that only shows the finished run changes neither.
     """
-    one, here = cell(FEDAVG, 0.5, 0), hash_environment(collect_environment())
+    one, here = cell(FEDAVG, 0.5, 0), hash_of(collect_environment())
 
     def tags() -> list[str | None]:
         (run,) = find_runs(store.client, store.experiment, [one["hash"]])
@@ -224,7 +223,7 @@ def test_a_resumed_run_adds_up_its_time_and_names_each_environment(
     attempt(one, Status.RUNNING, 100)
     monkeypatch.setattr(tracker, "collect_environment", lambda: OTHER)
     attempt(one, Status.FINISHED, 7)
-    expected = ["12.000", "1", f"{here} {hash_environment(OTHER)}"]
+    expected = ["12.000", "1", f"{here} {hash_of(OTHER)}"]
     assert tags() == expected
     monkeypatch.setattr(tracker, "collect_environment", lambda: ONE)
     attempt(one, Status.FINISHED, 3, shown=True)

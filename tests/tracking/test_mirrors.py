@@ -12,10 +12,9 @@ import pytest
 import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from fedray.cells.ending import Ending
 from fedray.cells.record import CellRun, RunRecord
 from fedray.cells.spec import CellSpec
-from fedray.cells.status import Status
+from fedray.cells.status import Ending, Status
 from fedray.config import RunConfig
 from fedray.tracking.mirrors import mirrors, tensorboard
 from fedray.tracking.store import open_store

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from fedray.cells.ending import Ending
-from fedray.cells.status import Status
+from fedray.cells.status import Ending, Status
 from fedray.common.errors import UserError
 from fedray.tracking import store
 from fedray.tracking.sqlite_store import SqliteClient

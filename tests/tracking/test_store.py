@@ -13,10 +13,9 @@ from pathlib import Path
 import pytest
 from mlflow.exceptions import MlflowException, RestException, get_error_code
 
-from fedray.cells.ending import Ending
 from fedray.cells.record import CellRun, RunRecord
 from fedray.cells.spec import CellSpec
-from fedray.cells.status import Status
+from fedray.cells.status import Ending, Status
 from fedray.common import location
 from fedray.common.errors import UserError
 from fedray.tracking import store

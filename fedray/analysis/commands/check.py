@@ -12,8 +12,7 @@ import typer
 
 from fedray.analysis.data.collect import SweepTable, collect
 from fedray.analysis.output import write_or_print
-from fedray.analysis.tables.agreement import compare_with_store, describe, refuse_unusable
-from fedray.analysis.tables.paper import read_paper
+from fedray.analysis.tables.paper import compare_with_store, describe, read_paper, refuse_unusable
 
 
 def main(

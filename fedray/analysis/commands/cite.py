@@ -7,8 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedray.analysis.deposit.bibtex import format_entries
-from fedray.analysis.deposit.citations import find_component, list_components
+from fedray.analysis.deposit.bibtex import find_component, format_entries, list_components
 from fedray.common.errors import FORMS, escape, unknown
 from fedray.common.location import is_there
 from fedray.config import COMPONENTS

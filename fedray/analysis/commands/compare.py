@@ -4,8 +4,7 @@ from typing import Annotated
 
 import typer
 
-from fedray.analysis.comparison.compare import compare
-from fedray.analysis.comparison.text import format_report
+from fedray.analysis.comparison import compare, format_report
 from fedray.analysis.data.collect import collect
 from fedray.analysis.output import write_or_print
 from fedray.cells.metric import DEFAULT

@@ -32,16 +32,14 @@ from typing import Annotated
 import typer
 from matplotlib.figure import Figure
 
-from fedray.analysis.comparison.compare import compare
-from fedray.analysis.comparison.differences import tabulate_by_seed
+from fedray.analysis.comparison import compare, tabulate_by_seed
 from fedray.analysis.data.collect import Collected, collect
 from fedray.analysis.data.expected import find_cells
 from fedray.analysis.data.metrics import NEVER, is_smaller_better, make_title, read_values
 from fedray.analysis.output import write_or_print
 from fedray.analysis.plots import search
 from fedray.analysis.plots.bars import draw_bars, draw_methods
-from fedray.analysis.plots.classes import draw_classes, draw_partitions
-from fedray.analysis.plots.clients import draw_confusion, draw_fairness
+from fedray.analysis.plots.clients import draw_classes, draw_confusion, draw_fairness, draw_partitions
 from fedray.analysis.plots.comparison import draw_forests, draw_improvements, draw_profiles, draw_radar, draw_ranks
 from fedray.analysis.plots.curves import draw_curves
 from fedray.analysis.plots.heatmap import draw_heatmap

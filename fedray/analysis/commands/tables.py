@@ -18,10 +18,9 @@ import typer
 
 from fedray.analysis.data.collect import collect
 from fedray.analysis.output import write_or_print
-from fedray.analysis.tables.build import list_clients, list_runs
+from fedray.analysis.tables.build import TableOptions, list_clients, list_runs
 from fedray.analysis.tables.formats import FORMATS, SUFFIXES, format_run_by_run
 from fedray.analysis.tables.macros import to_macros
-from fedray.analysis.tables.options import TableOptions
 from fedray.cells.metric import DEFAULT
 from fedray.common.entry import Overwrite
 from fedray.common.errors import UserError, unknown

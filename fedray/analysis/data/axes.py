@@ -8,10 +8,9 @@ from typing import Any
 
 import pandas as pd
 
-from fedray.analysis.data.collect import SweepTable
-from fedray.analysis.data.specs import get_symbol, iter_specs, list_always_named
+from fedray.analysis.data.collect import SweepTable, get_symbol, iter_specs, list_always_named
 from fedray.common.errors import UserError, unknown
-from fedray.sweep.file.dotted import COMPONENTS
+from fedray.sweep.file.entries import COMPONENTS
 
 
 def list_names(cells: pd.DataFrame) -> dict[str, str]:
@@ -79,7 +78,7 @@ def _join_labels(cells: pd.DataFrame, key: str, always: Sequence[str], names: Ma
     titles = dict(zip(keys, title_axes(keys, cells), strict=True))
     parts = [
         _label_by_key(cells, part, (), names)
-        if _is_section(cells, part)
+        if f"{part}.name" in cells
         else f"{titles[part]}=" + _label_by_key(cells, part)
         for part in keys
     ]
@@ -89,7 +88,7 @@ def _join_labels(cells: pd.DataFrame, key: str, always: Sequence[str], names: Ma
 def find_columns(cells: pd.DataFrame, rows: pd.Series) -> str:
     """Return `partition` and all other keys that columns must name so that entries mix only runs of different seeds."""
     keys, columns = ["partition"], label_cells(cells, "partition")
-    sections = [name for name in COMPONENTS if _is_section(cells, name)]
+    sections = [name for name in COMPONENTS if f"{name}.name" in cells]
     for key in (*sections, *list_varying_settings(cells)):
         if key not in keys and _label_by_key(cells, key).groupby([rows, columns, cells["seed"]]).nunique().max() > 1:
             keys.append(key)
@@ -140,17 +139,13 @@ def list_varying_settings(cells: pd.DataFrame) -> list[str]:
     ]
 
 
-def _is_section(cells: pd.DataFrame, key: str) -> bool:
-    return f"{key}.name" in cells
-
-
 def _label_by_key(
     cells: pd.DataFrame, key: str, always: Sequence[str] = (), names: Mapping[str, str] = MappingProxyType({})
 ) -> pd.Series:
     columns = [str(name) for name in cells]
     if key in columns and key != "spec":
         return cells[key].fillna("-").astype(str)
-    if not _is_section(cells, key):
+    if f"{key}.name" not in cells:
         sections = {name.removesuffix(".name") for name in columns if name.endswith(".name")}
         raise unknown_key("--rows/--cols", key, cells, {*sections, "seed"})
     options = [name for name in columns if name.startswith(f"{key}.") and name != f"{key}.name"]

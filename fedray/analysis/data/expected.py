@@ -11,7 +11,7 @@ from fedray.analysis.data.stored import UnknownSweep
 from fedray.cells.spec import Search
 from fedray.config import RunConfig
 from fedray.sweep.driver.stages import preview_final_stage
-from fedray.sweep.file.dotted import apply_draw
+from fedray.sweep.file.entries import apply_draw
 from fedray.sweep.file.shipped import list_sweeps, locate_sweep
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.cells import Cell

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedray.analysis.data.collect import OF_CELL, Collected, collect
+from fedray.analysis.data.collect import OF_CELL, collect
 from fedray.analysis.data.metrics import list_by_round
 from fedray.analysis.data.runs import load_newest_state, read_configuration
 from fedray.cluster.connection import refuse_other_form
@@ -126,10 +126,6 @@ def results(name: str) -> Results:
             cells[key] = pd.Series(typed, cells.index, dtype=object).where(cells[key].notna()).infer_objects()
     trials = read_trials(sweep.client, sweep.parent.info.run_id).set_index(TRIAL_CELL, drop=False)
     listed = [cell for cell in cells["cell"] if cell in trials.index]
-    return Results(sweep.name, cells, _collect_curves(sweep), trials.loc[listed].reset_index(drop=True))
-
-
-def _collect_curves(sweep: Collected) -> pd.DataFrame:
     have = sweep.cells[sweep.cells["run_id"].notna()]
     rows = [
         (cell, label, round, metric, value)
@@ -137,7 +133,8 @@ def _collect_curves(sweep: Collected) -> pd.DataFrame:
         for cell, label, run_id in zip(have["cell"], have["label"], have["run_id"], strict=True)
         for round, value in sweep.get_history(str(run_id), metric).items()
     ]
-    return pd.DataFrame(rows, columns=["cell", "label", "round", "metric", "value"])
+    curves = pd.DataFrame(rows, columns=["cell", "label", "round", "metric", "value"])
+    return Results(sweep.name, cells, curves, trials.loc[listed].reset_index(drop=True))
 
 
 @check_arguments

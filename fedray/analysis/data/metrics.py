@@ -9,9 +9,7 @@ import pandas as pd
 
 from fedray.algorithms import algorithm
 from fedray.analysis.data.axes import find_label, label_table
-from fedray.analysis.data.collect import SweepTable
-from fedray.analysis.data.specs import iter_specs, list_smaller_better, list_titles, parse
-from fedray.cells.last_rounds import describe_rounds
+from fedray.analysis.data.collect import SweepTable, iter_specs, list_smaller_better, list_titles, parse
 from fedray.cells.metric import (
     BEST,
     BY_ROUND,
@@ -25,6 +23,7 @@ from fedray.cells.metric import (
     ROUNDS_TO,
     SPEEDUP,
     Metric,
+    describe_rounds,
 )
 from fedray.cells.spec import CellSpec
 from fedray.common.errors import UserError, unknown
@@ -59,13 +58,19 @@ def read_values(sweep: SweepTable, metric: str) -> pd.Series:
     cells, wanted = sweep.cells, Metric.parse(metric)
     finished = cells["status"] == "finished"
     if wanted.reference:
-        return _divide_rounds(sweep, wanted)
+        rounds = read_values(sweep, wanted.rounds)
+        partners = _find_partners(sweep, wanted.reference, wanted.name.removesuffix(wanted.reference))
+        theirs = pd.Series([*rounds.replace(NEVER, np.nan), np.nan]).iloc[partners].set_axis(rounds.index)
+        ratio = theirs / rounds if wanted.plain == SPEEDUP else rounds / theirs
+        return ratio.mask(rounds == NEVER, NEVER)
     if wanted.target is not None:
         named = isinstance(wanted.target, str)
         targets = _find_best(sweep, str(wanted.target)) if named else pd.Series(wanted.target, cells.index)
         return pd.Series(
             [
-                _find_first_round(sweep, run_id, target) if done and pd.notna(target) else np.nan
+                next((float(t) for t, value in _read_accuracies(sweep, run_id).items() if value >= target), NEVER)
+                if done and pd.notna(target)
+                else np.nan
                 for run_id, done, target in zip(cells["run_id"], finished, targets, strict=True)
             ],
             cells.index,
@@ -227,15 +232,6 @@ def _find_best(sweep: SweepTable, method: str) -> pd.Series:
     return pd.Series([best.get(one, np.nan) for one in partners], sweep.cells.index)
 
 
-def _divide_rounds(sweep: SweepTable, metric: Metric) -> pd.Series:
-    """Return a ratio of each cell: NEVER if it never reached the target, NaN if the reference's run never did."""
-    rounds = read_values(sweep, metric.rounds)
-    partners = _find_partners(sweep, metric.reference, metric.name.removesuffix(metric.reference))
-    theirs = pd.Series([*rounds.replace(NEVER, np.nan), np.nan]).iloc[partners].set_axis(rounds.index)
-    ratio = theirs / rounds if metric.plain == SPEEDUP else rounds / theirs
-    return ratio.mask(rounds == NEVER, NEVER)
-
-
 def _find_partners(sweep: SweepTable, method: str, form: str) -> list[int]:
     """Return for each cell the place of a method's finished run with the same setting and seed; -1 for none.
 
@@ -277,10 +273,6 @@ def _count(metric: str, spec: CellSpec) -> float:
 @cache
 def _measure_cost(method: str, model: str, shape: tuple[int, ...], classes: int) -> Cost:
     return measure_cost(algorithm(json.loads(method)), json.loads(model), shape, classes)
-
-
-def _find_first_round(sweep: SweepTable, run_id: str, target: float) -> float:
-    return next((float(t) for t, value in _read_accuracies(sweep, run_id).items() if value >= target), NEVER)
 
 
 def _read_accuracies(sweep: SweepTable, run_id: str) -> dict[int, float]:

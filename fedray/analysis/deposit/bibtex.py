@@ -7,10 +7,13 @@ second paper follows a semicolon. AUTHORS is `Li et al.`, `Li, He and Song` or o
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import fedray
+from fedray.common.errors import FORMS
+from fedray.config import COMPONENTS
 
 NAME = r"[^\W\d_][\w.'-]*(?: [\w.'-]+){0,3}?"
 PAPER = re.compile(
@@ -23,6 +26,8 @@ REPORTS = ("Stanford CS 231N", "UCI")
 """Venues of reports and data sets, which have no proceedings."""
 SMALL = ("a", "an", "on", "the", "to", "towards")
 """Words with which a title begins and a key does not go on."""
+SECTIONS = ("algorithm", "data", "partition", "model")
+"""Sections in the order of their citations: methods and data first."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +67,10 @@ def read_papers(declared: str) -> Iterator[BibEntry]:
         if (found := PAPER.match(text.strip())) is not None:
             authors, title, venue, year = found.group("authors", "title", "venue", "year")
             names = re.split(", | and ", authors.removesuffix(" et al."))
+            # in braces, so that BibTeX does not take a surname's first word for a first name
+            protected = [f"{{{name}}}" if " " in name else name for name in names]
             fields = {
-                "author": " and ".join(map(_protect, names)) + " and others" * authors.endswith(" et al."),
+                "author": " and ".join(protected) + " and others" * authors.endswith(" et al."),
                 "title": "{" + re.sub("([&%#_])", r"\\\1", title) + "}",
                 **_place(venue or ""),
                 "year": year,
@@ -81,11 +88,6 @@ def _find_kind(venue: str) -> str:
 def _place(venue: str) -> dict[str, str]:
     names = {"misc": "howpublished", "article": "journal", "inproceedings": "booktitle"}
     return {names[_find_kind(venue)]: venue} if venue else {}
-
-
-def _protect(name: str) -> str:
-    """Return a surname so that BibTeX does not take its first word for a first name."""
-    return f"{{{name}}}" if " " in name else name
 
 
 def _make_key(name: str, year: str, title: str) -> str:
@@ -117,3 +119,47 @@ def format_entries(cited: Iterable[tuple[str, str]]) -> str:
     texts = [f"% {', '.join(dict.fromkeys(users[key]))}\n{entry}" for key, entry in entries.items()]
     notes = [f"% without a paper: {', '.join(dict.fromkeys(silent))}\n"] if silent else []
     return "\n".join([*texts, *notes, str(FEDRAY)])
+
+
+@dataclass(frozen=True)
+class Cited:
+    """A component as its class declares it; a class of your own is not imported and declares nothing.
+
+    Attributes:
+        section: the section of a configuration that chooses it.
+        name: its name there.
+        paper: as `Component.paper` has it.
+        licence: of a data set, as its publisher states it; empty if none is known.
+    """
+
+    section: str
+    name: str
+    paper: str
+    licence: str = ""
+
+
+def list_components(configs: Iterable[Mapping[str, Any]]) -> list[Cited]:
+    """Return the components of configurations, each once, in the order of SECTIONS.
+
+    Args:
+        configs: resolved configurations, as a store holds them.
+    """
+    found = dict.fromkeys(pair for config in configs for pair in _iter_names(config))
+    return [find_component(*pair) for pair in sorted(found, key=lambda pair: SECTIONS.index(pair[0]))]
+
+
+def find_component(section: str, name: str) -> Cited:
+    """Return what a registered class declares, without importing a class of your own."""
+    kind = COMPONENTS[section][0].get(name.removesuffix(FORMS))
+    return Cited(section, name, getattr(kind, "paper", ""), getattr(kind, "licence", ""))
+
+
+def _iter_names(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield section and name; a method that `training` adds to others counts as a method."""
+    for section in SECTIONS:
+        chosen = config.get(section, {})
+        yield section, str(chosen["name"] if isinstance(chosen, Mapping) else chosen)
+    training = config.get("training", {})
+    for key in ("aggregation", "server_step"):
+        if training.get(key) in COMPONENTS["algorithm"][0]:
+            yield "algorithm", str(training[key])

@@ -10,8 +10,16 @@ from matplotlib.figure import Figure
 from fedray.analysis.data.axes import label_finished
 from fedray.analysis.data.collect import Collected
 from fedray.analysis.data.metrics import NEVER, list_parts, make_title, read_values
-from fedray.analysis.plots.panels import iter_methods
-from fedray.analysis.plots.style import COLOURS, HATCHES, describe_seeds, iter_styles, make_axes, styled, with_legend
+from fedray.analysis.plots.style import (
+    COLOURS,
+    HATCHES,
+    describe_seeds,
+    iter_methods,
+    iter_styles,
+    make_axes,
+    styled,
+    with_legend,
+)
 from fedray.cells.metric import DEFAULT
 from fedray.common.errors import UserError
 

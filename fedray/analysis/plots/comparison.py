@@ -7,15 +7,12 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from fedray.analysis.comparison.aggregates import collect_scores
-from fedray.analysis.comparison.compare import Comparison
-from fedray.analysis.comparison.differences import tabulate_by_seed
+from fedray.analysis.comparison import Comparison, collect_scores, tabulate_by_seed
 from fedray.analysis.data.axes import label_figures
 from fedray.analysis.data.collect import SweepTable
 from fedray.analysis.data.metrics import is_smaller_better, make_title
 from fedray.analysis.plots.style import LETTER, WIDTH, iter_styles, make_axes, styled, thin_markers, with_legend
-from fedray.analysis.statistics.aggregates import bound_profile, compute_profile, find_lack
-from fedray.analysis.statistics.ranks import Ranks
+from fedray.analysis.statistics import Ranks, bound_profile, compute_profile, find_lack
 from fedray.cells.metric import DEFAULT
 from fedray.common.errors import UserError
 
@@ -158,7 +155,7 @@ def _draw_profile(scores: Mapping[str, np.ndarray], title: str, lower: bool, con
     """Draw the shares of one figure.
 
     Args:
-        scores: method -> `(seeds, settings)`, as in `statistics.aggregates`.
+        scores: method -> `(seeds, settings)`, as in `fedray.analysis.statistics`.
         title: of the metric.
         lower: the smallest value is the best.
         confidence: level of the bands at each value.

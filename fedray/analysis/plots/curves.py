@@ -11,14 +11,16 @@ from matplotlib.figure import Figure
 from fedray.analysis.data.axes import label_finished
 from fedray.analysis.data.collect import Collected
 from fedray.analysis.data.metrics import list_by_round, make_title
-from fedray.analysis.plots.panels import iter_methods, join_runs, split_figures
 from fedray.analysis.plots.style import (
     COLOURS,
     describe_seeds,
+    iter_methods,
     iter_styles,
+    join_runs,
     make_blocks,
     make_panels,
     set_round_ticks,
+    split_figures,
     styled,
     thin_markers,
     with_legend,

@@ -13,8 +13,7 @@ from matplotlib.patches import Rectangle
 from fedray.analysis.data.axes import label_finished, title_axes, unknown_key
 from fedray.analysis.data.collect import Collected
 from fedray.analysis.data.metrics import NEVER, is_smaller_better, make_title, read_values
-from fedray.analysis.plots.panels import split_figures
-from fedray.analysis.plots.style import contrast, make_panels, styled
+from fedray.analysis.plots.style import contrast, make_panels, sort_by_size, split_figures, styled
 from fedray.cells.metric import DEFAULT
 from fedray.common.errors import UserError
 
@@ -76,7 +75,7 @@ def _draw_figure(
         for method, group in panel.groupby("_row", sort=False)
     }
     every = pd.concat([panel for _, panel in settings])
-    rows, columns = _sort(every["_y"]), _sort(every["_x"])
+    rows, columns = sort_by_size(every["_y"]), sort_by_size(every["_x"])
     grids = {
         _title(name, list(tables)): table.reindex(index=rows, columns=columns).to_numpy()
         for name, table in tables.items()
@@ -133,10 +132,3 @@ def _draw_panel(area: Axes, grid: np.ndarray, scale: Normalize, lower: bool, dig
     area.patch.set(hatch="//", edgecolor="0.7")  # a field without a finished run
     area.grid(visible=False)
     return area.imshow(grid, origin="lower", aspect="auto", cmap="Greys_r", norm=scale)
-
-
-def _sort(found: pd.Series) -> list[str]:
-    """Return the different values, by size if all are numbers."""
-    words = pd.Series(found.astype(str).unique())
-    numbers = pd.to_numeric(words, errors="coerce")
-    return sorted(words) if numbers.isna().any() else list(words[numbers.argsort()])

@@ -19,7 +19,16 @@ from matplotlib.ticker import LogLocator, NullFormatter
 from fedray.analysis.data.axes import find_columns, find_symbol, label_cells, list_names, title_axes
 from fedray.analysis.data.collect import SweepTable
 from fedray.analysis.data.metrics import find_selection_metric, is_smaller_better, make_title
-from fedray.analysis.plots.style import PLAIN, contrast, is_logarithmic, iter_styles, make_axes, styled, with_legend
+from fedray.analysis.plots.style import (
+    PLAIN,
+    contrast,
+    is_logarithmic,
+    iter_styles,
+    make_axes,
+    sort_by_size,
+    styled,
+    with_legend,
+)
 from fedray.cells.metric import Metric
 from fedray.common.errors import UserError
 
@@ -49,7 +58,7 @@ def list_trials(sweep: SweepTable) -> pd.DataFrame:
         _method=cells["algorithm.name"].replace(list_names(cells)),
         _setting=settings,
         _value=cells[column],
-        _rounds=[_count_rounds(sweep, run_id) for run_id in cells["run_id"]],
+        _rounds=[max(sweep.get_history(run_id, "test_accuracy"), default=0) for run_id in cells["run_id"]],
         _order=[sweep.get_start(run_id) for run_id in cells["run_id"]],
     ).sort_values("_order", kind="stable")
 
@@ -67,8 +76,10 @@ def list_keys(sweep: SweepTable) -> list[str]:
 def draw_best_so_far(sweep: SweepTable) -> dict[str, Figure]:
     """Return setting -> figure of each method's best finished trial by rounds trained, including pruned trials."""
     found, figures = list_trials(sweep), dict[str, Figure]()
+    on_test_set = Metric.parse(find_selection_metric(sweep)).is_on_test_set
+    title = f"best {_title_value(sweep)}" + ("\n(selected on the test set)" if on_test_set else "")
     for setting, panel in found.groupby("_setting", sort=False):
-        figure, area = make_axes("rounds trained", _title_best(sweep), str(setting))
+        figure, area = make_axes("rounds trained", title, str(setting))
         for style, (method, group) in zip(iter_styles(), panel.groupby("_method", sort=False), strict=False):
             done = group["_value"].where(group["status"] == "finished")
             best = (
@@ -117,7 +128,7 @@ def _draw_grid(area: Axes, group: pd.DataFrame, first: str, second: str) -> Scal
     if max(group[first].nunique(), group[second].nunique()) > STEPS:
         return None
     table = group.pivot_table(values="_value", index=second, columns=first, aggfunc="mean")
-    table = table.loc[_sort(table.index), _sort(table.columns)]
+    table = table.loc[sort_by_size(table.index), sort_by_size(table.columns)]
     area.set_xticks(range(len(table.columns)), list(table.columns))
     area.set_yticks(range(len(table.index)), list(table.index))
     image = area.imshow(table.to_numpy(), origin="lower", aspect="auto", cmap="Greys_r")
@@ -132,12 +143,6 @@ def _draw_grid(area: Axes, group: pd.DataFrame, first: str, second: str) -> Scal
 def _draw_points(area: Axes, group: pd.DataFrame, first: str, second: str) -> ScalarMappable:
     x, y = _scale(area, group[first], "x"), _scale(area, group[second], "y")
     return area.scatter(x, y, c=group["_value"], cmap="viridis", edgecolors="0", linewidths=0.4)
-
-
-def _sort(values: pd.Index) -> list[str]:
-    words = pd.Series(list(values), dtype=str)
-    numbers = pd.to_numeric(words, errors="coerce")
-    return sorted(words) if numbers.isna().any() else list(words[numbers.argsort()])
 
 
 def _scale(area: Axes, values: pd.Series, axis: str) -> pd.Series:
@@ -220,14 +225,5 @@ def draw_all(sweep: SweepTable) -> dict[str, dict[str, Figure]]:
     }
 
 
-def _count_rounds(sweep: SweepTable, run_id: str) -> int:
-    return max(sweep.get_history(run_id, "test_accuracy"), default=0)
-
-
 def _title_value(sweep: SweepTable) -> str:
     return make_title(find_selection_metric(sweep), sweep.cells).partition(",")[0]
-
-
-def _title_best(sweep: SweepTable) -> str:
-    on_test_set = Metric.parse(find_selection_metric(sweep)).is_on_test_set
-    return f"best {_title_value(sweep)}" + ("\n(selected on the test set)" if on_test_set else "")

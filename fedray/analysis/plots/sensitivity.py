@@ -9,8 +9,16 @@ from matplotlib.transforms import ScaledTranslation
 from fedray.analysis.data.axes import find_symbol, label_finished, list_varying_settings, unknown_key
 from fedray.analysis.data.collect import Collected
 from fedray.analysis.data.metrics import NEVER, make_title, read_values
-from fedray.analysis.plots.panels import iter_methods, split_figures
-from fedray.analysis.plots.style import describe_seeds, iter_styles, make_panels, set_value_ticks, styled, with_legend
+from fedray.analysis.plots.style import (
+    describe_seeds,
+    iter_methods,
+    iter_styles,
+    make_panels,
+    set_value_ticks,
+    split_figures,
+    styled,
+    with_legend,
+)
 from fedray.cells.metric import DEFAULT
 from fedray.common.errors import UserError
 

@@ -217,13 +217,9 @@ def set_value_ticks(area: Axes, values: Iterable[float]) -> None:
     area.set_xlim(back(place(found[0]) - margin), back(place(found[-1]) + margin))
     area.xaxis.set_major_locator(FixedLocator(found))
     area.xaxis.set_major_formatter(
-        FuncFormatter(lambda value, _: f"{value:g}" if _find_nearest(value, found) in kept else "")
+        FuncFormatter(lambda value, _: f"{value:g}" if min(found, key=lambda one: abs(one - value)) in kept else "")
     )
     area.xaxis.set_minor_locator(NullLocator())
-
-
-def _find_nearest(value: float, values: Sequence[float]) -> float:
-    return min(values, key=lambda one: abs(one - value))
 
 
 def is_logarithmic(numbers: pd.Series) -> bool:
@@ -270,13 +266,35 @@ def save(figures: Mapping[str, Figure], out: Path, stem: str, overwrite: bool = 
     paths = []
     for setting, figure in figures.items():
         for suffix in (".png", ".pdf"):
-            name = _make_file_name(stem if len(figures) == 1 else f"{stem}-{setting}")
+            text = stem if len(figures) == 1 else f"{stem}-{setting}"
+            for word, symbol in Component.symbols.items():
+                text = text.replace(symbol, word)
+            name = re.sub(r"[^\w.=-]+", "-", text)
             paths.append(out / f"{name}{suffix}")
             OutputFile("--out", paths[-1], (suffix,), overwrite).draw(figure, dpi=300)
     return paths
 
 
-def _make_file_name(text: str) -> str:
-    for word, symbol in Component.symbols.items():
-        text = text.replace(symbol, word)
-    return re.sub(r"[^\w.=-]+", "-", text)
+def split_figures(cells: pd.DataFrame) -> Iterator[tuple[str, list[tuple[str, pd.DataFrame]]]]:
+    """Yield data set and model -> settings with their cells; the first is empty if all runs share both."""
+    for name, group in cells.groupby("_figure", sort=False):
+        yield str(name), [(str(setting), panel) for setting, panel in group.groupby("_column", sort=False)]
+
+
+def iter_methods(cells: pd.DataFrame, panel: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Yield every method of the sweep, so that styles agree across figures, with its cells of this panel, if any."""
+    for method in dict.fromkeys(cells["_row"]):
+        yield str(method), panel[panel["_row"] == method]
+
+
+def join_runs(logged: dict[str, dict[int, float]], group: pd.DataFrame, smooth: int = 1) -> pd.DataFrame:
+    """Return rounds x runs, for the rounds in common to all runs that log anything."""
+    runs = pd.DataFrame({run_id: logged[run_id] for run_id in group["run_id"] if logged[run_id]}, dtype=float)
+    return runs.sort_index().dropna().rolling(smooth, min_periods=1).mean()
+
+
+def sort_by_size(found: pd.Series | pd.Index) -> list[str]:
+    """Return the different values as text, by size if all are numbers."""
+    words = pd.Series(pd.Series(found).astype(str).unique())
+    numbers = pd.to_numeric(words, errors="coerce")
+    return sorted(words) if numbers.isna().any() else list(words[numbers.argsort()])

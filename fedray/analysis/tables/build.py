@@ -1,13 +1,22 @@
 """Entries of a sweep's result table, their ranks and notes."""
 
 import math
+import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self
 
 import pandas as pd
 
-from fedray.analysis.data.axes import choose_search_rows, find_columns, find_label, label_cells, label_finished
-from fedray.analysis.data.collect import Collected, SweepTable
+from fedray.analysis.data.axes import (
+    choose_search_rows,
+    find_columns,
+    find_label,
+    find_symbol,
+    label_cells,
+    label_finished,
+)
+from fedray.analysis.data.collect import Collected, SweepTable, iter_specs
 from fedray.analysis.data.metrics import (
     describe_undeclared,
     find_longest_wait,
@@ -17,14 +26,18 @@ from fedray.analysis.data.metrics import (
     make_title,
     read_values,
 )
-from fedray.analysis.data.specs import iter_specs
-from fedray.analysis.tables import tuned
 from fedray.analysis.tables.clients import read_accuracies
-from fedray.analysis.tables.keys import make_key, make_words, to_word, without_names
-from fedray.analysis.tables.matching import match_published
+from fedray.analysis.tables.macros import make_key, make_words, to_word, without_names
+from fedray.analysis.tables.published import match_published
 from fedray.analysis.tables.result_table import BEST, Entry, ResultTable, add_best, average, join_tables, make_entry
 from fedray.cells.metric import DEFAULT, ROUNDS_TO, Metric
-from fedray.common.errors import unknown
+from fedray.common.errors import UserError, escape, truncate_repr, unknown
+from fedray.components.base import format_value
+
+COMMAND = "fedray tables"
+"""Beginning of the comment that a LaTeX table and a file of macros hold."""
+WITHOUT_EFFECT = ("format", "macros")
+"""Options in a comment that change no entry."""
 
 
 def build(
@@ -85,7 +98,7 @@ def build(
             f"a search: best row first, by {find_selection_metric(sweep)}"
             + " (selected on the test set)" * Metric.parse(find_selection_metric(sweep)).is_on_test_set
         )
-    notes += tuned.list_notes(sweep, cells)
+    notes += list_tuning_notes(sweep, cells)
     if reference:
         if reference not in names[0]:
             raise unknown("--reference", reference, names[0])
@@ -104,8 +117,10 @@ def build(
         printed, said = match_published(paper, metric, configs, bool(average_over))
         entries = {key: replace(one, printed=printed.get(key)) for key, one in entries.items()}
         notes += said
+    on_test_set = any(Metric.parse(one["select"]).is_on_test_set for one in sweep.tuned.values())
     return ResultTable(
-        f"{sweep.name}: {make_title(metric, cells, holds_samples_out(sweep))}{tuned.describe_selection(sweep)}",
+        f"{sweep.name}: {make_title(metric, cells, holds_samples_out(sweep))}"
+        + " (selected on the test set)" * on_test_set,
         *names,
         entries,
         _rank(entries, names[1], is_smaller_better(metric, cells)),
@@ -250,3 +265,131 @@ def _list_notes(sweep: SweepTable, cells: pd.DataFrame, metric: str, over: str) 
         for _, cell in bad.iterrows()
     ]
     return notes
+
+
+def list_tuning_notes(sweep: SweepTable, cells: pd.DataFrame) -> list[str]:
+    """Return notes: how the rows were tuned, the chosen values with their ranges, and a warning for values on an edge.
+
+    Args:
+        sweep: the final stage; there are no notes for other sweeps.
+        cells: its cells with `_row` and `_column`.
+    """
+    chosen = {
+        (str(cell["_row"]), str(cell["_column"])): sweep.tuned[cell["cell"]]
+        for _, cell in cells.iterrows()
+        if cell["cell"] in sweep.tuned
+    }
+    if not chosen:
+        return []
+    said = list(dict.fromkeys(_describe_choice(one) for one in chosen.values()))
+    said += [
+        f"chosen for {row} ({column}): {_format_values(one, cells)}; {_format_budget(one)}"
+        for (row, column), one in chosen.items()
+    ]
+    said += [
+        f"WARNING: {find_symbol(key, cells)}={format_value(one['values'][key])} of {row} ({column}) is on the edge of "
+        f"{one['ranges'][key]}: nothing was tried beyond it"
+        for (row, column), one in chosen.items()
+        for key in one["edges"]
+    ]
+    return said
+
+
+def _describe_choice(one: Mapping[str, Any]) -> str:
+    held, seeds = one["held_out"], ", ".join(map(str, one["seeds"]))
+    how = f"tuned by {one['stage']}: best {one['select']} of {one['searcher']} draws, mean over seeds {seeds}"
+    if one.get("equal_budget") == "gradients":
+        how += ", as many draws as make the gradients equal"
+    if held is None:
+        return f"{how}; SELECTED ON THE TEST SET, nothing was held out"
+    whose = "every client's samples" if held["from"] == "clients" else "the training set"
+    what = "all of them" if one["train_on"] == "all" else "the others alone"
+    pruned = f"; cells ended early by {one['scheduler']}" if one["scheduler"] else ""
+    return f"{how}, on {100 * held['fraction']:g} % of {whose}, held out; these runs train on {what}{pruned}"
+
+
+def _format_values(one: Mapping[str, Any], cells: pd.DataFrame) -> str:
+    values = (
+        f"{find_symbol(key, cells)}={format_value(value)} of {one['ranges'][key]}"
+        for key, value in one["values"].items()
+    )
+    return ", ".join(values) or "nothing to draw"
+
+
+def _format_budget(one: Mapping[str, Any]) -> str:
+    most = "at most " if one["scheduler"] else ""  # cells that a scheduler ended early are counted whole
+    gradients = "" if one["gradients"] is None else f", {most}{one['gradients']:.3g} gradients of a batch"
+    lost = "" if one["finished"] == one["draws"] else f" ({one['draws'] - one['finished']} did not finish)"
+    return f"{one['draws']} draws{lost}, {most}{one['rounds']} rounds{gradients}; scored {one['score']:.2f}"
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """Options of `fedray tables`, besides the sweep; `build` explains them."""
+
+    metric: str = DEFAULT
+    rows: str = ""
+    cols: str = ""
+    reference: str = ""
+    paper: str = ""
+    average_over: str = ""
+    best_except: str | None = None
+
+    def build(self, sweep: SweepTable) -> ResultTable:
+        """Return the table. Raises UserError as `fedray.analysis.tables.build.build` does."""
+        return build(
+            sweep,
+            self.metric,
+            self.rows,
+            self.cols,
+            self.reference,
+            self.paper,
+            self.average_over,
+            self.best_except,
+        )
+
+    def to_command(self, sweep: str, more: Mapping[str, str]) -> str:
+        """Return the command line, in one line, that gives this table.
+
+        Args:
+            sweep: its name.
+            more: options without effect on the entries: `format`, `macros`.
+        """
+        changed = {one.name: getattr(self, one.name) for one in fields(self) if getattr(self, one.name) != one.default}
+        words = [word for name, value in {**changed, **more}.items() for word in (_to_option(name), value) if value]
+        if self.best_except == "":
+            words.append("--best-except=")
+        return escape(shlex.join([*COMMAND.split(), sweep, *words]))
+
+    @classmethod
+    def parse(cls, command: str, where: str) -> tuple[str, Self, set[str]]:
+        """Read a command line that `to_command` wrote.
+
+        Args:
+            command: the comment's text.
+            where: file and line, for messages.
+
+        Returns:
+            The sweep's name, the options, and the names of the options without effect.
+
+        Raises:
+            UserError: it is not such a command.
+        """
+        known = {_to_option(name): name for name in (*(one.name for one in fields(cls)), *WITHOUT_EFFECT)}
+        try:
+            _, _, sweep, *words = shlex.split(command)
+        except ValueError:
+            raise UserError(f"{where}: found {truncate_repr(command)}; `{COMMAND} NAME ...` is required") from None
+        found: dict[str, str] = {}
+        while words:
+            option, equals, value = words.pop(0).partition("=")
+            if option not in known or not (equals or words):
+                allowed = ", ".join(f"{one} VALUE" for one in known)
+                raise UserError(f"{where}: found {truncate_repr(option)} in `{COMMAND}`; allowed: {allowed}")
+            found[known[option]] = value if equals else words.pop(0)
+        without = found.keys() & set(WITHOUT_EFFECT)
+        return sweep, cls(**{name: value for name, value in found.items() if name not in without}), set(without)
+
+
+def _to_option(name: str) -> str:
+    return "--" + name.replace("_", "-")

@@ -70,7 +70,7 @@ class ResultTable:
     label: str = ""
     """LaTeX's label; empty for none."""
     keys: Mapping[tuple[str, str], str] = field(default_factory=dict)
-    """Entry -> its name in LaTeX (`fedray.analysis.tables.keys`)."""
+    """Entry -> its name in LaTeX (`fedray.analysis.tables.macros`)."""
     command: str = ""
     """The command line that gives this table, for LaTeX sources; empty for none."""
 

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from fedray.algorithms.base import PerClient, Sum
-from fedray.common.transfer import download
-from fedray.common.vectors import Vectors
+from fedray.common.vectors import Vectors, download
 from fedray.engine.exact_sum import BLOCK, LIMIT, SCALE, Accumulator, NotSummable, refuse_inexact, split
 from fedray.engine.messages import ClientTask, count_bytes
 from fedray.engine.training.stack import copy_rows, has_rows

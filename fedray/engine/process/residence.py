@@ -13,8 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedray.common.transfer import download
-from fedray.common.vectors import Vectors
+from fedray.common.vectors import Vectors, download
 from fedray.datasets.dataset import ClientSamples, ResidentSamples, Samples
 from fedray.engine.state import ClientState, StateRef, load_state
 

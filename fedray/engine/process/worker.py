@@ -12,8 +12,7 @@ from torch.nn.functional import cross_entropy
 
 from fedray.client import CHUNK, LocalClient, Population
 from fedray.common.errors import UserError
-from fedray.common.transfer import upload
-from fedray.common.vectors import Vectors
+from fedray.common.vectors import Vectors, upload
 from fedray.datasets.dataset import Samples
 from fedray.engine.exact_sum import BLOCK, Accumulator, NotSummable
 from fedray.engine.messages import OPENING, Broadcast, ClientTask, PersonalEval, Reply

@@ -8,14 +8,13 @@ from typing import Literal
 
 import pandas as pd
 
-from fedray.analysis.comparison.differences import tabulate_by_seed
+from fedray.analysis.comparison import tabulate_by_seed
 from fedray.analysis.data.axes import find_columns, label_cells
-from fedray.analysis.data.collect import SweepTable
+from fedray.analysis.data.collect import SweepTable, iter_specs
 from fedray.analysis.data.metrics import COUNTED, is_smaller_better
-from fedray.analysis.data.specs import iter_specs
-from fedray.analysis.statistics.intervals import Interval, bound_mean
+from fedray.analysis.statistics import Interval, bound_mean
 from fedray.analysis.tables.build import drop_keys
-from fedray.analysis.tables.matching import find_best_others, find_printed_values
+from fedray.analysis.tables.published import find_best_others, find_printed_values
 from fedray.common.errors import UserError
 from fedray.sweep.file.claims import Claim
 
@@ -114,7 +113,11 @@ def make_pairs(claim: Claim, sweep: SweepTable, published: str) -> tuple[list[Pa
         UserError: the sweep lacks a method, rival or column, or its runs cannot be paired.
     """
     cells = _select_cells(claim, sweep)
-    duels, lower = _list_duels(claim, cells), is_smaller_better(claim.metric, cells)
+    present = set(zip(cells["_row"], cells["_column"], strict=True))
+    found = {"falls": _oppose_falls, "smaller_drop": _oppose_drops, "steadier": _oppose_spreads}.get(
+        claim.relation, _oppose_values
+    )(claim, cells)
+    duels, lower = [duel for duel in found if set(duel.entries) <= present], is_smaller_better(claim.metric, cells)
     numbers, printed = _collect_numbers(claim, cells), _find_printed(claim, cells, duels, published, lower)
     used = {entry for duel in duels for entry in duel.entries}
     keys = pd.Series(list(zip(cells["_row"], cells["_column"], strict=True)), cells.index)
@@ -196,15 +199,6 @@ def _list_rows(claim: Claim, rows: pd.Series) -> list[str]:
     if claim.method == "all":
         return list(dict.fromkeys(map(str, rows)))
     return _match_names(claim.method, rows, claim, "method")
-
-
-def _list_duels(claim: Claim, cells: pd.DataFrame) -> list[Duel]:
-    """Return every comparison of the claim whose entries the sweep has."""
-    present = set(zip(cells["_row"], cells["_column"], strict=True))
-    found = {"falls": _oppose_falls, "smaller_drop": _oppose_drops, "steadier": _oppose_spreads}.get(
-        claim.relation, _oppose_values
-    )(claim, cells)
-    return [duel for duel in found if set(duel.entries) <= present]
 
 
 def _oppose_values(claim: Claim, cells: pd.DataFrame) -> list[Duel]:

@@ -1,15 +1,19 @@
 """`fedray board show | rank | tuned | write`: boards, and a method of yours on one."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import pandas as pd
 import typer
 import yaml
+from matplotlib.figure import Figure
 
 from fedray.algorithms import algorithm
 from fedray.analysis.output import write_or_print
+from fedray.analysis.plots.style import WIDTH, styled
+from fedray.analysis.statistics import bound_mean
 from fedray.cells.spec import get_dotted
 from fedray.common.entry import Json, Overwrite, format_json
 from fedray.common.errors import UserError, join_lines, truncate_repr
@@ -17,7 +21,9 @@ from fedray.common.output import PICTURES, OutputFile
 from fedray.common.yaml_files import parse_yaml
 from fedray.engine.cost import measure_cost
 from fedray.papers.board import (
+    REFERENCE,
     Board,
+    Standing,
     describe_power,
     format_standings,
     format_table,
@@ -29,9 +35,8 @@ from fedray.papers.board import (
     read_board,
     write_csv,
 )
-from fedray.papers.board_picture import draw_standings
 from fedray.sweep.driver.stages import run_file
-from fedray.sweep.file.dotted import apply_draw
+from fedray.sweep.file.entries import apply_draw
 from fedray.sweep.file.shipped import WARNING, locate_sweep
 from fedray.sweep.file.space import Space, check_space
 from fedray.sweep.file.sweep import Sweep
@@ -161,7 +166,16 @@ def make_sweep(board: Board, method: str, space: Space) -> Sweep:
         raise UserError(
             f"rank: {method} is personalised; {board.name} ranks global models; take leaderboard/personalised"
         )
-    _refuse_setting(board, space)
+    searched = {key for _, one in board.sweep.iter_combinations() for key in one}
+    fixed = {f"training.{key}" for key in (*board.sweep.base["training"], "local_epochs", "local_steps")}
+    for key in space:
+        section = key.partition(".")[0]
+        if key not in searched and (section not in ("algorithm", "training") or "." not in key or key in fixed):
+            raise UserError(
+                f"--search: {key} is part of the board's setting; options of the method (algorithm.KEY), "
+                f"{', '.join(sorted(key for key in searched if not key.startswith('algorithm.')))} and what the board "
+                "leaves open of training can be searched"
+            )
     if not (board.sweep.search | space):
         raise UserError(f"rank: {method} has no range; give --search 'training.lr={{loguniform: [0.01, 0.5]}}'")
     given = {key: getattr(board.sweep, key) for key in board.sweep.model_fields_set - {"smoke", "claims", "names"}}
@@ -182,20 +196,6 @@ def _try(method: str) -> bool:
         raise UserError(f"rank: {method} fails on a small model: {join_lines(error)}") from None
 
 
-def _refuse_setting(board: Board, space: Space) -> None:
-    """Refuse to search a key that the board fixes for all methods: its data, its budget, its rates' schedule."""
-    searched = {key for _, one in board.sweep.iter_combinations() for key in one}
-    fixed = {f"training.{key}" for key in (*board.sweep.base["training"], "local_epochs", "local_steps")}
-    for key in space:
-        section = key.partition(".")[0]
-        if key not in searched and (section not in ("algorithm", "training") or "." not in key or key in fixed):
-            raise UserError(
-                f"--search: {key} is part of the board's setting; options of the method (algorithm.KEY), "
-                f"{', '.join(sorted(key for key in searched if not key.startswith('algorithm.')))} and what the board "
-                "leaves open of training can be searched"
-            )
-
-
 def join(board: Board, sweep: Sweep, method: str, own: pd.DataFrame) -> Board:
     """Return the board with the rows of one more method."""
     case = {"algorithm": method, "search": dict(sweep.spaces[-1])}
@@ -213,3 +213,25 @@ def describe_cpus(theirs: pd.DataFrame, own: pd.DataFrame) -> str:
         f"The board was trained on {', '.join(there)}, your method on {', '.join(here)}: the same run may differ in "
         "its last bits, and seconds cannot be compared."
     )
+
+
+@styled
+def draw_standings(standings: Sequence[Standing], title: str) -> Figure:
+    """Draw each ranked method's mean and its 95 % interval over seeds; FedAvg is filled and has a line."""
+    ranked = [one for one in standings if one.rank is not None]
+    figure = Figure(figsize=(1.5 * WIDTH, 0.6 + 0.15 * max(len(ranked), 3)), layout="constrained")
+    area = figure.subplots()
+    for place, one in enumerate(ranked):
+        interval, is_reference = bound_mean(one.values), one.method == REFERENCE
+        low, high = (interval.low, interval.high) if interval else (one.mean, one.mean)
+        area.plot((low, high), (place, place), color="0.3", linewidth=0.8)
+        area.plot(one.mean, place, "o", color="0", markerfacecolor="0" if is_reference else "white")
+        if is_reference:
+            area.axvline(one.mean, color="0.5", linewidth=0.6, linestyle="--")
+    if not ranked:
+        area.text(0.5, 0.5, "no method is trained with all seeds yet", ha="center", transform=area.transAxes)
+    area.set_yticks(range(len(ranked)), [one.method for one in ranked])
+    area.set_ylim(max(len(ranked), 1) - 0.5, -0.5)
+    area.set(xlabel="accuracy in %, mean and 95 % interval over seeds", title=title)
+    area.grid(axis="y", visible=False)
+    return figure

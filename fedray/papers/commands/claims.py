@@ -3,37 +3,30 @@
 NAME is a paper (`fedtoga`: sweeps/fedtoga/claims.yaml), a sweep with a section `claims`, or a file of either kind. Each
 claim gets a line: holds, does not hold, not told apart or not run yet; the comparison that contradicts it most, with
 its 95 % interval; the paper's difference; seeds; and the cost of its runs and of the missing ones.
+The page has the decisions, the tables behind them with the paper's numbers, and the sweeps' choices.
 """
 
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from fedray.analysis.comparison.differences import ENDED
-from fedray.analysis.data.collect import SweepTable
-from fedray.analysis.data.specs import iter_specs
-from fedray.analysis.output import write_or_print
+from fedray.analysis.comparison import ENDED
+from fedray.analysis.data.collect import SweepTable, iter_specs
+from fedray.analysis.output import make_environment, write_or_print
+from fedray.analysis.tables.build import build
+from fedray.analysis.tables.formats import to_html
+from fedray.analysis.tables.published import has_printed
+from fedray.analysis.tables.result_table import ResultTable
 from fedray.common.entry import Json, Overwrite, format_json
 from fedray.common.errors import format_count
 from fedray.common.output import OutputFile
 from fedray.papers.claims.decide import NOT_RUN, Decided, Verdict, decide
-from fedray.papers.claims.page import make_page
-from fedray.papers.claims.read import Claims, find_claims
-from fedray.papers.claims.runs import Price, find_runs, sum_hours
-
-
-def decide_all(claims: Claims, file: Path | None) -> Iterator[Decided]:
-    """Yield every claim, decided on the runs of the store, in the file's order. Raises UserError as `decide` does."""
-    sweeps: dict[str, SweepTable] = {}
-    for claim in claims.claims:
-        name = claim.sweep or claims.name
-        if name not in sweeps:
-            sweeps[name] = find_runs(name, file)
-        yield decide(claim, sweeps[name])
+from fedray.papers.claims.read import Claims, Price, find_claims, find_runs, sum_hours
+from fedray.sweep.file.shipped import get_sweeps_folder
 
 
 def format_line(one: Decided, price: Price) -> str:
@@ -42,7 +35,16 @@ def format_line(one: Decided, price: Price) -> str:
     parts = [f"{one.whole.status:<14}  {one.claim.name}: {one.claim.says}"]
     if len(one.columns) > 1:
         parts.append(", ".join(f"{status} in {n} of {len(one.columns)} columns" for status, n in counts.items()))
-    parts += [format_ours(one.whole), format_theirs(one), format_seeds(one.whole), format_lost(one.whole)]
+    printed = one.claim.printed if one.claim.printed is not None else one.whole.printed
+    low, high = one.whole.seeds
+    most = max((pair.lost for pair in one.whole.pairs), default=0)
+    why = "diverged, ended early, or neither at the target"
+    parts += [
+        format_ours(one.whole),
+        "" if printed is None else f"paper: {printed:+.2f}",
+        format_count(low, "seed") if low == high else f"{low} to {high} seeds",
+        f"{format_count(most, 'seed')} without a number ({why})" if most else "",
+    ]
     parts += [format_cost(one, price)]
     return " | ".join(filter(None, parts))
 
@@ -56,24 +58,6 @@ def format_ours(found: Verdict) -> str:
     return f"closest: {pair.rival} {pair.mean:+.2f}{interval}, {pair.column}"
 
 
-def format_theirs(one: Decided) -> str:
-    """Format the paper's difference; empty if it prints none."""
-    printed = one.claim.printed if one.claim.printed is not None else one.whole.printed
-    return "" if printed is None else f"paper: {printed:+.2f}"
-
-
-def format_seeds(found: Verdict) -> str:
-    low, high = found.seeds
-    return format_count(low, "seed") if low == high else f"{low} to {high} seeds"
-
-
-def format_lost(found: Verdict) -> str:
-    """Format the number of seeds that ended without a number, for the comparison with most; empty for none."""
-    most = max((pair.lost for pair in found.pairs), default=0)
-    why = "diverged, ended early, or neither at the target"
-    return f"{format_count(most, 'seed')} without a number ({why})" if most else ""
-
-
 def format_cost(one: Decided, price: Price) -> str:
     """Format the hours of training spent, and the cost of the missing cells."""
     spent = sum_hours(one.cells)
@@ -82,15 +66,11 @@ def format_cost(one: Decided, price: Price) -> str:
     missing = [*iter_specs(open_cells)]
     missing += [config for cell in open_cells["cell"] for config in one.sweep.after.get(cell, ())]
     if missing:
-        found = price.estimate(missing)
-        parts.append(f"{format_count(len(missing), 'cell')} would cost " + _format_price(found, price.measured))
+        amount = "(not known: its data are not here, or it names a class of your own)"
+        if (found := price.estimate(missing)) is not None:
+            amount = format_duration(found[1]) if price.measured else f"{found[0]:.2g} gradients of a batch"
+        parts.append(f"{format_count(len(missing), 'cell')} would cost {amount}")
     return ", ".join(parts)
-
-
-def _format_price(found: tuple[float, float] | None, measured: bool) -> str:
-    if found is None:
-        return "(not known: its data are not here, or it names a class of your own)"
-    return format_duration(found[1]) if measured else f"{found[0]:.2g} gradients of a batch"
 
 
 def format_duration(hours: float) -> str:
@@ -110,7 +90,12 @@ def main(
     """Decide claims on the runs of this store."""
     price, (claims, file) = Price(estimate), find_claims(name)
     page = None if out is None else OutputFile("--out", out, (".html",), overwrite, () if file is None else (file,))
-    found = list(decide_all(claims, file))
+    sweeps: dict[str, SweepTable] = {}
+    found: list[Decided] = []
+    for claim in claims.claims:
+        of = claim.sweep or claims.name
+        sweeps[of] = sweeps[of] if of in sweeps else find_runs(of, file)
+        found.append(decide(claim, sweeps[of]))
     if as_json:
         told = [
             {"name": one.claim.name, "says": one.claim.says, "status": one.whole.status, "seeds": one.whole.seeds}
@@ -129,3 +114,68 @@ def main(
         sys.stdout.write("not run yet: fedray sweep sweeps/SWEEP.yaml runs the missing cells\n")
     if page is not None:
         write_or_print(make_page(claims, found, [format_cost(one, price) for one in found]), page)
+
+
+def make_page(claims: Claims, decided: list[Decided], costs: list[str]) -> str:
+    """Return the HTML. costs: cost of each claim, in words."""
+    found: dict[tuple[str, str, str], ResultTable] = {}
+    for one in decided:
+        metrics = [name for name in (one.claim.metric, one.claim.minus or one.claim.mean_with) if name]
+        key = one.sweep.name, ",".join(metrics), one.claim.average_over
+        if key not in found:
+            printed = one.published and all(has_printed(one.published, name) for name in metrics)
+            paper = one.published if printed else ""
+            found[key] = build(one.sweep, key[1], paper=paper, average_over=one.claim.average_over)
+    return (
+        make_environment()
+        .get_template("claims.html")
+        .render(
+            name=claims.name,
+            sources=claims.sources,
+            made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+            claims=[
+                {
+                    "claim": one.claim,
+                    "sweep": one.sweep.name,
+                    "metric": one.metric,
+                    "status": one.whole.status,
+                    "cost": cost,
+                    "columns": [{"name": name, **_describe_column(found)} for name, found in one.columns.items()],
+                }
+                for one, cost in zip(decided, costs, strict=True)
+            ],
+            tables=list(found.values()),
+            to_html=to_html,
+            choices=[
+                (name, text)
+                for name in dict.fromkeys(one.sweep.name for one in decided)
+                if (text := read_choices(name))
+            ],
+        )
+    )
+
+
+def read_choices(sweep: str) -> str:
+    """Return the comment at the head of a sweep's file: settings that the paper leaves unstated, and our choices."""
+    path = get_sweeps_folder() / f"{sweep}.yaml"
+    if not path.exists():
+        return ""
+    head = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if not line.startswith("#"):
+            break
+        head.append(line.removeprefix("#").strip())
+    return " ".join(head)
+
+
+def _describe_column(found: Verdict) -> dict[str, str]:
+    pair = found.closest or (found.pairs[0] if found.pairs else None)
+    low, high = found.seeds
+    return {
+        "status": found.status,
+        "rival": pair.rival if pair is not None and pair.gaps else "",
+        "gap": "" if pair is None or pair.mean is None else f"{pair.mean:+.2f}",
+        "interval": str(pair.interval) if pair is not None and pair.interval else "",
+        "printed": "" if found.printed is None else f"{found.printed:+.2f}",
+        "seeds": str(low) if low == high else f"{low} to {high}",
+    }

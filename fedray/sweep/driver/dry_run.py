@@ -9,8 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fedray.cells.last_rounds import describe_rounds
-from fedray.cells.metric import LAST
+from fedray.cells.metric import LAST, describe_rounds
 from fedray.cluster.connection import count_cpus, use_cluster
 from fedray.cluster.resources import count_capacity, get_bundle, list_nodes, refuse_infeasible
 from fedray.common.errors import escape

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fedray.cells.status import Status
 from fedray.cluster.connection import count_cpus, refuse_bad_address, use_cluster
-from fedray.cluster.prepare import Placement
+from fedray.cluster.gpu_sharing import Placement
 from fedray.cluster.resources import refuse_unseen
 from fedray.common.errors import UserError, escape
 from fedray.common.location import refuse_unwritable_store
@@ -30,8 +30,7 @@ from fedray.sweep.plan.storage import (
     refuse_unwritable_storage,
 )
 from fedray.sweep.plan.studies import make_studies
-from fedray.sweep.trials.session import Session
-from fedray.sweep.trials.writer import Writer
+from fedray.sweep.trials.session import Session, Writer
 from fedray.tracking.mirrors.mirrors import refuse_missing_extras
 
 POLL = 2.0

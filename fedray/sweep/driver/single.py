@@ -9,12 +9,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from fedray.cells.selection import select_cells
+from fedray.cells.spec import select_cells
 from fedray.common.errors import Diverged, UserError
 from fedray.config import RunConfig
 from fedray.engine.problem import Problem
 from fedray.engine.process.device import refuse_missing
-from fedray.sweep.file.dotted import apply_draw, with_key
+from fedray.sweep.file.entries import apply_draw, with_key
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.cells import Cell, CellMaker, Problems, make_label
 from fedray.sweep.plan.draws import iter_points

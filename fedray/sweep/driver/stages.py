@@ -9,13 +9,12 @@ from fedray.components.base import format_value
 from fedray.config import RunConfig
 from fedray.datasets.base import Validation
 from fedray.sweep.driver.run import drive, plan_and_print, refuse_unwritable
-from fedray.sweep.file.dotted import apply_draw
+from fedray.sweep.file.entries import apply_draw
 from fedray.sweep.file.space import Space, format_range, is_at_edge
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan import plan as planning
 from fedray.sweep.plan.cells import refuse_unlogged
-from fedray.sweep.plan.draws import draw
-from fedray.sweep.plan.gradients import count_training_gradients
+from fedray.sweep.plan.draws import count_training_gradients, draw
 from fedray.sweep.plan.plan import Plan
 from fedray.sweep.plan.studies import Study, advance, make_studies
 
@@ -152,8 +151,9 @@ def describe_choices(sweep: Sweep, choices: Sequence[Choice], plan: Plan) -> dic
         "scheduler": sweep.scheduler.rule if sweep.scheduler else "",
         "equal_budget": sweep.equal_budget,
     }
+    fixed = {key: values[0] for key, values in plan.sweep.grid.items() if key != "seed"}
     for one in choices:
-        config = apply_draw(apply_draw(one.config, one.values), _get_fixed_keys(plan.sweep))
+        config = apply_draw(apply_draw(one.config, one.values), fixed)
         runs = [RunConfig.parse(apply_draw(one.config, values)) for values in one.draws]
         gradients = [count_training_gradients(run) for run in runs]
         chosen = common | {
@@ -168,11 +168,6 @@ def describe_choices(sweep: Sweep, choices: Sequence[Choice], plan: Plan) -> dic
         }
         found |= {plan.maker.make({**config, "seed": seed}).hash: chosen for seed in sweep.final.seeds}
     return found
-
-
-def _get_fixed_keys(sweep: Sweep) -> dict[str, Any]:
-    """Return the keys that the final stage sets for all configurations."""
-    return {key: values[0] for key, values in sweep.grid.items() if key != "seed"}
 
 
 def run_file(

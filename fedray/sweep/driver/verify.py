@@ -22,17 +22,17 @@ from fedray.components.plugins import NotTrusted, find_source_digest, guard_impo
 from fedray.config import RunConfig
 from fedray.datasets.base import load_data
 from fedray.tracking.environment import (
+    PREFIX,
     collect_environment,
     describe_differences,
-    hash_environment,
     list_hashes,
+    make_environment_tags,
 )
-from fedray.tracking.provenance import PREFIX, make_environment_tags
 from fedray.tracking.store import SUMMARY, read_status
 from fedray.tracking.stored_sweep import Points, StoredSweep, read_stored_sweep
 
 COMPARED = ("system", "cpu", "gpu", "torch")
-"""Properties of the environment that the last bits of a run depend on, as `provenance` names them."""
+"""Properties of the environment that the last bits of a run depend on, as `make_environment_tags` names them."""
 GOOD = ("same", "agrees")
 """Verdicts that support the sweep."""
 
@@ -92,7 +92,7 @@ def describe_environments(name: str) -> Iterator[str]:
         UserError: there is no such sweep, or an environment that cells name is missing.
     """
     sweep, here = read_stored_sweep(name), collect_environment()
-    own = hash_environment(here)
+    own = hash_of(here)
     finished = [run for run in sweep.runs.values() if read_status(run) is Status.FINISHED]
     for hash, cells in Counter(hash for run in finished for hash in list_hashes(run)).items():
         if hash != own:
@@ -119,7 +119,9 @@ def _judge(sweep: StoredSweep, cell: CellSpec, finished: Sequence[CellSpec]) -> 
     config = run.model_copy(update={"runtime": run.runtime.inline})
     identity = config.make_identity(load_data(config.data).digest)
     if hash_of(identity) != cell.hash:
-        return Repeated(label, "not comparable", f"other settings, data or sources: {_find_changed(identity, cell)}")
+        listed = cell.identity
+        changed = sorted(key for key in identity.keys() | listed.keys() if identity.get(key) != listed.get(key))
+        return Repeated(label, "not comparable", f"other settings, data or sources: {', '.join(changed)}")
     try:
         record = simulate(config).record()
     except Diverged as error:
@@ -132,12 +134,6 @@ def _judge(sweep: StoredSweep, cell: CellSpec, finished: Sequence[CellSpec]) -> 
     wrong += _list_differences(record.history, sweep.read_points(cell.hash))
     more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
     return Repeated(label, "different" if wrong else "same", ", ".join(wrong[:3]) + more)
-
-
-def _find_changed(identity: Mapping[str, Any], cell: CellSpec) -> str:
-    """Return the parts of a cell's identity that differ from the sweep's list."""
-    listed = cell.identity
-    return ", ".join(sorted(key for key in identity.keys() | listed.keys() if identity.get(key) != listed.get(key)))
 
 
 def _explain_environment(sweep: StoredSweep, cell: str, on_cpu: bool) -> str:

@@ -9,8 +9,7 @@ from typing import Any
 
 from fedray.cells.spec import get_dotted
 from fedray.common.errors import UserError
-from fedray.sweep.file.dotted import COMPONENTS, list_leaves, with_key
-from fedray.sweep.file.entries import expand_case, expand_entries, has_option
+from fedray.sweep.file.entries import COMPONENTS, expand_case, expand_entries, has_option, list_leaves, with_key
 
 Advise = Callable[[str, Any], str]
 """Returns what to do instead, given a key of the file that varies a key of runs and the value that it should have."""

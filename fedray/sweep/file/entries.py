@@ -1,14 +1,15 @@
-"""Values of one method: lists in an entry, a case's own `grid`, and dotted keys that only some methods have."""
+"""Dotted keys of configurations, and values of one method: lists in an entry, a case's own `grid`, keys of its own."""
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel
-from pydantic.fields import FieldInfo
 
 from fedray.common.errors import UserError, truncate_repr
-from fedray.sweep.file.dotted import COMPONENTS, list_leaves
+
+COMPONENTS = ("data", "partition", "model", "algorithm")
+"""Sections that a grid replaces whole, since their other keys belong to the name; other sections are merged."""
 
 
 def expand_entries(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -32,9 +33,11 @@ def _expand_entry(section: str, entry: Any) -> list[Any]:
         return [entry]
     kind = _find_kind(section, entry)
     fields = {field.alias or name: field for name, field in kind.model_fields.items()} if kind else {}
+    single = {
+        name for name, field in fields.items() if not {list, tuple, dict, Any} & {*_list_origins(field.annotation)}
+    }
     axes = [
-        value if isinstance(value, list) and value and option in fields and not _takes_list(fields[option]) else [value]
-        for option, value in entry.items()
+        value if isinstance(value, list) and value and option in single else [value] for option, value in entry.items()
     ]
     return [dict(zip(entry, values, strict=True)) for values in itertools.product(*axes)]
 
@@ -95,11 +98,37 @@ def _find_kind(section: str, entry: Any) -> type[BaseModel] | None:
         return None
 
 
-def _takes_list(field: FieldInfo) -> bool:
-    return bool({list, tuple, dict, Any} & set(_list_origins(field.annotation)))
-
-
 def _list_origins(annotation: Any) -> Iterator[Any]:
     yield get_origin(annotation) or annotation
     for inner in get_args(annotation):
         yield from _list_origins(inner)
+
+
+def with_key(config: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
+    """Return a copy with one dotted key set. A mapping replaces a component section and is merged into any other."""
+    head, _, rest = key.partition(".")
+    held = config.get(head)
+    if rest:
+        if isinstance(held, str) and head in COMPONENTS:
+            held = {"name": held}
+        if held is not None and not isinstance(held, Mapping):
+            raise UserError(f"{key}: {head} holds {truncate_repr(held)}, which has no keys")
+        return {**config, head: with_key(held or {}, rest, value)}
+    if isinstance(value, Mapping) and isinstance(held, Mapping) and head not in COMPONENTS:
+        return {**config, head: apply_draw(held, value)}
+    return {**config, key: value}
+
+
+def list_leaves(key: str, value: Any) -> list[str]:
+    """Return the dotted keys that one setting gives values: `algorithm: {name: fedsam, rho: 0.1}` gives two."""
+    if isinstance(value, Mapping) and value:
+        return [leaf for inner, one in value.items() for leaf in list_leaves(f"{key}.{inner}", one)]
+    return [f"{key}.name" if key in COMPONENTS else key]
+
+
+def apply_draw(config: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy with several dotted keys set, in their order: the values of a draw."""
+    result = dict(config)
+    for key, value in values.items():
+        result = with_key(result, key, value)
+    return result

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any, Self
 
 from fedray.cells.metric import Metric
-from fedray.cells.spec import CellSpec, Search, get_dotted
+from fedray.cells.spec import CellSpec, PluginLabels, Search, get_dotted
 from fedray.common.errors import UserError, escape
 from fedray.components.base import format_value
 from fedray.components.identity import hash_of
@@ -17,10 +17,8 @@ from fedray.datasets.base import load_data
 from fedray.datasets.dataset import Dataset
 from fedray.engine.problem import Problem, prepare_data
 from fedray.engine.process.device import warn_of_slow_precision
-from fedray.sweep.file.sections import OF_CLASSES
-from fedray.sweep.file.sweep import Sweep
+from fedray.sweep.file.sweep import OF_CLASSES, Sweep
 from fedray.sweep.plan.draws import find_axes, iter_points
-from fedray.sweep.plan.plugin_labels import describe_plugins
 
 KEPT_PROBLEMS = 8
 """Number of split data sets that are kept; cells that share one follow each other."""
@@ -195,21 +193,17 @@ class CellMaker:
         """Make the cell of one of the sweep's configurations. With `check`, raises UserError like `make_all`."""
         run = RunConfig.parse(point)
         if check:
-            self._refuse_unfit(run)
+            if run.runtime.backend != "ray":
+                raise UserError(f"runtime.backend: found {run.runtime.backend}; a sweep runs on Ray")
+            if run.data.validation is None:
+                _refuse_unvalidated(self.sweep)
+            if self.sweep.learns:
+                refuse_unlogged(run, self.sweep.select)
         label = make_label(point, run, self.varied)
         cell = self.problems.make_cell(run, label, names=self.sweep.names, search=self._search)
         if check:
             self.problems.check(cell)
         return cell
-
-    def _refuse_unfit(self, run: RunConfig) -> None:
-        """Raise UserError if a run's settings do not go with those of the sweep."""
-        if run.runtime.backend != "ray":
-            raise UserError(f"runtime.backend: found {run.runtime.backend}; a sweep runs on Ray")
-        if run.data.validation is None:
-            _refuse_unvalidated(self.sweep)
-        if self.sweep.learns:
-            refuse_unlogged(run, self.sweep.select)
 
 
 def refuse_unlogged(run: RunConfig, select: str) -> None:
@@ -288,3 +282,21 @@ def get_values(run: RunConfig, keys: Sequence[str]) -> dict[str, Any]:
         if value is not None:
             values[key] = value
     return values
+
+
+def describe_plugins(run: RunConfig) -> PluginLabels:
+    """Return how tables and figures show a run's plug-ins; empty if it has none."""
+    own = [component for component in run.components if ":" in component.name]
+    probes = [probe for probe in run.evaluation.probes if probe in own]
+    return PluginLabels(
+        {
+            one.name: {
+                option: one.get_symbol(option) for option in type(one).model_fields if one.get_symbol(option) != option
+            }
+            for one in own
+        },
+        {one.name: one.list_required() for one in own if one is run.partition},
+        {one.name: one.own_name for one in own if one.own_name},
+        {metric: title for probe in probes for metric, title in probe.metrics.items()},
+        sorted(metric for probe in probes for metric in probe.lower_is_better),
+    )

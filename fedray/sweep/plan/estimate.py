@@ -29,8 +29,7 @@ from fedray.engine.process.device import warn_of_slow_precision
 from fedray.models import make_model_spec
 from fedray.models.network import Network
 from fedray.sweep.file.sweep import Sweep
-from fedray.sweep.plan.draws import iter_points
-from fedray.sweep.plan.gradients import count_gradients, get_batch_size
+from fedray.sweep.plan.draws import count_gradients, get_batch_size, iter_points
 
 PATIENCE = 3.0
 """Approximate seconds of measurement per model, after a first gradient that does not count."""

@@ -8,7 +8,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from fedray.cells.record import RunRecord
-from fedray.cells.selection import select_cells
+from fedray.cells.spec import select_cells
 from fedray.cells.status import Status
 from fedray.common.errors import UserError, format_count, unknown
 from fedray.config import COMPONENTS, RunConfig, Runtime
@@ -18,7 +18,7 @@ from fedray.sweep.plan.studies import Known, advance, make_studies
 from fedray.tracking.store import count_unlisted, read_draws, read_records
 
 if TYPE_CHECKING:
-    from fedray.cluster.prepare import Placement
+    from fedray.cluster.gpu_sharing import Placement
 
 
 @dataclass(frozen=True)

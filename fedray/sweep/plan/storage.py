@@ -39,11 +39,11 @@ class CellLocks:
 
     def release(self, cell: str) -> None:
         """Release a cell whose outcome is known."""
-        fcntl.lockf(self._file, fcntl.LOCK_UN, 1, _get_offset(cell))
+        fcntl.lockf(self._file, fcntl.LOCK_UN, 1, int(cell, 16) % OFFSETS)
 
     def _take(self, cell: str) -> bool:
         try:
-            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, _get_offset(cell))
+            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, int(cell, 16) % OFFSETS)
         except (BlockingIOError, PermissionError):
             return False
         except OSError as error:
@@ -58,10 +58,6 @@ class CellLocks:
     ) -> None:
         self._file.close()
         CellLocks.opened -= 1
-
-
-def _get_offset(cell: str) -> int:
-    return int(cell, 16) % OFFSETS
 
 
 def _open_lock(path: Path, mode: str = "a") -> IO[Any]:

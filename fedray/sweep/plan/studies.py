@@ -20,7 +20,7 @@ from typing import Any
 from fedray.common.errors import UserError, truncate_repr
 from fedray.common.rng import make_key
 from fedray.components.identity import hash_of
-from fedray.sweep.file.dotted import apply_draw
+from fedray.sweep.file.entries import apply_draw
 from fedray.sweep.file.space import Space, round_short
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.cells import Cell
@@ -45,10 +45,6 @@ class Draw:
 
     values: dict[str, Any]
     cells: list[Cell]
-
-    def is_known(self, known: Known) -> bool:
-        """Return True if all its cells have an outcome."""
-        return all(cell.hash in known for cell in self.cells)
 
     def score(self, known: Known) -> float | None:
         """Return the mean of `select` over the seeds; None unless every seed has finished."""
@@ -91,22 +87,22 @@ class Study:
     def advance(self, known: Known) -> list[Cell]:
         """Make the draws that can be made now, and return their cells."""
         new: list[Cell] = []
-        while not self._spent and all(one.is_known(known) for one in self.draws):
+        while not self._spent and all(all(cell.hash in known for cell in one.cells) for one in self.draws):
             if len(self.asked) == len(self.draws):
                 self.asked += self._ask(known)
             wanted = self.asked[: self.samples]
             afforded = take_affordable(self._sweep, self.configs[0], wanted)
             self._spent = len(afforded) < len(wanted) or len(wanted) == self.samples
-            made = [self._make_draw(values) for values in afforded[len(self.draws) :]]
+            made = [
+                Draw(values, [self._make(apply_draw(config, values)) for config in self.configs])
+                for values in afforded[len(self.draws) :]
+            ]
             self.draws += made
             new += [cell for one in made for cell in one.cells]
         return new
 
     def _ask(self, known: Known) -> list[dict[str, Any]]:
         return [draw(self.space, self._sweep.searcher, index) for index in range(self.samples)]
-
-    def _make_draw(self, values: dict[str, Any]) -> Draw:
-        return Draw(values, [self._make(apply_draw(config, values)) for config in self.configs])
 
     def find_best(self, known: Known, lower: bool) -> tuple[int, float] | None:
         """Return index and score of the best finished draw, the first of equal ones."""

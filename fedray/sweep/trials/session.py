@@ -1,20 +1,22 @@
-"""State of a call of a sweep while it runs."""
+"""State of a call of a sweep while it runs, and the thread that writes it to MLflow, so that no trial waits."""
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from fedray.cells.metric import DEFAULT
+import yaml
+
+from fedray.cells.metric import DEFAULT, mean
 from fedray.cells.record import RunRecord
 from fedray.cells.status import Status
-from fedray.cluster.prepare import Placement
+from fedray.cluster.gpu_sharing import Placement
 from fedray.common.errors import UserError
 from fedray.sweep.plan.cells import Cell
 from fedray.sweep.plan.plan import Plan, get_value
 from fedray.sweep.plan.storage import CellLocks
-from fedray.sweep.trials.page import describe_results
-from fedray.sweep.trials.writer import Writer
 from fedray.tracking.store import StoreNotFound, is_recorded, open_reader, read_records
 
 if TYPE_CHECKING:
@@ -22,6 +24,66 @@ if TYPE_CHECKING:
 
     from fedray.sweep.trials.trainable import DataRef
     from fedray.tracking.tracker import Tracker
+
+T = TypeVar("T")
+LONGEST_TAG = 5000
+"""Characters of a tag's value that MLflow takes."""
+SHOWN = 25
+"""Rows of a page's table."""
+
+
+class Writer:
+    """Calls functions one after another in a thread of its own, the only one that uses the tracker.
+
+    At the end of the block it waits until all have been called.
+
+    Attributes:
+        refusal: the exception that a call raised.
+    """
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(1, "mlflow")
+        self._sent: deque[Future[Any]] = deque()
+        self.refusal: BaseException | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._pool.shutdown()
+
+    def send(self, write: Callable[..., object], *arguments: Any) -> None:
+        """Call `write` after everything sent before. Its exception is raised by `check` or `finish`."""
+        self._sent.append(self._pool.submit(write, *arguments))
+
+    def ask(self, read: Callable[..., T], *arguments: Any) -> T:
+        """Call `read` after everything sent before and return its result. Raises its exception, or an earlier one."""
+        answer = self._pool.submit(read, *arguments)
+        self.finish()
+        return answer.result()
+
+    @property
+    def idle(self) -> bool:
+        """True if everything sent has been called and checked."""
+        return not self._sent
+
+    def check(self) -> None:
+        """Raise the first exception so far."""
+        while self._sent and self._sent[0].done():
+            self._raise(self._sent.popleft())
+
+    def finish(self) -> None:
+        """Wait until everything has been called. Raises the first exception, unless it was raised before."""
+        while self._sent:
+            self._raise(self._sent.popleft())
+
+    def _raise(self, sent: Future[Any]) -> None:
+        error = sent.exception()
+        if self.refusal is None and error is not None:  # the others fail for the same reason
+            self.refusal = error
+            raise error
 
 
 @dataclass
@@ -75,7 +137,7 @@ class Session:
     def note_record(self, cell: str, record: RunRecord) -> None:
         """Note the outcome of a cell, given its hash."""
         self.statuses[cell] = status = record.ending.status
-        if self.plan.sweep.learns and status.has_outcome:
+        if self.plan.sweep.learns and (status.is_final or status.is_early):
             self.values[cell] = get_value(record, self.plan.sweep.select)
         if status is Status.FINISHED:
             self.accuracies[cell] = record.summarise()[DEFAULT]
@@ -204,3 +266,28 @@ def _look_up_if_reachable(cells: Iterable[str]) -> dict[str, RunRecord]:
         return read_records(cells)
     except UserError:
         return {}
+
+
+def describe_results(plan: Plan, accuracies: Mapping[str, float]) -> str:
+    """Return Markdown with the best setting, a table and the parameters; empty before a cell has finished.
+
+    Args:
+        plan: of the sweep.
+        accuracies: hash -> the accuracy that tables show, in %, of the cells that have finished.
+    """
+    found: dict[str, list[float]] = {}
+    for cell in plan.cells.values():
+        if cell.hash in accuracies:
+            found.setdefault(cell.label.removesuffix(f" s{cell.run.seed}"), []).append(accuracies[cell.hash])
+    if not found:
+        return ""
+    best, *_ = ranked = sorted(found, key=lambda label: -mean(found[label]))
+    rows = [f"| {label} | {mean(found[label]):.2f} | {len(found[label])} |" for label in ranked[:SHOWN]]
+    more = [f"| and {len(ranked) - SHOWN} more: `fedray tables {plan.sweep.name}` | | |"] if ranked[SHOWN:] else []
+    head = [plan.sweep.description, "", f"**Best: {best}, test accuracy {mean(found[best]):.2f} %**", ""]
+    table = ["| method and setting | test accuracy % | seeds |", "|---|---:|---:|", *rows, *more]
+    given = plan.sweep.model_dump(mode="json", include={"base", "grid", "cases", "search"}, exclude_defaults=True)
+    written = yaml.safe_dump(given, sort_keys=False, allow_unicode=True)
+    text = "\n".join([*head, *table, ""])
+    whole = f"{text}\n```yaml\n{written}```"
+    return whole if len(whole) <= LONGEST_TAG else text[:LONGEST_TAG]

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,12 +11,11 @@ import ray
 from ray import tune
 from ray.util import get_current_placement_group
 
-from fedray.cells.ending import describe_error
 from fedray.cells.record import RunRecord
-from fedray.cluster.ray_backend import RayBackend
+from fedray.cells.status import describe_error
+from fedray.cluster.ray_backend import RayBackend, TrialBackend
 from fedray.cluster.resources import get_bundle
-from fedray.cluster.trial_backend import TrialBackend
-from fedray.components.blame import blame
+from fedray.components.plugins import blame
 from fedray.config import Runtime
 from fedray.datasets.dataset import Dataset
 from fedray.engine.disk.checkpoint import Checkpoints
@@ -134,24 +133,21 @@ class CellTrainable(tune.Trainable):
                 checkpoints = Checkpoints(self._call.cells / self._cell.hash, self._cell.hash)
                 self._rounds = make_rounds(self._simulation, checkpoints, every, growth=growth)
             with blame(*self._simulation.problem.config.components):
-                return self._advance(self._simulation, self._rounds)
+                started = time.monotonic()
+                for state in self._rounds:
+                    self._history, self._made = state.history, state.round
+                    if self._simulation.done:
+                        break
+                    new = len(state.history) > self._reported
+                    if (new and self._call.report_each) or time.monotonic() - started > REPORT_SECONDS:
+                        return {"done": False, **self._take_rows()}
+                return self._report_end(make_result(self._simulation).record())
         except ray.exceptions.RayTaskError as error:  # raised by code in an actor, possibly a plug-in's
             return self._report_end(RunRecord(describe_error(error.cause, str(error)), self._history))
         except ray.exceptions.RayError:
             raise  # a failure of the cluster: Tune restarts the trial, which continues from its checkpoint
         except Exception as error:
             return self._report_end(RunRecord(describe_error(error), self._history))
-
-    def _advance(self, simulation: Simulation, states: Iterator[State]) -> dict[str, Any]:
-        started = time.monotonic()
-        for state in states:
-            self._history, self._made = state.history, state.round
-            if simulation.done:
-                break
-            new = len(state.history) > self._reported
-            if (new and self._call.report_each) or time.monotonic() - started > REPORT_SECONDS:
-                return {"done": False, **self._take_rows()}
-        return self._report_end(make_result(simulation).record())
 
     def _take_rows(self) -> dict[str, Any]:
         rows, self._reported = self._history[self._reported :], len(self._history)

@@ -1,29 +1,42 @@
-"""Cells as trials of Ray Tune."""
+"""Cells as trials of Ray Tune: the searcher that it asks for them, the schedulers that end those that lag behind.
+
+The number of actors of each cell is decided when it starts.
+"""
 
 import contextlib
+import json
 import logging
 import os
-from collections.abc import Sequence
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import ray
 from ray import tune
 from ray.tune.experiment import Trial
 from ray.tune.logger import JsonLoggerCallback
+from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
+from ray.tune.search import Searcher
 
+from fedray.cells.spec import flatten
+from fedray.cells.status import Status
 from fedray.cluster.ray_private import (
     count_each_death_once,
     give_trials_waiting_processes,
+    make_median_rule,
     restart_trials_killed_for_memory,
 )
-from fedray.sweep.plan.cells import Cell
+from fedray.cluster.resources import FreeCapacity, Running, allocate, get_bundle
+from fedray.config import RunConfig
+from fedray.sweep.file.sweep import Sweep
+from fedray.sweep.plan.cells import Cell, get_values
 from fedray.sweep.plan.storage import get_cell_dir, make_scratch
-from fedray.sweep.trials.allocator import ActorAllocator
-from fedray.sweep.trials.progress import Progress
-from fedray.sweep.trials.reporter import TuneReporter
-from fedray.sweep.trials.schedulers import make_scheduler
-from fedray.sweep.trials.searcher import NextCells
+from fedray.sweep.trials.reporter import Progress, TuneReporter
 from fedray.sweep.trials.session import Session
 from fedray.sweep.trials.trainable import Call, CellTrainable, DataRef
 from fedray.sweep.trials.watchdog import Watchdog
@@ -35,6 +48,7 @@ WAITING = 4
 """Minimum number of pending trials. With one, trials would start one at a time. Each pending trial has asked the
 cluster for its resources, which takes time; but a cluster with autoscaling grows only for pending trials, so there may
 be as many as it has CPUs."""
+
 
 give_trials_waiting_processes()
 restart_trials_killed_for_memory()
@@ -123,3 +137,239 @@ def _hand_over(session: Session, cells: Sequence[Cell]) -> dict[str, DataRef]:
     wanted = known if session.plan.sweep.learns else {cell.data for cell in cells}
     session.data |= {key: DataRef(known[key]) for key in wanted if key not in session.data}
     return {key: session.data[key] for key in wanted}
+
+
+def make_scheduler(sweep: Sweep, rounds: int, run_of: Callable[[str], RunConfig]) -> TrialScheduler:
+    """Make the scheduler that the sweep's file asks for.
+
+    Args:
+        sweep: the file.
+        rounds: largest number of rounds of a cell.
+        run_of: returns a cell's configuration by its hash.
+    """
+    asked = sweep.scheduler
+    if asked is None:
+        return FIFOScheduler()
+    metric, grace, factor = asked.metric, min(asked.grace or max(1, rounds // 9), rounds), asked.factor or 3
+    searched = {key for space in sweep.spaces for key in space}
+
+    def make_asha() -> TrialScheduler:
+        return ASHAScheduler("round", metric, "max", max_t=rounds, grace_period=grace, reduction_factor=factor)
+
+    def make_median() -> TrialScheduler:
+        return make_median_rule("round", metric, grace)
+
+    make = make_asha if asked.name == "asha" else make_median
+    return PerGroupScheduler(cache(lambda cell: get_group(run_of(cell), searched)), make)
+
+
+def get_group(run: RunConfig, searched: Collection[str]) -> str:
+    """Return the properties that cells must share to be compared: all that is not searched, including the seed.
+
+    Args:
+        run: a cell's configuration.
+        searched: the keys of the search. Without a search the grid takes its place: the method's options and
+            `training`.
+    """
+    options = [f"algorithm.{name}" for name in run.algorithm.list_options() if name != "name"]
+    searched = searched or ("training", *options)
+    fixed = {key: value for key, value in flatten(run.resolve()).items() if not _is_inside(key, searched)}
+    return json.dumps(fixed, sort_keys=True)
+
+
+def _is_inside(key: str, keys: Collection[str]) -> bool:
+    return any(key == one or key.startswith(f"{one}.") for one in keys)
+
+
+class PerGroupScheduler(FIFOScheduler):
+    """One scheduler per group of trials: a draw is compared with draws of its own method, setting and seed.
+
+    Otherwise a method that starts slowly, or a harder setting, would lose all its draws.
+
+    Args:
+        group: returns what a cell must share with its rivals, by its hash.
+        make: makes a new scheduler.
+    """
+
+    def __init__(self, group: Callable[[str], str], make: Callable[[], TrialScheduler]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._group, self._each = group, defaultdict[str, TrialScheduler](make)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "PerGroupScheduler":
+        return self  # Tune copies its arguments; this one belongs to the running sweep
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}  # pickled for Tuner.restore, which is not used
+
+    def _get_group(self, trial: Trial) -> TrialScheduler:
+        return self._each[self._group(trial.config["cell"].hash)]
+
+    def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
+        self._get_group(trial).on_trial_add(tune_controller, trial)
+
+    def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
+        self._get_group(trial).on_trial_error(tune_controller, trial)
+
+    def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
+        return str(self._get_group(trial).on_trial_result(tune_controller, trial, result))
+
+    def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
+        self._get_group(trial).on_trial_complete(tune_controller, trial, result)
+
+    def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None:
+        self._get_group(trial).on_trial_remove(tune_controller, trial)
+
+
+@dataclass
+class _Live:
+    run: RunConfig
+    actors: int
+    began: float
+    first: tuple[float, int] | None = None
+    last: tuple[float, int] | None = None
+    """Time and number of rounds made, at the first and at the last report."""
+
+    @property
+    def bundles(self) -> list[dict[str, float]]:
+        return [get_bundle(self.run.runtime)] * self.actors
+
+    @property
+    def pace(self) -> float | None:
+        """Seconds per round, if known."""
+        if self.first is None or self.last is None or self.last[1] <= self.first[1]:
+            return None
+        return (self.last[0] - self.first[0]) / (self.last[1] - self.first[1])
+
+    def estimate_remaining(self, now: float, length: float) -> float:
+        """Return seconds until it ends: by its pace, else by the length of a cell on one actor (NaN if unknown)."""
+        pace = self.pace
+        if pace is not None and self.last is not None:
+            ends = self.last[0] + pace * (self.run.training.rounds - self.last[1])
+        else:
+            ends = self.began + length / self.actors
+        return max(ends - now, 0.0) if ends == ends else float("inf")
+
+
+class ActorAllocator(tune.Callback):
+    """Gives actors to cells: the number they ask for, or for `auto` a share of the free capacity.
+
+    Args:
+        max_concurrent: maximum number of cells at a time; None for as many as fit.
+    """
+
+    def __init__(self, max_concurrent: int | None) -> None:
+        self._capacity, self._max = FreeCapacity(), max_concurrent
+        self._live: dict[str, _Live] = {}
+        self._lengths: list[float] = []
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}  # pickled for Tuner.restore, which is not used
+
+    def give(self, cell: Cell, left: int) -> int:
+        """Return the number of actors for the next cell; 0 if it has to wait.
+
+        Args:
+            cell: the cell.
+            left: number of cells that have not begun, including this one.
+        """
+        asked = cell.run.runtime.actors
+        actors = self._allocate(cell.run, left) if asked == "auto" else asked
+        if actors:
+            self._live[cell.hash] = _Live(cell.run, actors, time.monotonic())
+        return actors
+
+    def _allocate(self, run: RunConfig, left: int) -> int:
+        if self._max is not None:
+            left = min(left, self._max - len(self._live))
+        if left <= 0:
+            return 0
+        held = [one for live in self._live.values() for one in live.bundles]
+        free = max(self._capacity.count_actors(run.runtime, held), 0 if self._live else 1)
+        paced = [(live, live.pace) for live in self._live.values()]
+        known = [pace * live.run.training.rounds * live.actors for live, pace in paced if pace is not None]
+        length = fmean([*self._lengths, *known]) if self._lengths or known else float("nan")
+        now = time.monotonic()
+        running = [Running(live.actors, live.estimate_remaining(now, length)) for live in self._live.values()]
+        return allocate(free, left, running, length, run.clients.largest_cohort)
+
+    def on_trial_result(
+        self, iteration: int, trials: Sequence[Trial], trial: Trial, result: dict[str, Any], **_: Any
+    ) -> None:
+        live = self._live.get(trial.config["cell"].hash)
+        if live is not None:
+            live.last = time.monotonic(), result["made"]
+            live.first = live.first or live.last
+
+    def on_trial_complete(self, iteration: int, trials: Sequence[Trial], trial: Trial, **_: Any) -> None:
+        live = self._live.pop(trial.config["cell"].hash, None)
+        if live is not None:
+            self._lengths.append((time.monotonic() - live.began) * live.actors)
+
+    def on_trial_error(self, iteration: int, trials: Sequence[Trial], trial: Trial, **_: Any) -> None:
+        self._live.pop(trial.config["cell"].hash, None)
+
+    def on_trial_recover(self, iteration: int, trials: Sequence[Trial], trial: Trial, **_: Any) -> None:
+        """Give a restarted cell as many actors as before, or as many as fit if a node was lost."""
+        live = self._live[trial.config["cell"].hash]
+        live.first = live.last = None
+        if live.run.runtime.actors != "auto":
+            return
+        held = [one for other in self._live.values() if other is not live for one in other.bundles]
+        fits = max(self._capacity.count_actors(live.run.runtime, held), 1)
+        if fits < live.actors:
+            live.actors = fits
+            trial.config["actors"] = fits
+            trial.update_resources(CellTrainable.default_resource_request(trial.config))
+
+
+class NextCells(Searcher):
+    """Hands out cells one by one; for a search that learns, the next generation of draws as soon as results allow.
+
+    Grids use it, too: Tune's own grid search copies all cells for each of them. It keeps no state: the next draws
+    (`sweep.plan.studies`) follow from the outcomes, which are in `session` and in MLflow.
+    """
+
+    def __init__(self, session: Session, cells: Sequence[Cell], reporter: TuneReporter, shares: ActorAllocator) -> None:
+        super().__init__()
+        self.session, self.reporter, self.shares, self._queue = session, reporter, shares, deque(cells)
+        self._known = -1
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "NextCells":
+        return self  # Tune copies its arguments; this one belongs to the running sweep
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}  # pickled for Tuner.restore, which is not used
+
+    def set_search_properties(self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any) -> bool:
+        return True
+
+    def suggest(self, trial_id: str) -> Any:
+        """Return the next trial; None if results or free capacity must come first; FINISHED if nothing is left."""
+        sweep = self.session.plan.sweep
+        if not self._queue and sweep.learns and len(self.session.values) != self._known:
+            self._known = len(self.session.values)
+            cells = self.session.learn_and_take()
+            if self.session.plan.force:
+                self.reporter.forget(cells)
+            self.reporter.progress.total += len(cells)
+            self._queue.extend(cells)
+        if self._queue:
+            actors = self.shares.give(self._queue[0], len(self._queue))
+            if not actors:
+                return None
+            cell = self._queue.popleft()  # with the sweep's axes by name, for Tune to compare and show
+            return {"cell": cell, "actors": actors, **get_values(cell.run, self.session.plan.maker.axes)}
+        running = (
+            self.session.statuses.get(cell, Status.MISSING) in (Status.MISSING, Status.RUNNING)
+            for cell in self.session.tried
+        )
+        return None if sweep.learns and any(running) else Searcher.FINISHED
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        """Do nothing: outcomes come through the reporter, complete."""
+
+    def save(self, checkpoint_path: str) -> None:
+        """Do nothing: there is no state."""
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Do nothing: there is no state."""

@@ -39,7 +39,10 @@ def export_sweep(name: str, file: Path, more: Mapping[str, bytes] = MappingProxy
         UserError: there is no such sweep, the file cannot be written, the environment of a run is missing, or
             `import_sweep` would refuse it.
     """
-    sweep, tune = read_stored_sweep(name), _find_tune_stage(name)
+    client, experiment = open_reader()
+    stage = f"{name}/tune"
+    sweep = read_stored_sweep(name)
+    tune = read_stored_sweep(stage) if stage in find_sweeps(client, experiment) else None
     runs = (tune.runs if tune else {}) | sweep.runs
     runs = {cell: run for cell, run in runs.items() if read_status(run) is not Status.RUNNING}
     try:
@@ -83,13 +86,6 @@ def log_into_archive(name: str, file: Path) -> Iterator[None]:
             finally:
                 del os.environ["MLFLOW_TRACKING_URI"]
                 os.environ |= {} if before is None else {"MLFLOW_TRACKING_URI": before}
-
-
-def _find_tune_stage(name: str) -> StoredSweep | None:
-    """Return the tune stage of a sweep; None if it has none."""
-    client, experiment = open_reader()
-    stage = f"{name}/tune"
-    return read_stored_sweep(stage) if stage in find_sweeps(client, experiment) else None
 
 
 def _describe(sweep: StoredSweep) -> dict[str, Any]:

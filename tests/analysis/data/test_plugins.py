@@ -9,8 +9,7 @@ import pytest
 from pydantic import Field
 
 from fedray.analysis.commands.tables import main as print_table
-from fedray.analysis.comparison.compare import compare
-from fedray.analysis.comparison.text import format_report
+from fedray.analysis.comparison import compare, format_report
 from fedray.analysis.data.axes import find_symbol, label_cells, title_axes
 from fedray.analysis.data.collect import collect
 from fedray.analysis.data.metrics import is_smaller_better, make_title
@@ -23,7 +22,7 @@ from fedray.partitions.base import Partition
 from fedray.partitions.shards import Shards
 from fedray.probes.probe import Probe
 from fedray.sweep.file.sweep import Sweep
-from fedray.sweep.plan.plugin_labels import describe_plugins
+from fedray.sweep.plan.cells import describe_plugins
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import FEDAVG, LARGE, SMALL, Outcome, cell, history, write
 

@@ -5,8 +5,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fedray.analysis.deposit.bibtex import FEDRAY, format_entries, read_papers
-from fedray.analysis.deposit.citations import SECTIONS, find_component, list_components
+from fedray.analysis.deposit.bibtex import (
+    FEDRAY,
+    SECTIONS,
+    find_component,
+    format_entries,
+    list_components,
+    read_papers,
+)
 from fedray.config import COMPONENTS
 
 LEAF = "Caldas et al., LEAF: a benchmark for federated settings, 2019, arXiv 1812.01097"

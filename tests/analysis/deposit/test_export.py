@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 import fedray
 from fedray.analysis.data.collect import collect
 from fedray.analysis.deposit.export import export_deposit
-from fedray.analysis.tables.options import TableOptions
+from fedray.analysis.tables.build import TableOptions
 from fedray.cli.main import app
 from fedray.common.errors import UserError
 from fedray.common.yaml_files import parse_yaml

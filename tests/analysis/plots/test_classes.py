@@ -7,7 +7,7 @@ import pytest
 
 from fedray.analysis.commands.figures import main
 from fedray.analysis.data.collect import collect
-from fedray.analysis.plots.classes import draw_classes, draw_partitions
+from fedray.analysis.plots.clients import draw_classes, draw_partitions
 from fedray.common.errors import UserError
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import FEDAVG, cell, rows, write

@@ -7,12 +7,12 @@ import pandas as pd
 import pytest
 
 from fedray.analysis.commands.figures import main
-from fedray.analysis.comparison.compare import compare
+from fedray.analysis.comparison import compare
 from fedray.analysis.data.collect import collect
 from fedray.analysis.plots.comparison import draw_forests, draw_improvements, draw_profiles, draw_radar, draw_ranks
 from fedray.analysis.plots.curves import draw_curves
 from fedray.analysis.report import make_page
-from fedray.analysis.statistics.ranks import rank_methods
+from fedray.analysis.statistics import rank_methods
 from fedray.common.errors import UserError
 from fedray.tracking.tracker import Tracker
 from tests.analysis.axes import note

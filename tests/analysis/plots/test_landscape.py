@@ -3,7 +3,7 @@
 import numpy as np
 from mpl_toolkits.mplot3d import Axes3D
 
-from fedray.analysis.plots.landscape import draw_contours, draw_surfaces
+from fedray.papers.commands.sharpness import draw_contours, draw_surfaces
 
 STEPS = np.linspace(-1, 1, 3)
 BOWL = np.add.outer(STEPS**2, 4 * STEPS**2)

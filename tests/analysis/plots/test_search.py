@@ -23,8 +23,7 @@ from fedray.analysis.plots.search import (
 from fedray.analysis.report import make_page
 from fedray.analysis.tables.build import build
 from fedray.analysis.tables.formats import to_markdown
-from fedray.cells.ending import Ending
-from fedray.cells.status import Status
+from fedray.cells.status import Ending, Status
 from fedray.common.errors import UserError
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import history, write_run

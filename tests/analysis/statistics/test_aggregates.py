@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import mannwhitneyu
 
-from fedray.analysis.statistics.aggregates import (
+from fedray.analysis.statistics import (
     SEEDS,
     bound_improvement,
     bound_iqm,
@@ -25,7 +25,7 @@ INF = float("inf")
 @pytest.fixture(autouse=True)
 def _fewer_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
     """A quarter of the time; percentiles of 500 resamples cover slightly less than those of 2000."""
-    monkeypatch.setattr("fedray.analysis.statistics.aggregates.RESAMPLES", 500)
+    monkeypatch.setattr("fedray.analysis.statistics.RESAMPLES", 500)
 
 
 def test_interquartile_mean_by_hand() -> None:
@@ -142,7 +142,7 @@ def test_band_of_the_profile_covers(settings: int) -> None:
 
 def test_three_seeds_would_not_cover(monkeypatch: pytest.MonkeyPatch) -> None:
     """The result of the first of these without the limit, to show that they can fail."""
-    monkeypatch.setattr("fedray.analysis.statistics.aggregates.SEEDS", 3)
+    monkeypatch.setattr("fedray.analysis.statistics.SEEDS", 3)
     rng = np.random.default_rng(4)
     found = [bound_iqm(rng.normal(size=(3, 2))) for _ in range(RUNS)]
     assert np.mean([one is not None and 0 in one for one in found]) < 0.9

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import t
 
-from fedray.analysis.statistics.intervals import (
+from fedray.analysis.statistics import (
     BOOTSTRAP_SEEDS,
     bootstrap,
     bootstrap_percentiles,

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from scipy.stats import friedmanchisquare, rankdata
 
-from fedray.analysis.statistics.ranks import (
+from fedray.analysis.statistics import (
     compute_friedman_p,
     count_settings,
     find_critical_difference,

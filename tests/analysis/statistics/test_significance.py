@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.stats import ttest_1samp
 
-from fedray.analysis.comparison.differences import Difference, adjust_p_values
-from fedray.analysis.statistics.significance import POWER, apply_holm, compute_p, compute_power, count_seeds, flip_signs
+from fedray.analysis.comparison import Difference, adjust_p_values
+from fedray.analysis.statistics import POWER, apply_holm, compute_p, compute_power, count_seeds, flip_signs
 from tests.analysis.statistics.test_intervals import RUNS, tolerance
 
 

@@ -11,7 +11,7 @@ import typer
 
 from fedray.analysis.commands.check import main as check
 from fedray.analysis.commands.tables import main as tables
-from fedray.analysis.tables.options import TableOptions
+from fedray.analysis.tables.build import TableOptions
 from fedray.analysis.tables.paper import LARGEST, parse_rows, read_paper
 from fedray.cells.metric import DEFAULT
 from fedray.common.errors import UserError

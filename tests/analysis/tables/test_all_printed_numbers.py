@@ -8,12 +8,18 @@ import pytest
 
 from fedray.algorithms import ALGORITHMS
 from fedray.analysis.data.axes import find_columns, label_cells
-from fedray.analysis.data.collect import SweepTable
+from fedray.analysis.data.collect import SweepTable, iter_specs
 from fedray.analysis.data.expected import list_expected
-from fedray.analysis.data.specs import iter_specs
 from fedray.analysis.tables.build import drop_keys
-from fedray.analysis.tables.matching import find_best_others, find_printed_values, match_numbers
-from fedray.analysis.tables.published import BEST_BASELINE, list_tables, load, with_deviations
+from fedray.analysis.tables.published import (
+    BEST_BASELINE,
+    find_best_others,
+    find_printed_values,
+    list_tables,
+    load,
+    match_numbers,
+    with_deviations,
+)
 from fedray.analysis.tables.result_table import BEST
 from fedray.cells.spec import CellSpec
 from fedray.components.plugins import find_moved

@@ -9,8 +9,7 @@ import pytest
 from fedray.analysis.commands.tables import main
 from fedray.analysis.data.collect import collect
 from fedray.analysis.tables.build import build
-from fedray.analysis.tables.keys import to_word
-from fedray.analysis.tables.macros import list_macros
+from fedray.analysis.tables.macros import list_macros, to_word
 from fedray.common.errors import UserError
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, write

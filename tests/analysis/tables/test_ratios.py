@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from fedray.analysis.comparison.compare import compare
+from fedray.analysis.comparison import compare
 from fedray.analysis.data.collect import collect
 from fedray.analysis.tables.build import build
 from fedray.analysis.tables.formats import to_markdown

@@ -1,7 +1,7 @@
 """A process on a device: shards and states stay there, one upload per client, one wait per share; no bit changes.
 
 There need be no GPU: the process behaves on the CPU as on a device (`Worker.reside`). A stand-in counts the copies,
-which all go through `fedray.common.transfer`, and a dispatch mode sees operations that make a process wait for a GPU.
+which all go through `fedray.common.vectors`, and a dispatch mode sees operations that make a process wait for a GPU.
 """
 
 import pickle
@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedray.algorithms import ALGORITHMS
-from fedray.common import transfer
+from fedray.common import vectors
 from fedray.common.errors import Diverged
 from fedray.common.vectors import Vectors, digest_tensors
 from fedray.datasets.augment import Crop, Cutout, Flip, Rotate
@@ -69,7 +69,7 @@ class Waits(TorchDispatchMode):
 def copies(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """The number of copies to the device, and of waits for copies from it."""
     seen: Counter[str] = Counter()
-    copy, fetch = transfer.copy_to, transfer.download
+    copy, fetch = vectors.copy_to, vectors.download
 
     def copy_to(packed: Tensor, device: Any) -> Tensor:
         seen["uploads"] += 1
@@ -79,7 +79,7 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         seen["waits"] += 1
         return [tensor.clone() for tensor in fetch(tensors)]
 
-    monkeypatch.setattr(transfer, "copy_to", copy_to)
+    monkeypatch.setattr(vectors, "copy_to", copy_to)
     for module in ("reduction", "residence"):
         monkeypatch.setattr(f"fedray.engine.process.{module}.download", download)
     return seen

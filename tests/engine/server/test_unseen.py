@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedray.cluster.ray_backend import RayBackend
-from fedray.cluster.trial_backend import TrialBackend
+from fedray.cluster.ray_backend import RayBackend, TrialBackend
 from fedray.common.errors import UserError
 from fedray.common.vectors import Vectors
 from fedray.config import RunConfig

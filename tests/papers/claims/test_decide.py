@@ -16,9 +16,9 @@ from fedray.papers.claims.decide import (
     decide_most,
     decide_pairs,
 )
-from fedray.papers.claims.page import make_page
 from fedray.papers.claims.pairs import Pair
 from fedray.papers.claims.read import Claims
+from fedray.papers.commands.claims import make_page
 from fedray.sweep.file.claims import Claim
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, history, write

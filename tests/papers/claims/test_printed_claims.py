@@ -11,7 +11,7 @@ import pytest
 from fedray.analysis.data.axes import label_table
 from fedray.analysis.data.collect import SweepTable
 from fedray.analysis.data.expected import list_expected
-from fedray.analysis.tables.matching import match_numbers
+from fedray.analysis.tables.published import match_numbers
 from fedray.papers.claims.decide import HOLDS, NOT_RUN, REFUTED, Decided, decide
 from fedray.papers.claims.read import find, read
 from fedray.sweep.file.claims import Claim

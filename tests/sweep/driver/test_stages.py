@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from fedray.cells.ending import Ending
 from fedray.cells.record import RunRecord, summarise_rounds
-from fedray.cells.status import Status
+from fedray.cells.status import Ending, Status
 from fedray.common.errors import UserError
 from fedray.engine.loop import run
 from fedray.engine.process.backend import InlineBackend
 from fedray.sweep.driver.stages import choose, describe_choices, make_final_stage, make_tune_stage, preview_final_stage
-from fedray.sweep.file.dotted import apply_draw
+from fedray.sweep.file.entries import apply_draw
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.draws import iter_points
 from fedray.sweep.plan.plan import Plan, make_plan

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 import fedray
 from fedray.cli.main import app
 from fedray.common.errors import UserError
+from fedray.components.identity import hash_of
 from fedray.components.plugins import find_source_digest
 from fedray.config import RunConfig
 from fedray.sweep.driver.verify import _judge, describe_environments, verify
@@ -22,8 +23,7 @@ from fedray.sweep.plan.agreement import refuse_disagreement
 from fedray.tracking import store
 from fedray.tracking.archive.merge import import_sweep
 from fedray.tracking.archive.pack import export_sweep
-from fedray.tracking.environment import TAG, collect_environment, hash_environment, keep_environment
-from fedray.tracking.provenance import PREFIX
+from fedray.tracking.environment import PREFIX, TAG, collect_environment, keep_environment
 from fedray.tracking.store import find_runs, open_store
 from fedray.tracking.stored_sweep import read_stored_sweep
 from fedray.tracking.tracker import Tracker
@@ -160,7 +160,7 @@ def test_environments_other_than_this_one_are_named_first(cells: list[str]) -> N
     tag(cells[0], TAG, hash)
     result = CliRunner().invoke(app, ["verify", "three", "--cells", "1"])
     line, verdict = result.stdout.splitlines()
-    assert line.startswith(f"three: 1 of 3 cells come from environment {hash}, not from {hash_environment(here)}: ")
+    assert line.startswith(f"three: 1 of 3 cells come from environment {hash}, not from {hash_of(here)}: ")
     assert line.endswith(f": packages.numpy (0.1 | {here['packages']['numpy']})")
     assert verdict == "same           s0"
     tag(cells[0], TAG, 16 * "0")

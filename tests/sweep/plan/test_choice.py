@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fedray.cells.selection import select_cells
+from fedray.cells.spec import select_cells
 from fedray.common.errors import UserError
 from fedray.sweep.driver.single import pick_point
 from fedray.sweep.driver.stages import make_tune_stage

@@ -12,8 +12,8 @@ from fedray.common.entry import run_command
 from fedray.config import RunConfig
 from fedray.models.network import Network
 from fedray.sweep.file.sweep import Sweep
+from fedray.sweep.plan.draws import count_gradients
 from fedray.sweep.plan.estimate import Key, get_facts, make_key, measure_seconds, print_estimate
-from fedray.sweep.plan.gradients import count_gradients
 from tests import small
 
 RUN = small.sections(

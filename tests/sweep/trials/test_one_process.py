@@ -9,8 +9,8 @@ import ray
 
 from fedray import simulate
 from fedray.cluster.object_states import ObjectState
+from fedray.cluster.ray_backend import TrialBackend
 from fedray.cluster.timeouts import FIRST, FLOOR, SILENT, CallTimeouts, Heartbeat
-from fedray.cluster.trial_backend import TrialBackend
 from fedray.config import Runtime
 from fedray.engine.loop import run
 from fedray.engine.process.backend import InlineBackend
@@ -115,7 +115,7 @@ def test_a_single_run_starts_ray_only_where_it_needs_it(
     def prepared(*_: object) -> None:
         raise RuntimeError("Ray is started")
 
-    monkeypatch.setattr("fedray.cluster.prepare.prepare_ray", prepared)
+    monkeypatch.setattr("fedray.cluster.gpu_sharing.prepare_ray", prepared)
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     if address is None:
         monkeypatch.delenv("RAY_ADDRESS", raising=False)

@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 from ray.exceptions import RayActorError
 
-from fedray.cells.ending import Ending
 from fedray.cells.record import CellRun, RunRecord
-from fedray.cells.status import Status
+from fedray.cells.status import Ending, Status
 from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.loop import make_rounds
 from fedray.engine.process.backend import InlineBackend
@@ -22,10 +21,8 @@ from fedray.engine.server.simulation import Simulation
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.cells import Cell, CellMaker
 from fedray.sweep.plan.storage import get_cell_dir
-from fedray.sweep.trials.progress import Progress
-from fedray.sweep.trials.reporter import TuneReporter
-from fedray.sweep.trials.session import Session
-from fedray.sweep.trials.writer import Writer
+from fedray.sweep.trials.reporter import Progress, TuneReporter
+from fedray.sweep.trials.session import Session, Writer
 from tests import small
 
 BASE = small.sections(clients=(5, 2), model=4, training={"rounds": 2}, runtime={})
@@ -118,7 +115,7 @@ def test_a_pipe_gets_a_line_about_running_cells(
     shown = Progress(2)
     shown.note_start("a", "fedavg s0")
     shown.note_round("a", 10, 150, [{"test_accuracy": 81.5}])
-    monkeypatch.setattr("fedray.sweep.trials.progress.MINUTE", 0.0)
+    monkeypatch.setattr("fedray.sweep.trials.reporter.MINUTE", 0.0)
     shown.note_round("a", 75, 150, [])
     assert capsys.readouterr().out == "running: fedavg s0 round 75/150  81.50 %\n"
 
@@ -272,7 +269,7 @@ def test_what_the_file_stops_is_not_what_a_scheduler_prunes(accuracy: float, sta
     assert f"close {status} with 1 rows" in told.calls
 
 
-@pytest.mark.parametrize("status", [status for status in Status if status.has_outcome])
+@pytest.mark.parametrize("status", [status for status in Status if status.is_final or status.is_early])
 def test_a_search_that_learns_is_told_of_every_outcome(status: Status) -> None:
     """Only the finished cell has a value; the others count as tried, or the search would wait for them for ever."""
     sweep: Any = SimpleNamespace(learns=True, select="last10_test_accuracy")

@@ -11,7 +11,7 @@ from ray.tune.search import Searcher, SearchGenerator
 from fedray.algorithms.fedsam import FedSAM
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.cells import CellMaker
-from fedray.sweep.trials.searcher import NextCells
+from fedray.sweep.trials.tune import NextCells
 from tests.sweep.plan.test_cells import BASE, sweep
 
 

@@ -1,6 +1,7 @@
-"""Later generations of a search: numbers for `auto` GPUs, and data sets that were unknown when Tune began."""
+"""Later generations of a search with numbers for `auto` GPUs and data sets unknown before, and the writing thread."""
 
 import itertools
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from fedray.sweep.plan import plan as planning
 from fedray.sweep.plan.cells import Cell
 from fedray.sweep.plan.storage import CellLocks
 from fedray.sweep.trials import tune
-from fedray.sweep.trials.session import Session
+from fedray.sweep.trials.session import Session, Writer
 
 GIB = 2**30
 WIDTHS = [4, 5, 6, 7]
@@ -31,7 +32,7 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Se
     """Makes the session of a search in generations of two draws, without Ray: a node has 8 CPUs and a GPU."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    monkeypatch.setattr("fedray.cluster.prepare.list_nodes", lambda: [{"CPU": 8.0, "GPU": 1.0}])
+    monkeypatch.setattr("fedray.cluster.gpu_sharing.list_nodes", lambda: [{"CPU": 8.0, "GPU": 1.0}])
 
     def made(search: dict[str, Any], runtime: dict[str, Any], model: dict[str, Any]) -> Session:
         document = {
@@ -157,3 +158,44 @@ def test_a_drawn_size_of_images_is_a_data_set_for_the_next_tune(
     assert [cell.hash for cell in itertools.chain(*ran)] == list(searching.plan.cells)
     assert len(ran) > 1
     assert len(put) == len(set(put)) == len(searching.plan.problems.data) > 2
+
+
+def fails() -> None:
+    raise ValueError("refused")
+
+
+def test_all_is_called_in_order_by_one_thread() -> None:
+    called: list[int] = []
+    threads: set[int] = set()
+
+    def write(number: int) -> None:
+        called.append(number)
+        threads.add(threading.get_ident())
+
+    with Writer() as writer:
+        for number in range(5):
+            writer.send(write, number)
+        assert writer.ask(lambda: list(called)) == [0, 1, 2, 3, 4]
+        assert writer.idle
+        writer.send(write, 5)
+    assert called == [0, 1, 2, 3, 4, 5], "the end of the block waits"
+    assert len(threads) == 1
+    assert threading.get_ident() not in threads
+
+
+def test_what_goes_wrong_is_raised_once() -> None:
+    with Writer() as writer:
+        writer.send(fails)
+        writer.send(fails)
+        with pytest.raises(ValueError, match="refused"):
+            writer.finish()
+        assert isinstance(writer.refusal, ValueError)
+        writer.finish()
+        assert writer.ask(lambda: 7) == 7
+
+
+def test_a_question_raises_what_went_wrong_before_it() -> None:
+    with Writer() as writer:
+        writer.send(fails)
+        with pytest.raises(ValueError, match="refused"):
+            writer.ask(lambda: 7)

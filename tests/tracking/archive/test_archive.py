@@ -12,10 +12,11 @@ from mlflow import MlflowClient
 
 from fedray.analysis.data.collect import collect
 from fedray.common.errors import UserError
+from fedray.components.identity import hash_of
 from fedray.tracking import tracker
 from fedray.tracking.archive.merge import import_sweep
 from fedray.tracking.archive.pack import export_sweep
-from fedray.tracking.environment import find_environment, hash_environment, list_hashes
+from fedray.tracking.environment import find_environment, list_hashes
 from fedray.tracking.store import open_store
 from fedray.tracking.stored_sweep import read_stored_sweep
 from fedray.tracking.tracker import Tracker
@@ -196,7 +197,7 @@ def test_environments_go_along_and_one_that_is_missing_is_refused(
     export_sweep("sweep", tmp_path / "sweep.zip")
     use("second")
     import_sweep(tmp_path / "sweep.zip")
-    sweep, hash = read_stored_sweep("sweep"), hash_environment(other)
+    sweep, hash = read_stored_sweep("sweep"), hash_of(other)
     assert [list_hashes(sweep.runs[one["hash"]]) == [hash] for one in CELLS[:3]] == [False, True, True]
     assert sweep.read_environment(hash) == other
     run = find_environment(sweep.client, sweep.experiment, hash)

@@ -1,1 +1,0 @@
-"""Intervals, tests and ranks of plain numbers, without MLflow. Their tests simulate coverage and error rates."""
