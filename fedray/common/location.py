@@ -2,6 +2,7 @@
 two seconds to import and retries for minutes."""
 
 import contextlib
+import functools
 import http.client
 import math
 import os
@@ -95,6 +96,7 @@ def refuse_unusable(uri: str) -> None:
     return None
 
 
+@functools.cache
 def _refuse_slow(uri: str, page: str) -> None:
     """Refuse a server that does not answer in ANSWER seconds. MLflow waits as long for each byte, not for the whole."""
 

@@ -96,19 +96,25 @@ class Tracker:
     def _send(self, write: Callable[[], object]) -> None:
         self._outbox.send(lambda: _refuse_finally(write))
 
+    def _ask(self, question: Callable[[], T]) -> T:
+        """Return the store's answer, once all sent writes have arrived. Raises Undelivered."""
+        return self._outbox.ask(lambda: _refuse_finally(question), self._patience)
+
     def read_records(self, cells: Iterable[str]) -> dict[str, RunRecord]:
         """Return cell hash -> record of the cells that have one, once all sent writes have arrived."""
         wanted = list(cells)
-        return self._outbox.ask(
-            lambda: _refuse_finally(lambda: find_records(self.client, self.experiment, wanted)), self._patience
-        )
+        return self._ask(lambda: find_records(self.client, self.experiment, wanted))
 
     def supersede(self, cells: Sequence[str]) -> None:
         """Mark the earlier runs of these cells, so that each cell keeps one that counts."""
-        for run in find_runs(self.client, self.experiment, cells):
-            self.client.set_tag(run.info.run_id, "fedray.status", "superseded")
-            if run.info.status == "RUNNING":  # its driver was killed
-                self.client.set_terminated(run.info.run_id, "FAILED")
+
+        def mark() -> None:
+            for run in find_runs(self.client, self.experiment, cells):
+                self.client.set_tag(run.info.run_id, "fedray.status", "superseded")
+                if run.info.status == "RUNNING":  # its driver was killed
+                    self.client.set_terminated(run.info.run_id, "FAILED")
+
+        self._ask(mark)
 
     def open_sweep(
         self,
@@ -135,21 +141,22 @@ class Tracker:
             MLFLOW_SOURCE_NAME: f"fedray sweep {name}",
             MLFLOW_SOURCE_TYPE: "LOCAL",
         }
-        run = next(
-            search(self.client, self.experiment, f"tags.`fedray.kind` = 'sweep' AND tags.`fedray.sweep` = '{name}'"),
-            None,
-        )
-        if run is None:
-            run = self.client.create_run(self.experiment, run_name=name, tags=tags | make_git_tags())
-        run_id: str = run.info.run_id
-        self.client.update_run(run_id, status="RUNNING")
-        self._unmark(run_id, name, {cell["hash"] for cell in cells})
-        self.client.log_dict(run_id, {"cells": list(cells)}, CELLS)
-        if claims:
-            self.client.log_dict(run_id, {"claims": list(claims)}, "claims.json")
-        if file:
-            self.client.log_text(run_id, file, SWEEP_FILE)
-        return run_id
+
+        def write() -> str:
+            run = find_sweeps(self.client, self.experiment).get(name)
+            if run is None:
+                run = self.client.create_run(self.experiment, run_name=name, tags=tags | make_git_tags())
+            run_id: str = run.info.run_id
+            self.client.update_run(run_id, status="RUNNING")
+            self._unmark(run_id, name, {cell["hash"] for cell in cells})
+            self.client.log_dict(run_id, {"cells": list(cells)}, CELLS)
+            if claims:
+                self.client.log_dict(run_id, {"claims": list(claims)}, "claims.json")
+            if file:
+                self.client.log_text(run_id, file, SWEEP_FILE)
+            return run_id
+
+        return self._ask(write)  # cells train meanwhile: a store that is away for a while stops none
 
     def list_sweep(
         self,
@@ -168,9 +175,7 @@ class Tracker:
     def close_whole_sweep(self, name: str, cells: Iterable[str]) -> None:
         """Close the sweep's run if all of these cells, its own, have an outcome; other processes may run them."""
         marked = f"{IS_CELL} AND tags.`{LISTED}{name}` = 'yes'"
-        best = self._outbox.ask(
-            lambda: _refuse_finally(lambda: pick_best(search(self.client, self.experiment, marked))), self._patience
-        )
+        best = self._ask(lambda: pick_best(search(self.client, self.experiment, marked)))
         counts = Counter(read_status(best[cell]) if cell in best else Status.MISSING for cell in cells)
         if not any(status.is_open for status in counts):
             parent = find_sweeps(self.client, self.experiment)[name].info.run_id
