@@ -123,7 +123,7 @@ class Algorithm(Component):
     """True if clients send u_i; otherwise `aggregate` moves x by other uploads, and U is 0."""
     stacks: ClassVar[bool] = False
     """True if the client's hooks also admit `(S, P)` wherever they see `(P,)`: S clients at once. Then operations work
-    row by row, and gradients are those of `c.grad(theta)`. If numbers differ between the clients, they are missing;
+    row by row, and gradients come from `c.grad(theta)`. If numbers differ between the clients, they are missing;
     `upload` is called for each client if it needs one of them. A class says it for itself, not for its subclasses."""
     finetunes_plainly: ClassVar[bool] = False
     """True if fine-tuning takes plain steps, y <- y - η g(y), without clipping, weight decay or momentum."""

@@ -23,7 +23,7 @@ log = logging.getLogger("fedray")
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
 MIB = 1 << 20
 CONTEXT = 600 * MIB
-"""A CUDA context with the kernels that PyTorch loads, and what cuBLAS and cuDNN keep beside PyTorch's allocator."""
+"""A CUDA context with the kernels that PyTorch loads, and the memory that cuBLAS and cuDNN allocate themselves."""
 
 
 def keep_memory() -> bool:

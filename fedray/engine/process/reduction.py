@@ -23,7 +23,7 @@ NOBODY = ClientTask(-1, 0.0, Vectors())
 
 @dataclass
 class ClientResult:
-    """What remains of a client, or of a stack of clients, after its training.
+    """A client, or a stack of clients, after its training.
 
     Attributes:
         tasks: the clients.
@@ -105,7 +105,7 @@ class Reduction:
         self._totals: dict[str, tuple[torch.Size, int]] = {}
 
     def add(self, result: ClientResult, cohort: int) -> dict[int, Vectors]:
-        """Add up what some clients upload, and note what must be finite, in the order in which it is said.
+        """Add up what some clients upload, and note what must be finite, in the order of the messages.
 
         Args:
             result: the clients.

@@ -24,7 +24,7 @@ from fedray.engine.process.residence import DeviceState, Residence, Spill, limit
 from fedray.engine.state import load_state
 from fedray.engine.training.batches import AHEAD, Drawn, draw_ahead
 from fedray.engine.training.local_training import LocalTrainer, Watch
-from fedray.engine.training.stack import Stacking, Trained, agree, can_stack, choose_size, copy_rows, train_stack
+from fedray.engine.training.stack import Stacking, TrainedStack, agree, can_stack, choose_size, copy_rows, train_stack
 from fedray.models.stacked import Unstackable
 from fedray.partitions.shards import Shards
 from fedray.probes.probes import Steps, probe_client
@@ -166,10 +166,10 @@ class Worker:
         there: Broadcast,
         part: Sequence[tuple[ClientTask, Drawn | None]],
         watch: Watch | None = None,
-    ) -> list[Trained]:
+    ) -> list[TrainedStack]:
         """Train some clients, as a stack if there are several and nothing is against it."""
         name, size = trainer.algorithm.name, self.stacking.size
-        stacked: list[Trained] = []
+        stacked: list[TrainedStack] = []
         if 1 < size < len(part):
             return self._train(trainer, there, part[:size]) + self._train(trainer, there, part[size:])
         if len(part) > 1 and size > 1:
@@ -185,11 +185,11 @@ class Worker:
                 return self._train(trainer, there, part)
             if stacked and name in self.stacking.compared:
                 return stacked
-        alone: list[Trained] = []
+        alone: list[TrainedStack] = []
         for task, drawn in part:
             with _explain(f"client {task.client} ({len(self.problem.shards[task.client])} samples)"):
                 c, uploads = trainer.train(there, task, watch, drawn)
-            alone.append(Trained([task], c, [c.steps], uploads))
+            alone.append(TrainedStack([task], c, [c.steps], uploads))
         if stacked:
             self.stacking.compared.add(name)
             if not agree(stacked, alone):

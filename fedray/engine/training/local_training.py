@@ -319,7 +319,7 @@ class LocalTrainer:
         decoupled_weight: float,
         watch: Watch | None = None,
     ) -> None:
-        """Make step k on a batch; the other arguments are those of `_descend`."""
+        """Make step k on a batch; the other arguments as in `_descend`."""
         c.start_step(k, *batch)
         y, version, part = c.theta, c.theta._version, trained_part(c)
         q = direction(c)

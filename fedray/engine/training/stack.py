@@ -1,8 +1,8 @@
 """Clients of a small model trained together: their vectors are rows, and each operation takes all rows at once.
 
-Most of a small client's time goes into calls of PyTorch, and a stack shares them. A row's numbers are those of its
-client alone, bit for bit: the first stack of a process, and the first gradients of each shape of batch, are computed
-both ways and compared.
+Most of a small client's time goes into calls of PyTorch, and a stack shares them. A row has the numbers of its client
+alone, bit for bit: the first stack of a process, and the first gradients of each number of clients and shape of
+batch, are computed both ways and compared.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,7 +32,7 @@ MOST = 64
 
 
 @dataclass
-class Trained:
+class TrainedStack:
     """Clients after their training.
 
     Attributes:
@@ -66,7 +66,7 @@ class Stacking:
 
     def compute_gradients(self, theta: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Return losses `(S,)` and gradients `(S, P)`: a row for each client, as `Network.compute_gradient` gives."""
-        shape, network = tuple(x.shape[1:]), self.network
+        shape, network = tuple(x.shape), self.network
         stackable = self._shapes.get(shape, len(y[0]) > 1)
         if self.size == 1 or network.layers is None or not stackable:
             return self._compute_alone(theta, x, y)
@@ -101,7 +101,7 @@ class Stacking:
 def choose_size(network: Network, wanted: int | Literal["auto"]) -> int:
     """Return the number of clients in a stack. wanted: the user's."""
     size = min(MOST, STACKED // network.layout.size) if wanted == "auto" else wanted
-    # With fewer parameters than clients a vector could not be told from rows.
+    # With fewer parameters than clients a vector could be mistaken for rows.
     possible = network.layers is not None and torch.get_num_threads() == 1 and network.layout.size > size
     return max(size, 1) if possible else 1
 
@@ -163,14 +163,14 @@ def train_stack(
     stacking: Stacking,
     broadcast: Broadcast,
     given: Sequence[tuple[ClientTask, Drawn | None]],
-) -> list[Trained]:
+) -> list[TrainedStack]:
     """Make all local steps of several clients, as `LocalTrainer.train` does one after another.
 
     Args:
         trainer: what it would train with.
         stacking: of this process.
         broadcast: what the clients receive.
-        given: clients that all have a state, or none of which has one, and their batches.
+        given: clients with their batches; all of them have a state, or none has one.
 
     Returns:
         All clients as one, or one by one.
@@ -188,17 +188,17 @@ def train_stack(
         algorithm.begin(c)
         rows.take_steps(trainer, [task.client for task in tasks], orders)
         try:
-            return [Trained(tasks, c, steps, trainer.finish(c, tasks[0].weight))]
+            return [TrainedStack(tasks, c, steps, trainer.finish(c, tasks[0].weight))]
         except Unstackable:  # it needs a number that differs
             rows.split()
-    trained: list[Trained] = []
+    trained: list[TrainedStack] = []
     for row, task in enumerate(tasks):
         one = trainer.start(broadcast, task)
         # Copies: a state that keeps one of them must not keep the other rows.
         one.theta, one.local = rows.theta[row].clone(), Vectors({n: v.clone() for n, v in rows.local[row].items()})
         one._past_loss, one.step, one.step_rate = rows.total[row], one.steps - 1, algorithm.rate
         with trainer.guard(one):
-            trained.append(Trained([task], one, [one.steps], trainer.finish(one, task.weight)))
+            trained.append(TrainedStack([task], one, [one.steps], trainer.finish(one, task.weight)))
     return trained
 
 
@@ -319,7 +319,7 @@ def _join(each: Sequence[Vectors]) -> Vectors:
     return joined
 
 
-def agree(trained: Sequence[Trained], alone: Sequence[Trained]) -> bool:
+def agree(trained: Sequence[TrainedStack], alone: Sequence[TrainedStack]) -> bool:
     """Return True if clients of a stack have the bits that they have alone."""
     pairs = zip(*([row for entry in each for row in _iter_rows(entry)] for each in (trained, alone)), strict=True)
     return all(
@@ -328,7 +328,7 @@ def agree(trained: Sequence[Trained], alone: Sequence[Trained]) -> bool:
     )
 
 
-def _iter_rows(entry: Trained) -> Iterator[dict[str, Tensor]]:
+def _iter_rows(entry: TrainedStack) -> Iterator[dict[str, Tensor]]:
     """Yield the vectors of each client."""
     c, size = entry.c, len(entry.tasks)
     vectors = {"loss": c.loss, "theta": c.theta, **{f"state.{name}": v for name, v in c.state.items()}}

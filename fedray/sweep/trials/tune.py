@@ -1,4 +1,4 @@
-"""Cells as trials of Ray Tune: the searcher that it asks for them, the schedulers that end those that lag behind.
+"""Cells as trials of Ray Tune: the searcher that gives them to it, the schedulers that end the slow ones.
 
 The number of actors of each cell is decided when it starts.
 """

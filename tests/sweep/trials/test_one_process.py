@@ -71,7 +71,8 @@ def test_a_process_killed_between_two_cells_costs_neither(
     marker = here / "marker"
     marker.touch()
     method = {"name": "tests.plugins:DiesAtNextCell", "marker": str(marker)}
-    sweep = {"name": "two", "base": SWEEP["base"] | {"algorithm": method}, "grid": {"seed": [0, 1]}}
+    base = SWEEP["base"] | {"algorithm": method, "runtime": SWEEP["base"].get("runtime", {}) | {"actors": 1}}
+    sweep = {"name": "two", "base": base, "grid": {"seed": [0, 1]}}
     plan = planning.make_plan(Sweep.model_validate(sweep))
     assert execute(plan, max_concurrent=1).counts == {"finished": 2}
     assert not marker.exists(), "nothing was killed"
