@@ -14,12 +14,17 @@ import tempfile
 import threading
 import urllib.parse
 import urllib.request
+from collections.abc import Callable
+from concurrent.futures import Future
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TypeVar
 
 from fedray.common.errors import UserError, join_lines, redact, truncate_repr
 from fedray.common.yaml_files import locate
+
+T = TypeVar("T")
 
 PATIENCE = 5.0
 """Timeout in seconds for a server's port to answer."""
@@ -104,13 +109,26 @@ def _refuse_slow(uri: str, page: str) -> None:
         with contextlib.suppress(OSError, ValueError, http.client.HTTPException):  # MLflow says what it is
             urllib.request.urlopen(page, timeout=ANSWER).read(1000)  # noqa: S310, http or https
 
-    asked = threading.Thread(target=ask, daemon=True)
-    asked.start()
-    asked.join(ANSWER)
-    if asked.is_alive():
+    try:
+        start_call(ask).exception(ANSWER)
+    except TimeoutError:
         raise UserError(
             f"MLFLOW_TRACKING_URI: {redact(uri)} has not sent a page of a few bytes in {ANSWER:g} s; it is too slow"
-        )
+        ) from None
+
+
+def start_call(call: Callable[[], T]) -> Future[T]:
+    """Start a call to a server, which may never answer, in a thread that no process waits for at its end."""
+    made = Future[T]()
+
+    def run() -> None:
+        try:
+            made.set_result(call())
+        except BaseException as error:
+            made.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return made
 
 
 def _refuse_file(path: Path) -> None:

@@ -1,7 +1,6 @@
 """Writes that must arrive, in order, at a store that may be unreachable for a while. No MLflow in here."""
 
 import logging
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -9,6 +8,7 @@ from concurrent.futures import Future
 from typing import TypeVar
 
 from fedray.common.errors import UserError, redact
+from fedray.common.location import start_call
 
 log = logging.getLogger("fedray")
 T = TypeVar("T")
@@ -78,16 +78,7 @@ class Outbox:
     def _write_next(self) -> None:
         """Make the first write, or wait for it further. Raises its exception; TimeoutError if it has not ended."""
         if self._current is None:
-            made = self._current = Future[object]()
-            write = self._waiting[0]
-
-            def run() -> None:
-                try:
-                    made.set_result(write())
-                except BaseException as error:
-                    made.set_exception(error)
-
-            threading.Thread(target=run, daemon=True).start()
+            self._current = start_call(self._waiting[0])
         try:
             self._current.exception(SLOW)
         except TimeoutError:
