@@ -153,6 +153,26 @@ def count_each_death_once() -> None:
     TuneController._process_trial_failure = handle_once  # type: ignore[assignment, method-assign]
 
 
+def let_processes_finish_starting() -> None:
+    """Let a trial wait for its own process once that starts, rather than take one that another trial has left.
+
+    Tune would take it and end the one that starts. While cells are shorter than a start that happens again and again,
+    and with `actors: auto`, where one trial waits at a time, a sweep would stay in one process to its end.
+    """
+    from ray.tune.execution.tune_controller import TuneController
+
+    reuse = TuneController._maybe_reuse_cached_actor
+
+    def reuse_or_wait(controller: TuneController, trial: "Trial") -> bool:
+        own = controller._trial_to_actor.get(trial)
+        starting = own is not None and controller._actor_manager.is_actor_started(own)
+        if starting and trial not in controller._resetting_trials:
+            return False
+        return bool(reuse(controller, trial))
+
+    TuneController._maybe_reuse_cached_actor = reuse_or_wait  # type: ignore[assignment, method-assign]
+
+
 def kill_process(trial: "Trial") -> None:
     """End the process of a trial."""
     actor = trial.temporary_state.ray_actor

@@ -33,6 +33,7 @@ NAMES = [
     "ray.experimental.internal_kv:_internal_kv_put",
     "ray.tune.execution.class_cache:DEFAULT_ENV_VARS.clear",
     "ray.tune.execution.class_cache:ENV_VARS_TO_PROPAGATE.clear",
+    "ray.tune.execution.tune_controller:TuneController._maybe_reuse_cached_actor",
     "ray.tune.execution.tune_controller:TuneController._process_trial_failure",
     "ray.tune.experiment:Trial.error_file",
     "ray.tune.experiment:Trial.pickled_error_file",
@@ -48,7 +49,8 @@ OF_A_TRIAL = [
 ]
 PRIVATE = re.compile(
     r"(?<![a-z])_private\b|_raylet|internal_kv|class_cache|run_metadata|temporary_state|error_file|_on_insufficient"
-    r"|_runtime_env_has|_actor_task_failed|_process_trial_failure|_resetting_trials"
+    r"|_runtime_env_has|_actor_task_failed|_process_trial_failure|_resetting_trials|_maybe_reuse_cached"
+    r"|_trial_to_actor|_actor_manager"
 )
 FILE = "cluster/ray_private.py"
 

@@ -28,6 +28,7 @@ from fedray.cells.status import Status
 from fedray.cluster.ray_private import (
     count_each_death_once,
     give_trials_waiting_processes,
+    let_processes_finish_starting,
     make_median_rule,
     restart_trials_killed_for_memory,
 )
@@ -53,6 +54,7 @@ be as many as it has CPUs."""
 give_trials_waiting_processes()
 restart_trials_killed_for_memory()
 count_each_death_once()
+let_processes_finish_starting()
 
 
 class TrialLog(JsonLoggerCallback):
