@@ -143,14 +143,16 @@ class Worker:
         stacked = self.stacking.size > 1 and not augmented and can_stack(trainer, broadcast)
         gathered = self.train_samples if self.residence is None and not augmented and not stacked else None
         if stacked:  # their order changes no sum
-            tasks = sorted(tasks, key=lambda task: (bool(task.state), len(trainer.shards[task.client])))
+            apart = not self.stacking.mixes
+            tasks = sorted(tasks, key=lambda task: (apart and bool(task.state), len(trainer.shards[task.client])))
         stacks = -(-len(tasks) // self.stacking.size)
         size = -(-len(tasks) // max(stacks, 1))  # about equal: 50 and 50, not 64 and 36
         part: list[tuple[ClientTask, Drawn | None]] = []
         for given, drawn in draw_ahead(config.training, trainer.shards, config.seed, broadcast, tasks, gathered):
             task = self._task_to_device(given)
             alone = not stacked or drawn is None or not drawn.order
-            if part and (alone or len(part) >= size or bool(part[0][0].state) != bool(task.state)):
+            other = not self.stacking.mixes and bool(part) and bool(part[0][0].state) != bool(task.state)
+            if part and (alone or other or len(part) >= size):
                 yield part
                 part = []
             part.append((task, drawn))
@@ -176,6 +178,10 @@ class Worker:
             try:
                 stacked = train_stack(trainer, self.stacking, there, part)
             except Unstackable as reason:
+                groups = [[one for one in part if bool(one[0].state) is kept] for kept in (False, True)]
+                if all(groups):  # it needs to know who is new: from now on they have stacks of their own
+                    self.stacking.mixes = False
+                    return [trained for group in groups for trained in self._train(trainer, there, group)]
                 self.stacking.stop(str(reason))
             except (MemoryError, RuntimeError) as error:
                 if not _is_out_of_memory(error):

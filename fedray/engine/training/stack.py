@@ -56,11 +56,13 @@ class Stacking:
     Attributes:
         network: the model.
         size: clients in a stack; 1 for no stacks.
+        mixes: whether clients that are new and clients with a state may train together.
         compared: the methods whose first stack agreed with its clients alone.
     """
 
     network: Network
     size: int
+    mixes: bool = True
     compared: set[str] = field(default_factory=set)
     _shapes: dict[tuple[int, ...], bool] = field(default_factory=dict)
 
@@ -170,7 +172,7 @@ def train_stack(
         trainer: what it would train with.
         stacking: of this process.
         broadcast: what the clients receive.
-        given: clients with their batches; all of them have a state, or none has one.
+        given: clients with their batches.
 
     Returns:
         All clients as one, or one by one.
@@ -210,16 +212,21 @@ def _make_client(
     first = trainer.start(broadcast, tasks[0])
     given = {each.name: getattr(first, each.name) for each in fields(LocalClient) if each.init}
     given |= {"theta_0": first.theta_0.expand(size, -1)}
-    if first.first:
-        given["state"] = Vectors({name: v.expand(size, *v.shape) for name, v in first.state.items()})
+    if any(states):
+        initial = trainer.algorithm.client_state(trainer.network.initial)
+        rows = [state or initial for state in states]
+        if any(state.keys() != rows[0].keys() for state in rows):
+            raise Unstackable("a state of other vectors has no stack")
+        given["state"] = Vectors({name: torch.stack([state[name] for state in rows]) for name in rows[0]})
     else:
-        given["state"] = Vectors({name: torch.stack([state[name] for state in states]) for name in states[0]})
+        given["state"] = Vectors({name: v.expand(size, *v.shape) for name, v in first.state.items()})
     c = StackedClient(stacking=stacking, **given)
     del c.id, c.indices
     sizes = {len(trainer.shards[task.client]) for task in tasks}
     numbers: dict[str, set[float]] = {"weight": {task.weight for task in tasks}, "samples": {*sizes}}
     counts = [trainer.count(broadcast, samples) for samples in sizes]
     numbers |= {name: {getattr(each, name) for each in counts} for name in Counts._fields}
+    numbers["first"] = {not state for state in states}
     for name, found in numbers.items():
         if len(found) > 1:
             delattr(c, name)

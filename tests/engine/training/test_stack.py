@@ -363,3 +363,25 @@ def test_nothing_is_compared_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = stacking.compute_gradients(theta, x, y), stacking.compute_gradients(theta, x, y)
     assert len(calls) == 4
     assert torch.equal(first[1], second[1])
+
+
+@pytest.mark.parametrize(("name", "mixes"), [("scaffold", True), ("fedlesam", False)])
+def test_new_clients_train_with_those_that_have_a_state(
+    name: str, mixes: bool, made: list[int], lines: Callable[[], list[str]]
+) -> None:
+    """10 of 20 clients a round: a stack of 10 in each, unless the method asks who is new (`c.first`).
+
+    Then the stack of the second round, the first one with both kinds, is given up: the clients are divided, in this
+    round and in the third one.
+    """
+    running = small.simulation(name, (20, 10), 12, training={"rounds": 3, "batch_size": 64, "lr": 0.05})
+    new, seen = list[int](), set[int]()
+    for k in range(3):
+        cohort = set(map(int, running.draw_cohort(k)))
+        new.append(len(cohort - seen))
+        seen |= cohort
+        running.step()
+    divided = [10, 10, new[1], 10 - new[1], *(group for group in (new[2], 10 - new[2]) if group > 1)]
+    assert 1 < new[1] < 9
+    assert made == ([10, 10, 10] if mixes else divided)
+    assert lines() == []
