@@ -242,10 +242,10 @@ class Tracker:
             self._make(run)
 
     def _find_or_make(self, run: CellRun, known: bool) -> None:
-        found = self._find_runs(run.cell.hash) if known or run.id else []
+        found = self._find_runs(run) if known or run.id else []
         if not found:
             self._make(run)
-            found = self._find_runs(run.cell.hash)  # another driver may have created one as well
+            found = self._find_runs(run)  # another driver may have created one as well
             if found[0].info.run_id == run.id:
                 return
             self.client.delete_run(run.id)
@@ -263,11 +263,15 @@ class Tracker:
         logged = self.client.get_metric_history(run.id, "test_accuracy")
         run.logged = max((metric.step for metric in logged), default=0)
 
-    def _find_runs(self, cell: str) -> list[Run]:
-        """Return the runs of a cell that are not superseded, the oldest first: every driver takes the same one."""
-        counting = f"tags.`fedray.cell` = '{cell}' AND tags.`fedray.status` != 'superseded'"
-        found: Iterable[Any] = search(self.client, self.experiment, counting)
-        return sorted(found, key=lambda run: (run.info.start_time or 0, run.info.run_id))
+    def _find_runs(self, run: CellRun) -> list[Run]:
+        """Return the runs with which a cell can go on, the oldest first: every driver takes the same one.
+
+        One that has come to its end is only shown again; who trains the cell anew, and may stop, leaves it as it is.
+        """
+        counting = f"tags.`fedray.cell` = '{run.cell.hash}' AND tags.`fedray.status` != 'superseded'"
+        every: Iterable[Any] = search(self.client, self.experiment, counting)
+        found = [one for one in every if run.shown or one.info.run_id == run.id or not read_status(one).is_final]
+        return sorted(found, key=lambda one: (one.info.start_time or 0, one.info.run_id))
 
     def _make(self, run: CellRun) -> None:
         made = self.client.create_run(self.experiment, run_name=run.cell.label, tags=self._make_tags(run))

@@ -15,7 +15,7 @@ from scipy.sparse import csr_matrix
 import fedray
 from fedray.common.errors import UserError
 from fedray.datasets.dataset import Dataset
-from fedray.tracking.store import open_store
+from fedray.tracking.store import find_best_runs, open_store
 from tests import small
 
 RUN = small.sections(model=4, training={"rounds": 1, "local_epochs": 1})
@@ -272,6 +272,32 @@ def test_a_callback_gets_a_copy_of_the_row(tmp_path: Path, monkeypatch: pytest.M
     early = simulate(RUN | {"training": {"rounds": 3}}, track="y", evaluated=lambda row: fedray.STOP)
     run = open_store()[0].get_run(early.run_id)
     assert (run.data.tags["fedray.status"], run.info.status, early.state.round) == ("stopped", "FINISHED", 1)
+
+
+def test_a_run_that_ends_early_leaves_a_finished_one_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same cell is trained again with checkpoints elsewhere, stopped or broken: it gets a run of its own.
+
+    Before, it took the finished run over, and a sweep's tables had the accuracy of the round in which it stopped.
+    """
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    config = RUN | {"training": {"rounds": 3}}
+    first = simulate(config, track="x", checkpoints="one")
+    before = open_store()[0].get_run(first.run_id)
+    cell = before.data.tags["fedray.cell"]
+
+    def fail(row: dict[str, float]) -> None:
+        raise KeyError("a bug")
+
+    with pytest.raises(KeyError):
+        simulate(config, track="x", checkpoints="two", evaluated=fail)
+    stopped = simulate(config, track="x", checkpoints="three", evaluated=lambda row: fedray.STOP)
+    client, experiment = open_store()
+    assert client.get_run(first.run_id).to_dictionary() == before.to_dictionary()
+    assert find_best_runs(client, experiment, [cell])[cell].info.run_id == first.run_id
+    assert client.get_run(stopped.run_id).data.tags["fedray.status"] == "stopped"
+    assert simulate(config, track="x", checkpoints="one").run_id == first.run_id  # shown again: nothing is trained
+    assert simulate(config, track="x", checkpoints="three").run_id == stopped.run_id  # it goes on
 
 
 @pytest.mark.parametrize(
