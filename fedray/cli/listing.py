@@ -61,6 +61,11 @@ def list_(
 
         print(next(file for file in list_cluster_files() if file.name == name).read_text(encoding="utf-8"), end="")
         return
+    if what == "sweeps":
+        from fedray.sweep.file.shipped import get_sweeps_folder
+
+        print((get_sweeps_folder() / f"{name}.yaml").read_text(encoding="utf-8"), end="")
+        return
     print(format_page(what, name) if what in SECTIONS else f"{name}: {entries[name]}")
 
 
@@ -128,6 +133,8 @@ def format_overview(what: str) -> str:
     if what == "clusters":
         notes = "`fedray list clusters slurm.sh > slurm.sh` writes one."
         return "\n".join([*(_cut(row, width) for row in rows), "", notes])
+    if what == "sweeps":
+        rows += ["", "`fedray list sweeps NAME > NAME.yaml` writes one."]
     return "\n".join(_cut(row, width) for row in rows)
 
 

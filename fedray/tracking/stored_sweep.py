@@ -100,14 +100,16 @@ def find_deletable_runs(name: str, cell: str | None = None, unlisted: bool = Fal
         if cell is not None or unlisted:
             raise UserError(f"rm: --{'cell' if cell is not None else 'unlisted'}: {name} is a run, not a sweep")
         return [name], 0
-    shared = {cell.hash for other in sweeps.keys() - {name} for cell in read_cells(client, sweeps[other])}
+    shared = {
+        cell.hash: other for other in sorted(sweeps.keys() - {name}) for cell in read_cells(client, sweeps[other])
+    }
     labels = {cell.hash: cell.label for cell in read_cells(client, sweeps[name])}
     earlier = {one: run.info.run_name for one, run in find_unlisted(client, experiment, name, labels).items()}
     labels = earlier if unlisted else labels | earlier
     if cell is not None:
         chosen = select_cells(labels, cell, "rm: --cell")
         if both := next((one for one in chosen if one in shared), None):
-            raise UserError(f"rm: --cell: another sweep shares {both}")
+            raise UserError(f"rm: --cell: {labels[both]} ({both}) is a cell of {shared[both]}, too, and stays for it")
         return [run.info.run_id for run in find_runs(client, experiment, chosen)], 0
     runs = {cell: [run.info.run_id for run in find_runs(client, experiment, [cell])] for cell in labels}
     own = [run for cell in labels if cell not in shared for run in runs[cell]]

@@ -152,6 +152,11 @@ def test_natural_clients_and_floats_from_an_npz_file(folder: Path) -> None:
     assert problem.data.x_train.dtype == np.float32
 
 
+@pytest.mark.parametrize("command", ["tables", "compare", "board", "board rank"])
+def test_each_command_has_the_short_option_for_help(command: str, call: Call) -> None:
+    assert "Usage: " in call(*command.split(), "-h").out
+
+
 def test_cluster_files_are_listed_and_written_as_they_are(call: Call) -> None:
     """They have no other door in a wheel."""
     folder = get_sweeps_folder() / "clusters"
@@ -160,6 +165,8 @@ def test_cluster_files_are_listed_and_written_as_they_are(call: Call) -> None:
     assert all(text and "\n" not in text for text in listed.values())
     for name in listed:
         assert call("list", "clusters", name).out == (folder / name).read_text(encoding="utf-8")
+    table = folder.parent / "fedsam/table2.yaml"
+    assert call("list", "sweeps", "fedsam/table2").out == table.read_text(encoding="utf-8")
     code, _, err = call("list", "clusters", "slurm")
     assert code == 2
     assert "did you mean 'slurm.sh'?" in err

@@ -90,7 +90,7 @@ def test_rm_of_one_cell_and_clean_of_what_it_left(
     write(store, cells[2:], [], name="other")
     (folder, *_), get_locks = stored(*(one["hash"] for one in cells)), get_cell_locks_file()
     get_locks.parent.mkdir(parents=True)
-    for wanted, message in (("ffff", "names no cell"), ("0000", "another sweep"), (cells[2]["hash"], "another sweep")):
+    for wanted, message in (("ffff", "names no cell"), ("0000", "stays for it"), (cells[2]["hash"], "stays for it")):
         assert message in call("rm", "sweep", "--cell", wanted, "--yes").err
     code, out, _ = call("rm", "sweep", "--cell", cells[0]["hash"], "--yes")
     assert (code, out) == (0, "sweep: 1 run deleted\n")

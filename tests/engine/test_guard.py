@@ -130,6 +130,36 @@ def test_a_change_in_place_is_refused_by_the_class_that_makes_it(kind: type[Algo
     )
 
 
+class OneNumber(Algorithm):
+    """PyTorch would subtract it from every parameter."""
+
+    name = "one_number"
+
+    def direction(self, c: Client) -> torch.Tensor:
+        return c.grad(c.theta).mean()
+
+
+class TooShort(Algorithm):
+    """PyTorch's own message names neither the method nor the direction."""
+
+    name = "too_short"
+
+    def direction(self, c: Client) -> torch.Tensor:
+        return c.grad(c.theta)[:3]
+
+
+@pytest.mark.parametrize(("kind", "shape"), [(OneNumber, ()), (TooShort, (3,))])
+def test_a_direction_has_a_number_for_each_parameter(kind: type[Algorithm], shape: tuple[int, ...]) -> None:
+    made = problem(kind)
+    size = made.build_network("cpu").layout.size
+    with pytest.raises(UserError) as caught:
+        run(made, InlineBackend())
+    assert str(caught.value) == (
+        f"algorithm: class {kind.__name__} ({HERE}:{kind.__name__}) gives a direction of shape {shape}; ({size},) is "
+        "required"
+    )
+
+
 def test_assigning_to_the_message_reaches_no_other_client() -> None:
     """Each client's three steps see 1/2, 1/4, 1/8, in any order of training."""
     ordered, reversed_order = problem(AssignsMessage), InlineBackend()

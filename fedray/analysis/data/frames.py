@@ -34,9 +34,10 @@ class Results:
 
     Attributes:
         name: the sweep's.
-        cells: a row per cell: `label`, `status`, `run_id`, the configuration under dotted names, metrics under
-            `metrics.NAME`. Numbers and truth values are such; lists and names are texts.
-        curves: a row per cell, evaluated round and metric: `cell`, `label`, `round`, `metric`, `value`.
+        cells: a row per cell: `label`, `setting` (the label without its seed), `status`, `run_id`, the configuration
+            under dotted names, metrics under `metrics.NAME`. Numbers and truth values are such; lists and names are
+            texts.
+        curves: a row per cell, evaluated round and metric: `cell`, `setting`, `seed`, `round`, `metric`, `value`.
         trials: what Ray Tune says of the trials, as `ResultGrid.get_dataframe()` gives it, a row per cell that this
             store's sweep has trained: `config/cell` (its hash), the axes (`config/algorithm.rho`), the last
             `test_accuracy` and `test_loss`, seconds, process and node.
@@ -124,16 +125,18 @@ def results(name: str) -> Results:
         typed = [spec.get(plain) for spec in sweep.cells["spec"]]
         if all(value is None or isinstance(value, int | float) for value in typed):
             cells[key] = pd.Series(typed, cells.index, dtype=object).where(cells[key].notna()).infer_objects()
+    names = zip(cells["label"], cells["seed"], strict=True)
+    cells.insert(2, "setting", [str(label).removesuffix(f" s{seed}") for label, seed in names])
     trials = read_trials(sweep.client, sweep.parent.info.run_id).set_index(TRIAL_CELL, drop=False)
     listed = [cell for cell in cells["cell"] if cell in trials.index]
-    have = sweep.cells[sweep.cells["run_id"].notna()]
+    have = cells[cells["run_id"].notna()]
     rows = [
-        (cell, label, round, metric, value)
+        (cell, setting, seed, round, metric, value)
         for metric in list_by_round(sweep)
-        for cell, label, run_id in zip(have["cell"], have["label"], have["run_id"], strict=True)
+        for cell, setting, seed, run_id in zip(have["cell"], have["setting"], have["seed"], have["run_id"], strict=True)
         for round, value in sweep.get_history(str(run_id), metric).items()
     ]
-    curves = pd.DataFrame(rows, columns=["cell", "label", "round", "metric", "value"])
+    curves = pd.DataFrame(rows, columns=["cell", "setting", "seed", "round", "metric", "value"])
     return Results(sweep.name, cells, curves, trials.loc[listed].reset_index(drop=True))
 
 

@@ -323,6 +323,11 @@ class LocalTrainer:
         c.start_step(k, *batch)
         y, version, part = c.theta, c.theta._version, trained_part(c)
         q = direction(c)
+        if q.shape != y.shape:
+            raise UserError(
+                f"algorithm: class {type(self.algorithm).__name__} ({self.algorithm.name}) gives a direction of shape "
+                f"{tuple(q.shape)}; {tuple(y.shape)} is required"
+            )
         refuse_changed(self.algorithm, "c.theta", y, version)
         mask = None if part == "all" else c.network.mask(part)
         if watch is not None:

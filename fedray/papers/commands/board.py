@@ -46,6 +46,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
     help="Boards: many methods, tuned and tested in one setting.",
 )
 NAMES = "leaderboard/global, leaderboard/global_mild or leaderboard/personalised"

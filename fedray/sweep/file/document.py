@@ -15,8 +15,8 @@ EXTENDS = "extends"
 def load_document(path: Path) -> dict[str, Any]:
     """Return the contents of a sweep's or a run's file.
 
-    A sweep that `extends` another has the other's keys except those that it gives itself; keys of its `base` are set in
-    all runs of the other (`change_runs`).
+    A sweep that `extends` another has the other's keys except those that it gives itself, an empty list for none; keys
+    of its `base` are set in all runs of the other (`change_runs`).
 
     Raises:
         UserError: a file cannot be read, or it extends something that it cannot; the message names the file.
@@ -46,8 +46,10 @@ def _load(path: Path, readers: tuple[Path, ...]) -> dict[str, Any]:
             return "leave it out"
         return f"try a grid of your own, `grid: {format_flow({**kept[section], key: value})}`"
 
+    left_out = [key for key, value in own.items() if value == [] and key in other]
     try:
-        return other | own | change_runs(kept, changes, "", advise)
+        whole = other | own | change_runs(kept, changes, "", advise)
+        return {key: value for key, value in whole.items() if key not in left_out}
     except UserError as error:
         raise UserError(f"{path}: base: {error}") from None
 

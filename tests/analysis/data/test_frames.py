@@ -21,6 +21,7 @@ from tests.sweep.running import fedray as command
 def test_results_of_a_sweep(store: Tracker) -> None:
     """Two of three cells have run, with two rounds each; the third is missing."""
     cells = [cell(FEDAVG, 0.5, 0), cell(FEDAVG, 0.5, 1), cell(SMALL, 0.5, 0)]
+    cells = [one | {"label": f"{one['label'][:-2]} s{one['label'][-1]}"} for one in cells]
     ran = [history(50, 60), history(40, 70)]
     write(store, cells, ran)
     found = fedray.results("sweep")
@@ -36,6 +37,8 @@ def test_results_of_a_sweep(store: Tracker) -> None:
     assert list(accuracy["round"]) == [1, 2, 1, 2]
     assert list(accuracy["cell"]) == [cells[0]["hash"]] * 2 + [cells[1]["hash"]] * 2
     assert set(found.curves["metric"]) == {"test_accuracy", "test_loss", "train_loss"}
+    means = accuracy.groupby(["setting", "round"])["value"].mean()  # over the two seeds, as docs/python.md does
+    assert means.to_dict() == {("fedavg-0.5", 1): 45.0, ("fedavg-0.5", 2): 65.0}
 
 
 def test_the_page_names_the_columns(store: Tracker) -> None:
@@ -55,8 +58,8 @@ def test_the_page_names_the_columns(store: Tracker) -> None:
     assert listed["fedray tables NAME --format clients"][:6] == list(list_clients(sweep))
     assert listed["fedray.results(NAME).curves"] == list(found.curves)
     cells = listed["fedray.results(NAME).cells"]
-    assert cells[:4] == list(found.cells)[:4]
-    assert {*cells[4:6], "metrics.test_accuracy"} <= set(found.cells)
+    assert cells[:5] == list(found.cells)[:5]
+    assert {*cells[5:7], "metrics.test_accuracy"} <= set(found.cells)
 
 
 def test_results_of_a_sweep_that_nobody_ran(store: Tracker) -> None:
@@ -79,7 +82,7 @@ fedray.connect()
 found = fedray.run_sweep(sweep, only=["scaffold*"], changes={"training.rounds": 3})
 result = fedray.simulate(run | {"training": run["training"] | {"rounds": 3}}, progress=False)
 assert ray.is_initialized() and ray.get_runtime_context().get_node_id() == node, "the same Ray all along"
-curve = found.curves[(found.curves["metric"] == "test_accuracy") & found.curves["label"].str.endswith("s1")]
+curve = found.curves[(found.curves["metric"] == "test_accuracy") & (found.curves["seed"] == 1)]
 print(json.dumps([
     found.name, found.cells["status"].value_counts().to_dict(), list(curve["value"]),
     [row["test_accuracy"] for row in result.history],

@@ -43,6 +43,8 @@ def test_base_is_changed_and_other_keys_are_replaced(folder: Path) -> None:
     text = "extends: own.yaml\nname: third\nbase: {partition: iid}"
     third = load_document(write(folder, text, "third.yaml"))
     assert (third["base"]["partition"], third["grid"]) == ("iid", {"seed": [7]})
+    bare = load_document(write(folder, "extends: own.yaml\nname: bare\ngrid: []", "bare.yaml"))
+    assert "grid" not in bare, "an empty list leaves the other's out"
 
 
 def test_a_shipped_sweep_is_extended_by_name(folder: Path) -> None:
