@@ -124,7 +124,7 @@ def count_gradients(run: RunConfig, known: Published | None = None) -> float | N
     training, evaluation, method = run.training, run.evaluation, run.algorithm
     samples = _count_samples(run, known.train)
     batch, epoch = get_batch_size(run, samples), training.count_steps_per_epoch(samples)
-    client = _count_of_client(run, samples)
+    client = count_of_client(run, samples)
     total = training.rounds * run.clients.cohort_size * client + _count_of_opening(run, samples)
     rounds = range(1, training.rounds + 1)
     testing = FORWARD * known.test / batch * (1 if method.keeps == "none" else run.clients.total)
@@ -144,7 +144,7 @@ def count_training_gradients(run: RunConfig) -> float | None:
     if known is None or known.train is None:
         return None
     samples = _count_samples(run, known.train)
-    rounds = run.training.rounds * run.clients.cohort_size * _count_of_client(run, samples)
+    rounds = run.training.rounds * run.clients.cohort_size * count_of_client(run, samples)
     return rounds + _count_of_opening(run, samples)
 
 
@@ -153,7 +153,7 @@ def _count_of_opening(run: RunConfig, samples: int) -> float:
     return run.clients.total * run.training.count_steps(samples) if run.algorithm.opening is not None else 0
 
 
-def _count_of_client(run: RunConfig, samples: int) -> float:
+def count_of_client(run: RunConfig, samples: int) -> float:
     """Return the batch gradients of a client with this many samples in a round."""
     passes, training = _measure_cost(json.dumps(run.algorithm.list_options())), run.training
     in_full = passes.full_gradients * training.count_steps_per_epoch(samples)
