@@ -333,8 +333,8 @@ def _stand(board: Board, method: str, rows: pd.DataFrame) -> Standing:
             reason = "diverged in every draw" + f" of {diverged} of {board.blocks} blocks" * (board.blocks > 1)
         elif len(tuning) and tuning["status"].eq(Status.FAILED).any():
             reason = f"failed: {tuning[tuning['status'] == Status.FAILED]['message'].iloc[0]}"
-    costs = (float(done[name].mean()) for name in ("gradients", "megabytes_down", "megabytes_up"))
-    return Standing(method, values, None, reason, *costs)
+    gradients, down, up = (float(done[name].mean()) for name in ("gradients", "megabytes_down", "megabytes_up"))
+    return Standing(method, values, None, reason, gradients, down, up)
 
 
 def _compare(board: Board, whole: Sequence[Standing], to: str) -> dict[str, Difference]:
