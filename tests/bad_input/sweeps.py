@@ -169,7 +169,8 @@ CASES: dict[str, Case] = {
     ),
     "samples of nothing": sweep("samples: found 3; without `search` there is nothing to draw", samples=3),
     "equal budget": sweep(
-        "equal_budget: is no key any more; every method makes `samples` draws, and cost is shown", equal_budget="gradients"
+        "equal_budget: is no key any more; every method makes `samples` draws, and cost is shown",
+        equal_budget="gradients",
     ),
     "over": sweep("claims.a.over: the key is average_over", claims=[CLAIM | {"over": "partition"}]),
     "no samples": sweep("samples: found 0; input should be greater than 0", samples=0),
