@@ -156,14 +156,17 @@ def run_sweep(
         from fedray.sweep.driver.stages import make_tune_stage
         from fedray.sweep.plan.plan import make_plan
 
-        plan = make_plan(loaded if loaded.tune is None else make_tune_stage(loaded), force, only or ())
-        left = {cell.hash for cell in plan.to_run}
+        blocks = [one if one.tune is None else make_tune_stage(one) for one in loaded.list_blocks()]
+        plans = [make_plan(one, force, only or ()) for one in blocks]
+        left = {cell.hash for plan in plans for cell in plan.to_run}
         cells = [
             {"hash": cell.hash, "label": cell.label, "to_run": cell.hash in left}
             | ({"status": plan.known[cell.hash].ending.status} if cell.hash in plan.known else {})
+            for plan in plans
             for cell in plan.cells.values()
         ]
-        print(format_json({"name": plan.sweep.name, "cells": cells, "unlisted": plan.unlisted}))
+        name = loaded.name if len(blocks) > 1 else blocks[0].name
+        print(format_json({"name": name, "cells": cells, "unlisted": sum(plan.unlisted for plan in plans)}))
         return
     from fedray.sweep.driver.stages import run_file
 

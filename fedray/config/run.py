@@ -73,7 +73,7 @@ MEANT = {
     "workers": "runtime.actors",
 }
 """Word of other frameworks -> the key of a run."""
-OF_SWEEPS = {"name", "description", "names", "base", "grid", "cases", "search", "samples", "equal_budget", "searcher"}
+OF_SWEEPS = {"name", "description", "names", "base", "grid", "cases", "search", "samples", "searcher"}
 OF_SWEEPS |= {"select", "scheduler", "stop", "tune", "final", "smoke", "claims", "extends"}
 """Keys of a sweep's file."""
 

@@ -32,7 +32,6 @@ CHOSEN = {
     "seeds": [100, 101],
     "searcher": "sobol",
     "scheduler": "",
-    "equal_budget": None,
     "values": {"algorithm.rho": 0.1},
     "score": 93.5,
     "draws": 8,

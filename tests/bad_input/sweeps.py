@@ -168,7 +168,10 @@ CASES: dict[str, Case] = {
         samples=10**12,
     ),
     "samples of nothing": sweep("samples: found 3; without `search` there is nothing to draw", samples=3),
-    "budget": sweep("budget: the key is equal_budget", budget="gradients"),
+    "equal budget": sweep(
+        "equal_budget: is no key any more; every method makes `samples` draws, and cost is shown",
+        equal_budget="gradients",
+    ),
     "over": sweep("claims.a.over: the key is average_over", claims=[CLAIM | {"over": "partition"}]),
     "no samples": sweep("samples: found 0; input should be greater than 0", samples=0),
     "distribution": sweep(
@@ -261,6 +264,12 @@ CASES: dict[str, Case] = {
         "final.seeds: 2 is also in tune.seeds; a seed that helped to choose says nothing about the choice",
         search=LR,
         tune={"seeds": [1, 2]},
+        final={"seeds": [2, 3]},
+    ),
+    "blocks of other lengths": sweep(
+        "final.seeds: found 2; tune.blocks requires as many as tune.seeds has, 1",
+        search=LR,
+        tune={"seeds": [1], "blocks": True},
         final={"seeds": [2, 3]},
     ),
     "a seed twice": sweep("tune.seeds: found [1, 1]; each seed once", search=LR, tune={"seeds": [1, 1]}, final=FINAL),

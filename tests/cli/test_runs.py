@@ -381,7 +381,7 @@ def test_json_for_programs(store: Tracker, tmp_path: Path, monkeypatch: pytest.M
     assert "fedavg" in read("list", "algorithms")
     (decided,) = read("claims", "c.yaml")["claims"]
     assert (decided["name"], decided["seeds"]) == ("sam", [1, 1])
-    assert read("board", "show", "leaderboard/global")[0]["rank"] == 1
+    assert "fedavg" in {one["method"] for one in read("board", "show", "leaderboard/global")}
     assert call("sweep", "f.yaml", "--json").code == 2
 
 

@@ -1,5 +1,6 @@
 """Methods that are FedAvg but for their name: a board offers them FedAvg's rates, and tells none of them apart."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -26,7 +27,7 @@ cases:
 search: {training.lr: {loguniform: [0.05, 0.5]}}
 searcher: sobol
 samples: 2
-tune: {seeds: [100], validation: {fraction: 0.2, from: clients}}
+tune: {seeds: [100, 101, 102], validation: {fraction: 0.2, from: clients}, blocks: true}
 final: {seeds: [0, 1, 2]}
 """
 METHODS = ("fedavg", "fedprox", "fedsam", "mimelite")
@@ -59,8 +60,17 @@ def test_what_is_fedavg_stands_with_fedavg(board: Board, call: Call) -> None:
     rows = board.rows
     rates = {method: sorted(rows[(rows.method == method) & (rows.stage == "tune")].options) for method in METHODS}
     assert len(set(map(tuple, rates.values()))) == 1, "all were offered the same rates"
+    assert len(set(rates["fedavg"])) == 6, "two in each of three blocks"
     final = rows[rows.stage == "final"].set_index(["method", "seed"])
     assert (final.loc["mimelite"].theta_sha256 == final.loc["fedavg"].theta_sha256).all()
+    twice = final.loc["fedsam"].gradients / final.loc["fedavg"].gradients
+    assert (twice == 2).all()
+    assert (final.loc["fedsam"].megabytes_up == final.loc["fedavg"].megabytes_up).all()
+    assert final.state_sha256.str.len().eq(64).all()
+    gradients, megabytes, accuracy = json.loads(final.loc["fedavg"].curve.iloc[0])[-1]
+    assert gradients == pytest.approx(final.loc["fedavg"].gradients.iloc[0], abs=0.05)
+    assert megabytes == pytest.approx(2 * final.loc["fedavg"].megabytes_up.iloc[0], abs=1e-3)
+    assert 0 < accuracy <= 100
     standings = {one.method: one for one in list_standings(board)}
     for method in METHODS[1:]:
         difference = standings[method].to_reference

@@ -46,7 +46,7 @@ def list_expected(sweep: Sweep) -> SweepTable:
     drawn_keys: dict[str, list[str]] = {}
     seeds = len(sweep.final.seeds)
     for number, (config, space) in enumerate(sweep.iter_combinations()):
-        draws = [apply_draw(config, values) for values in make_draws(sweep, config, space)]
+        draws = [apply_draw(config, values) for values in make_draws(sweep, space)]
         after[str(number * seeds)] = [_make_cell({**draw, "seed": seed}) for draw in draws for seed in sweep.tune.seeds]
         drawn_keys |= {str(number * seeds + k): list(space) for k in range(seeds)}
     return _list_missing(preview_final_stage(sweep), after, drawn_keys)

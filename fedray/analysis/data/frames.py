@@ -96,6 +96,8 @@ def run_sweep(
         loaded = Sweep.load(locate_sweep(Path(sweep)), smoke)
     if changes:
         loaded = loaded.with_overrides(make_plain("", changes))
+    if loaded.tune is not None and loaded.tune.blocks:
+        raise UserError(f"run_sweep: {loaded.name} has tune.blocks, so it is several sweeps; `fedray sweep` runs them")
     if loaded.tune is None:
         plan = make_plan(loaded, force, only)
         if plan.unlisted:

@@ -24,7 +24,6 @@ from fedray.analysis.tables.build import TableOptions
 from fedray.analysis.tables.formats import FORMATS, SUFFIXES
 from fedray.cells.metric import DEFAULT
 from fedray.common.errors import UserError, escape, truncate_repr
-from fedray.sweep.file.shipped import WARNING, list_boards
 from fedray.tracking.archive.pack import export_sweep
 from fedray.tracking.store import SWEEP_FILE, read_status
 from fedray.tracking.stored_sweep import StoredSweep, read_stored_sweep
@@ -148,7 +147,6 @@ def make_readme(
         f"# Results of the sweep {stored.name}",
         "",
         *([escape(stored.description), ""] if stored.description else []),
-        *([f"> {WARNING}", ""] if stored.name in list_boards() else []),
         f"Made with fedray {fedray.__version__}: {len(stored.cells)} cells ({told}), each a configuration with a seed.",
         "",
         "| file | content |",

@@ -298,8 +298,6 @@ def list_tuning_notes(sweep: SweepTable, cells: pd.DataFrame) -> list[str]:
 def _describe_choice(one: Mapping[str, Any]) -> str:
     held, seeds = one["held_out"], ", ".join(map(str, one["seeds"]))
     how = f"tuned by {one['stage']}: best {one['select']} of {one['searcher']} draws, mean over seeds {seeds}"
-    if one.get("equal_budget") == "gradients":
-        how += ", as many draws as make the gradients equal"
     if held is None:
         return f"{how}; SELECTED ON THE TEST SET, nothing was held out"
     whose = "every client's samples" if held["from"] == "clients" else "the training set"

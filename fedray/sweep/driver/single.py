@@ -113,6 +113,8 @@ def pick_point(sweep: Sweep, which: str) -> tuple[dict[str, Any], Listed, Proble
     """
     text = sweep.to_yaml()
     if sweep.tune is not None:
+        if sweep.tune.blocks:
+            raise UserError(f"--cell: {sweep.name} has tune.blocks, so it is several sweeps; run it whole")
         from fedray.sweep.driver.stages import make_tune_stage  # here: it imports Ray
 
         sweep = make_tune_stage(sweep)

@@ -26,7 +26,6 @@ SHARED = (
     "grid",
     "search",
     "samples",
-    "equal_budget",
     "searcher",
     "select",
     "scheduler",
@@ -101,23 +100,30 @@ def _get_validation(sweep: Sweep) -> Validation:
 def choose(plan: Plan) -> list[Choice]:
     """Return the best draw of each method and setting of a tune stage whose cells all have an outcome.
 
+    A method and setting without a draw that has finished with every seed is left out, with a printed line.
+
     Raises:
-        UserError: a method and setting has no draw that has finished with every seed.
+        UserError: none has such a draw.
     """
     known = plan.get_values(plan.known)
     found = make_studies(plan.sweep, plan.maker.make, plan.drawn.get("studies", {}))
     list(advance(found, known))
-    return [_pick_best(plan, study, known) for study in found]
+    lower = plan.sweep.metric.is_smaller_better
+    choices = [_take(study, *best, known) for study in found if (best := study.find_best(known, lower)) is not None]
+    advice = "; leave the scheduler out, or raise scheduler.grace" if plan.sweep.scheduler else ""
+    lost = [
+        f"{plan.sweep.name}: no draw of {study.draws[0].cells[0].label} has finished with every seed{advice}"
+        for study in found
+        if study.find_best(known, lower) is None
+    ]
+    if not choices:
+        raise UserError(lost[0])
+    for line in lost:
+        print(f"{line}; the final stage leaves it out", flush=True)
+    return choices
 
 
-def _pick_best(plan: Plan, study: Study, known: Mapping[str, float | None]) -> Choice:
-    best = study.find_best(known, plan.sweep.metric.is_smaller_better)
-    if best is None:
-        advice = "; leave the scheduler out, or raise scheduler.grace" if plan.sweep.scheduler else ""
-        raise UserError(
-            f"{plan.sweep.name}: no draw of {study.draws[0].cells[0].label} has finished with every seed{advice}"
-        )
-    index, score = best
+def _take(study: Study, index: int, score: float, known: Mapping[str, float | None]) -> Choice:
     config = {key: value for key, value in study.configs[0].items() if key != "seed"}
     if isinstance(config["data"], dict):
         config["data"] = {key: value for key, value in config["data"].items() if key != "validation"}
@@ -149,7 +155,6 @@ def describe_choices(sweep: Sweep, choices: Sequence[Choice], plan: Plan) -> dic
         "seeds": list(sweep.tune.seeds),
         "searcher": sweep.searcher.name,
         "scheduler": sweep.scheduler.rule if sweep.scheduler else "",
-        "equal_budget": sweep.equal_budget,
     }
     fixed = {key: values[0] for key, values in plan.sweep.grid.items() if key != "seed"}
     for one in choices:
@@ -219,13 +224,17 @@ def run_stages(
     """Tune, then test, resuming each; with `dry_run` only print what is left of either.
 
     Returns:
-        The exit code, as in `run.drive`; that of the tune stage if some of its cells have no outcome.
+        The exit code, as in `run.drive`; that of the tune stage if some of its cells have no outcome. With
+        `tune.blocks`, that of the first block whose code is not 0, which is the last to run.
 
     Raises:
         UserError: as in `run.drive`, `only` names cells, or no draw of a method and setting has finished.
     """
     if only:
         raise UserError("--only: the final stage follows from the whole tune stage; run the file whole")
+    if sweep.tune is not None and sweep.tune.blocks:
+        codes = (run_stages(one, file, force, only, max_concurrent, address, dry_run) for one in sweep.list_blocks())
+        return next((code for code in codes if code), 0)
     first = replace(plan_and_print(make_tune_stage(sweep), file, force), file=sweep)
     _refuse_undecided(first, file)
     if dry_run:

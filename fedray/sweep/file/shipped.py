@@ -9,12 +9,6 @@ CLAIMS = "claims.yaml"
 """File of a paper's claims, next to its sweeps."""
 BOARDS = "leaderboard"
 """Folder of the boards' sweeps, and of their CSV files."""
-WARNING = (
-    "These boards compare learning rates as much as methods: how many keys a method searches decided which rates it "
-    "was offered. FedAvg gains 2.4 points with a rate that it was not offered. Do not cite ranks or verdicts; new "
-    "boards are being made."
-)
-"""What stands above the boards wherever they are shown, and why `better` and `worse` are not."""
 
 
 def get_sweeps_folder() -> Path:

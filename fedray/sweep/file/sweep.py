@@ -92,6 +92,12 @@ class Tune(Checked):
         None, description="samples to hold out and select on; default `{}`, or none if `select` names the test set"
     )
 
+    blocks: bool = Field(
+        False,
+        description="true: each seed, with draws of its own, chooses for one seed of `final` alone, in the order of "
+        "both lists; a block is a sweep of its own, NAME/0, NAME/1, ...",
+    )
+
     _different = field_validator("seeds")(_refuse_repeats)
 
 
@@ -162,11 +168,6 @@ class Sweep(Checked):
     )
     search: Space = Field({}, description="keys to draw; a case may also have a `search` of its own")
     samples: int = Field(1, gt=0, description="draws of `search` per grid point")
-    equal_budget: Literal["draws", "gradients"] = Field(
-        "draws",
-        description="kept equal across methods and settings: the number of draws, or of gradients; `gradients` allows "
-        "each method as many as `samples` draws take of a method with one gradient per local step",
-    )
     searcher: Searcher = Field(Searcher(), description="how the values are drawn")
     select: str = Field(
         "last10_validation_accuracy",
@@ -183,8 +184,8 @@ class Sweep(Checked):
     @model_validator(mode="before")
     @classmethod
     def _refuse_old_words(cls, value: Any) -> Any:
-        if isinstance(value, Mapping) and "budget" in value:
-            raise UserError("budget: the key is equal_budget")
+        if isinstance(value, Mapping) and "equal_budget" in value:
+            raise UserError("equal_budget: is no key any more; every method makes `samples` draws, and cost is shown")
         return value
 
     @field_validator("searcher", "scheduler", mode="before")
@@ -247,7 +248,6 @@ class Sweep(Checked):
                 raise UserError(f"samples: found {self.samples}; without `search` there is nothing to draw")
             for key, is_given in (
                 ("searcher", self.searcher != Searcher()),
-                ("equal_budget", self.equal_budget != "draws"),
                 ("tune", self.tune is not None),
             ):
                 if is_given:
@@ -299,6 +299,11 @@ class Sweep(Checked):
             raise UserError(
                 f"final.seeds: {min(both)} is also in tune.seeds; a seed that helped to choose says nothing about "
                 "the choice"
+            )
+        if self.tune.blocks and len(self.tune.seeds) != len(self.final.seeds):
+            raise UserError(
+                f"final.seeds: found {len(self.final.seeds)}; tune.blocks requires as many as tune.seeds has, "
+                f"{len(self.tune.seeds)}"
             )
         if self.stop:
             raise UserError("stop: found with `tune`, which cannot choose cells that `stop` ends; leave one out")
@@ -404,6 +409,25 @@ class Sweep(Checked):
             "cases": _replace_axes(self.cases, kept["cases"] | self.smoke.cases),
         }
         return type(self).model_validate(given | changes)
+
+    def list_blocks(self) -> "list[Sweep]":
+        """Return the sweeps that run instead of one with `tune.blocks`, each with both stages; itself without it.
+
+        Block k is named NAME/k, has the k-th seed of each stage, and the searcher's seed plus k.
+        """
+        if self.tune is None or self.final is None or not self.tune.blocks:
+            return [self]
+        return [
+            self.model_copy(
+                update={
+                    "name": f"{self.name}/{k}",
+                    "searcher": self.searcher.model_copy(update={"seed": self.searcher.seed + k}),
+                    "tune": self.tune.model_copy(update={"seeds": (first,), "blocks": False}),
+                    "final": self.final.model_copy(update={"seeds": (second,)}),
+                }
+            )
+            for k, (first, second) in enumerate(zip(self.tune.seeds, self.final.seeds, strict=True))
+        ]
 
     def with_overrides(self, changes: Mapping[str, Any]) -> "Sweep":
         """Return a copy with other values, as `fedray sweep --set` gives them.

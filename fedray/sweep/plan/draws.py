@@ -13,7 +13,6 @@ import numpy as np
 
 from fedray.algorithms import algorithm
 from fedray.cells.spec import get_dotted
-from fedray.common.errors import UserError
 from fedray.common.rng import generator
 from fedray.config import RunConfig
 from fedray.datasets.base import Published
@@ -33,44 +32,13 @@ def iter_points(sweep: Sweep) -> Iterator[dict[str, Any]]:
     real ones).
     """
     for config, space in sweep.iter_combinations():
-        for values in make_draws(sweep, config, space):
+        for values in make_draws(sweep, space):
             yield apply_draw(config, values)
 
 
-def make_draws(sweep: Sweep, config: Mapping[str, Any], space: Space) -> list[dict[str, Any]]:
-    """Draw for a method and setting, as often as the budget allows; for `optuna` these are placeholders."""
-    count = sweep.samples if space else 1
-    draws = [draw(space, sweep.searcher, index) for index in range(count)]
-    return take_affordable(sweep, config, draws)
-
-
-def take_affordable(sweep: Sweep, config: Mapping[str, Any], draws: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the first draws of a method and setting, as many as `equal_budget` allows.
-
-    Args:
-        sweep: the file.
-        config: the method and setting.
-        draws: draws of its space, in order; at most `samples`.
-
-    Raises:
-        UserError: the budget does not allow a single draw.
-    """
-    if sweep.equal_budget == "draws" or draws == [{}]:
-        return list(draws)
-    left, affordable = sweep.samples + 1e-6, list[dict[str, Any]]()
-    for values in draws:
-        run = RunConfig.parse(apply_draw(config, values))
-        each = count_gradients_per_step(run)
-        left -= each
-        if left < 0:
-            if not affordable:
-                raise UserError(
-                    f"samples: found {sweep.samples}; {run.algorithm.name} takes {each:g} gradients per local step, so "
-                    "`equal_budget: gradients` allows it no draw"
-                )
-            break
-        affordable.append(values)
-    return affordable
+def make_draws(sweep: Sweep, space: Space) -> list[dict[str, Any]]:
+    """Draw for a method and setting; for `optuna` these are placeholders."""
+    return [draw(space, sweep.searcher, index) for index in range(sweep.samples if space else 1)]
 
 
 def draw(space: Space, searcher: Searcher, index: int) -> dict[str, Any]:
@@ -156,7 +124,7 @@ def count_gradients(run: RunConfig, known: Published | None = None) -> float | N
     training, evaluation, method = run.training, run.evaluation, run.algorithm
     samples = _count_samples(run, known.train)
     batch, epoch = get_batch_size(run, samples), training.count_steps_per_epoch(samples)
-    client = _count_of_client(run, samples)
+    client = count_of_client(run, samples)
     total = training.rounds * run.clients.cohort_size * client + _count_of_opening(run, samples)
     rounds = range(1, training.rounds + 1)
     testing = FORWARD * known.test / batch * (1 if method.keeps == "none" else run.clients.total)
@@ -176,7 +144,7 @@ def count_training_gradients(run: RunConfig) -> float | None:
     if known is None or known.train is None:
         return None
     samples = _count_samples(run, known.train)
-    rounds = run.training.rounds * run.clients.cohort_size * _count_of_client(run, samples)
+    rounds = run.training.rounds * run.clients.cohort_size * count_of_client(run, samples)
     return rounds + _count_of_opening(run, samples)
 
 
@@ -185,34 +153,11 @@ def _count_of_opening(run: RunConfig, samples: int) -> float:
     return run.clients.total * run.training.count_steps(samples) if run.algorithm.opening is not None else 0
 
 
-def _count_of_client(run: RunConfig, samples: int) -> float:
+def count_of_client(run: RunConfig, samples: int) -> float:
     """Return the batch gradients of a client with this many samples in a round."""
     passes, training = _measure_cost(json.dumps(run.algorithm.list_options())), run.training
     in_full = passes.full_gradients * training.count_steps_per_epoch(samples)
     return training.count_steps(samples) * _count_of_step(passes) + in_full
-
-
-def count_gradients_per_step(run: RunConfig) -> float:
-    """Return the batch gradients per local step, a forward pass counting as a third; FedAvg takes 1.
-
-    A pass over the whole shard is spread over the steps of its round.
-
-    Raises:
-        UserError: the number depends on the size of the data, which is not known before they are read.
-    """
-    passes = _measure_cost(json.dumps(run.algorithm.list_options()))
-    if not passes.full_gradients:
-        return _count_of_step(passes)
-    if run.training.local_steps is None:
-        return _count_of_step(passes) + passes.full_gradients / run.training.epochs
-    known = run.data.get_expected()
-    if known is None or known.train is None:
-        raise UserError(
-            f"equal_budget: {run.algorithm.name} passes over the whole shard, and the size of {run.data.name} is not "
-            "known before it is read; give training.local_epochs instead of local_steps"
-        )
-    per_epoch = run.training.count_steps_per_epoch(_count_samples(run, known.train))
-    return _count_of_step(passes) + passes.full_gradients * per_epoch / run.training.local_steps
 
 
 def _count_of_step(passes: Cost) -> float:

@@ -24,7 +24,7 @@ from fedray.sweep.file.entries import apply_draw
 from fedray.sweep.file.space import Space, round_short
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.cells import Cell
-from fedray.sweep.plan.draws import draw, take_affordable
+from fedray.sweep.plan.draws import draw
 
 Known = Mapping[str, float | None]
 """Hash -> value of `select`, for cells that have an outcome; None if that is not a finished run."""
@@ -61,7 +61,7 @@ class Study:
         space: the space to draw from.
         draws: the draws made so far, by index.
         key: its key in the store: a hash of the setting and of everything that the draws depend on, but the results.
-        asked: their values, and those of draws that the budget does not allow.
+        asked: their values, and further ones that the store has from a call with more `samples`.
     """
 
     def __init__(
@@ -82,20 +82,17 @@ class Study:
                 f"{sweep.name}: the store has the draw {truncate_repr(strange[0])}, which is not from `search`"
             )
         self.samples = sweep.samples if space else 1
-        self._sweep, self._make, self._spent = sweep, make, False
+        self._sweep, self._make = sweep, make
 
     def advance(self, known: Known) -> list[Cell]:
         """Make the draws that can be made now, and return their cells."""
         new: list[Cell] = []
-        while not self._spent and all(all(cell.hash in known for cell in one.cells) for one in self.draws):
+        while len(self.draws) < self.samples and all(cell.hash in known for one in self.draws for cell in one.cells):
             if len(self.asked) == len(self.draws):
                 self.asked += self._ask(known)
-            wanted = self.asked[: self.samples]
-            afforded = take_affordable(self._sweep, self.configs[0], wanted)
-            self._spent = len(afforded) < len(wanted) or len(wanted) == self.samples
             made = [
                 Draw(values, [self._make(apply_draw(config, values)) for config in self.configs])
-                for values in afforded[len(self.draws) :]
+                for values in self.asked[len(self.draws) : self.samples]
             ]
             self.draws += made
             new += [cell for one in made for cell in one.cells]

@@ -151,7 +151,7 @@ class ArchivedChoice(_Strict):
     seeds: Annotated[list[Whole], FailFast(), Field(max_length=1000)]
     searcher: Label
     scheduler: Line
-    equal_budget: Label = "draws"
+    equal_budget: Label = ""  # in archives of 0.2, which had this key
     values: Entries
     score: Real
     draws: Whole

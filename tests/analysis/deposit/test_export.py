@@ -15,7 +15,6 @@ from fedray.common.errors import UserError
 from fedray.common.yaml_files import parse_yaml
 from fedray.config import RunConfig
 from fedray.sweep.driver.verify import verify
-from fedray.sweep.file.shipped import WARNING
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.agreement import refuse_disagreement
 from fedray.tracking.archive.merge import import_sweep
@@ -96,17 +95,6 @@ def test_what_is_not_known_is_left_out(here: Path) -> None:
     assert "No licence is stated for this deposit." in readme
     assert "| `digits` | not known |" in readme
     assert "Authors" not in readme
-
-
-@pytest.mark.parametrize(("name", "warned"), [("leaderboard/global", True), ("leaderboard/mine", False)])
-def test_the_readme_of_a_board_says_what_boards_compare(name: str, warned: bool, here: Path) -> None:
-    """Of the boards that come with fedray; a sweep of your own may have a name like theirs."""
-    Tracker().open_sweep(
-        name, "", [one.to_json() for one in read_stored_sweep("some/sweep").cells], file=SWEEP.to_yaml()
-    )
-    export_deposit(name, Path("a.zip"))
-    with zipfile.ZipFile("a.zip") as archive:
-        assert (f"\n\n> {WARNING}\n\n" in archive.read("README.md").decode()) == warned
 
 
 @pytest.mark.parametrize(

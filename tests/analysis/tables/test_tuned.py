@@ -71,11 +71,6 @@ def test_chosen_values_part_no_rows_and_are_told_below_with_range_budget_and_edg
     assert "selected on the test set" not in found.title
 
 
-def test_a_budget_in_gradients_is_said() -> None:
-    said = "\n".join(build(table(equal_budget="gradients")).notes)
-    assert "mean over seeds 100, 101, as many draws as make the gradients equal, on 20 % of every client's" in said
-
-
 def test_a_choice_by_the_test_set_is_marked_where_the_numbers_are() -> None:
     found = build(table(select="last10_test_accuracy", held_out=None))
     assert found.title.endswith("(selected on the test set)")

@@ -132,22 +132,40 @@ def test_what_the_final_table_is_told() -> None:
     assert first["edges"] == ["training.lr"]
 
 
-def test_an_equal_budget_in_gradients() -> None:
-    """4 draws x 2 seeds of FedAvg take as many gradients as 2 draws x 2 seeds of FedSAM, in half as many rounds."""
-    cases = [{"algorithm": "fedavg"}, {"algorithm": "fedsam", "search": {"algorithm.rho": {"choice": [0.1, 0.2]}}}]
-    asked = file(grid={"partition": ["iid"]}, cases=cases, equal_budget="gradients")
-    first = make_plan(make_tune_stage(asked))
-    planned = with_outcomes(first, lambda one: {"last10_validation_accuracy": one.training.lr})
-    assert len(planned.cells) == 4 * 2 + 2 * 2
-    choices = choose(planned)
-    told = describe_choices(
-        asked, choices, make_plan(make_final_stage(asked, [apply_draw(one.config, one.values) for one in choices]))
-    )
-    avg, sam = told[next(iter(told))], told[list(told)[3]]
-    assert (avg["draws"], avg["rounds"], sam["draws"], sam["rounds"]) == (4, 24, 2, 12)
-    # a round: 2 clients with 1437/5 samples, 6 steps of at most 50
-    assert avg["gradients"] == sam["gradients"] == 24 * 2 * 6
-    assert avg["equal_budget"] == sam["equal_budget"] == "gradients"
+def test_a_block_has_one_seed_of_each_stage_and_draws_of_its_own() -> None:
+    """Block k has the k-th seeds and the searcher's seed plus k; methods of a block share its learning rates."""
+    asked = file(grid={"partition": ["iid"]}, tune={"seeds": [10, 11, 12], "blocks": True})
+    blocks = asked.list_blocks()
+    assert [one.name for one in blocks] == ["tuned/0", "tuned/1", "tuned/2"]
+    rates = list[set[float]]()
+    for k, one in enumerate(blocks):
+        assert one.tune
+        assert one.final
+        assert not one.tune.blocks
+        assert (one.tune.seeds, one.final.seeds, one.searcher.seed) == ((10 + k,), (k,), 1 + k)
+        runs = [cell.run for cell in make_plan(make_tune_stage(one)).cells.values()]
+        of_method = {
+            name: {run.training.lr for run in runs if run.algorithm.name == name} for name in ("fedavg", "fedprox")
+        }
+        assert of_method["fedavg"] == of_method["fedprox"]
+        assert {run.seed for run in runs} == {10 + k}
+        rates.append(of_method["fedavg"])
+    assert [len(one) for one in rates] == [4, 4, 4]
+    assert len(set.union(*rates)) == 12
+    assert file().list_blocks() == [file()]
+
+
+def test_a_method_that_diverges_in_every_draw_does_not_stop_the_others(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = file(grid={"partition": ["iid"]})
+
+    def value(one: Any) -> dict[str, float] | None:
+        return {"last10_validation_accuracy": 50.0} if one.algorithm.name == "fedavg" else None
+
+    (choice,) = choose(with_outcomes(make_plan(make_tune_stage(asked)), value))
+    assert choice.config["algorithm"] == "fedavg"
+    line = capsys.readouterr().out
+    assert line.startswith("tuned/tune: no draw of fedprox μ=0.01 iid")
+    assert line.endswith("has finished with every seed; the final stage leaves it out\n")
 
 
 def test_a_draw_that_diverged_with_a_seed_is_never_chosen_and_none_at_all_is_said() -> None:

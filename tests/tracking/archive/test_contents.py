@@ -68,7 +68,7 @@ def identified(change: Change) -> Change:
 WORDS = {"symbols": {}, "required": {}, "names": {}, "titles": {}, "lower": []}
 CHOICE = {
     "stage": "sweep/tune", "select": "last10_validation_accuracy", "held_out": {"fraction": 0.1, "from": "clients"},
-    "train_on": "all", "seeds": [100], "searcher": "sobol", "scheduler": "", "equal_budget": "gradients",
+    "train_on": "all", "seeds": [100], "searcher": "sobol", "scheduler": "",
     "values": {"training.lr": 0.1}, "score": 70.5, "draws": 4, "finished": 4, "rounds": 16, "gradients": 1200.0,
     "ranges": {"training.lr": "[0.01, 1], log"}, "edges": [],
 }  # fmt: skip
