@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedray.cli.listing import complete
 from fedray.common.entry import Overwrite
 from fedray.common.errors import UserError, truncate_repr, unknown
 from fedray.common.yaml_files import parse_yaml
@@ -19,7 +20,12 @@ if TYPE_CHECKING:  # imported where they are used: PyTorch takes two seconds, an
 
 data_app = typer.Typer(no_args_is_help=True, help="Data sets: fetch their files, check them, look at partitions.")
 
-Name = Annotated[str, typer.Argument(help="a name of `fedray list datasets`")]
+Name = Annotated[
+    str,
+    typer.Argument(
+        help="a name of `fedray list datasets`", autocompletion=lambda incomplete: complete("datasets", incomplete)
+    ),
+]
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="data.KEY or partition.KEY, e.g. data.path=my.npz"),

@@ -153,6 +153,8 @@ def test_a_file_with_a_label(store: Tracker, tmp_path: Path, capsys: pytest.Capt
     assert capsys.readouterr().out == text
     main("sweep", "latex")
     assert capsys.readouterr().out == text.replace("\\label{tab:main-results}\n", "")
+    main("sweep", "latex", caption="Accuracy for\n$\\rho = 0.1$, in~\\%")
+    assert "\\caption{Accuracy for $\\rho = 0.1$, in~\\%}\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

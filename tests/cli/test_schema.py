@@ -55,6 +55,8 @@ def test_schema(call: Call) -> None:
         ("run own", {"own.yaml"}),
         ("list algo", {"algorithms"}),
         ("list algorithms fedto", {"fedtoga"}),
+        ("data check dig", {"digits"}),
+        ("data show dig", {"digits"}),
     ],
 )
 def test_shells_complete_names(

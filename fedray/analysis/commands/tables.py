@@ -60,6 +60,7 @@ def main(
         str, typer.Option(help="the paper's table if the sweep has another name, such as fedsol/table2")
     ] = "",
     label: Annotated[str, typer.Option(help="LaTeX label of the table: tab:main")] = "",
+    caption: Annotated[str, typer.Option(help="its caption, as LaTeX reads it; default the title")] = "",
     out: Annotated[Path | None, typer.Option(help="write to this file instead of printing")] = None,
     macros: Annotated[
         Path | None, typer.Option(help="also write a LaTeX macro per entry to this file, for \\fedray{KEY} in a text")
@@ -71,8 +72,9 @@ def main(
     format = "json" if as_json else format
     if format not in (*FORMATS, *RUN_BY_RUN):
         raise unknown("--format", format, (*FORMATS, *RUN_BY_RUN))
-    if label and format != "latex":
-        raise UserError(f"--label: only LaTeX has labels; --format is {format}")
+    for option, given in (("label", label), ("caption", caption)):
+        if given and format != "latex":
+            raise UserError(f"--{option}: only LaTeX has {option}s; --format is {format}")
     if macros is not None and format in RUN_BY_RUN:
         raise UserError(f"--macros: gives a macro per entry of a table; --format {format} has none")
     file = None
@@ -87,7 +89,7 @@ def main(
     sweep = collect(name)
     paper = paper or (sweep.name if published else "")
     options = TableOptions(metric, rows, cols, reference, paper, average_over, best_except)
-    table = replace(options.build(sweep), label=label)
+    table = replace(options.build(sweep), label=label, caption=" ".join(caption.split()))
     if macros is not None and macro_file is not None:
         command = options.to_command(sweep.name, {"macros": macros.name})
         macro_file.write(to_macros(replace(table, command=command)))

@@ -55,7 +55,7 @@ def to_latex(table: ResultTable) -> str:
     lines = [
         r"\begin{table}",
         r"\centering",
-        rf"\caption{{{escape_tex(table.title)}}}",
+        rf"\caption{{{table.caption or escape_tex(table.title)}}}",
         *([rf"\label{{{table.label}}}"] if table.label else []),
         rf"\begin{{tabular}}{{l{'c' * len(table.columns)}}}",
         *([f"% {table.command}"] if table.command else []),

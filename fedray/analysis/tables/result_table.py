@@ -69,6 +69,8 @@ class ResultTable:
     """The published table next to ours."""
     label: str = ""
     """LaTeX's label; empty for none."""
+    caption: str = ""
+    """LaTeX's caption, as LaTeX reads it; empty for the title."""
     keys: Mapping[tuple[str, str], str] = field(default_factory=dict)
     """Entry -> its name in LaTeX (`fedray.analysis.tables.macros`)."""
     command: str = ""
