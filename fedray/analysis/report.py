@@ -42,7 +42,7 @@ from fedray.analysis.tables.build import build
 from fedray.analysis.tables.clients import measure_fairness, read_accuracies
 from fedray.analysis.tables.formats import to_html
 from fedray.cells.spec import flatten
-from fedray.common.errors import FORMS, UserError
+from fedray.common.errors import FORMS, UserError, format_count
 from fedray.common.location import store_uri
 from fedray.components.plugins import list_variants
 from fedray.config import COMPONENTS, PLAIN
@@ -99,7 +99,8 @@ def make_page(sweep: Collected, metrics: list[str], paper: str = "", to: str = "
         .render(
             name=sweep.name,
             description=sweep.parent.data.tags.get(DESCRIPTION, ""),
-            counts=f"{len(cells)} cells: " + ", ".join(f"{n} {status}" for status, n in counts.most_common()),
+            counts=f"{format_count(len(cells), 'cell')}: "
+            + ", ".join(f"{n} {status}" for status, n in counts.most_common()),
             made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
             contents=[
                 *([("missing", "Missing")] if absent else []),

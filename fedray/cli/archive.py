@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from fedray.common.entry import Overwrite
-from fedray.common.errors import UserError, escape
+from fedray.common.errors import UserError, escape, format_count
 
 Name = Annotated[str, typer.Argument(help="the `name` of a sweep that has been run")]
 
@@ -41,7 +41,7 @@ def export(
         from fedray.tracking.archive.pack import export_sweep
 
         count = export_sweep(name, path)
-    print(f"{name}: {count} cells in {path}")
+    print(f"{name}: {format_count(count, 'cell')} in {path}")
 
 
 def import_(
@@ -53,7 +53,7 @@ def import_(
 
     for file in files:
         name, added, there = import_sweep(file, refuse_disagreement)
-        print(f"{name}: {added} cells added, {there} already present", flush=True)
+        print(f"{name}: {format_count(added, 'cell')} added, {there} already present", flush=True)
 
 
 def verify(

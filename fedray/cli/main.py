@@ -21,7 +21,7 @@ from fedray.cli.listing import list_, schema
 from fedray.cli.run import Set, complete_file, parse_assignments, run
 from fedray.cli.runs import OF_STORE, clean, print_status, remove_runs
 from fedray.common.entry import format_json, run_command
-from fedray.common.errors import UserError, redact
+from fedray.common.errors import UserError, format_count, redact
 
 PANELS = {
     "run": ("run", "sweep", "status", "rm", "clean", "data", "list", "schema"),
@@ -143,7 +143,7 @@ def run_sweep(
         room = [{"CPU": float(cpus_per_node or 0), "GPU": float(gpus_per_node or 0)}] * (nodes or 0)
         for one in [loaded] if loaded.tune is None else [make_tune_stage(loaded), preview_final_stage(loaded)]:
             runs = list_distinct(one)
-            print(f"{one.name}: {len(runs)} cells")
+            print(f"{one.name}: {format_count(len(runs), 'cell')}")
             seconds = print_estimate(one) if estimate else [None] * len(runs)
             print_forecast(runs, room or list_local_nodes(), seconds, seconds_per_round)
         if nodes:

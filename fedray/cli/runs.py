@@ -51,7 +51,9 @@ def print_status(
         print(format_json({"name": sweep.name, "cells": told, "note": sweep.note}))
         return
     counts = Counter(sweep.statuses).most_common()
-    print(f"{sweep.name}: {len(sweep.cells)} cells, " + ", ".join(f"{n} {status}" for status, n in counts))
+    print(
+        f"{sweep.name}: {format_count(len(sweep.cells), 'cell')}, " + ", ".join(f"{n} {status}" for status, n in counts)
+    )
     if sweep.note:
         print(sweep.note)
     for outcome in (*LISTED_ORDER, *([Status.FINISHED] if every else [])):
@@ -143,7 +145,7 @@ def clean(
             print(escape(f"{_format_bytes(folder.nbytes):>9} {folder.path} ({folder.why})"))
         for why in sorted({folder.why for folder in stays}):
             kept = [folder.nbytes for folder in stays if folder.why == why]
-            print(f"{_format_bytes(sum(kept)):>9} stay: {len(kept)} cells ({why})")
+            print(f"{_format_bytes(sum(kept)):>9} stay: {format_count(len(kept), 'cell')} ({why})")
         total = _format_bytes(sum(folder.nbytes for folder in goes))
         if yes:
             remove(goes)

@@ -225,7 +225,7 @@ def test_a_cell_as_an_archive(folder: Path, call: Call, monkeypatch: pytest.Monk
     assert not (folder / "mlflow.db").exists()
     assert "MLFLOW_TRACKING_URI" not in os.environ
     code, out, err = call("import", "cells/1.zip", "cells/2.zip")
-    assert (code, out) == (0, "x: 1 cells added, 0 already present\n" * 2), err
+    assert (code, out) == (0, "x: 1 cell added, 0 already present\n" * 2), err
     assert json.loads(call("status", "--json").out)[0]["cells"] == {"finished": 2}
     for wrong, says in (
         (("run.yaml", "--archive", "a.zip"), "--archive: goes with --cell, and without --no-track"),

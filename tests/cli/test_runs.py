@@ -189,8 +189,8 @@ def test_clean_lists_and_with_yes_removes_what_is_done(
         ]
     )
     assert out.splitlines()[3:] == [
-        "     1 kB stay: 1 cells (failed)",
-        "     1 kB stay: 1 cells (is not in this store)",
+        "     1 kB stay: 1 cell (failed)",
+        "     1 kB stay: 1 cell (is not in this store)",
         "2 kB in 3 folders would go, trained models with them; --yes removes them",
     ]
     assert all(folder.exists() for folder in (finished, diverged, failed, unknown, left))
@@ -262,8 +262,8 @@ def test_clean_never_touches_what_runs(
     try:
         code, out, _ = call("clean", "--yes")
         assert code == 0
-        assert "stay: 1 cells (belongs to a sweep that is running)" in out
-        assert "stay: 1 cells (is being run)" in out
+        assert "stay: 1 cell (belongs to a sweep that is running)" in out
+        assert "stay: 1 cell (is being run)" in out
         assert mine.exists()
         assert others.exists()
         code, out, _ = call("clean", "sweep", "--yes")
@@ -291,7 +291,7 @@ def test_cells_that_a_changed_file_has_no_more_are_told_and_deleted(
     assert "not shown" not in call("status", "sweep").out
     Path("f.yaml").write_text(yaml.safe_dump({"name": "sweep", "base": sections(runtime={})}))
     planned = call("sweep", "f.yaml", "--dry-run").out
-    assert "sweep: 1 cells, 0 finished" in planned
+    assert "sweep: 1 cell, 0 finished" in planned
     assert "sweep: 3 finished cells of this name are not among these" in planned
     assert "another `name`" in planned
     write(store, [shared], [None], name="other")

@@ -105,7 +105,7 @@ def test_eight_cells_at_once_write_archives_that_one_command_imports(tmp_path: P
     run_eight(tmp_path, "--archive", "cells/{}.zip")
     assert not (tmp_path / "mlflow.db").exists()
     out = done(fedray(tmp_path, "import", *(f"cells/{number}.zip" for number in range(1, 9))))
-    assert out == "small: 1 cells added, 0 already present\n" * 8
+    assert out == "small: 1 cell added, 0 already present\n" * 8
     assert json.loads(done(fedray(tmp_path, "status", "--json")))[0]["cells"] == {"finished": 8}
     assert state_hashes(tmp_path) == undisturbed(EIGHT)
     logged_once(tmp_path, 12)

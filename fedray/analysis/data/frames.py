@@ -13,7 +13,7 @@ from fedray.analysis.data.metrics import list_by_round
 from fedray.analysis.data.runs import load_newest_state, read_configuration
 from fedray.cluster.connection import refuse_other_form
 from fedray.common.calls import check_arguments, make_plain
-from fedray.common.errors import UserError, truncate_repr
+from fedray.common.errors import UserError, format_count, truncate_repr
 from fedray.config import RunConfig
 from fedray.datasets.dataset import Dataset, Samples
 from fedray.engine.problem import Problem
@@ -50,7 +50,8 @@ class Results:
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{n} {status}" for status, n in self.cells["status"].value_counts().items())
-        return f"<Results of {self.name}: {len(self.cells)} cells ({counts}), {len(self.curves)} points of curves>"
+        cells = f"{format_count(len(self.cells), 'cell')} ({counts})"
+        return f"<Results of {self.name}: {cells}, {len(self.curves)} points of curves>"
 
 
 @check_arguments

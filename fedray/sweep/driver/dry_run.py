@@ -94,7 +94,11 @@ def print_forecast(
     rooms = {runtime: _count_room(runtime, nodes) for runtime in dict.fromkeys(run.runtime for run in runs)}
     counts = Counter(run.runtime for run in runs)
     for runtime, room in rooms.items():
-        waves = f"{room} at a time, {-(-counts[runtime] // room)} wave(s)" if room else "they do not fit"
+        waves = (
+            f"{room} at a time, {-(-counts[runtime] // room)} wave(s)"
+            if room
+            else "they do not fit; lower runtime.cpus_per_actor, or gpus_per_actor (0: no GPU)"
+        )
         console.print(f"{counts[runtime]} cells ask for {_describe_request(runtime)}: {waves}")
     fitting = [(run, each) for run, each in zip(runs, seconds, strict=True) if rooms[run.runtime]]
     if not fitting:

@@ -90,7 +90,7 @@ class Plan:
         """
         name, statuses = self.sweep.name, Counter(record.ending.status for record in self.known.values())
         counts = (
-            f"{name}: {len(self.cells)} cells, {statuses[Status.FINISHED]} finished, "
+            f"{name}: {format_count(len(self.cells), 'cell')}, {statuses[Status.FINISHED]} finished, "
             f"{statuses[Status.DIVERGED]} diverged, {len(self.to_run)} to run"
         )
         return f"{counts}\n{describe_unlisted(name, self.unlisted)}" if self.unlisted else counts
