@@ -28,6 +28,11 @@ REMOVED = {"runtime": {"cuda_graph"}}
 """Section -> keys of older versions: stored configurations hold them, and no present number depends on them."""
 
 
+def leave_out_seed(label: str, seed: object) -> str:
+    """Return the part of a cell's label that cells of all seeds share: method and setting."""
+    return label.removesuffix(f" s{seed}")
+
+
 @dataclass(frozen=True)
 class PluginLabels:
     """How tables and figures show a cell's plug-ins.

@@ -7,6 +7,7 @@ import typer
 import typer.core
 
 from fedray.cli.listing import complete
+from fedray.common.entry import make_app
 
 ANALYSIS = {
     "tables": "A sweep's result table: markdown, LaTeX or CSV.",
@@ -23,7 +24,6 @@ PAPERS = {
     "sharpness": "The Hessian's largest eigenvalues at a run's checkpoint, and the loss around it.",
 }
 """Module of fedray/papers/commands/ -> its line in `fedray --help`."""
-HELP = {"help_option_names": ["-h", "--help"]}
 FORWARDED = {"allow_extra_args": True, "ignore_unknown_options": True}
 """Arguments and options are passed to the command unchanged, including `--help`."""
 
@@ -51,9 +51,6 @@ def _run(context: typer.Context) -> None:
     room = "papers" if context.info_name in PAPERS else "analysis"
     module = importlib.import_module(f"fedray.{room}.commands.{context.info_name}")
     if (command := getattr(module, "app", None)) is None:
-        command = typer.Typer(
-            add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None, context_settings=HELP
-        )
-        command.command()(module.main)
+        command = make_app(module.main)
     if code := command(context.args, prog_name=context.command_path, standalone_mode=False):
         raise typer.Exit(code)

@@ -20,7 +20,7 @@ from fedray.cli.data import data_app
 from fedray.cli.listing import list_, schema
 from fedray.cli.run import Set, complete_file, parse_assignments, run
 from fedray.cli.runs import OF_STORE, clean, print_status, remove_runs
-from fedray.common.entry import format_json, run_command
+from fedray.common.entry import HELP, format_json, run_command
 from fedray.common.errors import UserError, format_count, redact
 
 PANELS = {
@@ -51,7 +51,7 @@ class CommandPanels(typer.core.TyperGroup):
 
 app = typer.Typer(
     cls=CommandPanels,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings=HELP,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,

@@ -46,6 +46,18 @@ def format_json(value: object) -> str:
     return json.dumps(replace(value), allow_nan=False)
 
 
+HELP = {"help_option_names": ["-h", "--help"]}
+
+
+def make_app(command: Callable[..., None]) -> typer.Typer:
+    """Return a command line of one command."""
+    app = typer.Typer(
+        add_completion=False, context_settings=HELP, pretty_exceptions_enable=False, rich_markup_mode=None
+    )
+    app.command()(command)
+    return app
+
+
 def run_command(command: Callable[..., None] | typer.Typer) -> NoReturn:
     """Run a command line. A user's mistake gives one line and exit code 2, a diverged run exit code 3.
 
@@ -61,18 +73,10 @@ def run_command(command: Callable[..., None] | typer.Typer) -> NoReturn:
     logging.setLogRecordFactory(_make_discreet_record)
     logging.basicConfig(format="%(message)s", stream=sys.stderr)
     logging.getLogger("fedray").setLevel(logging.INFO)
-    if not isinstance(command, typer.Typer):
-        single = typer.Typer(
-            add_completion=False,
-            context_settings={"help_option_names": ["-h", "--help"]},
-            pretty_exceptions_enable=False,
-            rich_markup_mode=None,
-        )
-        single.command()(command)
-        command = single
+    app = command if isinstance(command, typer.Typer) else make_app(command)
     try:
         with treat_sigterm_as_interrupt():
-            code = command(standalone_mode=False)
+            code = app(standalone_mode=False)
         sys.stdout.flush()
     except typer.Exit as exit_:
         code = exit_.exit_code

@@ -22,7 +22,7 @@ from mlflow.entities import Dataset, DatasetInput, Metric, Param, Run, RunTag
 from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NOTE, MLFLOW_SOURCE_NAME, MLFLOW_SOURCE_TYPE
 
 from fedray.cells.record import CellRun, RunRecord, format_table
-from fedray.cells.spec import flatten
+from fedray.cells.spec import flatten, leave_out_seed
 from fedray.cells.status import Status
 from fedray.common.errors import redact
 from fedray.common.location import get_patience
@@ -297,7 +297,7 @@ class Tracker:
         whole = {
             "fedray.kind": "cell",
             "fedray.cell": cell.hash,
-            SETTING: cell.label.removesuffix(f" s{cell.config.get('seed')}"),
+            SETTING: leave_out_seed(cell.label, cell.config.get("seed")),
             "fedray.status": str(Status.RUNNING),
             MLFLOW_SOURCE_NAME: f"fedray sweep {run.sweep}" if run.sweep else "fedray run",
             MLFLOW_SOURCE_TYPE: "LOCAL",

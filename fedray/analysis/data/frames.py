@@ -11,6 +11,7 @@ import pandas as pd
 from fedray.analysis.data.collect import OF_CELL, collect
 from fedray.analysis.data.metrics import list_by_round
 from fedray.analysis.data.runs import load_newest_state, read_configuration
+from fedray.cells.spec import leave_out_seed
 from fedray.cluster.connection import refuse_other_form
 from fedray.common.calls import check_arguments, make_plain
 from fedray.common.errors import UserError, format_count, truncate_repr
@@ -128,8 +129,7 @@ def results(name: str) -> Results:
         typed = [spec.get(plain) for spec in sweep.cells["spec"]]
         if all(value is None or isinstance(value, int | float) for value in typed):
             cells[key] = pd.Series(typed, cells.index, dtype=object).where(cells[key].notna()).infer_objects()
-    names = zip(cells["label"], cells["seed"], strict=True)
-    cells.insert(2, "setting", [str(label).removesuffix(f" s{seed}") for label, seed in names])
+    cells.insert(2, "setting", list(map(leave_out_seed, cells["label"], cells["seed"])))
     trials = read_trials(sweep.client, sweep.parent.info.run_id).set_index(TRIAL_CELL, drop=False)
     listed = [cell for cell in cells["cell"] if cell in trials.index]
     have = cells[cells["run_id"].notna()]

@@ -15,7 +15,7 @@ from fedray.analysis.output import write_or_print
 from fedray.analysis.plots.style import WIDTH, styled
 from fedray.analysis.statistics import bound_mean
 from fedray.cells.spec import get_dotted
-from fedray.common.entry import Json, Overwrite, format_json
+from fedray.common.entry import HELP, Json, Overwrite, format_json
 from fedray.common.errors import UserError, join_lines, truncate_repr
 from fedray.common.output import PICTURES, OutputFile
 from fedray.common.yaml_files import parse_yaml
@@ -47,7 +47,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings=HELP,
     help="Boards: many methods, tuned and tested in one setting.",
 )
 NAMES = "leaderboard/global or leaderboard/personalised, for example"

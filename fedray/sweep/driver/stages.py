@@ -108,13 +108,13 @@ def choose(plan: Plan) -> list[Choice]:
     known = plan.get_values(plan.known)
     found = make_studies(plan.sweep, plan.maker.make, plan.drawn.get("studies", {}))
     list(advance(found, known))
-    lower = plan.sweep.metric.is_smaller_better
-    choices = [_take(study, *best, known) for study in found if (best := study.find_best(known, lower)) is not None]
+    best = [(study, study.find_best(known, plan.sweep.metric.is_smaller_better)) for study in found]
+    choices = [_take(study, *one, known) for study, one in best if one is not None]
     advice = "; leave the scheduler out, or raise scheduler.grace" if plan.sweep.scheduler else ""
     lost = [
         f"{plan.sweep.name}: no draw of {study.draws[0].cells[0].label} has finished with every seed{advice}"
-        for study in found
-        if study.find_best(known, lower) is None
+        for study, one in best
+        if one is None
     ]
     if not choices:
         raise UserError(lost[0])

@@ -11,6 +11,7 @@ import yaml
 
 from fedray.cells.metric import DEFAULT, mean
 from fedray.cells.record import RunRecord
+from fedray.cells.spec import leave_out_seed
 from fedray.cells.status import Status
 from fedray.cluster.gpu_sharing import Placement
 from fedray.common.errors import UserError
@@ -278,7 +279,7 @@ def describe_results(plan: Plan, accuracies: Mapping[str, float]) -> str:
     found: dict[str, list[float]] = {}
     for cell in plan.cells.values():
         if cell.hash in accuracies:
-            found.setdefault(cell.label.removesuffix(f" s{cell.run.seed}"), []).append(accuracies[cell.hash])
+            found.setdefault(leave_out_seed(cell.label, cell.run.seed), []).append(accuracies[cell.hash])
     if not found:
         return ""
     best, *_ = ranked = sorted(found, key=lambda label: -mean(found[label]))
