@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu_day.__main__ import MINUTES
+from benchmarks.gpu_day.__main__ import PARTS
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -150,7 +150,7 @@ def all_runs(runs: list[Run]) -> str:
 def on_gpu(runs: list[Run]) -> str:
     """Return a row for each figure of the GPU's parts (`benchmarks.gpu_day`); a part without a file is not measured."""
     rows = []
-    for part in MINUTES:
+    for part in PARTS:
         run = next((run for run in reversed(runs) if run.content["benchmark"] == f"gpu {part}"), None)
         if run is None:
             rows.append([part, "not measured", "", "", "", ""])

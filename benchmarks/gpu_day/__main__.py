@@ -1,12 +1,14 @@
-"""Measure one GPU: hashes, rounds, sharing, utilisation. In parts of at most 8 minutes, 25 minutes together.
+"""Measure one GPU in three calls of at most 8 minutes, without Ray and MLflow.
 
-    python -m benchmarks.gpu_day                       # all parts whose file is missing
-    python -m benchmarks.gpu_day --part sharing        # one part, again
-    python -m benchmarks.gpu_day --device cpu --tiny   # tests the code without a GPU
+    python -m benchmarks.gpu_day --wheels            # prints what to collect beforehand, for a machine without network
+    python -m benchmarks.gpu_day rounds FOLDER       # seconds of a round, in stacks and in 1, 2 and 4 processes
+    python -m benchmarks.gpu_day hashes FOLDER       # hashes of all methods; called again, it goes on
+    python -m benchmarks.gpu_day sharing FOLDER      # 1 to 8 processes, without and with MPS
+    python -m benchmarks.gpu_day rounds FOLDER --device cpu --tiny     # tests the code without a GPU
 
-Each part writes one file `gpu-PART.json`; a later call goes on with the parts that have none. `python -m
-benchmarks.table` writes docs/performance.md's GPU part from them. Images are synthetic, of CIFAR's shape. Plain
-processes stand for Ray's actors. Only the standard library is imported before what else is needed is looked for.
+Each call writes `gpu-PART.json` to the folder and says each figure as soon as it is known. `python -m benchmarks.table`
+writes docs/performance.md's GPU part from the files in benchmarks/results. Data are synthetic. Plain processes stand
+for Ray's actors. Only the standard library is imported before what else is needed is looked for.
 """
 
 import argparse
@@ -15,43 +17,54 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent.parent
 NEEDED = {
+    "torch": "torch",
+    "torchvision": "torchvision",
     "numpy": "numpy",
     "pydantic": "pydantic",
     "safetensors": "safetensors",
-    "torch": "torch",
-    "torchvision": "torchvision",
     "yaml": "pyyaml",
 }
 """Modules that the numerics import -> their names for pip."""
-MINUTES = {"hashes": 8.0, "fl-sam": 4.0, "pfl": 2.0, "table1": 3.0, "sharing": 8.0}
-"""Part -> its limit."""
+PARTS = ("rounds", "hashes", "sharing")
+MINUTES = 8.0
+"""Limit of a part; it begins nothing later."""
+WHEELS = (
+    "pip download --dest wheels --only-binary=:all: --python-version 3.12 --platform manylinux2014_x86_64 "
+    "--platform manylinux_2_17_x86_64 pydantic safetensors pyyaml"
+)
+INSTALL = "pip install --no-index --find-links wheels"
 
 
 def main() -> int:
-    """Run the parts that are asked for; return the exit code."""
+    """Run the part that is asked for; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu_day", description="Measure one GPU, part by part.")
-    parser.add_argument("--part", choices=MINUTES, help="this part only, also if its file exists")
+    parser.add_argument("part", choices=PARTS, nargs="?")
+    parser.add_argument("folder", type=Path, nargs="?", help="of the results")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--tiny", action="store_true", help="smallest sizes, to test the code")
-    parser.add_argument("--out", type=Path, help="folder of the files; benchmarks/results, if tiny .fedray/bench")
+    parser.add_argument("--wheels", action="store_true", help="print the command that collects what may be missing")
     asked = parser.parse_args()
-    folder = asked.out or ROOT / (".fedray/bench" if asked.tiny else "benchmarks/results")
+    if asked.wheels:
+        print(
+            f"{WHEELS}\n# on the machine with the GPU, next to the folder wheels: {INSTALL} pydantic safetensors pyyaml"
+        )
+        return 0
+    if asked.part is None or asked.folder is None:
+        parser.error("a part and a folder for its results are required")
     if missing := [name for module, name in NEEDED.items() if importlib.util.find_spec(module) is None]:
-        print(f"not installed: {', '.join(missing)}; pip install {' '.join(missing)}", file=sys.stderr)
+        found = Path("wheels").is_dir()
+        how = (
+            f"{INSTALL} {' '.join(missing)}" if found else "python -m benchmarks.gpu_day --wheels says what to collect"
+        )
+        print(f"not installed: {', '.join(missing)}; {how}", file=sys.stderr)
         return 2
     if asked.device == "cuda" and not _sees_gpu():
         print("--device cuda: not measured: torch sees no CUDA device here", file=sys.stderr)
         return 2
     from benchmarks.gpu_day.parts import run_part
 
-    for part in [asked.part] if asked.part else MINUTES:
-        file = folder / f"gpu-{part}.json"
-        if asked.part is None and file.exists():
-            print(f"{part}: {file} exists", flush=True)
-            continue
-        run_part(part, asked.device, asked.tiny, 60 * MINUTES[part], file)
+    run_part(asked.part, asked.device, asked.tiny, 60 * MINUTES, asked.folder)
     return 0
 
 

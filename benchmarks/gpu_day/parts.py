@@ -2,36 +2,36 @@
 
 import statistics
 import subprocess
+import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from benchmarks import pairs as p
+from benchmarks.gpu_day.hashes import SMALL, build, describe, list_hashed, read_hashes
 from benchmarks.gpu_day.processes import Processes
-from benchmarks.systems.ours import problem
 from benchmarks.workloads import CNN, WORKLOADS, Workload
-from fedray.algorithms import ALGORITHMS, Algorithm
-from fedray.common.errors import Diverged, UserError
-from fedray.config import RunConfig
+from fedray.algorithms import ALGORITHMS
 from fedray.engine.problem import Problem
-from fedray.engine.process.backend import Backend, InlineBackend
+from fedray.engine.process.backend import InlineBackend
 from fedray.engine.server.simulation import Simulation
-from fedray.engine.state import digest_theta
 
 W1, W2 = WORKLOADS["w1"], WORKLOADS["w2"]
-SMALL = Workload("w1", 8, 20, (3, 32, 32), 4, 1, 10, CNN)
-"""The clients of the hashes, and of all parts if they are tiny."""
-TOGETHER = (1, 2, 4, 8, 16)
-"""Numbers of processes that share the GPU."""
-REFERENCE = {"lenet": "4090: 2.72", "resnet18": "4090: 20.1"}
-"""Seconds of FL-SAM's round."""
+FIRST = ("fedavg", "fedsam", "mofedsam", "scaffold", "feddyn", "fedsol", "fedgela", "fedtoga")
+"""Methods whose hashes come before the others'."""
+CHILDREN = 3
+"""Number of methods hashed at a time, each in five processes."""
+REFERENCE = 2.72
+"""Seconds of FL-SAM's round with LeNet on a 4090."""
+LATE = "not measured: the part's time was over"
 
 
 @dataclass
@@ -43,68 +43,56 @@ class Part:
         tiny: the smallest sizes.
         ends: when its time is over (`time.monotonic`).
         told: takes the figures.
+        folder: of its files.
     """
 
     device: str
     tiny: bool
     ends: float
     told: p.Report
+    folder: Path
 
     @property
     def is_over(self) -> bool:
         """True once its time is over."""
         return time.monotonic() >= self.ends
 
-    def build(self, work: Workload, algorithm: str, model: Any, processes: int = 1, **training: Any) -> Problem:
-        """Return a workload as a run on the device, of which each process has its share."""
-        made = problem(work, actors=1)
-        whole = made.config.resolve()
-        runtime: dict[str, Any] = {"backend": "inline", "device": self.device}
-        if self.device == "cuda":
-            runtime |= {"gpus_per_actor": 1 / processes}
-        whole |= {"algorithm": {"name": algorithm}, "model": model, "runtime": runtime}
-        whole["training"] |= training
-        return replace(made, config=RunConfig.parse(whole))
+    def add(self, figure: str, measure: Callable[[], dict[str, Any]], goal: str = "") -> None:
+        """Report what a function measures. Its exception costs this figure alone."""
+        if self.is_over:
+            self.told.add(figure, LATE, goal)
+            return
+        try:
+            found = measure()
+        except Exception as error:
+            found = {"measured": f"not measured: {type(error).__name__}: {error}"}
+        self.told.add(figure, found.pop("measured"), goal, **found)
 
-    def time_rounds(self, made: Problem, backend: Backend, rounds: int) -> float | str:
-        """Return the median seconds of a round after a first one, or why it was not measured."""
+    def time_rounds(
+        self, made: Problem, rounds: int, count: int = 1, env: dict[str, str] | None = None, scale: float = 1
+    ) -> dict[str, Any]:
+        """Return the median seconds of rounds after a first one, and the GPU's use from that one to the last.
+
+        Args:
+            made: the run.
+            rounds: number of rounds after the first.
+            count: number of processes.
+            env: environment variables that they get besides this process's.
+            scale: factor of the seconds.
+        """
+        backend = Processes(count, env)
         try:
             simulation = Simulation(made, backend)
             simulation.step()
             seconds: list[float] = []
-            while len(seconds) < rounds and not (seconds and self.is_over):
-                began = time.perf_counter()
-                simulation.step()
-                seconds.append(time.perf_counter() - began)
-        except UserError as error:
-            return f"not measured: {error}"
-        return statistics.median(seconds)
-
-    def compare(self, what: str, work: Workload, algorithm: str, model: Any, goal: str = "", scale: float = 1) -> None:
-        """Report a round's time in one process and in four.
-
-        Args:
-            what: the figure's beginning.
-            work: the clients.
-            algorithm: the method.
-            model: the model's section.
-            goal: of the figures.
-            scale: factor from seconds to the figure's unit.
-        """
-        rounds = 1 if self.tiny else 10
-        for kind, processes in (("one process", 1), ("four processes", 4)):
-            figure = f"{what}, {kind}"
-            if self.is_over:
-                self.told.add(figure, "not measured: the part's time was over", goal)
-                continue
-            count = min(processes, 2) if self.tiny else processes
-            backend = Processes(count)
-            try:
-                with watch_gpu(self.device) as used:
-                    found = self.time_rounds(self.build(work, algorithm, model, count), backend, rounds)
-            finally:
-                backend.close()
-            self.told.add(figure, found if isinstance(found, str) else found * scale, goal, utilisation=used())
+            with watch_gpu(self.device) as used:
+                while len(seconds) < rounds and not (seconds and self.is_over):
+                    began = time.perf_counter()
+                    simulation.step()
+                    seconds.append(time.perf_counter() - began)
+        finally:
+            backend.close()
+        return {"measured": statistics.median(seconds) * scale, "rounds": len(seconds), "utilisation": used()}
 
 
 @contextmanager
@@ -118,9 +106,10 @@ def watch_gpu(device: str) -> Iterator[Callable[[], float | str]]:
         while not done.wait(0.5):
             try:
                 told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout
-                samples.append(float(told))
-            except (OSError, ValueError, subprocess.SubprocessError):
+            except (OSError, subprocess.SubprocessError):
                 return
+            if not done.is_set() and told.strip().isdigit():
+                samples.append(float(told))
 
     thread = threading.Thread(target=look, daemon=True)
     if device == "cuda":
@@ -137,89 +126,94 @@ def watch_gpu(device: str) -> Iterator[Callable[[], float | str]]:
             thread.join(15)
 
 
-def measure_hashes(part: Part) -> None:
-    """All methods: the same parameters in one process and in four on one GPU."""
-    names = ["fedavg", "fedtoga"] if part.tiny else sorted(ALGORITHMS)
-    four = Processes(2 if part.tiny else 4)
-    hashes: dict[str, str] = {}
-    different: list[str] = []
-    left: list[str] = []
-    try:
-        for name in names:
-            if part.is_over:
-                left.append(name)
-                continue
-            try:
-                hashes[name] = find_hash(part, name, InlineBackend(), 1)
-                if find_hash(part, name, four, 4) != hashes[name]:
-                    different.append(name)
-            except (UserError, Diverged) as error:
-                hashes[name] = f"not measured: {error}"
-    finally:
-        four.close()
-    told = ", ".join(different) or "none"
-    part.told.add("methods with other parameters: four processes / one process", told, "none")
-    part.told.add("methods without a hash", ", ".join([*left, *(n for n, h in hashes.items() if " " in h)]) or "none")
-    part.told.add("hashes of all methods", f"{len(hashes)} methods", hashes=hashes)
+def measure_rounds(part: Part) -> None:
+    """FL-SAM's round (10 clients, 50 steps of 50 images) in 1, 2 and 4 processes, a trace of 20 of its steps, an MLP's
+    round one by one and in stacks, and the lengths of pfl-research's benchmark and of a cell of FedTOGA's table 1."""
+    work, rounds = (SMALL, 1) if part.tiny else (replace(W2, epochs=5), 10)
+    lenet, mlp = {"name": "lenet"}, {"name": "mlp", "hidden": [200]}
+
+    def time_run(figure: str, made: Problem, count: int = 1, scale: float = 1, goal: str = "") -> None:
+        part.add(figure, lambda: part.time_rounds(made, rounds, count, scale=scale), goal)
+
+    for count in (1, 2) if part.tiny else (1, 2, 4):
+        figure = f"seconds of a round of FedSAM, lenet, {describe_count(count)}"
+        goal = "" if part.tiny else f"< {REFERENCE}"
+        time_run(figure, build(part.device, work, "fedsam", lenet, count), count, goal=goal)
+    part.told.add("seconds of a round of FedSAM, lenet, in stacks", "no stacks: convolutions train alone")
+    part.add("trace of 20 steps of FedSAM, lenet", lambda: trace_steps(part))
+    time_run("seconds of a round of FedSAM, mlp, one by one", build(part.device, work, "fedsam", mlp, stack=1))
+    time_run("seconds of a round of FedSAM, mlp, in stacks", build(part.device, work, "fedsam", mlp))
+    pfl = build(part.device, SMALL if part.tiny else W1, "fedavg", "benchmarks.workloads:CNN")
+    time_run("minutes of 1,500 rounds of pfl-research's CIFAR-10 benchmark", pfl, scale=1500 / 60)
+    time_run("minutes of 800 rounds of FedTOGA's table 1", build(part.device, work, "fedtoga", lenet), scale=800 / 60)
 
 
-def find_hash(part: Part, name: str, backend: Backend, processes: int) -> str:
-    """Return theta_sha256 of a method after two rounds of a small CNN."""
-    method = ALGORITHMS[name]
-    own = method.optimizer or method.local_optimizer is not Algorithm.local_optimizer
-    work = replace(SMALL, cohort=SMALL.clients) if method.needs_everyone else SMALL
-    training = {"momentum": 0.0 if own else 0.5, "weight_decay": 1e-3, "local_epochs": 3}
-    made = part.build(work, name, {"name": "lenet"}, processes, **training)
-    simulation = Simulation(made, backend)
-    for _ in range(2):
+def describe_count(count: int) -> str:
+    """Return a number of processes as text."""
+    return "one process" if count == 1 else f"{count} processes"
+
+
+def trace_steps(part: Part) -> dict[str, Any]:
+    """Profile 20 steps of one client; the trace is written for chrome://tracing, the longest kernels are told."""
+    work = Workload("w2", 2, 60 if part.tiny else 1000, (3, 32, 32), 1, 1, 3 if part.tiny else 50, CNN)
+    simulation = Simulation(build(part.device, work, "fedsam", {"name": "lenet"}), InlineBackend())
+    simulation.step()
+    with torch.profiler.profile() as profile:
         simulation.step()
-    return digest_theta(simulation.state.theta)
+    file = part.folder / "gpu-trace.json"
+    profile.export_chrome_trace(str(file))
+    key = "self_device_time_total" if part.device == "cuda" else "self_cpu_time_total"
+    longest = sorted(profile.key_averages(), key=lambda one: -getattr(one, key))[:10]
+    return {"measured": file.name, "longest": [f"{one.key}: {getattr(one, key) / 1000:.1f} ms" for one in longest]}
 
 
-def measure_fl_sam(part: Part) -> None:
-    """FL-SAM's round: 10 clients make 50 steps of 50 images."""
-    work = SMALL if part.tiny else replace(W2, epochs=5)
-    for model in ("lenet",) if part.tiny else ("lenet", "resnet18"):
-        goal = "" if part.tiny else f"< {REFERENCE[model].split()[1]}"
-        part.compare(f"seconds of a round of FedSAM, {model}", work, "fedsam", {"name": model}, goal)
-
-
-def measure_pfl(part: Part) -> None:
-    """pfl-research's CIFAR-10 benchmark: 50 clients of 50 images a round, 1,500 rounds."""
-    model = "benchmarks.workloads:CNN"
-    part.compare("minutes of 1,500 rounds of FedAvg", SMALL if part.tiny else W1, "fedavg", model, scale=1500 / 60)
-
-
-def measure_table1(part: Part) -> None:
-    """A cell of FedTOGA's table 1: 10 of 100 clients with 500 images a round, 5 epochs, 800 rounds, without tests."""
-    work = SMALL if part.tiny else replace(W2, epochs=5)
-    part.compare("minutes of 800 rounds of FedTOGA", work, "fedtoga", {"name": "lenet"}, scale=800 / 60)
+def measure_hashes(part: Part) -> None:
+    """All methods: equal parameters run to run, and in one process and four. Called again, it goes on."""
+    lines, whole = part.folder / "gpu-hashes.jsonl", len(list_hashed(part.tiny))
+    names = ["fedavg", "fedtoga"] if part.tiny else [*FIRST, *sorted(ALGORITHMS.keys() - set(FIRST))]
+    waiting, running = [name for name in names if len(read_hashes(lines, name)) < whole], dict[str, Any]()
+    while (waiting and not part.is_over) or running:
+        while waiting and len(running) < CHILDREN and not part.is_over:
+            name = waiting.pop(0)
+            command = [sys.executable, "-m", "benchmarks.gpu_day.hashes", name, part.device, str(lines)]
+            running[name] = subprocess.Popen([*command, *(["--tiny"] if part.tiny else [])])
+        time.sleep(0.2)
+        for name, child in list(running.items()):
+            if child.poll() is not None or time.monotonic() > part.ends + 60:
+                child.kill()
+                child.wait()
+                del running[name]
+                if child.returncode:
+                    print(f"{name}: its process ended with exit code {child.returncode}", flush=True)
+    found = [line for name in names for line in read_hashes(lines, name)]
+    for what, key in (("run to run", "again"), ("four processes / one process", "four")):
+        different = [describe(line) for line in found if line[key] not in (line["once"], None)]
+        part.told.add(f"methods with other parameters: {what}", ", ".join(different) or "none", "none")
+    refused = {describe(line): line["error"] for line in found if line["error"]}
+    part.told.add("not measured", f"{len(refused)} of {len(found)}", refused=refused)
+    missing = [name for name in names if len(read_hashes(lines, name)) < whole]
+    part.told.add("methods that are not done", ", ".join(missing) or "none", "none")
 
 
 def measure_sharing(part: Part) -> None:
-    """Images per second of FedAvg with LeNet in 1 to 16 processes on one GPU, without and with MPS."""
-    rounds, counts = (1, (1, 2)) if part.tiny else (5, TOGETHER)
-    epochs = 1 if part.tiny else 2
+    """Images per second of FedAvg with ResNet-18 in 1 to 8 processes on one GPU, without and with MPS."""
+    base, counts, rounds = (SMALL, (1, 2), 1) if part.tiny else (replace(W2, samples=250, epochs=1), (1, 2, 4, 8), 3)
     for label, uses_mps in (("without MPS", False), ("with MPS", True)):
         with start_mps() if uses_mps and part.device == "cuda" else _no_mps(uses_mps) as env:
             for count in counts:
-                figure = f"images/s of {count} processes, {label}"
-                if isinstance(env, str) or part.is_over:
-                    why = env if isinstance(env, str) else "the part's time was over"
-                    part.told.add(figure, f"not measured: {why}")
-                    continue
-                base = SMALL if part.tiny else W2
-                work = replace(base, cohort=max(base.cohort, 2 * count), epochs=epochs)
-                backend = Processes(count, env)
-                try:
-                    with watch_gpu(part.device) as used:
-                        made = part.build(work, "fedavg", {"name": "lenet"}, count)
-                        found = part.time_rounds(made, backend, rounds)
-                finally:
-                    backend.close()
-                images = work.cohort * work.samples * epochs
-                speed = found if isinstance(found, str) else round(images / found)
-                part.told.add(figure, speed, utilisation=used())
+                work = replace(base, cohort=max(base.cohort, 2 * count))
+                figure = f"images/s of {describe_count(count)}, {label}"
+                if isinstance(env, str):
+                    part.told.add(figure, f"not measured: {env}")
+                else:
+                    part.add(figure, partial(measure_speed, part, work, count, rounds, env))
+
+
+def measure_speed(part: Part, work: Workload, count: int, rounds: int, env: dict[str, str]) -> dict[str, Any]:
+    """Return images per second of a workload with ResNet-18."""
+    made = build(part.device, work, "fedavg", {"name": "resnet18"}, count)
+    found = part.time_rounds(made, rounds, count, env)
+    return found | {"measured": round(work.cohort * work.samples * work.epochs / found["measured"])}
 
 
 @contextmanager
@@ -244,18 +238,17 @@ def _no_mps(wanted: bool) -> Iterator[dict[str, str] | str]:
     yield "no MPS on a CPU" if wanted else {}
 
 
-PARTS: dict[str, Callable[[Part], None]] = {
+MEASURES: dict[str, Callable[[Part], None]] = {
+    "rounds": measure_rounds,
     "hashes": measure_hashes,
-    "fl-sam": measure_fl_sam,
-    "pfl": measure_pfl,
-    "table1": measure_table1,
     "sharing": measure_sharing,
 }
 
 
-def run_part(name: str, device: str, tiny: bool, seconds: float, file: Path) -> None:
+def run_part(name: str, device: str, tiny: bool, seconds: float, folder: Path) -> None:
     """Run one part and write its file. seconds: its limit; what would begin later is not measured."""
     torch.set_num_threads(1)
-    with p.report(f"gpu {name}", file) as told:
-        PARTS[name](Part(device, tiny, time.monotonic() + seconds, told))
+    folder.mkdir(parents=True, exist_ok=True)
+    with p.report(f"gpu {name}", folder / f"gpu-{name}.json") as told:
+        MEASURES[name](Part(device, tiny, time.monotonic() + seconds, told, folder))
         told.facts["device"] = torch.cuda.get_device_name() if device == "cuda" else "cpu"  # last: it starts CUDA here

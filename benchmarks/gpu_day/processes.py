@@ -26,6 +26,7 @@ class Processes:
     """
 
     def __init__(self, count: int, env: Mapping[str, str] | None = None) -> None:
+        self.processes = count
         context = multiprocessing.get_context("spawn")
         self._pipes: list[Connection] = []
         self._running = []

@@ -192,8 +192,8 @@ class Algorithm(Component):
 
     @property
     def radii(self) -> Callable[[Client], Tensor] | None:
-        """What gives each parameter's perturbation `(..., P)`, in multiples of the method's own radius, for the probe
-        `lambda`; None if it is 1 for all.
+        """Function that gives each parameter's perturbation `(..., P)`, in multiples of the method's own radius, for
+        the probe `lambda`; None if it is 1 for all.
         """
         return None
 

@@ -49,7 +49,7 @@ class FedAS(Algorithm):
     )
     fisher: Literal["batches", "samples"] = Field("batches", description="estimate of F_i (D-78)")
     aligns_with: Literal["received", "initial"] = Field(
-        "received", description="class means for a client's first alignment: those of x, or of x⁰ (the code, D-124)"
+        "received", description="class means for a client's first alignment: of x, or of x⁰ (the code, D-124)"
     )
 
     def server_state(self, theta: Tensor) -> Vectors:

@@ -44,8 +44,8 @@ class FedProx(Proximal):
 class LocalAdamW(FedAvg):
     """q = g(y), clipped; y follows AdamW on q; x <- x + η_g U: `fedavg` with `training.optimizer: adamw`.
 
-    The name chooses the optimiser, and its options are those of `training.adamw`; the moments start anew in each round
-    unless `training.adamw.state` says otherwise. The numbers are those of `fedavg` with the same setting.
+    The name chooses the optimiser, whose options are in `training.adamw`; the moments start anew in each round
+    unless `training.adamw.state` says otherwise. `fedavg` with the same setting gives the same numbers.
     """
 
     name = "local-adamw"
@@ -61,8 +61,8 @@ class LocalAdamW(FedAvg):
 class LocalMuon(FedAvg):
     """q = g(y), clipped; y follows Muon on q; x <- x + η_g U: `fedavg` with `training.optimizer: muon`.
 
-    The name chooses the optimiser, and its options are those of `training.muon`; the momentum starts anew in each
-    round. The numbers are those of `fedavg` with the same setting (D-130..D-134).
+    The name chooses the optimiser, whose options are in `training.muon`; the momentum starts anew in each
+    round. `fedavg` with the same setting gives the same numbers (D-130..D-134).
     """
 
     name = "local-muon"

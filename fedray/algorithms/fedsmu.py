@@ -12,7 +12,7 @@ class FedSMU(Algorithm):
     m_i stays with the client and starts at 0; only s_i is sent, as float32 here: the bytes in tables are those of a
     whole model, 32 times what one bit per parameter takes. η_s = `lr` · `decay`^t; the local rate has its own schedule.
 
-    Readings: clients count equally, whatever `training.aggregation` says, and sign(0) = 0, so an entry with exactly 0
+    Readings: clients count equally, `training.aggregation` has no effect, and sign(0) = 0, so an entry with exactly 0
     stays (D-141). `training.weight_decay` acts at the clients, λ on the server. `training.server_lr` is not used.
     Summaries and code were read instead of the paper [S].
     """

@@ -1,4 +1,4 @@
-"""What a reviewer asks and the store answers: seeds, splits, ranges and chosen values, hours, hardware.
+"""Questions of a reviewer that the store answers: seeds, splits, ranges and chosen values, hours, hardware.
 
 The hours of a run are those from its start to its end, in all calls together. Every run under the sweep's name counts:
 those of its tune stage and its smoke version too, and those that are superseded (`--force`), no longer in the file, or

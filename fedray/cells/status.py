@@ -68,7 +68,7 @@ class Status(StrEnum):
 
 
 class Answer(Enum):
-    """What a callback may answer."""
+    """A callback's answer."""
 
     STOP = "stop"
 

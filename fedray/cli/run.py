@@ -86,7 +86,7 @@ def run(
     chosen, problem, listed = load_cell(document, file, cell, changes, backend)
     sweep = "" if listed is None else listed.sweep.name
     if archive is not None and not sweep:
-        raise UserError("--archive: --set makes another cell than those of the sweep; leave one out")
+        raise UserError("--archive: --set makes a cell that is not in the sweep; leave one out")
     if save is not None or logged:
         refuse_without_model(chosen.run.algorithm)
     inputs: list[str | Path] = [file, *flatten(chosen.run.resolve()).values()]

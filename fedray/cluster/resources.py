@@ -131,14 +131,14 @@ def allocate(free: int, left: int, running: Sequence[Running], seconds: float, m
         most: largest number of actors that a cell can use.
 
     Returns:
-        The cell's share of the free capacity; 1 if more would start longer than they save. 0 if it should wait: nothing
-        is free, or the remaining cells are expected to end sooner if they wait for cells that are about to end and take
-        over their capacity.
+        1 if more would start longer than they save, else the cell's share of the free capacity. 0 if it should wait:
+        nothing is free, or the remaining cells are expected to end sooner if they wait for cells that are about to end
+        and take over their capacity.
     """
-    if free == 0:
-        return 0
     if not (math.isnan(seconds) or pays(seconds, most)):
         return 1
+    if free == 0:
+        return 0
     if left <= free and not math.isnan(seconds):
         room, soonest = free, left * seconds / min(free, left * most)
         for other in sorted(running, key=lambda one: one.seconds):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 INTERRUPTED = "interrupted: run the same command again to resume"
-"""What an interrupted command says."""
+"""Message of an interrupted command."""
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ CHECKPOINT_SECONDS = 300.0
 
 
 START_SECONDS = 8.0
-"""What starting Ray and client actors costs, measured on two cores (three to four seconds each)."""
+"""Cost of starting Ray and client actors, measured on two cores (three to four seconds each)."""
 PATIENCE = 2.0
 """Seconds of rounds from which their pace is judged; the first round is slower, and needs the double."""
 

@@ -216,7 +216,7 @@ class Result:
         return [file.path for file in files]
 
     def _open(self, name: str, path: Path, overwrite: bool) -> OutputFile:
-        """Return a file to write that is none of those that the run read. Raises UserError."""
+        """Return a file to write, which the run must not have read. Raises UserError."""
         return OutputFile(name, path, (".safetensors",), overwrite, [*flatten(self.problem.config.resolve()).values()])
 
     def _list_owners(self) -> list[int]:

@@ -41,7 +41,7 @@ COLUMNS = (
 gradients, megabytes down and up, and accuracy of each regular test."""
 NUMBERS = ("seed", "score", "accuracy", "gradients", "megabytes_down", "megabytes_up")
 COSTS = ("gradients", "megabytes")
-"""What a run costs, in the order of the points of `curve`."""
+"""A run's costs, in the order of the points of `curve`."""
 
 
 @dataclass(frozen=True)

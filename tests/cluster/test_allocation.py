@@ -39,6 +39,7 @@ UNKNOWN = math.nan
         (8, 3, [], UNKNOWN, 2),
         (2, 28, [], UNKNOWN, 1),
         (0, 1, [Running(2, 1)], 100, 0),
+        (0, 1, [Running(2, 1)], 8, 1),  # one process in any case
         # Two cores, the last cell of 100 s. The other one ends in 1 s: 1 + 100 / 2 = 51 s against 100 s.
         (1, 1, [Running(1, 1)], 100, 0),
         # It ends in 60 s: 60 + 50 = 110 s against 100 s.
@@ -88,6 +89,15 @@ def test_one_run_takes_all_the_room_its_cohort_can_use(local_ray: None) -> None:
     assert with_actor_count(config).runtime.actors == 3
     found = simulate(config).summary()
     assert found["state_sha256"] == run(Problem.build(config), InlineBackend()).summary()["state_sha256"]
+
+
+def test_a_cell_that_gets_one_actor_in_any_case_waits_inside_tune(local_ray: None) -> None:
+    """Eight CPUs, all held by eight cells: the ninth is handed out while more than eight have not begun."""
+    shares, run = ActorAllocator(None), RunConfig.parse(AUTO | {"algorithm": "fedavg"})
+    cells: list[Any] = [SimpleNamespace(hash=str(number), run=run) for number in range(10)]
+    assert [shares.give(cell, 20) for cell in cells[:9]] == [1] * 9
+    assert shares.give(cells[9], 9) == 1
+    assert shares.give(cells[9], 8) == 0
 
 
 @pytest.mark.parametrize(

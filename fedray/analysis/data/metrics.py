@@ -212,7 +212,7 @@ def is_smaller_better(metric: str, cells: pd.DataFrame) -> bool:
 
 
 def describe_undeclared(metric: str, cells: pd.DataFrame) -> list[str]:
-    """Return a note on a metric of which neither fedray nor a probe of the cells says which entry is the best."""
+    """Return a note on a metric if neither fedray nor a probe of the cells says which of its entries is the best."""
     one = Metric.parse(metric)
     known = one.plain in BY_ROUND or one.plain in OF_RUN or one.target is not None or one.plain.endswith("_std")
     if known or find_declared(one.plain, _list_declared(cells)) is not None:
@@ -221,7 +221,7 @@ def describe_undeclared(metric: str, cells: pd.DataFrame) -> list[str]:
 
 
 def _list_declared(cells: pd.DataFrame) -> set[str]:
-    """Return the names that probes declare: those that come with fedray, and the plug-ins of the cells."""
+    """Return the names that fedray's probes and the cells' plug-ins declare."""
     return {*DECLARED, *LOWER, *list_titles(cells), *list_smaller_better(cells)}
 
 

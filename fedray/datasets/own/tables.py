@@ -174,7 +174,7 @@ class Csv(DataSource):
         values[is_empty] = known.mean()
         if self.standardise:
             train = values[is_train]
-            # Of equal numbers the computed mean and deviation can differ from that number and from 0 by rounding.
+            # The computed mean and deviation of equal numbers can differ from that number and from 0 by rounding.
             mean, deviation = (train.mean(), train.std()) if np.ptp(train) else (train[0], 1.0)
             values = (values - mean) / deviation
         return values[:, None]

@@ -30,7 +30,7 @@ from fedray.partitions.shards import Shards
 from fedray.probes.probes import Steps, probe_client
 
 PROBED = "probe."
-"""Prefix of the names of probes' sums among those of the uploads."""
+"""Prefix of the names of probes' sums, next to the uploads' names."""
 MAX_TEST_LOSS = 1e5
 SCORES = "scores of chunk "
 """Prefix of the sums that hold a chunk's probabilities, with `evaluation.auc`."""
@@ -361,7 +361,7 @@ class Worker:
     ) -> tuple[float, float]:
         """Return accuracy in percent and mean loss of a client's answers to some samples.
 
-        With `received` the answers are those of the model alone, without what the method computes from own samples.
+        With `received` the model alone gives the answers, without what the method computes from own samples.
         """
         algorithm = self.problem.config.algorithm
         correct, loss = 0, 0.0

@@ -30,7 +30,7 @@ from fedray.sweep.plan.storage import (
 
 @dataclass(frozen=True)
 class Listed:
-    """A sweep of which one cell runs, so that `status` and `tables` find it.
+    """A sweep that runs only one of its cells, so that `status` and `tables` find it.
 
     Attributes:
         sweep: the file, or its tune stage.

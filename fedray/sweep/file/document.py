@@ -1,4 +1,4 @@
-"""The contents of a sweep file, with those of the file that it extends."""
+"""The contents of a sweep file and of the file that it extends."""
 
 from collections.abc import Mapping
 from pathlib import Path

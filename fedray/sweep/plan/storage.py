@@ -142,7 +142,7 @@ def _is_abandoned(path: Path) -> bool:
     try:
         with lock.open("a") as opened:
             return _try_lock(opened)
-    except OSError:  # its driver has just removed it, or it belongs to somebody else
+    except OSError:  # its driver has just removed it, or it belongs to another user
         return False
 
 

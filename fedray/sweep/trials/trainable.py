@@ -44,7 +44,7 @@ class DataRef:
 
 @dataclass(frozen=True)
 class Call:
-    """What all trials of a call of Tune share.
+    """Values that all trials of a call of Tune share.
 
     Attributes:
         data: key -> data set.

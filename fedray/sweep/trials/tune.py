@@ -268,7 +268,9 @@ class ActorAllocator(tune.Callback):
         return {}  # pickled for Tuner.restore, which is not used
 
     def give(self, cell: Cell, left: int) -> int:
-        """Return the number of actors for the next cell; 0 if it has to wait.
+        """Return the number of actors for the next cell; 0 if that is to be decided when more is free.
+
+        A cell that gets one actor in any case waits inside Tune, so that it begins at once, and a cluster grows for it.
 
         Args:
             cell: the cell.
@@ -287,12 +289,19 @@ class ActorAllocator(tune.Callback):
             return 0
         held = [one for live in self._live.values() for one in live.bundles]
         free = max(self._capacity.count_actors(run.runtime, held), 0 if self._live else 1)
+        if left > self._capacity.count_actors(run.runtime):
+            return 1
         paced = [(live, live.pace) for live in self._live.values()]
         known = [pace * live.run.training.rounds * live.actors for live, pace in paced if pace is not None]
         length = fmean([*self._lengths, *known]) if self._lengths or known else float("nan")
         now = time.monotonic()
         running = [Running(live.actors, live.estimate_remaining(now, length)) for live in self._live.values()]
         return allocate(free, left, running, length, run.clients.largest_cohort)
+
+    def on_trial_start(self, iteration: int, trials: Sequence[Trial], trial: Trial, **_: Any) -> None:
+        live = self._live.get(trial.config["cell"].hash)
+        if live is not None:
+            live.began = time.monotonic()
 
     def on_trial_result(
         self, iteration: int, trials: Sequence[Trial], trial: Trial, result: dict[str, Any], **_: Any

@@ -23,7 +23,7 @@ PATIENCE = 60.0
 
 
 class Copy(Protocol):
-    """A cell's copy in one viewer. A new one replaces those of earlier calls: a cell's rows come whole again.
+    """A cell's copy in one viewer. A new one replaces earlier calls' files: a cell's rows come whole again.
 
     Args:
         cell: the cell.
