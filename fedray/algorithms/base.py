@@ -9,7 +9,7 @@ and a few small functions. The engine calls them in this order:
 
 First, `initial` makes x⁰. With an `opening`, every client then trains once and sends, and `open` makes the server's
 vectors from that. Declarations say what is averaged and what each client keeps (`shares`, `keeps`), and what a client's
-personal model is (`personal`, `adapt`, `prepare`, `personal_logits`); the engine does the rest. Needs of only some
+personal model is (`personal`, `finetuning`, `prepare`, `personal_logits`); the engine does the rest. Needs of only some
 methods have hooks that others can ignore: batches before the first step (`Client.batches`), a rate per step (`rate`),
 another model in a client (`Client.second`), whether a client participates for the first time (`Client.first`), the kept
 parameters of a client without a state (`newcomers_own`), a number of steps drawn for the round (`drawn_steps`), a
@@ -34,6 +34,7 @@ from fedray.algorithms.descent import Rule
 from fedray.algorithms.exchange import (
     Client,
     Cohort,
+    Finetuning,
     Forward,
     Loss,
     ParameterGroup,
@@ -56,6 +57,7 @@ __all__ = [
     "Algorithm",
     "Client",
     "Cohort",
+    "Finetuning",
     "Forward",
     "Loss",
     "ParameterGroup",
@@ -109,11 +111,9 @@ class Algorithm(Component):
     tested, and the results are averaged."""
     personal: ClassVar[Literal["tuned", "trained", "kept"]] = "tuned"
     """Kind of personal model. tuned: the client's model at the start of a round, after `evaluation.personal.epochs`
-    epochs of `adapt`; trained: the same after the local training of a round; kept: the same, unchanged."""
+    epochs of `finetuning`; trained: the same after the local training of a round; kept: the same, unchanged."""
     generic: ClassVar[bool] = True
     """True if the generic accuracy (GA) is the global model's; otherwise it is the mean of the personal models'."""
-    finetuned_part: ClassVar[ParameterGroup] = "all"
-    """The parameters that fine-tuning changes."""
     bound_to_sgd: ClassVar[str] = ""
     """Why the formulas hold for SGD's steps only, as a sentence without its subject ("divides updates by K η"); empty
     if `training.optimizer` may be another."""
@@ -125,8 +125,6 @@ class Algorithm(Component):
     """True if the client's hooks also admit `(S, P)` wherever they see `(P,)`: S clients at once. Then operations work
     row by row, and gradients come from `c.grad(theta)`. If numbers differ between the clients, they are missing;
     `upload` is called for each client if it needs one of them. A class says it for itself, not for its subclasses."""
-    finetunes_plainly: ClassVar[bool] = False
-    """True if fine-tuning takes plain steps, y <- y - η g(y), without clipping, weight decay or momentum."""
 
     def initial(self, theta: Tensor, layout: Layout) -> Tensor:
         """Return x⁰, from the model's own initial parameters; draws come from torch's generator, which is keyed."""
@@ -186,10 +184,6 @@ class Algorithm(Component):
         """
         return None
 
-    def tuning_optimizer(self, c: Client) -> Rule | None:
-        """Return the method's own optimiser for fine-tuning, without anything of earlier rounds; None as above."""
-        return None
-
     @property
     def radii(self) -> Callable[[Client], Tensor] | None:
         """Function that gives each parameter's perturbation `(..., P)`, in multiples of the method's own radius, for
@@ -247,13 +241,11 @@ class Algorithm(Component):
         """Return the logits `(n, C)` with which the generic model is tested."""
         return output.logits
 
-    def adapt(self, c: Client) -> Tensor:
-        """Return the direction of a fine-tuning step; default the plain gradient, for any training direction."""
-        return c.grad(c.theta)
-
-    def finetuning_rate(self, c: Client) -> float:
-        """Return the length of a fine-tuning step; default η_t."""
-        return c.lr
+    @property
+    def finetuning(self) -> Finetuning:
+        """How a client's model is fine-tuned before it is tested (`personal`: tuned), or when it never trained."""
+        old = {"adapt": "direction", "finetuning_rate": "rate", "tuning_optimizer": "rule"}  # hooks of 0.2
+        return Finetuning(**{new: getattr(self, hook) for hook, new in old.items() if hasattr(self, hook)})
 
     def prepare(self, c: Client) -> None:
         """Before a personal model at `c.theta` is tested: prepare `c.local` for `personal_logits`."""

@@ -12,6 +12,7 @@ from typing import Literal, Protocol
 import numpy as np
 from torch import Tensor
 
+from fedray.algorithms.descent import Rule
 from fedray.common.errors import UserError, truncate_repr
 from fedray.common.vectors import Vectors
 from fedray.models.network import Layout, Output
@@ -67,6 +68,28 @@ Examples:
     ...     def trained_part(self, c: Client) -> ParameterGroup:
     ...         return "body" if c.epoch < 1 else "all"
 """
+
+
+@dataclass(frozen=True)
+class Finetuning:
+    """How a client's model is fine-tuned.
+
+    part: the parameters that change. plain: True for steps y <- y - η g(y), without clipping, weight decay or momentum.
+    direction: q of a step; default the plain gradient, for any direction of training. rate: a step's length; default
+    η_t. rule: the method's own optimiser, without anything of earlier rounds; default `training.optimizer`.
+
+    Examples:
+        >>> class HeadFirst(Algorithm):
+        ...     @property
+        ...     def finetuning(self) -> Finetuning:
+        ...         return Finetuning(part="head", rate=lambda c: 0.1 * c.lr)
+    """
+
+    part: ParameterGroup = "all"
+    plain: bool = False
+    direction: "Callable[[Client], Tensor]" = lambda c: c.grad(c.theta)
+    rate: "Callable[[Client], float]" = lambda c: c.lr
+    rule: "Callable[[Client], Rule | None]" = lambda c: None
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedray.algorithms.base import Algorithm, Client, Received, Rule, Server, Sum, Uploads, Vectors
+from fedray.algorithms.base import Algorithm, Client, Finetuning, Received, Rule, Server, Sum, Uploads, Vectors
 from fedray.algorithms.local_optimizers import AdamW, Matrices, Muon, MuonOptions, correction, keep_still
 from fedray.algorithms.momentum import ClientMomentum
 from fedray.models.network import Layout
@@ -88,8 +88,9 @@ class FedAdamW(GlobalDirection):
         rule = AdamW(self.beta1, self.beta2, self.eps, c.local, made)
         return Corrected(rule, self.alpha / c.steps * c.message.delta)
 
-    def tuning_optimizer(self, c: Client) -> Rule:
-        return AdamW(self.beta1, self.beta2, self.eps)
+    @property
+    def finetuning(self) -> Finetuning:
+        return Finetuning(rule=lambda c: AdamW(self.beta1, self.beta2, self.eps))
 
     def upload(self, c: Client) -> Uploads:
         v = c.local.v if self.second_moment == "full" else means(c.local.v, c.layout)
@@ -191,8 +192,9 @@ class FedLADA(ClientMomentum):
     def local_optimizer(self, c: Client) -> Rule:
         return LADA(self, c.local, c.message.delta, first="v" not in c.message)
 
-    def tuning_optimizer(self, c: Client) -> Rule:
-        return AdamW(self.beta1, self.beta2, self.eps)
+    @property
+    def finetuning(self) -> Finetuning:
+        return Finetuning(rule=lambda c: AdamW(self.beta1, self.beta2, self.eps))
 
     def upload(self, c: Client) -> Uploads:
         v = c.local.v if self.form == "vision" else c.local.v_max
@@ -253,8 +255,9 @@ class FedMuon(GlobalDirection):
     def local_optimizer(self, c: Client) -> Rule:
         return Corrected(Muon(self.muon, c.layout, c.local), self.gamma / c.steps * c.message.delta, 1 - self.gamma)
 
-    def tuning_optimizer(self, c: Client) -> Rule:
-        return Muon(self.muon, c.layout)
+    @property
+    def finetuning(self) -> Finetuning:
+        return Finetuning(rule=lambda c: Muon(self.muon, c.layout))
 
     def upload(self, c: Client) -> Uploads:
         return {"momentum": Sum(c.local.momentum, c.weight)} if "momentum" in c.local else {}

@@ -39,7 +39,6 @@ class FedGE(LinearHead):
     reads_features = True
     shares = "body"
     personal = "trained"
-    finetuned_part = "body"
     scale_w: float = Field(
         1e4,
         gt=0,

@@ -5,7 +5,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedray.algorithms.base import Algorithm, Client, Forward, ParameterGroup, Uploads
+from fedray.algorithms.base import Algorithm, Client, Finetuning, Forward, ParameterGroup, Uploads
 from fedray.algorithms.linear_head import LinearHead, counts
 from fedray.algorithms.partial import KeepsPart
 from fedray.models.network import Output
@@ -88,13 +88,16 @@ class FedRep(KeepsPart):
     reads_features = True
     shares = "body"
     generic = False
-    finetuned_part = "head"
     body_epochs: int = Field(
         1,
         ge=1,
         description="last epochs of a round, which train the body",
         json_schema_extra={"paper": {"FedRep's code": 1}},
     )
+
+    @property
+    def finetuning(self) -> Finetuning:
+        return Finetuning(part="head")
 
     def trained_part(self, c: Client) -> ParameterGroup:
         return "body" if c.epoch >= c.epochs - self.body_epochs else "head"

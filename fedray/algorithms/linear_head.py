@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from fedray.algorithms.base import Algorithm, Client, ParameterGroup
+from fedray.algorithms.base import Algorithm, Client, Finetuning, ParameterGroup
 from fedray.common.errors import UserError
 from fedray.models.network import Layout, Output
 
@@ -44,7 +44,9 @@ class LinearHead(Algorithm):
 class Unbiased(LinearHead):
     """Base of the methods whose head has no bias: an existing one starts at 0 and stays there."""
 
-    finetuned_part = "unbiased"
+    @property
+    def finetuning(self) -> Finetuning:
+        return Finetuning(part="unbiased")
 
     def initial(self, theta: Tensor, layout: Layout) -> Tensor:
         return theta * layout.part("unbiased")

@@ -6,7 +6,17 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 from torch import Tensor
 
-from fedray.algorithms.base import Algorithm, Client, ParameterGroup, Part, Received, Server, Sum, Uploads, Vectors
+from fedray.algorithms.base import (
+    Algorithm,
+    Client,
+    Finetuning,
+    Part,
+    Received,
+    Server,
+    Sum,
+    Uploads,
+    Vectors,
+)
 from fedray.common.errors import UserError
 
 
@@ -63,9 +73,8 @@ class FedPer(KeepsPart):
         return "kept" if self.adapts == "none" else "tuned"
 
     @property
-    def finetuned_part(self) -> ParameterGroup:  # type: ignore[override]
-        """The part that `adapts` names."""
-        return self.adapts
+    def finetuning(self) -> Finetuning:
+        return Finetuning(part=self.adapts)
 
 
 class LGFedAvg(KeepsPart):
@@ -103,7 +112,7 @@ class FedBN(Algorithm):
     generic = False
 
 
-EXCHANGE = ("client_state", "opening", "message", "upload", "reply", "adapt", "prepare", "personal_logits")
+EXCHANGE = ("client_state", "opening", "message", "upload", "reply", "prepare", "personal_logits")
 """Hooks of methods that exchange or keep more than parameters, or whose personal model is more than the kept one."""
 
 

@@ -5,7 +5,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
-from fedray.algorithms.base import Algorithm, Client, Forward, Loss
+from fedray.algorithms.base import Algorithm, Client, Finetuning, Forward, Loss
 
 
 class LocalOnly(Algorithm):
@@ -45,7 +45,6 @@ class PerFedAvg(Algorithm):
         "meta-learning approach, NeurIPS 2020, algorithm 1"
     )
     idea = "learns a start from which one step adapts well"
-    finetunes_plainly = True
     inner_lr: float | None = Field(
         None, ge=0, allow_inf_nan=False, description="a: length of the inner step; default the round's learning rate"
     )
@@ -83,8 +82,9 @@ class PerFedAvg(Algorithm):
         ahead, behind = (c.grad(c.theta + sign * self.delta * v, other) for sign in (1, -1))
         return v - a / (2 * self.delta) * (ahead - behind)
 
-    def finetuning_rate(self, c: Client) -> float:
-        return self.a(c)
+    @property
+    def finetuning(self) -> Finetuning:
+        return Finetuning(plain=True, rate=self.a)
 
 
 def _on(x: Tensor, y: Tensor) -> Loss:

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from fedray.algorithms import algorithm
+from fedray.algorithms.base import Algorithm, Client, Finetuning, Rule
+from fedray.algorithms.descent import SGD
 from fedray.algorithms.fedproto import FedProto
 from fedray.algorithms.personal import KNNPer, squared_distances
 from fedray.client import LocalClient
@@ -226,26 +228,51 @@ def test_fedproto_answers() -> None:
     assert scores([5, 5, 5], [1, 1, 1], answer="classifier") == [0, 0, 5]
 
 
+def tuned(options: Any, training: Training, lr: float = 0.05) -> Tensor:
+    """Client 1's personal model after two epochs from PerFedAvg's parameters."""
+    trainer = replace(Worker(problem("perfedavg")).trainer, algorithm=algorithm(options), training=training)
+    message, theta = Vectors(), final("perfedavg").theta
+    received = Broadcast(round=3, lr=lr, theta=theta, buffers=trainer.network.buffers, message=message, cohort=1)
+    return trainer.personalise(received, ClientTask(1, 1.0, Vectors()), 2).theta
+
+
 def test_perfedavg_is_tested_after_plain_steps_of_the_inner_length() -> None:
     """As FedAvg's fine-tuning at η = a without momentum, weight decay and clipping; a = 0 adapts nothing."""
-    built = problem("perfedavg")
-    state, worker, training = final("perfedavg"), Worker(built), built.config.training
+    training = problem("perfedavg").config.training
     plain = training.model_copy(update={"momentum": 0.0, "weight_decay": 0.0, "clip_norm": None})
+    assert torch.equal(tuned("perfedavg", training), tuned("fedavg", plain))
+    assert torch.equal(tuned({"name": "perfedavg", "inner_lr": 0.3}, training), tuned("fedavg", plain, 0.3))
+    assert torch.equal(tuned({"name": "perfedavg", "inner_lr": 0}, training), final("perfedavg").theta)
+    assert not torch.allclose(tuned("fedavg", training), tuned("fedavg", plain), atol=1e-3)
 
-    def tuned(options: Any, training: Training, lr: float) -> Tensor:
-        return (
-            replace(worker.trainer, algorithm=algorithm(options), training=training)
-            .personalise(
-                Broadcast(
-                    round=3, lr=lr, theta=state.theta, buffers=worker.network.buffers, message=Vectors(), cohort=1
-                ),
-                ClientTask(1, 1.0, Vectors()),
-                2,
-            )
-            .theta
-        )
 
-    assert torch.equal(tuned("perfedavg", training, 0.05), tuned("fedavg", plain, 0.05))
-    assert torch.equal(tuned({"name": "perfedavg", "inner_lr": 0.3}, training, 0.05), tuned("fedavg", plain, 0.3))
-    assert torch.equal(tuned({"name": "perfedavg", "inner_lr": 0}, training, 0.05), state.theta)
-    assert not torch.allclose(tuned("fedavg", training, 0.05), tuned("fedavg", plain, 0.05), atol=1e-3)
+class Slower(Algorithm):
+    """Fine-tunes by the head alone, along half the gradient, with half the rate and no momentum."""
+
+    @property
+    def finetuning(self) -> Finetuning:
+        return Finetuning("head", False, lambda c: 0.5 * c.grad(c.theta), lambda c: 0.5 * c.lr, lambda c: SGD(0.0))
+
+
+class SlowerIn02(Algorithm):
+    """The same, but of all parameters, in the words of version 0.2."""
+
+    def adapt(self, c: Client) -> Tensor:
+        return 0.5 * c.grad(c.theta)
+
+    def finetuning_rate(self, c: Client) -> float:
+        return 0.5 * c.lr
+
+    def tuning_optimizer(self, c: Client) -> Rule:
+        return SGD(0.0)
+
+
+def test_a_method_says_how_its_models_are_fine_tuned() -> None:
+    """Without clipping and weight decay, half the gradient at half the rate is the gradient at a quarter of it."""
+    training = problem("perfedavg").config.training.model_copy(update={"weight_decay": 0.0, "clip_norm": None})
+    fast = training.model_copy(update={"momentum": 0.0})
+    whole, before = tuned({"name": SlowerIn02}, training), final("perfedavg").theta
+    assert torch.allclose(whole, tuned("fedavg", fast, 0.0125), rtol=0, atol=1e-7)
+    part, head = tuned({"name": Slower}, training), problem("perfedavg").build_network("cpu").layout.part("head")
+    assert torch.equal(part[head == 0], before[head == 0])
+    assert not torch.equal(part[head == 1], before[head == 1])

@@ -177,7 +177,7 @@ class LocalTrainer:
         c = trainer.start(broadcast, task, relaxed=kind == "trained")
         with _seed(c, "personal torch"), self.guard(c):
             if kind == "tuned" and epochs:
-                trainer._tune(c, self.algorithm.finetuned_part)
+                trainer._tune(c, self.algorithm.finetuning.part)
             elif kind == "trained":
                 trainer._take_steps(c, "personal ")
             self.algorithm.prepare(c)
@@ -215,19 +215,14 @@ class LocalTrainer:
     def _make_tuning(self, epochs: int) -> Training:
         """Return the training section for this many epochs of fine-tuning."""
         plain = {"clip_norm": None, "weight_decay": 0.0, "momentum": 0.0, "optimizer": "sgd"}
-        changed = plain if self.algorithm.finetunes_plainly else {}
+        changed = plain if self.algorithm.finetuning.plain else {}
         return self.training.model_copy(update={"local_epochs": epochs, "local_steps": None, **changed})
 
     def _tune(self, c: LocalClient, part: ParameterGroup) -> None:
         """Fine-tune a part of the client's model."""
-        algorithm = self.algorithm
+        how = self.algorithm.finetuning
         self._descend(
-            c,
-            "personal ",
-            direction=algorithm.adapt,
-            trained_part=lambda c: part,
-            rate=algorithm.finetuning_rate,
-            rule=algorithm.tuning_optimizer(c),
+            c, "personal ", direction=how.direction, trained_part=lambda c: part, rate=how.rate, rule=how.rule(c)
         )
 
     @property
