@@ -3,7 +3,7 @@
 from math import sqrt
 
 from tests.algorithms.quadratic import Case, derived
-from tests.algorithms.rounds_first import DUALS, FEDTOGA
+from tests.algorithms.rounds_corrections import DUALS, FEDTOGA
 
 FEDTOGA_FORMS = {**FEDTOGA, "name": "fedtoga@forms"}
 VARIATES = {0: {"c": (4, 0)}, 1: {"c": (0, -4)}}

@@ -124,7 +124,7 @@ def test_clip_scope_of_fedprox() -> None:
 
 
 def test_server_lr_scales_only_the_averaged_update() -> None:
-    """FedDyn's first round has U = h = (0.25, 1.0625) (`rounds_first.feddyn`): x = ½ U + h."""
+    """FedDyn's first round has U = h = (0.25, 1.0625) (`rounds_corrections.feddyn`): x = ½ U + h."""
     check(
         Case(
             {"name": "feddyn", "alpha": 0.5},

@@ -13,7 +13,7 @@ from fedray.models import make_model_spec
 from fedray.models.network import Network
 from tests.algorithms.digits import final, problem, states
 
-PARTLY = {"model": "tests.algorithms.test_parts_kept:Partly", "batch_size": 18}
+PARTLY = {"model": "tests.algorithms.test_own_parts:Partly", "batch_size": 18}
 """A frozen layer, BatchNorm, dropout."""
 NORMALISED = {"model": "tests.algorithms.test_contract:Normalised", "batch_size": 18}
 

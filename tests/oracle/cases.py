@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from . import adaptive, averaging, classifiers, corrections, fedsol, losses, newest, sharpness
+from . import adaptive, averaging, classifiers, corrections, fedsol, flatness, losses, sharpness
 from .case import CODE, EVERYONE, MLP_ONLY, NORMED, OWN, PLAIN, PULL, SETTINGS, Case, cases
 from .tensors import Tensors
 
@@ -18,7 +18,7 @@ ORACLES: dict[str, Callable[..., Tensors]] = {
             sharpness,
             "fedsam mofedsam fedasam fedgamma fedspeed fedsmoo fedlesam fedlesam_s fedlesam_d fedtoga fedrobust",
         ),
-        (newest, "fedgloss fedswa fedmoswa fedwmsam fednsam"),
+        (flatness, "fedgloss fedswa fedmoswa fedwmsam fednsam"),
         (fedsol, "fedsol projection"),
         (adaptive, "local_adamw local_muon fedadamw fedlada fedmuon fedgmt feduv feddecorr fedsmu fedadagrad"),
     )

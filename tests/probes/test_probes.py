@@ -12,7 +12,7 @@ from fedray.engine.loop import run
 from fedray.engine.process.backend import InlineBackend
 from fedray.engine.server.sampling import draw_cohort
 from fedray.probes.probes import average_angle, measure_angles, measure_drift_between
-from tests.algorithms import quadratic, rounds_kept
+from tests.algorithms import quadratic, rounds_partial
 from tests.probes.probed import EVERY_PROBE, arrays, digits, last_row, percent_right, trained, with_probes
 
 
@@ -140,10 +140,10 @@ def test_divergence_on_quadratics(aggregation: str, server_lr: float) -> None:
 
 
 def test_drift_is_of_what_is_shared() -> None:
-    """FedBN's round in `rounds_kept`: H moves by ±1/6 and ∓1/12, of length √2/6 and √2/12, their mean by ±1/24; γ and
-    β move too, and stay with the clients. Between them 1/4 twice; from the new H both are 1/8 away, twice.
+    """FedBN's round in `rounds_partial`: H moves by ±1/6 and ∓1/12, of length √2/6 and √2/12, their mean by ±1/24;
+    γ and β move too, and stay with the clients. Between them 1/4 twice; from the new H both are 1/8 away, twice.
     """
-    row = last_row(with_probes(quadratic.problem(rounds_kept.fedbn()), ["drift"]))
+    row = last_row(with_probes(quadratic.problem(rounds_partial.fedbn()), ["drift"]))
     assert row["drift"] == pytest.approx(math.sqrt(2) / 8)
     assert row["drift_std"] == pytest.approx(math.sqrt(2) / 24, rel=1e-5)
     assert row["drift_between"] == pytest.approx(math.sqrt(2) / 4)

@@ -18,7 +18,7 @@ def hashes(seed: int = 0) -> tuple[str, str]:
     """Return the hashes of four rounds with dropout, so that every step draws."""
     config = small.sections(
         "fedavg",
-        model={"name": "tests.algorithms.test_parts_kept:Partly"},
+        model={"name": "tests.algorithms.test_own_parts:Partly"},
         training={"rounds": 4, "local_epochs": 1, "batch_size": 60},
         seed=seed,
     )

@@ -63,7 +63,7 @@ def test_without_shuffling_passes_of_their_own_are_in_order_too() -> None:
 
 @pytest.mark.parametrize("options", [{"name": "ditto"}, {"name": "apfl"}, {"name": "apfl", "mix": "logits"}])
 def test_under_dropout_too(options: dict[str, Any]) -> None:
-    partly = {"model": "tests.algorithms.test_parts_kept:Partly", "batch_size": 18}
+    partly = {"model": "tests.algorithms.test_own_parts:Partly", "batch_size": 18}
     assert torch.equal(final(options, **partly).theta, final("fedavg", **partly).theta)
 
 
@@ -199,7 +199,7 @@ def test_fine_tuning_of_fedper() -> None:
     assert torch.equal(final({"name": "fedper", "adapts": "head"}).theta, final("fedper").theta)
 
 
-ANYWAY = "tests.algorithms.test_kept_methods:WeighsBySamples"
+ANYWAY = "tests.algorithms.test_partial_methods:WeighsBySamples"
 
 
 class WeighsBySamples(FedAS):
@@ -228,7 +228,7 @@ class GrowsEachRound(FedAS):
 @pytest.mark.parametrize("e", [-14, 14])
 def test_information_of_any_size(e: int) -> None:
     """Weights of 2^-42 n_i, which exact sums round to nothing, or 2^42 n_i, which they refuse, in the fourth round."""
-    grows = {"name": "tests.algorithms.test_kept_methods:GrowsEachRound", "align_lr": 0, "e": e}
+    grows = {"name": "tests.algorithms.test_partial_methods:GrowsEachRound", "align_lr": 0, "e": e}
     left, right = final(grows), final({"name": ANYWAY, "align_lr": 0})
     assert torch.allclose(left.theta, right.theta, rtol=0, atol=1e-6)
     weighed = sum(SIZES[int(i)] for i in Simulation(problem("fedas"), InlineBackend()).draw_cohort(3)) / 3
@@ -247,7 +247,7 @@ class Constant(FedAS):
 @pytest.mark.parametrize("e", [-46, 18])
 def test_information_of_any_size_in_the_first_round(e: int) -> None:
     """F_i u_i of about 2^-46 · 50 · 0.01, half a unit of 2^-44 (2^-71 in a wide sum), and of 2^18 and more."""
-    constant = {"name": "tests.algorithms.test_kept_methods:Constant", "align_lr": 0, "e": e}
+    constant = {"name": "tests.algorithms.test_partial_methods:Constant", "align_lr": 0, "e": e}
     left, right = final(constant, rounds=1), final({"name": ANYWAY, "align_lr": 0}, rounds=1)
     assert torch.allclose(left.theta, right.theta, rtol=0, atol=1e-6)
 

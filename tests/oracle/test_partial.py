@@ -15,7 +15,7 @@ from fedray.engine.messages import Broadcast, ClientTask
 from fedray.engine.process.backend import InlineBackend
 from fedray.engine.process.worker import Worker
 
-from . import kept
+from . import partial
 from .case import Case
 from .test_oracle import COHORTS, SIZES, TOLERANCE, flat, problem, world
 from .world import World
@@ -57,14 +57,14 @@ METHODS: list[tuple[str, dict[str, Any]]] = [
 WITHOUT_ORDER = ("fedper", "lg-fedavg", "fedbn", "feddbe")
 
 
-def oracle(w: World, method: str, options: dict[str, Any]) -> kept.Kept:
+def oracle(w: World, method: str, options: dict[str, Any]) -> partial.Kept:
     """The final model and what every client's vector is called."""
 
     def order(t: int, i: int, purpose: str, share: float) -> np.ndarray:
         drawn = generator(SEED, f"{purpose} batches", t, i).permutation(SIZES[i])[: max(1, round(share * SIZES[i]))]
         return drawn if w.order else np.sort(drawn)  # w.order is empty if the setting does not shuffle
 
-    function = getattr(kept, method.replace("-", "_"))
+    function = getattr(partial, method.replace("-", "_"))
     return function(w, **options) if method in WITHOUT_ORDER else function(w, order, **options)
 
 

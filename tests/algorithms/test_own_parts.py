@@ -45,7 +45,7 @@ class Partly(nn.Module):
 def simulation(algorithm: str, per_round: int) -> Simulation:
     """Six clients; client 2 has no samples, client 1 has its 50 in addition."""
     base = problem(
-        algorithm, model="tests.algorithms.test_parts_kept:Partly", per_round=per_round, batch_size=18, rounds=4
+        algorithm, model="tests.algorithms.test_own_parts:Partly", per_round=per_round, batch_size=18, rounds=4
     ).config
     settings = base.resolve() | {"evaluation": {"every": 2, "personal": {"epochs": [0, 1], "split": "share"}}}
     config, owner = RunConfig.parse(settings), np.array(data().client_train)
@@ -126,7 +126,7 @@ def test_a_client_without_test_samples_takes_no_personal_test() -> None:
 
 def test_running_statistics_go_where_the_parameters_of_their_layer_go() -> None:
     """FedRep keeps a head with BatchNorm: 24 of the 48 statistics with it; the server's own of the head never move."""
-    model = {"name": "tests.algorithms.test_parts_kept:Partly", "statistics": True}
+    model = {"name": "tests.algorithms.test_own_parts:Partly", "statistics": True}
     running = Simulation(problem("fedrep", model=model, batch_size=18), InlineBackend())
     start = running.state.buffers
     running.step()
@@ -145,7 +145,7 @@ def test_running_statistics_go_where_the_parameters_of_their_layer_go() -> None:
     [
         ("body", {"name": "mlp", "hidden": []}, True),
         ("head", {"name": "mlp", "hidden": []}, False),
-        ("body", "tests.algorithms.test_parts_kept:Partly", False),
+        ("body", "tests.algorithms.test_own_parts:Partly", False),
     ],
 )
 def test_perturbing_nothing_is_refused(perturb: str, model: Any, refused: bool) -> None:
@@ -159,7 +159,7 @@ def test_perturbing_nothing_is_refused(perturb: str, model: Any, refused: bool) 
 
 def test_a_batch_of_one_under_batchnorm_names_the_batch_size() -> None:
     """65 = 4 x 16 + 1 samples of client 3, in the round in which it is drawn."""
-    built = problem("fedavg", model="tests.algorithms.test_parts_kept:Partly", clients={"cohorts": [[3]] * 4})
+    built = problem("fedavg", model="tests.algorithms.test_own_parts:Partly", clients={"cohorts": [[3]] * 4})
     with pytest.raises(UserError, match=r"training\.batch_size: client 3 has 65 samples in batches of 16, and"):
         run(built, InlineBackend())
 
@@ -199,7 +199,7 @@ def test_a_sample_alone_under_batchnorm_names_what_left_it_alone(
     algorithm: Any, sizes: tuple[int, ...], training: dict[str, Any], message: str
 ) -> None:
     """The cause is a client with a single sample, a pass of the method's own, or its share of the shard."""
-    model = "tests.algorithms.test_parts_kept:Partly"
+    model = "tests.algorithms.test_own_parts:Partly"
     built = problem(algorithm, sizes, per_round=1, model=model, clients={"cohorts": [[0]] * 4}, **training)
     with pytest.raises(UserError, match=rf"^{message}"):
         run(built, InlineBackend())

@@ -1,11 +1,9 @@
-"""Hand-derived rounds of FedGloSS, FedSWA, FedMoSWA, FedWMSAM, FedNSAM and Scaffnew; samples are moved so that
-norms are 5. FedExP and FedDisco: FedAvg on the two quadratics, u0 = (-1.5, 2), u1 = (2.5, -0.25).
-"""
+"""Hand-derived rounds of FedGloSS, FedSWA, FedMoSWA, FedWMSAM and FedNSAM; samples are moved so that norms are 5."""
 
 from math import sqrt
 
 from tests.algorithms.quadratic import Case, derived
-from tests.algorithms.rounds_first import DUALS
+from tests.algorithms.rounds_corrections import DUALS
 
 VARIATES = {0: {"c": (4, 0)}, 1: {"c": (0, -4)}}
 
@@ -145,69 +143,3 @@ def fednsam_of_one_round() -> Case:
         ],
         **NESTEROV,
     )
-
-
-@derived
-def scaffnew() -> Case:
-    """p = 1, so K = 1. First round, h = 0: y0 = -½ (3, -4), y1 = -½ (-4, 3), x = (¼, ¼). Second round, p/η = 2:
-    h0 = 2 (x - y0) = (3.5, -3.5), h1 = 2 (x - y1) = -h0. g0 = (3.25, -3.5): q = (-¼, 0), y0 = (3/8, ¼); g1 =
-    (-3.5, 3.25): q = (0, -¼), y1 = (¼, 3/8).
-    """
-    return Case(
-        {"name": "scaffnew", "p": 1.0},
-        [
-            {"theta": (0.25, 0.25), "client.0.h": (0, 0), "client.0.y": (-1.5, 2), "client.1.y": (2, -1.5)},
-            {
-                "theta": (0.3125, 0.3125),
-                "client.0.h": (3.5, -3.5),
-                "client.0.y": (0.375, 0.25),
-                "client.1.h": (-3.5, 3.5),
-                "client.1.y": (0.25, 0.375),
-            },
-        ],
-    )
-
-
-@derived
-def scaffnew_of_fixed_steps() -> Case:
-    """K_0 = 1, K_1 = 2. x is FedAvg's, the mean of (-1.5, 2) and (2.5, -0.25). Then h0 = 2 (x - y0) = (4, -2.25), h1 =
-    1 (x - y1) = (-2, 1.125). g0 = (3.5, -2.25): q = (-½, 0), y0 = (0.75, 0.875). g1 = (-3, 3.875): q = (-1, 2.75), y
-    = (1, -½); g1' = (-2, -1.5): q = (0, -2.625), y1 = (1, 0.8125).
-    """
-    return Case(
-        {"name": "scaffnew", "steps": "fixed"},
-        [
-            {"theta": (0.5, 0.875)},
-            {
-                "theta": (0.875, 0.84375),
-                "client.0.h": (4, -2.25),
-                "client.0.y": (0.75, 0.875),
-                "client.1.h": (-2, 1.125),
-                "client.1.y": (1, 0.8125),
-            },
-        ],
-    )
-
-
-@derived
-def fedexp() -> Case:
-    """U = (0.5, 0.875), ||U||² = 1.015625; the mean of ||u||² is (6.25 + 6.3125)/2 = 6.28125. With ε = 0.484375 the
-    factor is 6.28125/(2 · 1.5) = 2.09375, x = 2.09375 U.
-    """
-    return Case({"name": "fedexp", "epsilon": 0.484375}, [{"theta": (1.046875, 1.83203125)}])
-
-
-@derived
-def fedexp_over_the_cohort() -> Case:
-    """As `fedexp`, M = 2: with ε = 0.2421875 the same."""
-    return Case(
-        {"name": "fedexp", "epsilon": 0.2421875, "epsilon_scale": "cohort"}, [{"theta": (1.046875, 1.83203125)}]
-    )
-
-
-@derived
-def feddisco() -> Case:
-    """Both clients hold label 0 alone, of two classes: d = ½ + ½ in l1. p = (1/3, 2/3); with a = 1/6, b = ½
-    p - a d + b = (2/3, 1), π = (2/5, 3/5): x = (2 u0 + 3 u1)/5 = (0.9, 0.65).
-    """
-    return Case({"name": "feddisco", "a": 1 / 6, "b": 0.5, "metric": "l1"}, [{"theta": (0.9, 0.65)}])
