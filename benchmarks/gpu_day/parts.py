@@ -160,7 +160,7 @@ def trace_steps(part: Part) -> dict[str, Any]:
     simulation.step()
     with torch.profiler.profile() as profile:
         simulation.step()
-    file = part.folder / "gpu-trace.json"
+    file = part.folder / "gpu-trace.json.gz"
     profile.export_chrome_trace(str(file))
     key = "self_device_time_total" if part.device == "cuda" else "self_cpu_time_total"
     longest = sorted(profile.key_averages(), key=lambda one: -getattr(one, key))[:10]

@@ -119,6 +119,13 @@ def format_count(n: int, noun: str, plural: str = "") -> str:
     return f"{n} {noun if n == 1 else plural or f'{noun}s'}"
 
 
+def format_duration(seconds: float) -> str:
+    """Format `2.5 h`, below a tenth of an hour `4.6 min`, below a minute `9.1 s`."""
+    if seconds >= 360:
+        return f"{seconds / 3600:.3g} h"
+    return f"{seconds / 60:.2g} min" if seconds >= 60 else f"{seconds:.2g} s"
+
+
 def escape(text: str) -> str:
     """Return the text with control characters written out, such as `\\x1b`, which begins a terminal's escape codes."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

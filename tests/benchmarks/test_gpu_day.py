@@ -1,5 +1,6 @@
 """The GPU's measurements, as far as a machine without one can tell: all parts run, tiny, without Ray and MLflow."""
 
+import gzip
 import json
 import os
 import subprocess
@@ -114,6 +115,6 @@ def test_all_parts_run_tiny_without_ray_and_mlflow(tmp_path: Path) -> None:
             assert figure["measured"] == "not measured: no MPS on a CPU"
         elif name.startswith(("seconds", "minutes", "images")) and not name.endswith("lenet, in stacks"):
             assert figure["measured"] > 0, name
-    assert json.loads((tmp_path / "gpu-trace.json").read_text())["traceEvents"]
+    assert json.loads(gzip.decompress((tmp_path / "gpu-trace.json.gz").read_bytes()))["traceEvents"]
     assert figures["trace of 20 steps of FedSAM, lenet"]["longest"]
     assert "| images/s of 2 processes, without MPS |" in on_gpu(runs)

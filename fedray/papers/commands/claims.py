@@ -22,7 +22,7 @@ from fedray.analysis.tables.formats import to_html
 from fedray.analysis.tables.published import has_printed
 from fedray.analysis.tables.result_table import ResultTable
 from fedray.common.entry import Json, Overwrite, format_json
-from fedray.common.errors import format_count
+from fedray.common.errors import format_count, format_duration
 from fedray.common.output import OutputFile
 from fedray.papers.claims.decide import NOT_RUN, Decided, Verdict, decide
 from fedray.papers.claims.read import Claims, Price, find_claims, find_runs, sum_hours
@@ -61,23 +61,16 @@ def format_ours(found: Verdict) -> str:
 def format_cost(one: Decided, price: Price) -> str:
     """Format the hours of training spent, and the cost of the missing cells."""
     spent = sum_hours(one.cells)
-    parts = [f"cost {format_duration(spent)}"] if spent else []
+    parts = [f"cost {format_duration(3600 * spent)}"] if spent else []
     open_cells = one.cells[~one.cells["status"].isin(["finished", *ENDED])]
     missing = [*iter_specs(open_cells)]
     missing += [config for cell in open_cells["cell"] for config in one.sweep.after.get(cell, ())]
     if missing:
         amount = "(not known: its data are not here, or it names a class of your own)"
         if (found := price.estimate(missing)) is not None:
-            amount = format_duration(found[1]) if price.measured else f"{found[0]:.2g} gradients of a batch"
+            amount = format_duration(3600 * found[1]) if price.measured else f"{found[0]:.2g} gradients of a batch"
         parts.append(f"{format_count(len(missing), 'cell')} would cost {amount}")
     return ", ".join(parts)
-
-
-def format_duration(hours: float) -> str:
-    """Format `2.5 h`, below a tenth of an hour `4.6 min`, below a minute `9.1 s`."""
-    if hours >= 0.1:
-        return f"{hours:.3g} h"
-    return f"{hours * 60:.2g} min" if hours * 60 >= 1 else f"{hours * 3600:.2g} s"
 
 
 def main(

@@ -23,7 +23,7 @@ from fedray.cells.metric import describe_accuracy
 from fedray.cells.record import CellRun, RunRecord
 from fedray.cells.status import INTERRUPTED, Ending, Status
 from fedray.cluster.ray_private import drop_results, read_error
-from fedray.common.errors import UserError, escape, redact, shorten
+from fedray.common.errors import UserError, escape, format_duration, redact, shorten
 from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.problem import resolve_with
 from fedray.engine.process.worker import LESS_MEMORY
@@ -110,7 +110,7 @@ class Progress:
         if not left or not self.outcomes or self._began is None:
             return ""
         seconds = (time.monotonic() - self._began) / len(self.outcomes) * left
-        return f"; {left} to go, about {int(seconds // 60)}:{int(seconds % 60):02d}"
+        return f"; {left} to go, about {format_duration(seconds)}"
 
     def _make_table(self) -> Table:
         counts = {status: list(self.outcomes.values()).count(status) for status in STYLE}

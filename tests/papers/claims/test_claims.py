@@ -11,11 +11,10 @@ from fedray.analysis.data.expected import list_expected
 from fedray.analysis.tables.published import list_tables, load
 from fedray.cells.metric import RATIOS, ROUNDS_TO, Metric
 from fedray.cli.main import app
-from fedray.common.errors import UserError, format_count
+from fedray.common.errors import UserError, format_count, format_duration
 from fedray.common.yaml_files import load_yaml
 from fedray.papers.claims.decide import NOT_RUN, decide
 from fedray.papers.claims.read import find, read
-from fedray.papers.commands.claims import format_duration
 from fedray.sweep.file.shipped import get_sweeps_folder, list_papers
 from fedray.sweep.file.sweep import Sweep
 from fedray.tracking.tracker import Tracker
@@ -191,7 +190,7 @@ def test_one_is_singular() -> None:
 @pytest.mark.parametrize(("hours", "text"), [(2.5, "2.5 h"), (0.1, "0.1 h"), (0.05, "3 min"), (0.0025, "9 s")])
 def test_short_times_are_in_minutes_and_seconds(hours: float, text: str) -> None:
     """0.05 h = 3 min; 0.0025 h = 9 s."""
-    assert format_duration(hours) == text
+    assert format_duration(3600 * hours) == text
 
 
 def test_a_papers_page_says_what_its_numbers_hang_on(
