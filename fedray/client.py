@@ -48,6 +48,15 @@ class Population:
         return ClientSamples(self.samples, indices) if self.take is None else self.take(client, indices)
 
 
+@dataclass
+class _Step:
+    """What a model has computed in a local step: the number of gradients, whether one was plain, and its loss."""
+
+    gradients: int = 0
+    plain: bool = False
+    loss: Tensor | None = None
+
+
 @dataclass(kw_only=True, eq=False)
 class LocalClient(Client):
     """A client that trains in this process.
@@ -81,7 +90,7 @@ class LocalClient(Client):
     def __post_init__(self) -> None:
         self.theta = self.theta_0
         self._past_loss: Tensor | None = None
-        self._step_loss: Tensor | None = None
+        self._now = _Step()
         self._update: tuple[Tensor, Tensor] | None = None
         self._shared: tuple[Tensor, Tensor] | None = None
         self._in_loss = False
@@ -96,9 +105,9 @@ class LocalClient(Client):
     @property
     def loss(self) -> Tensor:
         """Sum over the steps of each step's first cross-entropy, or of its first loss if it has none."""
-        if self._past_loss is not None and self._step_loss is not None:
-            return self._past_loss + self._step_loss
-        known = self._past_loss if self._step_loss is None else self._step_loss
+        if self._past_loss is not None and self._now.loss is not None:
+            return self._past_loss + self._now.loss
+        known = self._past_loss if self._now.loss is None else self._now.loss
         return torch.zeros((), device=self.theta.device) if known is None else known
 
     @property
@@ -136,9 +145,9 @@ class LocalClient(Client):
 
     def start_step(self, step: int, x: Tensor, y: Tensor) -> None:
         """Begin local step k on a batch."""
-        if self._step_loss is not None:
-            self._past_loss, self._step_loss = self.loss, None
-        self.step, self.x, self.y, self._gradients_this_step, self._plain_seen, self._draws = step, x, y, 0, False, 0
+        if self._now.loss is not None:
+            self._past_loss = self.loss
+        self.step, self.x, self.y, self._now, self._draws = step, x, y, _Step(), 0
 
     def grad(self, theta: Tensor, loss: Loss | None = None, part: Part = "all") -> Tensor:
         if loss is None:
@@ -169,8 +178,8 @@ class LocalClient(Client):
         self._refuse_in_loss()
         self.network.train(True)
         # Float buffers (running statistics) follow the first forward pass of a step only.
-        buffers = self.network.buffers
-        kept = buffers.clone() if self._gradients_this_step and buffers.numel() else None
+        buffers, now = self.network.buffers, self._now
+        kept = buffers.clone() if now.gradients and buffers.numel() else None
         try:
             value, gradients = compute()
         except ValueError as error:
@@ -178,10 +187,10 @@ class LocalClient(Client):
             raise
         if kept is not None:
             buffers.copy_(kept)
-        if self._gradients_this_step == 0 or (plain and not self._plain_seen):
-            self._step_loss = value
-        self._plain_seen |= plain
-        self._gradients_this_step += 1
+        if now.gradients == 0 or (plain and not now.plain):
+            now.loss = value
+        now.plain |= plain
+        now.gradients += 1
         self.passes["gradients"] += 1
         return gradients
 
@@ -279,8 +288,7 @@ class LocalClient(Client):
             parts = [order[start : start + step] for start in range(0, len(order), step)]
             for k, batch in enumerate(self.held.iter_batches(parts)):
                 self.start_step(0, *batch)
-                # Running statistics and the training loss stay as they are.
-                self._gradients_this_step, self._plain_seen = 1, True
+                self._now = _Step(1, plain=True)  # running statistics and the training loss stay as they are
                 yield k
         finally:
             self._own_pass = None
@@ -317,7 +325,7 @@ class LocalSecondModel(SecondModel):
         self._buffers = c.state.get(SECOND_BUFFERS, c.network.initial_buffers)
         self._descent = Descent(c.optimiser)
         self._batch: Tensor | None = None
-        self._gradients_this_step = self._calls = 0
+        self._now, self._calls = _Step(), 0
 
     def grad(self, theta: Tensor, loss: Loss | None = None, part: Part = "all") -> Tensor:
         with self._take_its_place():
@@ -349,8 +357,11 @@ class LocalSecondModel(SecondModel):
 
     @contextlib.contextmanager
     def _take_its_place(self) -> Iterator[None]:
-        c, buffers, loss = self._c, self._c.network.buffers.clone(), (self._c._step_loss, self._c._plain_seen)
-        count, c._gradients_this_step = c._gradients_this_step, self._gradients_this_step if self._batch is c.x else 0
+        """Let the client compute with this model's running statistics and step, instead of its own."""
+        c, buffers = self._c, self._c.network.buffers.clone()
+        if self._batch is not c.x:
+            self._batch, self._now = c.x, _Step()
+        c._now, self._now = self._now, c._now
         c.network.buffers.copy_(self._buffers)
         purpose, self._calls = f"second torch {self._calls}", self._calls + 1
         try:
@@ -359,5 +370,4 @@ class LocalSecondModel(SecondModel):
         finally:
             self._buffers = c.network.buffers.clone()
             c.network.buffers.copy_(buffers)
-            self._batch, self._gradients_this_step, c._gradients_this_step = c.x, c._gradients_this_step, count
-            c._step_loss, c._plain_seen = loss
+            c._now, self._now = self._now, c._now

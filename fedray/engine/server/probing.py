@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedray.common.errors import UserError
+from fedray.common.vectors import Vectors
 from fedray.engine.exact_sum import add_up
 from fedray.engine.messages import Broadcast, Reply
 from fedray.engine.problem import Problem
@@ -20,20 +22,49 @@ from fedray.probes.probe import EvaluatedRound, check_metrics
 from fedray.probes.probes import summarise_cohort
 
 
+@dataclass(frozen=True)
+class RoundSums:
+    """A round's uploads, reduced over the cohort.
+
+    Attributes:
+        train_loss: mean of the clients' losses.
+        update: U of the shared parameters; None if none is sent.
+        buffers: mean change of the running statistics that are exchanged; None if there are none.
+        uploads: the method's own: exact sums, and `(M, ...)` for those that are not summed, by ascending client.
+        probes: `PROBE.NAME` -> the sums that probes need.
+    """
+
+    train_loss: float
+    update: Tensor | None
+    buffers: Tensor | None
+    uploads: Vectors
+    probes: dict[str, Tensor]
+
+    @classmethod
+    def reduce(cls, replies: Sequence[Reply], each: Mapping[int, Vectors]) -> Self:
+        """Add up the replies of all processes, and stack those of the uploads that the server sees one by one."""
+        names = sorted({name for vectors in each.values() for name in vectors})
+        sums = add_up([reply.sums for reply in replies])
+        sums |= {name: torch.stack([each[i][name] for i in sorted(each)]) for name in names}
+        probes = {name.removeprefix(PROBED): sums.pop(name) for name in sorted(sums) if name.startswith(PROBED)}
+        loss, update, buffers = sums.pop("train_loss"), sums.pop("update", None), sums.pop("buffers", None)
+        return cls(float(loss), update, buffers, Vectors(sums), probes)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Trained:
     """Result of a round's local training.
 
     Attributes:
         weights: client -> π_i, for clients that took part.
-        parts: the reply of each process.
+        sums: its uploads.
         reply: the per-client parts of all replies.
         dropped: number of clients whose numbers went wrong.
         broadcast: what each client received.
     """
 
     weights: dict[int, float]
-    parts: Sequence[Reply]
+    sums: RoundSums
     reply: Reply
     dropped: int
     broadcast: Broadcast
@@ -59,7 +90,6 @@ class Prober:
         self,
         state: State,
         trained: Trained,
-        sums: Mapping[str, Tensor],
         tested: Mapping[str, Tensor],
         row: Mapping[str, float],
     ) -> dict[str, float]:
@@ -68,7 +98,6 @@ class Prober:
         Args:
             state: the state after the round.
             trained: its local training.
-            sums: its reduced uploads, and the sums of the probes.
             tested: the sums over the test set.
             row: the metrics measured without a probe.
 
@@ -80,7 +109,7 @@ class Prober:
         seen = EvaluatedRound(
             weights=trained.weights,
             measured=measured,
-            update=sums.get("update"),
+            update=trained.sums.update,
             moved=(state.theta - trained.broadcast.theta)[self.shared],
             theta=get_tested_theta(state),
             layout=self.layout,
@@ -91,7 +120,7 @@ class Prober:
             ),
             holds=self._mark_held_classes,
             samples={i: int(self.problem.shards.sizes[i]) for i in trained.weights},
-            client_sums={probe.name: _find_sums(sums, f"{PROBED}{probe.name}.") for probe in probes},
+            client_sums={probe.name: _find_sums(trained.sums.probes, f"{probe.name}.") for probe in probes},
             gradient=self._sum_gradients(state) if any(probe.needs_gradient for probe in probes) else None,
         )
         found = summarise_cohort(measured)

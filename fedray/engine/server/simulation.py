@@ -14,14 +14,13 @@ from fedray.algorithms.base import Received, Server
 from fedray.common.errors import Diverged, UserError
 from fedray.common.rng import seed_torch
 from fedray.common.vectors import Vectors
-from fedray.engine.exact_sum import add_up, is_finite
+from fedray.engine.exact_sum import is_finite
 from fedray.engine.guard import forbid_changes
 from fedray.engine.messages import OPENING, Broadcast, ClientTask, Reply, count_bytes, join
 from fedray.engine.problem import Problem
 from fedray.engine.process.backend import Backend
-from fedray.engine.process.worker import PROBED
 from fedray.engine.server.evaluate import PREVIOUS_THETA, Tester, get_tested_theta
-from fedray.engine.server.probing import Prober, Trained
+from fedray.engine.server.probing import Prober, RoundSums, Trained
 from fedray.engine.server.profile import Profile
 from fedray.engine.server.sampling import draw_cohort, weigh_cohort
 from fedray.engine.state import ClientState, State, StateRef, load_state, refuse_other_weights
@@ -74,12 +73,11 @@ class Simulation:
             self._open()
         t = self._state.round
         trained = self._train(t, self.draw_cohort(t))
-        sums = self._reduce(trained)
-        server, replies = self._aggregate(trained, sums)
-        self._commit(trained, sums, server, replies, started)
+        server, replies = self._aggregate(trained)
+        self._commit(trained, server, replies, started)
         self.lap("reduce")
         if self._is_evaluated(self._state.round):
-            self._record(trained, sums)
+            self._record(trained)
         self.lap("evaluate")
 
     def draw_cohort(self, t: int) -> np.ndarray:
@@ -92,9 +90,8 @@ class Simulation:
         """
         started, config = time.perf_counter(), self.problem.config
         trained = self._train(OPENING, np.flatnonzero(self.problem.shards.sizes))
-        sums = self._reduce(trained)
         server = self._make_server(OPENING, len(trained.weights))
-        received = Received(Vectors({name: v for name, v in sums.items() if name != "train_loss"}))
+        received = Received(trained.sums.uploads)
         with seed_torch(config.seed, "server", OPENING), forbid_changes(config.algorithm, self._list_given()):
             config.algorithm.open(server, received)
         for name, vector in server.state.items():
@@ -123,16 +120,12 @@ class Simulation:
             self.lap("local")
             reply = join(parts)
             if not reply.diverged:
-                return Trained(
-                    weights=weights, parts=parts, reply=reply, dropped=drawn - len(cohort), broadcast=broadcast
-                )
+                sums = RoundSums.reduce(parts, reply.each)
+                dropped = drawn - len(cohort)
+                return Trained(weights=weights, sums=sums, reply=reply, dropped=dropped, broadcast=broadcast)
             cohort = self._leave_out(t, cohort, reply)  # the round is made again, as if they had not been drawn
 
-    def _reduce(self, trained: Trained) -> dict[str, Tensor]:
-        """Return the round's uploads by name: exact sums over the cohort, and stacks of the unsummed ones."""
-        return add_up([part.sums for part in trained.parts]) | _stack(trained.reply.each)
-
-    def _aggregate(self, trained: Trained, sums: Mapping[str, Tensor]) -> tuple[Server, Vectors]:
+    def _aggregate(self, trained: Trained) -> tuple[Server, Vectors]:
         """Let the algorithm make the new server.
 
         Returns:
@@ -140,11 +133,10 @@ class Simulation:
         """
         config, t = self.problem.config, self._state.round
         server = self._make_server(t, len(trained.weights))
-        own = ("train_loss", "buffers", "update")
-        got = {name: v for name, v in sums.items() if name not in own and not name.startswith(PROBED)}
-        received = Received(Vectors(got, update=self._spread_update(sums.get("update"))))
-        if "update" in sums:
-            received.sums["shared_update"] = sums["update"]
+        sums = trained.sums
+        received = Received(Vectors(sums.uploads, update=self._spread_update(sums.update)))
+        if sums.update is not None:
+            received.sums["shared_update"] = sums.update
         with seed_torch(config.seed, "server", t), forbid_changes(config.algorithm, self._list_given()):
             server.server_lr *= config.stepping.server_step(server, received)
             config.algorithm.aggregate(server, received)
@@ -159,11 +151,9 @@ class Simulation:
         s = self._state
         return {"server.theta": s.theta} | {f"server.state.{name}": v for name, v in s.server.items()}
 
-    def _commit(
-        self, trained: Trained, sums: Mapping[str, Tensor], server: Server, replies: Vectors, started: float
-    ) -> None:
+    def _commit(self, trained: Trained, server: Server, replies: Vectors, started: float) -> None:
         """Move to the next state, in one assignment: after a failure above, the state is unchanged."""
-        s = self._state
+        s, moved = self._state, trained.sums.buffers
         previous = {PREVIOUS_THETA: s.theta} if self.problem.config.stepping.tests_average else {}
         self.replies = replies
         changed = {i: state for i, state in _add_replies(trained, replies).items() if state}
@@ -171,9 +161,7 @@ class Simulation:
             s,
             round=s.round + 1,
             theta=server.theta,
-            buffers=s.buffers.index_add(0, self._exchanged_buffers, sums["buffers"])
-            if "buffers" in sums
-            else s.buffers,
+            buffers=s.buffers if moved is None else s.buffers.index_add(0, self._exchanged_buffers, moved),
             server=Vectors(server.state, **previous),
             clients={**s.clients, **changed} if changed else s.clients,
             active={**s.active, **dict.fromkeys(changed, s.round + 1)} if changed else s.active,
@@ -198,14 +186,14 @@ class Simulation:
         """Positions in theta of the parameters that clients and server exchange."""
         return self.layout.part(self.problem.config.algorithm.shares).nonzero().flatten()
 
-    def _record(self, trained: Trained, sums: Mapping[str, Tensor]) -> None:
+    def _record(self, trained: Trained) -> None:
         """Test the new state, and add a row to the history."""
         started = time.perf_counter()
         tested = self.tester.test()
-        row = {"round": self._state.round, **tested.row, "train_loss": float(sums["train_loss"])}
+        row = {"round": self._state.round, **tested.row, "train_loss": trained.sums.train_loss}
         if self.probes:
             prober = Prober(problem=self.problem, backend=self.backend, layout=self.layout, shared=self._shared)
-            row |= prober.measure(self._state, trained, sums, tested.sums, row)
+            row |= prober.measure(self._state, trained, tested.sums, row)
         row["lr"] = trained.broadcast.lr
         if self._drops:
             row["dropped_clients"] = float(self._state.dropped)
@@ -335,9 +323,3 @@ def _add_replies(trained: Trained, replies: Vectors) -> Mapping[int, ClientState
         i: Vectors(load_state(states[i]) | {name: stack[k].clone() for name, stack in replies.items()})
         for k, i in enumerate(sorted(trained.weights))
     }
-
-
-def _stack(each: dict[int, Vectors]) -> dict[str, Tensor]:
-    """Stack per-client uploads to `(M, ...)`, by ascending client id."""
-    names = {name for vectors in each.values() for name in vectors}
-    return {name: torch.stack([each[i][name] for i in sorted(each)]) for name in sorted(names)}
