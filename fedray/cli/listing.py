@@ -252,7 +252,8 @@ def _forbid_halves(section: str) -> dict[str, Any]:
         "if": {"not": {"anyOf": [*elsewhere, has_key(rf"^{section}\.")]}},
         "then": {
             "properties": {"grid": {"properties": {section: {"items": whole}}}},
-            "anyOf": [has_key(f"^{section}$"), {"properties": {"base": {"properties": {section: whole}}}}],
+            "if": {"not": has_key(f"^{section}$")},
+            "then": {"properties": {"base": {"properties": {section: whole}}}},
         },
     }
 
