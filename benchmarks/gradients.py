@@ -1,7 +1,7 @@
 """Seconds of one gradient of each model in the papers' sweeps, on random data of the same shape, one core.
 
 `python -m benchmarks.gradients` measures what `results/gradients.json` lacks (`--again`: everything) and writes it;
-`python -m docs.generate.costs` then enters core-hours in docs/papers.md and sweeps/README.md. A time is processor time
+`python -m docs.generate.costs` then enters core-hours in docs/papers.md and docs/sweeps.md. A time is processor time
 (`fedray.sweep.plan.estimate`); other work on the machine still lengthens it, so the file notes the load.
 """
 

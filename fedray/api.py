@@ -16,7 +16,7 @@ from fedray.cells.status import STOP, Ending, Status, describe_error
 from fedray.common.calls import check_arguments
 from fedray.common.cpus import count_usable_cpus
 from fedray.common.errors import UserError, truncate_repr
-from fedray.common.progress import Moved, show_bar
+from fedray.common.progress import Moved, describe_resumption, show_bar
 from fedray.common.signals import treat_sigterm_as_interrupt
 from fedray.common.yaml_files import load_yaml, locate, locate_folder
 from fedray.components.plugins import blame
@@ -206,9 +206,12 @@ def _run(
     resumed: Callable[[list[dict[str, float]]], None] = lambda rows: None,
 ) -> None:
     """Run all remaining rounds. `resumed` receives the rows of the checkpoint."""
-    every = simulation.problem.config.runtime.checkpoint_every
+    config = simulation.problem.config
+    every = config.runtime.checkpoint_every
     with contextlib.closing(make_rounds(simulation, store, every, growth=growth)) as states:
         state = next(states)
+        if line := describe_resumption(config.algorithm.name, state.round, config.training.rounds):
+            log.info(line)
         resumed(state.history)
         told = len(state.history)
         for state in states:

@@ -1,7 +1,7 @@
-"""Enters cells and core-hours in docs/papers.md and sweeps/README.md: `python -m docs.generate.costs`.
+"""Enters cells and core-hours in docs/papers.md and docs/sweeps.md: `python -m docs.generate.costs`.
 
 The seconds of a gradient of each model are in benchmarks/results/gradients.json, the gradients are counted. Tables that
-begin with `| printed | contents |` (docs/papers.md) and `| sweep | reproduces |` (sweeps/README.md) are rewritten.
+begin with `| printed | contents |` (docs/papers.md) and `| sweep | reproduces |` (docs/sweeps.md) are rewritten.
 """
 
 import re
@@ -50,8 +50,8 @@ def rewrite_papers(cells: list[str]) -> list[str]:
     return [*cells[:3], cost, cells[-1]]
 
 
-def rewrite_readme(cells: list[str]) -> list[str]:
-    """Return a row of sweeps/README.md with its core-hours; titles and measured hours stay."""
+def rewrite_sweeps(cells: list[str]) -> list[str]:
+    """Return a row of docs/sweeps.md with its core-hours; titles and measured hours stay."""
     if cells[0] == "sweep":
         return cells
     hours = cells[3] if "measured" in cells[3] else ", ".join(map(format_hours, find_sweeps(cells[0])))
@@ -77,7 +77,7 @@ def rewrite_pages() -> dict[Path, str]:
     """Return each page's path and its text with the costs."""
     pages = {
         ROOT / "docs" / "papers.md": ("| printed | contents |", rewrite_papers),
-        ROOT / "sweeps" / "README.md": ("| sweep | reproduces |", rewrite_readme),
+        ROOT / "docs" / "sweeps.md": ("| sweep | reproduces |", rewrite_sweeps),
     }
     return {path: rewrite(path.read_text(encoding="utf-8"), *how) for path, how in pages.items()}
 

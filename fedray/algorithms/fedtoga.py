@@ -11,11 +11,13 @@ from fedray.common.vectors import add_to, move_along
 
 
 class FedTOGA(DynamicRegularisation):
-    """q = g~ + α (y - x + H_i) + β Δ with g~ = g(y + ρ unit(r)) and Δ = -Σ π_i u_i/K_i of the previous round.
+    """q = g~ + α (y - x + H_i) + β Δ; H_i <- H_i + u_i; h <- h + Σ u_i/N; x <- x + η_g U + h; Δ <- -Σ π_i u_i/K_i.
 
-    r = g(y) + g~_{k-1} + κΔ (fusion, as in the ported optimiser), g(y) + κΔ (global) or g~_{k-1} + κΔ (neighbour: one
-    backward pass per step); g~_{-1} = 0 at the start of each round. Readings: Δ is not divided by η (D-1), g~_{k-1} is
-    only g~ (D-5), the server's h is the mean of H_i over all N clients (D-2), ρ counts once (D-7).
+    g~ = g(y + ρ unit(r)). r = g(y) + g~_{k-1} + κΔ (fusion, as in the ported optimiser), g(y) + κΔ (global) or
+    g~_{k-1} + κΔ (neighbour: one backward pass per step); g~_{-1} = 0 at the start of each round. A client updates H_i
+    after its last step; then the server sums over the cohort. H_i, h and Δ start at 0, so that h is always the mean of
+    H_i over all N clients (D-2), and a round uses the Δ of the round before. Readings: Δ is not divided by η (D-1),
+    g~_{k-1} is only g~ (D-5), ρ counts once (D-7).
     """
 
     name = "fedtoga"

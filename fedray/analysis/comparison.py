@@ -148,6 +148,10 @@ def pair_by_seed(cells: pd.DataFrame, to: str, confidence: float = 0.95) -> list
     """
     if not 0 < confidence < 1:
         raise UserError(f"--confidence: expected a number between 0 and 1, got {confidence}")
+    if not to:
+        raise UserError(
+            f"--reference: a row to compare the others with is required; rows: {', '.join(cells['_row'].unique())}"
+        )
     if to not in set(cells["_row"]):
         raise unknown("--reference", to, cells["_row"])
     by_seed = {key: group.set_index("seed")["_value"] for key, group in cells.groupby(["_row", "_column"], sort=False)}

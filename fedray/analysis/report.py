@@ -33,7 +33,7 @@ from fedray.analysis.output import make_environment
 from fedray.analysis.plots import search
 from fedray.analysis.plots.clients import draw_confusion, draw_fairness
 from fedray.analysis.plots.comparison import draw_forests, draw_improvements, draw_profiles, draw_ranks
-from fedray.analysis.plots.curves import draw_curves, draw_multiples
+from fedray.analysis.plots.curves import draw_curves, draw_multiples, is_crowded
 from fedray.analysis.plots.sensitivity import draw_sensitivity, list_varied
 from fedray.analysis.plots.style import styled
 from fedray.analysis.reviewer import list_answers, read_splits
@@ -56,8 +56,6 @@ ENVIRONMENT = "environment."
 EARLY = {"pruned": "pruned by the scheduler", "stopped": "stopped at the target"}
 """Statuses of runs that ended as intended before their last round, and why."""
 FAIRNESS = ("setting", "method", "mean", "deviation", "worst tenth", "best tenth", "clients", "seeds")
-READABLE = 8
-"""Maximum number of methods whose curves share a panel."""
 Pictures = list[tuple[str, str]]
 """Caption and data URI."""
 
@@ -224,7 +222,7 @@ def _draw_comparison(sweep: Collected, found: Comparison) -> Pictures:
 
 def _draw_curves(sweep: Collected) -> Pictures:
     """Return the curves; those of more methods than a panel can tell apart get a panel each."""
-    many = label_finished(sweep)["_row"].nunique() > READABLE
+    many = is_crowded(sweep)
     drawn = draw_multiples(sweep) if many else draw_curves(sweep)
     note = "each method over the others in grey, mean over seeds" if many else ""
     return [(": ".join(filter(None, (setting, note))), _encode(figure)) for setting, figure in drawn.items()]

@@ -1,6 +1,7 @@
 """Commands that live in `fedray.analysis` and `fedray.papers`, imported when called."""
 
 import importlib
+from collections.abc import Sequence
 from typing import Any
 
 import typer
@@ -8,6 +9,7 @@ import typer.core
 
 from fedray.cli.listing import complete
 from fedray.common.entry import make_app
+from fedray.sweep.file.shipped import list_boards
 
 ANALYSIS = {
     "tables": "A sweep's result table: markdown, LaTeX or CSV.",
@@ -29,15 +31,32 @@ FORWARDED = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 
 class Forwarded(typer.core.TyperCommand):
-    """A command whose arguments another module parses; it completes what `complete` knows."""
+    """A command whose arguments another module parses; it completes what `list_next` knows."""
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
-        before = ctx.args[-1:] or [""]
-        kinds = importlib.import_module("fedray.analysis.commands.figures").KINDS if before == ["--kind"] else ()
-        found = [kind for kind in kinds if kind.startswith(incomplete)] if kinds else complete("stored", incomplete)
+        found = [name for name in list_next(ctx.info_name, ctx.args) if name.startswith(incomplete)]
         package = typer.core.TyperCommand.__base__.__module__.rpartition(".")[0]  # click, or typer's own copy of it
         item = importlib.import_module(f"{package}.shell_completion").CompletionItem
         return [item(one) for one in found]
+
+
+def list_next(command: str, before: Sequence[str]) -> list[str]:
+    """Return the words that may follow `before` on a command line: an option's values, names, a board's commands."""
+    option = before[-1] if before else ""
+    if option == "--metric":
+        return complete("metrics", "")
+    if option == "--kind":
+        return list(importlib.import_module("fedray.analysis.commands.figures").KINDS)
+    if option == "--format":
+        tables = importlib.import_module("fedray.analysis.commands.tables")
+        return [*tables.FORMATS, *tables.RUN_BY_RUN]
+    if command == "cite":
+        return [*complete("stored", ""), *complete("algorithms", "")]
+    if command == "board":
+        if not before:
+            return ["show", "rank", "tuned", "write"]
+        return list_boards() if option in ("--on", "show", "write") else complete("algorithms", "")
+    return complete("stored", "")
 
 
 def add_analysis(app: typer.Typer) -> None:

@@ -5,10 +5,12 @@ from typing import Annotated
 
 import typer
 
+from fedray.cli.listing import complete
+from fedray.cli.runs import OF_STORE
 from fedray.common.entry import Overwrite
 from fedray.common.errors import UserError, escape, format_count
 
-Name = Annotated[str, typer.Argument(help="the `name` of a sweep that has been run")]
+Name = Annotated[str, typer.Argument(help="the `name` of a sweep that has been run", **OF_STORE)]
 
 
 def export(
@@ -20,7 +22,11 @@ def export(
     licence: Annotated[str, typer.Option(help="with --deposit: its licence, such as CC-BY-4.0")] = "",
     author: Annotated[list[str] | None, typer.Option(help="with --deposit: a name; can be repeated")] = None,
     metric: Annotated[
-        list[str] | None, typer.Option(help="with --deposit: of a table, as in `tables`; can be repeated")
+        list[str] | None,
+        typer.Option(
+            help="with --deposit: of a table, as in `tables`; can be repeated",
+            autocompletion=lambda incomplete: complete("metrics", incomplete),
+        ),
     ] = None,
     overwrite: Overwrite = False,
 ) -> None:

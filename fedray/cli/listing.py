@@ -29,6 +29,11 @@ def complete(what: str, incomplete: str) -> list[str]:
             names = []
     else:
         names = list(KINDS) if what == "kinds" else list(list_entries(what)) if what in KINDS else []
+        names = [name for name in names if ":" not in name]  # `rounds_to:PERCENT` is a form, not a name
+        if what == "metrics":
+            from fedray.cells.metric import BY_ROUND, LAST
+
+            names += [f"{LAST}{name}" for name in BY_ROUND]
     return [name for name in names if name.startswith(incomplete)]
 
 
@@ -186,6 +191,7 @@ def schema() -> None:
     run |= {name: _describe_section(kind, definitions) for name, kind in PLAIN.items()}
     run["evaluation"]["properties"]["probes"] = {"type": "array"}
     keys: dict[str, Any] = {"seed": {"type": "array"}}
+    rules: list[dict[str, Any]] = []
     for name, (known, *_) in COMPONENTS.items():
         options: dict[str, Any] = {}
         registry = {**known, **list_variants()} if name == "algorithm" else known
@@ -197,6 +203,9 @@ def schema() -> None:
         whole = {"type": "object", "required": ["name"], "properties": {"name": named} | options}
         run[name] = {"anyOf": [*named["anyOf"], whole]}
         keys |= {name: {"type": "array", "items": run[name]}}
+        if needing := {word: kind.list_required() for word, kind in registry.items() if kind.list_required()}:
+            definitions[f"whole_{name}"] = _require_options(needing)
+            rules.append(_forbid_halves(name))
         keys |= {f"{name}.{option}": what | {"type": "array"} for option, what in options.items()}
     for name, section in PLAIN.items():
         for option, field in section.model_fields.items():
@@ -214,9 +223,39 @@ def schema() -> None:
         "extends": {"type": "string"},
     }
     sweep["required"] = ["name"]  # `base` may be that of the file that this one extends
-    alone = base | {"required": [*COMPONENTS]}
+    sweep["allOf"] = rules
+    sections = {name: {"$ref": f"#/$defs/whole_{name}"} for name in COMPONENTS if f"whole_{name}" in definitions}
+    alone = base | {"required": [*COMPONENTS], "allOf": [{"properties": sections}]}
     page = {"$schema": "http://json-schema.org/draft-07/schema#", "title": "fedray", "$defs": definitions}
     print(json.dumps(page | {"if": {"required": ["name"]}, "then": sweep, "else": alone}, ensure_ascii=False))
+
+
+def _require_options(needing: Mapping[str, list[str]]) -> dict[str, Any]:
+    """Return the schema that refuses a section without the options that its name requires."""
+    named = [
+        {"if": {"properties": {"name": {"const": word}}, "required": ["name"]}, "then": {"required": options}}
+        for word, options in needing.items()
+    ]
+    return {"not": {"enum": list(needing)}, "allOf": named}
+
+
+def _forbid_halves(section: str) -> dict[str, Any]:
+    """Return the rule of a sweep whose base and grid hold the section whole, unless another key may complete it."""
+
+    def has_key(pattern: str) -> dict[str, Any]:
+        grid = {"not": {"propertyNames": {"not": {"pattern": pattern}}}}
+        return {"required": ["grid"], "properties": {"grid": grid}}
+
+    whole = {"$ref": f"#/$defs/whole_{section}"}
+    elsewhere = [{"required": [key]} for key in ("cases", "search", "extends")]
+    return {
+        "if": {"not": {"anyOf": [*elsewhere, has_key(rf"^{section}\.")]}},
+        "then": {
+            "properties": {"grid": {"properties": {section: {"items": whole}}}},
+            "if": {"not": has_key(f"^{section}$")},
+            "then": {"properties": {"base": {"properties": {section: whole}}}},
+        },
+    }
 
 
 def _describe_section(kind: type[BaseModel], definitions: dict[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from fedray.cli.data import data_app
 from fedray.cli.listing import list_, schema
 from fedray.cli.run import Set, complete_file, parse_assignments, run
 from fedray.cli.runs import OF_STORE, clean, print_status, remove_runs
-from fedray.common.entry import HELP, format_json, run_command
+from fedray.common.entry import CELL, HELP, format_json, run_command
 from fedray.common.errors import UserError, format_count, redact
 
 PANELS = {
@@ -86,7 +86,7 @@ def run_sweep(
     set_: Set = None,
     only: Annotated[
         list[str] | None,
-        typer.Option("--only", metavar="CELL", help="a cell's number, hash, or a pattern of labels: 'fedtoga*'"),
+        typer.Option("--only", metavar="CELL", help=f"only these cells, {CELL}; can be repeated"),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="show what would run, and whether it fits")] = False,
     estimate: Annotated[

@@ -10,13 +10,26 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedray.common.entry import Overwrite, format_json
+from fedray.common.entry import CELL, Overwrite, format_json
 from fedray.common.errors import UserError, escape, truncate_repr
 
 if TYPE_CHECKING:
     from fedray.engine.result import Result
 
-Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="change a dotted key; repeatable")]
+
+def refuse_missing_value(given: list[str] | None) -> list[str] | None:
+    """Refuse `--set KEY VALUE` before VALUE is an argument too many: a callback of `--set`."""
+    if lacking := next((one for one in given or () if "=" not in one), None):
+        raise UserError(
+            f"--set: found {truncate_repr(lacking)}; KEY=VALUE is required, without a space: --set {lacking[:80]}=VALUE"
+        )
+    return given
+
+
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", callback=refuse_missing_value, help="change a dotted key; repeatable"),
+]
 
 
 def complete_file(incomplete: str) -> list[str]:
@@ -37,7 +50,7 @@ def run(
     ],
     cell: Annotated[
         str | None,
-        typer.Option(metavar="CELL", help="in a sweep, the cell to run: its number, hash, or a pattern of labels"),
+        typer.Option(metavar="CELL", help=f"the cell of a sweep to run: {CELL}"),
     ] = None,
     set_: Set = None,
     backend: Annotated[str | None, typer.Option(help="inline | ray")] = None,

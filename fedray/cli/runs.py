@@ -8,7 +8,7 @@ import typer
 
 from fedray.cells.status import Status
 from fedray.cli.listing import complete
-from fedray.common.entry import Json, format_json
+from fedray.common.entry import CELL, Json, format_json
 from fedray.common.errors import escape, format_count, shorten
 
 OF_STORE: Any = {"autocompletion": lambda incomplete: complete("stored", incomplete)}
@@ -24,7 +24,7 @@ LISTED_ORDER = (
 )
 """Order in which `fedray status` lists the cells that have not finished."""
 LISTED = 20
-"""Number of cells that `fedray status` lists per outcome other than `finished`."""
+"""Number of cells that `fedray status` lists per outcome other than `finished`, and `fedray rm`."""
 
 
 def print_status(
@@ -105,7 +105,7 @@ def remove_runs(
     name: Annotated[str, typer.Argument(help="a sweep's name, or the id of one run", **OF_STORE)],
     cell: Annotated[
         str | None,
-        typer.Option(metavar="CELL", help="only these cells' runs: a number, a hash, or a pattern of labels"),
+        typer.Option(metavar="CELL", help=f"only these cells' runs: {CELL}"),
     ] = None,
     unlisted: Annotated[
         bool, typer.Option("--unlisted", help="only cells of this name that the sweep's file no longer has")
@@ -121,6 +121,11 @@ def remove_runs(
     runs, kept = find_deletable_runs(name, cell, unlisted)
     shared = f" ({kept} that another sweep shares stay)" if kept else ""
     counted = format_count(len(runs), "run")
+    of_cell = Counter(runs.values())
+    for what, count in list(of_cell.items())[:LISTED]:
+        print(shorten(escape(f"deletes {what}{f' ({count} runs)' if count > 1 else ''}")))
+    if len(of_cell) > LISTED:
+        print(f"deletes {len(of_cell) - LISTED} more")
     if not yes:
         typer.confirm(f"delete {counted} of {name} from MLflow{shared}?", abort=True)
     delete_runs(runs)

@@ -211,8 +211,8 @@ def _refuse_ray_client(key: str, address: str) -> None:
     """Raise UserError for the address of a Ray Client, which fedray 0.2 took."""
     if address.startswith("ray://"):
         raise UserError(
-            f"{key}: found {truncate_repr(address)}; Ray Client was removed in 0.3.0: submit the command as a Ray Job "
-            "(docs/recipes.md)"
+            f"{key}: found {truncate_repr(address)}; Ray Client was removed in 0.3.0: submit the command as a Ray Job, "
+            f"`ray job submit --address http://HOST:8265 --working-dir . -- fedray sweep FILE --address auto`"
         )
 
 

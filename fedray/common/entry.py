@@ -24,6 +24,8 @@ RENAMED = {"--to": "--reference", "--over": "--average-over", "--best-but": "--b
 """Options of version 0.1 and their present names."""
 Json = Annotated[bool, typer.Option("--json", help="print JSON instead")]
 """Option of commands that also print for programs."""
+CELL = "a number, the beginning of a hash, or a pattern of labels: 'fedtoga*'"
+"""Help of every option that names cells, as `cells.spec.select_cells` takes them."""
 UNUSABLE = {
     getattr(errno, name)
     for name in ("EACCES", "EPERM", "ENAMETOOLONG", "ENOTDIR", "EISDIR", "ELOOP", "ENOSPC", "EDQUOT", "EROFS")

@@ -16,7 +16,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Callable
 from concurrent.futures import Future
-from importlib.metadata import version
+from importlib.metadata import entry_points, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TypeVar
@@ -33,6 +33,8 @@ ANSWER = 20.0
 OUTAGE = 300.0
 """Seconds that the end of a run or sweep waits for an unreachable store, unless $FEDRAY_STORE_PATIENCE is set."""
 PORTS = {"http": 80, "https": 443, "postgresql": 5432, "mysql": 3306}
+OTHERS = {"mssql", "databricks", "databricks-uc", "uc"}
+"""Further beginnings of an address that MLflow knows; its plug-ins add some."""
 FORMS = "sqlite:///FILE, http://HOST:PORT or a database's address is required"
 ARTIFACTS = "mlartifacts"
 """Name of the folder of the runs' files, next to a SQLite store."""
@@ -84,7 +86,8 @@ def refuse_unusable(uri: str) -> None:
     except ValueError as error:
         raise UserError(f"MLFLOW_TRACKING_URI: found {truncate_repr(redact(uri))}, {error}; {FORMS}") from None
     scheme = parts.scheme.partition("+")[0]
-    if scheme in ("http", "https") and not host:
+    known = scheme in PORTS or scheme in OTHERS or scheme in entry_points(group="mlflow.tracking_store").names
+    if not known or (scheme in ("http", "https") and not host):
         raise UserError(f"MLFLOW_TRACKING_URI: found {truncate_repr(redact(uri))}; {FORMS}")
     if (
         not host
@@ -138,6 +141,10 @@ def _refuse_file(path: Path) -> None:
         with path.open("rb") as file:
             start = file.read(16)
     except FileNotFoundError:
+        if not path.parent.is_dir():
+            raise UserError(
+                f"MLFLOW_TRACKING_URI: found {path}, but there is no folder {path.parent}; create it, or set sqlite:///FILE"
+            ) from None
         return
     except OSError as error:
         raise UserError(f"MLFLOW_TRACKING_URI: cannot read {path}: {error.strerror}") from None

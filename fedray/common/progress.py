@@ -11,6 +11,11 @@ Moved = Callable[[int, Sequence[Mapping[str, float]]], None]
 """Callback after each round, with its number (from 1) and the rows of the evaluated rounds so far."""
 
 
+def describe_resumption(name: str, made: int, rounds: int) -> str:
+    """Return a line about a run that begins at a checkpoint; empty if it begins at the start, or is finished."""
+    return f"{name}: resumed, goes on with round {made + 1} of {rounds}" if 0 < made < rounds else ""
+
+
 @contextlib.contextmanager
 def show_bar(name: str, rounds: int, shown: bool | None = None) -> Iterator[Moved]:
     """Show a bar that disappears at the end of a block.

@@ -111,7 +111,8 @@ def _leave_out_moved(section: str, kind: type[Component], options: dict[str, Any
     for key, default in moved.items():
         if options.get(key, default) != default:
             found = f"{section}.{key}: found {truncate_repr(options[key])}"
-            raise UserError(f"{found}; it is an option of {kind.name}{FORMS} (docs/plug-ins.md)")
+            forms = f"{kind.name}{FORMS}"
+            raise UserError(f"{found}; it is an option of {forms}, which `fedray list algorithms {forms}` shows")
     return {key: value for key, value in options.items() if key not in moved}
 
 

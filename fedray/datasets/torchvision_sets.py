@@ -198,6 +198,9 @@ class MNIST(Torchvision):
             for what in ("images-idx3", "labels-idx1")
         ]
 
+    def make_missing(self, what: str) -> UserError:
+        return super().make_missing(f"{what} (or {self.name}.npz, as Keras has it)")
+
     def _read_part(self, train: bool) -> tuple[np.ndarray, np.ndarray]:
         """As the base; without the published files from `mnist.npz`, arrays as Keras has them, as many as published."""
         path, first = (get_data_dir() / file for file in (f"{self.name}.npz", self.list_files()[0][0]))

@@ -90,7 +90,7 @@ class Board:
             UserError: it was not tuned yet.
         """
         if method not in (known := self.spaces):
-            raise unknown("method", method, known, "docs/leaderboard.md")
+            raise unknown("method", method, known, f"`fedray board show {self.name}`")
         found = self.final[self.final["method"] == method]["options"]
         if found.empty:
             raise UserError(f"{method}: is not trained yet on {self.name}, so no options are chosen")

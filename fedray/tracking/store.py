@@ -116,7 +116,10 @@ def open_store(create: bool = False) -> "tuple[MlflowClient, str]":
     local = find_local_file(uri)
     name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or EXPERIMENT
     if not create and not is_there():
-        raise StoreNotFound(f"MLFLOW_TRACKING_URI: there is no store at {local}; run a sweep first, or name its store")
+        folder = "" if local is None or local.parent.is_dir() else f", and no folder {local.parent}"
+        raise StoreNotFound(
+            f"MLFLOW_TRACKING_URI: there is no store at {local}{folder}; run a sweep first, or name its store"
+        )
     refuse_unusable(uri)
     from mlflow import MlflowClient
 

@@ -75,7 +75,7 @@ def read_stored_sweep(name: str) -> StoredSweep:
     )
 
 
-def find_deletable_runs(name: str, cell: str | None = None, unlisted: bool = False) -> tuple[list[str], int]:
+def find_deletable_runs(name: str, cell: str | None = None, unlisted: bool = False) -> tuple[dict[str, str], int]:
     """Return the runs that `fedray rm` deletes.
 
     Args:
@@ -84,8 +84,9 @@ def find_deletable_runs(name: str, cell: str | None = None, unlisted: bool = Fal
         unlisted: only the runs of cells that the sweep's file no longer lists (`store.find_unlisted`).
 
     Returns:
-        Ids of the runs (the sweep's own and those of its cells, superseded ones and cells that its file no longer lists
-        included, without the cells that another sweep lists), and how many of the shared cells have been run.
+        Id of a run -> what it is, `HASH  LABEL` or the sweep's own run (those of its cells, superseded ones and cells
+        that its file no longer lists included, without the cells that another sweep lists), and how many of the shared
+        cells have been run.
 
     Raises:
         UserError: there is no such sweep, run or cell, or another sweep shares the cell.
@@ -99,7 +100,7 @@ def find_deletable_runs(name: str, cell: str | None = None, unlisted: bool = Fal
             raise UserError(f"rm: {name} is not the id of a run that can be deleted")
         if cell is not None or unlisted:
             raise UserError(f"rm: --{'cell' if cell is not None else 'unlisted'}: {name} is a run, not a sweep")
-        return [name], 0
+        return {name: f"{found.data.tags.get('fedray.cell', '')}  {found.info.run_name}"}, 0
     shared = {
         cell.hash: other for other in sorted(sweeps.keys() - {name}) for cell in read_cells(client, sweeps[other])
     }
@@ -110,9 +111,8 @@ def find_deletable_runs(name: str, cell: str | None = None, unlisted: bool = Fal
         chosen = select_cells(labels, cell, "rm: --cell")
         if both := next((one for one in chosen if one in shared), None):
             raise UserError(f"rm: --cell: {labels[both]} ({both}) is a cell of {shared[both]}, too, and stays for it")
-        return [run.info.run_id for run in find_runs(client, experiment, chosen)], 0
-    runs = {cell: [run.info.run_id for run in find_runs(client, experiment, [cell])] for cell in labels}
-    own = [run for cell in labels if cell not in shared for run in runs[cell]]
-    return [*([] if unlisted else [sweeps[name].info.run_id]), *own], sum(
-        bool(runs[cell]) for cell in labels if cell in shared
-    )
+        labels = {one: labels[one] for one in chosen}
+    runs = {one: [run.info.run_id for run in find_runs(client, experiment, [one])] for one in labels}
+    own = {run: f"{one}  {labels[one]}" for one in labels if one not in shared for run in runs[one]}
+    whole = {} if unlisted or cell is not None else {sweeps[name].info.run_id: "the sweep's own run"}
+    return whole | own, sum(bool(runs[one]) for one in labels if one in shared)

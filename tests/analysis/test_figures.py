@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 
 from fedray.analysis.commands.figures import main
 from fedray.analysis.data.collect import collect
-from fedray.analysis.plots.curves import draw_curves, find_zoom
+from fedray.analysis.plots.curves import draw_curves, draw_multiples, find_zoom
 from fedray.analysis.plots.sensitivity import draw_sensitivity, list_varied
 from fedray.analysis.plots.style import MARKS, WIDE, WIDTH, is_logarithmic, iter_styles, thin_markers
 from fedray.common.errors import UserError
@@ -44,6 +44,15 @@ def test_curves_are_means_over_finished_seeds_with_a_band(
     assert (tmp_path / "figures" / names[0]).read_bytes().startswith(b"%PDF")
     assert (tmp_path / "figures" / names[1]).read_bytes().startswith(b"\x89PNG")
     assert "not drawn, diverged: fedsam-0.1-0.5-1" in capsys.readouterr().out
+
+
+def test_many_methods_also_have_a_panel_each(store: Tracker, tmp_path: Path) -> None:
+    """Nine methods, one setting: a panel for each of them, with the other eight in grey."""
+    write(store, [cell({"name": "fedsam", "rho": n / 10}, 0.5, 0) for n in range(1, 10)], [50 + n for n in range(9)])
+    main("sweep", "curves", out=tmp_path)
+    assert {path.name for path in tmp_path.glob("*.png")} == {"sweep-curves.png", "sweep-multiples.png"}
+    (figure,) = draw_multiples(collect("sweep")).values()
+    assert [len(area.lines) for area in figure.axes] == [10] * 9
 
 
 def test_sensitivity_over_a_hyper_parameter(store: Tracker) -> None:

@@ -17,6 +17,19 @@ from fedray.cells.record import summarise_rounds
 from fedray.common.errors import UserError
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import FEDAVG, LARGE, SMALL, Outcome, cell, history, rows, write, write_run
+from tests.conftest import Call
+
+
+def test_one_table_of_two_sweeps(store: Tracker, call: Call) -> None:
+    """The second sweep shares FedAvg's cell, which counts once, and adds a method. LaTeX tables hold the command."""
+    first, second = [cell(a, 0.5, 0) for a in (FEDAVG, SMALL)], [cell(a, 0.5, 0) for a in (FEDAVG, LARGE)]
+    write(store, first, [80, 90])
+    write(store, second, [None, 85], name="second")
+    code, out, _ = call("tables", "sweep", "second", "--format", "csv")
+    assert code == 0
+    values = {row["row"]: float(row["mean"]) for row in csv.DictReader(io.StringIO(out))}
+    assert values == {"fedavg": 80, "fedsam ρ=0.1": 90, "fedsam ρ=0.5": 85}
+    assert "fedray tables sweep second --format latex" in call("tables", "sweep", "second", "--format", "latex").out
 
 
 def test_mean_std_ranks_and_every_kind_of_hole(store: Tracker) -> None:
@@ -117,7 +130,7 @@ def test_a_row_per_seed(store: Tracker, tmp_path: Path, capsys: pytest.CaptureFi
     """Every cell in the sweep's order, with any outcome and all digits; two metrics are two columns."""
     cells = [cell(a, 0.5, seed) for a in (FEDAVG, SMALL) for seed in (0, 1)]
     write(store, cells, [history(*[0] * 8, 79, 81), history(100 / 3), ("diverged", 9)])
-    main("sweep", "seeds", "last10_test_accuracy,test_loss", out=tmp_path / "seeds.csv")
+    main(["sweep"], "seeds", "last10_test_accuracy,test_loss", out=tmp_path / "seeds.csv")
     assert capsys.readouterr().out == f"{tmp_path / 'seeds.csv'}\n"
     rows = list(csv.DictReader(io.StringIO((tmp_path / "seeds.csv").read_text(encoding="utf-8"))))
     assert [(row["row"], row["seed"], row["status"]) for row in rows] == [
@@ -137,7 +150,7 @@ def test_a_row_per_seed(store: Tracker, tmp_path: Path, capsys: pytest.CaptureFi
 def test_a_file_with_a_label(store: Tracker, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The label follows the caption, which counts the tables; the file is what is printed without one."""
     write(store, [cell(FEDAVG, 0.5, 0)], [70])
-    main("sweep", "latex", label="tab:main-results", out=tmp_path / "deep" / "table.tex")
+    main(["sweep"], "latex", label="tab:main-results", out=tmp_path / "deep" / "table.tex")
     assert capsys.readouterr().out == f"{tmp_path / 'deep' / 'table.tex'}\n"
     text = (tmp_path / "deep" / "table.tex").read_text(encoding="utf-8")
     commands = re.findall(r"^\\(begin\{\w+\}|caption|label\{.*\}|end\{\w+\})", text, re.MULTILINE)
@@ -149,11 +162,11 @@ def test_a_file_with_a_label(store: Tracker, tmp_path: Path, capsys: pytest.Capt
         "end{tabular}",
         "end{table}",
     ]
-    main("sweep", "latex", label="tab:main-results")
+    main(["sweep"], "latex", label="tab:main-results")
     assert capsys.readouterr().out == text
-    main("sweep", "latex")
+    main(["sweep"], "latex")
     assert capsys.readouterr().out == text.replace("\\label{tab:main-results}\n", "")
-    main("sweep", "latex", caption="Accuracy for\n$\\rho = 0.1$, in~\\%")
+    main(["sweep"], "latex", caption="Accuracy for\n$\\rho = 0.1$, in~\\%")
     assert "\\caption{Accuracy for $\\rho = 0.1$, in~\\%}\n" in capsys.readouterr().out
 
 
@@ -174,7 +187,7 @@ def test_what_a_file_cannot_be(
     Path("file").touch()
     write(store, [cell(FEDAVG, 0.5, 0)], [70])
     with pytest.raises(UserError) as error:
-        main("sweep", format, label=label, out=Path(out))
+        main(["sweep"], format, label=label, out=Path(out))
     assert str(error.value).startswith(message)
     assert not Path("t.tex").exists()
 
@@ -368,13 +381,13 @@ def test_names_steer_neither_spreadsheets_nor_terminals_nor_markdown(
     """A method called like a formula, with a cell's and a line's end, half a formula of mathtext and an escape code."""
     cells = [cell({"name": name}, 0.5, seed) for name in (HOSTILE, "-5") for seed in (0, 1)]
     write(store, cells, [50.0, 60.0, 70.0, 80.0])
-    main("sweep")
+    main(["sweep"])
     shown = capsys.readouterr().out
     assert r"| =1+1\|\$x^\$\\n\\x1b\[31mred | <u>55.00 ± 7.07</u>" in shown
     assert "\x1b" not in shown
     assert r"=1+1$|$\$x\textasciicircum{}\$\textbackslash{}n" in to_latex(build(collect("sweep")))
     for form in ("csv", "seeds"):
-        main("sweep", format=form, out=tmp_path / "a.csv")
+        main(["sweep"], format=form, out=tmp_path / "a.csv")
         found = list(csv.reader(io.StringIO((tmp_path / "a.csv").read_text())))
         texts = {value for line in found for value in line}
         assert f"'{HOSTILE}" in texts

@@ -43,6 +43,10 @@ CASES: dict[str, Case] = {
         ["clean"], f"/{LONG}: File name too long", environment={"FEDRAY_STORAGE": f"/{LONG}"}
     ),
     "two files": Case(["run", "a.yaml", "b.yaml"], "Got unexpected extra argument(s) (b.yaml)"),
+    "--set with a space": Case(
+        ["sweep", "x.yaml", "--set", "training.lr", "0.1"],
+        "--set: found 'training.lr'; KEY=VALUE is required, without a space: --set training.lr=VALUE",
+    ),
     "concurrent": Case(
         ["sweep", "x.yaml", "--max-concurrent", "0"],
         "Invalid value for '--max-concurrent': Input should be greater than or equal to 1",
@@ -59,8 +63,8 @@ CASES: dict[str, Case] = {
     ),
     "ray client alone": Case(
         ["sweep", "sweep.yaml", "--address", "ray://127.0.0.1:1"],
-        "--address: found 'ray://127.0.0.1:1'; Ray Client was removed in 0.3.0: submit the command as a Ray Job "
-        "(docs/recipes.md)",
+        "--address: found 'ray://127.0.0.1:1'; Ray Client was removed in 0.3.0: submit the command as a Ray Job, "
+        "`ray job submit --address http://HOST:8265 --working-dir . -- fedray sweep FILE --address auto`",
         sweep("").prepare,
     ),
     "ui without store": Case(
@@ -96,8 +100,24 @@ CASES: dict[str, Case] = {
         MLFLOW_TRACKING_URI="file:///tmp/runs",
     ),
     "store unknown": run(
-        "MLFLOW_TRACKING_URI: the store cannot be used: UnsupportedModelRegistryStoreURIException: Model registry…",
+        "MLFLOW_TRACKING_URI: found 'foo://***@host/x'; sqlite:///FILE, http://HOST:PORT or a database's address is "
+        "required",
         MLFLOW_TRACKING_URI="foo://me:pa55word@host/x",
+    ),
+    "store misspelt": run(
+        "MLFLOW_TRACKING_URI: found 'sqlit:///mlflow.db'; sqlite:///FILE, http://HOST:PORT or a database's address is "
+        "required",
+        MLFLOW_TRACKING_URI="sqlit:///mlflow.db",
+    ),
+    "store in no folder": run(
+        "MLFLOW_TRACKING_URI: found /nosuch/mlflow.db, but there is no folder /nosuch; create it, or set sqlite:///FILE",
+        MLFLOW_TRACKING_URI="sqlite:////nosuch/mlflow.db",
+    ),
+    "tables of a store in no folder": Case(
+        ["tables", "x"],
+        "MLFLOW_TRACKING_URI: there is no store at /nosuch/mlflow.db, and no folder /nosuch; run a sweep first, or "
+        "name its store",
+        environment={"MLFLOW_TRACKING_URI": "sqlite:////nosuch/mlflow.db"},
     ),
     "store away": run(
         "MLFLOW_TRACKING_URI: cannot connect to http://***@127.0.0.1:1/?token=***: [Errno 111] Connection refused",
@@ -194,6 +214,10 @@ CASES: dict[str, Case] = {
     ),
     "no sweep": Case(["tables"], "Missing argument 'name'.", stored),
     "sweep": Case(["tables", "swep"], "sweep: unknown name 'swep'; did you mean 'sweep'? valid: sweep", stored),
+    "macros of two sweeps": Case(
+        ["tables", "sweep", "sweep", "--macros", "m.tex"],
+        "--macros: found 2 sweeps; a table with macros is of one, which `fedray check` reads again",
+    ),
     "format": Case(
         ["tables", "sweep", "--format", "html"],
         "--format: unknown name 'html'; valid: clients, csv, json, latex, markdown, seeds",
@@ -263,7 +287,21 @@ CASES: dict[str, Case] = {
         "--reference: unknown name 'fedavgg'; did you mean 'fedavg'? valid: fedavg, fedsam",
         stored,
     ),
-    "compare nothing": Case(["compare", "sweep"], "Missing option '--reference'.", stored),
+    "compare nothing": Case(
+        ["compare", "sweep"],
+        "--reference: a row to compare the others with is required; rows: fedavg, fedsam",
+        stored,
+    ),
+    "sensitivity by the last part of a key": Case(
+        ["figures", "sweep", "--x", "alpha"],
+        "--x: unknown name 'alpha'; did you mean 'partition.alpha'?…",
+        stored,
+    ),
+    "curves by a hyper-parameter": Case(
+        ["figures", "sweep", "--kind", "curves", "--x", "alpha"],
+        "--x: unknown name 'alpha'; did you mean --kind sensitivity --x partition.alpha?…",
+        stored,
+    ),
     "--to": Case(["compare", "sweep", "--to", "fedavg"], "--to: its name is --reference"),
     "--over": Case(["tables", "sweep", "--over=partition"], "--over: its name is --average-over"),
     "--best-but": Case(["tables", "sweep", "--best-but", "x"], "--best-but: its name is --best-except"),

@@ -184,8 +184,8 @@ CASES: dict[str, Case] = {
         prepare=lambda here: (here / "data/MNIST/raw/train-images-idx3-ubyte").mkdir(parents=True),
     ),
     "FEDRAY_DATA a file": run(
-        "data.name: mnist is not in file: MNIST/raw/train-images-idx3-ubyte is missing; `fedray data fetch "
-        "mnist` tells how to get it, FEDRAY_DATA names another folder",
+        "data.name: mnist is not in file: MNIST/raw/train-images-idx3-ubyte (or mnist.npz, as Keras has it) is "
+        "missing; `fedray data fetch mnist` tells how to get it, FEDRAY_DATA names another folder",
         "data=mnist",
         prepare=put("file", ""),
         FEDRAY_DATA="file",

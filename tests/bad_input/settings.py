@@ -248,9 +248,10 @@ CASES: dict[str, Case] = {
         "partition.name: data digits have no natural clients (client_train)", "partition=natural"
     ),
     "no data": run(
-        "data.name: mnist is not in {here}/data: MNIST/raw/train-images-idx3-ubyte is missing; `fedray data "
-        "fetch mnist` tells how to get it, FEDRAY_DATA names another folder",
-        "data=mnist",
+        "data.name: fashion_mnist is not in {here}/data: FashionMNIST/raw/train-images-idx3-ubyte (or "
+        "fashion_mnist.npz, as Keras has it) is missing; `fedray data fetch fashion_mnist` tells how to get it, "
+        "FEDRAY_DATA names another folder",
+        "data=fashion_mnist",
     ),
     "plug-in module": run(
         "--set: algorithm.name: 'nowhere:Thing' cannot be imported: No module named…", "algorithm=nowhere:Thing"
@@ -285,7 +286,9 @@ CASES: dict[str, Case] = {
         "algorithm=wrong_plugin:X",
         prepare=put("wrong_plugin.py", "def\n"),
     ),
-    "--set without =": run("--set: found 'training.lr'; KEY=VALUE is required", "training.lr"),
+    "--set without =": run(
+        "--set: found 'training.lr'; KEY=VALUE is required, without a space: --set training.lr=VALUE", "training.lr"
+    ),
     "--set without key": run("--set: found '=1'; KEY=VALUE is required", "=1"),
     "--set not YAML": run(
         "--set training.lr: line 1: is not YAML: expected ',' or ']', but got '<stream end>'", "training.lr=[1"

@@ -131,8 +131,8 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     "connect nowhere": (lambda: fedray.connect(""), "connect: address: found ''; auto or HOST:PORT is required"),
     "connect by Ray Client": (
         lambda: fedray.connect("ray://127.0.0.1:1"),
-        "connect: address: found 'ray://127.0.0.1:1'; Ray Client was removed in 0.3.0: submit the command as a Ray Job "
-        "(docs/recipes.md)",
+        "connect: address: found 'ray://127.0.0.1:1'; Ray Client was removed in 0.3.0: submit the command as a Ray "
+        "Job, `ray job submit --address http://HOST:8265 --working-dir . -- fedray sweep FILE --address auto`",
     ),
     "load": (lambda: fedray.load(7), "load: run: found 7; str is required"),  # type: ignore[arg-type]
     "log_model": (lambda: fedray.log_model(None), "log_model: run: found None; str is required"),  # type: ignore[arg-type]

@@ -37,10 +37,8 @@ def test_a_checkout_has_each_as_a_script(command: str) -> None:
 
 
 def test_a_mistake_is_one_line_and_exit_code_2() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "fedray.cli", "compare", "quickstart"], capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (2, "", "fedray: Missing option '--reference'.\n")
+    done = subprocess.run([sys.executable, "-m", "fedray.cli", "compare"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", "fedray: Missing argument 'name'.\n")
 
 
 def test_the_command_line_imports_no_analysis() -> None:

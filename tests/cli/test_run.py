@@ -91,7 +91,7 @@ def test_a_model_of_an_untracked_run_is_refused(folder: Path, call: Call) -> Non
 
 
 def test_an_interrupted_run_goes_on_and_its_summary_is_that_of_an_uninterrupted_one(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, call: Call
+    folder: Path, monkeypatch: pytest.MonkeyPatch, call: Call, caplog: pytest.LogCaptureFixture
 ) -> None:
     call("run", "run.yaml", "--no-track", "--json", "--set", "training.rounds=4")
     assert not (folder / ".fedray").exists()
@@ -110,8 +110,10 @@ def test_an_interrupted_run_goes_on_and_its_summary_is_that_of_an_uninterrupted_
     assert code == 130
     (run,) = counting()
     assert run.data.tags["fedray.status"] == "interrupted"
+    assert "resumed" not in caplog.text
     code, out, _ = call("run", "run.yaml", "--json", "--set", "training.rounds=4")
     assert code == 0
+    assert ": resumed, goes on with round 3 of 4\n" in caplog.text
     (run,) = counting()
     client, _ = open_store()
     curve = [metric.value for metric in client.get_metric_history(run.info.run_id, "test_accuracy")]
@@ -229,7 +231,10 @@ def test_a_cell_as_an_archive(folder: Path, call: Call, monkeypatch: pytest.Monk
     assert json.loads(call("status", "--json").out)[0]["cells"] == {"finished": 2}
     for wrong, says in (
         (("run.yaml", "--archive", "a.zip"), "--archive: goes with --cell, and without --no-track"),
-        (("sweep.yaml", "--cell", "1", "--set", "seed=9", "--archive", "a.zip"), "--archive: --set makes another cell"),
+        (
+            ("sweep.yaml", "--cell", "1", "--set", "seed=9", "--archive", "a.zip"),
+            "--archive: --set makes a cell that is not",
+        ),
     ):
         code, _, err = call("run", *wrong)
         assert code == 2

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import yaml
 from fedray.cells.status import Status
 from fedray.cli.runs import LISTED_ORDER
 from fedray.common.location import get_storage
+from fedray.sweep.driver.run import describe_elsewhere
 from fedray.sweep.plan.storage import CellLocks, get_cell_locks_file, get_sweep_lock_file, lock_sweep
 from fedray.tracking.store import IS_CELL, LISTED, find_runs, search
 from fedray.tracking.tracker import Tracker
@@ -93,12 +95,29 @@ def test_rm_of_one_cell_and_clean_of_what_it_left(
     for wanted, message in (("ffff", "names no cell"), ("0000", "stays for it"), (cells[2]["hash"], "stays for it")):
         assert message in call("rm", "sweep", "--cell", wanted, "--yes").err
     code, out, _ = call("rm", "sweep", "--cell", cells[0]["hash"], "--yes")
-    assert (code, out) == (0, "sweep: 1 run deleted\n")
+    assert (code, out) == (0, f"deletes {cells[0]['hash']}  {cells[0]['label']}\nsweep: 1 run deleted\n")
     assert "2 finished, 1 missing" in call("status").out
     _, out, _ = call("clean")
     assert f"{folder} (its runs were removed)" in out
     call("clean", "--yes")
     assert not folder.exists()
+
+
+def test_a_sweep_that_waits_says_which_other_one_has_its_cells(
+    store: Tracker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two of three cells are left to others: of the sweeps that list them, the one that runs is named."""
+    monkeypatch.chdir(tmp_path)
+    cells = [hashed(seed) for seed in range(3)]
+    write(store, cells, [50, None, None], name="small")
+    write(store, cells[1:], [], name="first")
+    write(store, cells[1:], [], name="idle")
+    session: Any = SimpleNamespace(
+        plan=SimpleNamespace(sweep=SimpleNamespace(name="small")), left={cell["hash"] for cell in cells[1:]}
+    )
+    assert describe_elsewhere(session) == "small: 2 cells being run by another process"
+    with lock_sweep("first"):
+        assert describe_elsewhere(session) == "small: 2 cells being run by the sweep first"
 
 
 def test_status_knows_every_outcome() -> None:
@@ -114,13 +133,18 @@ def test_rm_leaves_what_another_sweep_shares(
     write(store, [one, two], [50, 50])
     write(store, [one, three], [None, 50], name="other")
     code, out, _ = call("rm", "sweep", "--yes")
-    assert (code, out) == (0, "sweep: 2 runs deleted (1 that another sweep shares stay)\n")
+    assert code == 0
+    assert out.splitlines() == [
+        "deletes the sweep's own run",
+        f"deletes {two['hash']}  {two['label']}",
+        "sweep: 2 runs deleted (1 that another sweep shares stay)",
+    ]
     others = search(store.client, store.experiment, "tags.`fedray.kind` != 'environment'")
     left = {run.data.tags.get("fedray.cell", run.info.run_name) for run in others}
     assert left == {"other", one["hash"], three["hash"]}
     (run,) = search(store.client, store.experiment, f"tags.`fedray.cell` = '{three['hash']}'")
     code, out, _ = call("rm", run.info.run_id, "--yes")
-    assert (code, out) == (0, f"{run.info.run_id}: 1 run deleted\n")
+    assert (code, out) == (0, f"deletes {three['hash']}  {three['label']}\n{run.info.run_id}: 1 run deleted\n")
 
 
 def test_rm_takes_the_superseded_runs_of_a_cell_too(
@@ -133,7 +157,10 @@ def test_rm_takes_the_superseded_runs_of_a_cell_too(
         store.supersede([one["hash"]])
         write(store, [one], [50])
     code, out, _ = call("rm", "sweep", "--yes")
-    assert (code, out) == (0, "sweep: 3 runs deleted\n")
+    assert (code, out) == (
+        0,
+        f"deletes the sweep's own run\ndeletes {one['hash']}  {one['label']} (2 runs)\nsweep: 3 runs deleted\n",
+    )
     (left,) = search(store.client, store.experiment, "")
     assert left.data.tags["fedray.kind"] == "environment", "which runs of other sweeps may name"
 
@@ -300,9 +327,11 @@ def test_cells_that_a_changed_file_has_no_more_are_told_and_deleted(
     said = "1 finished cell of this name not shown"
     for command in (("status", "sweep"), ("tables", "sweep"), ("compare", "sweep", "--reference", "fedavg")):
         assert said in call(*command).out, command
-    assert call("rm", "sweep", "--unlisted", "--yes").out == "sweep: 1 run deleted\n"
+    assert call("rm", "sweep", "--unlisted", "--yes").out == (
+        f"deletes {gone['hash']}  {gone['label']}\nsweep: 1 run deleted\n"
+    )
     assert said not in call("tables", "sweep").out
-    assert call("rm", "sweep", "--yes").out == "sweep: 3 runs deleted\n", "its own, and those of its two cells"
+    assert call("rm", "sweep", "--yes").out.endswith("sweep: 3 runs deleted\n"), "its own, and those of its two cells"
     assert [run.data.tags["fedray.cell"] for run in find_runs(store.client, store.experiment, [shared["hash"]])]
 
 
@@ -398,5 +427,5 @@ def test_runs_of_others_enter_nothing_and_stay(
     store.client.log_metric(foreign, "summary/last10_test_accuracy", 99.0, step=1)
     assert [call(*command).out for command in commands] == before
     assert call("rm", foreign, "--yes").code == 2
-    assert call("rm", "sweep", "--yes").out == "sweep: 3 runs deleted\n"
+    assert call("rm", "sweep", "--yes").out.endswith("sweep: 3 runs deleted\n")
     assert store.client.get_run(foreign).info.lifecycle_stage == "active"

@@ -38,11 +38,23 @@ def test_schema(call: Call) -> None:
         {"name": "x", "base": BASE | {"algorithm": "fedavgg"}},
         RUN | {"training": {"rounds": "many"}},
         RUN | {"grid": {}},
+        RUN | {"partition": "dirichlet"},
+        RUN | {"partition": {"name": "dirichlet"}},
+        RUN | {"data": {"name": "folder", "path": "x"}},
+        {"name": "x", "base": BASE | {"partition": "dirichlet"}},
+        {"name": "x", "base": BASE, "grid": {"partition": ["iid", "dirichlet"]}},
     ]
     for mistake in mistakes:
         with pytest.raises(jsonschema.ValidationError):
             check.validate(mistake)
-    check.validate(RUN)
+    right: list[dict[str, Any]] = [
+        RUN,
+        RUN | {"partition": "iid"},
+        {"name": "x", "base": BASE | {"partition": "dirichlet"}, "grid": {"partition.alpha": [0.1, 1]}},
+        {"name": "x", "base": BASE, "grid": {"partition": ["iid", {"name": "dirichlet", "alpha": 1}]}},
+    ]
+    for one in right:
+        check.validate(one)
 
 
 @pytest.mark.parametrize(
@@ -51,6 +63,16 @@ def test_schema(call: Call) -> None:
         ("status swe", {"sweep"}),
         ("tables swe", {"sweep"}),
         ("figures sweep --kind cur", {"curves"}),
+        ("tables sweep --metric last10_test", {"last10_test_accuracy"}),
+        ("tables sweep --format la", {"latex"}),
+        ("board ra", {"rank"}),
+        ("board rank mine:Method --on leaderboard/g", {"leaderboard/global", "leaderboard/global_uniform"}),
+        ("board show leaderboard/p", {"leaderboard/personalised"}),
+        ("board tuned fedto", {"fedtoga"}),
+        ("cite swe", {"sweep"}),
+        ("cite fedto", {"fedtoga"}),
+        ("export swe", {"sweep"}),
+        ("export sweep --metric generic", {"generic_accuracy"}),
         ("sweep fedtoga/table", {"fedtoga/table1", "fedtoga/table2", "fedtoga/table3"}),
         ("run own", {"own.yaml"}),
         ("list algo", {"algorithms"}),

@@ -18,8 +18,8 @@ def test_every_sweep_has_its_cells_and_a_cost() -> None:
     assert set(list_names()) == set(CELLS) | NO_TABLES
     assert {name: count(name)[0] for name in CELLS} == CELLS
     assert [name for name in list_names() if sum_hours(name) is None] == ["fedgela/table11"]
-    readme = (ROOT / "sweeps" / "README.md").read_text(encoding="utf-8")
-    rows = [line.split("|") for line in readme.splitlines() if re.match(r"\| `fed\w+/", line)]
+    page = (ROOT / "docs" / "sweeps.md").read_text(encoding="utf-8")
+    rows = [line.split("|") for line in page.splitlines() if re.match(r"\| `fed\w+/", line)]
     assert {name for row in rows for name in find_sweeps(row[1])} == set(list_names())
     for row in rows:
         if len(names := find_sweeps(row[1])) == 1:

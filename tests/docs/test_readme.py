@@ -46,9 +46,9 @@ def execute(home: Path, command: str, timeout: float = 280) -> str:
 
 SWEEP, DRY, UI = (
     next(c for c in COMMANDS if part in c and c.count("--") == dashes)
-    for part, dashes in (("sweeps/quickstart.yaml", 0), ("--dry-run", 1), ("fedray ui", 1))
+    for part, dashes in (("fedray sweep quickstart", 0), ("--dry-run", 1), ("fedray ui", 1))
 )
-PERSONAL = next(c for c in COMMANDS if "pcdd_smoke.yaml" in c)
+PERSONAL = next(c for c in COMMANDS if "sweep fedgela/pcdd_smoke" in c)
 ANALYSIS = re.compile(r"fedray (tables|figures|compare|report) ")
 """These need a sweep that has run."""
 OTHERS = [

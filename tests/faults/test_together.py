@@ -57,7 +57,7 @@ def test_cells_that_another_process_holds_are_waited_for_and_run_when_it_gives_t
             lines.append(line)
             if "[2/2] finished" in line:
                 break
-        assert "small: 2 cells are being run by another sweep; waiting for them\n" in lines
+        assert "small: 2 cells being run by another process; waiting for them\n" in lines
         while not (tmp_path / "mlflow.db").exists() or len(runs(tmp_path)) < 2:
             time.sleep(0.5)
             assert driver.poll() is None

@@ -225,8 +225,8 @@ def test_the_table_of_a_ranked_method_says_it_too(
     """Trained runs stand in for its own: 5, 5 and 6 above FedAvg, told apart; 0, 1 and -1, not told apart."""
     monkeypatch.setattr("fedray.papers.commands.board.run_file", lambda sweep, command: 0)
     for accuracies, lines in (
-        ([75, 77, 80], ["| 1 | fedavgm | 77.33 ± 2.52 | +5.33 (+3.90 .. +6.77) |  | - | - |"]),
-        ([70, 73, 73], ["| 3 | fedavgm | 72.00 ± 1.73 | +0.00 (-2.48 .. +2.48) | not told apart |"]),
+        ([75, 77, 80], ["| 1 | **fedavgm** (yours) | 77.33 ± 2.52 | +5.33 (+3.90 .. +6.77) |  | - | - |"]),
+        ([70, 73, 73], ["| 3 | **fedavgm** (yours) | 72.00 ± 1.73 | +0.00 (-2.48 .. +2.48) | not told apart |"]),
     ):
         own = rows("fedavgm", accuracies, **{"training.lr": 0.2})
         monkeypatch.setattr("fedray.papers.commands.board.list_rows", lambda sweep, own=own: own)

@@ -1,6 +1,7 @@
 """Methods that are FedAvg but for their name: a board offers them FedAvg's rates, and tells none of them apart."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -82,5 +83,11 @@ def test_what_is_fedavg_stands_with_fedavg(board: Board, call: Call) -> None:
     code, out, err = call("board", "rank", "tests.plugins:Idle", "--on", "leaderboard/same", "--search", search)
     assert code == 0, err
     lines = {line.split(" | ")[1]: line.split(" | ") for line in out.splitlines() if line.startswith("| ")}
-    assert lines["tests.plugins:Idle"][2] == lines["fedavg"][2], "the same accuracies"
-    assert lines["tests.plugins:Idle"][4] == "not told apart"
+    yours = lines["**tests.plugins:Idle** (yours)"]
+    assert yours[2] == lines["fedavg"][2], "the same accuracies"
+    assert yours[4] == "not told apart"
+    name = "leaderboard/same-tests.plugins.Idle"
+    assert out.startswith(f"{name}: 9 cells in 3 blocks\n"), "in each, two draws and a final run"
+    assert re.findall(r"(\d) of 9 cells to go, about [\d.]+ (?:s|min|h)\n", out) == ["6", "3"]
+    again = call("board", "rank", "tests.plugins:Idle", "--on", "leaderboard/same", "--search", search).out
+    assert "to go" not in again, "nothing is left to train"

@@ -13,7 +13,7 @@ from fedray.common.entry import Json, format_json
 
 def main(
     name: Annotated[str, typer.Argument(help="the sweep's name")],
-    reference: Annotated[str, typer.Option(help="a row of the table")],
+    reference: Annotated[str, typer.Option(help="a row of the table; required")] = "",
     metric: Annotated[str, typer.Option(help="a metric of the runs, or rounds_to:PERCENT")] = DEFAULT,
     confidence: Annotated[
         float, typer.Option(help="confidence level of the intervals; the tests' level is 1 minus it")

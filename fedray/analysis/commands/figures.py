@@ -2,7 +2,8 @@
 
 Without --kind: curves, and the sensitivity to every number by which alone runs differ.
 - curves: metrics by round (or by data sent: `--x megabytes_sent`), a panel per setting, a line per method, and below
-  a zoom on the last rounds. `--metric A,B`: separate panels; `A+B`: both in the same panels.
+  a zoom on the last rounds. `--metric A,B`: separate panels; `A+B`: both in the same panels. Of more than eight methods
+  also `multiples`, a file per setting: a panel per method, over the others in grey.
 - sensitivity: a table's metric by a hyper-parameter, the heterogeneity or the participation, a panel per setting.
 - bars: a metric with many parts, such as the layers' Λ, at one round; a file per setting.
 - local-steps: a metric after each of several local steps, at one round; a file per setting.
@@ -41,7 +42,7 @@ from fedray.analysis.plots import search
 from fedray.analysis.plots.bars import draw_bars, draw_methods
 from fedray.analysis.plots.clients import draw_classes, draw_confusion, draw_fairness, draw_partitions
 from fedray.analysis.plots.comparison import draw_forests, draw_improvements, draw_profiles, draw_radar, draw_ranks
-from fedray.analysis.plots.curves import draw_curves
+from fedray.analysis.plots.curves import draw_curves, draw_multiples, is_crowded
 from fedray.analysis.plots.heatmap import draw_heatmap
 from fedray.analysis.plots.sensitivity import draw_sensitivity, list_varied
 from fedray.analysis.plots.style import save
@@ -121,6 +122,9 @@ def main(
         drawn["curves" if by == "round" else f"by-{by}"] = draw_curves(
             sweep, metric or "test_accuracy", band, smooth, by
         )
+        if by == "round" and is_crowded(sweep):
+            for one in (metric or "test_accuracy").replace("+", ",").split(","):
+                drawn["multiples" if one == metric or not metric else f"multiples-{one}"] = draw_multiples(sweep, one)
     if kind in ("", "sensitivity"):
         keys = [x] if x else list_varied(sweep)
         drawn |= {

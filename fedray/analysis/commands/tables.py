@@ -31,7 +31,7 @@ RUN_BY_RUN = ("seeds", "clients")
 
 
 def main(
-    name: Annotated[str, typer.Argument(help="the sweep's name")],
+    name: Annotated[list[str], typer.Argument(help="the sweep's name; of several the cells share a table")],
     format: Annotated[
         str,
         typer.Option(
@@ -77,16 +77,20 @@ def main(
             raise UserError(f"--{option}: only LaTeX has {option}s; --format is {format}")
     if macros is not None and format in RUN_BY_RUN:
         raise UserError(f"--macros: gives a macro per entry of a table; --format {format} has none")
+    if macros is not None and len(name) > 1:
+        raise UserError(
+            f"--macros: found {len(name)} sweeps; a table with macros is of one, which `fedray check` reads again"
+        )
     file = None
     if out is not None:
         file = OutputFile("--out", out, (SUFFIXES.get(format, ".csv"),), overwrite, () if macros is None else (macros,))
     if format in RUN_BY_RUN:
-        sweep = collect(name)
+        sweep = collect(*name)
         told = list_clients(sweep) if format == "clients" else list_runs(sweep, metric, rows, cols)
         write_or_print(format_run_by_run(told), file)
         return
     macro_file = None if macros is None else OutputFile("--macros", macros, (".tex",), overwrite)
-    sweep = collect(name)
+    sweep = collect(*name)
     paper = paper or (sweep.name if published else "")
     options = TableOptions(metric, rows, cols, reference, paper, average_over, best_except)
     table = replace(options.build(sweep), label=label, caption=" ".join(caption.split()))

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from functools import reduce
 from types import MappingProxyType
 from typing import Any
@@ -172,6 +173,12 @@ def _label_by_key(
 
 
 def unknown_key(option: str, key: str, cells: pd.DataFrame, others: Iterable[str] = ()) -> UserError:
-    """Return the error for an option that is neither a dotted key of the cells nor one of the other names."""
+    """Return the error for an option that is neither a dotted key of the cells nor one of the other names.
+
+    It names the keys that vary, and what was meant among all: a key may be given by its last part, `rho`.
+    """
     keys = {str(name) for name in cells if "." in str(name) and not str(name).startswith(("metrics.", "chosen."))}
-    return unknown(option, key, keys.union(others), "docs/configuration.md")
+    meant = sorted(name for name in keys if name.endswith(f".{key}"))
+    meant = meant or get_close_matches(key, sorted(keys.union(others)), n=1, cutoff=0.5)
+    varying = {name for name in keys if cells[name].nunique(dropna=False) > 1}
+    return unknown(option, key, varying.union(others), meant=" or ".join(map(repr, meant)))

@@ -110,27 +110,33 @@ class Collected(SweepTable):
         return int(self.runs[run_id].info.start_time)
 
 
-def collect(name: str) -> Collected:
+def collect(name: str, *others: str) -> Collected:
     """Return all cells of a sweep, including those that another sweep ran.
 
     Args:
         name: name of the sweep.
+        others: further sweeps, whose cells follow; one of several sweeps is there once.
 
     Raises:
         UnknownSweep: the store does not know it.
         UserError: as in `stored.read_sweep`.
     """
-    found = read_sweep(name)
-    rows = [make_row(*one) for one in zip(found.cells, found.runs, found.statuses, strict=True)]
+    found = [read_sweep(one) for one in dict.fromkeys((name, *others))]
+    listed = {
+        cell.hash: (cell, run, status)
+        for one in found
+        for cell, run, status in zip(one.cells, one.runs, one.statuses, strict=True)
+    }
+    cells = [cell for cell, _, _ in listed.values()]
     return Collected(
-        found.name,
-        pd.DataFrame(rows),
-        next((cell.search for cell in found.cells if cell.search.keys), Search()),
-        {cell.hash: dict(cell.tuned) for cell in found.cells if cell.tuned},
-        found.client,
-        {run.info.run_id: run for run in found.runs if run is not None},
-        found.parent,
-        note=found.note,
+        " ".join(one.name for one in found),
+        pd.DataFrame([make_row(*one) for one in listed.values()]),
+        next((cell.search for cell in cells if cell.search.keys), Search()),
+        {cell.hash: dict(cell.tuned) for cell in cells if cell.tuned},
+        found[0].client,
+        {run.info.run_id: run for one in found for run in one.runs if run is not None},
+        found[0].parent,
+        note="; ".join(one.note for one in found if one.note),
     )
 
 

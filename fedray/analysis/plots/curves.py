@@ -31,6 +31,8 @@ ZOOMED = 3
 """Minimum number of evaluated rounds in a zoom."""
 FEWEST = 9
 """Minimum number of evaluated rounds of a curve with a zoom."""
+READABLE = 8
+"""Maximum number of methods whose curves a reader can tell apart in one panel."""
 UNIT = re.compile(r"(?:in |\()(%|degrees)\)?$")
 """End of a title."""
 SECONDS = "seconds"
@@ -105,6 +107,11 @@ def draw_curves(
     return figures
 
 
+def is_crowded(sweep: Collected) -> bool:
+    """Return True if a panel of all methods' curves cannot be read, so that `draw_multiples` is needed."""
+    return label_finished(sweep)["_row"].nunique() > READABLE
+
+
 @styled
 def draw_multiples(sweep: Collected, metric: str = "test_accuracy") -> dict[str, Figure]:
     """Draw a metric by round with a panel per method, in which the other methods are grey.
@@ -146,7 +153,9 @@ def _read(sweep: Collected, cells: pd.DataFrame, wanted: Sequence[str], across: 
     for name, runs in logged.items():
         if not any(runs.values()):
             option = "--x" if name in across else "--metric"
-            raise unknown(option, name, list_by_round(sweep), "`fedray list metrics`")
+            key = next((key for key in map(str, cells) if option == "--x" and f".{key}".endswith(f".{name}")), "")
+            meant = f"--kind sensitivity --x {key}" if "." in key else ""
+            raise unknown(option, name, list_by_round(sweep), "`fedray list metrics`", meant)
     return logged
 
 

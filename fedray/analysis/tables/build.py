@@ -350,14 +350,14 @@ class TableOptions:
         """Return the command line, in one line, that gives this table.
 
         Args:
-            sweep: its name.
+            sweep: its name, or several with spaces.
             more: options without effect on the entries: `format`, `macros`.
         """
         changed = {one.name: getattr(self, one.name) for one in fields(self) if getattr(self, one.name) != one.default}
         words = [word for name, value in {**changed, **more}.items() for word in (_to_option(name), value) if value]
         if self.best_except == "":
             words.append("--best-except=")
-        return escape(shlex.join([*COMMAND.split(), sweep, *words]))
+        return escape(shlex.join([*COMMAND.split(), *sweep.split(), *words]))
 
     @classmethod
     def parse(cls, command: str, where: str) -> tuple[str, Self, set[str]]:

@@ -96,7 +96,9 @@ def rank(
     own = parse_csv(write_csv(list_rows(sweep)))
     joined = join(board, sweep, method, own)
     standings = list_standings(joined)
-    lines = [*format_table(list_columns(standings), format_standings(standings)), "", describe_power(standings)]
+    rows = format_standings(standings)
+    marked = [[row[0], f"**{row[1]}** (yours)", *row[2:]] if row[1] == method else row for row in rows]
+    lines = [*format_table(list_columns(standings), marked), "", describe_power(standings)]
     lines += [line for line in (describe_cpus(board.rows, own), failure) if line]
     write_or_print("\n".join([f"**{on} with {method}**", "", *lines, ""]), None)
     if code:

@@ -14,7 +14,7 @@ from fedray.cells.status import Status
 from fedray.cluster.connection import count_cpus, refuse_bad_address, use_cluster
 from fedray.cluster.gpu_sharing import Placement
 from fedray.cluster.resources import refuse_unseen
-from fedray.common.errors import UserError, escape
+from fedray.common.errors import UserError, escape, format_count
 from fedray.common.location import refuse_unwritable_store
 from fedray.common.signals import INTERRUPTED, treat_sigterm_as_interrupt
 from fedray.sweep.file.sweep import Sweep
@@ -25,6 +25,7 @@ from fedray.sweep.plan.storage import (
     CellLocks,
     find_storage_parent,
     get_cell_locks_file,
+    is_sweep_running,
     lock_sweep,
     refuse_second_call,
     refuse_unwritable_storage,
@@ -32,6 +33,7 @@ from fedray.sweep.plan.storage import (
 from fedray.sweep.plan.studies import make_studies
 from fedray.sweep.trials.session import Session, Writer
 from fedray.tracking.mirrors.mirrors import refuse_missing_extras
+from fedray.tracking.store import find_sweeps, open_reader, read_cells
 
 POLL = 2.0
 """Seconds between checks of cells that another sweep runs."""
@@ -153,11 +155,7 @@ def _run_until_done(session: Session, cells: Sequence[Cell], max_concurrent: int
         cells = cells or session.take()
         if session.left and not told:
             told = True
-            print(
-                f"{session.plan.sweep.name}: {len(session.left)} cells are being run by another sweep; "
-                "waiting for them",
-                flush=True,
-            )
+            print(f"{describe_elsewhere(session)}; waiting for them", flush=True)
         if cells:
             from fedray.sweep.trials.tune import run_cells  # here: a sweep with nothing to run does not need Tune
 
@@ -166,4 +164,22 @@ def _run_until_done(session: Session, cells: Sequence[Cell], max_concurrent: int
                 return
             cells = []
         elif session.left:
-            time.sleep(POLL)
+            try:
+                time.sleep(POLL)
+            except KeyboardInterrupt:
+                print(f"{describe_elsewhere(session)}, which goes on with them", flush=True)
+                raise
+
+
+def describe_elsewhere(session: Session) -> str:
+    """Return the number of cells that are left to other processes, and the running sweeps of this store with them."""
+    name, left = session.plan.sweep.name, session.left
+    try:
+        client, experiment = open_reader()
+        others = {one: run for one, run in find_sweeps(client, experiment).items() if one != name}
+        running = {one: run for one, run in others.items() if is_sweep_running(one)}
+        having = [one for one, run in running.items() if left & {cell.hash for cell in read_cells(client, run)}]
+    except UserError:  # there is no store yet, or it cannot be reached
+        having = []
+    who = " and ".join(f"the sweep {one}" for one in having) or "another process"
+    return f"{name}: {format_count(len(left), 'cell')} being run by {who}"

@@ -1,10 +1,11 @@
 """The two sweeps of a file with `tune` and `final`; the results of the first make the second."""
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fedray.common.errors import UserError
+from fedray.common.errors import UserError, format_duration
 from fedray.components.base import format_value
 from fedray.config import RunConfig
 from fedray.datasets.base import Validation
@@ -232,21 +233,46 @@ def run_stages(
     """
     if only:
         raise UserError("--only: the final stage follows from the whole tune stage; run the file whole")
-    if sweep.tune is not None and sweep.tune.blocks:
-        codes = (run_stages(one, file, force, only, max_concurrent, address, dry_run) for one in sweep.list_blocks())
-        return next((code for code in codes if code), 0)
+    blocks = sweep.list_blocks()
+    if len(blocks) == 1:
+        return _run_block(blocks[0], file, force, max_concurrent, address, dry_run)[0]
+    from fedray.sweep.plan.estimate import list_distinct  # here: it imports rich's tables
+
+    each = len(list_distinct(make_tune_stage(blocks[0]))) + len(list_distinct(preview_final_stage(blocks[0])))
+    total, trained, spent = each * len(blocks), 0, 0.0
+    print(f"{sweep.name}: {total} cells in {len(blocks)} blocks", flush=True)
+    for place, one in enumerate(blocks, 1):
+        began = time.monotonic()
+        code, count = _run_block(one, file, force, max_concurrent, address, dry_run)
+        if code:
+            return code
+        trained, spent = trained + count, spent + (time.monotonic() - began) * (count > 0)
+        if trained and place < len(blocks) and not dry_run:
+            left = total - place * each
+            print(
+                f"{sweep.name}: {left} of {total} cells to go, about {format_duration(left * spent / trained)}",
+                flush=True,
+            )
+    return 0
+
+
+def _run_block(
+    sweep: Sweep, file: str, force: bool, max_concurrent: int | None, address: str | None, dry_run: bool
+) -> tuple[int, int]:
+    """Tune, then test, as `run_stages`; return the exit code and the number of cells that were trained."""
     first = replace(plan_and_print(make_tune_stage(sweep), file, force), file=sweep)
+    done = len(first.cells) - len(first.to_run)
     _refuse_undecided(first, file)
     if dry_run:
         _print_plan(first, address)
         if first.to_run or force:
             print(f"{sweep.name}: the final stage runs what the tune stage will choose")
-            return 0
+            return 0, 0
     else:
         code = drive(first, max_concurrent, address)
         if code:
-            return code
-        first = planning.make_plan(make_tune_stage(sweep))
+            return code, 0
+        first = planning.make_plan(make_tune_stage(sweep))  # with all draws of a search that learns
     choices = choose(first)
     for one in choices:
         print(f"{sweep.name}: chosen {describe_choice(one, sweep.select)}", flush=True)
@@ -257,8 +283,8 @@ def run_stages(
     second = replace(second, cells=cells, file=sweep)
     if dry_run:
         _print_plan(second, address)
-        return 0
-    return drive(second, max_concurrent, address)
+        return 0, 0
+    return drive(second, max_concurrent, address), len(first.cells) - done + len(second.to_run)
 
 
 def _refuse_undecided(plan: Plan, file: str) -> None:

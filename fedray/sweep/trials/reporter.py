@@ -24,6 +24,7 @@ from fedray.cells.record import CellRun, RunRecord
 from fedray.cells.status import INTERRUPTED, Ending, Status
 from fedray.cluster.ray_private import drop_results, read_error
 from fedray.common.errors import UserError, escape, format_duration, redact, shorten
+from fedray.common.progress import describe_resumption
 from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.problem import resolve_with
 from fedray.engine.process.worker import LESS_MEMORY
@@ -159,6 +160,8 @@ class TuneReporter(tune.Callback):
     ) -> None:
         cell = self._get_cell(trial)
         rows = result["rows"]
+        if line := describe_resumption(cell.label, result.get("resumed", 0), cell.run.training.rounds):
+            self.progress.note(line)
         self._histories[cell.hash] += rows
         self.progress.note_round(cell.hash, result["made"], cell.run.training.rounds, rows)
         if "record" in result:

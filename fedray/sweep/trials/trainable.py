@@ -61,7 +61,8 @@ class CellTrainable(tune.Trainable):
     """Runs `config["cell"]`, a `Cell`, on as many actors as `config["actors"]` says.
 
     Each report holds `made`, the number of rounds, and `rows`, the newly evaluated ones. The first report after a start
-    holds all rows, so that none is lost if a driver died between a checkpoint and its log. The last one has `record`.
+    holds all rows, so that none is lost if a driver died between a checkpoint and its log, and `resumed`, the rounds of
+    the checkpoint, if there was one. The last one has `record`.
     For Tune itself, each holds the accuracy and loss of the newest evaluated round; for its scheduler or `stop`, all
     metrics of a newly evaluated one.
     """
@@ -93,6 +94,7 @@ class CellTrainable(tune.Trainable):
         self._rounds: Generator[State] | None = None
         self._history: list[dict[str, float]] = []
         self._made = 0
+        self._resumed: int | None = None
         self._reported = 0
 
     def _open(self) -> tuple[Simulation, Growth | None]:
@@ -136,6 +138,7 @@ class CellTrainable(tune.Trainable):
                 started = time.monotonic()
                 for state in self._rounds:
                     self._history, self._made = state.history, state.round
+                    self._resumed = state.round if self._resumed is None else self._resumed
                     if self._simulation.done:
                         break
                     new = len(state.history) > self._reported
@@ -158,7 +161,9 @@ class CellTrainable(tune.Trainable):
             seen = {key: newest[key] for key in REPORTED if key in newest}
         moved = self._backend.moved if isinstance(self._backend, RayBackend) else 0
         spread = {"processes": self._backend.processes if self._backend else 1, "moved_clients": moved}
-        return {"rows": rows, "made": self._made, **spread, **seen, "round": int(seen.get("round", 0))}
+        first = {"resumed": self._resumed} if self._resumed else {}
+        self._resumed = 0
+        return {"rows": rows, "made": self._made, **first, **spread, **seen, "round": int(seen.get("round", 0))}
 
     def _report_end(self, record: RunRecord) -> dict[str, Any]:
         return {"done": True, **self._take_rows(), "record": record}

@@ -122,12 +122,12 @@ def test_of_an_undeclared_metric_the_largest_is_the_best(
     outcomes: list[Outcome] = [[row | {metric: v, f"{metric}_std": v} for row in history(10.0)] for *_, v in measured]
     write(store, [cell(algorithm, 0.1, seed) for algorithm, seed, _ in measured], outcomes)
     said = f"- {metric}: no probe says which values are better, so larger ones count as better"
-    print_table("sweep", metric=f"{metric},last10_{metric}")
+    print_table(["sweep"], metric=f"{metric},last10_{metric}")
     table = capsys.readouterr().out
     assert re.search(r"^\| fedavg +\| \*\*3\.00 ± 0\.00\*\* +\| \*\*3\.00 ± 0\.00\*\* ", table, re.MULTILINE)
     assert table.count(said) == 1
     assert not is_smaller_better(metric, collect("sweep").cells)
-    print_table("sweep", metric=f"{metric}_std,test_accuracy,test_loss")
+    print_table(["sweep"], metric=f"{metric}_std,test_accuracy,test_loss")
     table = capsys.readouterr().out
     assert re.search(r"^\| fedavg +\| <u>3\.00 ± 0\.00</u> ", table, re.MULTILINE)
     assert "no probe says" not in table

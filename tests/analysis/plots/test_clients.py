@@ -89,7 +89,7 @@ def test_confusion_matrices(store: Tracker) -> None:
 
 def test_every_client_as_csv(store: Tracker, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(store)
-    tables("sweep", "clients", out=tmp_path / "new" / "clients.csv")
+    tables(["sweep"], "clients", out=tmp_path / "new" / "clients.csv")
     assert capsys.readouterr().out == f"{tmp_path / 'new' / 'clients.csv'}\n"
     rows = list(csv.DictReader(io.StringIO((tmp_path / "new" / "clients.csv").read_text())))
     assert len(rows) == 33
@@ -109,7 +109,7 @@ def test_runs_without_such_a_table(store: Tracker, tmp_path: Path, kind: str, mi
     with pytest.raises(UserError, match=f"no finished run of 'sweep' has {missing}"):
         main("sweep", kind, out=tmp_path)
     with pytest.raises(UserError, match="has clients"):
-        tables("sweep", "clients")
+        tables(["sweep"], "clients")
 
 
 def test_unseen_clients_are_drawn_and_do_not_count(store: Tracker) -> None:

@@ -37,7 +37,7 @@ def paper(store: Tracker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     write(store, cells, [80, 84, 90, 92, 60, 61, 50, 51])
     write(store, cells[:2], [None, None], "other")
     monkeypatch.chdir(tmp_path)
-    tables("sweep", "latex", reference="fedavg", out=Path("table.tex"), macros=Path("numbers.tex"))
+    tables(["sweep"], "latex", reference="fedavg", out=Path("table.tex"), macros=Path("numbers.tex"))
     Path("paper.tex").write_text(PAPER, encoding="utf-8")
     return Path("paper.tex")
 

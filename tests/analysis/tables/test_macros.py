@@ -105,7 +105,7 @@ def test_averages_and_the_best_baseline_have_keys(store: Tracker) -> None:
 def test_the_file(store: Tracker, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Its first line is the command that writes it; the table is printed as without the option."""
     two_seeds(store)
-    main("sweep", reference="fedavg", macros=tmp_path / "deep" / "numbers.tex")
+    main(["sweep"], reference="fedavg", macros=tmp_path / "deep" / "numbers.tex")
     printed = capsys.readouterr()
     assert printed.out.startswith("**sweep: test accuracy")
     assert printed.err == f"{tmp_path / 'deep' / 'numbers.tex'}\n"
@@ -115,9 +115,9 @@ def test_the_file(store: Tracker, tmp_path: Path, capsys: pytest.CaptureFixture[
     for line in lines:
         assert line.count("{") == line.count("}")
     with pytest.raises(UserError, match="--macros: gives a macro per entry of a table; --format seeds has none"):
-        main("sweep", "seeds", macros=tmp_path / "x.tex")
+        main(["sweep"], "seeds", macros=tmp_path / "x.tex")
     with pytest.raises(UserError, match=r"--macros: .*numbers.tex/x.tex cannot be written"):
-        main("sweep", macros=tmp_path / "deep" / "numbers.tex" / "x.tex")
+        main(["sweep"], macros=tmp_path / "deep" / "numbers.tex" / "x.tex")
 
 
 DOCUMENT = r"""\documentclass{article}
@@ -144,7 +144,7 @@ def test_latex_accepts_them(store: Tracker, tmp_path: Path, language: str, more:
     """In a heading, a caption, mathematics and a table, also with active characters; an unknown key warns."""
     find_compiler()
     two_seeds(store)
-    main("sweep", "latex", out=tmp_path / "table.tex", macros=tmp_path / "numbers.tex")
+    main(["sweep"], "latex", out=tmp_path / "table.tex", macros=tmp_path / "numbers.tex")
     if subprocess.run(["kpsewhich", "frenchb.ldf"], capture_output=True, check=False).returncode:
         language, more = "english", ""
     (tmp_path / "paper.tex").write_text(DOCUMENT % (language, more), encoding="utf-8")

@@ -163,7 +163,7 @@ def test_values_and_differences_beside_ours(store: Tracker, capsys: pytest.Captu
     assert r"[80.28 $\pm$ 0.14, +1.22]" in to_latex(table)
     row = next(csv.DictReader(io.StringIO(to_csv(table))))
     assert (row["published"], row["published_std"], row["difference"]) == ("80.28", "0.14", "1.22")
-    main("fedtoga/table1", published=True)
+    main(["fedtoga/table1"], published=True)
     assert "[80.28" in capsys.readouterr().out
 
 
@@ -173,25 +173,25 @@ def test_the_table_of_a_sweep_of_which_only_the_smoke_version_was_run(
     """Its smoke version is used, with a note; an existing version of its own comes first."""
     one = run({"name": "fedavg"}, U06)
     write(store, [one], [81], "fedtoga/table1-smoke")
-    main("fedtoga/table1", published=True)
+    main(["fedtoga/table1"], published=True)
     printed = capsys.readouterr()
     assert "fedtoga/table1-smoke: test accuracy" in printed.out
     assert "[" not in printed.out, "which it is compared with only when told"
     assert "only its smoke version has been run" in printed.err
     write(store, [one], [81], "fedtoga/table1")
-    main("fedtoga/table1")
+    main(["fedtoga/table1"])
     assert "smoke" not in (printed := capsys.readouterr()).out + printed.err
 
 
 def test_a_smoke_sweep_is_compared_only_when_told(store: Tracker, capsys: pytest.CaptureFixture[str]) -> None:
     one = run({"name": "fedavg"}, U06)
     write(store, [one], [81], "fedtoga/table1-smoke")
-    main("fedtoga/table1-smoke", published=True)
+    main(["fedtoga/table1-smoke"], published=True)
     out = capsys.readouterr().out
     assert "[" not in out
     assert "a smoke sweep" in out
     assert "cannot be compared with a paper's; --paper fedtoga/table1 compares them anyway" in out
-    main("fedtoga/table1-smoke", paper="fedtoga/table1")
+    main(["fedtoga/table1-smoke"], paper="fedtoga/table1")
     assert "[80.28" in capsys.readouterr().out
 
 

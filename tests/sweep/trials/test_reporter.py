@@ -120,6 +120,15 @@ def test_a_pipe_gets_a_line_about_running_cells(
     assert capsys.readouterr().out == "running: fedavg s0 round 75/150  81.50 %\n"
 
 
+def test_a_cell_that_goes_on_says_from_which_round(capsys: pytest.CaptureFixture[str]) -> None:
+    """The cell has two rounds; one is in its checkpoint. Only the first report after a start tells it."""
+    sink, (trial, _), (cell, _) = made(Told(), lambda cell: None)
+    sink.on_trial_start(0, [], trial)
+    sink.on_trial_result(1, [], trial, {"rows": [ROW], "made": 1, "resumed": 1, "done": False})
+    sink.on_trial_result(1, [], trial, {"rows": [], "made": 1, "done": False})
+    assert capsys.readouterr().out == f"{cell.label}: resumed, goes on with round 2 of 2\n"
+
+
 def test_a_session_opens_the_store_once() -> None:
     sent: list[object] = []
     nothing: Any = None
