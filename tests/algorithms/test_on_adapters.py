@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 import torch
 
-from fedray.algorithms import ALGORITHMS
 from fedray.common.errors import UserError
 from fedray.engine.process.backend import InlineBackend
 from fedray.engine.server.simulation import Simulation
 from fedray.engine.state import load_state
 from tests.algorithms.digits import problem
+from tests.methods import METHODS
 
 MODEL: dict[str, Any] = {"name": "mlp", "hidden": [16, 12]}
 ADAPTERS = 2 * (64 + 16) + 2 * (16 + 12)
@@ -86,7 +86,7 @@ def trained(name: str, **model: Any) -> Simulation:
     return simulation
 
 
-@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+@pytest.mark.parametrize("name", METHODS)
 def test_adapters(name: str) -> None:
     """No method refuses them: they are a body to learn, exchange or keep."""
     found = trained(name, lora={"rank": 2, "alpha": 2})
@@ -94,7 +94,7 @@ def test_adapters(name: str) -> None:
     assert {"test_accuracy", "test_loss"} <= found.state.history[-1].keys()
 
 
-@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+@pytest.mark.parametrize("name", METHODS)
 def test_the_head_alone(name: str) -> None:
     """Linear probing: the body is frozen, and methods that learn features or exchange the body say so."""
     if name in LEARN_FEATURES:
@@ -105,7 +105,7 @@ def test_the_head_alone(name: str) -> None:
         assert len(trained(name, freeze=["body"]).state.theta) == HEAD
 
 
-@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+@pytest.mark.parametrize("name", METHODS)
 def test_the_body_alone(name: str) -> None:
     """FedSOL perturbs the head alone by default."""
     if name in ["fedsol", *NEED_HEAD]:
@@ -120,7 +120,7 @@ def refused(line: str, name: str, freeze: list[str]) -> None:
     assert str(found.value) == line
 
 
-@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+@pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("share", ["A", "B"])
 def test_one_matrix_kept(share: str, name: str) -> None:
     """Methods that exchange parameters alone; the others, personalised ones too, have exchanges of their own."""

@@ -24,6 +24,7 @@ from fedray.engine.server.simulation import Simulation
 from tests import small
 from tests.engine.test_guard import WRITES
 from tests.engine.test_guard import problem as writing
+from tests.methods import METHODS
 from tests.probes.probed import everything
 
 
@@ -55,7 +56,7 @@ def test_a_change_in_place_is_refused_alike_with_any_number_of_actors(
         run(writing(kind), backends[actors])
 
 
-@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+@pytest.mark.parametrize("name", METHODS)
 def test_same_numbers_inline_and_with_1_2_3_actors_and_resumed(
     name: str, backends: dict[int, RayBackend], tmp_path: Path
 ) -> None:

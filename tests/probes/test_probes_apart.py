@@ -18,6 +18,7 @@ from fedray.engine.process.backend import InlineBackend
 from fedray.engine.server.simulation import Simulation
 from fedray.probes import registry
 from tests.algorithms import quadratic
+from tests.methods import METHODS
 from tests.probes.probed import EVERY_PROBE, digits, last_row, with_probes
 
 
@@ -26,7 +27,7 @@ def outcome(problem: Problem) -> tuple[str, str, list[dict[str, float]]]:
     return result.summary()["theta_sha256"], result.summary()["state_sha256"], result.history
 
 
-@pytest.mark.parametrize("method", sorted(ALGORITHMS))
+@pytest.mark.parametrize("method", METHODS)
 def test_probes_change_nothing(method: str) -> None:
     """Not the parameters, the clients' states, the running statistics, the other metrics, or torch's generator."""
     kind = ALGORITHMS[method]

@@ -27,6 +27,7 @@ from fedray.engine.process.residence import DeviceState, Residence
 from fedray.engine.server.simulation import Simulation
 from fedray.engine.state import load_state
 from tests import small
+from tests.methods import METHODS
 
 ROOM = 1 << 30
 ALONE = {"backend": "inline", "stack": 1}
@@ -92,7 +93,7 @@ def run(backend: InlineBackend, algorithm: str, **options: Any) -> Simulation:
     return Simulation(small.problem(algorithm, (6, 6 if everyone else 3), 12, **sections), backend)
 
 
-@pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
+@pytest.mark.parametrize("algorithm", METHODS)
 def test_no_bit_changes(algorithm: str) -> None:
     """With room for everything; for some methods also with room for a few shards or states, and with none."""
     expected = small.outcome(run(InlineBackend(), algorithm))
