@@ -279,6 +279,9 @@ CASES: dict[str, Case] = {
         "--set: data.augment: unknown name 'flop'; did you mean 'flip'? valid: crop, cutout, flip, rotate",
         "data.augment=[flop]",
     ),
+    "transform without number": run(
+        "--set: data.augment: found crop; it needs a number: {crop: 4}", "data.augment=[flip, crop]"
+    ),
     "transform no list": run(
         "--set: data.augment: found 'flip'; a list of transforms is required, of: crop, cutout, flip, rotate",
         "data.augment=flip",
