@@ -5,7 +5,7 @@ BIN := .venv/bin
 .PHONY: quickstart test test-slow test-faults test-lowest lint docs dist bench
 
 quickstart: .venv/ready
-	$(BIN)/fedray sweep sweeps/quickstart.yaml
+	$(BIN)/fedray sweep quickstart
 	$(BIN)/fedray tables quickstart
 
 test: .venv/ready lint

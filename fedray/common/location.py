@@ -33,7 +33,7 @@ ANSWER = 20.0
 OUTAGE = 300.0
 """Seconds that the end of a run or sweep waits for an unreachable store, unless $FEDRAY_STORE_PATIENCE is set."""
 PORTS = {"http": 80, "https": 443, "postgresql": 5432, "mysql": 3306}
-OTHERS = {"mssql", "databricks", "databricks-uc", "uc"}
+OTHERS = {"sqlite", "mssql", "databricks", "databricks-uc", "uc"}
 """Further beginnings of an address that MLflow knows; its plug-ins add some."""
 FORMS = "sqlite:///FILE, http://HOST:PORT or a database's address is required"
 ARTIFACTS = "mlartifacts"
