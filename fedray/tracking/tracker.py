@@ -345,6 +345,11 @@ class Tracker:
         milliseconds = round(1000 * ((run.ended or time.monotonic()) - run.began))
 
         def write() -> None:
+            if ending.status.is_early and step < run.logged:  # another rule had ended it later, in the run found
+                self.client.set_tag(run.id, "fedray.status", "superseded")
+                self.client.set_terminated(run.id)
+                self._make(run)
+                run.logged = 0
             took = {} if run.shown else {SECONDS: f"{run.spent + milliseconds / 1000:.3f}"}
             final = [Metric(f"{SUMMARY}{k}", v, run.start + step, 0) for k, v in metrics.items()]
             *batches, last = _batch_rows([*_iter_new(run, record.history), final]) or [[]]

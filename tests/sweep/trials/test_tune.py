@@ -125,6 +125,31 @@ def test_tune_sees_the_axes_of_what_it_schedules(
     assert (both["timestamp_x"] == both["timestamp_y"]).all(), "it was trained again"
 
 
+def test_a_sweep_that_stops_sooner_than_an_earlier_call_has_a_run_of_its_own(
+    local_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A callback ends the cell after round 9, the sweep's rule already after its first: rows and summary are of one."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
+    monkeypatch.setenv("FEDRAY_STORAGE", str(tmp_path / "storage"))
+    config = SWEEP["base"] | {"algorithm": "scaffold"}
+    rounds = list[float]()
+
+    def end(row: dict[str, float]) -> object:
+        rounds.append(row["round"])
+        return fedray.STOP if row["round"] == 9 else None
+
+    fedray.simulate(config | {"runtime": {"backend": "inline"}}, track="early", evaluated=end)
+    assert rounds[-1] == 9
+    sweep: dict[str, Any] = {"name": "sooner", "base": config, "stop": {"test_accuracy": 1}}
+    assert drive(planning.make_plan(Sweep.model_validate(sweep))) == 0
+    found = fedray.results("sooner")
+    (cell,) = found.cells.to_dict("records")
+    assert found.curves["round"].max() == 1
+    (accuracy,) = found.curves[found.curves["metric"] == "test_accuracy"]["value"]
+    assert cell["metrics.final_test_accuracy"] == accuracy
+
+
 def _uptime() -> float:
     return float(Path("/proc/uptime").read_text().split()[0])
 
