@@ -110,11 +110,15 @@ class Tracker:
 
         def mark() -> None:
             for run in find_runs(self.client, self.experiment, cells):
-                self.client.set_tag(run.info.run_id, "fedray.status", "superseded")
-                if run.info.status == "RUNNING":  # its driver was killed
-                    self.client.set_terminated(run.info.run_id, "FAILED")
+                self._mark_superseded(run.info.run_id, run.info.status == "RUNNING")  # its driver was killed
 
         self._ask(mark)
+
+    def _mark_superseded(self, run: str, is_running: bool) -> None:
+        """Mark a run, by its id, as one that counts no more."""
+        self.client.set_tag(run, "fedray.status", "superseded")
+        if is_running:
+            self.client.set_terminated(run, "FAILED")
 
     def open_sweep(
         self,
@@ -346,10 +350,10 @@ class Tracker:
 
         def write() -> None:
             if ending.status.is_early and step < run.logged:  # another rule had ended it later, in the run found
-                self.client.set_tag(run.id, "fedray.status", "superseded")
-                self.client.set_terminated(run.id)
+                self._mark_superseded(run.id, is_running=True)
+                run.spent, run.untimed = 0.0, 0
                 self._make(run)
-                run.logged = 0
+                run.logged = 0  # last: if the store fails meanwhile, all of this is done again
             took = {} if run.shown else {SECONDS: f"{run.spent + milliseconds / 1000:.3f}"}
             final = [Metric(f"{SUMMARY}{k}", v, run.start + step, 0) for k, v in metrics.items()]
             *batches, last = _batch_rows([*_iter_new(run, record.history), final]) or [[]]
