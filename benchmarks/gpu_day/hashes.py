@@ -54,10 +54,9 @@ def build(
     return replace(made, config=RunConfig.parse(whole))
 
 
-def read_hashes(lines: Path, name: str) -> list[dict[str, Any]]:
-    """Return a method's lines of a file that may be missing."""
-    rows = [json.loads(line) for line in lines.read_text().splitlines()] if lines.exists() else []
-    return [row for row in rows if row["method"] == name]
+def read_hashes(lines: Path) -> list[dict[str, Any]]:
+    """Return the lines of a file that may be missing."""
+    return [json.loads(line) for line in lines.read_text().splitlines()] if lines.exists() else []
 
 
 def describe(line: dict[str, Any]) -> str:
@@ -67,7 +66,7 @@ def describe(line: dict[str, Any]) -> str:
 
 def hash_method(name: str, device: str, lines: Path, tiny: bool) -> None:
     """Append a line to a file for each model and precision that the file lacks for the method."""
-    known = {(line["model"], line["precision"]) for line in read_hashes(lines, name)}
+    known = {(line["model"], line["precision"]) for line in read_hashes(lines) if line["method"] == name}
     four = Processes(2 if tiny else 4)
     try:
         for model, precision in list_hashed(tiny):

@@ -6,6 +6,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -171,7 +172,8 @@ def measure_hashes(part: Part) -> None:
     """All methods: equal parameters run to run, and in one process and four. Called again, it goes on."""
     lines, whole = part.folder / "gpu-hashes.jsonl", len(list_hashed(part.tiny))
     names = ["fedavg", "fedtoga"] if part.tiny else [*FIRST, *sorted(ALGORITHMS.keys() - set(FIRST))]
-    waiting, running = [name for name in names if len(read_hashes(lines, name)) < whole], dict[str, Any]()
+    known = Counter(line["method"] for line in read_hashes(lines))
+    waiting, running = [name for name in names if known[name] < whole], dict[str, Any]()
     while (waiting and not part.is_over) or running:
         while waiting and len(running) < CHILDREN and not part.is_over:
             name = waiting.pop(0)
@@ -185,13 +187,14 @@ def measure_hashes(part: Part) -> None:
                 del running[name]
                 if child.returncode:
                     print(f"{name}: its process ended with exit code {child.returncode}", flush=True)
-    found = [line for name in names for line in read_hashes(lines, name)]
+    found = read_hashes(lines)
     for what, key in (("run to run", "again"), ("four processes / one process", "four")):
         different = [describe(line) for line in found if line[key] not in (line["once"], None)]
         part.told.add(f"methods with other parameters: {what}", ", ".join(different) or "none", "none")
     refused = {describe(line): line["error"] for line in found if line["error"]}
     part.told.add("not measured", f"{len(refused)} of {len(found)}", refused=refused)
-    missing = [name for name in names if len(read_hashes(lines, name)) < whole]
+    known = Counter(line["method"] for line in found)
+    missing = [name for name in names if known[name] < whole]
     part.told.add("methods that are not done", ", ".join(missing) or "none", "none")
 
 

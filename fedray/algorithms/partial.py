@@ -6,17 +6,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 from torch import Tensor
 
-from fedray.algorithms.base import (
-    Algorithm,
-    Client,
-    Finetuning,
-    Part,
-    Received,
-    Server,
-    Sum,
-    Uploads,
-    Vectors,
-)
+from fedray.algorithms.base import Algorithm, Client, Finetuning, Part, Received, Server, Sum, Uploads, Vectors
 from fedray.common.errors import UserError
 
 

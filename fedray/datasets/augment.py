@@ -150,9 +150,9 @@ def _transform(key: str, entry: Any) -> Transform:
         return entry
     options = {entry: True} if entry == "flip" else entry
     name = next((str(k) for k in options if k in TRANSFORMS), None) if isinstance(options, Mapping) else None
-    if isinstance(entry, str) and entry in TRANSFORMS and name is None:
-        raise UserError(f"{key}: found {entry}; it needs a number: {{{entry}: 4}}")
     if name is None:
+        if isinstance(entry, str) and entry in TRANSFORMS:
+            raise UserError(f"{key}: found {entry}; it needs a number: {{{entry}: 4}}")
         raise unknown(key, str(entry), TRANSFORMS)
     try:
         return TRANSFORMS[name].model_validate(dict(options))

@@ -70,7 +70,7 @@ def test_hashes_go_on_where_they_ended(tmp_path: Path) -> None:
     ]
     lines.write_text("".join(json.dumps(line) + "\n" for line in kept))
     hash_method("fedavg", "cpu", lines, tiny=True)
-    new = read_hashes(lines, "fedavg")[len(kept) :]
+    new = read_hashes(lines)[len(kept) :]
     assert [(line["model"], line["precision"]) for line in new] == [("lenet", "fp32"), ("lenet", "bf16")]
     for line in new:
         assert line["error"] is None

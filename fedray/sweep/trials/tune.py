@@ -287,10 +287,10 @@ class ActorAllocator(tune.Callback):
             left = min(left, self._max - len(self._live))
         if left <= 0:
             return 0
-        held = [one for live in self._live.values() for one in live.bundles]
-        free = max(self._capacity.count_actors(run.runtime, held), 0 if self._live else 1)
         if left > self._capacity.count_actors(run.runtime):
             return 1
+        held = [one for live in self._live.values() for one in live.bundles]
+        free = max(self._capacity.count_actors(run.runtime, held), 0 if self._live else 1)
         paced = [(live, live.pace) for live in self._live.values()]
         known = [pace * live.run.training.rounds * live.actors for live, pace in paced if pace is not None]
         length = fmean([*self._lengths, *known]) if self._lengths or known else float("nan")
