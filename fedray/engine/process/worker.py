@@ -107,17 +107,15 @@ class Worker:
         reduction, probed, reply = Reduction(), Accumulator(), Reply()
         states: dict[int, Vectors] = {}
         results: list[ClientResult] = []
-        held = 0
+        most = 1 if broadcast.measured else min(AHEAD, -(-BLOCK // len(there.theta)))
         for part in self._iter_parts(trainer, broadcast, tasks):
             steps = Steps(self.probes, config.algorithm) if broadcast.measured else None
             for trained in self._train(trainer, there, part, steps if steps and steps.probes else None):
                 c, own = trained.c, [task.client for task in trained.tasks]
                 results.append(ClientResult(trained.tasks, c.loss, trained.steps, trained.uploads, c.state))
-                held += len(own)
                 states |= zip(own, copy_rows(c.state, len(own)), strict=True)
-                if steps or held >= AHEAD or held * len(there.theta) >= BLOCK:
+                if sum(len(result.tasks) for result in results) >= most:
                     _reduce(results, reduction, broadcast.cohort, reply)
-                    held = 0
                 if steps:
                     reply.diverged |= reduction.settle()
                     if own[0] not in reply.diverged:
