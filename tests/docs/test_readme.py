@@ -8,9 +8,12 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from tests.conftest import Call
 
 REPOSITORY = Path(__file__).parents[2]
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
@@ -39,9 +42,25 @@ def environment() -> dict[str, str]:
 
 
 def execute(home: Path, command: str, timeout: float = 280) -> str:
+    """Return what a command prints, called as a process of its own."""
     done = subprocess.run(words(command), cwd=home, env=environment(), capture_output=True, text=True, timeout=timeout)
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     return done.stdout
+
+
+@pytest.fixture
+def read(home: Path, monkeypatch: pytest.MonkeyPatch, call: Call) -> Callable[[str], str]:
+    """Call a command that reads the store in this process, which has imported what it needs, and return its output."""
+    monkeypatch.chdir(home)
+    for name in os.environ.keys() - environment().keys():
+        monkeypatch.delenv(name)
+
+    def run(command: str) -> str:
+        code, out, err = call(*shlex.split(command)[1:])
+        assert code == 0, f"{command}\n{out}\n{err}"
+        return out
+
+    return run
 
 
 SWEEP, DRY, UI = (
@@ -64,43 +83,44 @@ def quickstart(home: Path) -> tuple[str, float]:
 
 
 @pytest.mark.timeout(900)
-def test_quickstart_keeps_its_promises(home: Path, quickstart: tuple[str, float]) -> None:
+def test_quickstart_keeps_its_promises(quickstart: tuple[str, float], read: Callable[[str], str]) -> None:
     """About 2 minutes are promised on an idle machine; the limit grows with the load of other work."""
     out, seconds = quickstart
     assert "quickstart: 28 finished" in out
     assert seconds < 180 * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
-    table = execute(home, ".venv/bin/fedray tables quickstart --format csv")
+    table = read("fedray tables quickstart --format csv")
     rows = [line.split(",") for line in table.splitlines()[1:]]
     assert len(rows) == 14
     values = {(row[0], row[1]): float(row[2]) for row in rows}
     assert values["fedavg", "dirichlet α=0.5"] > 85, "mild heterogeneity"
     assert min(values.values()) > 50, "every method learns"
-    again = execute(home, SWEEP)
-    assert "28 finished, 0 diverged, 0 to run" in again
+    assert "28 finished, 0 diverged, 0 to run" in read(SWEEP)
 
 
-def test_the_table_in_the_readme_is_the_one_printed(home: Path, quickstart: tuple[str, float]) -> None:
+def test_the_table_in_the_readme_is_the_one_printed(
+    home: Path, quickstart: tuple[str, float], read: Callable[[str], str]
+) -> None:
     """Same rows and columns; the numbers may differ in the last digits on another kind of CPU."""
     printed = execute(home, ".venv/bin/fedray tables quickstart")  # as `make quickstart` prints it
     shown = [line.strip() for line in README.splitlines() if line.startswith("    |")]
     assert shown, "the README shows the table"
     for ours, theirs in zip([line for line in printed.splitlines() if line.startswith("|")], shown, strict=True):
         assert re.sub(r"[\d.*<>/u -]", "", ours) == re.sub(r"[\d.*<>/u -]", "", theirs)
-    assert "tabular" in execute(home, next(c for c in COMMANDS if "--format latex" in c))
-    assert "(1.00×)" in execute(home, next(c for c in COMMANDS if "rounds_to" in c))
-    assert "| fedtoga α=0.01 | dirichlet α=0.1 | 2 |" in execute(home, next(c for c in COMMANDS if "compare" in c))
+    assert "tabular" in read(next(c for c in COMMANDS if "--format latex" in c))
+    assert "(1.00×)" in read(next(c for c in COMMANDS if "rounds_to" in c))
+    assert "| fedtoga α=0.01 | dirichlet α=0.1 | 2 |" in read(next(c for c in COMMANDS if "compare" in c))
     for command in (c for c in COMMANDS if "fedray figures" in c):
-        drawn = execute(home, command).splitlines()
+        drawn = read(command).splitlines()
         kinds = [Path(name).suffix for name in drawn]
         assert kinds.count(".png") == kinds.count(".pdf") >= 1, "PNG and PDF"
         assert all((home / name).stat().st_size > 1000 for name in drawn)
-    page = execute(home, next(c for c in COMMANDS if "fedray report" in c)).strip()
+    page = read(next(c for c in COMMANDS if "fedray report" in c)).strip()
     assert "28 cells: 28 finished" in (home / page).read_text(encoding="utf-8")
 
 
-def test_personal_and_generic_accuracy_side_by_side(home: Path) -> None:
+def test_personal_and_generic_accuracy_side_by_side(home: Path, read: Callable[[str], str]) -> None:
     assert "16 finished" in execute(home, PERSONAL)
-    table = execute(home, next(c for c in COMMANDS if "personal_accuracy" in c))
+    table = read(next(c for c in COMMANDS if "personal_accuracy" in c))
     rows = [line for line in table.splitlines() if line.startswith("| fed")]
     assert any("fedgela" in row and row.count("|") == 4 for row in rows), "a method, its PA and its GA"
 
@@ -119,8 +139,8 @@ def test_command(command: str, home: Path) -> None:
     assert execute(home, command)
 
 
-def test_dry_run(home: Path) -> None:
-    assert "28 cells" in execute(home, DRY)
+def test_dry_run(read: Callable[[str], str]) -> None:
+    assert "28 cells" in read(DRY)
 
 
 def test_python_example() -> None:

@@ -12,14 +12,14 @@ import pytest
 import yaml
 
 import fedray
+from fedray.cli.main import main
 from fedray.components.identity import hash_of
 from fedray.config import RunConfig
 from fedray.sweep.plan.agreement import refuse_disagreement
 from fedray.tracking.store import find_runs, find_sweeps, open_store, read_artefact, read_cells
 from tests import small
 from tests.conftest import Call
-from tests.sweep.running import REPOSITORY, done, write
-from tests.sweep.running import fedray as command
+from tests.sweep.running import REPOSITORY, write
 
 ARCHIVES = sorted((REPOSITORY / "results").rglob("*.zip"))
 SWEEP: dict[str, Any] = {
@@ -55,13 +55,18 @@ def test_an_archive_is_imported_shown_and_exported(
 
 
 @pytest.fixture(scope="module")
-def old(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def old(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Path:
     """The folder of a sweep of two finished cells, stored as 0.2 did it: with `cuda_graph: false` in each runtime."""
     folder = tmp_path_factory.mktemp("old")
-    assert "old: 2 finished" in done(command(folder, "sweep", str(write(folder, SWEEP))))
+    (folder / "mlflow.db").write_bytes(empty_store.read_bytes())
+    write(folder, SWEEP)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        for number in ("1", "2"):
+            patch.setattr("sys.argv", ["fedray", "run", "sweep.yaml", "--cell", number])
+            with pytest.raises(SystemExit, match="0"):
+                main()
         client, experiment = open_store()
         parent = find_sweeps(client, experiment)["old"]
         cells = [cell.to_json() for cell in read_cells(client, parent)]
