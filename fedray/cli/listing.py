@@ -4,7 +4,7 @@ import inspect
 import json
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
 import typer
@@ -187,34 +187,50 @@ def schema() -> None:
     from fedray.sweep.file.sweep import Sweep
 
     definitions: dict[str, Any] = {}
+    for name, section in PLAIN.items():
+        definitions[name] = _describe_section(section, definitions)
     run: dict[str, Any] = {"seed": {"type": "integer", "minimum": 0}}
-    run |= {name: _describe_section(kind, definitions) for name, kind in PLAIN.items()}
-    run["evaluation"]["properties"]["probes"] = {"type": "array"}
-    keys: dict[str, Any] = {"seed": {"type": "array"}}
+    run |= {name: {"$ref": f"#/$defs/{name}"} for name in (*PLAIN, *COMPONENTS)}
+    keys: dict[str, Any] = {name: {"type": "array", "items": what} for name, what in run.items()}
+    for name in PLAIN:
+        for option, what in definitions[name]["properties"].items():
+            items = {"$ref": f"#/$defs/{name}/properties/{option}"}
+            keys[f"{name}.{option}"] = {"type": "array", "description": what.get("description", option), "items": items}
     rules: list[dict[str, Any]] = []
     for name, (known, *_) in COMPONENTS.items():
-        options: dict[str, Any] = {}
         registry = {**known, **list_variants()} if name == "algorithm" else known
-        for kind in registry.values():
-            for option, what in kind.model_json_schema()["properties"].items():
-                said = f"{kind.name}: {what.get('description', option)}"
-                options.setdefault(option, {"description": ""})["description"] += f"{said}\n"
+        needing: dict[str, list[str]] = {}
+        for word, kind in registry.items():
+            definitions[f"{name}.{word}"] = found = _describe_section(kind, definitions)
+            for option, what in found["properties"].items():
+                said = what.get("description", option)
+                key = keys.setdefault(f"{name}.{option}", {"description": "", "type": "array", "items": {"anyOf": []}})
+                key["description"] += f"{word}: {said}\n"
+                value = {key: what[key] for key in what if key not in ("description", "default", "title", "paper")}
+                key["items"]["anyOf"] += [] if value in key["items"]["anyOf"] else [value]
+                number = key["items"]["anyOf"].index(value)
+                value = {"$ref": f"#/$defs/grid/properties/{name}.{option}/items/anyOf/{number}"}
+                either = [value, {"type": "array", "items": value}]  # a grid's entry may hold a list
+                found["properties"][option] = {"description": said, "anyOf": either}
+            found["properties"]["name"] = True
+            if "required" in found:  # a grid may have it
+                needing[word] = found.pop("required")
         named = {"anyOf": [{"enum": sorted(registry)}, {"type": "string", "pattern": ":"}]}
-        whole = {"type": "object", "required": ["name"], "properties": {"name": named} | options}
-        run[name] = {"anyOf": [*named["anyOf"], whole]}
-        keys |= {name: {"type": "array", "items": run[name]}}
-        if needing := {word: kind.list_required() for word, kind in registry.items() if kind.list_required()}:
+        options = [{"if": _choose({"const": word}), "then": {"$ref": f"#/$defs/{name}.{word}"}} for word in registry]
+        definitions[name] = {"anyOf": [*named["anyOf"], _choose(named) | {"allOf": options}]}
+        rules.append(_limit_keys(name, {word: [*definitions[f"{name}.{word}"]["properties"]] for word in registry}))
+        if needing:
             definitions[f"whole_{name}"] = _require_options(needing)
             rules.append(_forbid_halves(name))
-        keys |= {f"{name}.{option}": what | {"type": "array"} for option, what in options.items()}
-    for name, section in PLAIN.items():
-        for option, field in section.model_fields.items():
-            keys[f"{name}.{option}"] = {"type": "array", "description": field.description or option}
     sweep = Sweep.model_json_schema(ref_template="#/$defs/{model}")
     definitions |= sweep.pop("$defs", {})
     base = {"type": "object", "properties": run, "additionalProperties": False}
     sweep["properties"]["base"] = base | {"patternProperties": {r"\.": True}}  # of a file that extends another
-    sweep["properties"]["grid"] = {"type": "object", "properties": keys}
+    deeper = {rf"^({'|'.join(COMPONENTS)})\.|^({'|'.join(PLAIN)})\.\w+\.": True}  # see _limit_keys
+    names = {"properties": dict.fromkeys(keys, True), "patternProperties": deeper, "additionalProperties": False}
+    sweep["properties"]["search"] = {"type": "object"} | names
+    definitions["grid"] = {"type": "object"} | names | {"properties": keys}
+    sweep["properties"]["grid"] = {"$ref": "#/$defs/grid"}
     sweep["properties"] |= {
         "cases": True,
         "smoke": True,
@@ -232,11 +248,38 @@ def schema() -> None:
 
 def _require_options(needing: Mapping[str, list[str]]) -> dict[str, Any]:
     """Return the schema that refuses a section without the options that its name requires."""
-    named = [
-        {"if": {"properties": {"name": {"const": word}}, "required": ["name"]}, "then": {"required": options}}
-        for word, options in needing.items()
-    ]
+    named = [{"if": _choose({"const": word}), "then": {"required": options}} for word, options in needing.items()]
     return {"not": {"enum": list(needing)}, "allOf": named}
+
+
+def _choose(name: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the schema of a section that names what it chooses."""
+    return {"type": "object", "required": ["name"], "properties": {"name": name}}
+
+
+def _limit_keys(section: str, options: Mapping[str, list[str]]) -> dict[str, Any]:
+    """Return the rule that dotted keys are options of what the sweep names; any are of a class of one's own."""
+
+    def limit(valid: Iterable[str]) -> dict[str, Any]:
+        names = {"propertyNames": {"pattern": rf"^(?!{section}\.)|^{section}\.({'|'.join(valid)})(\.|$)"}}
+        return {"properties": {"grid": names, "search": names}}
+
+    def has(part: str, what: Any) -> dict[str, Any]:
+        return {"required": [part], "properties": {part: {"required": [section], "properties": {section: what}}}}
+
+    own = {"type": "string", "pattern": ":"}
+    either = {"anyOf": [own, _choose(own)]}
+    elsewhere = [{"required": ["cases"]}, {"required": ["extends"]}]
+    own_class = [has("base", either), has("grid", {"contains": either})]
+    one = [
+        {"if": has("base", {"anyOf": [{"const": word}, _choose({"const": word})]}), "then": limit(valid)}
+        for word, valid in options.items()
+    ]
+    return {
+        "if": {"not": {"anyOf": [*elsewhere, *own_class]}},
+        "then": limit(sorted(set().union(*options.values())))
+        | {"if": {"not": has("grid", True)}, "then": {"allOf": one}},
+    }
 
 
 def _forbid_halves(section: str) -> dict[str, Any]:
@@ -261,5 +304,5 @@ def _forbid_halves(section: str) -> dict[str, Any]:
 def _describe_section(kind: type[BaseModel], definitions: dict[str, Any]) -> dict[str, Any]:
     """Return the schema of a section, whose own definitions are added to the others."""
     found = kind.model_json_schema(ref_template="#/$defs/{model}")
-    definitions |= found.pop("$defs", {})
+    definitions |= {name: what if what["properties"] else True for name, what in found.pop("$defs", {}).items()}
     return found

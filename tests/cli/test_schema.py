@@ -43,6 +43,23 @@ def test_schema(call: Call) -> None:
         RUN | {"data": {"name": "folder", "path": "x"}},
         {"name": "x", "base": BASE | {"partition": "dirichlet"}},
         {"name": "x", "base": BASE, "grid": {"partition": ["iid", "dirichlet"]}},
+        {"name": "x", "base": BASE, "seeds": [0, 1]},
+        {"name": "x", "base": BASE, "grid": {"seeds": [0, 1]}},
+        RUN | {"algorithm": {"name": "fedsam", "rhoo": 0.1}},
+        RUN | {"algorithm": {"name": "fedavg", "rho": 0.1}},
+        RUN | {"algorithm": {"name": "fedsam", "rho": -1}},
+        {"name": "x", "base": BASE | {"algorithm": {"name": "fedsam", "rho": -1}}},
+        {"name": "x", "base": BASE, "grid": {"algorithm": ["fedavg", {"name": "fedsam", "rho": [0.1, -1]}]}},
+        {"name": "x", "base": BASE, "grid": {"algorithm.rhoo": [0.1]}},
+        {"name": "x", "base": BASE, "grid": {"algorithm.rho": [0.1, -1]}},
+        {"name": "x", "base": BASE, "grid": {"algorithm.rho": 0.1}},
+        {"name": "x", "base": BASE, "grid": {"algorithm.mu": [0.1]}},
+        {"name": "x", "base": BASE, "grid": {"algorithm": ["fedsam", "fedavg"], "algorithm.rhoo": [0.1]}},
+        {"name": "x", "base": BASE, "grid": {"training.lrr": [0.1]}},
+        {"name": "x", "base": BASE, "grid": {"training.lr": [0.1, 0]}},
+        {"name": "x", "base": BASE, "search": {"training.lrr": {"uniform": [0, 1]}}},
+        {"name": "x", "base": BASE, "search": {"algorithm.rhoo": {"uniform": [0, 1]}}},
+        {"name": "x", "base": BASE | {"partition": "iid"}, "grid": {"partition.alpha": [0.1]}},
     ]
     for mistake in mistakes:
         with pytest.raises(jsonschema.ValidationError):
@@ -50,8 +67,15 @@ def test_schema(call: Call) -> None:
     right: list[dict[str, Any]] = [
         RUN,
         RUN | {"partition": "iid"},
+        RUN | {"data": {"name": "csv", "path": "x", "label": "y"}},
         {"name": "x", "base": BASE | {"partition": "dirichlet"}, "grid": {"partition.alpha": [0.1, 1]}},
         {"name": "x", "base": BASE, "grid": {"partition": ["iid", {"name": "dirichlet", "alpha": 1}]}},
+        {"name": "x", "base": BASE, "grid": {"algorithm.rho": [0.1, 1], "training.adamw.eps": [1e-8], "seed": [0, 1]}},
+        {"name": "x", "base": BASE, "grid": {"algorithm": ["fedavg", {"name": "fedsam", "rho": [0.1, 1]}]}},
+        {"name": "x", "base": BASE, "grid": {"algorithm": ["fedavg", "fedsam"], "algorithm.rho": [0.1, 1]}},
+        {"name": "x", "base": BASE, "grid": {"algorithm": ["fedavg", "mine:Method"], "algorithm.own": [0.1, 1]}},
+        {"name": "x", "base": BASE | {"algorithm": "mine:Method"}, "search": {"algorithm.own": {"choice": [1]}}},
+        {"name": "x", "extends": "tune", "grid": {"algorithm.own": [1]}},
     ]
     for one in right:
         check.validate(one)
