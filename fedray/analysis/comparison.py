@@ -121,7 +121,9 @@ def tabulate_by_seed(sweep: SweepTable, metric: str, rows: str = "algorithm", co
         _column=label_cells(cells, columns),
         _value=cells["_value"].replace(NEVER, math.nan),
         _never=cells["_value"] == NEVER,
-        _lost=cells["status"].isin(ENDED) | (cells["_value"] == NEVER) | _lacks_target(sweep, metric),
+        _lost=(cells["status"].isin(ENDED) & cells["_value"].isna())
+        | (cells["_value"] == NEVER)
+        | _lacks_target(sweep, metric),
     )
     if cells.duplicated(["_row", "_column", "seed"]).any():
         raise UserError(f"--cols: with {columns!r} several runs share method, setting and seed; name what differs")

@@ -46,6 +46,17 @@ def test_curves_are_means_over_finished_seeds_with_a_band(
     assert "not drawn, diverged: fedsam-0.1-0.5-1" in capsys.readouterr().out
 
 
+def test_stopped_runs_have_their_curves(store: Tracker, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Seeds that were stopped in rounds 3 and 2: their mean ends in round 2."""
+    cells = [cell(FEDAVG, 0.5, seed) for seed in (0, 1)]
+    write(store, cells, [("stopped", history(10, 20, 70)), ("stopped", history(30, 70))])
+    (figure,) = draw_curves(collect("sweep")).values()
+    assert np.asarray(figure.axes[0].lines[0].get_xydata()).tolist() == [[1, 20], [2, 45]]
+    assert note(figure) == "band: ± standard deviation over 2 seeds; a line ends with the first of its seeds"
+    main("sweep", out=tmp_path)
+    assert "not drawn" not in capsys.readouterr().out
+
+
 def test_many_methods_also_have_a_panel_each(store: Tracker, tmp_path: Path) -> None:
     """Nine methods, one setting: a panel for each of them, with the other eight in grey."""
     write(store, [cell({"name": "fedsam", "rho": n / 10}, 0.5, 0) for n in range(1, 10)], [50 + n for n in range(9)])

@@ -10,6 +10,7 @@ import pytest
 
 from fedray.analysis.commands.figures import main as figures
 from fedray.analysis.commands.tables import main
+from fedray.analysis.comparison import compare
 from fedray.analysis.data.collect import collect
 from fedray.analysis.tables.build import build
 from fedray.analysis.tables.formats import to_csv, to_latex, to_markdown
@@ -195,11 +196,14 @@ def test_what_a_file_cannot_be(
 def test_rounds_to_a_target_and_the_speed_up(store: Tracker) -> None:
     """fedavg reaches 80 in rounds 3 and 5 (80 itself counts; falling below it afterwards does not matter): 4 ± 1.41.
     ρ=0.1 in rounds 1 and 3: 2, so twice as fast. ρ=0.5: one seed in round 2, one never, so it has no rank or speed-up.
-    At α = 0.1 no method does: `-`.
+    At α = 0.1 fedavg never does: `-`. A run that was stopped counts if it reached the target before: both of fedavg's
+    and one of ρ=0.1 at α = 0.1, the other one not.
     """
     cells = [cell(a, 0.5, seed) for a in (FEDAVG, SMALL, LARGE) for seed in (0, 1)] + [cell(FEDAVG, 0.1, 0)]
-    curves = [(10, 79.9, 80, 70), (10, 20, 30, 40, 90), (80,), (1, 2, 85), (1, 80), (1, 79, 2), (1, 2)]
-    write(store, cells, [history(*c) for c in curves])
+    cells += [cell(SMALL, 0.1, seed) for seed in (0, 1)]
+    curves = [(10, 79.9, 80, 70), (10, 20, 30, 40, 90), (80,), (1, 2, 85), (1, 80), (1, 79, 2), (1, 2), (1, 81), (1, 2)]
+    stopped = {0, 1, 7, 8}
+    write(store, cells, [("stopped", history(*c)) if i in stopped else history(*c) for i, c in enumerate(curves)])
     table = build(collect("sweep"), "rounds_to:80", reference="fedavg")
     lines = {
         line.split("|")[1].strip(): [c.strip() for c in line.split("|")[2:4]]
@@ -208,13 +212,17 @@ def test_rounds_to_a_target_and_the_speed_up(store: Tracker) -> None:
     }
     assert lines == {
         "fedavg": ["<u>4.0 ± 1.4</u> (1.00×)", "- (1 never)"],
-        "fedsam ρ=0.1": ["**2.0 ± 1.4** (2.00×)", ""],
+        "fedsam ρ=0.1": ["**2.0 ± 1.4** (2.00×)", "2.0 (1 stopped)"],
         "fedsam ρ=0.5": ["2.0 (1 never)", ""],
     }
     assert "at least 80 %" in table.title
     assert r"\textbf{2.0 $\pm$ 1.4} (2.00$\times$)" in to_latex(table)
     rows = list(csv.DictReader(io.StringIO(to_csv(table))))
-    assert [row["speedup"] for row in rows] == ["1", "2", "", ""]
+    assert [row["speedup"] for row in rows] == ["1", "2", "", "", ""]
+    assert [note for note in table.notes if note.startswith("stopped")] == ["stopped: fedsam-0.1-0.1-1: why"]
+    means = build(collect("sweep"), "speedup:80/fedavg").entries["fedsam ρ=0.1", "dirichlet α=0.5"]
+    assert means.mean == pytest.approx((3 / 1 + 5 / 3) / 2)
+    assert {one.n for one in compare(collect("sweep"), "fedavg", "rounds_to:80").differences} == {2, 1, 0}
 
 
 def test_differences_to_a_reference(store: Tracker) -> None:

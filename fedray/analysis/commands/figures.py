@@ -186,11 +186,14 @@ def _draw_comparison(sweep: Collected, kind: str, metric: str, reference: str) -
 
 def _list_left_out(sweep: Collected, drawn: Collection[str], metric: str) -> Iterator[tuple[str, list[str]]]:
     """Yield reason -> labels of the cells that the figures leave out."""
-    cells = sweep.cells
-    for status, group in cells[cells["status"] != "finished"].groupby("status"):
+    cells, curves = sweep.cells, any(name.startswith(("curves", "by-")) for name in drawn)
+    shown = cells["status"].isin(["finished", *["stopped"] * curves])
+    if not curves and Metric.parse(metric).target is not None:
+        shown |= read_values(sweep, metric).notna()
+    for status, group in cells[~shown].groupby("status"):
         yield str(status), list(group["label"])
-    finished = cells[cells["status"] == "finished"]
-    if any(name.startswith(("curves", "by-")) for name in drawn):
+    finished = cells[shown]
+    if curves:
         for name in filter(None, metric.replace("+", ",").split(",")):
             if len(lacking := finished[finished[f"metrics.{name}"].isna()]):
                 yield f"without {name}", list(lacking["label"])

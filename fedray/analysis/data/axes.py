@@ -103,16 +103,18 @@ def label_table(cells: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
     return methods, label_cells(cells, find_columns(cells, methods))
 
 
-def label_finished(sweep: SweepTable, without: Sequence[str] = ()) -> pd.DataFrame:
+def label_finished(sweep: SweepTable, without: Sequence[str] = (), stopped: bool = False) -> pd.DataFrame:
     """Return the finished cells with `_row` (the method) and `_column` (the setting), without the keys `without`.
 
+    With `stopped` also those that `stop` ended, whose curves are whole up to there.
     `_figure` names the data set and model of a figure. Settings of others have accuracies of another order, so they
     share no axes.
 
     Raises:
         UserError: no cell has finished.
     """
-    cells = sweep.cells[sweep.cells["status"] == "finished"].drop(columns=list(without), errors="ignore")
+    statuses = ["finished", *["stopped"] * stopped]
+    cells = sweep.cells[sweep.cells["status"].isin(statuses)].drop(columns=list(without), errors="ignore")
     if not len(cells):
         raise UserError(f"sweep: {sweep.name!r} has no finished run")
     methods, settings = label_table(cells)

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
@@ -36,6 +37,8 @@ COUNTED = ("relative_flops", "megabytes_kept_by_client", "megabytes_held_by_clie
 """Metrics counted here, from the configuration; runs do not log them."""
 FORMS = (f"{ROUNDS_TO}:PERCENT", f"{ROUNDS_TO}:METHOD", *(f"{name}:TARGET/METHOD" for name in RATIOS))
 """Metrics computed here from the accuracies by round."""
+REACHES = ("finished", "stopped")
+"""Outcomes of a run whose rounds to a target are known if it reached the target."""
 NEVER = float("inf")
 """Value of a run that never reached its target."""
 
@@ -48,9 +51,10 @@ def read_values(sweep: SweepTable, metric: str) -> pd.Series:
         metric: as in tables, including `rounds_to:METHOD` and `speedup:TARGET/METHOD`.
 
     Returns:
-        A float per cell: NaN if the run has not finished, NEVER if it has finished without reaching the target. With
-        `rounds_to:METHOD` also NaN if the method's run of the same setting and seed has not finished; with a ratio also
-        NaN if that run has not reached the target.
+        A float per cell: NaN if the run has not finished, NEVER if it has finished without reaching the target; a run
+        that was stopped has the rounds to a target that it reached before. With `rounds_to:METHOD` also NaN if the
+        method's run of the same setting and seed has not finished; with a ratio also NaN if that run has not reached
+        the target.
 
     Raises:
         UserError: a finished run lacks the metric.
@@ -59,7 +63,7 @@ def read_values(sweep: SweepTable, metric: str) -> pd.Series:
     finished = cells["status"] == "finished"
     if wanted.reference:
         rounds = read_values(sweep, wanted.rounds)
-        partners = _find_partners(sweep, wanted.reference, wanted.name.removesuffix(wanted.reference))
+        partners = _find_partners(sweep, wanted.reference, wanted.name.removesuffix(wanted.reference), REACHES)
         theirs = pd.Series([*rounds.replace(NEVER, np.nan), np.nan]).iloc[partners].set_axis(rounds.index)
         ratio = theirs / rounds if wanted.plain == SPEEDUP else rounds / theirs
         return ratio.mask(rounds == NEVER, NEVER)
@@ -68,10 +72,13 @@ def read_values(sweep: SweepTable, metric: str) -> pd.Series:
         targets = _find_best(sweep, str(wanted.target)) if named else pd.Series(wanted.target, cells.index)
         return pd.Series(
             [
-                next((float(t) for t, value in _read_accuracies(sweep, run_id).items() if value >= target), NEVER)
-                if done and pd.notna(target)
+                next(
+                    (float(t) for t, value in _read_accuracies(sweep, run_id).items() if value >= target),
+                    NEVER if status == "finished" else np.nan,
+                )
+                if status in REACHES and pd.notna(target)
                 else np.nan
-                for run_id, done, target in zip(cells["run_id"], finished, targets, strict=True)
+                for run_id, status, target in zip(cells["run_id"], cells["status"], targets, strict=True)
             ],
             cells.index,
         )
@@ -232,13 +239,14 @@ def _find_best(sweep: SweepTable, method: str) -> pd.Series:
     return pd.Series([best.get(one, np.nan) for one in partners], sweep.cells.index)
 
 
-def _find_partners(sweep: SweepTable, method: str, form: str) -> list[int]:
-    """Return for each cell the place of a method's finished run with the same setting and seed; -1 for none.
+def _find_partners(sweep: SweepTable, method: str, form: str, statuses: Sequence[str] = ("finished",)) -> list[int]:
+    """Return for each cell the place of a method's run with the same setting and seed and such a status; -1 for none.
 
     Args:
         sweep: the sweep.
         method: a row of its table.
         form: the metric's name up to the method, for a message.
+        statuses: of the run.
     """
     cells = sweep.cells
     rows, settings = label_table(cells)
@@ -246,7 +254,7 @@ def _find_partners(sweep: SweepTable, method: str, form: str) -> list[int]:
     if method not in set(rows):
         raise unknown("--metric", f"{form}{method}", {f"{form}{row}" for row in rows})
     keys = list(zip(settings, cells["seed"], strict=True))
-    done = (cells["status"] == "finished") & (rows == method)
+    done = cells["status"].isin(statuses) & (rows == method)
     found = {key: place for place, (key, chosen) in enumerate(zip(keys, done, strict=True)) if chosen}
     return [found.get(key, -1) for key in keys]
 

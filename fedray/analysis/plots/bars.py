@@ -104,7 +104,7 @@ def draw_methods(sweep: Collected, metric: str = DEFAULT) -> dict[str, Figure]:
     Returns:
         Setting -> figure.
     """
-    cells = label_finished(sweep).assign(_value=read_values(sweep, metric))
+    cells = label_finished(sweep, stopped=True).assign(_value=read_values(sweep, metric))
     figures = {}
     for setting, panel in cells[cells["_value"] != NEVER].groupby("_column", sort=False):
         found = panel.groupby("_row", sort=False)["_value"]

@@ -62,7 +62,7 @@ def draw_curves(
     Raises:
         UserError: no run logs the metric by round, or no run has finished.
     """
-    cells, quantities = label_finished(sweep), [part.split("+") for part in metric.split(",")]
+    cells, quantities = label_finished(sweep, stopped=True), [part.split("+") for part in metric.split(",")]
     across = [] if x == "round" else [x]
     wanted = [name for names in quantities for name in names]
     logged = _read(sweep, cells, wanted, across)
@@ -73,7 +73,7 @@ def draw_curves(
         _label(*line, names) for names in quantities for line in product(dict.fromkeys(map(str, cells["_row"])), names)
     ]
     looks = dict(zip(dict.fromkeys(labels), iter_styles(), strict=False))
-    figures = {}
+    figures, many_ends = {}, "; a line ends with the first of its seeds" * bool((cells["status"] == "stopped").any())
     for figure_name, settings in split_figures(cells):
         rounds = sorted({t for _, panel in settings for run in panel["run_id"] for t in logged[quantities[0][0]][run]})
         start = None if across or len(quantities) > 1 else find_zoom(rounds)
@@ -103,13 +103,13 @@ def draw_curves(
         if not across:
             _set_ticks(list(every[0].main.values()), list(every[0].zoom.values()), rounds, start)
         areas = [area for drawn in every for area in drawn.main.values()]
-        figures[figure_name] = with_legend(every[0].figure, *areas, note=_note(of_clients, seeds))
+        figures[figure_name] = with_legend(every[0].figure, *areas, note=_note(of_clients, seeds) + many_ends)
     return figures
 
 
 def is_crowded(sweep: Collected) -> bool:
     """Return True if a panel of all methods' curves cannot be read, so that `draw_multiples` is needed."""
-    return label_finished(sweep)["_row"].nunique() > READABLE
+    return label_finished(sweep, stopped=True)["_row"].nunique() > READABLE
 
 
 @styled
@@ -122,7 +122,7 @@ def draw_multiples(sweep: Collected, metric: str = "test_accuracy") -> dict[str,
     Raises:
         UserError: no run logs the metric by round, or no run has finished.
     """
-    cells = label_finished(sweep)
+    cells = label_finished(sweep, stopped=True)
     logged, figures = _read(sweep, cells, [metric], []), {}
     for model, settings in split_figures(cells):
         for setting, panel in settings:

@@ -44,7 +44,8 @@ def draw_heatmap(sweep: Collected, x: str, y: str, metric: str = DEFAULT) -> dic
             raise unknown_key(option, key, sweep.cells)
         if sweep.cells[key].nunique() < 2:
             raise UserError(f"{option}: {key} has one value in this sweep; a key that varies is required")
-    cells = label_finished(sweep, without=(x, y, *_find_followers(sweep.cells, x), *_find_followers(sweep.cells, y)))
+    without = (x, y, *_find_followers(sweep.cells, x), *_find_followers(sweep.cells, y))
+    cells = label_finished(sweep, without, stopped=True)
     cells = cells.assign(_x=sweep.cells[x], _y=sweep.cells[y], _value=read_values(sweep, metric)).dropna(
         subset=["_x", "_y"]
     )

@@ -52,7 +52,7 @@ def draw_sensitivity(sweep: Collected, x: str, metric: str = DEFAULT) -> dict[st
         sweep = replace(sweep, cells=sweep.cells[numbers.notna()])
     if numbers.nunique() < 2:
         raise UserError(f"--x: {x} has one value in this sweep; a key that varies is required")
-    names, rows = metric.split("+"), label_finished(sweep, without=without).assign(_x=numbers)
+    names, rows = metric.split("+"), label_finished(sweep, without=without, stopped=True).assign(_x=numbers)
     cells = pd.concat([_give_values(rows, sweep, name, several=len(names) > 1) for name in names], ignore_index=True)
     cells = cells[cells["_value"].notna() & (cells["_value"] != NEVER)]
     count = cells.groupby(["_column", "_row"])["_x"].transform("nunique")
@@ -144,7 +144,7 @@ def _give_values(rows: pd.DataFrame, sweep: Collected, metric: str, several: boo
 
 def list_varied(sweep: Collected) -> list[str]:
     """Return the dotted keys that `sensitivity` can draw: numbers by which alone finished runs differ."""
-    cells = label_finished(sweep)
+    cells = label_finished(sweep, stopped=True)
     keys = [
         key
         for key in map(str, cells)
@@ -154,6 +154,7 @@ def list_varied(sweep: Collected) -> list[str]:
         and pd.to_numeric(cells[key].dropna(), errors="coerce").notna().all()
     ]
     alike = {
-        key: label_finished(sweep, without=[key]).assign(_x=cells[key]).groupby(["_column", "_row"]) for key in keys
+        key: label_finished(sweep, without=[key], stopped=True).assign(_x=cells[key]).groupby(["_column", "_row"])
+        for key in keys
     }
     return [key for key, groups in alike.items() if groups["_x"].nunique().max() > 1]

@@ -250,7 +250,7 @@ def _list_notes(sweep: SweepTable, cells: pd.DataFrame, metric: str, over: str) 
     if mixed.any():
         notes.append(f"{mixed.sum()} entries mix runs that differ by more than the seed; --cols can name what by")
     if Metric.parse(metric).target is not None:
-        every = sorted({find_longest_wait(sweep, run) for run in cells.loc[cells["status"] == "finished", "run_id"]})
+        every = sorted({find_longest_wait(sweep, run) for run in cells.loc[cells["_value"].notna(), "run_id"]})
         if every and every != [1]:
             notes.append(
                 f"evaluated every {' or '.join(map(str, every))} rounds, so the target may have been met earlier"
@@ -259,7 +259,7 @@ def _list_notes(sweep: SweepTable, cells: pd.DataFrame, metric: str, over: str) 
     notes += [sweep.note] if sweep.note else []
     if mixture := sweep.describe_mixture():
         notes.append(f"WARNING: {mixture}")
-    bad = cells[~cells["status"].isin(["finished", "missing", "running"])]
+    bad = cells[~cells["status"].isin(["finished", "missing", "running"]) & cells["_value"].isna()]
     notes += [
         f"{cell['status']}: {cell['label']}" + (f": {cell['message']}" if cell.get("message") else "")
         for _, cell in bad.iterrows()

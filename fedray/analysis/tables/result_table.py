@@ -82,8 +82,8 @@ BEST = "best baseline"
 
 def make_entry(group: pd.DataFrame) -> Entry:
     """Return the entry of cells (`_value`, `status`) that differ by the seed: mean and sample standard deviation."""
-    others = Counter(str(status) for status in group["status"] if status != "finished")
-    found = group.loc[group["status"] == "finished", "_value"]
+    counted = (group["status"] == "finished") | group["_value"].notna()
+    others, found = Counter(map(str, group.loc[~counted, "status"])), group.loc[counted, "_value"]
     if untold := int(found.isna().sum()):
         others["without a counterpart"] = untold
     if never := int((found == NEVER).sum()):
