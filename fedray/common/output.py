@@ -15,13 +15,16 @@ from fedray.common.whole_files import write_file
 from fedray.common.yaml_files import locate
 
 PICTURES = (".png", ".svg", ".pdf")
+ENDINGS = (*PICTURES, ".csv", ".html", ".json", ".md", ".npz", ".safetensors", ".tex", ".zip")
+"""Of all formats that fedray writes."""
 
 
 @dataclass(frozen=True)
 class OutputFile:
     """A file to write, which is looked at when this is made, before anything is computed for it.
 
-    A regular file that ends in one of `suffixes` is replaced; another file only with `overwrite`. The store, what lies
+    A regular file that ends in one of `suffixes` is replaced; another file, and a new one with the ending of another
+    format, is written only with `overwrite`. A new folder has no such ending. The store, what lies
     in its folder of artefacts or in the storage, and `inputs` are never replaced.
 
     Attributes:
@@ -81,6 +84,13 @@ class OutputFile:
         for one, why in taken:
             if file.is_relative_to(os.path.realpath(one)):
                 raise UserError(f"{self.option}: {self.path} {why}; choose another name")
+        folder = self.path.parent
+        if folder.suffix in ENDINGS and not folder.exists():
+            raise UserError(f"{self.option}: found {folder}; a folder is required, for files such as {self.path.name}")
+        if not file.exists() and file.suffix in ENDINGS and file.suffix not in self.suffixes and not self.overwrite:
+            raise UserError(
+                f"{self.option}: found {self.path}; a file that ends in {' or '.join(self.suffixes)} is required"
+            )
         if file.exists() and not file.is_dir() and not self.overwrite:
             how = "overwrite=True" if self.option.islower() and self.option.isidentifier() else "--overwrite"
             if not file.is_file():

@@ -163,6 +163,11 @@ def test_a_file_with_a_label(store: Tracker, tmp_path: Path, capsys: pytest.Capt
         "end{tabular}",
         "end{table}",
     ]
+    main(["sweep"], label="tab:main-results", out=tmp_path / "another.tex")
+    assert (tmp_path / "another.tex").read_text(encoding="utf-8") == text
+    main(["sweep"], out=tmp_path / "table.csv")
+    assert (tmp_path / "table.csv").read_text(encoding="utf-8").startswith("row,column,mean,")
+    capsys.readouterr()
     main(["sweep"], "latex", label="tab:main-results")
     assert capsys.readouterr().out == text
     main(["sweep"], "latex")
@@ -178,6 +183,13 @@ def test_a_file_with_a_label(store: Tracker, tmp_path: Path, capsys: pytest.Capt
         ("latex", "ü", "t.tex", "--label: found 'ü'"),
         ("markdown", "tab:x", "t.tex", "--label: only LaTeX has labels; --format is markdown"),
         ("latex", "", "file/t.tex", "--out: file/t.tex cannot be written: "),
+        (
+            "",
+            "",
+            "t.txt",
+            "--out: found t.txt; a file that ends in .md or .tex or .csv or .json is required, or --format",
+        ),
+        ("csv", "", "t.tex", "--out: found t.tex; a file that ends in .csv is required"),
         ("tex", "", "t.tex", "--format: unknown name 'tex'; did you mean 'latex'? valid: clients, csv, json, latex"),
     ],
 )

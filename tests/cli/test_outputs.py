@@ -41,7 +41,6 @@ BOARD = {
 FILES: dict[tuple[str, str], tuple[str, str]] = {
     ("run", "save"): ("run run.yaml --save OUT", ".safetensors"),
     ("run", "archive"): ("run claims.yaml --cell 1 --backend inline --archive OUT", ".zip"),
-    ("tables", "out"): ("tables some/sweep --out OUT", ".md"),
     ("tables", "macros"): ("tables some/sweep --macros OUT", ".tex"),
     ("report", "out"): ("report some/sweep --out OUT", ".html"),
     ("claims", "out"): ("claims claims.yaml --out OUT", ".html"),
@@ -52,6 +51,7 @@ FILES: dict[tuple[str, str], tuple[str, str]] = {
 """Command and option -> a call with a file to write, and the ending of its format."""
 PICTURE_ONLY = {
     ("board write", "picture"): ("board write board.yaml --out x.csv --picture OUT", ".svg"),
+    ("tables", "out"): ("tables some/sweep --out OUT", ".md"),
     ("data show", "out"): ("data show digits --alpha 1 --clients 5 --out OUT", ".png"),
 }
 """Files whose format follows from their ending, so that another one is refused in any case."""
@@ -174,6 +174,9 @@ def test_a_file(case: tuple[str, str], here: Path, call: Call, monkeypatch: pyte
     assert call(*words(line, own.name)).code == 0
     assert own.read_bytes() != b"old"
     assert not list(here.glob("*.tmp"))
+    code, _, err = call(*words(line, "new.html" if suffix != ".html" else "new.pdf"))
+    assert code == 2
+    assert "; a file that ends in " in err
     os.mkfifo(here / f"pipe{suffix}")
     code, _, err = call(*words(line, f"pipe{suffix}"))
     (here / f"pipe{suffix}").unlink()
@@ -195,6 +198,9 @@ def test_a_folder(case: tuple[str, str], here: Path, call: Call, monkeypatch: py
         refuse_disk(patch)
         assert call(*words(line, "folder")).code == 2
         assert own.read_text() == "old"
+    code, _, err = call(*words(line, "name.pdf"))
+    assert (code, list(here.glob("name.pdf*"))) == (2, [])
+    assert "found name.pdf; a folder is required, for files such as " in err
     assert call(*words(line, "folder")).code == 0
     assert own.read_bytes() != b"old"
 

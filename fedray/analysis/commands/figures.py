@@ -108,7 +108,9 @@ def main(
         raise unknown("--kind", kind, KINDS)
     if band not in ("seeds", "clients"):
         raise unknown("--band", band, ("seeds", "clients"))
-    OutputFile("--out", out / f"{kind}.png", (".png",), overwrite)  # a folder is refused before anything is computed
+    OutputFile(
+        "--out", out / f"{kind or KINDS[0]}.pdf", (".pdf",), overwrite
+    )  # a folder is refused before anything is computed
     if kind == "partition":
         expected = find_cells(name)
         pictures, missing = draw_partitions(expected)

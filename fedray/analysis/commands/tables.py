@@ -17,6 +17,7 @@ from typing import Annotated
 import typer
 
 from fedray.analysis.data.collect import collect
+from fedray.analysis.data.expected import find_cells
 from fedray.analysis.output import write_or_print
 from fedray.analysis.tables.build import TableOptions, list_clients, list_runs
 from fedray.analysis.tables.formats import FORMATS, SUFFIXES, format_run_by_run
@@ -35,9 +36,10 @@ def main(
     format: Annotated[
         str,
         typer.Option(
-            help="markdown | latex | csv | json | seeds (CSV, a row per run) | clients (CSV, a row per client)"
+            help="markdown | latex | csv | json | seeds (CSV, a row per run) | clients (CSV, a row per client); "
+            "default: by the ending of --out, else markdown"
         ),
-    ] = "markdown",
+    ] = "",
     metric: Annotated[
         str,
         typer.Option(
@@ -69,7 +71,11 @@ def main(
     overwrite: Overwrite = False,
 ) -> None:
     """Print a sweep's result table, or write it to a file."""
-    format = "json" if as_json else format
+    if not (format or as_json or out is None) and out.suffix not in SUFFIXES.values():
+        endings = " or ".join(SUFFIXES.values())
+        raise UserError(f"--out: found {out}; a file that ends in {endings} is required, or --format")
+    by_ending = {suffix: name for name, suffix in SUFFIXES.items()}
+    format = "json" if as_json else format or ("markdown" if out is None else by_ending[out.suffix])
     if format not in (*FORMATS, *RUN_BY_RUN):
         raise unknown("--format", format, (*FORMATS, *RUN_BY_RUN))
     for option, given in (("label", label), ("caption", caption)):
@@ -85,12 +91,12 @@ def main(
     if out is not None:
         file = OutputFile("--out", out, (SUFFIXES.get(format, ".csv"),), overwrite, () if macros is None else (macros,))
     if format in RUN_BY_RUN:
-        sweep = collect(*name)
-        told = list_clients(sweep) if format == "clients" else list_runs(sweep, metric, rows, cols)
+        runs = collect(*name)
+        told = list_clients(runs) if format == "clients" else list_runs(runs, metric, rows, cols)
         write_or_print(format_run_by_run(told), file)
         return
     macro_file = None if macros is None else OutputFile("--macros", macros, (".tex",), overwrite)
-    sweep = collect(*name)
+    sweep = find_cells(*name) if (published or paper) and len(name) == 1 else collect(*name)
     paper = paper or (sweep.name if published else "")
     options = TableOptions(metric, rows, cols, reference, paper, average_over, best_except)
     table = replace(options.build(sweep), label=label, caption=" ".join(caption.split()))

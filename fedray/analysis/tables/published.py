@@ -236,9 +236,18 @@ def match_published(
     numbers = find_numbers(name, metric)
     candidates = _find_candidates(numbers, groups, averaged, metric)
     matches = _drop_ambiguous(candidates)
+
+    def nearest(key: Key) -> str:
+        spec = groups[key][0]
+        near = [one for one in numbers if spec.get("algorithm.name") in one.config["algorithm.name"]]
+        differ = [_list_differences(one, key[0], [spec], metric) for one in near if not averaged]
+        fewest = min(differ, key=lambda keys: len(keys), default=[])
+        return f" ({'; '.join(fewest[:3])}{'; ...' * (len(fewest) > 3)})" if fewest else ""
+
     printed = {key: Printed(numbers[place].value, numbers[place].std) for key, place in matches.items()}
     alone = [
-        f"{key[0]}, {key[1]}" + (" (mixed runs)" if len(sets) > 1 else " (several printed values)" * any(sets))
+        f"{key[0]}, {key[1]}"
+        + (" (mixed runs)" if len(sets) > 1 else " (several printed values)" if any(sets) else nearest(key))
         for key, sets in candidates.items()
         if key not in matches
     ]
@@ -322,7 +331,9 @@ def _find_candidates(
 
     def places(row: str, specs: Sequence[CellSpec]) -> tuple[int, ...]:
         method = BEST_BASELINE if row == BEST else specs[0].get("algorithm.name")
-        return tuple(one for one in of_method.get(method, ()) if _belongs(numbers[one], row, specs, metric))
+        return tuple(
+            one for one in of_method.get(method, ()) if not _list_differences(numbers[one], row, specs, metric)
+        )
 
     if averaged:
         # cells of a setting differ in seed and method, so one configuration stands for each
@@ -333,20 +344,21 @@ def _find_candidates(
     return {key: {places(key[0], [spec]) for spec in group} for key, group in groups.items()}
 
 
-def _belongs(number: PublishedNumber, row: str, specs: Sequence[CellSpec], metric: str) -> bool:
-    """Return True if a number is the result of one configuration, or the mean over several."""
-    epochs = number.metric.epochs
+def _list_differences(number: PublishedNumber, row: str, specs: Sequence[CellSpec], metric: str) -> list[str]:
+    """Return why a number is not the result of one configuration, or the mean over several; empty if it is."""
+    epochs, found = number.metric.epochs, list[str]()
     if epochs and epochs != (Metric.parse(metric).epochs or _find_most_epochs(specs[0])):
-        return False
+        found.append(f"evaluation.personal.epochs: {epochs} in the paper")
     if bool(number.average_over) != (len(specs) > 1):
-        return False
+        found.append(f"averaged over {number.average_over or 'nothing'} in the paper")
     for key, values in number.config.items():
         if row == BEST and key.startswith("algorithm."):
             continue
-        found = {_get_value(spec, key) for spec in specs}
-        if found != set(values) if number.average_over else not found <= set(values):
-            return False
-    return True
+        ours = {_get_value(spec, key) for spec in specs}
+        if ours != set(values) if number.average_over else not ours <= set(values):
+            here, there = (", ".join(map(str, some)) for some in (ours, values))
+            found.append(f"{key}: {here} here, {there} in the paper")
+    return found
 
 
 def _get_value(spec: CellSpec, key: str) -> Any:

@@ -170,8 +170,10 @@ def test_values_and_differences_beside_ours(store: Tracker, capsys: pytest.Captu
 def test_the_table_of_a_sweep_of_which_only_the_smoke_version_was_run(
     store: Tracker, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its smoke version is used, with a note; an existing version of its own comes first."""
+    """Its smoke version is used, with a note; an existing version of its own comes first. Before: the printed table."""
     one = run({"name": "fedavg"}, U06)
+    main(["fedtoga/table1"], published=True)
+    assert "| - [80.28 ± 0.14] (3 missing) " in capsys.readouterr().out
     write(store, [one], [81], "fedtoga/table1-smoke")
     main(["fedtoga/table1"], published=True)
     printed = capsys.readouterr()
@@ -285,22 +287,28 @@ def test_names_of_ours_and_the_papers(table: str, metric: str, one: dict[str, An
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("change", "differs"),
     [
-        {"total": 150},
-        {"per_round": 5},
-        {"data": "cifar100"},
-        {"model": "resnet50"},
-        {"partition": {"name": "dirichlet_client", "alpha": 0.06}},
-        {"partition": {"name": "pathological", "classes": 5}},
-        {"algorithm": {"name": "fedntd"}},
+        ({"total": 150}, " (clients.total: 150 here, 100 in the paper)"),
+        ({"per_round": 5}, " (clients.per_round: 5 here, 10 in the paper)"),
+        ({"data": "cifar100"}, " (data.name: cifar100 here, cifar10 in the paper)"),
+        ({"model": "resnet50"}, " (model.name: resnet50 here, resnet18 in the paper)"),
+        (
+            {"partition": {"name": "dirichlet_client", "alpha": 0.06}},
+            " (partition.alpha: 0.06 here, 0.6 in the paper)",
+        ),
+        (
+            {"partition": {"name": "pathological", "classes": 5}},
+            " (partition.classes: 5 here, 6 in the paper)",
+        ),
+        ({"algorithm": {"name": "fedntd"}}, ""),
     ],
 )
-def test_whatever_differs_is_no_partner_and_is_named(change: dict[str, Any]) -> None:
+def test_whatever_differs_is_no_partner_and_is_named(change: dict[str, Any], differs: str) -> None:
     one = run(**{"algorithm": {"name": "fedavg"}, "partition": U06, "model": "resnet18"} | change)
     found, notes = match_published("fedtoga/table2", "test_accuracy", {("row", "column"): [CellSpec(**one)]})
     assert found == {}
-    assert "without a printed value: row, column" in notes
+    assert f"without a printed value: row, column{differs}" in notes
 
 
 def test_doubts_are_passed_on() -> None:
