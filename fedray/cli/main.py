@@ -21,7 +21,7 @@ from fedray.cli.listing import list_, schema
 from fedray.cli.run import Set, complete_file, parse_assignments, run
 from fedray.cli.runs import OF_STORE, clean, print_status, remove_runs
 from fedray.common.entry import CELL, HELP, format_json, run_command
-from fedray.common.errors import UserError, format_count, redact
+from fedray.common.errors import DataMissing, UserError, format_count, redact
 
 PANELS = {
     "run": ("run", "sweep", "status", "rm", "clean", "data", "list", "schema"),
@@ -168,9 +168,19 @@ def run_sweep(
         name = loaded.name if len(blocks) > 1 else blocks[0].name
         print(format_json({"name": name, "cells": cells, "unlisted": sum(plan.unlisted for plan in plans)}))
         return
-    from fedray.sweep.driver.stages import run_file
+    from fedray.sweep.driver.stages import make_tune_stage, run_file
 
-    raise typer.Exit(run_file(loaded, source, force, only or (), max_concurrent, address, dry_run))
+    try:
+        code = run_file(loaded, source, force, only or (), max_concurrent, address, dry_run)
+    except DataMissing as error:
+        if not dry_run:
+            raise
+        from fedray.sweep.driver.dry_run import print_cells
+
+        print_cells(loaded if loaded.tune is None else make_tune_stage(loaded))
+        print(f"fedray: what has run and whether it can run are not known without the data: {error}", file=sys.stderr)
+        code = 0
+    raise typer.Exit(code)
 
 
 def refuse_half_a_cluster(nodes: int | None, cpus: int | None, gpus: int | None, seconds: float | None) -> None:

@@ -44,6 +44,10 @@ class PluginError(UserError):
         return str(self.args[0])
 
 
+class DataMissing(UserError):
+    """The files of a data set are not here."""
+
+
 class Diverged(Exception):
     """A loss, gradient, upload or aggregate is not finite, or too large to be summed exactly.
 

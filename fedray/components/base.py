@@ -8,14 +8,15 @@ import inspect
 import math
 import re
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, Self, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
 from pydantic.fields import FieldInfo
 
-from fedray.common.errors import UserError, truncate_repr, unknown
+from fedray.common.errors import NEAREST, UserError, truncate_repr, unknown
 from fedray.components.identity import (
     EXCLUDED,
     digest_file,
@@ -159,12 +160,14 @@ class Component(Checked):
         return ", ".join(options), (cls.__doc__ or "").strip().splitlines()[0], cls.paper
 
     @classmethod
-    def parse(cls, section: str, options: Mapping[str, Any]) -> Self:
-        """Build from the options of a section. Raises UserError that names `section.option`."""
+    def parse(
+        cls, section: str, options: Mapping[str, Any], others: Mapping[str, type[BaseModel]] = MappingProxyType({})
+    ) -> Self:
+        """Build from the options of a section. Raises UserError that names `section.option`; `others` as `describe`."""
         try:
             return cls.model_validate(dict(options))
         except ValidationError as error:
-            raise describe(error, section, cls) from None
+            raise describe(error, section, cls, others) from None
 
 
 def format_value(value: Any) -> str:
@@ -172,23 +175,37 @@ def format_value(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def describe(error: ValidationError, section: str = "", model: type[BaseModel] | None = None) -> UserError:
-    """Return the first complaint of a pydantic error as one line: key, what was found, what is allowed."""
+def describe(
+    error: ValidationError,
+    section: str = "",
+    model: type[BaseModel] | None = None,
+    others: Mapping[str, type[BaseModel]] = MappingProxyType({}),
+) -> UserError:
+    """Return the first complaint of a pydantic error as one line: key, what was found, what is allowed.
+
+    Args:
+        error: the error.
+        section: beginning of the key.
+        model: the class that was validated.
+        others: name -> class of what the section may choose; those that have an option that `model` lacks are named.
+    """
     first = _join_complaints(error)
     if first["type"] == "missing":  # an unknown name next to it is its typing mistake
-        others = (one for one in error.errors() if one["type"] == "extra_forbidden")
-        first = next((dict(one) for one in others if one["loc"][:-1] == first["loc"][:-1]), first)
+        strays = (one for one in error.errors() if one["type"] == "extra_forbidden")
+        first = next((dict(one) for one in strays if one["loc"][:-1] == first["loc"][:-1]), first)
     if isinstance(cause := first.get("ctx", {}).get("error"), UserError):
         return cause
     path = ".".join(str(part) for part in (section, *first["loc"]) if part != "")
     if first["type"] == "extra_forbidden":
         valid = [] if model is None else _get_fields(model, first["loc"][:-1])
         above = ".".join(str(part) for part in (section, *first["loc"][:-1]) if part != "")
-        if not valid and model is not None and issubclass(model, Component):
-            return UserError(f"{path}: {model.name} has no options")
         key = str(first["loc"][-1])
+        having = [name for name, kind in others.items() if key in kind.model_fields and len(first["loc"]) == 1]
+        owners = describe_owners(key, having)
+        if not valid and model is not None and issubclass(model, Component):
+            return UserError(f"{path}: {model.name} has no options{owners}")
         meant = model.suggest(above, key) if model is not None and issubclass(model, Checked) else ""
-        return unknown(above or "configuration", key, valid, meant=meant)
+        return UserError(f"{unknown(above or 'configuration', key, valid, meant=meant)}{owners}")
     if first["type"] == "missing":
         return UserError(f"{path} is required")
     if first["type"] in WANTED:
@@ -206,6 +223,12 @@ def describe(error: ValidationError, section: str = "", model: type[BaseModel] |
     if is_of_run and isinstance(first["input"], list) and first["type"] in ONE_VALUE:
         text += f"; several values go into a sweep's `grid`: `{path}: {truncate_repr(first['input'])}`"
     return UserError(text)
+
+
+def describe_owners(found: str, owners: Sequence[str]) -> str:
+    """Return the end of a message that names the classes of the section that allow what was found; empty for none."""
+    more = f" and {len(owners) - NEAREST} others" if len(owners) > NEAREST else ""
+    return f"; {found!r} belongs to {', '.join(owners[:NEAREST])}{more}" if owners else ""
 
 
 def _read_number(text: str) -> str:

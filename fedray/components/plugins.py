@@ -88,10 +88,12 @@ def resolve(
         if section in LISTS and len(registry) > MANY:
             told = f"`fedray list {LISTS[section]}` has the names"
         if isinstance(value, Mapping) and "name" not in value:
-            raise UserError(f"{section} is required: found {truncate_repr(value)}, options without a name; {told}")
+            given = ", ".join(f"{section}.{key}" for key in value) or "nothing"
+            raise UserError(f"{section}.name is required: found {given} without it; {told}")
         raise UserError(f"{section}: expected a name or a mapping with `name`, got {truncate_repr(value)}; {told}")
     kind = find_class(section, value["name"], registry, base, adapt)
-    return kind.parse(section, _leave_out_moved(section, kind, {k: v for k, v in value.items() if k != "name"}))
+    options = _leave_out_moved(section, kind, {k: v for k, v in value.items() if k != "name"})
+    return kind.parse(section, options, registry)
 
 
 def list_variants() -> Mapping[str, type[Any]]:

@@ -10,9 +10,9 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 import numpy as np
 from pydantic import ConfigDict, Field, SerializeAsAny, field_validator, model_validator
 
-from fedray.common.errors import UserError, unknown
+from fedray.common.errors import DataMissing, UserError, unknown
 from fedray.common.yaml_files import locate
-from fedray.components.base import Checked, Component
+from fedray.components.base import Checked, Component, describe_owners
 from fedray.components.identity import make_entry
 from fedray.components.plugins import blame
 from fedray.datasets.augment import Transform, parse_transforms
@@ -141,9 +141,9 @@ class DataSource(Component):
         """Return the published facts under these options, for `fedray data check`."""
         return self.published
 
-    def make_missing(self, what: str) -> UserError:
+    def make_missing(self, what: str) -> DataMissing:
         """Return the error for missing files."""
-        return UserError(
+        return DataMissing(
             f"data.name: {self.name} is not in {get_data_dir()}: {what} is missing; `fedray data fetch "
             f"{self.name}` tells how to get it, FEDRAY_DATA names another folder"
         )
@@ -202,7 +202,11 @@ class Images(DataSource):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.preset not in self.recipes:
-            raise unknown(f"data.preset of {self.name}", self.preset, self.recipes)
+            from fedray.datasets import DATASETS  # here: it imports this module
+
+            owners = [name for name, kind in DATASETS.items() if self.preset in getattr(kind, "recipes", ())]
+            error = unknown(f"data.preset of {self.name}", self.preset, self.recipes)
+            raise UserError(f"{error}{describe_owners(self.preset, owners)}")
         return self
 
     def read(self) -> Dataset:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy._core import multiarray, numeric
 from pydantic import Field, model_validator
 
-from fedray.common.errors import UserError, join_lines
+from fedray.common.errors import DataMissing, UserError, join_lines
 from fedray.common.rng import generator
 from fedray.common.whole_files import open_file
 from fedray.datasets.arrays import read_npz
@@ -198,7 +198,7 @@ class MNIST(Torchvision):
             for what in ("images-idx3", "labels-idx1")
         ]
 
-    def make_missing(self, what: str) -> UserError:
+    def make_missing(self, what: str) -> DataMissing:
         return super().make_missing(f"{what} (or {self.name}.npz, as Keras has it)")
 
     def _read_part(self, train: bool) -> tuple[np.ndarray, np.ndarray]:

@@ -140,7 +140,7 @@ def test_numbers(name: str, option: str) -> None:
             {"name": "fedtoga", "perturbation": "local"},
             "algorithm.perturbation: found 'local'; input should be 'fusion', 'global' or 'neighbour'",
         ),
-        ({"mu": 1.0}, "algorithm is required: found {'mu': 1.0}, options without a name"),
+        ({"mu": 1.0}, "algorithm.name is required: found algorithm.mu without it"),
         ({"name": "fedray.algorithms:Missing"}, "algorithm.name: 'fedray.algorithms:Missing' cannot be imported"),
         ({"name": "fedray.engine.problem:Problem"}, "is not a subclass of fedray.algorithms.base.Algorithm"),
         ({"name": "fedray.algorithms.fedavg:FedProx", "mu": -0.25}, "algorithm.mu: found -0.25"),

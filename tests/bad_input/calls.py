@@ -184,7 +184,7 @@ CASES: dict[str, Case] = {
     ),
     "show two options": Case(
         ["data", "show", "digits", "--alpha", "1", "--shards", "2"],
-        "partition: unknown name 'shards'; valid: alpha, min_size, seed",
+        "partition: unknown name 'shards'; valid: alpha, min_size, seed; 'shards' belongs to sharding",
     ),
     "check what": Case(["data", "check", "digit"], "data.name: unknown name 'digit'; did you mean 'digits'?…"),
     "check a folder of a name too long": Case(

@@ -273,6 +273,15 @@ CASES: dict[str, Case] = {
         "data=tissuemnist",
         prepare=put("data/tissuemnist.npz", "hello"),
     ),
+    "preset of another": run(
+        "--set: data.preset of npz: unknown name 'fedsol'; valid: plain; 'fedsol' belongs to mnist, cifar10, …",
+        "data={name: npz, path: x.npz, preset: fedsol}",
+    ),
+    "option of another": run(
+        "--set: data: unknown name 'clients_per_domain'; valid: augment, channels, mean, path, preset, std, test, "
+        "validation; 'clients_per_domain' belongs to domains",
+        "data={name: npz, path: x.npz, clients_per_domain: 1}",
+    ),
     "preset": run("--set: data.preset of digits: unknown name 'fedsoll'; valid: plain", "data.preset=fedsoll"),
     "channels": run("--set: data.channels: found 2; input should be 1 or 3", "data.channels=2"),
     "transform": run(

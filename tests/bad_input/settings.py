@@ -152,7 +152,7 @@ CASES: dict[str, Case] = {
         "--set: algorithm: expected a name or a mapping with `name`, got ['fedavg'];…", "algorithm=[fedavg]"
     ),
     "component without name": run(
-        "--set: algorithm is required: found {'rho': 1}, options without a name; `fedray list…", "algorithm={rho: 1}"
+        "--set: algorithm.name is required: found algorithm.rho without it; `fedray list…", "algorithm={rho: 1}"
     ),
     "seed negative": run("--set: seed: found -1; input should be greater than or equal to 0", "seed=-1"),
     "seed huge": run("--set: seed: found <int>; the number is too large", "seed=0x" + "f" * 9000),

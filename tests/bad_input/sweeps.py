@@ -101,8 +101,7 @@ CASES: dict[str, Case] = {
     ),
     "an axis without its method, extending": Case(
         ["sweep", "own.yaml"],
-        "own.yaml: algorithm is required: found {'rho': 0.1}, options without a name; `fedray list algorithms` has the "
-        "names",
+        "own.yaml: algorithm.name is required: found algorithm.rho without it; `fedray list algorithms` has the names",
         lambda here: [
             put(f"{name}.yaml", yaml.safe_dump(content))(here)
             for name, content in (
@@ -124,15 +123,16 @@ CASES: dict[str, Case] = {
         cases=[{"grid": {"search": [{}]}}],
     ),
     "a key that no method has": sweep(
-        "algorithm.rho: fedavg has no options", grid={"algorithm": ["fedavg"], "algorithm.rho": [0.1]}
+        "algorithm.rho: fedavg has no options; 'rho' belongs to mofedsam, fedsam, fe…",
+        grid={"algorithm": ["fedavg"], "algorithm.rho": [0.1]},
     ),
     "an axis without its partition": sweep(
-        "partition is required: found {'alpha': 0.1}, options without a name; valid names: dirichlet,…",
+        "partition.name is required: found partition.alpha without it; valid names: dirichlet,…",
         base={key: value for key, value in BASE.items() if key != "partition"},
         grid={"partition.alpha": [0.1, 0.5]},
     ),
     "a searched option without its model": sweep(
-        "model is required: found {'hidden': [8]}, options without a name; `fedray list models` has the names",
+        "model.name is required: found model.hidden without it; `fedray list models` has the names",
         base={key: value for key, value in BASE.items() if key != "model"},
         search={"model.hidden": {"choice": [[8]]}},
     ),

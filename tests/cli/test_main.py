@@ -46,6 +46,20 @@ def test_dry_run_and_what_does_not_fit(folder: Path, call: Call) -> None:
     assert "runtime.actors: 100000 actors of 1 CPU and 0 GPU each are asked for" in err
 
 
+def test_dry_run_without_the_data(folder: Path, call: Call) -> None:
+    """Cells of a file and of a tune stage are listed; the sweep itself is refused."""
+    sweep = {"name": "x", "base": BASE | {"data": "mnist"}, "grid": {"algorithm": ["fedavg", "fedsam"], "seed": [0, 1]}}
+    (folder / "sweep.yaml").write_text(yaml.safe_dump(sweep))
+    code, out, err = call("sweep", "sweep.yaml", "--dry-run")
+    assert (code, out.splitlines()[1:]) == (
+        0,
+        ["2  fedavg dirichlet(0.5) s1", "3  fedsam dirichlet(0.5) s0", "4  fedsam dirichlet(0.5) s1", "x: 4 cells"],
+    )
+    assert "whether it can run are not known without the data: sweep.yaml: data.name: mnist is not in" in err
+    assert call("sweep", "sweep.yaml").code == 2
+    assert "leaderboard/global/tune: 2600 cells" in call("sweep", "leaderboard/global", "--dry-run").out
+
+
 def test_dry_run_says_which_rounds_are_averaged(folder: Path, call: Call) -> None:
     """A fifth of 20 rounds is 17 to 20, of 60 the last ten. Personal models are tested in rounds 50 and 60."""
     base = BASE | {"evaluation": {"personal": {}}}

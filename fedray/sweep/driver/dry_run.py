@@ -12,9 +12,12 @@ from rich.text import Text
 from fedray.cells.metric import LAST, describe_rounds
 from fedray.cluster.connection import count_cpus, use_cluster
 from fedray.cluster.resources import count_capacity, get_bundle, list_nodes, refuse_infeasible
-from fedray.common.errors import escape
+from fedray.common.errors import escape, format_count
 from fedray.config import RunConfig, Runtime
 from fedray.engine.process.residence import KEPT
+from fedray.sweep.file.sweep import Sweep
+from fedray.sweep.plan.cells import CellMaker, make_label
+from fedray.sweep.plan.draws import iter_points
 from fedray.sweep.plan.plan import Plan
 
 
@@ -53,6 +56,16 @@ def print_plan(plan: Plan, address: str | None) -> None:
             kept = "shards and states" if runtime.actors == 1 else "shards"
             limit = f"{100 * KEPT * runtime.gpu_share:.3g} % of a GPU's memory"
             console.print(f"each actor keeps its clients' {kept} on the GPU, in at most {limit}")
+
+
+def print_cells(sweep: Sweep) -> None:
+    """Print the cells of a sweep whose data are not here."""
+    maker, cells = CellMaker(sweep), dict[str, None]()
+    for point in iter_points(sweep):
+        cells[make_label(point, RunConfig.parse(point), maker.varied)] = None
+    for number, label in enumerate(cells, 1):
+        print(f"{number:>{len(str(len(cells)))}}  {escape(label)}")
+    print(f"{sweep.name}: {format_count(len(cells), 'cell')}")
 
 
 def _describe_nodes(nodes: Sequence[Mapping[str, float]]) -> str:
