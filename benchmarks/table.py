@@ -108,9 +108,9 @@ def is_met(figure: dict[str, Any]) -> bool | None:
     return bool({"<=": value <= limit, "<": value < limit, ">=": value >= limit}[goal[1]])
 
 
-def link(run: Run) -> str:
-    """Link to a run's file from a page in docs/."""
-    return f"[{run.file}](../{RESULTS.relative_to(ROOT)}/{run.file})"
+def cite(run: Run) -> str:
+    """Name a run's file in a page in docs/, whose site has no link out of it."""
+    return f"`{RESULTS.relative_to(ROOT)}/{run.file}`"
 
 
 def write_rows(headings: list[str], rows: list[list[str]]) -> str:
@@ -124,7 +124,7 @@ def summary(runs: list[Run]) -> str:
     for question, benchmark, name in ROWS:
         run, (figure,) = find_newest(runs, benchmark, name)
         met = {True: "yes", False: "**no**", None: ""}[is_met(figure)]
-        rows.append([question, format_measured(figure["measured"]), figure["goal"], met, link(run)])
+        rows.append([question, format_measured(figure["measured"]), figure["goal"], met, cite(run)])
     return write_rows(["figure", "measured", "goal", "met", "run"], rows)
 
 
@@ -138,7 +138,7 @@ def all_runs(runs: list[Run]) -> str:
             if is_met(figure) is False
         ]
         command = run.content["command"].partition(" --out ")[0]
-        rows.append([link(run), f"`{command}`", run.machine["commit"], run.machine["date"], "; ".join(missed)])
+        rows.append([cite(run), f"`{command}`", run.machine["commit"], run.machine["date"], "; ".join(missed)])
     left_out = ("commit", "date", "load")
     machines = {
         ", ".join(f"{key} {value}" for key, value in run.machine.items() if key not in left_out) for run in runs

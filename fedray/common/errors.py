@@ -123,10 +123,15 @@ def format_count(n: int, noun: str, plural: str = "") -> str:
     return f"{n} {noun if n == 1 else plural or f'{noun}s'}"
 
 
+def format_number(value: float) -> str:
+    """Format three digits without an exponent: `3,990`, `12`, `0.034`."""
+    return f"{float(f'{value:.3g}'):,.10g}"
+
+
 def format_duration(seconds: float) -> str:
     """Format `2.5 h`, below a tenth of an hour `4.6 min`, below a minute `9.1 s`."""
     if seconds >= 360:
-        return f"{seconds / 3600:.3g} h"
+        return f"{format_number(seconds / 3600)} h"
     return f"{seconds / 60:.2g} min" if seconds >= 60 else f"{seconds:.2g} s"
 
 

@@ -97,11 +97,14 @@ def test_every_link_leads_somewhere() -> None:
         for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
             if not target.startswith(("http", "#", "mailto")):
                 assert (DOCS / target.partition("#")[0]).exists(), f"{page.name}: {target}"
+                assert not target.startswith(".."), f"{page.name}: {target} is not part of the site"
 
 
 def test_every_page_is_in_the_navigation() -> None:
     listed = set(re.findall(r'"([\w-]+\.md)"', (DOCS.parent / "zensical.toml").read_text(encoding="utf-8")))
     assert listed == {page.name for page in DOCS.glob("*.md")}
+    start = (DOCS / "index.md").read_text(encoding="utf-8")
+    assert listed == {"index.md", *re.findall(r"\(([\w-]+\.md)\)", start)}
 
 
 def test_the_faults_that_the_page_lists_are_tested_where_it_says() -> None:

@@ -12,7 +12,7 @@ from rich.text import Text
 from fedray.cells.metric import LAST, describe_rounds
 from fedray.cluster.connection import count_cpus, use_cluster
 from fedray.cluster.resources import count_capacity, get_bundle, list_nodes, refuse_infeasible
-from fedray.common.errors import escape, format_count
+from fedray.common.errors import escape, format_count, format_duration, format_number
 from fedray.config import RunConfig, Runtime
 from fedray.engine.process.residence import KEPT
 from fedray.sweep.file.sweep import Sweep
@@ -131,10 +131,12 @@ def print_forecast(
             held[name] += amount * runtime.actor_count * each / 3600
     if cells:
         hours = " and ".join(
-            f"{amount:.3g} {unit}-hours" for unit, amount in zip(("core", "GPU"), held.values(), strict=True) if amount
+            f"{format_number(amount)} {unit}-hours"
+            for unit, amount in zip(("core", "GPU"), held.values(), strict=True)
+            if amount
         )
         console.print(
-            f"{len(cells)} cells: {find_makespan(cells) / 3600:.3g} h of wall clock, {hours} reserved"
+            f"{len(cells)} cells: {format_duration(find_makespan(cells))} of wall clock, {hours} reserved"
             + (f", at {per_round:g} s per round" if per_round is not None else ", without communication")
         )
     if len(cells) < len(fitting):
@@ -143,7 +145,7 @@ def print_forecast(
             "(`fedray run FILE --set training.rounds=3 --no-track` prints it); --nodes takes --seconds-per-round"
         )
     lost = max(min(run.runtime.checkpoint_every, run.training.rounds) for run, _ in fitting)
-    price = "" if per_round is None else f" or {lost * per_round / 60:.3g} min"
+    price = "" if per_round is None else f" or {format_duration(lost * per_round)}"
     console.print(
         f"a preemption costs each running cell the rounds since its last checkpoint, at most {lost} rounds{price} "
         "(runtime.checkpoint_every), and finished cells nothing; the same command goes on"

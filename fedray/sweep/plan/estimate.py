@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 from torch.nn.functional import cross_entropy
 
-from fedray.common.errors import UserError
+from fedray.common.errors import UserError, format_number
 from fedray.config import RunConfig
 from fedray.datasets import make_data_source
 from fedray.datasets.base import Published, load_data
@@ -159,12 +159,14 @@ def print_estimate(sweep: Sweep) -> list[float | None]:
     table = Table("cells", "model", "gradients", "seconds each", unit, box=None, pad_edge=False)
     for key, numbers in counted.items():
         length, number = measure_seconds(key, device), sum(numbers)
-        table.add_row(str(len(numbers)), str(key), f"{number:.3g}", f"{length:.3g}", f"{number * length / 3600:.3g}")
+        table.add_row(
+            str(len(numbers)), str(key), f"{number:.3g}", f"{length:.3g}", format_number(number * length / 3600)
+        )
     console.print(table)
     where = torch.cuda.get_device_name() if device == "cuda" else "one core of this machine"
     total = sum(filter(None, found)) / 3600
     console.print(
-        f"{sweep.name}: {total:.3g} {unit} on {where}, measured now, each trial alone on it"
+        f"{sweep.name}: {format_number(total)} {unit} on {where}, measured now, each trial alone on it"
         + ("" if device == "cuda" else "; GPU-hours: not measured, there is no GPU here")
     )
     busy = "; other programs slow a measurement: repeat it on an idle machine"

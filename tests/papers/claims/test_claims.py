@@ -187,7 +187,9 @@ def test_one_is_singular() -> None:
     assert [format_count(n, "cell") for n in (0, 1, 2)] == ["0 cells", "1 cell", "2 cells"]
 
 
-@pytest.mark.parametrize(("hours", "text"), [(2.5, "2.5 h"), (0.1, "0.1 h"), (0.05, "3 min"), (0.0025, "9 s")])
+@pytest.mark.parametrize(
+    ("hours", "text"), [(3987.6, "3,990 h"), (2.5, "2.5 h"), (0.1, "0.1 h"), (0.05, "3 min"), (0.0025, "9 s")]
+)
 def test_short_times_are_in_minutes_and_seconds(hours: float, text: str) -> None:
     """0.05 h = 3 min; 0.0025 h = 9 s."""
     assert format_duration(3600 * hours) == text

@@ -63,7 +63,8 @@ def test_a_plan_for_a_cluster_that_is_not_here(call: Call) -> None:
     """2 nodes with 4 GPUs hold 32 cells of a quarter; on 1 node with 1 GPU 4 run at a time, in three waves.
 
     A cell of 100 rounds of 36 s takes an hour, so three waves take 3 h; 12 cells reserve 12 core-hours, a quarter of
-    that in GPU-hours. Of 30 rounds since a checkpoint a preemption costs 18 minutes.
+    that in GPU-hours. Of 30 rounds since a checkpoint a preemption costs 0.3 h. With 399 times the
+    seconds a wave takes 399 h.
     """
     code, out, err = call("sweep", "sweep.yaml", "--dry-run", *CLUSTER)
     assert code == 0, err
@@ -78,7 +79,9 @@ def test_a_plan_for_a_cluster_that_is_not_here(call: Call) -> None:
     assert code == 0, err
     assert "4 at a time, 3 wave(s)\n" in out
     assert "12 cells: 3 h of wall clock, 12 core-hours and 3 GPU-hours reserved, at 36 s per round\n" in out
-    assert "at most 30 rounds or 18 min (" in out
+    assert "at most 30 rounds or 0.3 h (" in out
+    out = call("sweep", "sweep.yaml", "--dry-run", *small_one[:-1], str(399 * 36)).out
+    assert "12 cells: 1,200 h of wall clock, 4,790 core-hours and 1,200 GPU-hours reserved" in out
     assert [path.name for path in Path().iterdir()] == ["sweep.yaml"]
 
 
