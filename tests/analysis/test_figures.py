@@ -82,6 +82,21 @@ def test_sensitivity_over_a_hyper_parameter(store: Tracker) -> None:
     assert np.asarray(level.get_ydata()).tolist() == [50, 50]
 
 
+def test_a_method_looks_as_among_the_curves(store: Tracker) -> None:
+    """fedprox, whose own option varies, is not drawn; fedsam's line is that of its first ρ among the curves."""
+    cells = [
+        cell(a, 0.5, 0) for a in (FEDAVG, {"name": "fedprox", "mu": 0.1}, {"name": "fedprox", "mu": 1}, SMALL, LARGE)
+    ]
+    write(store, cells, [70] * len(cells))
+    (curves,) = draw_curves(collect("sweep")).values()
+    (figure,) = draw_sensitivity(collect("sweep"), "algorithm.rho").values()
+    colours = {str(line.get_label()): line.get_color() for line in curves.axes[0].lines}
+    names = [text.get_text() for text in figure.legends[0].get_texts()]
+    drawn = {line.get_color() for line in figure.axes[0].lines}
+    assert names == ["fedavg", "fedsam"]
+    assert drawn == {colours["fedavg"], colours["fedsam ρ=0.1"]}
+
+
 def test_sensitivity_over_heterogeneity(store: Tracker) -> None:
     cells = [cell(FEDAVG, alpha, 0) for alpha in (0.5, 0.1, 10)]
     write(store, cells, (60, 40, 90))
@@ -207,6 +222,7 @@ def test_a_zoom_on_the_rounds_that_tables_average(store: Tracker) -> None:
     (figure,) = draw_curves(collect("sweep")).values()
     main_, zoom, other, other_zoom = figure.axes
     assert [axes.get_title() for axes in (main_, other)] == ["dirichlet α=0.5", "dirichlet α=0.1"]
+    assert [patch.get_x() for patch in main_.patches] == [50.5], "tables average rounds 51 to 60"
     (line,) = zoom.lines
     assert np.asarray(line.get_xdata()).tolist() == list(range(49, 61))
     assert not zoom.collections, "no band"

@@ -30,7 +30,11 @@ def test_one_table_of_two_sweeps(store: Tracker, call: Call) -> None:
     assert code == 0
     values = {row["row"]: float(row["mean"]) for row in csv.DictReader(io.StringIO(out))}
     assert values == {"fedavg": 80, "fedsam ρ=0.1": 90, "fedsam ρ=0.5": 85}
-    assert "fedray tables sweep second --format latex" in call("tables", "sweep", "second", "--format", "latex").out
+    latex = call("tables", "sweep", "second", "--format", "latex").out
+    assert "fedray tables sweep second --format latex" in latex
+    assert r"\caption{sweep and second: " in latex
+    message = "fedray: sweep: found x.yaml, a file; the `name` in it is required; here are second, sweep\n"
+    assert call("tables", "x.yaml") == (2, "", message)
 
 
 def test_mean_std_ranks_and_every_kind_of_hole(store: Tracker) -> None:
@@ -163,17 +167,25 @@ def test_a_file_with_a_label(store: Tracker, tmp_path: Path, capsys: pytest.Capt
         "end{tabular}",
         "end{table}",
     ]
+    assert "\n% fedray tables sweep --format latex --label tab:main-results --out table.tex\n" in text
+    assert "70.00 \\\\" in text
+    (caption,) = re.findall(r"^\\caption\{(.*)\}$", text, re.MULTILINE)
+    assert caption.startswith(r"sweep: test accuracy in \%, ")
+    assert caption.endswith("; one seed; best bold, second best underlined")
     main(["sweep"], label="tab:main-results", out=tmp_path / "another.tex")
-    assert (tmp_path / "another.tex").read_text(encoding="utf-8") == text
+    assert (tmp_path / "another.tex").read_text(encoding="utf-8") == text.replace("table.tex", "another.tex")
     main(["sweep"], out=tmp_path / "table.csv")
     assert (tmp_path / "table.csv").read_text(encoding="utf-8").startswith("row,column,mean,")
     capsys.readouterr()
     main(["sweep"], "latex", label="tab:main-results")
-    assert capsys.readouterr().out == text
+    assert capsys.readouterr().out == text.replace(" --out table.tex", "")
     main(["sweep"], "latex")
-    assert capsys.readouterr().out == text.replace("\\label{tab:main-results}\n", "")
-    main(["sweep"], "latex", caption="Accuracy for\n$\\rho = 0.1$, in~\\%")
-    assert "\\caption{Accuracy for $\\rho = 0.1$, in~\\%}\n" in capsys.readouterr().out
+    plain = text.replace(" --label tab:main-results --out table.tex", "")
+    assert capsys.readouterr().out == plain.replace("\\label{tab:main-results}\n", "")
+    main(["sweep"], "latex", caption="Accuracy for\n$\\rho = 0.1$, in~\\%, of 5 %")
+    out = capsys.readouterr().out
+    assert "\\caption{Accuracy for $\\rho = 0.1$, in~\\%, of 5 \\%}\n" in out
+    assert r" --caption 'Accuracy for $\rho = 0.1$, in~\%, of 5 \%'" in out
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ separated by commas, are shown side by side. `--average-over partition` averages
 macro for LaTeX, and `fedray check paper.tex SWEEP` says which of a paper's numbers no longer agree with the store.
 """
 
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -62,7 +63,7 @@ def main(
         str, typer.Option(help="the paper's table if the sweep has another name, such as fedsol/table2")
     ] = "",
     label: Annotated[str, typer.Option(help="LaTeX label of the table: tab:main")] = "",
-    caption: Annotated[str, typer.Option(help="its caption, as LaTeX reads it; default the title")] = "",
+    caption: Annotated[str, typer.Option(help="its caption, as LaTeX reads it; default the title and what ± is")] = "",
     out: Annotated[Path | None, typer.Option(help="write to this file instead of printing")] = None,
     macros: Annotated[
         Path | None, typer.Option(help="also write a LaTeX macro per entry to this file, for \\fedray{KEY} in a text")
@@ -99,10 +100,12 @@ def main(
     sweep = find_cells(*name) if (published or paper) and len(name) == 1 else collect(*name)
     paper = paper or (sweep.name if published else "")
     options = TableOptions(metric, rows, cols, reference, paper, average_over, best_except)
-    table = replace(options.build(sweep), label=label, caption=" ".join(caption.split()))
+    caption = re.sub(r"(?<!\\)((?:\\\\)*)%", r"\1\\%", " ".join(caption.split()))  # a bare % would end the line
+    table = replace(options.build(sweep), label=label, caption=caption)
     if macros is not None and macro_file is not None:
         command = options.to_command(sweep.name, {"macros": macros.name})
         macro_file.write(to_macros(replace(table, command=command)))
         print(macros, file=sys.stderr)
-    command = options.to_command(sweep.name, {"format": "latex"})
+    without = {"format": "latex", "label": label, "caption": table.caption, "out": "" if out is None else out.name}
+    command = options.to_command(sweep.name, without)
     write_or_print(FORMATS[format](replace(table, command=command)), file)

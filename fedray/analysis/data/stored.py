@@ -57,6 +57,10 @@ def read_sweep(name: str) -> SweepRuns:
     if name not in parents and f"{name}-smoke" in parents:
         print(f"{name}: only its smoke version has been run; this is {name}-smoke", file=sys.stderr)
         name += "-smoke"
+    if name not in parents and name.endswith((".yaml", ".yml")):
+        raise UnknownSweep(
+            f"sweep: found {name}, a file; the `name` in it is required; here are {', '.join(sorted(parents))}"
+        )
     if name not in parents:
         raise UnknownSweep(
             str(unknown("sweep", name, parents, "`fedray status`"))

@@ -25,6 +25,7 @@ from fedray.analysis.plots.style import (
     thin_markers,
     with_legend,
 )
+from fedray.cells.metric import list_last_rounds
 from fedray.common.errors import UserError, unknown
 
 ZOOMED = 3
@@ -221,10 +222,10 @@ def find_zoom(rounds: list[int]) -> int | None:
 
 
 def _set_ticks(main: list[Axes], zooms: list[Axes], rounds: list[int], start: int | None) -> None:
-    """Set ticks, including the last round. Zooms have lines only, so that these are visible."""
+    """Set ticks, including the last round, and shade the rounds that tables average."""
     set_round_ticks(main[0], rounds[0], rounds[-1])
     for area, zoom in zip(main, zooms, strict=False):
-        area.axvspan(start or 0, rounds[-1], color="0.93", zorder=0)
+        area.axvspan(list_last_rounds(rounds[-1])[0] - 0.5, rounds[-1], color="0.93", zorder=0)
         set_round_ticks(zoom, start or 0, rounds[-1], most=4)
     if zooms:
         zooms[0].set_ylabel("last rounds")

@@ -45,6 +45,7 @@ def draw_sensitivity(sweep: Collected, x: str, metric: str = DEFAULT) -> dict[st
     Raises:
         UserError: a key is unknown or not a number, or never varies by itself.
     """
+    looks = label_finished(sweep, stopped=True)["_row"]
     if x in sweep.cells:
         numbers, title, without = _read_numbers(sweep.cells, x), find_symbol(x, sweep.cells), [x]
     else:
@@ -52,7 +53,10 @@ def draw_sensitivity(sweep: Collected, x: str, metric: str = DEFAULT) -> dict[st
         sweep = replace(sweep, cells=sweep.cells[numbers.notna()])
     if numbers.nunique() < 2:
         raise UserError(f"--x: {x} has one value in this sweep; a key that varies is required")
-    names, rows = metric.split("+"), label_finished(sweep, without=without, stopped=True).assign(_x=numbers)
+    names, rows = (
+        metric.split("+"),
+        label_finished(sweep, without=without, stopped=True).assign(_x=numbers, _look=looks),
+    )
     cells = pd.concat([_give_values(rows, sweep, name, several=len(names) > 1) for name in names], ignore_index=True)
     cells = cells[cells["_value"].notna() & (cells["_value"] != NEVER)]
     count = cells.groupby(["_column", "_row"])["_x"].transform("nunique")
@@ -61,6 +65,10 @@ def draw_sensitivity(sweep: Collected, x: str, metric: str = DEFAULT) -> dict[st
     own = cells[cells["_x"].isna()].groupby(["_column", "algorithm.name"])["_row"].transform("nunique")
     cells = cells[(count != 1) & ~(own.reindex(cells.index) > 1)]
     cells = cells[cells["_column"].isin(cells.loc[cells["_x"].notna(), "_column"])]
+    if len(names) > 1:
+        cells["_look"] = cells["_row"]
+    styles = dict(zip(dict.fromkeys(cells["_look"] if len(names) > 1 else looks), iter_styles(), strict=False))
+    of_method = cells.groupby("_row")["_look"].first().map(styles)
     dodged = list(dict.fromkeys(cells.loc[cells["_x"].notna(), "_row"]))
     figures = {}
     for name, settings in split_figures(cells):
@@ -71,7 +79,8 @@ def draw_sensitivity(sweep: Collected, x: str, metric: str = DEFAULT) -> dict[st
         reach: list[float] = []
         for setting, panel in settings:
             area = drawn.main[setting]
-            for style, (method, group) in zip(iter_styles(), iter_methods(cells, panel), strict=False):
+            for method, group in iter_methods(cells, panel):
+                style = of_method[method]
                 at = group.dropna(subset="_x").groupby("_x")["_value"]
                 if at.ngroups:
                     spread = at.std().fillna(0)

@@ -36,7 +36,7 @@ from fedray.components.base import format_value
 
 COMMAND = "fedray tables"
 """Beginning of the comment that a LaTeX table and a file of macros hold."""
-WITHOUT_EFFECT = ("format", "macros")
+WITHOUT_EFFECT = ("format", "label", "caption", "out", "macros")
 """Options in a comment that change no entry."""
 
 
@@ -119,7 +119,7 @@ def build(
         notes += said
     on_test_set = any(Metric.parse(one["select"]).is_on_test_set for one in sweep.tuned.values())
     return ResultTable(
-        f"{sweep.name}: {make_title(metric, cells, holds_samples_out(sweep))}"
+        f"{sweep.name.replace(' ', ' and ')}: {make_title(metric, cells, holds_samples_out(sweep))}"
         + " (selected on the test set)" * on_test_set,
         *names,
         entries,
@@ -351,7 +351,7 @@ class TableOptions:
 
         Args:
             sweep: its name, or several with spaces.
-            more: options without effect on the entries: `format`, `macros`.
+            more: options without effect on the entries: WITHOUT_EFFECT.
         """
         changed = {one.name: getattr(self, one.name) for one in fields(self) if getattr(self, one.name) != one.default}
         words = [word for name, value in {**changed, **more}.items() for word in (_to_option(name), value) if value]

@@ -43,6 +43,8 @@ def _escape_markdown(name: str) -> str:
 def to_latex(table: ResultTable) -> str:
     """Format as a booktabs table; the command that gives it and its notes are comments.
 
+    The first note, which says what ± is, ends the caption unless the user has given one.
+
     Raises:
         UserError: LaTeX does not accept the label.
     """
@@ -55,7 +57,7 @@ def to_latex(table: ResultTable) -> str:
     lines = [
         r"\begin{table}",
         r"\centering",
-        rf"\caption{{{table.caption or escape_tex(table.title)}}}",
+        rf"\caption{{{table.caption or escape_tex('; '.join([table.title, *table.notes[:1]]))}}}",
         *([rf"\label{{{table.label}}}"] if table.label else []),
         rf"\begin{{tabular}}{{l{'c' * len(table.columns)}}}",
         *([f"% {table.command}"] if table.command else []),
