@@ -67,8 +67,9 @@ def simulate(
         track: name of the run in MLflow; None: it is not logged there.
         checkpoints: directory for the checkpoints of this configuration, read and written; None: neither.
         evaluated: called with a copy of the row of each newly evaluated round. If it returns `fedray.STOP`, the run
-            ends after this round, and its result is kept; with `checkpoints`, another call goes on from there. It may
-            call `simulate`, but not wait for a call in another thread, which waits for this one.
+            ends after this round, and its result is kept; any answer but None is refused. With `checkpoints`, another
+            call goes on from there. It may call `simulate`, but not wait for a call in another thread, which waits for
+            this one.
         profile: filled with the time of each part of a round.
         data: the data set that `config` names, if it is loaded already.
         progress: show a bar on standard error; None: on a terminal and in a notebook.
@@ -220,7 +221,10 @@ def _run(
             told = len(state.history)
             moved(state.round, state.history)
             simulation.lap("report")
-            if any(answer is STOP for answer in answers):
+            for answer in answers:
+                if answer is not None and answer is not STOP:
+                    raise UserError(f"evaluated: returned {truncate_repr(answer)}; None or fedray.STOP is required")
+            if STOP in answers:
                 break
 
 

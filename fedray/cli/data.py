@@ -34,7 +34,10 @@ Settings = Annotated[
 
 @data_app.command()
 def fetch(name: Name) -> None:
-    """Download the files of a data set into FEDRAY_DATA (default ~/.cache/fedray), or explain where to put them."""
+    """Download a data set, or explain where to put its files.
+
+    FEDRAY_DATA names the folder; default ~/.cache/fedray.
+    """
     from fedray.datasets import DATASETS
     from fedray.datasets.base import get_data_dir
 
@@ -48,7 +51,10 @@ def fetch(name: Name) -> None:
 
 @data_app.command()
 def check(name: Name, set_: Settings = None) -> None:
-    """Read a data set and compare its counts, classes and shapes with the published ones."""
+    """Read a data set and compare it with the published one.
+
+    Counts, classes and shapes are compared.
+    """
     import numpy as np
 
     from fedray.datasets.base import load_data
@@ -161,7 +167,10 @@ def show(
     set_: Settings = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """Draw the split as a client x class heatmap, and print measures of heterogeneity."""
+    """Draw a split as a heatmap and measure its heterogeneity.
+
+    The heatmap has the samples of each client and class.
+    """
     from fedray.common.output import PICTURES, OutputFile
     from fedray.datasets.base import load_data
     from fedray.partitions import make_partition
@@ -221,7 +230,10 @@ def import_split(
     out: Annotated[Path, typer.Argument(help="the .npz file to write")],
     overwrite: Overwrite = False,
 ) -> None:
-    """Turn a folder that PFLlib or FL-bench generated into an npz data set with natural clients, or into a split."""
+    """Turn a folder of PFLlib or FL-bench into an npz data set.
+
+    It has natural clients; a folder that holds indices alone becomes a split.
+    """
     from fedray.common.output import OutputFile
     from fedray.partitions.file import read_folder
 
@@ -248,7 +260,10 @@ def import_hub(
     size: Annotated[int | None, typer.Option(min=1, max=4096, help="side in pixels to scale pictures to")] = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """Turn a data set of pictures or numbers of Hugging Face into an npz data set (`pip install 'fedray[hf]'`)."""
+    """Turn a data set of Hugging Face into an npz data set.
+
+    It consists of pictures or numbers; `pip install 'fedray[hf]'` adds what this needs.
+    """
     from fedray.common.output import OutputFile
     from fedray.datasets.own.hub import Columns, read_hub
 

@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import re
 import shutil
 import sys
 from collections.abc import Iterable, Mapping
@@ -69,7 +70,8 @@ def list_(
     if what == "sweeps":
         from fedray.sweep.file.shipped import get_sweeps_folder
 
-        print((get_sweeps_folder() / f"{name}.yaml").read_text(encoding="utf-8"), end="")
+        text = (get_sweeps_folder() / f"{name}.yaml").read_text(encoding="utf-8")
+        print(re.sub("^# yaml-language-server: .*\n", "", text), end="")  # it names a file of the same folder
         return
     print(format_page(what, name) if what in SECTIONS else f"{name}: {entries[name]}")
 
@@ -132,7 +134,7 @@ def format_overview(what: str) -> str:
         notes = (
             "With `last10_` before a name: mean of the tests in the last fifth of the rounds, at most 10 rounds.\n"
             "With `best_` (accuracies): the best round on the test set. Without either: the last round.\n"
-            "evaluation.probes adds metrics of its own."
+            "evaluation.probes adds metrics of its own: probes of yours those of their `metrics`."
         )
         return "\n".join([*(_cut(row, width) for row in rows), "", notes])
     if what == "clusters":

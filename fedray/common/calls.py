@@ -21,14 +21,19 @@ DEEPEST = 50
 def check_arguments(function: Callable[P, R]) -> Callable[P, R]:
     """Decorate a function so that an argument of a wrong type is a UserError that names it.
 
-    Names of arguments and their number are Python's own business (TypeError). Values are handed on as they are.
+    Names of arguments and their number give Python's TypeError, as of the function itself. Values are handed on as they
+    are.
     """
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         annotations = {name: hint for name, hint in function.__annotations__.items() if name != "return"}
         hints = get_type_hints(SimpleNamespace(__annotations__=annotations, __wrapped__=function))
-        for name, value in inspect.signature(function).bind(*args, **kwargs).arguments.items():
+        try:
+            given = inspect.signature(function).bind(*args, **kwargs).arguments
+        except TypeError as error:
+            raise TypeError(f"{function.__name__}() {error}") from None
+        for name, value in given.items():
             if not fits(value, hint := hints.get(name, Any)):
                 found = f"found {truncate_repr(value)}; {format_hint(hint)} is required"
                 raise UserError(f"{function.__name__}: {name}: {found}")

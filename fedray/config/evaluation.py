@@ -57,7 +57,7 @@ class Evaluation(Checked):
     )
     probes: tuple[Probe, ...] = Field(
         (),
-        description=f"further measurements in evaluated rounds (docs/probes.md): {', '.join(registry.PROBES)}, or "
+        description=f"further measurements in evaluated rounds: {', '.join(registry.PROBES)}, or "
         "your own as `package.module:Class`; with options `{name: package.module:Class, k: 3}`",
     )
 

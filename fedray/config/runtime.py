@@ -42,7 +42,7 @@ class Runtime(Checked):
         "auto",
         description="clients of a small model that a process trains together, with the bits they have alone; 1: one "
         "after another. auto: as many as fit a core's cache, up to 64. Methods, models and settings without stacks "
-        "ignore it (docs/decisions.md)",
+        "ignore it",
     )
     checkpoint_every: Annotated[int, EXCLUDED] = Field(50, gt=0, description="rounds between checkpoints")
     keep_states: Annotated[bool | None, EXCLUDED] = Field(
@@ -52,7 +52,7 @@ class Runtime(Checked):
     )
     mirror: Annotated[
         tuple[Literal["tensorboard", "wandb"], ...], EXCLUDED, Allowed("list of `tensorboard`, `wandb`")
-    ] = Field((), description="copies of a tracked run for other viewers, below FEDRAY_STORAGE (docs/recipes.md)")
+    ] = Field((), description="copies of a tracked run for other viewers, below FEDRAY_STORAGE")
 
     @model_validator(mode="before")
     @classmethod

@@ -108,7 +108,7 @@ class Training(Schedule):
     channels_last: Annotated[bool | None, EXCLUDED] = Field(
         None,
         description="images with the channels innermost, for convolutional models; default: on a CPU for models "
-        "that this was measured to speed up (docs/performance.md), on a GPU with tf32 and bf16",
+        "that this was measured to speed up, on a GPU with tf32 and bf16",
     )
 
     @model_validator(mode="before")

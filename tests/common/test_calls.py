@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+import fedray
 from fedray.common.calls import check_return, fits, make_plain
 from fedray.common.errors import UserError
 from fedray.common.vectors import Vectors
@@ -32,6 +33,13 @@ from fedray.common.vectors import Vectors
 )
 def test_a_value_fits_an_annotation(value: Any, hint: Any, expected: bool) -> None:
     assert fits(value, hint) is expected
+
+
+def test_an_unknown_argument_names_the_function() -> None:
+    """As Python does without the check."""
+    for wrong in ({"metrics": ["x"]}, {}):
+        with pytest.raises(TypeError, match=r"^run_sweep\(\) (got an unexpected|missing a required)"):
+            fedray.run_sweep(**wrong)  # type: ignore[arg-type]
 
 
 def test_a_result_of_another_type_is_refused_by_the_place_that_gives_it() -> None:

@@ -172,7 +172,7 @@ def test_a_run_leaves_the_number_of_threads_as_it_was() -> None:
 
 
 def test_a_callback_can_stop_a_run_whose_result_is_kept(tmp_path: Path) -> None:
-    """Rounds 1 to 6 are evaluated; stopped in 3, it goes on to the undisturbed end; no other answer stops it."""
+    """Rounds 1 to 6 are evaluated; stopped in 3, it goes on to the undisturbed end; other answers are refused."""
     config = simulation().problem.config.resolve() | {
         "training": {"rounds": 6, "local_steps": 1},
         "evaluation": {"every": 1},
@@ -181,12 +181,15 @@ def test_a_callback_can_stop_a_run_whose_result_is_kept(tmp_path: Path) -> None:
 
     def third(row: dict[str, float]) -> object:
         seen.append(row["round"])
-        return fedray.STOP if row["round"] == 3 else torch.ones(2)
+        return fedray.STOP if row["round"] == 3 else None
 
     stopped = fedray.simulate(config, evaluated=third, checkpoints=tmp_path)
     assert (stopped.state.round, len(stopped.history), seen) == (3, 3, [1, 2, 3])
     assert "3 of 6 rounds" in repr(stopped)
-    whole = fedray.simulate(config, evaluated=lambda row: "stop", checkpoints=tmp_path)
+    for answer, found in (("stop", "'stop'"), (True, "True")):
+        with pytest.raises(UserError, match=rf"^evaluated: returned {found}; None or fedray.STOP is required$"):
+            fedray.simulate(config, evaluated=lambda row, answer=answer: answer)
+    whole = fedray.simulate(config, checkpoints=tmp_path)
     assert whole.summary()["state_sha256"] == fedray.simulate(config).summary()["state_sha256"]
 
 

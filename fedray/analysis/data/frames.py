@@ -78,7 +78,8 @@ def run_sweep(
         address: a cluster's address, `auto` or HOST:PORT; None for $RAY_ADDRESS, or this machine if that is not set.
 
     Returns:
-        The results, including failed and missing cells.
+        The results of all cells of the sweep, also of failed ones and of those that `only` leaves out: their metrics
+        are NaN until they have finished.
 
     Raises:
         UserError: the sweep cannot run. Raised before anything is started.

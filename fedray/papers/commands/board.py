@@ -78,9 +78,9 @@ def rank(
         typer.Option(metavar="KEY=RANGE", help="'algorithm.mu={loguniform: [0.01, 1]}'; can be repeated"),
     ] = None,
 ) -> None:
-    """Tune and test a method with a board's draws, seeds and setting, and print the table with its row.
+    """Tune and test a method on a board; print the table with its row.
 
-    Called again after an interruption, it resumes.
+    Draws, seeds and setting are the board's. Called again after an interruption, it resumes.
     """
     board = read_board(on)
     sweep = make_sweep(board, method, parse_search(search or []))
@@ -110,7 +110,7 @@ def tuned(
     method: Annotated[str, typer.Argument(help="a method of the board, e.g. fedtoga")],
     on: On,
 ) -> None:
-    """Print the chosen options of a method as YAML for a run or for the base of a sweep.
+    """Print a method's chosen options as YAML for a run or a sweep.
 
     Of several blocks the one with the highest score on held-out samples counts.
     """
@@ -133,7 +133,10 @@ def write_board(
     picture: Annotated[Path | None, typer.Option(help="also draw the standings: a .png, .svg or .pdf file")] = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """Write a row per cell of both stages: method, options, accuracy, hash, CPU, versions."""
+    """Write a row per cell of both stages as CSV.
+
+    It has method, options, accuracy, hash, CPU and versions.
+    """
     if picture is not None and picture.suffix not in PICTURES:
         raise UserError(f"--picture: found {picture}; a file that ends in .png, .svg or .pdf is required")
     source = locate_sweep(Path(name))
