@@ -10,6 +10,7 @@ import re
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, Self, Union, get_args, get_origin
 
@@ -72,7 +73,7 @@ class Checked(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _is_a_number(cls, value: Any, info: ValidationInfo) -> Any:
-        kinds = _iter_types(cls.model_fields[info.field_name or ""].annotation)
+        kinds = _list_types(cls, info.field_name or "")
         if kinds & {int, float}:
             if bool not in kinds and _holds_any(value, lambda one: isinstance(one, bool)):
                 raise ValueError("expected a number, got a boolean")
@@ -81,9 +82,14 @@ class Checked(BaseModel):
         return value
 
 
-def _iter_types(annotation: Any) -> set[Any]:
-    """Yield a type and all types inside it."""
-    return {annotation}.union(*map(_iter_types, get_args(annotation)))
+@cache
+def _list_types(kind: type[BaseModel], field: str) -> set[Any]:
+    """Return the type of a field and all types inside it."""
+
+    def unfold(annotation: Any) -> set[Any]:
+        return {annotation}.union(*map(unfold, get_args(annotation)))
+
+    return unfold(kind.model_fields[field].annotation)
 
 
 def _holds_any(value: Any, holds: Callable[[Any], bool]) -> bool:

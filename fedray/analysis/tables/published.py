@@ -8,7 +8,7 @@ import csv
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -240,7 +240,7 @@ def match_published(
     def nearest(key: Key) -> str:
         spec = groups[key][0]
         near = [one for one in numbers if spec.get("algorithm.name") in one.config["algorithm.name"]]
-        differ = [_list_differences(one, key[0], [spec], metric) for one in near if not averaged]
+        differ = [[*_iter_differences(one, key[0], [spec], metric)] for one in near if not averaged]
         fewest = min(differ, key=lambda keys: len(keys), default=[])
         return f" ({'; '.join(fewest[:3])}{'; ...' * (len(fewest) > 3)})" if fewest else ""
 
@@ -332,7 +332,7 @@ def _find_candidates(
     def places(row: str, specs: Sequence[CellSpec]) -> tuple[int, ...]:
         method = BEST_BASELINE if row == BEST else specs[0].get("algorithm.name")
         return tuple(
-            one for one in of_method.get(method, ()) if not _list_differences(numbers[one], row, specs, metric)
+            one for one in of_method.get(method, ()) if not any(_iter_differences(numbers[one], row, specs, metric))
         )
 
     if averaged:
@@ -344,21 +344,20 @@ def _find_candidates(
     return {key: {places(key[0], [spec]) for spec in group} for key, group in groups.items()}
 
 
-def _list_differences(number: PublishedNumber, row: str, specs: Sequence[CellSpec], metric: str) -> list[str]:
-    """Return why a number is not the result of one configuration, or the mean over several; empty if it is."""
-    epochs, found = number.metric.epochs, list[str]()
+def _iter_differences(number: PublishedNumber, row: str, specs: Sequence[CellSpec], metric: str) -> Iterator[str]:
+    """Yield why a number is not the result of one configuration, or the mean over several; nothing if it is."""
+    epochs = number.metric.epochs
     if epochs and epochs != (Metric.parse(metric).epochs or _find_most_epochs(specs[0])):
-        found.append(f"evaluation.personal.epochs: {epochs} in the paper")
+        yield f"evaluation.personal.epochs: {epochs} in the paper"
     if bool(number.average_over) != (len(specs) > 1):
-        found.append(f"averaged over {number.average_over or 'nothing'} in the paper")
+        yield f"averaged over {number.average_over or 'nothing'} in the paper"
     for key, values in number.config.items():
         if row == BEST and key.startswith("algorithm."):
             continue
         ours = {_get_value(spec, key) for spec in specs}
         if ours != set(values) if number.average_over else not ours <= set(values):
             here, there = (", ".join(map(str, some)) for some in (ours, values))
-            found.append(f"{key}: {here} here, {there} in the paper")
-    return found
+            yield f"{key}: {here} here, {there} in the paper"
 
 
 def _get_value(spec: CellSpec, key: str) -> Any:
