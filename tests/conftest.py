@@ -96,11 +96,11 @@ def start_ray(**resources: Any) -> None:
 
 @pytest.fixture(scope="module")
 def backends(local_ray: None) -> "Iterator[dict[int, RayBackend]]":
-    """Long-lived actors, shared by all tests of a module: 1, 2 and 3 of them."""
+    """Long-lived actors, shared by all tests of a module: 1 and 3 of them."""
     from fedray.cluster.ray_backend import RayBackend
     from fedray.config import Runtime
 
-    made = {n: RayBackend(Runtime(actors=n, cpus_per_actor=1)) for n in (1, 2, 3)}
+    made = {n: RayBackend(Runtime(actors=n, cpus_per_actor=1)) for n in (1, 3)}
     yield made
     for backend in made.values():
         backend.close()

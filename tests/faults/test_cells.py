@@ -26,6 +26,7 @@ def sweep(cases: list[dict[str, Any]], **training: object) -> dict[str, Any]:
     return {"name": "small", "base": base, "cases": cases}
 
 
+@pytest.mark.faults
 def test_a_cell_that_runs_out_of_memory_or_disk_does_not_disturb_the_others(tmp_path: Path) -> None:
     """A tensor of 256 MiB under an RLIMIT_AS that leaves 128; files of 2 kB at most from round 6 on (RLIMIT_FSIZE).
 

@@ -24,7 +24,7 @@ from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, history, write
 from tests.analysis.statistics.test_intervals import tolerance
 
-RUNS = 1000
+RUNS = 400
 
 
 def claim(**more: object) -> Claim:

@@ -47,7 +47,7 @@ def test_a_search_begun_by_another_optuna_goes_on(
     monkeypatch.chdir(tmp_path)
     here = optuna.__version__
     first = planning.make_plan(Sweep.model_validate(SEARCH | {"samples": 2}))
-    assert execute(first).counts == {"finished": 2}
+    assert execute(first, 1).counts == {"finished": 2}
     assert "begun with Optuna" not in capsys.readouterr().out
     stored = read_draws("learns")
     assert stored["optuna"] == here
