@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,7 @@ sweep, run = json.loads(sys.argv[1])
 fedray.connect()
 node = ray.get_runtime_context().get_node_id()
 fedray.connect()
-found = fedray.run_sweep(sweep, only=["scaffold*"], changes={"training.rounds": 3})
+found = fedray.run_sweep(sweep, only=["scaffold*"], max_concurrent=1, changes={"training.rounds": 3})
 result = fedray.simulate(run | {"training": run["training"] | {"rounds": 3}}, progress=False)
 assert ray.is_initialized() and ray.get_runtime_context().get_node_id() == node, "the same Ray all along"
 curve = found.curves[(found.curves["metric"] == "test_accuracy") & (found.curves["seed"] == 1)]
@@ -90,8 +91,9 @@ print(json.dumps([
 """
 
 
-def test_a_sweep_and_a_run_from_python_on_one_ray(tmp_path: Path) -> None:
+def test_a_sweep_and_a_run_from_python_on_one_ray(tmp_path: Path, empty_store: Path) -> None:
     """Two of four cells are requested; the run is one of these, so its curve is the same."""
+    shutil.copy(empty_store, tmp_path / "mlflow.db")
     (tmp_path / "work.py").write_text(SCRIPT, encoding="utf-8")
     given = json.dumps([SWEEP, RUN])
     name, statuses, of_the_sweep, of_the_run = json.loads(

@@ -37,8 +37,11 @@ def test_a_second_call_has_nothing_to_run(finished: Path, monkeypatch: pytest.Mo
     assert state_hashes(finished) == before
 
 
-def test_killed_half_way_and_called_again_ends_like_an_undisturbed_one(finished: Path, tmp_path: Path) -> None:
+def test_killed_half_way_and_called_again_ends_like_an_undisturbed_one(
+    finished: Path, tmp_path: Path, empty_store: Path
+) -> None:
     """SIGKILL of the driver when one cell has finished and others are on their way."""
+    shutil.copy(empty_store, tmp_path / "mlflow.db")
     driver = fedray(tmp_path, "sweep", str(write(tmp_path, SWEEP)))
     assert driver.stdout is not None
     for line in driver.stdout:
@@ -47,8 +50,7 @@ def test_killed_half_way_and_called_again_ends_like_an_undisturbed_one(finished:
     os.kill(driver.pid, signal.SIGKILL)
     driver.wait(timeout=10)
     driver.communicate()
-    # The store is made while the first cells train, so there may be none yet.
-    statuses = Counter(run.info.status for run in runs(tmp_path)) if (tmp_path / "mlflow.db").exists() else Counter()
+    statuses = Counter(run.info.status for run in runs(tmp_path))
     assert statuses["FINISHED"] < 4, "it was killed too late to show anything"
     checkpoints = tmp_path.glob(".fedray/cells/*/checkpoint-*.json")
     begun = {path.parent for path in checkpoints if path.stem != "checkpoint-12"}
@@ -127,7 +129,7 @@ ONE_OF_EACH = {
     ],
 )
 def test_stopped_diverged_and_failing_cells_side_by_side(
-    rule: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
+    rule: dict[str, Any], tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
     """Cells stopped early, one that diverges in round 1 and one whose code raises do not disturb the others.
 
@@ -135,6 +137,7 @@ def test_stopped_diverged_and_failing_cells_side_by_side(
     scheduler prunes depend on their order; `stop` ends all three that can be trained.
     """
     monkeypatch.chdir(tmp_path)
+    shutil.copy(empty_store, tmp_path / "mlflow.db")
     out = done(fedray(tmp_path, "sweep", str(write(tmp_path, ONE_OF_EACH | rule))), code=1)
     found = outcome(tmp_path)
     failed = "raises dirichlet(0.5) lr=0.1 s0"

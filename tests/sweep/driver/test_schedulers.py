@@ -3,6 +3,7 @@
 Three good cells, each of whose validation accuracies is far above chance, then two that learn nothing.
 """
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,10 @@ FILE: dict[str, Any] = {
         pytest.param({"name": "median", "grace": 3}, 3, marks=pytest.mark.faults),
     ],
 )
-def test_what_learns_nothing_is_ended_after_its_grace(scheduler: dict[str, Any], last: int, tmp_path: Path) -> None:
+def test_what_learns_nothing_is_ended_after_its_grace(
+    scheduler: dict[str, Any], last: int, tmp_path: Path, empty_store: Path
+) -> None:
+    shutil.copy(empty_store, tmp_path / "mlflow.db")
     file = write(tmp_path, FILE | {"scheduler": scheduler})
     out = done(fedray(tmp_path, "sweep", str(file), "--max-concurrent", "1"))
     client = MlflowClient(tracking_uri=f"sqlite:///{tmp_path / 'mlflow.db'}")
