@@ -35,6 +35,8 @@ def test_one_table_of_two_sweeps(store: Tracker, call: Call) -> None:
     assert r"\caption{sweep and second: " in latex
     message = "fedray: sweep: found x.yaml, a file; the `name` in it is required; here are second, sweep\n"
     assert call("tables", "x.yaml") == (2, "", message)
+    message = "fedray: sweep: 'fedtoga/table1' has no run in this store; `fedray sweep fedtoga/table1` runs it\n"
+    assert call("tables", "fedtoga/table1") == (2, "", message)
 
 
 def test_mean_std_ranks_and_every_kind_of_hole(store: Tracker) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from fedray.cells.spec import CellSpec
 from fedray.cells.status import Status
 from fedray.common.errors import UserError, format_count, unknown
+from fedray.sweep.file.shipped import list_sweeps
 from fedray.sweep.plan.storage import find_killed
 from fedray.tracking.store import count_unlisted, find_best_runs, find_sweeps, open_reader, read_cells, read_status
 
@@ -61,6 +62,8 @@ def read_sweep(name: str) -> SweepRuns:
         raise UnknownSweep(
             f"sweep: found {name}, a file; the `name` in it is required; here are {', '.join(sorted(parents))}"
         )
+    if name not in parents and name in list_sweeps():
+        raise UnknownSweep(f"sweep: {name!r} has no run in this store; `fedray sweep {name}` runs it")
     if name not in parents:
         raise UnknownSweep(
             str(unknown("sweep", name, parents, "`fedray status`"))
