@@ -1,6 +1,7 @@
 """Shared by all tests: one thread per process, and the place of real data, if there are any."""
 
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
@@ -32,6 +33,16 @@ def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("store") / "mlflow.db"
     MlflowClient(tracking_uri=f"sqlite:///{path}").search_experiments()
     return path
+
+
+@pytest.fixture
+def project(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working folder of a user who has set nothing, with a store without runs."""
+    shutil.copy(empty_store, tmp_path / "mlflow.db")
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith(("MLFLOW_", "RAY_ADDRESS", "FEDRAY_STORAGE"))]:
+        monkeypatch.delenv(name)
+    return tmp_path
 
 
 class Called(NamedTuple):

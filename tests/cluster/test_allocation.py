@@ -171,28 +171,19 @@ def test_a_run_goes_on_where_no_ray_can_start(
 
 
 @pytest.mark.usefixtures("hasty")
-def test_one_run_from_the_command_line_moves(
-    local_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
+def test_one_run_from_the_command_line_moves(local_ray: None, project: Path, call: Call) -> None:
     config = AUTO | {"algorithm": "fedavg", "training": AUTO["training"] | {"rounds": 6}}
-    (tmp_path / "run.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    (project / "run.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
     assert call("run", "run.yaml").code == 0
-    (made,) = runs(tmp_path)
+    (made,) = runs(project)
     expected = run(Problem.build(RunConfig.parse(config)), InlineBackend()).summary()
     assert made.data.tags["fedray.state_sha256"] == expected["state_sha256"]
     assert made.data.tags["runtime.actors"] == "3"
 
 
 @pytest.mark.timeout(300)
-def test_a_cell_of_a_sweep_moves_to_the_bundles_that_it_holds(
-    local_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cell_of_a_sweep_moves_to_the_bundles_that_it_holds(local_ray: None, project: Path) -> None:
     """Four clients that nap 0.3 s each, 20 rounds: 24 s in one process, of which four save 18."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
-    monkeypatch.setenv("FEDRAY_STORAGE", str(tmp_path / "storage"))
     base = AUTO | {
         "algorithm": {"name": "tests.plugins:Slow", "nap": 0.3},
         "clients": {"total": 10, "per_round": 4},
@@ -203,21 +194,18 @@ def test_a_cell_of_a_sweep_moves_to_the_bundles_that_it_holds(
     trials = results("moves").trials
     assert trials["processes"].tolist() == [4]
     assert trials["moved_clients"].ge(0).all()
-    (made,) = runs(tmp_path)
+    (made,) = runs(project)
     assert made.data.tags["runtime.actors"] == "4"
     assert made.data.tags["fedray.state_sha256"] in undisturbed(sweep).values()
 
 
 def test_a_sweep_leaves_no_room_idle_and_changes_no_number(
-    local_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    local_ray: None, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Eight CPUs, three cells: 8 / 3, then 6 / 2, then all that is left."""
     until = time.monotonic() + 60  # Ray gives back what actors of an earlier test held a little after their end
     while ray.available_resources().get("CPU", 0) < 8 and time.monotonic() < until:
         time.sleep(0.1)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
-    monkeypatch.setenv("FEDRAY_STORAGE", str(tmp_path / "storage"))
     given, give = list[int](), ActorAllocator.give
 
     def spy(shares: ActorAllocator, cell: Cell, left: int) -> int:
@@ -228,4 +216,4 @@ def test_a_sweep_leaves_no_room_idle_and_changes_no_number(
     sweep: dict[str, Any] = {"name": "auto", "base": AUTO | {"algorithm": "scaffold"}, "grid": {"seed": [0, 1, 2]}}
     assert execute(planning.make_plan(Sweep.model_validate(sweep))).counts == {"finished": 3}
     assert given == [2, 3, 3]
-    assert {run.data.tags["fedray.state_sha256"] for run in runs(tmp_path)} == set(undisturbed(sweep).values())
+    assert {run.data.tags["fedray.state_sha256"] for run in runs(project)} == set(undisturbed(sweep).values())

@@ -26,21 +26,12 @@ from tests.cluster.test_object_states import problem
 from tests.sweep.running import SWEEP, runs, undisturbed
 
 
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a store and a storage of its own."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
-    monkeypatch.setenv("FEDRAY_STORAGE", str(tmp_path / "storage"))
-    return tmp_path
-
-
 def test_a_killed_and_a_stopped_trial_change_nothing(
-    local_ray: None, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    local_ray: None, project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A real SIGKILL in round 1 and a real SIGSTOP in round 6: both cells continue from their checkpoints."""
     monkeypatch.setattr(watchdog, "SILENT", 8.0)
-    dies, hangs = here / "dies", here / "hangs"
+    dies, hangs = project / "dies", project / "hangs"
     training = SWEEP["base"]["training"] | {"lr_decay": 0.9}
 
     def sweep(*algorithms: object) -> dict[str, Any]:
@@ -55,20 +46,20 @@ def test_a_killed_and_a_stopped_trial_change_nothing(
     assert execute(planning.make_plan(Sweep.model_validate(disturbed))).counts == {"finished": 2}
     assert not dies.exists(), "nothing was killed"
     assert not hangs.exists(), "nothing was stopped"
-    stopped = int((here / "hangs.pid").read_text())
+    stopped = int((project / "hangs.pid").read_text())
     assert not Path(f"/proc/{stopped}").exists(), "the stopped process is still there"
     out = capsys.readouterr().out
     assert "hangs: silent for" in out
     assert out.count("died; starting it again from its checkpoint") == 2
-    found = {run.data.tags["fedray.state_sha256"] for run in runs(here)}
+    found = {run.data.tags["fedray.state_sha256"] for run in runs(project)}
     assert found == set(undisturbed(sweep("scaffold", "fedavg")).values())
 
 
 def test_a_process_killed_between_two_cells_costs_neither(
-    local_ray: None, here: Path, capsys: pytest.CaptureFixture[str]
+    local_ray: None, project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A real SIGKILL while the process takes over its second cell: Tune tells of one death twice."""
-    marker = here / "marker"
+    marker = project / "marker"
     marker.touch()
     method = {"name": "tests.plugins:DiesAtNextCell", "marker": str(marker)}
     base = SWEEP["base"] | {"algorithm": method, "runtime": SWEEP["base"].get("runtime", {}) | {"actors": 1}}

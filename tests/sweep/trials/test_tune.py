@@ -88,12 +88,9 @@ def test_a_process_that_starts_slowly_is_not_given_up(
 
 
 def test_tune_sees_the_axes_of_what_it_schedules(
-    local_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    local_ray: None, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Tune's schedulers, reporters and result grid, and `Results.trials`, have each axis under its name."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
-    monkeypatch.setenv("FEDRAY_STORAGE", str(tmp_path / "storage"))
     scheduled, grids, fit = list[Trial](), list[ray.tune.ResultGrid](), ray.tune.Tuner.fit
     monkeypatch.setattr(FIFOScheduler, "on_trial_add", lambda self, controller, trial: scheduled.append(trial))
     monkeypatch.setattr(ray.tune.Tuner, "fit", lambda tuner: grids.append(fit(tuner)) or grids[-1])
@@ -125,13 +122,8 @@ def test_tune_sees_the_axes_of_what_it_schedules(
     assert (both["timestamp_x"] == both["timestamp_y"]).all(), "it was trained again"
 
 
-def test_a_sweep_that_stops_sooner_than_an_earlier_call_has_a_run_of_its_own(
-    local_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sweep_that_stops_sooner_than_an_earlier_call_has_a_run_of_its_own(local_ray: None, project: Path) -> None:
     """A callback ends the cell after round 9, the sweep's rule already after its first: rows and summary are of one."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
-    monkeypatch.setenv("FEDRAY_STORAGE", str(tmp_path / "storage"))
     config = SWEEP["base"] | {"algorithm": "scaffold"}
     rounds = list[float]()
 
@@ -155,12 +147,9 @@ def _uptime() -> float:
 
 
 def test_told_to_stop_before_the_first_trial(
-    local_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    local_ray: None, project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Tune returns without having started a trial: the sweep is interrupted, even if not all cells were requested."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
-    monkeypatch.setenv("FEDRAY_STORAGE", str(tmp_path / "storage"))
     monkeypatch.setattr(tune, "_run_tune", lambda *_: None)
     plan = planning.make_plan(Sweep.model_validate(SWEEP), only=["1"])
     assert drive(plan) == 130
