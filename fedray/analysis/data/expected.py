@@ -10,7 +10,6 @@ from fedray.analysis.data.collect import SweepTable, collect, make_row
 from fedray.analysis.data.stored import UnknownSweep
 from fedray.cells.spec import Search
 from fedray.config import RunConfig
-from fedray.sweep.driver.stages import preview_final_stage
 from fedray.sweep.file.entries import apply_draw
 from fedray.sweep.file.shipped import list_sweeps, locate_sweep
 from fedray.sweep.file.sweep import Sweep
@@ -45,6 +44,8 @@ def list_expected(sweep: Sweep) -> SweepTable:
     after: dict[str, list[Cell]] = {}
     drawn_keys: dict[str, list[str]] = {}
     seeds = len(sweep.final.seeds)
+    from fedray.sweep.driver.stages import preview_final_stage  # here: the driver imports Ray
+
     for number, (config, space) in enumerate(sweep.iter_combinations()):
         draws = [apply_draw(config, values) for values in make_draws(sweep, space)]
         after[str(number * seeds)] = [_make_cell({**draw, "seed": seed}) for draw in draws for seed in sweep.tune.seeds]
