@@ -31,10 +31,13 @@ FORWARDED = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 
 class Forwarded(typer.core.TyperCommand):
-    """A command whose arguments another module parses; it completes what `list_next` knows."""
+    """A command whose arguments another module parses; it completes its options and what `list_next` knows."""
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
-        found = [name for name in list_next(ctx.info_name, ctx.args) if name.startswith(incomplete)]
+        names = (
+            _list_options(ctx.info_name, ctx.args) if incomplete.startswith("-") else list_next(ctx.info_name, ctx.args)
+        )
+        found = [name for name in names if name.startswith(incomplete)]
         package = typer.core.TyperCommand.__base__.__module__.rpartition(".")[0]  # click, or typer's own copy of it
         item = importlib.import_module(f"{package}.shell_completion").CompletionItem
         return [item(one) for one in found]
@@ -66,10 +69,23 @@ def add_analysis(app: typer.Typer) -> None:
 
 
 def _run(context: typer.Context) -> None:
-    """Call the module's `app`, several commands, or else its `main`."""
-    room = "papers" if context.info_name in PAPERS else "analysis"
-    module = importlib.import_module(f"fedray.{room}.commands.{context.info_name}")
-    if (command := getattr(module, "app", None)) is None:
-        command = make_app(module.main)
+    """Call the command with the arguments as they are."""
+    command = _load(str(context.info_name))
     if code := command(context.args, prog_name=context.command_path, standalone_mode=False):
         raise typer.Exit(code)
+
+
+def _load(name: str) -> typer.Typer:
+    """Return a module's `app`, several commands, or else one of its `main`."""
+    room = "papers" if name in PAPERS else "analysis"
+    module = importlib.import_module(f"fedray.{room}.commands.{name}")
+    app: typer.Typer | None = getattr(module, "app", None)
+    return make_app(module.main) if app is None else app
+
+
+def _list_options(name: str, before: Sequence[str]) -> list[str]:
+    """Return the options of a command, or of the one of its commands that is named already."""
+    command: Any = typer.main.get_command(_load(name))
+    commands = getattr(command, "commands", {})
+    command = next((commands[word] for word in before if word in commands), command)
+    return [option for one in command.params for option in one.opts if option.startswith("--")] + ["--help"]

@@ -260,6 +260,11 @@ CASES: dict[str, Case] = {
         "--reference: unknown name 'fedavgg'; did you mean 'fedavg'? valid: fedavg, fedsam",
         stored,
     ),
+    "published, but not a paper's": Case(
+        ["tables", "sweep", "--published"],
+        "--published: 'sweep' is no sweep of a paper; name the printed table: --paper fedsam/table2, say",
+        stored,
+    ),
     "paper": Case(
         ["tables", "sweep", "--paper", "fedsole/table2"],
         "published paper: unknown name 'fedsole'; did you mean 'fedsol'? valid: fedgela, fedsam, fedsol, fedtoga",

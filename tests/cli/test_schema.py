@@ -103,6 +103,9 @@ def test_schema(call: Call) -> None:
         ("list algorithms fedto", {"fedtoga"}),
         ("data check dig", {"digits"}),
         ("data show dig", {"digits"}),
+        ("tables sweep --me", {"--metric"}),
+        ("figures sweep --", {"--kind", "--band", "--help"}),
+        ("board rank --", {"--on", "--search", "--help"}),
     ],
 )
 def test_shells_complete_names(

@@ -27,6 +27,7 @@ from fedray.cells.metric import DEFAULT
 from fedray.common.entry import Overwrite
 from fedray.common.errors import UserError, unknown
 from fedray.common.output import OutputFile
+from fedray.sweep.file.shipped import list_papers
 
 RUN_BY_RUN = ("seeds", "clients")
 """Formats other than tables of entries."""
@@ -98,6 +99,10 @@ def main(
         return
     macro_file = None if macros is None else OutputFile("--macros", macros, (".tex",), overwrite)
     sweep = find_cells(*name) if (published or paper) and len(name) == 1 else collect(*name)
+    if published and not paper and sweep.name.partition("/")[0] not in list_papers():
+        raise UserError(
+            f"--published: {sweep.name!r} is no sweep of a paper; name the printed table: --paper fedsam/table2, say"
+        )
     paper = paper or (sweep.name if published else "")
     options = TableOptions(metric, rows, cols, reference, paper, average_over, best_except)
     caption = re.sub(r"(?<!\\)((?:\\\\)*)%", r"\1\\%", " ".join(caption.split()))  # a bare % would end the line

@@ -13,9 +13,8 @@ from fedray.cells.spec import CellSpec, Search, flatten
 from fedray.cells.status import Status
 from fedray.common.errors import UserError
 from fedray.components.base import Component
-from fedray.config import RunConfig
+from fedray.config import COMPONENTS, RunConfig
 from fedray.partitions import PARTITIONS
-from fedray.sweep.file.entries import COMPONENTS
 from fedray.sweep.plan.cells import Cell
 from fedray.tracking.environment import Environment, describe_mixture, list_hashes, read_environment
 from fedray.tracking.store import bound, read_artefact, read_metrics
@@ -165,8 +164,9 @@ def make_row(
 
 def get_symbol(cell: CellSpec, section: str, option: str) -> str:
     """Return the letter for an option of the class that a section chooses; the option's name if it has none."""
-    own = cell.plugins.symbols.get(str(cell.get(f"{section}.name")), {})
-    return own.get(option) or Component.get_symbol(option)
+    name = str(cell.get(f"{section}.name"))
+    known: Mapping[str, type[Component]] = COMPONENTS[section][0] if section in COMPONENTS else {}
+    return cell.plugins.symbols.get(name, {}).get(option) or known.get(name, Component).get_symbol(option)
 
 
 def list_always_named(cell: CellSpec) -> set[str]:

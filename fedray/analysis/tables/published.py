@@ -245,22 +245,21 @@ def match_published(
         return f" ({'; '.join(fewest[:3])}{'; ...' * (len(fewest) > 3)})" if fewest else ""
 
     printed = {key: Printed(numbers[place].value, numbers[place].std) for key, place in matches.items()}
-    alone = [
-        f"{key[0]}, {key[1]}"
-        + (" (mixed runs)" if len(sets) > 1 else " (several printed values)" if any(sets) else nearest(key))
-        for key, sets in candidates.items()
-        if key not in matches
-    ]
+    alone: dict[str, list[str]] = {}
+    for key, sets in candidates.items():
+        if key not in matches:
+            why = " (mixed runs)" if len(sets) > 1 else " (several printed values)" if any(sets) else nearest(key)
+            alone.setdefault(why, []).append(f"{key[0]}, {key[1]}")
     used = set(matches.values())
     rounds = {spec.get("training.rounds") for group in groups.values() for spec in group}
     ours = {str(value) for value in rounds if value is not None}
     theirs = {value for place in used for value in numbers[place].rounds}
-    notes = [f"in brackets: {name} of the paper and our difference to it; {PROTOCOL[name.partition('/')[0]]}"]
+    told = f"in brackets: {name} of the paper and our difference to it; {PROTOCOL[name.partition('/')[0]]}"
+    notes = [told] if printed else []
     if theirs and ours - theirs:
         here, there = (", ".join(sorted(values, key=float)) for values in (ours, theirs))
         notes.append(f"rounds: {here} here, {there} in the paper")
-    if alone:
-        notes.append(f"without a printed value: {'; '.join(alone)}")
+    notes += [f"without a printed value{why}: {'; '.join(entries)}" for why, entries in alone.items()]
     if left := Counter(one.method for place, one in enumerate(numbers) if place not in used):
         notes.append(f"printed, but not in this table: {', '.join(f'{method} ({n})' for method, n in left.items())}")
     notes += [
