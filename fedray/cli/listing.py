@@ -186,9 +186,12 @@ def schema() -> None:
     """Print the JSON schema of sweep files and runs: `fedray schema > sweep.schema.json`."""
     from fedray.components.plugins import list_variants
     from fedray.config import COMPONENTS, PLAIN
-    from fedray.sweep.file.sweep import Sweep
+    from fedray.probes.registry import PROBES
+    from fedray.sweep.file.space import DISTRIBUTIONS, Searcher
+    from fedray.sweep.file.sweep import SELECT, STOPS, Scheduler, Sweep
 
     definitions: dict[str, Any] = {}
+    own_class = [{"type": "string", "pattern": ":"}]
     for name, section in PLAIN.items():
         definitions[name] = _describe_section(section, definitions)
     run: dict[str, Any] = {"seed": {"type": "integer", "minimum": 0}}
@@ -217,7 +220,7 @@ def schema() -> None:
             found["properties"]["name"] = True
             if "required" in found:  # a grid may have it
                 needing[word] = found.pop("required")
-        named = {"anyOf": [{"enum": sorted(registry)}, {"type": "string", "pattern": ":"}]}
+        named = {"anyOf": [{"enum": sorted(registry)}, *own_class]}
         options = [{"if": _choose({"const": word}), "then": {"$ref": f"#/$defs/{name}.{word}"}} for word in registry]
         definitions[name] = {"anyOf": [*named["anyOf"], _choose(named) | {"allOf": options}]}
         rules.append(_limit_keys(name, {word: [*definitions[f"{name}.{word}"]["properties"]] for word in registry}))
@@ -230,14 +233,27 @@ def schema() -> None:
     sweep["properties"]["base"] = base | {"patternProperties": {r"\.": True}}  # of a file that extends another
     deeper = {rf"^({'|'.join(COMPONENTS)})\.|^({'|'.join(PLAIN)})\.\w+\.": True}  # see _limit_keys
     names = {"properties": dict.fromkeys(keys, True), "patternProperties": deeper, "additionalProperties": False}
-    sweep["properties"]["search"] = {"type": "object"} | names
-    definitions["grid"] = {"type": "object"} | names | {"properties": keys}
+    pair = {"type": "array", "minItems": 2, "maxItems": 2, "items": {"type": "number"}}
+    values = {name: pair for name in DISTRIBUTIONS} | {"choice": {"type": "array", "minItems": 1}}
+    definitions["drawn"] = {"type": "object", "minProperties": 1, "maxProperties": 1} | {
+        "properties": values,
+        "additionalProperties": False,
+    }
+    held: dict[str, Any] = {
+        part: {key: {"$ref": "#/$defs/drawn"} for key in known}
+        for part, known in (("properties", keys), ("patternProperties", deeper))
+    }
+    sweep["properties"]["search"] = {"type": "object"} | names | held
+    definitions["grid"] = {"type": "object"} | names | {"properties": {k: v | {"minItems": 1} for k, v in keys.items()}}
+    definitions["Probe"] = {"anyOf": [{"enum": sorted(PROBES)}, *own_class, {"type": "object", "required": ["name"]}]}
     sweep["properties"]["grid"] = {"$ref": "#/$defs/grid"}
     sweep["properties"] |= {
         "cases": True,
         "smoke": True,
-        "searcher": True,
-        "scheduler": True,
+        "searcher": _name_or_whole(Searcher),
+        "scheduler": {"anyOf": [_name_or_whole(Scheduler), {"type": "null"}]},
+        "select": {"enum": SELECT},
+        "stop": {"type": "object", "propertyNames": {"enum": STOPS}, "additionalProperties": {"exclusiveMinimum": 0}},
         "extends": {"type": "string"},
     }
     sweep["required"] = ["name"]  # `base` may be that of the file that this one extends
@@ -252,6 +268,12 @@ def _require_options(needing: Mapping[str, list[str]]) -> dict[str, Any]:
     """Return the schema that refuses a section without the options that its name requires."""
     named = [{"if": _choose({"const": word}), "then": {"required": options}} for word, options in needing.items()]
     return {"not": {"enum": list(needing)}, "allOf": named}
+
+
+def _name_or_whole(kind: type[BaseModel]) -> dict[str, Any]:
+    """Return the schema of a section of a sweep that its name alone may stand for."""
+    whole = kind.model_json_schema()
+    return {"anyOf": [whole["properties"]["name"], whole]}
 
 
 def _choose(name: Mapping[str, Any]) -> dict[str, Any]:

@@ -327,6 +327,9 @@ CASES: dict[str, Case] = {
         stop={"acuracy": 3},
     ),
     "stop at once": sweep("stop.round: found 0; every cell would stop at once", stop={"round": 0}),
+    "stop above 100 %": sweep(
+        "stop.test_accuracy: found 950; at most 100 (percent) is reached", stop={"test_accuracy": 950}
+    ),
     "stop a boolean": sweep("stop: found {'round': True}; expected a number, got a boolean", stop={"round": True}),
     "stop at nan": sweep(
         "stop.test_accuracy: found nan; input should be a finite number", stop={"test_accuracy": float("nan")}

@@ -151,7 +151,7 @@ def test_every_metric_is_documented() -> None:
         re.sub(r"^(accuracy_class_|lambda_|divergence_step_).*", r"\1", name.removesuffix("_std"))
         for name in result.keys() - plain.keys()
     }
-    assert len(names) == 38
+    assert len(names) > len(EVERY_PROBE), "each logs something"
     for name in names:
         placeholder = {"accuracy_class_": "CLASS", "lambda_": "LAYER", "divergence_step_": "K"}.get(name, "")
         full = name + placeholder
