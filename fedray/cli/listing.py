@@ -165,6 +165,11 @@ def format_page(what: str, name: str) -> str:
         given = "required" if field.is_required() else format_value(field.default)
         text.append(f"  {option} = {given}    ({describe_allowed(field).replace('`', '')})")
         text += [f"      {field.description}"] if field.description else []
+    for preset, recipe in getattr(kind, "recipes", {}).items():
+        text += ["", "presets:"] if preset == "plain" else []
+        numbers = ", ".join(f"{key}: {format_value(list(getattr(recipe, key)))}" for key in ("mean", "std"))
+        augment = ", ".join(format_value(one.model_dump(exclude_none=True)) for one in recipe.augment)
+        text.append(f"  {preset}: {{{numbers}, augment: [{augment}]{', channels: 3' * (recipe.channels == 3)}}}")
     if what == "models" and getattr(kind, "published", None) is not None:
         from fedray.models.base import count_parameters
 

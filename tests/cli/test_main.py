@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import yaml
 
+from fedray.datasets import make_data_source
+from fedray.datasets.torchvision_sets import CIFAR10
 from fedray.sweep.file.shipped import get_sweeps_folder
 from fedray.sweep.plan.storage import lock_sweep
 from tests.bad_input.case import BASE, RUN
@@ -186,3 +188,13 @@ def test_cluster_files_are_listed_and_written_as_they_are(call: Call) -> None:
     code, _, err = call("list", "clusters", "slurm")
     assert code == 2
     assert "did you mean 'slurm.sh'?" in err
+
+
+def test_a_preset_can_be_written_out_for_files_of_ones_own(call: Call) -> None:
+    """`fedray list datasets` shows it as the options of `data` that it stands for, in YAML."""
+    page = call("list", "datasets", "cifar10").out
+    presets = yaml.safe_load(page.split("\npresets:\n")[1])
+    given: Any = make_data_source({"name": "npz", "path": "x.npz", **presets["fedacg"]})
+    recipe = CIFAR10.recipes["fedacg"]
+    assert (given.mean, given.std, given.augment) == (recipe.mean, recipe.std, recipe.augment)
+    assert presets["fl_simulator"]["augment"] == [{"flip": True}, {"crop": 4, "fill": "mean", "chance": 0.5}]
