@@ -262,7 +262,7 @@ CASES: dict[str, Case] = {
     ),
     "published, but not a paper's": Case(
         ["tables", "sweep", "--published"],
-        "--published: 'sweep' is no sweep of a paper; name the printed table with --paper, such as fedsam/table2",
+        "--published: 'sweep' does not belong to a paper; name the printed table with --paper, such as fedsam/table2",
         stored,
     ),
     "paper": Case(
