@@ -101,7 +101,8 @@ def main(
     sweep = find_cells(*name) if (published or paper) and len(name) == 1 else collect(*name)
     if published and not paper and sweep.name.partition("/")[0] not in list_papers():
         raise UserError(
-            f"--published: {sweep.name!r} does not belong to a paper; name the printed table with --paper, such as fedsam/table2"
+            f"--published: {sweep.name!r} does not belong to a paper; name the printed table with --paper, such as "
+            "fedsam/table2"
         )
     paper = paper or (sweep.name if published else "")
     options = TableOptions(metric, rows, cols, reference, paper, average_over, best_except)
