@@ -17,6 +17,8 @@ from fedray.common.errors import FORMS, LISTS, UserError, unknown
 SECTIONS = {listed: section for section, listed in LISTS.items()}
 """Listed kind -> the section of a configuration that chooses it."""
 KINDS = (*SECTIONS, "metrics", "sweeps", "clusters")
+OWN_CLASS = {"type": "string", "pattern": ":"}
+"""JSON schema of `package.module:Class`."""
 
 
 def complete(what: str, incomplete: str) -> list[str]:
@@ -165,8 +167,9 @@ def format_page(what: str, name: str) -> str:
         given = "required" if field.is_required() else format_value(field.default)
         text.append(f"  {option} = {given}    ({describe_allowed(field).replace('`', '')})")
         text += [f"      {field.description}"] if field.description else []
-    for preset, recipe in getattr(kind, "recipes", {}).items():
-        text += ["", "presets:"] if preset == "plain" else []
+    recipes = getattr(kind, "recipes", {})
+    text += ["", "presets:"] if recipes else []
+    for preset, recipe in recipes.items():
         numbers = ", ".join(f"{key}: {format_value(list(getattr(recipe, key)))}" for key in ("mean", "std"))
         augment = ", ".join(format_value(one.model_dump(exclude_none=True)) for one in recipe.augment)
         text.append(f"  {preset}: {{{numbers}, augment: [{augment}]{', channels: 3' * (recipe.channels == 3)}}}")
@@ -196,7 +199,6 @@ def schema() -> None:
     from fedray.sweep.file.sweep import SELECT, STOPS, Scheduler, Sweep
 
     definitions: dict[str, Any] = {}
-    own_class = [{"type": "string", "pattern": ":"}]
     for name, section in PLAIN.items():
         definitions[name] = _describe_section(section, definitions)
     run: dict[str, Any] = {"seed": {"type": "integer", "minimum": 0}}
@@ -225,7 +227,7 @@ def schema() -> None:
             found["properties"]["name"] = True
             if "required" in found:  # a grid may have it
                 needing[word] = found.pop("required")
-        named = {"anyOf": [{"enum": sorted(registry)}, *own_class]}
+        named = {"anyOf": [{"enum": sorted(registry)}, OWN_CLASS]}
         options = [{"if": _choose({"const": word}), "then": {"$ref": f"#/$defs/{name}.{word}"}} for word in registry]
         definitions[name] = {"anyOf": [*named["anyOf"], _choose(named) | {"allOf": options}]}
         rules.append(_limit_keys(name, {word: [*definitions[f"{name}.{word}"]["properties"]] for word in registry}))
@@ -250,7 +252,7 @@ def schema() -> None:
     }
     sweep["properties"]["search"] = {"type": "object"} | names | held
     definitions["grid"] = {"type": "object"} | names | {"properties": {k: v | {"minItems": 1} for k, v in keys.items()}}
-    definitions["Probe"] = {"anyOf": [{"enum": sorted(PROBES)}, *own_class, {"type": "object", "required": ["name"]}]}
+    definitions["Probe"] = {"anyOf": [{"enum": sorted(PROBES)}, OWN_CLASS, {"type": "object", "required": ["name"]}]}
     sweep["properties"]["grid"] = {"$ref": "#/$defs/grid"}
     sweep["properties"] |= {
         "cases": True,
@@ -296,8 +298,7 @@ def _limit_keys(section: str, options: Mapping[str, list[str]]) -> dict[str, Any
     def has(part: str, what: Any) -> dict[str, Any]:
         return {"required": [part], "properties": {part: {"required": [section], "properties": {section: what}}}}
 
-    own = {"type": "string", "pattern": ":"}
-    either = {"anyOf": [own, _choose(own)]}
+    either = {"anyOf": [OWN_CLASS, _choose(OWN_CLASS)]}
     elsewhere = [{"required": ["cases"]}, {"required": ["extends"]}]
     own_class = [has("base", either), has("grid", {"contains": either})]
     one = [

@@ -34,6 +34,7 @@ import typer
 from matplotlib.figure import Figure
 
 from fedray.analysis.comparison import compare, tabulate_by_seed
+from fedray.analysis.data.axes import FINISHED, WITH_CURVE
 from fedray.analysis.data.collect import Collected, collect
 from fedray.analysis.data.expected import find_cells
 from fedray.analysis.data.metrics import NEVER, is_smaller_better, make_title, read_values
@@ -108,9 +109,8 @@ def main(
         raise unknown("--kind", kind, KINDS)
     if band not in ("seeds", "clients"):
         raise unknown("--band", band, ("seeds", "clients"))
-    OutputFile(
-        "--out", out / f"{kind or KINDS[0]}.pdf", (".pdf",), overwrite
-    )  # a folder is refused before anything is computed
+    # A folder is refused before anything is computed.
+    OutputFile("--out", out / f"{kind or KINDS[0]}.pdf", (".pdf",), overwrite)
     if kind == "partition":
         expected = find_cells(name)
         pictures, missing = draw_partitions(expected)
@@ -189,7 +189,7 @@ def _draw_comparison(sweep: Collected, kind: str, metric: str, reference: str) -
 def _list_left_out(sweep: Collected, drawn: Collection[str], metric: str) -> Iterator[tuple[str, list[str]]]:
     """Yield reason -> labels of the cells that the figures leave out."""
     cells, curves = sweep.cells, any(name.startswith(("curves", "by-")) for name in drawn)
-    shown = cells["status"].isin(["finished", *["stopped"] * curves])
+    shown = cells["status"].isin(WITH_CURVE if curves else FINISHED)
     if not curves and Metric.parse(metric).target is not None:
         shown |= read_values(sweep, metric).notna()
     for status, group in cells[~shown].groupby("status"):

@@ -73,11 +73,13 @@ def main(
     overwrite: Overwrite = False,
 ) -> None:
     """Print a sweep's result table, or write it to a file."""
-    if not (format or as_json or out is None) and out.suffix not in SUFFIXES.values():
-        endings = " or ".join(SUFFIXES.values())
-        raise UserError(f"--out: found {out}; a file that ends in {endings} is required, or --format")
     by_ending = {suffix: name for name, suffix in SUFFIXES.items()}
-    format = "json" if as_json else format or ("markdown" if out is None else by_ending[out.suffix])
+    if as_json:
+        format = "json"
+    elif not format and out is not None and out.suffix not in by_ending:
+        raise UserError(f"--out: found {out}; a file that ends in {' or '.join(by_ending)} is required, or --format")
+    elif not format:
+        format = "markdown" if out is None else by_ending[out.suffix]
     if format not in (*FORMATS, *RUN_BY_RUN):
         raise unknown("--format", format, (*FORMATS, *RUN_BY_RUN))
     for option, given in (("label", label), ("caption", caption)):

@@ -13,6 +13,10 @@ from fedray.analysis.data.collect import SweepTable, get_symbol, iter_specs, lis
 from fedray.common.errors import UserError, unknown
 from fedray.sweep.file.entries import COMPONENTS
 
+FINISHED = ("finished",)
+WITH_CURVE = (*FINISHED, "stopped")
+"""Statuses of a run that has a curve: all its rounds, or those up to where `stop` ended it."""
+
 
 def list_names(cells: pd.DataFrame) -> dict[str, str]:
     """Return what the sweep's `names` and its plug-ins call components, dotted keys and whole labels."""
@@ -103,17 +107,15 @@ def label_table(cells: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
     return methods, label_cells(cells, find_columns(cells, methods))
 
 
-def label_finished(sweep: SweepTable, without: Sequence[str] = (), stopped: bool = False) -> pd.DataFrame:
-    """Return the finished cells with `_row` (the method) and `_column` (the setting), without the keys `without`.
+def label_finished(sweep: SweepTable, without: Sequence[str] = (), statuses: Sequence[str] = FINISHED) -> pd.DataFrame:
+    """Return the cells of these statuses with `_row` (the method) and `_column` (the setting), without some keys.
 
-    With `stopped` also those that `stop` ended, whose curves are whole up to there.
     `_figure` names the data set and model of a figure. Settings of others have accuracies of another order, so they
     share no axes.
 
     Raises:
         UserError: no cell has finished.
     """
-    statuses = ["finished", *["stopped"] * stopped]
     cells = sweep.cells[sweep.cells["status"].isin(statuses)].drop(columns=list(without), errors="ignore")
     if not len(cells):
         raise UserError(f"sweep: {sweep.name!r} has no finished run")

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from fedray.algorithms import algorithm
-from fedray.analysis.data.axes import find_label, label_table
+from fedray.analysis.data.axes import FINISHED, WITH_CURVE, find_label, label_table
 from fedray.analysis.data.collect import SweepTable, iter_specs, list_smaller_better, list_titles, parse
 from fedray.cells.metric import (
     BEST,
@@ -37,8 +37,6 @@ COUNTED = ("relative_flops", "megabytes_kept_by_client", "megabytes_held_by_clie
 """Metrics counted here, from the configuration; runs do not log them."""
 FORMS = (f"{ROUNDS_TO}:PERCENT", f"{ROUNDS_TO}:METHOD", *(f"{name}:TARGET/METHOD" for name in RATIOS))
 """Metrics computed here from the accuracies by round."""
-REACHES = ("finished", "stopped")
-"""Outcomes of a run whose rounds to a target are known if it reached the target."""
 NEVER = float("inf")
 """Value of a run that never reached its target."""
 
@@ -63,7 +61,7 @@ def read_values(sweep: SweepTable, metric: str) -> pd.Series:
     finished = cells["status"] == "finished"
     if wanted.reference:
         rounds = read_values(sweep, wanted.rounds)
-        partners = _find_partners(sweep, wanted.reference, wanted.name.removesuffix(wanted.reference), REACHES)
+        partners = _find_partners(sweep, wanted.reference, wanted.name.removesuffix(wanted.reference), WITH_CURVE)
         theirs = pd.Series([*rounds.replace(NEVER, np.nan), np.nan]).iloc[partners].set_axis(rounds.index)
         ratio = theirs / rounds if wanted.plain == SPEEDUP else rounds / theirs
         return ratio.mask(rounds == NEVER, NEVER)
@@ -76,7 +74,7 @@ def read_values(sweep: SweepTable, metric: str) -> pd.Series:
                     (float(t) for t, value in _read_accuracies(sweep, run_id).items() if value >= target),
                     NEVER if status == "finished" else np.nan,
                 )
-                if status in REACHES and pd.notna(target)
+                if status in WITH_CURVE and pd.notna(target)
                 else np.nan
                 for run_id, status, target in zip(cells["run_id"], cells["status"], targets, strict=True)
             ],
@@ -239,7 +237,7 @@ def _find_best(sweep: SweepTable, method: str) -> pd.Series:
     return pd.Series([best.get(one, np.nan) for one in partners], sweep.cells.index)
 
 
-def _find_partners(sweep: SweepTable, method: str, form: str, statuses: Sequence[str] = ("finished",)) -> list[int]:
+def _find_partners(sweep: SweepTable, method: str, form: str, statuses: Sequence[str] = FINISHED) -> list[int]:
     """Return for each cell the place of a method's run with the same setting and seed and such a status; -1 for none.
 
     Args:

@@ -58,18 +58,15 @@ def read_sweep(name: str) -> SweepRuns:
     if name not in parents and f"{name}-smoke" in parents:
         print(f"{name}: only its smoke version has been run; this is {name}-smoke", file=sys.stderr)
         name += "-smoke"
-    if name not in parents and name.endswith((".yaml", ".yml")):
-        raise UnknownSweep(
-            f"sweep: found {name}, a file; the `name` in it is required; here are {', '.join(sorted(parents))}"
-        )
-    if name not in parents and name in list_sweeps():
-        raise UnknownSweep(f"sweep: {name!r} has no run in this store; `fedray sweep {name}` runs it")
     if name not in parents:
-        raise UnknownSweep(
-            str(unknown("sweep", name, parents, "`fedray status`"))
-            if parents
-            else f"sweep: {name!r} is not in this store, which holds no sweep at all"
-        )
+        if name.endswith((".yaml", ".yml")):
+            here = ", ".join(sorted(parents))
+            raise UnknownSweep(f"sweep: found {name}, a file; the `name` in it is required; here are {here}")
+        if name in list_sweeps():
+            raise UnknownSweep(f"sweep: {name!r} has no run in this store; `fedray sweep {name}` runs it")
+        if not parents:
+            raise UnknownSweep(f"sweep: {name!r} is not in this store, which holds no sweep at all")
+        raise UnknownSweep(str(unknown("sweep", name, parents, "`fedray status`")))
     cells = read_cells(client, parents[name])
     if not cells:
         raise UserError(f"sweep: {name!r} lists no cells; run it again")

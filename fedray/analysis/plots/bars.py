@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from fedray.analysis.data.axes import label_finished
+from fedray.analysis.data.axes import WITH_CURVE, label_finished
 from fedray.analysis.data.collect import Collected
 from fedray.analysis.data.metrics import NEVER, list_parts, make_title, read_values
 from fedray.analysis.plots.style import (
@@ -104,7 +104,7 @@ def draw_methods(sweep: Collected, metric: str = DEFAULT) -> dict[str, Figure]:
     Returns:
         Setting -> figure.
     """
-    cells = label_finished(sweep, stopped=True).assign(_value=read_values(sweep, metric))
+    cells = label_finished(sweep, statuses=WITH_CURVE).assign(_value=read_values(sweep, metric))
     figures = {}
     for setting, panel in cells[cells["_value"] != NEVER].groupby("_column", sort=False):
         found = panel.groupby("_row", sort=False)["_value"]

@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fedray.analysis.data.axes import label_finished
+from fedray.analysis.data.axes import WITH_CURVE, label_finished
 from fedray.analysis.data.collect import Collected
 from fedray.analysis.data.metrics import list_by_round, make_title
 from fedray.analysis.plots.style import (
@@ -63,7 +63,7 @@ def draw_curves(
     Raises:
         UserError: no run logs the metric by round, or no run has finished.
     """
-    cells, quantities = label_finished(sweep, stopped=True), [part.split("+") for part in metric.split(",")]
+    cells, quantities = label_finished(sweep, statuses=WITH_CURVE), [part.split("+") for part in metric.split(",")]
     across = [] if x == "round" else [x]
     wanted = [name for names in quantities for name in names]
     logged = _read(sweep, cells, wanted, across)
@@ -110,7 +110,7 @@ def draw_curves(
 
 def is_crowded(sweep: Collected) -> bool:
     """Return True if a panel of all methods' curves cannot be read, so that `draw_multiples` is needed."""
-    return label_finished(sweep, stopped=True)["_row"].nunique() > READABLE
+    return label_finished(sweep, statuses=WITH_CURVE)["_row"].nunique() > READABLE
 
 
 @styled
@@ -123,7 +123,7 @@ def draw_multiples(sweep: Collected, metric: str = "test_accuracy") -> dict[str,
     Raises:
         UserError: no run logs the metric by round, or no run has finished.
     """
-    cells = label_finished(sweep, stopped=True)
+    cells = label_finished(sweep, statuses=WITH_CURVE)
     logged, figures = _read(sweep, cells, [metric], []), {}
     for model, settings in split_figures(cells):
         for setting, panel in settings:

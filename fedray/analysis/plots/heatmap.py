@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.patches import Rectangle
 
-from fedray.analysis.data.axes import label_finished, title_axes, unknown_key
+from fedray.analysis.data.axes import WITH_CURVE, label_finished, title_axes, unknown_key
 from fedray.analysis.data.collect import Collected
 from fedray.analysis.data.metrics import NEVER, is_smaller_better, make_title, read_values
 from fedray.analysis.plots.style import contrast, make_panels, sort_by_size, split_figures, styled
@@ -45,7 +45,7 @@ def draw_heatmap(sweep: Collected, x: str, y: str, metric: str = DEFAULT) -> dic
         if sweep.cells[key].nunique() < 2:
             raise UserError(f"{option}: {key} has one value in this sweep; a key that varies is required")
     without = (x, y, *_find_followers(sweep.cells, x), *_find_followers(sweep.cells, y))
-    cells = label_finished(sweep, without, stopped=True)
+    cells = label_finished(sweep, without, statuses=WITH_CURVE)
     cells = cells.assign(_x=sweep.cells[x], _y=sweep.cells[y], _value=read_values(sweep, metric)).dropna(
         subset=["_x", "_y"]
     )

@@ -6,7 +6,13 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.transforms import ScaledTranslation
 
-from fedray.analysis.data.axes import find_symbol, label_finished, list_varying_settings, unknown_key
+from fedray.analysis.data.axes import (
+    WITH_CURVE,
+    find_symbol,
+    label_finished,
+    list_varying_settings,
+    unknown_key,
+)
 from fedray.analysis.data.collect import Collected
 from fedray.analysis.data.metrics import NEVER, make_title, read_values
 from fedray.analysis.plots.style import (
@@ -45,7 +51,7 @@ def draw_sensitivity(sweep: Collected, x: str, metric: str = DEFAULT) -> dict[st
     Raises:
         UserError: a key is unknown or not a number, or never varies by itself.
     """
-    looks = label_finished(sweep, stopped=True)["_row"]
+    looks = label_finished(sweep, statuses=WITH_CURVE)["_row"]
     if x in sweep.cells:
         numbers, title, without = _read_numbers(sweep.cells, x), find_symbol(x, sweep.cells), [x]
     else:
@@ -53,10 +59,8 @@ def draw_sensitivity(sweep: Collected, x: str, metric: str = DEFAULT) -> dict[st
         sweep = replace(sweep, cells=sweep.cells[numbers.notna()])
     if numbers.nunique() < 2:
         raise UserError(f"--x: {x} has one value in this sweep; a key that varies is required")
-    names, rows = (
-        metric.split("+"),
-        label_finished(sweep, without=without, stopped=True).assign(_x=numbers, _look=looks),
-    )
+    rows = label_finished(sweep, without, WITH_CURVE).assign(_x=numbers, _look=looks)
+    names = metric.split("+")
     cells = pd.concat([_give_values(rows, sweep, name, several=len(names) > 1) for name in names], ignore_index=True)
     cells = cells[cells["_value"].notna() & (cells["_value"] != NEVER)]
     count = cells.groupby(["_column", "_row"])["_x"].transform("nunique")
@@ -65,9 +69,9 @@ def draw_sensitivity(sweep: Collected, x: str, metric: str = DEFAULT) -> dict[st
     own = cells[cells["_x"].isna()].groupby(["_column", "algorithm.name"])["_row"].transform("nunique")
     cells = cells[(count != 1) & ~(own.reindex(cells.index) > 1)]
     cells = cells[cells["_column"].isin(cells.loc[cells["_x"].notna(), "_column"])]
-    if len(names) > 1:
-        cells["_look"] = cells["_row"]
-    styles = dict(zip(dict.fromkeys(cells["_look"] if len(names) > 1 else looks), iter_styles(), strict=False))
+    if len(names) > 1:  # no curves have these lines
+        looks = cells["_look"] = cells["_row"]
+    styles = dict(zip(dict.fromkeys(looks), iter_styles(), strict=False))
     of_method = cells.groupby("_row")["_look"].first().map(styles)
     dodged = list(dict.fromkeys(cells.loc[cells["_x"].notna(), "_row"]))
     figures = {}
@@ -153,7 +157,7 @@ def _give_values(rows: pd.DataFrame, sweep: Collected, metric: str, several: boo
 
 def list_varied(sweep: Collected) -> list[str]:
     """Return the dotted keys that `sensitivity` can draw: numbers by which alone finished runs differ."""
-    cells = label_finished(sweep, stopped=True)
+    cells = label_finished(sweep, statuses=WITH_CURVE)
     keys = [
         key
         for key in map(str, cells)
@@ -163,7 +167,6 @@ def list_varied(sweep: Collected) -> list[str]:
         and pd.to_numeric(cells[key].dropna(), errors="coerce").notna().all()
     ]
     alike = {
-        key: label_finished(sweep, without=[key], stopped=True).assign(_x=cells[key]).groupby(["_column", "_row"])
-        for key in keys
+        key: label_finished(sweep, [key], WITH_CURVE).assign(_x=cells[key]).groupby(["_column", "_row"]) for key in keys
     }
     return [key for key, groups in alike.items() if groups["_x"].nunique().max() > 1]
