@@ -8,6 +8,7 @@ from pathlib import Path
 
 import mlflow.pytorch
 import pytest
+import ray
 import torch
 import yaml
 from mlflow.entities import Run
@@ -16,10 +17,15 @@ from safetensors.torch import load_file
 
 import fedray
 from fedray.common.errors import UserError
+from fedray.config import RunConfig
+from fedray.engine import loop
+from fedray.engine.problem import Problem
+from fedray.engine.process.backend import InlineBackend
 from fedray.sweep.plan.storage import get_cell_locks_file
 from fedray.tracking.store import find_sweeps, open_store, search
 from tests.bad_input.case import BASE, RUN
 from tests.conftest import Call
+from tests.sweep.running import SWEEP, runs
 
 from .test_runs import held_elsewhere
 
@@ -303,3 +309,20 @@ def test_personal_models_score_what_the_run_logged(folder: Path, algorithm: str,
         assert all(torch.equal(saved[name], tensor) for name, tensor in model.model.state_dict().items())
     with pytest.raises(UserError, match="personal_model: client: found 99; one of the"):
         result.personal_model(99)
+
+
+def test_a_run_that_takes_long_starts_a_ray_and_goes_on_there(
+    folder: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It begins in this process, without Ray; here any run pays that has two CPUs, from its second round on."""
+    monkeypatch.setattr(loop, "START_SECONDS", 0.0)
+    monkeypatch.setattr(loop, "PATIENCE", 0.0)
+    config = SWEEP["base"] | {"algorithm": "fedavg", "runtime": {"actors": "auto"}}
+    config["training"] = config["training"] | {"rounds": 6}
+    (folder / "long.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    assert call("run", "long.yaml").code == 0
+    assert not ray.is_initialized(), "its own Ray has ended"
+    (made,) = runs(folder)
+    expected = loop.run(Problem.build(RunConfig.parse(config)), InlineBackend()).summary()
+    assert made.data.tags["fedray.state_sha256"] == expected["state_sha256"]
+    assert int(made.data.tags["runtime.actors"]) >= 2

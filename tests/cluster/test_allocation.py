@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import ray
-import yaml
 
 from fedray import results, simulate
 from fedray.api import run_problem
@@ -25,7 +24,6 @@ from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan import plan as planning
 from fedray.sweep.plan.cells import Cell
 from fedray.sweep.trials.tune import ActorAllocator
-from tests.conftest import Call
 from tests.sweep.running import SWEEP, runs, undisturbed
 
 AUTO = SWEEP["base"] | {"runtime": SWEEP["base"]["runtime"] | {"actors": "auto"}}
@@ -168,17 +166,6 @@ def test_a_run_goes_on_where_no_ray_can_start(
     problem = Problem.build(RunConfig.parse(AUTO | {"algorithm": "fedavg", "training": training}))
     assert len(run_problem(problem).history) == 4
     assert "runtime.actors: auto: the run goes on in this process: no room in /dev/shm" in caplog.text
-
-
-@pytest.mark.usefixtures("hasty")
-def test_one_run_from_the_command_line_moves(local_ray: None, project: Path, call: Call) -> None:
-    config = AUTO | {"algorithm": "fedavg", "training": AUTO["training"] | {"rounds": 6}}
-    (project / "run.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
-    assert call("run", "run.yaml").code == 0
-    (made,) = runs(project)
-    expected = run(Problem.build(RunConfig.parse(config)), InlineBackend()).summary()
-    assert made.data.tags["fedray.state_sha256"] == expected["state_sha256"]
-    assert made.data.tags["runtime.actors"] == "3"
 
 
 @pytest.mark.timeout(300)
