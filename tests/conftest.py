@@ -101,8 +101,11 @@ def start_ray(**resources: Any) -> None:
     """Start a Ray of its own for a test."""
     import ray
 
+    from fedray.cluster.ray_private import leave_out_servers
+
     quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
-    ray.init("local", _node_ip_address="127.0.0.1", **quiet, **resources)
+    with leave_out_servers():
+        ray.init("local", _node_ip_address="127.0.0.1", **quiet, **resources)
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,7 @@ from fedray.cluster.ray_private import (
     count_machine_cpus,
     find_running_address,
     hasten_shutdown,
+    leave_out_servers,
     reread_environment,
     shorten_messages,
 )
@@ -80,7 +81,7 @@ def _start_local(preload: Sequence[str]) -> Iterator[None]:
     ):
         reread_environment()
         try:
-            with block_sigterm():
+            with block_sigterm(), leave_out_servers():
                 ray.init(
                     "local",
                     num_cpus=count_cpus(),
