@@ -42,7 +42,12 @@ def complete(what: str, incomplete: str) -> list[str]:
 
 def list_(
     what: Annotated[
-        str, typer.Argument(metavar="|".join(KINDS), autocompletion=lambda incomplete: complete("kinds", incomplete))
+        str,
+        typer.Argument(
+            metavar="KIND",
+            help=" | ".join(KINDS),
+            autocompletion=lambda incomplete: complete("kinds", incomplete),
+        ),
     ],
     name: Annotated[
         str | None,
@@ -59,23 +64,33 @@ def list_(
     if name is None:
         print(format_json(list_entries(what)) if as_json else format_overview(what))
         return
-    if as_json:
-        raise UserError("--json: lists names and their lines; leave the NAME out")
     entries = list_entries(what)
     if name not in entries and (what not in SECTIONS or ":" not in name):
         raise unknown(f"list {what}", name, entries, f"`fedray list {what}`")
+    text = read_entry(what, name)
+    if not as_json:
+        print(text, end="")
+        return
+    told: dict[str, Any] = {"name": name, "text": text}
+    if what in SECTIONS:
+        from fedray.config import find_component
+
+        told["schema"] = find_component(SECTIONS[what], name).model_json_schema()
+    print(format_json(told))
+
+
+def read_entry(what: str, name: str) -> str:
+    """Return all about an entry: its page, or its file."""
     if what == "clusters":
         from fedray.sweep.file.shipped import list_cluster_files
 
-        print(next(file for file in list_cluster_files() if file.name == name).read_text(encoding="utf-8"), end="")
-        return
+        return next(file for file in list_cluster_files() if file.name == name).read_text(encoding="utf-8")
     if what == "sweeps":
         from fedray.sweep.file.shipped import get_sweeps_folder
 
         text = (get_sweeps_folder() / f"{name}.yaml").read_text(encoding="utf-8")
-        print(re.sub("^# yaml-language-server: .*\n", "", text), end="")  # it names a file of the same folder
-        return
-    print(format_page(what, name) if what in SECTIONS else f"{name}: {entries[name]}")
+        return re.sub("^# yaml-language-server: .*\n", "", text)  # it names a file of the same folder
+    return f"{format_page(what, name) if what in SECTIONS else f'{name}: {list_entries(what)[name]}'}\n"
 
 
 def list_entries(what: str) -> dict[str, str]:

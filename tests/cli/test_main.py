@@ -190,6 +190,34 @@ def test_cluster_files_are_listed_and_written_as_they_are(call: Call) -> None:
     assert "did you mean 'slurm.sh'?" in err
 
 
+@pytest.mark.parametrize(
+    "entry",
+    [
+        ("algorithms", "fedsam"),
+        ("models", "mlp"),
+        ("datasets", "digits"),
+        ("partitions", "dirichlet"),
+        ("metrics", "test_loss"),
+        ("sweeps", "quickstart"),
+        ("clusters", "slurm.sh"),
+    ],
+)
+def test_an_entry_as_json_is_its_text_and_the_schema_of_its_options(entry: tuple[str, str], call: Call) -> None:
+    """Only what a configuration names has options."""
+    told = json.loads(call("list", *entry, "--json").out)
+    assert (told["name"], told["text"]) == (entry[1], call("list", *entry).out)
+    assert ("schema" in told) == (entry[0] not in ("metrics", "sweeps", "clusters"))
+    if entry[1] == "fedsam":
+        assert told["schema"]["properties"]["rho"]["default"] == 0.5
+
+
+def test_the_usage_of_list_is_one_line_and_its_help_names_every_kind(call: Call) -> None:
+    """A list of all kinds in the usage broke within `sweeps` at 80 columns."""
+    out = call("list", "--help").out
+    assert out.splitlines()[0].endswith("[OPTIONS] {KIND} [name]")
+    assert "algorithms | models | datasets | partitions | metrics | sweeps |" in out
+
+
 def test_a_preset_can_be_written_out_for_files_of_ones_own(call: Call) -> None:
     """`fedray list datasets` shows it as the options of `data` that it stands for, in YAML."""
     page = call("list", "datasets", "cifar10").out
