@@ -3,7 +3,7 @@
 Paired: for every method and setting the differences from the reference in the same setting and with the same seed (same
 data, partition and cohorts), their mean, its interval, and the paired t-test's p, adjusted by Holm's method for the
 methods of a setting. Over all settings: aggregates of each method's runs, and ranks. As text: `fedray compare SWEEP
---reference fedavg [--metric ...]`.
+[--reference fedavg] [--metric ...]`.
 """
 
 import math
@@ -152,7 +152,7 @@ def pair_by_seed(cells: pd.DataFrame, to: str, confidence: float = 0.95) -> list
         raise UserError(f"--confidence: expected a number between 0 and 1, got {confidence}")
     if not to:
         raise UserError(
-            f"--reference: a row to compare the others with is required; rows: {', '.join(cells['_row'].unique())}"
+            f"--reference: fedavg is not a row; one of these is required: {', '.join(cells['_row'].unique())}"
         )
     if to not in set(cells["_row"]):
         raise unknown("--reference", to, cells["_row"])
@@ -284,19 +284,20 @@ class Comparison:
 
 def compare(
     sweep: SweepTable,
-    to: str,
+    to: str = "",
     metric: str = DEFAULT,
     confidence: float = 0.95,
     rows: str = "algorithm",
     columns: str = "",
 ) -> Comparison:
-    """Compare every method with the reference row `to`.
+    """Compare every method with the reference row `to`, by default fedavg if it is a row.
 
     Raises:
-        UserError: a row, metric or key is unknown, the confidence is outside (0, 1), or runs cannot be paired.
+        UserError: a row, metric or key is unknown, there is no reference, the confidence is outside (0, 1), or runs
+            cannot be paired.
     """
-    to = find_label(sweep.cells, to, rows)
-    cells = tabulate_by_seed(sweep, metric, rows, columns)
+    cells, reference = tabulate_by_seed(sweep, metric, rows, columns), find_label(sweep.cells, to or "fedavg", rows)
+    to = reference if to or reference in set(cells["_row"]) else ""
     differences, lower = pair_by_seed(cells, to, confidence), is_smaller_better(metric, sweep.cells)
     means = cells.groupby(["_column", "_row"])["_value"].agg(lambda of_seeds: of_seeds.mean(skipna=False)).unstack()
     return Comparison(

@@ -11,6 +11,7 @@ from fedray.analysis.statistics import bound_proportion, count_seeds, find_criti
 from fedray.common.errors import UserError
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, write
+from tests.conftest import Call
 
 
 def test_interval_of_paired_seeds(store: Tracker) -> None:
@@ -92,6 +93,21 @@ def test_refusals(store: Tracker, to: str, confidence: float, columns: str, mess
     with pytest.raises(UserError) as error:
         compare(collect("sweep"), to, confidence=confidence, columns=columns)
     assert message in str(error.value)
+
+
+def test_the_reference_is_fedavg_if_it_is_a_row(store: Tracker, call: Call) -> None:
+    """Also by its display name, and for figures; without such a row it must be named: 72 - 70 = 2 to ρ=0.1."""
+    one = [cell(a, 0.5, 0) for a in (FEDAVG, SMALL)]
+    write(store, one, [70, 71])
+    assert call("compare", "sweep").out == call("compare", "sweep", "--reference", "fedavg").out
+    write(store, [each | {"names": {"fedavg": "FedAvg"}} for each in one], [70, 71], name="named")
+    assert compare(collect("named")).to == "FedAvg"
+    write(store, [cell(a, 0.5, 0) for a in (SMALL, LARGE)], [70, 72], name="without")
+    required = "fedray: --reference: fedavg is not a row; one of these is required: fedsam ρ=0.1, fedsam ρ=0.5\n"
+    for command in (("compare", "without"), ("figures", "without", "--kind", "differences")):
+        assert call(*command).err == required
+    (difference,) = compare(collect("without"), "fedsam ρ=0.1").differences
+    assert difference.mean == 2
 
 
 def test_a_setting_that_lacks_a_seed_ranks_nobody(store: Tracker) -> None:

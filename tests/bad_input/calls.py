@@ -292,9 +292,9 @@ CASES: dict[str, Case] = {
         "--reference: unknown name 'fedavgg'; did you mean 'fedavg'? valid: fedavg, fedsam",
         stored,
     ),
-    "compare nothing": Case(
-        ["compare", "sweep"],
-        "--reference: a row to compare the others with is required; rows: fedavg, fedsam",
+    "compare with nothing": Case(
+        ["compare", "sweep", "--rows", "partition.alpha"],
+        "--reference: fedavg is not a row; one of these is required: 0.1",
         stored,
     ),
     "sensitivity by the last part of a key": Case(

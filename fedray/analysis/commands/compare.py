@@ -1,4 +1,4 @@
-"""`fedray compare SWEEP --reference fedavg`: paired differences from a reference, and a ranking over all settings."""
+"""`fedray compare SWEEP [--reference fedavg]`: paired differences from a reference, and a ranking over all settings."""
 
 from typing import Annotated
 
@@ -13,7 +13,7 @@ from fedray.common.entry import Json, format_json
 
 def main(
     name: Annotated[str, typer.Argument(help="the sweep's name")],
-    reference: Annotated[str, typer.Option(help="a row of the table; required")] = "",
+    reference: Annotated[str, typer.Option(help="the row to compare with; default fedavg if it is a row")] = "",
     metric: Annotated[str, typer.Option(help="a metric of the runs, or rounds_to:PERCENT")] = DEFAULT,
     confidence: Annotated[
         float, typer.Option(help="confidence level of the intervals; the tests' level is 1 minus it")

@@ -97,8 +97,8 @@ def main(
     ] = None,
     out: Annotated[Path, typer.Option(help="folder for the PNG and PDF files")] = Path("figures"),
     reference: Annotated[
-        str, typer.Option(help="differences, improvement: the row to compare the others to")
-    ] = "fedavg",
+        str, typer.Option(help="differences, improvement: the row to compare with; default fedavg if it is a row")
+    ] = "",
     y: Annotated[str, typer.Option(help="heatmap: the other key, such as partition.alpha")] = "",
     overwrite: Overwrite = False,
 ) -> None:
