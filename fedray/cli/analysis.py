@@ -9,7 +9,7 @@ import typer.core
 
 from fedray.cli.listing import complete
 from fedray.common.entry import make_app
-from fedray.sweep.file.shipped import list_boards
+from fedray.sweep.file.shipped import list_boards, list_sweeps
 
 ANALYSIS = {
     "tables": "A sweep's result table: markdown, LaTeX or CSV.",
@@ -34,20 +34,31 @@ class Forwarded(typer.core.TyperCommand):
     """A command whose arguments another module parses; it completes its options and what `list_next` knows."""
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
-        names = (
-            _list_options(ctx.info_name, ctx.args) if incomplete.startswith("-") else list_next(ctx.info_name, ctx.args)
-        )
-        found = [name for name in names if name.startswith(incomplete)]
+        # bash breaks a word at its colon, `rounds_to : fed`, and takes what follows the colon
+        *before, word = "\n".join([*ctx.args, incomplete]).replace("\n:", ":").replace(":\n", ":").split("\n")
+        known = word[: word.rfind(":") + 1] if len(before) < len(ctx.args) else ""
+        names = _list_options(ctx.info_name, before) if word.startswith("-") else list_next(ctx.info_name, before, word)
+        found = [name.removeprefix(known) for name in dict.fromkeys(names) if name.startswith(word)]
         package = typer.core.TyperCommand.__base__.__module__.rpartition(".")[0]  # click, or typer's own copy of it
         item = importlib.import_module(f"{package}.shell_completion").CompletionItem
         return [item(one) for one in found]
 
 
-def list_next(command: str, before: Sequence[str]) -> list[str]:
-    """Return the words that may follow `before` on a command line: an option's values, names, a board's commands."""
+def list_next(command: str, before: Sequence[str], word: str) -> list[str]:
+    """Return the words that may follow `before` on a command line: an option's values, names, a board's commands.
+
+    Args:
+        command: `tables`, say.
+        before: the words after it.
+        word: what the next one begins with.
+    """
     option = before[-1] if before else ""
     if option == "--metric":
-        return complete("metrics", "")
+        first = word[: max(word.rfind(","), word.rfind("+")) + 1]  # of several metrics
+        targets = [f"rounds_to:{name}" for name in complete("algorithms", "")] if word != first else []
+        return [first + name for name in (*complete("metrics", ""), *targets)]
+    if option == "--paper":
+        return list(importlib.import_module("fedray.analysis.tables.published").list_tables())
     if option == "--kind":
         return list(importlib.import_module("fedray.analysis.commands.figures").KINDS)
     if option == "--format":
@@ -59,7 +70,8 @@ def list_next(command: str, before: Sequence[str]) -> list[str]:
         if not before:
             return ["show", "rank", "tuned", "write"]
         return list_boards() if option in ("--on", "show", "write") else complete("algorithms", "")
-    return complete("stored", "")
+    unrun = list_sweeps() if command in ("tables", "figures") else []  # for `--published` and `--kind partition`
+    return [*complete("stored", ""), *unrun]
 
 
 def add_analysis(app: typer.Typer) -> None:

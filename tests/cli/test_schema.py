@@ -97,6 +97,13 @@ def test_schema(call: Call) -> None:
         ("tables swe", {"sweep"}),
         ("figures sweep --kind cur", {"curves"}),
         ("tables sweep --metric last10_test", {"last10_test_accuracy"}),
+        ("tables fedsam/ta", {"fedsam/table2", "fedsam/table4"}),
+        ("tables sweep --paper fedsol/v1", {"fedsol/v1_table1"}),
+        ("tables sweep --metric rounds_to:fedsa", {"rounds_to:fedsam"}),
+        ("tables sweep --metric rounds_to : fedsa", {"fedsam"}),  # as bash breaks the word
+        ("tables sweep --metric test_loss,rounds_to : fedsa", {"fedsam"}),
+        ("tables sweep --metric rounds_to :", {"fedavg", "fedsam"}),
+        ("tables sweep --metric test_loss,last10_test", {"test_loss,last10_test_accuracy"}),
         ("tables sweep --format la", {"latex"}),
         ("board ra", {"rank"}),
         ("board rank mine:Method --on leaderboard/g", {"leaderboard/global", "leaderboard/global_uniform"}),
