@@ -108,7 +108,7 @@ def run_sweep(
     max_concurrent: Annotated[int | None, typer.Option(min=1, help="trials at a time; default: as many as fit")] = None,
     address: Annotated[str | None, typer.Option(help="auto | HOST:PORT; else local")] = None,
     smoke: Annotated[bool, typer.Option("--smoke", help="run the small version that the file defines")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="with --dry-run: the cells as JSON")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="with --dry-run alone: the cells as JSON")] = False,
 ) -> None:
     """Run a sweep. Called again, it resumes unfinished cells and skips finished ones."""
     from fedray.sweep.file.document import load_document
@@ -135,7 +135,9 @@ def run_sweep(
         from fedray.sweep.driver.stages import make_tune_stage, preview_final_stage
         from fedray.sweep.plan.estimate import list_distinct, print_estimate
 
-        for option, value in (("only", only), ("json", as_json), ("force", force), ("address", address)):
+        if as_json:
+            raise UserError("--json: --estimate and --nodes print no JSON; --dry-run --json alone lists the cells")
+        for option, value in (("only", only), ("force", force), ("address", address)):
             if value:
                 raise UserError(
                     f"--{option}: --estimate and --nodes are of all cells, and look nothing up; leave it out"

@@ -138,6 +138,7 @@ def print_forecast(
         console.print(
             f"{len(cells)} cells: {format_duration(find_makespan(cells))} of wall clock, {hours} reserved"
             + (f", at {per_round:g} s per round" if per_round is not None else ", without communication")
+            + "; Ray's start, a few seconds, is not included"
         )
     if len(cells) < len(fitting):
         console.print(

@@ -2,8 +2,8 @@
 
 The count covers the gradients of a batch that training, evaluation and personal models take (a forward pass is a third
 of one), from the file and the published size of the data, as if clients had equal shards. Only data without a published
-size, such as your own arrays, are read. Not included: augmentation, communication, operations on whole parameter
-vectors, and sharing: each trial is assumed to have its core or GPU to itself.
+size, such as your own arrays, are read. Not included: augmentation, communication, Ray's start, operations on
+whole parameter vectors, and sharing: each trial is assumed to have its core or GPU to itself.
 """
 
 import json

@@ -78,7 +78,7 @@ def test_a_plan_for_a_cluster_that_is_not_here(call: Call) -> None:
     code, out, err = call("sweep", "sweep.yaml", "--dry-run", *small_one)
     assert code == 0, err
     assert "4 at a time, 3 wave(s)\n" in out
-    assert "12 cells: 3 h of wall clock, 12 core-hours and 3 GPU-hours reserved, at 36 s per round\n" in out
+    assert "12 cells: 3 h of wall clock, 12 core-hours and 3 GPU-hours reserved, at 36 s per round; Ray's start" in out
     assert "at most 30 rounds or 0.3 h (" in out
     out = call("sweep", "sweep.yaml", "--dry-run", *small_one[:-1], str(399 * 36)).out
     assert "12 cells: 1,200 h of wall clock, 4,790 core-hours and 1,200 GPU-hours reserved" in out
@@ -111,7 +111,7 @@ def test_both_stages_are_planned_and_what_does_not_fit_is_named(call: Call) -> N
         (("--dry-run", *CLUSTER, "--seconds-per-round", "nan"), "--seconds-per-round: found nan; a number above 0"),
         (("--dry-run", *CLUSTER, "--seconds-per-round", "0"), "--seconds-per-round: found 0.0; a number above 0"),
         (("--dry-run", *CLUSTER, "--only", "1"), "--only: --estimate and --nodes are of all cells"),
-        (("--dry-run", "--estimate", "--json"), "--json: --estimate and --nodes are of all cells"),
+        (("--dry-run", "--estimate", "--json"), "--json: --estimate and --nodes print no JSON; --dry-run --json"),
         (("--dry-run", *CLUSTER, "--address", "auto"), "--address: --estimate and --nodes are of all cells"),
     ],
 )

@@ -164,7 +164,9 @@ def test_the_command_needs_no_data(
         r"^4 cells ask for as many actors as fit of 1 CPU each: \d+ at a time, \d+ wave\(s\)$", out, re.MULTILINE
     )
     assert re.search(
-        r"^2 cells: \S+ (h|min|s) of wall clock, \S+ core-hours reserved, without commun", out, re.MULTILINE
+        r"^2 cells: \S+ (h|min|s) of wall clock, \S+ core-hours reserved, without communication; Ray's start",
+        out,
+        re.MULTILINE,
     )
     assert "2 cells: hours not measured" in out
     assert not list(tmp_path.glob("mlflow*"))
