@@ -17,6 +17,7 @@ from fedray.common.errors import UserError
 from fedray.tracking.tracker import Tracker
 from tests.analysis.axes import note, ticks
 from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, history, rows, write
+from tests.conftest import Call
 
 
 def test_curves_are_means_over_finished_seeds_with_a_band(
@@ -246,6 +247,27 @@ def test_a_zoom_on_the_rounds_that_tables_average(store: Tracker) -> None:
 def test_where_a_zoom_begins(rounds: int, start: int | None) -> None:
     """None for fewer than nine evaluated rounds; else the last fifth of the rounds, three at least."""
     assert find_zoom(list(range(1, rounds + 1))) == start
+
+
+@pytest.mark.parametrize(
+    ("rounds", "options", "said"),
+    [
+        (9, (), ""),
+        (9, ("--metric", "test_accuracy+test_loss"), ""),
+        (8, (), "found 8 evaluated rounds; 9 are required"),
+        (9, ("--metric", "test_accuracy,test_loss"), "found test_accuracy,test_loss, with panels each; one metric"),
+        (9, ("--x", "test_loss"), "found curves by test_loss, which end at different values"),
+        (9, ("--kind", "seconds"), "found curves by seconds, which end at different values"),
+    ],
+)
+def test_figures_say_why_they_have_no_zoom(
+    rounds: int, options: tuple[str, ...], said: str, store: Tracker, tmp_path: Path, call: Call
+) -> None:
+    write(store, [cell(FEDAVG, 0.5, 0)], [[row | {"seconds_per_round": 1.0} for row in history(*range(rounds))]])
+    code, out, err = call("figures", "sweep", "--kind", "curves", "--out", str(tmp_path), *options)
+    assert code == 0, err
+    assert ("no zoom on the last rounds" in out) == bool(said)
+    assert said in out
 
 
 def test_a_zoom_shows_all_rounds_that_tables_average() -> None:

@@ -43,7 +43,7 @@ from fedray.analysis.plots import search
 from fedray.analysis.plots.bars import draw_bars, draw_methods
 from fedray.analysis.plots.clients import draw_classes, draw_confusion, draw_fairness, draw_partitions
 from fedray.analysis.plots.comparison import draw_forests, draw_improvements, draw_profiles, draw_radar, draw_ranks
-from fedray.analysis.plots.curves import draw_curves, draw_multiples, is_crowded
+from fedray.analysis.plots.curves import draw_curves, draw_multiples, explain_missing_zoom, is_crowded
 from fedray.analysis.plots.heatmap import draw_heatmap
 from fedray.analysis.plots.sensitivity import draw_sensitivity, list_varied
 from fedray.analysis.plots.style import save
@@ -118,12 +118,13 @@ def main(
         for message, names in missing.items():
             write_or_print(f"not drawn, {message}: {'; '.join(names)}\n", None)
         return
-    sweep, drawn = collect(name), dict[str, dict[str, Figure]]()
+    sweep, drawn, unzoomed = collect(name), dict[str, dict[str, Figure]](), ""
     if kind in ("", "curves"):
         by = x if kind and x else "round"
         drawn["curves" if by == "round" else f"by-{by}"] = draw_curves(
             sweep, metric or "test_accuracy", band, smooth, by
         )
+        unzoomed = explain_missing_zoom(sweep, metric or "test_accuracy", by)
         if by == "round" and is_crowded(sweep):
             for one in (metric or "test_accuracy").replace("+", ",").split(","):
                 drawn["multiples" if one == metric or not metric else f"multiples-{one}"] = draw_multiples(sweep, one)
@@ -141,6 +142,7 @@ def main(
     if kind == "heatmap":
         drawn[f"heatmap-{x}-{y}"] = draw_heatmap(sweep, x, y, metric or DEFAULT)
     if kind == "seconds":
+        unzoomed = explain_missing_zoom(sweep, x="seconds")
         drawn["by-seconds"] = draw_curves(sweep, metric or "test_accuracy", band, smooth, "seconds")
     if kind == "profiles":
         drawn[kind] = draw_profiles(sweep, metric or DEFAULT)
@@ -157,6 +159,8 @@ def main(
     if not drawn:
         raise UserError("--x: no finished runs of this sweep differ by a number of the configuration alone")
     _save(drawn, out, name, metric, overwrite)
+    if unzoomed:
+        write_or_print(f"no zoom on the last rounds: {unzoomed}\n", None)
     for what, names in _list_left_out(sweep, drawn, metric):
         write_or_print(f"not drawn, {what}: {'; '.join(names)}\n", None)
 

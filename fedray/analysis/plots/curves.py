@@ -1,7 +1,7 @@
 """Learning curves: a panel per setting, and below it a zoom on the last rounds, without bands."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 
 import pandas as pd
@@ -76,7 +76,7 @@ def draw_curves(
     looks = dict(zip(dict.fromkeys(labels), iter_styles(), strict=False))
     figures, many_ends = {}, "; a line ends with the first of its seeds" * bool((cells["status"] == "stopped").any())
     for figure_name, settings in split_figures(cells):
-        rounds = sorted({t for _, panel in settings for run in panel["run_id"] for t in logged[quantities[0][0]][run]})
+        rounds = _list_rounds(settings, logged[quantities[0][0]])
         start = None if across or len(quantities) > 1 else find_zoom(rounds)
         every = make_blocks(
             [setting for setting, _ in settings], _describe(x, cells) if across else x, said, zoom=start is not None
@@ -106,6 +106,23 @@ def draw_curves(
         areas = [area for drawn in every for area in drawn.main.values()]
         figures[figure_name] = with_legend(every[0].figure, *areas, note=_note(of_clients, seeds) + many_ends)
     return figures
+
+
+def explain_missing_zoom(sweep: Collected, metric: str = "test_accuracy", x: str = "round") -> str:
+    """Return why a figure of `draw_curves` has no zoom on the last rounds; empty if each has one."""
+    if x != "round":
+        return f"found curves by {x}, which end at different values; curves by round have one"
+    if "," in metric:
+        return f"found {metric}, with panels each; one metric has a zoom, or several joined by +"
+    cells, first = label_finished(sweep, statuses=WITH_CURVE), metric.partition("+")[0]
+    runs = _read(sweep, cells, [first], [])[first]
+    fewest = min((_list_rounds(settings, runs) for _, settings in split_figures(cells)), key=len)
+    return "" if find_zoom(fewest) else f"found {len(fewest)} evaluated rounds; {FEWEST} are required"
+
+
+def _list_rounds(settings: Sequence[tuple[str, pd.DataFrame]], runs: Mapping[str, Mapping[int, float]]) -> list[int]:
+    """Return the rounds in which any run of a figure was evaluated."""
+    return sorted({t for _, panel in settings for run in panel["run_id"] for t in runs[run]})
 
 
 def is_crowded(sweep: Collected) -> bool:
