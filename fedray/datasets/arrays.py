@@ -1,6 +1,7 @@
 """Data sets that need no published files: scikit-learn's digits, and your own arrays."""
 
 import zipfile
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,6 +11,7 @@ import torch
 from pydantic import Field
 
 from fedray.common.errors import UserError, join_lines
+from fedray.common.rng import generator
 from fedray.common.yaml_files import locate_file
 from fedray.components.base import Allowed
 from fedray.datasets.base import Images, Published, Recipe
@@ -55,6 +57,40 @@ def _load_digits() -> tuple[np.ndarray, np.ndarray]:
     return pixels, labels.astype(np.int64)
 
 
+TrainSamples = Annotated[
+    int | None, Field(gt=0, description="use only this many training samples, of each class in proportion, drawn once")
+]
+
+
+def draw_train(labels: np.ndarray, samples: int) -> np.ndarray:
+    """Return the sorted positions of the training samples that `data.train_samples` keeps.
+
+    Raises:
+        UserError: there are fewer.
+    """
+    if samples > len(labels):
+        raise UserError(f"data.train_samples: found {samples}; at most {len(labels)}, all training samples, is allowed")
+    return draw_in_proportion(labels, samples, generator(0, "train_samples"))
+
+
+def draw_in_proportion(labels: np.ndarray, samples: int, rng: np.random.Generator) -> np.ndarray:
+    """Draw samples of each class in proportion to its size.
+
+    Args:
+        labels: int64 `(n,)`.
+        samples: how many to draw in all, at most n. Each class gets its share rounded down; the classes with the
+            largest remainders get one more, the smaller label first if they are equal.
+
+    Returns:
+        Sorted positions in `labels`, int64 `(samples,)`.
+    """
+    sizes = np.bincount(labels)
+    whole, rest = np.divmod(sizes * samples, len(labels))
+    whole[np.argsort(-rest, kind="stable")[: samples - whole.sum()]] += 1
+    drawn = [rng.permutation(np.flatnonzero(labels == c))[:n] for c, n in enumerate(whole)]
+    return np.sort(np.concatenate(drawn))
+
+
 KEYS = ("x_train", "y_train", "x_test", "y_test", "client_train", "client_test")
 """Names of the arrays of a data set of your own; the last two are optional."""
 
@@ -68,10 +104,16 @@ class Npz(Images):
 
     name = "npz"
     path: str = Field(description="the .npz file")
+    train_samples: TrainSamples = None
 
     def read(self) -> Dataset:
         path = locate_file("data.path", self.path)
-        return check_arrays("npz", f"data.path: {path}", read_npz("data.path", path))
+        data = check_arrays("npz", f"data.path: {path}", read_npz("data.path", path))
+        if self.train_samples is None:
+            return data
+        kept = draw_train(data.y_train, self.train_samples)
+        clients = None if data.client_train is None else data.client_train[kept]
+        return replace(data, x_train=data.x_train[kept], y_train=data.y_train[kept], client_train=clients)
 
     def list_unread(self) -> list[str]:
         """Return the names of the file's arrays that `read` does not use."""

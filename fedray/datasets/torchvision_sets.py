@@ -20,7 +20,7 @@ from pydantic import Field, model_validator
 from fedray.common.errors import DataMissing, UserError, join_lines
 from fedray.common.rng import generator
 from fedray.common.whole_files import open_file
-from fedray.datasets.arrays import read_npz
+from fedray.datasets.arrays import TrainSamples, draw_train, read_npz
 from fedray.datasets.augment import Crop, Cutout, Flip, Rotate
 from fedray.datasets.base import Images, Published, Recipe, get_data_dir
 from fedray.datasets.cache import write_data_file
@@ -39,9 +39,7 @@ class Torchvision(Images):
     kind: ClassVar[str]
     """The class in torchvision.datasets."""
     published: ClassVar[Published]
-    train_samples: int | None = Field(
-        None, gt=0, description="use only this many training images, of each class in proportion, drawn once"
-    )
+    train_samples: TrainSamples = None
 
     def _import_class(self) -> Any:
         return getattr(importlib.import_module("torchvision.datasets"), self.kind)
@@ -96,11 +94,7 @@ class Torchvision(Images):
     def _draw_train(self, images: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         if self.train_samples is None:
             return images, labels
-        if self.train_samples > len(labels):
-            raise UserError(
-                f"data.train_samples: {self.train_samples}, but {self.name} has {len(labels)} training images"
-            )
-        kept = draw_in_proportion(labels, self.train_samples, generator(0, "train_samples"))
+        kept = draw_train(labels, self.train_samples)
         return images[kept], labels[kept]
 
     def get_expected(self) -> Published:
@@ -118,24 +112,6 @@ class Torchvision(Images):
 
     def _list_train_parts(self) -> list[dict[str, Any]]:
         return [{"train": True}]
-
-
-def draw_in_proportion(labels: np.ndarray, samples: int, rng: np.random.Generator) -> np.ndarray:
-    """Draw samples of each class in proportion to its size.
-
-    Args:
-        labels: int64 `(n,)`.
-        samples: how many to draw in all, at most n. Each class gets its share rounded down; the classes with the
-            largest remainders get one more, the smaller label first if they are equal.
-
-    Returns:
-        Sorted positions in `labels`, int64 `(samples,)`.
-    """
-    sizes = np.bincount(labels)
-    whole, rest = np.divmod(sizes * samples, len(labels))
-    whole[np.argsort(-rest, kind="stable")[: samples - whole.sum()]] += 1
-    drawn = [rng.permutation(np.flatnonzero(labels == c))[:n] for c, n in enumerate(whole)]
-    return np.sort(np.concatenate(drawn))
 
 
 def count_long_tail(largest: int, classes: int, ratio: float) -> list[int]:

@@ -1,4 +1,4 @@
-"""`train_samples` and `imbalance`: which training images are kept."""
+"""`train_samples` and `imbalance`: which training samples are kept."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,9 @@ import pytest
 from fedray.common.errors import UserError
 from fedray.common.rng import generator
 from fedray.datasets import make_data_source
-from fedray.datasets.torchvision_sets import count_long_tail, draw_in_proportion
+from fedray.datasets.arrays import draw_in_proportion
+from fedray.datasets.torchvision_sets import count_long_tail
+from tests.conftest import Call
 from tests.datasets import files
 from tests.datasets.files import load
 
@@ -26,6 +28,28 @@ def test_each_class_keeps_its_share() -> None:
 def test_all_samples_are_all_in_order() -> None:
     labels = np.array([2, 0, 1, 0])
     assert draw_in_proportion(labels, 4, generator(0, "test")).tolist() == [0, 1, 2, 3]
+
+
+def test_a_part_of_an_npz_file(tmp_path: Path, call: Call) -> None:
+    """Of 8 and 4 samples 6 are 4 and 2, each with its label and client; the test set stays."""
+    y, clients = np.repeat([0, 1], [8, 4]), np.arange(12)
+    x = clients[:, None].astype(np.float32)
+    np.savez(tmp_path / "own.npz", x_train=x, y_train=y, x_test=x, y_test=y, client_train=clients, client_test=clients)
+    whole, part = (
+        make_data_source({"name": "npz", "path": str(tmp_path / "own.npz"), "train_samples": samples}).load()
+        for samples in (None, 6)
+    )
+    assert np.bincount(part.y_train).tolist() == [4, 2]
+    assert part.client_train is not None
+    assert (part.x_train[:, 0] == part.client_train).all()
+    assert (part.y_train == y[part.client_train]).all()
+    np.testing.assert_array_equal(part.x_test, whole.x_test)
+    given = ("--set", f"data.path={tmp_path / 'own.npz'}", "--set", "data.train_samples=6")
+    assert "6 training and 12 test samples" in call("data", "check", "npz", *given).out
+    with pytest.raises(
+        UserError, match=r"^data\.train_samples: found 13; at most 12, all training samples, is allowed$"
+    ):
+        make_data_source({"name": "npz", "path": str(tmp_path / "own.npz"), "train_samples": 13}).load()
 
 
 def test_a_long_tail_has_the_published_sizes() -> None:
