@@ -48,7 +48,7 @@ def simulate(
     *,
     track: str | None = None,
     checkpoints: str | Path | None = None,
-    evaluated: Evaluated = lambda row: None,
+    evaluated: Evaluated | None = None,
     profile: Profile | None = None,
     data: Dataset | None = None,
     progress: bool | None = None,
@@ -108,7 +108,7 @@ def run_problem(
     cell: str = "",
     track: str | None = None,
     checkpoints: AbstractContextManager[Path | None] = NOWHERE,
-    evaluated: Evaluated = lambda row: None,
+    evaluated: Evaluated | None = None,
     profile: Profile | None = None,
     progress: bool | None = None,
     sweep: str = "",
@@ -202,7 +202,7 @@ def _run(
     simulation: Simulation,
     store: Checkpoints | None,
     growth: Growth | None,
-    evaluated: Evaluated,
+    evaluated: Evaluated | None,
     moved: Moved,
     resumed: Callable[[list[dict[str, float]]], None] = lambda rows: None,
 ) -> None:
@@ -217,7 +217,7 @@ def _run(
         told = len(state.history)
         for state in states:
             with isolate_run():
-                answers = [evaluated(dict(row)) for row in state.history[told:]]
+                answers = [evaluated(dict(row)) for row in state.history[told:] if evaluated is not None]
             told = len(state.history)
             moved(state.round, state.history)
             simulation.lap("report")
@@ -232,7 +232,7 @@ def _run_tracked(
     simulation: Simulation,
     store: Checkpoints | None,
     growth: Growth | None,
-    evaluated: Evaluated,
+    evaluated: Evaluated | None,
     moved: Moved,
     name: str,
     cell: str,
@@ -259,7 +259,7 @@ def _run_tracked(
 
     def logged(row: dict[str, float]) -> object:
         tracker.log_rows(run, [dict(row)])
-        return evaluated(row)
+        return None if evaluated is None else evaluated(row)
 
     with contextlib.closing(tracker):
         tracker.open_cell(run, again=store is not None)

@@ -70,7 +70,7 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "evaluated": (
         lambda: simulate(evaluated=3),
-        "simulate: evaluated: found 3; Callable[[dict[str, float]], object] is required",
+        "simulate: evaluated: found 3; Callable[[dict[str, float]], object] | None is required",
     ),
     "profile": (lambda: simulate(profile=True), "simulate: profile: found True; Profile | None is required"),
     "data": (lambda: simulate(data=NoRepr()), "simulate: data: found <NoRepr>; Dataset | None is required"),

@@ -21,7 +21,7 @@ __all__ = ["store"]
 def test_schema(call: Call) -> None:
     text = call("schema").out
     shipped = (get_sweeps_folder() / "sweep.schema.json").read_text(encoding="utf-8")
-    assert shipped == text, "fedray schema > sweeps/sweep.schema.json"
+    assert shipped == text, "run: fedray schema > sweeps/sweep.schema.json"
     check = jsonschema.Draft7Validator(json.loads(text))
     for name in list_sweeps():
         found = load_yaml(get_sweeps_folder() / f"{name}.yaml")

@@ -14,9 +14,8 @@ from fedray.partitions import PARTITIONS
 
 
 def test_the_page_is_current() -> None:
-    """`python -m docs.generate.algorithms > docs/algorithms.md` after any change to a method."""
     written = (Path(__file__).parents[2] / "docs" / "algorithms.md").read_text(encoding="utf-8")
-    assert written == page()
+    assert written == page(), "run: python -m docs.generate.algorithms > docs/algorithms.md"
 
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))

@@ -5,6 +5,7 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[2]
 PAGE = REPOSITORY / "docs" / "discrepancies.md"
+WRITE = "write `- **D-NUMBER, ...` into docs/discrepancies.md (no command does), or correct the citation"
 FOLDERS = {"fedray": ".py", "tests": ".py", "docs": ".md", "analysis": ".py", "sweeps": ".yaml"}
 
 
@@ -37,15 +38,15 @@ def defined() -> list[tuple[int, str]]:
 
 
 def test_every_number_cited_is_defined() -> None:
-    assert citations(PAGE.read_text(encoding="utf-8")) == set(defined())
-    assert {mark: files for mark, files in cited().items() if mark not in defined()} == {}
+    assert citations(PAGE.read_text(encoding="utf-8")) == set(defined()), WRITE
+    assert {mark: files for mark, files in cited().items() if mark not in defined()} == {}, WRITE
 
 
 def test_every_number_defined_is_cited() -> None:
-    assert set(defined()) - set(cited()) == set()
+    assert set(defined()) - set(cited()) == set(), "delete the entry in docs/discrepancies.md, or cite it"
 
 
 def test_numbers_ascend() -> None:
     """Which also says that none is defined twice."""
-    assert defined() == sorted(set(defined()))
+    assert defined() == sorted(set(defined())), "sort docs/discrepancies.md by number, each once; it is written by hand"
     assert len(defined()) > 30
