@@ -45,7 +45,7 @@ method's entry says how fedray reads them.
 """
 
 FORMS_INTRODUCTION = """
-# Other forms
+## Other forms
 
 A method's class holds its paper's formula, what its tables vary and what one tunes. What other people's code has in the
 formula's place, and what a paper prints otherwise, are options of METHOD@forms: `algorithm: {name: scaffold@forms,
@@ -72,7 +72,7 @@ def entry_of_forms(kind: type[Algorithm]) -> str:
     text = inspect.cleandoc(kind.__doc__ or "")
     added = find_moved(kind.name.removesuffix(FORMS))
     rows = [_option(name, field) for name, field in kind.model_fields.items() if name in added]
-    return "\n".join(["", f"## {kind.name}", "", _text(text), "", *TABLE, *rows])
+    return "\n".join(["", f"### {kind.name}", "", _text(text), "", *TABLE, *rows])
 
 
 def entry(kind: type[Algorithm], found: Cost) -> str:
