@@ -28,7 +28,7 @@ from fedray.analysis.comparison import (
 )
 from fedray.analysis.data.axes import find_label, label_finished
 from fedray.analysis.data.collect import OF_CELL, Collected
-from fedray.analysis.data.metrics import NEVER, read_values
+from fedray.analysis.data.metrics import NEVER, is_ranked, read_values
 from fedray.analysis.output import make_environment
 from fedray.analysis.plots import search
 from fedray.analysis.plots.clients import draw_confusion, draw_fairness
@@ -184,10 +184,11 @@ def _describe_environment(sweep: Collected) -> list[tuple[str, str, int]]:
 
 
 def _make_comparisons(sweep: Collected, rows: list[str], metric: str, to: str) -> list[dict[str, Any]]:
-    """Return the page's comparisons with one row; none without a reference, or if it is the only row."""
+    """Return the page's comparisons with one row; none without a reference, another row, or a best value."""
     fedavg = find_label(sweep.cells, "fedavg")
     to = to or (fedavg if fedavg in rows else "")
-    if not to or len(rows) < 2 or not (sweep.cells["status"] == "finished").any():
+    compared = len(rows) > 1 and (sweep.cells["status"] == "finished").any() and is_ranked(metric, sweep.cells)
+    if not to or not compared:
         return []
     found = compare(sweep, to, metric)
     return [

@@ -43,6 +43,7 @@ class PluginLabels:
         names: class -> its own `name`.
         titles: metric -> title.
         lower: metrics whose smallest value is the best.
+        unranked: metrics of which no value is the best.
     """
 
     symbols: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -50,6 +51,7 @@ class PluginLabels:
     names: Mapping[str, str] = field(default_factory=dict)
     titles: Mapping[str, str] = field(default_factory=dict)
     lower: list[str] = field(default_factory=list)
+    unranked: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

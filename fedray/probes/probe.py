@@ -112,6 +112,8 @@ class Probe(Component):
 
     Tables and comparisons follow this.
     """
+    unranked: ClassVar[frozenset[str]] = frozenset()
+    """The metrics of which no value is the best: tables show them without a rank, and comparisons refuse them."""
     tested_models: ClassVar[frozenset[Literal["local", "global"]]] = frozenset()
     """Models that this probe needs on the test set, in one pass for all probes; `test_sums` is called on these.
 

@@ -31,7 +31,7 @@ from fedray.common.errors import UserError, unknown
 from fedray.config import Evaluation
 from fedray.engine.cost import Cost, find_input_shape, measure_cost, measure_relative_compute
 from fedray.models.base import count_parameters
-from fedray.probes.registry import DECLARED, LOWER, find_declared, title_metric
+from fedray.probes.registry import DECLARED, LOWER, UNRANKED, find_declared, title_metric
 
 COUNTED = ("relative_flops", "megabytes_kept_by_client", "megabytes_held_by_client", "megabytes_kept_by_server")
 """Metrics counted here, from the configuration; runs do not log them."""
@@ -209,18 +209,32 @@ def is_smaller_better(metric: str, cells: pd.DataFrame) -> bool:
 
     The deviation NAME_std of a probe's metric is best when small, unless a probe declares this very name. Of an
     undeclared metric the largest entry is the best (`describe_undeclared`).
+
+    Raises:
+        UserError: its probe says that no entry is the best.
     """
     one = Metric.parse(metric)
+    if not is_ranked(metric, cells):
+        raise UserError(
+            f"--metric: found {metric!r}, of which no value is the best, as its probe says; tables and curves show it, "
+            "and nothing is compared or chosen by it"
+        )
     if one.plain.endswith("_std") and one.plain not in _list_declared(cells):
         return True
     return one.is_smaller_better or find_declared(one.plain, LOWER.union(list_smaller_better(cells))) is not None
+
+
+def is_ranked(metric: str, cells: pd.DataFrame) -> bool:
+    """Return False for a metric of which no value is the best, as its probe says (`Probe.unranked`)."""
+    own = (name for spec in iter_specs(cells) for name in spec.plugins.unranked)
+    return find_declared(Metric.parse(metric).plain, UNRANKED.union(own)) is None
 
 
 def describe_undeclared(metric: str, cells: pd.DataFrame) -> list[str]:
     """Return a note on a metric if neither fedray nor a probe of the cells says which of its entries is the best."""
     one = Metric.parse(metric)
     known = one.plain in BY_ROUND or one.plain in OF_RUN or one.target is not None or one.plain.endswith("_std")
-    if known or find_declared(one.plain, _list_declared(cells)) is not None:
+    if known or find_declared(one.plain, _list_declared(cells)) is not None or not is_ranked(metric, cells):
         return []
     return [f"{one.plain}: no probe says which values are better, so larger ones count as better"]
 

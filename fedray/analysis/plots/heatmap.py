@@ -12,7 +12,7 @@ from matplotlib.patches import Rectangle
 
 from fedray.analysis.data.axes import WITH_CURVE, label_finished, title_axes, unknown_key
 from fedray.analysis.data.collect import Collected
-from fedray.analysis.data.metrics import NEVER, is_smaller_better, make_title, read_values
+from fedray.analysis.data.metrics import NEVER, is_ranked, is_smaller_better, make_title, read_values
 from fedray.analysis.plots.style import contrast, make_panels, sort_by_size, split_figures, styled
 from fedray.cells.metric import DEFAULT
 from fedray.common.errors import UserError
@@ -54,7 +54,7 @@ def draw_heatmap(sweep: Collected, x: str, y: str, metric: str = DEFAULT) -> dic
     both = (of_panel["_x"].transform("nunique") > 1) & (of_panel["_y"].transform("nunique") > 1)
     if not both.any():
         raise UserError(f"--y: no method's finished runs vary in both {x} and {y}")
-    cells, lower = cells[both], is_smaller_better(metric, sweep.cells)
+    cells, lower = cells[both], is_smaller_better(metric, sweep.cells) if is_ranked(metric, sweep.cells) else None
     return {name: _draw_figure(sweep, settings, (x, y), metric, lower) for name, settings in split_figures(cells)}
 
 
@@ -68,7 +68,7 @@ def _find_followers(cells: pd.DataFrame, key: str) -> list[str]:
 
 
 def _draw_figure(
-    sweep: Collected, settings: list[tuple[str, pd.DataFrame]], keys: tuple[str, str], metric: str, lower: bool
+    sweep: Collected, settings: list[tuple[str, pd.DataFrame]], keys: tuple[str, str], metric: str, lower: bool | None
 ) -> Figure:
     tables = {
         (str(method), setting): group.pivot_table(values="_value", index="_y", columns="_x", aggfunc="mean")
@@ -94,7 +94,7 @@ def _draw_figure(
     seeds = every.groupby(["_column", "_row", "_x", "_y"])["seed"].nunique()
     few, most = seeds.min(), seeds.max()
     mean = "one seed" if most == 1 else f"mean over {most if few == most else f'{few} to {most}'} seeds"
-    drawn.figure.supxlabel(f"{mean}; the best field of a panel is framed", size=6)
+    drawn.figure.supxlabel(mean + "; the best field of a panel is framed" * (lower is not None), size=6)
     return drawn.figure
 
 
@@ -112,9 +112,9 @@ def _format(value: str) -> str:
         return value
 
 
-def _draw_panel(area: Axes, grid: np.ndarray, scale: Normalize, lower: bool, digits: int) -> AxesImage:
-    """Draw the fields with their numbers; the best one of the panel has a frame and a bold number."""
-    best = np.unravel_index((np.nanargmin if lower else np.nanargmax)(grid), grid.shape)
+def _draw_panel(area: Axes, grid: np.ndarray, scale: Normalize, lower: bool | None, digits: int) -> AxesImage:
+    """Draw the fields with their numbers; the best one of the panel, if any is, has a frame and a bold number."""
+    best = None if lower is None else np.unravel_index((np.nanargmin if lower else np.nanargmax)(grid), grid.shape)
     for (row, column), value in np.ndenumerate(grid):
         if not math.isnan(value):
             area.text(
@@ -127,9 +127,10 @@ def _draw_panel(area: Axes, grid: np.ndarray, scale: Normalize, lower: bool, dig
                 weight="bold" if (row, column) == best else "normal",
                 color=contrast(float(scale(value))),
             )
-    area.add_patch(
-        Rectangle((best[1] - 0.5, best[0] - 0.5), 1, 1, fill=False, edgecolor="#d55e00", linewidth=1.5, zorder=3)
-    )
+    if best is not None:
+        area.add_patch(
+            Rectangle((best[1] - 0.5, best[0] - 0.5), 1, 1, fill=False, edgecolor="#d55e00", linewidth=1.5, zorder=3)
+        )
     area.patch.set(hatch="//", edgecolor="0.7")  # a field without a finished run
     area.grid(visible=False)
     return area.imshow(grid, origin="lower", aspect="auto", cmap="Greys_r", norm=scale)

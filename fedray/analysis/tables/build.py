@@ -22,6 +22,7 @@ from fedray.analysis.data.metrics import (
     find_longest_wait,
     find_selection_metric,
     holds_samples_out,
+    is_ranked,
     is_smaller_better,
     make_title,
     read_values,
@@ -123,7 +124,7 @@ def build(
         + " (selected on the test set)" * on_test_set,
         *names,
         entries,
-        _rank(entries, names[1], is_smaller_better(metric, cells)),
+        _rank(entries, names[1], is_smaller_better(metric, cells)) if is_ranked(metric, cells) else {},
         notes,
         reference,
         paper,
@@ -232,11 +233,8 @@ def _list_notes(sweep: SweepTable, cells: pd.DataFrame, metric: str, over: str) 
     cells = cells[cells["_row"] != BEST]
     seeds = cells.groupby(["_row", "_column"])["seed"].nunique()
     if seeds.nunique() == 1:
-        notes.append(
-            f"mean ± sample standard deviation over {seeds.iloc[0]} seeds; best bold, second best underlined"
-            if seeds.iloc[0] > 1
-            else "one seed; best bold, second best underlined"
-        )
+        few = f"mean ± sample standard deviation over {seeds.iloc[0]} seeds" if seeds.iloc[0] > 1 else "one seed"
+        notes.append(few + "; best bold, second best underlined" * is_ranked(metric, cells))
     else:
         notes.append(f"mean ± sample standard deviation over {seeds.min()} to {seeds.max()} seeds")
     if over:

@@ -299,4 +299,5 @@ def describe_plugins(run: RunConfig) -> PluginLabels:
         {one.name: one.own_name for one in own if one.own_name},
         {metric: title for probe in probes for metric, title in probe.metrics.items()},
         sorted(metric for probe in probes for metric in probe.lower_is_better),
+        sorted(metric for probe in probes for metric in probe.unranked),
     )

@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import asdict
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,6 +27,7 @@ from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.cells import describe_plugins
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import FEDAVG, LARGE, SMALL, Outcome, cell, history, write
+from tests.conftest import Call
 
 HERE = __name__
 ABSENT = "absent_from_here"
@@ -43,11 +45,12 @@ class Skewed(Partition):
 
 
 class Effort(Probe):
-    """Two metrics; in one less is better."""
+    """Three metrics; in one less is better, in one nothing is."""
 
     name = "effort"
-    metrics = {"effort": "effort of a client (J)", "lossless_*": "share kept, part"}
+    metrics = {"effort": "effort of a client (J)", "lossless_*": "share kept, part", "angle_*": "angle, part"}
     lower_is_better = frozenset({"effort"})
+    unranked = frozenset({"angle_*"})
 
 
 def own(partition: str) -> dict[str, object]:
@@ -69,8 +72,9 @@ def test_what_a_run_writes_down_of_its_plug_ins() -> None:
         "names": {f"{HERE}:Effort": "effort"},
         "symbols": {f"{HERE}:Skewed": {"strength": "ψ", "rho": "ρ"}, f"{HERE}:Effort": {}},
         "required": {f"{HERE}:Skewed": ["strength"]},
-        "titles": {"effort": "effort of a client (J)", "lossless_*": "share kept, part"},
+        "titles": {"effort": "effort of a client (J)", "lossless_*": "share kept, part", "angle_*": "angle, part"},
         "lower": ["effort"],
+        "unranked": ["angle_*"],
     }
 
 
@@ -88,7 +92,9 @@ def stored(store: Tracker) -> Tracker:
             one = cell(algorithm, 0.1, seed)
             one["config"]["partition"] = {"name": f"{ABSENT}:Skewed", "strength": 2.0}
             cells.append(one | {"plugins": own(ABSENT)})
-            outcomes.append([row | {"effort": effort, "lossless_a": 50.0} for row in history(10.0, 20.0)])
+            outcomes.append(
+                [row | {"effort": effort, "lossless_a": 50.0, "angle_a": effort} for row in history(10.0, 20.0)]
+            )
     write(store, cells, outcomes)
     return store
 
@@ -108,6 +114,25 @@ def test_tables_and_figures_show_them(stored: Tracker) -> None:
     assert (found.lower, found.improvements[0].wins, found.improvements[0].pairs) == (True, 2, 2)
     (figure,) = draw_curves(sweep, "effort").values()
     assert figure.axes[0].get_ylabel() == "effort of a client (J)"
+
+
+def test_of_an_unranked_metric_no_entry_is_the_best(stored: Tracker, tmp_path: Path, call: Call) -> None:
+    """Angles 3 and 1 are shown, neither bold nor underlined; what needs a best one is refused in one line."""
+    out = call("tables", "sweep", "--metric", "angle_a,last10_angle_a").out
+    assert re.search(r"^\| fedavg +\| 3\.00 ± 0\.00 +\| 3\.00 ± 0\.00 +\|$", out, re.MULTILINE)
+    assert "bold" not in out
+    folder = ("--out", str(tmp_path / "out"))
+    for refused in (
+        ("compare", "sweep"),
+        ("tables", "sweep", "--best-except", "fedavg"),
+        *(("figures", "sweep", *folder, "--kind", kind) for kind in ("differences", "ranks", "profiles", "radar")),
+    ):
+        code, _, err = call(*refused, "--metric", "angle_a")
+        assert (code, err.count("\n")) == (2, 1), refused
+        assert err.startswith("fedray: --metric: found 'angle_a', of which no value is the best"), refused
+    page = str(tmp_path / "page.html")
+    for shown in (("figures", "sweep", *folder, "--kind", "methods"), ("report", "sweep", "--out", page)):
+        assert call(*shown, "--metric", "angle_a").code == 0
 
 
 UNDECLARED = ("gloss_coverage", "lossless_share", "backgrounds_seen")
