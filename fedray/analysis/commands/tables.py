@@ -59,7 +59,13 @@ def main(
     best_except: Annotated[
         str | None, typer.Option(help="add a row with the best of all except these, with commas")
     ] = None,
-    published: Annotated[bool, typer.Option("--published", help="show the paper's values next to ours")] = False,
+    published: Annotated[
+        bool,
+        typer.Option(
+            "--published",
+            help="show the paper's values next to ours, of the same method, data, model, partition and clients",
+        ),
+    ] = False,
     paper: Annotated[
         str, typer.Option(help="the paper's table if the sweep has another name, such as fedsol/table2")
     ] = "",

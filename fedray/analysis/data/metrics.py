@@ -216,8 +216,8 @@ def is_smaller_better(metric: str, cells: pd.DataFrame) -> bool:
     one = Metric.parse(metric)
     if not is_ranked(metric, cells):
         raise UserError(
-            f"--metric: found {metric!r}, of which no value is the best, as its probe says; tables and curves show it, "
-            "and nothing is compared or chosen by it"
+            f"--metric: found {metric!r}, and its probe says that no value is the best; tables and curves show it, and "
+            "nothing is compared or chosen by it"
         )
     if one.plain.endswith("_std") and one.plain not in _list_declared(cells):
         return True

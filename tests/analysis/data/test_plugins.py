@@ -129,7 +129,9 @@ def test_of_an_unranked_metric_no_entry_is_the_best(stored: Tracker, tmp_path: P
     ):
         code, _, err = call(*refused, "--metric", "angle_a")
         assert (code, err.count("\n")) == (2, 1), refused
-        assert err.startswith("fedray: --metric: found 'angle_a', of which no value is the best"), refused
+        assert err.startswith("fedray: --metric: found 'angle_a', and its probe says that no value is the best"), (
+            refused
+        )
     page = str(tmp_path / "page.html")
     for shown in (("figures", "sweep", *folder, "--kind", "methods"), ("report", "sweep", "--out", page)):
         assert call(*shown, "--metric", "angle_a").code == 0
