@@ -127,3 +127,11 @@ def test_the_faults_that_the_page_lists_are_tested_where_it_says() -> None:
                 assert "*" in row or "pytest.mark.faults" in source, row
             else:
                 assert word.strip(".") in source, row
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "docs/decisions.md"])
+def test_every_file_of_the_project_that_is_named_exists(page: str) -> None:
+    """A path begins at the top or in `fedray/`; without a folder it is a file of yours."""
+    named = re.findall(r"`([\w.]+/[\w./]+\.(?:py|yaml|json|toml|csv|md))`", (DOCS.parent / page).read_text("utf-8"))
+    missing = [path for path in named if not any((DOCS.parent / top / path).exists() for top in ("", "fedray", "docs"))]
+    assert not missing, page
