@@ -259,13 +259,12 @@ def make_label(point: Mapping[str, Any], run: RunConfig, varied: Sequence[str] =
     named = ("algorithm", "partition", "seed", *(f"partition.{option}" for option in run.partition.list_required()))
     for key in varied:
         if not key.startswith("algorithm.") and key not in named:
-            value = get_dotted(point, key)
-            if isinstance(value, Mapping) and "name" in value:
-                value = value["name"]
-            if value is not None:
-                option = key.rpartition(".")[2]
-                option = run.partition.get_symbol(option) if key.startswith("partition.") else option
-                words.append(f"{option}={format_value(value)}")
+            value, option = get_dotted(point, key), key.rpartition(".")[2]
+            option = run.partition.get_symbol(option) if key.startswith("partition.") else option
+            chosen = value.get("name") if isinstance(value, Mapping) else value
+            options = value if isinstance(value, Mapping) and chosen is None else {option: chosen}
+            told = {name: one for name, one in options.items() if one is not None and f"{key}.{name}" not in varied}
+            words += [f"{name}={format_value(one)}" for name, one in told.items()]
     return escape(" ".join([*words, f"s{run.seed}"]))
 
 

@@ -1,5 +1,6 @@
 """Sweeps by name, cells by number, hash or label, and what `--set` makes of a file."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,20 @@ def test_labels_tell_cells_apart_by_every_option_that_varies(grid: dict[str, Any
     found = Sweep.model_validate({"name": "x", "base": base, "grid": grid})
     labels = [cell.label for cell in CellMaker(found).make_all().values()]
     assert labels == [" ".join(f"fedavg dirichlet_client(1) {word} s0".split()) for word in words]
+
+
+def test_a_label_names_an_option_of_a_nested_section_once() -> None:
+    """As `local-muon` on the board, beside methods that search its learning rate only."""
+    muon = {"algorithm": "local-muon", "training": {"muon": {"lr_factor": 2}}}
+    searched = {"algorithm": "local-muon", "search": {"training.muon.lr_factor": {"choice": [3, 4]}}}
+    cases = [muon, searched, {"algorithm": "fedavg"}]
+    rates = {"search": {"training.lr": {"choice": [0.1, 0.2]}}, "samples": 4, "searcher": "random", "grid": {}}
+    held = BASE | {"data": {"name": "digits", "validation": {}}, "partition": "iid"}
+    maker = CellMaker(Sweep.model_validate({"name": "x", "base": held, "cases": cases} | rates))
+    labels = [re.sub(r"\b(lr|lr_factor)=\S+", r"\1=", cell.label) for cell in maker.make_all().values()]
+    assert list(dict.fromkeys(labels)) == ["local-muon iid lr= lr_factor= s0", "fedavg iid lr= s0"]
+    alone = CellMaker(Sweep.model_validate({"name": "x", "base": held, "cases": cases[::2]} | rates))
+    assert "local-muon iid lr_factor=2 lr=" in next(iter(alone.make_all().values())).label
 
 
 def test_the_configuration_of_one_cell() -> None:
