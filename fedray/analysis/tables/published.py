@@ -57,6 +57,7 @@ PROTOCOL = {
 }
 SETTING = ("data", "model", "partition", "clients")
 """Sections that define a setting."""
+_SHARED = " (the paper's number does not say to which of these rows it belongs)"
 Key = tuple[str, str]
 Groups = Mapping[Key, Sequence[CellSpec]]
 """Row and column of an entry -> configurations of its cells."""
@@ -235,7 +236,7 @@ def match_published(
     """
     numbers = find_numbers(name, metric)
     candidates = _find_candidates(numbers, groups, averaged, metric)
-    matches = _drop_ambiguous(candidates)
+    matches = _drop_ambiguous(candidates, numbers)
 
     def nearest(key: Key) -> str:
         spec = groups[key][0]
@@ -248,7 +249,8 @@ def match_published(
     alone: dict[str, list[str]] = {}
     for key, sets in candidates.items():
         if key not in matches:
-            why = " (mixed runs)" if len(sets) > 1 else " (several printed values)" if any(sets) else nearest(key)
+            several = " (several printed values)" if len(next(iter(sets), ())) > 1 else _SHARED
+            why = " (mixed runs)" if len(sets) > 1 else several if any(sets) else nearest(key)
             alone.setdefault(why, []).append(f"{key[0]}, {key[1]}")
     used = set(matches.values())
     rounds = {spec.get("training.rounds") for group in groups.values() for spec in group}
@@ -299,7 +301,7 @@ def match_numbers(name: str, metric: str, groups: Groups, averaged: bool = False
     if not has_printed(name, metric):
         return {}
     numbers = find_numbers(name, metric)
-    matches = _drop_ambiguous(_find_candidates(numbers, groups, averaged, metric))
+    matches = _drop_ambiguous(_find_candidates(numbers, groups, averaged, metric), numbers)
     return {key: numbers[place] for key, place in matches.items()}
 
 
@@ -313,10 +315,23 @@ def _get_setting(number: PublishedNumber) -> tuple[str, dict[str, Any]]:
     return number.average_over, own
 
 
-def _drop_ambiguous(candidates: Mapping[Key, set[tuple[int, ...]]]) -> dict[Key, int]:
-    """Return entry -> place of the one number that all its cells have; entries with none or several are left out."""
+def _drop_ambiguous(
+    candidates: Mapping[Key, set[tuple[int, ...]]], numbers: Sequence[PublishedNumber]
+) -> dict[Key, int]:
+    """Return entry -> place of the one number that all its cells have; entries with none or several are left out.
+
+    So are the rows of a column that share a number, since they differ in something that it does not name; a number that
+    names several values of an option is meant for all of them.
+    """
     alone = {key: next(iter(sets)) for key, sets in candidates.items() if len(sets) == 1}
-    return {key: places[0] for key, places in alone.items() if len(places) == 1}
+    found = {key: places[0] for key, places in alone.items() if len(places) == 1}
+    shared = Counter((key[1], place) for key, place in found.items())
+    meant = {
+        place
+        for place in found.values()
+        if any(len(values) > 1 for key, values in numbers[place].config.items() if key.startswith("algorithm."))
+    }
+    return {key: place for key, place in found.items() if shared[key[1], place] == 1 or place in meant}
 
 
 def _find_candidates(

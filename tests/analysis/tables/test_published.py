@@ -361,3 +361,28 @@ def test_averages_over_settings_and_the_best_baseline(store: Tracker) -> None:
     assert table.entries["fedavg", column].printed == Printed(94.09, 0.15)
     assert table.entries["best baseline", column].printed == Printed(95.18, 0.19)
     assert f"averaged over partition,clients.total, seed by seed: 4 settings ({column})" in table.notes
+
+
+def test_a_number_that_several_rows_share_stands_beside_none() -> None:
+    """FedSAM's table 2 does not say its ρ; FedSOL's v1 does not say which radius, and its row names both."""
+
+    def entry(algorithm: dict[str, object]) -> CellSpec:
+        config = {
+            "algorithm": algorithm,
+            "data": {"name": "cifar10"},
+            "model": {"name": "resnet18"},
+            "partition": {"name": "dirichlet_client", "alpha": 0.6},
+            "clients": {"total": 100, "per_round": 20},
+        }
+        return CellSpec(hash="h", label="l", config=config)
+
+    rows = {(f"fedsam ρ={rho}", "0.6"): [entry({"name": "fedsam", "rho": rho})] for rho in (0.1, 0.5)}
+    rows |= {("fedavg", "0.6"): [entry({"name": "fedavg"})]}
+    printed, notes = match_published("fedsam/table2", "test_accuracy", rows)
+    assert list(printed) == [("fedavg", "0.6")]
+    assert (
+        "without a printed value (the paper's number does not say to which of these rows it belongs): "
+        "fedsam ρ=0.1, 0.6; fedsam ρ=0.5, 0.6" in notes
+    )
+    del rows["fedsam ρ=0.1", "0.6"]
+    assert len(match_published("fedsam/table2", "test_accuracy", rows)[0]) == 2
