@@ -128,7 +128,7 @@ class Metric:
             option: what a message begins with.
 
         Raises:
-            UserError: a target that is neither a method nor a percentage up to 100, or a ratio without a method.
+            UserError: a target that is neither a method nor a percentage from 1 to 100, or a ratio without a method.
         """
         plain, _, target = name.partition(":")
         if plain in RATIOS:
@@ -176,10 +176,10 @@ def _parse_target(name: str, target: str, option: str, reference: str | None = N
     if reference != "":
         if re.match(r"[^\W\d]", target):
             return target
-        if re.fullmatch(r"\d+(\.\d+)?", target) and 0 < float(target) <= 100:
+        if re.fullmatch(r"\d+(\.\d+)?", target) and 1 <= float(target) <= 100:
             return float(target)
     raise UserError(
-        f"{option}: found {name!r}; {plain}:PERCENT{other} with a test accuracy up to 100 is required, "
+        f"{option}: found {name!r}; {plain}:PERCENT{other} with a test accuracy from 1 to 100 is required, "
         f"or {plain}:METHOD{other}"
     )
 

@@ -46,7 +46,9 @@ def _construct_mapping(loader: _Loader, node: yaml.MappingNode) -> dict[str, Any
             continue
         key, line = loader.construct_object(key_node, deep=True), key_node.start_mark.line + 1
         if not isinstance(key, str):
-            raise UserError(f"line {line}: keys must be strings; quote {truncate_repr(key)}")
+            is_decimal = isinstance(key, int) and not isinstance(key, bool) and not value.value and found
+            hint = f"; write a number's decimals with a point, as 0.{key}" if is_decimal else ""
+            raise UserError(f"line {line}: keys must be strings; quote {truncate_repr(key)}{hint}")
         if key in found:
             raise UserError(f"line {line}: the key {key!r} is repeated")
         found[key] = loader.construct_object(value, deep=True)

@@ -245,7 +245,7 @@ CASES: dict[str, Case] = {
     ),
     "target above 100": Case(
         ["tables", "sweep", "--metric", "rounds_to:101"],
-        "--metric: found 'rounds_to:101'; rounds_to:PERCENT with a test accuracy up to 100 is required, or "
+        "--metric: found 'rounds_to:101'; rounds_to:PERCENT with a test accuracy from 1 to 100 is required, or "
         "rounds_to:METHOD",
         stored,
     ),

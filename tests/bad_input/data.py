@@ -279,7 +279,7 @@ CASES: dict[str, Case] = {
     ),
     "option of another": run(
         "--set: data: unknown name 'clients_per_domain'; valid: augment, channels, mean, path, preset, std, test, "
-        "validation; 'clients_per_domain' belongs to domains",
+        "train_samples, validation; 'clients_per_domain' belongs to domains",
         "data={name: npz, path: x.npz, clients_per_domain: 1}",
     ),
     "preset": run("--set: data.preset of digits: unknown name 'fedsoll'; valid: plain", "data.preset=fedsoll"),

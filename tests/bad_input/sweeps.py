@@ -50,6 +50,10 @@ CASES: dict[str, Case] = {
     "latin-1": text("file.yaml: is not a text file", "name: é".encode("latin-1")),
     "two documents": text("file.yaml: line 2: is not YAML: but found another document", "a: 1\n---\nb: 2\n"),
     "number as key": text("file.yaml: line 1: keys must be strings; quote 1", "1: 2\n"),
+    "decimal comma": text(
+        "file.yaml: line 1: keys must be strings; quote 1; write a number's decimals with a point, as 0.1",
+        "x: {lr: 0,1}\n",
+    ),
     "list as key": text("file.yaml: line 1: keys must be strings; quote [1]", "? [1]\n: 2\n"),
     "on as key": text("file.yaml: line 1: keys must be strings; quote True", "on: 2\n"),
     "merge key": text("file.yaml: line 1: `<<` merges mappings only", "<<: 3\n"),
@@ -327,6 +331,7 @@ CASES: dict[str, Case] = {
         stop={"acuracy": 3},
     ),
     "stop at once": sweep("stop.round: found 0; every cell would stop at once", stop={"round": 0}),
+    "stop as a fraction": sweep("stop.test_accuracy: found 0.9, in percent; write 90", stop={"test_accuracy": 0.9}),
     "stop above 100 %": sweep(
         "stop.test_accuracy: found 950; at most 100 (percent) is reached", stop={"test_accuracy": 950}
     ),

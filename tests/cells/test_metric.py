@@ -59,7 +59,9 @@ def test_ratios_of_rounds(name: str, rounds: str, target: float | str, reference
     Metric.parse(rounds).refuse_ratio("--metric")
 
 
-@pytest.mark.parametrize("name", ["rounds_to", "rounds_to:", "rounds_to:0", "rounds_to:101", "rounds_to:-3"])
+@pytest.mark.parametrize(
+    "name", ["rounds_to", "rounds_to:", "rounds_to:0", "rounds_to:0.8", "rounds_to:101", "rounds_to:-3"]
+)
 def test_targets_that_no_run_can_have(name: str) -> None:
     with pytest.raises(UserError, match=f"claims.one.metric: found '{name}'; rounds_to:PERCENT"):
         Metric.parse(name, "claims.one.metric")
@@ -67,7 +69,7 @@ def test_targets_that_no_run_can_have(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["speedup", "slowdown:80", "speedup:80/", "slowdown:/fedavg", "speedup:0/fedavg"])
 def test_ratios_need_a_target_and_a_method(name: str) -> None:
-    form = f"{name.partition(':')[0]}:PERCENT/METHOD with a test accuracy up to 100 is required"
+    form = f"{name.partition(':')[0]}:PERCENT/METHOD with a test accuracy from 1 to 100 is required"
     with pytest.raises(UserError, match=f"--metric: found '{name}'; {form}"):
         Metric.parse(name)
 

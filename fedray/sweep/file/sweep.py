@@ -231,6 +231,8 @@ class Sweep(Checked):
                 raise unknown("stop", key, STOPS)
             if value <= 0:
                 raise UserError(f"stop.{key}: found {format_value(value)}; every cell would stop at once")
+            if key != "round" and value < 1:
+                raise UserError(f"stop.{key}: found {format_value(value)}, in percent; write {100 * value:g}")
             if key != "round" and value > 100:
                 raise UserError(f"stop.{key}: found {format_value(value)}; at most 100 (percent) is reached")
         return stop
