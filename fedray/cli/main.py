@@ -21,7 +21,7 @@ from fedray.cli.listing import list_, schema
 from fedray.cli.run import Set, complete_file, parse_assignments, run
 from fedray.cli.runs import OF_STORE, clean, print_status, remove_runs
 from fedray.common.entry import CELL, HELP, format_json, run_command
-from fedray.common.errors import DataMissing, UserError, format_count, redact
+from fedray.common.errors import DataMissing, UserError, format_count, name_file, redact
 
 PANELS = {
     "run": ("run", "sweep", "status", "rm", "clean", "data", "list", "schema"),
@@ -122,7 +122,8 @@ def run_sweep(
 
     from fedray.sweep.file.sweep import Sweep
 
-    loaded, source = Sweep.parse(document, smoke, file), f"{file} with --set" if changes else str(file)
+    loaded = Sweep.parse(document, smoke, file)
+    source = f"{file}{' with --smoke' * smoke}{' with --set' * bool(changes)}"
     if changes:
         loaded = loaded.with_overrides(changes)
     if not dry_run:
@@ -144,7 +145,8 @@ def run_sweep(
                 )
         room = [{"CPU": float(cpus_per_node or 0), "GPU": float(gpus_per_node or 0)}] * (nodes or 0)
         for one in [loaded] if loaded.tune is None else [make_tune_stage(loaded), preview_final_stage(loaded)]:
-            runs = list_distinct(one)
+            with name_file(source):
+                runs = list_distinct(one)
             print(f"{one.name}: {format_count(len(runs), 'cell')}")
             seconds = print_estimate(one) if estimate else [None] * len(runs)
             print_forecast(runs, room or list_local_nodes(), seconds, seconds_per_round)
@@ -159,7 +161,8 @@ def run_sweep(
         from fedray.sweep.plan.plan import make_plan
 
         blocks = [one if one.tune is None else make_tune_stage(one) for one in loaded.list_blocks()]
-        plans = [make_plan(one, force, only or ()) for one in blocks]
+        with name_file(source):
+            plans = [make_plan(one, force, only or ()) for one in blocks]
         left = {cell.hash for plan in plans for cell in plan.to_run}
         cells = [
             {"hash": cell.hash, "label": cell.label, "to_run": cell.hash in left}

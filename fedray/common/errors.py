@@ -1,5 +1,6 @@
 """The two errors that a caller distinguishes: a user's mistake, and a run whose numbers went wrong."""
 
+import contextlib
 import logging
 import os
 import re
@@ -46,6 +47,17 @@ class PluginError(UserError):
 
 class DataMissing(UserError):
     """The files of a data set are not here."""
+
+
+@contextlib.contextmanager
+def name_file(file: str) -> Iterator[None]:
+    """Let the message of a UserError of the block begin with a file's name."""
+    try:
+        yield
+    except DataMissing as error:
+        raise DataMissing(f"{file}: {error}") from None
+    except UserError as error:
+        raise UserError(f"{file}: {error}") from None
 
 
 class Diverged(Exception):

@@ -407,6 +407,15 @@ CASES: dict[str, Case] = {
     "no name": sweep("name: found None; input should be a valid string", name=None),
     "base of a list": sweep("base: expected a mapping, got [1]", base=[1]),
     "base empty": sweep("data is required", base={}),
+    **{
+        f"smoke value {' '.join(options)}": Case(
+            ["sweep", "sweep.yaml", "--smoke", *options],
+            "sweep.yaml with --smoke: data: unknown name 'sed'; did you mean 'std'? valid: augment, channels, mean, "
+            "preset, std, test, validation",
+            put("sweep.yaml", f"{{name: x, base: {BASE}, smoke: {{base: {{data: {{name: digits, sed: 1}}}}}}}}"),
+        )
+        for options in ((), ("--dry-run", "--estimate"), ("--dry-run", "--json"))
+    },
     "no smoke": sweep("smoke: this sweep has no smoke section", "--smoke"),
     "smoke cases": sweep(
         "smoke.cases: unknown name 'b'; valid: a",
