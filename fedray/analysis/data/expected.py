@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
@@ -55,13 +56,13 @@ def list_expected(sweep: Sweep) -> SweepTable:
 
 def _list_missing(sweep: Sweep, after: Mapping[str, list[Cell]], drawn_keys: Mapping[str, list[str]]) -> SweepTable:
     rows = [
-        make_row(_make_cell(point, str(k)), chosen=drawn_keys.get(str(k), ()))
+        make_row(_make_cell(point, str(k), sweep.names), chosen=drawn_keys.get(str(k), ()))
         for k, point in enumerate(iter_points(sweep))
     ]
     return SweepTable(sweep.name, pd.DataFrame(rows), Search(), {}, after=after)
 
 
-def _make_cell(point: Mapping[str, Any], number: str = "") -> Cell:
+def _make_cell(point: Mapping[str, Any], number: str = "", names: Mapping[str, str] = MappingProxyType({})) -> Cell:
     """Return the cell of a configuration from a user's file; its classes are imported, as for a run."""
     run = RunConfig.parse(point)
-    return Cell(number, number, run.resolve(), packed=run.pack())
+    return Cell(number, number, run.resolve(), names=names, packed=run.pack())

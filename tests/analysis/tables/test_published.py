@@ -27,6 +27,7 @@ from fedray.cells.spec import CellSpec
 from fedray.common.errors import UserError
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import Outcome, history, write
+from tests.conftest import Call
 
 
 def test_every_file_is_what_the_readme_promises() -> None:
@@ -386,3 +387,13 @@ def test_a_number_that_several_rows_share_stands_beside_none() -> None:
     )
     del rows["fedsam ρ=0.1", "0.6"]
     assert len(match_published("fedsam/table2", "test_accuracy", rows)[0]) == 2
+
+
+def test_a_file_that_has_not_run_shows_its_own_names(tmp_path: Path, call: Call) -> None:
+    """As its table will, once cells have run."""
+    (file := tmp_path / "mine.yaml").write_text(
+        "{name: mine, names: {fedavg: FedAvg}, base: {data: cifar10, model: resnet18, partition: {name: "
+        "dirichlet_client, alpha: 0.6}, clients: {total: 100, per_round: 20}}, grid: {algorithm: [fedavg, fedcm]}}"
+    )
+    out = call("tables", str(file), "--published", "--paper", "fedsam/table2").out
+    assert "| FedAvg | - [81.87 ± 5.09]" in out
