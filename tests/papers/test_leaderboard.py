@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,7 @@ from fedray.papers.board import (
     read_board,
     write_csv,
 )
-from fedray.papers.commands.board import describe_cpus, draw_standings, join, make_sweep, parse_search
+from fedray.papers.commands.board import describe_cpus, describe_gaps, draw_standings, join, make_sweep, parse_search
 from fedray.papers.commands.board import rank as print_rank
 from fedray.papers.commands.board import tuned as print_tuned
 
@@ -232,9 +233,31 @@ def test_the_table_of_a_ranked_method_says_it_too(
         monkeypatch.setattr("fedray.papers.commands.board.list_rows", lambda sweep, own=own: own)
         print_rank("fedavgm", on=board.name, search=["training.lr={loguniform: [0.01, 1]}"])
         told = capsys.readouterr().out
-        assert told.startswith(f"**{board.name} with fedavgm**\n\n| rank | method |")
+        before, table = told.split(f"**{board.name} with fedavgm**\n\n")
+        assert table.startswith("| rank | method |")
+        gaps, work = before.splitlines()
+        # 4 draws with the seed 100, then the best with 0, 1 and 2
+        assert re.fullmatch(
+            rf"{board.name}-fedavgm: 7 cells, about \S+ (s|min) on this machine \(\d+ at a time\); .*", work
+        )
+        assert gaps.startswith(f"{board.name}: 2 of 4 methods are trained in all blocks, the others have no rank;")
         assert all(line in told for line in lines)
         assert not re.search(r"\b(better|worse)\b", told)
+
+
+def test_a_row_on_an_empty_board_is_announced_to_stand_alone(board: Board) -> None:
+    empty = replace(board, rows=parse_csv(",".join(COLUMNS) + "\n"))
+    assert describe_gaps(empty).startswith(
+        f"{board.name}: 0 of 4 methods are trained in all blocks, so your row will stand alone;"
+    )
+    assert (
+        describe_gaps(
+            replace(
+                board, rows=parse_csv(write_csv([row for method in board.spaces for row in rows(method, [70, 72, 74])]))
+            )
+        )
+        == ""
+    )
 
 
 def test_a_method_of_the_users(board: Board) -> None:

@@ -36,11 +36,13 @@ from fedray.papers.board import (
     read_board,
     write_csv,
 )
-from fedray.sweep.driver.stages import run_file
+from fedray.sweep.driver.dry_run import describe_duration
+from fedray.sweep.driver.stages import make_tune_stage, preview_final_stage, run_file
 from fedray.sweep.file.entries import apply_draw
 from fedray.sweep.file.shipped import locate_sweep
 from fedray.sweep.file.space import Space, check_space
 from fedray.sweep.file.sweep import Sweep
+from fedray.sweep.plan.estimate import list_distinct
 
 app = typer.Typer(
     add_completion=False,
@@ -84,6 +86,9 @@ def rank(
     """
     board = read_board(on)
     sweep = make_sweep(board, method, parse_search(search or []))
+    for line in (describe_gaps(board), f"{sweep.name}: {describe_work(sweep)}"):
+        if line:
+            print(line, flush=True)
     code, failure = 0, ""
     try:
         code = run_file(sweep, "rank")
@@ -192,6 +197,24 @@ def make_sweep(board: Board, method: str, space: Space) -> Sweep:
     case = {"algorithm": method} | ({"search": space} if space else {})
     name = f"{board.name}-{re.sub(r'[^A-Za-z0-9_.]+', '.', method)}"[:120]
     return Sweep.parse(given | {"name": name, "description": "", "cases": [case]})
+
+
+def describe_gaps(board: Board) -> str:
+    """Return a note if methods of the board have no rank, so that your row has fewer to be compared with."""
+    ranked = sum(one.rank is not None for one in list_standings(board))
+    if ranked == len(board.spaces):
+        return ""
+    said = "the others have no rank" if ranked else "so your row will stand alone"
+    return (
+        f"{board.name}: {ranked} of {len(board.spaces)} methods are trained in all blocks, {said}; "
+        "docs/leaderboard.md says how to train them"
+    )
+
+
+def describe_work(sweep: Sweep) -> str:
+    """Return the number of cells of both stages of all blocks, and how long they take on this machine."""
+    stages = [make(block) for block in sweep.list_blocks() for make in (make_tune_stage, preview_final_stage)]
+    return f"{describe_duration([list_distinct(stage) for stage in stages])}; finished ones are not run again"
 
 
 def _try(board: Board, method: str) -> bool:
