@@ -17,7 +17,7 @@ from fedray.analysis.statistics import find_effect
 from fedray.cells.metric import BEST, FINAL, LAST
 from fedray.cells.spec import get_dotted
 from fedray.cells.status import Status
-from fedray.common.errors import UserError, unknown
+from fedray.common.errors import UserError, truncate_repr, unknown
 from fedray.common.yaml_files import load_yaml
 from fedray.components.base import format_value
 from fedray.config import RunConfig
@@ -153,17 +153,26 @@ def get_boards_folder() -> Path:
     return inside if inside.is_dir() else package.parent / "results" / BOARDS
 
 
-def read_board(name: str) -> Board:
+def read_board(name: str, option: str = "--on") -> Board:
     """Read a board that comes with fedray: `leaderboard/global`.
 
     A board that is not trained at all has no rows.
+
+    Args:
+        name: the board's name.
+        option: what a message begins with.
 
     Raises:
         UserError: there is no such board.
     """
     known = list_boards()
     if name not in known:
-        raise unknown("--on", name, known) if known else UserError(f"--on: found {name}; this fedray has no board")
+        if of := next((one for one in known if name.startswith(f"{one}-")), None):
+            raise UserError(
+                f"{option}: {truncate_repr(name)} is a method ranked on {of}, not a board; `fedray status` shows how far "
+                f"its blocks are, and `fedray board rank METHOD --on {of}`, called again, goes on and prints its row"
+            )
+        raise unknown(option, name, known) if known else UserError(f"{option}: found {name}; this fedray has no board")
     sweep = Sweep.load(get_sweeps_folder() / f"{name}.yaml")
     stem, folder = name.removeprefix(f"{BOARDS}/"), get_boards_folder()
     file, reasons = folder / f"{stem}.csv", folder / "left_out.yaml"

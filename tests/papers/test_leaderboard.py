@@ -27,6 +27,7 @@ from fedray.papers.board import (
 from fedray.papers.commands.board import describe_cpus, describe_gaps, draw_standings, join, make_sweep, parse_search
 from fedray.papers.commands.board import rank as print_rank
 from fedray.papers.commands.board import tuned as print_tuned
+from tests.conftest import Call
 
 SWEEP = """
 name: leaderboard/tiny
@@ -320,6 +321,23 @@ def test_a_method_that_fails_is_refused_in_one_line(name: str, reason: str, boar
 def test_unknown_boards(board: Board) -> None:
     with pytest.raises(UserError, match="--on: unknown name 'leaderboard/tinny'; did you mean 'leaderboard/tiny'"):
         read_board("leaderboard/tinny")
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("leaderboard/tinny", "name: unknown name 'leaderboard/tinny'; did you mean 'leaderboard/tiny'?"),
+        (
+            "leaderboard/tiny-my.Method",
+            "name: 'leaderboard/tiny-my.Method' is a method ranked on leaderboard/tiny, not",
+        ),
+    ],
+)
+def test_show_refuses_what_is_no_board(name: str, told: str, board: Board, call: Call) -> None:
+    """Its argument has no option's name, and one's own row is looked at with other commands."""
+    code, out, err = call("board", "show", name)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"fedray: {told}")
 
 
 def test_the_metric_that_ranks_is_the_one_that_selects_on_test_samples() -> None:

@@ -62,7 +62,7 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Print the standings of a board."""
-    standings = list_standings(read_board(name))
+    standings = list_standings(read_board(name, "name"))
     if as_json:
         keys = ("method", "rank", "reason", "values")
         print(format_json([{key: getattr(one, key) for key in keys} for one in standings]))
