@@ -222,6 +222,10 @@ CASES: dict[str, Case] = {
         "search.seed: randint does not take [1.5, 3]; [LOW, HIGH), integers is required",
         search={"seed": {"randint": [1.5, 3]}},
     ),
+    "search beyond what a key allows": sweep(
+        "search.training.lr_decay: found [0.5, 2]; input should be less than or equal to 1",
+        search={"training.lr_decay": {"uniform": [0.5, 2]}},
+    ),
     "search a list": sweep("search.seed: found [1, 2]; a distribution is required, such as…", search={"seed": [1, 2]}),
     "scheduler": sweep("scheduler.name: found 'random'; input should be 'asha' or 'median'", scheduler="random"),
     "scheduler on the test set, unasked": sweep(

@@ -288,6 +288,7 @@ def test_a_method_of_the_users(board: Board) -> None:
         ("fedavgm", ["algorithm={choice: [fedprox]}"], "--search: algorithm is part of the board's setting"),
         ("fedavgm", ["training.lr"], "--search: found 'training.lr'; KEY=RANGE is required"),
         ("fedavgm", ["training.lr={normal: [0, 1]}"], "--search.training.lr: unknown name 'normal'"),
+        ("fedavgm", ["algorithm.beta={uniform: [0, 2]}"], r"--search.algorithm.beta: found \[0, 2\]; input should"),
     ],
 )
 def test_refusals(method: str, search: list[str], message: str, board: Board) -> None:

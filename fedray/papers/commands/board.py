@@ -41,7 +41,7 @@ from fedray.sweep.driver.stages import make_tune_stage, preview_final_stage, run
 from fedray.sweep.file.entries import apply_draw
 from fedray.sweep.file.shipped import locate_sweep
 from fedray.sweep.file.space import Space, check_space
-from fedray.sweep.file.sweep import Sweep
+from fedray.sweep.file.sweep import Sweep, refuse_wide_range
 from fedray.sweep.plan.estimate import list_distinct
 
 app = typer.Typer(
@@ -191,6 +191,7 @@ def make_sweep(board: Board, method: str, space: Space) -> Sweep:
                 f"{', '.join(sorted(key for key in searched if not key.startswith('algorithm.')))} and what the board "
                 "leaves open of training can be searched"
             )
+    refuse_wide_range("--search", board.sweep.base | {"algorithm": method}, space)
     if not (board.sweep.search | space):
         raise UserError(f"rank: {method} has no range; give --search 'training.lr={{loguniform: [0.01, 0.5]}}'")
     given = {key: getattr(board.sweep, key) for key in board.sweep.model_fields_set - {"smoke", "claims", "names"}}

@@ -2,11 +2,13 @@
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from typing import Any, get_args, get_origin
 
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from fedray.common.errors import UserError, truncate_repr
+from fedray.components.base import describe
 
 COMPONENTS = ("data", "partition", "model", "algorithm")
 """Sections that a grid replaces whole, since their other keys belong to the name; other sections are merged."""
@@ -71,6 +73,27 @@ def has_option(config: Mapping[str, Any], key: str) -> bool:
     if kind is None or kind.model_config.get("extra") == "allow":
         return True
     return option.partition(".")[0] in {field.alias or name for name, field in kind.model_fields.items()} | {"name"}
+
+
+def describe_refusal(config: Mapping[str, Any], key: str, value: Any) -> str:
+    """Return what an option of a section allows if it refuses this value; empty if it takes it or is not known here."""
+    section, _, option = key.partition(".")
+    kind = _find_kind(section, config.get(section))
+    fields = {field.alias or name: field for name, field in kind.model_fields.items()} if kind else {}
+    if kind is None or option not in fields:
+        return ""
+    try:
+        _make_validator(kind, option).validate_python(value)
+    except ValidationError as error:
+        return str(describe(error, key)).partition("; ")[2]
+    return ""
+
+
+@cache
+def _make_validator(kind: type[BaseModel], option: str) -> TypeAdapter[Any]:
+    """Return what checks one option's type and bounds."""
+    field = next(field for name, field in kind.model_fields.items() if option == (field.alias or name))
+    return TypeAdapter(field.rebuild_annotation())
 
 
 def find_partial(entries: Iterable[Any], key: str) -> tuple[list[str], list[str]]:

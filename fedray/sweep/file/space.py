@@ -113,6 +113,12 @@ def format_range(distribution: Mapping[str, list[Any]]) -> str:
     return f"[{format_value(arguments[0])}, {format_value(arguments[1])}{close}{log}"
 
 
+def list_ends(distribution: Mapping[str, list[Any]]) -> list[Any]:
+    """Return values near both ends of a range, none of a choice; an end itself is never drawn, or hardly ever."""
+    ((kind, arguments),) = distribution.items()
+    return [] if kind == "choice" else [DISTRIBUTIONS[kind](quantile, *arguments) for quantile in (1e-4, 1 - 1e-4)]
+
+
 NEAR_END = 0.05
 """Part of a continuous range (logarithmic if drawn so) that counts as its end."""
 

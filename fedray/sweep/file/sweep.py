@@ -22,6 +22,7 @@ from fedray.sweep.file.claims import Claim
 from fedray.sweep.file.document import load_document
 from fedray.sweep.file.entries import (
     COMPONENTS,
+    describe_refusal,
     expand_case,
     expand_entries,
     find_partial,
@@ -29,7 +30,7 @@ from fedray.sweep.file.entries import (
     list_leaves,
     with_key,
 )
-from fedray.sweep.file.space import Searcher, Space, check_space
+from fedray.sweep.file.space import Searcher, Space, check_space, format_range, list_ends
 
 MEANT = {
     **dict.fromkeys(("seed", "seeds"), "`grid: {seed: [0, 1]}`"),
@@ -121,6 +122,20 @@ SELECT = tuple(
     for prefix in prefixes
 ) + tuple(f"{prefix}test_{what}" for what in OF_CLASSES for prefix in (LAST, FINAL, BEST))
 """Metrics of a whole run that can select a draw; those without `validation` are of the test set."""
+
+
+def refuse_wide_range(where: str, config: Mapping[str, Any], space: Space) -> None:
+    """Raise UserError for a range that reaches beyond what its key allows, whatever is drawn from it.
+
+    Args:
+        where: the key of the file, or the option, that holds the space.
+        config: names the method, whose keys they are.
+        space: what is searched.
+    """
+    for key, distribution in space.items():
+        for end in list_ends(distribution):
+            if allowed := describe_refusal(config, key, end):
+                raise UserError(f"{where}.{key}: found {format_range(distribution)}; {allowed}")
 
 
 def _name_axes(cases: Any) -> Any:
@@ -319,6 +334,13 @@ class Sweep(Checked):
             raise UserError(f"tune.validation: select is {self.select}, which does not look at it; leave one out")
         if self.metric.is_on_test_set and self.final.train_on == "training":
             raise UserError("final.train_on: found training; nothing is held out where `select` names the test set")
+        return self
+
+    @model_validator(mode="after")
+    def _check_ranges(self) -> Self:
+        if self.spaces:
+            for config, space in self.iter_combinations():
+                refuse_wide_range("search", config, space)
         return self
 
     @classmethod
