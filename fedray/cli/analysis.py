@@ -13,7 +13,7 @@ from fedray.sweep.file.shipped import list_boards, list_sweeps
 
 ANALYSIS = {
     "tables": "A sweep's result table: markdown, LaTeX or CSV.",
-    "figures": "A sweep's figures: curves, sensitivity, bars, class accuracies, partitions and more.",
+    "figures": "A sweep's figures: curves, sensitivity, bars and more.",
     "compare": "Every method's paired difference to a reference.",
     "report": "A sweep as one HTML page.",
     "check": "Whether a paper's tables and macros still agree with the store.",
@@ -22,8 +22,8 @@ ANALYSIS = {
 """Module of fedray/analysis/commands/ -> its line in `fedray --help`."""
 PAPERS = {
     "claims": "Check the claims of a paper or a sweep against results.",
-    "board": "Boards: many methods, tuned and tested in one setting, and a method of yours among them.",
-    "sharpness": "The Hessian's largest eigenvalues at a run's checkpoint, and the loss around it.",
+    "board": "Boards: many methods in one setting, and yours among them.",
+    "sharpness": "The Hessian's largest eigenvalues, and the loss around a model.",
 }
 """Module of fedray/papers/commands/ -> its line in `fedray --help`."""
 FORWARDED = {"allow_extra_args": True, "ignore_unknown_options": True}

@@ -30,8 +30,9 @@ def export(
     ] = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """Write a sweep's cells, curves, artefacts and hashes into one file, for another store or, with --deposit, for
-    readers.
+    """Write a sweep's cells, with curves and artefacts, into one file.
+
+    It is for another store or, with --deposit, for readers.
     """
     from fedray.common.output import OutputFile
 

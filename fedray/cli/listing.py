@@ -58,7 +58,10 @@ def list_(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """List everything you can choose from, one line each; with a NAME show all about that entry."""
+    """List everything you can choose from, or show an entry.
+
+    Without a NAME each entry has one line; with it you see all about that entry.
+    """
     if what not in KINDS:
         raise unknown("list", what, KINDS)
     if name is None:
@@ -206,7 +209,10 @@ def format_page(what: str, name: str) -> str:
 
 
 def schema() -> None:
-    """Print the JSON schema of sweep files and runs: `fedray schema > sweep.schema.json`."""
+    """Print the JSON schema of sweep files and runs.
+
+    `fedray schema > sweep.schema.json` writes it for editors.
+    """
     from fedray.components.plugins import list_variants
     from fedray.config import COMPONENTS, PLAIN
     from fedray.probes.registry import PROBES

@@ -223,7 +223,10 @@ def open_ui(
         str, typer.Option(help="address to bind; any other than 127.0.0.1 exposes the UI without authentication")
     ] = "127.0.0.1",
 ) -> None:
-    """Open MLflow's UI on this directory's store (or MLFLOW_TRACKING_URI), by default on 127.0.0.1."""
+    """Open MLflow's UI on this directory's store.
+
+    MLFLOW_TRACKING_URI names another store. The address is 127.0.0.1 unless you give --host.
+    """
     from fedray.common.location import is_server, store_uri
     from fedray.tracking.view import admit, save_view
 

@@ -34,7 +34,10 @@ def print_status(
     every: Annotated[bool, typer.Option("--all", help="list every cell, finished ones too")] = False,
     as_json: Json = False,
 ) -> None:
-    """Show how far a sweep is: each cell's hash and run, and why it failed, with the traceback's file."""
+    """Show how far a sweep is, and why cells failed.
+
+    Each cell has its hash and run; a failed one also the traceback's file.
+    """
     from fedray.analysis.data.stored import read_sweep
     from fedray.common.location import get_storage
 
@@ -112,7 +115,10 @@ def remove_runs(
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="do not ask for confirmation")] = False,
 ) -> None:
-    """Delete a sweep's runs, or one run, from MLflow, not those another sweep shares; `clean` removes the files."""
+    """Delete a sweep's runs, or one run, from MLflow.
+
+    Runs that another sweep shares stay; `clean` removes the files.
+    """
     from fedray.common.location import refuse_unwritable_store
     from fedray.tracking.store import delete_runs
     from fedray.tracking.stored_sweep import find_deletable_runs
@@ -138,7 +144,10 @@ def clean(
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="remove the files; otherwise they are only listed")] = False,
 ) -> None:
-    """Remove the files of finished cells: checkpoints, models, clients' states. Runs in MLflow stay (see `rm`)."""
+    """Remove the files of finished cells.
+
+    They are checkpoints, models and clients' states. Runs in MLflow stay (see `rm`).
+    """
     from fedray.common.location import get_storage
     from fedray.sweep.driver.clean import find_removable, remove
 

@@ -211,6 +211,16 @@ def test_an_entry_as_json_is_its_text_and_the_schema_of_its_options(entry: tuple
         assert told["schema"]["properties"]["rho"]["default"] == 0.5
 
 
+def test_the_help_fits_a_terminal(monkeypatch: pytest.MonkeyPatch, call: Call) -> None:
+    """40 lines of 80 columns; no command's summary breaks."""
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = call("--help").out.splitlines()
+    assert len(lines) <= 40
+    commands = lines[lines.index("Run:") :]
+    assert all(re.match(r"  [a-z]+  +\S|[A-Z][a-z]+:$|$", line) for line in commands)
+    assert [line for line in commands if line.endswith(":")] == ["Run:", "Look:", "Publish:", "Papers:"]
+
+
 def test_the_usage_of_list_is_one_line_and_its_help_names_every_kind(call: Call) -> None:
     """A list of all kinds in the usage broke within `sweeps` at 80 columns."""
     out = call("list", "--help").out
