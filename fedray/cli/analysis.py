@@ -64,12 +64,14 @@ def list_next(command: str, before: Sequence[str], word: str) -> list[str]:
     if option == "--format":
         tables = importlib.import_module("fedray.analysis.commands.tables")
         return [*tables.FORMATS, *tables.RUN_BY_RUN]
+    if _takes_value(command, before, option):
+        return list_boards() if option == "--on" else []
     if command == "cite":
         return [*complete("stored", ""), *complete("algorithms", "")]
     if command == "board":
         if not before:
             return ["show", "rank", "tuned", "write"]
-        return list_boards() if option in ("--on", "show", "write") else complete("algorithms", "")
+        return list_boards() if option in ("show", "write") else complete("algorithms", "")
     unrun = list_sweeps() if command in ("tables", "figures") else []  # for `--published` and `--kind partition`
     return [*complete("stored", ""), *unrun]
 
@@ -97,7 +99,20 @@ def _load(name: str) -> typer.Typer:
 
 def _list_options(name: str, before: Sequence[str]) -> list[str]:
     """Return the options of a command, or of the one of its commands that is named already."""
+    return [option for one in _list_parameters(name, before) for option in one.opts if option.startswith("--")] + [
+        "--help"
+    ]
+
+
+def _takes_value(name: str, before: Sequence[str], option: str) -> bool:
+    """Return True if this is an option of the command that a value follows."""
+    return option.startswith("-") and any(
+        option in one.opts and not one.is_flag for one in _list_parameters(name, before)
+    )
+
+
+def _list_parameters(name: str, before: Sequence[str]) -> list[Any]:
+    """Return the parameters of a command, or of the one of its commands that is named already."""
     command: Any = typer.main.get_command(_load(name))
     commands = getattr(command, "commands", {})
-    command = next((commands[word] for word in before if word in commands), command)
-    return [option for one in command.params for option in one.opts if option.startswith("--")] + ["--help"]
+    return list(next((commands[word] for word in before if word in commands), command).params)
