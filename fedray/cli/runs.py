@@ -132,8 +132,14 @@ def remove_runs(
         print(shorten(escape(f"deletes {what}{f' ({count} runs)' if count > 1 else ''}")))
     if len(of_cell) > LISTED:
         print(f"deletes {len(of_cell) - LISTED} more")
-    if not yes:
-        typer.confirm(f"delete {counted} of {name} from MLflow{shared}?", abort=True)
+    try:
+        agreed = yes or typer.confirm(f"delete {counted} of {name} from MLflow{shared}?")
+    except typer.Abort:  # no answer: the question's line is still open
+        print()
+        agreed = False
+    if not agreed:
+        print("nothing deleted")
+        raise typer.Exit(130)
     delete_runs(runs)
     print(f"{name}: {counted} deleted{shared}")
 

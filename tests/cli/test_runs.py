@@ -1,6 +1,7 @@
 """`fedray status` on a sweep, `fedray rm` on its runs, and `fedray clean` on its files."""
 
 import fcntl
+import io
 import json
 import os
 import signal
@@ -145,6 +146,18 @@ def test_rm_leaves_what_another_sweep_shares(
     (run,) = search(store.client, store.experiment, f"tags.`fedray.cell` = '{three['hash']}'")
     code, out, _ = call("rm", run.info.run_id, "--yes")
     assert (code, out) == (0, f"deletes {three['hash']}  {three['label']}\n{run.info.run_id}: 1 run deleted\n")
+
+
+@pytest.mark.parametrize("answer", ["n\n", "\n", ""], ids=["no", "default", "end of input"])
+def test_rm_without_a_yes_says_that_nothing_is_deleted(
+    answer: str, store: Tracker, monkeypatch: pytest.MonkeyPatch, call: Call
+) -> None:
+    write(store, [cell(FEDAVG, 0.1, 0)], [50])
+    monkeypatch.setattr("sys.stdin", io.StringIO(answer))
+    code, out, _ = call("rm", "sweep")
+    assert code == 130
+    assert out.splitlines()[-1].endswith("nothing deleted")
+    assert json.loads(call("status", "--json").out)[0]["cells"] == {"finished": 1}
 
 
 def test_rm_takes_the_superseded_runs_of_a_cell_too(
