@@ -90,6 +90,7 @@ def run(
     from fedray.api import run_problem
     from fedray.cells.spec import flatten
     from fedray.common.output import OutputFile
+    from fedray.common.yaml_files import format_flow
     from fedray.engine.result import refuse_without_model, refuse_without_personal
     from fedray.engine.server.profile import Profile
     from fedray.sweep.driver.single import hold_cell, load_cell
@@ -153,6 +154,12 @@ def run(
         print(f"archive {archive}: `fedray import {archive}` adds it to a store")
     if profile is not None:
         print(profile.format_table())
+    if cell is not None and listed is None and track:
+        said = f"{document['name']} has no such cell: its status and tables leave this run out"
+        if "tune" not in document:
+            keys = ", ".join(f"`{key}: [..., {format_flow([value])[1:-1]}]`" for key, value in changes.items())
+            said += f"; {keys} in the file's grid picks it up"
+        print(escape(said))
 
 
 def refuse_shared_file() -> None:

@@ -185,14 +185,18 @@ def test_a_cell_counts_in_its_sweep_at_once(folder: Path, call: Call) -> None:
     """The sweep's own run is open until its last cell has ended. Another value makes a cell that is none of its."""
     (folder / "sweep.yaml").write_text(yaml.safe_dump({"name": "x", "base": BASE, "grid": {"seed": [3, 4]}}))
     one = ("run", "sweep.yaml", "--backend", "inline", "--cell")
-    assert call(*one, "2", "--set", "training.rounds=1").code == 0
+    assert call(*one, "2", "--set", "training.rounds=1").out.endswith(
+        "x has no such cell: its status and tables leave this run out; `training.rounds: [..., 1]` in the file's grid "
+        "picks it up\n"
+    )
     assert call("status").out == "this store holds no sweep\n"
     for number, statuses, ended in (
         ("2", {"missing": 1, "finished": 1}, "RUNNING"),
         ("1", {"finished": 2}, "FINISHED"),
     ):
-        code, _, err = call(*one, number)
+        code, out, err = call(*one, number)
         assert code == 0, err
+        assert "no such cell" not in out
         assert json.loads(call("status", "--json").out) == [{"name": "x", "cells": statuses, "running": False}]
         assert find_sweeps(*open_store())["x"].info.status == ended
     code, out, err = call("tables", "x", "--format", "csv")
