@@ -141,10 +141,11 @@ def format_number(value: float) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """Format `2.5 h`, below a tenth of an hour `4.6 min`, below a minute `9.1 s`."""
-    if seconds >= 360:
+    """Format `2.5 h`, below two hours `14 min`, below a minute `9.1 s`."""
+    if seconds >= 7200:
         return f"{format_number(seconds / 3600)} h"
-    return f"{seconds / 60:.2g} min" if seconds >= 60 else f"{seconds:.2g} s"
+    minutes = seconds / 60
+    return f"{seconds:.2g} s" if minutes < 1 else f"{minutes:.2g} min" if minutes < 10 else f"{minutes:.0f} min"
 
 
 def escape(text: str) -> str:

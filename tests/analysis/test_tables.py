@@ -86,6 +86,14 @@ def test_mean_std_ranks_and_every_kind_of_hole(store: Tracker) -> None:
     assert rows[0] | {"row": "fedavg", "mean": "82", "std": "2.82843", "seeds": "2", "others": ""} == rows[0]
 
 
+def test_means_with_equal_digits_share_a_rank(store: Tracker) -> None:
+    """90.001 and 90.004 are both printed as 90.00, and the second best is the next one."""
+    write(store, [cell(a, 0.5, 0) for a in (FEDAVG, SMALL, LARGE)], [90.001, 90.004, 80])
+    text = to_markdown(build(collect("sweep")))
+    assert text.count("**90.00**") == 2
+    assert "<u>80.00</u>" in text
+
+
 def test_a_loss_is_ranked_from_below(store: Tracker) -> None:
     cells = [cell(a, 0.5, 0) for a in (FEDAVG, SMALL)]
     write(store, cells, (80, 90))
@@ -279,7 +287,7 @@ def test_settings_that_differ_are_never_averaged(store: Tracker) -> None:
     ("metric", "reference", "message"),
     [
         ("rounds_to", "", "--metric: found 'rounds_to'; rounds_to:PERCENT"),
-        ("rounds_to:120", "", "--metric: found 'rounds_to:120'; rounds_to:PERCENT with a test accuracy up to 100"),
+        ("rounds_to:120", "", "--metric: found 'rounds_to:120'; rounds_to:PERCENT with a test accuracy from 1 to 100"),
         ("test_loss", "fedavgg", "--reference: unknown name 'fedavgg'; did you mean 'fedavg'?"),
     ],
 )

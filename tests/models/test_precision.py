@@ -100,6 +100,15 @@ def test_an_autocast_block_around_changes_no_bit(build: Callable[[], nn.Module],
         assert torch.equal(descend(), expected)
 
 
+def test_a_kernel_larger_than_its_image_runs_in_float32() -> None:
+    """And the layers around it in bfloat16."""
+    network, seen = Network(build_small_images(), bf16=True), []
+    for layer in (network.module[0], network.module[2]):
+        layer.register_forward_hook(lambda module, given, output: seen.append(output.dtype))
+    network(torch.randn(16, 1, 8, 8))
+    assert seen == [torch.bfloat16, torch.float32]
+
+
 def test_bf16_steps_have_the_bits_of_plain_pytorch() -> None:
     """A weight is cast once per forward pass, so the gradients of its uses are added up in bfloat16."""
     torch.manual_seed(0)

@@ -90,7 +90,7 @@ def test_what_is_fedavg_stands_with_fedavg(board: Board, call: Call) -> None:
     assert yours[2] == lines["fedavg"][2], "the same accuracies"
     assert yours[4] == "not told apart"
     name = "leaderboard/same-tests.plugins.Idle"
-    assert out.startswith(f"{name}: 9 cells in 3 blocks\n"), "in each, two draws and a final run"
+    assert out.startswith(f"{name}: 9 cells, about "), "in each of 3 blocks, two draws and a final run"
     assert re.findall(r"(\d) of 9 cells to go, about [\d.]+ (?:s|min|h)\n", out) == ["6", "3"]
     again = call("board", "rank", "tests.plugins:Idle", "--on", "leaderboard/same", "--search", search).out
     assert "to go" not in again, "nothing is left to train"

@@ -63,6 +63,13 @@ def test_every_client_holds_its_share_out_and_keeps_one_sample() -> None:
     assert hold_out(shards, labels, partial(_count_held_out, 0.9), seed=3)[1].sizes.tolist() == [36, 9, 3, 0, 0]
 
 
+def test_held_out_samples_have_the_classes_of_their_client() -> None:
+    """Clients of 180 + 20 samples hold a tenth out: 18 and 2. Drawn without regard to classes the 2 would vary."""
+    shards, labels = Shards(np.arange(4000), np.arange(0, 4001, 200)), np.tile([0] * 9 + [1], 400)
+    _, held = hold_out(shards, labels, partial(_count_held_out, 0.1), seed=0)
+    assert [labels[held[client]].tolist().count(1) for client in range(20)] == [2] * 20
+
+
 def test_every_client_draws_on_its_own() -> None:
     """1 of 10 samples of one class, 50 clients: were it always the same position, one would be held out, not 10."""
     shards = Shards(np.arange(500), np.arange(0, 501, 10))

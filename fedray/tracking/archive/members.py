@@ -132,6 +132,7 @@ class ArchivedPlugins(_Strict):
     names: Annotated[dict[Label, Label], _limit_entries(100)]
     titles: Annotated[dict[Label, Label], _limit_entries(1000)]
     lower: Lines
+    unranked: Lines = []
 
 
 class ArchivedHeldOut(_Strict):

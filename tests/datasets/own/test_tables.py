@@ -30,15 +30,15 @@ def load(content: str = OWN, **options: Any) -> Dataset:
 
 
 def test_numbers_are_standardised_by_the_training_rows_and_texts_become_columns() -> None:
-    """Ages 1 and 3: mean 2, deviation 1; then 5 is 3. Sexes f and m; wards a and b are clients 0 and 1."""
-    data = load(split="part", client="ward")
+    """Ages -1 and 3: mean 1, deviation 2; then 5 is 2. Sexes f and m; wards a and b are clients 0 and 1."""
+    data = load(OWN.replace("1,m", "-1,m"), split="part", client="ward")
     assert data.x_train.tolist() == [[-1, 0, 1], [1, 1, 0]]
-    assert data.x_test.tolist() == [[3, 0, 1]]
+    assert data.x_test.tolist() == [[2, 0, 1]]
     assert (data.y_train.tolist(), data.y_test.tolist(), data.num_classes) == ([1, 0], [1], 2)
     assert data.client_train is not None
     assert data.client_test is not None
     assert (data.client_train.tolist(), data.client_test.tolist()) == ([1, 0], [1])
-    plain = load(split="part", standardise=False, drop=["sex", "ward"])
+    plain = load(OWN, split="part", standardise=False, drop=["sex", "ward"])
     assert (plain.x_train.tolist(), plain.x_test.tolist()) == ([[1], [3]], [[5]])
 
 

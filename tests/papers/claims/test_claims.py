@@ -188,10 +188,11 @@ def test_one_is_singular() -> None:
 
 
 @pytest.mark.parametrize(
-    ("hours", "text"), [(3987.6, "3,990 h"), (2.5, "2.5 h"), (0.1, "0.1 h"), (0.05, "3 min"), (0.0025, "9 s")]
+    ("hours", "text"),
+    [(3987.6, "3,990 h"), (2.5, "2.5 h"), (1.9, "114 min"), (0.233, "14 min"), (0.05, "3 min"), (0.0025, "9 s")],
 )
 def test_short_times_are_in_minutes_and_seconds(hours: float, text: str) -> None:
-    """0.05 h = 3 min; 0.0025 h = 9 s."""
+    """1.9 h = 114 min; 0.233 h = 13.98 min; 0.05 h = 3 min; 0.0025 h = 9 s."""
     assert format_duration(3600 * hours) == text
 
 

@@ -79,7 +79,7 @@ def test_a_plan_for_a_cluster_that_is_not_here(call: Call) -> None:
     assert code == 0, err
     assert "4 at a time, 3 wave(s)\n" in out
     assert "12 cells: 3 h of wall clock, 12 core-hours and 3 GPU-hours reserved, at 36 s per round; Ray's start" in out
-    assert "at most 30 rounds or 0.3 h (" in out
+    assert "at most 30 rounds or 18 min (" in out
     out = call("sweep", "sweep.yaml", "--dry-run", *small_one[:-1], str(399 * 36)).out
     assert "12 cells: 1,200 h of wall clock, 4,790 core-hours and 1,200 GPU-hours reserved" in out
     assert [path.name for path in Path().iterdir()] == ["sweep.yaml"]

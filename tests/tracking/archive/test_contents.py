@@ -3,15 +3,18 @@
 import json
 import zipfile
 from collections.abc import Callable
+from dataclasses import fields
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fedray.cells.spec import PluginLabels
 from fedray.cli.archive import import_
 from fedray.common.errors import UserError
 from fedray.components.identity import hash_of
+from fedray.tracking.archive.members import ArchivedPlugins
 from fedray.tracking.archive.merge import import_sweep
 from fedray.tracking.stored_sweep import read_stored_sweep
 from tests.tracking.archive.tricks import CELL, FOLDER, RUN, Members, Trick, pack, refuse
@@ -185,11 +188,13 @@ def test_words_of_plug_ins_and_choices_arrive_as_they_were(
     (tmp_path / "mlflow.db").write_bytes(empty_store.read_bytes())
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
     symbols = {"own:Skewed": {"strength": "ψ"}}
-    for change in (words(symbols=symbols), chosen(), staged("sweep/tune")):
+    given = {"symbols": symbols, "unranked": ["turn"]}
+    for change in (words(**given), chosen(), staged("sweep/tune")):
         exported = rewritten("sweep.json", change)(exported)
     import_sweep(pack(tmp_path / "good.zip", exported))
     (found,) = read_stored_sweep("sweep").cells
-    assert (found.to_json()["plugins"], found.tuned) == (WORDS | {"symbols": symbols}, CHOICE)
+    assert (found.to_json()["plugins"], found.tuned) == (WORDS | given, CHOICE)
+    assert ArchivedPlugins.model_fields.keys() == {field.name for field in fields(PluginLabels)}
     assert read_stored_sweep("sweep/tune").cells == []
 
 
