@@ -38,6 +38,7 @@ def test_student_p_by_hand() -> None:
     """1, 2, 3: t = 2 sqrt(3) = 3.4641 with 2 degrees of freedom: p = 1 - t / sqrt(t^2 + 2) = 0.074180."""
     assert compute_p([1, 2, 3]) == pytest.approx(1 - np.sqrt(12 / 14), abs=1e-6)
     assert compute_p([0.3, 0.3, 0.3]) == 0.25  # no spread: the sign flips'
+    assert compute_p([0.0, 0.0, 0.0]) == 1, "runs with the same bits"
     assert compute_p([1.0]) is None
 
 
