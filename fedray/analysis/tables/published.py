@@ -57,7 +57,6 @@ PROTOCOL = {
 }
 SETTING = ("data", "model", "partition", "clients")
 """Sections that define a setting."""
-_SHARED = " (the paper's number does not say to which of these rows it belongs)"
 Key = tuple[str, str]
 Groups = Mapping[Key, Sequence[CellSpec]]
 """Row and column of an entry -> configurations of its cells."""
@@ -241,15 +240,17 @@ def match_published(
     def nearest(key: Key) -> str:
         spec = groups[key][0]
         near = [one for one in numbers if spec.get("algorithm.name") in one.config["algorithm.name"]]
-        differ = [[*_iter_differences(one, key[0], [spec], metric)] for one in near if not averaged]
-        fewest = min(differ, key=lambda keys: len(keys), default=[])
+        differ = [([*_iter_differences(one, key[0], [spec], metric)], len(one.config)) for one in near if not averaged]
+        fewest, _ = min(differ, key=lambda pair: (len(pair[0]), -pair[1]), default=([], 0))
         return f" ({'; '.join(fewest[:3])}{'; ...' * (len(fewest) > 3)})" if fewest else ""
 
     printed = {key: Printed(numbers[place].value, numbers[place].std) for key, place in matches.items()}
     alone: dict[str, list[str]] = {}
     for key, sets in candidates.items():
         if key not in matches:
-            several = " (several printed values)" if len(next(iter(sets), ())) > 1 else _SHARED
+            several = " (several printed values)"
+            if len(places := next(iter(sets), ())) == 1:
+                several = f" (the paper's {numbers[places[0]].value} does not say to which of these rows it belongs)"
             why = " (mixed runs)" if len(sets) > 1 else several if any(sets) else nearest(key)
             alone.setdefault(why, []).append(f"{key[0]}, {key[1]}")
     used = set(matches.values())

@@ -3,6 +3,7 @@
 import csv
 import io
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -382,9 +383,13 @@ def test_a_number_that_several_rows_share_stands_beside_none() -> None:
     printed, notes = match_published("fedsam/table2", "test_accuracy", rows)
     assert list(printed) == [("fedavg", "0.6")]
     assert (
-        "without a printed value (the paper's number does not say to which of these rows it belongs): "
+        "without a printed value (the paper's 83.06 does not say to which of these rows it belongs): "
         "fedsam ρ=0.1, 0.6; fedsam ρ=0.5, 0.6" in notes
     )
+    other = entry({"name": "fedavg"})
+    other = replace(other, config=other.config | {"partition": {"name": "dirichlet", "alpha": 0.6}})
+    _, notes = match_published("fedsam/table2", "test_accuracy", {("fedavg", "0.6"): [other]})
+    assert any("(partition.name: dirichlet here, dirichlet_client in the paper)" in note for note in notes)
     del rows["fedsam ρ=0.1", "0.6"]
     assert len(match_published("fedsam/table2", "test_accuracy", rows)[0]) == 2
 
