@@ -236,7 +236,11 @@ def test_the_table_of_a_ranked_method_says_it_too(
         told = capsys.readouterr().out
         before, table = told.split(f"**{board.name} with fedavgm**\n\n")
         assert table.startswith("| rank | method |")
-        gaps, work = before.splitlines()
+        gaps, work, draws = before.splitlines()
+        assert draws == (
+            "a block tries 4 values of training.lr, and the best one with another seed; at their defaults, since --search "
+            "does not name them: beta"
+        )
         # 4 draws with the seed 100, then the best with 0, 1 and 2
         assert re.fullmatch(
             rf"{board.name}-fedavgm: 7 cells, about \S+ (s|min) on this machine \(\d+ at a time\); .*", work

@@ -19,7 +19,7 @@ from fedray.common.entry import HELP, Json, Overwrite, format_json
 from fedray.common.errors import UserError, join_lines, truncate_repr
 from fedray.common.output import PICTURES, OutputFile
 from fedray.common.yaml_files import parse_yaml
-from fedray.config import RunConfig
+from fedray.config import RunConfig, find_component
 from fedray.engine.cost import find_input_shape, measure_cost
 from fedray.papers.board import (
     REFERENCE,
@@ -86,7 +86,7 @@ def rank(
     """
     board = read_board(on)
     sweep = make_sweep(board, method, parse_search(search or []))
-    for line in (describe_gaps(board), f"{sweep.name}: {describe_work(sweep)}"):
+    for line in (describe_gaps(board), f"{sweep.name}: {describe_work(sweep)}", describe_draws(sweep, method)):
         if line:
             print(line, flush=True)
     code, failure = 0, ""
@@ -210,6 +210,14 @@ def describe_gaps(board: Board) -> str:
         f"{board.name}: {ranked} of {len(board.spaces)} methods are trained in all blocks, {said}; "
         "docs/leaderboard.md says how to train them"
     )
+
+
+def describe_draws(sweep: Sweep, method: str) -> str:
+    """Return what each block draws, and the method's options that it leaves alone."""
+    drawn = dict.fromkeys(key for space in sweep.spaces for key in space)
+    left = [name for name in find_component("algorithm", method).model_fields if f"algorithm.{name}" not in drawn]
+    alone = f"; at their defaults, since --search does not name them: {', '.join(left)}" if left else ""
+    return f"a block tries {sweep.samples} values of {', '.join(drawn)}, and the best one with another seed{alone}"
 
 
 def describe_work(sweep: Sweep) -> str:
