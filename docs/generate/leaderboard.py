@@ -88,8 +88,9 @@ row. It first prints how long that takes on your machine, which keys it draws, a
 rank: without any your row stands alone. A key of your method that no `--search` names keeps its default, which is no
 fair tuning. `fedray sweep leaderboard/global` trains the board, which takes about 52 times as long, and `fedray board
 write leaderboard/global --out results/leaderboard/global.csv` enters it. Call `rank` again with the same options after
-an interruption: it resumes; `fedray status` lists the blocks begun so far. `tuned` prints the options of the block with
-the highest score as YAML. The images of Fashion-MNIST can be a `fashion_mnist.npz` in `FEDRAY_DATA` (`x_train, y_train, x_test, y_test`).
+an interruption: it resumes; `fedray status NAME`, with the name that it prints, lists the blocks begun so far. `tuned`
+prints the options of the block with the highest score as YAML. The images of Fashion-MNIST can be a
+`fashion_mnist.npz` in `FEDRAY_DATA` (`x_train, y_train, x_test, y_test`).
 """
 WITHDRAWN = """## Withdrawn numbers
 

@@ -38,13 +38,18 @@ def print_status(
 
     Each cell has its hash and run; a failed one also the traceback's file.
     """
-    from fedray.analysis.data.stored import read_sweep
+    from fedray.analysis.data.stored import UnknownSweep, read_sweep
     from fedray.common.location import get_storage
 
     if name is None:
         _print_sweeps(as_json)
         return
-    sweep = read_sweep(name)
+    try:
+        sweep = read_sweep(name)
+    except UnknownSweep:
+        if not _print_sweeps(as_json, f"{name}/"):  # the stages and blocks of a sweep whose final stage has not begun
+            raise
+        return
     if as_json:
         told = [
             {"hash": cell.hash, "label": cell.label, "status": status}
@@ -75,13 +80,20 @@ def print_status(
             print(f"{outcome:<11} and {len(cells) - len(shown)} more (--all)")
 
 
-def _print_sweeps(as_json: bool) -> None:
-    """Print a line for each sweep of the store: its cells by status, and when it was first called."""
+def _print_sweeps(as_json: bool, prefix: str = "") -> bool:
+    """Print a line for each sweep of the store: its cells by status, and when it was first called.
+
+    Returns:
+        False if no name begins with the prefix; nothing is printed then.
+    """
     from fedray.sweep.plan.storage import find_killed, is_sweep_running
     from fedray.tracking.store import find_sweeps, open_reader, pick_best, read_cells, read_status, search
 
     client, experiment = open_reader()
-    sweeps, best = find_sweeps(client, experiment), pick_best(search(client, experiment, "tags.`fedray.kind` = 'cell'"))
+    sweeps = {name: run for name, run in find_sweeps(client, experiment).items() if name.startswith(prefix)}
+    if prefix and not sweeps:
+        return False
+    best = pick_best(search(client, experiment, "tags.`fedray.kind` = 'cell'"))
     status = {cell: read_status(run) for cell, run in best.items()}
     status |= dict.fromkeys(find_killed(cell for cell in status if status[cell] is Status.RUNNING), Status.INTERRUPTED)
     widest = max(map(len, sweeps), default=0)
@@ -91,7 +103,7 @@ def _print_sweeps(as_json: bool) -> None:
     }
     if as_json:
         print(format_json([{"name": one, "cells": every[one], "running": is_sweep_running(one)} for one in sweeps]))
-        return
+        return True
     for name, run in sweeps.items():
         counts = every[name]
         said = ", ".join(f"{n} {one}" for one, n in counts.most_common()) + "; running now" * is_sweep_running(name)
@@ -102,6 +114,7 @@ def _print_sweeps(as_json: bool) -> None:
         print(escape(f"{name:<{widest}}  {began:<16}  {said}"))
     if not sweeps:
         print("this store holds no sweep")
+    return True
 
 
 def remove_runs(

@@ -169,8 +169,9 @@ def read_board(name: str, option: str = "--on") -> Board:
     if name not in known:
         if of := next((one for one in known if name.startswith(f"{one}-")), None):
             raise UserError(
-                f"{option}: {truncate_repr(name)} is a method ranked on {of}, not a board; `fedray status` shows "
-                f"how far it is, and `fedray board rank METHOD --on {of}`, called again, goes on and prints its row"
+                f"{option}: {truncate_repr(name)} is a method ranked on {of}, not a board; `fedray status {name}` "
+                f"shows how far it is, and `fedray board rank METHOD --on {of}`, called again, goes on and prints its "
+                "row"
             )
         raise unknown(option, name, known) if known else UserError(f"{option}: found {name}; this fedray has no board")
     sweep = Sweep.load(get_sweeps_folder() / f"{name}.yaml")

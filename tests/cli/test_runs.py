@@ -442,3 +442,14 @@ def test_runs_of_others_enter_nothing_and_stay(
     assert call("rm", foreign, "--yes").code == 2
     assert call("rm", "sweep", "--yes").out.endswith("sweep: 3 runs deleted\n")
     assert store.client.get_run(foreign).info.lifecycle_stage == "active"
+
+
+def test_status_of_a_name_whose_blocks_alone_have_begun(store: Tracker, call: Call) -> None:
+    """As `board rank` prints it: the stages of the blocks so far, a line each; no other sweep."""
+    for name in ("board/0/tune", "board/0", "boards/0"):
+        write(store, [cell(FEDAVG, 0.1, 0)], [50], name=name)
+    code, out, _ = call("status", "board")
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines()] == ["board/0", "board/0/tune"]
+    assert {one["name"] for one in json.loads(call("status", "board", "--json").out)} == {"board/0/tune", "board/0"}
+    assert call("status", "boar").code == 2

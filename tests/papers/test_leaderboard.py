@@ -238,8 +238,8 @@ def test_the_table_of_a_ranked_method_says_it_too(
         assert table.startswith("| rank | method |")
         gaps, work, draws = before.splitlines()
         assert draws == (
-            "a block tries 4 values of training.lr, and the best one with another seed; at their defaults, since --search "
-            "does not name them: beta"
+            "a block tries 4 values of training.lr, and the best one with another seed; at their defaults, since "
+            "--search does not name them: beta"
         )
         # 4 draws with the seed 100, then the best with 0, 1 and 2
         assert re.fullmatch(
