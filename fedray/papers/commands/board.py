@@ -187,7 +187,7 @@ def make_sweep(board: Board, method: str, space: Space) -> Sweep:
         section = key.partition(".")[0]
         if key not in searched and (section not in ("algorithm", "training") or "." not in key or key in fixed):
             raise UserError(
-                f"--search: {key} is part of the board's setting; options of the method (algorithm.KEY), "
+                f"--search: found {key}; options of the method (algorithm.KEY), "
                 f"{', '.join(sorted(key for key in searched if not key.startswith('algorithm.')))} and what the board "
                 "leaves open of training can be searched"
             )
