@@ -21,7 +21,7 @@ from fedray.cli.listing import list_, schema
 from fedray.cli.run import Set, complete_file, parse_assignments, run
 from fedray.cli.runs import OF_STORE, clean, print_status, remove_runs
 from fedray.common.entry import CELL, HELP, format_json, run_command
-from fedray.common.errors import DataMissing, UserError, format_count, name_file, redact
+from fedray.common.errors import DataMissing, UserError, format_count, name_place, redact
 
 PANELS = {
     "run": ("run", "sweep", "status", "rm", "clean", "data", "list", "schema"),
@@ -145,7 +145,7 @@ def run_sweep(
                 )
         room = [{"CPU": float(cpus_per_node or 0), "GPU": float(gpus_per_node or 0)}] * (nodes or 0)
         for one in [loaded] if loaded.tune is None else [make_tune_stage(loaded), preview_final_stage(loaded)]:
-            with name_file(source):
+            with name_place(source):
                 runs = list_distinct(one)
             print(f"{one.name}: {format_count(len(runs), 'cell')}")
             seconds = print_estimate(one) if estimate else [None] * len(runs)
@@ -161,7 +161,7 @@ def run_sweep(
         from fedray.sweep.plan.plan import make_plan
 
         blocks = [one if one.tune is None else make_tune_stage(one) for one in loaded.list_blocks()]
-        with name_file(source):
+        with name_place(source):
             plans = [make_plan(one, force, only or ()) for one in blocks]
         left = {cell.hash for plan in plans for cell in plan.to_run}
         cells = [

@@ -50,14 +50,14 @@ class DataMissing(UserError):
 
 
 @contextlib.contextmanager
-def name_file(file: str) -> Iterator[None]:
-    """Let the message of a UserError of the block begin with a file's name."""
+def name_place(place: object) -> Iterator[None]:
+    """Let the message of a UserError of the block begin with a place: a file, a key."""
     try:
         yield
     except DataMissing as error:
-        raise DataMissing(f"{file}: {error}") from None
+        raise DataMissing(f"{place}: {error}") from None
     except UserError as error:
-        raise UserError(f"{file}: {error}") from None
+        raise UserError(f"{place}: {error}") from None
 
 
 class Diverged(Exception):

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fedray.cells.spec import CellSpec, select_cells
-from fedray.common.errors import UserError, unknown
+from fedray.common.errors import UserError, name_place, unknown
 from fedray.tracking.environment import Environment, read_environment
 from fedray.tracking.store import (
     DESCRIPTION,
@@ -46,10 +46,8 @@ class StoredSweep:
 
     def read_environment(self, hash: str) -> Environment:
         """Return an environment that runs name. Raises UserError if it is missing."""
-        try:
+        with name_place(self.name):
             return read_environment(self.client, self.experiment, hash)
-        except UserError as error:
-            raise UserError(f"{self.name}: {error}") from None
 
     def read_points(self, cell: str) -> Points:
         """Return all values of all metrics of a cell's run."""

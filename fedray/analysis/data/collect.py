@@ -11,7 +11,7 @@ from fedray.analysis.data.stored import read_sweep
 from fedray.cells.record import parse_table
 from fedray.cells.spec import CellSpec, Search, flatten
 from fedray.cells.status import Status
-from fedray.common.errors import UserError
+from fedray.common.errors import UserError, name_place
 from fedray.components.base import Component
 from fedray.config import COMPONENTS, RunConfig
 from fedray.partitions import PARTITIONS
@@ -86,10 +86,8 @@ class Collected(SweepTable):
     def read_table(self, run_id: str, name: str) -> dict[str, np.ndarray] | None:
         """Return the columns of a run's table `clients` or `confusion`, or None. Raises UserError if it is none."""
         content = self.read_artefact(run_id, f"{name}.csv")
-        try:
+        with name_place(f"{self.name}: {name}.csv of run {run_id}"):
             return None if content is None else parse_table(name, content)
-        except UserError as error:
-            raise UserError(f"{self.name}: {name}.csv of run {run_id}: {error}") from None
 
     def describe_mixture(self) -> str:
         return describe_mixture(self.environments, self.read_environment)

@@ -10,7 +10,7 @@ from fedray.analysis.data.collect import SweepTable
 from fedray.analysis.tables.build import COMMAND, TableOptions
 from fedray.analysis.tables.formats import to_latex
 from fedray.analysis.tables.macros import list_macros
-from fedray.common.errors import UserError, format_count, truncate_repr, unknown
+from fedray.common.errors import UserError, format_count, name_place, truncate_repr, unknown
 from fedray.common.whole_files import read_file
 
 COMMENT = re.compile(r"((?<!\\)(?:\\\\)*)%.*")
@@ -274,10 +274,8 @@ def compare_with_store(paper: Paper, sweeps: Mapping[str, SweepTable]) -> Agreem
 
 def _list_stored(block: TexBlock, sweep: SweepTable) -> dict[tuple[str, ...], str]:
     """Return the entries of a block as the store gives them now."""
-    try:
+    with name_place(block.place):
         table = block.options.build(sweep)
-    except UserError as error:
-        raise UserError(f"{block.place}: {error}") from None
     if not block.is_table:
         return {(key,): text for key, text in list_macros(table).items()}
     lines = [COMMENT.sub(r"\1", line) for line in to_latex(replace(table, command="")).split("\n")]

@@ -14,7 +14,7 @@ from fedray.cells.status import Status
 from fedray.cluster.connection import count_cpus, refuse_bad_address, use_cluster
 from fedray.cluster.gpu_sharing import Placement
 from fedray.cluster.resources import refuse_unseen
-from fedray.common.errors import UserError, escape, format_count, name_file
+from fedray.common.errors import UserError, escape, format_count, name_place
 from fedray.common.location import refuse_unwritable_store
 from fedray.common.signals import INTERRUPTED, treat_sigterm_as_interrupt
 from fedray.sweep.file.sweep import Sweep
@@ -47,7 +47,7 @@ def refuse_unwritable() -> None:
 
 def plan_and_print(sweep: Sweep, file: str, force: bool = False, only: Sequence[str] = ()) -> Plan:
     """Plan a sweep and print a summary. Raises a UserError that names the file."""
-    with name_file(file):
+    with name_place(file):
         made = planning.make_plan(sweep, force, only)
     for line in describe_partial(sweep):
         print(escape(line))

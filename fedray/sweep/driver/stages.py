@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fedray.common.errors import UserError, format_duration, name_file
+from fedray.common.errors import UserError, format_duration, name_place
 from fedray.components.base import format_value
 from fedray.config import RunConfig
 from fedray.datasets.base import Validation
@@ -289,7 +289,7 @@ def _run_block(
 
 def _refuse_undecided(plan: Plan, file: str) -> None:
     """Raise UserError if a tune stage's cells will not log the selection metric, before hours are spent on them."""
-    with name_file(file):
+    with name_place(file):
         for cell in plan.cells.values():
             refuse_unlogged(cell.run, plan.sweep.select)
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedray.common.errors import UserError, truncate_repr
+from fedray.common.errors import UserError, name_place, truncate_repr
 from fedray.common.yaml_files import format_flow, load_yaml, locate
 from fedray.sweep.file.changes import change_runs
 from fedray.sweep.file.shipped import locate_sweep
@@ -47,11 +47,9 @@ def _load(path: Path, readers: tuple[Path, ...]) -> dict[str, Any]:
         return f"try a grid of your own, `grid: {format_flow({**kept[section], key: value})}`"
 
     left_out = [key for key, value in own.items() if value == [] and key in other]
-    try:
+    with name_place(f"{path}: base"):
         whole = other | own | change_runs(kept, changes, "", advise)
-        return {key: value for key, value in whole.items() if key not in left_out}
-    except UserError as error:
-        raise UserError(f"{path}: base: {error}") from None
+    return {key: value for key, value in whole.items() if key not in left_out}
 
 
 def _locate(path: Path, written: Any) -> Path:
@@ -62,7 +60,5 @@ def _locate(path: Path, written: Any) -> Path:
     file = locate(key, written)
     if file.suffix in (".yaml", ".yml"):
         return path.parent / file
-    try:
+    with name_place(key):
         return locate_sweep(file)
-    except UserError as error:
-        raise UserError(f"{key}: {error}") from None

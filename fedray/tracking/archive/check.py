@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from fedray.cells.record import parse_table
-from fedray.common.errors import UserError, escape, join_lines, truncate_repr
+from fedray.common.errors import UserError, escape, join_lines, name_place, truncate_repr
 from fedray.components.base import describe
 from fedray.components.identity import hash_of
 from fedray.tracking.archive.members import (
@@ -100,10 +100,8 @@ class CheckedArchive:
             raise UserError(f"{damaged} is damaged")
         for name, path in (one for own in self._artifacts.values() for one in own.items()):
             if path in TABLES:
-                try:
+                with name_place(name):
                     parse_table(path.removesuffix(".csv"), archive.read(name))
-                except UserError as error:
-                    raise UserError(f"{name}: {error}") from None
 
     def _read_file(self) -> str:
         try:
