@@ -99,7 +99,8 @@ def simulate(
     data = data or load_data(parsed.data)
     cell = "" if track is None and checkpoints is None else parsed.hash_cell(data.digest)
     held = contextlib.nullcontext(directory)
-    return run_problem(Problem.build(parsed, data), cell, track, held, evaluated, profile, progress)
+    tell: Evaluated = (lambda row: None) if evaluated is None else evaluated
+    return run_problem(Problem.build(parsed, data), cell, track, held, tell, profile, progress)
 
 
 @isolate_run()
@@ -108,7 +109,7 @@ def run_problem(
     cell: str = "",
     track: str | None = None,
     checkpoints: AbstractContextManager[Path | None] = NOWHERE,
-    evaluated: Evaluated | None = None,
+    evaluated: Evaluated = lambda row: None,
     profile: Profile | None = None,
     progress: bool | None = None,
     sweep: str = "",
@@ -202,7 +203,7 @@ def _run(
     simulation: Simulation,
     store: Checkpoints | None,
     growth: Growth | None,
-    evaluated: Evaluated | None,
+    evaluated: Evaluated,
     moved: Moved,
     resumed: Callable[[list[dict[str, float]]], None] = lambda rows: None,
 ) -> None:
@@ -217,7 +218,7 @@ def _run(
         told = len(state.history)
         for state in states:
             with isolate_run():
-                answers = [evaluated(dict(row)) for row in state.history[told:] if evaluated is not None]
+                answers = [evaluated(dict(row)) for row in state.history[told:]]
             told = len(state.history)
             moved(state.round, state.history)
             simulation.lap("report")
@@ -232,7 +233,7 @@ def _run_tracked(
     simulation: Simulation,
     store: Checkpoints | None,
     growth: Growth | None,
-    evaluated: Evaluated | None,
+    evaluated: Evaluated,
     moved: Moved,
     name: str,
     cell: str,
@@ -259,7 +260,7 @@ def _run_tracked(
 
     def logged(row: dict[str, float]) -> object:
         tracker.log_rows(run, [dict(row)])
-        return None if evaluated is None else evaluated(row)
+        return evaluated(row)
 
     with contextlib.closing(tracker):
         tracker.open_cell(run, again=store is not None)
