@@ -7,7 +7,7 @@ methods of a setting. Over all settings: aggregates of each method's runs, and r
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -282,6 +282,12 @@ class Comparison:
     ranks: Ranks | None
 
 
+def find_reference(cells: pd.DataFrame, given: str, found: Iterable[str], rows: str = "algorithm") -> str:
+    """Return the row that is the reference: the given one, or else fedavg if it is among those found; empty if not."""
+    label = find_label(cells, given or "fedavg", rows)
+    return label if given or label in set(found) else ""
+
+
 def compare(
     sweep: SweepTable,
     to: str = "",
@@ -296,8 +302,8 @@ def compare(
         UserError: a row, metric or key is unknown, there is no reference, the confidence is outside (0, 1), or runs
             cannot be paired.
     """
-    cells, reference = tabulate_by_seed(sweep, metric, rows, columns), find_label(sweep.cells, to or "fedavg", rows)
-    to = reference if to or reference in set(cells["_row"]) else ""
+    cells = tabulate_by_seed(sweep, metric, rows, columns)
+    to = find_reference(sweep.cells, to, cells["_row"], rows)
     differences, lower = pair_by_seed(cells, to, confidence), is_smaller_better(metric, sweep.cells)
     means = cells.groupby(["_column", "_row"])["_value"].agg(lambda of_seeds: of_seeds.mean(skipna=False)).unstack()
     return Comparison(

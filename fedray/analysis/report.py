@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 from fedray.analysis.comparison import (
     Comparison,
     compare,
+    find_reference,
     format_all,
     format_lines,
     list_all_columns,
@@ -26,7 +27,7 @@ from fedray.analysis.comparison import (
     list_columns,
     list_notes,
 )
-from fedray.analysis.data.axes import find_label, label_finished
+from fedray.analysis.data.axes import label_finished
 from fedray.analysis.data.collect import OF_CELL, Collected
 from fedray.analysis.data.metrics import NEVER, is_ranked, read_values
 from fedray.analysis.output import make_environment
@@ -185,8 +186,7 @@ def _describe_environment(sweep: Collected) -> list[tuple[str, str, int]]:
 
 def _make_comparisons(sweep: Collected, rows: list[str], metric: str, to: str) -> list[dict[str, Any]]:
     """Return the page's comparisons with one row; none without a reference, another row, or a best value."""
-    fedavg = find_label(sweep.cells, "fedavg")
-    to = to or (fedavg if fedavg in rows else "")
+    to = find_reference(sweep.cells, to, rows)
     compared = len(rows) > 1 and (sweep.cells["status"] == "finished").any() and is_ranked(metric, sweep.cells)
     if not to or not compared:
         return []
