@@ -33,6 +33,14 @@ UNUSABLE = {
 """Errors of a file system about a path that the user can correct."""
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="also replace a file with another format's ending")]
 """Option of every command that writes a file which the user names."""
+ShowPublished = Annotated[
+    bool,
+    typer.Option(
+        "--published",
+        help="show the paper's values next to ours, of the same method, data, model, partition and clients",
+    ),
+]
+"""Option of commands that make tables."""
 
 
 def format_json(value: object) -> str:

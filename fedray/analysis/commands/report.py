@@ -9,20 +9,14 @@ from fedray.analysis.data.collect import collect
 from fedray.analysis.output import write_or_print
 from fedray.analysis.report import make_page
 from fedray.cells.metric import DEFAULT
-from fedray.common.entry import Overwrite
+from fedray.common.entry import Overwrite, ShowPublished
 from fedray.common.output import OutputFile
 
 
 def main(
     name: Annotated[str, typer.Argument(help="the sweep's name")],
     metric: Annotated[str, typer.Option(help="metric of the tables; several with commas")] = DEFAULT,
-    published: Annotated[
-        bool,
-        typer.Option(
-            "--published",
-            help="show the paper's values next to ours, of the same method, data, model, partition and clients",
-        ),
-    ] = False,
+    published: ShowPublished = False,
     reference: Annotated[str, typer.Option(help="the row to compare with; default fedavg if it is a row")] = "",
     out: Annotated[Path | None, typer.Option(help="default: NAME.html here, / as -")] = None,
     overwrite: Overwrite = False,

@@ -24,7 +24,7 @@ from fedray.analysis.tables.build import TableOptions, list_clients, list_runs
 from fedray.analysis.tables.formats import FORMATS, SUFFIXES, format_run_by_run
 from fedray.analysis.tables.macros import to_macros
 from fedray.cells.metric import DEFAULT
-from fedray.common.entry import Overwrite
+from fedray.common.entry import Overwrite, ShowPublished
 from fedray.common.errors import UserError, unknown
 from fedray.common.output import OutputFile
 from fedray.sweep.file.shipped import list_papers
@@ -59,13 +59,7 @@ def main(
     best_except: Annotated[
         str | None, typer.Option(help="add a row with the best of all except these, with commas")
     ] = None,
-    published: Annotated[
-        bool,
-        typer.Option(
-            "--published",
-            help="show the paper's values next to ours, of the same method, data, model, partition and clients",
-        ),
-    ] = False,
+    published: ShowPublished = False,
     paper: Annotated[
         str, typer.Option(help="the paper's table if the sweep has another name, such as fedsol/table2")
     ] = "",
