@@ -37,7 +37,11 @@ class Forwarded(typer.core.TyperCommand):
         # bash breaks a word at its colon, `rounds_to : fed`, and takes what follows the colon
         *before, word = "\n".join([*ctx.args, incomplete]).replace("\n:", ":").replace(":\n", ":").split("\n")
         known = word[: word.rfind(":") + 1] if len(before) < len(ctx.args) else ""
-        names = _list_options(ctx.info_name, before) if word.startswith("-") else list_next(ctx.info_name, before, word)
+        if word.startswith("-"):
+            options = [option for one in _list_parameters(ctx.info_name, before) for option in one.opts]
+            names = [*(option for option in options if option.startswith("--")), "--help"]
+        else:
+            names = list_next(ctx.info_name, before, word)
         found = [name.removeprefix(known) for name in dict.fromkeys(names) if name.startswith(word)]
         package = typer.core.TyperCommand.__base__.__module__.rpartition(".")[0]  # click, or typer's own copy of it
         item = importlib.import_module(f"{package}.shell_completion").CompletionItem
@@ -64,7 +68,8 @@ def list_next(command: str, before: Sequence[str], word: str) -> list[str]:
     if option == "--format":
         tables = importlib.import_module("fedray.analysis.commands.tables")
         return [*tables.FORMATS, *tables.RUN_BY_RUN]
-    if _takes_value(command, before, option):
+    own = _list_parameters(command, before) if option.startswith("-") else []
+    if any(option in one.opts and not one.is_flag for one in own):
         return list_boards() if option == "--on" else []
     if command == "cite":
         return [*complete("stored", ""), *complete("algorithms", "")]
@@ -95,20 +100,6 @@ def _load(name: str) -> typer.Typer:
     module = importlib.import_module(f"fedray.{room}.commands.{name}")
     app: typer.Typer | None = getattr(module, "app", None)
     return make_app(module.main) if app is None else app
-
-
-def _list_options(name: str, before: Sequence[str]) -> list[str]:
-    """Return the options of a command, or of the one of its commands that is named already."""
-    return [option for one in _list_parameters(name, before) for option in one.opts if option.startswith("--")] + [
-        "--help"
-    ]
-
-
-def _takes_value(name: str, before: Sequence[str], option: str) -> bool:
-    """Return True if this is an option of the command that a value follows."""
-    return option.startswith("-") and any(
-        option in one.opts and not one.is_flag for one in _list_parameters(name, before)
-    )
 
 
 def _list_parameters(name: str, before: Sequence[str]) -> list[Any]:
