@@ -144,8 +144,9 @@ def format_duration(seconds: float) -> str:
     """Format `2.5 h`, below two hours `14 min`, below a minute `9.1 s`."""
     if seconds >= 7200:
         return f"{format_number(seconds / 3600)} h"
-    minutes = seconds / 60
-    return f"{seconds:.2g} s" if minutes < 1 else f"{minutes:.2g} min" if minutes < 10 else f"{minutes:.0f} min"
+    if seconds >= 600:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 60:.2g} min" if seconds >= 60 else f"{seconds:.2g} s"
 
 
 def escape(text: str) -> str:

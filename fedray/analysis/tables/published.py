@@ -240,19 +240,26 @@ def match_published(
     def nearest(key: Key) -> str:
         spec = groups[key][0]
         near = [one for one in numbers if spec.get("algorithm.name") in one.config["algorithm.name"]]
-        differ = [([*_iter_differences(one, key[0], [spec], metric)], len(one.config)) for one in near if not averaged]
-        fewest, _ = min(differ, key=lambda pair: (len(pair[0]), -pair[1]), default=([], 0))
+        near.sort(key=lambda one: -len(one.config))  # of equally near ones, the one with most keys in common
+        differ = [[*_iter_differences(one, key[0], [spec], metric)] for one in near if not averaged]
+        fewest = min(differ, key=lambda keys: len(keys), default=[])
         return f" ({'; '.join(fewest[:3])}{'; ...' * (len(fewest) > 3)})" if fewest else ""
 
     printed = {key: Printed(numbers[place].value, numbers[place].std) for key, place in matches.items()}
     alone: dict[str, list[str]] = {}
     for key, sets in candidates.items():
-        if key not in matches:
-            several = " (several printed values)"
-            if len(places := next(iter(sets), ())) == 1:
-                several = f" (the paper's {numbers[places[0]].value} does not say to which of these rows it belongs)"
-            why = " (mixed runs)" if len(sets) > 1 else several if any(sets) else nearest(key)
-            alone.setdefault(why, []).append(f"{key[0]}, {key[1]}")
+        if key in matches:
+            continue
+        places = next(iter(sets), ())
+        if len(sets) > 1:
+            why = " (mixed runs)"
+        elif len(places) > 1:
+            why = " (several printed values)"
+        elif places:
+            why = f" (the paper's {numbers[places[0]].value} does not say to which of these rows it belongs)"
+        else:
+            why = nearest(key)
+        alone.setdefault(why, []).append(f"{key[0]}, {key[1]}")
     used = set(matches.values())
     rounds = {spec.get("training.rounds") for group in groups.values() for spec in group}
     ours = {str(value) for value in rounds if value is not None}
