@@ -35,6 +35,7 @@ def execute(folder: Path, command: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_the_page_works_from_an_empty_folder(tmp_path: Path) -> None:
     """The derived numbers hold; the sweep runs on Ray's workers; table and figure know the probe's metric."""
     assert sorted(FILES) == [

@@ -118,6 +118,7 @@ def test_the_table_in_the_readme_is_the_one_printed(
     assert "28 cells: 28 finished" in (home / page).read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_personal_and_generic_accuracy_side_by_side(home: Path, read: Callable[[str], str]) -> None:
     assert "16 finished" in execute(home, PERSONAL)
     table = read(next(c for c in COMMANDS if "personal_accuracy" in c))

@@ -12,7 +12,6 @@ import pytest
 from fedray.algorithms import ALGORITHMS
 from tests.conftest import Call
 from tests.golden.present import HERE, describe_cells, find_kernels, list_sweeps, load, train
-from tests.sweep.running import done, fedray
 
 HALF = """**golden-grid: test accuracy in %, round 2**
 
@@ -59,11 +58,11 @@ def old_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_half_finished_grid_of_0_2_is_read_and_finished(old_project: Path, call: Call) -> None:
+def test_a_half_finished_grid_of_0_2_is_read_and_finished(local_ray: None, old_project: Path, call: Call) -> None:
     code, out, err = call("tables", "golden-grid")
     assert (code, err) == (0, "")
     assert out.startswith(HALF)
-    printed = done(fedray(old_project, "sweep", "grid.yaml"))
+    _, printed, _ = call("sweep", "grid.yaml", "--max-concurrent", "2")
     assert printed.startswith("golden-grid: 4 cells, 2 finished, 0 diverged, 2 to run\n")
     assert printed.rstrip().endswith("golden-grid: 4 finished")
     _, table, _ = call("tables", "golden-grid")

@@ -55,6 +55,7 @@ def board(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch, ca
     ray.shutdown()
 
 
+@pytest.mark.slow
 def test_what_is_fedavg_stands_with_fedavg(board: Board, call: Call) -> None:
     """MimeLite without momentum has FedAvg's bits; terms of 1e-9 change at most a few images of 360.
 

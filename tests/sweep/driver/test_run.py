@@ -1,4 +1,7 @@
-"""Whole sweeps through the command line, real Ray and real MLflow: killed, called again, with cells that diverge."""
+"""Whole sweeps through the command line, real Ray and real MLflow: killed, called again, with cells that diverge.
+
+Only what kills the driver needs a process of its own; the others are called in this one, on one Ray.
+"""
 
 import json
 import os
@@ -129,50 +132,49 @@ ONE_OF_EACH = {
     ],
 )
 def test_stopped_diverged_and_failing_cells_side_by_side(
-    rule: dict[str, Any], tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch, call: Call
+    rule: dict[str, Any], local_ray: None, project: Path, call: Call
 ) -> None:
     """Cells stopped early, one that diverges in round 1 and one whose code raises do not disturb the others.
 
     lr = 1e20: one step makes the weights about 1e18, and the losses of the second are not finite. The cells that a
     scheduler prunes depend on their order; `stop` ends all three that can be trained.
     """
-    monkeypatch.chdir(tmp_path)
-    shutil.copy(empty_store, tmp_path / "mlflow.db")
-    out = done(fedray(tmp_path, "sweep", str(write(tmp_path, ONE_OF_EACH | rule))), code=1)
-    found = outcome(tmp_path)
+    code, out, _ = call("sweep", str(write(project, ONE_OF_EACH | rule)), "--max-concurrent", "2")
+    assert code == 1
+    found = outcome(project)
     failed = "raises dirichlet(0.5) lr=0.1 s0"
     assert found.pop(failed) == "failed"
     assert found.pop("fedavg dirichlet(0.5) lr=1e+20 s0") == "diverged"
     assert set(found.values()) <= ({"stopped"} if "stop" in rule else {"finished", "pruned"})
-    assert {run.info.status for run in runs(tmp_path)} <= {"FINISHED", "FAILED"}
-    bad = next(run for run in runs(tmp_path) if run.data.tags["fedray.status"] == "diverged")
+    assert {run.info.status for run in runs(project)} <= {"FINISHED", "FAILED"}
+    bad = next(run for run in runs(project) if run.data.tags["fedray.status"] == "diverged")
     assert bad.info.status == "FAILED"
     assert bad.data.metrics["summary/diverged_round"] == 1
     assert "diverged in round 1, client" in bad.data.tags["fedray.message"]
     assert "(1 diverged)" in call("tables", "each", "--rows", "training.lr").out
-    raised = next(run for run in runs(tmp_path) if run.info.run_name == failed)
+    raised = next(run for run in runs(project) if run.info.run_name == failed)
     said = "algorithm: tests.plugins:Raises raises ZeroDivisionError: on purpose (plugins.py:"
     assert raised.data.tags["fedray.message"].startswith(said)
-    client = MlflowClient(tracking_uri=f"sqlite:///{tmp_path / 'mlflow.db'}")
+    client = MlflowClient(tracking_uri=f"sqlite:///{project / 'mlflow.db'}")
     assert "traceback.txt" in {artifact.path for artifact in client.list_artifacts(raised.info.run_id)}
     assert "ZeroDivisionError: on purpose" in out
     if "stop" in rule:  # the same rule again: only the failed cell is tried again; without it, the stopped ones go on
         assert "1 diverged, 1 to run" in call("sweep", "sweep.yaml", "--dry-run").out
-        write(tmp_path, ONE_OF_EACH | {"name": "whole"})
+        write(project, ONE_OF_EACH | {"name": "whole"})
         assert "4 to run" in call("sweep", "sweep.yaml", "--dry-run").out
 
 
 def test_force_replaces_and_supersedes(
-    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
+    finished: Path, local_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
     """A forced cell gets a run of its own from round 1 on; the earlier one no longer counts."""
     for name in ("mlflow.db", "mlruns", "mlartifacts", ".fedray", "sweep.yaml"):
         if (source := finished / name).exists():
             (shutil.copytree if source.is_dir() else shutil.copy)(source, tmp_path / name)
     before = state_hashes(finished)
-    done(fedray(tmp_path, "sweep", "sweep.yaml", "--force", "--only", "scaffold*s0"))
+    monkeypatch.chdir(tmp_path)
+    assert call("sweep", "sweep.yaml", "--force", "--only", "scaffold*s0").code == 0
     found = [run for run in runs(tmp_path) if run.info.run_name == "scaffold dirichlet(0.5) s0"]
     assert sorted(run.data.tags["fedray.status"] for run in found) == ["finished", "superseded"]
     assert {run.data.tags.get("fedray.state_sha256") for run in found} == {before[found[0].data.tags["fedray.cell"]]}
-    monkeypatch.chdir(tmp_path)
     assert "0 to run" in call("sweep", "sweep.yaml", "--dry-run").out

@@ -3,14 +3,14 @@
 Three good cells, each of whose validation accuracies is far above chance, then two that learn nothing.
 """
 
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 from mlflow import MlflowClient
 
-from tests.sweep.running import SWEEP, done, fedray, runs, write
+from tests.conftest import Call
+from tests.sweep.running import SWEEP, runs, write
 
 ROUNDS = 8
 FILE: dict[str, Any] = {
@@ -35,18 +35,18 @@ FILE: dict[str, Any] = {
     ],
 )
 def test_what_learns_nothing_is_ended_after_its_grace(
-    scheduler: dict[str, Any], last: int, tmp_path: Path, empty_store: Path
+    scheduler: dict[str, Any], last: int, local_ray: None, project: Path, call: Call
 ) -> None:
-    shutil.copy(empty_store, tmp_path / "mlflow.db")
-    file = write(tmp_path, FILE | {"scheduler": scheduler})
-    out = done(fedray(tmp_path, "sweep", str(file), "--max-concurrent", "1"))
-    client = MlflowClient(tracking_uri=f"sqlite:///{tmp_path / 'mlflow.db'}")
+    file = write(project, FILE | {"scheduler": scheduler})
+    code, out, err = call("sweep", str(file), "--max-concurrent", "1")
+    assert code == 0, err
+    client = MlflowClient(tracking_uri=f"sqlite:///{project / 'mlflow.db'}")
     ended = {}
-    for run in runs(tmp_path):
+    for run in runs(project):
         rounds = [metric.step for metric in client.get_metric_history(run.info.run_id, "validation_accuracy")]
         ended[float(run.data.params["training.lr"])] = run.data.tags["fedray.status"], max(rounds)
     assert ended[0.5] == ("finished", ROUNDS)
     assert ended[1e-6] == ended[2e-6] == ("pruned", last)
     pruned = sum(status == "pruned" for status, _ in ended.values())
     assert f"{pruned} pruned" in out
-    assert "0 to run" in done(fedray(tmp_path, "sweep", "sweep.yaml", "--dry-run")), "what it has ended is done"
+    assert "0 to run" in call("sweep", "sweep.yaml", "--dry-run").out, "what it has ended is done"

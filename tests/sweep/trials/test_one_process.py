@@ -26,6 +26,7 @@ from tests.cluster.test_object_states import problem
 from tests.sweep.running import SWEEP, runs, undisturbed
 
 
+@pytest.mark.faults
 def test_a_killed_and_a_stopped_trial_change_nothing(
     local_ray: None, project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
