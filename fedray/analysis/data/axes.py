@@ -95,7 +95,9 @@ def find_columns(cells: pd.DataFrame, rows: pd.Series) -> str:
     keys, columns = ["partition"], label_cells(cells, "partition")
     sections = [name for name in COMPONENTS if f"{name}.name" in cells]
     for key in (*sections, *list_varying_settings(cells)):
-        if key not in keys and _label_by_key(cells, key).groupby([rows, columns, cells["seed"]]).nunique().max() > 1:
+        entries, first = zip(rows, columns, cells["seed"], strict=True), dict[Any, str]()
+        labels = zip(entries, _label_by_key(cells, key), strict=True)
+        if key not in keys and any(first.setdefault(entry, label) != label for entry, label in labels):
             keys.append(key)
             columns = label_cells(cells, ",".join(keys))
     return ",".join(sorted(keys, key=lambda key: COMPONENTS.index(key) if key in COMPONENTS else len(COMPONENTS)))
@@ -154,26 +156,30 @@ def _label_by_key(
         sections = {name.removesuffix(".name") for name in columns if name.endswith(".name")}
         raise unknown_key("--rows/--cols", key, cells, {*sections, "seed"})
     options = [name for name in columns if name.startswith(f"{key}.") and name != f"{key}.name"]
-    narrow = cells[[f"{key}.name", "spec", *options]]
-    named = {
-        kind: [
-            name
+    kinds, values = list(cells[f"{key}.name"]), {name: _list_values(cells[name]) for name in options}
+    titles = dict[str, dict[str, str]]()
+    for kind, spec in dict(zip(reversed(kinds), reversed(list(iter_specs(cells))), strict=True)).items():
+        rows = [row for row, other in enumerate(kinds) if other == kind]
+        named = {*list_always_named(spec), *always}
+        titles[kind] = {
+            name: names.get(name) or get_symbol(spec, key, name.removeprefix(f"{key}."))
             for name in options
-            if group[name].nunique(dropna=False) > 1 or name in {*list_always_named(next(iter_specs(group))), *always}
-        ]
-        for kind, group in narrow.groupby(f"{key}.name")
-    }
+            if name in named or len({values[name][row] for row in rows}) > 1
+        }
 
-    def name(cell: Mapping[Any, Any]) -> str:
-        kind, spec = cell[f"{key}.name"], cell["spec"]
-        values = [
-            f"{names.get(name) or get_symbol(spec, key, name.removeprefix(f'{key}.'))}={cell[name]}"
-            for name in named[kind]
-            if pd.notna(cell[name])
+    def name_row(row: int) -> str:
+        kind = kinds[row]
+        given = [
+            f"{title}={values[name][row]}" for name, title in titles[kind].items() if values[name][row] is not None
         ]
-        return " ".join(filter(None, [names.get(kind, kind), *values]))
+        return " ".join(filter(None, [names.get(kind, kind), *given]))
 
-    return pd.Series([name(one) for one in narrow.to_dict("records")], cells.index, dtype=object)
+    return pd.Series([name_row(row) for row in range(len(kinds))], cells.index, dtype=object)
+
+
+def _list_values(column: pd.Series) -> list[Any]:
+    """Return a column's values, with None for missing ones."""
+    return [value if there else None for value, there in zip(column.tolist(), column.notna(), strict=True)]
 
 
 def unknown_key(option: str, key: str, cells: pd.DataFrame, others: Iterable[str] = ()) -> UserError:

@@ -2,8 +2,10 @@
 
 import itertools
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Literal
 
 import pandas as pd
@@ -63,14 +65,15 @@ class Side:
     entries: tuple[Entry, ...]
     form: Literal["value", "drop", "spread"] = "value"
 
-    def get_by_seed(self, found: Mapping[Entry, pd.Series]) -> pd.Series:
+    def get_by_seed(self, found: Mapping[Entry, Mapping[str, float]]) -> dict[str, float]:
         """Return the number of each seed that all entries have."""
-        if not all(entry in found for entry in self.entries):
-            return pd.Series(dtype=float)
-        of = pd.concat([found[entry] for entry in self.entries], axis=1, join="inner")
+        first, *others = [found.get(entry, {}) for entry in self.entries]
+        of = {
+            seed: [first[seed], *(other[seed] for other in others)] for seed in first if all(seed in o for o in others)
+        }
         if self.form == "spread":
-            return of.max(axis=1) - of.min(axis=1)
-        return of.iloc[:, 0] - of.iloc[:, 1] if self.form == "drop" else of.iloc[:, 0]
+            return {seed: max(values) - min(values) for seed, values in of.items()}
+        return {seed: values[0] - values[1] if self.form == "drop" else values[0] for seed, values in of.items()}
 
 
 @dataclass(frozen=True)
@@ -96,9 +99,9 @@ class Numbers:
     such runs. lost: seeds whose run was ended.
     """
 
-    values: Mapping[Entry, pd.Series]
-    never: Mapping[Entry, frozenset[str]]
-    lost: Mapping[Entry, frozenset[str]]
+    values: Mapping[Entry, Mapping[str, float]]
+    never: Mapping[Entry, set[str]]
+    lost: Mapping[Entry, set[str]]
 
 
 def make_pairs(claim: Claim, sweep: SweepTable, published: str) -> tuple[list[Pair], pd.DataFrame]:
@@ -286,15 +289,22 @@ def _collect_numbers(claim: Claim, cells: pd.DataFrame) -> Numbers:
     if not claim.average_over:
         rounds = pd.Series([spec.get("training.rounds") for spec in iter_specs(cells)], cells.index, dtype=float)
         cells = cells.assign(_value=cells["_value"].where(~cells["_never"], rounds))
-    settings = {str(column): n for column, n in cells.groupby("_column", sort=False)["_setting"].nunique().items()}
-    values, never, lost = dict[Entry, pd.Series](), dict[Entry, frozenset[str]](), dict[Entry, frozenset[str]]()
-    narrow = cells[["_row", "_column", "seed", "_value", "_never", "_lost"]]
-    for (row, column), group in narrow.groupby(["_row", "_column"], sort=False):
-        by_seed = group.dropna(subset="_value").groupby("seed")["_value"]
-        entry = str(row), str(column)
-        values[entry] = by_seed.mean()[by_seed.count() == settings[entry[1]]]
-        never[entry] = frozenset(group.loc[group["_never"], "seed"])
-        lost[entry] = frozenset(group.loc[group["_lost"] & ~group["_never"], "seed"])
+    settings: dict[str, set[str]] = defaultdict(set)
+    for column, setting in zip(cells["_column"], cells["_setting"], strict=True):
+        settings[column].add(setting)
+    found: dict[Entry, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    never: dict[Entry, set[str]] = defaultdict(set)
+    lost: dict[Entry, set[str]] = defaultdict(set)
+    columns = ("_row", "_column", "seed", "_value", "_never", "_lost")
+    for row, column, seed, value, none, ended in zip(*(cells[name] for name in columns), strict=True):
+        if pd.notna(value):
+            found[row, column][seed].append(float(value))
+        if none or ended:
+            (never if none else lost)[row, column].add(seed)
+    values = {
+        (row, column): {seed: fmean(of) for seed, of in by_seed.items() if len(of) == len(settings[column])}
+        for (row, column), by_seed in found.items()
+    }
     return Numbers(values, never, lost)
 
 
@@ -302,7 +312,7 @@ def _make_pair(claim: Claim, duel: Duel, numbers: Numbers, printed: float | None
     """Return the pair of a duel: a gap for each seed except lost ones."""
     ours, theirs = ([numbers.never[entry] for entry in side.entries] for side in (duel.ours, duel.theirs))
     plain = duel.ours.form == "value"
-    nowhere = frozenset.intersection(*ours, *theirs) if plain else frozenset.union(*ours, *theirs)
+    nowhere = set.intersection(*ours, *theirs) if plain else set.union(*ours, *theirs)
     gaps = _compute_gaps(claim, duel, numbers.values, lower)
     lost = nowhere.union(*(numbers.lost[entry] for entry in duel.entries))
     lost |= {seed for seed, gap in gaps.items() if gap is None}
@@ -314,16 +324,18 @@ def _make_pair(claim: Claim, duel: Duel, numbers: Numbers, printed: float | None
     return Pair(duel.column, duel.row, duel.rival, left, printed, exact, len(lost))
 
 
-def _compute_gaps(claim: Claim, duel: Duel, found: Mapping[Entry, pd.Series], lower: bool) -> dict[str, float | None]:
+def _compute_gaps(
+    claim: Claim, duel: Duel, found: Mapping[Entry, Mapping[str, float]], lower: bool
+) -> dict[str, float | None]:
     """Return seed -> how much better ours is, in the claim's unit; None for a percentage of 0."""
     ours = duel.ours.get_by_seed(found)
-    theirs = duel.theirs.get_by_seed(found) if claim.to is None else pd.Series(claim.to, ours.index)
-    both = pd.concat([ours.rename("ours"), theirs.rename("theirs")], axis=1).dropna()
+    theirs = duel.theirs.get_by_seed(found) if claim.to is None else dict.fromkeys(ours, claim.to)
     lower = {"value": lower != (claim.relation == "worse"), "drop": not lower, "spread": True}[duel.ours.form]
     gaps: dict[str, float | None] = {}
-    for seed, one, other in both.itertuples():
-        gap = (one - other) * (-1 if lower else 1)
-        gaps[str(seed)] = gap if claim.unit == "points" else 100 * gap / abs(other) if other else None
+    for seed in filter(theirs.__contains__, ours):
+        other = theirs[seed]
+        gap = (ours[seed] - other) * (-1 if lower else 1)
+        gaps[seed] = gap if claim.unit == "points" else 100 * gap / abs(other) if other else None
     return gaps
 
 
@@ -346,9 +358,9 @@ def _find_printed(
     against_best = isinstance(claim.against, str) and claim.relation == "better" and not name and claim.to is None
     found = {}
     for duel in duels:
-        known = {entry: pd.Series({"paper": values[entry]}) for entry in duel.entries if entry in values}
+        known = {entry: {"paper": values[entry]} for entry in duel.entries if entry in values}
         if against_best and duel.ours.entries[0] in others:
-            known[duel.theirs.entries[0]] = pd.Series({"paper": others[duel.ours.entries[0]]})
+            known[duel.theirs.entries[0]] = {"paper": others[duel.ours.entries[0]]}
         elif against_best:
             known.pop(duel.theirs.entries[0], None)
         if (gap := _compute_gaps(claim, duel, known, lower).get("paper")) is not None:
