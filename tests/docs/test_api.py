@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import fedray
 from docs.generate.api import write_page
 from fedray.algorithms import base
@@ -25,6 +27,7 @@ def test_every_public_name_is_described_by_an_example() -> None:
         assert EXAMPLE.search(section), f"{name} has no example"
 
 
+@pytest.mark.slow
 def test_examples(tmp_path: Path) -> None:
     """All examples in one process, in the page's order; nothing but what they show is printed."""
     examples = EXAMPLE.findall(PAGE.read_text(encoding="utf-8"))

@@ -3,16 +3,20 @@
 import json
 import re
 
+import pytest
+
 from benchmarks.gradients import RESULTS, count, list_names, sum_hours
 from docs.generate.costs import ROOT, describe_cost, find_sweeps, rewrite, rewrite_pages
 from tests.shipped.papers import CELLS, NO_TABLES
 
 
+@pytest.mark.slow
 def test_pages_agree_with_the_table() -> None:
     for path, text in rewrite_pages().items():
         assert path.read_text(encoding="utf-8") == text, f"{path.name}: python -m docs.generate.costs"
 
 
+@pytest.mark.slow
 def test_every_sweep_has_its_cells_and_a_cost() -> None:
     """Cells as they are counted against the papers; only LEAF's data (table 11) have no published size."""
     assert set(list_names()) == set(CELLS) | NO_TABLES

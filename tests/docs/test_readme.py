@@ -82,6 +82,7 @@ def quickstart(home: Path) -> tuple[str, float]:
     return execute(home, SWEEP, timeout=800), time.monotonic() - started
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_quickstart_keeps_its_promises(quickstart: tuple[str, float], read: Callable[[str], str]) -> None:
     """About 2 minutes are promised on an idle machine; the limit grows with the load of other work."""
@@ -97,6 +98,7 @@ def test_quickstart_keeps_its_promises(quickstart: tuple[str, float], read: Call
     assert "28 finished, 0 diverged, 0 to run" in read(SWEEP)
 
 
+@pytest.mark.slow
 def test_the_table_in_the_readme_is_the_one_printed(
     home: Path, quickstart: tuple[str, float], read: Callable[[str], str]
 ) -> None:
@@ -153,6 +155,7 @@ def test_python_example() -> None:
     assert 90 < float(printed[1]) < 100
 
 
+@pytest.mark.slow
 def test_ui_answers_on_loopback_only(home: Path, quickstart: tuple[str, float]) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
