@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import sqlite3
 from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 import torch
+from sqlalchemy import Engine, event
 
 if TYPE_CHECKING:
     from fedray.cluster.ray_backend import RayBackend
@@ -23,6 +25,17 @@ def shared_data(name: str) -> Path:
     if not path.exists():
         pytest.skip(f"real data not present: {name} (set FEDRAY_TEST_DATA)")
     return path
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _write_without_waiting() -> None:
+    """MLflow's databases wait for no disk: what the tests write need not outlive a machine that loses power."""
+
+    def connect(connection: object, _: object) -> None:
+        if isinstance(connection, sqlite3.Connection):
+            connection.execute("PRAGMA synchronous=OFF")
+
+    event.listen(Engine, "connect", connect)
 
 
 @pytest.fixture(scope="session")
