@@ -38,7 +38,7 @@ def print_status(
 
     Each cell has its hash and run; a failed one also the traceback's file.
     """
-    from fedray.analysis.data.stored import UnknownSweep, read_sweep
+    from fedray.analysis.data.stored import UnknownSweep, describe_unlisted, list_cells, read_sweep
     from fedray.common.location import get_storage
 
     if name is None:
@@ -50,23 +50,21 @@ def print_status(
         if not _print_sweeps(as_json, f"{name}/"):  # the stages and blocks of a sweep whose final stage has not begun
             raise
         return
+    listed, note = list_cells(sweep), describe_unlisted(sweep)
     if as_json:
         told = [
             {"hash": cell.hash, "label": cell.label, "status": status}
             | ({} if run is None else {"run_id": run.info.run_id, "message": run.data.tags.get("fedray.message", "")})
-            for cell, run, status in zip(sweep.cells, sweep.runs, sweep.statuses, strict=True)
+            for cell, run, status in listed
         ]
-        print(format_json({"name": sweep.name, "cells": told, "note": sweep.note}))
+        print(format_json({"name": sweep.name, "cells": told, "note": note}))
         return
-    counts = Counter(sweep.statuses).most_common()
-    print(
-        f"{sweep.name}: {format_count(len(sweep.cells), 'cell')}, " + ", ".join(f"{n} {status}" for status, n in counts)
-    )
-    if sweep.note:
-        print(sweep.note)
+    counts = Counter(status for _, _, status in listed).most_common()
+    print(f"{sweep.name}: {format_count(len(listed), 'cell')}, " + ", ".join(f"{n} {status}" for status, n in counts))
+    if note:
+        print(note)
     for outcome in (*LISTED_ORDER, *([Status.FINISHED] if every else [])):
-        every_cell = zip(sweep.cells, sweep.runs, sweep.statuses, strict=True)
-        cells = [(cell, run) for cell, run, status in every_cell if status is outcome]
+        cells = [(cell, run) for cell, run, status in listed if status is outcome]
         shown = cells if every else cells[:LISTED]
         for cell, run in shown:
             reason = "" if run is None else run.data.tags.get("fedray.message", "")

@@ -1,6 +1,7 @@
 """A sweep as MLflow's store holds it: its cells, the run of each that counts, and its file; runs of one sweep only."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from fedray.cells.spec import CellSpec, select_cells
@@ -31,23 +32,39 @@ class StoredSweep:
     """A sweep as the store knows it.
 
     Attributes:
+        name: the sweep's, or that of its smoke version.
+        client: reads the store.
+        parent: the sweep's own run.
         cells: in the sweep's order.
         runs: hash -> the run that counts, of the cells that have one.
-        file: the sweep's file as text; empty if the store does not have it.
     """
 
     name: str
-    description: str
+    client: "AnyClient"
+    parent: "AnyRun"
     cells: list[CellSpec]
     runs: "dict[str, AnyRun]"
-    client: "AnyClient"
-    file: str
-    experiment: str
+
+    @classmethod
+    def of(cls, client: "AnyClient", name: str, parent: "AnyRun") -> "StoredSweep":
+        """Read a sweep, given its own run."""
+        cells = read_cells(client, parent)
+        runs: dict[str, Any] = dict(find_best_runs(client, parent.info.experiment_id, [cell.hash for cell in cells]))
+        return cls(name, client, parent, cells, runs)
+
+    @property
+    def description(self) -> str:
+        return str(self.parent.data.tags.get(DESCRIPTION, ""))
+
+    @cached_property
+    def file(self) -> str:
+        """The sweep's file as text; empty if the store does not have it."""
+        return read_sweep_file(self.client, self.parent)
 
     def read_environment(self, hash: str) -> Environment:
         """Return an environment that runs name. Raises UserError if it is missing."""
         with name_place(self.name):
-            return read_environment(self.client, self.experiment, hash)
+            return read_environment(self.client, self.parent.info.experiment_id, hash)
 
     def read_points(self, cell: str) -> Points:
         """Return all values of all metrics of a cell's run."""
@@ -65,12 +82,7 @@ def read_stored_sweep(name: str) -> StoredSweep:
     parents = find_sweeps(client, experiment)
     if name not in parents:
         raise unknown("sweep", name, parents, "`fedray status`")
-    parent = parents[name]
-    cells = read_cells(client, parent)
-    runs: dict[str, Any] = dict(find_best_runs(client, experiment, [cell.hash for cell in cells]))
-    return StoredSweep(
-        name, parent.data.tags.get(DESCRIPTION, ""), cells, runs, client, read_sweep_file(client, parent), experiment
-    )
+    return StoredSweep.of(client, name, parents[name])
 
 
 def find_deletable_runs(name: str, cell: str | None = None, unlisted: bool = False) -> tuple[dict[str, str], int]:

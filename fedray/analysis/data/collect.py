@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from fedray.analysis.data.stored import read_sweep
+from fedray.analysis.data.stored import describe_unlisted, list_cells, read_sweep
 from fedray.cells.record import parse_table
 from fedray.cells.spec import CellSpec, Search, flatten
 from fedray.cells.status import Status
@@ -119,11 +119,7 @@ def collect(name: str, *others: str) -> Collected:
         UserError: as in `stored.read_sweep`.
     """
     found = [read_sweep(one) for one in dict.fromkeys((name, *others))]
-    listed = {
-        cell.hash: (cell, run, status)
-        for one in found
-        for cell, run, status in zip(one.cells, one.runs, one.statuses, strict=True)
-    }
+    listed = {cell.hash: (cell, run, status) for one in found for cell, run, status in list_cells(one)}
     cells = [cell for cell, _, _ in listed.values()]
     return Collected(
         " ".join(one.name for one in found),
@@ -131,9 +127,9 @@ def collect(name: str, *others: str) -> Collected:
         next((cell.search for cell in cells if cell.search.keys), Search()),
         {cell.hash: dict(cell.tuned) for cell in cells if cell.tuned},
         found[0].client,
-        {run.info.run_id: run for one in found for run in one.runs if run is not None},
+        {run.info.run_id: run for one in found for run in one.runs.values()},
         found[0].parent,
-        note="; ".join(one.note for one in found if one.note),
+        note="; ".join(filter(None, map(describe_unlisted, found))),
     )
 
 

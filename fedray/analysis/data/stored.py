@@ -4,8 +4,6 @@ It imports neither pandas nor PyTorch, so that `fedray status` is quick.
 """
 
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fedray.cells.spec import CellSpec
@@ -13,40 +11,18 @@ from fedray.cells.status import Status
 from fedray.common.errors import UserError, format_count, unknown
 from fedray.sweep.file.shipped import list_sweeps
 from fedray.sweep.plan.storage import find_killed
-from fedray.tracking.store import count_unlisted, find_best_runs, find_sweeps, open_reader, read_cells, read_status
+from fedray.tracking.store import count_unlisted, find_sweeps, open_reader, read_status
+from fedray.tracking.stored_sweep import StoredSweep
 
 if TYPE_CHECKING:
-    from fedray.tracking.store import AnyClient, AnyRun
+    from fedray.tracking.store import AnyRun
 
 
 class UnknownSweep(UserError):
     """Raised if the store knows no sweep of that name."""
 
 
-@dataclass(frozen=True)
-class SweepRuns:
-    """A sweep of the store.
-
-    Attributes:
-        name: the sweep's, or that of its smoke version.
-        client: reads the store.
-        parent: the sweep's own run.
-        cells: in the sweep's order.
-        runs: for each cell the run that counts; None without one.
-        statuses: for each cell; a running one whose process is gone is interrupted.
-        note: says how many finished cells ran under the name and are not among `cells`; empty if there are none.
-    """
-
-    name: str
-    client: "AnyClient"
-    parent: "AnyRun"
-    cells: Sequence[CellSpec]
-    runs: "Sequence[AnyRun | None]"
-    statuses: Sequence[Status]
-    note: str
-
-
-def read_sweep(name: str) -> SweepRuns:
+def read_sweep(name: str) -> StoredSweep:
     """Return a sweep; if only its smoke version was run, that one, with a message.
 
     Raises:
@@ -67,21 +43,27 @@ def read_sweep(name: str) -> SweepRuns:
         if not parents:
             raise UnknownSweep(f"sweep: {name!r} is not in this store, which holds no sweep at all")
         raise UnknownSweep(str(unknown("sweep", name, parents, "`fedray status`")))
-    cells = read_cells(client, parents[name])
-    if not cells:
+    sweep = StoredSweep.of(client, name, parents[name])
+    if not sweep.cells:
         raise UserError(f"sweep: {name!r} lists no cells; run it again")
-    best = find_best_runs(client, experiment, [cell.hash for cell in cells])
-    runs = [best.get(cell.hash) for cell in cells]
-    statuses = [Status.MISSING if run is None else read_status(run) for run in runs]
-    running = [cell.hash for cell, status in zip(cells, statuses, strict=True) if status is Status.RUNNING]
-    killed = set(find_killed(running))
-    final = [
-        Status.INTERRUPTED if cell.hash in killed else status for cell, status in zip(cells, statuses, strict=True)
-    ]
-    note, unlisted = "", count_unlisted(name, {cell.hash for cell in cells})
-    if unlisted:
-        note = (
-            f"{format_count(unlisted, 'finished cell')} of this name not shown: run before the file changed, or from "
-            f"another file; `fedray rm {name} --unlisted` deletes them"
-        )
-    return SweepRuns(name, client, parents[name], cells, runs, final, note)
+    return sweep
+
+
+def list_cells(sweep: StoredSweep) -> "list[tuple[CellSpec, AnyRun | None, Status]]":
+    """Return each cell with the run that counts and its status; a running one whose process is gone is interrupted."""
+    statuses = {cell: read_status(run) for cell, run in sweep.runs.items()}
+    statuses |= dict.fromkeys(
+        find_killed(cell for cell, status in statuses.items() if status is Status.RUNNING), Status.INTERRUPTED
+    )
+    return [(cell, sweep.runs.get(cell.hash), statuses.get(cell.hash, Status.MISSING)) for cell in sweep.cells]
+
+
+def describe_unlisted(sweep: StoredSweep) -> str:
+    """Say how many finished cells ran under the sweep's name and are not among its cells; empty if there are none."""
+    unlisted = count_unlisted(sweep.name, {cell.hash for cell in sweep.cells})
+    if not unlisted:
+        return ""
+    return (
+        f"{format_count(unlisted, 'finished cell')} of this name not shown: run before the file changed, or from "
+        f"another file; `fedray rm {sweep.name} --unlisted` deletes them"
+    )

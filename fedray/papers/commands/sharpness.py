@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from mpl_toolkits.mplot3d import Axes3D
 
-from fedray.analysis.data.stored import read_sweep
+from fedray.analysis.data.stored import list_cells, read_sweep
 from fedray.analysis.plots.style import ACROSS, WIDE, WIDTH, make_panels, save, styled
 from fedray.cells.spec import select_cells
 from fedray.cells.status import Status
@@ -99,7 +99,7 @@ def find_runs(sweep: str | None, cells: Sequence[str], runs: Sequence[str]) -> l
     labels = {one.hash: one.label for one in found.cells}
     finished = {
         one.hash: made.info.run_id
-        for one, made, status in zip(found.cells, found.runs, found.statuses, strict=True)
+        for one, made, status in list_cells(found)
         if made is not None and status is Status.FINISHED
     }
     chosen = [hash for text in cells for hash in select_cells(labels, text, "--cell")] or list(labels)

@@ -200,7 +200,7 @@ def test_environments_go_along_and_one_that_is_missing_is_refused(
     sweep, hash = read_stored_sweep("sweep"), hash_of(other)
     assert [list_hashes(sweep.runs[one["hash"]]) == [hash] for one in CELLS[:3]] == [False, True, True]
     assert sweep.read_environment(hash) == other
-    run = find_environment(sweep.client, sweep.experiment, hash)
+    run = find_environment(sweep.client, sweep.parent.info.experiment_id, hash)
     assert run is not None
     open_store()[0].delete_run(run.info.run_id)
     with pytest.raises(UserError, match=rf"^sweep: environment {hash}: this store has no run that holds it; "):
