@@ -71,6 +71,25 @@ def test_a_half_finished_grid_of_0_2_is_read_and_finished(local_ray: None, old_p
     assert not any("missing" in cell for row in rows for cell in row)
 
 
+def test_a_half_finished_search_of_0_2_is_drawn_anew(local_ray: None, old_project: Path, call: Call) -> None:
+    """0.2 offered other rates to methods with more keys: its two draws stay, no longer count, and a line says so."""
+    assert "2 finished, 2 missing" in call("status").out
+    code, out, err = call("sweep", "sobol.yaml", "--max-concurrent", "2")
+    assert code == 0, err
+    first, left_out = out.splitlines()[:2]
+    assert first == "golden-sobol/tune: 4 cells, 0 finished, 0 diverged, 4 to run"
+    assert left_out.startswith(
+        "golden-sobol/tune: 2 finished cells of this name are not among these, and tables will leave"
+    )
+    assert out.rstrip().endswith("golden-sobol: 2 finished")
+    assert "2 finished cells of this name not shown" in call("status", "golden-sobol/tune").out
+    rows = [line for line in call("tables", "golden-sobol").out.splitlines() if line.startswith("| fed")]
+    assert len(rows) == 2
+    assert not any("missing" in row for row in rows)
+    assert call("rm", "golden-sobol/tune", "--unlisted", "--yes").code == 0
+    assert "not shown" not in call("status", "golden-sobol/tune").out
+
+
 def test_an_archive_of_0_2_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
