@@ -8,11 +8,8 @@ quickstart: .venv/ready
 	$(BIN)/fedray sweep quickstart
 	$(BIN)/fedray tables quickstart
 
-# Three processes keep two cores busy while others wait for Ray to start. In the order of the names, since xdist's own
-# leaves files of few long tests for the end.
 test: .venv/ready lint
-	$(BIN)/python -m pytest $(PARALLEL)
-PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-slow: .venv/ready
 	$(BIN)/python -m pytest -m slow --timeout 3600
@@ -24,8 +21,8 @@ test-faults: .venv/ready
 test-lowest: .venv/ready
 	$(BIN)/uv venv --quiet --clear --python $(BIN)/python .venv-lowest
 	$(BIN)/uv pip install --quiet --python .venv-lowest --resolution lowest-direct -r requirements.txt $(LOWEST)
-	PYTHONPATH=$(CURDIR) .venv-lowest/bin/python -m pytest $(PARALLEL) $(TESTS)
-LOWEST := 'griffelib>=2.0' 'hypothesis>=6.100' 'pytest-timeout>=2.3' 'pytest-xdist>=3.8' 'tensorboard>=2.21' 'wandb>=0.31'
+	PYTHONPATH=$(CURDIR) .venv-lowest/bin/python -m pytest -n 2 --dist loadfile $(TESTS)
+LOWEST := 'griffelib>=2.0' 'hypothesis>=6.100' 'pytest-timeout>=2.3' 'pytest-xdist>=3.6' 'tensorboard>=2.21' 'wandb>=0.31'
 
 lint: .venv/ready
 	$(BIN)/ruff check .
