@@ -57,7 +57,7 @@ def make_grids(cells: pd.DataFrame) -> dict[str, tuple[list[float], np.ndarray, 
     A method is left out while a cell of it is missing.
     """
     keys = [name for name in cells if name.startswith("algorithm.")]
-    cells = cells.assign(setting=cells[keys].astype(str).agg(" ".join, axis=1))
+    cells = cells.assign(setting=cells[keys].astype(object).fillna("").astype(str).agg(" ".join, axis=1))
     first, second = sorted(cells["seed"].unique())
     grids = {}
     for method, own in cells.groupby("algorithm.name"):

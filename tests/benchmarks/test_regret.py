@@ -41,8 +41,14 @@ def test_grids_come_from_the_cells_of_two_seeds() -> None:
     ]
     rows[-1] |= {"status": "diverged", TEST: np.nan}
     missing = rows[0] | {"algorithm.name": "b", "status": "missing"}
-    grids = make_grids(pd.DataFrame([*rows, missing]))
-    assert grids.keys() == {"a"}
+    plain = [
+        row | {"algorithm.name": "without a key", "algorithm.rho": np.nan}
+        for row in rows
+        if row["algorithm.rho"] == 0.1
+    ]
+    grids = make_grids(pd.DataFrame([*rows, missing, *plain]))
+    assert grids.keys() == {"a", "without a key"}
+    assert grids["without a key"][1].shape == (2, 1)
     rates, chosen, tested = grids["a"]
     assert rates == [1.0, 2.0]
     assert chosen == pytest.approx(np.array([[100.1, 100.2], [200.1, 200.2]]))
