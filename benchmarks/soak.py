@@ -35,9 +35,6 @@ STOPPED, STILL = 0.25, (1.0, 20.0)
 NAMES = {
     "gcs_server": "gcs_server",
     "raylet/raylet": "raylet",
-    "log_monitor": "log_monitor",
-    "dashboard/dashboard": "dashboard",
-    "_private/monitor": "monitor",
     "ray::_Inner": "trial",
     "ray::CellTrainable": "trial",
     "ClientActor": "ClientActor",
@@ -166,7 +163,7 @@ def sample(there: dict[int, str], folder: Path) -> dict[str, float]:
             sizes = {line.split()[0]: float(line.split()[1]) * 1024 for line in lines[1:]}
             total["memory"] += sizes["Pss:"] - sizes.get("Pss_Shmem:", 0.0)
             total["store"] += sizes.get("Pss_Shmem:", 0.0)
-            total["descriptors"] += 0 if "log_monitor" in command else len(os.listdir(f"/proc/{pid}/fd"))
+            total["descriptors"] += len(os.listdir(f"/proc/{pid}/fd"))
             total["processes"] += 1
         except (OSError, KeyError):
             continue
