@@ -114,20 +114,20 @@ with its cells in `results/leaderboard/rows.zip`. "20 of 20" has 20 clients, all
 
 One seed and one rate show where a difference appears, not how large it is, and no difference here has an interval.
 
-- FedRS, FedLC and FedAvg-LA: the setting, as far as this shows. They are 4 to 14 points below FedAvg with Dirichlet(0.1),
-  where a client lacks most classes, and within 2 points with 0.6. It is much the same with all 20 of 20 clients, so few
-  clients per round cannot be the whole cause; that column also has larger shards, fewer rounds and no decay. FedRS with
-  α = 0.9 is within 0.1 of FedAvg. FedLC without the mask on absent classes, a plug-in whose cells are not in the
-  archive, has 79.5 and 80.0 with Dirichlet(0.1).
-- FedGE: on an MLP a linear projection before the simplex, as the paper's models have it, gains 7.9 to 8.5 points. It was
-  not tried on `strided_cnn`, whose features also come from a ReLU. FedGELA has no row of an MLP without a projection, so
-  its 20 points and more between the models are not separated into model and projection. The paper measures its personal
-  model; this board tests the global one.
+- FedRS, FedLC and FedAvg-LA: the setting, as far as this shows. They are 4 to 14 points below FedAvg with
+  Dirichlet(0.1), where a client lacks most classes, and within 2 points with 0.6. It is much the same with all 20 of
+  20 clients, so few clients per round cannot be the whole cause; that column also has larger shards, fewer rounds and
+  no decay. FedRS with α = 0.9 is within 0.1 of FedAvg. FedLC without the mask on absent classes, a plug-in whose
+  cells are not in the archive, has 79.5 and 80.0 with Dirichlet(0.1).
+- FedGE: on an MLP a linear projection before the simplex, as the paper's models have it, gains 7.9 to 8.5 points. It
+  was not tried on `strided_cnn`, whose features also come from a ReLU. FedGELA has no row of an MLP without a
+  projection, so its 11 to 45 points between the models are not separated into model and projection. The paper
+  measures its personal model; this board tests the global one.
 - FedSMU: 600 rounds at the same rate, without decay, give 80.3 with Dirichlet(0.1), but FedAvg has 84.4 then, and 150
-  rounds give 82.3 with Dirichlet(0.6). It is the best of three server steps, chosen on the test set. These cells are not
-  in the archive.
-- FedNova, FedDC and the SAM family stood low on the withdrawn board, which offered methods different rates. In block 0,
-  with the same rates for all, FedNova has 82.2, FedSAM 81.8, FedDC 79.6 and FedAvg 81.4; one block ranks nothing.
+  rounds give 82.3 with Dirichlet(0.6). It is the best of three server steps, chosen on the test set. These cells are
+  not in the archive.
+- FedNova, FedDC and the SAM family stood low on the withdrawn board, which offered methods different rates. In block
+  0, with the same rates for all, FedNova has 82.2, FedSAM 81.8, FedDC 79.6 and FedAvg 81.4; one block ranks nothing.
 """
 WITHDRAWN = """## Withdrawn numbers
 
