@@ -62,7 +62,8 @@ def test_a_half_finished_grid_of_0_2_is_read_and_finished(local_ray: None, old_p
     code, out, err = call("tables", "golden-grid")
     assert (code, err) == (0, "")
     assert out.startswith(HALF)
-    _, printed, _ = call("sweep", "grid.yaml", "--max-concurrent", "2")
+    code, printed, err = call("sweep", "grid.yaml", "--max-concurrent", "2")
+    assert code == 0, err
     assert printed.startswith("golden-grid: 4 cells, 2 finished, 0 diverged, 2 to run\n")
     assert printed.rstrip().endswith("golden-grid: 4 finished")
     _, table, _ = call("tables", "golden-grid")
