@@ -84,16 +84,16 @@ def _print_sweeps(as_json: bool, prefix: str = "") -> bool:
     Returns:
         False if no name begins with the prefix; nothing is printed then.
     """
-    from fedray.sweep.plan.storage import find_killed, is_sweep_running
-    from fedray.tracking.store import find_sweeps, open_reader, pick_best, read_cells, read_status, search
+    from fedray.analysis.data.stored import read_statuses
+    from fedray.sweep.plan.storage import is_sweep_running
+    from fedray.tracking.store import find_sweeps, open_reader, pick_best, read_cells, search
 
     client, experiment = open_reader()
     sweeps = {name: run for name, run in find_sweeps(client, experiment).items() if name.startswith(prefix)}
     if prefix and not sweeps:
         return False
     best = pick_best(search(client, experiment, "tags.`fedray.kind` = 'cell'"))
-    status = {cell: read_status(run) for cell, run in best.items()}
-    status |= dict.fromkeys(find_killed(cell for cell in status if status[cell] is Status.RUNNING), Status.INTERRUPTED)
+    status = read_statuses(best)
     widest = max(map(len, sweeps), default=0)
     every = {
         name: Counter(status.get(cell.hash, Status.MISSING) for cell in read_cells(client, run))

@@ -1,6 +1,6 @@
 """Names of cells along an axis of a table or in a figure's legend."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import reduce
@@ -94,10 +94,11 @@ def find_columns(cells: pd.DataFrame, rows: pd.Series) -> str:
     """Return `partition` and all other keys that columns must name so that entries mix only runs of different seeds."""
     keys, columns = ["partition"], label_cells(cells, "partition")
     sections = [name for name in COMPONENTS if f"{name}.name" in cells]
-    for key in (*sections, *list_varying_settings(cells)):
+    others = [key for key in (*sections, *list_varying_settings(cells)) if key not in keys]
+    for key in others:
         entries, first = zip(rows, columns, cells["seed"], strict=True), dict[Any, str]()
         labels = zip(entries, _label_by_key(cells, key), strict=True)
-        if key not in keys and any(first.setdefault(entry, label) != label for entry, label in labels):
+        if any(first.setdefault(entry, label) != label for entry, label in labels):
             keys.append(key)
             columns = label_cells(cells, ",".join(keys))
     return ",".join(sorted(keys, key=lambda key: COMPONENTS.index(key) if key in COMPONENTS else len(COMPONENTS)))
@@ -156,10 +157,14 @@ def _label_by_key(
         sections = {name.removesuffix(".name") for name in columns if name.endswith(".name")}
         raise unknown_key("--rows/--cols", key, cells, {*sections, "seed"})
     options = [name for name in columns if name.startswith(f"{key}.") and name != f"{key}.name"]
-    kinds, values = list(cells[f"{key}.name"]), {name: _list_values(cells[name]) for name in options}
+    kinds, specs = list(cells[f"{key}.name"]), list(iter_specs(cells))
+    values = {name: _list_values(cells[name]) for name in options}
+    of_kind: dict[str, list[int]] = defaultdict(list)
+    for row, kind in enumerate(kinds):
+        of_kind[kind].append(row)
     titles = dict[str, dict[str, str]]()
-    for kind, spec in dict(zip(reversed(kinds), reversed(list(iter_specs(cells))), strict=True)).items():
-        rows = [row for row, other in enumerate(kinds) if other == kind]
+    for kind, rows in of_kind.items():
+        spec = specs[rows[0]]
         named = {*list_always_named(spec), *always}
         titles[kind] = {
             name: names.get(name) or get_symbol(spec, key, name.removeprefix(f"{key}."))

@@ -4,6 +4,7 @@ It imports neither pandas nor PyTorch, so that `fedray status` is quick.
 """
 
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from fedray.cells.spec import CellSpec
@@ -49,12 +50,16 @@ def read_sweep(name: str) -> StoredSweep:
     return sweep
 
 
+def read_statuses(runs: "Mapping[str, AnyRun]") -> dict[str, Status]:
+    """Return the status of each cell with a run; a running one whose process is gone is interrupted."""
+    statuses = {cell: read_status(run) for cell, run in runs.items()}
+    killed = find_killed(cell for cell, status in statuses.items() if status is Status.RUNNING)
+    return statuses | dict.fromkeys(killed, Status.INTERRUPTED)
+
+
 def list_cells(sweep: StoredSweep) -> "list[tuple[CellSpec, AnyRun | None, Status]]":
-    """Return each cell with the run that counts and its status; a running one whose process is gone is interrupted."""
-    statuses = {cell: read_status(run) for cell, run in sweep.runs.items()}
-    statuses |= dict.fromkeys(
-        find_killed(cell for cell, status in statuses.items() if status is Status.RUNNING), Status.INTERRUPTED
-    )
+    """Return each cell with the run that counts and its status."""
+    statuses = read_statuses(sweep.runs)
     return [(cell, sweep.runs.get(cell.hash), statuses.get(cell.hash, Status.MISSING)) for cell in sweep.cells]
 
 
