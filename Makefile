@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: quickstart test test-slow test-faults test-lowest lint docs dist bench
+.PHONY: quickstart test test-slow test-faults test-gpu test-lowest lint docs dist bench
 
 quickstart: .venv/ready
 	$(BIN)/fedray sweep quickstart
@@ -16,6 +16,9 @@ test-slow: .venv/ready
 
 test-faults: .venv/ready
 	$(BIN)/python -m pytest -m faults --timeout 900
+
+test-gpu: .venv/ready
+	$(BIN)/python -m pytest -m gpu tests/test_gpu.py
 
 # With the lowest versions that requirements.txt allows.
 test-lowest: .venv/ready

@@ -1,10 +1,11 @@
-"""Hashes of one method on a device, in a process of its own: run to run, and in one process and in four.
+"""Hashes of some methods on a device: run to run, and in one process and in four.
 
-python -m benchmarks.gpu_day.hashes METHOD DEVICE FILE [--tiny]
+python -m benchmarks.gpu_day.hashes METHOD,METHOD,... DEVICE FILE [--tiny]
 """
 
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -64,13 +65,14 @@ def describe(line: dict[str, Any]) -> str:
     return f"{line['method']} {line['model']} {line['precision']}"
 
 
-def hash_method(name: str, device: str, lines: Path, tiny: bool) -> None:
-    """Append a line to a file for each model and precision that the file lacks for the method."""
-    known = {(line["model"], line["precision"]) for line in read_hashes(lines) if line["method"] == name}
+def hash_methods(names: Sequence[str], device: str, lines: Path, tiny: bool) -> None:
+    """Append a line to a file for each model and precision that the file lacks for a method."""
+    known = {(line["method"], line["model"], line["precision"]) for line in read_hashes(lines)}
+    wanted = [(name, *kind) for kind in list_hashed(tiny) for name in names]
     four = Processes(2 if tiny else 4)
     try:
-        for model, precision in list_hashed(tiny):
-            if (model, precision) in known:
+        for name, model, precision in wanted:
+            if (name, model, precision) in known:
                 continue
             line: dict[str, Any] = {"method": name, "model": model, "precision": precision, "error": None}
             line |= {"once": None, "again": None, "four": None}
@@ -113,4 +115,4 @@ def as_text(data: Dataset) -> Dataset:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    hash_method(sys.argv[1], sys.argv[2], Path(sys.argv[3]), "--tiny" in sys.argv)
+    hash_methods(sys.argv[1].split(","), sys.argv[2], Path(sys.argv[3]), "--tiny" in sys.argv)

@@ -29,7 +29,7 @@ W1, W2 = WORKLOADS["w1"], WORKLOADS["w2"]
 FIRST = ("fedavg", "fedsam", "mofedsam", "scaffold", "feddyn", "fedsol", "fedgela", "fedtoga")
 """Methods whose hashes come before the others'."""
 CHILDREN = 3
-"""Number of methods hashed at a time, each in five processes."""
+"""Number of methods hashed at a time, each by five processes."""
 REFERENCE = 2.72
 """Seconds of FL-SAM's round with LeNet on a 4090."""
 LATE = "not measured: the part's time was over"
@@ -173,20 +173,19 @@ def measure_hashes(part: Part) -> None:
     lines, whole = part.folder / "gpu-hashes.jsonl", len(list_hashed(part.tiny))
     names = ["fedavg", "fedtoga"] if part.tiny else [*FIRST, *sorted(ALGORITHMS.keys() - set(FIRST))]
     known = Counter(line["method"] for line in read_hashes(lines))
-    waiting, running = [name for name in names if known[name] < whole], dict[str, Any]()
-    while (waiting and not part.is_over) or running:
-        while waiting and len(running) < CHILDREN and not part.is_over:
-            name = waiting.pop(0)
-            command = [sys.executable, "-m", "benchmarks.gpu_day.hashes", name, part.device, str(lines)]
-            running[name] = subprocess.Popen([*command, *(["--tiny"] if part.tiny else [])])
-        time.sleep(0.2)
-        for name, child in list(running.items()):
-            if child.poll() is not None or time.monotonic() > part.ends + 60:
-                child.kill()
-                child.wait()
-                del running[name]
-                if child.returncode:
-                    print(f"{name}: its process ended with exit code {child.returncode}", flush=True)
+    waiting = [name for name in names if known[name] < whole]
+    children = []
+    for share in filter(None, (waiting[k::CHILDREN] for k in range(CHILDREN))):
+        command = [sys.executable, "-m", "benchmarks.gpu_day.hashes", ",".join(share), part.device, str(lines)]
+        children.append(subprocess.Popen([*command, *(["--tiny"] if part.tiny else [])]))
+    for child in children:
+        try:
+            child.wait(max(part.ends - time.monotonic(), 0))
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+        if child.returncode:
+            print(f"{child.args}: ended with exit code {child.returncode}", flush=True)
     found = read_hashes(lines)
     for what, key in (("run to run", "again"), ("four processes / one process", "four")):
         different = [describe(line) for line in found if line[key] not in (line["once"], None)]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.gpu_day.__main__ import PARTS
-from benchmarks.gpu_day.hashes import hash_method, list_hashed, read_hashes
+from benchmarks.gpu_day.hashes import hash_methods, list_hashed, read_hashes
 from benchmarks.gpu_day.parts import Part
 from benchmarks.pairs import Report
 from benchmarks.table import Run, is_met, on_gpu
@@ -69,7 +69,7 @@ def test_hashes_go_on_where_they_ended(tmp_path: Path) -> None:
         {"method": "fedavg", "model": m, "precision": p, "error": None} for m, p in list_hashed(True) if m != "lenet"
     ]
     lines.write_text("".join(json.dumps(line) + "\n" for line in kept))
-    hash_method("fedavg", "cpu", lines, tiny=True)
+    hash_methods(["fedavg"], "cpu", lines, tiny=True)
     new = read_hashes(lines)[len(kept) :]
     assert [(line["model"], line["precision"]) for line in new] == [("lenet", "fp32"), ("lenet", "bf16")]
     for line in new:

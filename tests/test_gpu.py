@@ -1,0 +1,211 @@
+"""On a real GPU, through the doors that users have: the same bits in any number of processes, kills, shares of memory.
+
+All are marked `gpu`: `make test-gpu` runs them on a machine with one, where none of them is skipped.
+"""
+
+import json
+import logging
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+import torch
+import yaml
+
+import fedray
+from fedray.common.errors import UserError
+from fedray.models import MODELS
+from tests import small
+from tests.conftest import Call, start_ray
+from tests.methods import COVER
+
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(240)]
+IMAGES = {"name": "synthetic", "shape": [3, 32, 32], "classes": 10, "train_samples": 400, "test_samples": 100}
+DIGITS = IMAGES | {"shape": [1, 28, 28]}
+LETTERS = {"name": "synthetic_text", "train_samples": 400, "test_samples": 100}
+ON_GPU = {"backend": "inline", "device": "cuda"}
+
+
+def shared(count: int) -> dict[str, Any]:
+    """Actors that share the GPU."""
+    return {"actors": count, "cpus_per_actor": 1, "gpus_per_actor": 1 / count, "device": "cuda"}
+
+
+def sections(algorithm: Any = "fedavg", **other: Any) -> dict[str, Any]:
+    """Two rounds of four of eight clients (or all), by default on colour images with a network of convolutions."""
+    everyone = fedray.algorithms.algorithm(algorithm).needs_everyone
+    whole = {
+        "clients": (8, 8 if everyone else 4),
+        "model": {"name": "lenet"},
+        "partition": 0.5,
+        "data": IMAGES,
+        "training": {
+            "rounds": 2,
+            "local_epochs": 1,
+            "batch_size": 20,
+            "lr": 0.01,
+            "momentum": small.momentum(algorithm),
+        },
+        "runtime": ON_GPU,
+    }
+    return small.sections(algorithm, **whole | other)
+
+
+@pytest.fixture(scope="module")
+def one_gpu() -> Iterator[None]:
+    """A Ray with this machine's GPU and 8 CPUs."""
+    assert torch.cuda.is_available(), "make test-gpu needs a machine with a GPU"
+    start_ray(num_cpus=8, num_gpus=1)
+    yield
+    ray.shutdown()
+
+
+def get_hashes(result: Any) -> tuple[str, str]:
+    summary = result.summary()
+    return summary["theta_sha256"], summary["state_sha256"]
+
+
+@pytest.mark.parametrize("name", COVER)
+def test_one_process_and_one_two_and_four_actors_give_the_same_bits(name: str, one_gpu: None) -> None:
+    alone = get_hashes(fedray.simulate(sections(name)))
+    for count in (1, 2, 4):
+        assert get_hashes(fedray.simulate(sections(name, runtime=shared(count)))) == alone, count
+
+
+@pytest.mark.parametrize("precision", ["bf16", "tf32"])
+def test_less_precision_gives_the_same_bits_in_four_actors(precision: str, one_gpu: None) -> None:
+    training = sections()["training"] | {"precision": precision}
+    alone = get_hashes(fedray.simulate(sections("fedsam", training=training)))
+    assert get_hashes(fedray.simulate(sections("fedsam", training=training, runtime=shared(4)))) == alone
+    assert alone != get_hashes(fedray.simulate(sections("fedsam")))
+
+
+def test_stacks_on_a_gpu_have_the_bits_of_clients_alone(one_gpu: None) -> None:
+    def run(stack: Any) -> tuple[str, str]:
+        return get_hashes(fedray.simulate(sections("fedsam", model=32, runtime=ON_GPU | {"stack": stack})))
+
+    assert run("auto") == run(1)
+
+
+@pytest.mark.parametrize("model", sorted(set(MODELS) - {"timm"}))
+def test_every_model_trains_with_deterministic_kernels(model: str, one_gpu: None) -> None:
+    data = {"char_lstm": LETTERS, "text_cnn": LETTERS, "emnist_cnn": DIGITS, "mcmahan_cnn": DIGITS}.get(model, IMAGES)
+    found = [get_hashes(fedray.simulate(sections("fedsam", data=data, model={"name": model}))) for _ in range(2)]
+    assert found[0] == found[1]
+
+
+def test_cpu_and_gpu_agree_to_rounding(one_gpu: None) -> None:
+    """The same draws and formulas; float32 sums in another order."""
+    here = fedray.simulate(sections("fedtoga", runtime={"backend": "inline", "device": "cpu"}))
+    there = fedray.simulate(sections("fedtoga"))
+    torch.testing.assert_close(torch.as_tensor(here.theta), torch.as_tensor(there.theta), rtol=1e-3, atol=1e-4)
+
+
+def test_a_killed_actor_changes_nothing(one_gpu: None, tmp_path: Path) -> None:
+    marker = tmp_path / "marker"
+    alone = fedray.simulate(sections("scaffold")).summary()
+    marker.touch()
+    dying = {"name": "tests.plugins:dying_scaffold", "marker": str(marker)}
+    found = fedray.simulate(sections(dying, runtime=shared(4))).summary()
+    assert not marker.exists(), "nothing was killed"
+    assert found["theta_sha256"] == alone["theta_sha256"]
+
+
+def test_a_share_is_measured_and_several_actors_fit(one_gpu: None, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "fedray")
+    runtime = {"actors": 2, "gpus_per_actor": "auto"}
+    found = fedray.simulate(sections("fedsam", model={"name": "resnet18"}, runtime=runtime))
+    told = re.search(r"one client takes ([\d.]+) of ([\d.]+) GiB of a \S+.*: ([\d.]+) GPUs per actor", caplog.text)
+    assert told is not None, caplog.text
+    used, total, share = map(float, told.groups())
+    assert 0.3 < used < 8
+    assert total == pytest.approx(torch.cuda.get_device_properties(0).total_memory / 2**30, rel=0.05)
+    assert share == pytest.approx(1 / int(0.9 * total / used), rel=0.3)
+    assert get_hashes(found) == get_hashes(fedray.simulate(sections("fedsam", model={"name": "resnet18"})))
+
+
+def test_too_little_memory_is_said_in_one_line(one_gpu: None) -> None:
+    """A hundredth of the GPU, less than a ResNet-50 with its optimiser's vectors and a batch of 400 takes."""
+    training = {"rounds": 1, "local_epochs": 1, "batch_size": 400}
+    big = sections(
+        model={"name": "resnet50"},
+        clients=(1, 1),
+        partition="iid",
+        training=training,
+        runtime={"actors": 1, "gpus_per_actor": 0.01, "device": "cuda"},
+    )
+    with pytest.raises(UserError, match=r"out of memory: .*lower training\.batch_size") as found:
+        fedray.simulate(big)
+    assert "\n" not in str(found.value)
+
+
+def test_the_process_keeps_its_own_kernels(one_gpu: None) -> None:
+    before = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.allow_tf32
+    fedray.simulate(sections())
+    assert (torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.allow_tf32) == before
+
+
+SWEEP = {
+    "name": "gpu",
+    "base": sections(runtime={"actors": 1, "gpus_per_actor": 0.25, "cpus_per_actor": 1}),
+    "grid": {"algorithm.name": ["fedavg", "fedsam"], "seed": [0, 1]},
+}
+
+
+def test_a_sweep_of_four_cells_on_one_gpu_is_tracked_and_verified(project: Path, call: Call) -> None:
+    """Four cells at a time in Ray's processes; their runs name the GPU; two of them again, bit for bit."""
+    ray.shutdown()
+    Path("gpu.yaml").write_text(yaml.safe_dump(SWEEP), encoding="utf-8")
+    planned = call("sweep", "gpu.yaml", "--dry-run")
+    assert planned.code == 0, planned.err
+    done = call("sweep", "gpu.yaml")
+    assert done.code == 0, done.err
+    again = call("verify", "gpu", "--cells", "2")
+    assert again.code == 0, again.out + again.err
+    assert "2 of 2" in again.out or again.out.count("same") >= 2, again.out
+    name = torch.cuda.get_device_name()
+    from mlflow import MlflowClient
+
+    client = MlflowClient("sqlite:///mlflow.db")
+    runs = client.search_runs([one.experiment_id for one in client.search_experiments()])
+    cells = [run for run in runs if "fedray.theta_sha256" in run.data.tags]
+    assert len(cells) == 4
+    assert all(name in json.dumps(run.data.tags) for run in cells), cells[0].data.tags
+    assert call("tables", "gpu").code == 0
+
+
+def test_a_sweep_killed_on_a_gpu_goes_on_with_the_same_bits(project: Path, call: Call) -> None:
+    """SIGKILL of the driver: run again, the cells are those of one process."""
+    ray.shutdown()
+    base = SWEEP["base"] | {"training": sections()["training"] | {"rounds": 150}}
+    base["runtime"] = base["runtime"] | {"checkpoint_every": 5}
+    Path("gpu.yaml").write_text(yaml.safe_dump(SWEEP | {"base": base}), encoding="utf-8")
+    command = [sys.executable, "-m", "fedray.cli", "sweep", "gpu.yaml"]
+    with Path("killed.txt").open("wb") as told:
+        running = subprocess.Popen(command, stdout=told, stderr=told, start_new_session=True)
+        while not re.search(r"round [1-9]", Path("killed.txt").read_text()) and running.poll() is None:
+            time.sleep(0.1)
+        os.killpg(running.pid, signal.SIGKILL)
+        assert running.wait(30) == -signal.SIGKILL, "it ended before it was killed"
+    done = call("sweep", "gpu.yaml")
+    assert done.code == 0, done.err
+    from mlflow import MlflowClient
+
+    client = MlflowClient("sqlite:///mlflow.db")
+    runs = client.search_runs([one.experiment_id for one in client.search_experiments()])
+    found = {run.data.tags["fedray.theta_sha256"] for run in runs if "fedray.theta_sha256" in run.data.tags}
+    whole = base | {"runtime": ON_GPU}
+    expected = {
+        get_hashes(fedray.simulate(whole | {"algorithm": name, "seed": seed}))[0]
+        for name in ("fedavg", "fedsam")
+        for seed in (0, 1)
+    }
+    assert found == expected
