@@ -8,8 +8,6 @@ import logging
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,14 +16,15 @@ from typing import Any
 import pytest
 import ray
 import torch
-import yaml
 
 import fedray
 from fedray.common.errors import UserError
 from fedray.models import MODELS
 from tests import small
-from tests.conftest import Call, start_ray
+from tests.conftest import start_ray
 from tests.methods import COVER
+from tests.sweep.running import done, runs, state_hashes, undisturbed, write
+from tests.sweep.running import fedray as fedray_command
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(240)]
 IMAGES = {"name": "synthetic", "shape": [3, 32, 32], "classes": 10, "train_samples": 400, "test_samples": 100}
@@ -155,57 +154,33 @@ def test_the_process_keeps_its_own_kernels(one_gpu: None) -> None:
 
 SWEEP = {
     "name": "gpu",
-    "base": sections(runtime={"actors": 1, "gpus_per_actor": 0.25, "cpus_per_actor": 1}),
+    "base": sections(runtime={"actors": 1, "gpus_per_actor": 0.25, "checkpoint_every": 5}),
     "grid": {"algorithm.name": ["fedavg", "fedsam"], "seed": [0, 1]},
 }
 
 
-def test_a_sweep_of_four_cells_on_one_gpu_is_tracked_and_verified(project: Path, call: Call) -> None:
+def test_a_sweep_of_four_cells_on_one_gpu_is_tracked_and_verified(tmp_path: Path) -> None:
     """Four cells at a time in Ray's processes; their runs name the GPU; two of them again, bit for bit."""
     ray.shutdown()
-    Path("gpu.yaml").write_text(yaml.safe_dump(SWEEP), encoding="utf-8")
-    planned = call("sweep", "gpu.yaml", "--dry-run")
-    assert planned.code == 0, planned.err
-    done = call("sweep", "gpu.yaml")
-    assert done.code == 0, done.err
-    again = call("verify", "gpu", "--cells", "2")
-    assert again.code == 0, again.out + again.err
-    assert "2 of 2" in again.out or again.out.count("same") >= 2, again.out
+    write(tmp_path, SWEEP)
+    done(fedray_command(tmp_path, "sweep", "sweep.yaml", "--dry-run"))
+    done(fedray_command(tmp_path, "sweep", "sweep.yaml"))
+    assert done(fedray_command(tmp_path, "verify", "gpu", "--cells", "2")).count("same ") == 2
     name = torch.cuda.get_device_name()
-    from mlflow import MlflowClient
-
-    client = MlflowClient("sqlite:///mlflow.db")
-    runs = client.search_runs([one.experiment_id for one in client.search_experiments()])
-    cells = [run for run in runs if "fedray.theta_sha256" in run.data.tags]
-    assert len(cells) == 4
-    assert all(name in json.dumps(run.data.tags) for run in cells), cells[0].data.tags
-    assert call("tables", "gpu").code == 0
+    assert all(name in json.dumps(run.data.tags) for run in runs(tmp_path))
+    assert len(runs(tmp_path)) == 4
+    assert "fedsam" in done(fedray_command(tmp_path, "tables", "gpu"))
 
 
-def test_a_sweep_killed_on_a_gpu_goes_on_with_the_same_bits(project: Path, call: Call) -> None:
-    """SIGKILL of the driver: run again, the cells are those of one process."""
+def test_a_sweep_killed_on_a_gpu_goes_on_with_the_same_bits(tmp_path: Path) -> None:
+    """SIGKILL of the driver once cells have checkpoints: run again, the cells are those of one process."""
     ray.shutdown()
     base = SWEEP["base"] | {"training": sections()["training"] | {"rounds": 150}}
-    base["runtime"] = base["runtime"] | {"checkpoint_every": 5}
-    Path("gpu.yaml").write_text(yaml.safe_dump(SWEEP | {"base": base}), encoding="utf-8")
-    command = [sys.executable, "-m", "fedray.cli", "sweep", "gpu.yaml"]
-    with Path("killed.txt").open("wb") as told:
-        running = subprocess.Popen(command, stdout=told, stderr=told, start_new_session=True)
-        while not re.search(r"round [1-9]", Path("killed.txt").read_text()) and running.poll() is None:
-            time.sleep(0.1)
-        os.killpg(running.pid, signal.SIGKILL)
-        assert running.wait(30) == -signal.SIGKILL, "it ended before it was killed"
-    done = call("sweep", "gpu.yaml")
-    assert done.code == 0, done.err
-    from mlflow import MlflowClient
-
-    client = MlflowClient("sqlite:///mlflow.db")
-    runs = client.search_runs([one.experiment_id for one in client.search_experiments()])
-    found = {run.data.tags["fedray.theta_sha256"] for run in runs if "fedray.theta_sha256" in run.data.tags}
-    whole = base | {"runtime": ON_GPU}
-    expected = {
-        get_hashes(fedray.simulate(whole | {"algorithm": name, "seed": seed}))[0]
-        for name in ("fedavg", "fedsam")
-        for seed in (0, 1)
-    }
-    assert found == expected
+    write(tmp_path, SWEEP | {"base": base})
+    running = fedray_command(tmp_path, "sweep", "sweep.yaml")
+    while not list(tmp_path.rglob("server-*.safetensors")) and running.poll() is None:
+        time.sleep(0.05)
+    os.killpg(running.pid, signal.SIGKILL)
+    assert running.wait(30) == -signal.SIGKILL, "it ended before it was killed"
+    done(fedray_command(tmp_path, "sweep", "sweep.yaml"))
+    assert state_hashes(tmp_path) == undisturbed(SWEEP | {"base": base})

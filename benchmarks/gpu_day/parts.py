@@ -186,15 +186,18 @@ def measure_hashes(part: Part) -> None:
             child.wait()
         if child.returncode:
             print(f"{child.args}: ended with exit code {child.returncode}", flush=True)
-    found = read_hashes(lines)
+    tell_hashes(part.told, read_hashes(lines), len(names))
+
+
+def tell_hashes(told: p.Report, found: list[dict[str, Any]], methods: int) -> None:
+    """Report what the lines of `hashes` say. methods: their number."""
     for what, key in (("run to run", "again"), ("four processes / one process", "four")):
         different = [describe(line) for line in found if line[key] not in (line["once"], None)]
-        part.told.add(f"methods with other parameters: {what}", ", ".join(different) or "none", "none")
+        told.add(f"methods with other parameters: {what}", ", ".join(different) or "none", "none")
+    hashed = Counter(f"{line['model']} {line['precision']}" for line in found if not line["error"])
+    each = ", ".join(f"{kind} {count}" for kind, count in hashed.items())
     refused = {describe(line): line["error"] for line in found if line["error"]}
-    part.told.add("not measured", f"{len(refused)} of {len(found)}", refused=refused)
-    known = Counter(line["method"] for line in found)
-    missing = [name for name in names if known[name] < whole]
-    part.told.add("methods that are not done", ", ".join(missing) or "none", "none")
+    told.add(f"methods hashed, of {methods}", each or "none", refused=refused)
 
 
 def measure_sharing(part: Part) -> None:

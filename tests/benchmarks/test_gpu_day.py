@@ -108,8 +108,9 @@ def test_all_parts_run_tiny_without_ray_and_mlflow(tmp_path: Path) -> None:
     figures = {figure["figure"]: figure for run in runs for figure in run.content["figures"]}
     for what in ("run to run", "four processes / one process"):
         assert figures[f"methods with other parameters: {what}"]["measured"] == "none"
-    assert figures["methods that are not done"]["measured"] == "none"
-    assert figures["not measured"]["measured"] == "0 of 8"
+    hashed = figures["methods hashed, of 2"]
+    assert hashed["measured"] == "lenet fp32 2, char_lstm fp32 2, lenet bf16 2, char_lstm bf16 2"
+    assert hashed["refused"] == {}
     for name, figure in figures.items():
         if "with MPS" in name:
             assert figure["measured"] == "not measured: no MPS on a CPU"
