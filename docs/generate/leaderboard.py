@@ -1,6 +1,8 @@
 """docs/leaderboard.md, generated from CSV files: `python -m docs.generate.leaderboard > docs/leaderboard.md`."""
 
+import json
 import math
+import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -93,24 +95,12 @@ an interruption: it resumes; `fedray status NAME`, with the name that it prints,
 prints the options of the block with the highest score as YAML. The images of Fashion-MNIST can be a
 `fashion_mnist.npz` in `FEDRAY_DATA` (`x_train, y_train, x_test, y_test`).
 """
-ROWS = """## Rows that stand low
+LOOK = """## Rows that stand low
 
 A look at methods of `leaderboard/global` that stand low, one seed each, at one learning rate (0.2): `sweeps/rows.yaml`,
 with its cells in `results/leaderboard/rows.zip`. "20 of 20" has 20 clients, all of them in each of 30 rounds.
 
-| method | Dirichlet(0.1), 10 of 100 | Dirichlet(0.6), 10 of 100 | Dirichlet(0.1), 20 of 20 | Dirichlet(0.6), 20 of 20 |
-|---|---|---|---|---|
-| fedavg | 79.4 | 82.9 | 79.8 | 83.9 |
-| fedrs, α = 0.5 | 74.9 | 81.8 | 75.6 | 83.8 |
-| fedrs, α = 0.9 | 79.4 | 82.9 | 79.9 | 83.9 |
-| fedlc, τ = 1 | 74.3 | 81.6 | 72.7 | 83.4 |
-| fedavg-la | 66.0 | 82.0 | 67.2 | 82.0 |
-| fedge | 78.2 | 82.4 | 75.2 | 81.7 |
-| fedgela | 51.1 | 67.8 | 20.4 | 67.5 |
-| fedavg, mlp | 81.3 | 84.2 | 79.8 | 84.2 |
-| fedge, mlp | 71.7 | 74.5 | 68.8 | 74.1 |
-| fedge, mlp with a projection | 79.8 | 83.0 | 76.7 | 82.6 |
-| fedgela, mlp with a projection | 71.3 | 79.6 | 65.4 | 78.9 |
+{table}
 
 One seed and one rate show where a difference appears, not how large it is, and no difference here has an interval.
 
@@ -156,7 +146,28 @@ def page() -> str:
     if waiting := [describe_waiting(board) for board in boards if board.rows.empty]:
         said = "These boards are files that can be run and resumed. None has all its blocks yet, so none has a table."
         lines += ["## Not trained", "", said, "", *waiting, ""]
-    return "\n".join([INTRODUCTION, *lines, *compare_settings(standings), ROWS, WITHDRAWN]).rstrip("\n") + "\n"
+    return (
+        "\n".join([INTRODUCTION, *lines, *compare_settings(standings), describe_look(), WITHDRAWN]).rstrip("\n") + "\n"
+    )
+
+
+def describe_look() -> str:
+    """Return the section on `sweeps/rows.yaml`, its table made from the archive: a row per method and model."""
+    found: dict[str, dict[str, str]] = {}
+    with zipfile.ZipFile(get_boards_folder() / "rows.zip") as archive:
+        for cell in json.loads(archive.read("sweep.json"))["cells"]:
+            config, (method, _, _) = cell["config"], cell["label"].partition(" dirichlet")
+            model = config["model"]
+            if model["name"] == "mlp":
+                method += ", mlp with a projection" if model["projection"] else ", mlp"
+            clients = config["clients"]
+            setting = f"Dirichlet({config['partition']['alpha']}), {clients['per_round']} of {clients['total']}"
+            run = json.loads(archive.read(f"runs/{cell['hash']}/run.json"))
+            accuracy, _, _ = run["metrics"]["summary/last10_test_accuracy"][-1]
+            found.setdefault(method, {})[setting] = f"{accuracy:.1f}"
+    settings = list(next(iter(found.values())))
+    lines = [[method, *(row[setting] for setting in settings)] for method, row in found.items()]
+    return LOOK.format(table="\n".join(format_table(["method", *settings], lines)))
 
 
 def describe_waiting(board: Board) -> str:
