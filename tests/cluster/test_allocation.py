@@ -31,6 +31,15 @@ NEVER = math.inf
 UNKNOWN = math.nan
 
 
+@pytest.fixture
+def idle_ray(local_ray: None) -> None:
+    """Ray, once it has noticed that the actors of the test before have ended."""
+    deadline = time.monotonic() + 60
+    while ray.available_resources().get("CPU") != ray.cluster_resources()["CPU"]:
+        assert time.monotonic() < deadline, ray.available_resources()
+        time.sleep(0.05)
+
+
 @pytest.mark.parametrize(
     ("free", "left", "running", "seconds", "expected"),
     [
@@ -72,7 +81,7 @@ def test_a_cell_takes_no_more_than_its_cohort_and_waits_for_no_more() -> None:
     assert RunConfig.parse(base | {"clients": cohorts, "training": training}).clients.largest_cohort == 4
 
 
-def test_room_is_what_nodes_have_less_what_is_held(local_ray: None) -> None:
+def test_room_is_what_nodes_have_less_what_is_held(idle_ray: None) -> None:
     """Eight CPUs and a GPU: four actors of 2; less three CPUs it is 5 / 2, rounded down."""
     room = FreeCapacity()
     assert room.count_actors(Runtime()) == 8
@@ -83,14 +92,14 @@ def test_room_is_what_nodes_have_less_what_is_held(local_ray: None) -> None:
     assert room.count_actors(Runtime(gpus_per_actor=2)) == 0
 
 
-def test_one_run_takes_all_the_room_its_cohort_can_use(local_ray: None) -> None:
+def test_one_run_takes_all_the_room_its_cohort_can_use(idle_ray: None) -> None:
     config = RunConfig.parse(AUTO | {"algorithm": "scaffold", "training": {"rounds": 2}})
     assert with_actor_count(config).runtime.actors == 3
     found = simulate(config).summary()
     assert found["state_sha256"] == run(Problem.build(config), InlineBackend()).summary()["state_sha256"]
 
 
-def test_a_cell_that_gets_one_actor_in_any_case_waits_inside_tune(local_ray: None) -> None:
+def test_a_cell_that_gets_one_actor_in_any_case_waits_inside_tune(idle_ray: None) -> None:
     """Eight CPUs, all held by eight cells: the ninth is handed out while more than eight have not begun."""
     shares, run = ActorAllocator(None), RunConfig.parse(AUTO | {"algorithm": "fedavg"})
     cells: list[Any] = [SimpleNamespace(hash=str(number), run=run) for number in range(10)]
