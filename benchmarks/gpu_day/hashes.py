@@ -98,7 +98,8 @@ def find_hash(device: str, name: str, model: str, precision: str, backend: Backe
         "weight_decay": 1e-3,
         "local_epochs": 3,
         "precision": precision,
-    } | ({"optimizer": method.optimizer} if method.optimizer else {})
+        "optimizer": method.optimizer or "sgd",
+    }
     made = build(device, work, name, {"name": model}, processes, **training)
     simulation = Simulation(replace(made, data=as_text(made.data)) if model == "char_lstm" else made, backend)
     for _ in range(2):

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from benchmarks import pairs as p
-from benchmarks.gpu_day.hashes import SMALL, build, describe, list_hashed, read_hashes
+from benchmarks.gpu_day.hashes import SMALL, build, describe, read_hashes
 from benchmarks.gpu_day.processes import Processes
 from benchmarks.workloads import CNN, WORKLOADS, Workload
 from fedray.algorithms import ALGORITHMS
@@ -170,12 +170,10 @@ def trace_steps(part: Part) -> dict[str, Any]:
 
 def measure_hashes(part: Part) -> None:
     """All methods: equal parameters run to run, and in one process and four. Called again, it goes on."""
-    lines, whole = part.folder / "gpu-hashes.jsonl", len(list_hashed(part.tiny))
+    lines = part.folder / "gpu-hashes.jsonl"
     names = ["fedavg", "fedtoga"] if part.tiny else [*FIRST, *sorted(ALGORITHMS.keys() - set(FIRST))]
-    known = Counter(line["method"] for line in read_hashes(lines))
-    waiting = [name for name in names if known[name] < whole]
     children = []
-    for share in filter(None, (waiting[k::CHILDREN] for k in range(CHILDREN))):
+    for share in filter(None, (names[k::CHILDREN] for k in range(CHILDREN))):
         command = [sys.executable, "-m", "benchmarks.gpu_day.hashes", ",".join(share), part.device, str(lines)]
         children.append(subprocess.Popen([*command, *(["--tiny"] if part.tiny else [])]))
     for child in children:

@@ -1,4 +1,4 @@
-"""docs/leaderboard.md, generated from CSV files: `python -m docs.generate.leaderboard > docs/leaderboard.md`."""
+"""docs/leaderboard.md, from CSV files and an archive: `python -m docs.generate.leaderboard > docs/leaderboard.md`."""
 
 import json
 import math
@@ -151,9 +151,8 @@ def page() -> str:
     if waiting := [describe_waiting(board) for board in boards if board.rows.empty]:
         said = "These boards are files that can be run and resumed. None has all its blocks yet, so none has a table."
         lines += ["## Not trained", "", said, "", *waiting, ""]
-    return (
-        "\n".join([INTRODUCTION, *lines, *compare_settings(standings), describe_look(), WITHDRAWN]).rstrip("\n") + "\n"
-    )
+    lines += [*compare_settings(standings), describe_look(), WITHDRAWN]
+    return "\n".join([INTRODUCTION, *lines]).rstrip("\n") + "\n"
 
 
 def describe_look() -> str:

@@ -196,12 +196,9 @@ def test_a_cell_of_a_sweep_moves_to_the_bundles_that_it_holds(local_ray: None, p
 
 
 def test_a_sweep_leaves_no_room_idle_and_changes_no_number(
-    local_ray: None, project: Path, monkeypatch: pytest.MonkeyPatch
+    idle_ray: None, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Eight CPUs, three cells: 8 / 3, then 6 / 2, then all that is left."""
-    until = time.monotonic() + 60  # Ray gives back what actors of an earlier test held a little after their end
-    while ray.available_resources().get("CPU", 0) < 8 and time.monotonic() < until:
-        time.sleep(0.1)
     given, give = list[int](), ActorAllocator.give
 
     def spy(shares: ActorAllocator, cell: Cell, left: int) -> int:
