@@ -13,6 +13,7 @@ from unittest.mock import patch
 import torch
 
 from fedray.algorithms import ALGORITHMS, algorithm
+from fedray.common.errors import UserError
 from fedray.config import RunConfig
 from fedray.engine.loop import run
 from fedray.engine.process.backend import InlineBackend
@@ -25,6 +26,8 @@ REPOSITORY = HERE.parents[1]
 SWEEPS = REPOSITORY / "sweeps"
 NO_SWEEPS = ("claims", "mlflow", "kuberay", "ray-up", "ray-up-aws", "example")
 """Other YAML files in the folder of the sweeps."""
+SETS = {"training.batch_size": 7, "algorithm.rho": 0.07}
+"""Keys set in all cells: one that no sweep varies, and an option that some methods have and some sweeps vary."""
 
 
 def list_sweeps() -> list[str]:
@@ -34,22 +37,29 @@ def list_sweeps() -> list[str]:
 
 
 def describe_cells(name: str) -> dict[str, Any]:
-    """Return how many points a shipped sweep and its smoke have, and a digest of the hashes of their cells, in order.
+    """Return how many points a shipped sweep has, and a digest of the hashes of their cells, in order.
 
-    Data and files enter as they are written, not by their contents, which are not here.
+    The sweep as it is written, its smoke, and the sweep with each `--set` of `SETS`; "refused" where it does not
+    take one. Data and files enter as they are written, not by their contents, which are not here.
     """
-    found: dict[str, Any] = {}
+    path = SWEEPS / f"{name}.yaml"
+    sweep = Sweep.load(path)
+    digests: dict[str, Any] = {"cells": _digest_cells(sweep)}
+    if sweep.smoke is not None:
+        digests["smoke"] = _digest_cells(Sweep.load(path, smoke=True))
+    for key, value in SETS.items():
+        try:
+            digests[f"{key}={value}"] = _digest_cells(sweep.with_overrides({key: value}))
+        except UserError:
+            digests[f"{key}={value}"] = "refused"
+    return digests
+
+
+def _digest_cells(sweep: Sweep) -> list[Any]:
     with patch("fedray.components.base.digest_file", lambda key, path: path):
-        for smoke in (False, True):
-            sweep = Sweep.load(SWEEPS / f"{name}.yaml")
-            if smoke and sweep.smoke is None:
-                continue
-            if smoke:
-                sweep = Sweep.load(SWEEPS / f"{name}.yaml", smoke=True)
-            runs = [RunConfig.parse(point) for point in iter_points(sweep)]
-            cells = "\n".join(f"{r.hash_cell('')} {json.dumps(r.data.list_options(), sort_keys=True)}" for r in runs)
-            found["smoke" if smoke else "cells"] = [len(runs), hashlib.sha256(cells.encode()).hexdigest()[:16]]
-    return found
+        runs = [RunConfig.parse(point) for point in iter_points(sweep)]
+        cells = "\n".join(f"{r.hash_cell('')} {json.dumps(r.data.list_options(), sort_keys=True)}" for r in runs)
+    return [len(runs), hashlib.sha256(cells.encode()).hexdigest()[:16]]
 
 
 def train(name: str) -> dict[str, Any]:
