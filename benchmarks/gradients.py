@@ -26,7 +26,7 @@ def list_names() -> list[str]:
     """Return the names of the papers' sweeps."""
     folder = get_sweeps_folder()
     files = (path for paper in list_papers() for path in sorted((folder / paper).glob("*.yaml")))
-    return [str(path.relative_to(folder).with_suffix("")) for path in files if path.stem != "claims"]
+    return [str(path.relative_to(folder).with_suffix("")) for path in files]
 
 
 @cache

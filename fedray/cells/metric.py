@@ -23,7 +23,7 @@ ROUNDS_TO = "rounds_to"
 RATIOS = SPEEDUP, SLOWDOWN = ("speedup", "slowdown")
 """Metrics that divide two `rounds_to`."""
 DEFAULT = f"{LAST}test_accuracy"
-"""The metric of tables, figures, comparisons and claims unless you name another."""
+"""The metric of tables, figures and comparisons unless you name another."""
 ONCE = (
     "best_round",
     "seconds_per_round",

@@ -21,7 +21,6 @@ ANALYSIS = {
 }
 """Module of fedray/analysis/commands/ -> its line in `fedray --help`."""
 PAPERS = {
-    "claims": "Check the claims of a paper or a sweep against results.",
     "board": "Boards: many methods in one setting, and yours among them.",
     "sharpness": "The Hessian's largest eigenvalues, and the loss around a model.",
 }

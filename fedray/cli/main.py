@@ -27,7 +27,7 @@ PANELS = {
     "run": ("run", "sweep", "status", "rm", "clean", "data", "list", "schema"),
     "look": ("ui", "tables", "figures", "compare", "report"),
     "publish": ("check", "cite", "export", "import", "verify"),
-    "papers": ("claims", "board", "sharpness"),
+    "papers": ("board", "sharpness"),
 }
 """Heading in `fedray --help` -> its commands."""
 MOVED = {"leaderboard": "board write", "rank": "board rank", "tuned": "board tuned"}

@@ -264,7 +264,7 @@ def _get_name(run: "AnyRun", tag: str) -> str:
 def read_cells(client: "AnyClient", sweep: "AnyRun") -> list[CellSpec]:
     """Return the cells that a sweep's own run lists, in its order; empty, with a warning, for a damaged list."""
     try:
-        return [CellSpec.from_json(cell) for cell in read_list(client, sweep.info.run_id, "cells")]
+        return [CellSpec.from_json(cell) for cell in read_list(client, sweep.info.run_id)]
     except (LookupError, TypeError, ValueError, AttributeError):
         return _leave_out(sweep.info.run_id, CELLS)
 
@@ -278,17 +278,17 @@ def read_artefact(client: "AnyClient", run_id: str, name: str) -> bytes | None:
             return None
 
 
-def read_list(client: "AnyClient", run_id: str, what: str) -> list[dict[str, Any]]:
-    """Return the `cells` or the `claims` of a sweep as its own run has them, in JSON types; empty if it has none, and
-    with a warning if the list is damaged."""
-    content = read_artefact(client, run_id, f"{what}.json")
+def read_list(client: "AnyClient", run_id: str) -> list[dict[str, Any]]:
+    """Return the cells of a sweep as its own run has them, in JSON types; empty if it has none, and with a warning if
+    the list is damaged."""
+    content = read_artefact(client, run_id, CELLS)
     try:
-        listed = json.loads(content)[what] if content else []
+        listed = json.loads(content)["cells"] if content else []
     except (ValueError, LookupError, TypeError, RecursionError):
         listed = None
     if isinstance(listed, list) and all(isinstance(one, dict) for one in listed):
         return listed
-    return _leave_out(run_id, f"{what}.json")
+    return _leave_out(run_id, CELLS)
 
 
 def _leave_out(run_id: str, name: str) -> list[Any]:
@@ -318,7 +318,6 @@ def is_recorded(
     experiment: str,
     name: str,
     cells: Sequence[Mapping[str, Any]],
-    claims: Sequence[Mapping[str, Any]],
     file: str,
     counts: Mapping[Status, int],
 ) -> bool:
@@ -326,9 +325,8 @@ def is_recorded(
     run = find_sweeps(client, experiment).get(name)
     if run is None or run.info.status == "RUNNING" or run.data.tags.get("fedray.cells") != format_counts(counts):
         return False
-    listed = json.loads(json.dumps([list(cells), list(claims)]))
-    stored = [[cell.to_json() for cell in read_cells(client, run)], read_list(client, run.info.run_id, "claims")]
-    return bool(stored == listed) and read_sweep_file(client, run) == file
+    stored = [cell.to_json() for cell in read_cells(client, run)]
+    return bool(stored == json.loads(json.dumps(list(cells)))) and read_sweep_file(client, run) == file
 
 
 def format_counts(counts: Mapping[Status, int]) -> str:
@@ -417,7 +415,7 @@ def find_unlisted(client: "AnyClient", experiment: str, sweep: str, listed: Cont
     found = {cell: run for cell, run in pick_best(search(client, experiment, own)).items() if cell not in listed}
     for name, run in find_sweeps(client, experiment).items() if found else ():
         if name != sweep:
-            for cell in read_list(client, run.info.run_id, "cells"):
+            for cell in read_list(client, run.info.run_id):
                 found.pop(cell["hash"], None)
     return found
 

@@ -125,7 +125,6 @@ class Tracker:
         name: str,
         description: str,
         cells: Sequence[Mapping[str, Any]],
-        claims: Sequence[Mapping[str, Any]] = (),
         file: str = "",
     ) -> str:
         """Create or find the sweep's run, and return its id.
@@ -133,8 +132,7 @@ class Tracker:
         Args:
             name: of the sweep.
             description: of the sweep.
-            cells: hash, label and configuration of each; an artefact, as are the claims and the file.
-            claims: of the sweep's file.
+            cells: hash, label and configuration of each; an artefact, as is the file.
             file: the sweep's file as text; empty: the run keeps what it has.
         """
         tags = {
@@ -154,8 +152,6 @@ class Tracker:
             self.client.update_run(run_id, status="RUNNING")
             self._unmark(run_id, name, {cell["hash"] for cell in cells})
             self.client.log_dict(run_id, {"cells": list(cells)}, CELLS)
-            if claims:
-                self.client.log_dict(run_id, {"claims": list(claims)}, "claims.json")
             if file:
                 self.client.log_text(run_id, file, SWEEP_FILE)
             return run_id
@@ -167,14 +163,13 @@ class Tracker:
         name: str,
         description: str,
         cells: Sequence[Mapping[str, Any]],
-        claims: Sequence[Mapping[str, Any]],
         file: str,
     ) -> None:
         """Open the sweep's run as `open_sweep` does, unless it is there and lists these cells."""
         parent = find_sweeps(self.client, self.experiment).get(name)
-        listed = [] if parent is None else read_list(self.client, parent.info.run_id, "cells")
+        listed = [] if parent is None else read_list(self.client, parent.info.run_id)
         if {cell["hash"] for cell in listed} != {cell["hash"] for cell in cells}:
-            self.open_sweep(name, description, cells, claims, file)
+            self.open_sweep(name, description, cells, file)
 
     def close_whole_sweep(self, name: str, cells: Iterable[str]) -> None:
         """Close the sweep's run if all of these cells, its own, have an outcome; other processes may run them."""
@@ -188,7 +183,7 @@ class Tracker:
 
     def _unmark(self, run_id: str, name: str, listed: Set[str]) -> None:
         """Take the cells that a sweep's changed file no longer lists out of its charts in MLflow's UI."""
-        before = {cell["hash"] for cell in read_list(self.client, run_id, "cells")}
+        before = {cell["hash"] for cell in read_list(self.client, run_id)}
         for run in find_runs(self.client, self.experiment, before - listed):
             if LISTED + name in run.data.tags:
                 self.client.delete_tag(run.info.run_id, LISTED + name)

@@ -32,7 +32,6 @@ CASES: dict[str, Case] = {
         "model: local-only has no global model; each client keeps parameters of its own", "m", "algorithm=local-only"
     ),
     "export to a name too long": Case(["export", "x", LONG], f"FILE: {LONG} cannot be written: File name too long"),
-    "claims of a name too long": Case(["claims", LONG], f"{LONG}: File name too long"),
     "store of a name too long": Case(
         ["sweep", "sweep.yaml", "--dry-run"],
         f"/{LONG}: File name too long",

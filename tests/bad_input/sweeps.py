@@ -9,7 +9,6 @@ from tests.bad_input.case import BASE, LAUGHS, RUN, Case, put, sweep, text
 
 LR = {"training.lr": {"loguniform": [0.01, 1]}}
 FINAL = {"seeds": [7]}
-CLAIM = {"name": "a", "says": "it is better", "method": "fedsam"}
 LONG = "x" * 300
 
 CASES: dict[str, Case] = {
@@ -176,7 +175,7 @@ CASES: dict[str, Case] = {
         "equal_budget: is no key any more; every method makes `samples` draws, and cost is shown",
         equal_budget="gradients",
     ),
-    "over": sweep("claims.a.over: the key is average_over", claims=[CLAIM | {"over": "partition"}]),
+    "claims": sweep("claims: is no key any more; leave it out: `fedray compare NAME` tells methods apart", claims=[]),
     "no samples": sweep("samples: found 0; input should be greater than 0", samples=0),
     "distribution": sweep(
         "search.algorithm.rho: unknown name 'lognormal'; did you mean 'loguniform'? valid: choice, loguniform, "
@@ -377,15 +376,6 @@ CASES: dict[str, Case] = {
     "search in the grid of smoke": sweep(
         "smoke.grid: found {'search': [1]}; `search` belongs next to `grid`, not in it; a case may have one of its own",
         smoke={"grid": {"search": [1]}},
-    ),
-    "columns of a claim": sweep(
-        "claims.0.columns: found 3; input should be 'every' or a valid list", claims=[CLAIM | {"columns": 3}]
-    ),
-    "a number among the columns of a claim": sweep(
-        "claims.0.columns.1: found 3; input should be a valid string", claims=[CLAIM | {"columns": ["a", 3]}]
-    ),
-    "against of a claim": sweep(
-        "claims.0.against: found 3; input should be 'all' or 'best' or a valid list", claims=[CLAIM | {"against": 3}]
     ),
     "set in the name": Case(
         ["sweep", "quickstart", "--set", "name.x=1", "--dry-run"],

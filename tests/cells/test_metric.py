@@ -63,8 +63,8 @@ def test_ratios_of_rounds(name: str, rounds: str, target: float | str, reference
     "name", ["rounds_to", "rounds_to:", "rounds_to:0", "rounds_to:0.8", "rounds_to:101", "rounds_to:-3"]
 )
 def test_targets_that_no_run_can_have(name: str) -> None:
-    with pytest.raises(UserError, match=f"claims.one.metric: found '{name}'; rounds_to:PERCENT"):
-        Metric.parse(name, "claims.one.metric")
+    with pytest.raises(UserError, match=f"--metric: found '{name}'; rounds_to:PERCENT"):
+        Metric.parse(name, "--metric")
 
 
 @pytest.mark.parametrize("name", ["speedup", "slowdown:80", "speedup:80/", "slowdown:/fedavg", "speedup:0/fedavg"])

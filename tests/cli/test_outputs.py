@@ -28,7 +28,6 @@ from tests import small
 from tests.conftest import Call
 
 RUN = small.sections("fedavg", (5, 2), 4, training={"rounds": 2, "local_epochs": 1})
-CLAIMS = [{"name": "better", "says": "FedAvg is better", "method": "fedavg", "against": ["scaffold"]}]
 BOARD = {
     "name": "tuned",
     "base": {key: value for key, value in RUN.items() if key != "algorithm"},
@@ -40,10 +39,9 @@ BOARD = {
 }
 FILES: dict[tuple[str, str], tuple[str, str]] = {
     ("run", "save"): ("run run.yaml --save OUT", ".safetensors"),
-    ("run", "archive"): ("run claims.yaml --cell 1 --backend inline --archive OUT", ".zip"),
+    ("run", "archive"): ("run cases.yaml --cell 1 --backend inline --archive OUT", ".zip"),
     ("tables", "macros"): ("tables some/sweep --macros OUT", ".tex"),
     ("report", "out"): ("report some/sweep --out OUT", ".html"),
-    ("claims", "out"): ("claims claims.yaml --out OUT", ".html"),
     ("board write", "out"): ("board write board.yaml --out OUT", ".csv"),
     ("export", "file"): ("export some/sweep OUT", ".zip"),
     ("data import-split", "out"): ("data import-split split OUT", ".npz"),
@@ -113,9 +111,9 @@ def made(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Path:
         Tracker().open_sweep("some/sweep", "Two seeds.", cells, file=sweep.to_yaml())
         Tracker().open_sweep("tuned", "", cells[:1])
         cases = [{"algorithm": "fedavg"}, {"algorithm": "scaffold"}]
-        claims = {"name": "claimed", "base": RUN, "cases": cases, "claims": CLAIMS}
+        sweep_file = {"name": "cased", "base": RUN, "cases": cases}
         personal = RUN | {"algorithm": "ditto"}
-        for name, content in (("run", RUN), ("personal", personal), ("claims", claims), ("board", BOARD)):
+        for name, content in (("run", RUN), ("personal", personal), ("cases", sweep_file), ("board", BOARD)):
             (folder / f"{name}.yaml").write_text(yaml.safe_dump(content))
         shown = CliRunner().invoke(app, ["run", "run.yaml", "--json"]).output  # it leaves a checkpoint
         (folder / "id").write_text(json.loads(shown.splitlines()[-1])["run_id"])
@@ -206,20 +204,16 @@ def test_a_folder(case: tuple[str, str], here: Path, call: Call, monkeypatch: py
 
 
 def test_what_a_command_reads_stays(here: Path, call: Call) -> None:
-    """The configuration, a file that it names, claims, and the other file of the same call."""
+    """The configuration, a file that it names, and the other file of the same call."""
     result = fedray.simulate(RUN, progress=False)
     result.save(here / "init.safetensors")
     (here / "init.yaml").write_text(
         yaml.safe_dump(RUN | {"model": {"name": "mlp", "hidden": [4], "init": "init.safetensors"}})
     )
-    held = {
-        name: (here / name).read_bytes()
-        for name in ("run.yaml", "init.safetensors", "claims.yaml", "split/train/0.npz")
-    }
+    held = {name: (here / name).read_bytes() for name in ("run.yaml", "init.safetensors", "split/train/0.npz")}
     for line in (
         "run run.yaml --save run.yaml --overwrite",
         "run init.yaml --no-track --save ./init.safetensors",
-        "claims claims.yaml --out claims.yaml --overwrite",
         "data import-split split split/train/0.npz",
         "tables some/sweep --out same.tex --macros ./same.tex --format latex",
     ):

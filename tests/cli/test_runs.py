@@ -396,8 +396,6 @@ def test_json_for_programs(store: Tracker, tmp_path: Path, monkeypatch: pytest.M
     cells = [cell(algorithm, 0.1, seed) for algorithm in (FEDAVG, SMALL) for seed in (0, 1)]
     write(store, cells, [50, 60, 70, ("failed", [])])
     Path("f.yaml").write_text(yaml.safe_dump({"name": "x", "base": sections(runtime={})}))
-    claim = {"name": "sam", "says": "it helps", "method": "fedsam", "sweep": "sweep"}
-    Path("c.yaml").write_text(yaml.safe_dump({"name": "sweep", "claims": [claim]}))
 
     def read(*arguments: str) -> Any:
         code, out, err = call(*arguments, "--json")
@@ -421,8 +419,6 @@ def test_json_for_programs(store: Tracker, tmp_path: Path, monkeypatch: pytest.M
     write(store, [cells[0] | {"hash": planned["hash"]}], [50], name="other")
     assert read("sweep", "f.yaml", "--dry-run")["cells"] == [planned | {"to_run": False, "status": "finished"}]
     assert "fedavg" in read("list", "algorithms")
-    (decided,) = read("claims", "c.yaml")["claims"]
-    assert (decided["name"], decided["seeds"]) == ("sam", [1, 1])
     assert "fedavg" in {one["method"] for one in read("board", "show", "leaderboard/global")}
     assert call("sweep", "f.yaml", "--json").code == 2
 

@@ -47,9 +47,9 @@ def test_two_sweeps_that_share_cells_run_each_of_them_once(tmp_path: Path) -> No
 def test_cells_that_another_process_holds_are_waited_for_and_run_when_it_gives_them_up(tmp_path: Path) -> None:
     """The other process is this one. It holds two of four cells until the other two have ended, and never runs them."""
     write(tmp_path, SWEEP)
-    with CellLocks(tmp_path / ".fedray/locks/.cells") as claims:
+    with CellLocks(tmp_path / ".fedray/locks/.cells") as locks:
         held = sorted(undisturbed(SWEEP))[:2]
-        assert claims.take(held) == set(held)
+        assert locks.take(held) == set(held)
         driver = fedray(tmp_path, "sweep", "sweep.yaml")
         assert driver.stdout is not None
         lines = list[str]()

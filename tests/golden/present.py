@@ -24,7 +24,7 @@ from tests import small
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[1]
 SWEEPS = REPOSITORY / "sweeps"
-NO_SWEEPS = ("claims", "mlflow", "kuberay", "ray-up", "ray-up-aws", "example")
+NO_SWEEPS = ("mlflow", "kuberay", "ray-up", "ray-up-aws", "example")
 """Other YAML files in the folder of the sweeps."""
 SETS = {"training.batch_size": 7, "algorithm.rho": 0.07}
 """Keys set in all cells: one that no sweep varies, and an option that some methods have and some sweeps vary."""

@@ -17,7 +17,6 @@ from tests.analysis.runs import FEDAVG, SMALL, cell, history, write_run
 
 CELLS = [cell(method, alpha, 0) for method in (FEDAVG, SMALL) for alpha in (0.1, 0.5)]
 HASHES = [one["hash"] for one in CELLS]
-CLAIMS = [{"name": "best", "says": "é", "method": "fedsam"}]
 
 
 @pytest.fixture
@@ -29,7 +28,7 @@ def tracker(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{folder / 'mlflow.db'}")
     monkeypatch.delenv("MLFLOW_EXPERIMENT_NAME", raising=False)
     made = Tracker()
-    parent = made.open_sweep("sweep", "it's a description", CELLS, CLAIMS, FILE)
+    parent = made.open_sweep("sweep", "it's a description", CELLS, FILE)
     run = write_run(made, CELLS[0], history(50, 60), parent=parent, files={"partition.png": b"png"})
     made.client.log_metric(run, "odd", float("nan"), step=1)
     made.client.log_metric(run, "large", float("inf"), step=1)
@@ -95,7 +94,6 @@ def test_the_same_histories_and_files_as_mlflow(tracker: Tracker, tmp_path: Path
     assert store.read_artefact(client, run, "none") is store.read_artefact(tracker.client, run, "none") is None
     (sweep,) = store.find_sweeps(client, experiment).values()
     assert [cell.to_json() for cell in store.read_cells(client, sweep)] == CELLS
-    assert store.read_list(client, sweep.info.run_id, "claims") == CLAIMS
     assert store.read_sweep_file(client, sweep) == store.read_sweep_file(tracker.client, sweep) == FILE
 
 
@@ -104,33 +102,31 @@ COUNTS = {Status.FINISHED: 2, Status.FAILED: 1, Status.MISSING: 1}
 
 
 @pytest.mark.parametrize(
-    ("name", "cells", "claims", "file", "counts", "same"),
+    ("name", "cells", "file", "counts", "same"),
     [
-        ("sweep", CELLS, CLAIMS, FILE, COUNTS, True),
-        ("sweep", CELLS, [], FILE, COUNTS, False),
-        ("sweep", CELLS[:3], CLAIMS, FILE, COUNTS, False),
-        ("sweep", [{**CELLS[0], "names": {"fedavg": "FedAvg"}}, *CELLS[1:]], CLAIMS, FILE, COUNTS, False),
-        ("sweep", CELLS, CLAIMS, "name: sweep\n", COUNTS, False),
-        ("sweep", CELLS, CLAIMS, FILE, {Status.FINISHED: 4}, False),
-        ("other", CELLS, CLAIMS, FILE, COUNTS, False),
+        ("sweep", CELLS, FILE, COUNTS, True),
+        ("sweep", CELLS[:3], FILE, COUNTS, False),
+        ("sweep", [{**CELLS[0], "names": {"fedavg": "FedAvg"}}, *CELLS[1:]], FILE, COUNTS, False),
+        ("sweep", CELLS, "name: sweep\n", COUNTS, False),
+        ("sweep", CELLS, FILE, {Status.FINISHED: 4}, False),
+        ("other", CELLS, FILE, COUNTS, False),
     ],
 )
 def test_a_sweep_is_recorded_if_nothing_would_change(
     tracker: Tracker,
     name: str,
     cells: list[dict[str, Any]],
-    claims: list[dict[str, Any]],
     file: str,
     counts: Mapping[Status, int],
     same: bool,
 ) -> None:
-    assert store.is_recorded(*store.open_reader(), name, cells, claims, file, counts) == same
+    assert store.is_recorded(*store.open_reader(), name, cells, file, counts) == same
 
 
 def test_a_sweep_that_is_running_is_not_recorded(tracker: Tracker) -> None:
     """Its driver may have been killed: the next call ends it."""
-    tracker.open_sweep("sweep", "", CELLS, CLAIMS, FILE)
-    assert not store.is_recorded(*store.open_reader(), "sweep", CELLS, CLAIMS, FILE, COUNTS)
+    tracker.open_sweep("sweep", "", CELLS, FILE)
+    assert not store.is_recorded(*store.open_reader(), "sweep", CELLS, FILE, COUNTS)
 
 
 def test_artefacts_elsewhere_are_left_to_mlflow(tracker: Tracker, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -150,7 +150,7 @@ def test_relative_addresses_of_files_are_made_absolute(tmp_path: Path, monkeypat
 
 
 def test_two_drivers_that_log_one_cell_at_once_double_nothing(database: Path) -> None:
-    """Two storages, one store: neither knows of the other's claims. One run, each round and each result in it once."""
+    """Two storages, one store: neither knows of the other's locks. One run, each round and each result in it once."""
     drivers = [(Tracker(), CellRun(ONE)), (Tracker(), CellRun(ONE))]
     for tracker, run in drivers:
         tracker.open_cell(run)

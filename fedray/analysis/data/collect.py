@@ -1,6 +1,6 @@
 """From MLflow to a checked table of runs: one row per cell of a sweep, including missing ones."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +37,6 @@ class SweepTable:
         tuned: for a final stage, `cell` -> how it was chosen (`driver.stages.describe_choices`); the chosen values are
             under `chosen.KEY` in `cells`, so that they do not separate rows or columns.
         note: on cells of the sweep's name that are not among these; empty for none.
-        after: `cell` -> configurations of a tune stage that has to run first, if no cell of either stage has run.
     """
 
     name: str
@@ -45,7 +44,6 @@ class SweepTable:
     search: "Search"
     tuned: dict[str, dict[str, Any]]
     note: str = field(default="", kw_only=True)
-    after: Mapping[str, Sequence[CellSpec]] = field(default_factory=dict, kw_only=True)
 
     def get_history(self, run_id: str, metric: str) -> dict[int, float]:
         """Return evaluated round -> value, in order; empty if the run has not logged the metric."""

@@ -194,7 +194,7 @@ def make_sweep(board: Board, method: str, space: Space) -> Sweep:
     refuse_wide_range("--search", board.sweep.base | {"algorithm": method}, space)
     if not (board.sweep.search | space):
         raise UserError(f"rank: {method} has no range; give --search 'training.lr={{loguniform: [0.01, 0.5]}}'")
-    given = {key: getattr(board.sweep, key) for key in board.sweep.model_fields_set - {"smoke", "claims", "names"}}
+    given = {key: getattr(board.sweep, key) for key in board.sweep.model_fields_set - {"smoke", "names"}}
     case = {"algorithm": method} | ({"search": space} if space else {})
     name = f"{board.name}-{re.sub(r'[^A-Za-z0-9_.]+', '.', method)}"[:120]
     return Sweep.parse(given | {"name": name, "description": "", "cases": [case]})

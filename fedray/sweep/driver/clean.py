@@ -57,9 +57,11 @@ def find_removable(name: str | None = None) -> Iterator[tuple[list[CellFolder], 
     runs = find_best_runs(client, experiment, [path.name for path in folders])
     odd = [path for path in found if name is None and not _is_cell_dir(path)]
     goes, stays = list[CellFolder](), [CellFolder(path, path.lstat().st_size, "not a cell's folder") for path in odd]
-    with CellLocks(get_cell_locks_file()) as claims, find_running_sweeps() as locks:
+    with CellLocks(get_cell_locks_file()) as locks, find_running_sweeps() as running_locks:
         running = {
-            name: run for name, run in find_sweeps(client, experiment).items() if get_sweep_lock_file(name) in locks
+            name: run
+            for name, run in find_sweeps(client, experiment).items()
+            if get_sweep_lock_file(name) in running_locks
         }
         theirs = {cell.hash for run in running.values() for cell in read_cells(client, run)}
         for path in folders:
@@ -68,7 +70,7 @@ def find_removable(name: str | None = None) -> Iterator[tuple[list[CellFolder], 
             why = REMOVED if removed else "is not in this store" if run is None else read_status(run)
             if path.name in theirs or (run is not None and run.data.tags.get("fedray.sweep") in running):
                 why = "belongs to a sweep that is running"
-            elif why in GO and not claims.take([path.name]):
+            elif why in GO and not locks.take([path.name]):
                 why = "is being run"
             (goes if why in GO else stays).append(CellFolder(path, _measure_size(path), why))
         if name is None:

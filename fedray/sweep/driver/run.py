@@ -117,8 +117,8 @@ def execute(plan: Plan, max_concurrent: int | None = None, address: str | None =
             with tempfile.NamedTemporaryFile(dir=find_storage_parent(), prefix=".seen-") as marker:
                 refuse_unseen("FEDRAY_STORAGE", Path(marker.name))
         stack.enter_context(lock_sweep(plan.sweep.name))  # from here on something is written
-        claims = stack.enter_context(CellLocks(get_cell_locks_file()))
-        session = Session(plan, claims, stack.enter_context(Writer()), placement=placement)
+        locks = stack.enter_context(CellLocks(get_cell_locks_file()))
+        session = Session(plan, locks, stack.enter_context(Writer()), placement=placement)
         session.note(plan.known)
         if plan.unlisted:
             session.open()  # so that tables, too, tell at once which cells are this file's

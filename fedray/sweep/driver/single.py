@@ -166,13 +166,11 @@ def _hold_cell(hash: str, again: bool, listed: Listed | None) -> Iterator[Path]:
             shutil.rmtree(directory)
         if listed is not None and not is_sweep_running(listed.sweep.name):
             sweep = listed.sweep
-            claims = [claim.model_dump(mode="json", exclude_unset=True) for claim in sweep.claims]
             with lock_registration():
                 Tracker().list_sweep(
                     sweep.name,
                     sweep.description,
                     [cell.to_json() for cell in listed.cells.values()],
-                    claims,
                     listed.text,
                 )
         try:

@@ -81,7 +81,6 @@ def make_final_stage(sweep: Sweep, configs: Sequence[Mapping[str, Any]]) -> Swee
         "base": sweep.base,
         "cases": {"chosen": [dict(config) for config in configs]},
         "grid": held | {"seed": list(sweep.final.seeds)},
-        "claims": sweep.claims,
     }
     return Sweep.model_validate(document)
 

@@ -5,8 +5,6 @@ from pathlib import Path
 
 from fedray.common.errors import UserError, truncate_repr
 
-CLAIMS = "claims.yaml"
-"""File of a paper's claims, next to its sweeps."""
 BOARDS = "leaderboard"
 """Folder of the boards' sweeps, and of their CSV files."""
 
@@ -19,12 +17,10 @@ def get_sweeps_folder() -> Path:
 
 
 def list_sweeps() -> list[str]:
-    """Return `quickstart`, `fedtoga/table1`, ..., sorted, without cluster templates and papers' claims."""
+    """Return `quickstart`, `fedtoga/table1`, ..., sorted, without cluster templates."""
     root = get_sweeps_folder()
-    found = (path.relative_to(root) for path in root.rglob("*.yaml") if path.name != CLAIMS)
-    return sorted(
-        path.with_suffix("").as_posix() for path in found if path.parts[0] != "clusters" and path.stem != "claims"
-    )
+    files = (path.relative_to(root) for path in root.rglob("*.yaml"))
+    return sorted(path.with_suffix("").as_posix() for path in files if path.parts[0] != "clusters")
 
 
 def list_cluster_files() -> list[Path]:
@@ -33,8 +29,8 @@ def list_cluster_files() -> list[Path]:
 
 
 def list_papers() -> list[str]:
-    """Return the papers with a file of claims, sorted: `fedgela`, ..."""
-    return sorted(path.parent.name for path in get_sweeps_folder().glob(f"*/{CLAIMS}"))
+    """Return the papers whose sweeps are shipped, sorted: `fedgela`, ..."""
+    return sorted(path.parent.name for path in get_sweeps_folder().glob("*/printed.yaml"))
 
 
 def locate_sweep(file: Path) -> Path:

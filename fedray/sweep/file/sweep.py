@@ -18,7 +18,6 @@ from fedray.common.yaml_files import format_flow
 from fedray.components.base import Checked, describe, format_value
 from fedray.datasets.base import Validation
 from fedray.sweep.file.changes import change_runs
-from fedray.sweep.file.claims import Claim
 from fedray.sweep.file.document import load_document
 from fedray.sweep.file.entries import (
     COMPONENTS,
@@ -194,13 +193,14 @@ class Sweep(Checked):
     tune: Tune | None = Field(None, description="first find the best draw of each method and setting")
     final: Final | None = Field(None, description="then run it with fresh seeds")
     smoke: Changes | None = None
-    claims: list[Claim] = Field([], description="claims for the results to decide: `fedray claims NAME`")
 
     @model_validator(mode="before")
     @classmethod
     def _refuse_old_words(cls, value: Any) -> Any:
         if isinstance(value, Mapping) and "equal_budget" in value:
             raise UserError("equal_budget: is no key any more; every method makes `samples` draws, and cost is shown")
+        if isinstance(value, Mapping) and "claims" in value:
+            raise UserError("claims: is no key any more; leave it out: `fedray compare NAME` tells methods apart")
         return value
 
     @field_validator("searcher", "scheduler", mode="before")

@@ -1,7 +1,7 @@
 """Locks that decide which process runs a cell: two sweeps on one storage never run a shared cell twice.
 
-A claim is a locked byte of one file, at an offset given by the cell's hash. The operating system releases it when its
-holder ends, however that ends; on NFS the lock daemon does the same.
+A cell's lock is a locked byte of one file, at an offset given by the cell's hash. The operating system releases it
+when its holder ends, however that ends; on NFS the lock daemon does the same.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ OFFSETS = 2**62
 
 
 class CellLocks:
-    """Cells claimed by this process. One object per process and file: closing any of them would release all claims."""
+    """Cells locked by this process. One object per process and file: closing any of them would release all locks."""
 
     opened: ClassVar[int] = 0
     """How many this process has open."""
@@ -34,7 +34,7 @@ class CellLocks:
         CellLocks.opened += 1
 
     def take(self, cells: Iterable[str]) -> set[str]:
-        """Claim cells by hash, without waiting. Returns the cells that no other process holds."""
+        """Lock cells by hash, without waiting. Returns the cells that no other process holds."""
         return {cell for cell in cells if self._take(cell)}
 
     def release(self, cell: str) -> None:
@@ -152,7 +152,7 @@ def get_cell_dir(hash: str) -> Path:
 
 
 def get_cell_locks_file() -> Path:
-    """Return the file in which cells are claimed; no sweep's name starts with a dot."""
+    """Return the file in which cells are locked; no sweep's name starts with a dot."""
     return get_storage() / "locks" / ".cells"
 
 
@@ -191,7 +191,7 @@ def _is_running(name: str) -> UserError:
 def find_killed(cells: Iterable[str]) -> set[str]:
     """Return the cells with a folder in this storage that no process runs, of cells that the store calls running.
 
-    A process that runs cells itself finds none: looking would release its claims.
+    A process that runs cells itself finds none: looking would release its locks.
     """
     known = [cell for cell in cells if re.fullmatch("[0-9a-f]+", cell) and get_cell_dir(cell).is_dir()]
     if not known or CellLocks.opened:

@@ -246,7 +246,7 @@ class TuneReporter(tune.Callback):
     def _finish(self, cell: Cell, tidy_up: Callable[[Cell], None]) -> None:
         """Tidy up and release a cell once the store has its outcome; earlier, another sweep could run it again."""
         tidy_up(cell)
-        self.session.claims.release(cell.hash)
+        self.session.locks.release(cell.hash)
 
     @staticmethod
     def _keep(cell: Cell, traceback: str) -> str:

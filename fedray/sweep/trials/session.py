@@ -93,7 +93,7 @@ class Session:
 
     Attributes:
         plan: the plan, with numbers for `gpus_per_actor: auto`.
-        claims: locks of the cells that this process runs.
+        locks: of the cells that this process runs.
         writer: the thread that uses `tracker`.
         tracker: MLflow; set by `open`.
         parent: id of the sweep's run in MLflow; empty before `open`.
@@ -107,7 +107,7 @@ class Session:
     """
 
     plan: Plan
-    claims: CellLocks
+    locks: CellLocks
     writer: Writer
     tracker: "Tracker" = field(init=False)
     parent: str = ""
@@ -158,9 +158,8 @@ class Session:
         from fedray.tracking.tracker import Tracker  # here: MLflow takes seconds to import
 
         self.tracker = Tracker()
-        sweep, claims = self.plan.sweep, self._describe_claims()
-        cells = self.plan.list_cells()
-        self.parent = self.tracker.open_sweep(sweep.name, sweep.description, cells, claims, self.plan.text)
+        sweep, cells = self.plan.sweep, self.plan.list_cells()
+        self.parent = self.tracker.open_sweep(sweep.name, sweep.description, cells, self.plan.text)
         self._listed = len(cells)  # the plan may have grown meanwhile
         self._keep_draws()
 
@@ -179,16 +178,13 @@ class Session:
         self.writer.ask(self._close)
 
     def _is_recorded(self) -> bool:
-        """Return True if the sweep's run in the store has these cells, claims and file, and this end."""
+        """Return True if the sweep's run in the store has these cells, file, and this end."""
         try:
             client, experiment = open_reader()
         except StoreNotFound:
             return False
-        name, cells, claims = self.plan.sweep.name, self.plan.list_cells(), self._describe_claims()
-        return is_recorded(client, experiment, name, cells, claims, self.plan.text, self.counts)
-
-    def _describe_claims(self) -> list[dict[str, Any]]:
-        return [claim.model_dump(mode="json", exclude_unset=True) for claim in self.plan.sweep.claims]
+        name, cells = self.plan.sweep.name, self.plan.list_cells()
+        return is_recorded(client, experiment, name, cells, self.plan.text, self.counts)
 
     def _close(self) -> None:
         if not self.parent:
@@ -209,25 +205,25 @@ class Session:
         wanted: Iterable[str] | None = None,
         look_up: Callable[[Iterable[str]], dict[str, RunRecord]] | None = None,
     ) -> list[Cell]:
-        """Claim the cells that are left and that no other process runs.
+        """Lock the cells that are left and that no other process runs.
 
         Args:
-            wanted: hashes of the cells to claim; default all.
+            wanted: hashes of the cells to lock; default all.
             look_up: returns the store's records of cells; default `look_up`.
 
         Returns:
-            The claimed cells that another sweep has not just finished, with numbers for `gpus_per_actor: auto`.
+            The locked cells that another sweep has not just finished, with numbers for `gpus_per_actor: auto`.
 
         Raises:
             UserError: the actors of a cell can never be placed.
         """
-        claimed = self.claims.take(self.left if wanted is None else wanted)
-        self.tried |= claimed
+        locked = self.locks.take(self.left if wanted is None else wanted)
+        self.tried |= locked
         # Read only now that no other process can run them: another sweep may just have finished them.
-        self.note((look_up or self.look_up)(claimed))
-        cells = [cell for cell in self.plan.to_run if cell.hash in claimed]
-        for hash in claimed - {cell.hash for cell in cells}:
-            self.claims.release(hash)
+        self.note((look_up or self.look_up)(locked))
+        cells = [cell for cell in self.plan.to_run if cell.hash in locked]
+        for hash in locked - {cell.hash for cell in cells}:
+            self.locks.release(hash)
         self.plan = self.plan.resolve(cells, self.placement)
         return [self.plan.cells[cell.hash] for cell in cells]
 

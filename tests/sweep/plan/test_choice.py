@@ -160,6 +160,3 @@ def test_set_refuses_what_an_axis_would_undo() -> None:
         sweep().with_overrides({"base.seed": 3})
     with pytest.raises(UserError, match=r"--set name\.x: name is not a mapping"):
         sweep().with_overrides({"name.x": 1})
-    claim = {"name": "a", "says": "it is better", "method": "fedsam"}
-    with pytest.raises(UserError, match=r"--set claims\.x: claims is not a mapping"):
-        sweep(claims=[claim]).with_overrides({"claims.x": 1})

@@ -29,33 +29,33 @@ HOLDER = """
 import sys
 from pathlib import Path
 from fedray.sweep.plan.storage import CellLocks
-claims = CellLocks(Path(sys.argv[1]))
-print(sorted(claims.take(["00000000000000aa", "00000000000000bb"])), flush=True)
+locks = CellLocks(Path(sys.argv[1]))
+print(sorted(locks.take(["00000000000000aa", "00000000000000bb"])), flush=True)
 for line in sys.stdin:
-    claims.release(line.strip())
+    locks.release(line.strip())
     print("released", flush=True)
 """
 A, B, C = "00000000000000aa", "00000000000000bb", "ffffffffffffffff"
 
 
-def test_a_cell_is_claimed_once_until_it_is_released_or_its_holder_dies(tmp_path: Path) -> None:
+def test_a_cell_is_locked_once_until_it_is_released_or_its_holder_dies(tmp_path: Path) -> None:
     path = tmp_path / "locks" / "cells"
-    with CellLocks(path) as claims:
-        assert claims.take([A]) == {A}
-        claims.release(A)
+    with CellLocks(path) as locks:
+        assert locks.take([A]) == {A}
+        locks.release(A)
         with subprocess.Popen(
             [sys.executable, "-c", HOLDER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         ) as holder:
             assert holder.stdin is not None
             assert holder.stdout is not None
             assert holder.stdout.readline() == f"{[A, B]}\n"
-            assert claims.take([A, B, C]) == {C}
+            assert locks.take([A, B, C]) == {C}
             print(A, file=holder.stdin, flush=True)
             holder.stdout.readline()
-            assert claims.take([A, B]) == {A}
+            assert locks.take([A, B]) == {A}
             holder.kill()
             holder.wait()
-            assert claims.take([B]) == {B}
+            assert locks.take([B]) == {B}
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_a_folder_that_goes_while_it_is_looked_at_is_nobodys(tmp_path: Path, mon
     assert not going.exists()
 
 
-def test_no_two_sweeps_share_a_lock_and_none_has_that_of_the_claims(
+def test_no_two_sweeps_share_a_lock_and_none_has_that_of_the_cells(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FEDRAY_STORAGE", str(tmp_path))
@@ -137,8 +137,8 @@ def test_no_two_sweeps_share_a_lock_and_none_has_that_of_the_claims(
     assert len(files) == len(names)
     assert get_cell_locks_file() not in files
     assert {path.parent for path in files} == {get_cell_locks_file().parent}
-    with CellLocks(get_cell_locks_file()) as claims, contextlib.ExitStack() as stack:
-        claims.take([A])
+    with CellLocks(get_cell_locks_file()) as locks, contextlib.ExitStack() as stack:
+        locks.take([A])
         for name in names:
             stack.enter_context(lock_sweep(name))
         with find_running_sweeps() as running:

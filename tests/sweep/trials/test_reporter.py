@@ -78,7 +78,7 @@ def made(told: Told, release: Callable[[str], None], **grid: list[Any]) -> tuple
         writer=Writer(),
         open=lambda: told.opened.append(bool(told.calls)),
         parent="parent",
-        claims=SimpleNamespace(release=release),
+        locks=SimpleNamespace(release=release),
         statuses={},
         note_record=lambda *_: None,
     )

@@ -51,7 +51,7 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Se
             "searcher": {"name": "optuna", "generation": 2},
         }
         nothing: Any = None
-        return Session(planning.make_plan(Sweep.model_validate(document)), CellLocks(tmp_path / "claims"), nothing)
+        return Session(planning.make_plan(Sweep.model_validate(document)), CellLocks(tmp_path / "locks"), nothing)
 
     return made
 

@@ -1,1 +1,0 @@
-"""Reads claims, decides them on the runs of a store, and shows the decisions; `analysis.claims` is the command."""
