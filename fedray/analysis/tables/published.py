@@ -8,7 +8,7 @@ import csv
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -211,11 +211,6 @@ def _identify(metric: Metric) -> tuple[str, float | str | None, str]:
     return metric.plain, metric.target, metric.reference
 
 
-def has_printed(name: str, metric: str) -> bool:
-    """Return True if a published table has the metric, for any round. Raises UserError if the table is unknown."""
-    return any(one.metric.plain == Metric.parse(metric).plain for one in with_deviations(name))
-
-
 def match_published(
     name: str, metric: str, groups: Groups, averaged: bool = False
 ) -> tuple[dict[Key, Printed], list[str]]:
@@ -233,153 +228,68 @@ def match_published(
     Raises:
         UserError: the table is unknown, or lacks the metric.
     """
-    numbers = find_numbers(name, metric)
-    candidates = _find_candidates(numbers, groups, averaged, metric)
-    matches = _drop_ambiguous(candidates, numbers)
-
-    def nearest(key: Key) -> str:
-        spec = groups[key][0]
-        near = [one for one in numbers if spec.get("algorithm.name") in one.config["algorithm.name"]]
-        near.sort(key=lambda one: -len(one.config))  # of equally near ones, the one with most keys in common
-        differ = [[*_iter_differences(one, key[0], [spec], metric)] for one in near if not averaged]
-        fewest = min(differ, key=lambda keys: len(keys), default=[])
-        return f" ({'; '.join(fewest[:3])}{'; ...' * (len(fewest) > 3)})" if fewest else ""
-
-    printed = {key: Printed(numbers[place].value, numbers[place].std) for key, place in matches.items()}
-    alone: dict[str, list[str]] = {}
-    for key, sets in candidates.items():
-        if key in matches:
-            continue
-        places = next(iter(sets), ())
-        if len(sets) > 1:
-            why = " (mixed runs)"
-        elif len(places) > 1:
-            why = " (several printed values)"
-        elif places:
-            why = f" (the paper's {numbers[places[0]].value} does not say to which of these rows it belongs)"
-        else:
-            why = nearest(key)
-        alone.setdefault(why, []).append(f"{key[0]}, {key[1]}")
-    used = set(matches.values())
-    rounds = {spec.get("training.rounds") for group in groups.values() for spec in group}
-    ours = {str(value) for value in rounds if value is not None}
-    theirs = {value for place in used for value in numbers[place].rounds}
+    matches, numbers = match_numbers(name, metric, groups, averaged), find_numbers(name, metric)
     told = f"in brackets: {name} of the paper and our difference to it; {PROTOCOL[name.partition('/')[0]]}"
-    notes = [told] if printed else []
+    notes = [told] if matches else []
+    ours = {str(spec.get("training.rounds")) for group in groups.values() for spec in group} - {"None"}
+    theirs = {value for one in matches.values() for value in one.rounds}
     if theirs and ours - theirs:
         here, there = (", ".join(sorted(values, key=float)) for values in (ours, theirs))
         notes.append(f"rounds: {here} here, {there} in the paper")
-    notes += [f"without a printed value{why}: {'; '.join(entries)}" for why, entries in alone.items()]
-    if left := Counter(one.method for place, one in enumerate(numbers) if place not in used):
+    if alone := [f"{row}, {column}" for row, column in groups if (row, column) not in matches]:
+        notes.append(f"without a printed value: {'; '.join(alone)}")
+    used = [id(one) for one in matches.values()]
+    if left := Counter(one.method for one in numbers if id(one) not in used):
         notes.append(f"printed, but not in this table: {', '.join(f'{method} ({n})' for method, n in left.items())}")
-    notes += [
-        f"{key[0]}, {key[1]}: {note}"
-        for key, place in matches.items()
-        for note in numbers[place].notes.split("; ")
-        if note.startswith("doubt:")
-    ]
-    return printed, notes
-
-
-def find_printed_values(name: str, metric: str, groups: Groups, averaged: bool = False) -> dict[Key, float]:
-    """Return the printed numbers of the entries that have one; empty if the table lacks the metric."""
-    matches = match_numbers(name, metric, groups, averaged)
-    return {key: one.value for key, one in matches.items() if one.value is not None}
-
-
-def find_best_others(name: str, metric: str, groups: Groups, averaged: bool, lower: bool) -> dict[Key, float]:
-    """Return, for each entry with a printed number, the best printed for another method in the same setting."""
-    best = {}
-    for key, one in match_numbers(name, metric, groups, averaged).items():
-        others = [
-            other.value
-            for other in find_numbers(name, metric)
-            if other.value is not None
-            and other.method != one.method
-            and _get_setting(other) == _get_setting(one)
-            and other.metric.name in (one.metric.name, one.metric.plain)
-        ]
-        if others:
-            best[key] = (min if lower else max)(others)
-    return best
+    doubts = {key: [note for note in one.notes.split("; ") if note[:6] == "doubt:"] for key, one in matches.items()}
+    notes += [f"{row}, {column}: {note}" for (row, column), of_key in doubts.items() for note in of_key]
+    return {key: Printed(one.value, one.std) for key, one in matches.items()}, notes
 
 
 def match_numbers(name: str, metric: str, groups: Groups, averaged: bool = False) -> dict[Key, PublishedNumber]:
-    """Return entry -> its printed number, for entries that have one; empty if the table lacks the metric."""
-    if not has_printed(name, metric):
-        return {}
-    numbers = find_numbers(name, metric)
-    matches = _drop_ambiguous(_find_candidates(numbers, groups, averaged, metric), numbers)
-    return {key: numbers[place] for key, place in matches.items()}
-
-
-def _get_setting(number: PublishedNumber) -> tuple[str, dict[str, Any]]:
-    """Return the setting of a comparison, without participation: some methods train without a federation."""
-    own = {
-        key: values
-        for key, values in number.config.items()
-        if not key.startswith("algorithm.") and key != "clients.per_round"
-    }
-    return number.average_over, own
-
-
-def _drop_ambiguous(
-    candidates: Mapping[Key, set[tuple[int, ...]]], numbers: Sequence[PublishedNumber]
-) -> dict[Key, int]:
-    """Return entry -> place of the one number that all its cells have; entries with none or several are left out.
+    """Return entry -> the one printed number that all its cells have; entries with none or several are left out.
 
     So are the rows of a column that share a number, since they differ in something that it does not name; a number that
     names several values of an option is meant for all of them.
+
+    Raises:
+        UserError: the table is unknown, or lacks the metric.
     """
-    alone = {key: next(iter(sets)) for key, sets in candidates.items() if len(sets) == 1}
-    found = {key: places[0] for key, places in alone.items() if len(places) == 1}
+    numbers, found = find_numbers(name, metric), dict[Key, int]()
+    for key, specs in groups.items():
+        # cells of a setting differ in seed and method, so one configuration stands for each
+        settings = list({repr([spec.get(one) for one in SETTING]): spec for spec in specs}.values())
+        entries = [settings] if averaged else [[spec] for spec in specs]
+        sets = {tuple(k for k, one in enumerate(numbers) if _is_of(one, key[0], of, metric)) for of in entries}
+        places = sets.pop() if len(sets) == 1 else ()
+        if len(places) == 1:
+            found[key] = places[0]
     shared = Counter((key[1], place) for key, place in found.items())
     meant = {
         place
         for place in found.values()
         if any(len(values) > 1 for key, values in numbers[place].config.items() if key.startswith("algorithm."))
     }
-    return {key: place for key, place in found.items() if shared[key[1], place] == 1 or place in meant}
+    return {key: numbers[at] for key, at in found.items() if shared[key[1], at] == 1 or at in meant}
 
 
-def _find_candidates(
-    numbers: Sequence[PublishedNumber], groups: Groups, averaged: bool, metric: str
-) -> dict[Key, set[tuple[int, ...]]]:
-    """Return entry -> places of the numbers that each of its cells may have; several tuples if it mixes settings."""
-    of_method: dict[str, list[int]] = {}
-    for place, number in enumerate(numbers):
-        for name in number.config["algorithm.name"]:
-            of_method.setdefault(name, []).append(place)
-
-    def places(row: str, specs: Sequence[CellSpec]) -> tuple[int, ...]:
-        method = BEST_BASELINE if row == BEST else specs[0].get("algorithm.name")
-        return tuple(
-            one for one in of_method.get(method, ()) if not any(_iter_differences(numbers[one], row, specs, metric))
-        )
-
-    if averaged:
-        # cells of a setting differ in seed and method, so one configuration stands for each
-        settings = {
-            key: {repr([spec.get(name) for name in SETTING]): spec for spec in group} for key, group in groups.items()
-        }
-        return {key: {places(key[0], list(specs.values()))} for key, specs in settings.items()}
-    return {key: {places(key[0], [spec]) for spec in group} for key, group in groups.items()}
-
-
-def _iter_differences(number: PublishedNumber, row: str, specs: Sequence[CellSpec], metric: str) -> Iterator[str]:
-    """Yield why a number is not the result of one configuration, or the mean over several; nothing if it is."""
+def _is_of(number: PublishedNumber, row: str, specs: Sequence[CellSpec], metric: str) -> bool:
+    """Return True if a number is the result of one configuration, or the mean over several."""
+    method = BEST_BASELINE if row == BEST else specs[0].get("algorithm.name")
     epochs = number.metric.epochs
-    if epochs and epochs != (Metric.parse(metric).epochs or _find_most_epochs(specs[0])):
-        yield f"evaluation.personal.epochs: {epochs} in the paper"
-    if bool(number.average_over) != (len(specs) > 1):
-        yield f"averaged over {number.average_over or 'nothing'} in the paper"
+    if (
+        method not in number.config["algorithm.name"]
+        or bool(number.average_over) != (len(specs) > 1)
+        or (epochs and epochs != (Metric.parse(metric).epochs or _find_most_epochs(specs[0])))
+    ):
+        return False
     for key, values in number.config.items():
         if row == BEST and key.startswith("algorithm."):
             continue
         ours = {_get_value(spec, key) for spec in specs}
         if ours != set(values) if number.average_over else not ours <= set(values):
-            here, there = (", ".join(map(str, some)) for some in (ours, values))
-            yield f"{key}: {here} here, {there} in the paper"
+            return False
+    return True
 
 
 def _get_value(spec: CellSpec, key: str) -> Any:
