@@ -1,5 +1,5 @@
 # fedray in an image, for CPUs: docker build -t fedray .
-# With CUDA:                    docker build --build-arg TORCH_INDEX=https://pypi.org/simple -t fedray:cuda .
+# With CUDA:                    docker build --build-arg TORCH=cu130 -t fedray:cuda .
 # Use:                          docker run --rm -v "$PWD":/work fedray sweep quickstart
 # sweeps/clusters/kuberay.yaml and mlflow.yaml use it, too; tag and push it to a registry that the cluster reaches.
 FROM python:3.11-slim AS wheel
@@ -7,7 +7,7 @@ COPY . /src
 RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheel /src
 
 FROM python:3.11-slim
-ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
+ARG TORCH=cpu
 # KubeRay's probes call wget.
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends wget \
@@ -15,13 +15,13 @@ RUN apt-get update \
     && useradd --create-home --uid 1000 fedray \
     && install -d -o fedray /work
 COPY constraints.txt requirements.txt /opt/
-# torch comes first: its index decides between CPU and CUDA. ray[default] has the dashboard, which takes Ray Jobs, and
+# TORCH is uv's name of a build of PyTorch: cpu, or a version of CUDA. ray[default] has the dashboard, which takes Ray Jobs, and
 # psycopg2 is for a PostgreSQL store.
-RUN pip install --no-cache-dir --index-url "$TORCH_INDEX" --extra-index-url https://pypi.org/simple \
-        -c /opt/constraints.txt torch torchvision \
-    && pip install --no-cache-dir -c /opt/constraints.txt -r /opt/requirements.txt 'ray[default]' psycopg2-binary
+RUN pip install --no-cache-dir -c /opt/constraints.txt uv \
+    && uv pip install --system --no-cache --torch-backend "$TORCH" -c /opt/constraints.txt -r /opt/requirements.txt \
+        'ray[default]' psycopg2-binary
 COPY --from=wheel /wheel /wheel
-RUN pip install --no-cache-dir --no-deps /wheel/*.whl
+RUN uv pip install --system --no-cache --no-deps /wheel/*.whl
 USER fedray
 WORKDIR /work
 # An image that cannot train is not built.

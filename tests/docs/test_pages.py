@@ -110,9 +110,10 @@ def test_every_page_has_one_title_and_the_long_lists_have_headings() -> None:
 
 def test_every_page_is_in_the_navigation() -> None:
     listed = set(re.findall(r'"([\w-]+\.md)"', (DOCS.parent / "zensical.toml").read_text(encoding="utf-8")))
-    assert listed == {page.name for page in DOCS.glob("*.md")}
+    pages = {page.name for page in DOCS.glob("*.md")} - {"api.md"}  # which `make docs` writes
+    assert listed - {"api.md"} == pages
     start = (DOCS / "index.md").read_text(encoding="utf-8")
-    assert listed == {"index.md", *re.findall(r"\(([\w-]+\.md)\)", start)}
+    assert listed - {"api.md"} == {"index.md", *re.findall(r"\(([\w-]+\.md)\)", start)}
 
 
 def test_the_faults_that_the_page_lists_are_tested_where_it_says() -> None:

@@ -146,7 +146,7 @@ def test_the_image_is_that_of_the_templates_and_does_not_run_as_root() -> None:
     made = next(rest for name, rest in steps if name == "RUN" and "useradd" in rest)
     assert "--uid 1000 fedray" in made, "the volume's fsGroup"
     arguments = [rest for name, rest in steps if name == "ARG"]
-    assert arguments == ["TORCH_INDEX=https://download.pytorch.org/whl/cpu"], "without CUDA unless asked"
+    assert arguments == ["TORCH=cpu"], "without CUDA unless asked"
     for name, rest in steps:
         sources = rest.split()[:-1] if name == "COPY" and "--from" not in rest else []
         assert all((REPOSITORY / source).exists() for source in sources)

@@ -62,8 +62,3 @@ def test_the_page_works_from_an_empty_folder(tmp_path: Path) -> None:
     assert "length of the averaged update" in said["fedray tables lookback --metric travelled"]
     drawn = sorted(path.name for path in (tmp_path / "figures").rglob("*.png"))
     assert len(drawn) == 1, drawn
-
-
-@pytest.mark.parametrize("target", re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
-def test_every_make_target_is_explained(target: str) -> None:
-    assert f"| `make {target}` |" in (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
