@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, TypeAdapter
 
 from fedray.common.errors import UserError, truncate_repr
 
@@ -24,8 +24,6 @@ def _refuse_long(name: str) -> str:
 
 SweepName = Annotated[str, Field(pattern=r"^\w[\w.-]*(/\w[\w.-]*)*$", max_length=120), AfterValidator(_refuse_long)]
 """A sweep's name: words of letters, digits and `_ - .`, joined by `/`; no word begins with a dot."""
-REMOVED = {"runtime": {"cuda_graph"}}
-"""Section -> keys of older versions: stored configurations hold them, and no present number depends on them."""
 
 
 def leave_out_seed(label: str, seed: object) -> str:
@@ -87,19 +85,9 @@ class CellSpec:
     tuned: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def from_json(cls, listed: Mapping[str, Any]) -> Self:
-        """Return a cell as `to_json` wrote it, without the keys that this version no longer has."""
-        search = listed.get("search")
-        return cls(
-            listed["hash"],
-            listed["label"],
-            drop_removed(listed["config"]),
-            listed.get("identity", {}),
-            PluginLabels(**listed.get("plugins", {})),
-            listed.get("names", {}),
-            Search(tuple(search["keys"]), search["select"]) if search else Search(),
-            listed.get("tuned", {}),
-        )
+    def from_json(cls, listed: Mapping[str, Any]) -> "CellSpec":
+        """Return a cell as `to_json` wrote it. Raises pydantic's ValidationError for another type or a missing key."""
+        return LISTED_CELL.validate_python(listed)
 
     def to_json(self) -> dict[str, Any]:
         """Return the cell as `cells.json` holds it; what is empty is left out."""
@@ -119,22 +107,15 @@ class CellSpec:
         return replace(self, names={}, plugins=replace(self.plugins, names={}))
 
 
+LISTED_CELL = TypeAdapter(CellSpec)
+
+
 def get_dotted(config: Mapping[str, Any], key: str) -> Any:
     """Return the value of a dotted key, None if there is none."""
     value: Any = config
     for part in key.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
     return value
-
-
-def drop_removed(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a stored configuration or identity without the keys that this version no longer has."""
-    return {
-        section: {key: value for key, value in values.items() if key not in REMOVED[section]}
-        if section in REMOVED and isinstance(values, Mapping)
-        else values
-        for section, values in stored.items()
-    }
 
 
 def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, str]:

@@ -94,7 +94,7 @@ def run(
     from fedray.engine.result import refuse_without_model, refuse_without_personal
     from fedray.engine.server.profile import Profile
     from fedray.sweep.driver.single import hold_cell, load_cell
-    from fedray.tracking.archive.pack import log_into_archive
+    from fedray.tracking.archive import log_into_archive
     from fedray.tracking.mirrors.mirrors import refuse_missing_extras
 
     chosen, problem, listed = load_cell(document, file, cell, changes, backend)

@@ -2,7 +2,6 @@
 
 from typing import TYPE_CHECKING, Any
 
-from fedray.cells.spec import drop_removed
 from fedray.common.errors import UserError
 from fedray.common.location import get_storage
 from fedray.common.yaml_files import parse_yaml
@@ -15,13 +14,15 @@ if TYPE_CHECKING:
 
 
 def read_configuration(client: "AnyClient", run: str) -> dict[str, Any]:
-    """Return the configuration of a cell's run from its artefact `config.yaml`, not parsed, without the keys that this
-    version no longer has. run: its id. Raises UserError if it is missing or damaged."""
+    """Return the configuration of a cell's run from its artefact `config.yaml`, not parsed.
+
+    run: its id. Raises UserError if it is missing or damaged.
+    """
     content = read_artefact(client, run, "config.yaml") or b""
     config = parse_yaml(content.decode(errors="replace"), f"config.yaml of {run}")
     if not isinstance(config, dict):
         raise UserError(f"run {run}: its artefact config.yaml is {'damaged' if content else 'missing'}")
-    return drop_removed(config)
+    return config
 
 
 def load_newest_state(option: str, cell: str) -> State:

@@ -1,0 +1,426 @@
+"""A sweep as one file: its cells with settings, curves, artefacts and hashes, to be merged into another store.
+
+The file is a zip: `sweep.json` (the sweep's name, description and cells; `tune`: the same of its tune stage),
+`sweep.yaml` (the sweep's file), and for each cell that has a run `runs/CELL/run.json` (status, tags, parameters,
+metrics with all their steps) and `runs/CELL/artifacts/...`. A run's split (`partition.npz` and its picture) is
+`splits/SHA256` instead, once for all runs that share it. Archives of older versions also hold `environments/` and
+members for readers, which an import passes over.
+
+Before the store is touched, the names, sizes and digests of all members are checked. Nothing in an archive is executed
+or unpickled.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import shutil
+import stat
+import struct
+import tempfile
+import zipfile
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+from mlflow.entities import Metric, Param, RunTag
+from mlflow.exceptions import MlflowException
+from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
+from pydantic import BaseModel, Field, ValidationError, field_validator
+
+from fedray.cells.spec import CellSpec, SweepName
+from fedray.cells.status import Status
+from fedray.common.errors import UserError, escape, join_lines, redact, truncate_repr
+from fedray.common.location import refuse_unwritable_store
+from fedray.components.base import describe
+from fedray.components.identity import hash_of
+from fedray.tracking.store import SWEEP_FILE, find_best_runs, find_sweeps, open_reader, read_status
+from fedray.tracking.stored_sweep import StoredSweep, read_stored_sweep
+from fedray.tracking.tracker import BATCH, Tracker
+
+if TYPE_CHECKING:
+    from fedray.tracking.store import AnyClient
+
+FORMAT = 2
+"""Increment when older versions of fedray could not read a new archive."""
+FILE = 4 << 30
+"""Maximum size of an archive in bytes."""
+JSON = 64 << 20
+"""Maximum size of an unpacked JSON member in bytes."""
+ARTIFACT = 256 << 20
+"""Maximum size of any other unpacked member in bytes."""
+UNPACKED = 8 << 30
+"""Maximum size of all unpacked members together in bytes, once each run has its copy of its split."""
+PARAMS = 100
+"""Parameters that MLflow takes in one request."""
+
+HASH = r"[0-9a-f]{16}"
+DIGEST = r"[0-9a-f]{64}"
+PART = r"\w[\w.+=@ -]{0,99}"
+"""One part of a member's name. It begins with a letter, a digit or `_`, so it is never empty, `.` or `..`."""
+UNREAD = (
+    rf"environments/{HASH}\.json|README\.md|citations\.bib|ro-crate-metadata\.json|"
+    rf"tables/{PART}\.(?:md|tex|csv)|figures/{PART}\.(?:png|pdf)"
+)
+"""Members of older versions' archives that an import passes over."""
+MEMBER = re.compile(
+    rf"sweep\.(?:json|yaml)|{UNREAD}|splits/{DIGEST}|"
+    rf"runs/({HASH})/(?:run\.json|artifacts((?:/{PART}){{1,8}}))",
+    re.ASCII,
+)
+"""The whole name of a member."""
+SPLITS = ("partition.npz", "partition.png")
+"""Artefacts of a run with its split."""
+MLFLOW_TAGS = tuple(
+    f"mlflow.{name}" for name in ("runName", "user", "source.name", "source.type", "source.git.commit", "note.content")
+)
+"""MLflow's own tags that an archive carries; the others name runs of its own store."""
+UNREADABLE = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, ValueError, NotImplementedError, RuntimeError)
+"""Exceptions that `zipfile` raises for files that are damaged, encrypted or packed in an unknown way."""
+
+M = TypeVar("M", bound=BaseModel)
+Time = Annotated[int, Field(ge=0, lt=4_102_444_800_000)]
+"""Milliseconds since 1970, before 2100."""
+
+
+class ArchivedSweep(BaseModel):
+    """The member `sweep.json`, and in it the tune stage."""
+
+    format: int = FORMAT
+    name: SweepName
+    description: str
+    cells: list[CellSpec]
+    tune: "ArchivedSweep | None" = None
+
+    @field_validator("format")
+    @classmethod
+    def _refuse_later(cls, found: int) -> int:
+        if found > FORMAT:
+            raise UserError(f"it was made by a later version of fedray (format {found}, this one reads up to {FORMAT})")
+        return found
+
+    @property
+    def stages(self) -> "list[ArchivedSweep]":
+        """The tune stage, if there is one, and the sweep itself."""
+        return [*([] if self.tune is None else [self.tune]), self]
+
+
+class ArchivedRun(BaseModel):
+    """The member `run.json` of a cell.
+
+    Attributes:
+        splits: file of the run's split -> digest of the member of `splits/` with its content.
+        metrics: name -> points of value, time and step.
+    """
+
+    name: str
+    status: Status
+    start: Time
+    end: Time | None
+    tags: dict[str, str]
+    params: dict[str, str]
+    metrics: dict[str, list[tuple[float, Time, Annotated[int, Field(ge=0, lt=2**31)]]]]
+    splits: dict[str, str] = {}
+
+
+class Archive:
+    """An archive that passed every check.
+
+    Attributes:
+        sweep: its name, description and cells.
+        file: the sweep's file as text; empty if it is not there.
+        artifacts: hash of each cell that has a run -> member with an artefact -> its path below the run's folder.
+    """
+
+    def __init__(self, archive: zipfile.ZipFile) -> None:
+        self._archive = archive
+        self.sweep = self._parse("sweep.json", ArchivedSweep)  # first: a later version has other members, too
+        self.artifacts = _check_members(archive)
+        self.file = archive.read(SWEEP_FILE).decode() if SWEEP_FILE in archive.NameToInfo else ""
+        self._check_cells()
+        self._check_splits()
+        if damaged := archive.testzip():
+            raise UserError(f"{damaged} is damaged")
+
+    def read_run(self, cell: str) -> ArchivedRun:
+        """Return the run of a cell."""
+        return self._parse(f"runs/{cell}/run.json", ArchivedRun)
+
+    def unpack(self, cell: str, folder: Path) -> None:
+        """Write the artefacts of a cell's run into an empty folder."""
+        root = folder.resolve()
+        for file, digest in self.read_run(cell).splits.items():
+            (root / file).write_bytes(self._archive.read(f"splits/{digest}"))
+        for name, path in self.artifacts[cell].items():
+            target = (root / path).resolve()
+            if not target.is_relative_to(root):  # names are checked already; this holds even if that check is wrong
+                raise UserError(f"{name} would be written elsewhere")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with self._archive.open(name) as packed, target.open("xb") as unpacked:
+                shutil.copyfileobj(packed, unpacked)
+
+    def _check_cells(self) -> None:
+        """Refuse a cell under a wrong hash, runs of other cells, and runs that have not ended."""
+        cells = {cell.hash: cell for stage in self.sweep.stages for cell in stage.cells}
+        for listed, cell in cells.items():
+            if (found := hash_of(cell.identity)) != listed:
+                raise UserError(f"the hash {truncate_repr(listed)} is not that of its identity, which is {found}")
+        if foreign := self.artifacts.keys() - cells.keys():
+            raise UserError(f"runs/{min(foreign)}: sweep.json lists no such cell")
+        for cell_hash in self.artifacts:
+            if (status := self.read_run(cell_hash).status).rank > Status.INTERRUPTED.rank:
+                raise UserError(f"runs/{cell_hash}: found {status}; an archive holds runs that have ended")
+
+    def _check_splits(self) -> None:
+        """Refuse a split that is missing, unused, under a wrong digest, or too large once each run has its copy."""
+        splits = {cell: self.read_run(cell).splits for cell in self.artifacts}
+        if strange := {file for files in splits.values() for file in files} - set(SPLITS):
+            raise UserError(f"splits: found {truncate_repr(min(strange))}; {' and '.join(SPLITS)} are allowed")
+        named = [f"splits/{digest}" for files in splits.values() for digest in files.values()]
+        members = {name for name in self._archive.namelist() if name.startswith("splits/")}
+        if wrong := members ^ set(named):
+            what = "no run names it" if wrong <= members else "there is no such member"
+            raise UserError(f"{truncate_repr(min(wrong))}: {what}")
+        _check_size("the splits of all runs", sum(self._archive.getinfo(name).file_size for name in named), UNPACKED)
+        for name in members:
+            if hashlib.sha256(self._archive.read(name)).hexdigest() != name.removeprefix("splits/"):
+                raise UserError(f"{name}: its content has another digest")
+
+    def _parse(self, member: str, model: type[M]) -> M:
+        try:
+            _check_size(member, self._archive.getinfo(member).file_size, JSON)
+            return model.model_validate_json(self._archive.read(member))
+        except KeyError:
+            raise UserError(f"there is no {member} in it") from None
+        except ValidationError as error:
+            raise UserError(f"{member}: {escape(str(describe(error)))[:300]}") from None
+
+
+@contextlib.contextmanager
+def open_archive(file: Path, failure: str) -> Iterator[Archive]:
+    """Open an archive and check all of it, for the duration of a block.
+
+    Args:
+        file: the archive.
+        failure: how the message of an error begins.
+
+    Raises:
+        UserError: the first thing in the archive that is wrong.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            if not stat.S_ISREG(file.stat().st_mode):  # opening a pipe may never end
+                raise UserError("the file is not a regular one")
+            _check_size("the file", file.stat().st_size, FILE)
+            archive = Archive(stack.enter_context(zipfile.ZipFile(file)))
+        except UserError as error:
+            raise UserError(f"{failure}: {error}") from None
+        except OSError as error:
+            raise UserError(f"{failure}: {error.strerror or error}") from None
+        except UNREADABLE as error:
+            raise UserError(f"{failure}: {escape(join_lines(error))}") from None
+        yield archive
+
+
+def _check_members(archive: zipfile.ZipFile) -> dict[str, dict[str, str]]:
+    """Refuse members that `export` does not write, and return the `Archive.artifacts`."""
+    artifacts: dict[str, dict[str, str]] = {}
+    names: set[str] = set()
+    for member in archive.infolist():
+        name, shown = member.orig_filename, truncate_repr(member.orig_filename)
+        matched = MEMBER.fullmatch(name)
+        if matched is None or name != member.filename:
+            raise UserError(f"{shown} is not the name of a file that an archive holds")
+        if stat.S_IFMT(member.external_attr >> 16) not in (0, stat.S_IFREG):
+            raise UserError(f"{shown} is not a regular file")
+        cell, path = matched.groups()
+        _check_size(shown, member.file_size, JSON if path is None else ARTIFACT)
+        if name.lower() in names:
+            raise UserError(f"{shown} is there twice, or but for capitals")
+        names.add(name.lower())
+        if cell is not None:
+            artifacts.setdefault(cell, {}).update({} if path is None else {name: path.removeprefix("/")})
+    _check_size("the unpacked archive", sum(member.file_size for member in archive.infolist()), UNPACKED)
+    return artifacts
+
+
+def _check_size(what: str, size: int, most: int) -> None:
+    if size > most:
+        raise UserError(f"{what} has {size} bytes; at most {most} are allowed")
+
+
+def export_sweep(name: str, file: Path) -> int:
+    """Write a sweep into an archive: its cells, and the runs that have ended.
+
+    Args:
+        name: of a sweep in the store.
+        file: the archive; it appears whole or not at all.
+
+    Returns:
+        How many cells with a run it holds.
+
+    Raises:
+        UserError: there is no such sweep, the file cannot be written, or `import_sweep` would refuse it.
+    """
+    client, experiment = open_reader()
+    stage = f"{name}/tune"
+    sweep = read_stored_sweep(name)
+    tune = read_stored_sweep(stage) if stage in find_sweeps(client, experiment) else None
+    runs = (tune.runs if tune else {}) | sweep.runs
+    runs = {cell: run for cell, run in runs.items() if read_status(run) is not Status.RUNNING}
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=file.absolute().parent, prefix=".export-") as folder:
+            new = Path(folder) / file.name
+            with zipfile.ZipFile(new, "w", zipfile.ZIP_DEFLATED) as archive:
+                about = {"format": FORMAT, **_describe(sweep)} | ({"tune": _describe(tune)} if tune else {})
+                archive.writestr("sweep.json", json.dumps(about))
+                if sweep.file:
+                    archive.writestr(SWEEP_FILE, sweep.file)
+                for cell, run in runs.items():
+                    _pack(sweep.client, run.info.run_id, archive, f"runs/{cell}")
+            with open_archive(new, f"{name}: cannot be exported"):
+                new.rename(file)
+    except OSError as error:
+        raise UserError(f"{file}: cannot be written: {error.strerror}") from None
+    return len(runs)
+
+
+@contextlib.contextmanager
+def log_into_archive(name: str, file: Path) -> Iterator[None]:
+    """Let this process log to a store of its own for the duration of a block, and pack the sweep in it afterwards.
+
+    Args:
+        name: of the sweep that the block lists in the store.
+        file: the archive; one is also written if the block ends with an error but has run a cell.
+    """
+    before = os.environ.get("MLFLOW_TRACKING_URI")
+    with tempfile.TemporaryDirectory(prefix="fedray-") as folder:
+        os.environ["MLFLOW_TRACKING_URI"] = f"sqlite:///{folder}/mlflow.db"
+        try:
+            yield
+        finally:
+            try:
+                if (Path(folder) / "mlflow.db").exists() and name in find_sweeps(*open_reader()):
+                    export_sweep(name, file)
+            finally:
+                del os.environ["MLFLOW_TRACKING_URI"]
+                os.environ |= {} if before is None else {"MLFLOW_TRACKING_URI": before}
+
+
+def _describe(sweep: StoredSweep) -> dict[str, Any]:
+    return {"name": sweep.name, "description": sweep.description, "cells": [cell.to_json() for cell in sweep.cells]}
+
+
+def _is_carried(tag: str) -> bool:
+    return not tag.startswith("mlflow.") or tag in MLFLOW_TAGS
+
+
+def _pack(client: "AnyClient", run_id: str, archive: zipfile.ZipFile, folder: str) -> None:
+    run = client.get_run(run_id)
+    about: dict[str, Any] = {
+        "name": run.info.run_name,
+        "status": read_status(run),
+        "start": run.info.start_time,
+        "end": run.info.end_time,
+        "tags": {key: value for key, value in run.data.tags.items() if _is_carried(key)},
+        "params": dict(run.data.params),
+        "metrics": {
+            key: [[point.value, point.timestamp, point.step] for point in client.get_metric_history(run_id, key)]
+            for key in run.data.metrics
+        },
+        "splits": {},
+    }
+    with tempfile.TemporaryDirectory() as scratch:
+        tops = [Path(client.download_artifacts(run_id, top.path, scratch)) for top in client.list_artifacts(run_id)]
+        every = {path.relative_to(top.parent).as_posix(): path for top in tops for path in (top, *top.rglob("*"))}
+        files = {name: path for name, path in every.items() if path.is_file()}
+        for name in SPLITS:
+            if path := files.pop(name, None):
+                content = path.read_bytes()
+                about["splits"][name] = digest = hashlib.sha256(content).hexdigest()
+                if f"splits/{digest}" not in archive.NameToInfo:
+                    archive.writestr(f"splits/{digest}", content)
+        archive.writestr(f"{folder}/run.json", json.dumps(about))
+        for name, path in sorted(files.items()):
+            archive.write(path, f"{folder}/artifacts/{name}")
+
+
+def import_sweep(file: Path) -> tuple[str, int, int]:
+    """Merge an archive into the store: a cell whose run here is as good as the archive's keeps it.
+
+    Importing the same archive again changes nothing. The store is not touched before the whole archive is checked.
+
+    Args:
+        file: the archive.
+
+    Returns:
+        The sweep's name, how many cells were added, and how many were there already.
+
+    Raises:
+        UserError: the file is not an archive of fedray, or the store cannot be used.
+    """
+    refuse_unwritable_store()
+    with open_archive(file, f"{file}: cannot be read as an archive of fedray") as archive:
+        try:
+            counts = [_merge(archive, stage) for stage in archive.sweep.stages]
+            return archive.sweep.name, sum(added for added, _ in counts), sum(present for _, present in counts)
+        except (MlflowException, OSError) as error:
+            raise UserError(
+                f"MLFLOW_TRACKING_URI: the store cannot take {file}: {redact(join_lines(error))}; what it has taken "
+                "stays, and the same command completes it"
+            ) from None
+
+
+def _merge(archive: Archive, stage: ArchivedSweep) -> tuple[int, int]:
+    """Merge one stage; return how many cells were added, and how many were there already."""
+    tracker, cells, text = Tracker(), stage.cells, archive.file
+    hashes = [cell.hash for cell in cells]
+    with_run = [cell for cell in hashes if cell in archive.artifacts]
+    known = find_best_runs(tracker.client, tracker.experiment, with_run)
+    if stage.name in find_sweeps(tracker.client, tracker.experiment):
+        there = read_stored_sweep(stage.name)
+        cells, text = list({cell.hash: cell for cell in [*there.cells, *cells]}.values()), there.file or text
+    parent = tracker.open_sweep(stage.name, stage.description, [cell.to_json() for cell in cells], file=text)
+    added = 0
+    for cell in with_run:
+        run = archive.read_run(cell)
+        if cell not in known or run.status.rank < read_status(known[cell]).rank:
+            _unpack(tracker, archive, cell, run, parent)
+            added += 1
+    outcomes = find_best_runs(tracker.client, tracker.experiment, hashes)
+    counts = Counter(read_status(run) for run in outcomes.values())
+    counts[Status.MISSING] = len(hashes) - len(outcomes)
+    tracker.close_sweep(parent, counts)
+    tracker.close()
+    return added, len(with_run) - added
+
+
+def _unpack(tracker: Tracker, archive: Archive, cell: str, run: ArchivedRun, parent: str) -> None:
+    """Make a run of the store; one that could not be made whole is deleted again."""
+    client = tracker.client
+    tags = {key: value for key, value in run.tags.items() if _is_carried(key)} | {MLFLOW_PARENT_RUN_ID: parent}
+    tags |= {"fedray.kind": "cell", "fedray.cell": cell, "fedray.status": str(Status.RUNNING)}
+    new = client.create_run(tracker.experiment, run.start, tags, run.name).info.run_id
+    try:
+        for params in _iter_batches([Param(key, value) for key, value in run.params.items()], PARAMS):
+            client.log_batch(new, params=params)
+        metrics = [Metric(key, *point) for key, points in run.metrics.items() for point in points]
+        for points in _iter_batches(metrics, BATCH):
+            client.log_batch(new, metrics=points)
+        with tempfile.TemporaryDirectory() as scratch:
+            archive.unpack(cell, Path(scratch))
+            client.log_artifacts(new, scratch)
+        client.log_batch(new, tags=[RunTag("fedray.status", run.status)])
+        client.set_terminated(new, "FINISHED" if run.status.is_success else "FAILED", run.end)
+    except BaseException:
+        client.delete_run(new)
+        raise
+
+
+def _iter_batches(items: list[Any], size: int) -> Iterator[list[Any]]:
+    for start in range(0, len(items), size):
+        yield items[start : start + size]

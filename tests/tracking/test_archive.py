@@ -1,0 +1,491 @@
+"""A sweep exported from one store and imported into another is the same sweep; what no export writes is refused.
+
+Each rule of an archive has a row: none of the tricks reaches a file or the store.
+"""
+
+import hashlib
+import json
+import os
+import stat
+import struct
+import zipfile
+from collections.abc import Callable, Iterator
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mlflow import MlflowClient
+
+from fedray.analysis.data.collect import collect
+from fedray.common.errors import UserError
+from fedray.components.identity import hash_of
+from fedray.config import RunConfig
+from fedray.tracking import archive as archives
+from fedray.tracking.archive import export_sweep, import_sweep
+from fedray.tracking.store import open_store
+from fedray.tracking.stored_sweep import read_stored_sweep
+from fedray.tracking.tracker import Tracker
+from tests.analysis.runs import Outcome, history, write, write_run
+from tests.small import list_cell
+
+FEDAVG, SMALL = {"name": "fedavg"}, {"name": "fedsam", "rho": 0.1}
+
+Members = list[tuple[zipfile.ZipInfo, bytes]]
+"""What an archive holds, in its order."""
+Trick = Callable[[Members], Members]
+Change = Callable[[dict[str, Any]], object]
+
+
+def cell(algorithm: dict[str, Any], alpha: float, seed: int) -> dict[str, Any]:
+    """A cell as a sweep lists it, with the hash of its identity."""
+    run = RunConfig.parse(
+        {
+            "data": "digits",
+            "partition": {"name": "dirichlet", "alpha": alpha},
+            "model": "mlp",
+            "algorithm": algorithm,
+            "seed": seed,
+        }
+    )
+    return list_cell(run, "0" * 64, f"{run.algorithm.name} {alpha} s{seed}")
+
+
+CELLS = [cell(algorithm, 0.1, seed) for algorithm in (FEDAVG, SMALL) for seed in (0, 1)]
+CELL = CELLS[0]
+RUN = f"runs/{CELL['hash']}/run.json"
+FOLDER = f"runs/{CELL['hash']}/artifacts"
+
+
+@pytest.fixture
+def use(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Work with the store in folder NAME; it is made empty."""
+
+    def chosen(name: str) -> None:
+        folder = tmp_path / name
+        if not folder.exists():
+            folder.mkdir()
+            (folder / "mlflow.db").write_bytes(empty_store.read_bytes())
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{folder / 'mlflow.db'}")
+
+    return chosen
+
+
+def run_sweep(missing: int = 1) -> None:
+    """Three of four cells have run: two are finished, one has diverged."""
+    outcomes: list[Outcome] = [history(60, 70), history(61, 71), ("diverged", 9)]
+    write(Tracker(), CELLS, outcomes[: 4 - missing])
+
+
+def content(name: str = "sweep") -> dict[str, object]:
+    """All that a store holds of a sweep but the ids of its runs."""
+    sweep = read_stored_sweep(name)
+    found: dict[str, object] = {"cells": sweep.cells, "description": sweep.description}
+    for hash, run in sweep.runs.items():
+        metrics = {
+            key: [(one.value, one.timestamp, one.step) for one in sweep.client.get_metric_history(run.info.run_id, key)]
+            for key in run.data.metrics
+        }
+        tags = {key: value for key, value in run.data.tags.items() if key != "mlflow.parentRunId"}
+        file = sweep.client.download_artifacts(run.info.run_id, "config.yaml", "")
+        found[hash] = (
+            run.info.run_name,
+            run.info.status,
+            run.info.start_time,
+            run.info.end_time,
+            run.data.params,
+            tags,
+            metrics,
+            Path(file).read_text(),
+        )
+    return found
+
+
+def test_an_imported_sweep_is_the_exported_one_and_its_tables_are_the_same(
+    use: Callable[[str], None], tmp_path: Path
+) -> None:
+    """A table is made of what `collect` finds."""
+
+    def table() -> str:
+        return str(collect("sweep").cells.drop(columns=["run_id"]).to_csv())
+
+    use("first")
+    run_sweep()
+    before, printed = content(), table()
+    assert export_sweep("sweep", tmp_path / "sweep.zip") == 3
+    use("second")
+    assert import_sweep(tmp_path / "sweep.zip") == ("sweep", 3, 0)
+    assert content() == before
+    assert table() == printed
+    assert import_sweep(tmp_path / "sweep.zip") == ("sweep", 0, 3)
+    assert content() == before
+    runs = MlflowClient().search_runs([open_store()[1]])
+    assert len(runs) == 4, "three cells and the sweep itself"
+
+
+def test_what_is_further_here_stays_and_what_is_not_is_replaced(use: Callable[[str], None], tmp_path: Path) -> None:
+    """The archive's first cell has finished and its third has diverged; here the first failed, the third finished."""
+    use("first")
+    run_sweep()
+    export_sweep("sweep", tmp_path / "sweep.zip")
+    use("second")
+    other = cell(SMALL, 0.5, 0)
+    write(Tracker(), [CELLS[0], CELLS[2], other], [("failed", []), 80, 1])
+    assert import_sweep(tmp_path / "sweep.zip") == ("sweep", 2, 1)
+    sweep = read_stored_sweep("sweep")
+    assert {one.hash for one in sweep.cells} == {one["hash"] for one in [*CELLS, other]}
+    assert {run.data.tags["fedray.status"] for run in sweep.runs.values()} == {"finished"}
+    assert sweep.runs[CELLS[2]["hash"]].data.metrics["summary/final_test_accuracy"] == 80
+
+
+def test_the_tune_stage_goes_along_and_each_split_is_stored_once(use: Callable[[str], None], tmp_path: Path) -> None:
+    """Three runs with two distinct splits. Each run has its own again in the other store, which lists both stages."""
+    use("first")
+    tracker, splits = Tracker(), [b"one", b"two", b"one"]
+    for name, cells in (("sweep/tune", CELLS[:1]), ("sweep", CELLS[1:3])):
+        parent = tracker.open_sweep(name, "", cells)
+        for one in cells:
+            files = {"partition.npz": splits[CELLS.index(one)], "partition.png": splits[CELLS.index(one)]}
+            write_run(tracker, one, history(60, 70), parent=parent, files=files)
+    assert export_sweep("sweep", tmp_path / "sweep.zip") == 3
+    with zipfile.ZipFile(tmp_path / "sweep.zip") as archive:
+        found = {name for name in archive.namelist() if not name.endswith((".json", ".yaml"))}
+    assert found == {f"splits/{hashlib.sha256(split).hexdigest()}" for split in splits}
+    use("second")
+    assert import_sweep(tmp_path / "sweep.zip") == ("sweep", 3, 0)
+    for name, cells in (("sweep/tune", CELLS[:1]), ("sweep", CELLS[1:3])):
+        sweep = read_stored_sweep(name)
+        assert [one.hash for one in sweep.cells] == [one["hash"] for one in cells]
+        for one in cells:
+            file = sweep.client.download_artifacts(sweep.runs[one["hash"]].info.run_id, "partition.npz", "")
+            assert Path(file).read_bytes() == splits[CELLS.index(one)]
+    assert import_sweep(tmp_path / "sweep.zip") == ("sweep", 0, 3)
+
+
+def test_the_sweeps_file_goes_along_and_the_stores_own_stays(use: Callable[[str], None], tmp_path: Path) -> None:
+    use("first")
+    run_sweep()
+    Tracker().open_sweep("sweep", "", CELLS, file="name: sweep  # α\n")
+    export_sweep("sweep", tmp_path / "sweep.zip")
+    use("second")
+    import_sweep(tmp_path / "sweep.zip")
+    assert read_stored_sweep("sweep").file == "name: sweep  # α\n"
+    Tracker().open_sweep("sweep", "", CELLS, file="name: sweep\n")
+    import_sweep(tmp_path / "sweep.zip")
+    assert read_stored_sweep("sweep").file == "name: sweep\n"
+
+
+def test_refusals(use: Callable[[str], None], tmp_path: Path) -> None:
+    use("first")
+    run_sweep()
+    with pytest.raises(UserError, match="sweep: unknown name 'swep'; did you mean 'sweep'"):
+        export_sweep("swep", tmp_path / "a.zip")
+    (tmp_path / "there").touch()
+    with pytest.raises(UserError, match=r"there/a.zip: cannot be written: File exists"):
+        export_sweep("sweep", tmp_path / "there/a.zip")
+    with pytest.raises(UserError, match=r"no.zip: cannot be read as an archive of fedray: No such file or directory"):
+        import_sweep(tmp_path / "no.zip")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["first", "there"]
+
+
+# Archives that no export writes
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Members:
+    """An archive of one cell, which has finished with a split, and its sweep's file."""
+    folder = tmp_path_factory.mktemp("exported")
+    (folder / "mlflow.db").write_bytes(empty_store.read_bytes())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{folder / 'mlflow.db'}")
+        tracker = Tracker()
+        parent = tracker.open_sweep("sweep", "", [CELL], file="name: sweep\n")
+        write_run(tracker, CELL, history(60, 70), parent=parent, files={"partition.npz": b"split"})
+        export_sweep("sweep", folder / "sweep.zip")
+    with zipfile.ZipFile(folder / "sweep.zip") as archive:
+        return [(member, archive.read(member)) for member in archive.infolist()]
+
+
+@pytest.fixture
+def store(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder with an empty store, which is still empty afterwards, and nothing but an archive has come into being."""
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / "mlflow.db").write_bytes(empty_store.read_bytes())
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'store' / 'mlflow.db'}")
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")) == [
+        "evil.zip",
+        "store",
+        "store/mlflow.db",
+    ]
+    assert MlflowClient().get_experiment_by_name("fedray") is None
+
+
+def pack(file: Path, members: Members) -> Path:
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for member, content in members:
+            archive.writestr(member, content)
+    return file
+
+
+def refuse(store: Path, message: str) -> None:
+    """`evil.zip` is refused in one line, which holds the message and nothing that steers a terminal."""
+    with pytest.raises(UserError) as caught:
+        import_sweep(store / "evil.zip")
+    assert str(caught.value).startswith(f"{store / 'evil.zip'}: cannot be read as an archive of fedray: ")
+    assert message in str(caught.value)
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 700
+
+
+def named(name: str, mode: int = 0) -> zipfile.ZipInfo:
+    """A member of exactly this name, which ZipInfo's constructor would shorten at a NUL."""
+    member = zipfile.ZipInfo("x")
+    member.filename = member.orig_filename = name
+    member.external_attr = mode << 16
+    return member
+
+
+def put(name: str, content: bytes = b"owned", mode: int = 0) -> Trick:
+    return lambda members: [*members, (named(name, mode), content)]
+
+
+def without(pattern: str) -> Trick:
+    return lambda members: [one for one in members if not fnmatch(one[0].filename, pattern)]
+
+
+def rewritten(name: str, change: Change | bytes) -> Trick:
+    """Change what a JSON member says; bytes replace it."""
+
+    def rewrite(members: Members) -> Members:
+        found = []
+        for member, content in members:
+            if member.filename == name and isinstance(change, bytes):
+                content = change
+            elif member.filename == name:
+                document = json.loads(content)
+                change(document)
+                content = json.dumps(document).encode()
+            found.append((member, content))
+        return found
+
+    return rewrite
+
+
+def at(*path: Any, to: Any) -> Change:
+    """Set the value at a path of keys and indices."""
+
+    def change(document: Any) -> None:
+        for key in path[:-1]:
+            document = document[key]
+        document[path[-1]] = to
+
+    return change
+
+
+def identified(change: Change) -> Change:
+    """Change the identity of the cell, and give it the hash of the changed one."""
+
+    def both(document: dict[str, Any]) -> None:
+        listed = document["cells"][0]
+        change(listed["identity"])
+        listed["hash"] = hash_of(listed["identity"])
+
+    return both
+
+
+NAME = "is not the name of a file that an archive holds"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (f"{FOLDER}/{{outside}}/x", NAME),  # an empty part, and behind it an absolute path
+        (f"{FOLDER}/../../../../x", NAME),
+        (f"{FOLDER}/a/", NAME),
+        (f"{FOLDER}/a\\x", NAME),
+        (f"{FOLDER}/x\0.png", NAME),
+        (f"{FOLDER}/" + 5000 * "x", NAME),
+        (f"{FOLDER}/" + "/".join(100 * "x"), NAME),
+        (f"{FOLDER}/\x1b[2Jx", NAME),
+        (f"{FOLDER}/.bashrc", NAME),
+        ("{outside}/x", NAME),
+        ("environments/../run.json", NAME),
+        ("runs/" + 16 * "G" + "/run.json", NAME),
+        ("tables/../x.md", NAME),
+        ("figures/x.svg", NAME),
+        ("sweep.yaml", "is there twice"),
+        (f"{FOLDER}/Config.yaml", "is there twice"),
+        (f"runs/{16 * '0'}/run.json", f"runs/{16 * '0'}: sweep.json lists no such cell"),
+    ],
+    ids=lambda name: ascii(name)[:40],
+)
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_names_of_members(name: str, message: str, exported: Members, store: Path) -> None:
+    pack(store / "evil.zip", put(name.format(outside=store / "outside"))(exported))
+    refuse(store, message)
+
+
+@pytest.mark.parametrize("kind", [stat.S_IFLNK, stat.S_IFIFO])
+def test_kinds_of_members(kind: int, exported: Members, store: Path) -> None:
+    pack(store / "evil.zip", put(f"{FOLDER}/x", b"/etc/passwd", kind | 0o777)(exported))
+    refuse(store, f"'{FOLDER}/x' is not a regular file")
+
+
+def test_an_archive_with_members_of_older_versions_is_taken(
+    exported: Members, tmp_path: Path, use: Callable[[str], None]
+) -> None:
+    """Otherwise the other tests would prove nothing. What older versions wrote for readers is not unpacked."""
+    use("here")
+    for name in ("README.md", "tables/a.md", "ro-crate-metadata.json", f"environments/{16 * '0'}.json"):
+        exported = put(name)(exported)
+    assert import_sweep(pack(tmp_path / "good.zip", put(f"{FOLDER}/plots/round 1.png")(exported))) == ("sweep", 1, 0)
+    assert len(list(tmp_path.rglob("plots/round 1.png"))) == 1
+    assert not [path for name in ("README.md", "tables", "environments") for path in tmp_path.rglob(name)]
+
+
+def huge(members: Members) -> Members:
+    """A member that unpacks to 300 MB; deflated it has 300 kB."""
+    return put(f"{FOLDER}/zeros", bytes(300 << 20))(members)
+
+
+def patched(offset: int, layout: str, value: int) -> Callable[[Path], None]:
+    """Change a number of the entry of the last member in the zip's list of members."""
+
+    def patch(file: Path) -> None:
+        data = bytearray(file.read_bytes())
+        struct.pack_into(layout, data, data.rindex(b"PK\1\2") + offset, value)
+        file.write_bytes(data)
+
+    return patch
+
+
+def flip(file: Path) -> None:
+    """Change a byte of the last member's content, which is stored uncompressed."""
+    file.write_bytes(file.read_bytes().replace(b"owned", b"0wned"))
+
+
+def grow(file: Path) -> None:
+    """5 GB, without a byte on the disk."""
+    with file.open("r+b") as opened:
+        opened.truncate(5 << 30)
+
+
+def replaced(make: Callable[[Path], object]) -> Callable[[Path], None]:
+    def replace(file: Path) -> None:
+        file.unlink()
+        make(file)
+
+    return replace
+
+
+@pytest.mark.parametrize(
+    ("trick", "spoil", "message"),
+    [
+        (huge, None, f"'{FOLDER}/zeros' has 314572800 bytes; at most 268435456 are allowed"),
+        (put("sweep.json", b" " * (65 << 20)), None, "has 68157440 bytes; at most 67108864 are allowed"),
+        (put(f"{FOLDER}/x"), patched(8, "<H", 1), "encrypted"),
+        (put(f"{FOLDER}/x"), patched(10, "<H", 99), "compression method is not supported"),
+        (put(f"{FOLDER}/x"), patched(42, "<I", 0), f"{FOLDER}/x is damaged"),  # it lies where the first member does
+        (put(f"{FOLDER}/x"), flip, f"{FOLDER}/x is damaged"),
+        (None, lambda file: file.write_bytes(file.read_bytes()[:-30]), "is not a zip file"),
+        (None, grow, "the file has 5368709120 bytes; at most 4294967296 are allowed"),
+        (None, replaced(lambda file: file.write_bytes(b"")), "is not a zip file"),
+        (None, replaced(os.mkfifo), "the file is not a regular one"),
+        (None, replaced(lambda file: file.symlink_to("evil.zip")), "Too many levels of symbolic links"),
+    ],
+    ids=[
+        "bomb", "sweep.json", "encrypted", "method", "overlap", "checksum", "cut", "large", "empty", "fifo", "loop",
+    ],
+)  # fmt: skip
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_sizes_and_files(
+    trick: Trick | None, spoil: Callable[[Path], None] | None, message: str, exported: Members, store: Path
+) -> None:
+    """The limits: 64 MiB for JSON, 256 MiB for an artefact, 4 GiB for the file; and files that are no archives."""
+    members = exported if trick is None else trick(exported)
+    if trick is not None and trick is not huge:
+        for member, _ in members:
+            member.compress_type = zipfile.ZIP_STORED
+    pack(store / "evil.zip", members)
+    if spoil is not None:
+        spoil(store / "evil.zip")
+    refuse(store, message)
+
+
+def test_the_whole_archive_has_a_limit(exported: Members, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many members, none of them too large: here 12 of 1 MB, with a limit of 10 MB."""
+    monkeypatch.setattr(archives, "UNPACKED", 10_000_000)
+    pack(store / "evil.zip", [*exported, *((named(f"{FOLDER}/{k}"), bytes(1_000_000)) for k in range(12))])
+    refuse(store, "at most 10000000 are allowed")
+
+
+DEEP = b'{"format": 1, "name": "x", "description": "", "cells": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+ACCURACY = ("metrics", "test_accuracy")
+SPLIT = hashlib.sha256(b"split").hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("trick", "message"),
+    [
+        (without("sweep.json"), "there is no sweep.json in it"),
+        (rewritten("sweep.json", b"{"), "invalid JSON"),
+        (rewritten("sweep.json", DEEP), "recursion limit exceeded"),
+        (rewritten("sweep.json", lambda document: document.pop("cells")), "cells is required"),
+        (rewritten("sweep.json", at("name", to="../../evil")), "name"),
+        (rewritten("sweep.json", at("cells", 0, "label", to=7)), "cells.0.label"),
+        (rewritten("sweep.json", at("cells", 0, "plugins", to={"lower": "drift"})), "cells.0.plugins.lower"),
+        (rewritten("sweep.json", at("cells", 0, "identity", "seed", to=5)), f"{CELL['hash']}' is not that of its iden"),
+        (rewritten("sweep.json", identified(at("seed", to=5))), f"runs/{CELL['hash']}: sweep.json lists no such cell"),
+        (rewritten("sweep.yaml", b"\xff\xfe"), "can't decode byte 0xff"),
+        (without(RUN), f"there is no {RUN} in it"),
+        (rewritten(RUN, at("status", to="running")), "found running; an archive holds runs that have ended"),
+        (rewritten(RUN, at("start", to=10**30)), "start"),
+        (rewritten(RUN, at(*ACCURACY, to=[[1.0, 0]])), "metrics.test_accuracy.0"),
+        (rewritten(RUN, at(*ACCURACY, to=[[1.0, 0, -1]])), "metrics.test_accuracy.0.2"),
+        (rewritten(RUN, at("splits", to={"../x": SPLIT})), "found '../x'; partition.npz and partition.png are allowed"),
+        (rewritten(RUN, at("splits", to={})), f"splits/{SPLIT}': no run names it"),
+        (without("splits/*"), f"splits/{SPLIT}': there is no such member"),
+        (rewritten(f"splits/{SPLIT}", b"other"), "its content has another digest"),
+    ],
+)
+def test_what_the_members_say(trick: Trick, message: str, exported: Members, store: Path) -> None:
+    pack(store / "evil.zip", trick(exported))
+    refuse(store, message)
+
+
+def test_tags_of_mlflow_that_name_runs_of_another_store_are_left_out(
+    exported: Members, tmp_path: Path, use: Callable[[str], None]
+) -> None:
+    use("here")
+    changed = rewritten(RUN, at("tags", "mlflow.parentRunId", to="0" * 32))(exported)
+    changed = rewritten(RUN, at("tags", "mlflow.log-model.history", to="[]"))(changed)
+    import_sweep(pack(tmp_path / "good.zip", changed))
+    sweep = read_stored_sweep("sweep")
+    tags = sweep.runs[CELL["hash"]].data.tags
+    assert tags["mlflow.parentRunId"] == sweep.parent.info.run_id
+    assert "mlflow.log-model.history" not in tags
+
+
+def test_words_of_plug_ins_and_choices_arrive_as_they_were(
+    exported: Members, tmp_path: Path, use: Callable[[str], None]
+) -> None:
+    use("here")
+    words = {"symbols": {"own:Skewed": {"strength": "ψ"}}, "required": {}, "names": {}, "titles": {}, "lower": []}
+    words |= {"unranked": ["turn"]}
+    tuned = {"stage": "sweep/tune", "values": {"training.lr": 0.1}, "score": 70.5, "edges": []}
+    for key, value in (("plugins", words), ("tuned", tuned)):
+        exported = rewritten("sweep.json", at("cells", 0, key, to=value))(exported)
+    exported = rewritten("sweep.json", at("tune", to={"name": "sweep/tune", "description": "", "cells": []}))(exported)
+    import_sweep(pack(tmp_path / "good.zip", exported))
+    (found,) = read_stored_sweep("sweep").cells
+    assert (found.to_json()["plugins"], found.tuned) == (words, tuned)
+    assert read_stored_sweep("sweep/tune").cells == []
+
+
+def test_a_later_format_is_named_first(exported: Members, store: Path) -> None:
+    """Its members and keys are not known here."""
+    later = rewritten("sweep.json", lambda document: document.update({"format": 3, "cells": {}, "more": 1}))
+    pack(store / "evil.zip", [(zipfile.ZipInfo("later.bin"), b""), *later(exported)])
+    refuse(store, "it was made by a later version of fedray (format 3, this one reads up to 2)")
