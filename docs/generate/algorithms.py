@@ -14,7 +14,7 @@ from fedray.algorithms import ALGORITHMS
 from fedray.algorithms.base import Algorithm
 from fedray.common.errors import FORMS
 from fedray.components.base import describe_allowed, format_value
-from fedray.components.plugins import find_moved
+from fedray.components.plugins import list_form_options
 from fedray.engine.cost import Cost, measure_cost
 from fedray.papers.variants import VARIANTS
 
@@ -70,7 +70,7 @@ def page() -> str:
 def entry_of_forms(kind: type[Algorithm]) -> str:
     """Return the entry of a method's other forms: docstring and the options that they add."""
     text = inspect.cleandoc(kind.__doc__ or "")
-    added = find_moved(kind.name.removesuffix(FORMS))
+    added = list_form_options(kind.name.removesuffix(FORMS))
     rows = [_option(name, field) for name, field in kind.model_fields.items() if name in added]
     return "\n".join(["", f"### {kind.name}", "", _text(text), "", *TABLE, *rows])
 

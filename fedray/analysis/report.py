@@ -47,7 +47,6 @@ from fedray.common.errors import FORMS, UserError, format_count
 from fedray.common.location import store_uri
 from fedray.components.plugins import list_variants
 from fedray.config import COMPONENTS, PLAIN
-from fedray.tracking.environment import list_hashes
 from fedray.tracking.store import DESCRIPTION
 from fedray.tracking.view import make_address
 
@@ -128,7 +127,6 @@ def make_page(sweep: Collected, metrics: list[str], paper: str = "", to: str = "
             varied=several,
             made_with=_describe_environment(sweep),
             mixture=sweep.describe_mixture(),
-            environments=describe_environments(sweep),
         )
     )
 
@@ -178,7 +176,6 @@ def _describe_environment(sweep: Collected) -> list[tuple[str, str, int]]:
     found: Counter[tuple[str, str]] = Counter()
     for run in sweep.runs.values():
         tags = run.data.tags
-        found.update(("environment", hash) for hash in list_hashes(run))
         found.update((name, tags[tag]) for tag, name in MADE_WITH.items() if tag in tags)
         found.update((tag.removeprefix(ENVIRONMENT), tags[tag]) for tag in tags if tag.startswith(ENVIRONMENT))
     return [(name, value, n) for (name, value), n in sorted(found.items())]
@@ -313,20 +310,3 @@ def find_default(key: str, cells: pd.DataFrame) -> str | None:
     if kind is None or field is None or field.is_required():
         return None
     return flatten(kind.model_construct().model_dump(mode="json", warnings=False)).get(option, "")
-
-
-def describe_environments(sweep: Collected) -> list[dict[str, Any]]:
-    """Return hash, rows of key and value, and why there are none, of each environment, in the order of the cells."""
-    shown = []
-    for hash in dict.fromkeys(hash for named in sweep.environments.values() for hash in named):
-        try:
-            content, missing = sweep.read_environment(hash), ""
-        except UserError as error:
-            content, missing = {}, str(error)
-        rows = [
-            (f"{section}.{key}", ", ".join(map(str, value)) if isinstance(value, list) else str(value))
-            for section, found in content.items()
-            for key, value in found.items()
-        ]
-        shown.append({"hash": hash, "rows": rows, "missing": missing})
-    return shown

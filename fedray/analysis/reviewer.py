@@ -18,7 +18,7 @@ from fedray.analysis.data.axes import label_cells, label_table
 from fedray.analysis.data.collect import Collected, collect
 from fedray.analysis.tables.build import list_tuning_notes
 from fedray.cells.status import Status
-from fedray.common.errors import UserError, format_count
+from fedray.common.errors import format_count
 from fedray.tracking.store import IS_CELL, SECONDS, UNTIMED, find_sweeps, read_metrics, read_status, search
 
 if TYPE_CHECKING:
@@ -158,22 +158,9 @@ def _describe_hardware(stages: Iterable[Collected]) -> list[str]:
     """Return a line per distinct machine that started runs, and per what runs asked of the cluster."""
     lines = Counter[str]()
     for one in stages:
-        hashes = {hash for named in one.environments.values() for hash in named}
-        machines = {hash: f"started on {_describe_machine(one, hash)}" for hash in hashes}
-        for run_id, named in one.environments.items():
-            lines.update({machines[hash] for hash in named} or {"started on a machine that is not recorded"})
-            tags = one.runs[run_id].data.tags
+        for run in one.runs.values():
+            tags = run.data.tags
+            models = [tags[key] for key in ("environment.cpu", "environment.gpu") if key in tags]
+            lines["started on " + (", ".join(models) or "a machine that is not recorded")] += 1
             lines["asked for " + ", ".join(f"{key} {tags.get(f'runtime.{key}', n)}" for key, n in ASKED.items())] += 1
     return [f"{line} ({format_count(n, 'run')})" for line, n in sorted(lines.items(), reverse=True)]
-
-
-def _describe_machine(sweep: Collected, hash: str) -> str:
-    try:
-        found = sweep.read_environment(hash)
-    except UserError as error:
-        return f"a machine that is not known: {error}"
-    cpu, memory, gpu = (found.get(section, {}) for section in ("cpu", "memory", "gpu"))
-    models = gpu.get("models") if isinstance(gpu.get("models"), list) else []
-    gpus = [f"{n} x {model}" for model, n in Counter(map(str, models)).items()] or ["no NVIDIA GPU"]
-    parts = [f"{cpu.get('count', '?')} CPUs ({cpu.get('model', 'name not known')})", f"{memory.get('gib', '?')} GiB"]
-    return ", ".join([*parts, *gpus])

@@ -7,15 +7,12 @@ searched for like any other, and finally in the working directory, which is sear
 import contextlib
 import importlib
 import inspect
-import linecache
 import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextvars import ContextVar
 from difflib import get_close_matches
 from functools import cache
-from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, get_args, get_origin, get_type_hints
 
@@ -32,7 +29,6 @@ from fedray.common.errors import (
     unknown,
 )
 from fedray.components.base import Component
-from fedray.components.identity import hash_module
 
 VARIANTS = "fedray.papers.variants"
 """Module of the methods' other forms, which are called METHOD@forms; imported only if one is named."""
@@ -40,7 +36,6 @@ FOLDER = "FEDRAY_PLUGINS"
 """Environment variable: folder that is searched last for a user's own classes. Ray's workers inherit it."""
 
 _searched: set[str] = set()
-_guard: ContextVar[Callable[[str], None] | None] = ContextVar("guard", default=None)
 
 C = TypeVar("C", bound=Component)
 
@@ -92,8 +87,7 @@ def resolve(
             raise UserError(f"{section}.name is required: found {given} without it; {told}")
         raise UserError(f"{section}: expected a name or a mapping with `name`, got {truncate_repr(value)}; {told}")
     kind = find_class(section, value["name"], registry, base, adapt)
-    options = _leave_out_moved(section, kind, {k: v for k, v in value.items() if k != "name"})
-    return kind.parse(section, options, registry)
+    return kind.parse(section, {k: v for k, v in value.items() if k != "name"}, registry)
 
 
 def list_variants() -> Mapping[str, type[Any]]:
@@ -102,38 +96,13 @@ def list_variants() -> Mapping[str, type[Any]]:
     return found
 
 
-def _leave_out_moved(section: str, kind: type[Component], options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options without those that a method's other forms now have, if they are at their defaults.
-
-    A configuration of version 0.2 holds them all. Raises UserError for another value.
-    """
-    if options.keys() <= kind.model_fields.keys() or "@" in kind.name:
-        return options
-    moved = find_moved(kind.name)
-    for key, default in moved.items():
-        if options.get(key, default) != default:
-            found = f"{section}.{key}: found {truncate_repr(options[key])}"
-            forms = f"{kind.name}{FORMS}"
-            raise UserError(f"{found}; it is an option of {forms}, which `fedray list algorithms {forms}` shows")
-    return {key: value for key, value in options.items() if key not in moved}
-
-
-def find_moved(name: str) -> dict[str, Any]:
+def list_form_options(name: str) -> dict[str, Any]:
     """Return the options that a method's other forms have beside its own, with their defaults."""
     forms = list_variants().get(f"{name}{FORMS}")
     if forms is None:
         return {}
     method: Any = next(kind for kind in forms.__mro__ if vars(kind).get("name") == name)
     return {key: field.default for key, field in forms.model_fields.items() if key not in method.model_fields}
-
-
-def name_forms(stored: Any) -> Any:
-    """Return a configuration that version 0.2 stored; a method with other forms than its own is METHOD@forms."""
-    if not isinstance(stored, Mapping):
-        return stored
-    found, moved = {key: name_forms(value) for key, value in stored.items()}, find_moved(str(stored.get("name")))
-    has_other = any(found.get(key, default) != default for key, default in moved.items())
-    return found | {"name": f"{found['name']}{FORMS}"} if has_other else found
 
 
 def find_class(
@@ -242,40 +211,6 @@ def _refuse_declarations(section: str, path: str, found: type, base: type) -> No
             raise UserError(f"{_get_key(section)}: {declared}; {format_hint(wanted)} is required")
 
 
-class NotTrusted(UserError):
-    """A stranger's configuration names a class whose module may not be imported."""
-
-
-@contextlib.contextmanager
-def guard_imports(refuse: Callable[[str], None]) -> Iterator[None]:
-    """Ask before a module is imported, for the duration of a block.
-
-    Args:
-        refuse: called with `package.module:Class`; raises NotTrusted.
-    """
-    token = _guard.set(refuse)
-    try:
-        yield
-    finally:
-        _guard.reset(token)
-
-
-def find_source_digest(module: str) -> str | None:
-    """Return what `digest_source` would return of a class in a module, without importing anything.
-
-    Returns:
-        None for a module that is not found, and for one inside a package: importing it would run the package, too.
-    """
-    if "." in module or module in sys.builtin_module_names:
-        return None
-    spec = PathFinder.find_spec(module, [*sys.path, get_folder()])
-    if spec is None or spec.origin is None:
-        return None
-    linecache.checkcache(spec.origin)
-    lines = linecache.getlines(spec.origin)
-    return hash_module(module, Path(spec.origin), "".join(lines)) if lines else None
-
-
 def load_class(section: str, path: str) -> type:
     """Import `package.module:Class`.
 
@@ -284,10 +219,7 @@ def load_class(section: str, path: str) -> type:
 
     Raises:
         UserError: it cannot be imported, or is not a class.
-        NotTrusted: it may not be imported (`guard_imports`).
     """
-    if refuse := _guard.get():
-        refuse(path)
     _searched.add(get_folder())
     if get_folder() not in sys.path:
         sys.path.append(get_folder())

@@ -5,8 +5,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from fedray.cells.spec import CellSpec, select_cells
-from fedray.common.errors import UserError, name_place, unknown
-from fedray.tracking.environment import Environment, read_environment
+from fedray.common.errors import UserError, unknown
 from fedray.tracking.store import (
     DESCRIPTION,
     find_best_runs,
@@ -22,9 +21,6 @@ from fedray.tracking.store import (
 
 if TYPE_CHECKING:
     from fedray.tracking.store import AnyClient, AnyRun
-
-Points = dict[tuple[str, int], list[float]]
-"""Name and step of a metric -> its values; honest runs have one."""
 
 
 @dataclass(frozen=True)
@@ -60,20 +56,6 @@ class StoredSweep:
     def file(self) -> str:
         """The sweep's file as text; empty if the store does not have it."""
         return read_sweep_file(self.client, self.parent)
-
-    def read_environment(self, hash: str) -> Environment:
-        """Return an environment that runs name. Raises UserError if it is missing."""
-        with name_place(self.name):
-            return read_environment(self.client, self.parent.info.experiment_id, hash)
-
-    def read_points(self, cell: str) -> Points:
-        """Return all values of all metrics of a cell's run."""
-        run = self.runs[cell]
-        found: Points = {}
-        for name in run.data.metrics:
-            for point in self.client.get_metric_history(run.info.run_id, name):
-                found.setdefault((name, point.step), []).append(point.value)
-        return found
 
 
 def read_stored_sweep(name: str) -> StoredSweep:

@@ -26,14 +26,7 @@ from fedray.cells.spec import flatten, leave_out_seed
 from fedray.cells.status import Status
 from fedray.common.errors import redact
 from fedray.common.location import get_patience
-from fedray.tracking.environment import TAG as ENVIRONMENT
-from fedray.tracking.environment import (
-    collect_environment,
-    keep_environment,
-    list_hashes,
-    make_environment_tags,
-    make_git_tags,
-)
+from fedray.tracking.environment import make_environment_tags, make_git_tags
 from fedray.tracking.mirrors.mirrors import Mirrors
 from fedray.tracking.outbox import Outbox
 from fedray.tracking.store import (
@@ -91,7 +84,6 @@ class Tracker:
         self.client, self.experiment = open_store(create=True)
         self._outbox = Outbox(is_transient)
         self._mirrors = Mirrors()
-        self._environment = ""
 
     def _send(self, write: Callable[[], object]) -> None:
         self._outbox.send(lambda: _refuse_finally(write))
@@ -305,11 +297,7 @@ class Tracker:
         }
         whole |= {LISTED + run.sweep: "yes"} if run.sweep else {}
         if found is None or not run.shown:
-            if not self._environment:
-                self._environment = keep_environment(self.client, self.experiment, collect_environment())
-            before = [] if found is None else list_hashes(found)
-            hashes = " ".join(dict.fromkeys([*before, self._environment]))
-            whole |= make_git_tags() | make_environment_tags() | {ENVIRONMENT: hashes}
+            whole |= make_git_tags() | make_environment_tags()
         whole |= {UNTIMED: str(run.untimed)} if run.untimed else {}
         return whole | ({MLFLOW_PARENT_RUN_ID: run.parent} if run.parent is not None else {})
 

@@ -103,8 +103,6 @@ def main(
     overwrite: Overwrite = False,
 ) -> None:
     """Draw a sweep's figures."""
-    if kind == "classes":
-        raise UserError("--kind: found classes; its name is class-accuracy")
     if kind and kind not in KINDS:
         raise unknown("--kind", kind, KINDS)
     if band not in ("seeds", "clients"):

@@ -16,7 +16,7 @@ from fedray.components.base import Component
 from fedray.config import COMPONENTS, RunConfig
 from fedray.partitions import PARTITIONS
 from fedray.sweep.plan.cells import Cell
-from fedray.tracking.environment import Environment, describe_mixture, list_hashes, read_environment
+from fedray.tracking.environment import describe_mixture
 from fedray.tracking.store import bound, read_artefact, read_metrics
 
 if TYPE_CHECKING:
@@ -67,8 +67,6 @@ class Collected(SweepTable):
     parent: "AnyRun"
     read: dict[tuple[str, str], dict[int, float]] = field(default_factory=dict, kw_only=True, repr=False)
     """Histories read so far."""
-    found: dict[str, Environment] = field(default_factory=dict, kw_only=True, repr=False)
-    """Environments read so far, by hash."""
 
     def get_history(self, run_id: str, metric: str) -> dict[int, float]:
         if (run_id, metric) not in self.read:
@@ -88,18 +86,7 @@ class Collected(SweepTable):
             return None if content is None else parse_table(name, content)
 
     def describe_mixture(self) -> str:
-        return describe_mixture(self.environments, self.read_environment)
-
-    @property
-    def environments(self) -> dict[str, list[str]]:
-        """Run -> hashes of the environments that it was computed in; none for a run of an older version."""
-        return {run_id: list_hashes(run) for run_id, run in self.runs.items()}
-
-    def read_environment(self, hash: str) -> Environment:
-        """Return an environment, by its hash. Raises UserError if it is missing."""
-        if hash not in self.found:
-            self.found[hash] = read_environment(self.client, self.parent.info.experiment_id, hash)
-        return self.found[hash]
+        return describe_mixture(run.data.tags for run in self.runs.values())
 
     def get_start(self, run_id: str) -> int:
         return int(self.runs[run_id].info.start_time)
@@ -181,7 +168,7 @@ def parse(cell: CellSpec, option: str) -> RunConfig:
     if isinstance(cell, Cell):
         return cell.run
     refuse_plugins(option, cell.config)
-    return RunConfig.parse_stored(cell.config)
+    return RunConfig.parse(cell.config)
 
 
 def list_plugins(values: Mapping[str, Any]) -> list[str]:

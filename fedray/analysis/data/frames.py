@@ -170,7 +170,7 @@ def load(run: str) -> Result:
     if cell is None:
         raise UserError(f"load: {run} is a sweep; one of its cells is required")
     state = load_newest_state("load", cell)
-    problem = Problem.build(RunConfig.parse_stored(read_configuration(client, run)))
+    problem = Problem.build(RunConfig.parse(read_configuration(client, run)))
     network = problem.build_network("cpu")
     refuse_other_weights(state, network.theta, network.frozen_sha256)
     return Result(state.history, network.layout, state, problem, run)
