@@ -244,8 +244,7 @@ class Algorithm(Component):
     @property
     def finetuning(self) -> Finetuning:
         """How a client's model is fine-tuned before it is tested (`personal`: tuned), or when it never trained."""
-        old = {"adapt": "direction", "finetuning_rate": "rate", "tuning_optimizer": "rule"}  # hooks of 0.2
-        return Finetuning(**{new: getattr(self, hook) for hook, new in old.items() if hasattr(self, hook)})
+        return Finetuning()
 
     def prepare(self, c: Client) -> None:
         """Before a personal model at `c.theta` is tested: prepare `c.local` for `personal_logits`."""

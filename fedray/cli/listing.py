@@ -129,9 +129,9 @@ def list_entries(what: str) -> dict[str, str]:
     registry: Mapping[str, Any] = COMPONENTS[SECTIONS[what]][0]
     entries = {name: getattr(kind, "idea", "") or kind.make_row()[1] for name, kind in sorted(registry.items())}
     if what == "algorithms":
-        from fedray.components.plugins import find_moved, list_variants
+        from fedray.components.plugins import list_form_options, list_variants
 
-        entries |= {name: ", ".join(find_moved(name.removesuffix(FORMS))) for name in sorted(list_variants())}
+        entries |= {name: ", ".join(list_form_options(name.removesuffix(FORMS))) for name in sorted(list_variants())}
     return entries
 
 

@@ -30,23 +30,16 @@ PANELS = {
     "papers": ("board", "sharpness"),
 }
 """Heading in `fedray --help` -> its commands."""
-MOVED = {"leaderboard": "board write", "rank": "board rank", "tuned": "board tuned"}
-"""Commands of version 0.2 and their present names."""
 
 
 class CommandPanels(typer.core.TyperGroup):
-    """The commands, in panels; those of version 0.2 that have another name are refused with it."""
+    """The commands, in panels."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         for panel, names in PANELS.items():
             with formatter.section(panel.capitalize()):
                 lines = [(name, self.commands[name].get_short_help_str(limit=1000)) for name in names]
                 formatter.write_dl(lines)
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args[0] in MOVED:
-            raise UserError(f"{args[0]}: its name is `fedray {MOVED[args[0]]}`")
-        return super().resolve_command(ctx, args)
 
 
 app = typer.Typer(

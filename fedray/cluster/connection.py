@@ -209,10 +209,10 @@ def _refuse_unreachable(address: str) -> None:
 
 
 def _refuse_ray_client(key: str, address: str) -> None:
-    """Raise UserError for the address of a Ray Client, which fedray 0.2 took."""
+    """Raise UserError for the address of a Ray Client, which cannot drive a sweep."""
     if address.startswith("ray://"):
         raise UserError(
-            f"{key}: found {truncate_repr(address)}; Ray Client was removed in 0.3.0: submit the command as a Ray Job, "
+            f"{key}: found {truncate_repr(address)}, a Ray Client; submit the command as a Ray Job, "
             f"`ray job submit --address http://HOST:8265 --working-dir . -- fedray sweep FILE --address auto`"
         )
 

@@ -20,8 +20,6 @@ UsageError: Any = typer.BadParameter.__base__
 """click's exception, which versions of typer keep in different places."""
 NoArguments: Any = sys.modules[UsageError.__module__].NoArgsIsHelpError
 """Exception of a bare `fedray` or `fedray data`; its message is the help."""
-RENAMED = {"--to": "--reference", "--over": "--average-over", "--best-but": "--best-except"}
-"""Options of version 0.1 and their present names."""
 Json = Annotated[bool, typer.Option("--json", help="print JSON instead")]
 """Option of commands that also print for programs."""
 CELL = "a number, the beginning of a hash, or a pattern of labels: 'fedtoga*'"
@@ -94,9 +92,7 @@ def run_command(command: Callable[..., None] | typer.Typer) -> NoReturn:
         print(help.format_message())
         code = 0
     except (UserError, UsageError) as error:
-        old = str(getattr(error, "option_name", ""))
-        said = f"{old}: its name is {RENAMED[old]}" if old in RENAMED else None
-        _refuse(said or (str(error) if isinstance(error, UserError) else error.format_message()))
+        _refuse(str(error) if isinstance(error, UserError) else error.format_message())
         code = 2
     except Diverged as error:
         _refuse(str(error))

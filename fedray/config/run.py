@@ -22,7 +22,7 @@ from fedray.algorithms.partial import share_matrix
 from fedray.common.errors import UserError
 from fedray.components.base import Checked, Component, describe
 from fedray.components.identity import digest_source, hash_of, iter_parts
-from fedray.components.plugins import find_class, name_forms, refuse_unreachable
+from fedray.components.plugins import find_class, refuse_unreachable
 from fedray.config.clients import Clients
 from fedray.config.evaluation import Evaluation
 from fedray.config.runtime import Runtime
@@ -276,11 +276,6 @@ class RunConfig(Checked):
                 if any(key in kind.model_fields for kind in registry.values())
             ]
         return " or ".join(repr(place.removeprefix(f"{above}.")) for place in places)
-
-    @classmethod
-    def parse_stored(cls, value: Mapping[str, Any]) -> "RunConfig":
-        """Validate a configuration that a store holds: methods of version 0.2 have their present names."""
-        return cls.parse(name_forms(value))
 
     def make_tags(self) -> dict[str, str]:
         """Return the tags by which MLflow's UI groups and filters runs."""

@@ -1,6 +1,5 @@
 """`runtime`: where a run computes."""
 
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -53,13 +52,6 @@ class Runtime(Checked):
     mirror: Annotated[
         tuple[Literal["tensorboard", "wandb"], ...], EXCLUDED, Allowed("list of `tensorboard`, `wandb`")
     ] = Field((), description="copies of a tracked run for other viewers, below FEDRAY_STORAGE")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_old_words(cls, value: Any) -> Any:
-        if isinstance(value, Mapping) and "cuda_graph" in value:
-            raise UserError("runtime.cuda_graph: was removed in 0.3.0; leave the key out")
-        return value
 
     @model_validator(mode="after")
     def _check(self) -> Self:

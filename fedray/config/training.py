@@ -119,18 +119,6 @@ class Training(Schedule):
         others = {key: value for key, value in options.items() if key != "local_epochs"}
         return others if others.get("local_steps") is None else {**others, "local_epochs": None}
 
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_old_words(cls, value: Any) -> Any:
-        if isinstance(value, Mapping):
-            if "disco" in value:
-                raise UserError("training.disco: the key is training.feddisco")
-            if value.get("aggregation") == "disco":
-                raise UserError("training.aggregation: found disco; the word is feddisco")
-            if value.get("nominal_steps") is True:
-                raise UserError("training.nominal_steps: found true; the word is own")
-        return value
-
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.local_epochs is not None and self.local_steps is not None:

@@ -243,7 +243,7 @@ def _list_stage(
                 row["score"] = _format(values.get(sweep.select))
             elif row["status"] == Status.FINISHED:
                 metric = find_ranking_metric(sweep.select)
-                parsed = RunConfig.parse_stored(config)
+                parsed = RunConfig.parse(config)
                 gradients = count_by_round(problems.get_problem(problems.make_cell(parsed, cell.label)))
                 row |= {"accuracy": _format(values.get(metric)), "gradients": _format(gradients[-1])}
                 row["curve"] = json.dumps(_trace(stored, cell.hash, metric, parsed, gradients))

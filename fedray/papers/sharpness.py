@@ -156,7 +156,7 @@ def _read(client: "AnyClient", run: str) -> tuple[RunConfig, str, str]:
         raise UserError(f"--run: {run} is a sweep; one of its cells is required")
     config = read_configuration(client, run)
     refuse_plugins("--run", config)
-    parsed = RunConfig.parse_stored(config)
+    parsed = RunConfig.parse(config)
     if parsed.algorithm.keeps != "none":
         raise UserError(f"--run: {parsed.algorithm.name} has no global model: each client keeps its own parameters")
     return parsed, found.data.tags["fedray.cell"], found.info.run_name

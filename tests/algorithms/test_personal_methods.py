@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fedray.algorithms import algorithm
-from fedray.algorithms.base import Algorithm, Client, Finetuning, Rule
+from fedray.algorithms.base import Algorithm, Finetuning
 from fedray.algorithms.descent import SGD
 from fedray.algorithms.fedproto import FedProto
 from fedray.algorithms.personal import KNNPer, squared_distances
@@ -254,24 +254,19 @@ class Slower(Algorithm):
         return Finetuning("head", False, lambda c: 0.5 * c.grad(c.theta), lambda c: 0.5 * c.lr, lambda c: SGD(0.0))
 
 
-class SlowerIn02(Algorithm):
-    """The same, but of all parameters, in the words of version 0.2."""
+class SlowerWhole(Algorithm):
+    """The same, but of all parameters."""
 
-    def adapt(self, c: Client) -> Tensor:
-        return 0.5 * c.grad(c.theta)
-
-    def finetuning_rate(self, c: Client) -> float:
-        return 0.5 * c.lr
-
-    def tuning_optimizer(self, c: Client) -> Rule:
-        return SGD(0.0)
+    @property
+    def finetuning(self) -> Finetuning:
+        return Finetuning("all", False, lambda c: 0.5 * c.grad(c.theta), lambda c: 0.5 * c.lr, lambda c: SGD(0.0))
 
 
 def test_a_method_says_how_its_models_are_fine_tuned() -> None:
     """Without clipping and weight decay, half the gradient at half the rate is the gradient at a quarter of it."""
     training = problem("perfedavg").config.training.model_copy(update={"weight_decay": 0.0, "clip_norm": None})
     fast = training.model_copy(update={"momentum": 0.0})
-    whole, before = tuned({"name": SlowerIn02}, training), final("perfedavg").theta
+    whole, before = tuned({"name": SlowerWhole}, training), final("perfedavg").theta
     assert torch.allclose(whole, tuned("fedavg", fast, 0.0125), rtol=0, atol=1e-7)
     part, head = tuned({"name": Slower}, training), problem("perfedavg").build_network("cpu").layout.part("head")
     assert torch.equal(part[head == 0], before[head == 0])

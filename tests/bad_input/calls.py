@@ -62,7 +62,7 @@ CASES: dict[str, Case] = {
     ),
     "ray client alone": Case(
         ["sweep", "sweep.yaml", "--address", "ray://127.0.0.1:1"],
-        "--address: found 'ray://127.0.0.1:1'; Ray Client was removed in 0.3.0: submit the command as a Ray Job, "
+        "--address: found 'ray://127.0.0.1:1', a Ray Client; submit the command as a Ray Job, "
         "`ray job submit --address http://HOST:8265 --working-dir . -- fedray sweep FILE --address auto`",
         sweep("").prepare,
     ),
@@ -305,11 +305,5 @@ CASES: dict[str, Case] = {
         ["figures", "sweep", "--kind", "curves", "--x", "alpha"],
         "--x: unknown name 'alpha'; did you mean --kind sensitivity --x partition.alpha?…",
         stored,
-    ),
-    "--to": Case(["compare", "sweep", "--to", "fedavg"], "--to: its name is --reference"),
-    "--over": Case(["tables", "sweep", "--over=partition"], "--over: its name is --average-over"),
-    "--best-but": Case(["tables", "sweep", "--best-but", "x"], "--best-but: its name is --best-except"),
-    "--kind classes": Case(
-        ["figures", "sweep", "--kind", "classes"], "--kind: found classes; its name is class-accuracy"
     ),
 }

@@ -209,9 +209,6 @@ CASES: dict[str, Case] = {
         "integer or 'full'",
         "training.batch_size=all",
     ),
-    "a removed key": run(
-        "--set: runtime.cuda_graph: was removed in 0.3.0; leave the key out", "runtime.cuda_graph=false"
-    ),
     "no CPU": run(
         "--set: runtime.cpus_per_actor: found 0; an actor without a GPU needs some CPU", "runtime.cpus_per_actor=0"
     ),

@@ -150,9 +150,6 @@ CASES: dict[str, Case] = {
         base=BASE | {"data": {"name": 3}},
         grid={"data.path": ["a"]},
     ),
-    "a removed axis": sweep(
-        "runtime.cuda_graph: was removed in 0.3.0; leave the key out", grid={"runtime.cuda_graph": [False, True]}
-    ),
     "unknown axis": sweep("training: unknown name 'lrr'; did you mean 'lr'?…", grid={"training.lrr": [1]}),
     "axis of a number": sweep("seed: found {'x': 1}; input should be a valid integer", grid={"seed.x": [1]}),
     "axis empty": sweep("grid.seed: found []; at least one value is required", grid={"seed": []}),
@@ -171,10 +168,6 @@ CASES: dict[str, Case] = {
         samples=10**12,
     ),
     "samples of nothing": sweep("samples: found 3; without `search` there is nothing to draw", samples=3),
-    "equal budget": sweep(
-        "equal_budget: is no key any more; every method makes `samples` draws, and cost is shown",
-        equal_budget="gradients",
-    ),
     "claims": sweep("claims: is no key any more; leave it out: `fedray compare NAME` tells methods apart", claims=[]),
     "no samples": sweep("samples: found 0; input should be greater than 0", samples=0),
     "distribution": sweep(

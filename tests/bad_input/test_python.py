@@ -52,10 +52,6 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     "nothing": (lambda: simulate(None), f"simulate: config: found None; {CONFIG}"),
     "pairs": (lambda: simulate([("a", 1)]), f"simulate: config: found [('a', 1)]; {CONFIG}"),
     "keys are numbers": (lambda: simulate({1: 2}), f"simulate: config: found {{1: 2}}; {CONFIG}"),
-    "a removed key": (
-        lambda: simulate(RUN | {"runtime": {"cuda_graph": True}}),
-        "runtime.cuda_graph: was removed in 0.3.0; leave the key out",
-    ),
     "path": (lambda: simulate("a\0"), "simulate: config: found 'a\\x00'; a path has no zero characters"),
     "no path": (lambda: simulate(""), "simulate: config: found ''; a path is required"),
     "a long path": (lambda: simulate("x" * 300), f"{'x' * 300}: cannot be read: File name too long"),
@@ -131,7 +127,7 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     "connect nowhere": (lambda: fedray.connect(""), "connect: address: found ''; auto or HOST:PORT is required"),
     "connect by Ray Client": (
         lambda: fedray.connect("ray://127.0.0.1:1"),
-        "connect: address: found 'ray://127.0.0.1:1'; Ray Client was removed in 0.3.0: submit the command as a Ray "
+        "connect: address: found 'ray://127.0.0.1:1', a Ray Client; submit the command as a Ray "
         "Job, `ray job submit --address http://HOST:8265 --working-dir . -- fedray sweep FILE --address auto`",
     ),
     "load": (lambda: fedray.load(7), "load: run: found 7; str is required"),  # type: ignore[arg-type]

@@ -196,9 +196,7 @@ class Sweep(Checked):
 
     @model_validator(mode="before")
     @classmethod
-    def _refuse_old_words(cls, value: Any) -> Any:
-        if isinstance(value, Mapping) and "equal_budget" in value:
-            raise UserError("equal_budget: is no key any more; every method makes `samples` draws, and cost is shown")
+    def _refuse_claims(cls, value: Any) -> Any:
         if isinstance(value, Mapping) and "claims" in value:
             raise UserError("claims: is no key any more; leave it out: `fedray compare NAME` tells methods apart")
         return value

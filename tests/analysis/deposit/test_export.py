@@ -4,6 +4,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from fedray.sweep.plan.agreement import refuse_disagreement
+from fedray.tracking.archive.merge import import_sweep
 from typer.testing import CliRunner
 
 import fedray
@@ -16,8 +18,6 @@ from fedray.common.yaml_files import parse_yaml
 from fedray.config import RunConfig
 from fedray.sweep.driver.verify import verify
 from fedray.sweep.file.sweep import Sweep
-from fedray.sweep.plan.agreement import refuse_disagreement
-from fedray.tracking.archive.merge import import_sweep
 from fedray.tracking.stored_sweep import read_stored_sweep
 from fedray.tracking.tracker import Tracker
 from tests import small

@@ -20,7 +20,7 @@ from fedray.analysis.tables.published import (
 )
 from fedray.analysis.tables.result_table import BEST
 from fedray.cells.spec import CellSpec
-from fedray.components.plugins import find_moved
+from fedray.components.plugins import list_form_options
 from fedray.datasets import DATASETS
 from fedray.models import MODELS
 from fedray.papers.variants import VARIANTS
@@ -113,7 +113,7 @@ def test_published_configurations_are_those_of_the_registries(name: str) -> None
             chosen = options.pop("name", ())
             if chosen in ((), (BEST_BASELINE,)):
                 continue
-            moved = find_moved(chosen[-1]).items()
+            moved = list_form_options(chosen[-1]).items()
             assert all(set(options.pop(option, ())) <= {default, None} for option, default in moved)
             required = {option: 1 for option in registry[chosen[-1]].list_required()}
             for option, values in options.items():

@@ -41,11 +41,6 @@ def test_of_client_2_with_50_samples(words: dict[str, Any], expected: float) -> 
     assert counted(2, **words) == expected
 
 
-def test_the_old_word_is_refused() -> None:
-    with pytest.raises(UserError, match=r"^training\.nominal_steps: found true; the word is own$"):
-        problem("scaffold", nominal_steps=True)
-
-
 class Rest(Partition):
     """Everything for client 1."""
 

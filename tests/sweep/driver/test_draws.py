@@ -5,13 +5,13 @@ from typing import Any
 
 import optuna
 import pytest
+from fedray.tracking.archive.merge import import_sweep
+from fedray.tracking.archive.pack import export_sweep
 
 from fedray.sweep.driver.run import execute, plan_and_print
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan import plan as planning
 from fedray.sweep.plan.studies import make_studies
-from fedray.tracking.archive.merge import import_sweep
-from fedray.tracking.archive.pack import export_sweep
 from fedray.tracking.store import read_draws
 from tests.sweep.plan.test_studies import Other
 from tests.sweep.running import runs
