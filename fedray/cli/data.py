@@ -1,4 +1,4 @@
-"""`fedray data fetch | check | show | import | import-split`."""
+"""`fedray data fetch | check | show`."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +14,6 @@ from fedray.common.yaml_files import parse_yaml
 if TYPE_CHECKING:  # imported where they are used: PyTorch takes two seconds, and `--help` does not need it
     import numpy as np
 
-    from fedray.common.output import OutputFile
     from fedray.datasets.base import DataSource
     from fedray.datasets.dataset import Dataset
 
@@ -222,84 +221,6 @@ def show(
         print(f"{unseen} more clients never train: {sizes.sum()} samples, {sizes.min()} to {sizes.max()} per client")
     print(f"mean pairwise total-variation distance {numbers['mean_tv']:.3f}")
     print(path)
-
-
-@data_app.command(name="import-split")
-def import_split(
-    folder: Annotated[Path, typer.Argument(help="PFLlib's dataset/NAME or FL-bench's data/NAME, generated")],
-    out: Annotated[Path, typer.Argument(help="the .npz file to write")],
-    overwrite: Overwrite = False,
-) -> None:
-    """Turn a folder of PFLlib or FL-bench into an npz data set.
-
-    It has natural clients; a folder that holds indices alone becomes a split.
-    """
-    from fedray.common.output import OutputFile
-    from fedray.partitions.file import read_folder
-
-    file = OutputFile("OUT", out, (".npz",), overwrite, (folder,))
-    arrays = read_folder(folder)
-    _write_arrays(file, arrays)
-    if "x_train" not in arrays:
-        counted = {key.removesuffix("_indices"): len(array) for key, array in arrays.items() if "indices" in key}
-        parts = ", ".join(f"{count} {part}" for part, count in counted.items())
-        print(f"{out}: {len(arrays['train_offsets']) - 1} clients, {parts} samples")
-        print(f"partition: {{name: file, path: {out}}}, with data: {{name: ..., test: {{from: clients}}}}")
-        return
-    _print_data_set(out, arrays)
-
-
-@data_app.command(name="import")
-def import_hub(
-    source: Annotated[str, typer.Argument(help="hf:NAME, a data set of Hugging Face's hub, or hf:FOLDER")],
-    out: Annotated[Path, typer.Argument(help="the .npz file to write")],
-    train: Annotated[str, typer.Option(help="split for training, or a slice of one: 'train[:80%]'")] = "train",
-    test: Annotated[str, typer.Option(help="split for testing")] = "test",
-    label: Annotated[str | None, typer.Option(help="column of the classes; default: the only one of classes")] = None,
-    client: Annotated[str | None, typer.Option(help="column of the natural clients")] = None,
-    size: Annotated[int | None, typer.Option(min=1, max=4096, help="side in pixels to scale pictures to")] = None,
-    overwrite: Overwrite = False,
-) -> None:
-    """Turn a data set of Hugging Face into an npz data set.
-
-    It consists of pictures or numbers; `pip install 'fedray[hf]'` adds what this needs.
-    """
-    from fedray.common.output import OutputFile
-    from fedray.datasets.own.hub import Columns, read_hub
-
-    kind, _, name = source.partition(":")
-    if kind != "hf" or not name:
-        raise UserError(f"SOURCE: found {truncate_repr(source)}; hf:NAME is required")
-    file = OutputFile("OUT", out, (".npz",), overwrite, (name,))
-    arrays = read_hub(name, Columns(train, test, label, client, size))
-    _write_arrays(file, arrays)
-    _print_data_set(out, arrays)
-
-
-def _write_arrays(file: "OutputFile", arrays: "dict[str, np.ndarray]") -> None:
-    """Write an npz file, whole or not at all. Raises UserError."""
-    import io
-
-    import numpy as np
-
-    content = io.BytesIO()
-    np.savez_compressed(content, allow_pickle=False, **arrays)
-    file.write(content.getvalue())
-
-
-def _print_data_set(out: Path, arrays: "dict[str, np.ndarray]") -> None:
-    """Print what the file holds, and the sections of a configuration that use it."""
-    from fedray.datasets.dataset import describe_shared
-
-    samples = f"{len(arrays['y_train'])} training and {len(arrays['y_test'])} test samples"
-    if line := describe_shared(arrays["x_train"], arrays["x_test"]):
-        print(f"warning: {line}")
-    if "client_train" not in arrays:
-        print(f"{out}: {samples} of shape {arrays['x_train'].shape[1:]}\ndata: {{name: npz, path: {out}}}")
-        return
-    clients = int(arrays["client_train"].max()) + 1
-    print(f"{out}: {clients} clients, {samples}")
-    print(f"data: {{name: npz, path: {out}}}, partition: natural, clients: {{total: {clients}}}")
 
 
 def _make_source(name: str, options: dict[str, Any]) -> "DataSource":

@@ -1,13 +1,10 @@
-"""Splits of the samples: files that a run names, and folders of other libraries."""
+"""Splits of the samples: files that a run names."""
 
 import json
-import pickle
-from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 
-from tests.bad_input.case import Case, Opens, npz, put, run
+from tests.bad_input.case import Case, npz, put, run
 
 
 def listed(line: str, train: object, *changes: str, clients: int = 2, **parts: object) -> Case:
@@ -15,30 +12,6 @@ def listed(line: str, train: object, *changes: str, clients: int = 2, **parts: o
     content = json.dumps({"train": train, **parts})
     sets = ("partition={name: file, path: split.json}", f"clients={{total: {clients}, per_round: 1}}", *changes)
     return run(line, *sets, prepare=put("split.json", content))
-
-
-def generated(line: str, name: str, content: bytes) -> Case:
-    """`fedray data import-split` of a folder with this file."""
-    return Case(["data", "import-split", "folder", "out.npz"], line, put(f"folder/{name}", content))
-
-
-def fl_bench(line: str, clients: list[object]) -> Case:
-    """The same of a folder of FL-bench's."""
-    start = "FOLDER: folder/partition.pkl is not a partition of FL-bench's: "
-    return generated(start + line, "partition.pkl", pickle.dumps({"data_indices": clients}))
-
-
-def pfllib(line: str, x: Sequence[object], y: Sequence[object]) -> Case:
-    """The same of a folder of PFLlib's, whose clients have these samples for training and for testing."""
-
-    def write(here: Path) -> None:
-        for part in ("train", "test"):
-            (here / "folder" / part).mkdir(parents=True)
-            for client, (samples, labels) in enumerate(zip(x, y, strict=True)):
-                content = {"x": np.asarray(samples), "y": np.asarray(labels)}
-                np.savez(here / "folder" / part / f"{client}.npz", data=np.array(content))
-
-    return Case(["data", "import-split", "folder", "out.npz"], line, write)
 
 
 CASES: dict[str, Case] = {
@@ -98,78 +71,6 @@ CASES: dict[str, Case] = {
         "data.validation: the split is that of partition.path, which may list validation samples itself",
         [[0], [1]],
         "data={name: digits, validation: {}}",
-    ),
-    "import from elsewhere": Case(
-        ["data", "import", "zenodo:mnist", "out.npz"], "SOURCE: found 'zenodo:mnist'; hf:NAME is required"
-    ),
-    "import of an empty folder": Case(
-        ["data", "import", "hf:./own", "out.npz"],
-        "hf:./own: --train train cannot be read: …",
-        lambda here: (here / "own").mkdir(),
-        {"HF_HUB_OFFLINE": "1"},
-    ),
-    "folder of nobody": generated(
-        "FOLDER: folder has neither train/0.npz, test/0.npz, ... (PFLlib's dataset/NAME) nor partition.pkl "
-        "(FL-bench's data/NAME)",
-        "a",
-        b"",
-    ),
-    "folder without tests": generated(
-        "FOLDER: folder/train/0.npz is not a client of PFLlib's: BadZipFile: File is not a zip file", "train/0.npz", b""
-    ),
-    "folder with a gap": generated(
-        "FOLDER: folder/train does not hold 0.npz, 1.npz, ... without a gap", "train/1.npz", b""
-    ),
-    "folder that opens a file": generated(
-        "FOLDER: folder/partition.pkl is not a partition of FL-bench's: UnpicklingError: io.open is not allowed in a "
-        "file of arrays",
-        "partition.pkl",
-        pickle.dumps({"data_indices": Opens()}),
-    ),
-    "folder of no clients": fl_bench("ValueError: it lists no client", []),
-    "folder without training samples": fl_bench(
-        "ValueError: client 1 has no training sample",
-        [{"train": [0], "val": [], "test": [1]}, {"train": [], "val": [], "test": [2]}],
-    ),
-    "folder with a sample for training and testing": generated(
-        "FOLDER: folder/partition.pkl lists the sample 1 for train and for test",
-        "partition.pkl",
-        pickle.dumps(
-            {"data_indices": [{"train": [0, 1], "val": [], "test": [2]}, {"train": [3], "val": [], "test": [1]}]}
-        ),
-    ),
-    "folder with a sample for training and validation": generated(
-        "FOLDER: folder/partition.pkl lists the sample 1 for train and for validation",
-        "partition.pkl",
-        pickle.dumps({"data_indices": [{"train": [0, 1], "val": [1], "test": []}]}),
-    ),
-    "folder with half a position": fl_bench(
-        "ValueError: positions are integers from 0", [{"train": [0.5], "val": [], "test": []}]
-    ),
-    "folder with a position below 0": fl_bench(
-        "ValueError: positions are integers from 0", [{"train": [-1], "val": [], "test": []}]
-    ),
-    "folder with half a label": pfllib(
-        "FOLDER: folder/train/0.npz has labels y that are not integers", [[1, 2]], [[0.5, 1]]
-    ),
-    "folder with no label": pfllib(
-        "FOLDER: folder/train/0.npz has labels y that are not integers", [[1, 2]], [[np.nan, 1]]
-    ),
-    "folder of two types": pfllib(
-        "FOLDER: folder/train: x is float32 and uint8; one type is required",
-        [np.zeros((2, 1), np.uint8), np.zeros((2, 1))],
-        [[0, 1]] * 2,
-    ),
-    "folder with an empty client": pfllib(
-        "FOLDER: folder/train/1.npz holds no sample", [np.zeros((2, 1)), np.zeros((0, 1))], [[0, 1], []]
-    ),
-    "folder of numbers beyond float32": pfllib(
-        "FOLDER: folder: x_train holds NaN or infinity", [np.full((2, 1), 1e300)], [[0, 1]]
-    ),
-    "split onto a folder": Case(
-        ["data", "import-split", "folder", "out.npz"],
-        "OUT: out.npz cannot be written: Is a directory",
-        lambda here: (here / "out.npz").mkdir(),
     ),
     "split with a name twice": run(
         "partition.path: split.json is not a readable JSON: ValueError: a name is listed twice",

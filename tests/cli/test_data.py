@@ -204,17 +204,6 @@ def test_check_names_what_nothing_reads_tests_or_should_test(root: Path, caplog:
     assert "data: 1 of 2 test samples have the same inputs as a training sample;" in caplog.text
 
 
-def test_import_split_counts_samples_that_are_trained_on_and_tested_on(root: Path) -> None:
-    """PFLlib's files hold contents, not positions: the second client tests on the first one's sample."""
-    for part, values in (("train", (1, 2)), ("test", (3, 1))):
-        (root / "own" / part).mkdir(parents=True)
-        for client, value in enumerate(values):
-            with (root / "own" / part / f"{client}.npz").open("wb") as file:
-                np.savez(file, data={"x": np.full((1, 4), value, np.float32), "y": np.zeros(1, np.int64)})
-    out = call("import-split", "own", "out.npz")
-    assert "warning: 1 of 2 test samples have the same inputs as a training sample;" in out
-
-
 def test_a_run_says_that_test_samples_are_trained_on(root: Path, caplog: pytest.LogCaptureFixture) -> None:
     x, y = np.eye(6, dtype=np.float32), np.arange(6) % 2
     simulate(

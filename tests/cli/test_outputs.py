@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_type_hints
 
-import numpy as np
 import pytest
 import yaml
 from typer.testing import CliRunner
@@ -44,7 +43,6 @@ FILES: dict[tuple[str, str], tuple[str, str]] = {
     ("report", "out"): ("report some/sweep --out OUT", ".html"),
     ("board write", "out"): ("board write board.yaml --out OUT", ".csv"),
     ("export", "file"): ("export some/sweep OUT", ".zip"),
-    ("data import-split", "out"): ("data import-split split OUT", ".npz"),
 }
 """Command and option -> a call with a file to write, and the ending of its format."""
 PICTURE_ONLY = {
@@ -59,9 +57,7 @@ FOLDERS: dict[tuple[str, str], tuple[str, str]] = {
     ("sharpness", "out"): ("sharpness --run ID --samples 8 --out OUT", "ID.json"),
 }
 """Command and option -> a call with a folder to write into, and a file that is written there."""
-ELSEWHERE = {("data import", "out")}
-"""It needs the package datasets (tests/datasets/own/test_hub.py), and writes as `data import-split`."""
-READ = {("run", "file"), ("sweep", "file"), ("import", "files"), ("check", "paper"), ("data import-split", "folder")}
+READ = {("run", "file"), ("sweep", "file"), ("import", "files"), ("check", "paper")}
 
 
 def iter_commands() -> Iterator[tuple[str, Any]]:
@@ -89,7 +85,7 @@ def test_every_path_has_a_case() -> None:
         for option, hint in get_type_hints(function).items()
         if option in inspect.signature(function).parameters and hint in (Path, Path | None, list[Path])
     }
-    assert paths == READ | FILES.keys() | PICTURE_ONLY.keys() | FOLDERS.keys() | ELSEWHERE
+    assert paths == READ | FILES.keys() | PICTURE_ONLY.keys() | FOLDERS.keys()
     for name in {command for command, _ in paths - READ}:
         assert "overwrite" in inspect.signature(commands[name]).parameters, name
 
@@ -117,11 +113,6 @@ def made(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Path:
             (folder / f"{name}.yaml").write_text(yaml.safe_dump(content))
         shown = CliRunner().invoke(app, ["run", "run.yaml", "--json"]).output  # it leaves a checkpoint
         (folder / "id").write_text(json.loads(shown.splitlines()[-1])["run_id"])
-        (folder / "split").mkdir()
-        for part in ("train", "test"):
-            (folder / "split" / part).mkdir()
-            data = {"x": np.zeros((4, 2), np.float32), "y": np.arange(4) % 2}
-            np.savez(folder / "split" / part / "0.npz", data=data)
     return folder
 
 
@@ -210,11 +201,10 @@ def test_what_a_command_reads_stays(here: Path, call: Call) -> None:
     (here / "init.yaml").write_text(
         yaml.safe_dump(RUN | {"model": {"name": "mlp", "hidden": [4], "init": "init.safetensors"}})
     )
-    held = {name: (here / name).read_bytes() for name in ("run.yaml", "init.safetensors", "split/train/0.npz")}
+    held = {name: (here / name).read_bytes() for name in ("run.yaml", "init.safetensors")}
     for line in (
         "run run.yaml --save run.yaml --overwrite",
         "run init.yaml --no-track --save ./init.safetensors",
-        "data import-split split split/train/0.npz",
         "tables some/sweep --out same.tex --macros ./same.tex --format latex",
     ):
         code, _, err = call(*line.split())

@@ -1,8 +1,6 @@
-"""Splits from files: our own partition.npz, JSON, and folders that PFLlib and FL-bench generate."""
+"""Splits from files: partition.npz and JSON."""
 
-import io
 import json
-import pickle
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,6 @@ from fedray.datasets import make_data_source
 from fedray.engine.loop import run
 from fedray.engine.problem import Problem
 from fedray.engine.process.backend import InlineBackend
-from fedray.partitions.file import read_folder
 from tests import small
 
 SPLIT = {"train": [[0, 3], [5], [1, 2, 4]], "test": [[0], [1], [2, 3]]}
@@ -74,55 +71,6 @@ def test_a_cell_depends_on_the_content_of_the_file_and_not_on_its_name(path: Pat
     assert cell(copy) == cell(path)
     copy.write_text(json.dumps(SPLIT | {"train": [[0, 3], [6], [1, 2, 4]]}))
     assert cell(copy) != cell(path)
-
-
-def made_by_pfllib(folder: Path) -> dict[str, list[np.ndarray]]:
-    """Three clients of 3, 4 and 5 training samples, and 1, 1 and 2 test samples, each sample its own number."""
-    numbers = {"train": np.split(np.arange(12), [3, 7]), "test": np.split(np.arange(12, 16), [1, 2])}
-    for part, clients in numbers.items():
-        (folder / part).mkdir(parents=True)
-        for i, own in enumerate(clients):
-            x = np.zeros((len(own), 1, 2, 2), np.float32) + own[:, None, None, None]
-            with (folder / part / f"{i}.npz").open("wb") as file:
-                np.savez_compressed(file, data={"x": x, "y": own % 3})  # type: ignore[arg-type]
-    return numbers
-
-
-def test_a_folder_of_pfllibs_is_a_data_set_with_natural_clients(tmp_path: Path) -> None:
-    numbers = made_by_pfllib(tmp_path / "own")
-    (tmp_path / "own/train/._0.npz").write_bytes(b"\0\5\x16\7")  # left by macOS
-    np.savez(tmp_path / "own.npz", allow_pickle=False, **read_folder(tmp_path / "own"))
-    own = problem("natural", {"name": "npz", "path": str(tmp_path / "own.npz")}, evaluation={"personal": {}})
-    assert own.tests is not None
-    for i in range(3):
-        assert sorted(own.data.x_train[own.shards[i], 0, 0, 0].tolist()) == numbers["train"][i].tolist()
-        assert sorted(own.data.x_test[own.tests[i], 0, 0, 0].tolist()) == numbers["test"][i].tolist()
-    np.testing.assert_array_equal(own.data.y_train, np.arange(12) % 3)
-
-
-@pytest.mark.parametrize("protocol", [3, 4, 5])
-def test_a_partition_of_fl_benchs_is_a_split_or_a_data_set(tmp_path: Path, protocol: int) -> None:
-    """Positions of training and then test samples; with the samples, a data set."""
-    none = np.array([], dtype=np.int64)
-    clients = [
-        {"train": np.array([0, 1700]), "val": none, "test": np.array([1])},
-        {"train": np.array([5], dtype=np.int32), "val": none, "test": [4, 2]},
-    ]
-    content = {"separation": {"train": [0, 1], "val": [], "test": [0, 1], "total": 2}, "data_indices": clients}
-    (tmp_path / "partition.pkl").write_bytes(pickle.dumps(content, protocol))
-    file = io.BytesIO()
-    np.savez(file, allow_pickle=False, **read_folder(tmp_path))
-    (tmp_path / "split.npz").write_bytes(file.getvalue())
-    dealt = problem({"name": "file", "path": str(tmp_path / "split.npz")}, {"name": "digits", "test": {}}, 2)
-    assert dealt.tests is not None
-    assert [dealt.shards[i].tolist() for i in (0, 1)] == [[0, 1700], [5]]
-    assert [dealt.tests[i].tolist() for i in (0, 1)] == [[1], [4, 2]]
-    np.save(tmp_path / "data.npy", np.arange(1800.0)[:, None])
-    np.save(tmp_path / "targets.npy", np.arange(1800) % 7)
-    found = read_folder(tmp_path)
-    assert found["x_train"].tolist() == [[0], [1700], [5]]
-    assert found["client_train"].tolist() == [0, 0, 1]
-    assert (found["y_test"].tolist(), found["client_test"].tolist()) == ([1, 4, 2], [0, 1, 1])
 
 
 def test_a_data_set_that_the_file_is_not_of_is_refused(tmp_path: Path) -> None:

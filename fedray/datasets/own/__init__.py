@@ -1,1 +1,1 @@
-"""Data of your own: pictures in folders, tables, data sets of Hugging Face."""
+"""Data of your own: pictures in folders, tables."""

@@ -1,0 +1,82 @@
+"""The recipes that save data of other libraries: files of docs/recipes.md, run on folders in the published formats."""
+
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedray.engine.problem import Problem
+from tests import small
+from tests.docs.test_pages import fences
+
+HUB = """
+import numpy as np
+from PIL import Image
+
+def load_dataset(name):
+    assert name == "ylecun/mnist"
+    rows = {part: range(first, first + 4) for part, first in (("train", 0), ("test", 4))}
+    pictures = {part: [Image.fromarray(np.full((5, 6), k, np.uint8)) for k in ks] for part, ks in rows.items()}
+    return {part: {"image": pictures[part], "label": [k % 3 for k in ks]} for part, ks in rows.items()}
+"""
+"""Stands in for the package `datasets`: splits by name, columns by name, pictures of Pillow and integers."""
+
+
+def run_recipe(file: str, folder: Path, *arguments: str) -> None:
+    """Write the file of the page into the folder and run it there."""
+    [content] = [content for language, content in fences("recipes") if content.startswith(f"# {file}\n")]
+    (folder / file).write_text(content)
+    subprocess.run([sys.executable, file, *arguments], cwd=folder, check=True, timeout=120)
+
+
+def problem(clients: int, partition: Any, data: Any, **sections: Any) -> Problem:
+    return small.problem("fedavg", (clients, 2), partition=partition, data=data, **sections)
+
+
+def test_a_data_set_of_hugging_face(tmp_path: Path) -> None:
+    (tmp_path / "datasets.py").write_text(HUB)
+    run_recipe("hub.py", tmp_path)
+    data = problem(2, "iid", {"name": "npz", "path": str(tmp_path / "hub.npz")}).data
+    assert data.x_test.shape == (4, 1, 5, 6)
+    assert data.x_test[:, 0, 0, 0].tolist() == [4, 5, 6, 7]
+    assert (data.y_train.tolist(), data.y_test.tolist()) == ([0, 1, 2, 0], [1, 2, 0, 1])
+
+
+def test_a_folder_of_pfllib_is_a_data_set_with_natural_clients(tmp_path: Path) -> None:
+    """Three clients of 3, 4 and 5 training samples, and 1, 1 and 2 test samples, each sample its own number."""
+    numbers = {"train": np.split(np.arange(12), [3, 7]), "test": np.split(np.arange(12, 16), [1, 2])}
+    for part, clients in numbers.items():
+        (tmp_path / part).mkdir()
+        for i, own in enumerate(clients):
+            x = np.zeros((len(own), 1, 2, 2), np.float32) + own[:, None, None, None]
+            with (tmp_path / part / f"{i}.npz").open("wb") as file:
+                np.savez_compressed(file, data={"x": x, "y": own % 3})  # type: ignore[arg-type]
+    run_recipe("pfllib.py", tmp_path, ".", "own.npz")
+    own = problem(3, "natural", {"name": "npz", "path": str(tmp_path / "own.npz")}, evaluation={"personal": {}})
+    assert own.tests is not None
+    for i in range(3):
+        assert sorted(own.data.x_train[own.shards[i], 0, 0, 0].tolist()) == numbers["train"][i].tolist()
+        assert sorted(own.data.x_test[own.tests[i], 0, 0, 0].tolist()) == numbers["test"][i].tolist()
+    np.testing.assert_array_equal(own.data.y_train, np.arange(12) % 3)
+
+
+@pytest.mark.parametrize("keeps", [list, lambda clients: dict(enumerate(clients))])
+def test_a_partition_of_fl_bench_is_a_split(tmp_path: Path, keeps: Any) -> None:
+    """Positions of training and then test samples, by client in a list or a dictionary."""
+    none = np.array([], dtype=np.int64)
+    clients = [
+        {"train": np.array([0, 1700]), "val": none, "test": np.array([1])},
+        {"train": np.array([5], dtype=np.int32), "val": none, "test": [4, 2]},
+    ]
+    content = {"separation": {"train": [0, 1], "val": [], "test": [0, 1], "total": 2}, "data_indices": keeps(clients)}
+    (tmp_path / "partition.pkl").write_bytes(pickle.dumps(content))
+    run_recipe("fl_bench.py", tmp_path, ".", "partition.npz")
+    partition = {"name": "file", "path": str(tmp_path / "partition.npz")}
+    dealt = problem(2, partition, {"name": "digits", "test": {}})
+    assert dealt.tests is not None
+    assert [dealt.shards[i].tolist() for i in (0, 1)] == [[0, 1700], [5]]
+    assert [dealt.tests[i].tolist() for i in (0, 1)] == [[1], [4, 2]]
