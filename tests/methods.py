@@ -11,13 +11,11 @@ DECLARED = (
     "reads_taps",
     "reads_features",
     "perturbs_inputs",
-    "needs_everyone",
     "shares",
     "keeps",
     "personal",
     "generic",
     "optimizer",
-    "sends_update",
     "stacks",
 )
 HOOKS = [name for name, value in vars(Algorithm).items() if not name.startswith("_") and callable(value)] + [

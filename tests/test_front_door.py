@@ -130,12 +130,6 @@ CELLS: dict[str, dict[str, Any]] = {
         "evaluation.auc": True,
         "evaluation.probes": ["drift"],
     },
-    "opening": {
-        "algorithm.name": "feddbe",
-        "algorithm.kappa": 1.0,
-        "algorithm.mu": 0.1,
-        "evaluation.personal.every": 2,
-    },
 }
 TWO_ACTORS = ("files", "bf16", "adamw")
 """Cells that are also run with two actors, whose start takes seconds, and with `--backend inline`."""

@@ -39,10 +39,9 @@ def shared(count: int) -> dict[str, Any]:
 
 
 def sections(algorithm: Any = "fedavg", **other: Any) -> dict[str, Any]:
-    """Two rounds of four of eight clients (or all), by default on colour images with a network of convolutions."""
-    everyone = fedray.algorithms.algorithm(algorithm).needs_everyone
+    """Two rounds of four of eight clients, by default on colour images with a network of convolutions."""
     whole = {
-        "clients": (8, 8 if everyone else 4),
+        "clients": (8, 4),
         "model": {"name": "lenet"},
         "partition": 0.5,
         "data": IMAGES,

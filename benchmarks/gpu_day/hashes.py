@@ -92,7 +92,6 @@ def find_hash(device: str, name: str, model: str, precision: str, backend: Backe
     """Return theta_sha256 of a method after two rounds."""
     method = ALGORITHMS[name]
     own = method.optimizer or method.local_optimizer is not Algorithm.local_optimizer
-    work = replace(SMALL, cohort=SMALL.clients) if method.needs_everyone else SMALL
     training: dict[str, Any] = {
         "momentum": 0.0 if own else 0.5,
         "weight_decay": 1e-3,
@@ -100,7 +99,7 @@ def find_hash(device: str, name: str, model: str, precision: str, backend: Backe
         "precision": precision,
         "optimizer": method.optimizer or "sgd",
     }
-    made = build(device, work, name, {"name": model}, processes, **training)
+    made = build(device, SMALL, name, {"name": model}, processes, **training)
     simulation = Simulation(replace(made, data=as_text(made.data)) if model == "char_lstm" else made, backend)
     for _ in range(2):
         simulation.step()

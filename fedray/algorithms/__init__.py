@@ -8,7 +8,6 @@ from fedray.algorithms.fedadamw import FedAdamW, FedLADA, FedMuon
 from fedray.algorithms.fedala import FedALA
 from fedray.algorithms.fedas import FedAS
 from fedray.algorithms.fedavg import FedAvg, FedProx, LocalAdamW, LocalMuon
-from fedray.algorithms.feddbe import FedDBE
 from fedray.algorithms.feddisco import FedDisco
 from fedray.algorithms.feddyn import FedDC, FedDyn
 from fedray.algorithms.fedexp import FedExP
@@ -19,12 +18,10 @@ from fedray.algorithms.fedgmt import FedGMT
 from fedray.algorithms.fedlesam import FedLESAM, FedLESAMD, FedLESAMS
 from fedray.algorithms.fednova import FedNova
 from fedray.algorithms.fednsam import FedNSAM
-from fedray.algorithms.fedpac import FedPAC
 from fedray.algorithms.fedproto import FedProto
 from fedray.algorithms.fedrobust import FedRobust
 from fedray.algorithms.fedsam import FedASAM, FedGAMMA, FedSAM, FedSpeed
 from fedray.algorithms.fedsmoo import FedSMOO
-from fedray.algorithms.fedsmu import FedSMU
 from fedray.algorithms.fedsol import FedSOL, Projection
 from fedray.algorithms.fedswa import FedMoSWA, FedSWA
 from fedray.algorithms.fedtoga import FedTOGA
@@ -34,9 +31,7 @@ from fedray.algorithms.logit_adjustment import FedLC, FedRS
 from fedray.algorithms.momentum import FedCM, MimeLite, MoFedSAM
 from fedray.algorithms.partial import FedBN, FedPer, LGFedAvg
 from fedray.algorithms.personal import KNNPer, LocalOnly, PerFedAvg
-from fedray.algorithms.pfedfda import PFedFDA
 from fedray.algorithms.pfedme import PFedMe
-from fedray.algorithms.scaffnew import Scaffnew
 from fedray.algorithms.scaffold import Scaffold
 from fedray.algorithms.server_optimizers import FedACG, FedAdagrad, FedAdam, FedAvgM, FedYogi
 from fedray.components.plugins import resolve
@@ -102,11 +97,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
         FedMoSWA,
         FedWMSAM,
         FedNSAM,
-        Scaffnew,
-        FedPAC,
         FedAS,
-        FedDBE,
-        PFedFDA,
         LocalAdamW,
         LocalMuon,
         FedAdamW,
@@ -115,7 +106,6 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
         FedGMT,
         FedUV,
         FedDecorr,
-        FedSMU,
         FedAdagrad,
     )
 }

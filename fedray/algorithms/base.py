@@ -5,15 +5,13 @@ and a few small functions. The engine calls them in this order:
 
     server                                     each client of the cohort                    server
     weights, broadcast,                        begin, [direction, rate -> step] x K_i,      server_step,
-    message, drawn_steps -> theta, message ->  upload                                    -> aggregate, reply
+    message -> theta, message ->               upload                                    -> aggregate
 
-First, `initial` makes x⁰. With an `opening`, every client then trains once and sends, and `open` makes the server's
-vectors from that. Declarations say what is averaged and what each client keeps (`shares`, `keeps`), and what a client's
-personal model is (`personal`, `finetuning`, `prepare`, `personal_logits`); the engine does the rest. Needs of only some
-methods have hooks that others can ignore: batches before the first step (`Client.batches`), a rate per step (`rate`),
-another model in a client (`Client.second`), whether a client participates for the first time (`Client.first`), the kept
-parameters of a client without a state (`newcomers_own`), a number of steps drawn for the round (`drawn_steps`), a
-message for each client of the cohort (`reply`).
+First, `initial` makes x⁰. Declarations say what is averaged and what each client keeps (`shares`, `keeps`), and what a
+client's personal model is (`personal`, `finetuning`, `prepare`, `personal_logits`); the engine does the rest. Needs of
+only some methods have hooks that others can ignore: batches before the first step (`Client.batches`), a rate per step
+(`rate`), another model in a client (`Client.second`), whether a client participates for the first time
+(`Client.first`), the kept parameters of a client without a state (`newcomers_own`).
 
 All vectors are float32 `(P,)` in `model.parameters()` order unless said otherwise. Formulas branch on hyper-parameters,
 never on the value of a tensor, and treat every vector as immutable: `c.theta = c.theta - ...`, not `c.theta -= ...`.
@@ -101,8 +99,6 @@ class Algorithm(Component):
     """True if the method learns through `Output.features`, the input of the head."""
     perturbs_inputs: ClassVar[bool] = False
     """True if the method changes the inputs, which then cannot be tokens."""
-    needs_everyone: ClassVar[bool] = False
-    """True if the method needs every client in every round."""
     shares: ClassVar[Share] = "all"
     """The parameters that are sent and averaged. The others of x stay at their initial values."""
     keeps: ClassVar[Share] = "none"
@@ -119,8 +115,6 @@ class Algorithm(Component):
     if `training.optimizer` may be another."""
     optimizer: ClassVar[Literal["", "adamw", "muon"]] = ""
     """The `training.optimizer` that the method's name stands for; empty for the configuration's."""
-    sends_update: ClassVar[bool] = True
-    """True if clients send u_i; otherwise `aggregate` moves x by other uploads, and U is 0."""
     stacks: ClassVar[bool] = False
     """True if the client's hooks also admit `(S, P)` wherever they see `(P,)`: S clients at once. Then operations work
     row by row, and gradients come from `c.grad(theta)`. If numbers differ between the clients, they are missing;
@@ -138,18 +132,6 @@ class Algorithm(Component):
         """Return a client's vectors before its first participation. theta: the run's initial parameters."""
         return Vectors()
 
-    @property
-    def opening(self) -> "Algorithm | None":
-        """The method of the opening, in which every client trains from x⁰ before the first round; None for no opening.
-
-        It takes the local steps of a round with η_0, and draws of its own. Its models, states and running statistics
-        are thrown away; of its uploads `open` receives those besides the update.
-        """
-        return None
-
-    def open(self, server: Server, got: Received) -> None:
-        """After the opening: set `server.state` from the uploads of all clients."""
-
     def newcomers_own(self, initial: Tensor, message: Vectors) -> Tensor:
         """Return a stateless client's parameters of `keeps`, in theta's order; default `initial`, taken from x⁰."""
         return initial
@@ -161,13 +143,6 @@ class Algorithm(Component):
     def message(self, server: Server) -> Vectors:
         """Return the vectors sent to every client, besides theta."""
         return Vectors()
-
-    def drawn_steps(self, server: Server) -> int | None:
-        """Return K, the number of local steps of this round; None for the configuration's.
-
-        It may draw from torch's generator, which is keyed by (seed, round).
-        """
-        return None
 
     def weights(self, cohort: Cohort) -> np.ndarray | None:
         """Return π_i of the clients of a round, float64 `(M,)`, summing to 1; None for `training.aggregation`'s."""
@@ -228,15 +203,6 @@ class Algorithm(Component):
         """Set `server.theta` and `server.state` from the reduced uploads."""
         server.theta = server.theta + server.server_lr * got.update
 
-    def reply(self, server: Server, got: Received) -> Vectors:
-        """After `aggregate`: return a message for each client of the cohort, stored in its `state`.
-
-        Returns:
-            name -> `(M, ...)`, a row for each client by ascending id. The name `own` replaces the parameters of
-            `keeps`.
-        """
-        return Vectors()
-
     def logits(self, output: Output) -> Tensor:
         """Return the logits `(n, C)` with which the generic model is tested."""
         return output.logits
@@ -277,7 +243,7 @@ class Algorithm(Component):
             raise UserError(f"data.name: the inputs are tokens; {self.name} needs real numbers")
 
     def overrides(self, hook: str) -> bool:
-        """Return True if the method has a hook of its own, such as `reply`."""
+        """Return True if the method has a hook of its own, such as `weights`."""
         return getattr(type(self), hook) is not getattr(Algorithm, hook)
 
     def refuse_untrained(self, layout: Layout, part: str) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from fedray.algorithms.base import Algorithm, Client, Forward, Received, Server, Sum, Uploads, Vectors
-from fedray.algorithms.fedpac import class_means
+from fedray.algorithms.fedproto import by_class
 
 
 class FedAS(Algorithm):
@@ -94,6 +94,11 @@ class FedAS(Algorithm):
     def prepare(self, c: Client) -> None:
         if not c.first:
             c.theta = self.last(c)
+
+
+def class_means(features: Tensor, y: Tensor, counts: Tensor) -> Tensor:
+    """Return the mean features of each class `(C, d)`; 0 for a class without samples."""
+    return by_class(features, y, len(counts)) / counts.clamp(min=1)[:, None]
 
 
 def body(c: Client) -> Tensor:

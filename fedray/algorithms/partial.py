@@ -102,7 +102,7 @@ class FedBN(Algorithm):
     generic = False
 
 
-EXCHANGE = ("client_state", "opening", "message", "upload", "reply", "prepare", "personal_logits")
+EXCHANGE = ("client_state", "message", "upload", "prepare", "personal_logits")
 """Hooks of methods that exchange or keep more than parameters, or whose personal model is more than the kept one."""
 
 

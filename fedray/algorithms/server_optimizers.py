@@ -115,9 +115,9 @@ class FedYogi(FedAdam):
 class FedAdagrad(AdaptiveServer):
     """q = g(y); v <- v + U², m <- β1 m + (1 - β1) U, x <- x + lr m/(√v + τ).
 
-    v starts at τ² (D-52; `start: zero` as in FedSMU's and FedDecorr's code). As printed in algorithm 2, and in FedSMU's
-    code, m is what is squared (`square: momentum`), which for β1 = 0 is the same (D-140). `training.server_lr` scales U
-    before all this. The paper's values were not read again [M].
+    v starts at τ² (D-52; `start: zero` as in FedDecorr's code). As printed in algorithm 2, m is what is squared
+    (`square: momentum`), which for β1 = 0 is the same (D-140). `training.server_lr` scales U before all this. The
+    paper's values were not read again [M].
     """
 
     name = "fedadagrad"

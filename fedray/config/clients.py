@@ -63,10 +63,3 @@ class Clients(Checked):
     def largest_cohort(self) -> int:
         """Return the size of the largest cohort: more actors would be idle."""
         return max([self.cohort_size] if self.cohorts is None else map(len, self.cohorts), default=1)
-
-    @property
-    def everyone(self) -> bool:
-        """True if all clients take part in every round (clients without samples never do)."""
-        if self.cohorts is None:
-            return self.cohort_size == self.total
-        return all(len(ids) == self.total for ids in self.cohorts)

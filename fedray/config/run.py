@@ -155,8 +155,6 @@ class RunConfig(Checked):
             for component in self.components:
                 refuse_unreachable(component)
         self.algorithm.check(self.model)
-        if self.algorithm.needs_everyone:
-            self._refuse_absence()
         self._refuse_second_rule()
         self._refuse_optimizer()
         if self.evaluation.train and self.algorithm.keeps != "none":
@@ -179,17 +177,6 @@ class RunConfig(Checked):
         if method.shares == "none" and not method.overrides("message"):
             raise UserError(f"{found}; {method.name} sends nothing to a newcomer")
 
-    def _refuse_absence(self) -> None:
-        """Raise UserError if a client could be absent from a round."""
-        needs = f"{self.algorithm.name} needs all {self.clients.total} clients in every round"
-        if not self.clients.everyone:
-            key, found = "cohorts", "rounds with fewer"
-            if self.clients.cohorts is None:
-                key, found = "per_round", str(self.clients.per_round)
-            raise UserError(f"clients.{key}: found {found}; {needs}")
-        if self.training.on_divergence == "drop":
-            raise UserError(f"training.on_divergence: found drop; {needs}")
-
     def _refuse_second_rule(self) -> None:
         """Raise UserError if `training` names a rule that the method has of its own, or that it cannot use."""
         method = self.algorithm
@@ -197,11 +184,7 @@ class RunConfig(Checked):
             raise UserError(f"training.aggregation: found feddisco; {method.name} has weights of its own")
         if self.training.relaxed_start and method.shares == "none":
             raise UserError(f"training.relaxed_start: relaxes what clients receive; {method.name} sends nothing")
-        if self.training.relaxed_average == "models" and not method.sends_update:
-            raise UserError(f"training.relaxed_average: found models; {method.name} averages other uploads than u_i")
         if self.stepping is not method:
-            if not method.sends_update:
-                raise UserError(f"training.server_step: fedexp scales the average update; {method.name} sends none")
             if method.shares == "none":
                 raise UserError(f"training.server_step: fedexp scales the average; {method.name} has none")
             if method.overrides("server_step") or method.tests_average:

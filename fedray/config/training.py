@@ -68,7 +68,7 @@ class Training(Schedule):
         False,
         description="number that SCAFFOLD, FedDC, FedCM, FedTOGA, FedWMSAM and methods built on them divide by "
         "instead of K_i. own: epochs x n_i / batch size, whole or not; client0: the same with n_0 for every client, as "
-        "FL-Simulator (D-23). FedMoSWA, FedNova and Scaffnew count the steps made",
+        "FL-Simulator (D-23). FedMoSWA and FedNova count the steps made",
     )
     last_batch: Literal["keep", "drop"] = Field(
         "keep",

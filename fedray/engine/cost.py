@@ -22,7 +22,7 @@ from fedray.common.errors import UserError
 from fedray.config import RunConfig, Training
 from fedray.datasets.base import Images, Published
 from fedray.datasets.dataset import Dataset
-from fedray.engine.messages import OPENING, Broadcast, ClientTask, Reply
+from fedray.engine.messages import Broadcast, ClientTask, Reply
 from fedray.engine.problem import Problem
 from fedray.engine.process.backend import InlineBackend
 from fedray.engine.server.simulation import Simulation
@@ -43,7 +43,6 @@ class Cost:
         predictions: forward passes without gradient per local step.
         full_gradients: passes over the whole shard per round.
         own: of `client`, the parts of its model that it keeps to itself.
-        opening: sent to and by each client in the opening, once, with single numbers.
     """
 
     down: float
@@ -54,7 +53,6 @@ class Cost:
     predictions: float = 0.0
     full_gradients: float = 0.0
     own: float = 0.0
-    opening: float = 0.0
 
     @property
     def held(self) -> float:
@@ -66,10 +64,9 @@ class Cost:
 
     def __str__(self) -> str:
         """One line; less than a hundredth of a model counts as 0."""
-        once = f"; before the first round {self.opening:.2g}" if self.opening else ""
         return (
             f"down {self.down:.2g}, up {self.up:.2g}, client {round(self.client, 2):g}, "
-            f"server {round(self.server, 2):g}; gradients per step {self.gradients:g}{once}"
+            f"server {round(self.server, 2):g}; gradients per step {self.gradients:g}"
         )
 
 
@@ -82,16 +79,10 @@ class _Meter(InlineBackend):
     """
 
     def __init__(self, training: Training | None = None, last: int | None = None) -> None:
-        self.training, self.last, self.opening = training, last, 0.0
+        self.training, self.last = training, last
 
     def train(self, broadcast: Broadcast, tasks: Sequence[ClientTask]) -> list[Reply]:
         trainer = self._worker.trainer
-        if broadcast.round == OPENING:
-            replies = super().train(broadcast, tasks)
-            sent = sum(reply.sent for reply in replies) / broadcast.theta.element_size() / len(tasks)
-            parameters = len(trainer.network.index(trainer.algorithm.shares))
-            self.opening = (parameters + _count_numbers(broadcast.message.values()) + sent) / len(broadcast.theta)
-            return replies
         trainer = replace(trainer, training=self.training or trainer.training)
         from torch.utils.flop_counter import FlopCounterMode  # here: it imports triton, 0.3 s in every process
 
@@ -183,9 +174,8 @@ def measure_cost(
     )
     size = simulation.layout.size
     server = _count_numbers(simulation.state.server.values()) / size
-    down = meter.down + _count_numbers(stack[0] for stack in simulation.replies.values()) / size
     return Cost(
-        down,
+        meter.down,
         meter.up,
         meter.client,
         server,
@@ -193,7 +183,6 @@ def measure_cost(
         meter.predictions,
         meter.full_gradients,
         meter.own,
-        meter.opening,
     )
 
 

@@ -8,23 +8,19 @@ from torch import Tensor
 from fedray.common.vectors import Vectors
 from fedray.engine.state import ClientState
 
-OPENING = -1
-"""Number of the opening (`Algorithm.opening`) among the rounds: the one before round 0."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Broadcast:
     """Message to every client of a round.
 
     Attributes:
-        round: t, from 0, or `OPENING`.
+        round: t, from 0.
         lr: η_t.
         theta: float32 `(P,)`.
         buffers: float32 `(B,)`.
         measured: True if the probes look at each client after its training.
         message: the method's own vectors (`Algorithm.message`).
         cohort: number of clients in the round.
-        steps: K, if the method draws the round's number of local steps; None for the configuration's.
     """
 
     round: int
@@ -34,7 +30,6 @@ class Broadcast:
     message: Vectors
     cohort: int
     measured: bool = False
-    steps: int | None = None
 
 
 @dataclass(frozen=True)

@@ -258,8 +258,7 @@ def count_by_round(problem: Problem) -> np.ndarray:
     run, sizes = problem.config, problem.shards.sizes
     of_client = np.array([count_of_client(run, int(size)) if size else 0 for size in sizes])
     rounds = [of_client[draw_cohort(run, sizes, t)].sum() for t in range(run.training.rounds)]
-    opening = sum(run.training.count_steps(int(size)) for size in sizes if size) if run.algorithm.opening else 0
-    return np.cumsum(rounds) + opening
+    return np.cumsum(rounds)
 
 
 def _trace(stored: StoredSweep, cell: str, metric: str, run: RunConfig, gradients: np.ndarray) -> list[list[float]]:

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from fedray.algorithms import algorithm as method
 from fedray.datasets.arrays import Digits
 from fedray.datasets.dataset import Dataset
 from fedray.engine.problem import Problem
@@ -54,15 +53,13 @@ def data(sizes: tuple[int, ...] = SIZES) -> Dataset:
 def problem(
     algorithm: str | Mapping[str, Any],
     sizes: tuple[int, ...] = SIZES,
-    per_round: int | float | None = None,
+    per_round: int | float = 3,
     model: str | Mapping[str, Any] = "",
     clients: Mapping[str, Any] | None = None,
     seed: int = 0,
     **training: Any,
 ) -> Problem:
-    """Problem of one algorithm; `training` overrides TRAINING. per_round: default 3, or all clients if needed."""
-    if per_round is None:
-        per_round = len(sizes) if method(algorithm).needs_everyone else 3
+    """Problem of one algorithm; `training` overrides TRAINING."""
     return small.problem(
         algorithm,
         {"total": len(sizes), "per_round": per_round, **(clients or {})},

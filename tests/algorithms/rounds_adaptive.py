@@ -115,21 +115,6 @@ def feddecorr() -> Case:
 
 
 @derived
-def fedsmu() -> Case:
-    """η_s = ½, then ¼; λ = 0.4; β = (½, ½). First: u = (-1.5, 2), x = ½ (-1, 1), m = ½ u. Second: u = -½ (2.5, -3.5),
-    x = (1 - 0.1) x + ¼ (-1, 1), m = ½ m + ½ u.
-    """
-    return Case(
-        {"name": "fedsmu", "lr": 0.5, "decay": 0.5, "beta1": 0.5, "beta2": 0.5, "lam": 0.4},
-        [
-            {"theta": (-0.5, 0.5), "client.0.m": (-0.75, 1)},
-            {"theta": (-0.7, 0.7), "client.0.m": (-1, 1.375)},
-        ],
-        **ONE,
-    )
-
-
-@derived
 def fedadagrad() -> Case:
     """lr = 1, β1 = τ = ½, from v = 0. First: U = (-1.5, 2), m = ½ U, √v = |U|: x = (-0.75/2, 1/2.5).
     Second: g = (2.625, -3.6), U = (-1.3125, 1.8), m = (-1.03125, 1.4), v = (2.25 + 1.3125², 4 + 1.8²).

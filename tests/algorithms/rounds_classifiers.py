@@ -1,5 +1,4 @@
-"""Hand-derived rounds of the methods about classifiers: FedRS, FedLC, LA-only, FedGE, FedGELA, FedRod, FedBABU, FedRep,
-pFedFDA.
+"""Hand-derived rounds of the methods about classifiers: FedRS, FedLC, LA-only, FedGE, FedGELA, FedRod, FedBABU, FedRep.
 
 As in `rounds_outputs.py`: with logits (a, b, c) ln 2 the probabilities are (2^a, 2^b, 2^c) over their sum, the gradient
 of cross-entropy by the logits is p - onehot, and `SOFTMAX` has the clients (x = -1, label 2) and (x = 1 twice, labels 1
@@ -7,7 +6,6 @@ and 0) at logits 0. In two classes FedGELA is FedGE: Φ_0 + Φ_1 = 2 and opposit
 """
 
 from math import exp, sqrt
-from typing import Any
 
 from tests.algorithms.outputs import LN2, times_ln2
 from tests.algorithms.quadratic import Case, derived
@@ -199,84 +197,4 @@ def fedrep() -> Case:
         labels=[[0], [0]],
         training={"local_epochs": 2},
         cohorts=[[0, 1], [0]],
-    )
-
-
-GAUSSIAN: dict[str, Any] = {
-    "model": {"name": "tests.algorithms.outputs:TwoLayers", "body": [[1]], "bias": True},
-    "training": {"batch_size": "full"},
-}
-"""One feature h = A x: with d = 1 the covariance is not shrunk, S = Σ. theta = (A, w_0, w_1, b_0, b_1)."""
-PAIR: dict[str, Any] = {"samples": [[(1,), (-1,)], [(2,), (-2,)]], "labels": [[0, 1], [0, 1]], **GAUSSIAN}
-"""Each client has one sample of each class, so its priors are equal."""
-LOCAL = 1.0001
-"""The covariance of a client whose features equal their class means: a scatter of 0, and the ridge 1 + ε."""
-
-
-@derived
-def pfedfda() -> Case:
-    """μ = (1, -1), Σ = 1, so w = μ and both biases are log ½ - ½: z_0 - z_1 = 2 h. A = s/2.
-
-    Client 0: 2 h = ±s, p = 2/3 for its class; by h (p - onehot)^T w = ∓2/3, by A -2/3 for both: A = s/2 + 1/3.
-    Client 1: 2 h = ±2 s, p = 4/5; by h ∓2/5, by A -4/5: A = s/2 + 2/5. Before their step the features are ±s/2 and ±s,
-    which are the class means (`rare: own`) with a scatter of 0, and β = 1.
-    The server has μ = ±3 s/4, Σ = 1 + ε: w = μ/Σ, b = log ½ - ½ μ²/Σ.
-    """
-    mean = 3 * LN2 / 4
-    return Case(
-        {"name": "pfedfda", "beta": "local", "rare": "own"},
-        [
-            {
-                "server.means": [(mean,), (-mean,)],
-                "server.covariance": [(LOCAL,)],
-                "theta": (LN2 / 2 + 11 / 30, mean / LOCAL, -mean / LOCAL, *2 * (-LN2 - mean**2 / LOCAL / 2,)),
-            }
-        ],
-        theta=(LN2 / 2, 0, 0, 0, 0),
-        server={"means": [(1,), (-1,)], "covariance": [(1,)]},
-        **PAIR,
-    )
-
-
-@derived
-def pfedfda_of_too_few() -> Case:
-    """As `pfedfda`, but no class has the two features that two halves need: β = 0, and means and covariance stay."""
-    return Case(
-        {"name": "pfedfda"},
-        [
-            {
-                "server.means": [(1,), (-1,)],
-                "server.covariance": [(1,)],
-                "theta": (LN2 / 2 + 11 / 30, 1, -1, *2 * (-LN2 - 0.5,)),
-            }
-        ],
-        theta=(LN2 / 2, 0, 0, 0, 0),
-        server={"means": [(1,), (-1,)], "covariance": [(1,)]},
-        **PAIR,
-    )
-
-
-@derived
-def pfedfda_chooses_beta() -> Case:
-    """μ = 0, so w = 0, no gradient reaches A, and it stays. Σ = 1.
-
-    Client 0: features ±1, six of each class, three in each half: means ±1, a scatter of 0, so Σ_0 = 1 + ε. With β_μ = b
-    and a covariance S the logits differ by 2 b/S: the loss log(1 + e^(-2 b/S)) falls with b and rises with S. β_μ = 1,
-    and β_Σ = 0 because 1 < 1 + ε: it sends ±1 and 1.
-    Client 1: one sample of each class: 0 and 1. The server has the means ±½, w = ±½, b = log ½ - 1/8.
-    """
-    return Case(
-        {"name": "pfedfda"},
-        [
-            {
-                "server.means": [(0.5,), (-0.5,)],
-                "server.covariance": [(1,)],
-                "theta": (1, 0.5, -0.5, *2 * (-LN2 - 1 / 8,)),
-            }
-        ],
-        theta=(1, 0, 0, 0, 0),
-        server={"means": [(0,), (0,)], "covariance": [(1,)]},
-        samples=[6 * [(1,), (-1,)], [(1,), (-1,)]],
-        labels=[6 * [0, 1], [0, 1]],
-        **GAUSSIAN,
     )

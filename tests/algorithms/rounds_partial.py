@@ -1,5 +1,5 @@
 """Hand-derived rounds of the methods whose clients keep a part or a model: FedPer, LG-FedAvg, FedBN, Ditto, APFL,
-pFedMe, FedALA, FedPAC, FedAS, FedDBE.
+pFedMe, FedALA, FedAS.
 
 The first two need a body: h = A x, logits H h (`outputs.TwoLayers`), with the samples of `rounds_personal.FEATURES`,
 one step on both. s = ln 2.
@@ -9,7 +9,7 @@ from math import exp
 
 from tests.algorithms.outputs import LN2
 from tests.algorithms.quadratic import Case, derived
-from tests.algorithms.rounds_personal import FEATURES, ONE_EACH, PROTOTYPES
+from tests.algorithms.rounds_personal import FEATURES, ONE_EACH
 
 A = LN2 / 4
 
@@ -184,39 +184,6 @@ def fedala() -> Case:
 
 
 @derived
-def fedpac() -> Case:
-    """λ = 1; two epochs, the head's rate is s/4. Client 0's head is ±(a, 0), a = s/4: at h = (2, 0) logits differ by s,
-    p - onehot = (-1/3, 1/3), H = ±(a + s/4 · 2/3) = ±5s/12. Client 1's head is x⁰'s, 0: H = ±s/4.
-
-    Before training: client 0 has class 0 alone, h_0 = ((2, 0), 0), V_0 = ½ (4 - 4) = 0: a_0 = e_0. Client 1: p = ½,
-    h_1 = ((1, 0), (-1, 0)), V_1 = ½ (4 - 1 - 1) = 1, and D_1 has |h_1 - h_0|² = 2 at client 0 alone: the minimum of
-    2 a² + b² is (1/3, 2/3), the head ±(1/3 · 5s/12 + 2/3 · s/4) = ±11s/36.
-
-    Body, P_0 = (0, 1), for class 1 the own mean. Client 0: λ gives 2/4 · 2 (2, -1); logits differ by 5s/3, by A -2 q
-    5s/12 with q = 1/(1 + 2^(5/3)): A = (2, 0) - ½ (2 - 5sq/6, -1) = (1 + 5sq/12, ½). Client 1: λ gives 2/4 (2, -1) for
-    x = 1, nothing for x = -1; logits differ by ±s, by A both -2/3 s/4: A = (2, 0) - ½ (1 - s/6, -½) = (1.5 + s/12, ¼).
-    P_0 = (2 A_0 + A_1)/3, P_1 = -A_1.
-    """
-    s, q = LN2, 1 / (1 + 2 ** (5 / 3))
-    first, second = 1 + 5 * s * q / 12, 1.5 + s / 12
-    return Case(
-        {"name": "fedpac", "lam": 1.0, "head_lr": A},
-        [
-            {
-                "theta": ((first + second) / 2, 0.375, 0, 0, 0, 0),
-                "client.0.own": (5 * s / 12, 0, -5 * s / 12, 0),
-                "client.1.own": (11 * s / 36, 0, -11 * s / 36, 0),
-                "server.prototypes": [((2 * first + second) / 3, 1.25 / 3), (-second, -0.25)],
-                "server.known": (1, 1),
-            }
-        ],
-        server=PROTOTYPES,
-        clients={0: {"own": (A, 0, -A, 0)}},
-        **{**FEATURES, "training": {"batch_size": "full", "local_epochs": 2}},
-    )
-
-
-@derived
 def fedas() -> Case:
     """a = ¼. Client 0's last body is (4, 0), so μ_0 = (4, 0): by A 2/2 (2 - 4, 0), A = 2 + ½. Its head is x⁰'s, 0: no
     class gradient reaches A, by H ∓½ (2.5, 0): H = ±(0.625, 0). Then logits differ by 3.125; with q = 1/(1 + e^3.125)
@@ -236,30 +203,5 @@ def fedas() -> Case:
             }
         ],
         clients={0: {"body": (4, 0)}},
-        **FEATURES,
-    )
-
-
-@derived
-def feddbe() -> Case:
-    """x has H = (a, 0; -a, 0), a = s/4, A = (2, 0); d = 2, μ = ½, κ = 8. In the opening the features' means at x are
-    (2, 0) and (0, 0), so m = (1, 0) and (0, 0), and the consensus is (½, 0).
-
-    Client 0: logits differ by 4 a = s, p - onehot = (-1/3, 1/3): by h and by z (-2a/3, 0), by H ∓(2/3, 0). m = (1, 0):
-    by m 8 (½, 0)/2 = (2, 0), by A half of that. A = 2 - ½ (1 - 2a/3), z = (a/3, 0), H = ±(a + 1/3).
-    Client 1: p - onehot = (1/3, -1/3) at h = (-2, 0), (-1/3, 1/3) at (2, 0): by z they cancel, by A both are -2a/3,
-    by H both ∓2/3. m = 0 whatever A is. A = 2 + a/3, z = 0, H = ±(a + 1/3).
-    """
-    return Case(
-        {"name": "feddbe", "kappa": 8, "mu": 0.5},
-        [
-            {
-                "theta": (2 - 1 / 4 + A / 3, 0, A + 1 / 3, 0, -A - 1 / 3, 0),
-                "client.0.z": (A / 3, 0),
-                "client.1.z": (0, 0),
-                "server.consensus": (0.5, 0),
-            }
-        ],
-        theta=(2, 0, A, 0, -A, 0),
         **FEATURES,
     )

@@ -1,4 +1,4 @@
-"""Hand-derived rounds of the server optimisers, FedExP, FedDisco, FedNova, FedDC, MimeLite, Scaffnew and the options of
+"""Hand-derived rounds of the server optimisers, FedExP, FedDisco, FedNova, FedDC, MimeLite and the options of
 FedDyn and SCAFFOLD.
 
 FedAvg's updates (`rounds_corrections.fedavg`): u0 = (-1.5, 2), u1 = (2.5, -0.25), U = (0.5, 0.875).
@@ -203,48 +203,6 @@ def scaffold_effective_steps() -> Case:
         {"name": "scaffold@forms", "divisor": "effective"},
         [{"theta": (1, 0.5), "client.0.c": (3, -4), "client.1.c": (-2.8, 0.8), "server.c": (0.1, -1.6)}],
         training={"momentum": 0.5},
-    )
-
-
-@derived
-def scaffnew() -> Case:
-    """p = 1, so K = 1. First round, h = 0: y0 = -½ (3, -4), y1 = -½ (-4, 3), x = (¼, ¼). Second round, p/η = 2:
-    h0 = 2 (x - y0) = (3.5, -3.5), h1 = 2 (x - y1) = -h0. g0 = (3.25, -3.5): q = (-¼, 0), y0 = (3/8, ¼); g1 =
-    (-3.5, 3.25): q = (0, -¼), y1 = (¼, 3/8).
-    """
-    return Case(
-        {"name": "scaffnew", "p": 1.0},
-        [
-            {"theta": (0.25, 0.25), "client.0.h": (0, 0), "client.0.y": (-1.5, 2), "client.1.y": (2, -1.5)},
-            {
-                "theta": (0.3125, 0.3125),
-                "client.0.h": (3.5, -3.5),
-                "client.0.y": (0.375, 0.25),
-                "client.1.h": (-3.5, 3.5),
-                "client.1.y": (0.25, 0.375),
-            },
-        ],
-    )
-
-
-@derived
-def scaffnew_of_fixed_steps() -> Case:
-    """K_0 = 1, K_1 = 2. x is FedAvg's, the mean of (-1.5, 2) and (2.5, -0.25). Then h0 = 2 (x - y0) = (4, -2.25), h1 =
-    1 (x - y1) = (-2, 1.125). g0 = (3.5, -2.25): q = (-½, 0), y0 = (0.75, 0.875). g1 = (-3, 3.875): q = (-1, 2.75), y
-    = (1, -½); g1' = (-2, -1.5): q = (0, -2.625), y1 = (1, 0.8125).
-    """
-    return Case(
-        {"name": "scaffnew", "steps": "fixed"},
-        [
-            {"theta": (0.5, 0.875)},
-            {
-                "theta": (0.875, 0.84375),
-                "client.0.h": (4, -2.25),
-                "client.0.y": (0.75, 0.875),
-                "client.1.h": (-2, 1.125),
-                "client.1.y": (1, 0.8125),
-            },
-        ],
     )
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedray.algorithms.base import Algorithm, Client, PerClient, Received, Server, Uploads, Vectors
+from fedray.algorithms.base import Algorithm, Client, Uploads, Vectors
 from fedray.engine.process.backend import InlineBackend
 from fedray.engine.server.simulation import Simulation
 from fedray.models import make_model_spec
@@ -140,45 +140,8 @@ def test_rate() -> None:
     assert torch.equal(final("tests.algorithms.test_contract:Twice", lr=0.05).theta, final("fedavg", lr=0.1).theta)
 
 
-class FiveSteps(Algorithm):
-    """FedAvg whose server says how many steps a round has."""
-
-    def drawn_steps(self, server: Server) -> int:
-        return 5
-
-
-def test_drawn_steps() -> None:
-    left = final("tests.algorithms.test_contract:FiveSteps", local_epochs=1).theta
-    assert torch.equal(left, final("fedavg", local_epochs=None, local_steps=5).theta)
-
-
-class DrawnSteps(Algorithm):
-    """As many steps as the engine's keyed generator draws; the server records them."""
-
-    def server_state(self, theta: Tensor) -> Vectors:
-        return Vectors(drawn=torch.zeros(4), made=torch.zeros(4))
-
-    def drawn_steps(self, server: Server) -> int:
-        return int(torch.randint(1, 9, ()))
-
-    def upload(self, c: Client) -> Uploads:
-        return {"made": PerClient(torch.tensor(float(c.steps)))}
-
-    def aggregate(self, server: Server, got: Received) -> None:
-        super().aggregate(server, got)
-        server.state.made = server.state.made.index_fill(0, torch.tensor(server.round), float(got.made[0]))
-        assert len(got.made.unique()) == 1
-
-
-def test_steps_are_drawn_once_a_round_for_all() -> None:
-    made = final("tests.algorithms.test_contract:DrawnSteps").server.made
-    assert torch.equal(made, final("tests.algorithms.test_contract:DrawnSteps", lr=0.05).server.made)
-    assert len(made.unique()) > 1
-    assert made.min() >= 1
-
-
 class Remembers(Algorithm):
-    """A client counts its participations, asks whether this is the first, and receives its own row of a table."""
+    """A client counts its participations, and asks whether this is the first."""
 
     def client_state(self, theta: Tensor) -> Vectors:
         return Vectors(count=torch.zeros(()), firsts=torch.zeros(()))
@@ -186,20 +149,14 @@ class Remembers(Algorithm):
     def upload(self, c: Client) -> Uploads:
         assert c.first == (c.state.count == 0)
         c.state.count, c.state.firsts = c.state.count + 1, c.state.firsts + float(c.first)
-        return {"samples": PerClient(torch.full((2,), float(c.samples)))}
-
-    def reply(self, server: Server, got: Received) -> Vectors:
-        return Vectors(told=got.samples + 1000 * server.round)
+        return {}
 
 
-def test_first_activity_and_a_reply_for_each_client() -> None:
-    """Clients have 20, 35, 50, 65, 75, 85 samples; an absent client keeps what it received last."""
+def test_first_activity() -> None:
     cohorts = [[4, 1], [2, 1], [0, 4]]
     clients = final("tests.algorithms.test_contract:Remembers", rounds=3, clients={"cohorts": cohorts}).clients
     assert {i: float(kept.count) for i, kept in clients.items()} == {0: 1, 1: 2, 2: 1, 4: 2}
     assert all(float(kept.firsts) == 1 for kept in clients.values())
-    told = {i: kept.told.tolist() for i, kept in clients.items()}
-    assert told == {0: [2020.0] * 2, 1: [1035.0] * 2, 2: [1050.0] * 2, 4: [2075.0] * 2}
 
 
 class NormShared(Algorithm):

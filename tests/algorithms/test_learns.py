@@ -23,9 +23,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "perfedavg": {"inner_lr": 0.01},
     "fedgen": {"alpha": 1, "beta": 1, "steps": 10, "hidden": 64},
     "fedge": {"scale_w": 4},
-    "fedsmu": {"lr": 0.03},  # 12 rounds of equal steps in every parameter; the default is for 6000
     "fedgela": {"scale_w": 4},
-    "feddbe": {"kappa": 1.0},
     **{
         f"fedsol+{other}": {"name": "fedsol", "proximal": other}
         for other in ("fedprox", "fednova", "scaffold", "feddyn", "moon")
@@ -70,17 +68,16 @@ def last_row(name: str, partition: str = "dirichlet", epochs: int | None = None)
 
 
 def build(name: str, partition: str = "dirichlet", epochs: int | None = None) -> Problem:
-    """Twelve rounds: ten clients, Dirichlet(0.3) or two classes each, two epochs; five a round, or all needed.
+    """Twelve rounds: ten clients, Dirichlet(0.3) or two classes each, two epochs; five a round.
 
     epochs: of fine-tuning, where personal models are to be tested.
     """
     parts = {"dirichlet": {"name": "dirichlet", "alpha": 0.3}, "pxcy": {"name": "pxcy", "classes": 2}}
     options = {"name": name, **OPTIONS.get(name, {})}
-    method = options["name"]
     training = {"rounds": 12, "local_epochs": 2, "batch_size": 20, "lr": 0.1, "weight_decay": 1e-3}
     return small.problem(
         options,
-        (10, 10 if ALGORITHMS[method].needs_everyone else 5),
+        (10, 5),
         MODELS.get(name, 32),
         parts[partition],
         arrays=digits(),

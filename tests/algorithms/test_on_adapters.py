@@ -26,29 +26,23 @@ LEARN_FEATURES = [
     "fedrep",
     "fedproto",
     "knnper",
-    "fedpac",
     "fedas",
-    "feddbe",
     "feduv",
     "feddecorr",
-    "pfedfda",
 ]
 NEED_BODY = ["fedper", "lg-fedavg"]
 NEED_HEAD = [
     "fedala",
     "fedas",
     "fedavg-la",
-    "feddbe",
     "fedge",
     "fedgela",
     "fedgen",
-    "fedpac",
     "fedper",
     "fedrep",
     "fedrod",
     "fedrs",
     "lg-fedavg",
-    "pfedfda",
 ]
 PLAIN = [
     "fedacg",

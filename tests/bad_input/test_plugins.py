@@ -183,12 +183,6 @@ PLUGINS: dict[str, tuple[str, str, str, str]] = {
         "return {'a': [1.0]}",
         "algorithm: {path}.server_state returns {{'a': [1.0]}}; Vectors is required",
     ),
-    "steps below": (
-        "Algorithm",
-        "drawn_steps",
-        "return -1",
-        "algorithm: {path}.drawn_steps returns -1; at least 1 is required",
-    ),
     "shares what": (
         "Algorithm",
         "begin",

@@ -10,7 +10,6 @@ import ray
 from ray.exceptions import RayError
 
 from fedray.algorithms import ALGORITHMS, Algorithm
-from fedray.algorithms import algorithm as method
 from fedray.cluster.object_states import assign_longest_first
 from fedray.cluster.ray_backend import RayBackend
 from fedray.cluster.resources import list_nodes, refuse_infeasible
@@ -38,7 +37,7 @@ def config(algorithm: object, rounds: int = 3, personal: bool = False, **trainin
     }
     return small.config(
         algorithm,
-        (12, 12 if method(algorithm).needs_everyone else 5),
+        (12, 5),
         16,
         0.5,
         runtime={"device": "cpu"},

@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 import torch
 
-from fedray.algorithms import ALGORITHMS, algorithm
+from fedray.algorithms import ALGORITHMS
 from fedray.common.errors import UserError
 from fedray.config import RunConfig
 from fedray.engine.loop import run
@@ -67,9 +67,8 @@ def train(name: str) -> dict[str, Any]:
 
     theta's hash is that of one kind of CPU (`find_kernels`); the loss and the norm of the step hold on any.
     """
-    everyone = algorithm(name).needs_everyone
     training = {"rounds": 2, "local_steps": 3, "batch_size": 16, "lr": 0.02}
-    problem = small.problem(name, (8, 8 if everyone else 4), 12, 0.3, training=training)
+    problem = small.problem(name, (8, 4), 12, 0.3, training=training)
     result = run(problem, InlineBackend())
     start = result.problem.build_network("cpu").theta
     summary = result.summary()

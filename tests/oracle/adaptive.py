@@ -247,21 +247,6 @@ def feddecorr(w: World, beta: float = 0.1) -> Tensors:
     return averaging(w, direction)
 
 
-def fedsmu(
-    w: World, lr: float = 0.015, decay: float = 0.9988, beta1: float = 0.9, beta2: float = 0.9, lam: float = 0.01
-) -> Tensors:
-    """Lu et al., ICML 2025."""
-    x, m = w.x0, w.each(w.x0)
-    for t in range(w.rounds):
-        signs, trained = zeros(x), w.train(t, x, w.plain)
-        for i, c in trained.items():
-            signs = signs + each(np.sign, beta1 * m[i] + (1 - beta1) * c.u)
-            m[i] = beta2 * m[i] + (1 - beta2) * c.u
-        rate = lr * decay**t
-        x = (1 - rate * lam) * x + rate / len(trained) * signs
-    return x
-
-
 def fedadagrad(
     w: World, lr: float = 0.1, beta1: float = 0.0, tau: float = 1e-3, start: str = "tau_squared", square: str = "update"
 ) -> Tensors:

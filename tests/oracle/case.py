@@ -100,6 +100,5 @@ NORMED: dict[str, Any] = {"model": {"feature_norm": "batch"}, "training": {"batc
 MLP_ONLY = ("plain", "together")
 PLAIN = ("plain",)
 OWN = ("plain", "no momentum")
-EVERYONE = ("plain", "together", "softmax", "shuffle")
 CODE = ("plain", "together")
 PULL = ("plain", "together", "softmax", "clip as code")

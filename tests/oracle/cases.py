@@ -4,23 +4,23 @@ from collections.abc import Callable
 from typing import Any
 
 from . import adaptive, averaging, classifiers, corrections, fedsol, flatness, losses, sharpness
-from .case import CODE, EVERYONE, MLP_ONLY, NORMED, OWN, PLAIN, PULL, SETTINGS, Case, cases
+from .case import CODE, MLP_ONLY, NORMED, OWN, PLAIN, PULL, SETTINGS, Case, cases
 from .tensors import Tensors
 
 ORACLES: dict[str, Callable[..., Tensors]] = {
     name.replace("_", "-"): getattr(module, name)
     for module, names in (
         (averaging, "fedavg fedprox fednova fedavgm fedadam fedyogi fedacg fedcm mimelite fedexp feddisco"),
-        (corrections, "scaffold scaffnew feddyn feddc"),
+        (corrections, "scaffold feddyn feddc"),
         (losses, "fedntd fedavg_kl moon fedrcl"),
-        (classifiers, "fedgela fedge fedavg_la fedrs fedlc fedrod fedbabu fedrep pfedfda"),
+        (classifiers, "fedgela fedge fedavg_la fedrs fedlc fedrod fedbabu fedrep"),
         (
             sharpness,
             "fedsam mofedsam fedasam fedgamma fedspeed fedsmoo fedlesam fedlesam_s fedlesam_d fedtoga fedrobust",
         ),
         (flatness, "fedgloss fedswa fedmoswa fedwmsam fednsam"),
         (fedsol, "fedsol projection"),
-        (adaptive, "local_adamw local_muon fedadamw fedlada fedmuon fedgmt feduv feddecorr fedsmu fedadagrad"),
+        (adaptive, "local_adamw local_muon fedadamw fedlada fedmuon fedgmt feduv feddecorr fedadagrad"),
     )
     for name in names.split()
 }
@@ -113,8 +113,6 @@ CASES: list[Case] = [
     *cases("scaffold", settings=("relaxed",)),
     *cases("feddyn", settings=("relaxed", "relaxed, models"), alpha=0.3),
     *cases("mofedsam", settings=("relaxed",), rho=0.3, beta=0.3),
-    *cases("scaffnew", settings=EVERYONE, p=0.3),
-    *cases("scaffnew", "fixed", settings=EVERYONE, steps="fixed"),
     # logits, features, inner layers
     *cases("fedntd", beta=0.8, tau=2.0),
     *cases("fedavg-kl", weight=2.0, tau=2.0),
@@ -143,11 +141,6 @@ CASES: list[Case] = [
     *cases("fedrep", settings=MLP_ONLY, body_epochs=1),
     *cases("fedrep", "two of three", settings=MLP_ONLY, training={"local_epochs": 3}, body_epochs=2),
     *cases("fedrep", "average newcomers", settings=MLP_ONLY, body_epochs=1, newcomer="average"),
-    *cases("pfedfda", settings=MLP_ONLY),
-    *values("pfedfda", "beta", "one", "local", settings=MLP_ONLY),
-    *values("pfedfda", "ridge", "epsilon", settings=MLP_ONLY),
-    *values("pfedfda", "rare", "own", settings=MLP_ONLY),
-    *values("pfedfda", "start", "normal", settings=MLP_ONLY),
     # perturbations
     *cases("fedsam", rho=0.3),
     *values("fedsam@forms", "perturb", "head", "body", settings=CODE, rho=0.3),
@@ -296,7 +289,6 @@ CASES: list[Case] = [
     *cases("feduv", settings=MLP_ONLY, lam_v=1.5, lam_u=0.7),
     *cases("feduv", "normalised", settings=MLP_ONLY, lam_v=1.5, lam_u=0.7, normalise=True),
     *cases("feddecorr", settings=MLP_ONLY, training={"batch_size": 7}, beta=0.2),
-    *cases("fedsmu", lr=0.02, decay=0.9, beta1=0.6, beta2=0.7, lam=0.5, inert=("beta2",)),
     *cases("fedadagrad", lr=0.2, beta1=0.6, tau=0.02),
     *values("fedadagrad", "square", "momentum", lr=0.2, beta1=0.6, tau=0.02),
     *cases("fedadagrad", "from zero", settings=PLAIN, lr=0.2, beta1=0.6, tau=0.02, start="zero"),
@@ -310,7 +302,7 @@ NOT_COMPARED = {
     "perfedavg": "its oracle repeats draws; in test_personal",
     "knnper": "trained as FedAvg is; what it answers is compared in test_personal",
     **dict.fromkeys(
-        ("fedper", "lg-fedavg", "fedbn", "ditto", "apfl", "pfedme", "fedala", "fedpac", "fedas", "feddbe"),
+        ("fedper", "lg-fedavg", "fedbn", "ditto", "apfl", "pfedme", "fedala", "fedas"),
         "theta and what its clients keep are compared in test_kept",
     ),
     "fedgen": "its oracle repeats draws, and the generator is compared too; in test_personal",

@@ -1,4 +1,4 @@
-"""Methods about the classifier: FedGELA, FedGE, LA-only, FedRS, FedLC, FedRod, FedRep, FedBABU, pFedFDA.
+"""Methods about the classifier: FedGELA, FedGE, LA-only, FedRS, FedLC, FedRod, FedRep, FedBABU.
 
 Tensors that do not move are out of reach of gradient, weight decay and momentum alike.
 """
@@ -237,46 +237,3 @@ def adapted(
         chosen = next(betas for betas, loss in losses.items() if loss <= min(losses.values()) + 1e-6)
     mu, S = moments(h, y, means, ridge, rare)
     return chosen[0] * mu + (1 - chosen[0]) * means, chosen[1] * S + (1 - chosen[1]) * covariance
-
-
-def smoothed(w: World, i: int) -> np.ndarray:
-    """pi_i of pFedFDA: n_ic / n_i + 1e-4, over their sum."""
-    priors = class_counts(w, i) / class_counts(w, i).sum() + 1e-4
-    return priors / priors.sum()
-
-
-def pfedfda_with_moments(
-    w: World, beta: str = "two", ridge: str = "identity", rare: str = "received", start: str = "uniform"
-) -> tuple[Tensors, np.ndarray, np.ndarray]:
-    """McLaughlin and Su, NeurIPS 2024: x, whose head is the global LDA with equal priors, the means, the covariance.
-
-    start: of the means, which are x0's weights.
-    """
-    x, means, covariance = w.x0, w.x0["W2"], np.eye(w.x0["W2"].shape[1])
-    equal = np.ones(len(means)) / len(means)
-    for t in range(w.rounds):
-        u, sent = {}, {}
-        for c in w.participants(t, x):
-            W, b = gaussian(means, covariance, smoothed(w, c.i))
-            c.y = Tensors({**c.y, "W2": W, "b2": b})
-            begun, h, y = c.y, [], []
-            for X, labels in c.batches:
-                h.append(w.net.forward(c.y, X).h)
-                y.append(labels)
-                c.step(w.grad(c.y, (X, labels)), moving=body(w))
-            u[c.i] = restrict(c.y - begun, body(w))
-            found = adapted(
-                np.concatenate(h), np.concatenate(y), means, covariance, smoothed(w, c.i), beta, ridge, rare
-            )
-            sent[c.i] = Tensors(means=found[0], covariance=found[1])
-        x, weights = x + w.server_lr * w.average(u), w.weights(list(u))
-        means = sum(weights[i] * sent[i]["means"] for i in sent)
-        covariance = sum(weights[i] * sent[i]["covariance"] for i in sent)
-        W, b = gaussian(means, covariance, equal)
-        x = Tensors({**x, "W2": W, "b2": b})
-    return x, means, covariance
-
-
-def pfedfda(w: World, **options: str) -> Tensors:
-    """The generic model of `pfedfda_with_moments`."""
-    return pfedfda_with_moments(w, **options)[0]

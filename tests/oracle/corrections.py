@@ -60,17 +60,6 @@ def scaffold(w: World, correction: str = "plain", **options: str) -> Tensors:
     return with_variates(w, w.plain, scaled=correction == "scaled", **options)  # type: ignore[arg-type]
 
 
-def scaffnew(w: World, p: float = 0.0, steps: str = "drawn") -> Tensors:
-    """Mishchenko et al., ICML 2022: the variates move when x is there; p: of the coin, 1/K_i for fixed steps."""
-    x, h = w.x0, w.each(w.x0)
-    for t in range(w.rounds):
-        trained = w.train(t, x, lambda c, batch: w.grad(c.y, batch) - h[c.i])
-        x = x + w.server_lr * w.update(trained)
-        for i, c in trained.items():
-            h[i] = h[i] + (1 / c.K if steps == "fixed" else p) / c.eta * (x - c.y)
-    return x
-
-
 def shares(w: World, scaling: str) -> list[float]:
     """w_i of the official FedDyn and FedDC code, n_i N / sum n (`samples`), or 1 (`constant`); D-17."""
     sizes = [len(y) for _, y in w.clients]

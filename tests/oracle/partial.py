@@ -105,35 +105,6 @@ def apfl(w: World, order: Order, alpha: float, adaptive: bool = False, mix: str 
     return x, {"v": v} | ({"alpha": [Tensors(alpha=np.array([a_i])) for a_i in a]} if adaptive else {})
 
 
-def feddbe(w: World, kappa: float, mu: float) -> Kept:
-    """Zhang et al., NeurIPS 2023: a shift z_i of the features, and their running mean near everyone's from before."""
-    width = w.x0["W2"].shape[1]
-    z, consensus = [np.zeros(width) for _ in range(w.N)], np.zeros(width)
-    for i, (_, y) in enumerate(w.clients):
-        c, mean = Local(w, -1, i, w.x0), np.zeros(width)
-        for batch in c.batches:
-            mean = (1 - mu) * mean + mu * w.net.forward(c.y, batch[0]).h.mean(0)
-            c.step(w.grad(c.y, batch))
-        consensus += len(y) / sum(len(labels) for _, labels in w.clients) * mean
-    x = w.x0
-    for t in range(w.rounds):
-        u = {}
-        for c in w.participants(t, x):
-            mean = np.zeros(width)
-            for X, labels in c.batches:
-                out, W = w.net.forward(c.y, X), c.y["W2"]
-                mean = (1 - mu) * mean + mu * out.h.mean(0)
-                dz = cross_entropy(out.z + W @ z[c.i], labels)
-                dh = np.broadcast_to(kappa * mu / (width * len(labels)) * (mean - consensus), out.h.shape)
-                g = w.net.backward(c.y, X, out, dz=dz, dh=dh)[0]
-                g = Tensors({**g, "W2": g["W2"] + np.outer(dz.sum(0), z[c.i])})
-                z[c.i] = z[c.i] - c.eta * dz.sum(0) @ W
-                c.step(g)
-            u[c.i] = c.u
-        x = x + w.server_lr * w.average(u)
-    return x, {"z": [Tensors(z=each) for each in z]}
-
-
 def pfedme(
     w: World,
     order: Order,
@@ -224,47 +195,6 @@ def class_means(w: World, y: Tensors, i: int) -> dict[int, np.ndarray]:
     X, labels = w.clients[i]
     h = w.net.forward(y, X).h
     return {int(label): h[labels == label].mean(0) for label in np.unique(labels)}
-
-
-def fedpac(w: World, order: Order, lam: float, head_lr: float, prototypes: str = "samples") -> Kept:
-    """Xu et al., ICLR 2023: an epoch of the head, then the body towards the prototypes; heads mixed for each client.
-
-    prototypes `uniform`: those of clients count equally (PFLlib, D-74).
-    """
-    x, P = w.x0, {}
-    heads = [restrict(x, w.net.head) for _ in range(w.N)]
-    for t in range(w.rounds):
-        u, trained, h, V, sums, parts = {}, {}, {}, {}, {}, {}
-        for i in w.cohorts[t]:
-            c, labels = Local(w, t, i, restrict(x, body(w)) + heads[i]), w.clients[i][1]
-            features = w.net.forward(c.y, w.clients[i][0]).h
-            own = class_means(w, c.y, i)
-            share = {label: np.mean(labels == label) for label in own}
-            h[i] = np.array([share[k] * own[k] if k in own else 0 * features[0] for k in range(len(x["b2"]))])
-            squares = sum(share[k] * (features[labels == k] ** 2).sum(1).mean() for k in own)
-            V[i] = (squares - sum(share[k] ** 2 * (own[k] ** 2).sum() for k in own)) / len(labels)
-            for k, (X, y) in enumerate(c.batches):
-                if k < c.steps_per_epoch:
-                    c.step(w.grad(c.y, (X, y)), moving=w.net.head, eta=head_lr)
-                    continue
-                out, dh = w.net.forward(c.y, X), 0.0
-                if t > 0:
-                    targets = np.array([P.get(int(label), own[int(label)]) for label in y])
-                    dh = lam * 2 * (out.h - targets) / out.h.size
-                c.step(w.net.backward(c.y, X, out, dz=cross_entropy(out.z, y), dh=dh)[0], moving=body(w))
-            u[i], trained[i] = restrict(c.u, body(w)), restrict(c.y, w.net.head)
-            for label, mean in class_means(w, c.y, i).items():
-                n = int((labels == label).sum()) if prototypes == "samples" else 1
-                sums[label], parts[label] = sums.get(label, 0) + n * mean, parts.get(label, 0) + n
-        for i in w.cohorts[t]:
-            D = np.array([[((h[i] - h[j]) * (h[i] - h[k])).sum() for k in w.cohorts[t]] for j in w.cohorts[t]])
-            a = on_simplex(D + np.diag([V[j] for j in w.cohorts[t]]))
-            heads[i] = restrict(x, set())
-            for share_j, j in zip(a, w.cohorts[t], strict=True):
-                heads[i] = heads[i] + share_j * trained[j]
-        P = P | {label: sums[label] / parts[label] for label in sums}
-        x = x + w.server_lr * w.average(u)
-    return x, {"own": [Tensors({name: head[name] for name in head if name in w.net.head}) for head in heads]}
 
 
 def fedas(

@@ -19,21 +19,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from fedray.algorithms import ALGORITHMS
-from fedray.algorithms.base import Server
 from fedray.algorithms.fedgela import simplex_etf
 from fedray.common.errors import UserError
-from fedray.common.rng import seed_torch
-from fedray.common.vectors import Vectors
 from fedray.config import RunConfig
 from fedray.datasets.dataset import Dataset
 from fedray.engine.loop import run
 from fedray.engine.problem import Problem
 from fedray.engine.process.backend import InlineBackend
 from fedray.engine.training.batches import draw_batches
-from fedray.models.network import Layout
 from fedray.papers.variants import VARIANTS
 
 from .case import BASE, SETTINGS, Case
@@ -44,7 +39,6 @@ from .tensors import Tensors
 from .world import World
 
 SIZES = (5, 9, 14, 7, 11, 16)
-EVERYONE = 5 * (tuple(range(len(SIZES))),)
 COHORTS = ((0, 2, 5), (1, 3, 4), (0, 1, 2), (2, 3, 5), (0, 4, 5))
 SHAPE, CLASSES, HIDDEN = (2, 3, 1), 4, 8
 INPUTS = int(np.prod(SHAPE))
@@ -68,11 +62,6 @@ def dataset(seed: int) -> Dataset:
     return Dataset("synthetic", x, y.astype(np.int64), x[:5], y[:5].astype(np.int64), CLASSES, client_train=owner)
 
 
-def cohorts(case: Case) -> tuple[tuple[int, ...], ...]:
-    """Three of six clients, or all if the method is defined only for all."""
-    return EVERYONE if METHODS[case.method].needs_everyone else COHORTS
-
-
 def problem(case: Case, seed: int) -> Problem:
     """fedray's side of a case."""
     return Problem.build(
@@ -81,7 +70,7 @@ def problem(case: Case, seed: int) -> Problem:
                 "seed": seed,
                 "data": "digits",  # a name is required; the arrays below are what is used
                 "partition": "natural",
-                "clients": {"total": len(SIZES), "per_round": 3, "cohorts": cohorts(case)},
+                "clients": {"total": len(SIZES), "per_round": 3, "cohorts": COHORTS},
                 "model": {"name": "mlp", "hidden": [] if case.setting == "softmax" else [HIDDEN], **case.model},
                 "algorithm": {"name": case.method, **case.options},
                 "training": {**BASE, **SETTINGS[case.setting], **case.training, "rounds": len(COHORTS)},
@@ -108,17 +97,14 @@ def world(case: Case, seed: int) -> World:
     x = data.x_train.reshape(-1, INPUTS).astype(np.float64)
     clients = [(x[data.client_train == i], data.y_train[data.client_train == i]) for i in range(len(SIZES))]
     order = {}
-    for t, cohort in enumerate(cohorts(case)):
-        steps = drawn_steps(given, t)
-        if training.shuffle or steps is not None:
-            order |= {(t, i): list(draw_batches(training, SIZES[i], seed, t, i, steps=steps)) for i in cohort}
-    if training.shuffle and given.config.algorithm.opening is not None:
-        order |= {(-1, i): list(draw_batches(training, n, seed, -1, i)) for i, n in enumerate(SIZES)}
+    for t, cohort in enumerate(COHORTS):
+        if training.shuffle:
+            order |= {(t, i): list(draw_batches(training, SIZES[i], seed, t, i)) for i in cohort}
     return World(
         net,
         x0,
         clients,
-        [list(cohort) for cohort in cohorts(case)],
+        [list(cohort) for cohort in COHORTS],
         training.epochs,
         training.batch_size,
         training.lr,
@@ -143,14 +129,6 @@ def world(case: Case, seed: int) -> World:
 def answer(w: World, case: Case, **changed: Any) -> Tensors:
     """The oracle's final model."""
     return ORACLES[case.method.partition("@")[0]](w, **{**case.options, **changed})
-
-
-def drawn_steps(given: Problem, t: int) -> int | None:
-    """The round's number of local steps if the method draws it: fedray's draw, whose key belongs to a run."""
-    with seed_torch(given.config.seed, "steps", t):
-        return given.config.algorithm.drawn_steps(
-            Server(torch.zeros(0), Vectors(), Layout((), ()), len(SIZES), round=t)
-        )
 
 
 def flat(p: Tensors) -> np.ndarray:

@@ -74,7 +74,7 @@ def board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Board:
     found += rows("fedprox", [73, 76, 76], **{"training.lr": 0.1, "algorithm.mu": 0.1})
     found += rows("fedsam", [80, 81]) + rows("fedsam", [0, 0, 0], "diverged")[2:]
     (tmp_path / "tiny.csv").write_text(write_csv([*found, TUNING]))
-    (tmp_path / "left_out.yaml").write_text("tiny: {scaffnew: needs everyone}\n")
+    (tmp_path / "left_out.yaml").write_text("tiny: {fedbn: needs everyone}\n")
     for user in ("papers.board", "sweep.file.shipped"):
         monkeypatch.setattr(f"fedray.{user}.get_sweeps_folder", lambda: tmp_path)
     monkeypatch.setattr("fedray.papers.board.get_boards_folder", lambda: tmp_path)
@@ -89,7 +89,7 @@ def test_standings(board: Board) -> None:
         ("fedavg", 2, ""),
         ("fedsam", None, "1 of 3 seeds diverged: the loss became NaN"),
         ("fedcm", None, "not trained yet: 0 of 3 seeds"),
-        ("scaffnew", None, "needs everyone"),
+        ("fedbn", None, "needs everyone"),
     ]
     first, second = found[:2]
     assert (first.mean, second.mean, second.deviation) == (75, 72, 2)
@@ -124,7 +124,7 @@ def test_the_chosen_values_and_a_warning_at_the_edge(board: Board, capsys: pytes
 def test_the_section_of_a_board(board: Board) -> None:
     text = "\n".join(describe_board(board, list_standings(board)))
     assert "| 1 | fedprox | 75.00 ± 1.73 | +3.00 (+0.52 .. +5.48) |  | - | - | 200 | 30 | 20 |" in text
-    assert "| - | scaffnew | needs everyone |" in text
+    assert "| - | fedbn | needs everyone |" in text
     assert "Trained on: Z80." in text
 
 

@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedray.algorithms import algorithm as method
 from fedray.algorithms.base import Algorithm
 from fedray.client import LocalClient
 from fedray.common.vectors import Vectors
@@ -68,12 +67,10 @@ def digits(
     probes: Sequence[Any] = (),
     every: int = 1,
     train: bool = False,
-    per_round: int | None = None,
+    per_round: int = 3,
     **training: Any,
 ) -> Problem:
-    """Six clients with digits of a Dirichlet split. per_round: default 3, or all clients if needed."""
-    if per_round is None:
-        per_round = 6 if method(algorithm).needs_everyone else 3
+    """Six clients with digits of a Dirichlet split."""
     base = {"rounds": 2, "local_epochs": 2, "batch_size": 16, "lr": 0.1, "weight_decay": 1e-3}
     base["momentum"] = small.momentum(algorithm)
     return small.problem(

@@ -15,7 +15,7 @@ from fedray.common.errors import UserError
 from fedray.common.vectors import Vectors, upload
 from fedray.datasets.dataset import Samples
 from fedray.engine.exact_sum import BLOCK, Accumulator, NotSummable
-from fedray.engine.messages import OPENING, Broadcast, ClientTask, PersonalEval, Reply
+from fedray.engine.messages import Broadcast, ClientTask, PersonalEval, Reply
 from fedray.engine.problem import Problem
 from fedray.engine.process import device as devices
 from fedray.engine.process.device import keep_memory
@@ -82,8 +82,6 @@ class Worker:
             recorded=frozenset().union(*(probe.recorded_steps() for probe in self.probes)),
         )
         self.stacking = Stacking(self.network, choose_size(self.network, config.runtime.stack))
-        opening = config.algorithm.opening
-        self.opener = None if opening is None else replace(self.trainer, algorithm=opening, stepping=None)
         if device != "cpu":
             self.reside(limit_memory(config.runtime.gpu_share))
 
@@ -92,17 +90,15 @@ class Worker:
         self.residence = Residence(self.train_samples, limit)
         self.population = replace(self.population, take=self.residence.take)
         self.trainer = replace(self.trainer, population=self.population)
-        self.opener = self.opener and replace(self.opener, population=self.population)
 
     def keep_states(self, spill: Spill) -> None:
         """Keep new states on the device, too; for a run with one process. spill: stores a state that leaves it."""
-        algorithm = self.problem.config.algorithm
-        if self.residence is not None and not algorithm.overrides("reply"):
+        if self.residence is not None:
             self.residence.spill, self.keeps_states = spill, True
 
     def train(self, broadcast: Broadcast, tasks: Sequence[ClientTask]) -> Reply:
         """Train the clients of `tasks` and reduce their uploads."""
-        trainer = self.opener if broadcast.round == OPENING and self.opener is not None else self.trainer
+        trainer = self.trainer
         config, there = self.problem.config, self._to_device(broadcast)
         reduction, probed, reply = Reduction(), Accumulator(), Reply()
         states: dict[int, Vectors] = {}

@@ -2,7 +2,6 @@
 
 import logging
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 
@@ -11,19 +10,19 @@ import torch
 from torch import Tensor
 
 from fedray.algorithms.base import Received, Server
-from fedray.common.errors import Diverged, UserError
+from fedray.common.errors import Diverged
 from fedray.common.rng import seed_torch
 from fedray.common.vectors import Vectors
 from fedray.engine.exact_sum import is_finite
 from fedray.engine.guard import forbid_changes
-from fedray.engine.messages import OPENING, Broadcast, ClientTask, Reply, count_bytes, join
+from fedray.engine.messages import Broadcast, ClientTask, Reply, count_bytes, join
 from fedray.engine.problem import Problem
 from fedray.engine.process.backend import Backend
 from fedray.engine.server.evaluate import PREVIOUS_THETA, Tester, get_tested_theta
 from fedray.engine.server.probing import Prober, RoundSums, Trained
 from fedray.engine.server.profile import Profile
 from fedray.engine.server.sampling import draw_cohort, weigh_cohort
-from fedray.engine.state import ClientState, State, StateRef, load_state, refuse_other_weights
+from fedray.engine.state import State, StateRef, refuse_other_weights
 
 log = logging.getLogger("fedray")
 
@@ -44,9 +43,6 @@ class Simulation:
         theta = network.theta.clone()
         with seed_torch(config.seed, "server state"):
             server = config.algorithm.server_state(theta)
-        self.replies = Vectors()
-        """The server's individual answers to the clients of the last round, `(M, ...)` by ascending id."""
-        self._opened = config.algorithm.opening is None
         self._state = State(0, theta, network.buffers.clone(), server, frozen=network.frozen_sha256)
 
     def move_to(self, backend: Backend) -> None:
@@ -61,7 +57,7 @@ class Simulation:
         return self._state.round >= self.problem.config.training.rounds
 
     def step(self) -> None:
-        """Make one round; the first one begins with the opening, if the method has one.
+        """Make one round.
 
         Raises:
             Diverged: numbers went wrong. In training, the state is that of the previous round; in testing, of this one.
@@ -69,12 +65,9 @@ class Simulation:
         started = time.perf_counter()
         if self.profile is not None:
             self.profile.begin()
-        if not self._opened:
-            self._open()
         t = self._state.round
         trained = self._train(t, self.draw_cohort(t))
-        server, replies = self._aggregate(trained)
-        self._commit(trained, server, replies, started)
+        self._commit(trained, self._aggregate(trained), started)
         self.lap("reduce")
         if self._is_evaluated(self._state.round):
             self._record(trained)
@@ -84,36 +77,13 @@ class Simulation:
         """Draw the clients of round t (from 0), ascending."""
         return draw_cohort(self.problem.config, self.problem.shards.sizes, t)
 
-    def _open(self) -> None:
-        """Let every client with samples train from x⁰ and send (`Algorithm.opening`); a resume before the first
-        checkpoint repeats it.
-        """
-        started, config = time.perf_counter(), self.problem.config
-        trained = self._train(OPENING, np.flatnonzero(self.problem.shards.sizes))
-        server = self._make_server(OPENING, len(trained.weights))
-        received = Received(trained.sums.uploads)
-        with seed_torch(config.seed, "server", OPENING), forbid_changes(config.algorithm, self._list_given()):
-            config.algorithm.open(server, received)
-        for name, vector in server.state.items():
-            if not is_finite(vector):
-                raise Diverged(0, None, f"{name} is not finite after the opening")
-        s = self._state
-        self._state = replace(
-            s,
-            server=Vectors(server.state),
-            seconds=s.seconds + time.perf_counter() - started,
-            dropped=s.dropped + trained.dropped,
-            sent=(s.sent[0] + self._count_bytes_received(trained, Vectors()), s.sent[1] + trained.reply.sent),
-        )
-        self._opened = True
-
     def _train(self, t: int, cohort: np.ndarray) -> Trained:
         """Train the cohort; if `training.on_divergence` is `drop`, repeat without diverged clients."""
         s, drawn = self._state, len(cohort)
         while True:
             server = self._make_server(t, len(cohort))
             weights = weigh_cohort(self.problem.config, self.problem.shards.sizes, cohort, lambda: self._label_counts)
-            broadcast = self._make_broadcast(server, bool(self.probes) and t != OPENING and self._is_evaluated(t + 1))
+            broadcast = self._make_broadcast(server, bool(self.probes) and self._is_evaluated(t + 1))
             tasks = [ClientTask(i, w, s.clients.get(i, Vectors())) for i, w in weights.items()]
             self.lap("broadcast")
             parts = self.backend.train(broadcast, tasks)
@@ -125,12 +95,8 @@ class Simulation:
                 return Trained(weights=weights, sums=sums, reply=reply, dropped=dropped, broadcast=broadcast)
             cohort = self._leave_out(t, cohort, reply)  # the round is made again, as if they had not been drawn
 
-    def _aggregate(self, trained: Trained) -> tuple[Server, Vectors]:
-        """Let the algorithm make the new server.
-
-        Returns:
-            The server, and its individual answers to the clients, name -> `(M, ...)` by ascending id.
-        """
+    def _aggregate(self, trained: Trained) -> Server:
+        """Let the algorithm make the new server."""
         config, t = self.problem.config, self._state.round
         server = self._make_server(t, len(trained.weights))
         sums = trained.sums
@@ -140,23 +106,21 @@ class Simulation:
         with seed_torch(config.seed, "server", t), forbid_changes(config.algorithm, self._list_given()):
             server.server_lr *= config.stepping.server_step(server, received)
             config.algorithm.aggregate(server, received)
-            replies = Vectors(config.algorithm.reply(server, received))
-        for name, vector in (("theta", server.theta), *server.state.items(), *replies.items()):
+        for name, vector in (("theta", server.theta), *server.state.items()):
             if not is_finite(vector):
                 raise Diverged(t + 1, None, f"{name} is not finite after aggregation")
-        return server, replies
+        return server
 
     def _list_given(self) -> dict[str, Tensor]:
         """Return the server's tensors before aggregation, by the names that a method uses for them."""
         s = self._state
         return {"server.theta": s.theta} | {f"server.state.{name}": v for name, v in s.server.items()}
 
-    def _commit(self, trained: Trained, server: Server, replies: Vectors, started: float) -> None:
+    def _commit(self, trained: Trained, server: Server, started: float) -> None:
         """Move to the next state, in one assignment: after a failure above, the state is unchanged."""
         s, moved = self._state, trained.sums.buffers
         previous = {PREVIOUS_THETA: s.theta} if self.problem.config.stepping.tests_average else {}
-        self.replies = replies
-        changed = {i: state for i, state in _add_replies(trained, replies).items() if state}
+        changed = {i: state for i, state in trained.reply.states.items() if state}
         self._state = replace(
             s,
             round=s.round + 1,
@@ -167,11 +131,11 @@ class Simulation:
             active={**s.active, **dict.fromkeys(changed, s.round + 1)} if changed else s.active,
             seconds=s.seconds + time.perf_counter() - started,
             dropped=s.dropped + trained.dropped,
-            sent=(s.sent[0] + self._count_bytes_received(trained, replies), s.sent[1] + trained.reply.sent),
+            sent=(s.sent[0] + self._count_bytes_received(trained), s.sent[1] + trained.reply.sent),
         )
 
-    def _count_bytes_received(self, trained: Trained, replies: Vectors) -> int:
-        """Return the bytes that the clients of a round receive: parameters, running statistics, message and answer.
+    def _count_bytes_received(self, trained: Trained) -> int:
+        """Return the bytes that the clients of a round receive: parameters, running statistics and message.
 
         Parameters that clients keep are not sent.
         """
@@ -179,7 +143,7 @@ class Simulation:
         each = count_bytes([*broadcast.message.values(), *([broadcast.theta] * whole)])
         each += 0 if whole else len(self._shared) * broadcast.theta.element_size()
         each += len(self._exchanged_buffers) * broadcast.buffers.element_size()
-        return len(trained.weights) * each + count_bytes(replies.values())
+        return len(trained.weights) * each
 
     @cached_property
     def _shared(self) -> Tensor:
@@ -237,12 +201,6 @@ class Simulation:
 
     def _make_broadcast(self, server: Server, measured: bool = False) -> Broadcast:
         algorithm = self.problem.config.algorithm
-        if server.round == OPENING and algorithm.opening is not None:
-            algorithm = algorithm.opening
-        with seed_torch(self.problem.config.seed, "steps", server.round):
-            steps = algorithm.drawn_steps(server)
-        if steps is not None and steps < 1:
-            raise UserError(f"algorithm: {algorithm.name}.drawn_steps returns {steps}; at least 1 is required")
         return Broadcast(
             round=server.round,
             lr=server.lr,
@@ -251,7 +209,6 @@ class Simulation:
             message=algorithm.message(server),
             cohort=server.cohort,
             measured=measured,
-            steps=steps,
         )
 
     def _spread_update(self, update: Tensor | None) -> Tensor:
@@ -293,7 +250,6 @@ class Simulation:
         """Continue from a state of the same configuration. Raises UserError if its frozen weights are other ones."""
         refuse_other_weights(state, self._state.theta, self._state.frozen)
         self._state = state
-        self._opened = state.round > 0 or self.problem.config.algorithm.opening is None
 
     def hash_states(self) -> State:
         """Return the state; client states that are held elsewhere get their hashes."""
@@ -312,14 +268,3 @@ class Simulation:
         for client, what in sorted(reply.diverged.items()):
             log.warning("round %d: client %d is dropped: %s", t + 1, client, what)
         return left
-
-
-def _add_replies(trained: Trained, replies: Vectors) -> Mapping[int, ClientState]:
-    """Return the clients' new states, including the server's reply to each."""
-    states = trained.reply.states
-    if not replies:
-        return states
-    return {
-        i: Vectors(load_state(states[i]) | {name: stack[k].clone() for name, stack in replies.items()})
-        for k, i in enumerate(sorted(trained.weights))
-    }

@@ -78,7 +78,6 @@ def draw_batches(
     round: int,
     client: int,
     purpose: str = "",
-    steps: int | None = None,
 ) -> Iterator[np.ndarray]:
     """Yield positions in the client's shard, one int64 array per step.
 
@@ -91,11 +90,10 @@ def draw_batches(
         round: t, from 0.
         client: its id.
         purpose: purpose of the draw; empty for ordinary local training.
-        steps: number of steps; by default the configuration's.
     """
     rng = generator(seed, f"{purpose}shuffle", round, client)
     size = training.find_largest_batch(samples)
-    left = training.count_steps(samples) if steps is None else steps
+    left = training.count_steps(samples)
     while left > 0:
         order = rng.permutation(samples) if training.shuffle else np.arange(samples)
         for start in range(0, samples, size):
@@ -124,17 +122,16 @@ def draw_ahead(
         training: as in `draw_batches`.
         shards: each client's training samples.
         seed: the run's seed.
-        broadcast: the round, and its number of steps if the method draws it.
+        broadcast: the round.
         tasks: the clients.
         samples: the training set; None if each client gathers its own batches.
     """
 
     def draw(client: int) -> list[np.ndarray] | None:
         samples = len(shards[client])
-        steps = training.count_steps(samples) if broadcast.steps is None else broadcast.steps
-        if steps * training.find_largest_batch(samples) > SMALL:
+        if training.count_steps(samples) * training.find_largest_batch(samples) > SMALL:
             return None
-        return list(draw_batches(training, samples, seed, broadcast.round, client, "", steps))
+        return list(draw_batches(training, samples, seed, broadcast.round, client))
 
     group: list[tuple[ClientTask, list[np.ndarray]]] = []
     held, each = 0, 0 if samples is None else samples.input_bytes

@@ -17,7 +17,7 @@ from fedray.common.rng import TorchStream, generator, seed_torch
 from fedray.common.vectors import Vectors
 from fedray.config import Training
 from fedray.engine.guard import Guard, forbid_changes, refuse_changed
-from fedray.engine.messages import OPENING, Broadcast, ClientTask
+from fedray.engine.messages import Broadcast, ClientTask
 from fedray.engine.state import load_state
 from fedray.engine.training.batches import Counts, Drawn, count_with, draw_batches
 from fedray.models.network import Network
@@ -60,7 +60,7 @@ class LocalTrainer:
         """Return a client before its first step: at x, except for the parts it keeps. The network gets its buffers."""
         algorithm, training, network = self.algorithm, self.training, self.network
         indices, kept = self.shards[task.client], load_state(task.state)
-        counts = self.count(broadcast, len(indices))
+        counts = self.count(len(indices))
         state = Vectors(kept or algorithm.client_state(network.initial))
         theta, buffers = self.relax(broadcast.theta, state) if relaxed else broadcast.theta, broadcast.buffers
         if algorithm.keeps != "none":
@@ -97,11 +97,6 @@ class LocalTrainer:
             shuffle=training.shuffle,
         )
 
-    def count(self, broadcast: Broadcast, samples: int) -> Counts:
-        """Return steps and batches of a client with this many samples in a round."""
-        counts, drawn = self._count(samples), broadcast.steps
-        return counts if drawn is None else counts._replace(steps=drawn, counted_steps=drawn)
-
     def relax(self, x: Tensor, state: Vectors) -> Tensor:
         """Return x + β (x - the client's last local model) on the shared parameters, x elsewhere."""
         if not (beta := self.training.relaxed_start):
@@ -135,10 +130,6 @@ class LocalTrainer:
         with _seed(c, "torch"), self.guard(c):  # dropout
             rule = self._take_steps(c, watch=watch, drawn=drawn)
             uploads = self.finish(c, task.weight)
-        if broadcast.round == OPENING:  # nothing of this training lasts but the method's own uploads
-            c.state = Vectors()
-            uploads.pop("update", None)
-            return c, uploads
         own, own_buffers = network.index(algorithm.keeps), network.find_buffers(algorithm.keeps)
         exchanged = network.find_other_buffers(algorithm.keeps)
         if own.numel():
@@ -170,10 +161,7 @@ class LocalTrainer:
             The client, with its personal model at `theta`; the network holds its buffers.
         """
         kind = self.algorithm.personal
-        if kind == "tuned":
-            broadcast, trainer = replace(broadcast, steps=None), replace(self, training=self._make_tuning(epochs))
-        else:
-            trainer = self
+        trainer = replace(self, training=self._make_tuning(epochs)) if kind == "tuned" else self
         c = trainer.start(broadcast, task, relaxed=kind == "trained")
         with _seed(c, "personal torch"), self.guard(c):
             if kind == "tuned" and epochs:
@@ -200,7 +188,7 @@ class LocalTrainer:
         method = self.algorithm
         if method.personal == "tuned":
             return self.personalise(broadcast, task, epochs)
-        broadcast, trainer = replace(broadcast, steps=None), replace(self, training=self._make_tuning(epochs))
+        trainer = replace(self, training=self._make_tuning(epochs))
         trains_part = method.keeps not in ("none", "all")
         c = trainer.start(broadcast, task, relaxed=not trains_part)
         with _seed(c, "personal torch"), self.guard(c):
@@ -335,7 +323,7 @@ class LocalTrainer:
             return drawn.batches
         seed = c.population.seed
         augment = generator(seed, f"{purpose}augment", c.round, c.id) if c.population.samples.augment else None
-        order = draw_batches(self.training, c.samples, seed, c.round, c.id, purpose, c.steps)
+        order = draw_batches(self.training, c.samples, seed, c.round, c.id, purpose)
         return c.held.iter_batches(order if drawn is None else drawn.order, augment)
 
     def gather(self, clients: Sequence[int], positions: Sequence[np.ndarray]) -> tuple[Tensor, Tensor]:
@@ -372,7 +360,7 @@ class LocalTrainer:
                         f"algorithm: {method.name}.upload gives an upload {name!r}, fedray's own; rename it"
                     )
                 uploads[name] = upload
-        if self.algorithm.shares != "none" and self.algorithm.sends_update:
+        if self.algorithm.shares != "none":
             uploads["update"] = Sum(c.shared_update, weight)
         return uploads
 
@@ -384,7 +372,8 @@ class LocalTrainer:
         return forbid_changes(self.algorithm, given)
 
     @cached_property
-    def _count(self) -> Callable[[int], Counts]:
+    def count(self) -> Callable[[int], Counts]:
+        """Function from a client's number of samples to its steps and batches in a round."""
         return count_with(self.training, len(self.shards[0]))
 
     @cached_property

@@ -18,7 +18,7 @@ from fedray.algorithms.descent import Descent
 from fedray.client import LocalClient
 from fedray.common.errors import warn_once
 from fedray.common.vectors import Vectors
-from fedray.engine.messages import OPENING, Broadcast, ClientTask
+from fedray.engine.messages import Broadcast, ClientTask
 from fedray.engine.state import load_state
 from fedray.engine.training.batches import Counts, Drawn
 from fedray.engine.training.local_training import LocalTrainer
@@ -120,7 +120,6 @@ def can_stack(trainer: LocalTrainer, broadcast: Broadcast) -> bool:
         and training.lr_decay_within == 1
         and not training.relaxed_start
         and not broadcast.measured
-        and broadcast.round != OPENING
     )
 
 
@@ -224,7 +223,7 @@ def _make_client(
     del c.id, c.indices
     sizes = {len(trainer.shards[task.client]) for task in tasks}
     numbers: dict[str, set[float]] = {"weight": {task.weight for task in tasks}, "samples": {*sizes}}
-    counts = [trainer.count(broadcast, samples) for samples in sizes]
+    counts = [trainer.count(samples) for samples in sizes]
     numbers |= {name: {getattr(each, name) for each in counts} for name in Counts._fields}
     numbers["first"] = {not state for state in states}
     for name, found in numbers.items():

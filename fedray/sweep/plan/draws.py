@@ -125,7 +125,7 @@ def count_gradients(run: RunConfig, known: Published | None = None) -> float | N
     samples = _count_samples(run, known.train)
     batch, epoch = get_batch_size(run, samples), training.count_steps_per_epoch(samples)
     client = count_of_client(run, samples)
-    total = training.rounds * run.clients.cohort_size * client + _count_of_opening(run, samples)
+    total = training.rounds * run.clients.cohort_size * client
     rounds = range(1, training.rounds + 1)
     testing = FORWARD * known.test / batch * (1 if method.keeps == "none" else run.clients.total)
     testing += evaluation.train * FORWARD * known.train / batch
@@ -144,13 +144,7 @@ def count_training_gradients(run: RunConfig) -> float | None:
     if known is None or known.train is None:
         return None
     samples = _count_samples(run, known.train)
-    rounds = run.training.rounds * run.clients.cohort_size * count_of_client(run, samples)
-    return rounds + _count_of_opening(run, samples)
-
-
-def _count_of_opening(run: RunConfig, samples: int) -> float:
-    """Return the batch gradients of the opening: every client takes the steps of a round, one gradient each."""
-    return run.clients.total * run.training.count_steps(samples) if run.algorithm.opening is not None else 0
+    return run.training.rounds * run.clients.cohort_size * count_of_client(run, samples)
 
 
 def count_of_client(run: RunConfig, samples: int) -> float:

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fedray.algorithms import ALGORITHMS
 from fedray.common import vectors
 from fedray.common.errors import Diverged
 from fedray.common.vectors import Vectors, digest_tensors
@@ -87,17 +86,16 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 
 def run(backend: InlineBackend, algorithm: str, **options: Any) -> Simulation:
-    everyone = ALGORITHMS[algorithm].needs_everyone
     training = {"rounds": 2, "batch_size": 16, "lr": 0.05, "momentum": small.momentum(algorithm), "weight_decay": 1e-3}
     sections = {"partition": 0.3, "training": training, "evaluation": {"every": 2}, **options}
-    return Simulation(small.problem(algorithm, (6, 6 if everyone else 3), 12, **sections), backend)
+    return Simulation(small.problem(algorithm, (6, 3), 12, **sections), backend)
 
 
 @pytest.mark.parametrize("algorithm", METHODS)
 def test_no_bit_changes(algorithm: str) -> None:
     """With room for everything; for some methods also with room for a few shards or states, and with none."""
     expected = small.outcome(run(InlineBackend(), algorithm))
-    for limit in (ROOM, 3_000, 0) if algorithm in ("fedavg", "scaffold", "fedrep", "fedpac") else (ROOM,):
+    for limit in (ROOM, 3_000, 0) if algorithm in ("fedavg", "scaffold", "fedrep") else (ROOM,):
         assert small.outcome(run(ResidentBackend(limit), algorithm)) == expected
 
 
