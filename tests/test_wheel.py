@@ -41,7 +41,6 @@ def test_every_file_is_in_the_wheel(installed: Path) -> None:
     for ours, theirs in (
         ("fedray", "fedray"),
         ("analysis/published", "fedray/published"),
-        ("results/leaderboard", "fedray/leaderboard"),
         ("sweeps", "fedray/sweeps"),
     ):
         expected = {

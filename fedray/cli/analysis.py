@@ -9,7 +9,7 @@ import typer.core
 
 from fedray.cli.listing import complete
 from fedray.common.entry import make_app
-from fedray.sweep.file.shipped import list_boards, list_sweeps
+from fedray.sweep.file.shipped import list_sweeps
 
 ANALYSIS = {
     "tables": "A sweep's result table: markdown, LaTeX or CSV.",
@@ -21,7 +21,6 @@ ANALYSIS = {
 }
 """Module of fedray/analysis/commands/ -> its line in `fedray --help`."""
 PAPERS = {
-    "board": "Boards: many methods in one setting, and yours among them.",
     "sharpness": "The Hessian's largest eigenvalues, and the loss around a model.",
 }
 """Module of fedray/papers/commands/ -> its line in `fedray --help`."""
@@ -37,7 +36,7 @@ class Forwarded(typer.core.TyperCommand):
         *before, word = "\n".join([*ctx.args, incomplete]).replace("\n:", ":").replace(":\n", ":").split("\n")
         known = word[: word.rfind(":") + 1] if len(before) < len(ctx.args) else ""
         if word.startswith("-"):
-            options = [option for one in _list_parameters(ctx.info_name, before) for option in one.opts]
+            options = [option for one in _list_parameters(ctx.info_name) for option in one.opts]
             names = [*(option for option in options if option.startswith("--")), "--help"]
         else:
             names = list_next(ctx.info_name, before, word)
@@ -48,7 +47,7 @@ class Forwarded(typer.core.TyperCommand):
 
 
 def list_next(command: str, before: Sequence[str], word: str) -> list[str]:
-    """Return the words that may follow `before` on a command line: an option's values, names, a board's commands.
+    """Return the words that may follow `before` on a command line: an option's values, names.
 
     Args:
         command: `tables`, say.
@@ -67,15 +66,10 @@ def list_next(command: str, before: Sequence[str], word: str) -> list[str]:
     if option == "--format":
         tables = importlib.import_module("fedray.analysis.commands.tables")
         return [*tables.FORMATS, *tables.RUN_BY_RUN]
-    own = _list_parameters(command, before) if option.startswith("-") else []
-    if any(option in one.opts and not one.is_flag for one in own):
-        return list_boards() if option == "--on" else []
+    if any(option in one.opts and not one.is_flag for one in _list_parameters(command)):
+        return []
     if command == "cite":
         return [*complete("stored", ""), *complete("algorithms", "")]
-    if command == "board":
-        if not before:
-            return ["show", "rank", "tuned", "write"]
-        return list_boards() if option in ("show", "write") else complete("algorithms", "")
     unrun = list_sweeps() if command in ("tables", "figures") else []  # for `--published` and `--kind partition`
     return [*complete("stored", ""), *unrun]
 
@@ -94,15 +88,9 @@ def _run(context: typer.Context) -> None:
 
 
 def _load(name: str) -> typer.Typer:
-    """Return a module's `app`, several commands, or else one of its `main`."""
     room = "papers" if name in PAPERS else "analysis"
-    module = importlib.import_module(f"fedray.{room}.commands.{name}")
-    app: typer.Typer | None = getattr(module, "app", None)
-    return make_app(module.main) if app is None else app
+    return make_app(importlib.import_module(f"fedray.{room}.commands.{name}").main)
 
 
-def _list_parameters(name: str, before: Sequence[str]) -> list[Any]:
-    """Return the parameters of a command, or of the one of its commands that is named already."""
-    command: Any = typer.main.get_command(_load(name))
-    commands = getattr(command, "commands", {})
-    return list(next((commands[word] for word in before if word in commands), command).params)
+def _list_parameters(name: str) -> list[Any]:
+    return list(typer.main.get_command(_load(name)).params)

@@ -25,9 +25,8 @@ from fedray.common.errors import DataMissing, UserError, format_count, name_plac
 
 PANELS = {
     "run": ("run", "sweep", "status", "rm", "clean", "data", "list", "schema"),
-    "look": ("ui", "tables", "figures", "compare", "report"),
+    "look": ("ui", "tables", "figures", "compare", "report", "sharpness"),
     "publish": ("check", "cite", "export", "import", "verify"),
-    "papers": ("board", "sharpness"),
 }
 """Heading in `fedray --help` -> its commands."""
 

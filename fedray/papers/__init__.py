@@ -1,1 +1,1 @@
-"""The papers as a user of fedray: boards of their methods, curvature at their minima."""
+"""The papers as a user of fedray: variants of their methods, curvature at their minima."""

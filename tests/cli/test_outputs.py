@@ -27,26 +27,15 @@ from tests import small
 from tests.conftest import Call
 
 RUN = small.sections("fedavg", (5, 2), 4, training={"rounds": 2, "local_epochs": 1})
-BOARD = {
-    "name": "tuned",
-    "base": {key: value for key, value in RUN.items() if key != "algorithm"},
-    "cases": [{"algorithm": "fedavg"}],
-    "search": {"training.lr": {"loguniform": [0.1, 1]}},
-    "samples": 1,
-    "tune": {"seeds": [100], "validation": {"fraction": 0.2, "from": "clients"}},
-    "final": {"seeds": [0]},
-}
 FILES: dict[tuple[str, str], tuple[str, str]] = {
     ("run", "save"): ("run run.yaml --save OUT", ".safetensors"),
     ("run", "archive"): ("run cases.yaml --cell 1 --backend inline --archive OUT", ".zip"),
     ("tables", "macros"): ("tables some/sweep --macros OUT", ".tex"),
     ("report", "out"): ("report some/sweep --out OUT", ".html"),
-    ("board write", "out"): ("board write board.yaml --out OUT", ".csv"),
     ("export", "file"): ("export some/sweep OUT", ".zip"),
 }
 """Command and option -> a call with a file to write, and the ending of its format."""
 PICTURE_ONLY = {
-    ("board write", "picture"): ("board write board.yaml --out x.csv --picture OUT", ".svg"),
     ("tables", "out"): ("tables some/sweep --out OUT", ".md"),
     ("data show", "out"): ("data show digits --alpha 1 --clients 5 --out OUT", ".png"),
 }
@@ -65,11 +54,7 @@ def iter_commands() -> Iterator[tuple[str, Any]]:
     apps = [("", app), *((f"{group.name} ", group.typer_instance) for group in app.registered_groups)]
     for room, names in (("analysis", ANALYSIS), ("papers", PAPERS)):
         for name in names:
-            module = importlib.import_module(f"fedray.{room}.commands.{name}")
-            if hasattr(module, "app"):
-                apps.append((f"{name} ", module.app))
-            else:
-                yield name, module.main
+            yield name, importlib.import_module(f"fedray.{room}.commands.{name}").main
     for prefix, one in apps:
         for command in one.registered_commands:
             if prefix or command.name not in (*ANALYSIS, *PAPERS):
@@ -105,11 +90,10 @@ def made(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Path:
         sweep = Sweep.parse({"name": "some/sweep", "base": RUN, "grid": {"seed": [0, 1]}})
         cells = [small.list_cell(config, digest) for config in configs]
         Tracker().open_sweep("some/sweep", "Two seeds.", cells, file=sweep.to_yaml())
-        Tracker().open_sweep("tuned", "", cells[:1])
         cases = [{"algorithm": "fedavg"}, {"algorithm": "scaffold"}]
         sweep_file = {"name": "cased", "base": RUN, "cases": cases}
         personal = RUN | {"algorithm": "ditto"}
-        for name, content in (("run", RUN), ("personal", personal), ("cases", sweep_file), ("board", BOARD)):
+        for name, content in (("run", RUN), ("personal", personal), ("cases", sweep_file)):
             (folder / f"{name}.yaml").write_text(yaml.safe_dump(content))
         shown = CliRunner().invoke(app, ["run", "run.yaml", "--json"]).output  # it leaves a checkpoint
         (folder / "id").write_text(json.loads(shown.splitlines()[-1])["run_id"])

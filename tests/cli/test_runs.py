@@ -419,7 +419,6 @@ def test_json_for_programs(store: Tracker, tmp_path: Path, monkeypatch: pytest.M
     write(store, [cells[0] | {"hash": planned["hash"]}], [50], name="other")
     assert read("sweep", "f.yaml", "--dry-run")["cells"] == [planned | {"to_run": False, "status": "finished"}]
     assert "fedavg" in read("list", "algorithms")
-    assert "fedavg" in {one["method"] for one in read("board", "show", "leaderboard/global")}
     assert call("sweep", "f.yaml", "--json").code == 2
 
 
@@ -441,11 +440,11 @@ def test_runs_of_others_enter_nothing_and_stay(
 
 
 def test_status_of_a_name_whose_blocks_alone_have_begun(store: Tracker, call: Call) -> None:
-    """As `board rank` prints it: the stages of the blocks so far, a line each; no other sweep."""
-    for name in ("board/0/tune", "board/0", "boards/0"):
+    """The stages of the blocks so far, a line each; no other sweep."""
+    for name in ("mine/0/tune", "mine/0", "mines/0"):
         write(store, [cell(FEDAVG, 0.1, 0)], [50], name=name)
-    code, out, _ = call("status", "board")
+    code, out, _ = call("status", "mine")
     assert code == 0
-    assert [line.split()[0] for line in out.splitlines()] == ["board/0", "board/0/tune"]
-    assert {one["name"] for one in json.loads(call("status", "board", "--json").out)} == {"board/0/tune", "board/0"}
-    assert call("status", "boar").code == 2
+    assert [line.split()[0] for line in out.splitlines()] == ["mine/0", "mine/0/tune"]
+    assert {one["name"] for one in json.loads(call("status", "mine", "--json").out)} == {"mine/0/tune", "mine/0"}
+    assert call("status", "min").code == 2

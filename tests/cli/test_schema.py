@@ -105,13 +105,8 @@ def test_schema(call: Call) -> None:
         ("tables sweep --metric rounds_to :", {"fedavg", "fedsam"}),
         ("tables sweep --metric test_loss,last10_test", {"test_loss,last10_test_accuracy"}),
         ("tables sweep --format la", {"latex"}),
-        ("board ra", {"rank"}),
-        ("board rank mine:Method --on leaderboard/g", {"leaderboard/global", "leaderboard/global_uniform"}),
-        ("board show leaderboard/p", {"leaderboard/personalised"}),
-        ("board tuned fedto", {"fedtoga"}),
         ("compare sweep --reference s", set()),  # a row, which only the tables know, not the name of a sweep
         ("tables sweep --reference f", set()),
-        ("board rank mine:Method --search f", set()),
         ("cite swe", {"sweep"}),
         ("cite fedto", {"fedtoga"}),
         ("export swe", {"sweep"}),
@@ -124,7 +119,6 @@ def test_schema(call: Call) -> None:
         ("data show dig", {"digits"}),
         ("tables sweep --me", {"--metric"}),
         ("figures sweep --", {"--kind", "--band", "--help"}),
-        ("board rank --", {"--on", "--search", "--help"}),
     ],
 )
 def test_shells_complete_names(

@@ -1,1 +1,1 @@
-"""Result tables, with and without published numbers, and leaderboards."""
+"""Result tables, with and without published numbers."""

@@ -18,7 +18,6 @@ from fedray.engine.process.residence import KEPT
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.cells import CellMaker, make_label
 from fedray.sweep.plan.draws import iter_points
-from fedray.sweep.plan.estimate import estimate_seconds
 from fedray.sweep.plan.plan import Plan
 
 
@@ -152,26 +151,6 @@ def print_forecast(
         f"a preemption costs each running cell the rounds since its last checkpoint, at most {lost} rounds{price} "
         "(runtime.checkpoint_every), and finished cells nothing; the same command goes on"
     )
-
-
-def describe_duration(stages: Sequence[Sequence[RunConfig]]) -> str:
-    """Return the number of runs, and how long they take on this machine if each stage waits for the one before.
-
-    The hours are left out if they are unknown: data without a published size, or no room for a run.
-    """
-    nodes, runs = list_local_nodes(), [run for stage in stages for run in stage]
-    rooms = {runtime: _count_room(runtime, nodes) for runtime in dict.fromkeys(run.runtime for run in runs)}
-    said, total = format_count(len(runs), "cell"), 0.0
-    if not all(rooms.values()):
-        return said
-    for stage in stages:
-        cells = list[tuple[float, float]]()
-        for run in stage:
-            if (seconds := estimate_seconds(run, run.runtime.torch_device)) is None:
-                return said
-            cells.append((1 / rooms[run.runtime], seconds / run.runtime.actor_count))
-        total += find_makespan(cells)
-    return f"{said}, about {format_duration(total)} on this machine ({min(rooms.values())} at a time)"
 
 
 def find_makespan(cells: Sequence[tuple[float, float]]) -> float:

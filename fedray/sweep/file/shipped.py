@@ -5,9 +5,6 @@ from pathlib import Path
 
 from fedray.common.errors import UserError, truncate_repr
 
-BOARDS = "leaderboard"
-"""Folder of the boards' sweeps, and of their CSV files."""
-
 
 def get_sweeps_folder() -> Path:
     """Return the folder of the sweeps: inside the package in an installed wheel, next to it in a checkout."""
@@ -47,8 +44,3 @@ def locate_sweep(file: Path) -> Path:
     near = get_close_matches(file.as_posix(), known, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]}?" if near else "`fedray list sweeps` names them all"
     raise UserError(f"{truncate_repr(str(file))}: there is no such file and no shipped sweep of that name; {hint}")
-
-
-def list_boards() -> list[str]:
-    """Return the names of the boards that come with fedray."""
-    return sorted(f"{BOARDS}/{file.stem}" for file in (get_sweeps_folder() / BOARDS).glob("*.yaml"))

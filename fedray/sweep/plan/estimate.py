@@ -133,13 +133,6 @@ def list_distinct(sweep: Sweep) -> list[RunConfig]:
     return list(found.values())
 
 
-def estimate_seconds(run: RunConfig, device: str) -> float | None:
-    """Return the seconds of a run on one core or GPU, measured now; None for data of unknown size."""
-    known = get_facts(run)
-    number = count_gradients(run, known)
-    return None if number is None else number * measure_seconds(make_key(run, known), device)
-
-
 def print_estimate(sweep: Sweep) -> list[float | None]:
     """Print gradients, seconds and hours by model, and the load under which they were measured.
 
