@@ -64,9 +64,8 @@ endef
 .venv/dev: .venv/ready
 	$(call install,-e '.[dev]')
 
-# An hour and a half on two idle cores; PAIRS=5 RESULTS=.fedray/bench for a look. Results go to benchmarks/results and from
-# there into docs/performance.md. OLD=DIRECTORY: another checkout, whose start is measured next to this one's. Two benchmarks
-# are called by hand: `states` (16 GB of disk) and `sweeping.quickstart` (needs another checkout).
+# Half an hour on two idle cores; PAIRS=5 RESULTS=.fedray/bench for a look. Results go to benchmarks/results and from there into
+# docs/performance.md.
 RESULTS ?= benchmarks/results
 PAIRS ?= 20
 BENCH := $(BIN)/python -m benchmarks
@@ -76,20 +75,7 @@ bench: .venv/dev
 	$(BENCH).overhead --workload w0 --peers --pairs $(PAIRS) --out $(RESULTS)/overhead-w0.json
 	$(BENCH).step --pairs $(PAIRS) --out $(RESULTS)/step.json
 	$(BENCH).step --workload w1 --pairs $(PAIRS) --out $(RESULTS)/step-w1.json
-	$(BENCH).parts --out $(RESULTS)/parts-w0.json
-	$(BENCH).parts --workload w1 --rounds 20 --out $(RESULTS)/parts-w1.json
-	$(BENCH).kept --pairs $(PAIRS) --out $(RESULTS)/kept.json
-	$(BENCH).auto --pairs $(PAIRS) --out $(RESULTS)/auto.json
 	$(BENCH).precision --pairs $(PAIRS) --out $(RESULTS)/precision.json
-	$(BENCH).sweeping.useful_work --out $(RESULTS)/sweep-1s.json
-	$(BENCH).sweeping.useful_work --seconds 10 --out $(RESULTS)/sweep-10s.json
-	$(BENCH).sweeping.useful_work --cells 1000 --out $(RESULTS)/sweep-1000.json
-	$(BENCH).sweeping.start --out $(RESULTS)/sweep-start.json $(if $(OLD),--old $(OLD))
-	$(BENCH).sweeping.per_cell --out $(RESULTS)/sweep-per-cell.json
-	$(BENCH).sweeping.growth --out $(RESULTS)/sweep-growth.json
-	$(BENCH).sweeping.foreign --out $(RESULTS)/sweep-foreign.json
-	$(BENCH).sweeping.commands --out $(RESULTS)/commands.json
-	$(BENCH).load --pairs $(PAIRS) --out $(RESULTS)/load.json
+	$(BENCH).useful_work --out $(RESULTS)/sweep-1s.json
 	$(BENCH).scale --out $(RESULTS)/scale.json
-	$(BENCH).traffic --rounds 10 --out $(RESULTS)/traffic.json
 	$(BENCH).table

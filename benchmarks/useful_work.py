@@ -1,9 +1,7 @@
 """Costs of a sweep besides its cells' work: useful work / (2 cores x wall time), and copies of the data in memory.
 
-    python -m benchmarks.sweeping.useful_work                     # 100 cells of 1 s, about 2 minutes
-    python -m benchmarks.sweeping.useful_work --seconds 10        # cells of 10 s, about 10 minutes
-    python -m benchmarks.sweeping.useful_work --cells 1000        # about 12 minutes
-    python -m benchmarks.sweeping.useful_work --cells 10          # a quick look, about a minute
+    python -m benchmarks.useful_work                     # 100 cells of 1 s, about 2 minutes
+    python -m benchmarks.useful_work --cells 10          # a quick look, about a minute
 
 A cell is a job that keeps its trial busy for `--seconds` (an algorithm that spins for a tenth of it in each of ten
 rounds). As in the papers' tables several methods (here: learning rates) share each of five seeds' partitions. Wall time
@@ -24,12 +22,25 @@ import typer
 import yaml
 
 from benchmarks import pairs as p
+from fedray.algorithms.base import Algorithm, Client
 
 ROUNDS = 10
 CORES = 2
 SEEDS = 5
 TRAIN = 50_000
 """Number of training images of 3 KB: 154 MB, so that a second copy would show."""
+
+
+class Spins(Algorithm):
+    """FedAvg whose every client keeps its core busy for `seconds`: a job of a known length."""
+
+    name = "spins"
+    seconds: float = 0.1
+
+    def begin(self, c: Client) -> None:
+        end = time.perf_counter() + self.seconds
+        while time.perf_counter() < end:
+            pass
 
 
 def random_images(file: Path, count: int) -> None:
@@ -47,7 +58,7 @@ def sweep(cells: int, seconds: float, data: Path) -> dict[str, object]:
             "partition": "iid",
             "clients": {"total": 500, "per_round": 1},
             "model": "simple_cnn",
-            "algorithm": {"name": "benchmarks.sweeping.jobs:Spins", "seconds": seconds / ROUNDS},
+            "algorithm": {"name": "benchmarks.useful_work:Spins", "seconds": seconds / ROUNDS},
             "training": {"rounds": ROUNDS, "local_steps": 1, "batch_size": 1},
             "evaluation": {"every": ROUNDS, "last": 1},
             "runtime": {"actors": 1, "device": "cpu"},
