@@ -8,7 +8,6 @@ import numpy as np
 import ray
 from torch import Tensor
 
-from fedray.algorithms.base import Algorithm
 from fedray.common.vectors import Vectors
 from fedray.datasets.dataset import as_tensor
 from fedray.engine.state import ClientState, StateRef
@@ -34,11 +33,6 @@ class ObjectState(StateRef):
     def load(self) -> Vectors:
         """Return the state. Raises ray.exceptions.ObjectLostError if its node is gone."""
         return Vectors({name: as_tensor(array) for name, array in ray.get(self.ref).items()})
-
-
-def keeps_states(algorithm: Algorithm) -> bool:
-    """Return True if states stay; if the server answers each client they pass through it anyway."""
-    return not algorithm.overrides("reply")
 
 
 def note_hashes(hashes: Mapping[int, str], states: Mapping[int, ClientState]) -> None:

@@ -22,7 +22,6 @@ from fedray.cluster.object_states import (
     as_arrays,
     assign_to_actors,
     copy_tensor,
-    keeps_states,
     note_hashes,
     pack,
     unpack,
@@ -157,7 +156,7 @@ class RayBackend:
         self._chunks = {split: count_chunks(len(samples)) for split, samples in problem.evaluated.items()}
         self._timeouts = CallTimeouts()
         self._homes: dict[int, int] = {}
-        self._stay = self._apart = keeps_states(problem.config.algorithm)
+        self._apart = True
         for slot, actor in enumerate(self._actors):
             if actor is None:
                 self._spawn(slot)
@@ -178,7 +177,7 @@ class RayBackend:
             sums = _receive_sums(head["sums"])
             replies.append(Reply(sums, each, states, head["diverged"], head["probes"], head["sent"]))
             largest = max(largest, head["largest"])
-        self._apart = self._stay and largest >= self.stays_from
+        self._apart = largest >= self.stays_from
         if self._apart:
             map_vectors()  # this process does not train, and keeps a reference for each client
         return replies
@@ -343,7 +342,6 @@ class TrialBackend(InlineBackend):
 
     def open(self, problem: Problem) -> None:
         self._timeouts = CallTimeouts()
-        self._stay = keeps_states(problem.config.algorithm)
         with self._bound("open"):
             super().open(problem)
         self._steps = [problem.config.training.count_steps(int(n)) for n in problem.dealt.sizes]
@@ -351,7 +349,7 @@ class TrialBackend(InlineBackend):
     def train(self, broadcast: Broadcast, tasks: Sequence[ClientTask]) -> list[Reply]:
         with self._bound("train", self._measure_work(tasks)):
             replies = super().train(broadcast, tasks)
-            for reply in replies if self._stay else ():
+            for reply in replies:
                 reply.states |= {i: self.spill(s) for i, s in reply.states.items() if not isinstance(s, StateRef)}
         return replies
 
