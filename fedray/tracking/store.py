@@ -51,8 +51,6 @@ CELLS = "cells.json"
 """Artefact of a sweep's run: its cells, in the order of its file."""
 SWEEP_FILE = "sweep.yaml"
 """Artefact of a sweep's run, and member of an archive: the sweep's file."""
-DRAWS = "draws.json"
-"""Artefact of a sweep's run: the draws of a search that learns."""
 TRIALS, TRIAL_CELL = "trials.csv", "config/cell"
 """Artefact of a sweep's run: what Ray Tune says of its trials, a row per cell; and the column with the cell's hash."""
 ACTORS = "runtime.actors"
@@ -430,20 +428,6 @@ def count_unlisted(sweep: str, listed: Container[str]) -> int:
     nothing: dict[str, AnyRun] = {}
     found = _ask(lambda client, experiment: find_unlisted(client, experiment, sweep, listed), nothing)
     return sum(read_status(run) is Status.FINISHED for run in found.values())
-
-
-def read_draws(sweep: str) -> dict[str, Any]:
-    """Return the draws that a sweep's own run has; empty without any. Raises UserError."""
-
-    def read(client: "AnyClient", experiment: str) -> dict[str, Any]:
-        run = find_sweeps(client, experiment).get(sweep)
-        try:
-            found: dict[str, Any] = json.loads((run and read_artefact(client, run.info.run_id, DRAWS)) or "{}")
-        except ValueError:
-            raise UserError(f"sweep: {sweep!r}: the artefact {DRAWS} of its run is damaged") from None
-        return found
-
-    return _ask(read, {})
 
 
 def _ask(question: "Callable[[AnyClient, str], T]", otherwise: T) -> T:

@@ -33,7 +33,6 @@ from fedray.tracking.store import (
     ACTORS,
     CELLS,
     DESCRIPTION,
-    DRAWS,
     IS_CELL,
     LISTED,
     SECONDS,
@@ -179,14 +178,6 @@ class Tracker:
         for run in find_runs(self.client, self.experiment, before - listed):
             if LISTED + name in run.data.tags:
                 self.client.delete_tag(run.info.run_id, LISTED + name)
-
-    def list_cells(self, run_id: str, cells: Sequence[Mapping[str, Any]]) -> None:
-        """Replace the list of cells of a sweep."""
-        self._send(lambda: self.client.log_dict(run_id, {"cells": list(cells)}, CELLS))
-
-    def keep_draws(self, run_id: str, drawn: Mapping[str, Any]) -> None:
-        """Replace the draws of a sweep whose search learns."""
-        self._send(lambda: self.client.log_dict(run_id, dict(drawn), DRAWS))
 
     def keep_trials(self, run_id: str, tables: "Sequence[pd.DataFrame]") -> None:
         """Add to what a sweep's run has of Tune's trials; a cell keeps its newest trial."""

@@ -1,6 +1,7 @@
-"""The recipes that save data of other libraries: files of docs/recipes.md, run on folders in the published formats."""
+"""The recipes with data or a search of other libraries: files of docs/recipes.md, run as they are."""
 
 import pickle
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from fedray.engine.problem import Problem
+from fedray.tracking.store import IS_CELL, open_store, search
 from tests import small
 from tests.docs.test_pages import fences
 
@@ -26,11 +28,12 @@ def load_dataset(name):
 """Stands in for the package `datasets`: splits by name, columns by name, pictures of Pillow and integers."""
 
 
-def run_recipe(file: str, folder: Path, *arguments: str) -> None:
-    """Write the file of the page into the folder and run it there."""
+def run_recipe(file: str, folder: Path, *arguments: str) -> str:
+    """Write the file of the page into the folder, run it there, and return what it prints."""
     [content] = [content for language, content in fences("recipes") if content.startswith(f"# {file}\n")]
     (folder / file).write_text(content)
-    subprocess.run([sys.executable, file, *arguments], cwd=folder, check=True, timeout=120)
+    command = [sys.executable, file, *arguments]
+    return subprocess.run(command, cwd=folder, check=True, timeout=120, stdout=subprocess.PIPE, text=True).stdout
 
 
 def problem(clients: int, partition: Any, data: Any, **sections: Any) -> Problem:
@@ -80,3 +83,14 @@ def test_a_partition_of_fl_bench_is_a_split(tmp_path: Path, keeps: Any) -> None:
     assert dealt.tests is not None
     assert [dealt.shards[i].tolist() for i in (0, 1)] == [[0, 1700], [5]]
     assert [dealt.tests[i].tolist() for i in (0, 1)] == [[1], [4, 2]]
+
+
+def test_a_search_that_learns(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twelve trials and the best values with two seeds, each a run of the store."""
+    pytest.importorskip("optuna", reason="fedray does not need Optuna; only this recipe does")
+    (tmp_path / "mlflow.db").write_bytes(empty_store.read_bytes())
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
+    printed = run_recipe("learn.py", tmp_path)
+    assert re.fullmatch(r"\{'lr': 0\.\d+, 'rho': 0\.\d+\} \[\d\d\.\d+, \d\d\.\d+\]\n", printed)
+    client, experiment = open_store()
+    assert len(list(search(client, experiment, IS_CELL))) == 14

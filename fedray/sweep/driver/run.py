@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
-from importlib.metadata import version
 from pathlib import Path
 
 from fedray.cells.status import Status
@@ -30,7 +29,6 @@ from fedray.sweep.plan.storage import (
     refuse_second_call,
     refuse_unwritable_storage,
 )
-from fedray.sweep.plan.studies import make_studies
 from fedray.sweep.trials.session import Session, Writer
 from fedray.tracking.mirrors.mirrors import refuse_missing_extras
 from fedray.tracking.store import find_sweeps, open_reader, read_cells
@@ -51,13 +49,6 @@ def plan_and_print(sweep: Sweep, file: str, force: bool = False, only: Sequence[
         made = planning.make_plan(sweep, force, only)
     for line in describe_partial(sweep):
         print(escape(line))
-    if sweep.learns:
-        studies = made.drawn["studies"]
-        used = [min(len(one.asked), one.samples) for one in make_studies(sweep, made.maker.make, studies)]
-        if left := sum(map(len, studies.values())) - sum(used):
-            print(
-                f"{sweep.name}: draws of earlier calls that this search leaves out: {left}; the store keeps their cells"
-            )
     print(made.describe(), flush=True)
     return made
 
@@ -98,10 +89,6 @@ def execute(plan: Plan, max_concurrent: int | None = None, address: str | None =
             installed. Raised before anything starts or is written to the store.
     """
     refuse_missing_extras(kind for cell in plan.to_run for kind in cell.run.runtime.mirror)
-    if plan.sweep.learns and (begun := plan.drawn["optuna"]) != (here := version("optuna")):
-        print(
-            f"{plan.sweep.name}: begun with Optuna {begun}, whose draws stay; new ones of {here} may differ", flush=True
-        )
     with contextlib.ExitStack() as stack:
         stack.enter_context(treat_sigterm_as_interrupt())
         if plan.to_run:
@@ -149,7 +136,7 @@ def _run_until_done(session: Session, cells: Sequence[Cell], max_concurrent: int
         max_concurrent: maximum number of trials at a time.
     """
     told = False
-    while cells or session.learn() or session.left:
+    while cells or session.left:
         cells = cells or session.take()
         if session.left and not told:
             told = True

@@ -118,8 +118,6 @@ def pick_point(sweep: Sweep, which: str) -> tuple[dict[str, Any], Listed, Proble
         from fedray.sweep.driver.stages import make_tune_stage  # here: it imports Ray
 
         sweep = make_tune_stage(sweep)
-    if sweep.learns:
-        raise UserError("--cell: the cells of a search with optuna follow from each other; run it whole")
     maker, points, cells = CellMaker(sweep), dict[str, dict[str, Any]](), dict[str, Cell]()
     for point in iter_points(sweep):
         cell = maker.make(point, check=False)

@@ -17,7 +17,7 @@ from fedray.sweep.plan import plan as planning
 from fedray.sweep.plan.cells import refuse_unlogged
 from fedray.sweep.plan.draws import count_training_gradients, draw
 from fedray.sweep.plan.plan import Plan
-from fedray.sweep.plan.studies import Study, advance, make_studies
+from fedray.sweep.plan.studies import Study, make_studies
 
 SHARED = (
     "description",
@@ -106,9 +106,8 @@ def choose(plan: Plan) -> list[Choice]:
         UserError: none has such a draw.
     """
     known = plan.get_values(plan.known)
-    found = make_studies(plan.sweep, plan.maker.make, plan.drawn.get("studies", {}))
-    list(advance(found, known))
-    best = [(study, study.find_best(known, plan.sweep.metric.is_smaller_better)) for study in found]
+    studies = make_studies(plan.sweep, plan.maker.make)
+    best = [(study, study.find_best(known, plan.sweep.metric.is_smaller_better)) for study in studies]
     choices = [_take(study, *one, known) for study, one in best if one is not None]
     advice = "; leave the scheduler out, or raise scheduler.grace" if plan.sweep.scheduler else ""
     lost = [
@@ -271,7 +270,7 @@ def _run_block(
         code = drive(first, max_concurrent, address)
         if code:
             return code, 0
-        first = planning.make_plan(make_tune_stage(sweep))  # with all draws of a search that learns
+        first = planning.make_plan(make_tune_stage(sweep))
     choices = choose(first)
     for one in choices:
         print(f"{sweep.name}: chosen {describe_choice(one, sweep.select)}", flush=True)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
@@ -16,21 +16,22 @@ Space = dict[str, dict[str, list[Any]]]
 class Searcher(Checked):
     """Draws the values of `search`."""
 
-    name: Literal["random", "sobol", "optuna"] = Field(
+    name: Literal["random", "sobol"] = Field(
         "random",
         description="random: independent draws; sobol: for each key a scrambled sequence, which covers the range "
-        "evenly; optuna: TPE, which learns from the cells that have finished",
+        "evenly",
     )
     seed: int = Field(0, ge=0, lt=2**32, description="seed of the draws; not the seed of a run")
-    generation: int | None = Field(
-        None, gt=0, description="for optuna: draws made together, before any of their results is known; default 8"
-    )
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.generation is not None and self.name != "optuna":
-            raise UserError(f"searcher.generation: belongs to optuna; {self.name} learns nothing")
-        return self
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_optuna(cls, value: Any) -> Any:
+        if isinstance(value, Mapping) and value.get("name") == "optuna":
+            raise UserError(
+                "searcher: found optuna; random or sobol is allowed, and docs/recipes.md has a script in which Optuna "
+                "calls `fedray.simulate`"
+            )
+        return value
 
 
 def round_short(value: float) -> float:

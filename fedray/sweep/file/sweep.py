@@ -269,13 +269,6 @@ class Sweep(Checked):
             ):
                 if is_given:
                     raise UserError(f"{key}: without `search` there is nothing to draw")
-        if self.stop and self.learns:
-            raise UserError("stop: found with optuna, which cannot learn from cells that `stop` ends; leave one out")
-        for key in (key for space in self.spaces for key in space if self.learns):
-            if key.partition(".")[0] in ("data", "runtime"):
-                raise UserError(
-                    f"search.{key}: optuna cannot draw keys of data or runtime, which are needed before the first draw"
-                )
         count = self.samples * math.prod(map(len, [*self.cases.values(), *self.grid.values()]))
         if count > CELLS:
             raise UserError(f"grid: the axes multiply to {count} cells; at most {CELLS} are allowed")
@@ -354,11 +347,6 @@ class Sweep(Checked):
     def metric(self) -> Metric:
         """The metric that selects."""
         return Metric.parse(self.select, "select")
-
-    @property
-    def learns(self) -> bool:
-        """True if draws follow from the results of earlier ones."""
-        return self.searcher.name == "optuna" and bool(self.spaces)
 
     @property
     def spaces(self) -> list[Space]:

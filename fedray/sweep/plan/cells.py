@@ -124,11 +124,7 @@ class Problems:
             self.get_problem(cell).build_network("cpu")
 
     def get_problem(self, cell: Cell) -> Problem:
-        """Return the cell's problem, with its data split among the clients; only the latest few splits are kept.
-
-        A search that learns and the thread that writes to MLflow may call this at the same time, so the entry is popped
-        first.
-        """
+        """Return the cell's problem, with its data split among the clients; only the latest few splits are kept."""
         setting = json.dumps(self._describe_split(cell))
         dealt = self._problems.pop(setting, None) or Problem.build(cell.run, self.data[cell.data])
         self._problems[setting] = dealt
@@ -175,7 +171,7 @@ class CellMaker:
         self._search = Search(tuple(keys), sweep.select) if keys else Search()
 
     def make_all(self) -> dict[str, Cell]:
-        """Make all cells of a sweep that does not learn.
+        """Make all cells of a sweep.
 
         Returns:
             Hash -> cell, in the sweep's order; equal configurations are one cell.
@@ -197,8 +193,6 @@ class CellMaker:
                 raise UserError(f"runtime.backend: found {run.runtime.backend}; a sweep runs on Ray")
             if run.data.validation is None:
                 _refuse_unvalidated(self.sweep)
-            if self.sweep.learns:
-                refuse_unlogged(run, self.sweep.select)
         label = make_label(point, run, self.varied)
         cell = self.problems.make_cell(run, label, names=self.sweep.names, search=self._search)
         if check:
@@ -233,11 +227,6 @@ def _refuse_unvalidated(sweep: Sweep) -> None:
         raise UserError(
             f"scheduler.metric: found {sweep.scheduler.metric}, but {lacking}; hold samples out, or name the test set: "
             "`metric: test_accuracy`"
-        )
-    if sweep.learns and not sweep.metric.is_on_test_set:
-        raise UserError(
-            f"select: found {sweep.select}, but {lacking}; hold samples out, or name the test set: "
-            f"`select: {sweep.select.replace('validation', 'test')}`"
         )
     for key in sweep.stop:
         if "validation" in key:

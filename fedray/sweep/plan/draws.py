@@ -26,18 +26,14 @@ FORWARD = 1 / 3
 
 
 def iter_points(sweep: Sweep) -> Iterator[dict[str, Any]]:
-    """Yield every configuration as written (defaults not filled in), in the file's order.
-
-    Draws of `optuna` follow from results; here those of `sobol` take their place (`fedray.sweep.plan.studies` makes the
-    real ones).
-    """
+    """Yield every configuration as written (defaults not filled in), in the file's order."""
     for config, space in sweep.iter_combinations():
         for values in make_draws(sweep, space):
             yield apply_draw(config, values)
 
 
 def make_draws(sweep: Sweep, space: Space) -> list[dict[str, Any]]:
-    """Draw for a method and setting; for `optuna` these are placeholders."""
+    """Return the draws of a method and setting; one without values if nothing is searched."""
     return [draw(space, sweep.searcher, index) for index in range(sweep.samples if space else 1)]
 
 
@@ -45,12 +41,11 @@ def draw(space: Space, searcher: Searcher, index: int) -> dict[str, Any]:
     """Make one draw: key -> value, in the space's order.
 
     A value depends only on the searcher, the key's name and the index, so it is the same for every method, setting and
-    seed, whatever else is searched. Draws of `optuna` after its first generation are made in
-    `fedray.sweep.plan.studies`.
+    seed, whatever else is searched.
 
     Args:
         space: the searched keys and their distributions.
-        searcher: its name and its seed; `optuna` begins with the draws of `sobol`.
+        searcher: its name and its seed.
         index: the number of the draw, from 0.
     """
     values = dict[str, Any]()

@@ -3,8 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from importlib.metadata import version
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from fedray.cells.record import RunRecord
@@ -14,8 +13,7 @@ from fedray.common.errors import UserError, format_count, unknown
 from fedray.config import COMPONENTS, RunConfig, Runtime
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.cells import Cell, CellMaker, Problems
-from fedray.sweep.plan.studies import Known, advance, make_studies
-from fedray.tracking.store import count_unlisted, read_draws, read_records
+from fedray.tracking.store import count_unlisted, read_records
 
 if TYPE_CHECKING:
     from fedray.cluster.gpu_sharing import Placement
@@ -27,13 +25,11 @@ class Plan:
 
     Attributes:
         maker: makes the cells, and holds their data.
-        cells: hash -> cell, in the sweep's order; for a search that learns, the cells that can be drawn so far.
+        cells: hash -> cell, in the sweep's order.
         known: hash -> record in MLflow, for cells that have one.
         force: True to run finished cells again.
         chosen: hashes of the cells that this call may run; None for all.
         file: the whole file, if the sweep is one of its stages; None: the sweep is the file.
-        drawn: for a search that learns, `studies` (`Study.key` -> values of the draws that have been asked for) and
-            `optuna`, the version that made the first of them, as the sweep's run in MLflow holds them.
         unlisted: number of finished cells in MLflow that ran under this sweep's name and are not among `cells`.
     """
 
@@ -43,7 +39,6 @@ class Plan:
     force: bool = False
     chosen: frozenset[str] | None = None
     file: Sweep | None = None
-    drawn: Mapping[str, Any] = field(default_factory=dict)
     unlisted: int = 0
 
     @property
@@ -94,21 +89,6 @@ class Plan:
             f"{statuses[Status.DIVERGED]} diverged, {len(self.to_run)} to run"
         )
         return f"{counts}\n{describe_unlisted(name, self.unlisted)}" if self.unlisted else counts
-
-    def learn(self, known: Known) -> "Plan":
-        """Return the plan with the cells that can be drawn now; the same object if there are no new ones.
-
-        Args:
-            known: values of the cells that have an outcome.
-        """
-        if not self.sweep.learns:
-            return self
-        stored = self.drawn.get("studies", {})
-        studies = make_studies(self.sweep, self.maker.make, stored)
-        new = {cell.hash: cell for cell in advance(studies, known) if cell.hash not in self.cells}
-        begun = self.drawn.get("optuna") or version("optuna")
-        drawn = {"optuna": begun, "studies": stored | {one.key: one.asked for one in studies}}
-        return replace(self, cells={**self.cells, **new}, drawn=drawn) if new else self
 
     def resolve(self, cells: Sequence[Cell], placement: "Placement") -> "Plan":
         """Return the plan with numbers for `gpus_per_actor: auto` in some of its cells; Ray must be running.
@@ -175,22 +155,12 @@ def make_plan(sweep: Sweep, force: bool = False, only: Sequence[str] = ()) -> Pl
     Raises:
         UserError: a cell cannot run, or `only` names no cell. Raised before anything starts.
     """
-    if only and sweep.learns:
-        raise UserError("--only: the cells of a search with optuna follow from each other; run it whole")
     maker = CellMaker(sweep)
-    cells = {} if sweep.learns else maker.make_all()
+    cells = maker.make_all()
     labels = {hash: cell.label for hash, cell in cells.items()}
     chosen = frozenset(hash for text in only for hash in select_cells(labels, text, "--only")) if only else None
-    made = Plan(maker, cells, {}, force, chosen, drawn=read_draws(sweep.name) if sweep.learns else {})
-    while True:  # for a search that learns, each turn adds a generation that has been run
-        known = read_records([cell for cell in made.cells if cell not in made.known])
-        made = replace(made, known={**made.known, **known})
-        learnt = made.learn({} if force or not sweep.learns else made.get_values(made.known))
-        if learnt is made:
-            refuse_unknown_names(sweep, made.cells.values())
-            unlisted = 0 if force and sweep.learns else count_unlisted(sweep.name, made.cells)
-            return replace(made, unlisted=unlisted)
-        made = learnt
+    refuse_unknown_names(sweep, cells.values())
+    return Plan(maker, cells, read_records(cells), force, chosen, unlisted=count_unlisted(sweep.name, cells))
 
 
 def refuse_unknown_names(sweep: Sweep, cells: Iterable[Cell]) -> None:

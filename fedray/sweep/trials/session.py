@@ -14,9 +14,8 @@ from fedray.cells.record import RunRecord
 from fedray.cells.spec import leave_out_seed
 from fedray.cells.status import Status
 from fedray.cluster.gpu_sharing import Placement
-from fedray.common.errors import UserError
 from fedray.sweep.plan.cells import Cell
-from fedray.sweep.plan.plan import Plan, get_value
+from fedray.sweep.plan.plan import Plan
 from fedray.sweep.plan.storage import CellLocks
 from fedray.tracking.store import StoreNotFound, is_recorded, open_reader, read_records
 
@@ -98,7 +97,6 @@ class Session:
         tracker: MLflow; set by `open`.
         parent: id of the sweep's run in MLflow; empty before `open`.
         statuses: hash -> `fedray.status` of the cells that have an outcome.
-        values: hash -> the metric that selects, of the cells that have an outcome; None unless it is `finished`.
         accuracies: hash -> `DEFAULT` metric in %, of the cells that have finished.
         tried: hashes of the cells that this process has taken, or has found to be finished by another process.
         placement: gives cells numbers for `gpus_per_actor: auto`.
@@ -112,7 +110,6 @@ class Session:
     tracker: "Tracker" = field(init=False)
     parent: str = ""
     statuses: dict[str, Status] = field(default_factory=dict)
-    values: dict[str, float | None] = field(default_factory=dict)
     tried: set[str] = field(default_factory=set)
     accuracies: dict[str, float] = field(default_factory=dict)
     placement: Placement = field(default_factory=Placement)
@@ -138,8 +135,6 @@ class Session:
     def note_record(self, cell: str, record: RunRecord) -> None:
         """Note the outcome of a cell, given its hash."""
         self.statuses[cell] = status = record.ending.status
-        if self.plan.sweep.learns and (status.is_final or status.is_early):
-            self.values[cell] = get_value(record, self.plan.sweep.select)
         if status is Status.FINISHED:
             self.accuracies[cell] = record.summarise()[DEFAULT]
 
@@ -160,12 +155,6 @@ class Session:
         self.tracker = Tracker()
         sweep, cells = self.plan.sweep, self.plan.list_cells()
         self.parent = self.tracker.open_sweep(sweep.name, sweep.description, cells, self.plan.text)
-        self._listed = len(cells)  # the plan may have grown meanwhile
-        self._keep_draws()
-
-    def _keep_draws(self) -> None:
-        if self.plan.drawn:
-            self.tracker.keep_draws(self.parent, self.plan.drawn)
 
     def close(self) -> None:
         """Let the writer end the sweep's run, and wait until everything has arrived in the store.
@@ -189,8 +178,6 @@ class Session:
     def _close(self) -> None:
         if not self.parent:
             return
-        if len(self.plan.cells) > self._listed:
-            self.tracker.list_cells(self.parent, self.plan.list_cells())
         self.tracker.keep_trials(self.parent, self.trials)
         page = describe_results(self.plan, self.accuracies)
         self.tracker.close_sweep(self.parent, self.counts, page)
@@ -200,16 +187,8 @@ class Session:
         """Return the store's records of cells, after everything sent to it has arrived."""
         return self.writer.ask(lambda: self.tracker.read_records(cells)) if self.parent else read_records(cells)
 
-    def take(
-        self,
-        wanted: Iterable[str] | None = None,
-        look_up: Callable[[Iterable[str]], dict[str, RunRecord]] | None = None,
-    ) -> list[Cell]:
+    def take(self) -> list[Cell]:
         """Lock the cells that are left and that no other process runs.
-
-        Args:
-            wanted: hashes of the cells to lock; default all.
-            look_up: returns the store's records of cells; default `look_up`.
 
         Returns:
             The locked cells that another sweep has not just finished, with numbers for `gpus_per_actor: auto`.
@@ -217,10 +196,10 @@ class Session:
         Raises:
             UserError: the actors of a cell can never be placed.
         """
-        locked = self.locks.take(self.left if wanted is None else wanted)
+        locked = self.locks.take(self.left)
         self.tried |= locked
         # Read only now that no other process can run them: another sweep may just have finished them.
-        self.note((look_up or self.look_up)(locked))
+        self.note(self.look_up(locked))
         cells = [cell for cell in self.plan.to_run if cell.hash in locked]
         for hash in locked - {cell.hash for cell in cells}:
             self.locks.release(hash)
@@ -233,36 +212,6 @@ class Session:
         self.plan = replace(self.plan, known={**self.plan.known, **found})
         done = {cell: record.totals for cell, record in found.items() if record.ending.status is Status.FINISHED}
         self.accuracies |= {cell: metrics[DEFAULT] for cell, metrics in done.items() if DEFAULT in metrics}
-        if not self.plan.force:
-            self.values |= self.plan.get_values(found) if self.plan.sweep.learns else {}
-
-    def learn(self) -> set[str]:
-        """Draw as far as the outcomes allow; returns the hashes of the new cells, which are not taken yet."""
-        grown = self.plan.learn(self.values)
-        new = grown.cells.keys() - self.plan.cells.keys()
-        self.plan = grown
-        if new and self._asked:
-            self.writer.send(self._keep_draws)  # before the cells' own runs
-        return new
-
-    def learn_and_take(self) -> list[Cell]:
-        """Draw as far as the outcomes allow, and take the cells that can start while Tune runs; the others are left.
-
-        A data set that Tune's trials do not have is handed over when Tune starts again. A measurement also waits until
-        then: it needs a whole GPU, which the trials may hold as long as Tune waits here.
-        """
-        new = self.learn()
-        cells, data = [self.plan.cells[hash] for hash in new], self.plan.problems.data
-        can_start = [c.hash for c in cells if c.data in self.data and self.placement.knows(c.run, data[c.data])]
-        return self.take(can_start, _look_up_if_reachable) if can_start else []
-
-
-def _look_up_if_reachable(cells: Iterable[str]) -> dict[str, RunRecord]:
-    """Return the store's records of cells, without the writer; empty if the store cannot be reached at the moment."""
-    try:
-        return read_records(cells)
-    except UserError:
-        return {}
 
 
 def describe_results(plan: Plan, accuracies: Mapping[str, float]) -> str:

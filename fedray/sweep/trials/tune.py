@@ -24,7 +24,6 @@ from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
 from fedray.cells.spec import flatten
-from fedray.cells.status import Status
 from fedray.cluster.ray_private import (
     count_each_death_once,
     give_trials_waiting_processes,
@@ -105,7 +104,7 @@ def _run_tune(
                 max((cell.run.training.rounds for cell in cells), default=1),
                 lambda cell: session.plan.cells[cell].run,
             ),
-            search_alg=NextCells(session, cells, reporter, shares),
+            search_alg=NextCells(session.plan.maker.axes, cells, shares),
             num_samples=-1,
             max_concurrent_trials=max_concurrent,
             reuse_actors=True,
@@ -134,9 +133,8 @@ def _run_tune(
 
 
 def _hand_over(session: Session, cells: Sequence[Cell]) -> dict[str, DataRef]:
-    """Return the data sets that the trials will need; for a search that learns, all that it has drawn so far."""
-    known = session.plan.problems.data
-    wanted = known if session.plan.sweep.learns else {cell.data for cell in cells}
+    """Return the data sets that the trials will need."""
+    known, wanted = session.plan.problems.data, {cell.data for cell in cells}
     session.data |= {key: DataRef(known[key]) for key in wanted if key not in session.data}
     return {key: session.data[key] for key in wanted}
 
@@ -334,16 +332,11 @@ class ActorAllocator(tune.Callback):
 
 
 class NextCells(Searcher):
-    """Hands out cells one by one; for a search that learns, the next generation of draws as soon as results allow.
+    """Hands out cells one by one: Tune's own grid search copies all cells for each of them. It keeps no state."""
 
-    Grids use it, too: Tune's own grid search copies all cells for each of them. It keeps no state: the next draws
-    (`sweep.plan.studies`) follow from the outcomes, which are in `session` and in MLflow.
-    """
-
-    def __init__(self, session: Session, cells: Sequence[Cell], reporter: TuneReporter, shares: ActorAllocator) -> None:
+    def __init__(self, axes: Sequence[str], cells: Sequence[Cell], shares: ActorAllocator) -> None:
         super().__init__()
-        self.session, self.reporter, self.shares, self._queue = session, reporter, shares, deque(cells)
-        self._known = -1
+        self._axes, self.shares, self._queue = axes, shares, deque(cells)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "NextCells":
         return self  # Tune copies its arguments; this one belongs to the running sweep
@@ -355,26 +348,14 @@ class NextCells(Searcher):
         return True
 
     def suggest(self, trial_id: str) -> Any:
-        """Return the next trial; None if results or free capacity must come first; FINISHED if nothing is left."""
-        sweep = self.session.plan.sweep
-        if not self._queue and sweep.learns and len(self.session.values) != self._known:
-            self._known = len(self.session.values)
-            cells = self.session.learn_and_take()
-            if self.session.plan.force:
-                self.reporter.forget(cells)
-            self.reporter.progress.total += len(cells)
-            self._queue.extend(cells)
-        if self._queue:
-            actors = self.shares.give(self._queue[0], len(self._queue))
-            if not actors:
-                return None
-            cell = self._queue.popleft()  # with the sweep's axes by name, for Tune to compare and show
-            return {"cell": cell, "actors": actors, **get_values(cell.run, self.session.plan.maker.axes)}
-        running = (
-            self.session.statuses.get(cell, Status.MISSING) in (Status.MISSING, Status.RUNNING)
-            for cell in self.session.tried
-        )
-        return None if sweep.learns and any(running) else Searcher.FINISHED
+        """Return the next trial; None if free capacity must come first; FINISHED if nothing is left."""
+        if not self._queue:
+            return Searcher.FINISHED
+        actors = self.shares.give(self._queue[0], len(self._queue))
+        if not actors:
+            return None
+        cell = self._queue.popleft()  # with the sweep's axes by name, for Tune to compare and show
+        return {"cell": cell, "actors": actors, **get_values(cell.run, self._axes)}
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         """Do nothing: outcomes come through the reporter, complete."""

@@ -76,7 +76,7 @@ def test_the_tune_stage_holds_out_and_has_seeds_of_its_own() -> None:
     assert all(one.data.validation for one in runs)
 
 
-@pytest.mark.parametrize("searcher", ["random", "sobol", "optuna"])
+@pytest.mark.parametrize("searcher", ["random", "sobol"])
 def test_the_final_stage_runs_the_best_draw_of_each_method_and_setting(searcher: str) -> None:
     """Simulated outcomes: fedavg is best near lr 0.5 on IID data, near 0.02 elsewhere; the largest μ is the worst."""
 

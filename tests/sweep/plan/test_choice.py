@@ -112,9 +112,6 @@ def test_cells_of_a_search_are_those_that_a_dry_run_numbers() -> None:
     assert list(listed.cells) == list(CellMaker(make_tune_stage(tuned)).make_all())
     assert (listed.sweep.name, listed.text) == ("x/tune", tuned.to_yaml())
     assert (point["seed"], point["data"]["validation"]["fraction"]) == (7, 0.1)
-    held = BASE | {"data": {"name": "digits", "validation": {}}}
-    with pytest.raises(UserError, match=r"^--cell: the cells of a search with optuna follow from each other"):
-        pick_point(sweep(**search, base=held, searcher={"name": "optuna"}), "1")
 
 
 def test_set_changes_the_base_or_the_file_and_the_name() -> None:
@@ -134,7 +131,6 @@ def test_set_reaches_into_every_section() -> None:
     assert tuned.with_overrides({"searcher.name": "sobol", "searcher.seed": 2}).searcher.model_dump() == {
         "name": "sobol",
         "seed": 2,
-        "generation": None,
     }
     validation = tuned.with_overrides({"tune.validation.fraction": 0.3}).tune
     assert validation is not None

@@ -18,11 +18,8 @@ from tests.sweep.plan.test_cells import BASE, sweep
 def searcher(grid: Sweep) -> tuple[NextCells, list[str]]:
     maker = CellMaker(grid)
     planned = maker.make_all()
-    plan = SimpleNamespace(sweep=grid, maker=maker)
-    session: Any = SimpleNamespace(plan=plan, values={}, statuses={}, tried=set(planned))
-    nothing: Any = None
     shares: Any = SimpleNamespace(give=lambda cell, left: 1)
-    return NextCells(session, list(planned.values()), nothing, shares), list(planned)
+    return NextCells(maker.axes, list(planned.values()), shares), list(planned)
 
 
 def test_a_grid_is_handed_out_cell_by_cell_in_its_order() -> None:
