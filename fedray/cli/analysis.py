@@ -17,7 +17,6 @@ ANALYSIS = {
     "compare": "Every method's paired difference to a reference.",
     "report": "A sweep as one HTML page.",
     "check": "Whether a paper's tables and macros still agree with the store.",
-    "cite": "BibTeX of a method, or of what a sweep uses.",
 }
 """Module of fedray/analysis/commands/ -> its line in `fedray --help`."""
 PAPERS = {
@@ -68,8 +67,6 @@ def list_next(command: str, before: Sequence[str], word: str) -> list[str]:
         return [*tables.FORMATS, *tables.RUN_BY_RUN]
     if any(option in one.opts and not one.is_flag for one in _list_parameters(command)):
         return []
-    if command == "cite":
-        return [*complete("stored", ""), *complete("algorithms", "")]
     unrun = list_sweeps() if command in ("tables", "figures") else []  # for `--published` and `--kind partition`
     return [*complete("stored", ""), *unrun]
 

@@ -118,7 +118,7 @@ class Component(Checked):
     """End of the error for an unknown name."""
     paper: ClassVar[str] = ""
     """Where the definition comes from: `Li et al., Title, VENUE 2024`, then a comma and a place in it; further papers
-    or remarks follow a semicolon. `fedray cite` prints it as BibTeX."""
+    or remarks follow a semicolon."""
     symbols: ClassVar[Mapping[str, str]] = {
         "rho": "ρ",
         "alpha": "α",

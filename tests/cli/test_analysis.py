@@ -21,7 +21,6 @@ OWN = {
     "compare": "--confidence",
     "sharpness": "--run",
     "check": "NAME...",
-    "cite": "a sweep of the store",
 }
 """Command -> what its help alone has, or one of few; the others have `--out`."""
 

@@ -107,10 +107,7 @@ def test_schema(call: Call) -> None:
         ("tables sweep --format la", {"latex"}),
         ("compare sweep --reference s", set()),  # a row, which only the tables know, not the name of a sweep
         ("tables sweep --reference f", set()),
-        ("cite swe", {"sweep"}),
-        ("cite fedto", {"fedtoga"}),
         ("export swe", {"sweep"}),
-        ("export sweep --metric generic", {"generic_accuracy"}),
         ("sweep fedtoga/table", {"fedtoga/table1", "fedtoga/table2", "fedtoga/table3"}),
         ("run own", {"own.yaml"}),
         ("list algo", {"algorithms"}),

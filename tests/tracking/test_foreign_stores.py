@@ -31,7 +31,7 @@ READERS = (
     "status", "status sweep --all", "status sweep --json", "tables sweep", "tables sweep --json", "export sweep",
     "clean",
 )  # fmt: skip
-MORE = ("figures sweep --kind curves", "report sweep", "compare sweep --reference fedavg", "cite sweep")
+MORE = ("figures sweep --kind curves", "report sweep", "compare sweep --reference fedavg")
 """They read by the same functions, and take seconds."""
 NOISE = {
     "no tags": "DELETE FROM tags",

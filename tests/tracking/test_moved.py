@@ -25,7 +25,7 @@ SWEEP: dict[str, Any] = {
     "grid": {"seed": [0, 1]},
 }
 READERS = (
-    "status moves", "tables moves", "report moves", "compare moves --reference fedavg", "cite moves",
+    "status moves", "tables moves", "report moves", "compare moves --reference fedavg",
     "figures moves --kind curves", "verify moves --cells 1", "export moves", "clean",
 )  # fmt: skip
 
@@ -137,7 +137,7 @@ def test_files_of_others_are_refused(
         file = Path("mlartifacts", one, "artifacts", "cells.json" if whose == "sweep" else "config.yaml")
         file.unlink()
         file.symlink_to(tmp_path / "passwd") if address == "link" else os.mkfifo(file)
-    for line in ("export moves", "export moves --deposit", "report moves", "verify moves --cells 1"):
+    for line in ("export moves", "report moves", "verify moves --cells 1"):
         code, _, err = call(*line.split())
         assert code == 2 or (line[:6] in ("report", "verify") and whose == "cell"), line
         assert err.count("\n") == (code == 2)

@@ -1,1 +1,0 @@
-"""A sweep as a deposit for a repository such as Zenodo."""
