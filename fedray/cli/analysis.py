@@ -16,7 +16,6 @@ ANALYSIS = {
     "figures": "A sweep's figures: curves, sensitivity, bars and more.",
     "compare": "Every method's paired difference to a reference.",
     "report": "A sweep as one HTML page.",
-    "check": "Whether a paper's tables and macros still agree with the store.",
 }
 """Module of fedray/analysis/commands/ -> its line in `fedray --help`."""
 PAPERS = {

@@ -26,7 +26,7 @@ from fedray.common.errors import DataMissing, UserError, format_count, name_plac
 PANELS = {
     "run": ("run", "sweep", "status", "rm", "clean", "data", "list", "schema"),
     "look": ("ui", "tables", "figures", "compare", "report", "sharpness"),
-    "publish": ("check", "export", "import", "verify"),
+    "publish": ("export", "import", "verify"),
 }
 """Heading in `fedray --help` -> its commands."""
 

@@ -213,24 +213,11 @@ CASES: dict[str, Case] = {
     ),
     "no sweep": Case(["tables"], "Missing argument 'name'.", stored),
     "sweep": Case(["tables", "swep"], "sweep: unknown name 'swep'; did you mean 'sweep'? valid: sweep", stored),
-    "macros of two sweeps": Case(
-        ["tables", "sweep", "sweep", "--macros", "m.tex"],
-        "--macros: found 2 sweeps; a table with macros is of one, which `fedray check` reads again",
-    ),
     "format": Case(
         ["tables", "sweep", "--format", "html"],
         "--format: unknown name 'html'; valid: clients, csv, json, latex, markdown, seeds",
         stored,
     ),
-    "macros of rows": Case(
-        ["tables", "sweep", "--macros", "x.tex", "--format", "seeds"],
-        "--macros: gives a macro per entry of a table; --format seeds has none",
-        stored,
-    ),
-    "check a paper": Case(
-        ["check", "paper.tex", "sweep"], "paper.tex: cannot be read: No such file or directory", stored
-    ),
-    "check against no sweep": Case(["check", "paper.tex"], "Missing argument 'NAME...'.", stored),
     "metric": Case(
         ["tables", "sweep", "--metric", "acuracy"],
         "--metric: unknown name 'acuracy'; did you mean 'test_accuracy'?…",

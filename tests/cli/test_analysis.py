@@ -3,24 +3,18 @@
 import runpy
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from fedray.cli.analysis import ANALYSIS, PAPERS
 from fedray.cli.main import app
-from fedray.tracking.tracker import Tracker
-from tests.analysis.conftest import store
-from tests.analysis.runs import FEDAVG, cell, write
 
-__all__ = ["store"]
 COMMANDS = [*ANALYSIS, *PAPERS]
 OWN = {
     "tables": "--best-except",
     "compare": "--confidence",
     "sharpness": "--run",
-    "check": "NAME...",
 }
 """Command -> what its help alone has, or one of few; the others have `--out`."""
 
@@ -56,21 +50,3 @@ def test_the_command_line_imports_no_analysis() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
-
-
-def test_check_ends_with_1_if_a_number_differs(store: Tracker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The exit code passes through the forwarding command: 0 as written, 1 after a change by hand, 2 for a mistake."""
-    monkeypatch.chdir(tmp_path)
-    write(store, [cell(FEDAVG, 0.5, 0)], [70])
-    codes = []
-    for text in ("70.00", "71.00"):
-        assert CliRunner().invoke(app, ["tables", "sweep", "--macros", "numbers.tex"]).exit_code == 0
-        written = Path("numbers.tex").read_text(encoding="utf-8")
-        Path("numbers.tex").write_text(written.replace("70.00", text), encoding="utf-8")
-        codes.append(CliRunner().invoke(app, ["check", "numbers.tex", "sweep"]).exit_code)
-    assert codes == [0, 1]
-    called = [sys.executable, "-m", "fedray.cli", "check", "none.tex", "sweep"]
-    done = subprocess.run(called, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (2, "fedray: none.tex: cannot be read: No such file or directory\n")
-    called[-2] = "numbers.tex"
-    assert subprocess.run(called, capture_output=True, text=True, check=False).returncode == 1

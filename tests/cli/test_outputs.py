@@ -30,7 +30,6 @@ RUN = small.sections("fedavg", (5, 2), 4, training={"rounds": 2, "local_epochs":
 FILES: dict[tuple[str, str], tuple[str, str]] = {
     ("run", "save"): ("run run.yaml --save OUT", ".safetensors"),
     ("run", "archive"): ("run cases.yaml --cell 1 --backend inline --archive OUT", ".zip"),
-    ("tables", "macros"): ("tables some/sweep --macros OUT", ".tex"),
     ("report", "out"): ("report some/sweep --out OUT", ".html"),
     ("export", "file"): ("export some/sweep OUT", ".zip"),
 }
@@ -179,7 +178,7 @@ def test_a_folder(case: tuple[str, str], here: Path, call: Call, monkeypatch: py
 
 
 def test_what_a_command_reads_stays(here: Path, call: Call) -> None:
-    """The configuration, a file that it names, and the other file of the same call."""
+    """The configuration, and a file that it names."""
     result = fedray.simulate(RUN, progress=False)
     result.save(here / "init.safetensors")
     (here / "init.yaml").write_text(
@@ -189,7 +188,6 @@ def test_what_a_command_reads_stays(here: Path, call: Call) -> None:
     for line in (
         "run run.yaml --save run.yaml --overwrite",
         "run init.yaml --no-track --save ./init.safetensors",
-        "tables some/sweep --out same.tex --macros ./same.tex --format latex",
     ):
         code, _, err = call(*line.split())
         assert code == 2, line

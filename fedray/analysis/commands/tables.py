@@ -5,12 +5,10 @@ the second best underlined. An entry with a seed that is missing, failed, diverg
 target or is still running says so and is not ranked. The rows of a search are sorted, best first. Several metrics,
 separated by commas, are shown side by side. `--average-over partition` averages over settings for each seed;
 `--best-except fedavg,fedgela` adds the best of the other rows. The formats `seeds` (CSV, a row per run) and `clients`
-(CSV, a row per run and client) list the values behind the entries. `--macros FILE` also writes each entry as a
-macro for LaTeX, and `fedray check paper.tex SWEEP` says which of a paper's numbers no longer agree with the store.
+(CSV, a row per run and client) list the values behind the entries.
 """
 
 import re
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -20,9 +18,8 @@ import typer
 from fedray.analysis.data.collect import collect
 from fedray.analysis.data.expected import find_cells
 from fedray.analysis.output import write_or_print
-from fedray.analysis.tables.build import TableOptions, list_clients, list_runs
+from fedray.analysis.tables.build import build, list_clients, list_runs
 from fedray.analysis.tables.formats import FORMATS, SUFFIXES, format_run_by_run
-from fedray.analysis.tables.macros import to_macros
 from fedray.cells.metric import DEFAULT
 from fedray.common.entry import Overwrite, ShowPublished
 from fedray.common.errors import UserError, unknown
@@ -66,9 +63,6 @@ def main(
     label: Annotated[str, typer.Option(help="LaTeX label of the table: tab:main")] = "",
     caption: Annotated[str, typer.Option(help="its caption, as LaTeX reads it; default the title and what ± is")] = "",
     out: Annotated[Path | None, typer.Option(help="write to this file instead of printing")] = None,
-    macros: Annotated[
-        Path | None, typer.Option(help="also write a LaTeX macro per entry to this file, for \\fedray{KEY} in a text")
-    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="the same as --format json")] = False,
     overwrite: Overwrite = False,
 ) -> None:
@@ -85,21 +79,12 @@ def main(
     for option, given in (("label", label), ("caption", caption)):
         if given and format != "latex":
             raise UserError(f"--{option}: only LaTeX has {option}s; --format is {format}")
-    if macros is not None and format in RUN_BY_RUN:
-        raise UserError(f"--macros: gives a macro per entry of a table; --format {format} has none")
-    if macros is not None and len(name) > 1:
-        raise UserError(
-            f"--macros: found {len(name)} sweeps; a table with macros is of one, which `fedray check` reads again"
-        )
-    file = None
-    if out is not None:
-        file = OutputFile("--out", out, (SUFFIXES.get(format, ".csv"),), overwrite, () if macros is None else (macros,))
+    file = None if out is None else OutputFile("--out", out, (SUFFIXES.get(format, ".csv"),), overwrite)
     if format in RUN_BY_RUN:
         runs = collect(*name)
         told = list_clients(runs) if format == "clients" else list_runs(runs, metric, rows, cols)
         write_or_print(format_run_by_run(told), file)
         return
-    macro_file = None if macros is None else OutputFile("--macros", macros, (".tex",), overwrite)
     sweep = find_cells(*name) if (published or paper) and len(name) == 1 else collect(*name)
     if published and not paper and sweep.name.partition("/")[0] not in list_papers():
         raise UserError(
@@ -107,13 +92,6 @@ def main(
             "fedsam/table2"
         )
     paper = paper or (sweep.name if published else "")
-    options = TableOptions(metric, rows, cols, reference, paper, average_over, best_except)
-    caption = re.sub(r"(?<!\\)((?:\\\\)*)%", r"\1\\%", " ".join(caption.split()))  # a bare % would end the line
-    table = replace(options.build(sweep), label=label, caption=caption)
-    if macros is not None and macro_file is not None:
-        command = options.to_command(sweep.name, {"macros": macros.name})
-        macro_file.write(to_macros(replace(table, command=command)))
-        print(macros, file=sys.stderr)
-    without = {"format": "latex", "label": label, "caption": table.caption, "out": "" if out is None else out.name}
-    command = options.to_command(sweep.name, without)
-    write_or_print(FORMATS[format](replace(table, command=command)), file)
+    table = build(sweep, metric, rows, cols, reference, paper, average_over, best_except)
+    caption = re.sub(r"(?<!\\)((?:\\\\)*)%", r"\1\%", " ".join(caption.split()))  # a bare % would end the line
+    write_or_print(FORMATS[format](replace(table, label=label, caption=caption)), file)

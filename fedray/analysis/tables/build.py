@@ -1,10 +1,9 @@
 """Entries of a sweep's result table, their ranks and notes."""
 
 import math
-import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any, Self
+from dataclasses import replace
+from typing import Any
 
 import pandas as pd
 
@@ -28,17 +27,11 @@ from fedray.analysis.data.metrics import (
     read_values,
 )
 from fedray.analysis.tables.clients import read_accuracies
-from fedray.analysis.tables.macros import make_key, make_words, to_word, without_names
 from fedray.analysis.tables.published import match_published
 from fedray.analysis.tables.result_table import BEST, Entry, ResultTable, add_best, average, join_tables, make_entry
 from fedray.cells.metric import DEFAULT, ROUNDS_TO, Metric
-from fedray.common.errors import UserError, escape, truncate_repr, unknown
+from fedray.common.errors import unknown
 from fedray.components.base import format_value
-
-COMMAND = "fedray tables"
-"""Beginning of the comment that a LaTeX table and a file of macros hold."""
-WITHOUT_EFFECT = ("format", "label", "caption", "out", "macros")
-"""Options in a comment that change no entry."""
 
 
 def build(
@@ -128,23 +121,7 @@ def build(
         notes,
         reference,
         paper,
-        keys=_make_keys(sweep, cells, metric, rows, columns, average_over),
     )
-
-
-def _make_keys(
-    sweep: SweepTable, cells: pd.DataFrame, metric: str, rows: str, columns: str, over: str
-) -> dict[tuple[str, str], str]:
-    """Return row and column -> the entry's key in LaTeX."""
-    shown, plain = cells[cells["_row"] != BEST], without_names(sweep.cells)
-    row_words = make_words(shown["_row"], label_cells(plain, rows, sweep.search.keys), plain) | {BEST: to_word(BEST)}
-    column_labels = drop_keys(plain, columns, over) if over else label_cells(plain, columns)
-    column_words = make_words(shown["_column"], column_labels, plain)
-    pairs = zip(map(str, cells["_row"]), map(str, cells["_column"]), strict=True)
-    return {
-        (row, column): make_key(sweep.name, row_words[row], column_words[column], metric)
-        for row, column in dict.fromkeys(pairs)
-    }
 
 
 def list_runs(sweep: SweepTable, metric: str = DEFAULT, rows: str = "", columns: str = "") -> pd.DataFrame:
@@ -317,75 +294,3 @@ def _format_budget(one: Mapping[str, Any]) -> str:
     gradients = "" if one["gradients"] is None else f", {most}{one['gradients']:.3g} gradients of a batch"
     lost = "" if one["finished"] == one["draws"] else f" ({one['draws'] - one['finished']} did not finish)"
     return f"{one['draws']} draws{lost}, {most}{one['rounds']} rounds{gradients}; scored {one['score']:.2f}"
-
-
-@dataclass(frozen=True)
-class TableOptions:
-    """Options of `fedray tables`, besides the sweep; `build` explains them."""
-
-    metric: str = DEFAULT
-    rows: str = ""
-    cols: str = ""
-    reference: str = ""
-    paper: str = ""
-    average_over: str = ""
-    best_except: str | None = None
-
-    def build(self, sweep: SweepTable) -> ResultTable:
-        """Return the table. Raises UserError as `fedray.analysis.tables.build.build` does."""
-        return build(
-            sweep,
-            self.metric,
-            self.rows,
-            self.cols,
-            self.reference,
-            self.paper,
-            self.average_over,
-            self.best_except,
-        )
-
-    def to_command(self, sweep: str, more: Mapping[str, str]) -> str:
-        """Return the command line, in one line, that gives this table.
-
-        Args:
-            sweep: its name, or several with spaces.
-            more: options without effect on the entries: WITHOUT_EFFECT.
-        """
-        changed = {one.name: getattr(self, one.name) for one in fields(self) if getattr(self, one.name) != one.default}
-        words = [word for name, value in {**changed, **more}.items() for word in (_to_option(name), value) if value]
-        if self.best_except == "":
-            words.append("--best-except=")
-        return escape(shlex.join([*COMMAND.split(), *sweep.split(), *words]))
-
-    @classmethod
-    def parse(cls, command: str, where: str) -> tuple[str, Self, set[str]]:
-        """Read a command line that `to_command` wrote.
-
-        Args:
-            command: the comment's text.
-            where: file and line, for messages.
-
-        Returns:
-            The sweep's name, the options, and the names of the options without effect.
-
-        Raises:
-            UserError: it is not such a command.
-        """
-        known = {_to_option(name): name for name in (*(one.name for one in fields(cls)), *WITHOUT_EFFECT)}
-        try:
-            _, _, sweep, *words = shlex.split(command)
-        except ValueError:
-            raise UserError(f"{where}: found {truncate_repr(command)}; `{COMMAND} NAME ...` is required") from None
-        found: dict[str, str] = {}
-        while words:
-            option, equals, value = words.pop(0).partition("=")
-            if option not in known or not (equals or words):
-                allowed = ", ".join(f"{one} VALUE" for one in known)
-                raise UserError(f"{where}: found {truncate_repr(option)} in `{COMMAND}`; allowed: {allowed}")
-            found[known[option]] = value if equals else words.pop(0)
-        without = found.keys() & set(WITHOUT_EFFECT)
-        return sweep, cls(**{name: value for name, value in found.items() if name not in without}), set(without)
-
-
-def _to_option(name: str) -> str:
-    return "--" + name.replace("_", "-")

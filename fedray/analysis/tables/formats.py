@@ -41,7 +41,7 @@ def _escape_markdown(name: str) -> str:
 
 
 def to_latex(table: ResultTable) -> str:
-    """Format as a booktabs table; the command that gives it and its notes are comments.
+    """Format as a booktabs table; its notes are comments.
 
     The first note, which says what ± is, ends the caption unless the user has given one.
 
@@ -60,7 +60,6 @@ def to_latex(table: ResultTable) -> str:
         rf"\caption{{{table.caption or escape_tex('; '.join([table.title, *table.notes[:1]]))}}}",
         *([rf"\label{{{table.label}}}"] if table.label else []),
         rf"\begin{{tabular}}{{l{'c' * len(table.columns)}}}",
-        *([f"% {table.command}"] if table.command else []),
         r"\toprule",
         " & ".join(["", *map(escape_tex, table.columns)]) + r" \\",
         r"\midrule",

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import pandas as pd
 
@@ -71,10 +71,6 @@ class ResultTable:
     """LaTeX's label; empty for none."""
     caption: str = ""
     """LaTeX's caption, as LaTeX reads it; empty for the title."""
-    keys: Mapping[tuple[str, str], str] = field(default_factory=dict)
-    """Entry -> its name in LaTeX (`fedray.analysis.tables.macros`)."""
-    command: str = ""
-    """The command line that gives this table, for LaTeX sources; empty for none."""
 
 
 BEST = "best baseline"
@@ -169,9 +165,4 @@ def join_tables(tables: Mapping[str, ResultTable]) -> ResultTable:
         list(notes),
         first.reference,
         first.paper,
-        keys={
-            (row, f"{column}: {name}"): key
-            for name, table in tables.items()
-            for (row, column), key in table.keys.items()
-        },
     )
