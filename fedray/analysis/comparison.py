@@ -2,8 +2,8 @@
 
 Paired: for every method and setting the differences from the reference in the same setting and with the same seed (same
 data, partition and cohorts), their mean, its interval, and the paired t-test's p, adjusted by Holm's method for the
-methods of a setting. Over all settings: aggregates of each method's runs, and ranks. As text: `fedray compare SWEEP
-[--reference fedavg] [--metric ...]`.
+methods of a setting. Over all settings: the pairs that it wins. As text: `fedray compare SWEEP [--reference fedavg]
+[--metric ...]`.
 """
 
 import math
@@ -21,20 +21,13 @@ from fedray.analysis.statistics import (
     MOST_SEEDS,
     POWER,
     Interval,
-    Ranks,
     apply_holm,
     bootstrap,
-    bound_improvement,
-    bound_iqm,
     bound_mean,
     bound_proportion,
-    compute_improvement,
-    compute_iqm,
     compute_p,
     count_seeds,
-    find_lack,
     flip_signs,
-    rank_methods,
 )
 from fedray.cells.metric import DEFAULT, Metric
 from fedray.common.errors import UserError, unknown
@@ -95,11 +88,11 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Improvement:
-    """Frequency with which a method beats the reference with the same setting and seed; ties count half."""
+class Wins:
+    """How many of its pairs with the reference a method wins over all settings; ties count half."""
 
     row: str
-    wins: float
+    won: float
     pairs: int
     interval: Interval
 
@@ -186,79 +179,16 @@ def adjust_p_values(differences: Sequence[Difference]) -> list[Difference]:
     return result
 
 
-def count_improvements(differences: Sequence[Difference], lower: bool) -> list[Improvement]:
+def count_wins(differences: Sequence[Difference], lower: bool) -> list[Wins]:
     """Return for every method how often it beats the reference with the same setting and seed."""
-    found = []
+    counted = []
     for row in dict.fromkeys(one.row for one in differences):
         gaps = np.array([gap for one in differences if one.row == row for gap in one.gaps])
         if len(gaps):
-            wins = float(((gaps < 0) if lower else (gaps > 0)).sum() + (gaps == 0).sum() / 2)
-            confidence = differences[0].confidence
-            found.append(Improvement(row, wins, len(gaps), bound_proportion(wins, len(gaps), confidence)))
-    return found
-
-
-@dataclass(frozen=True)
-class Aggregate:
-    """A method's runs in all settings.
-
-    Attributes:
-        scores: `(seeds, settings)` float64; inf for a run that never reached its target.
-        mean: interquartile mean over all runs, in the metric's unit; inf if too many never reached the target.
-        interval: of `mean`; None if there are too few runs.
-        improvement: probability that a run is better than one of the reference in the same setting, with any seeds.
-        bounds: of `improvement`; None if there are too few runs, or it is 0 or 1.
-    """
-
-    row: str
-    scores: np.ndarray
-    mean: float
-    interval: Interval | None
-    improvement: float
-    bounds: Interval | None
-
-
-def aggregate_runs(cells: pd.DataFrame, to: str, lower: bool, confidence: float = 0.95) -> list[Aggregate]:
-    """Aggregate each method's runs over the settings that `collect_scores` takes; empty if it takes none.
-
-    Args:
-        cells: as `tabulate_by_seed` returns them.
-        to: the reference row.
-        lower: True if the smallest is best.
-        confidence: level of the intervals.
-    """
-    scores = collect_scores(cells)
-    return [
-        Aggregate(
-            row,
-            ours,
-            compute_iqm(ours),
-            bound_iqm(ours, confidence),
-            compute_improvement(ours, scores[to], lower),
-            bound_improvement(ours, scores[to], lower, confidence),
-        )
-        for row, ours in scores.items()
-    ]
-
-
-def collect_scores(cells: pd.DataFrame) -> dict[str, np.ndarray]:
-    """Return method -> values of its runs in the settings in which every method has one for every seed.
-
-    Args:
-        cells: as `tabulate_by_seed` returns them.
-
-    Returns:
-        Arrays `(seeds, settings)` float64; inf for a run that never reached its target. Empty if there is no setting.
-    """
-    values = cells["_value"].mask(cells["_never"], math.inf)
-    table = cells.assign(_value=values).pivot(index="seed", columns=["_column", "_row"], values="_value")
-    rows = cells["_row"].unique()
-    whole = [  # settings in which all rows have a value for every seed
-        column
-        for column in cells["_column"].unique()
-        if table[column].shape[1] == len(rows) and table[column].notna().all(axis=None)
-    ]
-    return {str(row): table[[(column, row) for column in whole]].to_numpy() for row in rows} if whole else {}
+            won = float(((gaps < 0) if lower else (gaps > 0)).sum() + (gaps == 0).sum() / 2)
+            interval = bound_proportion(won, len(gaps), differences[0].confidence)
+            counted.append(Wins(row, won, len(gaps), interval))
+    return counted
 
 
 @dataclass(frozen=True)
@@ -266,7 +196,6 @@ class Comparison:
     """All methods of a sweep against one, in each setting and over all settings.
 
     title: the metric in words. lower: True if its smallest value is the best. notes: on the metric and the cells.
-    ranks: None for one setting.
     """
 
     sweep: str
@@ -277,9 +206,7 @@ class Comparison:
     notes: list[str]
     confidence: float
     differences: list[Difference]
-    improvements: list[Improvement]
-    aggregates: list[Aggregate]
-    ranks: Ranks | None
+    wins: list[Wins]
 
 
 def find_reference(cells: pd.DataFrame, given: str, found: Iterable[str], rows: str = "algorithm") -> str:
@@ -305,7 +232,6 @@ def compare(
     cells = tabulate_by_seed(sweep, metric, rows, columns)
     to = find_reference(sweep.cells, to, cells["_row"], rows)
     differences, lower = pair_by_seed(cells, to, confidence), is_smaller_better(metric, sweep.cells)
-    means = cells.groupby(["_column", "_row"])["_value"].agg(lambda of_seeds: of_seeds.mean(skipna=False)).unstack()
     return Comparison(
         sweep.name,
         to,
@@ -315,9 +241,7 @@ def compare(
         [*describe_undeclared(metric, sweep.cells), *([sweep.note] if sweep.note else [])],
         confidence,
         differences,
-        count_improvements(differences, lower),
-        aggregate_runs(cells, to, lower, confidence),
-        rank_methods(means, lower, 1 - confidence),
+        count_wins(differences, lower),
     )
 
 
@@ -376,68 +300,13 @@ def list_notes(found: Comparison) -> list[str]:
         f"does not, but it is too short for fewer than {BOOTSTRAP_SEEDS} seeds",
         "p (sign flips): exact, without assuming normality, never below 2^(1 - n): 5 % needs at least six seeds",
         f"seeds needed: to tell a difference of this size and spread apart with a probability of {100 * POWER:g} %",
+        *(
+            f"{one.row} beats {found.to} with the same setting and seed in {one.won:g} of {one.pairs} pairs: "
+            f"{one.won / one.pairs:.2f} ({one.interval.low:.2f} .. {one.interval.high:.2f}, Clopper and Pearson)"
+            for one in found.wins
+        ),
         *found.notes,
     ]
-
-
-def list_all_columns(found: Comparison) -> list[str]:
-    """Return the columns of `format_all`."""
-    return [
-        "method",
-        f"beats {found.to} with the same seed",
-        "interquartile mean",
-        f"probability of improvement over {found.to}",
-        "mean rank",
-    ]
-
-
-def format_all(found: Comparison) -> list[list[str]]:
-    """Return a line per method over all settings, as text; `-` for what it has no number for."""
-    wins = {one.row: one for one in found.improvements}
-    runs = {one.row: one for one in found.aggregates}
-    ranks = {} if found.ranks is None else found.ranks.mean
-    rows = dict.fromkeys([found.to, *wins, *runs])
-    return [
-        [
-            row,
-            _format_wins(wins[row]) if row in wins else "-",
-            _format_mean(runs[row].mean) + _bracket(runs[row].interval) if row in runs else "-",
-            f"{runs[row].improvement:.2f}{_bracket(runs[row].bounds)}" if row in runs and row != found.to else "-",
-            f"{ranks[row]:.2f}" if row in ranks else "-",
-        ]
-        for row in rows
-    ]
-
-
-def list_all_notes(found: Comparison) -> list[str]:
-    """Return notes that explain `format_all`, and the results of Friedman's and Nemenyi's tests."""
-    notes = ["same seed: pairs won of all, ties count half; share with Clopper and Pearson's interval"]
-    if found.aggregates:
-        seeds, settings = found.aggregates[0].scores.shape
-        lack = find_lack(found.aggregates[0].scores)
-        notes.append(
-            f"interquartile mean, probability of improvement: of the settings that all methods finished ({settings}, "
-            f"{seeds} seeds each); the middle half of all runs, and any two runs of a setting; "
-            + (f"no intervals: {lack}" if lack else f"{found.confidence:.0%} intervals of the stratified bootstrap")
-        )
-    if found.ranks is not None:
-        notes.append(
-            f"mean rank over {found.ranks.settings} settings: {found.ranks.describe()}; critical difference "
-            f"{found.ranks.critical:.2f} (Nemenyi, {100 * found.ranks.level:.2g} %)"
-        )
-    return notes
-
-
-def _format_wins(one: Improvement) -> str:
-    return f"{one.wins:g} of {one.pairs}: {one.wins / one.pairs:.2f}{_bracket(one.interval)}"
-
-
-def _format_mean(value: float) -> str:
-    return "never" if math.isinf(value) else f"{value:.2f}"
-
-
-def _bracket(interval: Interval | None) -> str:
-    return "" if interval is None else f" ({interval.low:.2f} .. {interval.high:.2f})"
 
 
 def format_report(found: Comparison) -> str:
@@ -449,12 +318,6 @@ def format_report(found: Comparison) -> str:
             *_format_table([list_columns(found.confidence), *format_lines(found)]),
             "",
             *(f"- {note}" for note in list_notes(found)),
-            "",
-            "**over all settings**",
-            "",
-            *_format_table([list_all_columns(found), *format_all(found)]),
-            "",
-            *(f"- {note}" for note in list_all_notes(found)),
             "",
         ]
     )

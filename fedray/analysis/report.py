@@ -17,13 +17,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from fedray.analysis.comparison import (
-    Comparison,
     compare,
     find_reference,
-    format_all,
     format_lines,
-    list_all_columns,
-    list_all_notes,
     list_columns,
     list_notes,
 )
@@ -33,12 +29,11 @@ from fedray.analysis.data.metrics import NEVER, is_ranked, read_values
 from fedray.analysis.output import make_environment
 from fedray.analysis.plots import search
 from fedray.analysis.plots.clients import draw_confusion, draw_fairness
-from fedray.analysis.plots.comparison import draw_forests, draw_improvements, draw_profiles, draw_ranks
+from fedray.analysis.plots.comparison import draw_forests
 from fedray.analysis.plots.curves import draw_curves, draw_multiples, is_crowded
 from fedray.analysis.plots.sensitivity import draw_sensitivity, list_varied
 from fedray.analysis.plots.style import styled
 from fedray.analysis.reviewer import list_answers, read_splits
-from fedray.analysis.statistics import find_lack
 from fedray.analysis.tables.build import build
 from fedray.analysis.tables.clients import measure_fairness, read_accuracies
 from fedray.analysis.tables.formats import to_html
@@ -195,27 +190,12 @@ def _make_comparisons(sweep: Collected, rows: list[str], metric: str, to: str) -
             "header": list_columns(found.confidence),
             "lines": format_lines(found),
             "notes": list_notes(found),
-            "all_header": list_all_columns(found),
-            "all_lines": format_all(found),
-            "all_notes": list_all_notes(found),
-            "pictures": _draw_comparison(sweep, found),
+            "pictures": [
+                (f"Difference from {found.to}: {setting}", _encode(figure))
+                for setting, figure in draw_forests(found).items()
+            ],
         }
     ]
-
-
-def _draw_comparison(sweep: Collected, found: Comparison) -> Pictures:
-    pictures = [
-        (f"Difference from {found.to}: {setting}", _encode(figure)) for setting, figure in draw_forests(found).items()
-    ]
-    if found.ranks is not None:
-        pictures.append(("Mean ranks over all settings", _encode(draw_ranks(found.ranks))))
-    if found.aggregates and not find_lack(found.aggregates[0].scores):
-        pictures.append((f"Probability of improvement over {found.to}", _encode(draw_improvements(found))))
-        pictures += [
-            (f"Performance profiles {what}".strip(), _encode(figure))
-            for what, figure in draw_profiles(sweep, found.metric).items()
-        ]
-    return pictures
 
 
 def _draw_curves(sweep: Collected) -> Pictures:

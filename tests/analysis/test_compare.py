@@ -5,9 +5,9 @@ import re
 
 import pytest
 
-from fedray.analysis.comparison import Difference, Improvement, compare, count_improvements, format_report
+from fedray.analysis.comparison import Difference, Wins, compare, count_wins, format_report
 from fedray.analysis.data.collect import collect
-from fedray.analysis.statistics import bound_proportion, count_seeds, find_critical_difference
+from fedray.analysis.statistics import bound_proportion, count_seeds
 from fedray.common.errors import UserError
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, write
@@ -39,17 +39,16 @@ def test_interval_of_paired_seeds(store: Tracker) -> None:
     assert [one.judge(lower=False) for one in found.differences] == ["not told apart", "better", "too few seeds"]
     assert [one.judge(lower=True) for one in found.differences] == ["not told apart", "worse", "too few seeds"]
     assert (lone.n, lone.mean, lone.interval, lone.unpaired) == (1, -10, None, 1)
-    assert [(one.row, one.wins, one.pairs) for one in found.improvements] == [
+    assert [(one.row, one.won, one.pairs) for one in found.wins] == [
         ("fedsam ρ=0.1", 3, 4),
         ("fedsam ρ=0.5", 3, 3),
     ]
-    assert found.ranks is None  # one of the two settings lacks ρ=0.5
     text = format_report(found)
     assert re.search(r"fedsam ρ=0.5 \| dirichlet α=0.5 +\| 3 +\| \+5.10 +\| \+4.85 .. \+5.35 +\| too few seeds", text)
     assert re.search(r"0.250 +\| < 0.001 +\| \d+ +\| better +\|", text)
     assert re.search(r"\| 1 \(unpaired: 1\) +\| -10.00 +\| - ", text)
-    assert re.search(r"\| fedsam ρ=0.5 +\| 3 of 3: 1.00 \(0.29 .. 1.00\) +\| 75.10 +\| 0.67 +\| - +\|", text)
-    assert "no intervals: found 3 seeds, 10 are needed" in text
+    won = "- fedsam ρ=0.5 beats fedavg with the same setting and seed in 3 of 3 pairs: 1.00 (0.29 .. 1.00, Clopper"
+    assert won in text
     narrow = compare(collect("sweep"), "fedavg", confidence=0.5).differences[0].interval
     assert narrow is not None
     assert narrow.high == pytest.approx(2 + 0.816497 / math.sqrt(3), abs=1e-5)  # t(0.75, 2) = 0.8165
@@ -59,23 +58,8 @@ def test_interval_of_paired_seeds(store: Tracker) -> None:
 def test_wins_by_hand(lower: bool, wins: float) -> None:
     """Three gaps above 0 and two below, in two settings; the tie counts half for either side."""
     gaps = (("one", (1.0, 0.0, -2.0)), ("other", (3.0, -1.0, 2.0)))
-    found = count_improvements([Difference("fedsam", setting, each, 0, 0.5) for setting, each in gaps], lower)
-    assert found == [Improvement("fedsam", wins, 6, bound_proportion(wins, 6, 0.5))]
-
-
-def test_ranks_over_settings(store: Tracker) -> None:
-    """ρ=0.1 first in both settings, fedavg 2 and 3: ranks 1, 2.5, 2.5."""
-    cells = [cell(a, alpha, 0) for alpha in (0.1, 0.5) for a in (FEDAVG, SMALL, LARGE)]
-    write(store, cells, (70, 80, 60, 60, 80, 70))
-    narrow = compare(collect("sweep"), "fedavg", confidence=0.9).ranks
-    assert narrow is not None
-    assert narrow.critical == find_critical_difference(3, 2, 1 - 0.9)
-    text = format_report(compare(collect("sweep"), "fedavg"))
-    assert re.search(
-        r"\| fedavg +\|.*\| 2.50 +\|\n\| fedsam ρ=0.1 +\|.*\| 1.00 +\|\n\| fedsam ρ=0.5 +\|.*\| 2.50 +\|", text
-    )
-    assert "mean rank over 2 settings: 3 methods on 2 settings can never be told apart by ranks: 3 settings" in text
-    assert "critical difference 2.34 (Nemenyi, 5 %)" in text
+    found = count_wins([Difference("fedsam", setting, each, 0, 0.5) for setting, each in gaps], lower)
+    assert found == [Wins("fedsam", wins, 6, bound_proportion(wins, 6, 0.5))]
 
 
 @pytest.mark.parametrize(
@@ -108,12 +92,3 @@ def test_the_reference_is_fedavg_if_it_is_a_row(store: Tracker, call: Call) -> N
         assert call(*command).err == required
     (difference,) = compare(collect("without"), "fedsam ρ=0.1").differences
     assert difference.mean == 2
-
-
-def test_a_setting_that_lacks_a_seed_ranks_nobody(store: Tracker) -> None:
-    """At α = 0.1 ρ=0.1 has 99 with one seed, diverged with the other, and is not first by the seed that is left."""
-    cells = [cell(a, alpha, seed) for alpha in (10, 0.5, 0.1) for a in (FEDAVG, SMALL) for seed in (0, 1)]
-    write(store, cells, [70, 71, 60, 61, 70, 71, 60, 61, 70, 71, 99, ("diverged", [])])
-    found = compare(collect("sweep"), "fedavg").ranks
-    assert found is not None
-    assert (found.mean, found.settings) == ({"fedavg": 1, "fedsam": 2}, 2)

@@ -257,7 +257,7 @@ def test_where_a_zoom_begins(rounds: int, start: int | None) -> None:
         (8, (), "found 8 evaluated rounds; 9 are required"),
         (9, ("--metric", "test_accuracy,test_loss"), "found test_accuracy,test_loss, with panels each; one metric"),
         (9, ("--x", "test_loss"), "found curves by test_loss, which end at different values"),
-        (9, ("--kind", "seconds"), "found curves by seconds, which end at different values"),
+        (9, ("--x", "seconds"), "found curves by seconds, which end at different values"),
     ],
 )
 def test_figures_say_why_they_have_no_zoom(

@@ -267,7 +267,7 @@ CASES: dict[str, Case] = {
     ),
     "kind": Case(
         ["figures", "sweep", "--kind", "pie"],
-        "--kind: unknown name 'pie'; did you mean 'profiles'? valid: bars, …",
+        "--kind: unknown name 'pie'; valid: bars, …",
         stored,
     ),
     "curves by what": Case(

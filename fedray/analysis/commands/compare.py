@@ -1,4 +1,4 @@
-"""`fedray compare SWEEP [--reference fedavg]`: paired differences from a reference, and a ranking over all settings."""
+"""`fedray compare SWEEP [--reference fedavg]`: every method's paired difference from a reference."""
 
 from typing import Annotated
 
@@ -22,7 +22,7 @@ def main(
     cols: Annotated[str, typer.Option(help="the same; default partition and all keys that would mix")] = "",
     as_json: Json = False,
 ) -> None:
-    """Print every method's paired difference from a reference, and a ranking over all settings."""
+    """Print every method's paired difference from a reference."""
     found = compare(collect(name), reference, metric, confidence, rows, cols)
     if as_json:
         keys = ("row", "column", "n", "mean", "p", "adjusted", "gaps", "unpaired")

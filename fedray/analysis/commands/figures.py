@@ -1,25 +1,20 @@
 """Figures from MLflow: `fedray figures SWEEP [--kind ...] [--metric ...] [--x algorithm.rho] [--out DIR]`.
 
 Without --kind: curves, and the sensitivity to every number by which alone runs differ.
-- curves: metrics by round (or by data sent: `--x megabytes_sent`), a panel per setting, a line per method, and below
-  a zoom on the last rounds. `--metric A,B`: separate panels; `A+B`: both in the same panels. Of more than eight methods
-  also `multiples`, a file per setting: a panel per method, over the others in grey.
+- curves: metrics by round (or by data sent, `--x megabytes_sent`, or seconds of training, `--x seconds`), a panel per
+  setting, a line per method, and below a zoom on the last rounds. `--metric A,B`: separate panels; `A+B`: both in the
+  same panels. Of more than eight methods also `multiples`, a file per setting: a panel per method, over the others in
+  grey.
 - sensitivity: a table's metric by a hyper-parameter, the heterogeneity or the participation, a panel per setting.
 - bars: a metric with many parts, such as the layers' Λ, at one round; a file per setting.
-- local-steps: a metric after each of several local steps, at one round; a file per setting.
 - methods: a table's metric, a bar for each method; a file per setting.
 - class-accuracy: each class's accuracy by round, a file per setting and method.
 - fairness: distribution of the accuracy over the clients, a panel per setting (evaluation.personal).
 - confusion: predicted classes for each true class, a file per setting and method.
 - partition: samples per client and class, from the configuration alone; also of a file that has not been run.
 - differences: each method's paired difference to `--reference`, with its interval; a file per setting.
-- ranks: mean ranks over all settings, with Friedman's test and the critical difference.
-- improvement: probability that a run of each method is better than one of `--reference`, over all settings.
-- profiles: share of each method's runs that are better than a value, by that value, over all settings.
-- radar: a table's metric, a corner per setting, a polygon per method.
-- seconds: curves by seconds of training.
 - heatmap: a table's metric over two keys, a panel per method, the best field framed.
-- search: best so far by rounds trained, each trial by key, pairs of keys, importance; also for a grid's options.
+- search: best so far by rounds trained, each trial by key, pairs of keys; also for a grid's options.
 A line is the mean over the finished seeds, the band (the bars) the sample standard deviation. Methods differ in
 dashes, markers and hatches, not only in colour. Panels share their axes. Each data set and model has its own
 file. Formats: PNG and PDF.
@@ -33,16 +28,16 @@ from typing import Annotated
 import typer
 from matplotlib.figure import Figure
 
-from fedray.analysis.comparison import compare, tabulate_by_seed
+from fedray.analysis.comparison import compare
 from fedray.analysis.data.axes import FINISHED, WITH_CURVE
 from fedray.analysis.data.collect import Collected, collect
 from fedray.analysis.data.expected import find_cells
-from fedray.analysis.data.metrics import NEVER, is_smaller_better, make_title, read_values
+from fedray.analysis.data.metrics import NEVER, read_values
 from fedray.analysis.output import write_or_print
 from fedray.analysis.plots import search
 from fedray.analysis.plots.bars import draw_bars, draw_methods
 from fedray.analysis.plots.clients import draw_classes, draw_confusion, draw_fairness, draw_partitions
-from fedray.analysis.plots.comparison import draw_forests, draw_improvements, draw_profiles, draw_radar, draw_ranks
+from fedray.analysis.plots.comparison import draw_forests
 from fedray.analysis.plots.curves import draw_curves, draw_multiples, explain_missing_zoom, is_crowded
 from fedray.analysis.plots.heatmap import draw_heatmap
 from fedray.analysis.plots.sensitivity import draw_sensitivity, list_varied
@@ -56,7 +51,6 @@ KINDS = (
     "curves",
     "sensitivity",
     "bars",
-    "local-steps",
     "methods",
     "class-accuracy",
     "fairness",
@@ -65,11 +59,6 @@ KINDS = (
     "search",
     "heatmap",
     "differences",
-    "ranks",
-    "improvement",
-    "profiles",
-    "radar",
-    "seconds",
 )
 
 
@@ -80,7 +69,7 @@ def main(
         str,
         typer.Option(
             help="sensitivity, heatmap: a key such as algorithm.rho; sensitivity: also mofedsam.beta,1-mimelite.beta, "
-            "options that mean the same; curves: a metric such as megabytes_sent"
+            "options that mean the same; curves: seconds, or a metric such as megabytes_sent"
         ),
     ] = "",
     metric: Annotated[
@@ -93,11 +82,11 @@ def main(
     band: Annotated[str, typer.Option(help="curves: seeds | clients")] = "seeds",
     smooth: Annotated[int, typer.Option(min=1, help="curves: average over this many evaluated rounds")] = 1,
     round: Annotated[
-        int | None, typer.Option(min=1, help="bars, local-steps: the round to draw; default the last evaluated")
+        int | None, typer.Option(min=1, help="bars: the round to draw; default the last evaluated")
     ] = None,
     out: Annotated[Path, typer.Option(help="folder for the PNG and PDF files")] = Path("figures"),
     reference: Annotated[
-        str, typer.Option(help="differences, improvement: the row to compare with; default fedavg if it is a row")
+        str, typer.Option(help="differences: the row to compare with; default fedavg if it is a row")
     ] = "",
     y: Annotated[str, typer.Option(help="heatmap: the other key, such as partition.alpha")] = "",
     overwrite: Overwrite = False,
@@ -133,19 +122,12 @@ def main(
         }
     if kind == "bars":
         drawn["bars"] = draw_bars(sweep, metric or "lambda", round)
-    if kind == "local-steps":
-        drawn[kind] = draw_bars(sweep, metric or "divergence_step", round, lines=True)
     if kind == "methods":
         drawn["methods"] = draw_methods(sweep, metric or DEFAULT)
     if kind == "heatmap":
         drawn[f"heatmap-{x}-{y}"] = draw_heatmap(sweep, x, y, metric or DEFAULT)
-    if kind == "seconds":
-        unzoomed = explain_missing_zoom(sweep, x="seconds")
-        drawn["by-seconds"] = draw_curves(sweep, metric or "test_accuracy", band, smooth, "seconds")
-    if kind == "profiles":
-        drawn[kind] = draw_profiles(sweep, metric or DEFAULT)
-    if kind in ("differences", "ranks", "improvement", "radar"):
-        drawn[kind] = _draw_comparison(sweep, kind, metric or DEFAULT, reference)
+    if kind == "differences":
+        drawn[kind] = draw_forests(compare(sweep, reference, metric or DEFAULT))
     if kind == "class-accuracy":
         drawn[kind] = draw_classes(sweep)
     if kind == "search" or (not kind and sweep.search.keys):
@@ -170,22 +152,6 @@ def _save(
     for what, figures in drawn.items():
         for path in save(figures, out, "-".join(filter(None, (name, what, metric.replace(",", "-")))), overwrite):
             sys.stdout.write(f"{path}\n")
-
-
-def _draw_comparison(sweep: Collected, kind: str, metric: str, reference: str) -> dict[str, Figure]:
-    if kind == "radar":
-        cells = tabulate_by_seed(sweep, metric)
-        means = cells.groupby(["_row", "_column"], sort=False)["_value"].mean().unstack()
-        return {"": draw_radar(means, make_title(metric, sweep.cells), is_smaller_better(metric, sweep.cells))}
-    found = compare(sweep, reference, metric)
-    if kind == "differences":
-        return draw_forests(found)
-    if kind == "improvement":
-        return {"": draw_improvements(found)}
-    if found.ranks is None:
-        raise UserError("--kind ranks: found 1 setting that all methods finished; allowed: 2 or more")
-    sys.stdout.write(f"{found.ranks.describe()}\n")
-    return {"": draw_ranks(found.ranks)}
 
 
 def _list_left_out(sweep: Collected, drawn: Collection[str], metric: str) -> Iterator[tuple[str, list[str]]]:

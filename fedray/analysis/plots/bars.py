@@ -1,7 +1,6 @@
 """Metrics as bars: the parts of a metric at a round, and a table's metric for each method."""
 
 from collections.abc import Sequence
-from itertools import islice
 
 import numpy as np
 import pandas as pd
@@ -15,7 +14,6 @@ from fedray.analysis.plots.style import (
     HATCHES,
     describe_seeds,
     iter_methods,
-    iter_styles,
     make_axes,
     styled,
     with_legend,
@@ -28,20 +26,19 @@ UPRIGHT_LETTERS = 40
 
 
 @styled
-def draw_bars(sweep: Collected, metric: str, at: int | None = None, lines: bool = False) -> dict[str, Figure]:
-    """Draw every metric `METRIC_PART` as bars, side by side for the methods that log them, or as lines over the parts.
+def draw_bars(sweep: Collected, metric: str, at: int | None = None) -> dict[str, Figure]:
+    """Draw every metric `METRIC_PART` as bars, side by side for the methods that log them.
 
     Args:
         sweep: the collected sweep.
         metric: the prefix of the metrics' names.
         at: the round; default the last evaluated one.
-        lines: draw a line for each method over the parts, which are numbers.
 
     Returns:
         Setting -> figure.
 
     Raises:
-        UserError: no run logs such metrics, or none at that round, or the parts of lines are not numbers.
+        UserError: no run logs such metrics, or none at that round.
     """
     cells, parts = label_finished(sweep), list_parts(sweep, metric)
     read = {
@@ -51,8 +48,6 @@ def draw_bars(sweep: Collected, metric: str, at: int | None = None, lines: bool 
     if not value:
         rounds = sorted({round for found in read.values() for round in found})
         raise UserError(f"--round: found {at}; {metric}_{parts[0]} was logged at {', '.join(map(str, rounds))}")
-    if lines and not all(part.isdigit() for part in parts):
-        raise UserError(f"--metric: found {metric}, whose parts are {', '.join(parts)}; lines need numbers")
     figures, logged = {}, {run_id for run_id, _ in value}
     for setting, panel in cells.groupby("_column", sort=False):
         groups = [
@@ -62,15 +57,10 @@ def draw_bars(sweep: Collected, metric: str, at: int | None = None, lines: bool 
         drawn = [(k, method, ids) for k, (method, ids) in enumerate(groups) if ids]
         when = "the last evaluated round" if at is None else f"round {at}"
         what = make_title(f"{metric}_", cells).removesuffix(" of the last round").rstrip("_ ")
-        figure, area = make_axes(f"{'local step' if lines else metric + '_*'}, {when}", what, str(setting))
-        looks = list(islice(iter_styles(), len(groups)))
+        figure, area = make_axes(f"{metric}_*, {when}", what, str(setting))
         for place, (k, method, ids) in enumerate(drawn):
             heights = pd.DataFrame([[value.get((run_id, part), np.nan) for part in parts] for run_id in ids])
             spread = heights.std() if len(ids) > 1 else None
-            if lines:
-                at_steps = [int(part) for part in parts]
-                area.errorbar(at_steps, heights.mean(), spread, label=method, capsize=1.5, elinewidth=0.6, **looks[k])
-                continue
             area.bar(
                 np.arange(len(parts)) + 0.8 * ((place + 0.5) / len(drawn) - 0.5),
                 heights.mean(),
@@ -84,9 +74,8 @@ def draw_bars(sweep: Collected, metric: str, at: int | None = None, lines: bool 
                 hatch=HATCHES[k % len(HATCHES)],
                 error_kw={"elinewidth": 0.6},
             )
-        if not lines:
-            area.set_xticks(range(len(parts)), parts, rotation=_turn(parts), ha="center")
-            area.grid(axis="x", visible=False)
+        area.set_xticks(range(len(parts)), parts, rotation=_turn(parts), ha="center")
+        area.grid(axis="x", visible=False)
         note = describe_seeds((len(ids) for _, _, ids in drawn), "bars")
         figures[str(setting)] = with_legend(figure, area, note=note)
     return figures

@@ -1,4 +1,4 @@
-"""Plots of a search: its trials, the rounds they took, the importance of its keys.
+"""Plots of a search: its trials, by the rounds they took and by their keys.
 
 A trial is a run of a method in a setting with values of the searched keys. Its value is the selection metric: the
 accuracy on validation samples if some are held out, or else on the test set, which every title then says.
@@ -6,10 +6,8 @@ accuracy on validation samples if some are held out, or else on the test set, wh
 
 import itertools
 import math
-from collections.abc import Sequence
 
 import numpy as np
-import optuna
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
@@ -35,8 +33,6 @@ from fedray.common.errors import UserError
 TRIED = ("finished", "stopped", "pruned")
 """Statuses of runs that have a value; only finished ones can be the best."""
 HYPERPARAMETERS = ("algorithm.", "training.")
-FEW = 10
-"""Minimum number of finished trials of a method for its importances."""
 STEPS = 12
 """Maximum number of values of a key for which a heatmap has rows or columns."""
 
@@ -161,67 +157,12 @@ def _scale(area: Axes, values: pd.Series, axis: str) -> pd.Series:
     return numbers
 
 
-@styled
-def draw_importances(sweep: SweepTable) -> dict[str, Figure]:
-    """Return method and setting -> bars of the part of the values' variance due to each key (Optuna's fANOVA)."""
-    figures = {}
-    for (setting, method), group in list_trials(sweep).groupby(["_setting", "_method"], sort=False):
-        share = measure_importance(group[group["status"] == "finished"], list_keys(sweep))
-        if share:
-            figure, area = make_axes("importance", "", f"{method}, {setting}", 0.25 + 0.06 * len(share))
-            area.barh(title_axes(list(share), sweep.cells), list(share.values()), facecolor="0.5", edgecolor="0")
-            area.set(xlim=(0, 1))
-            area.invert_yaxis()
-            area.grid(axis="y", visible=False)
-            figures[f"{method} {setting}"] = figure
-    return figures
-
-
-def measure_importance(done: pd.DataFrame, searched: Sequence[str]) -> dict[str, float]:
-    """Return the importance of each searched key: the share of the variance of `_value` that it explains by itself.
-
-    Args:
-        done: the finished trials.
-        searched: the keys.
-
-    Returns:
-        Key -> share, largest first. Empty for fewer than FEW trials, or fewer than two keys that vary.
-
-    Source: Hutter, Hoos, Leyton-Brown, An efficient approach for assessing hyperparameter importance, ICML 2014.
-    """
-    varying = [key for key in searched if done[key].notna().all() and done[key].nunique() > 1]
-    if len(done) < FEW or len(varying) < 2:
-        return {}
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    study = optuna.create_study(direction="maximize")
-    columns = {key: _make_distribution(done[key]) for key in varying}
-    for index, value in enumerate(done["_value"]):
-        study.add_trial(
-            optuna.trial.create_trial(
-                params={key: column.iloc[index] for key, (_, column) in columns.items()},
-                distributions={key: distribution for key, (distribution, _) in columns.items()},
-                value=float(value),
-            )
-        )
-    evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
-    return dict(optuna.importance.get_param_importances(study, evaluator=evaluator))
-
-
-def _make_distribution(values: pd.Series) -> tuple[optuna.distributions.BaseDistribution, pd.Series]:
-    numbers = pd.to_numeric(values, errors="coerce")
-    if numbers.isna().any():
-        return optuna.distributions.CategoricalDistribution(sorted(set(values))), values
-    low, high = float(numbers.min()), float(numbers.max())
-    return optuna.distributions.FloatDistribution(low, high, log=is_logarithmic(numbers)), numbers.astype(float)
-
-
 def draw_all(sweep: SweepTable) -> dict[str, dict[str, Figure]]:
     """Return every figure of a search: kind -> subject -> figure."""
     return {
         "best-so-far": draw_best_so_far(sweep),
         "trials": draw_scatters(sweep),
         "heatmap": draw_heatmaps(sweep),
-        "importance": draw_importances(sweep),
     }
 
 

@@ -1,8 +1,7 @@
-"""Bars of methods and of layers, and lines over local steps."""
+"""Bars of methods and of layers."""
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from fedray.analysis.commands.figures import main
@@ -38,14 +37,3 @@ def test_bars_of_layers_at_a_round(store: Tracker) -> None:
         assert [patch.get_height() for patch in drawn.patches] == heights
     with pytest.raises(UserError, match="--round: found 3; lambda_fc2 was logged at 1, 2"):
         draw_bars(collect("sweep"), "lambda", 3)
-
-
-def test_lines_over_local_steps(store: Tracker) -> None:
-    """The same with numbers as parts: a line over them; parts that are no numbers are refused."""
-    one = cell(SMALL, 0.5, 0)
-    write(store, [one], [rows(d_step_10=(1, 5), d_step_2=(1, 3), lambda_fc=(1, 1))])
-    (figure,) = draw_bars(collect("sweep"), "d_step", lines=True).values()
-    (drawn,) = figure.axes[0].containers
-    assert np.asarray(drawn.lines[0].get_xydata()).tolist() == [[2, 3], [10, 5]]
-    with pytest.raises(UserError, match="--metric: found lambda, whose parts are fc; lines need numbers"):
-        draw_bars(collect("sweep"), "lambda", lines=True)

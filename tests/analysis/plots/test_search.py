@@ -1,10 +1,8 @@
-"""A search made by hand: which trial is best, what was spent, which key matters."""
+"""A search made by hand: which trial is best, what was spent, and where."""
 
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pandas as pd
 import pytest
 from matplotlib.collections import PathCollection
 
@@ -14,11 +12,9 @@ from fedray.analysis.plots.search import (
     draw_all,
     draw_best_so_far,
     draw_heatmaps,
-    draw_importances,
     draw_scatters,
     list_keys,
     list_trials,
-    measure_importance,
 )
 from fedray.analysis.report import make_page
 from fedray.analysis.tables.build import build
@@ -121,21 +117,6 @@ def test_many_values_are_points(store: Tracker) -> None:
         write_run(store, one, history(50 + k), parent=parent)
     (figure,) = draw_heatmaps(collect("search")).values()
     assert any(isinstance(one, PathCollection) for one in figure.axes[0].collections)
-    assert draw_importances(collect("search"))  # both keys vary in fourteen trials
-
-
-def test_importance_finds_the_key_that_matters() -> None:
-    """The value depends only on ρ, up to noise of a hundredth: ρ explains nearly all, lr nearly nothing."""
-    rng = np.random.default_rng(0)
-    rho, lr = rng.uniform(0.01, 0.5, 60), rng.uniform(0.01, 0.5, 60)
-    done = pd.DataFrame({"rho": rho.astype(str), "lr": lr.astype(str), "_value": rho + rng.normal(0, 0.001, 60)})
-    share = measure_importance(done, ["lr", "rho"])
-    assert list(share) == ["rho", "lr"]
-    assert share["rho"] > 0.95
-    assert measure_importance(done, ["lr", "rho"]) == share  # seeded
-    assert measure_importance(done[:9], ["lr", "rho"]) == {}, "too few trials"
-    words = done.assign(part=["all", "head"] * 30, _value=[1.0, 2.0] * 30)
-    assert next(iter(measure_importance(words, ["rho", "part"]))) == "part"
 
 
 def test_a_grids_options_are_keys_too(store: Tracker) -> None:
@@ -154,7 +135,7 @@ def test_files_and_the_page(store: Tracker, tmp_path: Path, capsys: pytest.Captu
     written = capsys.readouterr().out.split()
     assert all(Path(one).stat().st_size for one in written if one.endswith(".png"))
     assert sum("heatmap" in one for one in written) == 2
-    assert set(draw_all(sweep)) == {"best-so-far", "trials", "heatmap", "importance"}
+    assert set(draw_all(sweep)) == {"best-so-far", "trials", "heatmap"}
     text = make_page(sweep, ["last10_test_accuracy"])
     assert text.count('alt="trials: ') == 2
     assert text.count('alt="best-so-far: ') == 1

@@ -87,7 +87,7 @@ def test_proportion_by_hand() -> None:
 
 @pytest.mark.parametrize("probabilities", [(0.5,), (0.9,), (0.2, 0.6, 1.0)])
 @pytest.mark.parametrize("seeds", [2, 5])
-def test_the_probability_of_improvement_is_covered(probabilities: tuple[float, ...], seeds: int) -> None:
+def test_the_probability_of_a_win_is_covered(probabilities: tuple[float, ...], seeds: int) -> None:
     """Settings with these probabilities and numbers of seeds: the mean probability is covered in 95 % or more."""
     rng, truth = np.random.default_rng(seeds), float(np.mean(probabilities))
     wins = sum(rng.binomial(seeds, p, RUNS) for p in probabilities)
