@@ -1,30 +1,25 @@
 """A sweep as one HTML page: `fedray report SWEEP [--metric ...] [--reference fedavg] [--published] [--out FILE]`.
 
-Result tables, comparisons, learning curves, sensitivity, accuracies of clients, confusion matrices, partitions, what a
-reviewer asks, settings, commits, environment, every cell; missing cells come first, by name. Pictures are embedded in
-the page, whose content security policy forbids all requests to the network.
+Result tables, comparisons, learning curves, sensitivity, accuracies of clients, confusion matrices, partitions, hours,
+settings, commits, environment, every cell; missing cells come first, by name. Pictures are embedded in the page, whose
+content security policy forbids all requests to the network.
 """
 
 import base64
 import io
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from fedray.analysis.comparison import (
-    compare,
-    find_reference,
-    format_lines,
-    list_columns,
-    list_notes,
-)
-from fedray.analysis.data.axes import label_finished
-from fedray.analysis.data.collect import OF_CELL, Collected
+from fedray.analysis.comparison import Comparison, compare, find_reference, format_lines, list_columns, list_notes
+from fedray.analysis.data.axes import label_cells, label_finished
+from fedray.analysis.data.collect import OF_CELL, Collected, collect
 from fedray.analysis.data.metrics import NEVER, is_ranked, read_values
 from fedray.analysis.output import make_environment
 from fedray.analysis.plots import search
@@ -33,21 +28,28 @@ from fedray.analysis.plots.comparison import draw_forests
 from fedray.analysis.plots.curves import draw_curves, draw_multiples, is_crowded
 from fedray.analysis.plots.sensitivity import draw_sensitivity, list_varied
 from fedray.analysis.plots.style import styled
-from fedray.analysis.reviewer import list_answers, read_splits
 from fedray.analysis.tables.build import build
 from fedray.analysis.tables.clients import measure_fairness, read_accuracies
 from fedray.analysis.tables.formats import to_html
 from fedray.cells.spec import flatten
+from fedray.cells.status import Status
 from fedray.common.errors import FORMS, UserError, format_count
 from fedray.common.location import store_uri
 from fedray.components.plugins import list_variants
 from fedray.config import COMPONENTS, PLAIN
-from fedray.tracking.store import DESCRIPTION
+from fedray.tracking.environment import PREFIX
+from fedray.tracking.store import DESCRIPTION, IS_CELL, SECONDS, UNTIMED, find_sweeps, read_metrics, read_status
+from fedray.tracking.store import search as search_runs
 from fedray.tracking.view import make_address
 
-MADE_WITH = {"mlflow.source.git.commit": "commit of fedray"}
-ENVIRONMENT = "environment."
-"""Prefix of the tags on the environment of a run."""
+if TYPE_CHECKING:
+    from fedray.tracking.store import AnyRun
+
+SHOWN = "finished and shown"
+ASKED = {"actors": 1, "cpus_per_actor": 1, "gpus_per_actor": 0}
+"""Options of `runtime` that say what a run asks of the cluster, with their defaults."""
+COMMIT = "mlflow.source.git.commit"
+"""The tag of a run with fedray's commit."""
 EARLY = {"pruned": "pruned by the scheduler", "stopped": "stopped at the target"}
 """Statuses of runs that ended as intended before their last round, and why."""
 FAIRNESS = ("setting", "method", "mean", "deviation", "worst tenth", "best tenth", "clients", "seeds")
@@ -83,7 +85,7 @@ def make_page(sweep: Collected, metrics: list[str], paper: str = "", to: str = "
     counts = Counter(cell["status"] for cell in cells)
     early = [cell for cell in cells if cell["status"] in EARLY]
     absent = [cell for cell in cells if cell["status"] not in ("finished", *EARLY)]
-    comparisons = _make_comparisons(sweep, tables[0].rows, metrics[0], to)
+    comparison = _compare(sweep, tables[0].rows, metrics[0], to)
     sections = list(_draw_sections(sweep, metrics[0]))
     same, several = split_settings(sweep.cells)
     return (
@@ -99,9 +101,9 @@ def make_page(sweep: Collected, metrics: list[str], paper: str = "", to: str = "
                 *([("missing", "Missing")] if absent else []),
                 *([("early", "Ended early")] if early else []),
                 ("results", "Results"),
-                *(("comparison", f"Difference from {one['to']}") for one in comparisons),
+                *([("comparison", f"Difference from {comparison.to}")] if comparison else []),
                 *((section.name, section.heading) for section in sections),
-                ("reviewer", "What a reviewer asks"),
+                ("hours", "Hours"),
                 ("settings", "Settings"),
                 ("environment", "Commits and environment"),
                 ("cells", "Cells"),
@@ -113,11 +115,13 @@ def make_page(sweep: Collected, metrics: list[str], paper: str = "", to: str = "
             early_why=", ".join(f"{counts[status]} {why}" for status, why in EARLY.items() if counts[status]),
             tables=tables,
             to_html=to_html,
-            comparisons=comparisons,
+            comparison=comparison,
+            compared=comparison and [list_columns(comparison.confidence), *format_lines(comparison)],
+            compared_notes=comparison and list_notes(comparison),
+            forests={what: _encode(figure) for what, figure in draw_forests(comparison).items()} if comparison else {},
             sections=sections,
-            fairness_header=FAIRNESS,
             fairness=_list_fairness(sweep),
-            answers=list_answers(sweep),
+            hours=_describe_hours(measure_hours(sweep)),
             same=same,
             varied=several,
             made_with=_describe_environment(sweep),
@@ -134,15 +138,19 @@ def _draw_sections(sweep: Collected, metric: str) -> Iterator[Section]:
         drawn = [(f"{kind}: {what}", _encode(one)) for kind, found in trials.items() for what, one in found.items()]
         yield Section("search", "Search", drawn, "No trial yet.")
     yield Section("curves", "Learning curves", _draw_curves(sweep) if finished else [], "No finished run to draw.")
-    if finished and not sweep.search.keys and (drawn := _draw_sensitivity(sweep, metric)):
+    varied = list_varied(sweep) if finished and not sweep.search.keys else []
+    if drawn := [
+        (", ".join(filter(None, (key, of))), _encode(one))
+        for key in varied
+        for of, one in draw_sensitivity(sweep, key, metric).items()
+    ]:
         yield Section("sensitivity", "Sensitivity", drawn)
     if finished and (drawn := _draw_if_any(draw_fairness, sweep)):
         yield Section("clients", "Clients", drawn)
     if finished and (drawn := _draw_if_any(draw_confusion, sweep)):
         yield Section("confusion", "Confusion matrices", drawn, folded=True)
     empty = "No run yet that holds a picture of its partition."
-    drawn = [(split, _make_uri(content)) for split, _, content in read_splits(sweep, "partition.png") if content]
-    yield Section("partitions", "Partitions", drawn, empty)
+    yield Section("partitions", "Partitions", _read_pictures(sweep), empty)
 
 
 def _tabulate_cells(sweep: Collected, metric: str) -> list[dict[str, Any]]:
@@ -170,32 +178,33 @@ def _tabulate_cells(sweep: Collected, metric: str) -> list[dict[str, Any]]:
 def _describe_environment(sweep: Collected) -> list[tuple[str, str, int]]:
     found: Counter[tuple[str, str]] = Counter()
     for run in sweep.runs.values():
-        tags = run.data.tags
-        found.update((name, tags[tag]) for tag, name in MADE_WITH.items() if tag in tags)
-        found.update((tag.removeprefix(ENVIRONMENT), tags[tag]) for tag in tags if tag.startswith(ENVIRONMENT))
+        for tag, value in run.data.tags.items():
+            if tag.startswith(PREFIX) or tag == COMMIT:
+                found["commit of fedray" if tag == COMMIT else tag.removeprefix(PREFIX), value] += 1
     return [(name, value, n) for (name, value), n in sorted(found.items())]
 
 
-def _make_comparisons(sweep: Collected, rows: list[str], metric: str, to: str) -> list[dict[str, Any]]:
-    """Return the page's comparisons with one row; none without a reference, another row, or a best value."""
+def _compare(sweep: Collected, rows: list[str], metric: str, to: str) -> Comparison | None:
+    """Return the page's comparison; None without a reference, another row, or a best value."""
     to = find_reference(sweep.cells, to, rows)
     compared = len(rows) > 1 and (sweep.cells["status"] == "finished").any() and is_ranked(metric, sweep.cells)
-    if not to or not compared:
-        return []
-    found = compare(sweep, to, metric)
-    return [
-        {
-            "to": found.to,
-            "title": found.title,
-            "header": list_columns(found.confidence),
-            "lines": format_lines(found),
-            "notes": list_notes(found),
-            "pictures": [
-                (f"Difference from {found.to}: {setting}", _encode(figure))
-                for setting, figure in draw_forests(found).items()
-            ],
-        }
-    ]
+    return compare(sweep, to, metric) if to and compared else None
+
+
+def _read_pictures(sweep: Collected) -> Pictures:
+    """Return data set, partition and number of clients, and the picture of the first seed that has one."""
+    sections = ",".join(name for name in ("data", "partition") if f"{name}.name" in sweep.cells)
+    cells = sweep.cells.assign(_setting=label_cells(sweep.cells, sections))
+    keys = ["_setting", *(key for key in ("clients.total", "clients.unseen") if key in cells)]
+    pictures = []
+    for key, group in cells[cells["run_id"].notna()].groupby(keys, sort=False, dropna=False):
+        numbers = dict(zip(keys, key, strict=True))
+        named = str(key[0]) + (f", {numbers['clients.total']} clients" if "clients.total" in numbers else "")
+        named += f", {numbers['clients.unseen']} unseen" if float(str(numbers.get("clients.unseen", 0))) > 0 else ""
+        runs = group.sort_values("seed", key=pd.to_numeric)["run_id"]
+        if content := next(filter(None, (sweep.read_artefact(run, "partition.png") for run in runs)), None):
+            pictures.append((named, _make_uri(content)))
+    return pictures
 
 
 def _draw_curves(sweep: Collected) -> Pictures:
@@ -204,15 +213,6 @@ def _draw_curves(sweep: Collected) -> Pictures:
     drawn = draw_multiples(sweep) if many else draw_curves(sweep)
     note = "each method over the others in grey, mean over seeds" if many else ""
     return [(": ".join(filter(None, (setting, note))), _encode(figure)) for setting, figure in drawn.items()]
-
-
-def _draw_sensitivity(sweep: Collected, metric: str) -> Pictures:
-    drawn = {key: draw_sensitivity(sweep, key, metric) for key in list_varied(sweep)}
-    return [
-        (f"{key}{f', {of}' if of else ''}", _encode(figure))
-        for key, found in drawn.items()
-        for of, figure in found.items()
-    ]
 
 
 def _draw_if_any(draw: Callable[[Collected], dict[str, Figure]], sweep: Collected) -> Pictures:
@@ -224,22 +224,13 @@ def _draw_if_any(draw: Callable[[Collected], dict[str, Figure]], sweep: Collecte
 
 
 def _list_fairness(sweep: Collected) -> list[list[str]]:
-    """Return a line per setting and method; none if no run has tested its clients."""
+    """Return the header and a line per setting and method; nothing if no run has tested its clients."""
     try:
-        found = measure_fairness(read_accuracies(sweep, label_finished(sweep))).to_dict("records")
+        found = measure_fairness(read_accuracies(sweep, label_finished(sweep)))[[*FAIRNESS]]
     except UserError:
         return []
-    told = ("mean", "deviation", "worst tenth", "best tenth")
-    return [
-        [
-            str(one["setting"]),
-            str(one["method"]),
-            *(f"{one[key]:.2f}" for key in told),
-            str(one["clients"]),
-            str(one["seeds"]),
-        ]
-        for one in found
-    ]
+    lines = [[f"{one:.2f}" if isinstance(one, float) else str(one) for one in line] for line in found.to_numpy()]
+    return [list(FAIRNESS), *lines]
 
 
 @styled
@@ -290,3 +281,59 @@ def find_default(key: str, cells: pd.DataFrame) -> str | None:
     if kind is None or field is None or field.is_required():
         return None
     return flatten(kind.model_construct().model_dump(mode="json", warnings=False)).get(option, "")
+
+
+def measure_hours(sweep: Collected) -> pd.DataFrame:
+    """Return a row per run: `what` (SHOWN, or the sweep that made it, with its outcome), `hours` (NaN if it left none),
+    `CPU-hours`, `GPU-hours`, and `killed`, the number of its calls that could not write their time.
+
+    The hours of a run are those from its start to its end, in all calls together. Every run under the sweep's name
+    counts: those of its tune stage and its smoke version too, and those that are superseded (`--force`), no longer in
+    the file, or deleted (until `mlflow gc`). Of runs under another name those count that a stage of the sweep uses.
+    """
+    tune = f"{sweep.name}/tune"
+    has_tune = tune in find_sweeps(sweep.client, sweep.parent.info.experiment_id)
+    stages = [sweep, *([collect(tune)] if has_tune else [])]
+    rounds = {cell: spec.get("training.rounds") for one in stages for cell, spec in one.cells[["cell", "spec"]].values}
+    shown = {*sweep.cells.loc[sweep.cells["status"] == "finished", "run_id"]}
+    rows = []
+    for run_id, (run, gone) in _find_runs(sweep, stages).items():
+        tags, status = run.data.tags, read_status(run)
+        outcome = gone or ("superseded" if tags.get("fedray.status") == "superseded" else status)
+        what = SHOWN if run_id in shown else f"{tags.get('fedray.sweep', 'fedray run')}: {outcome}"
+        asked = [tags.get(f"runtime.{key}", n) for key, n in ASKED.items()]
+        # Rounds of a killed call that a later one continued from are in the seconds per round, but not in SECONDS.
+        per_round = read_metrics(run).get("seconds_per_round_with_evaluation") if status is Status.FINISHED else None
+        took = [tags.get(SECONDS), per_round, rounds.get(tags.get("fedray.cell", "")), tags.get(UNTIMED, 0)]
+        rows.append([what, *asked, *took])
+    columns = ["what", *ASKED, "seconds", "per_round", "rounds", "killed"]
+    found = pd.DataFrame(rows, columns=columns).set_index("what")
+    numbers: pd.DataFrame = found.apply(pd.to_numeric, errors="coerce")  # a stranger's tags can hold any text
+    numbers = numbers.where((numbers >= 0) & (numbers < 1e12))
+    numbers["hours"] = np.fmax(numbers["seconds"], numbers["per_round"] * numbers["rounds"]) / 3600
+    numbers["CPU-hours"] = numbers["hours"] * numbers["actors"] * numbers["cpus_per_actor"]
+    numbers["GPU-hours"] = numbers["hours"] * numbers["actors"] * numbers["gpus_per_actor"]
+    return numbers.reset_index()[["what", "hours", "CPU-hours", "GPU-hours", "killed"]]
+
+
+def _find_runs(sweep: Collected, stages: Iterable[Collected]) -> "dict[str, tuple[AnyRun, str]]":
+    """Return every run by id, with `deleted` if it is."""
+    runs = {run_id: (run, "") for one in stages for run_id, run in one.runs.items()}
+    for name in (f"{sweep.name}{smoke}{stage}" for smoke in ("", "-smoke") for stage in ("", "/tune")):
+        for gone in ("", "deleted"):
+            made = f"{IS_CELL} AND tags.`fedray.sweep` = '{name}'"
+            found = search_runs(sweep.client, sweep.parent.info.experiment_id, made, deleted=bool(gone))
+            runs |= {run.info.run_id: (run, gone) for run in found}
+    return runs
+
+
+def _describe_hours(runs: pd.DataFrame) -> list[str]:
+    """Return a line per outcome, the shown runs first, and one for all."""
+    lines = []
+    for what, group in [*sorted(runs.groupby("what"), key=lambda pair: pair[0] != SHOWN), ("all", runs)]:
+        sums = group.drop(columns="what").sum()
+        parts = [f"{float(f'{n:.3g}'):,g} {unit}" for unit, n in sums.items() if unit != "killed"]
+        parts += [f"{n} of them left no time" for n in [group["hours"].isna().sum()] if n]
+        parts += [f"{n:g} killed calls are not included" for n in [sums["killed"]] if n]
+        lines.append(f"{what}: {format_count(len(group), 'run')}, {', '.join(parts)}")
+    return lines

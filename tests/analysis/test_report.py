@@ -2,9 +2,11 @@
 
 import io
 import re
+from collections.abc import Mapping
 from html.parser import HTMLParser
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import matplotlib.image
@@ -15,10 +17,12 @@ from matplotlib.figure import Figure
 from fedray.analysis.commands.report import main
 from fedray.analysis.data.collect import collect
 from fedray.analysis.plots.curves import draw_multiples
-from fedray.analysis.report import make_page
-from fedray.analysis.reviewer import read_splits
+from fedray.analysis.report import _describe_hours, _make_uri, _read_pictures, make_page, measure_hours
+from fedray.cells.record import CellRun, RunRecord
+from fedray.cells.spec import CellSpec
+from fedray.cells.status import Ending, Status
 from fedray.common.errors import UserError
-from fedray.tracking.store import open_store
+from fedray.tracking.store import find_runs, open_store
 from fedray.tracking.tracker import Tracker
 from tests.analysis.browser import opened, pictured
 from tests.analysis.plots.test_clients import write as write_clients
@@ -150,7 +154,7 @@ def test_the_contents_lead_to_every_section(store: Tracker) -> None:
         "Learning curves",
         "Sensitivity",
         "Partitions",
-        "What a reviewer asks",
+        "Hours",
         "Settings",
         "Commits and environment",
         "Cells",
@@ -265,4 +269,89 @@ def test_the_picture_of_a_partition_is_that_of_the_smallest_seed(store: Tracker)
     parent = store.open_sweep("two", "", cells)
     for one in cells:
         write_run(store, one, parent=parent, files={"partition.png": f"seed {one['config']['seed']}".encode()})
-    assert list(read_splits(collect("two"), "partition.png")) == [("dirichlet α=0.5", "2", b"seed 2")]
+    assert _read_pictures(collect("two")) == [("dirichlet α=0.5", _make_uri(b"seed 2"))]
+
+
+def run(one: Mapping[str, Any], hours: float, status: str = "finished", sweep: str = "s", again: bool = False) -> None:
+    """Write a run that took so long; with `again` it replaces the earlier one."""
+    store = Tracker()
+    made = CellRun(CellSpec.from_json(one), {"fedray.sweep": sweep}, began=0.0, ended=3600 * hours)
+    if again:
+        store.supersede([one["hash"]])
+    store.open_cell(made)
+    if status != "running":
+        store.close_cell(made, RunRecord(Ending(Status(status)), history(50)))
+
+
+def test_every_run_is_counted_once_with_its_sweep_and_outcome(store: Tracker) -> None:
+    """Shown: 2 + 3 h, of which the second with 4 processes on half a GPU and 2 CPUs each (24 CPU-h, 6 GPU-h).
+
+    On the way: a first try of 5 h that was superseded, 1 h that diverged, tuning of 7 h and a failed 0.5 h, a smoke
+    version of 0.25 h, settings that the file lists no more (4 h), 6 h deleted, and one that was killed without a time.
+    Another sweep's 8 h are shown by this one; its 100 h are not.
+    """
+    big, shared = cell(SMALL, 0.5, 0), cell(SMALL, 0.5, 1)
+    big["config"]["runtime"] = {"actors": 4, "cpus_per_actor": 2.0, "gpus_per_actor": 0.5}
+    final = [cell(FEDAVG, 0.5, 0), big, cell(FEDAVG, 0.5, 1), cell(FEDAVG, 0.5, 2), shared]
+    tune = [cell(FEDAVG, 0.1, seed) for seed in (100, 101)]
+    store.open_sweep("s", "", final)
+    store.open_sweep("s/tune", "", tune)
+    run(final[0], 5)
+    run(final[0], 2, again=True)
+    run(big, 3)
+    run(final[2], 1, "diverged")
+    run(final[3], 9, "running")
+    run(shared, 8, sweep="another")
+    run(tune[0], 7, sweep="s/tune")
+    run(tune[1], 0.5, "failed", "s/tune")
+    run(cell(FEDAVG, 0.9, 0), 0.25, sweep="s-smoke")
+    run(cell(FEDAVG, 0.7, 0), 4)
+    run(lost := cell(FEDAVG, 0.8, 0), 6)
+    (found,) = find_runs(store.client, store.experiment, [lost["hash"]])
+    store.client.delete_run(found.info.run_id)
+    run(cell(FEDAVG, 0.6, 0), 100, sweep="another")
+    assert _describe_hours(measure_hours(collect("s"))) == [
+        "finished and shown: 3 runs, 13 hours, 34 CPU-hours, 6 GPU-hours",
+        "s-smoke: finished: 1 run, 0.25 hours, 0.25 CPU-hours, 0 GPU-hours",
+        "s/tune: failed: 1 run, 0.5 hours, 0.5 CPU-hours, 0 GPU-hours",
+        "s/tune: finished: 1 run, 7 hours, 7 CPU-hours, 0 GPU-hours",
+        "s: deleted: 1 run, 6 hours, 6 CPU-hours, 0 GPU-hours",
+        "s: diverged: 1 run, 1 hours, 1 CPU-hours, 0 GPU-hours",
+        "s: finished: 1 run, 4 hours, 4 CPU-hours, 0 GPU-hours",
+        "s: running: 1 run, 0 hours, 0 CPU-hours, 0 GPU-hours, 1 of them left no time",
+        "s: superseded: 1 run, 5 hours, 5 CPU-hours, 0 GPU-hours",
+        "all: 11 runs, 36.8 hours, 57.8 CPU-hours, 6 GPU-hours, 1 of them left no time",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("tag", "per_round", "expected"),
+    [
+        ("12.5", None, 12.5),
+        ("12.5", 0.1, 12.5),  # 0.1 s x 100 rounds, which is less than from start to end
+        ("12.5", 0.3, 30.0),  # 30 s of rounds: 20 of them were made by a call that was killed
+        (None, 0.3, 30.0),  # a run of an older version
+        (None, None, None),
+        ("1e999", None, None),  # of a stranger's archive
+        ("nan", 0.3, 30.0),
+        ("-5", None, None),
+        ("many", None, None),
+    ],
+)
+def test_the_seconds_of_a_run(tag: str | None, per_round: float | None, expected: float | None, store: Tracker) -> None:
+    one = cell(FEDAVG, 0.5, 0)
+    one["config"]["training"] = {"rounds": 100}
+    made = CellRun(CellSpec.from_json(one), {"fedray.untimed": "2"})
+    store.open_sweep("s", "", [one])
+    store.open_cell(made)
+    totals = {} if per_round is None else {"seconds_per_round_with_evaluation": per_round}
+    store.close_cell(made, RunRecord(Ending(Status.FINISHED), history(50), totals))
+    client, _ = open_store()
+    if tag is None:
+        client.delete_tag(made.id, "fedray.seconds")
+    else:
+        client.set_tag(made.id, "fedray.seconds", tag)
+    sweep = collect("s")
+    (hours,) = measure_hours(sweep)["hours"]
+    assert 3600 * hours == pytest.approx(np.nan if expected is None else expected, nan_ok=True)
+    assert "2 killed calls are not included" in _describe_hours(measure_hours(sweep))[0]

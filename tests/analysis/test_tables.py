@@ -12,10 +12,12 @@ from fedray.analysis.commands.figures import main as figures
 from fedray.analysis.commands.tables import main
 from fedray.analysis.comparison import compare
 from fedray.analysis.data.collect import collect
+from fedray.analysis.report import make_page
 from fedray.analysis.tables.build import build
 from fedray.analysis.tables.formats import to_csv, to_latex, to_markdown
 from fedray.cells.record import summarise_rounds
 from fedray.common.errors import UserError
+from fedray.tracking.environment import make_environment_tags
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import FEDAVG, LARGE, SMALL, Outcome, cell, history, rows, write, write_run
 from tests.conftest import Call
@@ -432,3 +434,16 @@ def test_names_steer_neither_spreadsheets_nor_terminals_nor_markdown(
         assert not any(text.startswith("=") for text in texts)
     figures("sweep", kind="curves", out=tmp_path)
     assert len(list(tmp_path.glob("*.png"))) == 1
+
+
+def test_cells_of_different_environments_are_said(store: Tracker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of two cells was run with another torch: the table and the report name the tag with both values."""
+    cells = [cell(FEDAVG, 0.5, seed) for seed in (0, 1)]
+    write(store, cells, [60])
+    tags = make_environment_tags()
+    monkeypatch.setattr("fedray.tracking.tracker.make_environment_tags", lambda: tags | {"environment.torch": "0.1"})
+    write(store, cells, [None, 61])
+    (warning,) = [note for note in build(collect("sweep")).notes if note.startswith("WARNING")]
+    assert "torch" in warning
+    assert "0.1" in warning
+    assert warning in make_page(collect("sweep"), ["last10_test_accuracy"])
