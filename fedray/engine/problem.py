@@ -16,6 +16,7 @@ from fedray.components.plugins import blame
 from fedray.config import RunConfig
 from fedray.datasets.base import load_data
 from fedray.datasets.dataset import Dataset
+from fedray.models.base import build
 from fedray.models.frozen_weights import share_frozen
 from fedray.models.lora import refuse_unused_adapters
 from fedray.models.network import Network
@@ -180,10 +181,7 @@ class Problem:
     def build_module(self) -> nn.Module:
         """Return the freshly initialised model of this seed, with what is frozen marked as such."""
         with seed_torch(self.config.seed, "init"):
-            try:
-                module = self.config.model.build(self.data.input_shape, self.data.num_classes)
-            except (RuntimeError, MemoryError) as error:  # raised by torch: too large, or not a valid tensor size
-                raise UserError(f"model: {self.config.model.name} cannot be built: {join_lines(error)}") from None
+            module = build(self.config.model, self.data.input_shape, self.data.num_classes)
         self.config.model.load_init(module)
         with seed_torch(self.config.seed, "adapters"):
             self.config.model.adapt(module)

@@ -6,11 +6,13 @@ from typing import Annotated, ClassVar, Literal
 import torch
 from pydantic import Field
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from fedray.common.errors import UserError, join_lines
 from fedray.common.yaml_files import locate_file
 from fedray.components.base import Allowed, Component
 from fedray.components.identity import FILE
+from fedray.components.plugins import blame
 from fedray.models.lora import LoRA
 from fedray.models.parts import freeze
 
@@ -132,10 +134,33 @@ class ModelSpec(Component):
         return {k: v for k, v in state.items() if k not in theirs} | own
 
 
+def build(spec: ModelSpec, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+    """Return a model's freshly initialised module; lazy layers take their sizes from a sample of zeros.
+
+    Raises:
+        UserError: it cannot be built, or a user's own class raises or returns something else than a module.
+    """
+    try:
+        with blame(spec):
+            module = spec.build(input_shape, num_classes)
+            if not isinstance(module, nn.Module):
+                raise UserError(
+                    f"model: {spec.name}.build returns a {type(module).__name__}; a torch.nn.Module is required"
+                )
+            if any(is_lazy(tensor) for tensor in (*module.parameters(), *module.buffers())):
+                module.eval()
+                with torch.no_grad():
+                    module(torch.zeros(1, *input_shape, dtype=torch.int64 if spec.takes_tokens else torch.float32))
+                module.train()
+    except (RuntimeError, MemoryError) as error:  # raised by torch: too large, or not a valid tensor size
+        raise UserError(f"model: {spec.name} cannot be built: {join_lines(error)}") from None
+    return module
+
+
 def count_parameters(spec: ModelSpec, input_shape: tuple[int, ...], num_classes: int) -> tuple[int, int]:
     """Return P of a model, the number of trained parameters, and the number of all, without allocating it."""
     with torch.device("meta"):
-        module = spec.build(input_shape, num_classes)
+        module = build(spec, input_shape, num_classes)
         spec.adapt(module)
         every = list(module.parameters())
     return sum(p.numel() for p in every if p.requires_grad), sum(p.numel() for p in every)

@@ -16,6 +16,7 @@ from fedray.common.errors import UserError
 from fedray.config import RunConfig
 from fedray.datasets.arrays import Digits
 from fedray.datasets.dataset import Dataset
+from fedray.models.base import ModelSpec
 from fedray.partitions.base import Partition
 from fedray.partitions.shards import Shards
 from fedray.probes.probe import EvaluatedRound, Probe
@@ -191,6 +192,68 @@ def test_what_cannot_serve_is_refused_in_one_line(section: str, name: str, line:
     value, key = ({"probes": [path]}, "evaluation.probes") if section == "evaluation" else (path, f"{section}.name")
     with pytest.raises(UserError, match=rf"^{key}: .*{line}"):
         RunConfig.parse(config(**{section: value}))
+
+
+class Raising(ModelSpec):
+    """`build` raises."""
+
+    def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+        raise KeyError("none")
+
+
+class Absent(ModelSpec):
+    """`build` returns nothing."""
+
+    def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+        return None  # type: ignore[return-value]
+
+
+class Text(ModelSpec):
+    """`build` returns a text."""
+
+    def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
+        return "a model"  # type: ignore[return-value]
+
+
+class Failing(nn.Module):
+    """The constructor raises."""
+
+    def __init__(self) -> None:
+        raise ValueError("no room")
+
+
+class Lazy(nn.Sequential):
+    """Layers that take their sizes from the first sample."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.LazyConv2d(3, 3), nn.LazyBatchNorm2d(), nn.Flatten(), nn.LazyLinear(10))
+
+
+class Sized(nn.Sequential):
+    """The same with sizes."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(108, 10))
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("Raising", r"raises KeyError: 'none' \(test_plugins\.py:\d+ in build\)"),
+        ("Absent", r"\.build returns a NoneType; a torch\.nn\.Module is required"),
+        ("Text", r"\.build returns a str; a torch\.nn\.Module is required"),
+        ("Failing", r"raises ValueError: no room \(test_plugins\.py:\d+ in __init__\)"),
+    ],
+)
+def test_a_model_that_is_not_built_is_refused_in_one_line(name: str, line: str) -> None:
+    with pytest.raises(UserError, match=rf"^model: {__name__}:{name} ?{line}$"):
+        fedray.simulate(config(model=f"{__name__}:{name}"))
+
+
+def test_lazy_layers_take_their_sizes_from_the_data() -> None:
+    """They are drawn as the others are."""
+    lazy, sized = (fedray.simulate(config(model=f"{__name__}:{name}")).theta for name in ("Lazy", "Sized"))
+    assert lazy.equal(sized)
 
 
 def test_helpers_are_allowed() -> None:

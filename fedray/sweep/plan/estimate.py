@@ -27,6 +27,7 @@ from fedray.datasets.base import Published, load_data
 from fedray.engine.cost import find_input_shape
 from fedray.engine.process.device import warn_of_slow_precision
 from fedray.models import make_model_spec
+from fedray.models.base import build
 from fedray.models.network import Network
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.draws import count_gradients, get_batch_size, iter_points
@@ -98,7 +99,7 @@ def measure_seconds(key: Key, device: str) -> float:
     torch.set_num_threads(1)  # as a run does
     try:
         model = make_model_spec(json.loads(key.model))
-        module = model.build(key.shape, key.classes)
+        module = build(model, key.shape, key.classes)
         model.adapt(module)
         network = Network(
             module,
