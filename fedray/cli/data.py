@@ -85,26 +85,8 @@ def list_doubts(source: "DataSource", data: "Dataset") -> Iterator[str]:
     *others, last = data.input_shape
     if len(others) == 2 and data.x_train.dtype == np.float32 and last in (1, 3, 4) and others[0] not in (1, 3, 4):
         yield f"samples have shape {data.input_shape}: channels come last; float32 images are (n, channels, h, w)"
-    counts = np.bincount(data.y_train, minlength=data.num_classes)
-    first, empty = int(np.argmax(counts > 0)), np.flatnonzero(counts == 0)
-    if first:
-        yield f"labels begin with {first}, not with 0: the model has an output for each of 0 to {data.num_classes - 1}"
-    if len(empty := empty[empty > first]):
-        shown = ", ".join(map(str, empty[:10])) + ", ..." * (len(empty) > 10)
-        yield f"{len(empty)} classes without a training sample: {shown}"
-    untested = np.flatnonzero((counts > 0) & (np.bincount(data.y_test, minlength=data.num_classes) == 0))
-    if len(untested) and len(data.y_test):
-        shown = ", ".join(map(str, untested[:10])) + ", ..." * (len(untested) > 10)
-        yield f"{len(untested)} classes without a test sample: {shown}"
     if data.x_train.dtype == np.float32 and (largest := _find_pixels(data.x_train)):
         yield f"values are those of pixels, 0 to {largest}: float32 is used as it is; save uint8, or divide by 255"
-    if data.x_train.dtype == np.uint8 and data.x_train.ndim == 4 and (largest := int(data.x_train.max())) < 32:
-        yield f"the largest of all pixels is {largest} of 255"
-    if data.x_train.ndim == 2 and data.x_train.dtype == np.float32:
-        constant = np.flatnonzero(np.ptp(data.x_train, axis=0) == 0)
-        if len(constant):
-            shown = ", ".join(map(str, constant[:10])) + ", ..." * (len(constant) > 10)
-            yield f"{len(constant)} of {last} features have one value in all training samples: {shown}"
 
 
 def _find_pixels(x: "np.ndarray") -> int:

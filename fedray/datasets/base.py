@@ -16,7 +16,7 @@ from fedray.components.base import Checked, Component, describe_owners
 from fedray.components.identity import make_entry
 from fedray.components.plugins import blame
 from fedray.datasets.augment import Transform, parse_transforms
-from fedray.datasets.dataset import Dataset, describe_shared
+from fedray.datasets.dataset import Dataset, describe_empty, describe_shared
 
 log = logging.getLogger("fedray")
 LITTER = ("__MACOSX", "@eaDir", "@Recycle", "#recycle", "$RECYCLE.BIN", "System Volume Information", "lost+found")
@@ -162,15 +162,18 @@ class Recipe:
 
 
 def load_data(source: DataSource) -> Dataset:
-    """Read a data set; warn if samples of your own are trained on and tested on.
+    """Read a data set; warn if samples of your own are trained on and tested on, or an output has none.
 
     Raises:
         UserError: that is not possible, or a user's own class raises or returns no data.
     """
     with blame(source):
         data = _refuse_other(source, "load", source.load())
-    if source.published is None and (line := describe_shared(data.x_train, data.x_test)):
-        log.warning("data: %s", line)
+    if source.published is None:
+        labels = data.y_train if source.test is None else np.concatenate([data.y_train, data.y_test])
+        for line in (describe_shared(data.x_train, data.x_test), describe_empty(labels, data.num_classes)):
+            if line:
+                log.warning("data: %s", line)
     return data
 
 

@@ -161,6 +161,15 @@ def describe_shared(x_train: np.ndarray, x_test: np.ndarray) -> str:
     )
 
 
+def describe_empty(labels: np.ndarray, classes: int) -> str:
+    """Return a line about outputs for which there is no training sample; empty if there are none."""
+    empty = np.flatnonzero(np.bincount(labels, minlength=classes) == 0)
+    if not len(empty):
+        return ""
+    shown = ", ".join(map(str, empty[:10])) + (", ..." if len(empty) > 10 else "")
+    return f"{len(empty)} of {classes} outputs of the model have no training sample: {shown}"
+
+
 def _resize(images: np.ndarray, size: int) -> np.ndarray:
     pieces = []
     for start in range(0, len(images), 1000):

@@ -5,6 +5,7 @@ import csv
 import io
 import logging
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Literal
@@ -136,6 +137,9 @@ def cache_pictures(
         facts: labels and natural clients by their names in a `Dataset`; they are part of the key.
         decode: makes uint8 `(n, channels, size, size)` of n files.
     """
+    every = [path for found in paths.values() for path in found]
+    if twice := [path for path, count in Counter(every).items() if count > 1]:
+        raise UserError(f"data: {name}: {twice[0]} is listed twice")
     listed = {key: array.tolist() for key, array in facts.items()}
 
     def decode_all() -> dict[str, np.ndarray]:
@@ -148,7 +152,7 @@ def cache_pictures(
             )
         return {**x, **facts}
 
-    return cache_arrays(name, f"{version} {listed}", [path for found in paths.values() for path in found], decode_all)
+    return cache_arrays(name, f"{version} {listed}", every, decode_all)
 
 
 class CINIC10(Images):

@@ -91,6 +91,7 @@ class Pathological(Partition):
     classes: int = Field(gt=0, description="c: classes per client")
 
     def draw(self, labels: np.ndarray, classes: int, clients: int, rng: np.random.Generator) -> Shards:
+        labels, classes = _number_present(labels)
         return deal_by_prior(draw_pathological_priors(self.classes, classes, clients, rng), labels, rng)
 
 
@@ -109,6 +110,7 @@ class PxCy(Partition):
     classes: int = Field(gt=0, description="y: classes per client")
 
     def draw(self, labels: np.ndarray, classes: int, clients: int, rng: np.random.Generator) -> Shards:
+        labels, classes = _number_present(labels)
         if not self.classes <= classes <= self.classes * clients:
             raise UserError(
                 f"partition.classes: found {self.classes}; {clients} clients cover the data's {classes} "
@@ -155,7 +157,7 @@ class Sharding(Partition):
                 f"{len(labels)} training samples"
             )
         owner = (
-            self._deal_by_class(labels, classes, clients, rng)
+            self._deal_by_class(*_number_present(labels), clients, rng)
             if self.sizes == "by_class"
             else self._deal_equal_shards(labels, clients, rng)
         )
@@ -240,6 +242,12 @@ class Natural(Partition):
                 for part in np.array_split(rng.permutation(np.flatnonzero(owner == i)), pieces[i])
             ]
         )
+
+
+def _number_present(labels: np.ndarray) -> tuple[np.ndarray, int]:
+    """Return the labels numbered without gaps, and the number of classes that have samples."""
+    present, numbered = np.unique(labels, return_inverse=True)
+    return numbered, len(present)
 
 
 def _cut_evenly(total: int, parts: int) -> np.ndarray:

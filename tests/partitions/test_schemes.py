@@ -322,6 +322,17 @@ def test_pxcy_where_the_forced_picks_end_inside_a_client() -> None:
         assert ((counts > 0).sum(1) == 2).all()
 
 
+@pytest.mark.parametrize("name", ["pathological", "pxcy", "sharding_by_class"])
+@pytest.mark.parametrize("kinds", [[0, 2, 4, 6, 8, 9], [1, 2, 3], [3, 0, 90]])
+def test_clients_choose_among_the_classes_that_have_samples(name: str, kinds: list[int]) -> None:
+    """Labels with gaps are dealt as if they were numbered without any."""
+    labels = np.array(kinds)[np.arange(600) % len(kinds)]
+    numbered = np.argsort(np.argsort(kinds))[np.arange(600) % len(kinds)]
+    dealt = chosen(name).split(data(labels, max(kinds) + 1), 9, 0)
+    assert dealt.digest == chosen(name).split(data(numbered, len(kinds)), 9, 0).digest
+    assert ((dealt.count_labels(labels, max(kinds) + 1) > 0).sum(1) <= 2).all()
+
+
 def test_personal_test_sets_of_fedsol() -> None:
     """Training counts (30, 10) and (0, 40), 2,000 test samples per class: floor(1000 · (.75, .25)), then (0, 1000).
 

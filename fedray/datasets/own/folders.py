@@ -88,9 +88,10 @@ class Pictures(Images):
         train, test = self.find(root)
         if misplaced := _find_misplaced(root, [*train, *test]):
             log.warning(
-                "data.path: %s is not read, as %d in all: pictures lie in their class's folder, not deeper or above",
+                "data.path: %s is not read, as %d in all: pictures lie in their class's folder, not deeper or above%s",
                 misplaced[0],
                 len(misplaced),
+                ", of train or of test" if self.split is None else "",
             )
         kinds, above = self.name_classes(train), sorted({one.above for one in train})
         for what, names in (("classes", kinds), (f"{self.level}s", above)):
@@ -237,9 +238,10 @@ def _list_class(folder: Path, above: str, hint: str = "") -> Iterator[Picture]:
 
 
 def _find_misplaced(root: Path, read: Sequence[Picture]) -> list[Path]:
-    """Return the pictures below the class folders that are read, and those next to them or above."""
+    """Return the pictures that are not in a class folder; folders next to those that are read are other classes."""
     kinds = {one.path.parent for one in read}
-    higher = {folder for kind in kinds for folder in kind.parents if folder.is_relative_to(root)}
+    homes = {kind.parent for kind in kinds}
+    seen = kinds.union(*(kind.parents for kind in kinds))
     folders, found = [root], list[Path]()
     while folders:
         folder = folders.pop()
@@ -249,9 +251,10 @@ def _find_misplaced(root: Path, read: Sequence[Picture]) -> list[Path]:
             for path in entries
             if path.suffix.lower() not in SUFFIXES
             and path.is_dir()
-            and (path in kinds or path in higher or not path.is_symlink())  # a link may lead back
+            and (path in kinds or path.parent not in homes)
+            and (path in seen or not path.is_symlink())  # a link may lead back
         ]
-        if folder in higher or (folder not in kinds and not kinds.isdisjoint(folder.parents)):
+        if folder not in kinds:
             found += [path for path in entries if path.suffix.lower() in SUFFIXES]
     return sorted(found)
 

@@ -22,9 +22,13 @@ TEXTS = 1000
 NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,9})?", re.ASCII)
 """A plain decimal. Python reads more: `1_000`, digits of other scripts."""
 SEPARATED = re.compile(
-    r"[$€£¥]?\s*[+\-−]?(?:\d+|\d*,\d+|\d*\.\d+|\d{1,3}(?:[.,'’_\s]\d{3})+(?:[.,]\d+)?|\d+(?:_\d+)+)\s*[%‰$€£¥]?"
+    r"[$€£¥]?\s*[+\-−]?(?:\d+|\d*,\d+|\d*\.\d+|\d{1,3}(?:[.,'’_\s]\d{3})+(?:[.,]\d+)?|\d+(?:_\d+)+)(?:[eE][+\-−]?\d+)?"
+    r"(\s*)([%‰$€£¥]?|°?[^\W\d_]\S*)"
 )
-"""A number written in another way: with a decimal comma, thousands apart, a unit, digits of another script."""
+"""A number written in another way: with a decimal comma, thousands apart, a unit, digits of another script.
+
+Its groups are the blanks before the unit and the unit.
+"""
 SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
 Table = dict[str, np.ndarray]
 """Column -> its fields as text, `(n,)`."""
@@ -150,7 +154,10 @@ class Csv(DataSource):
         values, is_empty = _parse(table[name]), table[name] == ""
         is_text = np.isnan(values) & ~is_empty
         if is_text.any() or name in self.texts:
-            odd = is_text & [bool(SEPARATED.fullmatch(unicodedata.normalize("NFKC", one))) for one in table[name]]
+            forms = [SEPARATED.fullmatch(unicodedata.normalize("NFKC", one)) for one in table[name]]
+            # Letters right behind a number are a unit if all are the same: 3kg, 5kg. Others are codes: 1a, 2b.
+            letters = {form[2] for form in forms if form and not form[1] and form[2].strip("%‰$€£¥")}
+            odd = is_text & [bool(form) and (form[2] not in letters or len(letters) == 1) for form in forms]
             if name not in self.texts and (is_text & ~odd).sum() < (~is_text & ~is_empty).sum() + odd.sum():
                 self._refuse_row(
                     table,

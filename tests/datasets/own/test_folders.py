@@ -83,6 +83,19 @@ def test_pictures_too_deep_or_too_high_are_counted(kind: str, root: Path, caplog
     assert f"data.path: {root}/own/0.png is not read, as 5 in all: pictures lie in their class" in caplog.text
 
 
+@pytest.mark.parametrize("name", ["val", "validation/more", "test/night/cat"])
+def test_folders_beside_train_and_test_are_counted(name: str, root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for part in ("train", "test"):
+        animals(root / "own" / part)
+    animals(root / "own" / name)
+    if name.startswith("test"):
+        (root / "own/test/night").rename(root / "own/test/cat/night")
+        name = "test/cat/night/cat"
+    assert len(load("folder", path=str(root / "own"), size=8).y_train) == 4
+    place = f"{root}/own/{name}/cat/0.png is not read, as 4 in all"
+    assert f"data.path: {place}: pictures lie in their class's folder, not deeper or above, of train" in caplog.text
+
+
 def test_clients_above_classes_and_a_split(root: Path) -> None:
     """A fifth of each client's five pictures of each class; the same ones each time."""
     for client in ("b", "a"):
@@ -193,6 +206,9 @@ def wrong_domains(root: Path) -> None:
     (root / "gone/clipart/cat/1.png").unlink()
     domain_net(root / "empty")
     (root / "empty/sketch_train.txt").write_text("")
+    domain_net(root / "twice")
+    with (root / "twice/clipart_train.txt").open("a") as listed:
+        listed.write("clipart/cat/1.png 0\n")
     domain_net(root / "both")
     (root / "both/clipart_test.txt").write_text("clipart/cat/1.png 0\nclipart/dog/0.png 1\n")
 
@@ -224,6 +240,7 @@ WRONG_DOMAINS: list[tuple[dict[str, Any], str]] = [
         "data.path: net/clipart_train.txt lists no picture of the `classes`",
     ),
     ({"path": "both"}, "data.path: both/clipart/cat/1.png is listed for training and for testing"),
+    ({"path": "twice"}, "data: domains: twice/clipart/cat/1.png is listed twice"),
     ({"path": "gone"}, "gone/clipart/cat/1.png cannot be read: No such file or directory"),
 ]
 

@@ -112,6 +112,7 @@ def test_two_spellings_of_one_client_or_class_are_refused(column: str, pair: tup
 
 
 OTHER_STYLES = ["1,5", "1,234", "1.234.567", "1 234", "1'234,5", "1_000", "5%", "$5", "5 \u20ac", "\u22125"]
+OTHER_STYLES += ["1,5e3", "1.234,5E-3", "3 kg", "3kg", "5 \u00b0C"]
 DIGITS = ["\uff11\uff12", "\u0661\u0662"]  # full-width and Arabic
 
 
@@ -129,6 +130,7 @@ def test_a_column_of_numbers_in_another_style_is_refused(value: str) -> None:
     [
         (["1e-05", "-2.5E+1", ".5", "3."], [[1e-5], [-25], [0.5], [3]]),
         (["12.05.1999", "10.0.0.1", "1-2"], [[0, 0, 1], [0, 1, 0], [1, 0, 0]]),
+        (["3a", "2b", "1a"], [[0, 0, 1], [0, 1, 0], [1, 0, 0]]),
     ],
 )
 def test_plain_decimals_and_texts_with_digits_are_accepted(values: list[str], expected: list[list[float]]) -> None:
