@@ -13,9 +13,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from fedray.analysis.data.axes import find_columns, find_label, label_cells, label_table
+from fedray.analysis.data.axes import find_columns, find_label, label_cells
 from fedray.analysis.data.collect import SweepTable
-from fedray.analysis.data.metrics import NEVER, describe_undeclared, is_smaller_better, make_title, read_values
+from fedray.analysis.data.metrics import (
+    NEVER,
+    describe_rounds_left_out,
+    describe_undeclared,
+    is_smaller_better,
+    make_title,
+    read_values,
+)
 from fedray.analysis.statistics import (
     BOOTSTRAP_SEEDS,
     MOST_SEEDS,
@@ -32,8 +39,6 @@ from fedray.analysis.statistics import (
 from fedray.cells.metric import DEFAULT, Metric
 from fedray.common.errors import UserError, unknown
 
-ENDED = ("diverged", "stopped", "pruned")
-"""Outcomes without a number that another call of the sweep would only repeat."""
 DIFFERENCE_HEADER = ("method", "setting", "n", "difference")
 
 
@@ -98,10 +103,8 @@ class Wins:
 
 
 def tabulate_by_seed(sweep: SweepTable, metric: str, rows: str = "algorithm", columns: str = "") -> pd.DataFrame:
-    """Return the cells with `_row`, `_column`, `_value`, `_never` and `_lost`.
-
-    `_value` is NaN if the cell has not finished or never reached the target (`_never`); `_lost` is True if it will
-    never have a value: the run was ended, or it never reached the target.
+    """Return the cells with `_row`, `_column` and `_value`: NaN if the cell has not finished, has never reached the
+    target, or the metric is undefined.
 
     Raises:
         UserError: a metric or key is unknown, the metric is a ratio of runs, or several runs share method, setting and
@@ -113,26 +116,10 @@ def tabulate_by_seed(sweep: SweepTable, metric: str, rows: str = "algorithm", co
     cells = cells.assign(
         _column=label_cells(cells, columns),
         _value=cells["_value"].replace(NEVER, math.nan),
-        _never=cells["_value"] == NEVER,
-        _lost=(cells["status"].isin(ENDED) & cells["_value"].isna())
-        | (cells["_value"] == NEVER)
-        | _lacks_target(sweep, metric),
     )
     if cells.duplicated(["_row", "_column", "seed"]).any():
         raise UserError(f"--cols: with {columns!r} several runs share method, setting and seed; name what differs")
     return cells
-
-
-def _lacks_target(sweep: SweepTable, metric: str) -> pd.Series:
-    """Return True for cells whose target run (`rounds_to:METHOD`) has ended without an accuracy."""
-    cells, method = sweep.cells, Metric.parse(metric).target
-    if not isinstance(method, str):
-        return pd.Series(False, cells.index)
-    rows, columns = label_table(cells)
-    settings = list(zip(columns, cells["seed"], strict=True))
-    ended = (rows == find_label(cells, method)) & cells["status"].isin(ENDED)
-    lost = {setting for setting, without in zip(settings, ended, strict=True) if without}
-    return pd.Series([setting in lost for setting in settings], cells.index)
 
 
 def pair_by_seed(cells: pd.DataFrame, to: str, confidence: float = 0.95) -> list[Difference]:
@@ -238,7 +225,11 @@ def compare(
         metric,
         make_title(metric, sweep.cells),
         lower,
-        [*describe_undeclared(metric, sweep.cells), *([sweep.note] if sweep.note else [])],
+        [
+            *describe_undeclared(metric, sweep.cells),
+            *describe_rounds_left_out(sweep, metric),
+            *([sweep.note] if sweep.note else []),
+        ],
         confidence,
         differences,
         count_wins(differences, lower),

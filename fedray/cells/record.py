@@ -93,11 +93,16 @@ class CellRun:
         return self.tags.get("fedray.sweep", "")
 
 
+UNSUMMARISED = ("round", "lr", "megabytes_sent")
+"""Keys of a row whose value in the last round says nothing of the run."""
+
+
 def summarise_rounds(history: Rows) -> dict[str, float]:
     """Return the metrics of a run over its evaluated rounds.
 
     Returns:
-        `final_*` (the last round), `last10_*` (mean over `list_last_rounds`), and `best_*` of accuracies. If samples
+        `final_*` (the last round), `last10_*` (mean over those of `list_last_rounds` that have it), and `best_*` of
+        accuracies. A metric that is undefined in all these rounds has none. If samples
         are held out, `best_round` is that of the best validation accuracy, and `best_*` is each accuracy in the best
         such round that has it: the test set selects nothing. Without them `best_round` is that of the best test
         accuracy, and each `best_*` is its own largest value.
@@ -107,9 +112,10 @@ def summarise_rounds(history: Rows) -> dict[str, float]:
     validated = "validation_accuracy" in history[-1]
     selects = "validation_accuracy" if validated else "test_accuracy"
     result: dict[str, float] = {}
-    for name in [key for key in history[-1] if key not in ("round", "lr", "megabytes_sent")]:
-        result[f"{FINAL}{name}"] = history[-1][name]
-        result[f"{LAST}{name}"] = mean(find_last_values(history, name).values())
+    names = dict.fromkeys(key for row in (history[-1], *history) for key in row)
+    for name in [name for name in names if name not in UNSUMMARISED]:
+        result |= {f"{FINAL}{name}": history[-1][name]} if name in history[-1] else {}
+        result |= {f"{LAST}{name}": mean(values)} if (values := find_last_values(history, name).values()) else {}
         if name.endswith(("_accuracy", "_macro_f1", "_auc")):
             having = [row for row in history if name in row]
             result[f"{BEST}{name}"] = max(having, key=itemgetter(selects if validated else name))[name]

@@ -113,6 +113,7 @@ def test_a_message_of_several_lines_stays_a_comment(store: Tracker) -> None:
 
 def test_a_metric_that_some_runs_lack_is_named_with_one_of_them(store: Tracker) -> None:
     cells = [cell(a, 0.5, 0) for a in (FEDAVG, SMALL)]
+    cells[0]["config"]["evaluation"] = {"probes": ["drift"]}
     write(store, cells, [[row | {"drift": 1.0} for row in history(1)], history(1)])
     message = "--metric: found 'drift', which 1 of 2 finished runs have not logged, fedsam-0.1-0.5-0 among them"
     with pytest.raises(UserError, match=message):

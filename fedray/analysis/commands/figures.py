@@ -165,9 +165,11 @@ def _list_left_out(sweep: Collected, drawn: Collection[str], metric: str) -> Ite
     finished = cells[shown]
     if curves:
         for name in filter(None, metric.replace("+", ",").split(",")):
-            if len(lacking := finished[finished[f"metrics.{name}"].isna()]):
+            lacking = finished[[not sweep.get_history(run_id, name) for run_id in finished["run_id"]]]
+            if len(lacking):
                 yield f"without {name}", list(lacking["label"])
-    elif Metric.parse(metric).target is not None:
-        rounds = read_values(sweep, metric)[finished.index]
-        if len(lacking := finished[rounds.isna() | (rounds == NEVER)]):
-            yield "never at the target, or without one", list(lacking["label"])
+    elif any(name.startswith(("sensitivity", "methods", "heatmap", "differences")) for name in drawn):
+        values = read_values(sweep, metric or DEFAULT)[finished.index]
+        if len(lacking := finished[values.isna() | (values == NEVER)]):
+            targeted = Metric.parse(metric).target is not None
+            yield "never at the target, or without one" if targeted else "undefined", list(lacking["label"])

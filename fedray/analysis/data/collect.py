@@ -1,5 +1,6 @@
 """From MLflow to a checked table of runs: one row per cell of a sweep, including missing ones."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -8,7 +9,8 @@ import numpy as np
 import pandas as pd
 
 from fedray.analysis.data.stored import describe_unlisted, list_cells, read_sweep
-from fedray.cells.record import parse_table
+from fedray.cells.metric import FINAL
+from fedray.cells.record import UNSUMMARISED, parse_table
 from fedray.cells.spec import CellSpec, Search, flatten
 from fedray.cells.status import Status
 from fedray.common.errors import UserError, name_place
@@ -17,7 +19,7 @@ from fedray.config import COMPONENTS, RunConfig
 from fedray.partitions import PARTITIONS
 from fedray.sweep.plan.cells import Cell
 from fedray.tracking.environment import describe_mixture
-from fedray.tracking.store import bound, read_artefact, read_metrics
+from fedray.tracking.store import SUMMARY, bound, read_artefact, read_metrics
 
 if TYPE_CHECKING:
     from fedray.tracking.store import AnyClient, AnyRun
@@ -136,7 +138,11 @@ def make_row(
     row: dict[str, Any] = {"cell": spec.hash, "label": spec.label, "status": status, "run_id": run_id, "spec": spec}
     row |= texts | moved
     if run is not None:
-        row |= {f"metrics.{name}": value for name, value in read_metrics(run).items()}
+        metrics = read_metrics(run)
+        # MLflow's latest value of a metric by round may be of an earlier round than the last one, where it is undefined
+        earlier = {name for name in run.data.metrics if status is Status.FINISHED and name not in UNSUMMARISED}
+        earlier = {name for name in earlier if not name.startswith(SUMMARY) and f"{FINAL}{name}" not in metrics}
+        row |= {f"metrics.{name}": math.nan if name in earlier else value for name, value in metrics.items()}
         row |= {"message": run.data.tags.get("fedray.message", "")}
     return row
 

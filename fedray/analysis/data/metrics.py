@@ -25,6 +25,7 @@ from fedray.cells.metric import (
     SPEEDUP,
     Metric,
     describe_rounds,
+    list_last_rounds,
 )
 from fedray.cells.spec import CellSpec
 from fedray.common.errors import UserError, unknown
@@ -49,13 +50,13 @@ def read_values(sweep: SweepTable, metric: str) -> pd.Series:
         metric: as in tables, including `rounds_to:METHOD` and `speedup:TARGET/METHOD`.
 
     Returns:
-        A float per cell: NaN if the run has not finished, NEVER if it has finished without reaching the target; a run
-        that was stopped has the rounds to a target that it reached before. With `rounds_to:METHOD` also NaN if the
-        method's run of the same setting and seed has not finished; with a ratio also NaN if that run has not reached
-        the target.
+        A float per cell: NaN if the run has not finished or the metric is undefined in the rounds that count, NEVER if
+        it has finished without reaching the target; a run that was stopped has the rounds to a target that it reached
+        before. With `rounds_to:METHOD` also NaN if the method's run of the same setting and seed has not finished; with
+        a ratio also NaN if that run has not reached the target.
 
     Raises:
-        UserError: a finished run lacks the metric.
+        UserError: a finished run has not measured the metric.
     """
     cells, wanted = sweep.cells, Metric.parse(metric)
     finished = cells["status"] == "finished"
@@ -86,15 +87,8 @@ def read_values(sweep: SweepTable, metric: str) -> pd.Series:
             cells.index,
         )
     column = next((name for name in (f"metrics.{FINAL}{metric}", f"metrics.{metric}") if name in cells), "")
-    if wanted.plain == "test_auc":
-        tested = [bool(spec.get("evaluation.auc")) for spec in iter_specs(cells)]
-        undefined = cells.loc[finished & pd.Series(tested, cells.index) & (not column or cells[column].isna()), "label"]
-        if len(undefined):
-            raise UserError(
-                f"--metric: found {metric!r}, undefined in {len(undefined)} of {finished.sum()} finished runs, "
-                f"{undefined.iloc[0]} among them: all test samples are of one class"
-            )
-    if finished.any() and not column:
+    asks_auc = wanted.plain == "test_auc" and any(spec.get("evaluation.auc") for spec in iter_specs(cells))
+    if finished.any() and not column and not asks_auc:
         have = [str(name).removeprefix("metrics.") for name in cells if str(name).startswith("metrics.")]
         raise unknown("--metric", metric, [*have, *FORMS, *COUNTED], "`fedray list metrics`")
     if not column:
@@ -106,12 +100,28 @@ def read_values(sweep: SweepTable, metric: str) -> pd.Series:
         # number.
         asked = cells["evaluation.personal.epochs"]
         logged = logged.fillna(cells[untuned].where(asked.isin(asked[logged.notna()])))
-    if len(lacking := cells.loc[finished & logged.isna(), "label"]):
+    if unmeasured := _list_unmeasured(sweep, metric.removeprefix(wanted.prefix), finished, logged):
         raise UserError(
-            f"--metric: found {metric!r}, which {len(lacking)} of {finished.sum()} finished runs have not logged, "
-            f"{lacking.iloc[0]} among them"
+            f"--metric: found {metric!r}, which {len(unmeasured)} of {finished.sum()} finished runs have not logged, "
+            f"{unmeasured[0]} among them"
         )
     return logged.where(finished)
+
+
+def _list_unmeasured(sweep: SweepTable, name: str, finished: pd.Series, logged: pd.Series) -> list[str]:
+    """Return the labels of finished runs that have not measured a metric; where it is undefined they have.
+
+    A run has measured it if it has a value in any round, or is evaluated as a run that has one.
+    """
+    lacking = sweep.cells[finished & logged.isna()]
+    if not len(lacking):
+        return []
+    asked = pd.Series(
+        [json.dumps(spec.config.get("evaluation"), sort_keys=True) for spec in iter_specs(sweep.cells)], logged.index
+    )
+    earlier = [bool(sweep.get_history(run_id, name)) for run_id in lacking["run_id"]]
+    measured = {*asked[logged.notna()], *asked[lacking.index[earlier]]}
+    return list(lacking.loc[~asked[lacking.index].isin(measured), "label"])
 
 
 def list_by_round(sweep: SweepTable) -> list[str]:
@@ -237,6 +247,21 @@ def describe_undeclared(metric: str, cells: pd.DataFrame) -> list[str]:
     if known or find_declared(one.plain, _list_declared(cells)) is not None or not is_ranked(metric, cells):
         return []
     return [f"{one.plain}: no probe says which values are better, so larger ones count as better"]
+
+
+def describe_rounds_left_out(sweep: SweepTable, metric: str) -> list[str]:
+    """Return a note for each number of rounds that a mean over the last rounds is of, if the metric is undefined in
+    the others."""
+    one, runs = Metric.parse(metric), dict[tuple[int, int], list[str]]()
+    if one.prefix != LAST or (one.plain in BY_ROUND and one.plain != "test_auc"):
+        return []
+    for _, cell in sweep.cells[sweep.cells["status"] == "finished"].iterrows():
+        tested = list(sweep.get_history(cell["run_id"], "test_accuracy"))
+        counted = [round for round in tested if round in list_last_rounds(tested[-1])]
+        having = sweep.get_history(cell["run_id"], metric.removeprefix(LAST)).keys() & {*counted}
+        if 0 < len(having) < len(counted):
+            runs.setdefault((len(having), len(counted)), []).append(cell["label"])
+    return [f"mean of {k} of {n} tests, undefined in the others: {'; '.join(of)}" for (k, n), of in runs.items()]
 
 
 def _list_declared(cells: pd.DataFrame) -> set[str]:

@@ -44,10 +44,13 @@ def draw_bars(sweep: Collected, metric: str, at: int | None = None) -> dict[str,
     read = {
         (run_id, part): sweep.get_history(run_id, f"{metric}_{part}") for run_id in cells["run_id"] for part in parts
     }
-    value = {key: found[at or max(found)] for key, found in read.items() if found and (at is None or at in found)}
+    last = {run_id: max(sweep.get_history(run_id, "test_accuracy"), default=0) for run_id in cells["run_id"]}
+    value = {key: found[at or last[key[0]]] for key, found in read.items() if (at or last[key[0]]) in found}
     if not value:
         rounds = sorted({round for found in read.values() for round in found})
-        raise UserError(f"--round: found {at}; {metric}_{parts[0]} was logged at {', '.join(map(str, rounds))}")
+        raise UserError(
+            f"--round: found {at or 'the last one'}; {metric}_{parts[0]} was logged at {', '.join(map(str, rounds))}"
+        )
     figures, logged = {}, {run_id for run_id, _ in value}
     for setting, panel in cells.groupby("_column", sort=False):
         groups = [

@@ -17,6 +17,7 @@ from fedray.analysis.data.axes import (
 )
 from fedray.analysis.data.collect import Collected, SweepTable, iter_specs
 from fedray.analysis.data.metrics import (
+    describe_rounds_left_out,
     describe_undeclared,
     find_longest_wait,
     find_selection_metric,
@@ -30,6 +31,7 @@ from fedray.analysis.tables.clients import read_accuracies
 from fedray.analysis.tables.published import match_published
 from fedray.analysis.tables.result_table import BEST, Entry, ResultTable, add_best, average, join_tables, make_entry
 from fedray.cells.metric import DEFAULT, ROUNDS_TO, Metric
+from fedray.cells.status import Status
 from fedray.common.errors import unknown
 from fedray.components.base import format_value
 
@@ -70,6 +72,9 @@ def build(
     cells = sweep.cells.assign(
         _value=read_values(sweep, metric), _row=label_cells(sweep.cells, rows, sweep.search.keys)
     )
+    if Metric.parse(metric).target is None:  # a finished run without a value: the metric is undefined there
+        undefined = (cells["status"] == Status.FINISHED) & cells["_value"].isna()
+        cells = cells.assign(status=cells["status"].mask(undefined, "undefined"))
     columns = columns or find_columns(cells, cells["_row"])
     cells = cells.assign(_setting=label_cells(cells, columns))
     said: list[str] = []
@@ -231,6 +236,7 @@ def _list_notes(sweep: SweepTable, cells: pd.DataFrame, metric: str, over: str) 
                 f"evaluated every {' or '.join(map(str, every))} rounds, so the target may have been met earlier"
             )
     notes += describe_undeclared(metric, cells)
+    notes += describe_rounds_left_out(sweep, metric)
     notes += [sweep.note] if sweep.note else []
     if mixture := sweep.describe_mixture():
         notes.append(f"WARNING: {mixture}")
