@@ -176,9 +176,9 @@ class Component(Checked):
             raise describe(error, section, cls, others) from None
 
 
-def format_value(value: Any) -> str:
-    """Return a value as a person writes it in a configuration."""
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+def format_value(value: Any, digits: int = 4) -> str:
+    """Return a value as a person writes it in a configuration, a float with at most so many digits."""
+    return f"{value:.{digits}g}" if isinstance(value, float) else str(value)
 
 
 def describe(

@@ -16,7 +16,7 @@ from fedray.common.errors import escape, format_count, format_duration, format_n
 from fedray.config import RunConfig, Runtime
 from fedray.engine.process.residence import KEPT
 from fedray.sweep.file.sweep import Sweep
-from fedray.sweep.plan.cells import CellMaker, make_label
+from fedray.sweep.plan.cells import CellMaker
 from fedray.sweep.plan.draws import iter_points
 from fedray.sweep.plan.plan import Plan
 
@@ -62,7 +62,8 @@ def print_cells(sweep: Sweep) -> None:
     """Print the cells of a sweep whose data are not here."""
     maker, cells = CellMaker(sweep), dict[str, None]()
     for point in iter_points(sweep):
-        cells[make_label(point, RunConfig.parse(point), maker.varied)] = None
+        run = RunConfig.parse(point)
+        cells[maker.make_label(point, run, repr(run.resolve()))] = None
     for number, label in enumerate(cells, 1):
         print(f"{number:>{len(str(len(cells)))}}  {escape(label)}")
     print(f"{sweep.name}: {format_count(len(cells), 'cell')}")

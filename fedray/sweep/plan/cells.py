@@ -20,6 +20,8 @@ from fedray.engine.process.device import warn_of_slow_precision
 from fedray.sweep.file.sweep import OF_CLASSES, Sweep
 from fedray.sweep.plan.draws import find_axes, iter_points
 
+FEWEST_DIGITS, MOST_DIGITS = 4, 17
+"""Of a number in a label; the most tell any two floats apart."""
 KEPT_PROBLEMS = 8
 """Number of split data sets that are kept; cells that share one follow each other."""
 
@@ -169,6 +171,7 @@ class CellMaker:
         self.axes, self.varied = list(axes), [key for key, varies in axes.items() if varies]
         keys = dict.fromkeys(key for space in sweep.spaces for key in space)
         self._search = Search(tuple(keys), sweep.select) if keys else Search()
+        self._labels: dict[str, str] = {}
 
     def make_all(self) -> dict[str, Cell]:
         """Make all cells of a sweep.
@@ -193,11 +196,17 @@ class CellMaker:
                 raise UserError(f"runtime.backend: found {run.runtime.backend}; a sweep runs on Ray")
             if run.data.validation is None:
                 _refuse_unvalidated(self.sweep)
-        label = make_label(point, run, self.varied)
-        cell = self.problems.make_cell(run, label, names=self.sweep.names, search=self._search)
+        cell = self.problems.make_cell(run, "", names=self.sweep.names, search=self._search)
+        cell = replace(cell, label=self.make_label(point, run, cell.hash))
         if check:
             self.problems.check(cell)
         return cell
+
+    def make_label(self, point: Mapping[str, Any], run: RunConfig, cell: str) -> str:
+        """Return the label of a configuration, with as many digits as keep it apart from other cells made so far."""
+        labels = (make_label(point, run, self.varied, digits) for digits in range(FEWEST_DIGITS, MOST_DIGITS + 1))
+        free = (label for label in labels if self._labels.setdefault(label, cell) == cell)
+        return next(free, make_label(point, run, self.varied))
 
 
 def refuse_unlogged(run: RunConfig, select: str) -> None:
@@ -233,18 +242,25 @@ def _refuse_unvalidated(sweep: Sweep) -> None:
             raise UserError(f"stop.{key}: {lacking}")
 
 
-def make_label(point: Mapping[str, Any], run: RunConfig, varied: Sequence[str] = ()) -> str:
+def make_label(
+    point: Mapping[str, Any], run: RunConfig, varied: Sequence[str] = (), digits: int = FEWEST_DIGITS
+) -> str:
     """Return a readable name: `fedtoga ρ=0.1 α=0.1 dirichlet(0.1) lr=0.1 s0`.
 
-    It has the hyper-parameters that the file sets, and the value of each other key that varies in the sweep.
+    It has the hyper-parameters that the file sets, and the value of each other key that varies in the sweep; numbers
+    have at most so many digits, those of the partition also outside of the brackets if there are more.
     """
     words = [run.algorithm.own_name or run.algorithm.name]
     section = point.get("algorithm")
     for key, value in section.items() if isinstance(section, Mapping) else ():
         if key != "name":
             value = value["name"] if isinstance(value, Mapping) else value
-            words.append(f"{run.algorithm.get_symbol(key)}={format_value(value)}")
+            words.append(f"{run.algorithm.get_symbol(key)}={format_value(value, digits)}")
     words.append(run.partition.make_label())
+    for option in run.partition.list_required():
+        value = getattr(run.partition, option)
+        if (told := format_value(value, digits)) != format_value(value):
+            words.append(f"{run.partition.get_symbol(option)}={told}")
     named = ("algorithm", "partition", "seed", *(f"partition.{option}" for option in run.partition.list_required()))
     for key in varied:
         if not key.startswith("algorithm.") and key not in named:
@@ -253,7 +269,7 @@ def make_label(point: Mapping[str, Any], run: RunConfig, varied: Sequence[str] =
             chosen = value.get("name") if isinstance(value, Mapping) else value
             options = value if isinstance(value, Mapping) and chosen is None else {option: chosen}
             told = {name: one for name, one in options.items() if one is not None and f"{key}.{name}" not in varied}
-            words += [f"{name}={format_value(one)}" for name, one in told.items()]
+            words += [f"{name}={format_value(one, digits)}" for name, one in told.items()]
     return escape(" ".join([*words, f"s{run.seed}"]))
 
 

@@ -91,3 +91,18 @@ def test_the_driver_holds_little_of_a_cell() -> None:
     for cell in planned.values():
         maker.problems.get_problem(cell)
     assert len(maker.problems._problems) == KEPT_PROBLEMS
+
+
+def test_settings_that_agree_in_four_digits_have_labels_of_their_own() -> None:
+    """Before, MLflow averaged them. Labels that four digits tell apart stay, and that of a cell that comes twice."""
+    grid = {"training.lr": [0.1, 0.10001, 0.1000001, 0.2], "seed": [0, 1]}
+    maker = CellMaker(Sweep.model_validate({"name": "x", "base": BASE | {"algorithm": "fedavg"}, "grid": grid}))
+    cells = maker.make_all()
+    labels = [cell.label for cell in cells.values()]
+    assert labels[::2] == [f"fedavg dirichlet(0.5) lr={lr} s0" for lr in ("0.1", "0.10001", "0.1000001", "0.2")]
+    assert len({*labels}) == 8
+    assert [cell.label for cell in maker.make_all().values()] == labels
+    for key in ("algorithm.rho", "partition.alpha"):
+        base = BASE | {"algorithm": {"name": "fedsam", "rho": 0.1}}
+        made = CellMaker(Sweep.model_validate({"name": "x", "base": base, "grid": {key: [0.3, 0.300001]}})).make_all()
+        assert len({cell.label for cell in made.values()}) == 2
