@@ -65,9 +65,7 @@ def test_wins_by_hand(lower: bool, wins: float) -> None:
 @pytest.mark.parametrize(
     ("to", "confidence", "columns", "message"),
     [
-        ("fedavgg", 0.95, "", "--reference: unknown name 'fedavgg'; did you mean 'fedavg'?"),
         ("fedavg", 95, "", "--confidence: expected a number between 0 and 1, got 95"),
-        ("fedavg", 0.95, "data", "--rows/--cols: unknown name 'data'"),
         ("fedavg", 0.95, "algorithm", "--cols: with 'algorithm' several runs share method, setting and seed"),
     ],
 )

@@ -377,14 +377,11 @@ def test_lines_differ_in_grey() -> None:
 @pytest.mark.parametrize(
     ("kind", "x", "metric", "message"),
     [
-        ("curve", "", "", "--kind: unknown name 'curve'; did you mean 'curves'?"),
         ("sensitivity", "", "", "--x: no finished runs of this sweep differ by a number"),
         ("bars", "", "lambda", "--metric: unknown name 'lambda'"),
         ("class-accuracy", "", "", "--kind: class-accuracy needs runs with the probe: evaluation.probes: [classes]"),
-        ("sensitivity", "algorithm.roh", "", "--x: unknown name 'algorithm.roh'; did you mean 'algorithm.rho'?"),
         ("sensitivity", "algorithm.rho", "", "--x: algorithm.rho has one value in this sweep"),
         ("sensitivity", "algorithm.name", "", "--x: the values of algorithm.name are not numbers: fedavg, fedsam"),
-        ("curves", "", "accuracy", "--metric: unknown name 'accuracy'; did you mean 'test_accuracy'?"),
     ],
 )
 def test_refusals(store: Tracker, kind: str, x: str, metric: str, message: str) -> None:

@@ -21,7 +21,6 @@ from fedray.analysis.report import _describe_hours, _make_uri, _read_pictures, m
 from fedray.cells.record import CellRun, RunRecord
 from fedray.cells.spec import CellSpec
 from fedray.cells.status import Ending, Status
-from fedray.common.errors import UserError
 from fedray.tracking.store import find_runs, open_store
 from fedray.tracking.tracker import Tracker
 from tests.analysis.browser import opened, pictured
@@ -247,13 +246,6 @@ def test_in_a_browser(store: Tracker, tmp_path: Path) -> None:
     )
     assert picture.shape[:2] == (1600, 1200)
     assert np.std(picture[:, :, :3]) > 0.05, "a blank page"
-
-
-def test_refusals(store: Tracker, tmp_path: Path) -> None:
-    with_picture(store)
-    with pytest.raises(UserError, match="--metric: unknown name 'acuracy'"):
-        main("drawn", "acuracy", out=tmp_path / "page.html")
-    assert not (tmp_path / "page.html").exists()
 
 
 def test_a_smoke_sweep_has_a_page_and_is_compared_with_no_paper(store: Tracker, tmp_path: Path) -> None:

@@ -198,24 +198,14 @@ def test_a_file_with_a_label(store: Tracker, tmp_path: Path, capsys: pytest.Capt
     ("format", "label", "out", "message"),
     [
         ("latex", "a}b", "t.tex", "--label: found 'a}b'; letters, digits and"),
-        ("latex", "ü", "t.tex", "--label: found 'ü'"),
         ("markdown", "tab:x", "t.tex", "--label: only LaTeX has labels; --format is markdown"),
-        ("latex", "", "file/t.tex", "--out: file/t.tex cannot be written: "),
-        (
-            "",
-            "",
-            "t.txt",
-            "--out: found t.txt; a file that ends in .md or .tex or .csv or .json is required, or --format",
-        ),
-        ("csv", "", "t.tex", "--out: found t.tex; a file that ends in .csv is required"),
-        ("tex", "", "t.tex", "--format: unknown name 'tex'; did you mean 'latex'? valid: clients, csv, json, latex"),
+        ("", "", "t.txt", "--out: found t.txt; a file that ends in .md or .tex or .csv or .json is required"),
     ],
 )
 def test_what_a_file_cannot_be(
     store: Tracker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str, label: str, out: str, message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("file").touch()
     write(store, [cell(FEDAVG, 0.5, 0)], [70])
     with pytest.raises(UserError) as error:
         main(["sweep"], format, label=label, out=Path(out))
@@ -277,22 +267,6 @@ def test_settings_that_differ_are_never_averaged(store: Tracker) -> None:
     assert [entry.mean for entry in table.entries.values()] == [80, 90]
     mixed = build(collect("sweep"), columns="partition")
     assert any("1 entries mix runs that differ by more than the seed" in note for note in mixed.notes)
-
-
-@pytest.mark.parametrize(
-    ("metric", "reference", "message"),
-    [
-        ("rounds_to", "", "--metric: found 'rounds_to'; rounds_to:PERCENT"),
-        ("rounds_to:120", "", "--metric: found 'rounds_to:120'; rounds_to:PERCENT with a test accuracy from 1 to 100"),
-        ("test_loss", "fedavgg", "--reference: unknown name 'fedavgg'; did you mean 'fedavg'?"),
-    ],
-)
-def test_bad_targets_and_references(store: Tracker, metric: str, reference: str, message: str) -> None:
-    one = cell(FEDAVG, 0.5, 0)
-    write(store, [one], [70])
-    with pytest.raises(UserError) as error:
-        build(collect("sweep"), metric, reference=reference)
-    assert message in str(error.value)
 
 
 def test_two_metrics_side_by_side(store: Tracker) -> None:

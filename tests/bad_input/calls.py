@@ -273,19 +273,9 @@ CASES: dict[str, Case] = {
     "curves by what": Case(
         ["figures", "sweep", "--kind", "curves", "--x", "nosuch"], "--x: unknown name 'nosuch'; valid:…", stored
     ),
-    "compare with": Case(
-        ["compare", "sweep", "--reference", "fedavgg"],
-        "--reference: unknown name 'fedavgg'; did you mean 'fedavg'? valid: fedavg, fedsam",
-        stored,
-    ),
     "compare with nothing": Case(
         ["compare", "sweep", "--rows", "partition.alpha"],
         "--reference: fedavg is not a row; one of these is required: 0.1",
-        stored,
-    ),
-    "sensitivity by the last part of a key": Case(
-        ["figures", "sweep", "--x", "alpha"],
-        "--x: unknown name 'alpha'; did you mean 'partition.alpha'?…",
         stored,
     ),
     "curves by a hyper-parameter": Case(

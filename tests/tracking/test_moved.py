@@ -147,7 +147,7 @@ def test_files_of_others_are_refused(
     with sqlite3.connect("mlflow.db") as db:
         found = db.execute("SELECT count(*) FROM runs").fetchone()[0]
     db.close()
-    assert found == 3, "runs of the sweep, the cell and the environment"
+    assert found == 2, "runs of the sweep and the cell"
 
 
 def test_a_link_to_another_disk_is_followed(
