@@ -1,4 +1,4 @@
-"""The command line: `fedray run | sweep | list | ui | data`, and the commands in fedray/analysis/commands/."""
+"""The command line: `fedray sweep`, `fedray ui`, and what the modules beside this one add."""
 
 import errno
 import math
@@ -8,13 +8,12 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-import typer.core
 
 import fedray
-from fedray.cli.analysis import add_analysis
+from fedray.cli.analysis import Commands
 from fedray.cli.archive import export, import_, verify
 from fedray.cli.data import data_app
 from fedray.cli.listing import list_, schema
@@ -23,27 +22,9 @@ from fedray.cli.runs import OF_STORE, clean, print_status, remove_runs
 from fedray.common.entry import CELL, HELP, format_json, run_command
 from fedray.common.errors import DataMissing, UserError, format_count, name_place, redact
 
-PANELS = {
-    "run": ("run", "sweep", "status", "rm", "clean", "data", "list", "schema"),
-    "look": ("ui", "tables", "figures", "compare", "report", "sharpness"),
-    "publish": ("export", "import", "verify"),
-}
-"""Heading in `fedray --help` -> its commands."""
-
-
-class CommandPanels(typer.core.TyperGroup):
-    """The commands, in panels."""
-
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
-        for panel, names in PANELS.items():
-            with formatter.section(panel.capitalize()):
-                lines = [(name, self.commands[name].get_short_help_str(limit=1000)) for name in names]
-                formatter.write_dl(lines)
-
-
 app = typer.Typer(
-    cls=CommandPanels,
-    context_settings=HELP,
+    cls=Commands,
+    context_settings=HELP | {"max_content_width": 100},
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -267,7 +248,6 @@ app.command("status")(print_status)
 app.command("rm")(remove_runs)
 app.command()(clean)
 app.add_typer(data_app, name="data")
-add_analysis(app)
 
 
 def main() -> None:
