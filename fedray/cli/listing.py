@@ -5,7 +5,7 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
@@ -216,144 +216,66 @@ def schema() -> None:
     from fedray.components.plugins import list_variants
     from fedray.config import COMPONENTS, PLAIN
     from fedray.probes.registry import PROBES
-    from fedray.sweep.file.space import DISTRIBUTIONS, Searcher
-    from fedray.sweep.file.sweep import SELECT, STOPS, Scheduler, Sweep
+    from fedray.sweep.file.space import DISTRIBUTIONS
+    from fedray.sweep.file.sweep import SELECT, STOPS, Sweep
 
     definitions: dict[str, Any] = {}
     for name, section in PLAIN.items():
         definitions[name] = _describe_section(section, definitions)
-    run: dict[str, Any] = {"seed": {"type": "integer", "minimum": 0}}
-    run |= {name: {"$ref": f"#/$defs/{name}"} for name in (*PLAIN, *COMPONENTS)}
-    keys: dict[str, Any] = {name: {"type": "array", "items": what} for name, what in run.items()}
-    for name in PLAIN:
-        for option, what in definitions[name]["properties"].items():
-            items = {"$ref": f"#/$defs/{name}/properties/{option}"}
-            keys[f"{name}.{option}"] = {"type": "array", "description": what.get("description", option), "items": items}
-    rules: list[dict[str, Any]] = []
+    options = {name: [*definitions[name]["properties"]] for name in PLAIN}
     for name, (known, *_) in COMPONENTS.items():
         registry = {**known, **list_variants()} if name == "algorithm" else known
-        needing: dict[str, list[str]] = {}
+        words: dict[str, list[str]] = {}  # those with the same options share an entry
         for word, kind in registry.items():
-            definitions[f"{name}.{word}"] = found = _describe_section(kind, definitions)
-            for option, what in found["properties"].items():
-                said = what.get("description", option)
-                key = keys.setdefault(f"{name}.{option}", {"description": "", "type": "array", "items": {"anyOf": []}})
-                key["description"] += f"{word}: {said}\n"
-                value = {key: what[key] for key in what if key not in ("description", "default", "title", "paper")}
-                key["items"]["anyOf"] += [] if value in key["items"]["anyOf"] else [value]
-                number = key["items"]["anyOf"].index(value)
-                value = {"$ref": f"#/$defs/grid/properties/{name}.{option}/items/anyOf/{number}"}
-                either = [value, {"type": "array", "items": value}]  # a grid's entry may hold a list
-                found["properties"][option] = {"description": said, "anyOf": either}
-            found["properties"]["name"] = True
-            if "required" in found:  # a grid may have it
-                needing[word] = found.pop("required")
-        named = {"anyOf": [{"enum": sorted(registry)}, OWN_CLASS]}
-        options = [{"if": _choose({"const": word}), "then": {"$ref": f"#/$defs/{name}.{word}"}} for word in registry]
-        definitions[name] = {"anyOf": [*named["anyOf"], _choose(named) | {"allOf": options}]}
-        rules.append(_limit_keys(name, {word: [*definitions[f"{name}.{word}"]["properties"]] for word in registry}))
-        if needing:
-            definitions[f"whole_{name}"] = _require_options(needing)
-            rules.append(_forbid_halves(name))
-    sweep = Sweep.model_json_schema(ref_template="#/$defs/{model}")
-    definitions |= sweep.pop("$defs", {})
-    base = {"type": "object", "properties": run, "additionalProperties": False}
-    sweep["properties"]["base"] = base | {"patternProperties": {r"\.": True}}  # of a file that extends another
-    deeper = {rf"^({'|'.join(COMPONENTS)})\.|^({'|'.join(PLAIN)})\.\w+\.": True}  # see _limit_keys
-    names = {"properties": dict.fromkeys(keys, True), "patternProperties": deeper, "additionalProperties": False}
-    pair = {"type": "array", "minItems": 2, "maxItems": 2, "items": {"type": "number"}}
-    values = {name: pair for name in DISTRIBUTIONS} | {"choice": {"type": "array", "minItems": 1}}
-    definitions["drawn"] = {"type": "object", "minProperties": 1, "maxProperties": 1} | {
-        "properties": values,
-        "additionalProperties": False,
-    }
-    held: dict[str, Any] = {
-        part: {key: {"$ref": "#/$defs/drawn"} for key in known}
-        for part, known in (("properties", keys), ("patternProperties", deeper))
-    }
-    sweep["properties"]["search"] = {"type": "object"} | names | held
-    definitions["grid"] = {"type": "object"} | names | {"properties": {k: v | {"minItems": 1} for k, v in keys.items()}}
+            words.setdefault(json.dumps(_describe_section(kind, definitions)), []).append(word)
+        kinds = [json.loads(text) for text in words]
+        for kind, names in zip(kinds, words.values(), strict=True):
+            kind["properties"] = {"name": {"enum": names}} | kind.get("properties", {})
+        own = {"type": "object", "required": ["name"], "properties": {"name": OWN_CLASS}}
+        definitions[name] = {"anyOf": [{"enum": sorted(registry)}, OWN_CLASS, own, *kinds]}
     definitions["Probe"] = {"anyOf": [{"enum": sorted(PROBES)}, OWN_CLASS, {"type": "object", "required": ["name"]}]}
-    sweep["properties"]["grid"] = {"$ref": "#/$defs/grid"}
+    sections = {name: {"$ref": f"#/$defs/{name}"} for name in (*PLAIN, *COMPONENTS)}
+    run = {"properties": {"seed": {"type": "integer", "minimum": 0}} | sections, "additionalProperties": False}
+    plain = "|".join(rf"{name}(\.({'|'.join(keys)})(\..+)?)?" for name, keys in options.items())
+    keys = {"type": "object", "propertyNames": {"pattern": rf"^(seed|{plain}|({'|'.join(COMPONENTS)})(\..+)?)$"}}
+    values = {kind: {"type": "array", "minItems": 1 if kind == "choice" else 2} for kind in DISTRIBUTIONS}
+    drawn = {"type": "object", "minProperties": 1, "maxProperties": 1, "properties": values}
+    sweep = _describe_section(Sweep, definitions)
     sweep["properties"] |= {
+        "extends": {"type": "string"},
+        "base": run | {"patternProperties": {r"\.": True}},  # of a file that extends another
+        "grid": keys | {"additionalProperties": {"type": "array", "minItems": 1}},
+        "search": keys | {"additionalProperties": drawn | {"additionalProperties": False}},
         "cases": True,
         "smoke": True,
-        "searcher": _name_or_whole(Searcher),
-        "scheduler": {"anyOf": [_name_or_whole(Scheduler), {"type": "null"}]},
         "select": {"enum": SELECT},
-        "stop": {"type": "object", "propertyNames": {"enum": STOPS}, "additionalProperties": {"exclusiveMinimum": 0}},
-        "extends": {"type": "string"},
+        "stop": {"type": "object", "propertyNames": {"enum": STOPS}},
     }
+    for name, kind in (("searcher", "Searcher"), ("scheduler", "Scheduler")):
+        names = definitions[kind]["properties"]["name"]
+        sweep["properties"][name] = {"anyOf": [names, {"$ref": f"#/$defs/{kind}"}, {"type": "null"}]}
     sweep["required"] = ["name"]  # `base` may be that of the file that this one extends
-    sweep["allOf"] = rules
-    sections = {name: {"$ref": f"#/$defs/whole_{name}"} for name in COMPONENTS if f"whole_{name}" in definitions}
-    alone = base | {"required": [*COMPONENTS], "allOf": [{"properties": sections}]}
     page = {"$schema": "http://json-schema.org/draft-07/schema#", "title": "fedray", "$defs": definitions}
-    print(json.dumps(page | {"if": {"required": ["name"]}, "then": sweep, "else": alone}, ensure_ascii=False))
-
-
-def _require_options(needing: Mapping[str, list[str]]) -> dict[str, Any]:
-    """Return the schema that refuses a section without the options that its name requires."""
-    named = [{"if": _choose({"const": word}), "then": {"required": options}} for word, options in needing.items()]
-    return {"not": {"enum": list(needing)}, "allOf": named}
-
-
-def _name_or_whole(kind: type[BaseModel]) -> dict[str, Any]:
-    """Return the schema of a section of a sweep that its name alone may stand for."""
-    whole = kind.model_json_schema()
-    return {"anyOf": [whole["properties"]["name"], whole]}
-
-
-def _choose(name: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schema of a section that names what it chooses."""
-    return {"type": "object", "required": ["name"], "properties": {"name": name}}
-
-
-def _limit_keys(section: str, options: Mapping[str, list[str]]) -> dict[str, Any]:
-    """Return the rule that dotted keys are options of what the sweep names; any are of a class of one's own."""
-
-    def limit(valid: Iterable[str]) -> dict[str, Any]:
-        names = {"propertyNames": {"pattern": rf"^(?!{section}\.)|^{section}\.({'|'.join(valid)})(\.|$)"}}
-        return {"properties": {"grid": names, "search": names}}
-
-    def has(part: str, what: Any) -> dict[str, Any]:
-        return {"required": [part], "properties": {part: {"required": [section], "properties": {section: what}}}}
-
-    either = {"anyOf": [OWN_CLASS, _choose(OWN_CLASS)]}
-    elsewhere = [{"required": ["cases"]}, {"required": ["extends"]}]
-    own_class = [has("base", either), has("grid", {"contains": either})]
-    one = [
-        {"if": has("base", {"anyOf": [{"const": word}, _choose({"const": word})]}), "then": limit(valid)}
-        for word, valid in options.items()
-    ]
-    return {
-        "if": {"not": {"anyOf": [*elsewhere, *own_class]}},
-        "then": limit(sorted(set().union(*options.values())))
-        | {"if": {"not": has("grid", True)}, "then": {"allOf": one}},
-    }
-
-
-def _forbid_halves(section: str) -> dict[str, Any]:
-    """Return the rule of a sweep whose base and grid hold the section whole, unless another key may complete it."""
-
-    def has_key(pattern: str) -> dict[str, Any]:
-        grid = {"not": {"propertyNames": {"not": {"pattern": pattern}}}}
-        return {"required": ["grid"], "properties": {"grid": grid}}
-
-    whole = {"$ref": f"#/$defs/whole_{section}"}
-    elsewhere = [{"required": [key]} for key in ("cases", "search", "extends")]
-    return {
-        "if": {"not": {"anyOf": [*elsewhere, has_key(rf"^{section}\.")]}},
-        "then": {
-            "properties": {"grid": {"properties": {section: {"items": whole}}}},
-            "if": {"not": has_key(f"^{section}$")},
-            "then": {"properties": {"base": {"properties": {section: whole}}}},
-        },
-    }
+    page |= {"if": {"required": ["name"]}, "then": sweep, "else": run | {"required": [*COMPONENTS]}}
+    print(json.dumps(page, ensure_ascii=False, separators=(",", ":")))
 
 
 def _describe_section(kind: type[BaseModel], definitions: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of a section, whose own definitions are added to the others."""
-    found = kind.model_json_schema(ref_template="#/$defs/{model}")
-    definitions |= {name: what if what["properties"] else True for name, what in found.pop("$defs", {}).items()}
+    """Return the schema of a section; its own definitions are added to the others."""
+    found: dict[str, Any] = _strip(kind.model_json_schema(ref_template="#/$defs/{model}"))
+    definitions |= found.pop("$defs", {})
+    found.pop("description", "")  # a method's page
     return found
+
+
+def _strip(found: Any) -> Any:
+    """Return a schema without what editors do not need: titles, defaults, papers."""
+    if isinstance(found, list):
+        return [_strip(one) for one in found]
+    if not isinstance(found, dict):
+        return found
+    return {
+        key: {name: _strip(one) for name, one in value.items()} if key in ("properties", "$defs") else _strip(value)
+        for key, value in found.items()
+        if key not in ("title", "default", "paper")
+    }

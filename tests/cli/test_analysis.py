@@ -3,14 +3,17 @@
 import runpy
 import subprocess
 import sys
+from typing import Any
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
-from fedray.cli.analysis import ANALYSIS, PAPERS
+from fedray.cli.analysis import GROUPS, LAZY
 from fedray.cli.main import app
+from tests.conftest import Call
 
-COMMANDS = [*ANALYSIS, *PAPERS]
+COMMANDS = [*LAZY]
 OWN = {
     "tables": "--best-except",
     "compare": "--confidence",
@@ -21,7 +24,7 @@ OWN = {
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_is_the_commands_own(command: str) -> None:
-    """The options come from fedray/analysis/commands/: `--out`, say, which the forwarding command does not know."""
+    """The options come from fedray/analysis/commands/: `--out`, say."""
     result = CliRunner().invoke(app, [command, "--help"])
     assert result.exit_code == 0
     assert OWN.get(command, "--out") in result.output
@@ -38,6 +41,23 @@ def test_a_checkout_has_each_as_a_script(
     assert OWN.get(command, "--out") in capsys.readouterr().out
 
 
+def test_the_help_fits_a_screen_and_names_every_command(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    lines = call("--help").out.splitlines()
+    assert len(lines) <= 36
+    assert {line.split()[0] for line in lines if line.startswith("  ")} >= {
+        name for one in GROUPS.values() for name in one
+    }
+
+
+def test_there_are_19_commands_with_112_parameters_at_most() -> None:
+    group: Any = typer.main.get_command(app)
+    commands = [group.get_command(None, name) for name in group.list_commands(None)]
+    commands = [each for one in commands for each in getattr(one, "commands", {"": one}).values()]
+    assert len(commands) <= 19
+    assert sum(len(command.params) for command in commands) <= 112
+
+
 def test_a_mistake_is_one_line_and_exit_code_2() -> None:
     done = subprocess.run([sys.executable, "-m", "fedray.cli", "compare"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (2, "", "fedray: Missing argument 'name'.\n")
@@ -45,7 +65,7 @@ def test_a_mistake_is_one_line_and_exit_code_2() -> None:
 
 def test_the_command_line_imports_no_analysis() -> None:
     code = (
-        "import sys, fedray.cli.analysis\n"
+        "import sys, fedray.cli.main\n"
         "print([n for n in sys.modules if n.startswith(('fedray.analysis', 'fedray.papers', 'pandas'))])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
