@@ -40,7 +40,7 @@ include neither weight decay nor clipping, and use the batch of the step.
 **Costs** are measured, in multiples of the model, per participant and round: sent down and up, kept by a client and
 (in addition to `x`) by the server; then backward passes per local step. A tensor sent under two names counts once;
 single numbers are free.
-Marks such as D-141 name the entries of [Where papers and code differ](discrepancies.md), which explains each; a
+Marks such as D-22 name the entries of [Where papers and code differ](discrepancies.md), which explains each; a
 method's entry says how fedray reads them.
 """
 
