@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from fedray.analysis.data.stored import describe_unlisted, list_cells, read_sweep
+from fedray.analysis.data.stored import describe_unlisted, find_blocks, list_cells, read_sweep
 from fedray.cells.metric import FINAL
 from fedray.cells.record import UNSUMMARISED, parse_table
 from fedray.cells.spec import CellSpec, Search, flatten
@@ -20,11 +20,12 @@ from fedray.partitions import PARTITIONS
 from fedray.sweep.plan.cells import Cell
 from fedray.tracking.environment import describe_mixture
 from fedray.tracking.store import SUMMARY, bound, read_artefact, read_metrics
+from fedray.tracking.stored_sweep import StoredSweep
 
 if TYPE_CHECKING:
     from fedray.tracking.store import AnyClient, AnyRun
 
-OF_CELL = ("cell", "label", "status", "run_id", "spec", "message")
+OF_CELL = ("cell", "label", "status", "run_id", "spec", "message", "sweep")
 """Columns of `SweepTable.cells` that are neither settings nor metrics."""
 
 
@@ -33,8 +34,8 @@ class SweepTable:
     """Cells of a sweep, run or not.
 
     Attributes:
-        cells: a row per cell: `cell` (hash), `label`, `status` (a `Status`), `run_id`, `spec` (the `CellSpec`), the
-            configuration under dotted names (strings), metrics under `metrics.NAME` (floats).
+        cells: a row per cell: `cell` (hash), `label`, `status` (a `Status`), `run_id`, `spec` (the `CellSpec`),
+            `sweep` (the name as given, only from a store), the configuration under dotted names (strings), metrics under `metrics.NAME` (floats).
         search: the search that draws its cells; empty for a grid.
         tuned: for a final stage, `cell` -> how it was chosen (`driver.stages.describe_choices`); the chosen values are
             under `chosen.KEY` in `cells`, so that they do not separate rows or columns.
@@ -98,25 +99,34 @@ def collect(name: str, *others: str) -> Collected:
     """Return all cells of a sweep, including those that another sweep ran.
 
     Args:
-        name: name of the sweep.
+        name: name of the sweep, or of one with `tune.blocks`, for its blocks NAME/0, NAME/1, ...
         others: further sweeps, whose cells follow; one of several sweeps is there once.
 
     Raises:
         UnknownSweep: the store does not know it.
         UserError: as in `stored.read_sweep`.
     """
-    found = [read_sweep(one) for one in dict.fromkeys((name, *others))]
-    listed = {cell.hash: (cell, run, status) for one in found for cell, run, status in list_cells(one)}
-    cells = [cell for cell, _, _ in listed.values()]
+    blocks = find_blocks(dict.fromkeys((name, *others)))
+    most = max((numbers[-1] for numbers in blocks.values() if numbers), default=0)
+    found, rows, lacking = list[StoredSweep](), dict[str, dict[str, Any]](), list[str]()
+    names = dict[str, None]()
+    for given, numbers in blocks.items():
+        for one in [read_sweep(f"{given}/{k}") for k in numbers] or [read_sweep(given)]:
+            names[of := given if numbers else one.name] = None
+            found.append(one)
+            for cell, run, status in list_cells(one):
+                rows.setdefault(cell.hash, make_row(cell, run, status) | {"sweep": of})
+        lacking += [f"{given}/{k} is not in this store" for k in range(most + 1) if numbers and k not in numbers]
+    cells = [row["spec"] for row in rows.values()]
     return Collected(
-        " ".join(one.name for one in found),
-        pd.DataFrame([make_row(*one) for one in listed.values()]),
+        " ".join(names),
+        pd.DataFrame(list(rows.values())),
         next((cell.search for cell in cells if cell.search.keys), Search()),
         {cell.hash: dict(cell.tuned) for cell in cells if cell.tuned},
         found[0].client,
         {run.info.run_id: run for one in found for run in one.runs.values()},
         found[0].parent,
-        note="; ".join(filter(None, map(describe_unlisted, found))),
+        note="; ".join(filter(None, [*lacking, *map(describe_unlisted, found)])),
     )
 
 

@@ -4,7 +4,7 @@ It imports neither pandas nor PyTorch, so that `fedray status` is quick.
 """
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from fedray.cells.spec import CellSpec
@@ -48,6 +48,13 @@ def read_sweep(name: str) -> StoredSweep:
     if not sweep.cells:
         raise UserError(f"sweep: {name!r} lists no cells; run it again")
     return sweep
+
+
+def find_blocks(names: Iterable[str]) -> dict[str, list[int]]:
+    """Return sweep -> numbers of its blocks in the store, NAME/0, NAME/1, ...; none if NAME itself is a sweep there."""
+    known = find_sweeps(*open_reader())
+    parts = [(above, int(number)) for above, _, number in (one.rpartition("/") for one in known) if number.isdecimal()]
+    return {name: sorted(k for above, k in parts if above == name and name not in known) for name in names}
 
 
 def read_statuses(runs: "Mapping[str, AnyRun]") -> dict[str, Status]:
