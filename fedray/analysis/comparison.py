@@ -2,8 +2,8 @@
 
 Paired: for every method and setting the differences from the reference in the same setting and with the same seed (same
 data, partition and cohorts), their mean, its interval, and the paired t-test's p, adjusted by Holm's method for the
-methods of a setting. Over all settings: the pairs that it wins. As text: `fedray compare SWEEP [--reference fedavg]
-[--metric ...]`.
+methods of a setting. Over all settings: the pairs that it wins. Beside them each method's mean, and what its training
+cost. As text: `fedray compare SWEEP [SWEEP ...] [--reference fedavg] [--metric ...]`.
 """
 
 import math
@@ -15,6 +15,7 @@ import pandas as pd
 
 from fedray.analysis.data.axes import find_columns, find_label, label_cells
 from fedray.analysis.data.collect import SweepTable
+from fedray.analysis.data.cost import count_gradients
 from fedray.analysis.data.metrics import (
     NEVER,
     describe_rounds_left_out,
@@ -34,12 +35,15 @@ from fedray.analysis.statistics import (
     bound_proportion,
     compute_p,
     count_seeds,
+    find_effect,
     flip_signs,
 )
 from fedray.cells.metric import DEFAULT, Metric
 from fedray.common.errors import UserError, unknown
 
-DIFFERENCE_HEADER = ("method", "setting", "n", "difference")
+DIFFERENCE_HEADER = ("method", "setting", "n", "mean", "difference")
+ALIKE = ("data.", "partition.", "model.", "clients.", "training.rounds", "evaluation.every", "evaluation.last", "seed")
+"""Keys, or their beginnings, that two sweeps share whose runs are paired."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,13 @@ class Difference:
     def spread(self) -> float:
         """Sample standard deviation of the differences."""
         return float(np.std(self.gaps, ddof=1))
+
+    def find_detectable(self) -> float | None:
+        """Smallest true difference that as many seeds of this spread tell apart; None for fewer than two seeds.
+
+        At the level of the first of Holm's tests; a smaller one is more likely missed than found.
+        """
+        return find_effect(self.n, (1 - self.confidence) / self.family) * self.spread if self.n > 1 else None
 
     def count_needed_seeds(self) -> int | None:
         """Seeds needed to tell a difference of this size and spread apart, uncorrected; None above 1000."""
@@ -183,6 +194,8 @@ class Comparison:
     """All methods of a sweep against one, in each setting and over all settings.
 
     title: the metric in words. lower: True if its smallest value is the best. notes: on the metric and the cells.
+    means: a line per method and setting with the mean over its finished runs of the metric (`_value`), the batch
+    gradients and the megabytes to and from the clients (NaN if they are not known).
     """
 
     sweep: str
@@ -194,6 +207,7 @@ class Comparison:
     confidence: float
     differences: list[Difference]
     wins: list[Wins]
+    means: pd.DataFrame
 
 
 def find_reference(cells: pd.DataFrame, given: str, found: Iterable[str], rows: str = "algorithm") -> str:
@@ -218,6 +232,7 @@ def compare(
     """
     cells = tabulate_by_seed(sweep, metric, rows, columns)
     to = find_reference(sweep.cells, to, cells["_row"], rows)
+    _refuse_unlike(cells, to)
     differences, lower = pair_by_seed(cells, to, confidence), is_smaller_better(metric, sweep.cells)
     return Comparison(
         sweep.name,
@@ -233,39 +248,87 @@ def compare(
         confidence,
         differences,
         count_wins(differences, lower),
+        _average(sweep, cells),
     )
 
 
-def list_columns(confidence: float) -> list[str]:
-    """Return the columns of `format_lines`."""
-    return [
+def _refuse_unlike(cells: pd.DataFrame, to: str) -> None:
+    """Raise UserError if another sweep than the reference's has no value in common with it of a key that pairs need."""
+    ours = cells[cells["_row"] == to]
+    for name, theirs in cells[~cells["sweep"].isin(ours["sweep"])].groupby("sweep", sort=False) if len(ours) else ():
+        for key in (one for one in map(str, cells) if one.startswith(ALIKE)):
+            there, here = ([*dict.fromkeys(one[key].fillna("none").astype(str))] for one in (theirs, ours))
+            if not {*there} & {*here}:
+                raise UserError(
+                    f"compare: {name} cannot be paired with {to} of {ours['sweep'].iloc[0]}: {key} is "
+                    f"{', '.join(there)} in the one and {', '.join(here)} in the other"
+                )
+
+
+def _average(sweep: SweepTable, cells: pd.DataFrame) -> pd.DataFrame:
+    sent = [f"metrics.megabytes_{way}" for way in ("down", "up")]
+    megabytes = cells[sent].sum(axis=1, skipna=False) if {*sent} <= {*cells} else math.nan
+    cells = cells.assign(gradients=count_gradients(sweep), megabytes=megabytes)
+    return cells.groupby(["_row", "_column"], sort=False)[["_value", "gradients", "megabytes"]].mean()
+
+
+def tabulate(found: Comparison) -> list[list[str]]:
+    """Return a header and a line per method and setting, as text; the reference has the first of each setting.
+
+    Columns that say nothing are left out: intervals of too few seeds, unknown costs.
+    """
+    header = [
         *DIFFERENCE_HEADER,
-        f"{100 * confidence:g} % interval (t)",
+        f"{100 * found.confidence:g} % interval (t)",
         "bootstrap interval",
         "p (sign flips)",
         "adjusted p (Holm)",
+        "told apart from",
         "seeds needed",
+        "gradients",
+        "megabytes",
         "",
     ]
+    lines, begun = list[list[str]](), set[str]()
+    for one in found.differences:
+        if one.column not in begun and (found.to, one.column) in found.means.index:
+            value, *costs = _list_means(found, found.to, one.column)
+            lines.append([found.to, one.column, "", value, *["-"] * 7, *costs, "reference"])
+        begun.add(one.column)
+        value, *costs = _list_means(found, one.row, one.column)
+        detectable = one.find_detectable()
+        lines.append(
+            [
+                one.row,
+                one.column,
+                f"{one.n}" + (f" (unpaired: {one.unpaired})" if one.unpaired else ""),
+                value,
+                "-" if one.mean is None else f"{one.mean:+.2f}",
+                str(one.interval or "-"),
+                str(bootstrap(one.gaps, found.confidence) or "too few seeds"),
+                _format_p(flip_signs(one.gaps)),
+                _format_p(one.adjusted),
+                f"{detectable:.2f}" if detectable else "-",
+                _format_needed(one),
+                *costs,
+                one.judge(found.lower),
+            ]
+        )
+    said = [any(text not in ("", "-", "too few seeds") for text in texts) for texts in zip(*lines, strict=True)]
+    return (
+        [[text for text, kept in zip(line, said, strict=True) if kept] for line in (header, *lines)]
+        if lines
+        else [header]
+    )
 
 
-def format_lines(found: Comparison) -> list[list[str]]:
-    """Return a line per method and setting, as text."""
-    return [
-        [
-            one.row,
-            one.column,
-            f"{one.n}" + (f" (unpaired: {one.unpaired})" if one.unpaired else ""),
-            "-" if one.mean is None else f"{one.mean:+.2f}",
-            str(one.interval or "-"),
-            str(bootstrap(one.gaps, found.confidence) or "too few seeds"),
-            _format_p(flip_signs(one.gaps)),
-            _format_p(one.adjusted),
-            _format_needed(one),
-            one.judge(found.lower),
-        ]
-        for one in found.differences
-    ]
+def _list_means(found: Comparison, row: str, column: str) -> list[str]:
+    value, *costs = found.means.loc[(row, column)]
+    return [_format(value, ".2f"), *(_format(cost, ",.0f" if cost > 99 else ".3g") for cost in costs)]
+
+
+def _format(value: float, form: str) -> str:
+    return "-" if math.isnan(value) else format(value, form)
 
 
 def _format_p(value: float | None) -> str:
@@ -290,6 +353,8 @@ def list_notes(found: Comparison) -> list[str]:
         "each interval stands alone, without correction; the t interval assumes normal differences, the bootstrap "
         f"does not, but it is too short for fewer than {BOOTSTRAP_SEEDS} seeds",
         "p (sign flips): exact, without assuming normality, never below 2^(1 - n): 5 % needs at least six seeds",
+        f"told apart from: the smallest true difference that so many seeds of this spread show with a probability of "
+        f"{100 * POWER:g} %, at the level of the first of Holm's tests",
         f"seeds needed: to tell a difference of this size and spread apart with a probability of {100 * POWER:g} %",
         *(
             f"{one.row} beats {found.to} with the same setting and seed in {one.won:g} of {one.pairs} pairs: "
@@ -306,7 +371,7 @@ def format_report(found: Comparison) -> str:
         [
             f"**{found.sweep}: difference to {found.to}: {found.title}**",
             "",
-            *_format_table([list_columns(found.confidence), *format_lines(found)]),
+            *_format_table(tabulate(found)),
             "",
             *(f"- {note}" for note in list_notes(found)),
             "",

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from fedray.analysis.comparison import Comparison, compare, find_reference, format_lines, list_columns, list_notes
+from fedray.analysis.comparison import Comparison, compare, find_reference, list_notes, tabulate
 from fedray.analysis.data.axes import label_cells, label_finished
 from fedray.analysis.data.collect import OF_CELL, Collected, collect
 from fedray.analysis.data.metrics import NEVER, is_ranked, read_values
@@ -116,7 +116,7 @@ def make_page(sweep: Collected, metrics: list[str], paper: str = "", to: str = "
             tables=tables,
             to_html=to_html,
             comparison=comparison,
-            compared=comparison and [list_columns(comparison.confidence), *format_lines(comparison)],
+            compared=comparison and tabulate(comparison),
             compared_notes=comparison and list_notes(comparison),
             forests={what: _encode(figure) for what, figure in draw_forests(comparison).items()} if comparison else {},
             sections=sections,

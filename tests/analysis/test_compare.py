@@ -1,13 +1,16 @@
 """Paired differences and their intervals against numbers from a t table."""
 
+import json
 import math
 import re
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from fedray.analysis.comparison import Difference, Wins, compare, count_wins, format_report
 from fedray.analysis.data.collect import collect
-from fedray.analysis.statistics import bound_proportion, count_seeds
+from fedray.analysis.statistics import bound_proportion, count_seeds, find_effect
 from fedray.common.errors import UserError
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, write
@@ -44,9 +47,16 @@ def test_interval_of_paired_seeds(store: Tracker) -> None:
         ("fedsam ρ=0.5", 3, 3),
     ]
     text = format_report(found)
-    assert re.search(r"fedsam ρ=0.5 \| dirichlet α=0.5 +\| 3 +\| \+5.10 +\| \+4.85 .. \+5.35 +\| too few seeds", text)
-    assert re.search(r"0.250 +\| < 0.001 +\| \d+ +\| better +\|", text)
-    assert re.search(r"\| 1 \(unpaired: 1\) +\| -10.00 +\| - ", text)
+    assert re.search(r"fedavg +\| dirichlet α=0.5 +\| +\| 70.00 +\| - .*\| reference +\|", text)
+    assert re.search(
+        r"fedsam ρ=0.5 \| dirichlet α=0.5 +\| 3 +\| 75.10 +\| \+5.10 +\| \+4.85 .. \+5.35 +\| 0.250 ", text
+    )
+    assert re.search(r"0.250 +\| < 0.001 +\| [\d.]+ +\| \d+ +\| better +\|", text)
+    assert re.search(r"\| 1 \(unpaired: 1\) +\| 40.50 +\| -10.00 +\| - ", text)
+    assert "bootstrap interval" not in text, "nor what the runs sent: columns that say nothing are left out"
+    assert "megabytes" not in text
+    assert small.find_detectable() == find_effect(3, 0.05 / 2), "for a spread of 1"
+    assert lone.find_detectable() is None
     won = "- fedsam ρ=0.5 beats fedavg with the same setting and seed in 3 of 3 pairs: 1.00 (0.29 .. 1.00, Clopper"
     assert won in text
     narrow = compare(collect("sweep"), "fedavg", confidence=0.5).differences[0].interval
@@ -90,3 +100,68 @@ def test_the_reference_is_fedavg_if_it_is_a_row(store: Tracker, call: Call) -> N
         assert call(*command).err == required
     (difference,) = compare(collect("without"), "fedsam ρ=0.1").differences
     assert difference.mean == 2
+
+
+def in_setting(algorithm: dict[str, Any], seed: int, rounds: int = 4, samples: int | None = None) -> dict[str, Any]:
+    one = cell(algorithm, 0.5, seed)
+    given = {"training": {"rounds": rounds}, "data": {"name": "digits"} | ({"samples": samples} if samples else {})}
+    return one | {"hash": f"{one['hash']}-{rounds}-{samples}", "config": one["config"] | given}
+
+
+def write_blocks(store: Tracker, name: str, algorithm: dict[str, Any], values: Sequence[float], **given: int) -> None:
+    """Write a sweep with blocks, one cell in each."""
+    for k, value in enumerate(values):
+        write(store, [in_setting(algorithm, k, **given)], [value], name=f"{name}/{k}")
+
+
+def test_blocks_of_several_sweeps_share_a_table(store: Tracker, call: Call) -> None:
+    """Pairs are those of equal seeds: 71 - 70, 82 - 80, and of `mine`, which lacks block 1, 75 - 70 and 96 - 90."""
+    for k, values in enumerate(((70, 71), (80, 82), (90, 93))):
+        write(store, [in_setting(one, k) for one in (FEDAVG, SMALL)], values, name=f"methods/{k}")
+    for k, value in ((0, 75), (2, 96)):
+        write(store, [in_setting(LARGE, k)], [value], name=f"mine/{k}")
+    write(store, [in_setting(LARGE, 0)], [75], name="mine/0/tune")
+    found = compare(collect("methods", "mine"))
+    assert [(one.row, one.gaps, one.unpaired) for one in found.differences] == [
+        ("fedsam ρ=0.1", (1, 2, 3), 0),
+        ("fedsam ρ=0.5", (5, 6), 1),
+    ]
+    out = call("compare", "methods", "mine").out
+    assert out.startswith("**methods mine: difference to fedavg: test accuracy in %, round 4**\n")
+    assert "- mine/1 is not in this store\n" in out
+    assert "| 80.00 ± 10.00 " in call("tables", "methods", "mine").out
+    assert call("tables", "methods/1").out.startswith("**methods/1: ")
+    assert "mine/1" not in call("compare", "methods").out
+    told = json.loads(call("compare", "methods", "mine", "--json").out)
+    assert [one["mean"] for one in told["means"]] == [80, 82, 85.5]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "given", "message"),
+    [
+        (
+            SMALL,
+            {"rounds": 9},
+            "training.rounds is 9 in the one and 4 in the other",
+        ),
+        (
+            SMALL,
+            {"samples": 50},
+            "data.samples is 50 in the one and none in the other",
+        ),
+    ],
+)
+def test_a_sweep_in_another_setting_is_refused(
+    algorithm: dict[str, Any], given: dict[str, int], message: str, store: Tracker, call: Call
+) -> None:
+    write_blocks(store, "methods", FEDAVG, (70, 80))
+    write_blocks(store, "mine", algorithm, (71, 82), **given)
+    code, out, err = call("compare", "methods", "mine")
+    assert (code, out) == (2, "")
+    assert err == f"fedray: compare: mine cannot be paired with fedavg of methods: {message}\n"
+
+
+def test_a_sweep_with_other_seeds_is_refused(store: Tracker, call: Call) -> None:
+    write_blocks(store, "methods", FEDAVG, (70, 80))
+    write(store, [in_setting(SMALL, seed) for seed in (5, 6)], [71, 82], name="mine")
+    assert "seed is 5, 6 in the one and 0, 1 in the other" in call("compare", "methods", "mine").err

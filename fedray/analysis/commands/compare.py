@@ -1,4 +1,4 @@
-"""`fedray compare SWEEP [--reference fedavg]`: every method's paired difference from a reference."""
+"""`fedray compare SWEEP [SWEEP ...] [--reference fedavg]`: every method's paired difference from a reference."""
 
 from typing import Annotated
 
@@ -12,7 +12,9 @@ from fedray.common.entry import Json, format_json
 
 
 def main(
-    name: Annotated[str, typer.Argument(help="the sweep's name")],
+    name: Annotated[
+        list[str], typer.Argument(help="the sweep's name, also of one with blocks; of several the rows of all")
+    ],
     reference: Annotated[str, typer.Option(help="the row to compare with; default fedavg if it is a row")] = "",
     metric: Annotated[str, typer.Option(help="a metric of the runs, or rounds_to:PERCENT")] = DEFAULT,
     confidence: Annotated[
@@ -23,12 +25,26 @@ def main(
     as_json: Json = False,
 ) -> None:
     """Print every method's paired difference from a reference."""
-    found = compare(collect(name), reference, metric, confidence, rows, cols)
+    found = compare(collect(*name), reference, metric, confidence, rows, cols)
     if as_json:
         keys = ("row", "column", "n", "mean", "p", "adjusted", "gaps", "unpaired")
         lines = [
-            {key: getattr(one, key) for key in keys} | {"verdict": one.judge(found.lower)} for one in found.differences
+            {key: getattr(one, key) for key in keys}
+            | {"told_apart_from": one.find_detectable(), "verdict": one.judge(found.lower)}
+            for one in found.differences
         ]
-        print(format_json({"sweep": found.sweep, "reference": found.to, "metric": found.metric, "differences": lines}))
+        names = {"_row": "row", "_column": "column", "_value": "mean"}
+        means = found.means.reset_index().rename(columns=names).to_dict("records")
+        print(
+            format_json(
+                {
+                    "sweep": found.sweep,
+                    "reference": found.to,
+                    "metric": found.metric,
+                    "differences": lines,
+                    "means": means,
+                }
+            )
+        )
         return
     write_or_print(format_report(found), None)

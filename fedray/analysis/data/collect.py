@@ -34,8 +34,9 @@ class SweepTable:
     """Cells of a sweep, run or not.
 
     Attributes:
-        cells: a row per cell: `cell` (hash), `label`, `status` (a `Status`), `run_id`, `spec` (the `CellSpec`),
-            `sweep` (the name as given, only from a store), the configuration under dotted names (strings), metrics under `metrics.NAME` (floats).
+        cells: a row per cell: `cell` (hash), `label`, `status` (a `Status`), `run_id`, `spec` (the `CellSpec`), `sweep`
+            (whose cell it is, as it was named; from a store), the configuration under dotted names (strings), metrics
+            under `metrics.NAME` (floats).
         search: the search that draws its cells; empty for a grid.
         tuned: for a final stage, `cell` -> how it was chosen (`driver.stages.describe_choices`); the chosen values are
             under `chosen.KEY` in `cells`, so that they do not separate rows or columns.

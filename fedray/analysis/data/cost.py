@@ -10,7 +10,7 @@ import pandas as pd
 
 from fedray.analysis.data.axes import FINISHED
 from fedray.analysis.data.collect import Collected, SweepTable, iter_specs, list_plugins, parse
-from fedray.config import RunConfig
+from fedray.cells.spec import CellSpec
 from fedray.engine.server.sampling import draw_cohort
 from fedray.sweep.plan.draws import count_of_client
 
@@ -21,17 +21,16 @@ def count_gradients(sweep: SweepTable) -> pd.Series:
     They are those of the real cohorts and shards; the passes of a local step are measured (`engine.cost`). NaN for a
     run without its split in the store, and for a class of yours, which a store only names.
     """
-    cells, counts, trained = sweep.cells, list[float](), dict[str, Counter[int] | None]()
+    cells, counts, trained = sweep.cells, list[float](), dict[str, Counter[int]]()
     for spec, run_id, status in zip(iter_specs(cells), cells["run_id"], cells["status"], strict=True):
-        found = None
-        if status in FINISHED and not list_plugins(spec.config):
-            run = parse(spec, "gradients")
-            drawn = json.dumps([spec.get(key) for key in ("seed", "data", "partition", "clients", "training.rounds")])
-            if drawn not in trained:  # methods of a setting and seed share their cohorts
-                trained[drawn] = _count_trained(run, _read_sizes(sweep, str(run_id)))
-            if (sizes := trained[drawn]) is not None:
-                found = sum(times * count_of_client(run, size) for size, times in sizes.items())
-        counts.append(math.nan if found is None else found)
+        drawn = json.dumps([spec.get(key) for key in ("seed", "data", "partition", "clients", "training.rounds")])
+        if status not in FINISHED or list_plugins(spec.config):
+            counts.append(math.nan)
+            continue
+        if drawn not in trained:  # methods of a setting and seed share their cohorts
+            trained[drawn] = _count_trained(spec, _read_sizes(sweep, str(run_id)))
+        sizes = trained[drawn].items()
+        counts.append(sum(n * count_of_client(parse(spec, "gradients"), size) for size, n in sizes) or math.nan)
     return pd.Series(counts, cells.index, dtype=float)
 
 
@@ -44,8 +43,9 @@ def _read_sizes(sweep: SweepTable, run_id: str) -> np.ndarray | None:
         return None
 
 
-def _count_trained(run: RunConfig, sizes: np.ndarray | None) -> Counter[int] | None:
-    """Return how often clients of each size train in all rounds together."""
+def _count_trained(spec: CellSpec, sizes: np.ndarray | None) -> Counter[int]:
+    """Return how often clients of each size train in all rounds together; empty if the sizes are not known."""
     if sizes is None:
-        return None
+        return Counter()
+    run = parse(spec, "gradients")
     return Counter(int(sizes[i]) for t in range(run.training.rounds) for i in draw_cohort(run, sizes, t))

@@ -1,6 +1,7 @@
 """Entries of a sweep's result table, their ranks and notes."""
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -255,30 +256,37 @@ def list_tuning_notes(sweep: SweepTable, cells: pd.DataFrame) -> list[str]:
         sweep: the final stage; there are no notes for other sweeps.
         cells: its cells with `_row` and `_column`.
     """
-    chosen = {
-        (str(cell["_row"]), str(cell["_column"])): sweep.tuned[cell["cell"]]
-        for _, cell in cells.iterrows()
-        if cell["cell"] in sweep.tuned
-    }
-    if not chosen:
-        return []
-    said = list(dict.fromkeys(_describe_choice(one) for one in chosen.values()))
-    said += [
-        f"chosen for {row} ({column}): {_format_values(one, cells)}; {_format_budget(one)}"
-        for (row, column), one in chosen.items()
-    ]
-    said += [
-        f"WARNING: {find_symbol(key, cells)}={format_value(one['values'][key])} of {row} ({column}) is on the edge of "
-        f"{one['ranges'][key]}: nothing was tried beyond it"
-        for (row, column), one in chosen.items()
-        for key in one["edges"]
-    ]
+    chosen = defaultdict[tuple[str, str], dict[str, Mapping[str, Any]]](dict)
+    for _, cell in cells.iterrows():
+        if one := sweep.tuned.get(cell["cell"]):
+            chosen[str(cell["_row"]), str(cell["_column"])][one["stage"]] = one
+    ways = defaultdict[str, dict[str, Mapping[str, Any]]](dict)
+    for blocks in chosen.values():
+        for stage, one in blocks.items():
+            how = [one[key] for key in ("select", "searcher", "held_out", "train_on", "scheduler")]
+            ways[str([stage.rsplit("/", 2)[0], *how])][stage] = one
+    said = [_describe_choice(list(of.values())) for of in ways.values()]
+    for (row, column), of in chosen.items():
+        blocks = list(of.values())
+        said.append(f"chosen for {row} ({column}): {_format_values(blocks, cells)}; {_format_budget(blocks)}")
+    for (row, column), of in chosen.items():
+        for key in dict.fromkeys(key for one in of.values() for key in one["edges"]):
+            on_edge = [one for one in of.values() if key in one["edges"]]
+            values = ", ".join(dict.fromkeys(format_value(one["values"][key]) for one in on_edge))
+            where = f" in {len(on_edge)} of {len(of)} blocks" if len(of) > 1 else ""
+            said.append(
+                f"WARNING: {find_symbol(key, cells)}={values} of {row} ({column}) is on the edge of "
+                f"{on_edge[0]['ranges'][key]}{where}: nothing was tried beyond it"
+            )
     return said
 
 
-def _describe_choice(one: Mapping[str, Any]) -> str:
-    held, seeds = one["held_out"], ", ".join(map(str, one["seeds"]))
-    how = f"tuned by {one['stage']}: best {one['select']} of {one['searcher']} draws, mean over seeds {seeds}"
+def _describe_choice(blocks: Sequence[Mapping[str, Any]]) -> str:
+    """Say how the blocks of a sweep were tuned, or the whole of one without blocks, that differ in seeds alone."""
+    one, held = blocks[0], blocks[0]["held_out"]
+    stages = ", ".join(block["stage"] for block in blocks)
+    seeds = "; ".join(", ".join(map(str, block["seeds"])) for block in blocks)
+    how = f"tuned by {stages}: best {one['select']} of {one['searcher']} draws, mean over seeds {seeds}"
     if held is None:
         return f"{how}; SELECTED ON THE TEST SET, nothing was held out"
     whose = "every client's samples" if held["from"] == "clients" else "the training set"
@@ -287,16 +295,19 @@ def _describe_choice(one: Mapping[str, Any]) -> str:
     return f"{how}, on {100 * held['fraction']:g} % of {whose}, held out; these runs train on {what}{pruned}"
 
 
-def _format_values(one: Mapping[str, Any], cells: pd.DataFrame) -> str:
+def _format_values(blocks: Sequence[Mapping[str, Any]], cells: pd.DataFrame) -> str:
     values = (
-        f"{find_symbol(key, cells)}={format_value(value)} of {one['ranges'][key]}"
-        for key, value in one["values"].items()
+        f"{find_symbol(key, cells)}={', '.join(format_value(one['values'][key]) for one in blocks)} of {of}"
+        for key, of in blocks[0]["ranges"].items()
     )
     return ", ".join(values) or "nothing to draw"
 
 
-def _format_budget(one: Mapping[str, Any]) -> str:
-    most = "at most " if one["scheduler"] else ""  # cells that a scheduler ended early are counted whole
-    gradients = "" if one["gradients"] is None else f", {most}{one['gradients']:.3g} gradients of a batch"
-    lost = "" if one["finished"] == one["draws"] else f" ({one['draws'] - one['finished']} did not finish)"
-    return f"{one['draws']} draws{lost}, {most}{one['rounds']} rounds{gradients}; scored {one['score']:.2f}"
+def _format_budget(blocks: Sequence[Mapping[str, Any]]) -> str:
+    draws, finished, rounds = (sum(one[key] for one in blocks) for key in ("draws", "finished", "rounds"))
+    most = "at most " if blocks[0]["scheduler"] else ""  # cells that a scheduler ended early are counted whole
+    counts = [one["gradients"] for one in blocks]
+    gradients = "" if None in counts else f", {most}{sum(counts):.3g} gradients of a batch"
+    lost = "" if finished == draws else f" ({draws - finished} did not finish)"
+    scores = ", ".join(f"{one['score']:.2f}" for one in blocks)
+    return f"{draws} draws{lost}, {most}{rounds} rounds{gradients}; scored {scores}"
