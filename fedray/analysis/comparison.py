@@ -323,7 +323,7 @@ def tabulate(found: Comparison) -> list[list[str]]:
 
 
 def _list_means(found: Comparison, row: str, column: str) -> list[str]:
-    value, *costs = found.means.loc[(row, column)]
+    value, *costs = map(float, found.means.loc[[(row, column)]].to_numpy()[0])
     return [_format(value, ".2f"), *(_format(cost, ",.0f" if cost > 99 else ".3g") for cost in costs)]
 
 

@@ -17,7 +17,7 @@ def export(
     file: Annotated[Path | None, typer.Argument(help="the archive; default NAME.zip here, / as -")] = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """Write a sweep's cells, with curves and artefacts, into one file for another store."""
+    """Write a sweep's cells, curves and artefacts into one file."""
     from fedray.common.output import OutputFile
     from fedray.tracking.archive import export_sweep
 

@@ -258,11 +258,11 @@ def list_tuning_notes(sweep: SweepTable, cells: pd.DataFrame) -> list[str]:
     """
     chosen = defaultdict[tuple[str, str], dict[str, Mapping[str, Any]]](dict)
     for _, cell in cells.iterrows():
-        if one := sweep.tuned.get(cell["cell"]):
-            chosen[str(cell["_row"]), str(cell["_column"])][one["stage"]] = one
+        if tuned := sweep.tuned.get(cell["cell"]):
+            chosen[str(cell["_row"]), str(cell["_column"])][tuned["stage"]] = tuned
     ways = defaultdict[str, dict[str, Mapping[str, Any]]](dict)
-    for blocks in chosen.values():
-        for stage, one in blocks.items():
+    for stages in chosen.values():
+        for stage, one in stages.items():
             how = [one[key] for key in ("select", "searcher", "held_out", "train_on", "scheduler")]
             ways[str([stage.rsplit("/", 2)[0], *how])][stage] = one
     said = [_describe_choice(list(of.values())) for of in ways.values()]
