@@ -259,8 +259,8 @@ def make_label(
     words.append(run.partition.make_label())
     for option in run.partition.list_required():
         value = getattr(run.partition, option)
-        if (told := format_value(value, digits)) != format_value(value):
-            words.append(f"{run.partition.get_symbol(option)}={told}")
+        if (precise := format_value(value, digits)) != format_value(value):
+            words.append(f"{run.partition.get_symbol(option)}={precise}")
     named = ("algorithm", "partition", "seed", *(f"partition.{option}" for option in run.partition.list_required()))
     for key in varied:
         if not key.startswith("algorithm.") and key not in named:
