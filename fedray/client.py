@@ -70,7 +70,6 @@ class LocalClient(Client):
         optimiser: clipping, weight decay and momentum.
         shares: the parameters that `shared_update` holds.
         shuffle: whether a pass over its samples (`batches`) is in random order, otherwise in their own order.
-        recorded: the local steps, from 1, after which `path` gets y, as `(P,)`.
         passes: how often it has called grad or grad_with (`gradients`), full_grad (`full_gradients`), predict
             (`predictions`) and shard (`full_predictions`).
     """
@@ -83,8 +82,6 @@ class LocalClient(Client):
     optimiser: Optimiser = field(default_factory=Optimiser)
     shares: Share = "all"
     shuffle: bool = True
-    recorded: frozenset[int] = frozenset()
-    path: dict[int, Tensor] = field(default_factory=dict, init=False)
     passes: Counter[str] = field(default_factory=Counter, init=False)
 
     def __post_init__(self) -> None:

@@ -104,8 +104,8 @@ class Problem:
 
         Returns:
             Split -> int64 `(n,)`, positions in the test set or in the training set. `test` lists the clients' test
-            samples client by client with `data.test`. `train` and `gradient`, the same set, exclude held-out samples
-            and those that only unseen clients hold; `validation`, present if any are held out, lists them client by
+            samples client by client with `data.test`. `train` excludes held-out samples and those that only unseen
+            clients hold; `validation`, present if any are held out, lists them client by
             client.
         """
         own = self.tests if self.config.data.test is not None else None
@@ -118,7 +118,7 @@ class Problem:
             held += [self.unseen.test.indices] if own is not None and self.unseen.test is not None else []
         train = np.arange(len(self.data.y_train))
         train = np.setdiff1d(train, np.concatenate(held)) if held else train
-        return sets | {"train": train, "gradient": train}
+        return sets | {"train": train}
 
     @property
     def own_validation(self) -> Shards | None:

@@ -1,4 +1,4 @@
-"""The loss of some samples as a function of θ: its value, gradient and Hessian-vector products."""
+"""The loss of some samples as a function of θ: its value and Hessian-vector products."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -42,14 +42,6 @@ class Landscape:
         self.network.load(theta)
         with torch.no_grad():
             return sum(float(part) for part in self._iter_losses())
-
-    def compute_gradient(self, theta: Tensor) -> Tensor:
-        """Return the gradient at θ, `(P,)`."""
-        self.network.load(theta)
-        total = torch.zeros_like(theta)
-        for part in self._iter_losses():
-            total += self.network.flatten(torch.autograd.grad(part, self.network.trained, materialize_grads=True))
-        return total
 
     def multiply_hessian(self, theta: Tensor, v: Tensor) -> Tensor:
         """Return the Hessian at θ times v `(P,)`."""

@@ -41,9 +41,7 @@ class EvaluatedRound:
     after aggregation. theta: the new global model. correct, sums: that model's on the whole test set, as for a
     `TrainedClient`, but `sums` are divided by 500; both empty for methods without a global model. test_counts: samples
     of the test set per class. holds(i): bool `(C,)`, True for the classes in client i's training samples.
-    samples: client -> n_i. client_sums: probe -> name -> mean of `Probe.sums_of_client` over the cohort; a client
-    without the name counts as 0. gradient: (1/N) Σ_i ∇f_i `(P,)` at theta, f_i the mean loss of client i's samples in
-    evaluation mode, if a probe needs it and it is finite.
+    samples: client -> n_i.
     """
 
     weights: Mapping[int, float]
@@ -57,8 +55,6 @@ class EvaluatedRound:
     test_counts: Tensor
     holds: Callable[[int], Tensor]
     samples: Mapping[int, int] = field(default_factory=dict)
-    client_sums: Mapping[str, Mapping[str, Tensor]] = field(default_factory=dict)
-    gradient: Tensor | None = None
 
 
 def check_metrics(probe: "Probe", found: object, taken: Container[str]) -> dict[str, float]:
@@ -119,8 +115,6 @@ class Probe(Component):
 
     The default is the global model for a probe with `test_sums`, else none.
     """
-    needs_gradient: ClassVar[bool] = False
-    """True if `of_round` needs `EvaluatedRound.gradient`, one pass over the training set with gradients."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **options: Any) -> None:
@@ -146,17 +140,6 @@ class Probe(Component):
             algorithm: the method.
             q: float32 `(P,)`, the direction that it descends, 0 on what it does not move; before clipping, weight decay
                 and momentum.
-        """
-        return {}
-
-    def recorded_steps(self) -> frozenset[int]:
-        """Return the local steps, from 1, after which the client's parameters are kept in `LocalClient.path`."""
-        return frozenset()
-
-    def sums_of_client(self, c: LocalClient) -> dict[str, Tensor]:
-        """Return tensors whose means over the cohort `of_round` needs, by name (`EvaluatedRound.client_sums`).
-
-        A tensor that is not finite or too large for an exact sum is left out.
         """
         return {}
 

@@ -16,11 +16,10 @@ from torch.nn.functional import cross_entropy
 
 from fedray.algorithms.auxiliary import FedAvgKL, kl
 from fedray.algorithms.base import Algorithm, Forward
-from fedray.algorithms.fedsol import FedSOL, WithProximalLoss
+from fedray.algorithms.fedsol import WithProximalLoss
 from fedray.client import LocalClient
 from fedray.common.rng import seed_torch
 from fedray.common.vectors import Vectors
-from fedray.probes.landscape import Landscape
 
 NOTHING = 1e-8
 """A gradient shorter than this has no direction (D-34)."""
@@ -122,64 +121,6 @@ def measure_step(c: LocalClient, algorithm: Algorithm) -> dict[str, float]:
             linear = -c.lr * float(g_p.double() @ q.double())
             found.setdefault("proximal_change_linear", []).append(linear)
     return {name: sum(values) / len(values) for name, values in found.items()}
-
-
-def measure_propositions(c: LocalClient, method: FedSOL) -> dict[str, float]:
-    """Return the metrics of `Propositions` for a trained client, which does not change.
-
-    Args:
-        c: the client, at y = y_K.
-        method: FedSOL, strategy A1.
-
-    Returns:
-        Means over the batches of one pass through the samples in order (the first K_i, if that is fewer). Losses, plain
-        gradients and curvature are in evaluation mode; q and ∇L_p as in a training step.
-    """
-    buffers, twin, found = c.network.buffers.clone(), _copy_client(c), list[dict[str, float]]()
-    samples, size = c.population.samples, c.batch_size
-    with _keep_buffers(c), seed_torch(c.population.seed, "probes", c.round, c.id, c.theta.device):
-        for k, (_, g_p, q) in enumerate(_take_directions(twin, method, get_temperature(method))):
-            batch = Landscape(c.network, buffers, samples, c.indices[k * size : (k + 1) * size], method.logits)
-            d = method.perturbation(twin, g_p, 1.0)
-            found.append(compare_sides(batch, c.theta, g_p, q, d, method.rho, c.lr))
-    return {name: sum(each[name] for each in found) / len(found) for name in found[0]}
-
-
-def compare_sides(
-    local: Landscape, y: Tensor, g_p: Tensor, g_u: Tensor, d: Tensor, rho: float, lr: float
-) -> dict[str, float]:
-    """Return both sides of equations 11 and 12 for e = ρ d.
-
-    Args:
-        local: the local loss L.
-        y: `(P,)`, the point of the step.
-        g_p: ∇L_p(y) `(P,)`.
-        g_u: the step's direction ∇L(y + e) `(P,)`.
-        d: `(P,)`, the perturbation per unit of ρ: unit(g_p) if the radius is fixed and everything is perturbed.
-        rho: ρ.
-        lr: γ.
-    """
-    g, half = local.compute_gradient(y), y + rho / 2 * d
-    conflict, curvature = dot(g, g_p), dot(local.multiply_hessian(y, d), g_p)
-
-    def change(point: Tensor, along: Tensor) -> float:
-        return local.compute_loss(point - lr * along) - local.compute_loss(point)
-
-    return {
-        "conflict": conflict,
-        "curvature": curvature,
-        "proposition1_left": -lr * dot(g_p, g_u),
-        "proposition1_right": -lr * (conflict + rho * curvature),
-        "proposition1_plain": -lr * conflict,
-        "proposition2_left": change(y, g_u),
-        "proposition2_right": change(half, local.compute_gradient(half)),
-        "proposition2_plain": change(y, g),
-    }
-
-
-def dot(a: Tensor, b: Tensor) -> float:
-    """Return the inner product, computed in float64."""
-    return float(a.double() @ b.double())
 
 
 def _compute_losses(

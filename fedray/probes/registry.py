@@ -7,7 +7,6 @@ from fedray.common.errors import UserError
 from fedray.components.plugins import resolve
 from fedray.probes.probe import Probe
 from fedray.probes.probes import Adaptation, Angles, Classes, Drift, Forgetting, Lambda, ProximalProbe, Step
-from fedray.probes.theorems import GradientNorm, Margins, Propositions, StepDivergence
 
 PROBES: dict[str, type[Probe]] = {
     kind.name: kind
@@ -17,13 +16,9 @@ PROBES: dict[str, type[Probe]] = {
         Classes,
         Drift,
         Forgetting,
-        GradientNorm,
         Lambda,
-        Margins,
-        Propositions,
         ProximalProbe,
         Step,
-        StepDivergence,
     )
 }
 

@@ -175,7 +175,7 @@ CASES: dict[str, Case] = {
     ),
     "probes": run(
         "--set: evaluation.probes: unknown name 'drfit'; did you mean 'drift'? valid: adaptation, angles, "
-        "classes, drift, forgetting, gradient_norm, lambda, margins, propositions, proximal, step, step_divergence",
+        "classes, drift, forgetting, lambda, proximal, step",
         "evaluation.probes=[drfit]",
     ),
     "evaluation never": run("--set: evaluation.every: found 0; input should be greater than 0", "evaluation.every=0"),

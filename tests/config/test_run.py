@@ -17,7 +17,7 @@ from fedray.probes.registry import PROBES
 LEAST = {"data": "digits", "partition": "iid", "model": "mlp", "algorithm": "fedavg"}
 REQUIRED = {"alpha": 0.5, "classes": 2, "shards": 2, "path": __file__, "architecture": "test_resnet"}
 """Values of the options that have no default."""
-MEASURED = {"lambda": "fedsol", "propositions": "fedsol", "adaptation": "fedgela"}
+MEASURED = {"lambda": "fedsol", "adaptation": "fedgela"}
 """Probes that not every method admits."""
 MOON = {"name": "fedsol", "proximal": "moon"}
 GOLDEN = [json.loads(line) for line in Path(__file__).with_name("identities.jsonl").read_text().splitlines()]

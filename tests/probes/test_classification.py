@@ -10,6 +10,7 @@ import pytest
 import torch
 from sklearn.metrics import balanced_accuracy_score, f1_score, roc_auc_score
 
+import fedray
 from fedray.algorithms.base import Algorithm
 from fedray.client import LocalClient
 from fedray.common.errors import UserError, warn_once
@@ -117,3 +118,23 @@ def test_chunks_of_several_processes_add_up_to_the_whole() -> None:
 def test_without_a_global_model() -> None:
     with pytest.raises(UserError, match=r"evaluation.auc: tests the global model; local-only has none"):
         small.config("local-only", (6, 6), evaluation={"auc": True})
+
+
+def simulate(*probes: Any) -> dict[str, float]:
+    """The last of two rounds of four clients on digits."""
+    config = small.sections(clients=(4, 4), training={"rounds": 2, "local_epochs": 1})
+    config |= {"partition": {"name": "dirichlet", "alpha": 0.3}}
+    return dict(fedray.simulate(config | {"evaluation": {"every": 1, "probes": list(probes)}}).history[-1])
+
+
+def test_angles_of_one_client() -> None:
+    """The mean over four clients is the mean of each alone; a client that takes no part has no angle."""
+    name = "angle_classifier_existing"
+    each = [simulate({"name": "angles", "client": i}) for i in range(4)]
+    assert simulate("angles")[name] == pytest.approx(np.mean([row[name] for row in each]), rel=1e-6)
+    assert len({row[name] for row in each}) == 4
+    assert {row[f"{name}_std"] for row in each} == {0.0}
+    assert len({row[f"global_{name}"] for row in each}) > 1
+    none = simulate({"name": "angles", "client": 7})
+    assert name not in none
+    assert "global_angle_classifier" in none

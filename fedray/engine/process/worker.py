@@ -14,7 +14,7 @@ from fedray.client import CHUNK, LocalClient, Population
 from fedray.common.errors import UserError
 from fedray.common.vectors import Vectors, upload
 from fedray.datasets.dataset import Samples
-from fedray.engine.exact_sum import BLOCK, Accumulator, NotSummable
+from fedray.engine.exact_sum import BLOCK, NotSummable
 from fedray.engine.messages import Broadcast, ClientTask, PersonalEval, Reply
 from fedray.engine.problem import Problem
 from fedray.engine.process import device as devices
@@ -29,8 +29,6 @@ from fedray.models.stacked import Unstackable
 from fedray.partitions.shards import Shards
 from fedray.probes.probes import Steps, probe_client
 
-PROBED = "probe."
-"""Prefix of the names of probes' sums, next to the uploads' names."""
 MAX_TEST_LOSS = 1e5
 SCORES = "scores of chunk "
 """Prefix of the sums that hold a chunk's probabilities, with `evaluation.auc`."""
@@ -79,7 +77,6 @@ class Worker:
             population=self.population,
             shards=problem.dealt,
             stepping=None if config.stepping is config.algorithm else config.stepping,
-            recorded=frozenset().union(*(probe.recorded_steps() for probe in self.probes)),
         )
         self.stacking = Stacking(self.network, choose_size(self.network, config.runtime.stack))
         if device != "cpu":
@@ -100,7 +97,7 @@ class Worker:
         """Train the clients of `tasks` and reduce their uploads."""
         trainer = self.trainer
         config, there = self.problem.config, self._to_device(broadcast)
-        reduction, probed, reply = Reduction(), Accumulator(), Reply()
+        reduction, reply = Reduction(), Reply()
         states: dict[int, Vectors] = {}
         results: list[ClientResult] = []
         most = 1 if broadcast.measured else min(AHEAD, -(-BLOCK // len(there.theta)))
@@ -118,13 +115,11 @@ class Worker:
                         reply.probes[own[0]] = probe_client(
                             self.probes, c, config.algorithm, self.test_samples, self.problem.evaluated["test"], steps
                         )
-                        self._sum_probes(c, probed, broadcast.cohort)
         _reduce(results, reduction, broadcast.cohort, reply)
         residence = self.residence if self.keeps_states else None
         groups = [reply.each] if residence else [reply.each, states]
-        diverged, sums, copies = reduction.finish(_list_tensors(groups))
+        diverged, reply.sums, copies = reduction.finish(_list_tensors(groups))
         reply.diverged |= diverged
-        reply.sums = sums | probed.fetch()
         reply.each, *kept = _replace_tensors(groups, copies)
         reply.states = {**kept[0]} if residence is None else residence.keep_all(states)
         return reply
@@ -196,37 +191,6 @@ class Worker:
                 self.stacking.stop(f"{name} has other bits in a stack")
         return alone
 
-    def _sum_probes(self, c: LocalClient, sums: Accumulator, cohort: int) -> None:
-        """Add the tensors of a client whose means over the cohort probes need (`Probe.sums_of_client`)."""
-        for probe in self.probes:
-            for name, vector in probe.sums_of_client(c).items():
-                with contextlib.suppress(NotSummable):
-                    sums.add(f"{PROBED}{probe.name}.{name}", vector, 1 / cohort, cohort)
-
-    def _sum_gradients(self, theta: Tensor, buffers: Tensor, chunks: Sequence[int]) -> dict[str, Tensor]:
-        """Return the exact sum `gradient` `(P,)` over chunks of the training set of ∇ (1/N) Σ_i f_i.
-
-        Clients without samples do not count. A chunk whose gradient is not finite gives `gradient_missing`.
-        """
-        self.network.reset(buffers.to(self.device))
-        self.network.load(theta.to(self.device))
-        self.network.train(False)
-        sums, positions, shards = Accumulator(), self.problem.evaluated["train"], self.problem.shards
-        weights, owners = np.zeros(len(self.problem.data.y_train), np.float32), int((shards.sizes > 0).sum())
-        for i in map(int, np.flatnonzero(shards.sizes)):
-            np.add.at(weights, shards[i], 1 / (owners * shards.sizes[i]))
-        for chunk in chunks:
-            part = positions[chunk * CHUNK : (chunk + 1) * CHUNK]
-            x, y = self.train_samples.make_batch(part)
-            losses = cross_entropy(self.problem.config.algorithm.logits(self.network(x)), y, reduction="none")
-            loss = losses @ torch.from_numpy(weights[part]).to(losses)
-            g = self.network.flatten(torch.autograd.grad(loss, self.network.trained, materialize_grads=True))
-            try:
-                sums.add("gradient", g, 1.0, count_chunks(len(positions)))
-            except NotSummable:
-                sums.add("gradient_missing", torch.ones(()), 1.0, 1)
-        return sums.fetch()
-
     def evaluate(self, theta: Tensor, buffers: Tensor, chunks: Sequence[int], split: str = "test") -> dict[str, Tensor]:
         """Test a model on chunks of 500 consecutive samples of a set of `Problem.evaluated` (not augmented).
 
@@ -234,7 +198,7 @@ class Worker:
             theta: float32 `(P,)`.
             buffers: float32 `(B,)`.
             chunks: numbers of the chunks, from 0.
-            split: the set; for `gradient` the sum is that of `_sum_gradients`.
+            split: the set.
 
         Returns:
             Exact sums over the whole set: `loss` (its mean), `correct` per class, and `unbounded`, the number of chunks
@@ -244,8 +208,6 @@ class Worker:
             by 500. For samples held out by clients also `correct_of_clients`, the correct answers of each client that
             holds samples out.
         """
-        if split == "gradient":
-            return self._sum_gradients(theta, buffers, chunks)
         self.network.load(theta.to(self.device))
         self.network.buffers.copy_(buffers)
         self.network.train(False)

@@ -13,8 +13,6 @@ from fedray.common.vectors import Vectors
 from fedray.engine.exact_sum import add_up
 from fedray.engine.messages import Broadcast, Reply
 from fedray.engine.problem import Problem
-from fedray.engine.process.backend import Backend
-from fedray.engine.process.worker import PROBED
 from fedray.engine.server.evaluate import get_tested_theta
 from fedray.engine.state import State
 from fedray.models.network import Layout
@@ -31,14 +29,12 @@ class RoundSums:
         update: U of the shared parameters; None if none is sent.
         buffers: mean change of the running statistics that are exchanged; None if there are none.
         uploads: the method's own: exact sums, and `(M, ...)` for those that are not summed, by ascending client.
-        probes: `PROBE.NAME` -> the sums that probes need.
     """
 
     train_loss: float
     update: Tensor | None
     buffers: Tensor | None
     uploads: Vectors
-    probes: dict[str, Tensor]
 
     @classmethod
     def reduce(cls, replies: Sequence[Reply], each: Mapping[int, Vectors]) -> Self:
@@ -46,9 +42,8 @@ class RoundSums:
         names = sorted({name for vectors in each.values() for name in vectors})
         sums = add_up([reply.sums for reply in replies])
         sums |= {name: torch.stack([each[i][name] for i in sorted(each)]) for name in names}
-        probes = {name.removeprefix(PROBED): sums.pop(name) for name in sorted(sums) if name.startswith(PROBED)}
         loss, update, buffers = sums.pop("train_loss"), sums.pop("update", None), sums.pop("buffers", None)
-        return cls(float(loss), update, buffers, Vectors(sums), probes)
+        return cls(float(loss), update, buffers, Vectors(sums))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,13 +71,11 @@ class Prober:
 
     Attributes:
         problem: the run.
-        backend: where gradients are summed.
         layout: the slices of theta.
         shared: positions in theta of the parameters that clients and server exchange, int64.
     """
 
     problem: Problem
-    backend: Backend
     layout: Layout
     shared: Tensor
 
@@ -120,8 +113,6 @@ class Prober:
             ),
             holds=self._mark_held_classes,
             samples={i: int(self.problem.shards.sizes[i]) for i in trained.weights},
-            client_sums={probe.name: _find_sums(trained.sums.probes, f"{probe.name}.") for probe in probes},
-            gradient=self._sum_gradients(state) if any(probe.needs_gradient for probe in probes) else None,
         )
         found = summarise_cohort(measured)
         for probe in probes:
@@ -130,18 +121,8 @@ class Prober:
             raise UserError(f"evaluation.probes: {min(taken)} is measured without a probe; rename the probe's metric")
         return found
 
-    def _sum_gradients(self, state: State) -> Tensor | None:
-        """Return the full gradient at the tested model, `(P,)`; None if it is not finite."""
-        found = add_up(self.backend.evaluate(get_tested_theta(state), state.buffers, "gradient"))
-        return None if "gradient_missing" in found else found["gradient"]
-
     def _mark_held_classes(self, client: int) -> Tensor:
         """Return bool `(C,)`, True for the classes in a client's training samples."""
         data = self.problem.data
         labels = data.y_train[self.problem.shards[client]]
         return torch.from_numpy(np.bincount(labels, minlength=data.num_classes) > 0)
-
-
-def _find_sums(sums: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """Return the sums whose names begin with a prefix, without it."""
-    return {name.removeprefix(prefix): v for name, v in sums.items() if name.startswith(prefix)}

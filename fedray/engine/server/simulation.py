@@ -156,7 +156,7 @@ class Simulation:
         tested = self.tester.test()
         row = {"round": self._state.round, **tested.row, "train_loss": trained.sums.train_loss}
         if self.probes:
-            prober = Prober(problem=self.problem, backend=self.backend, layout=self.layout, shared=self._shared)
+            prober = Prober(problem=self.problem, layout=self.layout, shared=self._shared)
             row |= prober.measure(self._state, trained, tested.sums, row)
         row["lr"] = trained.broadcast.lr
         if self._drops:

@@ -45,7 +45,6 @@ class LocalTrainer:
         population: what all clients have in common.
         shards: each client's training samples.
         stepping: another method whose server step is taken and which may need uploads of its own; None for none.
-        recorded: local steps, from 1, after which measured clients keep their parameters for the probes.
     """
 
     algorithm: Algorithm
@@ -54,7 +53,6 @@ class LocalTrainer:
     population: Population
     shards: Shards
     stepping: Algorithm | None = None
-    recorded: frozenset[int] = frozenset()
 
     def start(self, broadcast: Broadcast, task: ClientTask, relaxed: bool = False) -> LocalClient:
         """Return a client before its first step: at x, except for the parts it keeps. The network gets its buffers."""
@@ -126,7 +124,6 @@ class LocalTrainer:
         """
         algorithm, network = self.algorithm, self.network
         c = self.start(broadcast, task, relaxed=True)
-        c.recorded = self.recorded if broadcast.measured else frozenset()
         with _seed(c, "torch"), self.guard(c):  # dropout
             rule = self._take_steps(c, watch=watch, drawn=drawn)
             uploads = self.finish(c, task.weight)
@@ -288,8 +285,6 @@ class LocalTrainer:
         c.step_rate = rate
         for k, batch in enumerate(self._iter_batches(c, purpose, drawn)):
             self.step(c, descent, k, batch, direction, trained_part, decoupled_weight, watch)
-            if k + 1 in c.recorded:
-                c.path[k + 1] = c.theta
 
     def step(
         self,
