@@ -24,7 +24,7 @@ from fedray.config import RunConfig, Runtime
 from fedray.datasets.base import load_data
 from fedray.datasets.dataset import Dataset
 from fedray.engine.disk.checkpoint import Checkpoints
-from fedray.engine.loop import Growth, make_rounds
+from fedray.engine.loop import Spread, make_rounds, pays
 from fedray.engine.problem import Problem, resolve_with
 from fedray.engine.process.backend import Backend, InlineBackend
 from fedray.engine.process.device import isolate_run, refuse_missing, warn_of_slow_precision
@@ -132,7 +132,7 @@ def run_problem(
         refuse_unwritable_store()
     config = problem.config
     warn_of_slow_precision(config.training.precision, config.runtime.torch_device)
-    with treat_sigterm_as_interrupt(), blame(*config.components), _ready(problem) as (problem, backend, growth):
+    with treat_sigterm_as_interrupt(), blame(*config.components), _ready(problem) as (problem, backend, spread):
         simulation = Simulation(problem, backend, profile)  # tries the model: before there is a run in MLflow
         if simulation.state.frozen:
             log.info("%s: %s", config.model.name, simulation.counted)
@@ -141,15 +141,15 @@ def run_problem(
             if store is not None:
                 store.refuse_other_cell()
             if track is None:
-                _run(simulation, store, growth, evaluated, moved)
+                _run(simulation, store, spread, evaluated, moved)
                 return make_result(simulation)
-            run = _run_tracked(simulation, store, growth, evaluated, moved, track, cell, sweep)
+            run = _run_tracked(simulation, store, spread, evaluated, moved, track, cell, sweep)
             return replace(make_result(simulation), run_id=run)
 
 
 @contextlib.contextmanager
-def _ready(problem: Problem) -> Iterator[tuple[Problem, Backend, Growth | None]]:
-    """Yield the problem as it will run, its backend, and what the run may grow to, for the duration of a block.
+def _ready(problem: Problem) -> Iterator[tuple[Problem, Backend, Spread | None]]:
+    """Yield the problem as it will run, its backend, and what may spread it, for the duration of a block.
 
     Ray is imported only if used.
     """
@@ -169,7 +169,13 @@ def _ready(problem: Problem) -> Iterator[tuple[Problem, Backend, Growth | None]]
             resolved = with_actor_count(resolved, most)
             return resolved, stack.enter_context(contextlib.closing(RayBackend(resolved.runtime)))
 
-        def grow() -> Backend | None:
+        here = _can_begin_here(runtime)
+        most = config.clients.largest_cohort
+        most = min(int(count_usable_cpus() / runtime.cpus_per_actor), most) if here else most
+
+        def spread(seconds: float) -> Backend | None:
+            if not pays(seconds, most):
+                return None
             try:
                 resolved, backend = start()
             except UserError as error:
@@ -178,17 +184,12 @@ def _ready(problem: Problem) -> Iterator[tuple[Problem, Backend, Growth | None]]
             log.info("runtime.actors: auto: the run goes on in %d client actors", resolved.runtime.actor_count)
             return backend
 
-        grows = runtime.actors == "auto" and runtime.gpus == 0
-        if not _can_begin_here(runtime):
-            resolved, backend = start(1 if grows else None)
-            yield (
-                replace(problem, config=resolved),
-                backend,
-                Growth(config.clients.largest_cohort, grow) if grows else None,
-            )
-            return
-        room = int(count_usable_cpus() / runtime.cpus_per_actor)
-        yield problem, InlineBackend(), Growth(min(room, config.clients.largest_cohort), grow) if grows else None
+        spreads = runtime.actors == "auto" and runtime.gpus == 0
+        backend: Backend = InlineBackend()
+        if not here:
+            resolved, backend = start(1 if spreads else None)
+            problem = replace(problem, config=resolved)
+        yield problem, backend, spread if spreads else None
 
 
 def _can_begin_here(runtime: Runtime) -> bool:
@@ -202,7 +203,7 @@ def _can_begin_here(runtime: Runtime) -> bool:
 def _run(
     simulation: Simulation,
     store: Checkpoints | None,
-    growth: Growth | None,
+    spread: Spread | None,
     evaluated: Evaluated,
     moved: Moved,
     resumed: Callable[[list[dict[str, float]]], None] = lambda rows: None,
@@ -210,7 +211,7 @@ def _run(
     """Run all remaining rounds. `resumed` receives the rows of the checkpoint."""
     config = simulation.problem.config
     every = config.runtime.checkpoint_every
-    with contextlib.closing(make_rounds(simulation, store, every, growth=growth)) as states:
+    with contextlib.closing(make_rounds(simulation, store, every, spread=spread)) as states:
         state = next(states)
         if line := describe_resumption(config.algorithm.name, state.round, config.training.rounds):
             log.info(line)
@@ -232,7 +233,7 @@ def _run(
 def _run_tracked(
     simulation: Simulation,
     store: Checkpoints | None,
-    growth: Growth | None,
+    spread: Spread | None,
     evaluated: Evaluated,
     moved: Moved,
     name: str,
@@ -265,7 +266,7 @@ def _run_tracked(
     with contextlib.closing(tracker):
         tracker.open_cell(run, again=store is not None)
         try:
-            _run(simulation, store, growth, logged, moved, lambda rows: tracker.log_rows(run, rows))
+            _run(simulation, store, spread, logged, moved, lambda rows: tracker.log_rows(run, rows))
             record = make_result(simulation).record(simulation.profile)
             if not simulation.done:
                 early = f"stopped in round {simulation.state.round}"

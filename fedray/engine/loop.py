@@ -3,7 +3,6 @@
 import contextlib
 import time
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, field
 
 from fedray.common.errors import UserError
 from fedray.engine.disk.checkpoint import Checkpoints
@@ -16,12 +15,11 @@ from fedray.engine.state import State, StateDamaged
 
 CHECKPOINT_SECONDS = 300.0
 """A checkpoint is made at least this often, unless a round takes longer."""
-
-
 START_SECONDS = 8.0
 """Cost of starting Ray and client actors, measured on two cores (three to four seconds each)."""
-PATIENCE = 2.0
-"""Seconds of rounds from which their pace is judged; the first round is slower, and needs the double."""
+Spread = Callable[[float], Backend | None]
+"""Decides once, after the first round, whether a run goes on in more processes (`runtime.actors: auto`): maps the
+seconds that the other rounds would take in this process to these processes, opened by the loop; None to stay."""
 
 
 def pays(seconds: float, processes: int) -> bool:
@@ -29,45 +27,12 @@ def pays(seconds: float, processes: int) -> bool:
     return seconds * (1 - 1 / processes) > 1.5 * START_SECONDS
 
 
-@dataclass
-class Growth:
-    """More processes for a run that began in one: `runtime.actors: auto`.
-
-    Attributes:
-        processes: how many there could be.
-        start: starts them, and returns them as a backend; None if that is impossible.
-    """
-
-    processes: int
-    start: Callable[[], Backend | None]
-    _began: float = field(default_factory=lambda: time.monotonic())
-    _first: int | None = None
-    """Number of the first round."""
-
-    def consider(self, simulation: Simulation) -> None:
-        """After a round: move the run to the processes if its other rounds cost more than their start."""
-        now, made = time.monotonic(), simulation.state.round
-        spent = now - self._began
-        if self._first is None or made <= self._first:
-            self._began, self._first, rounds = now, made, 1
-            enough = 2 * PATIENCE
-        else:
-            rounds, enough = made - self._first, PATIENCE
-        if self.processes < 2 or spent < enough:
-            return
-        left = simulation.problem.config.training.rounds - made
-        if pays(spent / rounds * left, self.processes):
-            self.processes = 1
-            if (backend := self.start()) is not None:
-                simulation.move_to(backend)
-
-
 def make_rounds(
     simulation: Simulation,
     checkpoints: Checkpoints | None = None,
     every: int = 50,
     seconds: float = CHECKPOINT_SECONDS,
-    growth: Growth | None = None,
+    spread: Spread | None = None,
 ) -> Generator[State]:
     """Make all remaining rounds, starting from the newest checkpoint if there is one.
 
@@ -80,7 +45,7 @@ def make_rounds(
             as `rows.jsonl`.
         every: rounds between checkpoints. The last round is always saved.
         seconds: longest time between checkpoints, unless a round takes longer.
-        growth: more processes, to which the run moves if that pays.
+        spread: decides after the first round that is made here; None to stay in these processes.
 
     Yields:
         The state at the start, then the state after each round.
@@ -101,6 +66,7 @@ def make_rounds(
     try:
         yield state
         while not simulation.done:
+            began = time.monotonic()
             try:
                 simulation.step()
             except StateDamaged as damaged:
@@ -115,8 +81,13 @@ def make_rounds(
                 _save(checkpoints, simulation, saved)
                 saved, saved_at = state.round, time.monotonic()
             simulation.lap("checkpoint")
-            if growth is not None:
-                growth.consider(simulation)
+            if spread is not None:
+                left = simulation.problem.config.training.rounds - state.round
+                backend, spread = spread((time.monotonic() - began) * left), None
+                if backend is not None:
+                    backend.open(simulation.problem)
+                    simulation.backend.close()
+                    simulation.backend = backend
             yield state
     except (GeneratorExit, KeyboardInterrupt):
         simulation.restore(state)  # an interrupted round leaves no trace

@@ -318,9 +318,8 @@ def test_personal_models_score_what_the_run_logged(folder: Path, algorithm: str,
 def test_a_run_that_takes_long_starts_a_ray_and_goes_on_there(
     folder: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It begins in this process, without Ray; here any run pays that has two CPUs, from its second round on."""
+    """It begins in this process, without Ray; here any run pays that has two CPUs."""
     monkeypatch.setattr(loop, "START_SECONDS", 0.0)
-    monkeypatch.setattr(loop, "PATIENCE", 0.0)
     config = SWEEP["base"] | {"algorithm": "fedavg", "runtime": {"actors": "auto"}}
     config["training"] = config["training"] | {"rounds": 6}
     (folder / "long.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")

@@ -16,9 +16,10 @@ from fedray.cluster.resources import FreeCapacity, Running, allocate, with_actor
 from fedray.common.errors import UserError
 from fedray.config import RunConfig, Runtime
 from fedray.engine import loop
-from fedray.engine.loop import Growth, pays, run
+from fedray.engine.loop import make_rounds, pays, run
 from fedray.engine.problem import Problem
 from fedray.engine.process.backend import InlineBackend
+from fedray.engine.server.simulation import Simulation
 from fedray.sweep.driver.run import execute
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan import plan as planning
@@ -116,36 +117,28 @@ def test_what_processes_must_save(seconds: float, processes: int, expected: bool
     assert pays(seconds, processes) is expected
 
 
-@pytest.mark.parametrize(
-    ("first", "rounds", "expected"),
-    [(1, 100, [3]), (1, 20, []), (1, 28, [3]), (1, 27, []), (5, 6, [1]), (5, 5, []), (3, 6, [])],
-)
-def test_a_run_moves_once_and_only_if_its_other_rounds_pay(
-    monkeypatch: pytest.MonkeyPatch, first: int, rounds: int, expected: list[int]
-) -> None:
-    """Rounds of a second: the pace is known after two more than the first, and 25 s must be left for two processes. A
-    first round of 5 s tells it at once, here as 5 s a round: five more are enough."""
-    config = SimpleNamespace(training=SimpleNamespace(rounds=rounds))
-    moved, now = list[int](), [10.0]
+def test_it_is_decided_once_after_the_first_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A round of two seconds, of which four more follow."""
+    config, asked = RunConfig.parse(AUTO | {"algorithm": "fedavg", "training": {"rounds": 5}}), list[float]()
+    simulation, now = Simulation(Problem.build(config), InlineBackend()), [0.0]
+    step, first = simulation.step, simulation.backend
+
+    def take_two_seconds() -> None:
+        step()
+        now[0] += 2
+
+    monkeypatch.setattr(simulation, "step", take_two_seconds)
     monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    growth = Growth(2, InlineBackend)
-    now[0] += first
-    for made in range(1, rounds + 1):
-        simulation: Any = SimpleNamespace(
-            state=SimpleNamespace(round=made),
-            problem=SimpleNamespace(config=config),
-            move_to=lambda backend, made=made: moved.append(made),
-        )
-        growth.consider(simulation)
-        now[0] += 1
-    assert moved == expected
+    for _ in make_rounds(simulation, spread=lambda seconds: asked.append(seconds)):
+        pass
+    assert asked == [8]
+    assert simulation.backend is first
 
 
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Any run pays, from its second round on."""
+    """Any run pays."""
     monkeypatch.setattr(loop, "START_SECONDS", 0.0)
-    monkeypatch.setattr(loop, "PATIENCE", 0.0)
 
 
 @pytest.mark.usefixtures("hasty")

@@ -45,12 +45,6 @@ class Simulation:
             server = config.algorithm.server_state(theta)
         self._state = State(0, theta, network.buffers.clone(), server, frozen=network.frozen_sha256)
 
-    def move_to(self, backend: Backend) -> None:
-        """Make the next rounds on another backend; no number changes."""
-        backend.open(self.problem)
-        self.backend.close()
-        self.backend = backend
-
     @property
     def done(self) -> bool:
         """True once all rounds are made."""

@@ -19,7 +19,7 @@ from fedray.components.plugins import blame
 from fedray.config import Runtime
 from fedray.datasets.dataset import Dataset
 from fedray.engine.disk.checkpoint import Checkpoints
-from fedray.engine.loop import Growth, make_rounds
+from fedray.engine.loop import Spread, make_rounds, pays
 from fedray.engine.problem import Problem
 from fedray.engine.result import make_result
 from fedray.engine.server.simulation import Simulation
@@ -97,25 +97,27 @@ class CellTrainable(tune.Trainable):
         self._resumed: int | None = None
         self._reported = 0
 
-    def _open(self) -> tuple[Simulation, Growth | None]:
-        """Return the cell at its start, and the actors that it may grow to; its trial has their bundles already."""
+    def _open(self) -> tuple[Simulation, Spread | None]:
+        """Return the cell at its start, and what may spread it over actors, whose bundles its trial has already."""
         run = self._cell.run
         problem = Problem.build(run, ray.get(self._call.data[self._cell.data].ref))
         runtime = run.runtime.model_copy(update={"actors": self._actors})
-        grows = run.runtime.actors == "auto" and self._actors > 1 and not runtime.gpus
+        spreads = run.runtime.actors == "auto" and self._actors > 1 and not runtime.gpus
         if self._backend is None or self._runtime != runtime:
             self._close()
             self._runtime = runtime
-            self._backend = TrialBackend() if grows or runtime.actors == 1 else self._make_actors()
-        growth = Growth(self._actors, self._grow) if grows and isinstance(self._backend, TrialBackend) else None
+            self._backend = TrialBackend() if spreads or runtime.actors == 1 else self._make_actors()
+        spread = self._spread if spreads and isinstance(self._backend, TrialBackend) else None
         with blame(*run.components):
-            return Simulation(problem, self._equip(self._backend)), growth
+            return Simulation(problem, self._equip(self._backend)), spread
 
     def _make_actors(self) -> RayBackend:
         assert self._runtime is not None  # noqa: S101 (`_open` sets it)
         return RayBackend(self._runtime, get_current_placement_group())
 
-    def _grow(self) -> RayBackend:
+    def _spread(self, seconds: float) -> RayBackend | None:
+        if not pays(seconds, self._actors):
+            return None
         self._backend = self._equip(self._make_actors())
         return self._backend
 
@@ -130,10 +132,10 @@ class CellTrainable(tune.Trainable):
             if self._backend is not None:
                 self._backend.heartbeat.note_report()
             if self._rounds is None:
-                self._simulation, growth = self._open()
+                self._simulation, spread = self._open()
                 every = self._simulation.problem.config.runtime.checkpoint_every
                 checkpoints = Checkpoints(self._call.cells / self._cell.hash, self._cell.hash)
-                self._rounds = make_rounds(self._simulation, checkpoints, every, growth=growth)
+                self._rounds = make_rounds(self._simulation, checkpoints, every, spread=spread)
             with blame(*self._simulation.problem.config.components):
                 started = time.monotonic()
                 for state in self._rounds:
