@@ -157,7 +157,7 @@ class Csv(DataSource):
             forms = [SEPARATED.fullmatch(unicodedata.normalize("NFKC", one)) for one in table[name]]
             # Letters right behind a number are a unit if all are the same: 3kg, 5kg. Others are codes: 1a, 2b.
             letters = {form[2] for form in forms if form and not form[1] and form[2].strip("%‰$€£¥")}
-            odd = is_text & [bool(form) and (form[2] not in letters or len(letters) == 1) for form in forms]
+            odd = is_text & [form is not None and (form[2] not in letters or len(letters) == 1) for form in forms]
             if name not in self.texts and (is_text & ~odd).sum() < (~is_text & ~is_empty).sum() + odd.sum():
                 self._refuse_row(
                     table,
