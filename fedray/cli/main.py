@@ -22,6 +22,9 @@ from fedray.cli.runs import OF_STORE, clean, print_status, remove_runs
 from fedray.common.entry import CELL, HELP, format_json, run_command
 from fedray.common.errors import DataMissing, UserError, format_count, name_place, redact
 
+MOST = 100_000
+"""Largest number of nodes, of a node's CPUs, and of trials at a time that is no mistake."""
+
 app = typer.Typer(
     cls=Commands,
     context_settings=HELP | {"max_content_width": 100},
@@ -70,15 +73,18 @@ def run_sweep(
         ),
     ] = False,
     nodes: Annotated[
-        int | None, typer.Option(min=1, help="with --dry-run: plan for a cluster of so many nodes; needs no data")
+        int | None,
+        typer.Option(min=1, max=MOST, help="with --dry-run: plan for a cluster of so many nodes; needs no data"),
     ] = None,
-    cpus_per_node: Annotated[int | None, typer.Option(min=1, help="with --nodes")] = None,
-    gpus_per_node: Annotated[int | None, typer.Option(min=0, help="with --nodes; default: none")] = None,
+    cpus_per_node: Annotated[int | None, typer.Option(min=1, max=MOST, help="with --nodes")] = None,
+    gpus_per_node: Annotated[int | None, typer.Option(min=0, max=MOST, help="with --nodes; default: none")] = None,
     seconds_per_round: Annotated[
         float | None, typer.Option(help="with --nodes: seconds of a round there, which you have measured")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="run finished cells again; with --only, just those")] = False,
-    max_concurrent: Annotated[int | None, typer.Option(min=1, help="trials at a time; default: as many as fit")] = None,
+    max_concurrent: Annotated[
+        int | None, typer.Option(min=1, max=MOST, help="trials at a time; default: as many as fit")
+    ] = None,
     address: Annotated[str | None, typer.Option(help="auto | HOST:PORT; else local")] = None,
     smoke: Annotated[bool, typer.Option("--smoke", help="run the small version that the file defines")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="with --dry-run alone: the cells as JSON")] = False,

@@ -9,7 +9,7 @@ import typer
 from fedray.cells.status import Status
 from fedray.cli.listing import complete
 from fedray.common.entry import CELL, Json, format_json
-from fedray.common.errors import escape, format_count, shorten
+from fedray.common.errors import UserError, escape, format_count, shorten
 
 OF_STORE: Any = {"autocompletion": lambda incomplete: complete("stored", incomplete)}
 """Completes a name of the store."""
@@ -131,11 +131,15 @@ def remove_runs(
     Runs that another sweep shares stay; `clean` removes the files.
     """
     from fedray.common.location import refuse_unwritable_store
-    from fedray.tracking.store import delete_runs
+    from fedray.sweep.plan.storage import is_sweep_running
+    from fedray.tracking.store import delete_runs, open_reader
     from fedray.tracking.stored_sweep import find_deletable_runs
 
     refuse_unwritable_store()
     runs, kept = find_deletable_runs(name, cell, unlisted)
+    sweep = open_reader()[0].get_run(name).data.tags.get("fedray.sweep", "") if name in runs else name
+    if sweep and is_sweep_running(sweep):
+        raise UserError(f"rm: the sweep {sweep} is running here; stop it first, its cells go on where they were")
     shared = f" ({kept} that another sweep shares stay)" if kept else ""
     counted = format_count(len(runs), "run")
     of_cell = Counter(runs.values())

@@ -46,16 +46,17 @@ def use_cluster(address: str | None = None, preload: Sequence[str] = ()) -> Iter
     Raises:
         UserError: the cluster cannot be joined, or the local Ray does not start.
     """
-    address = address or os.environ.get("RAY_ADDRESS")
+    key, address = _find_address(address)
     if ray.is_initialized():
         yield
         return
     shorten_messages()
     with contextlib.ExitStack() as stack:
+        stack.enter_context(treat_sigterm_as_interrupt())  # left last: Ray's own handler would stay behind
         if address is None:
             stack.enter_context(_start_local(preload))
         else:
-            _join(address)
+            _join(key, address)
         stack.callback(_end)
         stack.enter_context(treat_sigterm_as_interrupt())  # Ray has just set its own handler, which aborts
         yield
@@ -117,10 +118,15 @@ def _set_environment(name: str, value: str) -> Iterator[None]:
         os.environ.pop(name, None)
 
 
-def _join(address: str) -> None:
+def _find_address(given: str | None) -> tuple[str, str | None]:
+    """Return where an address comes from, for messages, and the address: the given one, or $RAY_ADDRESS."""
+    return ("--address", given) if given else ("RAY_ADDRESS", os.environ.get("RAY_ADDRESS"))
+
+
+def _join(key: str, address: str) -> None:
     if address == "auto":
-        address = _find_current()
-    _refuse_unreachable(address)
+        address = _find_current(key)
+    _refuse_unreachable(key, address)
     job = Job(runtime_env={"env_vars": get_environment()} if get_environment() else None)
     with tempfile.TemporaryFile() as output:
         try:
@@ -128,7 +134,7 @@ def _join(address: str) -> None:
                 ray.init(address, log_to_driver=False, logging_level=logging.ERROR, job_config=job)
         except Exception as error:
             ray.shutdown()
-            raise UserError(f"--address: cannot join {address}: {_explain(error, _read(output))}") from None
+            raise UserError(f"{key}: cannot join {address}: {_explain(error, _read(output))}") from None
         if said := _read(output):
             print(said, end="", file=sys.stderr)
 
@@ -165,12 +171,12 @@ def _explain(error: Exception, output: str) -> str:
     return join_lines(error) + ("; if the cluster asks for a token, set RAY_AUTH_MODE=token" if mode is None else "")
 
 
-def _find_current() -> str:
+def _find_current(key: str) -> str:
     """Return the address of the Ray running here, or the one in Ray's address file, which may have ended."""
     try:
         return find_running_address()
     except ConnectionError as error:
-        raise UserError(f"--address: cannot join auto: {join_lines(error)}") from None
+        raise UserError(f"{key}: cannot join auto: {join_lines(error)}") from None
 
 
 def refuse_other_form(function: str, address: str | None) -> None:
@@ -184,9 +190,9 @@ def refuse_other_form(function: str, address: str | None) -> None:
 
 def refuse_bad_address(address: str | None) -> None:
     """Raise UserError if nothing answers at the address of a cluster that is to be joined; see `use_cluster`."""
-    address = address or os.environ.get("RAY_ADDRESS")
+    key, address = _find_address(address)
     if address is not None and not ray.is_initialized():
-        _refuse_unreachable(_find_current() if address == "auto" else address)
+        _refuse_unreachable(key, _find_current(key) if address == "auto" else address)
 
 
 def count_cpus() -> int:
@@ -194,18 +200,23 @@ def count_cpus() -> int:
     return min(count_machine_cpus(), count_usable_cpus())
 
 
-def _refuse_unreachable(address: str) -> None:
+def _refuse_unreachable(key: str, address: str) -> None:
     """Refuse a port that does not answer at once; Ray itself would retry for minutes."""
-    _refuse_ray_client("--address", address)
+    _refuse_ray_client(key, address)
+    if "://" in address:
+        raise UserError(
+            f"{key}: found {truncate_repr(address)}, an address of Ray's dashboard and jobs; auto or HOST:PORT is "
+            "required, such as 10.0.0.1:6379"
+        )
     host, colon, port = address.rpartition(":")
     if not colon:
         return  # `auto` or similar: Ray knows where to look
     if not port.isdigit():
-        raise UserError(f"--address: found {address!r}; expected auto or HOST:PORT")
+        raise UserError(f"{key}: found {truncate_repr(address)}; expected auto or HOST:PORT")
     try:
         socket.create_connection((host, int(port)), timeout=PATIENCE).close()
     except (OSError, OverflowError) as error:
-        raise UserError(f"--address: cannot connect to {address}: {error}") from None
+        raise UserError(f"{key}: cannot connect to {address}: {error}") from None
 
 
 def _refuse_ray_client(key: str, address: str) -> None:

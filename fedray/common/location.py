@@ -83,8 +83,11 @@ def refuse_unusable(uri: str) -> None:
     try:
         parts = urllib.parse.urlsplit(uri)
         host, port = parts.hostname, parts.port
-    except ValueError as error:
-        raise UserError(f"MLFLOW_TRACKING_URI: found {truncate_repr(redact(uri))}, {error}; {FORMS}") from None
+    except ValueError:  # its text may hold a part of a password
+        raise UserError(
+            f"MLFLOW_TRACKING_URI: found {truncate_repr(redact(uri))}, whose host or port cannot be read; "
+            f"write / ? # of a password as %2F %3F %23; {FORMS}"
+        ) from None
     scheme = parts.scheme.partition("+")[0]
     known = scheme in PORTS or scheme in OTHERS or scheme in entry_points(group="mlflow.tracking_store").names
     if not known or (scheme in ("http", "https") and not host):

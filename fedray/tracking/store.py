@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -33,7 +34,7 @@ from fedray.tracking.sqlite_store import SqliteClient, StoredRun
 if TYPE_CHECKING:  # MLflow takes two seconds to import
     import pandas as pd
     from mlflow import MlflowClient
-    from mlflow.entities import Run
+    from mlflow.entities import Experiment, Run
 
     AnyClient: TypeAlias = MlflowClient | SqliteClient
     """A client that reads: MLflow's, or fedray's for a SQLite file."""
@@ -62,6 +63,15 @@ TRAINING_KIND = {"mlflow.experimentKind": "custom_model_development"}
 """Tag by which MLflow's list of experiments opens the training view."""
 QUERIES = 16
 """Number of queries that a server gets at once: the time of a slow one is that of its network, or of a proxy."""
+LIBRARIES = {
+    "s3": "boto3",
+    "gs": "google.cloud.storage",
+    "wasbs": "azure.storage.blob",
+    "abfss": "azure.storage.filedatalake",
+    "hdfs": "pyarrow",
+    "sftp": "pysftp",
+}
+"""Scheme of an address of artefacts -> the module with which MLflow reads and writes there."""
 LARGEST = 1e100
 """Largest metric that tables compute with."""
 IS_CELL = "tags.`fedray.kind` = 'cell'"
@@ -139,6 +149,7 @@ def open_store(create: bool = False) -> "tuple[MlflowClient, str]":
             client = MlflowClient(tracking_uri=uri)
             found = client.get_experiment_by_name(name)
             if found is not None:
+                _refuse_unusable_experiment(found)
                 return client, found.experiment_id
             if not create:
                 raise StoreNotFound(f"MLflow has no experiment named {name!r} in this store; run a sweep first")
@@ -152,6 +163,23 @@ def open_store(create: bool = False) -> "tuple[MlflowClient, str]":
         raise
     except Exception as error:  # MLflow's, SQLAlchemy's, or that of a database's driver which is not installed
         raise UserError(f"MLFLOW_TRACKING_URI: the store cannot be used: {redact(join_lines(error))}") from None
+
+
+def _refuse_unusable_experiment(found: "Experiment") -> None:
+    """Refuse an experiment that is deleted, or whose artefacts need a library that is missing. Raises UserError."""
+    if found.lifecycle_stage != "active":
+        raise UserError(
+            f"MLFLOW_EXPERIMENT_NAME: the experiment {found.name!r} has been deleted in MLflow; `mlflow experiments "
+            f"restore --experiment-id {found.experiment_id}` restores it, or name another"
+        )
+    module = LIBRARIES.get(found.artifact_location.partition("://")[0], "")
+    with contextlib.suppress(ModuleNotFoundError):  # raised if a package that holds the module is missing
+        if not module or find_spec(module) is not None:
+            return
+    raise UserError(
+        f"MLFLOW_EXPERIMENT_NAME: the artefacts of the experiment {found.name!r} are at "
+        f"{redact(found.artifact_location)}, which needs the module {module}; install it, or name another experiment"
+    )
 
 
 def _refuse_other_database(uri: str) -> None:
@@ -451,8 +479,9 @@ def _with_mlflow_errors(*others: type[Exception]) -> tuple[type[Exception], ...]
 def is_transient(error: Exception) -> bool:
     """Return True if another attempt may succeed, at a store that has accepted this process before.
 
-    That is so if the store cannot be reached, is overloaded or locked, or if a proxy or login service in front of it
-    answers 401, 403 or 404 for a while. If MLflow itself says that a run or an experiment is gone, that is final.
+    That is so if the store cannot be reached, is overloaded or locked, if another process was faster, or if a proxy or
+    login service in front of it answers 401, 403 or 404 for a while. If MLflow itself says that a run or an experiment
+    is gone, that is final.
 
     Args:
         error: exception of the attempt.
@@ -463,6 +492,8 @@ def is_transient(error: Exception) -> bool:
         answer: Any = error
         if answer.error_code == ErrorCode.Name(RESOURCE_DOES_NOT_EXIST):
             return False
+        if "database is locked" in str(error) or "UNIQUE constraint failed" in str(error):
+            return True  # SQLite, when several processes write: another attempt finds what the first one has written
         status = answer.get_http_status_code()
         return bool(status >= 500 or status in (401, 403, 404, 429))
     return isinstance(error, OSError)  # the requests library's errors, which MLflow passes on for artefacts

@@ -239,3 +239,12 @@ def test_a_local_ray_ends_at_once_ignores_sigterm_and_is_not_nicer_than_others(m
         assert ray.get(ray.remote(lambda: os.nice(0)).remote()) == os.nice(0)
     start, end = began
     assert end - start < 1, "of 0.4 s"
+
+
+@pytest.mark.parametrize("address", ["http://127.0.0.1:8265", "https://head:8265", "127.0.0.1:1", "nowhere:port"])
+def test_a_bad_address_in_the_environment_names_the_variable(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    with pytest.raises(UserError, match=r"^RAY_ADDRESS: (found|cannot connect to) '?") as caught:
+        refuse_bad_address(None)
+    assert address in str(caught.value)
