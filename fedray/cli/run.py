@@ -4,7 +4,8 @@ import contextlib
 import os
 import sys
 import tempfile
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +15,10 @@ from fedray.common.entry import CELL, Overwrite, format_json
 from fedray.common.errors import UserError, escape, truncate_repr
 
 if TYPE_CHECKING:
+    from fedray.common.output import OutputFile
+    from fedray.config import RunConfig
     from fedray.engine.result import Result
+    from fedray.engine.server.profile import Profile
 
 
 def refuse_missing_value(given: list[str] | None) -> list[str] | None:
@@ -74,92 +78,149 @@ def run(
     overwrite: Overwrite = False,
 ) -> None:
     """Run one cell. Called again, it resumes from the newest checkpoint; a finished run is only shown."""
-    from fedray.sweep.file.document import load_document
-    from fedray.sweep.file.shipped import locate_sweep
+    request = Request(
+        *(file, cell, parse_assignments(set_), backend, as_json, track, force),
+        *(save, save_personal, logged, profiled, archive, overwrite),
+    )
+    request.check()
+    request.show(*request.execute())
 
-    if logged and not track:
-        raise UserError("--log-model: --no-track writes nothing to MLflow; leave one out")
-    if archive is not None and (cell is None or not track or logged):
-        raise UserError("--archive: goes with --cell, and without --no-track and --log-model")
-    if track and archive is None:
-        refuse_shared_file()
-    file = locate_sweep(file)
-    # Mistakes here are reported before PyTorch is imported.
-    document, changes = load_document(file), parse_assignments(set_)
 
-    from fedray.api import run_problem
-    from fedray.cells.spec import flatten
-    from fedray.common.output import OutputFile
-    from fedray.common.yaml_files import format_flow
-    from fedray.engine.result import refuse_without_model, refuse_without_personal
-    from fedray.engine.server.profile import Profile
-    from fedray.sweep.driver.single import hold_cell, load_cell
-    from fedray.tracking.archive import log_into_archive
-    from fedray.tracking.mirrors.mirrors import refuse_missing_extras
+@dataclass(frozen=True)
+class Request:
+    """What the command is asked for: its options."""
 
-    chosen, problem, listed = load_cell(document, file, cell, changes, backend)
-    sweep = "" if listed is None else listed.sweep.name
-    if archive is not None and not sweep:
-        raise UserError("--archive: --set makes a cell that is not in the sweep; leave one out")
-    if save is not None or logged:
-        refuse_without_model(chosen.run.algorithm)
-    inputs: list[str | Path] = [file, *flatten(chosen.run.resolve()).values()]
-    model_file = None if save is None else OutputFile("--save", save, (".safetensors",), overwrite, inputs)
-    if save_personal is not None:
-        refuse_without_personal(chosen.run.algorithm)
-        for one in (save_personal / "client-0.safetensors", *save_personal.glob("client-*.safetensors")):
-            OutputFile("--save-personal", one, (".safetensors",), overwrite, inputs)
-    zipped = None if archive is None else OutputFile("--archive", archive, (".zip",), overwrite, inputs)
-    if track:
-        refuse_missing_extras(chosen.run.runtime.mirror)
-    profile = Profile() if profiled else None
-    if listed and track and archive is None:
-        from fedray.common.location import refuse_unwritable_store
-        from fedray.sweep.plan.plan import describe_unlisted
-        from fedray.tracking.store import count_unlisted
+    file: Path
+    cell: str | None
+    changes: dict[str, Any]
+    backend: str | None
+    as_json: bool
+    track: bool
+    force: bool
+    save: Path | None
+    save_personal: Path | None
+    log_model: bool
+    profile: bool
+    archive: Path | None
+    overwrite: bool
 
-        refuse_unwritable_store()  # before it is read: it may be another program's
-        if count := count_unlisted(sweep, listed.cells):
-            print(escape(describe_unlisted(sweep, count)), file=sys.stderr)
-    if track:
-        with contextlib.nullcontext() if zipped is None else log_into_archive(sweep, zipped.path):
-            held = hold_cell(chosen.hash, force or profiled, listed)
-            result = run_problem(problem, chosen.hash, chosen.label, held, profile=profile, sweep=sweep)
-    else:
-        result = run_problem(problem, profile=profile)
-    if archive is not None:
-        result = replace(result, run_id="")
-    if model_file is not None:
-        with tempfile.TemporaryDirectory() as folder:
-            model_file.write(result.save(Path(folder, "model.safetensors")).read_bytes())
-    if save_personal is not None:
-        files = result.save_personal(save_personal, overwrite=overwrite)
-    model = ""
-    if logged:
-        from fedray.analysis.data.frames import log_model
+    def check(self) -> None:
+        """Raise UserError for options that do not go together."""
+        if self.log_model and not self.track:
+            raise UserError("--log-model: --no-track writes nothing to MLflow; leave one out")
+        if self.archive is not None and (self.cell is None or not self.track or self.log_model):
+            raise UserError("--archive: goes with --cell, and without --no-track and --log-model")
+        if self.track and self.archive is None:
+            refuse_shared_file()
 
-        model = log_model(result.run_id)
-    if as_json:
-        summary = result.summary() | ({"run_id": result.run_id} if result.run_id else {})
-        print(format_json(summary if profile is None else summary | {"profile": profile.average_seconds()}))
-        return
-    _show(result, chosen.label)
-    if save is not None:
-        print(f"model {save}")
-    if save_personal is not None:
-        print(f"{len(files)} personal models in {save_personal}")
-    if model:
-        print(f"model {model} in MLflow")
-    if archive is not None:
-        print(f"archive {archive}: `fedray import {archive}` adds it to a store")
-    if profile is not None:
-        print(profile.format_table())
-    if cell is not None and listed is None and track:
+    def execute(self) -> "tuple[Result, str, list[str], Profile | None]":
+        """Run the cell, and write and log what was asked for.
+
+        Returns:
+            The result, the cell's label, lines about what was written, and the times of the parts of rounds.
+        """
+        from fedray.sweep.file.document import load_document
+        from fedray.sweep.file.shipped import locate_sweep
+
+        file = locate_sweep(self.file)
+        document = load_document(file)  # a mistake in it is reported before PyTorch is imported
+
+        from fedray.api import run_problem
+        from fedray.engine.server.profile import Profile
+        from fedray.sweep.driver.single import hold_cell, load_cell
+        from fedray.tracking.archive import log_into_archive
+
+        cell, problem, listed = load_cell(document, file, self.cell, self.changes, self.backend)
+        sweep = "" if listed is None else listed.sweep.name
+        model, archive = self._check_outputs(cell.run, file, sweep)
+        if listed and self.track and archive is None:
+            _warn_of_unlisted(sweep, listed.cells)
+        profile = Profile() if self.profile else None
+        if self.track:
+            with contextlib.nullcontext() if archive is None else log_into_archive(sweep, archive.path):
+                held = hold_cell(cell.hash, self.force or self.profile, listed)
+                result = run_problem(problem, cell.hash, cell.label, held, profile=profile, sweep=sweep)
+        else:
+            result = run_problem(problem, profile=profile)
+        lines = list(self._write(result, model))
+        if archive is not None:
+            result = replace(result, run_id="")
+            lines.append(f"archive {self.archive}: `fedray import {self.archive}` adds it to a store")
+        if self.cell is not None and listed is None and self.track:
+            lines.append(escape(self._describe_own_cell(document)))
+        return result, cell.label, lines, profile
+
+    def _check_outputs(self, run: "RunConfig", file: Path, sweep: str) -> "tuple[OutputFile | None, OutputFile | None]":
+        """Return the files of the model and of the archive. Raises UserError for what cannot be written or logged."""
+        from fedray.cells.spec import flatten
+        from fedray.common.output import OutputFile
+        from fedray.engine.result import refuse_without_model, refuse_without_personal
+        from fedray.tracking.mirrors.mirrors import refuse_missing_extras
+
+        if self.archive is not None and not sweep:
+            raise UserError("--archive: --set makes a cell that is not in the sweep; leave one out")
+        if self.save is not None or self.log_model:
+            refuse_without_model(run.algorithm)
+        inputs: list[str | Path] = [file, *flatten(run.resolve()).values()]
+
+        def check(option: str, path: Path | None, ending: str) -> OutputFile | None:
+            return None if path is None else OutputFile(option, path, (ending,), self.overwrite, inputs)
+
+        model = check("--save", self.save, ".safetensors")
+        if self.save_personal is not None:
+            refuse_without_personal(run.algorithm)
+            for one in (self.save_personal / "client-0.safetensors", *self.save_personal.glob("client-*.safetensors")):
+                check("--save-personal", one, ".safetensors")
+        archive = check("--archive", self.archive, ".zip")
+        if self.track:
+            refuse_missing_extras(run.runtime.mirror)
+        return model, archive
+
+    def _write(self, result: "Result", model: "OutputFile | None") -> Iterator[str]:
+        """Write models and log the trained one; yield a line for each."""
+        if model is not None:
+            with tempfile.TemporaryDirectory() as folder:
+                model.write(result.save(Path(folder, "model.safetensors")).read_bytes())
+            yield f"model {self.save}"
+        if self.save_personal is not None:
+            files = result.save_personal(self.save_personal, overwrite=self.overwrite)
+            yield f"{len(files)} personal models in {self.save_personal}"
+        if self.log_model:
+            from fedray.analysis.data.frames import log_model
+
+            yield f"model {log_model(result.run_id)} in MLflow"
+
+    def _describe_own_cell(self, document: Mapping[str, Any]) -> str:
+        from fedray.common.yaml_files import format_flow
+
         said = f"{document['name']} has no such cell: its status and tables leave this run out"
-        if "tune" not in document:
-            keys = ", ".join(f"`{key}: [..., {format_flow([value])[1:-1]}]`" for key, value in changes.items())
-            said += f"; {keys} in the file's grid picks it up"
-        print(escape(said))
+        if "tune" in document:
+            return said
+        keys = ", ".join(f"`{key}: [..., {format_flow([value])[1:-1]}]`" for key, value in self.changes.items())
+        return f"{said}; {keys} in the file's grid picks it up"
+
+    def show(self, result: "Result", label: str, lines: list[str], profile: "Profile | None") -> None:
+        """Print the result, and what was written."""
+        if self.as_json:
+            summary = result.summary() | ({"run_id": result.run_id} if result.run_id else {})
+            print(format_json(summary if profile is None else summary | {"profile": profile.average_seconds()}))
+            return
+        _show(result, label)
+        for line in lines:
+            print(line)
+        if profile is not None:
+            print(profile.format_table())
+
+
+def _warn_of_unlisted(sweep: str, cells: Mapping[str, Any]) -> None:
+    """Say on standard error how many finished cells of the sweep's name are not among its cells."""
+    from fedray.common.location import refuse_unwritable_store
+    from fedray.sweep.plan.plan import describe_unlisted
+    from fedray.tracking.store import count_unlisted
+
+    refuse_unwritable_store()  # before it is read: it may be another program's
+    if count := count_unlisted(sweep, cells):
+        print(escape(describe_unlisted(sweep, count)), file=sys.stderr)
 
 
 def refuse_shared_file() -> None:

@@ -1,0 +1,186 @@
+"""`fedray sweep`: run a sweep, or show what it would run."""
+
+import math
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedray.cli.run import Set, complete_file, parse_assignments
+from fedray.common.entry import CELL, format_json
+from fedray.common.errors import DataMissing, UserError, format_count, name_place
+
+if TYPE_CHECKING:
+    from fedray.sweep.file.sweep import Sweep
+
+MOST = 100_000
+"""Largest number of nodes, of a node's CPUs, and of trials at a time that is no mistake."""
+
+
+def run_sweep(
+    file: Annotated[
+        Path,
+        typer.Argument(help="a sweep's YAML file, or a name of `fedray list sweeps`", autocompletion=complete_file),
+    ],
+    set_: Set = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--only", metavar="CELL", help=f"only these cells, {CELL}; can be repeated"),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="show what would run, and whether it fits")] = False,
+    estimate: Annotated[
+        bool,
+        typer.Option(
+            "--estimate",
+            help="with --dry-run: hours on this machine's GPU, or on one core if it has none; needs no data",
+        ),
+    ] = False,
+    nodes: Annotated[
+        int | None,
+        typer.Option(min=1, max=MOST, help="with --dry-run: plan for a cluster of so many nodes; needs no data"),
+    ] = None,
+    cpus_per_node: Annotated[int | None, typer.Option(min=1, max=MOST, help="with --nodes")] = None,
+    gpus_per_node: Annotated[int | None, typer.Option(min=0, max=MOST, help="with --nodes; default: none")] = None,
+    seconds_per_round: Annotated[
+        float | None, typer.Option(help="with --nodes: seconds of a round there, which you have measured")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="run finished cells again; with --only, just those")] = False,
+    max_concurrent: Annotated[
+        int | None, typer.Option(min=1, max=MOST, help="trials at a time; default: as many as fit")
+    ] = None,
+    address: Annotated[str | None, typer.Option(help="auto | HOST:PORT; else local")] = None,
+    smoke: Annotated[bool, typer.Option("--smoke", help="run the small version that the file defines")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="with --dry-run alone: the cells as JSON")] = False,
+) -> None:
+    """Run a sweep. Called again, it resumes unfinished cells and skips finished ones."""
+    request = Request(
+        *(file, parse_assignments(set_), tuple(only or ()), dry_run, estimate, nodes, cpus_per_node, gpus_per_node),
+        *(seconds_per_round, force, max_concurrent, address, smoke, as_json),
+    )
+    sweep, source = request.load()
+    request.check()
+    if estimate or nodes:
+        request.forecast(sweep, source)
+    elif as_json:
+        request.list_cells(sweep, source)
+    else:
+        raise typer.Exit(request.execute(sweep, source))
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the command is asked for: its options."""
+
+    file: Path
+    changes: dict[str, Any]
+    only: tuple[str, ...]
+    dry_run: bool
+    estimate: bool
+    nodes: int | None
+    cpus_per_node: int | None
+    gpus_per_node: int | None
+    seconds_per_round: float | None
+    force: bool
+    max_concurrent: int | None
+    address: str | None
+    smoke: bool
+    as_json: bool
+
+    def load(self) -> "tuple[Sweep, str]":
+        """Return the sweep with the changes of `--smoke` and `--set`, and what messages call it."""
+        from fedray.sweep.file.document import load_document
+        from fedray.sweep.file.shipped import locate_sweep
+
+        file = locate_sweep(self.file)
+        document = load_document(file)  # a mistake in it is reported before PyTorch is imported
+        if "algorithm" in document and not {"name", "base"} & document.keys():
+            raise UserError(
+                f"{file}: is the configuration of one run, which `fedray run` takes; a sweep has name and base"
+            )
+
+        from fedray.sweep.file.sweep import Sweep
+
+        sweep = Sweep.parse(document, self.smoke, file)
+        source = f"{file}{' with --smoke' if self.smoke else ''}{' with --set' if self.changes else ''}"
+        return (sweep.with_overrides(self.changes) if self.changes else sweep), source
+
+    def check(self) -> None:
+        """Raise UserError for options that do not go together, or describe a part of a cluster."""
+        alone = (("estimate", self.estimate), ("nodes", self.nodes), ("json", self.as_json))
+        if option := next((option for option, given in alone if given and not self.dry_run), ""):
+            raise UserError(f"--{option}: goes with --dry-run")
+        of_node = {"cpus-per-node": self.cpus_per_node, "gpus-per-node": self.gpus_per_node}
+        of_node |= {"seconds-per-round": self.seconds_per_round}
+        if option := next((option for option, given in of_node.items() if given is not None and not self.nodes), ""):
+            raise UserError(f"--{option}: goes with --nodes")
+        if self.nodes and self.cpus_per_node is None:
+            raise UserError("--cpus-per-node: is required with --nodes")
+        if self.seconds_per_round is not None and not 0 < self.seconds_per_round < math.inf:
+            raise UserError(f"--seconds-per-round: found {self.seconds_per_round}; a number above 0 is required")
+        if not self.estimate and not self.nodes:
+            return
+        if self.as_json:
+            raise UserError("--json: --estimate and --nodes print no JSON; --dry-run --json alone lists the cells")
+        for option, value in (("only", self.only), ("force", self.force), ("address", self.address)):
+            if value:
+                raise UserError(
+                    f"--{option}: --estimate and --nodes are of all cells, and look nothing up; leave it out"
+                )
+
+    def forecast(self, sweep: "Sweep", source: str) -> None:
+        """Print hours, and how many cells run at a time on the nodes that were described, or on this machine."""
+        from fedray.sweep.driver.dry_run import list_local_nodes, print_forecast
+        from fedray.sweep.driver.stages import make_tune_stage, preview_final_stage
+        from fedray.sweep.plan.estimate import list_distinct, print_estimate
+
+        cpus, gpus = self.cpus_per_node, self.gpus_per_node
+        room = [{"CPU": float(cpus or 0), "GPU": float(gpus or 0)}] * (self.nodes or 0)
+        for one in [sweep] if sweep.tune is None else [make_tune_stage(sweep), preview_final_stage(sweep)]:
+            with name_place(source):
+                runs = list_distinct(one)
+            print(f"{one.name}: {format_count(len(runs), 'cell')}")
+            seconds = print_estimate(one) if self.estimate else [None] * len(runs)
+            print_forecast(runs, room or list_local_nodes(), seconds, self.seconds_per_round)
+        if self.nodes:
+            asked = f"--nodes={self.nodes} --cpus-per-task={cpus}" + (f" --gpus-per-node={gpus}" if gpus else "")
+            print(
+                f"under Slurm: sbatch {asked} slurm.sh {self.file}; "
+                "`fedray list clusters slurm.sh > slurm.sh` writes it"
+            )
+
+    def list_cells(self, sweep: "Sweep", source: str) -> None:
+        """Print the cells as JSON."""
+        from fedray.sweep.driver.stages import make_tune_stage
+        from fedray.sweep.plan.plan import make_plan
+
+        blocks = [one if one.tune is None else make_tune_stage(one) for one in sweep.list_blocks()]
+        with name_place(source):
+            plans = [make_plan(one, self.force, self.only) for one in blocks]
+        left = {cell.hash for plan in plans for cell in plan.to_run}
+        cells = [
+            {"hash": cell.hash, "label": cell.label, "to_run": cell.hash in left}
+            | ({"status": plan.known[cell.hash].ending.status} if cell.hash in plan.known else {})
+            for plan in plans
+            for cell in plan.cells.values()
+        ]
+        name = sweep.name if len(blocks) > 1 else blocks[0].name
+        print(format_json({"name": name, "cells": cells, "unlisted": sum(plan.unlisted for plan in plans)}))
+
+    def execute(self, sweep: "Sweep", source: str) -> int:
+        """Run the sweep, or with `--dry-run` print its cells and whether they fit; return the exit code."""
+        from fedray.sweep.driver.stages import make_tune_stage, run_file
+
+        try:
+            return run_file(sweep, source, self.force, self.only, self.max_concurrent, self.address, self.dry_run)
+        except DataMissing as error:
+            if not self.dry_run:
+                raise
+            from fedray.sweep.driver.dry_run import print_cells
+
+            print_cells(sweep if sweep.tune is None else make_tune_stage(sweep))
+            print(
+                f"fedray: what has run and whether it can run are not known without the data: {error}", file=sys.stderr
+            )
+            return 0
