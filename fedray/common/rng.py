@@ -24,6 +24,14 @@ def generator(seed: int, purpose: str, round: int = 0, client: int = 0) -> np.ra
     return np.random.Generator(np.random.PCG64(make_key(seed, purpose, round, client)))
 
 
+def list_generators(device: torch.device) -> list[torch.Generator]:
+    """Return the generators that torch draws from in a run on a device: the CPU's, and that of a CUDA device."""
+    if device.type != "cuda":
+        return [torch.default_generator]
+    index = torch.cuda.current_device() if device.index is None else device.index
+    return [torch.default_generator, torch.cuda.default_generators[index]]
+
+
 def seed_torch(seed: int, purpose: str, round: int = 0, client: int = 0, device: torch.device = CPU) -> "TorchStream":
     """Let torch draw from one keyed stream within a block (the CPU's generator, and that of a CUDA `device`).
 
@@ -31,11 +39,7 @@ def seed_torch(seed: int, purpose: str, round: int = 0, client: int = 0, device:
     on a machine without a GPU they record a traceback at each call, in case CUDA starts later, which takes longer than
     training a small client.
     """
-    generators = [torch.default_generator]
-    if device.type == "cuda":
-        index = torch.cuda.current_device() if device.index is None else device.index
-        generators.append(torch.cuda.default_generators[index])
-    return TorchStream(make_key(seed, purpose, round, client), generators)
+    return TorchStream(make_key(seed, purpose, round, client), list_generators(device))
 
 
 class TorchStream:

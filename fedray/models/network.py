@@ -1,9 +1,10 @@
 """A module whose parameters are views into one flat vector, and the layout that names its slices."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from types import MethodType
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +14,7 @@ from fedray.common.errors import UserError
 from fedray.common.vectors import digest_tensors
 from fedray.models.lora import find_matrices
 from fedray.models.parts import EMBEDDINGS, NORMALISATION, find_head, find_parameters, iter_statistics
+from fedray.models.recorded import Compute, Recorder, identify
 from fedray.models.stacked import list_layers
 
 PAIRS = {"all": "none", "head": "body", "norm": "not_norm", "lora_A": "not_lora_A", "lora_B": "not_lora_B"}
@@ -161,6 +163,8 @@ class Network:
         trained: the parameters that theta holds, in its order.
         frozen: the other parameters, and the float buffers of frozen layers, by name.
         layers: its layers, if such models can be stacked (`fedray.models.stacked`); otherwise None.
+        moving: what a forward pass in training mode changes: `buffers`, and counters.
+        recorder: computes gradients and predictions from CUDA graphs; None to compute them eagerly.
 
     Raises:
         UserError: the module has no linear head, no parameter to train, or no submodule with the name of a tap.
@@ -219,6 +223,8 @@ class Network:
         self.buffers = _flatten(moving) if moving else torch.zeros(0, device=device)
         self.initial_buffers = self.buffers.clone()
         self._counters = [(b, b.clone()) for b in module.buffers() if not b.is_floating_point()]
+        self.moving = [self.buffers, *(counter for counter, _ in self._counters)]
+        self.recorder: Recorder | None = None
         self._features: Tensor | None = None
         self.head.register_forward_pre_hook(self._keep_features)
         self._own_features: Tensor | None = None
@@ -344,8 +350,16 @@ class Network:
             raise UserError(f"model.taps: {missing} is not used in forward()") from None
         return Output(logits, features, taps)
 
-    def compute_gradient(self, theta: Tensor, x: Tensor, y: Tensor, part: str = "all") -> tuple[Tensor, Tensor]:
-        """Return the mean cross-entropy of a batch and its gradient, in the module's present mode.
+    def compute_gradient(
+        self,
+        theta: Tensor,
+        x: Tensor,
+        y: Tensor,
+        part: str = "all",
+        loss: MethodType | None = None,
+        tensors: Sequence[Tensor] = (),
+    ) -> tuple[Tensor, Tensor]:
+        """Return the loss of a batch and its gradient, in the module's present mode.
 
         Float buffers follow the forward pass.
 
@@ -354,13 +368,37 @@ class Network:
             x: the inputs `(n, ...)`.
             y: int64 labels `(n,)`.
             part: part of the model; the gradient is 0 elsewhere.
+            loss: a method `loss(forward, x, y, *tensors)`; None for the mean cross-entropy.
+            tensors: its other arguments.
 
         Returns:
             The loss, and the gradient `(P,)`.
         """
-        self.load(theta)
-        loss = cross_entropy(self(x).logits, y)
-        return loss.detach(), self.flatten(torch.autograd.grad(loss, self.parts[part], materialize_grads=True), part)
+
+        def compute(theta: Tensor, x: Tensor, y: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+            self.load(theta)
+            value = cross_entropy(self(x).logits, y) if loss is None else loss(self, x, y, *tensors)
+            gradients = torch.autograd.grad(value, self.parts[part], materialize_grads=True)
+            return value.detach(), self.flatten(gradients, part)
+
+        kind = "the gradient", part, None if loss is None or self.recorder is None else identify(loss)
+        value, gradient = self._compute(kind, compute, theta, x, y, *tensors)
+        return value, gradient
+
+    def predict(self, theta: Tensor, x: Tensor) -> Output:
+        """Return the output at theta `(P,)`, without gradient, in the module's present mode."""
+
+        def compute(theta: Tensor, x: Tensor) -> tuple[Tensor, ...]:
+            self.load(theta)
+            output = self(x)
+            return output.logits, output.features, *output.taps
+
+        with torch.no_grad():
+            logits, features, *taps = self._compute(("a prediction",), compute, theta, x)
+        return Output(logits, features, tuple(taps))
+
+    def _compute(self, kind: Hashable, compute: Compute, *given: Tensor) -> tuple[Tensor, ...]:
+        return compute(*given) if self.recorder is None else self.recorder.run(kind, compute, given)
 
     def flatten(self, gradients: Sequence[Tensor], part: str = "all") -> Tensor:
         """Return gradients by the trained parameters of a part, as one vector `(P,)` that is 0 elsewhere."""

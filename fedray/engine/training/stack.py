@@ -23,6 +23,7 @@ from fedray.engine.state import load_state
 from fedray.engine.training.batches import Counts, Drawn
 from fedray.engine.training.local_training import LocalTrainer
 from fedray.models.network import Network
+from fedray.models.recorded import have_same_bits
 from fedray.models.stacked import Unstackable, compute_gradients
 
 STACKED = 1 << 18
@@ -80,7 +81,7 @@ class Stacking:
         if shape not in self._shapes:
             self._shapes[shape] = True
             alone = self._compute_alone(theta, x, y)
-            if not all(map(_have_same_bits, found, alone)):
+            if not all(map(have_same_bits, found, alone)):
                 self.stop(f"gradients of {len(y[0])} samples have other bits in a stack on this machine")
                 return alone
         return found
@@ -147,10 +148,10 @@ class StackedClient(LocalClient):
     def start_step(self, step: int, x: Tensor, y: Tensor) -> None:
         self.step, self.x, self.y, self._is_first = step, x, y, True
 
-    def _load(self, theta: Tensor) -> None:
+    def _refuse_in_loss(self) -> None:
         raise Unstackable("a prediction or a full gradient has no stack")
 
-    def grad(self, theta: Tensor, loss: Loss | None = None, part: Part = "all") -> Tensor:
+    def grad(self, theta: Tensor, loss: Loss | None = None, *tensors: Tensor, part: Part = "all") -> Tensor:
         if loss is not None or part != "all":
             raise Unstackable("a gradient of a part, or of the method's own loss, has no stack")
         losses, gradients = self.stacking.compute_gradients(theta.expand(len(self.x), -1), self.x, self.y)
@@ -329,7 +330,7 @@ def agree(trained: Sequence[TrainedStack], alone: Sequence[TrainedStack]) -> boo
     """Return True if clients of a stack have the bits that they have alone."""
     pairs = zip(*([row for entry in each for row in _iter_rows(entry)] for each in (trained, alone)), strict=True)
     return all(
-        ours.keys() == theirs.keys() and all(_have_same_bits(ours[name], theirs[name]) for name in ours)
+        ours.keys() == theirs.keys() and all(have_same_bits(ours[name], theirs[name]) for name in ours)
         for ours, theirs in pairs
     )
 
@@ -341,8 +342,3 @@ def _iter_rows(entry: TrainedStack) -> Iterator[dict[str, Tensor]]:
     vectors |= {f"upload.{name}": sent.vector for name, sent in entry.uploads.items()}
     for row in range(size):
         yield {name: get_row(v, row, size) if size > 1 else v for name, v in vectors.items()}
-
-
-def _have_same_bits(ours: Tensor, theirs: Tensor) -> bool:
-    """Return True if two tensors have the same bits; unlike for torch.equal, NaN equals NaN and 0 differs from -0."""
-    return torch.equal(ours.contiguous().view(torch.int32), theirs.contiguous().view(torch.int32))
