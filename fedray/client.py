@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from types import MethodType
 from typing import TypeVar
 
 import numpy as np
@@ -146,10 +147,13 @@ class LocalClient(Client):
             self._past_loss = self.loss
         self.step, self.x, self.y, self._now, self._draws = step, x, y, _Step(), 0
 
-    def grad(self, theta: Tensor, loss: Loss | None = None, part: Part = "all") -> Tensor:
-        if loss is None:
-            return self._differentiate(lambda: self.network.compute_gradient(theta, self.x, self.y, part), plain=True)
-        return self.network.flatten(self._compute_gradients(theta, loss, self.network.parts[part]), part)
+    def grad(self, theta: Tensor, loss: Loss | None = None, *tensors: Tensor, part: Part = "all") -> Tensor:
+        if loss is None or isinstance(loss, MethodType):
+            return self._differentiate(
+                lambda: self.network.compute_gradient(theta, self.x, self.y, part, loss, tensors), plain=loss is None
+            )
+        gradients = self._compute_gradients(theta, lambda f: loss(f, *tensors), self.network.parts[part])
+        return self.network.flatten(gradients, part)
 
     def grad_with(
         self, theta: Tensor, extra: Tensor, loss: Callable[[Forward, Tensor], Tensor]
@@ -239,10 +243,10 @@ class LocalClient(Client):
 
     def _predict(self, theta: Tensor, statistics: Tensor) -> Output:
         self.passes["predictions"] += 1
+        self._refuse_in_loss()
         self.network.train(False)
-        with torch.no_grad(), self._use_statistics(statistics):
-            self._load(theta)
-            return self.network(self.x)
+        with self._use_statistics(statistics):
+            return self.network.predict(theta, self.x)
 
     def _choose_statistics(self, theta: Tensor) -> Tensor:
         """Return the running statistics `(B,)` that belong to theta: the received ones for what was received."""
@@ -324,9 +328,9 @@ class LocalSecondModel(SecondModel):
         self._batch: Tensor | None = None
         self._now, self._calls = _Step(), 0
 
-    def grad(self, theta: Tensor, loss: Loss | None = None, part: Part = "all") -> Tensor:
+    def grad(self, theta: Tensor, loss: Loss | None = None, *tensors: Tensor, part: Part = "all") -> Tensor:
         with self._take_its_place():
-            return self._c.grad(theta, loss, part)
+            return self._c.grad(theta, loss, *tensors, part=part)
 
     def grad_with(
         self, theta: Tensor, extra: Tensor, loss: Callable[[Forward, Tensor], Tensor]

@@ -1,7 +1,5 @@
 """Methods that add a loss on the network's outputs: distillation (FedNTD, KL) and contrast (MOON, FedRCL)."""
 
-from collections.abc import Callable
-
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -10,28 +8,32 @@ from torch.nn.functional import cross_entropy, normalize, softplus
 from fedray.algorithms.base import Client, Forward, Part, Proximal, Uploads, Vectors
 from fedray.models.network import Output
 
-Term = Callable[[Output], Tensor]
-
 
 class AuxiliaryLoss(Proximal):
     """q = ∇ [CE + term], one pass for both; the term sees the batch's outputs at y."""
 
-    def term(self, c: Client) -> Term:
-        """Return the added loss of the current batch, as a function of the outputs."""
+    def references(self, c: Client) -> tuple[Tensor, ...]:
+        """Return what the term needs besides the outputs and the labels of the current batch."""
+        return ()
+
+    def term(self, output: Output, y: Tensor, *references: Tensor) -> Tensor:
+        """Return the added loss of a batch; of the method it reads the options alone."""
         raise NotImplementedError
 
+    def term_alone(self, forward: Forward, x: Tensor, y: Tensor, *references: Tensor) -> Tensor:
+        """Return the added loss of a batch at some theta."""
+        return self.term(forward(x), y, *references)
+
+    def loss(self, forward: Forward, x: Tensor, y: Tensor, *references: Tensor) -> Tensor:
+        """Return cross-entropy and the added loss of a batch at some theta."""
+        output = forward(x)
+        return cross_entropy(output.logits, y) + self.term(output, y, *references)
+
     def proximal(self, c: Client, theta: Tensor, part: Part = "all") -> Tensor:
-        term = self.term(c)
-        return c.grad(theta, lambda forward: term(forward(c.x)), part)
+        return c.grad(theta, self.term_alone, *self.references(c), part=part)
 
     def direction(self, c: Client) -> Tensor:
-        term = self.term(c)
-
-        def loss(forward: Forward) -> Tensor:
-            output = forward(c.x)
-            return cross_entropy(output.logits, c.y) + term(output)
-
-        return c.grad(c.theta, loss)
+        return c.grad(c.theta, self.loss, *self.references(c))
 
 
 def kl(target: Tensor, logits: Tensor) -> Tensor:
@@ -67,9 +69,11 @@ class FedNTD(AuxiliaryLoss):
         json_schema_extra={"paper": {"FedSOL, FedNTD's configuration": 1, "FedNTD's class default": 3}},
     )
 
-    def term(self, c: Client) -> Term:
-        target = others(c.predict(c.theta_0).logits, c.y) / self.tau
-        return lambda output: self.beta * self.tau**2 * kl(target, others(output.logits, c.y) / self.tau)
+    def references(self, c: Client) -> tuple[Tensor, ...]:
+        return (others(c.predict(c.theta_0).logits, c.y) / self.tau,)
+
+    def term(self, output: Output, y: Tensor, *references: Tensor) -> Tensor:
+        return self.beta * self.tau**2 * kl(references[0], others(output.logits, y) / self.tau)
 
 
 class FedAvgKL(AuxiliaryLoss):
@@ -91,9 +95,11 @@ class FedAvgKL(AuxiliaryLoss):
         """Name in FedSOL's table 1."""
         return "fedavg+kl-base"
 
-    def term(self, c: Client) -> Term:
-        target = c.predict(c.theta_0).logits / self.tau
-        return lambda output: self.weight * kl(target, output.logits / self.tau)
+    def references(self, c: Client) -> tuple[Tensor, ...]:
+        return (c.predict(c.theta_0).logits / self.tau,)
+
+    def term(self, output: Output, y: Tensor, *references: Tensor) -> Tensor:
+        return self.weight * kl(references[0], output.logits / self.tau)
 
 
 class MOON(AuxiliaryLoss):
@@ -120,16 +126,15 @@ class MOON(AuxiliaryLoss):
     def client_state(self, theta: Tensor) -> Vectors:
         return Vectors(previous=theta)
 
-    def term(self, c: Client) -> Term:
+    def references(self, c: Client) -> tuple[Tensor, ...]:
         received, previous = c.predict(c.theta_0), c.second.predict(c.state.previous)
         towards, away = (normalize(output.features.flatten(1)) for output in (received, previous))
+        # cos(h, h_p) - cos(h, h_g) in one product: exactly 0, including its gradient, if the references are equal.
+        return (away - towards,)
 
-        def contrast(output: Output) -> Tensor:
-            # cos(h, h_p) - cos(h, h_g) in one product: exactly 0, including its gradient, if the references are equal.
-            difference = (normalize(output.features.flatten(1)) * (away - towards)).sum(1)
-            return self.mu * softplus(difference / self.tau).mean()
-
-        return contrast
+    def term(self, output: Output, y: Tensor, *references: Tensor) -> Tensor:
+        difference = (normalize(output.features.flatten(1)) * references[0]).sum(1)
+        return self.mu * softplus(difference / self.tau).mean()
 
     def upload(self, c: Client) -> Uploads:
         c.state.previous = c.theta
@@ -156,9 +161,9 @@ class FedRCL(AuxiliaryLoss):
     tau: float = Field(0.05, gt=0, description="τ: temperature")
     threshold: float = Field(0.7, ge=-1, le=1, description="similarity of class mates from which the penalty pushes")
 
-    def term(self, c: Client) -> Term:
-        same = c.y[:, None] == c.y
-        mates = same & ~torch.eye(len(c.y), dtype=torch.bool, device=c.y.device)
+    def term(self, output: Output, y: Tensor, *references: Tensor) -> Tensor:
+        same = y[:, None] == y
+        mates = same & ~torch.eye(len(y), dtype=torch.bool, device=y.device)
 
         def layer(tap: Tensor) -> Tensor:
             h = normalize(tap)
@@ -169,4 +174,4 @@ class FedRCL(AuxiliaryLoss):
             alike = torch.where(mates.any(1) & (positive >= self.threshold), positive, -1.0)
             return self.contrast * scl.mean() + self.relaxation * softplus((alike - 1) / self.tau).mean()
 
-        return lambda output: torch.stack([layer(tap) for tap in output.taps]).mean()
+        return torch.stack([layer(tap) for tap in output.taps]).mean()

@@ -5,8 +5,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from fedray.algorithms.auxiliary import AuxiliaryLoss, Term
-from fedray.algorithms.base import Client
+from fedray.algorithms.auxiliary import AuxiliaryLoss
 from fedray.models.network import Output
 
 
@@ -34,15 +33,12 @@ class FedUV(AuxiliaryLoss):
     )
     normalise: bool = Field(False, description="features of length 1 in the uniformity (D-142)")
 
-    def term(self, c: Client) -> Term:
-        def spread(output: Output) -> Tensor:
-            if len(output.logits) == 1:
-                return output.logits.new_zeros(())
-            features = output.features.flatten(1)
-            features = normalize(features) if self.normalise else features
-            return self.lam_v * missing_variance(output.logits.softmax(1)) + self.lam_u * crowding(features)
-
-        return spread
+    def term(self, output: Output, y: Tensor, *references: Tensor) -> Tensor:
+        if len(output.logits) == 1:
+            return output.logits.new_zeros(())
+        features = output.features.flatten(1)
+        features = normalize(features) if self.normalise else features
+        return self.lam_v * missing_variance(output.logits.softmax(1)) + self.lam_u * crowding(features)
 
 
 def missing_variance(p: Tensor) -> Tensor:
@@ -86,8 +82,8 @@ class FedDecorr(AuxiliaryLoss):
         json_schema_extra={"paper": {"FedDecorr, batches of 64": 0.1}},
     )
 
-    def term(self, c: Client) -> Term:
-        return lambda output: self.beta * correlation(output.features.flatten(1))
+    def term(self, output: Output, y: Tensor, *references: Tensor) -> Tensor:
+        return self.beta * correlation(output.features.flatten(1))
 
 
 def correlation(features: Tensor) -> Tensor:

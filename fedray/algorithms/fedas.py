@@ -1,6 +1,5 @@
 """FedAS: clients align the shared body with their own before training, and are weighted by the Fisher information."""
 
-from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -65,8 +64,14 @@ class FedAS(Algorithm):
         output, y = c.shard(c.state.get("initial", c.theta) if c.first else self.last(c))
         means, theta = class_means(output.features.flatten(1), y, c.counts), c.theta
         for _ in c.batches("alignment", self.align_batch):
-            theta = theta - self.align_lr * c.grad(theta, apart(c.x, c.y, means), part="body")
+            theta = theta - self.align_lr * c.grad(theta, self.distance, means, part="body")
         c.theta = theta
+
+    def distance(self, forward: Forward, x: Tensor, y: Tensor, means: Tensor) -> Tensor:
+        """Return Σ_c mean |f(x) - μ_c|² of a batch. means: μ `(C, d)`."""
+        classes = one_hot(y, len(means)).to(means.dtype)
+        share = (classes / classes.sum(0).clamp(min=1)).sum(1)
+        return share @ (forward(x).features.flatten(1) - means[y]).square().mean(1)
 
     def last(self, c: Client) -> Tensor:
         """Return the client's last model: its last body under the head that it keeps."""
@@ -104,14 +109,3 @@ def class_means(features: Tensor, y: Tensor, counts: Tensor) -> Tensor:
 def body(c: Client) -> Tensor:
     """Return bool `(P,)`, True for the parameters of the body."""
     return c.layout.part("body").to(c.theta.device) > 0
-
-
-def apart(x: Tensor, y: Tensor, means: Tensor) -> Callable[[Forward], Tensor]:
-    """Return Σ_c mean |f(x) - μ_c|² as a loss of the batch x, y. means: μ `(C, d)`."""
-    classes = one_hot(y, len(means)).to(means.dtype)
-    share = (classes / classes.sum(0).clamp(min=1)).sum(1)
-
-    def loss(forward: Forward) -> Tensor:
-        return share @ (forward(x).features.flatten(1) - means[y]).square().mean(1)
-
-    return loss

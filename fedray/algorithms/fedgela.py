@@ -64,21 +64,26 @@ class FedGE(LinearHead):
     def trained_part(self, c: Client) -> ParameterGroup:
         return "body"
 
-    def adapted(self, z: Tensor, c: Client) -> Tensor:
-        """Return the client's own logits, from those under W."""
+    def of_client(self, c: Client) -> tuple[Tensor, ...]:
+        """Return what a client's own logits depend on."""
+        return ()
+
+    def adapted(self, z: Tensor, *of_client: Tensor) -> Tensor:
+        """Return a client's own logits, from those under W."""
         return z
 
     def logits(self, output: Output) -> Tensor:
         return normalised(output)
 
-    def gradient(self, c: Client) -> Tensor:
-        def loss(forward: Forward) -> Tensor:
-            return cross_entropy(self.adapted(self.logits(forward(c.x)), c), c.y)
+    def loss(self, forward: Forward, x: Tensor, y: Tensor, *of_client: Tensor) -> Tensor:
+        """Return the cross-entropy of a client's own logits."""
+        return cross_entropy(self.adapted(self.logits(forward(x)), *of_client), y)
 
-        return c.grad(c.theta, loss, "body")
+    def gradient(self, c: Client) -> Tensor:
+        return c.grad(c.theta, self.loss, *self.of_client(c), part="body")
 
     def personal_logits(self, c: Client) -> Tensor:
-        return self.adapted(self.logits(c.predict(c.theta)), c)
+        return self.adapted(self.logits(c.predict(c.theta)), *self.of_client(c))
 
 
 class FedGELA(FedGE):
@@ -108,8 +113,11 @@ class FedGELA(FedGE):
     def begin(self, c: Client) -> None:
         c.local.phi = phi(c, self.classes(c.layout), self.phi, self.gamma)
 
-    def adapted(self, z: Tensor, c: Client) -> Tensor:
-        return c.local.phi * z
+    def of_client(self, c: Client) -> tuple[Tensor, ...]:
+        return (c.local.phi,)
+
+    def adapted(self, z: Tensor, *of_client: Tensor) -> Tensor:
+        return of_client[0] * z
 
 
 class FedAvgLA(Unbiased):
@@ -129,7 +137,7 @@ class FedAvgLA(Unbiased):
         c.local.phi = phi(c, self.classes(c.layout), self.phi)
 
     def gradient(self, c: Client) -> Tensor:
-        return c.grad(c.theta, lambda forward: cross_entropy(c.local.phi * forward(c.x).logits, c.y))
+        return c.grad(c.theta, self.scaled_loss, c.local.phi)
 
     def personal_logits(self, c: Client) -> Tensor:
         return c.local.phi * c.predict(c.theta).logits

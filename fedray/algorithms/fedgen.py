@@ -103,17 +103,18 @@ class FedGen(LinearHead):
             return c.grad(c.theta)
         labels = torch.randint(len(c.counts), (self.batch,), device=c.y.device)
         same, other = self.generated(c, c.y), self.generated(c, labels)
-        share = self.batch / len(c.y)
+        return c.grad(c.theta, self.loss, same, other, labels, c.message.weight)
 
-        def loss(forward: Forward) -> Tensor:
-            with torch.no_grad():
-                target = forward.head(same)
-            output, z = forward(c.x), forward.head(other)
-            return cross_entropy(output.logits, c.y) + c.message.weight * (
-                self.beta * kl(target, output.logits) + share * self.alpha * cross_entropy(z, labels)
-            )
-
-        return c.grad(c.theta, loss)
+    def loss(
+        self, forward: Forward, x: Tensor, y: Tensor, same: Tensor, other: Tensor, labels: Tensor, weight: Tensor
+    ) -> Tensor:
+        """Return cross-entropy and, by its weight, what generated features teach: of the same labels, and of others."""
+        with torch.no_grad():
+            target = forward.head(same)
+        output, z = forward(x), forward.head(other)
+        return cross_entropy(output.logits, y) + weight * (
+            self.beta * kl(target, output.logits) + self.batch / len(y) * self.alpha * cross_entropy(z, labels)
+        )
 
     def head(self, layout: Layout, theta: Tensor) -> tuple[Tensor, Tensor]:
         """Return W `(C, d)` and b `(C,)` of the head, b = 0 if it has no bias; W and b are views."""

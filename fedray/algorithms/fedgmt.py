@@ -59,13 +59,12 @@ class FedGMT(Algorithm):
     def gradient(self, c: Client) -> Tensor:
         if not self.gamma:
             return c.grad(c.theta)
-        target = c.predict(c.message.e).logits / self.tau
+        return c.grad(c.theta, self.loss, c.predict(c.message.e).logits / self.tau)
 
-        def loss(forward: Forward) -> Tensor:
-            logits = forward(c.x).logits
-            return cross_entropy(logits, c.y) + self.gamma * self.tau**2 * kl(target, logits / self.tau)
-
-        return c.grad(c.theta, loss)
+    def loss(self, forward: Forward, x: Tensor, y: Tensor, target: Tensor) -> Tensor:
+        """Return cross-entropy and the distance to the averaged model's answer, its logits over τ."""
+        logits = forward(x).logits
+        return cross_entropy(logits, y) + self.gamma * self.tau**2 * kl(target, logits / self.tau)
 
     def direction(self, c: Client) -> Tensor:
         return self.gradient(c) + c.state.h / self.beta

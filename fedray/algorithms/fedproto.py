@@ -5,10 +5,10 @@ from typing import Literal
 import torch
 from pydantic import Field
 from torch import Tensor
-from torch.nn.functional import one_hot
+from torch.nn.functional import cross_entropy, one_hot
 
-from fedray.algorithms.auxiliary import AuxiliaryLoss, Term
-from fedray.algorithms.base import Client, Received, Server, Sum, Uploads, Vectors
+from fedray.algorithms.auxiliary import AuxiliaryLoss
+from fedray.algorithms.base import Client, Forward, Received, Server, Sum, Uploads, Vectors
 from fedray.models.network import Output
 
 
@@ -52,20 +52,28 @@ class FedProto(AuxiliaryLoss):
     def begin(self, c: Client) -> None:
         c.local.sums, c.local.met = torch.zeros((), device=c.theta.device), torch.zeros_like(c.counts)
 
-    def term(self, c: Client) -> Term:
-        last = self.prototypes == "running" and c.epoch == c.epochs - 1
+    def references(self, c: Client) -> tuple[Tensor, ...]:
+        return (c.message.known, c.message.prototypes) if c.message else ()
 
-        def distance(output: Output) -> Tensor:
-            h = output.features.flatten(1)
-            if last:
-                c.local.sums = c.local.sums + by_class(h.detach(), c.y, len(c.counts))
-                c.local.met = c.local.met + torch.bincount(c.y, minlength=len(c.counts))
-            if not c.message:
-                return h.new_zeros(())
-            known = c.message.known[c.y][:, None]
-            return self.lam * (known * (h - c.message.prototypes[c.y])).square().mean()
+    def term(self, output: Output, y: Tensor, *references: Tensor) -> Tensor:
+        h = output.features.flatten(1)
+        if not references:
+            return h.new_zeros(())
+        known, prototypes = references
+        return self.lam * (known[y][:, None] * (h - prototypes[y])).square().mean()
 
-        return distance
+    def direction(self, c: Client) -> Tensor:
+        if self.prototypes == "trained" or c.epoch < c.epochs - 1:
+            return super().direction(c)
+
+        def loss(forward: Forward) -> Tensor:
+            output = forward(c.x)
+            h = output.features.flatten(1).detach()
+            c.local.sums = c.local.sums + by_class(h, c.y, len(c.counts))
+            c.local.met = c.local.met + torch.bincount(c.y, minlength=len(c.counts))
+            return cross_entropy(output.logits, c.y) + self.term(output, c.y, *self.references(c))
+
+        return c.grad(c.theta, loss)
 
     def upload(self, c: Client) -> Uploads:
         if self.prototypes == "trained":

@@ -4,9 +4,9 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
+from torch.nn.functional import cross_entropy, pad
 
-from fedray.algorithms.base import Algorithm, Client, Finetuning, ParameterGroup
+from fedray.algorithms.base import Algorithm, Client, Finetuning, Forward, ParameterGroup
 from fedray.common.errors import UserError
 from fedray.models.network import Layout, Output
 
@@ -53,6 +53,10 @@ class Unbiased(LinearHead):
 
     def trained_part(self, c: Client) -> ParameterGroup:
         return "unbiased"
+
+    def scaled_loss(self, forward: Forward, x: Tensor, y: Tensor, scales: Tensor) -> Tensor:
+        """Return the cross-entropy of logits that are scaled class by class."""
+        return cross_entropy(scales * forward(x).logits, y)
 
 
 def counts(c: Client, classes: int) -> Tensor:

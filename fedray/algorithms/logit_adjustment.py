@@ -3,9 +3,9 @@
 import torch
 from pydantic import Field
 from torch import Tensor
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, pad
 
-from fedray.algorithms.base import Algorithm, Client
+from fedray.algorithms.base import Algorithm, Client, Forward
 from fedray.algorithms.linear_head import Unbiased, counts
 
 
@@ -34,7 +34,7 @@ class FedRS(Unbiased):
         c.local.scales = self.alpha + (1 - self.alpha) * present
 
     def gradient(self, c: Client) -> Tensor:
-        return c.grad(c.theta, lambda forward: cross_entropy(c.local.scales * forward(c.x).logits, c.y))
+        return c.grad(c.theta, self.scaled_loss, c.local.scales)
 
 
 class FedLC(Algorithm):
@@ -54,12 +54,13 @@ class FedLC(Algorithm):
         json_schema_extra={"paper": {"FedLC, searched": "0.1 to 1", "FedACG's code": 1}},
     )
 
-    def calibrated(self, z: Tensor, c: Client) -> Tensor:
-        """Return z `(n, C)` as the local loss uses it."""
+    def loss(self, forward: Forward, x: Tensor, y: Tensor, counts: Tensor) -> Tensor:
+        """Return the cross-entropy of calibrated logits; a model may have more of them than there are classes."""
+        z = forward(x).logits
         if self.tau == 0:
-            return z
-        n = counts(c, z.shape[1])
-        return (z - self.tau * n.clamp(min=1) ** -0.25).masked_fill(n == 0, -torch.inf)
+            return cross_entropy(z, y)
+        n = pad(counts, (0, z.shape[1] - len(counts)))
+        return cross_entropy((z - self.tau * n.clamp(min=1) ** -0.25).masked_fill(n == 0, -torch.inf), y)
 
     def gradient(self, c: Client) -> Tensor:
-        return c.grad(c.theta, lambda forward: cross_entropy(self.calibrated(forward(c.x).logits, c), c.y))
+        return c.grad(c.theta, self.loss, c.counts)

@@ -5,7 +5,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
-from fedray.algorithms.base import Algorithm, Client, Finetuning, Forward, Loss
+from fedray.algorithms.base import Algorithm, Client, Finetuning, Forward
 
 
 class LocalOnly(Algorithm):
@@ -72,28 +72,23 @@ class PerFedAvg(Algorithm):
 
     def gradient(self, c: Client) -> Tensor:
         a = self.a(c)
-        inner = c.grad(c.theta, _on(*c.draw()))
+        inner = c.grad(c.theta, self.loss_on, *c.draw())
         if self.inner_weight_decay:
             inner = inner + self.inner_weight_decay * c.theta
         v = c.grad(c.theta - a * inner)
         if not self.hessian_free:
             return v
-        other = _on(*c.draw())
-        ahead, behind = (c.grad(c.theta + sign * self.delta * v, other) for sign in (1, -1))
+        other = c.draw()
+        ahead, behind = (c.grad(c.theta + sign * self.delta * v, self.loss_on, *other) for sign in (1, -1))
         return v - a / (2 * self.delta) * (ahead - behind)
+
+    def loss_on(self, forward: Forward, x: Tensor, y: Tensor, drawn_x: Tensor, drawn_y: Tensor) -> Tensor:
+        """Return the mean cross-entropy of another batch than the step's."""
+        return cross_entropy(forward(drawn_x).logits, drawn_y)
 
     @property
     def finetuning(self) -> Finetuning:
         return Finetuning(plain=True, rate=self.a)
-
-
-def _on(x: Tensor, y: Tensor) -> Loss:
-    """Return the mean cross-entropy of a batch, as a loss to differentiate."""
-
-    def loss(forward: Forward) -> Tensor:
-        return cross_entropy(forward(x).logits, y)
-
-    return loss
 
 
 class KNNPer(Algorithm):

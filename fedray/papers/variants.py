@@ -500,9 +500,12 @@ class FedGELAForms(FedGELA, FedGEForms):
         super().begin(c)
         c.local.absent = counts(c, self.classes(c.layout)) == 0
 
-    def adapted(self, z: Tensor, c: Client) -> Tensor:
-        z = super().adapted(z, c)
-        return z if self.softmax == "all" else z.masked_fill(c.local.absent, -torch.inf)
+    def of_client(self, c: Client) -> tuple[Tensor, ...]:
+        return *super().of_client(c), c.local.absent
+
+    def adapted(self, z: Tensor, *of_client: Tensor) -> Tensor:
+        z = super().adapted(z, *of_client)
+        return z if self.softmax == "all" else z.masked_fill(of_client[1], -torch.inf)
 
 
 class FedSOLForms(FedSOL):

@@ -7,6 +7,7 @@ from torch.nn.functional import cross_entropy
 
 from fedray.algorithms import algorithm
 from fedray.algorithms.base import Part
+from fedray.algorithms.logit_adjustment import FedRS
 from fedray.client import LocalClient
 from fedray.engine.process.worker import Worker
 from fedray.models import make_model_spec
@@ -33,6 +34,17 @@ def test_gradient_of_a_part(part: Part) -> None:
     c = client()
     assert torch.equal(c.grad(c.theta, part=part), c.grad(c.theta) * c.layout.part(part))
     assert c.grad(c.theta, part=part).any()
+
+
+def test_a_loss_is_a_method_with_tensors_or_a_function() -> None:
+    """The same gradient; a part is named by its keyword alone."""
+    c, scales = client("fedrs"), torch.rand(10)
+    method = FedRS()
+    found = c.grad(c.theta, method.scaled_loss, scales, part="body")
+    expected = c.grad(c.theta, lambda forward: cross_entropy(scales * forward(c.x).logits, c.y), part="body")
+    assert torch.equal(found, expected)
+    with pytest.raises(TypeError, match="positional arguments"):
+        c.grad(c.theta, method.scaled_loss, scales, "body")  # type: ignore[arg-type]
 
 
 def test_gradient_by_an_extra_tensor() -> None:

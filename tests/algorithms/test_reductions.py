@@ -18,12 +18,13 @@ import yaml
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedray.algorithms.auxiliary import AuxiliaryLoss, Term
+from fedray.algorithms.auxiliary import AuxiliaryLoss
 from fedray.algorithms.base import Algorithm, Client
 from fedray.algorithms.fednova import effective_steps
 from fedray.algorithms.fedsol import FedSOL
 from fedray.algorithms.heads import FedRep
 from fedray.algorithms.linear_head import Unbiased
+from fedray.models.network import Output
 from tests.algorithms.digits import final, states
 
 
@@ -35,8 +36,8 @@ class LocalSOL(FedSOL):
 
         name = "ce"
 
-        def term(self, c: Client) -> Term:
-            return lambda output: cross_entropy(output.logits, c.y)
+        def term(self, output: Output, y: Tensor, *references: Tensor) -> Tensor:
+            return cross_entropy(output.logits, y)
 
     choices = {"kl": CrossEntropy}
 

@@ -1,0 +1,374 @@
+"""Recorded gradients and predictions, with a stand-in for CUDA's graphs: the bits of eager ones, or no recording."""
+
+import random
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from fedray.algorithms.base import Algorithm, Client, Forward
+from fedray.common.errors import warn_once
+from fedray.models import recorded
+from fedray.models.network import Network
+from fedray.models.recorded import KEPT, PROOFS, RARE, WARM, Recorder, freeze, have_same_bits
+from tests import small
+from tests.recording import Called, record_calls
+
+STEPS = WARM + PROOFS + 3
+
+
+@pytest.fixture(autouse=True)
+def _warn_again() -> None:
+    warn_once.cache_clear()
+
+
+class Plain(nn.Module):
+    """A model of 6 inputs and 3 classes; its subclasses vary `middle`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.head = nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)
+
+    def middle(self, h: Tensor) -> Tensor:
+        return h
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.middle(self.norm(self.first(x))).relu())
+
+
+class Dropped(Plain):
+    """Draws from the generator of its device."""
+
+    def middle(self, h: Tensor) -> Tensor:
+        return nn.functional.dropout(h, 0.5, self.training)
+
+
+class OwnAutocast(Plain):
+    """Computes in bfloat16 for itself."""
+
+    def middle(self, h: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return (h @ h.T @ h).float()
+
+
+class Counting(Plain):
+    """Counts its passes, and scales by their number."""
+
+    passes = 0
+
+    def middle(self, h: Tensor) -> Tensor:
+        self.passes += 1
+        return h * self.passes
+
+
+class Remembering(Plain):
+    """Keeps a tensor of the last pass as a plain attribute."""
+
+    last: Tensor | float = 0.0
+
+    def middle(self, h: Tensor) -> Tensor:
+        result, self.last = h + self.last, h.detach().mean(0)
+        return result
+
+
+class NumpyNoise(Plain):
+    """Draws from NumPy's global generator."""
+
+    def middle(self, h: Tensor) -> Tensor:
+        return h * float(np.random.rand())
+
+
+class PythonNoise(Plain):
+    """Draws from Python's global generator."""
+
+    def middle(self, h: Tensor) -> Tensor:
+        return h * random.random()
+
+
+class OwnGenerator(Plain):
+    """Draws from generators of its own."""
+
+    def __init__(self, kind: str = "numpy") -> None:
+        super().__init__()
+        self.rng: Any = {"numpy": np.random.default_rng(0), "python": random.Random(0), "torch": torch.Generator()}[
+            kind
+        ]
+
+    def middle(self, h: Tensor) -> Tensor:
+        if isinstance(self.rng, torch.Generator):
+            return h * torch.rand((), generator=self.rng)
+        return h * self.rng.random()
+
+
+def make(module: Callable[[], nn.Module], **options: Any) -> tuple[Network, Network]:
+    """The same network twice, the second with recordings."""
+    networks = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        networks.append(Network(module(), **options))
+    record_calls(networks[1])
+    return networks[0], networks[1]
+
+
+def iter_inputs(network: Network, count: int = STEPS, size: int = 5) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Different parameters and batches."""
+    drawn = torch.Generator().manual_seed(1)
+    for _ in range(count):
+        x = torch.randn(size, 6, generator=drawn)
+        y = torch.randint(3, (size,), generator=drawn)
+        yield network.initial + 0.1 * torch.randn(network.layout.size, generator=drawn), x, y
+
+
+def compare(module: Callable[[], nn.Module], replays: bool, **options: Any) -> None:
+    """Take gradients at different points with both networks, from the same draws; hold on to all results."""
+    plain, recording = make(module, **options)
+    held = []
+    for network in (plain, recording):
+        torch.manual_seed(2)
+        random.seed(2)
+        np.random.seed(2)
+        Called.replays = 0
+        results = [network.compute_gradient(*given) for given in iter_inputs(network)]
+        held.append([t for result in results for t in result] + [t.clone() for t in network.moving] + [torch.rand(3)])
+    assert all(map(have_same_bits, *held))
+    assert Called.replays == (STEPS - WARM if replays else 0)
+
+
+@pytest.mark.parametrize("module", [Plain, Dropped, OwnAutocast])
+@pytest.mark.parametrize("bf16", [False, True])
+def test_a_replay_has_the_bits_of_an_eager_gradient(module: type[Plain], bf16: bool) -> None:
+    """Running statistics, counters, draws and results that are kept included."""
+    compare(module, True, bf16=bf16)
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        Counting,
+        Remembering,
+        NumpyNoise,
+        PythonNoise,
+        *(partial(OwnGenerator, kind) for kind in ("numpy", "python", "torch")),
+    ],
+)
+def test_python_that_moves_something_is_never_replayed(
+    module: Callable[[], nn.Module], caplog: pytest.LogCaptureFixture
+) -> None:
+    compare(module, False)
+    assert "Python changes something in it" in caplog.text
+
+
+def test_a_large_model_is_a_view_of_the_static_theta(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedray.models.network.VIEWED", 0)
+    compare(Plain, True)
+
+
+def test_predictions_are_recorded_and_have_statistics_of_their_own() -> None:
+    plain, recording = make(Plain)
+    for network in (plain, recording):
+        network.train(False)
+    for given in iter_inputs(plain):
+        outputs = [network.predict(*given[:2]) for network in (plain, recording)]
+        assert torch.equal(outputs[0].logits, outputs[1].logits)
+        assert torch.equal(outputs[0].features, outputs[1].features)
+        for network in (plain, recording):
+            network.buffers.add_(0.1)
+
+
+class FailsOnce(Called):
+    """A capture that fails, having drawn and computed."""
+
+    error: Exception = RuntimeError("operation not permitted when stream is capturing\nmore")
+
+    def record(self, compute: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+        compute()
+        raise self.error
+
+
+@pytest.mark.parametrize("module", [Plain, Dropped])
+def test_a_failed_capture_changes_nothing_and_is_said_once(
+    module: type[Plain], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither for the model nor for the next one in the process."""
+    monkeypatch.setattr("tests.recording.Called", FailsOnce)
+    compare(module, False)
+    monkeypatch.undo()
+    assert caplog.text.count("operation not permitted when stream is capturing") == 1
+    assert "more" not in caplog.text.replace("more slowly", "")
+    compare(Dropped, True)
+
+
+def test_without_memory_for_a_graph_all_goes_on_eagerly(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FailsOnce, "error", torch.OutOfMemoryError("CUDA out of memory"))
+    monkeypatch.setattr("tests.recording.Called", FailsOnce)
+    compare(Plain, False)
+    assert "the GPU has no memory for it" in caplog.text
+
+
+class Wrong(Called):
+    """A replay whose last bit differs."""
+
+    def replay(self) -> None:
+        super().replay()
+        self._results[-1].view(torch.int32)[0] ^= 1
+
+
+def test_a_replay_with_other_bits_is_not_trusted(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.recording.Called", Wrong)
+    plain, recording = make(Dropped)
+    held = []
+    for network in (plain, recording):
+        torch.manual_seed(2)
+        held.append([t for given in iter_inputs(network) for t in network.compute_gradient(*given)])
+    assert all(map(have_same_bits, *held))
+    assert "a replay has other bits" in caplog.text
+
+
+def test_the_same_point_twice_proves_nothing() -> None:
+    _, network = make(Plain)
+    Called.replays = 0
+    given = next(iter_inputs(network))
+    for _ in range(STEPS):
+        network.compute_gradient(*given)
+    assert Called.replays == 1
+    for other in iter_inputs(network, 2):
+        network.compute_gradient(*other)
+    assert Called.replays == 2
+
+
+def count_recorded(recorder: Recorder) -> int:
+    return sum(entry.graph is not None for entry in recorder._entries.values())
+
+
+def test_a_rare_shape_is_recorded_once_it_pays_and_the_least_used_goes() -> None:
+    _, network = make(Plain)
+    recorder = network.recorder
+    assert recorder is not None
+    sizes = range(5, 5 + KEPT)
+    for size in sizes:
+        for given in iter_inputs(network, RARE + 1 if size > 5 else WARM + 1, size):
+            network.compute_gradient(*given)
+    assert count_recorded(recorder) == KEPT
+    for given in iter_inputs(network, RARE, 3):
+        network.compute_gradient(*given)
+    assert count_recorded(recorder) == KEPT
+    least = next(iter(recorder._entries.values()))
+    assert least.graph is not None
+    network.compute_gradient(*next(iter_inputs(network, 1, 3)))
+    assert least.graph is None
+    assert count_recorded(recorder) == KEPT
+
+
+class Scaled(Algorithm):
+    """A method whose loss reads an option, an attribute of its class, a number of its module, and a tensor."""
+
+    name = "scaled"
+    by: float = 2.0
+    factor: ClassVar[float] = 1.0
+
+    def loss(self, forward: Forward, x: Tensor, y: Tensor, *tensors: Tensor) -> Tensor:
+        return self.by * self.factor * FACTOR * sum(tensors, torch.ones(())) * cross_entropy(forward(x).logits, y)
+
+    def gradient(self, c: Client) -> Tensor:
+        return c.grad(c.theta, self.loss)
+
+
+FACTOR = 1.0
+
+
+class Stale(Called):
+    """A replay sees Python's values as they were at the recording, as CUDA's does."""
+
+    def record(self, compute: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+        self._seen = Scaled.factor, FACTOR
+        return super().record(compute)
+
+    def replay(self) -> None:
+        global FACTOR
+        now = Scaled.factor, FACTOR
+        type.__setattr__(Scaled, "factor", self._seen[0])
+        FACTOR = self._seen[1]
+        try:
+            super().replay()
+        finally:
+            type.__setattr__(Scaled, "factor", now[0])
+            FACTOR = now[1]
+
+
+def test_a_loss_that_reads_a_value_which_changes_is_not_stale(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other options, another attribute, another number of the module, another tensor: each gives its own gradient."""
+    plain, recording = make(Plain)
+    recording.recorder = Recorder(recording, Stale)
+    for number, given in enumerate(iter_inputs(plain, 60)):
+        method = Scaled(by=1.0 + number % 2)
+        monkeypatch.setattr(Scaled, "factor", 1.0 + (number // 2) % 2)
+        monkeypatch.setattr(f"{__name__}.FACTOR", 1.0 + (number // 4) % 2)
+        extra = torch.tensor(float(number))
+        found = [n.compute_gradient(*given, loss=method.loss, tensors=[extra]) for n in (plain, recording)]  # type: ignore[arg-type]
+        assert all(map(have_same_bits, *found)), number
+
+
+def test_a_part_and_a_mode_have_recordings_of_their_own() -> None:
+    plain, recording = make(Plain)
+    for given in iter_inputs(plain, 2 * STEPS):
+        for mode in (True, False):
+            for part in ("all", "head", "body"):
+                found = []
+                for network in (plain, recording):
+                    network.train(mode)
+                    found.append(network.compute_gradient(*given, part=part))
+                assert all(map(have_same_bits, *found)), (mode, part)
+
+
+def test_values_that_never_return_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorded, "KNOWN", 10)
+    _, network = make(Plain)
+    for number, given in enumerate(iter_inputs(network, 40)):
+        network.compute_gradient(*given, loss=Scaled(by=number).loss)  # type: ignore[arg-type]
+    assert network.recorder is not None
+    assert len(network.recorder._entries) <= 10
+
+
+def test_frozen_values_are_equal_only_as_long_as_nothing_changes() -> None:
+    rng, tensor, array = np.random.default_rng(0), torch.zeros(2), np.zeros(2)
+    value = {"a": [1, (2.0, "x"), None], "rng": rng, "t": tensor, "array": array}
+    before = freeze(value)
+    assert freeze(value) == before
+    for change in (rng.random, lambda: tensor.add_(1), lambda: array.fill(1), lambda: value.update(a=[2])):
+        change()
+        assert freeze(value) != before
+        before = freeze(value)
+    assert not have_same_bits(torch.tensor(0.0), torch.tensor(-0.0))
+    assert have_same_bits(torch.tensor(torch.nan), torch.tensor(torch.nan))
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        *("fedsam", "fedsol", "fedge", "fedavg-la", "fedlc", "fedrs", "fedntd", "fedgen", "fedgmt", "fedas", "feduv"),
+        {"name": "moon", "mu": 0.5},
+        {"name": "fedproto", "prototypes": "running"},
+        {"name": "perfedavg", "hessian_free": True},
+    ],
+)
+def test_methods_have_the_same_bits_with_recordings(algorithm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole runs: second models, batches of other sizes, parts, evaluation."""
+    options = {"model": 12, "partition": 0.5, "training": {"rounds": 3, "local_epochs": 2, "batch_size": 16}}
+    found = []
+    for records in (False, True):
+        running = small.simulation(algorithm, **options)
+        if records:
+            record_calls(running.backend._worker.network)  # type: ignore[attr-defined]
+            Called.replays = 0
+        found.append(small.outcome(running))
+    assert found[0] == found[1]
+    assert Called.replays
