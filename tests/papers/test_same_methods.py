@@ -87,7 +87,3 @@ def test_what_is_fedavg_stands_with_fedavg(folder: Path, call: Call) -> None:
     assert "- mine/1 is not in this store\n" in out
     assert "| 2 (unpaired: 1) |" in out
     assert "seed is" not in call("compare", "same", "mine/2").err
-    (folder / "short.yaml").write_text(MINE.replace("mine", "short") + "base: {training.rounds: 4}\n")
-    assert call("sweep", "short.yaml").code == 0
-    refused = "short cannot be paired with fedavg of same: training.rounds is 4 in the one and 8 in the other\n"
-    assert call("compare", "same", "short").err == f"fedray: compare: {refused}"
