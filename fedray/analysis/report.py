@@ -71,12 +71,6 @@ class Section:
 def make_page(sweep: Collected, metrics: list[str], paper: str = "", to: str = "") -> str:
     """Return the HTML.
 
-    Args:
-        sweep: the sweep from MLflow.
-        metrics: metrics of the tables; the first one is compared.
-        paper: the published table to compare with.
-        to: the reference row; default fedavg if it is a row.
-
     Raises:
         UserError: as in `tables.build.build` and `comparison.compare`.
     """
@@ -263,10 +257,6 @@ def split_settings(cells: pd.DataFrame) -> tuple[list[dict[str, Any]], list[tupl
 
 def find_default(key: str, cells: pd.DataFrame) -> str | None:
     """Return the default of a dotted key, as text; empty if by default it is left out.
-
-    Args:
-        key: a key of the configuration, with one value in all cells.
-        cells: a row per cell, as in `SweepTable`.
 
     Returns:
         None for keys without a default: names, required options, options of several components or of a plug-in.

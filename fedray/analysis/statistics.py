@@ -37,10 +37,6 @@ def bound_mean(differences: Sequence[float], confidence: float = 0.95) -> Interv
 
     Exact for normal differences.
 
-    Args:
-        differences: a number per pair.
-        confidence: level of the interval.
-
     Returns:
         None for fewer than two differences, and for equal ones, which have no spread.
     """
@@ -83,11 +79,6 @@ def bound_proportion(successes: float, trials: int, confidence: float = 0.95) ->
 
     It holds its level for any number of trials. If the probabilities of the trials differ (settings), the interval is
     for their mean and wider than it need be, since the sum varies less than a binomial (Hoeffding 1956).
-
-    Args:
-        successes: number of successes; ties count half.
-        trials: number of trials.
-        confidence: level of the interval.
     """
     tail = (1 - confidence) / 2
     low = 0.0 if successes <= 0 else float(beta.ppf(tail, successes, trials - successes + 1))
@@ -184,12 +175,7 @@ def compute_power(effect: float, seeds: np.ndarray, level: float = 0.05) -> np.n
 
 
 def find_effect(seeds: int, level: float = 0.05) -> float:
-    """Return the true mean, in standard deviations, that the t-test of this many pairs finds with POWER.
-
-    Args:
-        seeds: number of pairs, at least 2.
-        level: level of the test.
-    """
+    """Return the true mean, in standard deviations, that the t-test of this many pairs finds with POWER."""
     low, high = 0.0, 1.0
     while compute_power(high, np.array([seeds]), level)[0] < POWER:
         high *= 2

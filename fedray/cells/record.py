@@ -134,10 +134,6 @@ def format_table(table: Mapping[str, Sequence[float]]) -> str:
 def parse_table(name: str, content: bytes) -> "dict[str, np.ndarray]":
     """Return the columns of a table that `format_table` wrote: int64 if all are whole numbers, else float64.
 
-    Args:
-        name: `clients` or `confusion`.
-        content: of the file, which may come from a stranger, or from a later version with more columns.
-
     Raises:
         UserError: it is not such a table.
     """

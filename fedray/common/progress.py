@@ -20,11 +20,6 @@ def describe_resumption(name: str, made: int, rounds: int) -> str:
 def show_bar(name: str, rounds: int, shown: bool | None = None) -> Iterator[Moved]:
     """Show a bar that disappears at the end of a block.
 
-    Args:
-        name: text before the bar.
-        rounds: number of rounds.
-        shown: show the bar; None: on a terminal and in a notebook.
-
     Yields:
         The callback for each round.
     """

@@ -127,11 +127,6 @@ def hash_module(name: str, file: Path, source: str) -> str:
 
     The folder is the one that holds the module, or its package. Of a folder of installed packages only those of its own
     package count. Nothing is imported: `import` statements are followed, wherever in a file they are.
-
-    Args:
-        name: of the module.
-        file: its file.
-        source: the content.
     """
     package = name.rpartition(".")[0] if file.stem != "__init__" else name
     root = file.parents[package.count(".") + 1 if package else 0]

@@ -133,11 +133,6 @@ class TrainedRun:
     def measure_plane(self, kind: str, vectors: np.ndarray, steps: np.ndarray) -> np.ndarray:
         """Return the loss at θ + steps[i] d1 + steps[j] d2.
 
-        Args:
-            kind: `random`, two random filter-normalised orthogonal directions; `eigen`, the top two unit eigenvectors.
-            vectors: the unit eigenvectors.
-            steps: the grid along each direction.
-
         Returns:
             A loss for each pair of steps.
         """

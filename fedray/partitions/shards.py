@@ -124,14 +124,7 @@ def split_in_proportion(counts: np.ndarray, labels: np.ndarray, rng: np.random.G
 
 
 def split_naturally(train: np.ndarray, test: np.ndarray, shards: Shards, rng: np.random.Generator) -> Shards:
-    """Return the test samples with a client's natural id; the pieces of a divided id share them evenly.
-
-    Args:
-        train: natural id of each training sample.
-        test: natural id of each test sample.
-        shards: each client's training samples, all of one id. A client without any gets no test set.
-        rng: the stream to draw from.
-    """
+    """Return the test samples with a client's natural id; the pieces of a divided id share them evenly."""
     holding = np.flatnonzero(shards.sizes)
     ids = train[shards.indices[shards.offsets[holding]]]
     owner = np.full(len(test), -1, dtype=np.int64)

@@ -54,10 +54,6 @@ def summarise(
 def summarise_newcomers(scores: Mapping[int, Mapping[str, float]], epochs: Sequence[int]) -> dict[str, float]:
     """Return the metrics of clients that have never trained; accuracies in percent.
 
-    Args:
-        scores: client -> test -> value (`Worker.evaluate_personal` of newcomers).
-        epochs: of fine-tuning, ascending.
-
     Returns:
         `unseen_accuracy`, `unseen_std`, `unseen_worst10`: mean, deviation (population) and mean of the worst tenth,
         over clients, of the accuracy of the model that each receives. `unseen_finetuned_accuracy`: mean of the accuracy

@@ -312,11 +312,6 @@ def measure_drift_between(
 
     Pairs i ≠ j count π_i π_j; by Σ_ij π_i π_j ||u_i - u_j||² = 2 (Σ π_i ||u_i||² - ||Σ π_i u_i||²) no pair is formed.
 
-    Args:
-        lengths: client -> ||u_i||.
-        weights: client -> π_i.
-        update: Σ π_i u_i of the shared parameters.
-
     Returns:
         `drift_between`; nothing for a cohort of one.
     """
@@ -334,12 +329,6 @@ def measure_divergence(
     on).
 
     By y_i - x' = u_i - d it is Σ π_i ||u_i||² - 2 <Σ π_i u_i, d> + ||d||².
-
-    Args:
-        lengths: client -> ||u_i||.
-        weights: client -> π_i.
-        update: Σ π_i u_i of the shared parameters.
-        moved: d = x' - x of the same.
     """
     own, d = math.fsum(weights[i] * length**2 for i, length in lengths.items()), moved.double()
     return {"divergence": max(own - 2 * float(update.double() @ d) + float(d.square().sum()), 0.0)}

@@ -34,10 +34,6 @@ def get_temperature(algorithm: Algorithm) -> float:
 def measure_forgetting(c: LocalClient, algorithm: Algorithm) -> dict[str, float]:
     """Return `proximal_loss` of a client after its local training, at y = y_K. Changes nothing.
 
-    Args:
-        c: the client.
-        algorithm: the method.
-
     Returns:
         The mean of L_p over the client's own training samples, not augmented, both models in evaluation mode, each with
         its own running statistics.
@@ -96,10 +92,6 @@ def _take_directions(twin: LocalClient, algorithm: Algorithm, tau: float) -> Ite
 
 def measure_step(c: LocalClient, algorithm: Algorithm) -> dict[str, float]:
     """Return how one more step at y = y_K would change the proximal loss L_p and the local loss L. Changes nothing.
-
-    Args:
-        c: the client after its local training.
-        algorithm: the method.
 
     Returns:
         Means over the batches of one pass through the samples in order (the first K_i, if that is fewer), of losses of

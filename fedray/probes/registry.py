@@ -50,12 +50,7 @@ def find_declared(metric: str, names: Iterable[str]) -> str | None:
 
 
 def title_metric(metric: str, own: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Return the axis title of a probe's metric with its unit; for an unknown metric its name.
-
-    Args:
-        metric: as a round logs it.
-        own: metric -> title of the user's own probes.
-    """
+    """Return the axis title of a probe's metric with its unit; for an unknown metric its name."""
     plain, titles = metric.removesuffix("_std"), {**DECLARED, **own}
     name = find_declared(plain, titles)
     if name is None:

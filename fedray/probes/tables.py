@@ -34,12 +34,6 @@ def tabulate_clients(scores: Mapping[int, Mapping[str, float]], epochs: int, siz
 def add_newcomers(table: Table, scores: Mapping[int, Mapping[str, float]], epochs: int, sizes: np.ndarray) -> Table:
     """Return the table of clients with rows for the unseen ones.
 
-    Args:
-        table: result of `tabulate_clients`.
-        scores: unseen client -> test -> value (`Worker.evaluate_personal`).
-        epochs: of fine-tuning; the largest number counts.
-        sizes: training samples of all clients, the unseen ones last, int64.
-
     Returns:
         The same columns, and `unseen` (0 or 1) and `finetuned_accuracy`. `accuracy` of an unseen client is that of the
         model it receives. Tests that a client does not take are NaN.

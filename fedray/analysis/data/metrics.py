@@ -277,14 +277,7 @@ def _find_best(sweep: SweepTable, method: str) -> pd.Series:
 
 
 def _find_partners(sweep: SweepTable, method: str, form: str, statuses: Sequence[str] = FINISHED) -> list[int]:
-    """Return for each cell the place of a method's run with the same setting and seed and such a status; -1 for none.
-
-    Args:
-        sweep: the sweep.
-        method: a row of its table.
-        form: the metric's name up to the method, for a message.
-        statuses: of the run.
-    """
+    """Return for each cell the place of a method's run with the same setting, seed and such a status; -1: none."""
     cells = sweep.cells
     rows, settings = label_table(cells)
     method = find_label(cells, method)

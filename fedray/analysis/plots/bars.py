@@ -29,11 +29,6 @@ UPRIGHT_LETTERS = 40
 def draw_bars(sweep: Collected, metric: str, at: int | None = None) -> dict[str, Figure]:
     """Draw every metric `METRIC_PART` as bars, side by side for the methods that log them.
 
-    Args:
-        sweep: the collected sweep.
-        metric: the prefix of the metrics' names.
-        at: the round; default the last evaluated one.
-
     Returns:
         Setting -> figure.
 

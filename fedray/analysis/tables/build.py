@@ -133,12 +133,6 @@ def build(
 def list_runs(sweep: SweepTable, metric: str = DEFAULT, rows: str = "", columns: str = "") -> pd.DataFrame:
     """Return the runs behind a table's entries.
 
-    Args:
-        sweep: the sweep.
-        metric: a metric of the runs; several, separated by commas, become a column each.
-        rows: as in `build`.
-        columns: as in `build`.
-
     Returns:
         A row per cell, in the sweep's order: `row`, `column`, `seed`, `status`, `run_id`, and the metrics; these are
         empty if the run has not finished, or never reached the target.
@@ -250,12 +244,7 @@ def _list_notes(sweep: SweepTable, cells: pd.DataFrame, metric: str, over: str) 
 
 
 def list_tuning_notes(sweep: SweepTable, cells: pd.DataFrame) -> list[str]:
-    """Return notes: how the rows were tuned, the chosen values with their ranges, and a warning for values on an edge.
-
-    Args:
-        sweep: the final stage; there are no notes for other sweeps.
-        cells: its cells with `_row` and `_column`.
-    """
+    """Return notes: how the rows were tuned, the chosen values and ranges, a warning for values on an edge."""
     chosen = defaultdict[tuple[str, str], dict[str, Mapping[str, Any]]](dict)
     for _, cell in cells.iterrows():
         if tuned := sweep.tuned.get(cell["cell"]):

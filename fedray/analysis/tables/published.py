@@ -216,12 +216,6 @@ def match_published(
 ) -> tuple[dict[Key, Printed], list[str]]:
     """Find the printed numbers of entries.
 
-    Args:
-        name: `paper/tableN`.
-        metric: metric of the table.
-        groups: the cells of each entry.
-        averaged: True if an entry is the mean of several settings.
-
     Returns:
         The numbers, and notes: doubts about them, and numbers and entries without a counterpart.
 

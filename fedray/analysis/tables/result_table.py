@@ -108,11 +108,6 @@ def average(group: pd.DataFrame, settings: int) -> Entry:
 def add_best(cells: pd.DataFrame, leave_out: Sequence[str], lower: bool) -> tuple[pd.DataFrame, list[str]]:
     """Add, for each setting, the cells of the best complete entry once more, as the row `best baseline`.
 
-    Args:
-        cells: the table's cells.
-        leave_out: rows that are not baselines.
-        lower: True if the smallest is the best.
-
     Returns:
         All cells, and notes that name the best row of each setting.
 
