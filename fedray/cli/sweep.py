@@ -111,8 +111,11 @@ class Request:
         alone = (("estimate", self.estimate), ("nodes", self.nodes), ("json", self.as_json))
         if option := next((option for option, given in alone if given and not self.dry_run), ""):
             raise UserError(f"--{option}: goes with --dry-run")
-        of_node = {"cpus-per-node": self.cpus_per_node, "gpus-per-node": self.gpus_per_node}
-        of_node |= {"seconds-per-round": self.seconds_per_round}
+        of_node: dict[str, float | None] = {
+            "cpus-per-node": self.cpus_per_node,
+            "gpus-per-node": self.gpus_per_node,
+            "seconds-per-round": self.seconds_per_round,
+        }
         if option := next((option for option, given in of_node.items() if given is not None and not self.nodes), ""):
             raise UserError(f"--{option}: goes with --nodes")
         if self.nodes and self.cpus_per_node is None:
