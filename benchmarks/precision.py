@@ -23,8 +23,8 @@ from torch.nn.functional import cross_entropy
 from benchmarks import pairs as p
 from benchmarks.systems.ours import problem
 from benchmarks.workloads import WORKLOADS
-from fedray.cluster.gpu_sharing import prepare_ray
 from fedray.cluster.ray_backend import RayBackend
+from fedray.cluster.resources import prepare_ray
 from fedray.common.cpus import has_bf16
 from fedray.config import RunConfig
 from fedray.datasets.dataset import Dataset
@@ -120,8 +120,8 @@ def _few(config: RunConfig, actors: int) -> list[dict[str, float]]:
     problem_ = Problem.build(config, data)
     if actors == 1:
         return run_all(problem_, InlineBackend()).history
-    with prepare_ray([(config, data)]) as (resolved,), contextlib.closing(RayBackend(resolved.runtime)) as backend:
-        return run_all(replace(problem_, config=resolved), backend).history
+    with prepare_ray(config.runtime), contextlib.closing(RayBackend(config.runtime)) as backend:
+        return run_all(problem_, backend).history
 
 
 def main(

@@ -161,12 +161,11 @@ def _ready(problem: Problem) -> Iterator[tuple[Problem, Backend, Spread | None]]
     with contextlib.ExitStack() as stack:
 
         def start(most: int | None = None) -> tuple[RunConfig, Backend]:
-            from fedray.cluster.gpu_sharing import prepare_ray
             from fedray.cluster.ray_backend import RayBackend
-            from fedray.cluster.resources import with_actor_count
+            from fedray.cluster.resources import prepare_ray, with_actor_count
 
-            (resolved,) = stack.enter_context(prepare_ray([(config, problem.data)]))
-            resolved = with_actor_count(resolved, most)
+            stack.enter_context(prepare_ray(runtime))
+            resolved = with_actor_count(config, most)
             return resolved, stack.enter_context(contextlib.closing(RayBackend(resolved.runtime)))
 
         here = _can_begin_here(runtime)
@@ -184,7 +183,7 @@ def _ready(problem: Problem) -> Iterator[tuple[Problem, Backend, Spread | None]]
             log.info("runtime.actors: auto: the run goes on in %d client actors", resolved.runtime.actor_count)
             return backend
 
-        spreads = runtime.actors == "auto" and runtime.gpus == 0
+        spreads = runtime.actors == "auto" and runtime.gpus_per_actor == 0
         backend: Backend = InlineBackend()
         if not here:
             resolved, backend = start(1 if spreads else None)
@@ -197,7 +196,7 @@ def _can_begin_here(runtime: Runtime) -> bool:
     ray = sys.modules.get("ray")
     named = "RAY_ADDRESS" in os.environ or (ray is not None and ray.is_initialized())
     fits = runtime.cpus_per_actor <= count_usable_cpus()
-    return runtime.actors in (1, "auto") and runtime.gpus == 0 and fits and not named
+    return runtime.actors in (1, "auto") and runtime.gpus_per_actor == 0 and fits and not named
 
 
 def _run(

@@ -4,9 +4,7 @@ All are marked `gpu`: `make test-gpu` runs them on a machine with one, where non
 """
 
 import json
-import logging
 import os
-import re
 import signal
 import time
 from collections.abc import Iterator
@@ -115,19 +113,6 @@ def test_a_killed_actor_changes_nothing(one_gpu: None, tmp_path: Path) -> None:
     found = fedray.simulate(sections(dying, runtime=shared(4))).summary()
     assert not marker.exists(), "nothing was killed"
     assert found["theta_sha256"] == alone["theta_sha256"]
-
-
-def test_a_share_is_measured_and_several_actors_fit(one_gpu: None, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "fedray")
-    runtime = {"actors": 2, "gpus_per_actor": "auto"}
-    found = fedray.simulate(sections("fedsam", model={"name": "resnet18"}, runtime=runtime))
-    told = re.search(r"one client takes ([\d.]+) of ([\d.]+) GiB of a \S+.*: ([\d.]+) GPUs per actor", caplog.text)
-    assert told is not None, caplog.text
-    used, total, share = map(float, told.groups())
-    assert 0.3 < used < 8
-    assert total == pytest.approx(torch.cuda.get_device_properties(0).total_memory / 2**30, rel=0.05)
-    assert share == pytest.approx(1 / int(0.9 * total / used), rel=0.3)
-    assert get_hashes(found) == get_hashes(fedray.simulate(sections("fedsam", model={"name": "resnet18"})))
 
 
 def test_too_little_memory_is_said_in_one_line(one_gpu: None) -> None:

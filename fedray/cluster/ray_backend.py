@@ -242,7 +242,7 @@ class RayBackend:
             strategy = PlacementGroupSchedulingStrategy(self.group, placement_group_bundle_index=slot)
         self._actors[slot] = (
             ray.remote(ClientActor)
-            .options(num_cpus=runtime.cpus_per_actor, num_gpus=runtime.gpus, scheduling_strategy=strategy)
+            .options(num_cpus=runtime.cpus_per_actor, num_gpus=runtime.gpus_per_actor, scheduling_strategy=strategy)
             .remote()
         )
 

@@ -1,13 +1,15 @@
 """Resources that client actors ask of a cluster, whether they fit, and how many a cell gets."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from fedray.cluster.connection import use_cluster
 from fedray.common.errors import UserError
 from fedray.config import RunConfig, Runtime
 from fedray.engine.loop import pays
@@ -15,13 +17,13 @@ from fedray.engine.loop import pays
 
 def get_bundle(runtime: Runtime) -> dict[str, float]:
     """Return the resources that one client actor asks of the cluster."""
-    asked = {"CPU": runtime.cpus_per_actor, "GPU": runtime.gpus}
+    asked = {"CPU": runtime.cpus_per_actor, "GPU": runtime.gpus_per_actor}
     return {name: amount for name, amount in asked.items() if amount}
 
 
 def count_capacity(runtime: Runtime, node: dict[str, float]) -> int:
     """Return the number of client actors that fit a node of these resources; a fraction never spans two GPUs."""
-    cpus, gpus, eps = runtime.cpus_per_actor, runtime.gpus, 1e-9
+    cpus, gpus, eps = runtime.cpus_per_actor, runtime.gpus_per_actor, 1e-9
     held = [int(node.get("CPU", 0) / cpus + eps)] if cpus else []
     if gpus:
         whole = node.get("GPU", 0)
@@ -36,8 +38,20 @@ def refuse_infeasible(runtime: Runtime, nodes: Sequence[dict[str, float]]) -> No
         have = "; ".join(" ".join(f"{node.get(r, 0):g} {r}" for r in ("CPU", "GPU")) for node in nodes)
         raise UserError(
             f"runtime.actors: {runtime.actor_count} actors of {runtime.cpus_per_actor:g} CPU and "
-            f"{runtime.gpus:g} GPU each are asked for, {room} fit; nodes have: {have}"
+            f"{runtime.gpus_per_actor:g} GPU each are asked for, {room} fit; nodes have: {have}"
         )
+
+
+@contextmanager
+def prepare_ray(runtime: Runtime) -> Iterator[None]:
+    """Provide a Ray on which a run fits, for the duration of a block: $RAY_ADDRESS, or else a local one.
+
+    Raises:
+        UserError: the cluster cannot be joined, or the actors can never be placed.
+    """
+    with use_cluster():
+        refuse_infeasible(runtime, list_nodes())
+        yield
 
 
 def refuse_unseen(key: str, path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from fedray.common.errors import UserError
 from fedray.components.base import Allowed, Checked
@@ -25,10 +25,8 @@ class Runtime(Checked):
         "cost more than the start of more processes, as many as fit (in a sweep, shared with the remaining cells)",
     )
     cpus_per_actor: Annotated[float, EXCLUDED] = Field(1, ge=0)
-    gpus_per_actor: Annotated[
-        Annotated[float, Field(ge=0)] | Literal["auto"], EXCLUDED, Allowed("a fraction in [0, 1], whole GPUs or `auto`")
-    ] = Field(
-        0.0, description="fractions share a GPU; auto: as many actors per GPU as the measured memory of one allows"
+    gpus_per_actor: Annotated[float, EXCLUDED, Allowed("a fraction in [0, 1] or whole GPUs")] = Field(
+        0.0, ge=0, description="fractions share a GPU"
     )
     threads: int = Field(1, gt=0, le=1024, description="threads of each process that computes")
     device: Literal["auto", "cpu", "cuda"] = Field(
@@ -53,21 +51,26 @@ class Runtime(Checked):
         tuple[Literal["tensorboard", "wandb"], ...], EXCLUDED, Allowed("list of `tensorboard`, `wandb`")
     ] = Field((), description="copies of a tracked run for other viewers, below FEDRAY_STORAGE")
 
+    @field_validator("gpus_per_actor", mode="before")
+    @classmethod
+    def _refuse_auto(cls, value: Any) -> Any:
+        if value == "auto":
+            raise UserError(
+                "runtime.gpus_per_actor: found auto; a number is required, such as 0.25 for four actors a GPU"
+            )
+        return value
+
     @model_validator(mode="after")
     def _check(self) -> Self:
         if twice := [kind for kind in self.mirror if self.mirror.count(kind) > 1]:
             raise UserError(f"runtime.mirror: found {twice[0]} twice; each viewer once is required")
         gpus = self.gpus_per_actor
-        if gpus != "auto" and gpus > 1 and gpus != int(gpus):
-            raise UserError(f"runtime.gpus_per_actor: found {gpus}; auto, a fraction below 1 or whole GPUs")
-        if gpus == "auto" and self.backend == "inline":
-            raise UserError("runtime.gpus_per_actor: found auto; with backend inline there are no actors")
-        if gpus == "auto" and self.device == "cpu":
-            raise UserError("runtime.gpus_per_actor: found auto with device cpu, which takes no memory of a GPU")
+        if gpus > 1 and gpus != int(gpus):
+            raise UserError(f"runtime.gpus_per_actor: found {gpus}; a fraction below 1 or whole GPUs")
         if self.backend == "ray" and self.device == "cuda" and gpus == 0:
             raise UserError("runtime.device: found cuda with gpus_per_actor 0; Ray hides GPUs that are not asked for")
         for key, value in (("cpus_per_actor", self.cpus_per_actor), ("gpus_per_actor", gpus)):
-            if isinstance(value, float | int) and 0 < value < SMALLEST_SHARE:
+            if 0 < value < SMALLEST_SHARE:
                 raise UserError(f"runtime.{key}: found {value}; Ray counts in units of {SMALLEST_SHARE}")
         if gpus == 0 and self.cpus_per_actor == 0:
             raise UserError("runtime.cpus_per_actor: found 0; an actor without a GPU needs some CPU")
@@ -85,25 +88,13 @@ class Runtime(Checked):
         return 1 if self.actors == "auto" else self.actors
 
     @property
-    def gpus(self) -> float:
-        """Return the GPUs that an actor requests; a whole one for `auto`, until it is measured
-        (`fedray.cluster.gpu_sharing`).
-        """
-        return 1.0 if self.gpus_per_actor == "auto" else self.gpus_per_actor
-
-    @property
     def gpu_share(self) -> float:
         """Return the part of its GPU that a process may use: its fraction; 1 without one, and for several GPUs."""
-        return min(self.gpus or 1.0, 1.0)
-
-    @property
-    def inline(self) -> "Runtime":
-        """Return the same with backend inline, which measures nothing for `gpus_per_actor: auto`."""
-        return self.model_copy(update={"backend": "inline", "gpus_per_actor": self.gpus})
+        return min(self.gpus_per_actor or 1.0, 1.0)
 
     @property
     def torch_device(self) -> str:
         """`cpu` or `cuda`."""
         if self.device == "auto":
-            return "cuda" if self.gpus > 0 else "cpu"
+            return "cuda" if self.gpus_per_actor > 0 else "cpu"
         return self.device

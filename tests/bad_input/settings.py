@@ -181,27 +181,20 @@ CASES: dict[str, Case] = {
     "evaluation never": run("--set: evaluation.every: found 0; input should be greater than 0", "evaluation.every=0"),
     "backend": run("--set: runtime.backend: found 'dask'; input should be 'inline' or 'ray'", "runtime.backend=dask"),
     "1.5 GPUs": run(
-        "--set: runtime.gpus_per_actor: found 1.5; auto, a fraction below 1 or whole GPUs",
+        "--set: runtime.gpus_per_actor: found 1.5; a fraction below 1 or whole GPUs",
         "runtime.gpus_per_actor=1.5",
     ),
-    "GPUs of a CPU": run(
-        "--set: runtime.gpus_per_actor: found auto with device cpu, which takes no memory of a GPU",
+    "GPUs measured": run(
+        "--set: runtime.gpus_per_actor: found auto; a number is required, such as 0.25 for four actors a GPU",
         "runtime.gpus_per_actor=auto",
-        "runtime.device=cpu",
-        "runtime.backend=ray",
-    ),
-    "GPUs without actors": run(
-        "--set: runtime.gpus_per_actor: found auto; with backend inline there are no actors",
-        "runtime.gpus_per_actor=auto",
-        "runtime.backend=inline",
     ),
     "some GPUs": run(
         "--set: runtime.gpus_per_actor: found 'some'; input should be a valid number, unable to parse string as a "
-        "number or 'auto'",
+        "number",
         "runtime.gpus_per_actor=some",
     ),
     "less than no GPUs": run(
-        "--set: runtime.gpus_per_actor: found -1; input should be greater than or equal to 0 or 'auto'",
+        "--set: runtime.gpus_per_actor: found -1; input should be greater than or equal to 0",
         "runtime.gpus_per_actor=-1",
     ),
     "a size in words": run(

@@ -161,7 +161,7 @@ def test_a_run_goes_on_where_no_ray_can_start(
     def refuse(*_: Any) -> None:
         raise UserError("no room in /dev/shm")
 
-    monkeypatch.setattr("fedray.cluster.gpu_sharing.prepare_ray", refuse)
+    monkeypatch.setattr("fedray.cluster.resources.prepare_ray", refuse)
     monkeypatch.setattr("fedray.api.count_usable_cpus", lambda: 2)
     monkeypatch.setattr(ray, "is_initialized", lambda: False)  # other tests of this file have one
     training = AUTO["training"] | {"rounds": 4}

@@ -77,7 +77,6 @@ def test_a_written_default_is_the_same_cell_as_an_unwritten_one(section: dict[st
         ({"evaluation": {"probes": ["drift"]}}, {"evaluation": {"probes": [{"name": "drift"}]}}),
         ({"runtime": {"device": "cpu"}}, {"runtime": {"device": "auto", "deterministic": False}}),
         ({"runtime": {"gpus_per_actor": 1}}, {"runtime": {"gpus_per_actor": 0.5, "device": "cuda"}}),
-        ({"runtime": {"gpus_per_actor": 1}}, {"runtime": {"gpus_per_actor": "auto"}}),
         ({"runtime": {"actors": 4, "backend": "inline", "checkpoint_every": 3, "cpus_per_actor": 2}}, {}),
     ],
 )

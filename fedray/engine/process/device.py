@@ -6,16 +6,14 @@ import ctypes.util
 import logging
 import os
 import platform
-import subprocess
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 
 import torch
 
 from fedray.common.cpus import has_bf16
-from fedray.common.errors import UserError, join_lines, warn_once
+from fedray.common.errors import UserError, warn_once
 
 log = logging.getLogger("fedray")
 
@@ -153,51 +151,6 @@ def _choose_kernels(matmul_tf32: bool, cudnn_tf32: bool, deterministic: bool, wa
     torch.backends.cudnn.allow_tf32 = cudnn_tf32
     torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
     torch.utils.deterministic.fill_uninitialized_memory = fill  # type: ignore[attr-defined]
-
-
-@dataclass(frozen=True)
-class Peak:
-    """GPU memory in bytes.
-
-    Attributes:
-        used: the most that this process has held, its CUDA context included.
-        total: the GPU's total.
-        others: held by other processes.
-        kept: what a process would keep between calls with room for everything (`engine.residence`).
-    """
-
-    used: int
-    total: int
-    others: int = 0
-    kept: int = 0
-
-
-def measure_others() -> int:
-    """Return the bytes of this process's GPU that other processes hold; call it before CUDA starts here.
-
-    `nvidia-smi`, a part of the driver, counts them: CUDA itself would count the context that asking creates. 0 with a
-    warning if it cannot be asked.
-    """
-    gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
-    command = ["nvidia-smi", f"--id={gpu}", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
-    try:
-        answer = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout  # noqa: S603
-        return int(answer) * MIB
-    except (OSError, ValueError, subprocess.SubprocessError) as error:
-        log.warning("memory that other processes hold on the GPU is not known, and taken for 0: %s", join_lines(error))
-        return 0
-
-
-def measure_peak(others: int = 0, kept: int = 0) -> Peak:
-    """Measure the current device; other processes must hold the same memory all the while.
-
-    Args:
-        others: held by other processes (`measure_others`).
-        kept: as in `Peak`.
-    """
-    free, total = torch.cuda.mem_get_info()
-    context = total - free - torch.cuda.memory_reserved() - others
-    return Peak(context + torch.cuda.max_memory_reserved(), total, others, kept)
 
 
 def limit_share(share: float) -> None:

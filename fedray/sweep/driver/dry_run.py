@@ -52,7 +52,7 @@ def print_plan(plan: Plan, address: str | None) -> None:
         console.print(
             f"{count} trials ask for {_describe_request(runtime)}: fits, {_count_room(runtime, nodes)} at a time"
         )
-        if runtime.torch_device == "cuda" and runtime.gpus_per_actor != "auto":
+        if runtime.torch_device == "cuda":
             kept = "shards and states" if runtime.actors == 1 else "shards"
             limit = f"{100 * KEPT * runtime.gpu_share:.3g} % of a GPU's memory"
             console.print(f"each actor keeps its clients' {kept} on the GPU, in at most {limit}")
@@ -76,8 +76,6 @@ def _describe_nodes(nodes: Sequence[Mapping[str, float]]) -> str:
 
 def _describe_request(runtime: Runtime) -> str:
     asked = " + ".join(f"{amount:g} {name}" for name, amount in get_bundle(runtime).items())
-    if runtime.gpus_per_actor == "auto":
-        asked += " (auto: a whole GPU until one client has been measured)"
     actors = "as many actors as fit" if runtime.actors == "auto" else f"{runtime.actors} actor(s)"
     return f"{actors} of {asked} each"
 

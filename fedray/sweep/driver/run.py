@@ -11,8 +11,7 @@ from pathlib import Path
 
 from fedray.cells.status import Status
 from fedray.cluster.connection import count_cpus, refuse_bad_address, use_cluster
-from fedray.cluster.gpu_sharing import Placement
-from fedray.cluster.resources import refuse_unseen
+from fedray.cluster.resources import list_nodes, refuse_infeasible, refuse_unseen
 from fedray.common.errors import UserError, escape, format_count, name_place
 from fedray.common.location import refuse_unwritable_store
 from fedray.common.signals import INTERRUPTED, treat_sigterm_as_interrupt
@@ -94,18 +93,19 @@ def execute(plan: Plan, max_concurrent: int | None = None, address: str | None =
         if plan.to_run:
             refuse_bad_address(address)
         refuse_second_call(plan.sweep.name)
-        placement = Placement()
         if plan.to_run:
             with ThreadPoolExecutor(1, "imports") as pool:  # seconds each; Ray needs the main thread for signals
                 imported = pool.submit(import_module, "fedray.sweep.trials.tune")
                 stack.enter_context(use_cluster(address, _choose_preloads(plan, max_concurrent)))
                 imported.result()
-            plan = plan.resolve(plan.to_run, placement)
+            nodes = list_nodes()
+            for runtime in plan.requests:
+                refuse_infeasible(runtime, nodes)
             with tempfile.NamedTemporaryFile(dir=find_storage_parent(), prefix=".seen-") as marker:
                 refuse_unseen("FEDRAY_STORAGE", Path(marker.name))
         stack.enter_context(lock_sweep(plan.sweep.name))  # from here on something is written
         locks = stack.enter_context(CellLocks(get_cell_locks_file()))
-        session = Session(plan, locks, stack.enter_context(Writer()), placement=placement)
+        session = Session(plan, locks, stack.enter_context(Writer()))
         session.note(plan.known)
         if plan.unlisted:
             session.open()  # so that tables, too, tell at once which cells are this file's
@@ -123,7 +123,7 @@ def _choose_preloads(plan: Plan, max_concurrent: int | None) -> Sequence[str]:
     If each will be a trial's or an actor's, they import them while this process prepares.
     """
     wanted = sum(count * runtime.actor_count for runtime, count in plan.requests.items())
-    spread = all(runtime.cpus_per_actor <= 1 and not runtime.gpus for runtime in plan.requests)
+    spread = all(runtime.cpus_per_actor <= 1 and not runtime.gpus_per_actor for runtime in plan.requests)
     return ["fedray.sweep.trials.trainable"] if spread and min(wanted, max_concurrent or wanted) >= count_cpus() else []
 
 

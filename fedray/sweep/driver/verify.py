@@ -58,7 +58,7 @@ def _judge(sweep: StoredSweep, cell: CellSpec) -> Repeated:
     stored = sweep.runs[cell.hash].data
     try:
         run = RunConfig.parse(cell.config)
-        config = run.model_copy(update={"runtime": run.runtime.inline})
+        config = run.model_copy(update={"runtime": run.runtime.model_copy(update={"backend": "inline"})})
         identity = config.make_identity(load_data(config.data).digest)
         if hash_of(identity) != cell.hash:
             keys = sorted(key for key in identity.keys() | cell.identity if identity.get(key) != cell.identity.get(key))

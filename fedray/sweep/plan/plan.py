@@ -3,8 +3,8 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 from fedray.cells.record import RunRecord
 from fedray.cells.spec import select_cells
@@ -14,9 +14,6 @@ from fedray.config import COMPONENTS, RunConfig, Runtime
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.cells import Cell, CellMaker, Problems
 from fedray.tracking.store import count_unlisted, read_records
-
-if TYPE_CHECKING:
-    from fedray.cluster.gpu_sharing import Placement
 
 
 @dataclass(frozen=True)
@@ -89,16 +86,6 @@ class Plan:
             f"{statuses[Status.DIVERGED]} diverged, {len(self.to_run)} to run"
         )
         return f"{counts}\n{describe_unlisted(name, self.unlisted)}" if self.unlisted else counts
-
-    def resolve(self, cells: Sequence[Cell], placement: "Placement") -> "Plan":
-        """Return the plan with numbers for `gpus_per_actor: auto` in some of its cells; Ray must be running.
-
-        Raises:
-            UserError: the actors of a cell can never be placed.
-        """
-        runs = placement.resolve([(cell.run, self.problems.data[cell.data]) for cell in cells])
-        made = {cell.hash: cell.with_run(run) for cell, run in zip(cells, runs, strict=True)}
-        return replace(self, cells={**self.cells, **made})
 
     def get_values(self, records: Mapping[str, RunRecord]) -> dict[str, float | None]:
         """Return the selection metric of each record, for cells that need not run again.

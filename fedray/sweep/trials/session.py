@@ -13,7 +13,6 @@ from fedray.cells.metric import DEFAULT, mean
 from fedray.cells.record import RunRecord
 from fedray.cells.spec import leave_out_seed
 from fedray.cells.status import Status
-from fedray.cluster.gpu_sharing import Placement
 from fedray.sweep.plan.cells import Cell
 from fedray.sweep.plan.plan import Plan
 from fedray.sweep.plan.storage import CellLocks
@@ -91,7 +90,7 @@ class Session:
     """A running call of a sweep.
 
     Attributes:
-        plan: the plan, with numbers for `gpus_per_actor: auto`.
+        plan: the plan.
         locks: of the cells that this process runs.
         writer: the thread that uses `tracker`.
         tracker: MLflow; set by `open`.
@@ -99,7 +98,6 @@ class Session:
         statuses: hash -> `fedray.status` of the cells that have an outcome.
         accuracies: hash -> `DEFAULT` metric in %, of the cells that have finished.
         tried: hashes of the cells that this process has taken, or has found to be finished by another process.
-        placement: gives cells numbers for `gpus_per_actor: auto`.
         data: key -> data set, for data sets that the processes of Tune's trials have.
         trials: what Tune says of its trials, a table per run of it.
     """
@@ -112,7 +110,6 @@ class Session:
     statuses: dict[str, Status] = field(default_factory=dict)
     tried: set[str] = field(default_factory=set)
     accuracies: dict[str, float] = field(default_factory=dict)
-    placement: Placement = field(default_factory=Placement)
     data: dict[str, "DataRef"] = field(default_factory=dict)
     trials: "list[pd.DataFrame]" = field(default_factory=list)
     _asked: bool = False
@@ -191,10 +188,7 @@ class Session:
         """Lock the cells that are left and that no other process runs.
 
         Returns:
-            The locked cells that another sweep has not just finished, with numbers for `gpus_per_actor: auto`.
-
-        Raises:
-            UserError: the actors of a cell can never be placed.
+            The locked cells that another sweep has not just finished.
         """
         locked = self.locks.take(self.left)
         self.tried |= locked
@@ -203,8 +197,7 @@ class Session:
         cells = [cell for cell in self.plan.to_run if cell.hash in locked]
         for hash in locked - {cell.hash for cell in cells}:
             self.locks.release(hash)
-        self.plan = self.plan.resolve(cells, self.placement)
-        return [self.plan.cells[cell.hash] for cell in cells]
+        return cells
 
     def note(self, found: Mapping[str, RunRecord]) -> None:
         """Adopt records from the store, unless the plan is to run everything again."""

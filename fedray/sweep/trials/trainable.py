@@ -102,7 +102,7 @@ class CellTrainable(tune.Trainable):
         run = self._cell.run
         problem = Problem.build(run, ray.get(self._call.data[self._cell.data].ref))
         runtime = run.runtime.model_copy(update={"actors": self._actors})
-        spreads = run.runtime.actors == "auto" and self._actors > 1 and not runtime.gpus
+        spreads = run.runtime.actors == "auto" and self._actors > 1 and not runtime.gpus_per_actor
         if self._backend is None or self._runtime != runtime:
             self._close()
             self._runtime = runtime

@@ -21,7 +21,6 @@ CLUSTER = ("--nodes", "2", "--cpus-per-node", "16", "--gpus-per-node", "4")
         ({"gpus_per_actor": 0.25, "actors": 1}, "shards and states", "5 %"),  # 0.2 of a quarter
         ({"gpus_per_actor": 0.25, "actors": 2}, "shards", "5 %"),  # states are in the object store
         ({"gpus_per_actor": 2, "actors": 1}, "shards and states", "20 %"),  # of the one it trains on
-        ({"gpus_per_actor": "auto"}, "", ""),  # the fraction is not known yet
         ({}, "", ""),
     ],
 )

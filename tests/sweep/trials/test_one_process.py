@@ -108,7 +108,7 @@ def test_a_single_run_starts_ray_only_where_it_needs_it(
     def prepared(*_: object) -> None:
         raise RuntimeError("Ray is started")
 
-    monkeypatch.setattr("fedray.cluster.gpu_sharing.prepare_ray", prepared)
+    monkeypatch.setattr("fedray.cluster.resources.prepare_ray", prepared)
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     if address is None:
         monkeypatch.delenv("RAY_ADDRESS", raising=False)
