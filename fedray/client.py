@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 from fedray.algorithms.base import Client, Forward, Loss, Part, SecondModel, Share
 from fedray.algorithms.descent import Descent, Optimiser
 from fedray.common.errors import UserError
-from fedray.common.rng import generator, seed_torch
+from fedray.common.rng import generator, seed_everything, seed_torch
 from fedray.common.vectors import Vectors
 from fedray.datasets.dataset import ClientSamples, Samples
 from fedray.models.network import Network, Output
@@ -34,6 +34,7 @@ class Population:
 
     counts(): returns every client's number of training samples of each class, int64 `(N, C)`.
     take(client, indices): returns a client's samples on the training device; None if they are gathered from `samples`.
+    own_code: True if the user wrote a part of the run.
     """
 
     samples: Samples
@@ -43,6 +44,14 @@ class Population:
     total_samples: int
     counts: Callable[[], np.ndarray] | None = None
     take: Callable[[int, np.ndarray], ClientSamples] | None = None
+    own_code: bool = False
+
+    def key_draws(
+        self, purpose: str, round: int, client: int, device: torch.device
+    ) -> contextlib.AbstractContextManager[None]:
+        """Key all draws within a block; those of NumPy and Python only if there is code of the user's own."""
+        seed = seed_everything if self.own_code else seed_torch
+        return seed(self.seed, purpose, round, client, device)
 
     def take_shard(self, client: int, indices: np.ndarray) -> ClientSamples:
         """Return a client's samples. indices: int64 `(n_i,)`."""
@@ -178,16 +187,16 @@ class LocalClient(Client):
         """Count a gradient and return its results. compute: returns the loss and the gradients."""
         self._refuse_in_loss()
         self.network.train(True)
-        # Float buffers (running statistics) follow the first forward pass of a step only.
-        buffers, now = self.network.buffers, self._now
-        kept = buffers.clone() if now.gradients and buffers.numel() else None
+        # Buffers (running statistics, counters) follow the first forward pass of a step only.
+        now = self._now
+        kept = self.network.keep() if now.gradients and self.network.has_buffers else None
         try:
             value, gradients = compute()
         except ValueError as error:
             self._explain_one_sample(error, len(self.y))
             raise
         if kept is not None:
-            buffers.copy_(kept)
+            self.network.restore(kept)
         if now.gradients == 0 or (plain and not now.plain):
             now.loss = value
         now.plain |= plain
@@ -256,11 +265,12 @@ class LocalClient(Client):
     @contextlib.contextmanager
     def _use_statistics(self, statistics: Tensor) -> Iterator[None]:
         """Give the network these running statistics `(B,)` for the duration of a block."""
-        if statistics is self.network.buffers or not statistics.numel():
+        if not self.network.has_buffers:
             yield
             return
         with self._keep_buffers():
-            self.network.buffers.copy_(statistics)
+            if statistics is not self.network.buffers:
+                self.network.buffers.copy_(statistics)
             yield
 
     def shard(self, theta: Tensor) -> tuple[Output, Tensor]:
@@ -309,9 +319,9 @@ class LocalClient(Client):
 
     @contextlib.contextmanager
     def _keep_buffers(self) -> Iterator[None]:
-        kept = self.network.buffers.clone()
+        kept = self.network.keep()
         yield
-        self.network.buffers.copy_(kept)
+        self.network.restore(kept)
 
 
 class LocalSecondModel(SecondModel):
@@ -323,7 +333,9 @@ class LocalSecondModel(SecondModel):
 
     def __init__(self, c: LocalClient) -> None:
         self._c = c
-        self._buffers = c.state.get(SECOND_BUFFERS, c.network.initial_buffers)
+        self._buffers = c.network.initial_state
+        if SECOND_BUFFERS in c.state:
+            self._buffers = [c.state[SECOND_BUFFERS], *self._buffers[1:]]
         self._descent = Descent(c.optimiser)
         self._batch: Tensor | None = None
         self._now, self._calls = _Step(), 0
@@ -339,36 +351,36 @@ class LocalSecondModel(SecondModel):
             return self._c.grad_with(theta, extra, loss)
 
     def predict(self, theta: Tensor) -> Output:
-        return self._c._predict(theta, self._buffers)
+        return self._c._predict(theta, self._buffers[0])
 
     def step(self, theta: Tensor, q: Tensor) -> Tensor:
         return self._descent.step(theta, q, self._c.rate)
 
     def adopt_statistics(self) -> None:
-        self._buffers = self._c.network.buffers.clone()
+        self._buffers = self._c.network.keep()
 
     def use(self, theta: Tensor) -> None:
         self._c.theta = theta
-        self._c.network.buffers.copy_(self._buffers)
+        self._c.network.restore(self._buffers)
 
     @property
     def state(self) -> Vectors:
         """State that the client keeps, besides the parameters, which the method keeps."""
-        return Vectors({SECOND_BUFFERS: self._buffers}) if self._buffers.numel() else Vectors()
+        return Vectors({SECOND_BUFFERS: self._buffers[0]}) if self._buffers[0].numel() else Vectors()
 
     @contextlib.contextmanager
     def _take_its_place(self) -> Iterator[None]:
         """Let the client compute with this model's running statistics and step, instead of its own."""
-        c, buffers = self._c, self._c.network.buffers.clone()
+        c, buffers = self._c, self._c.network.keep()
         if self._batch is not c.x:
             self._batch, self._now = c.x, _Step()
         c._now, self._now = self._now, c._now
-        c.network.buffers.copy_(self._buffers)
+        c.network.restore(self._buffers)
         purpose, self._calls = f"second torch {self._calls}", self._calls + 1
         try:
-            with seed_torch(c.population.seed, purpose, c.round, c.id, c.theta.device):
+            with c.population.key_draws(purpose, c.round, c.id, c.theta.device):
                 yield
         finally:
-            self._buffers = c.network.buffers.clone()
-            c.network.buffers.copy_(buffers)
+            self._buffers = c.network.keep()
+            c.network.restore(buffers)
             c._now, self._now = self._now, c._now

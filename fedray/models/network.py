@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fedray.common.errors import UserError
+from fedray.common.errors import UserError, warn_once
 from fedray.common.vectors import digest_tensors
 from fedray.models.lora import find_matrices
-from fedray.models.parts import EMBEDDINGS, NORMALISATION, find_head, find_parameters, iter_statistics
+from fedray.models.parts import EMBEDDINGS, NORMALISATION, find_head, find_parameters, find_tied, iter_statistics
 from fedray.models.recorded import Compute, Recorder, identify
 from fedray.models.stacked import list_layers
 
@@ -36,6 +36,7 @@ class Layout:
         own_features: True if the model's `features()` gives the features, which then need not be the input of the head.
         embeddings: names of the parameters of embeddings, by module type.
         lora_a, lora_b: names of the matrices of adapters (`fedray.models.lora`).
+        tied: two names of a tensor that head and body share; empty if there is none.
         sizes: number of entries of each parameter.
     """
 
@@ -47,6 +48,7 @@ class Layout:
     embeddings: frozenset[str] = frozenset()
     lora_a: frozenset[str] = frozenset()
     lora_b: frozenset[str] = frozenset()
+    tied: tuple[str, ...] = ()
     sizes: tuple[int, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -188,8 +190,10 @@ class Network:
         named = {name: p for name, p in every.items() if p.requires_grad}
         if not named:
             raise UserError(f"model.name: {type(module).__name__} has no parameter to train")
+        _refuse_numbers(module, named)
         head_name, self.head = find_head(module)
-        heads = frozenset(name for name in named if name.startswith(head_name + "."))
+        inside = {id(p) for p in self.head.parameters()}
+        heads = frozenset(name for name, p in named.items() if id(p) in inside)
         own = getattr(module, "features", None)
         self._own: Callable[[Tensor], Tensor] | None = own if callable(own) and not isinstance(own, nn.Module) else None
         self.layout = Layout(
@@ -201,6 +205,7 @@ class Network:
             find_parameters(module, EMBEDDINGS) & named.keys(),
             find_matrices(module, "lora_A") & named.keys(),
             find_matrices(module, "lora_B") & named.keys(),
+            find_tied(module),
         )
         self.trained: list[nn.Parameter] = list(named.values())
         held = [id(p) for layer in layers or () for p in layer.parameters()]
@@ -330,9 +335,10 @@ class Network:
         self._own_features = None
         if self._channels_last and x.ndim == 4:
             x = x.contiguous(memory_format=torch.channels_last)
+        # If a block of autocast is open around this pass, PyTorch keeps the weights that it has cast before.
+        torch.clear_autocast_cache()
         if not self._bf16:
             return self._forward(x)
-        torch.clear_autocast_cache()  # if a block is open around this one, PyTorch keeps the weights cast before
         with torch.autocast(x.device.type, torch.bfloat16, cache_enabled=True):
             output = self._forward(x)
         return Output(output.logits.float(), output.features.float(), tuple(tap.float() for tap in output.taps))
@@ -413,11 +419,41 @@ class Network:
             self.module.train(mode)
             self._keep_still()
 
+    def keep(self) -> list[Tensor]:
+        """Return a copy of all buffers, for `restore`: the float ones (B,), then each other one."""
+        return [self.buffers.clone(), *(counter.clone() for counter, _ in self._counters)]
+
+    def restore(self, kept: Sequence[Tensor]) -> None:
+        """Set all buffers to what `keep` returned."""
+        self.buffers.copy_(kept[0])
+        for (counter, _), value in zip(self._counters, kept[1:], strict=True):
+            counter.copy_(value)
+
+    @property
+    def initial_state(self) -> list[Tensor]:
+        """All buffers of the run's initial model, as `keep` returns them."""
+        return [self.initial_buffers, *(initial for _, initial in self._counters)]
+
+    @property
+    def has_buffers(self) -> bool:
+        """True if the module has buffers."""
+        return bool(self.buffers.numel() or self._counters)
+
     def reset(self, buffers: Tensor) -> None:
         """Set the float buffers (B,), and reset the integer ones (BatchNorm's batch counter)."""
         self.buffers.copy_(buffers)
         for counter, initial in self._counters:
             counter.copy_(initial)
+
+
+def _refuse_numbers(module: nn.Module, named: Mapping[str, nn.Parameter]) -> None:
+    """Refuse complex parameters; say which others become float32."""
+    for name, parameter in named.items():
+        if parameter.is_complex():
+            raise UserError(f"model.name: {type(module).__name__}.{name} is complex; real numbers are required")
+    if other := {str(p.dtype).removeprefix("torch."): name for name, p in named.items() if p.dtype != torch.float32}:
+        found = ", ".join(f"{name} is {kind}" for kind, name in other.items())
+        warn_once(f"model.name: {type(module).__name__}: {found}; trained parameters become float32")
 
 
 def _convolve(module: nn.Conv2d, forward: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:

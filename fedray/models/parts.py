@@ -31,6 +31,18 @@ def find_head(module: nn.Module) -> tuple[str, nn.Module]:
     return linears[-1]
 
 
+def find_tied(module: nn.Module) -> tuple[str, ...]:
+    """Return two names of a parameter that is in the head and in the body; empty if there is none."""
+    head, names = f"{find_head(module)[0]}.", dict[int, list[str]]()
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    for same in names.values():
+        inside = [name for name in same if name.startswith(head)]
+        if inside and len(inside) < len(same):
+            return next(name for name in same if name not in inside), inside[0]
+    return ()
+
+
 def find_parameters(module: nn.Module, kinds: tuple[type[nn.Module], ...]) -> frozenset[str]:
     """Return the names of the parameters of all layers of some types."""
     return frozenset(
@@ -56,6 +68,8 @@ def freeze(module: nn.Module, patterns: Sequence[str]) -> None:
     for pattern in patterns:
         if pattern in ("body", "head"):
             head = f"{find_head(module)[0]}."
+            if tied := find_tied(module):
+                raise UserError(f"model.freeze: found {pattern}; {tied[0]} of the body and {tied[1]} are one tensor")
             chosen = [name for name in named if name.startswith(head) == (pattern == "head")]
         else:
             chosen = [name for name in named if matches(name, pattern)]
@@ -71,7 +85,8 @@ def freeze(module: nn.Module, patterns: Sequence[str]) -> None:
 def iter_statistics(module: nn.Module, frozen: bool = False) -> Iterator[tuple[str, nn.Module, Tensor]]:
     """Yield the path of each float buffer's layer, the layer and the buffer, in `module.buffers()` order.
 
-    A layer is frozen if the nearest module around it that has parameters, or the layer itself, trains none of them.
+    A layer is frozen if the nearest module around it that has parameters, or the layer itself, trains none of them. A
+    buffer that holds infinities, such as a causal mask, is no statistic: it stays as the model made it.
 
     Args:
         module: the model.
@@ -83,6 +98,7 @@ def iter_statistics(module: nn.Module, frozen: bool = False) -> Iterator[tuple[s
         own = list(layer.parameters())
         trained[path] = any(p.requires_grad for p in own) if own else trained[path.rpartition(".")[0]]
         for buffer in layer.buffers(recurse=False):
-            if buffer.is_floating_point() and trained[path] != frozen and id(buffer) not in seen:
+            given = buffer.is_floating_point() and id(buffer) not in seen
+            if given and trained[path] != frozen and (frozen or bool(buffer.isfinite().all())):
                 seen.add(id(buffer))
                 yield path, layer, buffer

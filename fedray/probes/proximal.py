@@ -126,11 +126,11 @@ def _compute_losses(
 @contextlib.contextmanager
 def _keep_buffers(c: LocalClient) -> Iterator[None]:
     """Restore the running statistics after a block."""
-    buffers = c.network.buffers.clone()
+    buffers = c.network.keep()
     try:
         yield
     finally:
-        c.network.buffers.copy_(buffers)
+        c.network.restore(buffers)
 
 
 def _copy_client(c: LocalClient) -> LocalClient:

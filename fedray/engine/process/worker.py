@@ -69,6 +69,7 @@ class Worker:
             clients=len(problem.shards),
             total_samples=int(problem.shards.sizes.sum()),
             counts=cache(lambda: problem.shards.count_labels(data.y_train, data.num_classes)),
+            own_code=any(":" in component.name for component in config.components),
         )
         self.trainer = LocalTrainer(
             algorithm=config.algorithm,
@@ -112,9 +113,11 @@ class Worker:
                 if steps:
                     reply.diverged |= reduction.settle()
                     if own[0] not in reply.diverged:
-                        reply.probes[own[0]] = probe_client(
-                            self.probes, c, config.algorithm, self.test_samples, self.problem.evaluated["test"], steps
-                        )
+                        tested = self.problem.evaluated["test"]
+                        with self._key_draws(f"probe {broadcast.round}", own[0]):
+                            reply.probes[own[0]] = probe_client(
+                                self.probes, c, config.algorithm, self.test_samples, tested, steps
+                            )
         _reduce(results, reduction, broadcast.cohort, reply)
         residence = self.residence if self.keeps_states else None
         groups = [reply.each] if residence else [reply.each, states]
@@ -191,6 +194,12 @@ class Worker:
                 self.stacking.stop(f"{name} has other bits in a stack")
         return alone
 
+    def _key_draws(self, purpose: str, number: int) -> contextlib.AbstractContextManager[None]:
+        """Key the draws of the user's own code in a forward pass, such as dropout while testing."""
+        if not self.population.own_code:
+            return contextlib.nullcontext()
+        return self.population.key_draws(purpose, 0, number, self.network.theta.device)
+
     def evaluate(self, theta: Tensor, buffers: Tensor, chunks: Sequence[int], split: str = "test") -> dict[str, Tensor]:
         """Test a model on chunks of 500 consecutive samples of a set of `Problem.evaluated` (not augmented).
 
@@ -209,7 +218,7 @@ class Worker:
             holds samples out.
         """
         self.network.load(theta.to(self.device))
-        self.network.buffers.copy_(buffers)
+        buffers = buffers.to(self.device)
         self.network.train(False)
         sums = Reduction()
         samples = self.test_samples if split == "test" else self.train_samples
@@ -221,7 +230,8 @@ class Worker:
         for chunk in chunks:
             part = slice(chunk * CHUNK, (chunk + 1) * CHUNK)
             x, y = samples.make_batch(positions[part])
-            with torch.no_grad():
+            self.network.reset(buffers)
+            with torch.no_grad(), self._key_draws(f"test {split}", chunk):
                 output = self.network(x)
                 logits = self.problem.config.algorithm.logits(output)
             loss = cross_entropy(logits, y, reduction="sum")
@@ -323,7 +333,7 @@ class Worker:
         correct, loss = 0, 0.0
         for start in range(0, len(indices), CHUNK):
             c.start_step(0, *samples.make_batch(indices[start : start + CHUNK]))
-            with torch.no_grad():
+            with torch.no_grad(), self._key_draws(f"score {start} {c.round}", c.id):
                 logits = algorithm.logits(c.predict(c.theta)) if received else algorithm.personal_logits(c)
             if torch.isnan(logits).any():
                 return float("nan"), float("nan")

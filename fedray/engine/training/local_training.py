@@ -1,6 +1,7 @@
 """Local training: batches, learning rate, clipping, weight decay, momentum; and personal models. Independent of Ray."""
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -13,7 +14,7 @@ from fedray.algorithms.descent import SGD, Descent, Optimiser, Rule
 from fedray.algorithms.local_optimizers import AdamW, Muon
 from fedray.client import LocalClient, Population
 from fedray.common.errors import UserError
-from fedray.common.rng import TorchStream, generator, seed_torch
+from fedray.common.rng import generator
 from fedray.common.vectors import Vectors
 from fedray.config import Training
 from fedray.engine.guard import Guard, forbid_changes, refuse_changed
@@ -388,6 +389,6 @@ class LocalTrainer:
         return network.layout.mask(lambda name: name.rpartition(".")[2] != "bias").to(network.initial.device)
 
 
-def _seed(c: LocalClient, purpose: str) -> TorchStream:
-    """Key torch's draws by the client within a block."""
-    return seed_torch(c.population.seed, purpose, c.round, c.id, c.theta.device)
+def _seed(c: LocalClient, purpose: str) -> AbstractContextManager[None]:
+    """Key draws by the client within a block."""
+    return c.population.key_draws(purpose, c.round, c.id, c.theta.device)

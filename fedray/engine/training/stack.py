@@ -1,8 +1,9 @@
 """Clients of a small model trained together: their vectors are rows, and each operation takes all rows at once.
 
-Most of a small client's time goes into calls of PyTorch, and a stack shares them. A row has the numbers of its client
-alone, bit for bit: the first stack of a process, and the first gradients of each number of clients and shape of
-batch, are computed both ways and compared.
+Most of a small client's time goes into calls of PyTorch, and a stack shares them. On a CPU a row has the bits of its
+client alone by construction: each product has the operands of the product alone, in the same order. What a machine's
+kernels make of that is checked: the first stack of a method, and the first gradients of each number of clients and
+shape of batch, are computed both ways and compared.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -102,7 +103,14 @@ class Stacking:
 
 
 def choose_size(network: Network, wanted: int | Literal["auto"]) -> int:
-    """Return the number of clients in a stack. wanted: the user's."""
+    """Return the number of clients in a stack. wanted: the user's.
+
+    On a GPU there are none: whether a kernel gives a row the bits of its client alone depends on where the row begins.
+    """
+    if network.theta.device.type != "cpu":
+        if wanted != "auto" and wanted > 1:
+            warn_once(f"runtime.stack: found {wanted}; on a GPU each client trains alone")
+        return 1
     size = min(MOST, STACKED // network.layout.size) if wanted == "auto" else wanted
     # With fewer parameters than clients a vector could be mistaken for rows.
     possible = network.layers is not None and torch.get_num_threads() == 1 and network.layout.size > size
