@@ -7,7 +7,8 @@ many processes train them, nor on a resume: there is no generator state to save.
 import contextlib
 import hashlib
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,6 +33,17 @@ def list_generators(device: torch.device) -> list[torch.Generator]:
         return [torch.default_generator]
     index = torch.cuda.current_device() if device.index is None else device.index
     return [torch.default_generator, torch.cuda.default_generators[index]]
+
+
+Draws = list[tuple[Callable[[], Any], Callable[[Any], Any]]]
+
+
+def list_draws(device: torch.device, everything: bool) -> Draws:
+    """Return how to read and set the state of each generator that a block keys (`seed_torch`, `seed_everything`)."""
+    draws: Draws = [(used.get_state, used.set_state) for used in list_generators(device)]
+    if everything:
+        draws += [(random.getstate, random.setstate), (np.random.get_state, np.random.set_state)]
+    return draws
 
 
 def seed_torch(seed: int, purpose: str, round: int = 0, client: int = 0, device: torch.device = CPU) -> "TorchStream":

@@ -4,7 +4,7 @@
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -122,6 +122,13 @@ def upload(arrays: Sequence[np.ndarray], device: torch.device | str) -> list[Ten
 def copy_to(packed: Tensor, device: torch.device | str) -> Tensor:
     """Copy one block to a device, without waiting if it is pinned."""
     return packed.to(device, non_blocking=True)
+
+
+def mark_read(tensors: Iterable[Tensor]) -> None:
+    """Keep the memory of tensors that other streams own until the current stream has read them so far."""
+    for tensor in tensors:
+        if tensor.is_cuda:
+            tensor.record_stream(torch.cuda.current_stream())
 
 
 def download(tensors: Sequence[Tensor]) -> list[Tensor]:

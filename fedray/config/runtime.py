@@ -41,6 +41,11 @@ class Runtime(Checked):
         "after another. auto: as many as fit a core's cache, up to 64. Methods, models and settings without stacks "
         "ignore it",
     )
+    lanes: Annotated[Annotated[int, Field(gt=0)] | Literal["auto"], EXCLUDED] = Field(
+        "auto",
+        description="clients that a process trains side by side on a GPU, in turn, each on a stream of its own; 1: one "
+        "after another. auto: 5, or fewer if the GPU's memory is short",
+    )
     checkpoint_every: Annotated[int, EXCLUDED] = Field(50, gt=0, description="rounds between checkpoints")
     keep_states: Annotated[bool | None, EXCLUDED] = Field(
         None,

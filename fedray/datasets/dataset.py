@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedray.common.calls import fits
 from fedray.common.errors import UserError, truncate_repr
-from fedray.common.vectors import upload
+from fedray.common.vectors import mark_read, upload
 from fedray.datasets.augment import Transform, apply_draws, augment_batch, draw_chain
 
 ALIGNED = 64
@@ -334,6 +334,11 @@ class ResidentSamples(ClientSamples):
 
     def __init__(self, samples: Samples, x: Tensor, y: Tensor) -> None:
         self._samples, self._x, self._y = samples, x, y
+
+    def mark_read(self) -> "ResidentSamples":
+        """Return itself, for the current stream to read (`vectors.mark_read`)."""
+        mark_read([self._x, self._y])
+        return self
 
     def get_labels(self) -> Tensor:
         return self._y

@@ -165,7 +165,6 @@ class Network:
         trained: the parameters that theta holds, in its order.
         frozen: the other parameters, and the float buffers of frozen layers, by name.
         layers: its layers, if such models can be stacked (`fedray.models.stacked`); otherwise None.
-        moving: what a forward pass in training mode changes: `buffers`, and counters.
         recorder: computes gradients and predictions from CUDA graphs; None to compute them eagerly.
 
     Raises:
@@ -228,7 +227,6 @@ class Network:
         self.buffers = _flatten(moving) if moving else torch.zeros(0, device=device)
         self.initial_buffers = self.buffers.clone()
         self._counters = [(b, b.clone()) for b in module.buffers() if not b.is_floating_point()]
-        self.moving = [self.buffers, *(counter for counter, _ in self._counters)]
         self.recorder: Recorder | None = None
         self._features: Tensor | None = None
         self.head.register_forward_pre_hook(self._keep_features)

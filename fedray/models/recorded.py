@@ -38,7 +38,10 @@ class Recordable(Protocol):
 
     module: torch.nn.Module
     theta: Tensor
-    moving: list[Tensor]
+
+    def keep(self) -> list[Tensor]: ...
+
+    def restore(self, kept: Sequence[Tensor]) -> None: ...
 
 
 class Graph(Protocol):
@@ -79,11 +82,13 @@ class Recorder:
     Attributes:
         network: the model.
         make_graph: returns an empty graph.
+        stream: where graphs are captured; None on a CPU.
         recordings: number of recordings at most; 0 once the device had no memory for another.
     """
 
     network: Recordable
     make_graph: Callable[[], Graph]
+    stream: Any = None
     recordings: int = KEPT
     _entries: dict[Hashable, _Entry] = field(default_factory=dict)
     _inputs: WeakValueDictionary[Hashable, Tensor] = field(default_factory=WeakValueDictionary)
@@ -178,12 +183,11 @@ class Recorder:
     def _copy_state(self) -> list[Tensor]:
         """Return copies of what a pass changes on the device: the generator, running statistics, counters."""
         generator = list_generators(self.network.theta.device)[-1]
-        return [generator.get_state(), *(own.clone() for own in self.network.moving)]
+        return [generator.get_state(), *self.network.keep()]
 
     def _set_state(self, copies: Sequence[Tensor]) -> None:
         list_generators(self.network.theta.device)[-1].set_state(copies[0])
-        for own, copy in zip(self.network.moving, copies[1:], strict=True):
-            own.copy_(copy)
+        self.network.restore(copies[1:])
 
     def _look(self) -> object:
         """Return all values of the host that a pass may change without saying so."""
@@ -260,7 +264,7 @@ class CudaGraph:
 def record_on_cuda(network: Recordable) -> Recorder:
     """Return a recorder whose graphs are captured on a stream of its own."""
     stream, pools = torch.cuda.Stream(), [torch.cuda.graph_pool_handle()]
-    return Recorder(network, lambda: CudaGraph(stream, pools))
+    return Recorder(network, lambda: CudaGraph(stream, pools), stream)
 
 
 @contextlib.contextmanager

@@ -134,7 +134,7 @@ def compare(module: Callable[[], nn.Module], replays: bool, **options: Any) -> N
         np.random.seed(2)
         Called.replays = 0
         results = [network.compute_gradient(*given) for given in iter_inputs(network)]
-        held.append([t for result in results for t in result] + [t.clone() for t in network.moving] + [torch.rand(3)])
+        held.append([t for result in results for t in result] + network.keep() + [torch.rand(3)])
     assert all(map(have_same_bits, *held))
     assert Called.replays == (STEPS - WARM if replays else 0)
 

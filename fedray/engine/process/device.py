@@ -153,6 +153,13 @@ def _choose_kernels(matmul_tf32: bool, cudnn_tf32: bool, deterministic: bool, wa
     torch.utils.deterministic.fill_uninitialized_memory = fill  # type: ignore[attr-defined]
 
 
+def count_memory(share: float) -> tuple[int, int]:
+    """Return the bytes of its GPU that this process holds, and those that it may still take of its share."""
+    free, total = torch.cuda.mem_get_info()
+    held = torch.cuda.memory_reserved()
+    return held, min(free, int(share * total) - held)
+
+
 def limit_share(share: float) -> None:
     """Cap the memory that this process takes of its GPU, so that it cannot take a neighbour's.
 

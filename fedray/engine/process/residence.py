@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedray.common.vectors import Vectors, download
+from fedray.common.vectors import Vectors, download, mark_read
 from fedray.datasets.dataset import ClientSamples, ResidentSamples, Samples
 from fedray.engine.state import ClientState, StateRef, load_state
 
@@ -52,7 +52,7 @@ class Residence:
             self._shards[client] = shard
             self._hold(client, size, lambda: self._shards.pop(client))
         self._held.move_to_end(client)
-        return self._shards[client]
+        return self._shards[client].mark_read()
 
     def keep_all(self, states: Mapping[int, Vectors]) -> dict[int, ClientState]:
         """Return clients' new states as `keep` does; an empty one remains empty."""
@@ -97,6 +97,7 @@ class DeviceState(StateRef):
     def get_on_device(self) -> Vectors | None:
         """Return the vectors on the device; None if they have left it."""
         self._residence.mark_used(self.key)
+        mark_read((self._there or {}).values())
         return self._there
 
     def load(self) -> Vectors:

@@ -1,9 +1,9 @@
 """Trains clients and tests models in one process; the backends differ only in their number of workers."""
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedray.client import CHUNK, LocalClient, Population
-from fedray.common.errors import UserError
+from fedray.common.errors import UserError, warn_once
 from fedray.common.vectors import Vectors, upload
 from fedray.datasets.dataset import Samples
 from fedray.engine.exact_sum import BLOCK, NotSummable
@@ -19,12 +19,15 @@ from fedray.engine.messages import Broadcast, ClientTask, PersonalEval, Reply
 from fedray.engine.problem import Problem
 from fedray.engine.process import device as devices
 from fedray.engine.process.device import keep_memory
+from fedray.engine.process.lanes import Lanes
 from fedray.engine.process.reduction import ClientResult, Reduction
 from fedray.engine.process.residence import DeviceState, Residence, Spill, limit_memory
 from fedray.engine.state import load_state
 from fedray.engine.training.batches import AHEAD, Drawn, draw_ahead
 from fedray.engine.training.local_training import LocalTrainer, Watch
 from fedray.engine.training.stack import Stacking, TrainedStack, agree, can_stack, choose_size, copy_rows, train_stack
+from fedray.models.network import Network
+from fedray.models.recorded import record_on_cuda
 from fedray.models.stacked import Unstackable
 from fedray.partitions.shards import Shards
 from fedray.probes.probes import Steps, probe_client
@@ -53,10 +56,11 @@ class Worker:
         data = problem.data
         self.problem = problem
         self.probes = config.evaluation.probes
-        self.network = problem.build_network(device)
+        self.device = device
+        self.record = record_on_cuda if device == "cuda" else None
+        self.network = self.build_network()
         if device == "cuda" and config.runtime.deterministic:
             devices.choose_workspace(self.network.module)
-        self.device = device
         self.residence: Residence | None = None
         self.keeps_states = False
         # The test set is on the device; of the training set only what `residence` keeps is.
@@ -80,14 +84,29 @@ class Worker:
             stepping=None if config.stepping is config.algorithm else config.stepping,
         )
         self.stacking = Stacking(self.network, choose_size(self.network, config.runtime.stack))
+        self.lanes: Lanes | None = None
+        wanted = None if config.runtime.lanes == "auto" else config.runtime.lanes
         if device != "cpu":
             self.reside(limit_memory(config.runtime.gpu_share))
+            self.open_lanes(wanted, partial(devices.count_memory, config.runtime.gpu_share))
+        elif wanted is not None and wanted > 1:
+            warn_once(f"runtime.lanes: found {wanted}; lanes are for a GPU, and a CPU trains one client after another")
 
     def reside(self, limit: int) -> None:
         """Keep shards on the device from now on. limit: bytes to keep there."""
         self.residence = Residence(self.train_samples, limit)
         self.population = replace(self.population, take=self.residence.take)
         self.trainer = replace(self.trainer, population=self.population)
+
+    def build_network(self) -> Network:
+        """Return the model on the device, with recordings on a GPU."""
+        network = self.problem.build_network(self.device)
+        network.recorder = self.record and self.record(network)
+        return network
+
+    def open_lanes(self, wanted: int | None, count_memory: Callable[[], tuple[int, int]] | None = None) -> None:
+        """Train clients in lanes from now on; the arguments are those of `Lanes`."""
+        self.lanes = None if wanted == 1 else Lanes(self.network, self.build_network, wanted, count_memory)
 
     def keep_states(self, spill: Spill) -> None:
         """Keep new states on the device, too; for a run with one process. spill: stores a state that leaves it."""
@@ -102,7 +121,13 @@ class Worker:
         states: dict[int, Vectors] = {}
         results: list[ClientResult] = []
         most = 1 if broadcast.measured else min(AHEAD, -(-BLOCK // len(there.theta)))
-        for part in self._iter_parts(trainer, broadcast, tasks):
+        lanes = None if broadcast.measured else self.lanes
+        for result in self._train_in_lanes(lanes, there, tasks) if lanes is not None else ():
+            results.append(result)
+            states[result.tasks[0].client] = result.state
+            if len(results) >= most:
+                _reduce(results, reduction, broadcast.cohort, reply)
+        for part in self._iter_parts(trainer, broadcast, tasks) if lanes is None else ():
             steps = Steps(self.probes, config.algorithm) if broadcast.measured else None
             for trained in self._train(trainer, there, part, steps if steps and steps.probes else None):
                 c, own = trained.c, [task.client for task in trained.tasks]
@@ -126,6 +151,18 @@ class Worker:
         reply.each, *kept = _replace_tensors(groups, copies)
         reply.states = {**kept[0]} if residence is None else residence.keep_all(states)
         return reply
+
+    def _train_in_lanes(self, lanes: Lanes, there: Broadcast, tasks: Sequence[ClientTask]) -> Iterator[ClientResult]:
+        """Yield trained clients, the longest first."""
+        trainer, config, shards = self.trainer, self.problem.config, self.problem.shards
+        ordered = sorted(tasks, key=lambda task: -trainer.count(len(shards[task.client])).steps)
+        drawn_ahead = draw_ahead(config.training, trainer.shards, config.seed, there, ordered)
+
+        def explain(error: Exception, task: ClientTask) -> None:
+            _explain_error(error, f"client {task.client} ({len(shards[task.client])} samples)")
+
+        given = ((self._task_to_device(task), drawn) for task, drawn in drawn_ahead)
+        yield from lanes.train(trainer, there, given, explain)
 
     def _iter_parts(
         self, trainer: LocalTrainer, broadcast: Broadcast, tasks: Sequence[ClientTask]
@@ -217,8 +254,7 @@ class Worker:
             by 500. For samples held out by clients also `correct_of_clients`, the correct answers of each client that
             holds samples out.
         """
-        self.network.load(theta.to(self.device))
-        buffers = buffers.to(self.device)
+        theta, buffers = theta.to(self.device), buffers.to(self.device)
         self.network.train(False)
         sums = Reduction()
         samples = self.test_samples if split == "test" else self.train_samples
@@ -232,7 +268,7 @@ class Worker:
             x, y = samples.make_batch(positions[part])
             self.network.reset(buffers)
             with torch.no_grad(), self._key_draws(f"test {split}", chunk):
-                output = self.network(x)
+                output = self.network.predict(theta, x)
                 logits = self.problem.config.algorithm.logits(output)
             loss = cross_entropy(logits, y, reduction="sum")
             bounded = loss <= MAX_TEST_LOSS * len(y)  # false for NaN; an unbounded loss cannot be summed
@@ -320,7 +356,7 @@ class Worker:
     def build_personal(self, broadcast: Broadcast, task: ClientTask, epochs: int) -> tuple[Tensor, Tensor]:
         """Return parameters `(P,)` and buffers `(B,)` of a client's personal model, float32 on the CPU."""
         c = self.trainer.personalise(self._to_device(broadcast), self._task_to_device(task), epochs)
-        return c.theta.detach().cpu().clone(), self.network.buffers.detach().cpu().clone()
+        return c.theta.detach().cpu().clone(), c.network.buffers.detach().cpu().clone()
 
     def _score(
         self, c: LocalClient, samples: Samples, indices: np.ndarray, received: bool = False

@@ -1,9 +1,10 @@
 """Local training: batches, learning rate, clipping, weight decay, momentum; and personal models. Independent of Ray."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -31,6 +32,9 @@ OPTIMIZER = "optimizer_"
 LAST = "last_local"
 """Name in a client's state of its last local model, of the shared parameters (`training.relaxed_start`)."""
 Watch = Callable[[LocalClient, Tensor], None]
+T = TypeVar("T")
+Turns = Generator[None, None, T]
+"""A training that yields after each of its steps, and returns T."""
 RESERVED = {"update", "shared_update", "buffers", "train_loss", "sums"}
 """Names of uploads that are reserved for fedray."""
 
@@ -111,7 +115,17 @@ class LocalTrainer:
         watch: Watch | None = None,
         drawn: Drawn | None = None,
     ) -> tuple[LocalClient, dict[str, Sum | PerClient]]:
-        """Make all local steps of one client.
+        """Make all local steps of one client, as `iter_steps` does."""
+        return exhaust(self.iter_steps(broadcast, task, watch, drawn))
+
+    def iter_steps(
+        self,
+        broadcast: Broadcast,
+        task: ClientTask,
+        watch: Watch | None = None,
+        drawn: Drawn | None = None,
+    ) -> Turns[tuple[LocalClient, dict[str, Sum | PerClient]]]:
+        """Train one client, and yield after each local step.
 
         Args:
             broadcast: what the client receives.
@@ -126,7 +140,7 @@ class LocalTrainer:
         algorithm, network = self.algorithm, self.network
         c = self.start(broadcast, task, relaxed=True)
         with _seed(c, "torch"), self.guard(c):  # dropout
-            rule = self._take_steps(c, watch=watch, drawn=drawn)
+            rule = yield from self._take_steps(c, watch=watch, drawn=drawn)
             uploads = self.finish(c, task.weight)
         own, own_buffers = network.index(algorithm.keeps), network.find_buffers(algorithm.keeps)
         exchanged = network.find_other_buffers(algorithm.keeps)
@@ -163,9 +177,9 @@ class LocalTrainer:
         c = trainer.start(broadcast, task, relaxed=kind == "trained")
         with _seed(c, "personal torch"), self.guard(c):
             if kind == "tuned" and epochs:
-                trainer._tune(c, self.algorithm.finetuning.part)
+                exhaust(trainer._tune(c, self.algorithm.finetuning.part))
             elif kind == "trained":
-                trainer._take_steps(c, "personal ")
+                exhaust(trainer._take_steps(c, "personal "))
             self.algorithm.prepare(c)
         return c
 
@@ -191,9 +205,9 @@ class LocalTrainer:
         c = trainer.start(broadcast, task, relaxed=not trains_part)
         with _seed(c, "personal torch"), self.guard(c):
             if trains_part:
-                trainer._tune(c, method.keeps)
+                exhaust(trainer._tune(c, method.keeps))
             else:
-                trainer._take_steps(c, "personal ")
+                exhaust(trainer._take_steps(c, "personal "))
                 trainer.finish(c, task.weight)  # it sets the state from which a personal model is prepared
             method.prepare(c)
         return c
@@ -204,10 +218,10 @@ class LocalTrainer:
         changed = plain if self.algorithm.finetuning.plain else {}
         return self.training.model_copy(update={"local_epochs": epochs, "local_steps": None, **changed})
 
-    def _tune(self, c: LocalClient, part: ParameterGroup) -> None:
+    def _tune(self, c: LocalClient, part: ParameterGroup) -> Turns[None]:
         """Fine-tune a part of the client's model."""
         how = self.algorithm.finetuning
-        self._descend(
+        return self._descend(
             c, "personal ", direction=how.direction, trained_part=lambda c: part, rate=how.rate, rule=how.rule(c)
         )
 
@@ -238,12 +252,12 @@ class LocalTrainer:
         purpose: str = "",
         watch: Watch | None = None,
         drawn: Drawn | None = None,
-    ) -> Rule:
+    ) -> Turns[Rule]:
         """Call `begin` and take all local steps; return the local optimiser. purpose: keys the draws."""
         algorithm, training = self.algorithm, self.training
         algorithm.begin(c)
         rule = algorithm.local_optimizer(c) or self._resume_rule(c)
-        self._descend(
+        yield from self._descend(
             c,
             purpose,
             direction=algorithm.direction,
@@ -268,7 +282,7 @@ class LocalTrainer:
         rule: Rule | None = None,
         watch: Watch | None = None,
         drawn: Drawn | None = None,
-    ) -> None:
+    ) -> Turns[None]:
         """Take the canonical step on direction q, K_i times: clip, d by the local optimiser, y <- y - η_k d.
 
         Args:
@@ -286,6 +300,7 @@ class LocalTrainer:
         c.step_rate = rate
         for k, batch in enumerate(self._iter_batches(c, purpose, drawn)):
             self.step(c, descent, k, batch, direction, trained_part, decoupled_weight, watch)
+            yield
 
     def step(
         self,
@@ -387,6 +402,16 @@ class LocalTrainer:
             return None
         network = self.network
         return network.layout.mask(lambda name: name.rpartition(".")[2] != "bias").to(network.initial.device)
+
+
+def exhaust(steps: Turns[T]) -> T:
+    """Make all steps of a training; return its result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            result: T = done.value
+            return result
 
 
 def _seed(c: LocalClient, purpose: str) -> AbstractContextManager[None]:
