@@ -14,6 +14,7 @@ from fedray.cluster.connection import count_cpus, use_cluster
 from fedray.cluster.resources import count_capacity, get_bundle, list_nodes, refuse_infeasible
 from fedray.common.errors import escape, format_count, format_duration, format_number
 from fedray.config import RunConfig, Runtime
+from fedray.engine.process.lanes import MOST
 from fedray.engine.process.residence import KEPT
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.cells import CellMaker
@@ -56,6 +57,8 @@ def print_plan(plan: Plan, address: str | None) -> None:
             kept = "shards and states" if runtime.actors == 1 else "shards"
             limit = f"{100 * KEPT * runtime.gpu_share:.3g} % of a GPU's memory"
             console.print(f"each actor keeps its clients' {kept} on the GPU, in at most {limit}")
+            lanes = f"up to {MOST}" if runtime.lanes == "auto" else runtime.lanes
+            console.print(f"and trains {lanes} clients side by side; each takes the memory of one client's training")
 
 
 def print_cells(sweep: Sweep) -> None:

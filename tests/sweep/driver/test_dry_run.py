@@ -39,6 +39,7 @@ def test_memory_on_a_gpu(
     assert "3 trials ask for" in said
     line = f"each actor keeps its clients' {kept} on the GPU, in at most {limit} of a GPU's memory"
     assert (line in said) if kept else ("keeps its clients'" not in said)
+    assert ("trains up to 5 clients side by side" in said) == bool(kept)
 
 
 def write_sweep(**changes: Any) -> None:
