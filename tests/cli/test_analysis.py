@@ -9,9 +9,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from fedray.cli.analysis import GROUPS, LAZY
+from fedray.cli.analysis import LAZY
 from fedray.cli.main import app
-from tests.conftest import Call
 
 COMMANDS = [*LAZY]
 OWN = {
@@ -39,15 +38,6 @@ def test_a_checkout_has_each_as_a_script(
     with pytest.raises(SystemExit, match="0"):
         runpy.run_module(f"analysis.{command}", run_name="__main__")
     assert OWN.get(command, "--out") in capsys.readouterr().out
-
-
-def test_the_help_fits_a_screen_and_names_every_command(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "100")
-    lines = call("--help").out.splitlines()
-    assert len(lines) <= 36
-    assert {line.split()[0] for line in lines if line.startswith("  ")} >= {
-        name for one in GROUPS.values() for name in one
-    }
 
 
 def test_there_are_19_commands_with_112_parameters_at_most() -> None:

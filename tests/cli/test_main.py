@@ -218,7 +218,7 @@ def test_the_help_fits_a_terminal(monkeypatch: pytest.MonkeyPatch, call: Call) -
     assert len(lines) <= 40
     commands = lines[lines.index("Run:") :]
     assert all(re.match(r"  [a-z]+  +\S|[A-Z][a-z]+:$|$", line) for line in commands)
-    assert [line for line in commands if line.endswith(":")] == ["Run:", "Look:", "Publish:"]
+    assert [line for line in commands if line.endswith(":")] == ["Run:", "Look:", "Share:"]
 
 
 def test_the_usage_of_list_is_one_line_and_its_help_names_every_kind(call: Call) -> None:
