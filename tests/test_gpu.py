@@ -6,6 +6,8 @@ All are marked `gpu`: `make test-gpu` runs them on a machine with one, where non
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,9 +16,10 @@ from typing import Any
 import pytest
 import ray
 import torch
+from torch import Tensor, nn
 
 import fedray
-from fedray.common.errors import UserError
+from fedray.common.errors import UserError, warn_once
 from fedray.models import MODELS
 from tests import small
 from tests.conftest import start_ray
@@ -29,6 +32,7 @@ IMAGES = {"name": "synthetic", "shape": [3, 32, 32], "classes": 10, "train_sampl
 DIGITS = IMAGES | {"shape": [1, 28, 28]}
 LETTERS = {"name": "synthetic_text", "train_samples": 400, "test_samples": 100}
 ON_GPU = {"backend": "inline", "device": "cuda"}
+NOISY, WAITING = "tests.test_gpu:Noisy", "tests.test_gpu:Waiting"
 
 
 def shared(count: int) -> dict[str, Any]:
@@ -74,6 +78,79 @@ def test_one_process_and_one_two_and_four_actors_give_the_same_bits(name: str, o
     alone = get_hashes(fedray.simulate(sections(name)))
     for count in (1, 2, 4):
         assert get_hashes(fedray.simulate(sections(name, runtime=shared(count)))) == alone, count
+
+
+class Noisy(nn.Module):
+    """BatchNorm and dropout, on colour images."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.head = nn.Conv2d(3, 8, 5), nn.BatchNorm2d(8), nn.Linear(8 * 14 * 14, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = nn.functional.max_pool2d(self.norm(self.first(x)).relu(), 2)
+        return self.head(nn.functional.dropout(h.flatten(1), 0.3, self.training))
+
+
+class Waiting(Noisy):
+    """Reads a number from the GPU in each pass."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * (1.0 if x.sum().item() > 1e9 else 2.0)
+
+
+def hash_in_lanes(lanes: int, **options: Any) -> tuple[str, str]:
+    return get_hashes(fedray.simulate(sections(**options | {"runtime": ON_GPU | {"lanes": lanes}})))
+
+
+def hash_eagerly(monkeypatch: pytest.MonkeyPatch, **options: Any) -> tuple[str, str]:
+    """One client after another, and nothing recorded."""
+    with monkeypatch.context() as patched:
+        patched.setattr("fedray.engine.process.worker.record_on_cuda", lambda network: None)
+        return hash_in_lanes(1, **options)
+
+
+@pytest.mark.parametrize("name", COVER)
+def test_recordings_and_lanes_change_no_bit(name: str, one_gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    options: dict[str, Any] = {"algorithm": name, "training": sections(name)["training"] | {"local_epochs": 3}}
+    eager = hash_eagerly(monkeypatch, **options)
+    assert hash_in_lanes(1, **options) == eager
+    assert hash_in_lanes(5, **options) == eager
+
+
+@pytest.mark.parametrize("model", [NOISY, "char_lstm", "resnet18"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_models_with_statistics_and_draws_in_lanes(
+    model: str, precision: str, one_gpu: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = sections()["training"] | {"precision": precision, "local_epochs": 3}
+    data = LETTERS if model == "char_lstm" else IMAGES
+    for algorithm in ("fedsam", "ditto"):  # two gradients a step; a second model
+        options: dict[str, Any] = {"algorithm": algorithm, "model": {"name": model}, "data": data, "training": training}
+        eager = hash_eagerly(monkeypatch, **options)
+        assert hash_in_lanes(1, **options) == eager
+        assert hash_in_lanes(5, **options) == eager
+
+
+def test_a_model_that_waits_for_the_gpu_stays_eager(
+    one_gpu: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And a model with dropout is recorded after it, in the same process."""
+    warn_once.cache_clear()
+    assert hash_in_lanes(2, model={"name": WAITING}) == hash_eagerly(monkeypatch, model={"name": WAITING})
+    assert "runs without a CUDA graph" in caplog.text
+    warn_once.cache_clear()
+    caplog.clear()
+    assert hash_in_lanes(2, model={"name": NOISY}) == hash_eagerly(monkeypatch, model={"name": NOISY})
+    assert "runs without a CUDA graph" not in caplog.text
+
+
+def test_no_stream_reads_what_another_one_writes() -> None:
+    """A round in lanes under PyTorch's sanitizer of streams, which raises where an event is missing."""
+    code = f"import fedray; fedray.simulate({sections('scaffold', runtime=ON_GPU | {'lanes': 5})!r})"
+    env = os.environ | {"TORCH_CUDA_SANITIZER": "1"}
+    found = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stderr[-3000:]
 
 
 @pytest.mark.parametrize("precision", ["bf16", "tf32"])

@@ -10,6 +10,7 @@ a method's loss reads from its method are part of what a recording is found by.
 
 import contextlib
 import random
+import warnings
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MethodType
@@ -271,7 +272,9 @@ def record_on_cuda(network: Recordable) -> Recorder:
 def _refuse_waiting() -> Iterator[None]:
     """Raise RuntimeError where a block waits for the GPU, as `.item()` does: no graph can hold that."""
     before = torch.cuda.get_sync_debug_mode()
-    torch.cuda.set_sync_debug_mode("error")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that it does not see every wait: a capture does
+        torch.cuda.set_sync_debug_mode("error")
     try:
         yield
     finally:

@@ -1,5 +1,6 @@
 """Recorded gradients and predictions, with a stand-in for CUDA's graphs: the bits of eager ones, or no recording."""
 
+import contextlib
 import random
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -15,7 +16,7 @@ from fedray.algorithms.base import Algorithm, Client, Forward
 from fedray.common.errors import warn_once
 from fedray.models import recorded
 from fedray.models.network import Network
-from fedray.models.recorded import KEPT, PROOFS, RARE, WARM, Recorder, freeze, have_same_bits
+from fedray.models.recorded import KEPT, PROOFS, RARE, WARM, CudaGraph, Recorder, freeze, have_same_bits
 from tests import small
 from tests.recording import Called, record_calls
 
@@ -372,3 +373,111 @@ def test_methods_have_the_same_bits_with_recordings(algorithm: Any, monkeypatch:
         found.append(small.outcome(running))
     assert found[0] == found[1]
     assert Called.replays
+
+
+class Generator:
+    """A CUDA generator: a state that can be exchanged. State: seed and offset."""
+
+    def __init__(self, state: list[int]) -> None:
+        self.state = state
+
+    def clone_state(self) -> "Generator":
+        return Generator(list(self.state))
+
+    def graphsafe_get_state(self) -> "Generator":
+        return Generator(self.state)
+
+    def graphsafe_set_state(self, other: "Generator") -> None:
+        self.state = other.state
+
+    def get_state(self) -> Tensor:
+        return torch.tensor(self.state)
+
+    def set_state(self, state: Tensor) -> None:
+        self.state[:] = state.tolist()
+
+
+class Captured:
+    """A CUDA graph that counts what it is asked for; each replay draws 4 numbers from the state of its capture."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def capture_begin(self, pool: object, capture_error_mode: str) -> None:
+        self.calls.append(f"begin {pool} {capture_error_mode}")
+        self.state = GENERATOR.state
+
+    def capture_end(self) -> None:
+        self.calls.append("end")
+
+    def reset(self) -> None:
+        self.calls.append("reset")
+
+    def replay(self) -> None:
+        self.state[1] += DRAWN
+
+
+class Stream:
+    device, device_index = torch.device("cpu"), 0
+
+    def wait_stream(self, other: object) -> None: ...
+
+
+GENERATOR, DRAWN = Generator([7, 0]), 4
+
+
+@pytest.fixture
+def _cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As much of torch.cuda as a graph is made with."""
+    pools, modes = iter([(1, 0), (2, 0)]), ["default"]
+    monkeypatch.setattr(recorded, "list_generators", lambda device: [GENERATOR])
+    monkeypatch.setattr(GENERATOR, "state", [7, 0])
+    fakes: dict[str, Any] = {
+        "CUDAGraph": Captured,
+        "Stream": Stream,
+        "current_stream": Stream,
+        "stream": lambda stream: contextlib.nullcontext(),
+        "graph_pool_handle": lambda: next(pools),
+        "get_sync_debug_mode": lambda: modes[-1],
+        "set_sync_debug_mode": modes.append,
+    }
+    for name, fake in fakes.items():
+        monkeypatch.setattr(torch.cuda, name, fake)
+
+
+@pytest.mark.usefixtures("_cuda")
+@pytest.mark.parametrize("drawn", [0, 4])
+def test_a_graph_draws_where_the_device_has_stopped(drawn: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From a state of its own; without draws it leaves the generator alone."""
+    monkeypatch.setattr(f"{__name__}.DRAWN", drawn)
+    graph = CudaGraph(Stream(), [(5, 0)])  # type: ignore[arg-type]
+    calls: list[list[int]] = []
+    graph.record(lambda: calls.append(list(GENERATOR.state)) or ())
+    assert len(calls) == 2, "a rehearsal and the capture"
+    for expected in (drawn, 2 * drawn):
+        graph.replay()
+        assert GENERATOR.state == [7, expected]
+    GENERATOR.set_state(torch.tensor([9, 100]))
+    graph.replay()
+    assert GENERATOR.state == [9, 100 + drawn]
+    assert graph._graph.calls == ["begin (5, 0) thread_local", "end"]  # type: ignore[attr-defined]
+
+
+@pytest.mark.usefixtures("_cuda")
+def test_a_capture_that_fails_is_ended_reset_and_leaves_its_pool() -> None:
+    pools, count = [(5, 0)], [0]
+    graph = CudaGraph(Stream(), pools)  # type: ignore[arg-type]
+
+    def fail() -> tuple[Tensor, ...]:
+        count[0] += 1
+        GENERATOR.state[1] += 4
+        if count[0] == 2:  # not in the rehearsal
+            raise RuntimeError("not permitted")
+        return ()
+
+    with pytest.raises(RuntimeError, match="not permitted"):
+        graph.record(fail)
+    assert graph._graph.calls == ["begin (5, 0) thread_local", "end", "reset"]  # type: ignore[attr-defined]
+    assert GENERATOR.state == [7, 4], "the rehearsal's draws alone"
+    assert pools == [(1, 0)]
+    assert torch.cuda.get_sync_debug_mode() == "default"
