@@ -1,1 +1,1 @@
-"""One GPU, measured in three calls of at most 8 minutes, without Ray and MLflow."""
+"""One GPU, measured in three calls of at most 9 minutes, without Ray and MLflow."""

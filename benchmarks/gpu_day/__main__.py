@@ -1,7 +1,7 @@
-"""Measure one GPU in three calls of at most 8 minutes, without Ray and MLflow.
+"""Measure one GPU in three calls of at most 9 minutes, without Ray and MLflow.
 
     python -m benchmarks.gpu_day --wheels            # prints what to collect beforehand, for a machine without network
-    python -m benchmarks.gpu_day rounds FOLDER       # seconds of a round, in stacks and in 1, 2 and 4 processes
+    python -m benchmarks.gpu_day rounds FOLDER       # seconds of a round in lanes, beside a plain loop
     python -m benchmarks.gpu_day hashes FOLDER       # hashes of all methods; called again, it goes on
     python -m benchmarks.gpu_day sharing FOLDER      # 1 to 8 processes, without and with MPS
     python -m benchmarks.gpu_day rounds FOLDER --device cpu --tiny     # tests the code without a GPU
@@ -27,7 +27,7 @@ NEEDED = {
 }
 """Modules that the numerics import -> their names for pip."""
 PARTS = ("rounds", "hashes", "sharing")
-MINUTES = 8.0
+MINUTES = 9.0
 """Limit of a part; it begins nothing later."""
 WHEELS = (
     "pip download --dest wheels --only-binary=:all: --python-version 3.12 --platform manylinux2014_x86_64 "

@@ -30,6 +30,15 @@ MODELS = ("lenet", "char_lstm", "resnet18", "sl_vit")
 """The models of the hashes; the first two if they are tiny."""
 
 
+class Eager(InlineBackend):
+    """Trains one client after another, and records nothing."""
+
+    def open(self, problem: Problem) -> None:
+        super().open(problem)
+        self._worker.network.recorder = None
+        self._worker.open_lanes(1)
+
+
 def list_hashed(tiny: bool) -> list[tuple[str, str]]:
     """Return the models and precisions with which each method is hashed."""
     return [(model, precision) for precision in ("fp32", "bf16") for model in (MODELS[:2] if tiny else MODELS)]
@@ -41,15 +50,17 @@ def build(
     algorithm: str,
     model: Any,
     processes: int = 1,
-    stack: int | str = "auto",
+    lanes: int | str = "auto",
     **training: Any,
 ) -> Problem:
     """Return a workload as a run on a device, of which each process has its share; its rate decays as in FedTOGA's."""
     made = problem(work, actors=1)
     whole = made.config.resolve()
-    runtime: dict[str, Any] = {"backend": "inline", "device": device, "stack": stack}
+    runtime: dict[str, Any] = {"backend": "inline", "device": device}
     if device == "cuda":
-        runtime |= {"gpus_per_actor": 1 / processes}
+        runtime |= {"gpus_per_actor": 1 / processes, "lanes": lanes}
+    elif training.get("precision") == "tf32":  # a CPU has none
+        training["precision"] = "fp32"
     whole |= {"algorithm": {"name": algorithm}, "model": model, "runtime": runtime}
     whole["training"] |= {"lr_decay": 0.998} | training
     return replace(made, config=RunConfig.parse(whole))
@@ -75,9 +86,10 @@ def hash_methods(names: Sequence[str], device: str, lines: Path, tiny: bool) -> 
             if (name, model, precision) in known:
                 continue
             line: dict[str, Any] = {"method": name, "model": model, "precision": precision, "error": None}
-            line |= {"once": None, "again": None, "four": None}
+            line |= {"once": None, "again": None, "four": None, "eager": None}
+            kinds = {"once": InlineBackend(), "again": InlineBackend(), "four": four, "eager": Eager()}
             try:
-                for key, backend in (("once", InlineBackend()), ("again", InlineBackend()), ("four", four)):
+                for key, backend in kinds.items():
                     line[key] = find_hash(device, name, model, precision, backend, 4 if key == "four" else 1)
             except Exception as error:
                 line["error"] = f"{type(error).__name__}: {error}"

@@ -1,5 +1,7 @@
 """What each part of the GPU's measurements does."""
 
+import importlib.util
+import json
 import statistics
 import subprocess
 import sys
@@ -15,23 +17,23 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn.functional import cross_entropy
 
 from benchmarks import pairs as p
-from benchmarks.gpu_day.hashes import SMALL, build, describe, read_hashes
+from benchmarks.gpu_day.hashes import SMALL, Eager, build, describe, read_hashes
 from benchmarks.gpu_day.processes import Processes
-from benchmarks.workloads import CNN, WORKLOADS, Workload
+from benchmarks.workloads import WORKLOADS, LeNet, Workload, as_input
 from fedray.algorithms import ALGORITHMS
 from fedray.engine.problem import Problem
 from fedray.engine.process.backend import InlineBackend
 from fedray.engine.server.simulation import Simulation
+from fedray.engine.state import digest_theta
 
 W1, W2 = WORKLOADS["w1"], WORKLOADS["w2"]
 FIRST = ("fedavg", "fedsam", "mofedsam", "scaffold", "feddyn", "fedsol", "fedgela", "fedtoga")
 """Methods whose hashes come before the others'."""
 CHILDREN = 3
 """Number of methods hashed at a time, each by five processes."""
-REFERENCE = 2.72
-"""Seconds of FL-SAM's round with LeNet on a 4090."""
 LATE = "not measured: the part's time was over"
 
 
@@ -68,6 +70,8 @@ class Part:
         except Exception as error:
             found = {"measured": f"not measured: {type(error).__name__}: {error}"}
         self.told.add(figure, found.pop("measured"), goal, **found)
+        with (self.folder / "figures.jsonl").open("a") as file:  # what is known if the machine is taken away
+            file.write(json.dumps(self.told.lines[-1]) + "\n")
 
     def time_rounds(
         self, made: Problem, rounds: int, count: int = 1, env: dict[str, str] | None = None, scale: float = 1
@@ -128,44 +132,163 @@ def watch_gpu(device: str) -> Iterator[Callable[[], float | str]]:
 
 
 def measure_rounds(part: Part) -> None:
-    """FL-SAM's round (10 clients, 50 steps of 50 images) in 1, 2 and 4 processes, a trace of 20 of its steps, an MLP's
-    round one by one and in stacks, and the lengths of pfl-research's benchmark and of a cell of FedTOGA's table 1."""
-    work, rounds = (SMALL, 1) if part.tiny else (replace(W2, epochs=5), 10)
-    lenet, mlp = {"name": "lenet"}, {"name": "mlp", "hidden": [200]}
+    """FL-SAM's round (10 clients, 50 steps of 50 images) in lanes, beside a plain loop; then other methods, models."""
+    work, rounds = (SMALL, 1) if part.tiny else (replace(W2, epochs=5), 5)
+    images, pfl = (SMALL, SMALL) if part.tiny else (replace(W2, epochs=1), W1)
 
-    def time_run(figure: str, made: Problem, count: int = 1, scale: float = 1, goal: str = "") -> None:
-        part.add(figure, lambda: part.time_rounds(made, rounds, count, scale=scale), goal)
+    def make(method: str, lanes: int = 5, **training: Any) -> Problem:
+        return build(part.device, work, method, {"name": "lenet"}, lanes=lanes, **training)
 
-    for count in (1, 2) if part.tiny else (1, 2, 4):
-        figure = f"seconds of a round of FedSAM, lenet, {describe_count(count)}"
-        goal = "" if part.tiny else f"< {REFERENCE}"
-        time_run(figure, build(part.device, work, "fedsam", lenet, count), count, goal=goal)
-    part.told.add("seconds of a round of FedSAM, lenet, in stacks", "no stacks: convolutions train alone")
-    part.add("trace of 20 steps of FedSAM, lenet", lambda: trace_steps(part))
-    time_run("seconds of a round of FedSAM, mlp, one by one", build(part.device, work, "fedsam", mlp, stack=1))
-    time_run("seconds of a round of FedSAM, mlp, in stacks", build(part.device, work, "fedsam", mlp))
-    pfl = build(part.device, SMALL if part.tiny else W1, "fedavg", "benchmarks.workloads:CNN")
-    time_run("minutes of 1,500 rounds of pfl-research's CIFAR-10 benchmark", pfl, scale=1500 / 60)
-    time_run("minutes of 800 rounds of FedTOGA's table 1", build(part.device, work, "fedtoga", lenet), scale=800 / 60)
+    def time_lenet(
+        what: str, made: Callable[[], Problem], goal: str = "", backend: InlineBackend | None = None
+    ) -> None:
+        count = rounds if backend is None else 1
+        part.add(f"seconds of a round of {what}", lambda: time_here(part, made(), count, backend), goal)
+
+    part.add("seconds of a round of a plain loop, SAM", lambda: time_plain(part, work, sam=True))
+    time_lenet("FedSAM, 5 lanes", partial(make, "fedsam"), "<= 0.36")
+    time_lenet("FedSAM, 5 lanes, tf32", partial(make, "fedsam", precision="tf32"), "<= 0.25")
+    part.add("kernel time / wall time of a round of FedSAM, %", lambda: trace_round(part, make("fedsam")), ">= 90")
+    for name in ("fedtoga", "fedsmoo"):
+        time_lenet(f"{name}, 5 lanes", partial(make, name), "<= 0.40")
+    for precision, goal in (("tf32", ">= 20000"), ("fp32", ""), ("bf16", "")):
+        resnet = partial(build, part.device, images, "fedavg", {"name": "resnet18"}, lanes=5, precision=precision)
+        part.add(f"images/s of resnet18, {precision}", partial(time_images, part, images, resnet), goal)
+    cnn = partial(build, part.device, pfl, "fedavg", "benchmarks.workloads:CNN")
+    minutes = "minutes of 1,500 rounds of pfl-research's CIFAR-10 benchmark"
+    part.add(minutes, lambda: time_here(part, cnn(), 4 * rounds, scale=1500 / 60), "<= 2.5")
+    part.add(f"{minutes}, pfl-research", lambda: time_pfl(part))
+    part.add("seconds of a round of a plain loop, SGD", lambda: time_plain(part, work, sam=False))
+    for name in ("fedavg", "fedsol", "fedgela"):
+        time_lenet(f"{name}, 5 lanes", partial(make, name))
+    for lanes in (1, 2, 10):
+        time_lenet(f"FedSAM, lanes: {lanes}", partial(make, "fedsam", lanes))
+    for name in ("FedSAM", "fedsol", "fedgela"):
+        time_lenet(f"{name}, one by one, nothing recorded", partial(make, name.lower(), 1), backend=Eager())
+    toga = partial(make, "fedtoga", precision="tf32")
+    part.add("minutes of 800 rounds of FedTOGA's table 1", lambda: time_here(part, toga(), rounds, scale=800 / 60))
+    for count in (2,) if part.tiny else (2, 4):
+        several = partial(build, part.device, work, "fedsam", {"name": "lenet"}, count)
+        figure = f"seconds of a round of FedSAM, {describe_count(count)}"
+        part.add(figure, partial(time_several, part, several, rounds, count))
+
+
+def time_several(part: Part, made: Callable[[], Problem], rounds: int, count: int) -> dict[str, Any]:
+    """Return the median seconds of rounds in several processes."""
+    return part.time_rounds(made(), rounds, count)
+
+
+def time_here(
+    part: Part, made: Problem, rounds: int, backend: InlineBackend | None = None, scale: float = 1
+) -> dict[str, Any]:
+    """Return the median seconds of rounds after two, in this process, and theta's hash after the first of them."""
+    simulation, seconds = Simulation(made, backend or InlineBackend()), list[float]()
+    simulation.step()
+    simulation.step()
+    with watch_gpu(part.device) as used:
+        while len(seconds) < rounds and not (seconds and part.is_over):
+            began = time.perf_counter()
+            simulation.step()
+            seconds.append(time.perf_counter() - began)
+            if len(seconds) == 1:
+                digest = digest_theta(simulation.state.theta)
+    memory = f"{torch.cuda.max_memory_reserved() / 2**30:.1f} GiB" if part.device == "cuda" else ""
+    measured = statistics.median(seconds) * scale
+    return {"measured": measured, "rounds": len(seconds), "utilisation": used(), "theta": digest[:16], "memory": memory}
+
+
+def time_images(part: Part, work: Workload, made: Callable[[], Problem]) -> dict[str, Any]:
+    """Return images per second of a round."""
+    timed = time_here(part, made(), 1 if part.tiny else 3)
+    return timed | {"measured": round(work.cohort * work.samples * work.epochs / timed["measured"])}
+
+
+def time_plain(part: Part, work: Workload, sam: bool) -> dict[str, Any]:
+    """Return the seconds that a plain PyTorch loop takes for the steps of a round: SGD, or SAM with ρ = 0.1."""
+    steps = 3 if part.tiny else 200
+    module = LeNet().to(part.device)
+    x, y = (torch.from_numpy(array[: work.batch]).to(part.device) for array in work.arrays())
+    optimiser = torch.optim.SGD(module.parameters(), lr=work.lr)
+    parameters = list(module.parameters())
+
+    def take_gradient() -> list[torch.Tensor]:
+        optimiser.zero_grad()
+        cross_entropy(module(as_input(x)), y).backward()
+        return [p.grad for p in parameters if p.grad is not None]
+
+    def step() -> None:
+        gradients = take_gradient()
+        if sam:
+            with torch.no_grad():
+                scale = 0.1 / (torch.cat([g.flatten() for g in gradients]).norm() + 1e-7)
+                moves = [g * scale for g in gradients]
+                torch._foreach_add_(parameters, moves)
+            take_gradient()
+            with torch.no_grad():
+                torch._foreach_sub_(parameters, moves)
+        optimiser.step()
+
+    for _ in range(10):
+        step()
+    began = wait_for(part.device)
+    for _ in range(steps):
+        step()
+    each = (wait_for(part.device) - began) / steps
+    return {"measured": each * work.cohort * work.epochs * -(-work.samples // work.batch), "steps": steps}
+
+
+def wait_for(device: str) -> float:
+    """Return the time once the device has done all that was launched."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def time_pfl(part: Part) -> dict[str, Any]:
+    """Return the minutes of 1,500 rounds of pfl-research in another process; without it, why there are none."""
+    if part.tiny or importlib.util.find_spec("pfl") is None:
+        return {"measured": "not measured: pfl (pfl-research 0.6) is not installed, or the sizes are tiny"}
+    command = [sys.executable, "-m", "benchmarks.systems.pfl", "w1", "1"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as system:
+        assert system.stdin is not None
+        assert system.stdout is not None
+        seconds = list[float]()
+        if system.stdout.readline().startswith("ready"):
+            for _ in range(3):
+                began = time.perf_counter()
+                print("round", file=system.stdin, flush=True)
+                system.stdout.readline()
+                seconds.append(time.perf_counter() - began)
+        system.stdin.close()
+        system.kill()
+    return {"measured": statistics.median(seconds) * 1500 / 60}
+
+
+def trace_round(part: Part, made: Problem) -> dict[str, Any]:
+    """Profile the third round; return the share of its time in which a kernel runs, and the longest kernels."""
+    simulation = Simulation(made, InlineBackend())
+    simulation.step()
+    simulation.step()
+    with torch.profiler.profile() as profile:
+        began = wait_for(part.device)
+        simulation.step()
+        wall = wait_for(part.device) - began
+    file = part.folder / "gpu-trace.json.gz"
+    profile.export_chrome_trace(str(file))
+    kind = torch.autograd.DeviceType.CUDA if part.device == "cuda" else torch.autograd.DeviceType.CPU
+    spans = sorted((e.time_range.start, e.time_range.end) for e in profile.events() if e.device_type == kind)
+    busy = end = 0.0
+    for start, stop in spans:
+        busy, end = busy + max(stop - max(start, end), 0.0), max(end, stop)
+    key = "self_device_time_total" if part.device == "cuda" else "self_cpu_time_total"
+    longest = sorted(profile.key_averages(), key=lambda each: -getattr(each, key))[:10]
+    told = [f"{each.key}: {getattr(each, key) / 1000:.1f} ms" for each in longest]
+    return {"measured": round(busy / wall / 1e4, 1), "file": file.name, "longest": told}
 
 
 def describe_count(count: int) -> str:
     """Return a number of processes as text."""
     return "one process" if count == 1 else f"{count} processes"
-
-
-def trace_steps(part: Part) -> dict[str, Any]:
-    """Profile 20 steps of one client; the trace is written for chrome://tracing, the longest kernels are told."""
-    work = Workload("w2", 2, 60 if part.tiny else 1000, (3, 32, 32), 1, 1, 3 if part.tiny else 50, CNN)
-    simulation = Simulation(build(part.device, work, "fedsam", {"name": "lenet"}), InlineBackend())
-    simulation.step()
-    with torch.profiler.profile() as profile:
-        simulation.step()
-    file = part.folder / "gpu-trace.json.gz"
-    profile.export_chrome_trace(str(file))
-    key = "self_device_time_total" if part.device == "cuda" else "self_cpu_time_total"
-    longest = sorted(profile.key_averages(), key=lambda one: -getattr(one, key))[:10]
-    return {"measured": file.name, "longest": [f"{one.key}: {getattr(one, key) / 1000:.1f} ms" for one in longest]}
 
 
 def measure_hashes(part: Part) -> None:
@@ -189,8 +312,12 @@ def measure_hashes(part: Part) -> None:
 
 def tell_hashes(told: p.Report, found: list[dict[str, Any]], methods: int) -> None:
     """Report what the lines of `hashes` say. methods: their number."""
-    for what, key in (("run to run", "again"), ("four processes / one process", "four")):
-        different = [describe(line) for line in found if line[key] not in (line["once"], None)]
+    for what, key in (
+        ("run to run", "again"),
+        ("four processes / one process", "four"),
+        ("one by one, nothing recorded / lanes", "eager"),
+    ):
+        different = [describe(line) for line in found if line.get(key) not in (line["once"], None)]
         told.add(f"methods with other parameters: {what}", ", ".join(different) or "none", "none")
     hashed = Counter(f"{line['model']} {line['precision']}" for line in found if not line["error"])
     each = ", ".join(f"{kind} {count}" for kind, count in hashed.items())

@@ -74,7 +74,7 @@ def test_hashes_go_on_where_they_ended(tmp_path: Path) -> None:
     assert [(line["model"], line["precision"]) for line in new] == [("lenet", "fp32"), ("lenet", "bf16")]
     for line in new:
         assert line["error"] is None
-        assert line["once"] == line["again"] == line["four"] is not None
+        assert line["once"] == line["again"] == line["four"] == line["eager"] is not None
 
 
 def test_an_exception_costs_one_figure(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_all_parts_run_tiny_without_ray_and_mlflow(tmp_path: Path) -> None:
     assert {run.content["benchmark"] for run in runs} == {f"gpu {part}" for part in PARTS}
     assert {run.machine["device"] for run in runs} == {"cpu"}
     figures = {figure["figure"]: figure for run in runs for figure in run.content["figures"]}
-    for what in ("run to run", "four processes / one process"):
+    for what in ("run to run", "four processes / one process", "one by one, nothing recorded / lanes"):
         assert figures[f"methods with other parameters: {what}"]["measured"] == "none"
     hashed = figures["methods hashed, of 2"]
     assert hashed["measured"] == "lenet fp32 2, char_lstm fp32 2, lenet bf16 2, char_lstm bf16 2"
@@ -114,8 +114,12 @@ def test_all_parts_run_tiny_without_ray_and_mlflow(tmp_path: Path) -> None:
     for name, figure in figures.items():
         if "with MPS" in name:
             assert figure["measured"] == "not measured: no MPS on a CPU"
-        elif name.startswith(("seconds", "minutes", "images")) and not name.endswith("lenet, in stacks"):
+        elif name.startswith(("seconds", "minutes", "images")) and not name.endswith(", pfl-research"):
             assert figure["measured"] > 0, name
     assert json.loads(gzip.decompress((tmp_path / "gpu-trace.json.gz").read_bytes()))["traceEvents"]
-    assert figures["trace of 20 steps of FedSAM, lenet"]["longest"]
+    assert figures["kernel time / wall time of a round of FedSAM, %"]["longest"]
+    lines = [json.loads(line) for line in (tmp_path / "figures.jsonl").read_text().splitlines()]
+    assert {line["figure"] for line in lines} <= figures.keys()
+    rounds = [figures[f"seconds of a round of FedSAM, {how}"] for how in ("5 lanes", "lanes: 1", "lanes: 10")]
+    assert len({figure["theta"] for figure in rounds}) == 1
     assert "| images/s of 2 processes, without MPS |" in on_gpu(runs)
