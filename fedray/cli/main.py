@@ -51,18 +51,23 @@ app.command()(run)
 
 app.command("sweep")(run_sweep)
 
-OPENER = """
-import socket, sys, time, webbrowser
-host, port, page = sys.argv[1:]
-for _ in range(240):
+ANNOUNCER = """
+import os, sys, time, webbrowser
+from urllib.request import urlopen
+host, page = sys.argv[1:]
+server = os.getppid()
+while os.getppid() == server:
     try:
-        socket.create_connection((host, int(port)), 1).close()
-        webbrowser.open(page)
-        break
+        urlopen(f"http://{host}/health", timeout=5).close()
     except OSError:
-        time.sleep(0.5)
+        time.sleep(0.2)
+        continue
+    print(f"MLflow shows the runs at {page} (Ctrl-C ends it)", flush=True)
+    if sys.stdout.isatty():
+        webbrowser.open(page)
+    break
 """
-"""Opens a browser once the server listens; a separate process, because the server replaces this one."""
+"""Says and opens the address once the server answers; a separate process, because the server replaces this one."""
 
 
 @app.command("ui")
@@ -96,9 +101,9 @@ def open_ui(
         ) from None
     shown, admitted = admit(host, port)
     page = f"http://{f'[{shown}]' if ':' in shown else shown}:{port}{view}"
-    print(f"MLflow shows the runs at {page} in a moment; Ctrl-C ends it", flush=True)
-    if sys.stdout.isatty():
-        subprocess.Popen([sys.executable, "-P", "-c", OPENER, host, str(port), page])  # noqa: S603
+    print("MLflow starts; its address follows when it answers", flush=True)
+    bound = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    subprocess.Popen([sys.executable, "-P", "-c", ANNOUNCER, bound, page])  # noqa: S603
     # The store's address can contain a password: an environment is private, a command line is not. MLflow's jobs judge
     # language models, in eight processes that start before the server answers.
     os.execve(  # noqa: S606
@@ -106,7 +111,7 @@ def open_ui(
         # Neither this process nor the server that it starts imports from the working folder.
         [
             *(sys.executable, "-P", "-m", "mlflow", "ui", "--host", host, "--port", str(port), "--workers", "1"),
-            *("--uvicorn-opts", f"--app-dir {shlex.quote(sys.prefix)}"),
+            *("--uvicorn-opts", f"--app-dir {shlex.quote(sys.prefix)} --log-level warning"),
         ],
         admitted
         | os.environ
@@ -114,6 +119,7 @@ def open_ui(
             "MLFLOW_BACKEND_STORE_URI": uri,
             "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
             "PYTHONSAFEPATH": "1",
+            "PYTHONWARNINGS": "ignore",  # deprecations inside of MLflow
         },
     )
 

@@ -29,7 +29,7 @@ from fedray.engine.problem import Problem
 from fedray.engine.server.evaluate import get_tested_theta
 from fedray.models.network import Layout
 from fedray.probes.landscape import Landscape
-from fedray.tracking.store import find_run, open_reader
+from fedray.tracking.store import find_run, get_label, open_reader
 
 if TYPE_CHECKING:
     from fedray.tracking.store import AnyClient
@@ -154,7 +154,7 @@ def _read(client: "AnyClient", run: str) -> tuple[RunConfig, str, str]:
     parsed = RunConfig.parse(config)
     if parsed.algorithm.keeps != "none":
         raise UserError(f"--run: {parsed.algorithm.name} has no global model: each client keeps its own parameters")
-    return parsed, found.data.tags["fedray.cell"], found.info.run_name
+    return parsed, found.data.tags["fedray.cell"], get_label(found)
 
 
 def find_top_eigenvalues(

@@ -7,6 +7,7 @@ import json
 import logging
 import math
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
@@ -46,6 +47,8 @@ SUMMARY = "summary/"
 """Prefix of metrics that a run has once, so that MLflow's pages show them in a section of their own."""
 SETTING = "fedray.setting"
 """Tag of a cell's run: its label without the seed."""
+COLOUR = "mlflow.runColor"
+"""Tag of a run: its colour in MLflow's list and charts."""
 DESCRIPTION = "fedray.description"
 """Tag of a sweep's run."""
 CELLS = "cells.json"
@@ -430,6 +433,12 @@ def find_records(client: "AnyClient", experiment: str, cells: Iterable[str]) -> 
         )
         for cell, run in find_best_runs(client, experiment, cells).items()
     }
+
+
+def get_label(run: "AnyRun") -> str:
+    """Return the label of a cell's run, whose name begins with what differs in its sweep."""
+    setting, seed = run.data.tags.get(SETTING), run.info.run_name.rpartition(" ")[2]
+    return run.info.run_name if setting is None else f"{setting} {seed}" if re.fullmatch(r"s\d+", seed) else setting
 
 
 def find_unlisted(client: "AnyClient", experiment: str, sweep: str, listed: Container[str]) -> "dict[str, AnyRun]":

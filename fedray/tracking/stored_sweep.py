@@ -13,6 +13,7 @@ from fedray.tracking.store import (
     find_runs,
     find_sweeps,
     find_unlisted,
+    get_label,
     open_reader,
     open_store,
     read_cells,
@@ -92,12 +93,12 @@ def find_deletable_runs(name: str, cell: str | None = None, unlisted: bool = Fal
             raise UserError(f"rm: {name} is not the id of a run that can be deleted")
         if cell is not None or unlisted:
             raise UserError(f"rm: --{'cell' if cell is not None else 'unlisted'}: {name} is a run, not a sweep")
-        return {name: f"{found.data.tags.get('fedray.cell', '')}  {found.info.run_name}"}, 0
+        return {name: f"{found.data.tags.get('fedray.cell', '')}  {get_label(found)}"}, 0
     shared = {
         cell.hash: other for other in sorted(sweeps.keys() - {name}) for cell in read_cells(client, sweeps[other])
     }
     labels = {cell.hash: cell.label for cell in read_cells(client, sweeps[name])}
-    earlier = {one: run.info.run_name for one, run in find_unlisted(client, experiment, name, labels).items()}
+    earlier = {one: get_label(run) for one, run in find_unlisted(client, experiment, name, labels).items()}
     labels = earlier if unlisted else labels | earlier
     if cell is not None:
         chosen = select_cells(labels, cell, "rm: --cell")

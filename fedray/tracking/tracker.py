@@ -21,6 +21,7 @@ import yaml
 from mlflow.entities import Dataset, DatasetInput, Metric, Param, Run, RunTag
 from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NOTE, MLFLOW_SOURCE_NAME, MLFLOW_SOURCE_TYPE
 
+from fedray.cells.looks import Look, choose_looks
 from fedray.cells.record import CellRun, RunRecord, format_table
 from fedray.cells.spec import flatten, leave_out_seed
 from fedray.cells.status import Status
@@ -32,6 +33,7 @@ from fedray.tracking.outbox import Outbox
 from fedray.tracking.store import (
     ACTORS,
     CELLS,
+    COLOUR,
     DESCRIPTION,
     IS_CELL,
     LISTED,
@@ -83,6 +85,7 @@ class Tracker:
         self.client, self.experiment = open_store(create=True)
         self._outbox = Outbox(is_transient)
         self._mirrors = Mirrors()
+        self._looks: dict[str, Look] = {}
 
     def _send(self, write: Callable[[], object]) -> None:
         self._outbox.send(lambda: _refuse_finally(write))
@@ -134,6 +137,8 @@ class Tracker:
             MLFLOW_SOURCE_NAME: f"fedray sweep {name}",
             MLFLOW_SOURCE_TYPE: "LOCAL",
         }
+
+        self._looks |= choose_looks((cell["hash"], cell["label"], cell["config"]) for cell in cells)
 
         def write() -> str:
             run = find_sweeps(self.client, self.experiment).get(name)
@@ -256,7 +261,10 @@ class Tracker:
         return sorted(found, key=lambda one: (one.info.start_time or 0, one.info.run_id))
 
     def _make(self, run: CellRun) -> None:
-        made = self.client.create_run(self.experiment, run_name=run.cell.label, tags=self._make_tags(run))
+        name, tags = run.cell.label, self._make_tags(run)
+        if look := self._looks.get(run.cell.hash):
+            name, tags[COLOUR] = look
+        made = self.client.create_run(self.experiment, run_name=name, tags=tags)
         run.id, run.start, run.new = made.info.run_id, made.info.start_time, True
         self._describe(run)
 

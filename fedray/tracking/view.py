@@ -3,17 +3,20 @@
 import contextlib
 import json
 import socket
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 from urllib.request import urlopen
 
+from fedray.cells.looks import choose_looks
+from fedray.cells.metric import LAST
 from fedray.common.errors import redact, unknown
 from fedray.common.location import is_server, refuse_unwritable_store, store_uri
 from fedray.tracking.store import (
+    COLOUR,
     EXPERIMENT,
     IS_CELL,
     LISTED,
-    SETTING,
     SUMMARY,
     find_best_runs,
     find_sweeps,
@@ -30,8 +33,10 @@ UI = "http://127.0.0.1:5000"
 """Default address of `fedray ui`."""
 FIRST = ("test_accuracy", "personal_accuracy", "validation_accuracy", "test_loss")
 """Metrics whose charts are open in the view of a sweep."""
-HEIGHT = 420
-"""Height of a chart in pixels; its legend names a dozen groups."""
+HEIGHT, WIDTH = 360, 220
+"""Height of a chart, and width of the column of the sweep's number, in pixels."""
+NONE = "none"
+"""Value of a parameter that varies in the sweep and that a run's method does not have."""
 TRAINING = "?workflowType=machine_learning"
 """Query of MLflow's view of an experiment for training; the other view is for language models."""
 
@@ -84,17 +89,20 @@ def make_address(run: str) -> str:
 
 
 def save_view(sweep: str = "") -> str:
-    """Save a view of the experiment's charts in MLflow and return its address without the server.
+    """Save a view of the experiment's charts and table in MLflow and return its address without the server.
 
-    The view has the curves of `FIRST`, averaged over seeds, one below the other; other metrics and the summaries are
-    folded, and so are the runs of each group.
+    The view has the curves of `FIRST`, the parameters that vary beside the sweep's number as parallel coordinates, and
+    that number as bars; other metrics and the summaries are folded. The table has the parameters that vary, the number
+    and the status, the best run first.
 
     Args:
-        sweep: show only this sweep's cells.
+        sweep: show only this sweep's cells, under names that tell them apart.
 
     Raises:
         UserError: the store has no such sweep.
     """
+    from mlflow.entities import Param
+
     refuse_unwritable_store()
     client, experiment = open_store()
     if sweep and sweep not in (known := find_sweeps(client, experiment)):
@@ -103,22 +111,34 @@ def save_view(sweep: str = "") -> str:
     filter = f"{IS_CELL} AND tags.`fedray.status` != 'superseded'{chosen}"
     runs = list(search(client, experiment, filter))
     logged = {name for run in runs for name in run.data.metrics if not name.startswith(SUMMARY)}
-    groups = {run.data.tags[SETTING] for run in runs if SETTING in run.data.tags}
+    numbers = [f"{SUMMARY}{LAST}{name}" for name in FIRST]
+    number = next((name for name in numbers if any(name in run.data.metrics for run in runs)), numbers[0])
+    params = [run.data.params for run in runs if run.data.params]
+    keys = _list_varying(params)
+    for run in runs if sweep else ():
+        lacking = [key for key in keys if run.data.params and key not in run.data.params]
+        if lacking:  # MLflow's compare page draws such a run beside the largest number, 0.21 after 0.2
+            client.log_batch(run.info.run_id, params=[Param(key, NONE) for key in lacking])
+    columns = [*(f"params.`{key}`" for key in keys), f"metrics.`{number}`", "tags.`fedray.status`"]
+    opened = [name for name in FIRST if name in logged or name == FIRST[0]]
     section = {"display": True, "isReordered": True, "deleted": False, "isGenerated": True}
     view = {
         "searchFilter": filter,
+        "orderByKey": f"metrics.`{number}`",  # ordered by time, MLflow adds the sweep's own run
+        "orderByAsc": False,
         "runsHiddenMode": "SHOW_ALL",
-        "groupBy": {
-            "aggregateFunction": "average",
-            "groupByKeys": [{"mode": "tag", "groupByData": SETTING}],
-        },
-        "groupsExpanded": {f"tag.{SETTING}.{group}": False for group in groups},
+        "selectedColumns": columns,
+        "columnOrder": columns,
+        "columnWidths": {f"metrics.`{number}`": WIDTH},
         "compareRunCharts": [
-            *(_describe_chart(name, "curves") for name in FIRST if name in logged or name == FIRST[0]),
-            *(_describe_chart(name, "more") for name in sorted(logged - set(FIRST))),
+            *(_describe_curves(name, "curves") for name in opened[:1]),
+            *_describe_parallels(params, [key for key in keys if key != "seed"], number),
+            _describe_chart("BAR", number, "curves", metricKey=number, runsCountToCompare=len(runs)),
+            *(_describe_curves(name, "curves") for name in opened[1:]),
+            *(_describe_curves(name, "more") for name in sorted(logged - {*opened})),
         ],
         "compareRunSections": [
-            {**section, "uuid": "curves", "name": "Model metrics", "columns": 1, "cardHeight": HEIGHT},
+            {**section, "uuid": "curves", "name": "Model metrics", "columns": 2, "cardHeight": HEIGHT},
             {**section, "uuid": "more", "name": "More metrics", "display": False},
             {**section, "uuid": "summary", "name": SUMMARY.rstrip("/"), "display": False, "isReordered": False},
         ],
@@ -129,32 +149,66 @@ def save_view(sweep: str = "") -> str:
     return f"/#/experiments/{experiment}/runs{TRAINING}&compareRunsMode=CHART&viewStateShareKey={quote(name, safe='')}"
 
 
-def _describe_chart(metric: str, section: str) -> dict[str, Any]:
-    """Return a chart of a metric by round, as MLflow's page keeps it."""
-    return {
-        "type": "LINE",
-        "uuid": metric,
-        "metricSectionId": section,
-        "metricKey": metric,
-        "displayName": metric,
-        "isGenerated": True,
-        "deleted": False,
-        "lineSmoothness": 0,
-        "xAxisKey": "step",
-        "useGlobalXaxisKey": True,
-    }
+def _describe_chart(kind: str, uuid: str, section: str, **more: Any) -> dict[str, Any]:
+    """Return a chart as MLflow's page keeps it."""
+    return {"type": kind, "uuid": uuid, "metricSectionId": section, "isGenerated": True, "deleted": False, **more}
+
+
+def _describe_curves(metric: str, section: str) -> dict[str, Any]:
+    """Return a chart of a metric by round."""
+    more = {"displayName": metric, "lineSmoothness": 0, "xAxisKey": "step", "useGlobalXaxisKey": True}
+    return _describe_chart("LINE", metric, section, metricKey=metric, **more)
+
+
+def _describe_parallels(
+    params: Sequence[Mapping[str, str]], keys: Sequence[str], number: str
+) -> Iterator[dict[str, Any]]:
+    """Yield a chart of the parameters that all runs have, and one of those that most have.
+
+    MLflow leaves runs that lack a number on an axis out of the chart, or all others if these are fewer than half.
+    """
+    common = [key for key in keys if all(run.get(key, NONE) != NONE for run in params)]
+    most, left = list[str](), list(params)
+    for key in keys:
+        having = [run for run in left if run.get(key, NONE) != NONE]
+        if 2 * len(having) >= len(left):
+            left, most = having, [*most, key]
+    for axes in [common, most] if common != most else [common]:
+        if axes:
+            uuid = "parallel " + " ".join(axes)
+            yield _describe_chart(
+                "PARALLEL", uuid, "curves", selectedParams=axes, selectedMetrics=[number], showAllRuns=True
+            )
+
+
+def _list_varying(params: Sequence[Mapping[str, str]]) -> list[str]:
+    """Return the parameters of which the runs have several values: the method's first, the seed last."""
+    values: dict[str, set[str]] = {}
+    for run in params:
+        for key, value in run.items():
+            values.setdefault(key, set()).add(value)
+    order = ("algorithm", "partition", "data", "model", "clients", "training", "evaluation", "seed")
+    varying = [key for key in sorted(values) if len(values[key] - {NONE}) > 1 and key.partition(".")[0] in order]
+    return sorted(varying, key=lambda key: (order.index(key.partition(".")[0]), not key.endswith(".name")))
 
 
 def _mark_listed(sweep: str, client: "MlflowClient") -> str:
-    """Mark the runs of the cells that a sweep lists now, and only these; return the filter that selects them."""
+    """Mark and name the runs of the cells that a sweep lists now, and only these; return their filter."""
     tag = LISTED + sweep
     is_listed = f"tags.`{tag}` = 'yes'"
     reader, experiment = open_reader()
-    cells = [cell.hash for cell in read_cells(reader, find_sweeps(reader, experiment)[sweep])]
-    wanted = {run.info.run_id for run in find_best_runs(reader, experiment, cells).values()}
+    cells = read_cells(reader, find_sweeps(reader, experiment)[sweep])
+    runs = find_best_runs(reader, experiment, [cell.hash for cell in cells])
     marked = {run.info.run_id for run in search(reader, experiment, is_listed)}
-    for run in wanted - marked:
-        client.set_tag(run, tag, "yes")
-    for run in marked - wanted:
-        client.delete_tag(run, tag)
+    for hash, look in choose_looks((cell.hash, cell.label, cell.config) for cell in cells).items():
+        if (run := runs.get(hash)) is None:
+            continue
+        if run.info.run_name != look.name:
+            client.update_run(run.info.run_id, name=look.name)
+        if run.data.tags.get(COLOUR) != look.colour:
+            client.set_tag(run.info.run_id, COLOUR, look.colour)
+        if run.info.run_id not in marked:
+            client.set_tag(run.info.run_id, tag, "yes")
+    for id in marked - {run.info.run_id for run in runs.values()}:
+        client.delete_tag(id, tag)
     return is_listed

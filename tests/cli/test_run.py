@@ -22,7 +22,7 @@ from fedray.engine import loop
 from fedray.engine.problem import Problem
 from fedray.engine.process.backend import InlineBackend
 from fedray.sweep.plan.storage import get_cell_locks_file
-from fedray.tracking.store import find_sweeps, open_store, search
+from fedray.tracking.store import find_sweeps, get_label, open_store, search
 from tests.bad_input.case import BASE, RUN
 from tests.conftest import Call
 from tests.sweep.running import SWEEP, runs
@@ -204,7 +204,7 @@ def test_a_cell_counts_in_its_sweep_at_once(folder: Path, call: Call) -> None:
     assert "missing" not in out
     parent = find_sweeps(*open_store())["x"].info.run_id
     of_sweep = [run for run in counting() if run.data.tags.get("mlflow.parentRunId") == parent]
-    assert sorted(run.info.run_name for run in of_sweep) == [
+    assert sorted(get_label(run) for run in of_sweep) == [
         "fedsam ρ=0.1 dirichlet(0.5) s3",
         "fedsam ρ=0.1 dirichlet(0.5) s4",
     ]

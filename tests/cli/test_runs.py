@@ -17,11 +17,11 @@ from fedray.cli.runs import LISTED_ORDER
 from fedray.common.location import get_storage
 from fedray.sweep.driver.run import describe_elsewhere
 from fedray.sweep.plan.storage import CellLocks, get_cell_locks_file, get_sweep_lock_file, lock_sweep
-from fedray.tracking.store import IS_CELL, LISTED, find_runs, search
+from fedray.tracking.store import IS_CELL, LISTED, find_runs, get_label, search
 from fedray.tracking.tracker import Tracker
 from fedray.tracking.view import save_view
 from tests.analysis.conftest import store
-from tests.analysis.runs import FEDAVG, SMALL, cell, rows, write
+from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, rows, write
 from tests.conftest import Call
 from tests.small import sections
 
@@ -370,24 +370,50 @@ def test_the_view_of_a_sweep_has_the_cells_of_its_file_whoever_ran_them(store: T
     assert shown("sweep") == {cells[0]["hash"], cells[3]["hash"]}
 
 
-def test_the_view_of_a_sweep_opens_few_charts_and_folds_the_rest(store: Tracker) -> None:
-    """Two charts, one below the other; other metrics, summaries and the runs of each group wait for a click."""
-    cells = [cell(algorithm, 0.1, seed) for algorithm in (FEDAVG, SMALL) for seed in (0, 1)]
+def test_the_view_of_a_sweep_tells_its_runs_apart(store: Tracker) -> None:
+    """Names begin with what differs; a method has a colour, its values shades. Columns and parallel coordinates are the
+    parameters that vary, beside the sweep's number; a method without ρ stands at `none`, not beside the largest.
+    """
+    cells = [cell(algorithm, alpha, 0) for alpha in (0.1, 0.5) for algorithm in (FEDAVG, SMALL, LARGE)]
     for one in cells:
-        one["label"] = f"{one['config']['algorithm']['name']} s{one['config']['seed']}"
-    write(store, cells, [rows(lr=(0.1, 0.2), test_macro_f1=(1.0, 2.0))] * 4)
+        method, partition = one["config"]["algorithm"], one["config"]["partition"]
+        rho = f" ρ={method['rho']}" if "rho" in method else ""
+        one["label"] = f"{method['name']}{rho} dirichlet({partition['alpha']}) s0"
+    write(store, cells, [rows(lr=(0.1, 0.2), test_macro_f1=(1.0, 2.0))] * 6)
+    of_store = list(search(store.client, store.experiment, IS_CELL))
+    for run in of_store[:2]:  # as a sweep that shares the cells has named them
+        store.client.update_run(run.info.run_id, name=get_label(run))
+        store.client.delete_tag(run.info.run_id, "mlflow.runColor")
     save_view("sweep")
+    save_view("sweep")
+    runs = {run.info.run_name: run.data for run in search(store.client, store.experiment, IS_CELL)}
+    assert list(runs)[::-1] == [
+        *("α=0.1 fedavg s0", "ρ=0.1 α=0.1 fedsam s0", "ρ=0.5 α=0.1 fedsam s0"),
+        *("α=0.5 fedavg s0", "ρ=0.1 α=0.5 fedsam s0", "ρ=0.5 α=0.5 fedsam s0"),
+    ]
+    assert {get_label(run) for run in of_store} == {one["label"] for one in cells}
+    colours = [data.tags["mlflow.runColor"] for data in list(runs.values())[::-1]]
+    assert colours[:3] == colours[3:]
+    assert len({*colours}) == 3
+    assert [data.params["algorithm.rho"] for data in list(runs.values())[::-1]] == ["none", "0.1", "0.5"] * 2
     view = json.loads(store.client.get_experiment(store.experiment).tags["mlflow.sharedViewState.sweep"])
     opened = {one["uuid"] for one in view["compareRunSections"] if one["display"]}
-    charts = {chart["metricKey"]: chart["metricSectionId"] in opened for chart in view["compareRunCharts"]}
-    assert charts == {
-        "test_accuracy": True,
-        "test_loss": True,
-        "lr": False,
-        "test_macro_f1": False,
-        "train_loss": False,
-    }
-    assert view["groupsExpanded"] == {f"tag.fedray.setting.{name}": False for name in ("fedavg", "fedsam")}
+    charts = [chart for chart in view["compareRunCharts"] if chart["metricSectionId"] in opened]
+    axes = ["algorithm.name", "algorithm.rho", "partition.alpha"]
+    assert [(chart["type"], chart.get("metricKey", chart.get("selectedParams"))) for chart in charts] == [
+        ("LINE", "test_accuracy"),
+        ("PARALLEL", [axes[0], axes[2]]),
+        ("PARALLEL", axes),
+        ("BAR", "summary/last10_test_accuracy"),
+        ("LINE", "test_loss"),
+    ]
+    folded = [chart["metricKey"] for chart in view["compareRunCharts"] if chart["metricSectionId"] not in opened]
+    assert folded == ["lr", "test_macro_f1", "train_loss"]
+    assert view["selectedColumns"] == [
+        *(f"params.`{key}`" for key in axes),
+        "metrics.`summary/last10_test_accuracy`",
+        "tags.`fedray.status`",
+    ]
 
 
 def test_json_for_programs(store: Tracker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call) -> None:

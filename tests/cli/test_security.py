@@ -1,6 +1,7 @@
 """Data from strangers are read, never executed; secrets are neither printed nor logged."""
 
 import contextlib
+import http.server
 import io
 import json
 import logging
@@ -14,12 +15,13 @@ import sqlite3
 import subprocess
 import sys
 import tarfile
+import threading
 import time
 import urllib.request
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -409,17 +411,52 @@ def test_what_a_run_logs_holds_no_secret(
     assert not any(secret_in(path.read_text(errors="replace")) for path in stored)
 
 
+class Started(NamedTuple):
+    """What `fedray ui` would start: servers, and processes that announce an address."""
+
+    servers: list[tuple[str, list[str], dict[str, str]]]
+    announced: list[list[str]]
+
+
+@pytest.fixture
+def ui(monkeypatch: pytest.MonkeyPatch) -> Started:
+    started = Started([], [])
+    monkeypatch.setattr(os, "execve", lambda *words: started.servers.append(words))
+    monkeypatch.setattr(subprocess, "Popen", lambda words: started.announced.append(words[-2:]))
+    monkeypatch.setattr(view, "save_view", lambda name: "/#/")
+    return started
+
+
+def test_the_address_is_printed_when_the_server_answers() -> None:
+    """Not when its port is bound: MLflow imports for seconds until it answers. A server that ends ends it, too."""
+    answers = [503, 200]
+
+    class Health(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            assert self.path == "/health"
+            self.send_response(answers.pop(0))
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Health) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        command = [sys.executable, "-P", "-c", cli.ANNOUNCER, f"127.0.0.1:{server.server_port}", "http://x/#/"]
+        out = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+        server.shutdown()
+    assert out == "MLflow shows the runs at http://x/#/ (Ctrl-C ends it)\n"
+    assert not answers
+
+
 def test_the_ui_listens_here_and_has_the_address_from_its_environment(
-    here: Path, monkeypatch: pytest.MonkeyPatch
+    here: Path, ui: Started, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every user of the machine can read a command line."""
-    started: list[tuple[str, list[str], dict[str, str]]] = []
-    monkeypatch.setattr(os, "execve", lambda *words: started.append(words))
-    monkeypatch.setattr(view, "save_view", lambda name: "/#/")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", URI.replace("http:", "postgresql:"))
     call(monkeypatch, "ui", "--port", "5999")
     call(monkeypatch, "ui", "--port", "5999", "--host", "127.0.0.2")
-    (_, words, environment), (_, told, _) = started
+    (_, words, environment), (_, told, _) = ui.servers
     assert words[words.index("--host") + 1] == "127.0.0.1"
     assert told[told.index("--host") + 1] == "127.0.0.2"
     assert not secret_in(" ".join(words))
@@ -429,7 +466,7 @@ def test_the_ui_listens_here_and_has_the_address_from_its_environment(
 
 
 def test_the_ui_answers_under_the_names_of_the_machine_and_no_others(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    here: Path, ui: Started, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """MLflow's own checks, with the variables that its server gets: it answered 403 under the machine's name, and to
     the queries of its page under any name. `attacker.example` may lead to this machine: its pages get nothing.
@@ -437,17 +474,14 @@ def test_the_ui_answers_under_the_names_of_the_machine_and_no_others(
     from mlflow.server.fastapi_security import get_allowed_hosts, get_allowed_origins
     from mlflow.server.security_utils import is_allowed_host_header, should_block_cors_request
 
-    started: list[tuple[str, list[str], dict[str, str]]] = []
-    monkeypatch.setattr(os, "execve", lambda *words: started.append(words))
-    monkeypatch.setattr(view, "save_view", lambda name: "/#/")
     monkeypatch.setattr(socket, "create_server", lambda *_, family: contextlib.nullcontext())  # nothing listens outside
     monkeypatch.setattr(socket, "gethostname", lambda: "node7")
     monkeypatch.setattr(socket, "getfqdn", lambda: "node7.cluster.example")
     addresses = [(socket.AF_INET, 1, 6, "", ("203.0.113.7", 5999)), (socket.AF_INET6, 1, 6, "", ("2001:db8::7", 5999))]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_: addresses)
     call(monkeypatch, "ui", "--port", "5999", "--host", "0.0.0.0")  # noqa: S104
-    assert "http://node7:5999/#/" in capsys.readouterr().out
-    ((_, _, environment),) = started
+    assert ui.announced == [["0.0.0.0:5999", "http://node7:5999/#/"]]
+    ((_, _, environment),) = ui.servers
     for name in ("MLFLOW_SERVER_ALLOWED_HOSTS", "MLFLOW_SERVER_CORS_ALLOWED_ORIGINS"):
         monkeypatch.setenv(name, environment[name])
     for name in ("node7", "node7.cluster.example", "203.0.113.7", "[2001:db8::7]", "localhost", "attacker.example"):
@@ -458,25 +492,18 @@ def test_the_ui_answers_under_the_names_of_the_machine_and_no_others(
 
 
 @pytest.mark.skipif(not socket.has_ipv6, reason="this machine has no IPv6")
-def test_the_ui_can_listen_at_an_ipv6_address(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(os, "execve", lambda *words: None)
-    monkeypatch.setattr(view, "save_view", lambda name: "/#/")
+def test_the_ui_can_listen_at_an_ipv6_address(here: Path, ui: Started, monkeypatch: pytest.MonkeyPatch) -> None:
     call(monkeypatch, "ui", "--port", "5999", "--host", "::1")
-    assert "http://[::1]:5999/#/" in capsys.readouterr().out
+    assert ui.announced == [["[::1]:5999", "http://[::1]:5999/#/"]]
 
 
-def test_names_that_the_user_allows_stay(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[tuple[str, list[str], dict[str, str]]] = []
-    monkeypatch.setattr(os, "execve", lambda *words: started.append(words))
-    monkeypatch.setattr(view, "save_view", lambda name: "/#/")
+def test_names_that_the_user_allows_stay(here: Path, ui: Started, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "create_server", lambda *_, family: contextlib.nullcontext())
     monkeypatch.setenv("MLFLOW_SERVER_ALLOWED_HOSTS", "proxy.example")
     call(monkeypatch, "ui", "--port", "5999", "--host", "127.0.0.1")
     call(monkeypatch, "ui", "--port", "5999", "--host", "203.0.113.7")
-    assert [environment["MLFLOW_SERVER_ALLOWED_HOSTS"] for _, _, environment in started] == ["proxy.example"] * 2
-    assert "MLFLOW_SERVER_CORS_ALLOWED_ORIGINS" not in started[0][2]
+    assert [environment["MLFLOW_SERVER_ALLOWED_HOSTS"] for _, _, environment in ui.servers] == ["proxy.example"] * 2
+    assert "MLFLOW_SERVER_CORS_ALLOWED_ORIGINS" not in ui.servers[0][2]
 
 
 def test_ray_is_not_told_the_address(monkeypatch: pytest.MonkeyPatch) -> None:

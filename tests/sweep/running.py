@@ -20,6 +20,7 @@ from fedray.engine.loop import run
 from fedray.engine.process.backend import InlineBackend
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.cells import CellMaker
+from fedray.tracking.store import get_label
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -101,7 +102,7 @@ def logged_once(folder: Path, rounds: int) -> None:
 def outcome(folder: Path) -> dict[str, str]:
     """label -> fedray.status of each cell's run that is not superseded."""
     return {
-        run.info.run_name: run.data.tags["fedray.status"]
+        get_label(run): run.data.tags["fedray.status"]
         for run in runs(folder)
         if run.data.tags["fedray.status"] != "superseded"
     }
