@@ -13,4 +13,4 @@ def ticks(axes: Axes) -> dict[float, str]:
 def note(figure: Figure) -> str:
     """The legend's explanation of bands and bars."""
     (legend,) = figure.legends
-    return legend.get_title().get_text()
+    return legend.get_title().get_text().replace("\n", " ")

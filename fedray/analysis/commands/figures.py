@@ -1,6 +1,6 @@
 """Figures from MLflow: `fedray figures SWEEP [--kind ...] [--metric ...] [--x algorithm.rho] [--out DIR]`.
 
-Without --kind: curves, and the sensitivity to every number by which alone runs differ.
+Without --kind: curves, and the sensitivity to every number with three or more values by which alone runs differ.
 - curves: metrics by round (or by data sent, `--x megabytes_sent`, or seconds of training, `--x seconds`), a panel per
   setting, a line per method, and below a zoom on the last rounds. `--metric A,B`: separate panels; `A+B`: both in the
   same panels. Of more than eight methods also `multiples`, a file per setting: a panel per method, over the others in
@@ -15,9 +15,9 @@ Without --kind: curves, and the sensitivity to every number by which alone runs 
 - differences: each method's paired difference to `--reference`, with its interval; a file per setting.
 - heatmap: a table's metric over two keys, a panel per method, the best field framed.
 - search: best so far by rounds trained, each trial by key, pairs of keys; also for a grid's options.
-A line is the mean over the finished seeds, the band (the bars) the sample standard deviation. Methods differ in
-dashes, markers and hatches, not only in colour. Panels share their axes. Each data set and model has its own
-file. Formats: PNG and PDF.
+A line is the mean over the finished seeds, the band (of up to six lines; the bars) the sample standard deviation. A
+colour is a method, dashes its values; lines differ in dashes or markers, not only in colour. Panels share their axes,
+unless that left one half empty. Each data set and model has its own file. Formats: PNG and PDF.
 """
 
 import sys
@@ -116,7 +116,7 @@ def main(
             for one in (metric or "test_accuracy").replace("+", ",").split(","):
                 drawn["multiples" if one == metric or not metric else f"multiples-{one}"] = draw_multiples(sweep, one)
     if kind in ("", "sensitivity"):
-        keys = [x] if x else list_varied(sweep)
+        keys = [x] if x else [key for key in list_varied(sweep) if kind or sweep.cells[key].nunique() > 2]
         drawn |= {
             f"sensitivity-{key}": draw_sensitivity(sweep, key, (metric if kind else "") or DEFAULT) for key in keys
         }

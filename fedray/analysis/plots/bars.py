@@ -10,7 +10,6 @@ from fedray.analysis.data.axes import WITH_CURVE, label_finished
 from fedray.analysis.data.collect import Collected
 from fedray.analysis.data.metrics import NEVER, list_parts, make_title, read_values
 from fedray.analysis.plots.style import (
-    COLOURS,
     HATCHES,
     describe_seeds,
     iter_methods,
@@ -18,6 +17,7 @@ from fedray.analysis.plots.style import (
     styled,
     with_legend,
 )
+from fedray.cells.looks import COLOURS
 from fedray.cells.metric import DEFAULT
 from fedray.common.errors import UserError
 

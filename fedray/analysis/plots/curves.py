@@ -12,11 +12,11 @@ from fedray.analysis.data.axes import WITH_CURVE, label_finished
 from fedray.analysis.data.collect import Collected
 from fedray.analysis.data.metrics import list_by_round, make_title
 from fedray.analysis.plots.style import (
-    COLOURS,
+    choose_styles,
     describe_seeds,
     iter_methods,
-    iter_styles,
     join_runs,
+    level_panels,
     make_blocks,
     make_panels,
     set_round_ticks,
@@ -25,6 +25,7 @@ from fedray.analysis.plots.style import (
     thin_markers,
     with_legend,
 )
+from fedray.cells.looks import COLOURS
 from fedray.cells.metric import list_last_rounds
 from fedray.common.errors import UserError, unknown
 
@@ -32,6 +33,8 @@ ZOOMED = 3
 """Minimum number of evaluated rounds in a zoom."""
 FEWEST = 9
 """Minimum number of evaluated rounds of a curve with a zoom."""
+BANDED = 6
+"""Maximum number of lines in a panel with bands; more of them hide each other."""
 READABLE = 8
 """Maximum number of methods whose curves a reader can tell apart in one panel."""
 UNIT = re.compile(r"(?:in |\()(%|degrees)\)?$")
@@ -70,29 +73,35 @@ def draw_curves(
     of_clients = _read_deviations(sweep, cells, wanted) if band == "clients" else {}
     many = f" (mean of {smooth} evaluations)" if smooth > 1 else ""
     said = [_describe_all(names, cells) + many for names in quantities]
-    labels = [
-        _label(*line, names) for names in quantities for line in product(dict.fromkeys(map(str, cells["_row"])), names)
-    ]
-    looks = dict(zip(dict.fromkeys(labels), iter_styles(), strict=False))
+    methods = dict(zip(map(str, cells["_row"]), map(str, cells["algorithm.name"]), strict=True))
+    looks = choose_styles(
+        (_label(row, name, names), methods[row]) for names in quantities for row, name in product(methods, names)
+    )
     figures, many_ends = {}, "; a line ends with the first of its seeds" * bool((cells["status"] == "stopped").any())
     for figure_name, settings in split_figures(cells):
         rounds = _list_rounds(settings, logged[quantities[0][0]])
         start = None if across or len(quantities) > 1 else find_zoom(rounds)
         every = make_blocks(
-            [setting for setting, _ in settings], _describe(x, cells) if across else x, said, zoom=start is not None
+            [setting for setting, _ in settings],
+            _describe(x, cells) if across else x,
+            said,
+            zoom=start is not None,
+            level=False,
         )
-        seeds = []
+        seeds, lines = [], []
         for (names, drawn), (setting, panel) in product(zip(quantities, every, strict=True), settings):
             pairs = list(product(iter_methods(cells, panel), names))
             for place, ((method, group), name) in enumerate(pairs):
                 mean, spread, count = _average(logged, of_clients, group, name, across, smooth)
                 if not count:
                     continue
-                seeds += [] if name in of_clients else [count]
                 label = _label(method, name, names)
                 style = {"label": label, "markevery": thin_markers(len(mean), place, len(pairs)), **looks[label]}
                 drawn.main[setting].plot(mean.index, mean, **style)
-                if spread.notna().any():
+                lines.append(count)
+                if len(pairs) <= BANDED:
+                    seeds += [] if name in of_clients else [count]
+                if spread.notna().any() and len(pairs) <= BANDED:
                     low, high = mean - spread, mean + spread
                     drawn.main[setting].fill_between(
                         mean.index, low, high, color=style["color"], alpha=0.12, linewidth=0
@@ -103,8 +112,12 @@ def draw_curves(
                     drawn.zoom[setting].plot(late.index, late, **style)
         if not across:
             _set_ticks(list(every[0].main.values()), list(every[0].zoom.values()), rounds, start)
+        for drawn in every:
+            level_panels([*drawn.main.values()])
         areas = [area for drawn in every for area in drawn.main.values()]
-        figures[figure_name] = with_legend(every[0].figure, *areas, note=_note(of_clients, seeds) + many_ends)
+        banded = len(methods) * max(map(len, quantities)) <= BANDED
+        note = _note(of_clients, seeds) if banded else describe_seeds(lines, "")
+        figures[figure_name] = with_legend(every[0].figure, *areas, note=note + many_ends)
     return figures
 
 

@@ -19,9 +19,9 @@ from fedray.analysis.data.collect import SweepTable
 from fedray.analysis.data.metrics import find_selection_metric, is_smaller_better, make_title
 from fedray.analysis.plots.style import (
     PLAIN,
+    choose_styles,
     contrast,
     is_logarithmic,
-    iter_styles,
     make_axes,
     sort_by_size,
     styled,
@@ -72,11 +72,13 @@ def list_keys(sweep: SweepTable) -> list[str]:
 def draw_best_so_far(sweep: SweepTable) -> dict[str, Figure]:
     """Return setting -> figure of each method's best finished trial by rounds trained, including pruned trials."""
     found, figures = list_trials(sweep), dict[str, Figure]()
+    styles = choose_styles((method, method) for method in map(str, found["_method"]))
     on_test_set = Metric.parse(find_selection_metric(sweep)).is_on_test_set
     title = f"best {_title_value(sweep)}" + ("\n(selected on the test set)" if on_test_set else "")
     for setting, panel in found.groupby("_setting", sort=False):
         figure, area = make_axes("rounds trained", title, str(setting))
-        for style, (method, group) in zip(iter_styles(), panel.groupby("_method", sort=False), strict=False):
+        for method, group in panel.groupby("_method", sort=False):
+            style = styles[str(method)]
             done = group["_value"].where(group["status"] == "finished")
             best = (
                 done.cummin() if is_smaller_better(find_selection_metric(sweep), sweep.cells) else done.cummax()
@@ -90,11 +92,13 @@ def draw_best_so_far(sweep: SweepTable) -> dict[str, Figure]:
 def draw_scatters(sweep: SweepTable) -> dict[str, Figure]:
     """Return key and setting -> figure of every trial's value by the key, on the key's own scale; hollow if pruned."""
     found, figures = list_trials(sweep), dict[str, Figure]()
+    styles = choose_styles((method, method) for method in map(str, found["_method"]))
     for key in list_keys(sweep):
         for setting, panel in found[found[key].notna()].groupby("_setting", sort=False):
             figure, area = make_axes(find_symbol(key, sweep.cells), _title_value(sweep), str(setting))
             at = _scale(area, panel[key], "x")
-            for style, (method, group) in zip(iter_styles(), panel.groupby("_method", sort=False), strict=False):
+            for method, group in panel.groupby("_method", sort=False):
+                style = styles[str(method)]
                 whole = group["status"] == "finished"
                 look = {**style, "linestyle": ""}
                 area.plot(at[group.index[whole]], group["_value"][whole], label=str(method), **look)

@@ -16,9 +16,10 @@ from fedray.analysis.data.axes import (
 from fedray.analysis.data.collect import Collected
 from fedray.analysis.data.metrics import NEVER, make_title, read_values
 from fedray.analysis.plots.style import (
+    choose_styles,
     describe_seeds,
     iter_methods,
-    iter_styles,
+    level_panels,
     make_panels,
     set_value_ticks,
     split_figures,
@@ -28,7 +29,7 @@ from fedray.analysis.plots.style import (
 from fedray.cells.metric import DEFAULT
 from fedray.common.errors import UserError
 
-DODGE, WIDEST = 2.5, 12.0
+DODGE, WIDEST = 2.5, 6.0
 """Points between the error bars of neighbouring methods, and of all at a value; the drawn values do not change."""
 
 
@@ -71,7 +72,7 @@ def draw_sensitivity(sweep: Collected, x: str, metric: str = DEFAULT) -> dict[st
     cells = cells[cells["_column"].isin(cells.loc[cells["_x"].notna(), "_column"])]
     if len(names) > 1:  # no curves have these lines
         looks = cells["_look"] = cells["_row"]
-    styles = dict(zip(dict.fromkeys(looks), iter_styles(), strict=False))
+    styles = choose_styles((look, str(sweep.cells.loc[row, "algorithm.name"])) for row, look in looks.items())
     of_method = cells.groupby("_row")["_look"].first().map(styles)
     dodged = list(dict.fromkeys(cells.loc[cells["_x"].notna(), "_row"]))
     figures = {}
@@ -79,10 +80,9 @@ def draw_sensitivity(sweep: Collected, x: str, metric: str = DEFAULT) -> dict[st
         what = (
             make_title(names[0], sweep.cells).partition(" (")[0] if len(names) > 1 else make_title(metric, sweep.cells)
         )
-        drawn = make_panels([setting for setting, _ in settings], title, what)
-        reach: list[float] = []
+        drawn = make_panels([setting for setting, _ in settings], title, what, level=False)
         for setting, panel in settings:
-            area = drawn.main[setting]
+            area, reach = drawn.main[setting], list[float]()
             for method, group in iter_methods(cells, panel):
                 style = of_method[method]
                 at = group.dropna(subset="_x").groupby("_x")["_value"]
@@ -91,23 +91,16 @@ def draw_sensitivity(sweep: Collected, x: str, metric: str = DEFAULT) -> dict[st
                     reach += [*(at.mean() - spread), *(at.mean() + spread)]
                     points = min(DODGE, WIDEST / len(dodged)) * (dodged.index(method) - (len(dodged) - 1) / 2)
                     aside = area.transData + ScaledTranslation(points / 72, 0, drawn.figure.dpi_scale_trans)
-                    area.errorbar(
-                        at.mean().index,
-                        at.mean(),
-                        yerr=spread,
-                        capsize=1.5,
-                        elinewidth=0.6,
-                        label=method,
-                        transform=aside,
-                        **style,
-                    )
+                    bar = {"fmt": "none", "ecolor": style["color"], "capsize": 1.5, "elinewidth": 0.6}
+                    area.errorbar(at.mean().index, at.mean(), yerr=spread, transform=aside, **bar)
+                    area.plot(at.mean().index, at.mean(), label=method, **style)
                 elif len(group):
                     reach.append(group["_value"].mean())
                     area.axhline(reach[-1], label=method, **{**style, "marker": ""})
-        first = next(iter(drawn.main.values()))
-        set_value_ticks(first, cells["_x"].dropna())
-        margin = 0.06 * (max(reach) - min(reach)) or 1.0
-        first.set_ylim(min(reach) - margin, max(reach) + margin)  # matplotlib's own would count the dodging as data
+            margin = 0.06 * (max(reach) - min(reach)) or 1.0
+            area.set_ylim(min(reach) - margin, max(reach) + margin)  # matplotlib's own would count the dodging as data
+        set_value_ticks(next(iter(drawn.main.values())), cells["_x"].dropna())
+        level_panels([*drawn.main.values()])
         seeds = cells.groupby(["_column", "_row", "_x"], dropna=False)["seed"].nunique()
         figures[name] = with_legend(drawn.figure, *drawn.main.values(), note=describe_seeds(seeds, "bars"))
     return figures

@@ -2,9 +2,9 @@
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import cycle
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -13,9 +13,11 @@ import matplotlib as mpl
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
+from fedray.cells.looks import COLOURS
 from fedray.common.output import OutputFile
 from fedray.components.base import Component
 
@@ -39,6 +41,8 @@ LABEL = 0.08
 """Part of an axis that a tick's label takes."""
 MARGIN = 0.06
 """Part of an axis left free next to the outermost values."""
+FILLED = 0.5
+"""Part of a common axis that each panel's values must fill."""
 MARKS = 6
 """Approximate number of markers per line."""
 STYLE: Any = {
@@ -57,8 +61,6 @@ STYLE: Any = {
     "hatch.linewidth": 0.4,
     "text.parse_math": False,  # names of methods and options may have a $
 }
-COLOURS = ("#000000", "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#7f7f7f", "#e69f00")
-"""Okabe and Ito's palette, suitable for colour-blind readers."""
 DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 HATCHES = ("", "////", "....", "xxxx", "\\\\\\\\", "++++", "oooo", "----")
@@ -67,10 +69,25 @@ styled = mpl.rc_context(STYLE)
 """Decorator of all functions that draw or write a figure."""
 
 
-def iter_styles() -> Iterator[dict[str, Any]]:
-    """Yield styles of lines, endlessly; the first 40 differ in dashes or marker, so also in grey."""
-    for colour, dashes, marker in zip(cycle(COLOURS), cycle(DASHES), cycle(MARKERS), strict=False):
-        yield {"color": colour, "linestyle": dashes, "marker": marker}
+def choose_styles(lines: Iterable[tuple[str, str]]) -> dict[str, dict[str, Any]]:
+    """Return the style of each line: its method's colour, the dashes of its place among the method's values.
+
+    Args:
+        lines: label and method of each; the first 40 differ in dashes or marker, so also in grey.
+    """
+    colours, places, used = dict[str, int](), Counter[str](), set[tuple[int, int, int]]()
+    styles = dict[str, dict[str, Any]]()
+    for label, method in dict.fromkeys(lines):
+        colour = colours.setdefault(method, len(colours)) % len(COLOURS)
+        dash = (places[method] + colours[method] // len(COLOURS)) % len(DASHES)
+        places[method] += 1
+        markers = (len(styles) + k for k in range(len(MARKERS)))
+        grey = 0 if len(styles) < len(DASHES) * len(MARKERS) else colour + 1
+        looks = [(grey, dash, marker % len(MARKERS)) for marker in markers]
+        looks += [(grey, other, marker) for other in range(len(DASHES)) for marker in range(len(MARKERS))]
+        used.add(look := next((look for look in looks if look not in used), looks[0]))
+        styles[label] = {"color": COLOURS[colour], "linestyle": DASHES[look[1]], "marker": MARKERS[look[2]]}
+    return styles
 
 
 def make_axes(x: str, y: str, name: str, height: float = 0.75) -> tuple[Figure, Axes]:
@@ -90,7 +107,7 @@ class Panels:
     zoom: dict[str, Axes]
 
 
-def make_panels(names: Sequence[str], x: str, y: str, height: float = MAIN) -> Panels:
+def make_panels(names: Sequence[str], x: str, y: str, height: float = MAIN, level: bool = True) -> Panels:
     """Return a panel per name, as wide as a column or, for two or more, as the page; all share both axes.
 
     Args:
@@ -98,12 +115,13 @@ def make_panels(names: Sequence[str], x: str, y: str, height: float = MAIN) -> P
         x: label of the axis across.
         y: label of the axis upwards; its part after a comma is left to the caption.
         height: height of a panel, inches.
+        level: False if `level_panels` decides about the axis upwards.
     """
-    return make_blocks(names, x, [y], height=height)[0]
+    return make_blocks(names, x, [y], height=height, level=level)[0]
 
 
 def make_blocks(
-    names: Sequence[str], x: str, labels: Sequence[str], zoom: bool = False, height: float = MAIN
+    names: Sequence[str], x: str, labels: Sequence[str], zoom: bool = False, height: float = MAIN, level: bool = True
 ) -> list[Panels]:
     """Return a block of `panels` for each quantity, in one figure; only the panels of a block share the axis upwards.
 
@@ -115,6 +133,7 @@ def make_blocks(
         labels: labels of the axes upwards, one per block.
         zoom: True for a lower panel each. They share only the axis across: a zoom on 90 % shows nothing of 40 %.
         height: as in `panels`.
+        level: as in `panels`.
     """
     aside = len(names) == 1 and len(labels) > 1
     across = 2 if aside else min(len(names), ACROSS if len(labels) == 1 else BLOCKS_ACROSS)
@@ -128,7 +147,9 @@ def make_blocks(
         drawn, first = Panels(figure, {}, {}), None
         for place, name in enumerate(names):
             row, column = divmod(block if aside else block * down * across + place, across)
-            area = drawn.main[name] = figure.add_subplot(grid[row * len(parts), column], sharex=start, sharey=first)
+            area = drawn.main[name] = figure.add_subplot(
+                grid[row * len(parts), column], sharex=start, sharey=first if level else None
+            )
             start, first, leftmost = start or area, first or area, aside or not column
             area.set(title=wrap_title(name, size[0] / across), ylabel=_wrap(label, height) if leftmost else "")
             area.tick_params(labelleft=leftmost)
@@ -140,6 +161,18 @@ def make_blocks(
             lowest.set_xlabel(x)
         found.append(drawn)
     return found
+
+
+def level_panels(areas: Sequence[Axes]) -> None:
+    """Give panels one axis upwards, with labels at the left, unless that would leave most of a panel empty."""
+    limits = [area.get_ylim() for area in areas]
+    low, high = min(limits)[0], max(top for _, top in limits)
+    if any(top - bottom < FILLED * (high - low) for bottom, top in limits):
+        for area in areas:
+            area.tick_params(labelleft=True)
+        return
+    for area in areas:
+        area.set_ylim(low, high)
 
 
 def _wrap(label: str, height: float) -> str:
@@ -169,14 +202,23 @@ def with_legend(figure: Figure, *panels: Axes, note: str = "") -> Figure:
     for panel in panels:
         for handle, name in zip(*panel.get_legend_handles_labels(), strict=True):
             found.setdefault(name, handle)
-    handles, names = list(found.values()), list(found)
-    if not names:
+    if not found:
         return figure
-    entry = LETTER * max(map(len, names)) + HANDLE
-    columns = max(1, min(len(names), int(figure.get_figwidth() / entry)))
-    lines = math.ceil(len(names) / columns) + (note.count("\n") + 1 if note else 0)
-    figure.set_size_inches(figure.get_figwidth(), figure.get_figheight() + 0.13 * lines)
-    figure.legend(handles, names, loc="outside lower center", ncols=columns, title=note or None, title_fontsize=6)
+    width = figure.get_figwidth()
+    names, note = [_fill(name, int((width - HANDLE) / LETTER)) for name in found], _fill(note, int(width / LETTER))
+    letters = max(len(line) for name in names for line in name.split("\n"))
+    columns = max(1, min(len(names), int(width / (LETTER * letters + HANDLE))))
+    renderer, legend = FigureCanvasAgg(figure).get_renderer(), None
+    while legend is None or (columns > 0 and legend.get_window_extent(renderer).width > figure.bbox.width):
+        if legend is not None:
+            legend.remove()
+        legend = figure.legend(
+            [*found.values()], names, loc="outside lower center", ncols=columns, title=note or None, title_fontsize=6
+        )
+        columns -= 1
+    legend.get_title().set_multialignment("center")
+    height = legend.get_window_extent(renderer).height / figure.dpi
+    figure.set_size_inches(width, figure.get_figheight() + height)
     return figure
 
 
@@ -193,11 +235,10 @@ def thin_markers(points: int, place: int, lines: int) -> tuple[int, int]:
 
 
 def set_round_ticks(area: Axes, first: float, last: float, most: int = 5) -> None:
-    """Set ticks at the first and the last round along the axis across, and at round numbers between."""
+    """Set ticks at even distances along the axis across, at most of so many steps, and only at rounds."""
     nice = MaxNLocator(most, integer=True, steps=[1, 2, 5, 10]).tick_values(first, last)
-    room = LABEL * (last - first)
-    kept = [tick for tick in nice if first + room <= tick <= last - room]
-    area.xaxis.set_major_locator(FixedLocator(sorted({first, *kept, last})))
+    kept = [tick for tick in nice if first <= tick <= last]
+    area.xaxis.set_major_locator(FixedLocator(kept if len(kept) > 1 else sorted({first, last})))
     area.xaxis.set_major_formatter(PLAIN)
 
 
@@ -248,11 +289,13 @@ def contrast(share: float) -> str:
 
 
 def describe_seeds(counts: Iterable[int], what: str) -> str:
-    """Return the note of a figure: `mean over 3 seeds; band: ± standard deviation`."""
+    """Return the note of a figure; what: the bands or bars that it has, empty for none."""
     found = sorted(set(counts))
     if not found or found == [1]:
         return "one seed"
     number = str(found[0]) if len(found) == 1 else f"{found[0]} to {found[-1]}"
+    if not what:
+        return f"mean over {number} seeds"
     return f"{what}: ± standard deviation over {number} seeds"
 
 
