@@ -39,9 +39,14 @@ from fedray.analysis.statistics import (
     flip_signs,
 )
 from fedray.cells.metric import DEFAULT, Metric
-from fedray.common.errors import UserError, unknown
+from fedray.common.errors import UserError, format_count, unknown
 
 DIFFERENCE_HEADER = ("method", "setting", "n", "mean", "difference")
+COSTS = ("gradients", "megabytes")
+FEWEST = 3
+"""Minimum number of paired seeds for an interval or a test that says anything: with two, t is 12.7 spreads."""
+ACROSS = 120
+"""Maximum number of letters in a line of the printed table."""
 ALIKE = ("data.", "partition.", "model.", "clients.", "training.rounds", "evaluation.every", "evaluation.last", "seed")
 """Keys, or their beginnings, that two sweeps share whose runs are paired."""
 
@@ -275,25 +280,25 @@ def _average(sweep: SweepTable, cells: pd.DataFrame) -> pd.DataFrame:
 def tabulate(found: Comparison) -> list[list[str]]:
     """Return a header and a line per method and setting, as text; the reference has the first of each setting.
 
-    Columns that say nothing are left out: intervals of too few seeds, unknown costs.
+    Columns that say nothing are left out: intervals and verdicts of too few seeds, unknown costs, one `n` or cost for
+    all, which is in `list_notes`.
     """
     header = [
         *DIFFERENCE_HEADER,
-        f"{100 * found.confidence:g} % interval (t)",
+        "verdict",
+        f"{100 * found.confidence:g} % t interval",
+        "Holm's p",
         "bootstrap interval",
         "p (sign flips)",
-        "adjusted p (Holm)",
         "told apart from",
         "seeds needed",
-        "gradients",
-        "megabytes",
-        "",
+        *COSTS,
     ]
     lines, begun = list[list[str]](), set[str]()
     for one in found.differences:
         if one.column not in begun and (found.to, one.column) in found.means.index:
             value, *costs = _list_means(found, found.to, one.column)
-            lines.append([found.to, one.column, "", value, *["-"] * 7, *costs, "reference"])
+            lines.append([found.to, one.column, "", value, "", "reference", *[""] * 6, *costs])
         begun.add(one.column)
         value, *costs = _list_means(found, one.row, one.column)
         detectable = one.find_detectable()
@@ -304,22 +309,32 @@ def tabulate(found: Comparison) -> list[list[str]]:
                 f"{one.n}" + (f" (unpaired: {one.unpaired})" if one.unpaired else ""),
                 value,
                 "-" if one.mean is None else f"{one.mean:+.2f}",
+                one.judge(found.lower),
                 str(one.interval or "-"),
+                _format_p(one.adjusted),
                 str(bootstrap(one.gaps, found.confidence) or "too few seeds"),
                 _format_p(flip_signs(one.gaps)),
-                _format_p(one.adjusted),
                 f"{detectable:.2f}" if detectable else "-",
                 _format_needed(one),
                 *costs,
-                one.judge(found.lower),
             ]
         )
-    said = [any(text not in ("", "-", "too few seeds") for text in texts) for texts in zip(*lines, strict=True)]
+    tested = {*DIFFERENCE_HEADER, *COSTS} if _lacks_seeds(found) else {*header}
+    said = [
+        name in tested
+        and any(text not in ("", "-", "too few seeds") for text in texts)
+        and not (name in ("n", *COSTS) and len(lines) > 2 and len({*texts} - {""}) == 1)
+        for name, texts in zip(header, zip(*lines, strict=True), strict=True)
+    ]
     return (
         [[text for text, kept in zip(line, said, strict=True) if kept] for line in (header, *lines)]
         if lines
         else [header]
     )
+
+
+def _lacks_seeds(found: Comparison) -> bool:
+    return all(one.n < FEWEST for one in found.differences)
 
 
 def _list_means(found: Comparison, row: str, column: str) -> list[str]:
@@ -346,7 +361,16 @@ def _format_needed(one: Difference) -> str:
 def list_notes(found: Comparison) -> list[str]:
     """Return notes that explain the numbers."""
     level = 100 * (1 - found.confidence)
+    seeds = sorted({one.n for one in found.differences})
+    paired = [f"paired by {format_count(seeds[0], 'seed')}"] if len(seeds) == 1 else []
+    if _lacks_seeds(found):
+        return [
+            f"{format_count(seeds[-1], 'paired seed')} a setting {'is' if seeds[-1] == 1 else 'are'} too few for an "
+            f"interval or a test; {FEWEST} give the first, five or more are usual",
+            *found.notes,
+        ]
     return [
+        *paired,
         f"paired by seed; better or worse where the adjusted p is at most {level:.2g} %: the paired t-test's p, "
         f"corrected by Holm's method for the methods of a setting, so at most {level:.2g} % of settings without any "
         "difference show one; settings are not corrected for each other",
@@ -371,12 +395,26 @@ def format_report(found: Comparison) -> str:
         [
             f"**{found.sweep}: difference to {found.to}: {found.title}**",
             "",
-            *_format_table(tabulate(found)),
-            "",
+            *_fold_table(tabulate(found)),
             *(f"- {note}" for note in list_notes(found)),
             "",
         ]
     )
+
+
+def _fold_table(grid: list[list[str]]) -> list[str]:
+    """Return the lines of as many Markdown tables as fit below each other; each begins with method and setting."""
+    columns = [list(column) for column in zip(*grid, strict=True)]
+    first, rest, lines = columns[:2], columns[2:], list[str]()
+    while rest or not lines:
+        count = len(rest)
+        while len((table := _format_table([*map(list, zip(*first, *rest[:count], strict=True))]))[0]) > ACROSS:
+            if count < 2:
+                break
+            count -= 1
+        lines += [*table, ""]
+        rest = rest[count:]
+    return lines
 
 
 def _format_table(grid: list[list[str]]) -> list[str]:

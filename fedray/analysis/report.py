@@ -81,6 +81,7 @@ def make_page(sweep: Collected, metrics: list[str], paper: str = "", to: str = "
     absent = [cell for cell in cells if cell["status"] not in ("finished", *EARLY)]
     comparison = _compare(sweep, tables[0].rows, metrics[0], to)
     sections = list(_draw_sections(sweep, metrics[0]))
+    first = [section.name for section in sections].index("curves") + 1
     same, several = split_settings(sweep.cells)
     return (
         make_environment()
@@ -95,8 +96,9 @@ def make_page(sweep: Collected, metrics: list[str], paper: str = "", to: str = "
                 *([("missing", "Missing")] if absent else []),
                 *([("early", "Ended early")] if early else []),
                 ("results", "Results"),
+                *((section.name, section.heading) for section in sections[:first]),
                 *([("comparison", f"Difference from {comparison.to}")] if comparison else []),
-                *((section.name, section.heading) for section in sections),
+                *((section.name, section.heading) for section in sections[first:]),
                 ("hours", "Hours"),
                 ("settings", "Settings"),
                 ("environment", "Commits and environment"),
@@ -114,6 +116,7 @@ def make_page(sweep: Collected, metrics: list[str], paper: str = "", to: str = "
             compared_notes=comparison and list_notes(comparison),
             forests={what: _encode(figure) for what, figure in draw_forests(comparison).items()} if comparison else {},
             sections=sections,
+            first=first,
             fairness=_list_fairness(sweep),
             hours=_describe_hours(measure_hours(sweep)),
             same=same,
@@ -246,11 +249,12 @@ def split_settings(cells: pd.DataFrame) -> tuple[list[dict[str, Any]], list[tupl
             continue
         found = [str(value) for value in dict.fromkeys(cells[key].dropna())]
         everywhere = cells[key].notna().all()
-        if len(found) == 1 and everywhere:
-            default = find_default(key, cells)
+        if len(found) == 1:
+            default = find_default(key, cells) if everywhere else None
             changed = default is not None and default != found[0]
-            same.append({"key": key, "value": found[0], "changed": changed, "default": default or "none"})
-        else:
+            value = found[0] + ("" if everywhere else " (where it applies)")
+            same.append({"key": key, "value": value, "changed": changed, "default": default or "none"})
+        elif found:
             several.append((key, ", ".join(found) + ("" if everywhere else " (where it applies)")))
     return same, several
 
