@@ -91,82 +91,43 @@ class MedMNIST(Images):
         download(self.name, f"{RECORD}/{self.files}?download=1", get_data_dir() / self.files, self.md5)
 
 
-ROWS: dict[str, dict[str, Any]] = {
-    "PathMNIST": {
-        "__doc__": "Colon pathology, 89,996 + 10,004 / 7,180 colour 28x28 images, 9 classes "
-        "(FedSOL prints 110,000, D-28).",
-        "md5": "a8b06965200029087d5bd730944a56c1",
-        "used_by": "FedSOL",
-        "published": Published(89_996, 7_180, 9, (3, 28, 28), size="206 MB"),
-        "validated": 10_004,
-    },
-    "TissueMNIST": {
-        "__doc__": "Kidney cortex cells, 165,466 + 23,640 / 47,280 grey 28x28 images, 8 classes.",
-        "md5": "ebe78ee8b05294063de985d821c1c34b",
-        "used_by": "FedSOL",
-        "published": Published(165_466, 47_280, 8, (1, 28, 28), size="125 MB"),
-        "validated": 23_640,
-    },
-    "DermaMNIST": {
-        "__doc__": "Skin lesions, 7,007 + 1,003 / 2,005 colour 28x28 images, 7 classes.",
-        "licence": "CC-BY-NC-4.0",
-        "md5": "0744692d530f8e62ec473284d019b0c7",
-        "published": Published(7_007, 2_005, 7, (3, 28, 28)),
-        "validated": 1_003,
-    },
-    "OCTMNIST": {
-        "__doc__": "Retinas by optical coherence tomography, 97,477 + 10,832 / 1,000 grey 28x28 images, 4 classes.",
-        "md5": "c68d92d5b585d8d81f7112f81e2d0842",
-        "published": Published(97_477, 1_000, 4, (1, 28, 28)),
-        "validated": 10_832,
-    },
-    "PneumoniaMNIST": {
-        "__doc__": "Chest X-rays of children, 4,708 + 524 / 624 grey 28x28 images, 2 classes.",
-        "md5": "28209eda62fecd6e6a2d98b1501bb15f",
-        "published": Published(4_708, 624, 2, (1, 28, 28)),
-        "validated": 524,
-    },
-    "RetinaMNIST": {
-        "__doc__": "Fundus images by grade of retinopathy, 1,080 + 120 / 400 colour 28x28 images, 5 classes.",
-        "md5": "bd4c0672f1bba3e3a89f0e4e876791e4",
-        "published": Published(1_080, 400, 5, (3, 28, 28)),
-        "validated": 120,
-    },
-    "BreastMNIST": {
-        "__doc__": "Breast ultrasound, 546 + 78 / 156 grey 28x28 images, 2 classes.",
-        "md5": "750601b1f35ba3300ea97c75c52ff8f6",
-        "published": Published(546, 156, 2, (1, 28, 28)),
-        "validated": 78,
-    },
-    "BloodMNIST": {
-        "__doc__": "Blood cells, 11,959 + 1,712 / 3,421 colour 28x28 images, 8 classes.",
-        "md5": "7053d0359d879ad8a5505303e11de1dc",
-        "published": Published(11_959, 3_421, 8, (3, 28, 28)),
-        "validated": 1_712,
-    },
-    "OrganAMNIST": {
-        "__doc__": "Organs in axial CT slices, 34,561 + 6,491 / 17,778 grey 28x28 images, 11 classes.",
-        "md5": "68e3f8846a6bd62f0c9bf841c0d9eacc",
-        "published": Published(34_561, 17_778, 11, (1, 28, 28)),
-        "validated": 6_491,
-    },
-    "OrganCMNIST": {
-        "__doc__": "Organs in coronal CT slices, 12,975 + 2,392 / 8,216 grey 28x28 images, 11 classes.",
-        "md5": "b9ceb9546e10131b32923c5bbeaea2b1",
-        "published": Published(12_975, 8_216, 11, (1, 28, 28)),
-        "validated": 2_392,
-    },
-    "OrganSMNIST": {
-        "__doc__": "Organs in sagittal CT slices, 13,932 + 2,452 / 8,827 grey 28x28 images, 11 classes.",
-        "md5": "9ab87b696fb54e2a387ebe992d6ed5f1",
-        "published": Published(13_932, 8_827, 11, (1, 28, 28)),
-        "validated": 2_452,
-    },
-}
-"""The 2-D sets with one label per image (ChestMNIST has fourteen), and what their classes declare."""
-_make_class: Any = type(MedMNIST)
-MEDMNIST: tuple[type[MedMNIST], ...] = tuple(
-    _make_class(title, (MedMNIST,), {"name": title.lower(), "__module__": __name__, **row})
-    for title, row in ROWS.items()
+ROWS: tuple[tuple[str, str, int, int, int, int, int, str], ...] = (
+    ("PathMNIST", "Colon pathology", 89_996, 10_004, 7_180, 3, 9, "a8b06965200029087d5bd730944a56c1"),
+    ("TissueMNIST", "Kidney cortex cells", 165_466, 23_640, 47_280, 1, 8, "ebe78ee8b05294063de985d821c1c34b"),
+    ("DermaMNIST", "Skin lesions", 7_007, 1_003, 2_005, 3, 7, "0744692d530f8e62ec473284d019b0c7"),
+    (
+        *("OCTMNIST", "Retinas by optical coherence tomography"),
+        *(97_477, 10_832, 1_000, 1, 4, "c68d92d5b585d8d81f7112f81e2d0842"),
+    ),
+    ("PneumoniaMNIST", "Chest X-rays of children", 4_708, 524, 624, 1, 2, "28209eda62fecd6e6a2d98b1501bb15f"),
+    ("RetinaMNIST", "Fundus images by grade of retinopathy", 1_080, 120, 400, 3, 5, "bd4c0672f1bba3e3a89f0e4e876791e4"),
+    ("BreastMNIST", "Breast ultrasound", 546, 78, 156, 1, 2, "750601b1f35ba3300ea97c75c52ff8f6"),
+    ("BloodMNIST", "Blood cells", 11_959, 1_712, 3_421, 3, 8, "7053d0359d879ad8a5505303e11de1dc"),
+    ("OrganAMNIST", "Organs in axial CT slices", 34_561, 6_491, 17_778, 1, 11, "68e3f8846a6bd62f0c9bf841c0d9eacc"),
+    ("OrganCMNIST", "Organs in coronal CT slices", 12_975, 2_392, 8_216, 1, 11, "b9ceb9546e10131b32923c5bbeaea2b1"),
+    ("OrganSMNIST", "Organs in sagittal CT slices", 13_932, 2_452, 8_827, 1, 11, "9ab87b696fb54e2a387ebe992d6ed5f1"),
 )
+"""The 2-D sets with one label per image (ChestMNIST has fourteen): name, content, number of training, val and test
+images, channels, classes, md5 of the file."""
+SIZES = {"PathMNIST": "206 MB", "TissueMNIST": "125 MB"}
+
+
+def _make_class(title: str, what: str, train: int, val: int, test: int, width: int, classes: int, md5: str) -> Any:
+    colour = "colour" if width == 3 else "grey"
+    note = " (FedSOL prints 110,000, D-28)" if title == "PathMNIST" else ""
+    members = {
+        "__module__": __name__,
+        "__doc__": f"{what}, {train:,} + {val:,} / {test:,} {colour} 28x28 images, {classes} classes{note}.",
+        "name": title.lower(),
+        "licence": "CC-BY-NC-4.0" if title == "DermaMNIST" else MedMNIST.licence,
+        "md5": md5,
+        "used_by": "FedSOL" if title in SIZES else "",
+        "published": Published(train, test, classes, (width, 28, 28), size=SIZES.get(title, "")),
+        "validated": val,
+    }
+    make: Any = type(MedMNIST)
+    return make(title, (MedMNIST,), members)
+
+
+MEDMNIST: tuple[type[MedMNIST], ...] = tuple(_make_class(*row) for row in ROWS)
 globals().update({kind.__name__: kind for kind in MEDMNIST})  # where pickle looks for them
