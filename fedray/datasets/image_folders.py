@@ -1,4 +1,4 @@
-"""Data sets whose images are files in folders, decoded once and cached: CINIC-10, Tiny-ImageNet, Fed-ISIC2019."""
+"""Pictures in folders, decoded once and cached, and the sets read so: CINIC-10, Tiny-ImageNet, Fed-ISIC2019."""
 
 import contextlib
 import csv
@@ -7,6 +7,7 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Literal
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("fedray")
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")
 """Pillow's readers that may open a picture; one of the others starts a program, Ghostscript."""
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
 CIFAR_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 CINIC_COLOURS = ((0.47889522, 0.47227842, 0.43047404), (0.24205776, 0.23828046, 0.25874835))
 
@@ -65,85 +67,91 @@ def _scale_grey(pixels: np.ndarray, bits: int, black: int) -> np.ndarray:
     return np.round(pixels * (255 / largest)).astype(np.uint8)
 
 
-def decode_pictures(name: str, paths: Sequence[Path], size: int, crop: bool = False) -> np.ndarray:
-    """Read pictures as RGB images of one size.
+@dataclass(frozen=True)
+class Picture:
+    """A file with the names of its class and of the folder above the class, if that counts: a client, or a domain."""
+
+    path: Path
+    kind: str
+    above: str = ""
+
+
+def list_class(folder: Path, kind: str, above: str = "", pattern: str = "*", *, empty: UserError) -> list[Picture]:
+    """Return the pictures in a class's folder; raise `empty` if there are none."""
+    paths = [path for path in list_entries(folder, pattern) if path.suffix.lower() in SUFFIXES]
+    if not paths:
+        raise empty
+    return [Picture(path, kind, above) for path in paths]
+
+
+def decode_pictures(
+    where: str, paths: Sequence[Path], size: int, channels: int = 3, cut: Literal["no", "centre", "scaled"] = "no"
+) -> np.ndarray:
+    """Read pictures of one size.
 
     Args:
-        name: of the data set, for messages.
+        where: start of messages.
         paths: the files.
         size: height and width in pixels.
-        crop: take the centre of larger pictures; otherwise every picture must have that size.
+        channels: 3 for RGB, 1 for grey.
+        cut: no: every picture must have that size; centre: take the centre of larger pictures; scaled: turn a picture
+            upright, scale it until its shorter side has `size` pixels, and take its centre.
 
     Returns:
-        uint8 `(n, 3, size, size)`.
+        uint8 `(n, channels, size, size)`.
 
     Raises:
         UserError: a file cannot be read or has another size; the message names it.
     """
-    images = np.empty((len(paths), 3, size, size), dtype=np.uint8)
+    from PIL import Image, ImageOps
+
+    images = np.empty((len(paths), channels, size, size), dtype=np.uint8)
     for image, path in zip(images, paths, strict=True):
         try:
-            pixels = np.asarray(open_picture(path, "RGB", upright=False))
+            picture = open_picture(path, "RGB" if channels == 3 else "L", upright=cut == "scaled")
+            if cut == "scaled":
+                picture = ImageOps.fit(picture, (size, size), Image.Resampling.BILINEAR)
+            pixels = np.asarray(picture)
         except Exception as error:
-            raise UserError(f"data.name: {name}: {path} cannot be read: {join_lines(error)}") from None
+            raise UserError(f"{where}: {path} cannot be read: {join_lines(error)}") from None
         height, width = pixels.shape[:2]
-        if (min(height, width) < size) if crop else (height, width) != (size, size):
+        if (min(height, width) < size) if cut == "centre" else (height, width) != (size, size):
             raise UserError(
-                f"data.name: {name}: {path} has {width}x{height} pixels, "
-                f"{'at least ' if crop else ''}{size}x{size} are required"
+                f"{where}: {path} has {width}x{height} pixels, "
+                f"{'at least ' if cut == 'centre' else ''}{size}x{size} are required"
             )
         top, left = (height - size) // 2, (width - size) // 2
-        image[:] = pixels[top : top + size, left : left + size].transpose(2, 0, 1)
+        image[:] = pixels[top : top + size, left : left + size].reshape(size, size, channels).transpose(2, 0, 1)
     return images
 
 
-def read_picture(path: Path, size: int, channels: int) -> np.ndarray:
-    """Read a picture upright, scaled until its shorter side has `size` pixels, and cut its centre out.
-
-    Args:
-        path: the file.
-        size: height and width in pixels.
-        channels: 3 for RGB, 1 for grey.
-
-    Returns:
-        uint8 `(channels, size, size)`.
-
-    Raises:
-        UserError: the file cannot be read.
-    """
-    from PIL import Image, ImageOps
-
-    try:
-        picture = open_picture(path, "RGB" if channels == 3 else "L")
-        pixels = np.asarray(ImageOps.fit(picture, (size, size), Image.Resampling.BILINEAR))
-    except Exception as error:
-        raise UserError(f"data.path: {path} cannot be read: {join_lines(error)}") from None
-    return pixels.reshape(size, size, channels).transpose(2, 0, 1)
-
-
-def cache_pictures(
+def read_pictures(
     name: str,
     version: str,
-    paths: Mapping[str, Sequence[Path]],
-    facts: Mapping[str, np.ndarray],
     decode: Callable[[Sequence[Path]], np.ndarray],
-) -> dict[str, Any]:
-    """Return the pictures of each part together with their labels and clients, as `cache_arrays` does.
+    parts: Mapping[str, Sequence[Picture]],
+    kinds: Sequence[str],
+    clients: Mapping[str, np.ndarray | None] | None = None,
+) -> Dataset:
+    """Return the data set of these pictures, decoded once and cached.
 
     Args:
         name: of the data set.
         version: of the decoder and its options.
-        paths: part (train, test) -> the files.
-        facts: labels and natural clients by their names in a `Dataset`; they are part of the key.
         decode: makes uint8 `(n, channels, size, size)` of n files.
+        parts: the pictures of train and test.
+        kinds: the classes in the order of their labels.
+        clients: each picture's natural client, int64 `(n,)`, of train and test.
     """
-    every = [path for found in paths.values() for path in found]
+    every = [picture.path for pictures in parts.values() for picture in pictures]
     if twice := [path for path, count in Counter(every).items() if count > 1]:
         raise UserError(f"data: {name}: {twice[0]} is listed twice")
-    listed = {key: array.tolist() for key, array in facts.items()}
+    labels = {kind: label for label, kind in enumerate(kinds)}
+    facts = {f"y_{part}": np.array([labels[picture.kind] for picture in parts[part]]) for part in parts}
+    facts |= {f"client_{part}": numbers for part, numbers in (clients or {}).items() if numbers is not None}
 
     def decode_all() -> dict[str, np.ndarray]:
-        x = {f"x_{part}": decode(found) for part, found in paths.items()}
+        x = {f"x_{part}": decode([picture.path for picture in pictures]) for part, pictures in parts.items()}
         if (largest := max(int(array.max()) for array in x.values())) < 32:
             log.warning(
                 "%s: the largest of all pixels is %d of 255; 16 bits are scaled from 65,535, even if 12 are in use",
@@ -152,7 +160,9 @@ def cache_pictures(
             )
         return {**x, **facts}
 
-    return cache_arrays(name, f"{version} {listed}", every, decode_all)
+    listed = {key: array.tolist() for key, array in facts.items()}  # labels and clients are part of the key
+    arrays: dict[str, Any] = cache_arrays(name, f"{version} {listed}", every, decode_all)
+    return Dataset(name, num_classes=len(kinds), **arrays)
 
 
 class CINIC10(Images):
@@ -174,35 +184,27 @@ class CINIC10(Images):
     validation_images: Literal["unused", "train"] = Field("unused", description="use of the `valid` images")
 
     def read(self) -> Dataset:
-        parts = {"train": ("train", "valid") if self.validation_images == "train" else ("train",), "test": ("test",)}
-        files = {part: self._list_files(folders) for part, folders in parts.items()}
-        arrays = cache_pictures(
-            self.name,
-            "2",
-            {part: [path for path, _ in found] for part, found in files.items()},
-            {f"y_{part}": np.array([label for _, label in found]) for part, found in files.items()},
-            lambda paths: decode_pictures(self.name, paths, 32),
+        folders = {"train": ("train", "valid") if self.validation_images == "train" else ("train",), "test": ("test",)}
+        parts = {part: list(self._list_pictures(folders[part])) for part in folders}
+        return read_pictures(
+            self.name, "2", lambda paths: decode_pictures(f"data.name: {self.name}", paths, 32), parts, CIFAR_CLASSES
         )
-        return Dataset(self.name, num_classes=10, **arrays)
 
     def get_expected(self) -> Published:
         return Published(180_000 if self.validation_images == "train" else 90_000, 90_000, 10, (3, 32, 32))
 
-    def _list_files(self, folders: Sequence[str]) -> list[tuple[Path, int]]:
-        found: list[tuple[Path, int]] = []
+    def _list_pictures(self, folders: Sequence[str]) -> Iterator[Picture]:
         for folder in folders:
-            for label, kind in enumerate(CIFAR_CLASSES):
-                paths = list_entries(get_data_dir() / "cinic-10" / folder / kind, "*.png")
-                if not paths:
-                    raise self.make_missing(f"cinic-10/{folder}/{kind}/*.png")
-                found += [(path, label) for path in paths]
-            strange = {path.name for path in list_entries(get_data_dir() / "cinic-10" / folder) if path.is_dir()}
-            if strange := strange - set(CIFAR_CLASSES):
+            root = get_data_dir() / "cinic-10" / folder
+            for kind in CIFAR_CLASSES:
+                missing = self.make_missing(f"cinic-10/{folder}/{kind}/*.png")
+                yield from list_class(root / kind, kind, pattern="*.png", empty=missing)
+            strange = {path.name for path in list_entries(root) if path.is_dir()} - set(CIFAR_CLASSES)
+            if strange:
                 raise UserError(
                     f"data.name: {self.name}: cinic-10/{folder} has a folder {min(strange)!r}; allowed are "
                     f"{', '.join(CIFAR_CLASSES)}"
                 )
-        return found
 
 
 class TinyImageNet(Images):
@@ -231,14 +233,9 @@ class TinyImageNet(Images):
     def read(self) -> Dataset:
         kinds = sorted(self._read_lines("wnids.txt"))
         parts = {"train": list(self._list_train(kinds)), "test": list(self._list_val(kinds))}
-        arrays = cache_pictures(
-            self.name,
-            "2",
-            {part: [path for path, _ in found] for part, found in parts.items()},
-            {f"y_{part}": np.array([label for _, label in found]) for part, found in parts.items()},
-            lambda paths: decode_pictures(self.name, paths, 64),
+        return read_pictures(
+            self.name, "2", lambda paths: decode_pictures(f"data.name: {self.name}", paths, 64), parts, kinds
         )
-        return Dataset(self.name, num_classes=len(kinds), **arrays)
 
     def _read_lines(self, file: str) -> list[str]:
         path = _get_tiny_folder() / file
@@ -252,21 +249,18 @@ class TinyImageNet(Images):
             raise UserError(f"data.name: {self.name}: {path} is empty")
         return lines
 
-    def _list_train(self, kinds: Sequence[str]) -> Iterator[tuple[Path, int]]:
-        root = _get_tiny_folder() / "train"
-        for label, kind in enumerate(kinds):
+    def _list_train(self, kinds: Sequence[str]) -> Iterator[Picture]:
+        for kind in kinds:
             if not re.fullmatch(r"n\d+", kind):
                 raise UserError(f"data.name: {self.name}: wnids.txt: {truncate_repr(kind)} is not a WordNet id")
-            paths = list_entries(root / kind / "images", "*.JPEG")
-            if not paths:
-                raise self.make_missing(f"tiny-imagenet-200/train/{kind}/images/*.JPEG")
-            yield from ((path, label) for path in paths)
+            missing = self.make_missing(f"tiny-imagenet-200/train/{kind}/images/*.JPEG")
+            folder = _get_tiny_folder() / "train" / kind / "images"
+            yield from list_class(folder, kind, pattern="*.JPEG", empty=missing)
 
-    def _list_val(self, kinds: Sequence[str]) -> Iterator[tuple[Path, int]]:
-        labels = {kind: label for label, kind in enumerate(kinds)}
+    def _list_val(self, kinds: Sequence[str]) -> Iterator[Picture]:
         for number, line in enumerate(self._read_lines("val/val_annotations.txt"), 1):
             name, kind = [*line.split("\t"), "", ""][:2]
-            if not re.fullmatch(r"\w+\.JPEG", name) or kind not in labels:
+            if not re.fullmatch(r"\w+\.JPEG", name) or kind not in kinds:
                 raise UserError(
                     f"data.name: {self.name}: val_annotations.txt: line {number}: found {truncate_repr(line)}; a file, "
                     "a tab and a class of wnids.txt are required"
@@ -274,7 +268,7 @@ class TinyImageNet(Images):
             path = _get_tiny_folder() / "val" / "images" / name
             if not path.exists():
                 raise self.make_missing(f"tiny-imagenet-200/val/images/{name}")
-            yield path, labels[kind]
+            yield Picture(path, kind)
 
 
 def _get_tiny_folder() -> Path:
@@ -306,7 +300,7 @@ class FedISIC2019(Images):
         table = root / "train_test_split"
         if not table.exists():
             raise self.make_missing("fed_isic2019/train_test_split")
-        parts: dict[str, list[tuple[Path, int, int]]] = {"train": [], "test": []}
+        parts: dict[str, list[Picture]] = {"train": [], "test": []}
         try:
             with io.TextIOWrapper(open_file(table), newline="", encoding="utf-8") as file:
                 lines = list(csv.DictReader(file))
@@ -319,30 +313,25 @@ class FedISIC2019(Images):
                 path = root / "ISIC_2019_Training_Input_preprocessed" / f"{row['image']}.jpg"
                 if not (re.fullmatch("[0-7]", row["target"]) and re.fullmatch("[0-9]{1,9}", row["center"])):
                     raise ValueError(f"target {row['target']}, center {row['center']}")
-                target, centre = int(row["target"]), int(row["center"])
-                parts[row["fold"]].append((path, target, centre))
+                parts[row["fold"]].append(Picture(path, row["target"], row["center"]))
             except (KeyError, ValueError, TypeError) as error:
                 raise UserError(
                     f"data.name: {self.name}: {table}: line {line} has no image, target (0 to 7), center "
                     f"and fold (train or test): {truncate_repr(error)}"
                 ) from None
-        if empty := [part for part, found in parts.items() if not found]:
+        if empty := [part for part, pictures in parts.items() if not pictures]:
             raise UserError(f"data.name: {self.name}: {table} lists no image of fold {empty[0]}")
-        for path, _, _ in parts["train"] + parts["test"]:
-            if not path.exists():
-                raise self.make_missing(str(path.relative_to(get_data_dir())))
-        arrays = cache_pictures(
+        for picture in parts["train"] + parts["test"]:
+            if not picture.path.exists():
+                raise self.make_missing(str(picture.path.relative_to(get_data_dir())))
+        return read_pictures(
             self.name,
             f"2 {self.size}",
-            {part: [path for path, _, _ in found] for part, found in parts.items()},
-            {
-                f"{key}_{part}": np.array([row[k] for row in found])
-                for part, found in parts.items()
-                for k, key in ((1, "y"), (2, "client"))
-            },
-            lambda paths: decode_pictures(self.name, paths, self.size, crop=True),
+            lambda paths: decode_pictures(f"data.name: {self.name}", paths, self.size, cut="centre"),
+            parts,
+            "01234567",
+            {part: np.array([int(picture.above) for picture in parts[part]]) for part in parts},
         )
-        return Dataset(self.name, num_classes=8, **arrays)
 
     def get_expected(self) -> Published:
         return Published(18_597, 4_650, 8, (3, self.size, self.size), clients=6)

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -15,20 +14,10 @@ from fedray.common.whole_files import read_file
 from fedray.common.yaml_files import locate
 from fedray.datasets.base import Images, list_entries
 from fedray.datasets.dataset import Dataset
-from fedray.datasets.image_folders import cache_pictures, read_picture
+from fedray.datasets.image_folders import SUFFIXES, Picture, decode_pictures, list_class, read_pictures
 from fedray.datasets.own.tables import refuse_two_spellings
 
 log = logging.getLogger("fedray")
-SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A file with the names of its class and of the folder above the class, if that counts: a client, or a domain."""
-
-    path: Path
-    kind: str
-    above: str = ""
 
 
 class Pictures(Images):
@@ -102,18 +91,14 @@ class Pictures(Images):
             if one.kind not in kinds or one.above not in above:
                 raise UserError(f"data.path: {one.path}: no training picture is of that class and {self.level}")
         parts = {"train": train, "test": test}
-        facts = {f"y_{part}": np.array([kinds.index(one.kind) for one in found]) for part, found in parts.items()}
-        for part, found in parts.items():
-            if (clients := self.number_clients(part, found, above)) is not None:
-                facts[f"client_{part}"] = clients
-        arrays = cache_pictures(
+        return read_pictures(
             self.name,
             f"2 {self.size} {self.channels}",
-            {part: [one.path for one in found] for part, found in parts.items()},
-            facts,
-            lambda paths: np.stack([read_picture(path, self.size, self.channels) for path in paths]),
+            lambda paths: decode_pictures("data.path", paths, self.size, self.channels, cut="scaled"),
+            parts,
+            kinds,
+            {part: self.number_clients(part, pictures, above) for part, pictures in parts.items()},
         )
-        return Dataset(self.name, num_classes=len(kinds), **arrays)
 
 
 class Folder(Pictures):
@@ -131,7 +116,8 @@ class Folder(Pictures):
         hint = "" if self.client else "; a folder per client above the classes needs `client: folder`"
         for client in _list_folders(root) if self.client else [root]:
             for kind in _list_folders(client):
-                yield from _list_class(kind, client.name if self.client else "", hint)
+                missing = UserError(f"data.path: {kind} holds no picture{hint}")
+                yield from list_class(kind, kind.name, client.name if self.client else "", empty=missing)
 
     def number_clients(self, part: str, pictures: Sequence[Picture], above: Sequence[str]) -> np.ndarray | None:
         return np.array([above.index(one.above) for one in pictures]) if self.client else None
@@ -162,7 +148,8 @@ class Domains(Pictures):
             for name in self.classes or kinds:
                 if name not in kinds:
                     raise UserError(f"data.classes: {domain} has no class {truncate_repr(name)}")
-                yield from _list_class(kinds[name], domain.name)
+                missing = UserError(f"data.path: {kinds[name]} holds no picture")
+                yield from list_class(kinds[name], name, domain.name, empty=missing)
 
     def name_classes(self, train: Sequence[Picture]) -> list[str]:
         kinds = list(self.classes or super().name_classes(train))
@@ -226,15 +213,6 @@ class Domains(Pictures):
                 yield Picture(root.joinpath(*parts), parts[1], parts[0])
         if not listed:
             raise UserError(f"data.path: {path} lists no picture" + " of the `classes`" * (self.classes is not None))
-
-
-def _list_class(folder: Path, above: str, hint: str = "") -> Iterator[Picture]:
-    """Yield the pictures of a class. hint: end of the error if there is none."""
-    files = [file for file in list_entries(folder) if file.suffix.lower() in SUFFIXES]
-    if not files:
-        raise UserError(f"data.path: {folder} holds no picture{hint}")
-    for file in files:
-        yield Picture(file, folder.name, above)
 
 
 def _find_misplaced(root: Path, read: Sequence[Picture]) -> list[Path]:
