@@ -115,7 +115,7 @@ SIZES = {"PathMNIST": "206 MB", "TissueMNIST": "125 MB"}
 def _make_class(title: str, what: str, train: int, val: int, test: int, width: int, classes: int, md5: str) -> Any:
     colour = "colour" if width == 3 else "grey"
     note = " (FedSOL prints 110,000, D-28)" if title == "PathMNIST" else ""
-    members = {
+    members: dict[str, Any] = {
         "__module__": __name__,
         "__doc__": f"{what}, {train:,} + {val:,} / {test:,} {colour} 28x28 images, {classes} classes{note}.",
         "name": title.lower(),

@@ -208,13 +208,6 @@ class Absent(ModelSpec):
         return None  # type: ignore[return-value]
 
 
-class Text(ModelSpec):
-    """`build` returns a text."""
-
-    def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-        return "a model"  # type: ignore[return-value]
-
-
 class Failing(nn.Module):
     """The constructor raises."""
 
@@ -241,7 +234,6 @@ class Sized(nn.Sequential):
     [
         ("Raising", r"raises KeyError: 'none' \(test_plugins\.py:\d+ in build\)"),
         ("Absent", r"\.build returns a NoneType; a torch\.nn\.Module is required"),
-        ("Text", r"\.build returns a str; a torch\.nn\.Module is required"),
         ("Failing", r"raises ValueError: no room \(test_plugins\.py:\d+ in __init__\)"),
     ],
 )

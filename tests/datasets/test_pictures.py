@@ -11,8 +11,7 @@ import pytest
 from PIL import Image
 
 from fedray.common.errors import UserError
-from fedray.datasets.image_folders import CIFAR_CLASSES, open_picture
-from tests.datasets import files
+from fedray.datasets.image_folders import open_picture
 from tests.datasets.files import load
 
 GREY = (np.arange(64 * 64).reshape(64, 64) % 64 * 1000).astype(np.uint16)
@@ -67,13 +66,6 @@ def test_grey_of_more_than_8_bits_is_scaled(case: str, channels: int, root: Path
         assert np.abs(channel - expected.round()).max() <= 1
 
 
-def test_published_pictures_of_16_bits_are_scaled_too(root: Path) -> None:
-    files.cinic(root, CIFAR_CLASSES)
-    Image.fromarray(GREY[:32, :32]).save(root / "cinic-10/train/airplane/airplane_0.png")
-    expected = np.broadcast_to((GREY[:32, :32] / 257).round(), (3, 32, 32))
-    np.testing.assert_allclose(load("cinic10").x_train[0], expected, atol=1)
-
-
 def test_orientation_is_kept(root: Path) -> None:
     """Orientation 6: the first row of the file is the last column of the picture."""
     file = io.BytesIO()
@@ -113,23 +105,18 @@ def test_pictures_that_stay_almost_black_are_announced(root: Path, caplog: pytes
     assert "folder: the largest of all pixels is 15 of 255; 16 bits are scaled from 65,535" in caplog.text
 
 
-@pytest.mark.parametrize("name", ["folder", "cinic10"])
-def test_no_picture_starts_a_program(name: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_picture_starts_a_program(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pillow calls `gs` for a file that begins as PostScript, whatever its name is."""
     (root / "gs").write_text(f"#!/bin/sh\ntouch {root}/started\nexit 1\n")
     (root / "gs").chmod(0o755)
     monkeypatch.setenv("PATH", str(root), prepend=os.pathsep)
     monkeypatch.setattr("PIL.EpsImagePlugin.gs_binary", None)
     script = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 32 32\n%%EndComments\nshowpage\n%%EOF\n"
-    if name == "cinic10":
-        files.cinic(root, CIFAR_CLASSES)
-        wrong, options = root / "cinic-10/test/dog/dog_0.png", {}
-    else:
-        wrong, options = root / "own/train/a/0.png", {"path": str(root / "own"), "size": 8}
-        for part in ("train", "test"):
-            (root / "own" / part / "a").mkdir(parents=True)
-            Image.new("RGB", (8, 8)).save(root / "own" / part / "a/0.png")
+    wrong = root / "own/train/a/0.png"
+    for part in ("train", "test"):
+        (root / "own" / part / "a").mkdir(parents=True)
+        Image.new("RGB", (8, 8)).save(root / "own" / part / "a/0.png")
     wrong.write_bytes(script)
     with pytest.raises(UserError, match=rf"{wrong} cannot be read: UnidentifiedImageError: "):
-        load(name, **options)
+        load("folder", path=str(root / "own"), size=8)
     assert not (root / "started").exists()

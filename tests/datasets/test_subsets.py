@@ -40,7 +40,6 @@ def test_a_part_of_an_npz_file(tmp_path: Path, call: Call) -> None:
         for samples in (None, 6)
     )
     assert np.bincount(part.y_train).tolist() == [4, 2]
-    assert part.client_train is not None
     assert (part.x_train[:, 0] == part.client_train).all()
     assert (part.y_train == y[part.client_train]).all()
     np.testing.assert_array_equal(part.x_test, whole.x_test)
@@ -86,7 +85,6 @@ def test_imbalance_keeps_a_long_tail_of_the_training_images(root: Path, monkeypa
 
 def test_published_size_of_a_long_tail() -> None:
     facts = make_data_source({"name": "cifar100", "imbalance": 100}).get_expected()
-    assert facts is not None
     assert (facts.train, facts.test) == (10_847, 10_000)
 
 

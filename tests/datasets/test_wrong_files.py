@@ -65,7 +65,6 @@ def shakespeare(root: Path) -> None:
 MAKE: dict[str, Callable[[Path, pytest.MonkeyPatch], object]] = {
     "mnist": lambda root, _: files.mnist(root),
     "cifar10": lambda root, patch: files.cifar(root, patch, "CIFAR10"),
-    "svhn": files.svhn,
     "pathmnist": lambda root, _: files.medmnist(root, "pathmnist"),
     "cinic10": lambda root, _: files.cinic(root, CIFAR_CLASSES),
     "femnist": lambda root, _: femnist(root),
@@ -81,15 +80,11 @@ RAW = "MNIST/raw/train-images-idx3-ubyte"
 
 
 WRONG: list[tuple[str, Callable[[Path], None], list[str]]] = [
-    ("mnist", remove(RAW), [RAW, "missing"]),
     ("mnist", truncate(RAW), ["mnist", "cannot be read"]),
-    ("mnist", write(RAW, b"no idx file at all"), ["mnist", "cannot be read"]),
     ("mnist", of_mnist(train=files.pixels(60, 27, 28)), ["(1, 27, 28)", "(1, 28, 28)"]),
     ("mnist", of_mnist(train_y=np.full(60, 10)), ["10..10", "0..9"]),
     ("mnist", of_mnist(train_y=np.zeros(59)), ["60 samples", "59 labels"]),
     ("cifar10", truncate("cifar-10-batches-py/data_batch_3"), ["data_batch_3", "damaged", "md5"]),
-    ("cifar10", remove("cifar-10-batches-py/test_batch"), ["cifar-10-batches-py/test_batch", "missing"]),
-    ("svhn", truncate("test_32x32.mat"), ["test_32x32.mat", "damaged"]),
     ("pathmnist", truncate("pathmnist.npz"), ["pathmnist.npz", "cannot be read"]),
     (
         "pathmnist",
@@ -116,14 +111,8 @@ WRONG: list[tuple[str, Callable[[Path], None], list[str]]] = [
     ("shakespeare", leaf_with(["a" * 79], ["b"], name="shakespeare"), ["80 characters"]),
     ("shakespeare", leaf_with(["a" * 79 + "é"], ["b"], name="shakespeare"), ["é"]),
     ("fed_isic2019", remove("fed_isic2019/ISIC_2019_Training_Input_preprocessed/ISIC_0000001.jpg"), ["ISIC_0000001"]),
-    (
-        "fed_isic2019",
-        write("fed_isic2019/ISIC_2019_Training_Input_preprocessed/ISIC_0000001.jpg", b"junk"),
-        ["ISIC_0000001.jpg", "cannot be read"],
-    ),
     ("fed_isic2019", write("fed_isic2019/train_test_split", b"image,target,center,fold\na,1,x,train\n"), ["line 2"]),
     ("fed_isic2019", write("fed_isic2019/train_test_split", b"image,target,center,fold\na,1,1_1,train\n"), ["line 2"]),
-    ("tiny_imagenet", remove("tiny-imagenet-200/wnids.txt"), ["tiny-imagenet-200/wnids.txt is missing"]),
     ("tiny_imagenet", write("tiny-imagenet-200/wnids.txt", b""), ["wnids.txt is empty"]),
     ("tiny_imagenet", write("tiny-imagenet-200/wnids.txt", b"../n1\n"), ["'../n1' is not a WordNet id"]),
     ("tiny_imagenet", write("tiny-imagenet-200/wnids.txt", b"n1\n"), ["train/n1/images/*.JPEG is missing"]),
@@ -131,16 +120,11 @@ WRONG: list[tuple[str, Callable[[Path], None], list[str]]] = [
     ("tiny_imagenet", write(VAL, b"val_9.JPEG\tn01443537\t0\n"), ["val/images/val_9.JPEG is missing"]),
     ("tiny_imagenet", write(VAL, b"val_0.JPEG\tn1\t0\n"), ["line 1", "a class of wnids.txt"]),
     ("tiny_imagenet", write(VAL, b"../val_0.JPEG\tn01443537\t0\n"), ["line 1", "a file, a tab"]),
-    ("tiny_imagenet", truncate("tiny-imagenet-200/val/images/val_0.JPEG"), ["val_0.JPEG cannot be read"]),
-    ("ag_news", remove("ag_news_csv/test.csv"), ["ag_news_csv/test.csv is missing"]),
     ("ag_news", write("ag_news_csv/test.csv", b""), ["test.csv has no articles"]),
     ("ag_news", write("ag_news_csv/test.csv", b'"1","a","b"\n"5","a","b"\n'), ["row 2", "a class from 1 to 4"]),
-    ("ag_news", write("ag_news_csv/train.csv", b"Class Index,Title,Description\n"), ["row 1", "a class from 1 to 4"]),
     ("ag_news", write("ag_news_csv/test.csv", b'"1","a"\n'), ["row 1", "a title and a description"]),
     ("ag_news", write("ag_news_csv/test.csv", b'"1","a\xff","b"\n'), ["test.csv cannot be read"]),
     ("mnist", pipe(RAW), [RAW, "is not a file"]),
-    ("cifar10", pipe("cifar-10-batches-py/data_batch_3"), ["data_batch_3", "is not a file"]),
-    ("svhn", pipe("test_32x32.mat"), ["test_32x32.mat", "is not a file"]),
     ("pathmnist", pipe("pathmnist.npz"), ["pathmnist.npz", "regular file"]),
     ("cinic10", pipe("cinic-10/train/cat/cat_1.png"), ["cat_1.png", "regular file"]),
     ("femnist", pipe("femnist/test/*.json"), ["femnist/test", "regular file"]),
@@ -191,5 +175,4 @@ def test_without_files_one_line_says_what_is_missing(root: Path, name: str) -> N
         load(name)
     kind = DATASETS[name]
     assert kind.files
-    assert kind.published is not None
     assert kind.published.size or kind.published.train

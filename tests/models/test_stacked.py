@@ -55,7 +55,6 @@ def test_a_row_has_the_bits_of_its_model_alone(name: str, samples: int, rows: in
     build, shape = MODELS[name]
     torch.manual_seed(rows)
     network = Network(build())
-    assert network.layers is not None
     theta = 0.3 * torch.randn(rows, network.layout.size)
     if name.startswith("tokens"):
         x: Tensor = torch.randint(0, 7, (rows, samples, *shape))
@@ -72,7 +71,6 @@ def test_a_row_has_the_bits_of_its_model_alone(name: str, samples: int, rows: in
 def test_a_product_that_pytorch_computes_otherwise_is_refused() -> None:
     """2 x 9 x 20 = 360 numbers are multiplied in the head, fewer than 400; 3 x 9 x 20 = 540."""
     network = Network(build_mlp(64, 20, 9))
-    assert network.layers is not None
     for samples in (2, 3):
         batch = torch.randn(4, samples, 64), torch.zeros(4, samples, dtype=torch.int64)
         theta = torch.zeros(4, network.layout.size)

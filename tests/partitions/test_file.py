@@ -50,7 +50,6 @@ def test_a_json_of_lists(path: Path) -> None:
     """Without `data.test` the lists of `test` count test samples, with it training and test samples together."""
     given = {"name": "file", "path": str(path)}
     apart = problem(given, evaluation={"personal": {}})
-    assert apart.tests is not None
     assert [apart.shards[i].tolist() for i in range(3)] == SPLIT["train"]
     assert [apart.tests[i].tolist() for i in range(3)] == SPLIT["test"]
     assert problem(given).tests is None

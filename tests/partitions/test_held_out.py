@@ -97,7 +97,6 @@ def test_of_digits_a_tenth_keyed_by_the_seed_and_apart_from_training(source: str
     data = Digits().load()
     found = split(dealing, 5, validation={"fraction": 0.1, "from": source})
     shards, held = found.train, found.validation
-    assert held is not None
     assert digests(found) == digests(split(dealing, 5, validation={"fraction": 0.1, "from": source}))
     assert held.digest != getattr(
         split(dealing, 6, validation={"fraction": 0.1, "from": source}).validation, "digest", ""
@@ -149,9 +148,6 @@ def test_test_samples_are_drawn_at_random_or_by_class() -> None:
 def test_both_sets_are_dealt_and_split_and_validation_leaves_the_tests_as_they_are() -> None:
     """1,437 + 360 digits among 20 clients: each has 89 or 90, tests on 23 (22.25 and 22.5 rounded up)."""
     plain, both = split("iid", 3, test={}), split("iid", 3, test={}, validation={"fraction": 0.1})
-    assert plain.test is not None
-    assert both.test is not None
-    assert both.validation is not None
     assert sorted([*plain.train.indices, *plain.test.indices]) == list(range(1797))
     assert set(plain.test.sizes) == {23}
     assert plain.test.digest == both.test.digest
@@ -165,7 +161,6 @@ def test_natural_clients_keep_the_test_samples_that_come_with_them() -> None:
     data = Dataset("own", x, y, x[:2], y[:2], 2, client_train=np.array([3, 3, 7]), client_test=np.array([7, 3]))
     source = make_data_source({"name": "digits", "test": {"fraction": 0.3}})
     found = split_samples(source, make_partition("natural"), data.merge(), 2, 0)
-    assert found.test is not None
     assert [sorted([*found.train[i], *found.test[i]]) for i in (0, 1)] == [[0, 1, 4], [2, 3]]
     with pytest.raises(UserError, match="have no natural clients"):
         split_samples(source, make_partition("natural"), replace(data, client_test=None).merge(), 2, 0)

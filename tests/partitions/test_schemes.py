@@ -1,8 +1,11 @@
-"""Data splits: invariants of every partitioner, the definitions by hand, and digests that must never change."""
+"""Data splits: invariants of every partitioner, the definitions by hand, digests that must never change, natural
+clients, and the numbers and the picture of a partition.
+"""
 
 import itertools
 from typing import Any
 
+import matplotlib
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
@@ -10,8 +13,10 @@ from hypothesis import strategies as st
 
 from fedray.common.errors import UserError
 from fedray.common.rng import generator
-from fedray.partitions import PARTITIONS, make_partition
+from fedray.datasets.dataset import Dataset
+from fedray.partitions import make_partition
 from fedray.partitions.base import Partition
+from fedray.partitions.heterogeneity import EXACT_CLIENTS, draw_heatmap, measure_heterogeneity
 from fedray.partitions.schemes import (
     _redraw_where_exhausted,
     deal_by_prior,
@@ -19,8 +24,22 @@ from fedray.partitions.schemes import (
     draw_lognormal_sizes,
     draw_pathological_priors,
 )
-from fedray.partitions.shards import Shards
-from tests.partitions.labelled import data
+from fedray.partitions.shards import Shards, split_naturally
+
+
+def data(labels: np.ndarray, classes: int, test: np.ndarray | None = None, **clients: np.ndarray) -> Dataset:
+    """Samples without content: y_train, y_test (as y_train unless given), and `client_train`, `client_test`."""
+    test = labels if test is None else test
+    return Dataset(
+        "d",
+        np.zeros((len(labels), 1), np.float32),
+        labels.astype(np.int64),
+        np.zeros((len(test), 1), np.float32),
+        test.astype(np.int64),
+        classes,
+        **clients,
+    )  # type: ignore[arg-type]
+
 
 EXACT: dict[str, dict[str, Any]] = {
     "iid": {},
@@ -153,16 +172,6 @@ def test_dirichlet_closes_clients_that_hold_their_share() -> None:
         assert (before[counts > 0] < 500 // 5).all()
 
 
-def test_dirichlet_is_more_uneven_for_small_alpha() -> None:
-    labels = np.arange(2000) % 10
-    counts = [
-        chosen("dirichlet", alpha=a, min_size=0).split(data(labels, 10), 20, 0).count_labels(labels, 10)
-        for a in (0.05, 0.5, 1000)
-    ]
-    held = [(c > 0).sum(1).mean() for c in counts]
-    assert held[0] < held[1] < held[2] == 10
-
-
 def literal_redraws(drawn: np.ndarray, supply: np.ndarray, cumulative: np.ndarray, rng: Any) -> np.ndarray:
     """The loop of FedDyn's code on given first draws: a draw from an empty pool refills it and is repeated."""
     left, result = supply.copy(), drawn.copy()
@@ -201,14 +210,22 @@ def test_pools_are_used_up_before_anything_repeats() -> None:
     np.testing.assert_array_equal(np.bincount(twice.indices, minlength=100), np.repeat([2, 0], 50))
 
 
-def test_clients_follow_their_priors() -> None:
+@pytest.mark.parametrize(
+    ("classes", "sizes", "expected", "within"),
+    [
+        ([2000, 2000], None, [[1600, 400], [400, 1600]], [90, 90]),
+        ([2600, 1400], [3000, 1000], [[2400, 600], [200, 800]], [110, 64]),
+    ],
+)
+def test_clients_follow_their_priors(classes: Any, sizes: Any, expected: Any, within: list[int]) -> None:
     """Balanced priors exhaust nothing, so each client's counts are multinomial: |count - n_i p| < 5 sqrt(n_i p (1-p)).
 
-    Priors (0.8, 0.2) and (0.2, 0.8), 2,000 samples each of 4,000: 1,600 ± 90.
+    Priors (0.8, 0.2) and (0.2, 0.8) of 2,000 samples each: 1,600 ± 90; of 3,000 and 1,000: 2,400 ± 110, 200 ± 64.
     """
-    labels = np.repeat([0, 1], 2000)
-    counts = deal_by_prior(np.array([[0.8, 0.2], [0.2, 0.8]]), labels, generator(0, "t")).count_labels(labels, 2)
-    assert np.abs(counts - [[1600, 400], [400, 1600]]).max() < 90
+    labels, priors = np.repeat([0, 1], classes), np.array([[0.8, 0.2], [0.2, 0.8]])
+    counts = deal_by_prior(priors, labels, generator(0, "t"), sizes and np.array(sizes)).count_labels(labels, 2)
+    np.testing.assert_array_equal(counts.sum(1), sizes or [2000, 2000])
+    assert (np.abs(counts - expected).max(1) < within).all()
 
 
 def test_lognormal_sizes() -> None:
@@ -227,15 +244,6 @@ def test_lognormal_sizes() -> None:
     one = deal_by_prior(np.ones((3, 1)), np.zeros(60, np.int64), generator(0, "t"), np.array([0, 10, 50]))
     np.testing.assert_array_equal(one.sizes, [0, 10, 50])
     np.testing.assert_array_equal(np.sort(one.indices), np.arange(60))  # one pool, used up before anything repeats
-
-
-def test_unequal_clients_follow_their_priors() -> None:
-    """As `test_clients_follow_their_priors`, with 3,000 and 1,000 samples: 2,400 ± 110 and 200 ± 64."""
-    labels = np.repeat([0, 1], [2600, 1400])
-    priors = np.array([[0.8, 0.2], [0.2, 0.8]])
-    counts = deal_by_prior(priors, labels, generator(0, "t"), np.array([3000, 1000])).count_labels(labels, 2)
-    np.testing.assert_array_equal(counts.sum(1), [3000, 1000])
-    assert (np.abs(counts - [[2400, 600], [200, 800]]).max(1) < [110, 64]).all()
 
 
 def test_classes_without_samples_are_never_drawn() -> None:
@@ -378,11 +386,6 @@ def test_impossible_partitions_are_refused_by_key(options: dict[str, Any], words
     assert all(word in str(error.value) for word in words)
 
 
-def test_the_registry_names_every_partition() -> None:
-    assert {name: kind.name for name, kind in PARTITIONS.items()} == {name: name for name in PARTITIONS}
-    assert all(kind.__doc__ for kind in PARTITIONS.values())
-
-
 class Drawn(Partition):
     """Returned by a user's own class: `shards` unchanged."""
 
@@ -407,3 +410,125 @@ def test_what_a_class_of_the_users_own_deals_is_checked(shards: object, message:
     """Three clients, six samples."""
     with pytest.raises(UserError, match=message):
         Drawn(shards=shards).split(data(np.arange(6) % 2, 2), 3, 0)
+
+
+NATURAL = np.repeat([3, 7, 9], [10, 20, 60])
+
+
+def natural(clients: int, seed: int = 0, own_seed: int | None = None, **options: Any) -> tuple[Shards, Dataset]:
+    d = data(np.arange(90) % 3, 3, client_train=NATURAL, client_test=np.resize([3, 7, 9], 90))
+    return make_partition({"name": "natural", "seed": own_seed, **options}).split(d, clients, seed), d
+
+
+def test_natural_clients() -> None:
+    shards, _ = natural(3)
+    assert [sorted(set(NATURAL[shards[i]])) for i in range(3)] == [[3], [7], [9]]
+    np.testing.assert_array_equal(shards.sizes, [10, 20, 60])
+
+
+def test_fewer_clients_than_natural_ones() -> None:
+    first, _ = natural(2, pick="first")
+    np.testing.assert_array_equal(first.sizes, [10, 20])
+    sizes = {tuple(natural(2, seed, pick="random")[0].sizes) for seed in range(30)}
+    assert sizes == {(10, 20), (10, 60), (20, 60)}
+
+
+def test_more_clients_than_natural_ones() -> None:
+    """One by one a piece goes to the id with the largest pieces: 60 -> 30+30 -> 20+20+20 -> 15 each, then 20 -> 10+10.
+
+    With 6 clients: 60 is cut when 60 > 20 (2 pieces), 30 > 20 (3 pieces), 20 = 20 (the first, so id 7): 1, 2, 3.
+    """
+    shards, _ = natural(6, divide=True)
+    np.testing.assert_array_equal(shards.sizes, [10, 10, 10, 20, 20, 20])
+    assert [sorted(set(NATURAL[shards[i]])) for i in range(6)] == [[3], [7], [7], [9], [9], [9]]
+    np.testing.assert_array_equal(np.sort(shards.indices), np.arange(90))
+
+
+@pytest.mark.parametrize(("clients", "words"), [(2, "set 3, or partition.pick"), (4, "set 3, or partition.divide")])
+def test_the_number_of_natural_clients_is_said(clients: int, words: str) -> None:
+    with pytest.raises(UserError, match=rf"clients\.total: found {clients}.*3 natural clients.*{words}"):
+        natural(clients)
+
+
+def test_a_seed_of_the_partition_draws_its_test_sets_and_natural_clients_too() -> None:
+    """For any seed of the run: otherwise runs that differ only in it would be tested on other samples."""
+    shards, d = natural(6, divide=True)
+    for own, how in (("natural", "disjoint"), ("iid", "disjoint"), ("iid", "share")):
+
+        def tests(run: int, own: str = own, how: Any = how, **options: Any) -> str:
+            return make_partition({"name": own, **options}).split_test(d, shards, run, how).digest
+
+        assert tests(0) != tests(1) == tests(0, seed=1) == tests(2, seed=1), (own, how)
+    for options in ({"clients": 6, "divide": True}, {"clients": 2, "pick": "random"}):
+        drawn = [natural(**options, seed=seed)[0].digest for seed in range(8)]
+        again = [natural(**options, own_seed=seed)[0].digest for seed in range(8)]
+        assert drawn == again
+        assert len(set(drawn)) > 1
+
+
+def test_natural_test_samples_stay_with_their_client() -> None:
+    """30 test samples per id; id 9 is divided in three pieces of 10, id 7 in two of 15."""
+    shards, d = natural(6, divide=True)
+    tests = make_partition({"name": "natural", "divide": True}).split_test(d, shards, 0, "disjoint")
+    np.testing.assert_array_equal(tests.sizes, [30, 15, 15, 10, 10, 10])
+    assert len(set(tests.indices)) == 90
+    assert [sorted(set(d.client_test[tests[i]])) for i in range(6)] == [[3], [7], [7], [9], [9], [9]]
+
+
+def test_natural_ids_may_be_negative_and_clients_empty() -> None:
+    """Clients of the ids -1, none and 4; the test samples are of 4, -1, -1 and of 8, who trains nothing."""
+    shards = Shards.from_lists([np.array([0, 1]), np.zeros(0, dtype=np.int64), np.array([2])])
+    tests = split_naturally(np.array([-1, -1, 4]), np.array([4, -1, -1, 8]), shards, generator(0, "any"))
+    assert [sorted(tests[i].tolist()) for i in range(3)] == [[1, 2], [], [0]]
+
+
+def test_heterogeneity_by_hand() -> None:
+    """Clients (4, 0), (2, 2), (0, 0), (0, 8).
+
+    Held classes 1, 2, 1: mean 4/3. Sizes of the three that hold something 4, 4, 8: median 4, upper quartile 6.
+    Proportions (1, 0), (1/2, 1/2), (0, 1): total variations 1/2, 1, 1/2, their mean 2/3.
+    """
+    found = measure_heterogeneity(np.array([[4, 0], [2, 2], [0, 0], [0, 8]]))
+    assert found == pytest.approx(
+        {
+            "clients": 4,
+            "empty_clients": 1,
+            "samples": 16,
+            "mean_classes": 4 / 3,
+            "size_min": 4,
+            "size_q25": 4,
+            "size_median": 4,
+            "size_q75": 6,
+            "size_max": 8,
+            "mean_tv": 2 / 3,
+        }
+    )
+
+
+def test_total_variation_of_many_clients_is_sampled_the_same_every_time() -> None:
+    """Half the clients hold class 0, half class 1: of all pairs, N/2 / (N - 1) ≈ 1/2 are at distance 1, the others 0.
+
+    A sample of 500 of 5,000 differs from that by about 1/500.
+    """
+    counts = np.zeros((10 * EXACT_CLIENTS, 2), dtype=np.int64)
+    counts[::2, 0] = counts[1::2, 1] = 3
+    first = measure_heterogeneity(counts)["mean_tv"]
+    assert first == measure_heterogeneity(counts)["mean_tv"]
+    assert first == pytest.approx(0.5, abs=0.02)
+
+
+def test_one_client_has_no_pairs() -> None:
+    assert measure_heterogeneity(np.array([[1, 2]]))["mean_tv"] == 0.0
+
+
+@pytest.mark.parametrize("shape", [(1, 2), (20, 10), (100, 62), (2000, 10)])
+def test_heatmap_is_written_and_leaves_matplotlib_alone(tmp_path, shape) -> None:
+    """The picture holds the transposed counts: classes down, clients across."""
+    counts = np.arange(np.prod(shape)).reshape(shape)
+    backend = matplotlib.get_backend()
+    figure = draw_heatmap(counts, title="t")
+    figure.savefig(tmp_path / "h.png")
+    assert (tmp_path / "h.png").read_bytes().startswith(b"\x89PNG")
+    np.testing.assert_array_equal(figure.axes[0].images[0].get_array(), counts.T)
+    assert matplotlib.get_backend() == backend
+    assert draw_heatmap(counts).axes[0].get_xlabel() == "client"

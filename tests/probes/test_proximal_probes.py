@@ -148,7 +148,7 @@ def _logits(views: Mapping[str, Tensor], pixels: Tensor) -> Tensor:
 
 def test_each_model_has_its_own_running_statistics() -> None:
     """η = 1e-12 moves no parameter, but the local model's running statistics are its shard's: the loss is not 0."""
-    model = {"name": "tests.models.test_buffers:TinyBatchNorm"}
+    model = {"name": "tests.models.test_network:TinyBatchNorm"}
     row = last_row(arrays(model, [[0], [2], [6], [8]], [0, 1, 0, 1], [0, 0, 1, 1], lr=1e-12, probes=["proximal"]))
     assert row["proximal_loss"] > 1e-4
 
@@ -172,7 +172,7 @@ def test_every_batch_finds_the_running_statistics_that_training_left() -> None:
 
 def test_no_other_batches_than_in_training() -> None:
     """Two samples and one, and a single step on the two: BatchNorm would refuse the batch of one."""
-    model = {"name": "tests.models.test_buffers:TinyBatchNorm"}
+    model = {"name": "tests.models.test_network:TinyBatchNorm"}
     row = last_row(arrays(model, [[0], [2], [6]], [0, 1, 0], [0, 0, 0], batch_size=2, probes=["step"]))
     assert math.isfinite(row["proximal_change"])
 

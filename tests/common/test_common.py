@@ -1,0 +1,218 @@
+"""Values that cross the border to a user's code, the CPU's flags, errors, the progress bar, YAML as users write it."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+import torch
+
+import fedray
+from fedray.common import cpus
+from fedray.common.calls import check_return, fits, make_plain
+from fedray.common.errors import UserError, redact, shorten, truncate_repr, unknown
+from fedray.common.progress import show_bar
+from fedray.common.vectors import Vectors
+from fedray.common.yaml_files import parse_yaml
+
+
+@pytest.mark.parametrize(
+    ("value", "hint", "expected"),
+    [
+        (np.int64(3), int, True),
+        (True, int, False),
+        (3.0, int, False),
+        (torch.tensor(0.5), float, True),
+        (np.float32(0.5), float, True),
+        ("0.5", float, False),
+        (None, float, False),
+        ("body", Literal["all", "body"], True),
+        ("legs", Literal["all", "body"], False),
+        ({"h": torch.zeros(2)}, Vectors, True),
+        ({"h": 0.0}, Vectors, False),
+        (None, Vectors, False),
+        (None, int | None, True),
+        ([1, 2], dict[str, Any], False),
+    ],
+)
+def test_a_value_fits_an_annotation(value: Any, hint: Any, expected: bool) -> None:
+    assert fits(value, hint) is expected
+
+
+def test_an_unknown_argument_names_the_function() -> None:
+    """As Python does without the check."""
+    for wrong in ({"metrics": ["x"]}, {}):
+        with pytest.raises(TypeError, match=r"^run_sweep\(\) (got an unexpected|missing a required)"):
+            fedray.run_sweep(**wrong)  # type: ignore[arg-type]
+
+
+def test_a_result_of_another_type_is_refused_by_the_place_that_gives_it() -> None:
+    assert check_return("here", lambda x: x, float)(0.5) == 0.5
+    with pytest.raises(UserError, match=r"^here returns None; float is required$"):
+        check_return("here", lambda x: None, float)(0.5)
+
+
+def test_numbers_arrays_and_iterators_are_made_plain() -> None:
+    """As YAML would give them: ints, floats, lists and dictionaries."""
+    found = make_plain(
+        "",
+        {
+            "seed": np.arange(2),
+            "lr": [np.float32(0.5), torch.tensor(0.25)],
+            "hidden": (4, 2),
+            "rho": iter([1]),
+            "none": None,
+        },
+    )
+    assert found == {"seed": [0, 1], "lr": [0.5, 0.25], "hidden": [4, 2], "rho": [1], "none": None}
+    assert [type(one) for one in found["seed"] + found["lr"]] == [int, int, float, float]
+
+
+@pytest.mark.parametrize(
+    ("value", "place"),
+    [({"a": {"b": object()}}, "a.b"), ({"a": [1, {2}]}, "a.1"), ({"a": np.zeros((2, 2))}, "a"), ({"a": {1: 2}}, "a")],
+)
+def test_what_no_file_can_hold_is_refused_by_its_key(value: Any, place: str) -> None:
+    with pytest.raises(UserError, match=rf"^{place}: found .*; a number, a text, a list or a mapping"):
+        make_plain("", value)
+
+
+@pytest.fixture
+def asked_again() -> Iterator[None]:
+    cpus.has_bf16.cache_clear()
+    yield
+    cpus.has_bf16.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("text", "able"),
+    [
+        ("model name\t: AMD EPYC\nflags\t\t: fpu avx512f avx512_bf16 sse\n", True),
+        ("flags\t\t: fpu amx_bf16 amx_tile\n", True),
+        ("flags\t\t: fpu avx2 avx512f\n", False),
+        ("bugs\t\t: bf16\nflags\t\t: fpu avx2\n", False),
+        ("Features\t: fp asimd bf16 i8mm\n", True),
+        ("Features\t: fp asimd\n", False),
+        ("processor\t: 0\n", None),
+        (None, None),
+    ],
+)
+@pytest.mark.usefixtures("asked_again")
+def test_bf16_is_read_from_the_flags(
+    text: str | None, able: bool | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """x86 lists `flags`, Arm `Features`; a system that lists neither, or has no such file, does not say."""
+    file = tmp_path / "cpuinfo"
+    if text is not None:
+        file.write_text(text)
+    monkeypatch.setattr(cpus, "CPUINFO", file)
+    assert cpus.has_bf16() is able
+
+
+MANY = [f"metric_{number}" for number in range(60)]
+
+
+def test_a_short_list_is_repeated() -> None:
+    assert str(unknown("--kind", "bar", ["bars", "curves"])) == (
+        "--kind: unknown name 'bar'; did you mean 'bars'? valid: bars, curves"
+    )
+
+
+def test_of_a_long_list_five_names_and_the_command_that_lists_all() -> None:
+    """`metrc_12` lacks one letter of metric_12."""
+    error = str(unknown("--metric", "metrc_12", MANY, "`fedray list metrics`"))
+    start, end = "--metric: unknown name 'metrc_12'; did you mean 'metric_12'? nearest of 60: metric_12, ", "lists all"
+    assert error.startswith(start)
+    assert error.endswith(f"; `fedray list metrics` {end}")
+    assert error.count("metric_") == 6, "the guess and five names"
+
+
+def test_without_a_command_that_lists_them_every_name_is_repeated() -> None:
+    assert all(name in str(unknown("key", "metrc", MANY)) for name in MANY)
+
+
+@pytest.mark.parametrize("part", ["a", "a://", "a://b:", "?a=;", "@", "://", "\x1b[", "a.", " \n", "a b@"])
+def test_removing_secrets_takes_a_time_proportional_to_the_length(part: str) -> None:
+    """It is called on every message and log record: 80,000 letters took 55 s."""
+    text, began = part * (80_000 // len(part)), time.process_time()
+    redact(text)
+    truncate_repr(type("Odd", (), {"__repr__": lambda self: text})())
+    assert time.process_time() - began < 2
+
+
+def test_a_line_keeps_its_beginning_and_its_end() -> None:
+    text = "key: " + "x" * 10_000 + "; allowed: 1"
+    assert len(shorten(text)) <= 500
+    assert shorten(text).startswith("key: xx")
+    assert shorten(text).endswith("; allowed: 1")
+    assert shorten("short") == "short"
+
+
+ROWS = [{"round": 2.0, "test_accuracy": 91.25}]
+
+
+def shown(capsys: pytest.CaptureFixture[str], asked: bool | None) -> tuple[str, str]:
+    """Output and errors of a bar over three rounds; the second one is evaluated."""
+    with show_bar("fedsam", 3, asked) as moved:
+        moved(1, [])
+        moved(2, ROWS)
+    return capsys.readouterr()
+
+
+def test_a_terminal_is_shown_rounds_and_the_last_accuracy(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich then takes the stream for a terminal
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "120")
+    out, err = shown(capsys, None)
+    assert out == "", "results go to standard output, the bar does not"
+    assert "fedsam" in err
+    assert "2/3" in err
+    assert "91.25 %" in err
+
+
+def test_a_file_is_shown_nothing(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "JUPYTER_COLUMNS"):
+        monkeypatch.delenv(name, raising=False)
+    assert tuple(shown(capsys, None)) == ("", "")
+
+
+def test_the_bar_can_be_turned_off(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert tuple(shown(capsys, False)) == ("", "")
+
+
+ANCHORS = "one: &one {a: 1, b: 2}\nother: &other {b: 3, c: 4}\n"
+
+
+def merged(text: str) -> object:
+    return parse_yaml(ANCHORS + text, "file")["x"]
+
+
+def test_a_merge_gives_way_to_the_mappings_own_keys() -> None:
+    assert merged("x: {<<: *one, b: 9}") == {"a": 1, "b": 9}
+    assert merged("x: {b: 9, <<: *one}") == {"a": 1, "b": 9}, "wherever it stands"
+
+
+def test_the_first_of_several_wins() -> None:
+    """YAML's merge type: keys of mappings earlier in the list override those of later ones."""
+    assert merged("x: {<<: [*one, *other]}") == {"a": 1, "b": 2, "c": 4}
+    assert merged("x: {<<: *one, <<: *other}") == {"a": 1, "b": 2, "c": 4}
+
+
+def test_merges_inside_of_merges() -> None:
+    text = "x: &x {<<: *one, d: 5}\ny: {<<: *x, e: 6}\n"
+    assert parse_yaml(ANCHORS + text, "file")["y"] == {"a": 1, "b": 2, "d": 5, "e": 6}
+
+
+def test_what_is_no_mapping_is_refused_with_its_line() -> None:
+    with pytest.raises(UserError, match="file: line 2: `<<` merges mappings only"):
+        parse_yaml("a: 1\n<<: 3\n", "file")
+
+
+def test_a_key_that_is_written_twice_is_refused_beside_a_merge() -> None:
+    with pytest.raises(UserError, match="the key 'b' "):
+        merged("x: {<<: *one, b: 1, b: 2}")
