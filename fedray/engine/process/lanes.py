@@ -50,6 +50,7 @@ class Lane:
     _steps: Turns[tuple[LocalClient, dict[str, Sum | PerClient]]] = field(init=False)
     _draws: list[object] = field(default_factory=list)
     _own_code: bool = False
+    _trainers: tuple[LocalTrainer, LocalTrainer] | None = None
 
     @property
     def stream(self) -> "torch.cuda.Stream | None":
@@ -66,7 +67,9 @@ class Lane:
     def begin(self, number: int, given: Given, trainer: LocalTrainer, broadcast: Broadcast) -> None:
         """Take a client."""
         self.number, self.given, self.result, self._draws = number, given, None, []
-        own, self._own_code = replace(trainer, network=self.network), trainer.population.own_code
+        if self._trainers is None or self._trainers[0] is not trainer:  # a trainer keeps masks on the device
+            self._trainers = trainer, replace(trainer, network=self.network)
+        own, self._own_code = self._trainers[1], trainer.population.own_code
         self._steps = own.iter_steps(broadcast, given[0], drawn=given[1])
 
     def advance(self) -> bool:
