@@ -1,6 +1,5 @@
 """Calls, the store's address, tables and figures."""
 
-import os
 from dataclasses import replace
 
 from tests.bad_input.case import Case, put, run, stored, sweep
@@ -18,7 +17,6 @@ CASES: dict[str, Case] = {
     # Calls and stores
     "no file": Case(["sweep"], "Missing argument 'file'."),
     "no command": Case(["swep"], "No such command 'swep'. Did you mean 'sweep'?"),
-    "no option": Case(["run", "x.yaml", "--bakend", "ray"], "No such option: --bakend (Possible options…"),
     "list what": Case(
         ["list", "algoritms"],
         "list: unknown name 'algoritms'; did you mean 'algorithms'? valid: algorithms, clusters, datasets, "
@@ -27,7 +25,6 @@ CASES: dict[str, Case] = {
     "save to nowhere": saved(
         "--save: /dev/null/m.safetensors cannot be written: Not a directory", "/dev/null/m.safetensors"
     ),
-    "save to a folder": saved("--save: . cannot be written: Is a directory", "."),
     "save what there is not": saved(
         "model: local-only has no global model; each client keeps parameters of its own", "m", "algorithm=local-only"
     ),
@@ -37,14 +34,6 @@ CASES: dict[str, Case] = {
         f"/{LONG}: File name too long",
         sweep("").prepare,
         {"MLFLOW_TRACKING_URI": f"sqlite:////{LONG}"},
-    ),
-    "storage of a name too long": Case(
-        ["clean"], f"/{LONG}: File name too long", environment={"FEDRAY_STORAGE": f"/{LONG}"}
-    ),
-    "two files": Case(["run", "a.yaml", "b.yaml"], "Got unexpected extra argument(s) (b.yaml)"),
-    "--set with a space": Case(
-        ["sweep", "x.yaml", "--set", "training.lr", "0.1"],
-        "--set: found 'training.lr'; KEY=VALUE is required, without a space: --set training.lr=VALUE",
     ),
     "concurrent": Case(
         ["sweep", "x.yaml", "--max-concurrent", "0"],
@@ -70,10 +59,6 @@ CASES: dict[str, Case] = {
         ["ui"], "MLFLOW_TRACKING_URI: there is no store at {here}/mlflow.db; run a sweep first, or name its store"
     ),
     "ui port 0": Case(["ui", "--port", "0"], "Invalid value for '--port': Input should be greater than or equal to 1"),
-    "ui port of words": Case(
-        ["ui", "--port", "http"],
-        "Invalid value for '--port': Input should be a valid integer, unable to parse string as an integer",
-    ),
     "ui of a host": Case(
         ["ui", "--host", "nosuch.invalid"], "--host: nosuch.invalid:5000 cannot be listened at: …", stored
     ),
@@ -93,20 +78,10 @@ CASES: dict[str, Case] = {
         "MLFLOW_TRACKING_URI: found 'nonsense'; sqlite:///FILE, http://HOST:PORT or a database's address is required",
         MLFLOW_TRACKING_URI="nonsense",
     ),
-    "store files": run(
-        "MLFLOW_TRACKING_URI: found 'file:///tmp/runs'; sqlite:///FILE, http://HOST:PORT or a database's address "
-        "is required",
-        MLFLOW_TRACKING_URI="file:///tmp/runs",
-    ),
     "store unknown": run(
         "MLFLOW_TRACKING_URI: found 'foo://***@host/x'; sqlite:///FILE, http://HOST:PORT or a database's address is "
         "required",
         MLFLOW_TRACKING_URI="foo://me:pa55word@host/x",
-    ),
-    "store misspelt": run(
-        "MLFLOW_TRACKING_URI: found 'sqlit:///mlflow.db'; sqlite:///FILE, http://HOST:PORT or a database's address is "
-        "required",
-        MLFLOW_TRACKING_URI="sqlit:///mlflow.db",
     ),
     "store in no folder": run(
         "MLFLOW_TRACKING_URI: found /nosuch/mlflow.db, but there is no folder /nosuch; create it, or set sqlite:///FILE",
@@ -123,27 +98,9 @@ CASES: dict[str, Case] = {
         MLFLOW_TRACKING_URI="http://me:pa55word@127.0.0.1:1/?token=t0ken",
     ),
     "store's port": run(
-        "MLFLOW_TRACKING_URI: found 'http://127.0.0.1:99999', Port out of range 0-65535; sqlite:///FILE, "
-        "http://HOST:PORT or a database's address is required",
+        "MLFLOW_TRACKING_URI: found 'http://127.0.0.1:99999', whose host or port cannot be read; write / ? # "
+        "of a password as %2F %3F %23; sqlite:///FILE, http://HOST:PORT or a database's address is required",
         MLFLOW_TRACKING_URI="http://127.0.0.1:99999",
-    ),
-    "store with a zero": run(
-        "MLFLOW_TRACKING_URI: found 'sqlite:////tmp/a%00b.db'; sqlite:///FILE, http://HOST:PORT or a database's "
-        "address is required",
-        MLFLOW_TRACKING_URI="sqlite:////tmp/a%00b.db",
-    ),
-    "store a pipe": run(
-        "MLFLOW_TRACKING_URI: {here}/mlflow.db is not a regular file",
-        prepare=lambda here: os.mkfifo(here / "mlflow.db"),
-    ),
-    "store without host": run(
-        "MLFLOW_TRACKING_URI: found 'http://'; sqlite:///FILE, http://HOST:PORT or a database's address is required",
-        MLFLOW_TRACKING_URI="http://",
-    ),
-    "store's brackets": run(
-        "MLFLOW_TRACKING_URI: found 'http://[::1', Invalid IPv6 URL; sqlite:///FILE, http://HOST:PORT or a "
-        "database's address is required",
-        MLFLOW_TRACKING_URI="http://[::1",
     ),
     "store's driver": run(
         "MLFLOW_TRACKING_URI: the store cannot be used: NoSuchModuleError: Can't load plugin: "
@@ -154,24 +111,9 @@ CASES: dict[str, Case] = {
         "MLFLOW_TRACKING_URI: cannot connect to postgresql://***@127.0.0.1:1/db: [Errno 111] Connection refused",
         MLFLOW_TRACKING_URI="postgresql://me:pa55word@127.0.0.1:1/db",
     ),
-    "dry run, store away": Case(
-        ["sweep", "sweep.yaml", "--dry-run"],
-        "sweep.yaml: MLFLOW_TRACKING_URI: cannot connect to http://127.0.0.1:1: [Errno 111] Connection refused",
-        sweep("").prepare,
-        {"MLFLOW_TRACKING_URI": "http://127.0.0.1:1"},
-    ),
-    "show what": Case(["data", "show", "digit"], "data.name: unknown name 'digit'; did you mean 'digits'?…"),
     "show nobody": Case(
         ["data", "show", "digits", "--clients", "0"],
         "Invalid value for '--clients': Input should be greater than or equal to 1",
-    ),
-    "show alpha": Case(
-        ["data", "show", "digits", "--alpha", "nan"], "partition.alpha: found nan; input should be a finite number"
-    ),
-    "show no alpha": Case(["data", "show", "digits"], "partition.alpha is required"),
-    "show to nowhere": Case(
-        ["data", "show", "digits", "--alpha", "1", "--out", "/dev/null/a.png"],
-        "--out: /dev/null/a.png cannot be written: Not a directory",
     ),
     "show to no picture": Case(
         ["data", "show", "digits", "--alpha", "1", "--out", "a.exe"],
@@ -185,21 +127,16 @@ CASES: dict[str, Case] = {
         ["data", "show", "digits", "--alpha", "1", "--shards", "2"],
         "partition: unknown name 'shards'; valid: alpha, min_size, seed; 'shards' belongs to sharding",
     ),
-    "check what": Case(["data", "check", "digit"], "data.name: unknown name 'digit'; did you mean 'digits'?…"),
     "check a folder of a name too long": Case(
         ["data", "check", "mnist"],
         f"/{LONG}/mnist.npz: File name too long",
         environment={"FEDRAY_DATA": f"/{LONG}"},
-    ),
-    "check a file of a name too long": Case(
-        ["data", "check", "npz", "--set", f"data.path={LONG}"], f"data.path: {LONG}: File name too long"
     ),
     "check missing": Case(
         ["data", "check", "svhn"],
         "data.name: svhn is not in {here}/data: train_32x32.mat is missing; `fedray data fetch svhn` tells how "
         "to get it, FEDRAY_DATA names another folder",
     ),
-    "fetch what": Case(["data", "fetch", "mnits"], "data.name: unknown name 'mnits'; did you mean 'mnist'?…"),
     "fetch npz": Case(["data", "fetch", "npz"], "data.name: npz is your own; give it as data.path"),
     "fetch by hand": Case(
         ["data", "fetch", "cinic10"],
@@ -240,7 +177,6 @@ CASES: dict[str, Case] = {
         "--rows/--cols: unknown name 'algoritm'; did you mean 'algorithm'?…",
         stored,
     ),
-    "columns": Case(["tables", "sweep", "--cols", "x.y"], "--rows/--cols: unknown name 'x.y';…", stored),
     "reference": Case(
         ["tables", "sweep", "--reference", "fedavgg"],
         "--reference: unknown name 'fedavgg'; did you mean 'fedavg'? valid: fedavg, fedsam",
@@ -261,9 +197,6 @@ CASES: dict[str, Case] = {
         "published table of fedsol: unknown name 'table99'; did you mean 'table9'? valid: table1, table10, "
         "table2, table3, table4, table5, table9, v1_table1",
         stored,
-    ),
-    "figures of what": Case(
-        ["figures", "swep"], "sweep: unknown name 'swep'; did you mean 'sweep'? valid: sweep", stored
     ),
     "kind": Case(
         ["figures", "sweep", "--kind", "pie"],

@@ -2,27 +2,39 @@
 
 from tests.bad_input.case import Case, put, run
 
+BOUNDS: list[tuple[str, int | float | str, str]] = [
+    ("algorithm.rho", -1, "greater than or equal to 0"),
+    ("clients.total", 0, "greater than 0"),
+    ("clients.total", 10**12, "less than or equal to 10000000"),
+    ("data.channels", 2, "1 or 3"),
+    ("evaluation.every", 0, "greater than 0"),
+    ("partition.alpha", 0, "greater than 0"),
+    ("runtime.actors", 0, "greater than 0 or 'auto'"),
+    ("runtime.backend", "dask", "'inline' or 'ray'"),
+    ("runtime.threads", -1, "greater than 0"),
+    ("runtime.threads", 2**31, "less than or equal to 1024"),
+    ("seed", -1, "greater than or equal to 0"),
+    ("training.aggregation", "mean", "'uniform', 'samples', 'batches' or 'feddisco'"),
+    ("training.batch_size", 0, "greater than 0 or 'full'"),
+    ("training.momentum", 1, "less than 1"),
+    ("training.rounds", 0, "greater than 0"),
+    ("training.rounds", 10**8, "less than or equal to 10000000"),
+]
+
 CASES: dict[str, Case] = {
+    **{
+        f"{key} {value}": run(f"--set: {key}: found {value!r}; input should be {rule}", f"{key}={value}")
+        for key, value, rule in BOUNDS
+    },
     "unknown section": run("--set: configuration: unknown name 'trainig'; did you mean 'training'?…", "trainig.lr=1"),
     "unknown key": run("--set: training: unknown name 'learning_rate';…", "training.learning_rate=1"),
-    "unknown key, near": run(
-        "--set: training: unknown name 'lr_decy'; did you mean 'lr_decay'?…", "training.lr_decy=1"
-    ),
     "unknown algorithm": run(
         "--set: algorithm.name: unknown name 'fed_sam'; did you mean 'fedsam'?…", "algorithm=fed_sam"
     ),
     "unknown option": run("--set: algorithm: unknown name 'roh'; did you mean 'rho'?…", "algorithm.roh=1"),
-    "unknown model": run("--set: model.name: unknown name 'lenet5'; did you mean 'lenet'?…", "model=lenet5"),
-    "unknown data": run("--set: data.name: unknown name 'cifar'; did you mean 'cifar10'?…", "data=cifar"),
-    "unknown partition": run(
-        "--set: partition.name: unknown name 'dirichelt'; did you mean 'dirichlet'?…", "partition=dirichelt"
-    ),
     "wrong type": run(
         "--set: training.lr: found 'fast'; input should be a valid number, unable to parse string as a number",
         "training.lr=fast",
-    ),
-    "negative rho": run(
-        "--set: algorithm.rho: found -1; input should be greater than or equal to 0", "algorithm.rho=-1"
     ),
     "a mirror twice": run(
         "--set: runtime.mirror: found wandb twice; each viewer once is required", "runtime.mirror=[wandb, wandb]"
@@ -35,38 +47,18 @@ CASES: dict[str, Case] = {
         "--set: model.resize: found 1000000000; input should be less than or equal to 4096",
         "model={name: timm, architecture: vit_tiny_patch16_224, resize: 1000000000}",
     ),
-    "pictures of 10^18 pixels, own model": run(
-        "--set: model.resize: found 1000000000; input should be less than or equal to 4096",
-        "model={name: sl_vit, resize: 1000000000}",
-    ),
-    "alpha 0": run("--set: partition.alpha: found 0; input should be greater than 0", "partition.alpha=0"),
     "alpha missing": run("--set: partition.alpha is required", "partition={name: dirichlet}"),
-    "alpha infinite": run("--set: partition.alpha: found inf; input should be a finite number", "partition.alpha=.inf"),
     "nan lr": run("--set: training.lr: found nan; input should be a finite number", "training.lr=.nan"),
-    "infinite lr": run("--set: training.lr: found inf; input should be a finite number", "training.lr=1e999"),
     "lr as a list": run(
         "--set: training.lr: found [0.1, 0.2]; input should be a valid number; several values go into a sweep's "
         "`grid`: `training.lr: [0.1, 0.2]`",
         "training.lr=[0.1, 0.2]",
     ),
-    "lr as a mapping": run("--set: training.lr: found {'a': 1}; input should be a valid number", "training.lr={a: 1}"),
     "lr beyond float32": run("--set: training.lr: found 1e+308; the number is too large", "training.lr=1e308"),
-    "threads beyond an int": run(
-        "--set: runtime.threads: found 2147483648; input should be less than or equal to 1024",
-        "runtime.threads=2147483648",
-    ),
     "less of a CPU than Ray counts": run(
         "--set: runtime.cpus_per_actor: found 1e-05; Ray counts in units of 0.0001", "runtime.cpus_per_actor=1e-5"
     ),
-    "less of a GPU than Ray counts": run(
-        "--set: runtime.gpus_per_actor: found 9e-05; Ray counts in units of 0.0001", "runtime.gpus_per_actor=9e-5"
-    ),
     "rounds of 400 digits": run("--set: training.rounds: found 1000…", f"training.rounds={10**400}"),
-    "rounds of a typo": run(
-        "--set: training.rounds: found 100000000; input should be less than or equal to 10000000",
-        "training.rounds=100000000",
-    ),
-    "steps of 30 digits": run("--set: training.local_steps: found 1000…", f"training.local_steps={10**30}"),
     "synthetic data of 10^12 samples": run(
         "--set: data.train_samples: samples and shape ask for 3.07e+15 values; at most 4e+09 are allowed",
         f"data={{name: synthetic, train_samples: {10**12}}}",
@@ -85,38 +77,18 @@ CASES: dict[str, Case] = {
         "partition=iid",
         "clients.total=1797",
     ),
-    "synthetic data of 10^9 classes": run(
-        "--set: data.classes: found 1000000000; input should be less than or equal to 100000",
-        f"data={{name: synthetic, classes: {10**9}}}",
-    ),
-    "text of 10^12 samples": run(
-        "--set: data.train_samples: samples and shape ask for 8e+13 values; at most 4e+09 are allowed",
-        f"data={{name: synthetic_text, train_samples: {10**12}}}",
-    ),
     "std 0": run("--set: data.std.0: found 0; input should be greater than 0", "data={name: digits, std: [0]}"),
-    "std -1": run("--set: data.std.0: found -1; input should be greater than 0", "data={name: digits, std: [-1]}"),
     "octal": run("--set seed: line 1: 010 is octal in YAML; write 10, or quote it if it is a string", "seed=010"),
     "base 60": run(
         "--set seed: line 1: 1:30 is the number 90 in YAML; write 90, or quote it if it is a string", "seed=1:30"
     ),
     "lr is true": run("--set: training.lr: found True; expected a number, got a boolean", "training.lr=true"),
     "lr empty": run("--set: training.lr: found None; input should be a valid number", "training.lr="),
-    "keys of a number": run("--set: training.lr: found {'x': 1}; input should be a valid number", "training.lr.x=1"),
     "more than all": run("--set: clients.per_round: found 11; clients.total is only 10", "clients.per_round=11"),
     "fraction above 1": run(
         "--set: clients.per_round: found 1.5; a fraction is at most 1.0, a number of clients is written "
         "without a point",
         "clients.per_round=1.5",
-    ),
-    "no clients": run("--set: clients.total: found 0; input should be greater than 0", "clients.total=0"),
-    "half a client": run(
-        "--set: clients.total: found 2.5; input should be a valid integer, got a number with a fractional part",
-        "clients.total=2.5",
-    ),
-    "true clients": run("--set: clients.total: found True; expected a number, got a boolean", "clients.total=yes"),
-    "too many clients": run(
-        "--set: clients.total: found 1000000000000; input should be less than or equal to 10000000",
-        "clients.total=1000000000000",
     ),
     "empty cohort": run(
         "--set: clients.cohorts: round 1 lists []; different ids in 0..9 are required, at least one",
@@ -130,22 +102,9 @@ CASES: dict[str, Case] = {
         "--set: clients.cohorts: round 1 lists [10]; different ids in 0..9 are required, at least one",
         "clients.cohorts=[[0], [10]]",
     ),
-    "client is true": run(
-        "--set: clients.cohorts: found [[True], [1]]; expected a number, got a boolean",
-        "clients.cohorts=[[true], [1]]",
-    ),
     "too few cohorts": run("--set: clients.cohorts: lists 1 rounds, training.rounds is 2", "clients.cohorts=[[0]]"),
-    "batch 0": run(
-        "--set: training.batch_size: found 0; input should be greater than 0 or 'full'", "training.batch_size=0"
-    ),
     "epochs and steps": run(
         "--set: training.local_steps: give either local_steps or local_epochs, not both", "training.local_steps=3"
-    ),
-    "momentum 1": run("--set: training.momentum: found 1; input should be less than 1", "training.momentum=1"),
-    "no rounds": run("--set: training.rounds: found 0; input should be greater than 0", "training.rounds=0"),
-    "aggregation": run(
-        "--set: training.aggregation: found 'mean'; input should be 'uniform', 'samples', 'batches' or 'feddisco'",
-        "training.aggregation=mean",
     ),
     "section is a number": run("--set: training: expected a mapping, got 5; its keys: rounds,…", "training=5"),
     "section is a list": run(
@@ -154,15 +113,7 @@ CASES: dict[str, Case] = {
     "component without name": run(
         "--set: algorithm.name is required: found algorithm.rho without it; `fedray list…", "algorithm={rho: 1}"
     ),
-    "seed negative": run("--set: seed: found -1; input should be greater than or equal to 0", "seed=-1"),
     "seed huge": run("--set: seed: found <int>; the number is too large", "seed=0x" + "f" * 9000),
-    "seed a date": run(
-        "--set: seed: found datetime.date(2001, 1, 1); input should be a valid integer", "seed=2001-01-01"
-    ),
-    "seed a list": run("--set: seed: found [0, 1]; input should be a valid integer; several…", "seed=[0, 1]"),
-    "seed in Greek": run(
-        "--set: seed: found 'ένα'; input should be a valid integer, unable to parse string as an integer", "seed=ένα"
-    ),
     "seed of 5000 digits": run(
         "--set seed: is not YAML: ValueError: Exceeds the limit (4300 digits) for integer string conversion: "
         "value has 5000…",
@@ -178,8 +129,6 @@ CASES: dict[str, Case] = {
         "classes, drift, forgetting, lambda, proximal, step",
         "evaluation.probes=[drfit]",
     ),
-    "evaluation never": run("--set: evaluation.every: found 0; input should be greater than 0", "evaluation.every=0"),
-    "backend": run("--set: runtime.backend: found 'dask'; input should be 'inline' or 'ray'", "runtime.backend=dask"),
     "1.5 GPUs": run(
         "--set: runtime.gpus_per_actor: found 1.5; a fraction below 1 or whole GPUs",
         "runtime.gpus_per_actor=1.5",
@@ -213,13 +162,10 @@ CASES: dict[str, Case] = {
         "runtime={backend: ray, actors: 100000}",
     ),
     "a run on a cluster that is not there": run(
-        "--address: cannot connect to 127.0.0.1:1: [Errno 111] Connection refused",
+        "RAY_ADDRESS: cannot connect to 127.0.0.1:1: [Errno 111] Connection refused",
         "runtime.backend=ray",
         RAY_ADDRESS="127.0.0.1:1",
     ),
-    "no actors": run("--set: runtime.actors: found 0; input should be greater than 0 or 'auto'", "runtime.actors=0"),
-    "no threads": run("--set: runtime.threads: found -1; input should be greater than 0", "runtime.threads=-1"),
-    "hidden 0": run("--set: model.hidden.0: found 0; input should be greater than 0", "model.hidden=[0]"),
     "hidden no list": run("--set: model.hidden: expected a list, got 8", "model.hidden=8"),
     "hidden enormous": run("model: mlp cannot be built: RuntimeError: [enforce fail…", "model.hidden=[10000000000000]"),
     "empty clients": run(
@@ -257,14 +203,6 @@ CASES: dict[str, Case] = {
     "plug-in model": run(
         "--set: model.name: json:JSONDecoder is not a subclass of torch.nn.Module", "model=json:JSONDecoder"
     ),
-    "plug-in without module": run(
-        "--set: algorithm.name: ':Thing' cannot be imported: ValueError: Empty module name", "algorithm=:Thing"
-    ),
-    "plug-in relative": run(
-        "--set: model.name: '..here:Thing' cannot be imported: TypeError: the 'package' argument is required to "
-        "perform a relative import for '..here'",
-        "model=..here:Thing",
-    ),
     "plug-in that raises": run(
         "--set: algorithm.name: 'broken_plugin:X' cannot be imported: ZeroDivisionError: division by zero",
         "algorithm=broken_plugin:X",
@@ -283,12 +221,5 @@ CASES: dict[str, Case] = {
     "--set not YAML": run(
         "--set training.lr: line 1: is not YAML: expected ',' or ']', but got '<stream end>'", "training.lr=[1"
     ),
-    "--set an object": run(
-        "--set training.lr: line 1: is not YAML: could not determine a constructor for the tag "
-        "'tag:yaml.org,2002:python/object/apply:os.getcwd'",
-        "training.lr=!!python/object/apply:os.getcwd []",
-    ),
-    "--set an alias": run("--set training.lr: line 1: is not YAML: found undefined alias 'x'", "training.lr=*x"),
     "section of a number": run("seed.x: seed holds 0, which has no keys", "seed.x=1"),
-    "empty key": run("--set: training: unknown name '';…", "training..lr=1"),
 }

@@ -16,11 +16,6 @@ def listed(line: str, train: object, *changes: str, clients: int = 2, **parts: o
 
 CASES: dict[str, Case] = {
     "split absent": run("partition.path: split.npz does not exist", "partition={name: file, path: split.npz}"),
-    "split is a text": run(
-        "partition.path: split.npz is not a readable .npz file: ValueError: it is not an archive of arrays",
-        "partition={name: file, path: split.npz}",
-        prepare=put("split.npz", "hello"),
-    ),
     "split of other arrays": run(
         "partition.path: data.npz holds 'x_test'; allowed are digest, samples, test_indices, test_offsets, "
         "train_indices, train_offsets, validation_indices, validation_offsets",
@@ -33,9 +28,6 @@ CASES: dict[str, Case] = {
         prepare=put("split.json", "hello"),
     ),
     "split of text": listed("partition.path: split.json: found 'a' in train; integers are required", [["a"], [1]]),
-    "split of numbers": listed(
-        "partition.path: split.json: a list of lists for each of train, test, validation is required", [1, 2]
-    ),
     "split of other parts": listed(
         "partition.path: split.json: a list of lists for each of train, test, validation is required", [[1]], val=[[2]]
     ),

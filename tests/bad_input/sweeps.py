@@ -11,38 +11,47 @@ LR = {"training.lr": {"loguniform": [0.01, 1]}}
 FINAL = {"seeds": [7]}
 LONG = "x" * 300
 
+DRAWS: list[tuple[str, list[object], str]] = [
+    ("choice", [], "a list of values, at least one"),
+    ("loguniform", [0, 1], "[LOW, HIGH], above 0"),
+    ("randint", [1.5, 3], "[LOW, HIGH), integers"),
+    ("randint", [3, 3], "[LOW, HIGH), integers"),
+    ("uniform", [0, float("inf")], "[LOW, HIGH]"),
+    ("uniform", [1, 0], "[LOW, HIGH]"),
+    ("uniform", [1], "[LOW, HIGH]"),
+    ("uniform", [True, 5], "[LOW, HIGH]"),
+]
+
 CASES: dict[str, Case] = {
+    **{
+        f"{kind} of {given}": sweep(
+            f"search.seed: {kind} does not take {given}; {rule} is required", search={"seed": {kind: given}}
+        )
+        for kind, given, rule in DRAWS
+    },
     # The YAML itself
     "absent": Case(["run", "absent.yaml"], "absent.yaml: cannot be read: No such file or directory"),
     "a name too long for a file": Case(["sweep", LONG], f"{LONG}: File name too long"),
-    "a run, its name too long for a file": Case(["run", LONG], f"{LONG}: File name too long"),
     "one run's configuration": Case(
         ["sweep", "example"],
         f"{get_sweeps_folder()}/example.yaml: is the configuration of one run, which `fedray run` takes; a sweep has "
         "name and base",
     ),
-    "a folder": Case(["sweep", "."], ".: cannot be read: Is a directory"),
-    "sweep absent": Case(["sweep", "absent.yaml"], "absent.yaml: cannot be read: No such file or directory"),
     "a pipe": Case(
         ["run", "p.yaml"], "p.yaml: cannot be read: it is not a regular file", lambda here: os.mkfifo(here / "p.yaml")
     ),
-    "a device": Case(["sweep", "/dev/zero"], "/dev/zero: cannot be read: it is not a regular file"),
     "aliases of a long text": text(
         "file.yaml: its aliases repeat more than 100000 values",
         f"a: &a {'x' * 100_000}\nb: [{', '.join(['*a'] * 70_000)}]\n",
     ),
-    "empty": text("file.yaml: expected a mapping, got nothing", ""),
     "a list": text("file.yaml: expected a mapping, got list", "- 1\n"),
-    "a word": text("file.yaml: expected a mapping, got str", "hello"),
     "broken": text("file.yaml: line 2: is not YAML: expected ',' or ']', but got '<stream end>'", "a: [1\n"),
-    "tab": text("file.yaml: line 2: is not YAML: found character '\\t' that cannot start any token", "a:\n\tb: 1\n"),
     "twice": text("file.yaml: line 2: the key 'seed' is repeated", "seed: 1\nseed: 2\n"),
     "object": text(
         "file.yaml: line 1: is not YAML: could not determine a constructor for the tag "
         "'tag:yaml.org,2002:python/object/apply:os.system'",
         "a: !!python/object/apply:os.system ['true']\n",
     ),
-    "bytes": text("file.yaml: is not a text file", b"\xff\xfe\0\0"),
     "zero": text(
         "file.yaml: is not YAML: unacceptable character #x0000: special characters are not allowed", "a: \0\n"
     ),
@@ -53,30 +62,12 @@ CASES: dict[str, Case] = {
         "file.yaml: line 1: keys must be strings; quote 1; write a number's decimals with a point, as 0.1",
         "x: {lr: 0,1}\n",
     ),
-    "list as key": text("file.yaml: line 1: keys must be strings; quote [1]", "? [1]\n: 2\n"),
-    "on as key": text("file.yaml: line 1: keys must be strings; quote True", "on: 2\n"),
-    "merge key": text("file.yaml: line 1: `<<` merges mappings only", "<<: 3\n"),
     "merge a list": text("file.yaml: line 1: `<<` merges mappings only", "<<: [{a: 1}, b]\n"),
     "billion laughs": text("file.yaml: its aliases repeat more than 100000 values", LAUGHS),
     "contains itself": text("file.yaml: line 1: the anchor contains itself", "seed: &a [*a]\n"),
     "too deep": text("file.yaml: is not YAML: it is nested too deeply", "a: " + "[" * 1200),
     "no date": text("file.yaml: is not YAML: ValueError: month must be in 1..12", "seed: 2001-99-99\n"),
-    "no truth": text("file.yaml: is not YAML: KeyError: 'x'", "seed: !!bool x\n"),
-    "no stamp": text(
-        "file.yaml: is not YAML: AttributeError: 'NoneType' object has no attribute 'groupdict'",
-        "seed: !!timestamp x\n",
-    ),
-    "unknown tag": text(
-        "file.yaml: line 1: is not YAML: could not determine a constructor for the tag '!x'", "seed: !x 1\n"
-    ),
-    "undefined alias": text("file.yaml: line 1: is not YAML: found undefined alias 'a'", "seed: *a\n"),
-    "base a list": text("file.yaml: base: expected a mapping, got [1]", "name: x\nbase: [1]\n"),
     "nothing in it": text("file.yaml: data is required", "{}"),
-    "surrogate": text(
-        "file.yaml: seed: found '\\ud800'; input should be a valid string, unable to parse raw data as a unicode "
-        "string",
-        'seed: "\\ud800"\n',
-    ),
     # Sweeps
     "unknown key": sweep("configuration: unknown name 'gird'; did you mean 'grid'?…", gird={}),
     "no list": sweep("grid.seed: expected a list, got 3", grid={"seed": 3}),
@@ -88,19 +79,10 @@ CASES: dict[str, Case] = {
         "names.fedavg: found ' '; a name is one line of characters that can be printed", names={"fedavg": " "}
     ),
     "a name that nothing has": sweep("names: unknown name 'fedsan'; did you mean…", names={"fedsan": "SAM"}),
-    "a name of an unknown section": sweep("names: unknown name 'algoritm'; did you…", names={"algoritm.rho": "ρ"}),
-    "a name of two lines": sweep(
-        "names.fedsam: found 'a\\nb'; a name is one line of characters that can be printed", names={"fedsam": "a\nb"}
-    ),
     "several values in the base": sweep(
         "algorithm.rho: found [0.1, 0.2]; input should be a valid number; several values go into a sweep's `grid`: "
         "`algorithm.rho: [0.1, 0.2]`",
         base=BASE | {"algorithm": {"name": "fedsam", "rho": [0.1, 0.2]}},
-    ),
-    "several values in a case": sweep(
-        "training.lr: found [0.1, 0.2]; input should be a valid number; several values go into a sweep's `grid`: "
-        "`training.lr: [0.1, 0.2]`",
-        cases=[{"training.lr": [0.1, 0.2]}],
     ),
     "an axis without its method, extending": Case(
         ["sweep", "own.yaml"],
@@ -116,7 +98,6 @@ CASES: dict[str, Case] = {
     "grid of a case": sweep(
         "cases.cases.0.grid.seed: expected a list of values, got 3", cases=[{"model": "mlp", "grid": {"seed": 3}}]
     ),
-    "grid of a case a list": sweep("cases.cases.0.grid: expected a mapping, got [3]", cases=[{"grid": [3]}]),
     "grid of a case over the case": sweep(
         "cases.cases.0.grid.algorithm.rho: the case gives algorithm.rho, too; leave one out",
         cases=[{"algorithm": {"name": "fedsam", "rho": 0.1}, "grid": {"algorithm.rho": [0.2]}}],
@@ -134,30 +115,10 @@ CASES: dict[str, Case] = {
         base={key: value for key, value in BASE.items() if key != "partition"},
         grid={"partition.alpha": [0.1, 0.5]},
     ),
-    "a searched option without its model": sweep(
-        "model.name is required: found model.hidden without it; `fedray list models` has the names",
-        base={key: value for key, value in BASE.items() if key != "model"},
-        search={"model.hidden": {"choice": [[8]]}},
-    ),
-    "an axis of a method that is a list": sweep(
-        "algorithm.rho: algorithm holds ['fedsam'], which has no keys",
-        base=BASE | {"algorithm": ["fedsam"]},
-        grid={"algorithm.rho": [0.1, 0.5]},
-    ),
-    "an axis of a name that is a number": sweep(
-        "data: expected a name or a mapping with `name`, got {'name': 3, 'path': 'a'}; `fedray list datasets` has the "
-        "names",
-        base=BASE | {"data": {"name": 3}},
-        grid={"data.path": ["a"]},
-    ),
-    "unknown axis": sweep("training: unknown name 'lrr'; did you mean 'lr'?…", grid={"training.lrr": [1]}),
-    "axis of a number": sweep("seed: found {'x': 1}; input should be a valid integer", grid={"seed.x": [1]}),
     "axis empty": sweep("grid.seed: found []; at least one value is required", grid={"seed": []}),
     "value twice": sweep("grid.seed: lists 0 more than once", grid={"seed": [0, 1, 0]}),
     "case twice": sweep("cases.cases: lists {'seed': 1} more than once", cases=[{"seed": 1}, {"seed": 1}]),
     "no cases": sweep("cases.cases: found []; list should have at least 1 item after validation, not 0", cases=[]),
-    "case a number": sweep("cases.cases.0: expected a mapping, got 1", cases=[1]),
-    "unknown case": sweep("configuration: unknown name 'sed'; did you mean 'seed'?…", cases=[{"sed": 1}]),
     "too many cells": sweep(
         "grid: the axes multiply to 160400 cells; at most 100000 are allowed",
         grid={"seed": list(range(400)), "training.rounds": list(range(1, 402))},
@@ -179,46 +140,10 @@ CASES: dict[str, Case] = {
         "search.seed: one distribution is required, found ['choice', 'randint']",
         search={"seed": {"choice": [1], "randint": [0, 3]}},
     ),
-    "log of 0": sweep(
-        "search.algorithm.rho: loguniform does not take [0, 1]; [LOW, HIGH], above 0 is required",
-        search={"algorithm.rho": {"loguniform": [0, 1]}},
-    ),
-    "uniform without end": sweep(
-        "search.algorithm.rho: uniform does not take [0, inf]; [LOW, HIGH] is required",
-        search={"algorithm.rho": {"uniform": [0, float("inf")]}},
-    ),
-    "uniform upside down": sweep(
-        "search.algorithm.rho: uniform does not take [1, 0]; [LOW, HIGH] is required",
-        search={"algorithm.rho": {"uniform": [1, 0]}},
-    ),
-    "uniform of one": sweep(
-        "search.algorithm.rho: uniform does not take [1]; [LOW, HIGH] is required",
-        search={"algorithm.rho": {"uniform": [1]}},
-    ),
-    "randint empty": sweep(
-        "search.seed: randint does not take [3, 3]; [LOW, HIGH), integers is required",
-        search={"seed": {"randint": [3, 3]}},
-    ),
-    "randint of words": sweep(
-        "search.seed: randint does not take ['a', 'b']; [LOW, HIGH), integers is required",
-        search={"seed": {"randint": ["a", "b"]}},
-    ),
-    "choice of nothing": sweep(
-        "search.seed: choice does not take []; a list of values, at least one is required",
-        search={"seed": {"choice": []}},
-    ),
-    "uniform of a boolean": sweep(
-        "search.seed: uniform does not take [True, 5]; [LOW, HIGH] is required", search={"seed": {"uniform": [True, 5]}}
-    ),
-    "randint of fractions": sweep(
-        "search.seed: randint does not take [1.5, 3]; [LOW, HIGH), integers is required",
-        search={"seed": {"randint": [1.5, 3]}},
-    ),
     "search beyond what a key allows": sweep(
         "search.training.lr_decay: found [0.5, 2]; input should be less than or equal to 1",
         search={"training.lr_decay": {"uniform": [0.5, 2]}},
     ),
-    "search a list": sweep("search.seed: found [1, 2]; a distribution is required, such as…", search={"seed": [1, 2]}),
     "scheduler": sweep("scheduler.name: found 'random'; input should be 'asha' or 'median'", scheduler="random"),
     "scheduler on the test set, unasked": sweep(
         "scheduler.metric: found validation_accuracy, but the cells have no `data.validation`; hold samples out, or "
@@ -241,10 +166,6 @@ CASES: dict[str, Case] = {
         search=LR,
     ),
     "select": sweep("select: unknown name 'validation_acuracy'; did you mean…", search=LR, select="validation_acuracy"),
-    "space of a case": sweep(
-        "cases.cases.0.search.training.lr: expected a mapping, got 3",
-        cases=[{"algorithm.rho": 0.1, "search": {"training.lr": 3}}],
-    ),
     "tune without final": sweep("final: is required with `tune`", search=LR, tune={"seeds": [1]}),
     "final without tune": sweep("tune: is required with `final`", search=LR, final={"seeds": [1]}),
     "a seed in both stages": sweep(
@@ -305,14 +226,6 @@ CASES: dict[str, Case] = {
     "stop above 100 %": sweep(
         "stop.test_accuracy: found 950; at most 100 (percent) is reached", stop={"test_accuracy": 950}
     ),
-    "stop a boolean": sweep("stop: found {'round': True}; expected a number, got a boolean", stop={"round": True}),
-    "stop at nan": sweep(
-        "stop.test_accuracy: found nan; input should be a finite number", stop={"test_accuracy": float("nan")}
-    ),
-    "stop a word": sweep(
-        "stop.round: found 'last'; input should be a valid number, unable to parse string as a number",
-        stop={"round": "last"},
-    ),
     "order": sweep(
         "grid.algorithm: follows algorithm.rho, which it would undo; list it first",
         grid={"algorithm.rho": [0.1], "algorithm": ["fedsam"]},
@@ -340,10 +253,6 @@ CASES: dict[str, Case] = {
         "grid: found {'search': [1]}; `search` belongs next to `grid`, not in it; a case may have one of its own",
         grid={"search": [1]},
     ),
-    "search in the grid of smoke": sweep(
-        "smoke.grid: found {'search': [1]}; `search` belongs next to `grid`, not in it; a case may have one of its own",
-        smoke={"grid": {"search": [1]}},
-    ),
     "set in the name": Case(
         ["sweep", "quickstart", "--set", "name.x=1", "--dry-run"],
         "--set name.x: name is not a mapping; only the whole of it can be set",
@@ -354,20 +263,11 @@ CASES: dict[str, Case] = {
         grid={"algorithm": ["fedavg", "moon"], "model.hidden": [[]]},
     ),
     "name": sweep("name: found 'a b'; string should match pattern '^\\w[\\w.-]*(/\\w[\\w.-]*)*$'", name="a b"),
-    "name with a parent in it": sweep(
-        "name: found 'x/../y'; string should match pattern '^\\w[\\w.-]*(/\\w[\\w.-]*)*$'", name="x/../y"
-    ),
-    "name of a parent": sweep(
-        "name: found '../x'; string should match pattern '^\\w[\\w.-]*(/\\w[\\w.-]*)*$'", name="../x"
-    ),
     "long name": sweep(
         "name: found 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx...; string "
         "should have at most 120 characters",
         name="x" * 200,
     ),
-    "no name": sweep("name: found None; input should be a valid string", name=None),
-    "base of a list": sweep("base: expected a mapping, got [1]", base=[1]),
-    "base empty": sweep("data is required", base={}),
     **{
         f"smoke value {' '.join(options)}": Case(
             ["sweep", "sweep.yaml", "--smoke", *options],
@@ -383,15 +283,6 @@ CASES: dict[str, Case] = {
         "--smoke",
         cases={"a": [{"seed": 1}]},
         smoke={"cases": {"b": [{"seed": 1}]}},
-    ),
-    "smoke axis empty": sweep(
-        "grid.seed: found []; at least one value is required", "--smoke", smoke={"grid": {"seed": []}}
-    ),
-    "smoke key": sweep("smoke: unknown name 'gird'; did you mean 'grid'? valid: base, cases, grid", smoke={"gird": {}}),
-    "actors that never fit": Case(
-        ["sweep", "sweep.yaml"],
-        "runtime.actors: 100000 actors of 1 CPU and 0 GPU each are asked for, …",
-        put("sweep.yaml", yaml.safe_dump({"name": "x", "base": BASE | {"runtime": {"actors": 10**5}}})),
     ),
     "too many actors": Case(
         ["sweep", "sweep.yaml", "--dry-run"],

@@ -28,6 +28,8 @@ from fedray.sweep.plan.draws import iter_points
 from tests.bad_input.case import BASE, npz
 from tests.datasets import files
 
+pytestmark = pytest.mark.slow
+
 MANY = int(os.environ.get("FEDRAY_FUZZ", "0"))
 examples: Callable[[int], Any] = lambda few: settings(  # noqa: E731
     max_examples=MANY or few,

@@ -1,6 +1,5 @@
 """An error in a user's own class is reported in one line that names the class and the line of its file that raised."""
 
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import yaml
 import fedray
 from fedray.common.errors import PluginError, UserError
 from tests import small
+from tests.conftest import Call
 
 HEAD = """
 import numpy as np
@@ -226,19 +226,22 @@ def test_a_plugins_mistake_is_one_line(name: str, tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize(
-    ("text", "line"),
+    ("name", "text", "line"),
     [
-        ("import sys\nsys.exit(0)\n", "algorithm.name: 'own:Own' cannot be imported: SystemExit: 0"),
+        ("leaves", "import sys\nsys.exit(0)\n", "algorithm.name: 'leaves:Own' cannot be imported: SystemExit: 0"),
         (
+            "breaks",
             f"{HEAD}class Own(Algorithm):\n    def direction(self, c):\n        1 / 0\n",
-            "own:Own raises ZeroDivisionError",
+            "breaks:Own raises ZeroDivisionError",
         ),
     ],
 )
-def test_fedray_run_ends_with_its_own_code(text: str, line: str, tmp_path: Path) -> None:
-    (tmp_path / "own.py").write_text(text)
-    (tmp_path / "run.yaml").write_text(yaml.safe_dump(small.sections("own:Own", model=4, training={"rounds": 1})))
-    command = [Path(sys.executable).with_name("fedray"), "run", "run.yaml", "--no-track"]
-    out = subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=tmp_path)
-    assert (out.returncode, out.stderr.count("\n")) == (2, 1), out.stderr
-    assert line in out.stderr
+def test_fedray_run_ends_with_its_own_code(
+    name: str, text: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(f"{name}.py").write_text(text)
+    Path("run.yaml").write_text(yaml.safe_dump(small.sections(f"{name}:Own", model=4, training={"rounds": 1})))
+    code, _, err = call("run", "run.yaml", "--no-track")
+    assert (code, err.count("\n")) == (2, 1), err
+    assert line in err
