@@ -3,6 +3,7 @@
 import json
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -106,17 +107,21 @@ TRAININGS = {
 
 
 @cache
+def points(name: str, smoke: bool = False) -> list[dict[str, Any]]:
+    """The cells of a sweep as configurations, in order."""
+    return list(iter_points(Sweep.load(SWEEPS / f"{name}.yaml", smoke)))
+
+
+@cache
+def runs(name: str, smoke: bool = False) -> list[RunConfig]:
+    return [RunConfig.parse(point) for point in points(name, smoke)]
+
+
+@cache
 def cells(name: str, smoke: bool = False) -> list[str]:
     """Identity of each cell of a sweep, in order; data and initial weights as configured, not by digest."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("fedray.components.base.digest_file", lambda key, path: path)
-        return _cells(name, smoke)
-
-
-def _cells(name: str, smoke: bool) -> list[str]:
-    runs = [RunConfig.parse(point) for point in iter_points(Sweep.load(SWEEPS / f"{name}.yaml", smoke))]
-    return [f"{run.hash_cell('')} {json.dumps(run.data.list_options(), sort_keys=True)}" for run in runs]
-
-
-def runs(name: str) -> list[RunConfig]:
-    return [RunConfig.parse(point) for point in iter_points(Sweep.load(SWEEPS / f"{name}.yaml"))]
+        return [
+            f"{run.hash_cell('')} {json.dumps(run.data.list_options(), sort_keys=True)}" for run in runs(name, smoke)
+        ]
