@@ -221,7 +221,7 @@ def test_these_decoys_are_imported_from_the_working_folder(decoys: Path) -> None
     assert (decoys / "owned").read_text().split() == ["mlflow", "digits"]
 
 
-@pytest.mark.parametrize("line", ["status", "run sweep.yaml --cell 1", "sweep sweep.yaml"])
+@pytest.mark.parametrize("line", ["status", "sweep sweep.yaml"])
 def test_no_process_of_a_command_imports_from_the_working_folder(decoys: Path, line: str) -> None:
     """`python -m` itself puts it first. `sweep` starts Ray's servers and workers."""
     process = start("-m", "fedray.cli", *line.split(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT)

@@ -42,6 +42,7 @@ def test_student_is_the_formula(n: int, confidence: float) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [2, 3, 5, 10])
 @pytest.mark.parametrize("confidence", [0.8, 0.95])
 def test_student_holds_the_true_mean_as_often_as_it_says(n: int, confidence: float) -> None:
@@ -58,6 +59,7 @@ def coverage_of_the_bootstrap(kind: str, n: int, runs: int) -> float:
     return float(np.mean((bounds[:, 0] <= 0) & (bounds[:, 1] >= 0)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["normal", "heavy tails"])
 def test_the_bootstrap_is_printed_from_where_it_covers(kind: str) -> None:
     """At least 92 % at BOOTSTRAP_SEEDS, for normal differences and for t's with 5 degrees of freedom; too few at five.
@@ -85,6 +87,7 @@ def test_proportion_by_hand() -> None:
     assert bound_proportion(0, 3).low == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("probabilities", [(0.5,), (0.9,), (0.2, 0.6, 1.0)])
 @pytest.mark.parametrize("seeds", [2, 5])
 def test_the_probability_of_a_win_is_covered(probabilities: tuple[float, ...], seeds: int) -> None:
