@@ -255,10 +255,14 @@ class Tracker:
 
         One that has come to its end is only shown again; who trains the cell anew, and may stop, leaves it as it is.
         """
+        every = self._search_counting(run)
+        open_ones = [one for one in every if run.shown or one.info.run_id == run.id or not read_status(one).is_final]
+        return sorted(open_ones, key=_get_age)
+
+    def _search_counting(self, run: CellRun) -> Iterable[Any]:
+        """Return all runs of a cell that are not superseded."""
         counting = f"tags.`fedray.cell` = '{run.cell.hash}' AND tags.`fedray.status` != 'superseded'"
-        every: Iterable[Any] = search(self.client, self.experiment, counting)
-        found = [one for one in every if run.shown or one.info.run_id == run.id or not read_status(one).is_final]
-        return sorted(found, key=lambda one: (one.info.start_time or 0, one.info.run_id))
+        return search(self.client, self.experiment, counting)
 
     def _make(self, run: CellRun) -> None:
         name, tags = run.cell.label, self._make_tags(run)
@@ -352,9 +356,20 @@ class Tracker:
             # The store may have been made, or reached, long after the cell was started: MLflow shows how long it took.
             end = run.start + milliseconds if run.new else None
             self.client.set_terminated(run.id, "FINISHED" if ending.status.is_success else "FAILED", end)
+            if ending.status.is_success and not run.shown:
+                self._keep_oldest(run, ending.status)
             written()
 
         self._send(write)
+
+    def _keep_oldest(self, run: CellRun, status: Status) -> None:
+        """Let the oldest of the runs count in which a cell has come to this end: two storages share no locks."""
+        ended = [one for one in self._search_counting(run) if read_status(one) is status]
+        oldest, *twins = sorted(ended, key=_get_age)
+        if twins and run.sweep:
+            self.client.set_tag(oldest.info.run_id, LISTED + run.sweep, "yes")
+        for twin in twins:
+            self._mark_superseded(twin.info.run_id, is_running=False)
 
     def flush(self) -> None:
         """Retry failed writes, if it is time to."""
@@ -366,6 +381,11 @@ class Tracker:
             self._outbox.drain(self._patience)
         finally:
             self._mirrors.close()
+
+
+def _get_age(run: Run) -> tuple[int, str]:
+    """Return what sorts runs, the oldest first, alike for every driver."""
+    return run.info.start_time or 0, run.info.run_id
 
 
 def _iter_new(run: CellRun, rows: Sequence[Mapping[str, float]]) -> Iterator[list[Metric]]:

@@ -74,10 +74,10 @@ def test_a_store_that_answers_slowly_delays_no_training(store: Proxy, tmp_path: 
     """Eight cells with a second before each answer. The writes wait for each other, the cells do not wait for them:
     when the last cell ends, less than half of the log has arrived.
 
-    A cell costs 11 requests: its run (create, look for a twin), three files, the data set, parameters, rows with the
-    results, the confusion matrix, the end (2); and one more for each further report of rows, of which two rounds give
-    at most two. The sweep costs 23; 6 of them store its environment, 4 what Tune says of its trials, and 1 asks whether
-    the server is too slow. The next call asks for the eight outcomes at once.
+    A cell costs 12 requests: its run (create, two looks for a twin), three files, the data set, parameters, rows with
+    the results, the confusion matrix, the end (2); and one more for each further report of rows, of which two rounds
+    give at most two. The sweep costs 23; 6 of them store its environment, 4 what Tune says of its trials, and 1 asks
+    whether the server is too slow. The next call asks for the eight outcomes at once.
     """
     sweep = SWEEP | {
         "base": SWEEP["base"] | {"training": SWEEP["base"]["training"] | {"rounds": 2}},

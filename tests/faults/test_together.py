@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mlflow import MlflowClient
 
 from fedray.sweep.plan.storage import CellLocks
 from tests.sweep.running import SWEEP, done, fedray, logged_once, runs, server, state_hashes, undisturbed, write
@@ -120,3 +121,30 @@ def test_eight_cells_at_once_on_a_server_are_one_sweep(tmp_path: Path, port: int
     assert shown == [{"name": "small", "cells": {"finished": 8}, "running": False}]
     assert state_hashes(tmp_path) == undisturbed(EIGHT)
     logged_once(tmp_path, 12)
+
+
+@pytest.mark.faults
+def test_two_folders_that_share_a_store_leave_one_finished_run_per_cell(tmp_path: Path) -> None:
+    """Neither sees the other's locks, so both train all cells; of a cell's two runs the older one counts."""
+    drivers = []
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        write(tmp_path / name, SWEEP)
+    address = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    MlflowClient(tracking_uri=address).search_experiments()  # makes the store
+    for name in ("first", "second"):
+        drivers.append(fedray(tmp_path / name, "sweep", "sweep.yaml", MLFLOW_TRACKING_URI=address))
+    assert all("small: 4 finished" in done(driver) for driver in drivers)
+    finished = [run for run in runs(tmp_path) if run.data.tags["fedray.status"] == "finished"]
+    assert len(finished) == len({run.data.tags["fedray.cell"] for run in finished}) == 4
+
+
+@pytest.mark.faults
+def test_a_project_folder_that_is_renamed_during_its_sweep_is_noticed(tmp_path: Path) -> None:
+    (tmp_path / "project").mkdir()
+    driver = fedray(tmp_path / "project", "sweep", str(write(tmp_path, SWEEP)))
+    assert driver.stdout is not None
+    driver.stdout.readline()
+    (tmp_path / "project").rename(tmp_path / "moved")
+    message = done(driver, 2)
+    assert f"{tmp_path / 'project'}: this folder was renamed or replaced while the sweep ran" in message

@@ -184,8 +184,9 @@ def test_drivers_that_make_a_cells_run_at_the_same_moment_agree_on_one(
     assert len(list(store.find_runs(*store.open_store(), ["a" * 16]))) == 1
 
 
-def test_a_cells_run_takes_seven_requests(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the store was checked and had none: made, described (files, data, parameters), checked, ended in two.
+def test_a_cells_run_takes_eight_requests(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the store was checked and had none: made, described (files, data, parameters), checked, ended in two, checked
+    for a run of another storage that has ended meanwhile.
 
     Each further report is one more. Every request costs 5 to 20 ms of a driver that shares its cores with trials. The
     environment is looked up once, with a tracker's first run.
@@ -217,6 +218,7 @@ def test_a_cells_run_takes_seven_requests(database: Path, monkeypatch: pytest.Mo
         "search_runs",
         "log_batch",
         "set_terminated",
+        "search_runs",
     ]
     found = store.read_records(["a" * 16])["a" * 16]
     assert found.totals["final_test_accuracy"] == found.totals["test_accuracy"] == 60.0
@@ -233,6 +235,21 @@ def test_two_drivers_that_know_of_no_run_agree_on_one(database: Path) -> None:
         time.sleep(0.01)
     assert made[0].id == made[1].id
     assert len(list(store.find_runs(*store.open_store(), ["a" * 16]))) == 1
+
+
+@pytest.mark.parametrize("ends", [(0, 1), (1, 0)], ids=["in order", "the later one ends first"])
+def test_of_two_runs_of_a_cell_that_have_finished_the_older_one_counts(ends: tuple[int, int], database: Path) -> None:
+    """Two folders with one store: each begins before it can know of the other's run, which has ended when it looks."""
+    made = [CellRun(ONE), CellRun(ONE)]
+    trackers = [Tracker(), Tracker()]
+    for tracker, run in zip(trackers, made, strict=True):
+        tracker._make(run)
+        time.sleep(0.01)
+    for k in ends:
+        trackers[k].close_cell(made[k], RunRecord(FINISHED, [{"round": 3, "test_accuracy": 53.0}]))
+    client, experiment = store.open_store()
+    status = {run.info.run_id: run.data.tags["fedray.status"] for run in client.search_runs([experiment])}
+    assert status == {made[0].id: "finished", made[1].id: "superseded"}
 
 
 @pytest.mark.parametrize("rows", [0, 1, 700])

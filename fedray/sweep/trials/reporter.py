@@ -194,6 +194,7 @@ class TuneReporter(tune.Callback):
 
     def on_step_end(self, iteration: int, trials: Sequence[Trial], **_: Any) -> None:
         self.session.writer.check()
+        self.session.refuse_moved()
         if self._runs and self.session.writer.idle:
             self._write(lambda: self.session.tracker.flush())
 

@@ -93,6 +93,7 @@ class Session:
         plan: the plan.
         locks: of the cells that this process runs.
         writer: the thread that uses `tracker`.
+        refuse_moved: raises UserError if the working folder is no longer where the sweep began.
         tracker: MLflow; set by `open`.
         parent: id of the sweep's run in MLflow; empty before `open`.
         statuses: hash -> `fedray.status` of the cells that have an outcome.
@@ -105,6 +106,7 @@ class Session:
     plan: Plan
     locks: CellLocks
     writer: Writer
+    refuse_moved: Callable[[], None]
     tracker: "Tracker" = field(init=False)
     parent: str = ""
     statuses: dict[str, Status] = field(default_factory=dict)

@@ -132,7 +132,7 @@ def test_a_cell_that_goes_on_says_from_which_round(capsys: pytest.CaptureFixture
 def test_a_session_opens_the_store_once() -> None:
     sent: list[object] = []
     nothing: Any = None
-    session = Session(nothing, nothing, SimpleNamespace(send=sent.append))  # type: ignore[arg-type]
+    session = Session(nothing, nothing, SimpleNamespace(send=sent.append), nothing)  # type: ignore[arg-type]
     session.open()
     session.open()
     assert sent == [session._open]
@@ -283,7 +283,7 @@ def test_a_search_that_learns_is_told_of_every_outcome(status: Status) -> None:
     """Only the finished cell has a value; the others count as tried, or the search would wait for them for ever."""
     sweep: Any = SimpleNamespace(learns=True, select="last10_test_accuracy")
     nothing: Any = None
-    session = Session(SimpleNamespace(sweep=sweep), nothing, nothing)  # type: ignore[arg-type]
+    session = Session(SimpleNamespace(sweep=sweep), nothing, nothing, nothing)  # type: ignore[arg-type]
     session.note_record("cell", RunRecord(Ending(status), [ROW | {"test_loss": 1.0}]))
     assert session.values == {"cell": 50.0 if status == "finished" else None}
 
