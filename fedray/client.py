@@ -205,12 +205,7 @@ class LocalClient(Client):
         return gradients
 
     def _explain_one_sample(self, error: ValueError, size: int) -> None:
-        """Raise a UserError that names the key to change if BatchNorm met a batch of one sample.
-
-        Args:
-            error: raised by the model.
-            size: size of the batch.
-        """
+        """Raise a UserError that names the key to change if BatchNorm met a batch of one sample."""
         if size > 1 or "more than 1 value per channel" not in str(error):
             return
         key, found, advice = self._find_cause_of_one_sample()

@@ -113,10 +113,6 @@ def share_matrix(method: Algorithm, share: Literal["A", "B"]) -> Algorithm:
     federated learning, ICLR 2025): A and the head are averaged, B stays with its client, and the personal model is
     the one that results, unchanged. The local training may be that of any method that exchanges parameters alone.
 
-    Args:
-        method: the method of the configuration.
-        share: the matrix that is averaged (`model.lora.share`).
-
     Raises:
         UserError: the method exchanges more than parameters, or has parts of its own.
     """

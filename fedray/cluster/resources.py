@@ -57,10 +57,6 @@ def prepare_ray(runtime: Runtime) -> Iterator[None]:
 def refuse_unseen(key: str, path: Path) -> None:
     """Refuse a path that some nodes of the cluster do not see, although all have to share it.
 
-    Args:
-        key: the setting that names the path, for the message.
-        path: a file that this process has just created there.
-
     Raises:
         UserError: some nodes do not see the file.
     """

@@ -157,12 +157,7 @@ class Training(Schedule):
         return self.epochs * self.count_steps_per_epoch(samples)
 
     def find_counted_steps(self, samples: int, of_client_0: int) -> float:
-        """Return K_i as methods divide by it: the steps made, or `nominal_steps`.
-
-        Args:
-            samples: of the client.
-            of_client_0: samples of client 0.
-        """
+        """Return K_i as methods divide by it: the steps made, or `nominal_steps`."""
         if not self.nominal_steps or self.local_steps is not None or self.batch_size == "full":
             return self.count_steps(samples)
         return self.epochs * (samples if self.nominal_steps == "own" else of_client_0) / self.batch_size

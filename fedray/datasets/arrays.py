@@ -184,11 +184,6 @@ def _as_array(key: str, value: Any) -> np.ndarray:
 def check_arrays(name: str, where: str, arrays: dict[str, np.ndarray]) -> Dataset:
     """Return a data set of a user's own arrays.
 
-    Args:
-        name: of the data set.
-        where: start of a message.
-        arrays: by their names in `KEYS`.
-
     Raises:
         UserError: an array is missing, or has a type, shape or values that cannot be used.
     """

@@ -130,10 +130,6 @@ TRANSFORMS: dict[str, type[Transform]] = {"flip": Flip, "crop": Crop, "rotate": 
 def parse_transforms(key: str, value: Any) -> tuple[Transform, ...]:
     """Parse `[flip, {crop: 4, fill: mean}, {cutout: 16}]`, in the order they are applied.
 
-    Args:
-        key: the key of the configuration, for the message.
-        value: the value that the user wrote.
-
     Raises:
         UserError: a transform or an option is unknown.
     """

@@ -35,11 +35,6 @@ CINIC_COLOURS = ((0.47889522, 0.47227842, 0.43047404), (0.24205776, 0.23828046, 
 def open_picture(file: Path | BinaryIO, mode: str | None = None, upright: bool = True) -> "Image.Image":
     """Read a picture with 8 bits per channel. Grey of more bits is scaled from its whole range: 65,535 becomes 255.
 
-    Args:
-        file: a picture in one of FORMATS.
-        mode: Pillow's `L` or `RGB`; None: `L` for grey pictures, otherwise `RGB`.
-        upright: turn it as its EXIF orientation says.
-
     Raises:
         Exception: of a dozen types: it cannot be read (some files unpack to gigabytes), or its range is not known.
     """

@@ -17,10 +17,6 @@ WORD = re.compile(r"[a-z0-9']+")
 def rebuild_passages(x: list[str], y: list[str]) -> list[str]:
     """Rebuild the texts of a role: LEAF's samples follow each other character by character.
 
-    Args:
-        x: stretches of text, all of one length.
-        y: the character after each of them.
-
     Returns:
         Texts; a new one begins at each sample that does not continue the one before.
     """

@@ -27,10 +27,6 @@ def share_frozen(tensors: Mapping[str, Tensor], sha256: str) -> None:
     The tensors become views of a file `fedray-frozen-UID/SHA256` in the node's temporary folder. Pages that a process
     writes to become its own. A file that was not used for a day is removed; who has it mapped keeps it.
 
-    Args:
-        tensors: on the CPU; they are changed in place.
-        sha256: their hash (`digest_tensors`).
-
     Raises:
         UserError: the folder cannot be used.
     """

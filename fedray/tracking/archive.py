@@ -203,10 +203,6 @@ class Archive:
 def open_archive(file: Path, failure: str) -> Iterator[Archive]:
     """Open an archive and check all of it, for the duration of a block.
 
-    Args:
-        file: the archive.
-        failure: how the message of an error begins.
-
     Raises:
         UserError: the first thing in the archive that is wrong.
     """
@@ -291,12 +287,7 @@ def export_sweep(name: str, file: Path) -> int:
 
 @contextlib.contextmanager
 def log_into_archive(name: str, file: Path) -> Iterator[None]:
-    """Let this process log to a store of its own for the duration of a block, and pack the sweep in it afterwards.
-
-    Args:
-        name: of the sweep that the block lists in the store.
-        file: the archive; one is also written if the block ends with an error but has run a cell.
-    """
+    """Let this process log to a store of its own for the duration of a block, and pack the sweep in it afterwards."""
     before = os.environ.get("MLFLOW_TRACKING_URI")
     with tempfile.TemporaryDirectory(prefix="fedray-") as folder:
         os.environ["MLFLOW_TRACKING_URI"] = f"sqlite:///{folder}/mlflow.db"

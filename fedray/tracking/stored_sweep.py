@@ -71,11 +71,6 @@ def read_stored_sweep(name: str) -> StoredSweep:
 def find_deletable_runs(name: str, cell: str | None = None, unlisted: bool = False) -> tuple[dict[str, str], int]:
     """Return the runs that `fedray rm` deletes.
 
-    Args:
-        name: a sweep's name, or the id of one run.
-        cell: only the runs of these cells, as `select_cells` takes them; None: all of the sweep.
-        unlisted: only the runs of cells that the sweep's file no longer lists (`store.find_unlisted`).
-
     Returns:
         Id of a run -> what it is, `HASH  LABEL` or the sweep's own run (those of its cells, superseded ones and cells
         that its file no longer lists included, without the cells that another sweep lists), and how many of the shared

@@ -215,13 +215,7 @@ class Tracker:
         self._send(write)
 
     def open_cell(self, run: CellRun, again: bool = True, known: bool = True) -> None:
-        """Create the cell's run or, with `again`, find it by its hash. Without `again` the store must be reachable.
-
-        Args:
-            run: its id, and what else the store knows of it, is filled in.
-            again: continue the cell's run if there is one.
-            known: the store had a run at the last look; else one is created without looking first.
-        """
+        """Create the cell's run or, with `again`, find it by its hash. Without `again` the store must be reachable."""
         self._mirrors.open(run.cell, run.sweep)
         if again:
             self._send(lambda: self._find_or_make(run, known))

@@ -95,9 +95,6 @@ def save_view(sweep: str = "") -> str:
     that number as bars; other metrics and the summaries are folded. The table has the parameters that vary, the number
     and the status, the best run first.
 
-    Args:
-        sweep: show only this sweep's cells, under names that tell them apart.
-
     Raises:
         UserError: the store has no such sweep.
     """

@@ -40,9 +40,6 @@ class CellFolder:
 def find_removable(name: str | None = None) -> Iterator[tuple[list[CellFolder], list[CellFolder]]]:
     """Search the storage; for the duration of a block no other process can begin to run a cell that may be removed.
 
-    Args:
-        name: the sweep whose cells to check; None for all cells in the storage, and what killed drivers have left.
-
     Yields:
         The folders that may be removed, and the folders of cells that stay.
 

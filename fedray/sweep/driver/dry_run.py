@@ -94,14 +94,7 @@ def print_forecast(
     seconds: Sequence[float | None],
     per_round: float | None = None,
 ) -> None:
-    """Print how many cells run at a time, in how many waves, how long, and what a preemption costs.
-
-    Args:
-        runs: of all cells; whether they have finished is not looked up.
-        nodes: resources of each node.
-        seconds: of each run on one core or on this machine's GPU; None if not known.
-        per_round: seconds of a round on these nodes, as the user has measured it; it goes before `seconds`.
-    """
+    """Print how many cells run at a time, in how many waves, how long, and what a preemption costs."""
     import torch
 
     console = Console(highlight=False, soft_wrap=True)
@@ -156,11 +149,7 @@ def print_forecast(
 
 
 def find_makespan(cells: Sequence[tuple[float, float]]) -> float:
-    """Return the seconds until all cells have ended that start in this order as soon as there is room.
-
-    Args:
-        cells: of each, the share of the cluster that it takes, and its seconds.
-    """
+    """Return the seconds until all cells have ended that start in this order as soon as there is room."""
     running, free, now = list[tuple[float, float]](), 1.0, 0.0
     for share, seconds in cells:
         while share > free + 1e-9:

@@ -130,13 +130,7 @@ def _choose_preloads(plan: Plan, max_concurrent: int | None) -> Sequence[str]:
 
 
 def _run_until_done(session: Session, cells: Sequence[Cell], max_concurrent: int | None) -> None:
-    """Run the cells that no other sweep runs, and wait for the rest.
-
-    Args:
-        session: the call of the sweep.
-        cells: the cells that it has taken.
-        max_concurrent: maximum number of trials at a time.
-    """
+    """Run the cells that no other sweep runs, and wait for the rest."""
     told = False
     while cells or session.left:
         cells = cells or session.take()

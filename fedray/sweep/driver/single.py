@@ -52,13 +52,6 @@ def load_cell(
 ) -> tuple[Cell, Problem, Listed | None]:
     """Return the cell of a run's file, or one cell of a sweep's file, its problem, and the sweep.
 
-    Args:
-        document: the file's contents.
-        file: its path, for messages.
-        which: for a sweep, the cell, as in `pick_point`.
-        changes: dotted key -> value, from `--set`.
-        backend: the value of `--backend`; None if it was not given.
-
     Returns:
         The sweep is None unless `which` names a cell of it and the changes leave it that cell.
 
@@ -104,10 +97,6 @@ def _is_valid(point: Mapping[str, Any]) -> bool:
 def pick_point(sweep: Sweep, which: str) -> tuple[dict[str, Any], Listed, Problems]:
     """Return one configuration of a sweep as the file has it, the sweep, and its cells' data.
 
-    Args:
-        sweep: the file; of one that tunes, the cells are those of its tune stage, as in `--dry-run`.
-        which: the cell, as `select_cells` takes it.
-
     Raises:
         UserError: there is no such cell, or there are several.
     """
@@ -133,11 +122,6 @@ def pick_point(sweep: Sweep, which: str) -> tuple[dict[str, Any], Listed, Proble
 
 def hold_cell(hash: str, again: bool, listed: Listed | None = None) -> AbstractContextManager[Path]:
     """Return a context that locks a cell and yields its directory, the same that a sweep would use.
-
-    Args:
-        hash: the cell's hash.
-        again: empty the directory first; earlier runs no longer count.
-        listed: the sweep of the cell; its run in the store is made, and closed once no cell is left.
 
     Raises:
         UserError: store or storage cannot be written; on entering, also that another process runs the cell.

@@ -65,12 +65,7 @@ def make_tune_stage(sweep: Sweep) -> Sweep:
 
 
 def make_final_stage(sweep: Sweep, configs: Sequence[Mapping[str, Any]]) -> Sweep:
-    """Return the final stage as a sweep of its own, with the file's name.
-
-    Args:
-        sweep: the file.
-        configs: the configuration of each method and setting, without seeds.
-    """
+    """Return the final stage as a sweep of its own, with the file's name."""
     assert sweep.final is not None  # noqa: S101 (for the type checker)
     validation = _get_validation(sweep).model_dump(mode="json")
     held = {"data.validation": [validation]} if sweep.final.train_on == "training" else {}
@@ -184,15 +179,6 @@ def run_file(
     dry_run: bool = False,
 ) -> int:
     """Run a sweep, or both stages of one that tunes, and print what happens: `fedray sweep`.
-
-    Args:
-        sweep: the file's contents.
-        file: its name, for messages.
-        force: run finished cells again.
-        only: the cells to run, as `select_cells` takes them; empty for all.
-        max_concurrent: trials at a time; None: as many as fit.
-        address: a cluster's address, `auto` or HOST:PORT; None for $RAY_ADDRESS, or this machine if that is not set.
-        dry_run: only print what would run.
 
     Returns:
         The exit code, as in `run.drive`.

@@ -94,14 +94,7 @@ def _change(
 
 
 def _put(place: Mapping[str, Any], key: str, value: Any, everywhere: bool) -> Iterator[tuple[str, Any]]:
-    """Yield the settings of a case, or of a value of the grid, with a key replaced where they would undo it.
-
-    Args:
-        place: dotted key -> value.
-        key: dotted key to set.
-        value: its value.
-        everywhere: set the option of a component also in entries that lack it.
-    """
+    """Yield the settings of a case, or of a value of the grid, with a key replaced where they would undo it."""
     for own, held in place.items():
         if own == key:
             yield own, value

@@ -127,10 +127,6 @@ NEAR_END = 0.05
 def is_at_edge(best: Any, distribution: Mapping[str, list[Any]]) -> bool:
     """Return True if the best value is at an end of its range, so that a better one may exist outside.
 
-    Args:
-        best: the chosen value of a key.
-        distribution: the distribution it was drawn from.
-
     Returns:
         True for the smallest and the largest of several numbers, and for the outer 5 % of a continuous range. False for
         a choice of values without an order.

@@ -74,11 +74,6 @@ class Problems:
     def make_cell(self, run: RunConfig, label: str, **listed: Any) -> Cell:
         """Make the cell of a configuration, loading its data if they are not loaded yet.
 
-        Args:
-            run: the configuration.
-            label: the cell's readable name.
-            listed: what else the sweep lists of its cells (`names`, `search`).
-
         Raises:
             UserError: the data cannot be loaded.
         """

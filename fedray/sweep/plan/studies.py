@@ -57,12 +57,7 @@ class Study:
 
 
 def make_studies(sweep: Sweep, make: Callable[[dict[str, Any]], Cell]) -> list[Study]:
-    """Return the studies of a sweep, in its order.
-
-    Args:
-        sweep: the file; its cases and grid, without the seeds, give the methods and settings.
-        make: returns the cell of a configuration written as in a sweep file.
-    """
+    """Return the studies of a sweep, in its order."""
     groups: dict[str, tuple[list[dict[str, Any]], Space]] = {}
     for config, space in sweep.iter_combinations():
         setting = {name: value for name, value in config.items() if name != "seed"}

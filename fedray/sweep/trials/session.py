@@ -210,12 +210,7 @@ class Session:
 
 
 def describe_results(plan: Plan, accuracies: Mapping[str, float]) -> str:
-    """Return Markdown with the best setting, a table and the parameters; empty before a cell has finished.
-
-    Args:
-        plan: of the sweep.
-        accuracies: hash -> the accuracy that tables show, in %, of the cells that have finished.
-    """
+    """Return Markdown with the best setting, a table and the parameters; empty before a cell has finished."""
     found: dict[str, list[float]] = {}
     for cell in plan.cells.values():
         if cell.hash in accuracies:

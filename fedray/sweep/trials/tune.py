@@ -140,13 +140,7 @@ def _hand_over(session: Session, cells: Sequence[Cell]) -> dict[str, DataRef]:
 
 
 def make_scheduler(sweep: Sweep, rounds: int, run_of: Callable[[str], RunConfig]) -> TrialScheduler:
-    """Make the scheduler that the sweep's file asks for.
-
-    Args:
-        sweep: the file.
-        rounds: largest number of rounds of a cell.
-        run_of: returns a cell's configuration by its hash.
-    """
+    """Make the scheduler that the sweep's file asks for."""
     asked = sweep.scheduler
     if asked is None:
         return FIFOScheduler()
@@ -164,13 +158,7 @@ def make_scheduler(sweep: Sweep, rounds: int, run_of: Callable[[str], RunConfig]
 
 
 def get_group(run: RunConfig, searched: Collection[str]) -> str:
-    """Return the properties that cells must share to be compared: all that is not searched, including the seed.
-
-    Args:
-        run: a cell's configuration.
-        searched: the keys of the search. Without a search the grid takes its place: the method's options and
-            `training`.
-    """
+    """Return the properties that cells must share to be compared: all that is not searched, including the seed."""
     options = [f"algorithm.{name}" for name in run.algorithm.list_options() if name != "name"]
     searched = searched or ("training", *options)
     fixed = {key: value for key, value in flatten(run.resolve()).items() if not _is_inside(key, searched)}
