@@ -78,7 +78,7 @@ def run(
     overwrite: Overwrite = False,
 ) -> None:
     """Run one cell. Called again, it resumes from the newest checkpoint; a finished run is only shown."""
-    request = Request(
+    request = RunRequest(
         *(file, cell, parse_assignments(set_), backend, as_json, track, force),
         *(save, save_personal, logged, profiled, archive, overwrite),
     )
@@ -87,7 +87,7 @@ def run(
 
 
 @dataclass(frozen=True)
-class Request:
+class RunRequest:
     """What the command is asked for: its options."""
 
     file: Path

@@ -55,7 +55,7 @@ def run_sweep(
     as_json: Annotated[bool, typer.Option("--json", help="with --dry-run alone: the cells as JSON")] = False,
 ) -> None:
     """Run a sweep. Called again, it resumes unfinished cells and skips finished ones."""
-    request = Request(
+    request = SweepRequest(
         *(file, parse_assignments(set_), tuple(only or ()), dry_run, estimate, nodes, cpus_per_node, gpus_per_node),
         *(seconds_per_round, force, max_concurrent, address, smoke, as_json),
     )
@@ -70,7 +70,7 @@ def run_sweep(
 
 
 @dataclass(frozen=True)
-class Request:
+class SweepRequest:
     """What the command is asked for: its options."""
 
     file: Path
