@@ -128,7 +128,6 @@ class RunRequest:
         from fedray.api import run_problem
         from fedray.engine.server.profile import Profile
         from fedray.sweep.driver.single import hold_cell, load_cell
-        from fedray.tracking.archive import log_into_archive
 
         cell, problem, listed = load_cell(document, file, self.cell, self.changes, self.backend)
         sweep = "" if listed is None else listed.sweep.name
@@ -137,6 +136,8 @@ class RunRequest:
             _warn_of_unlisted(sweep, listed.cells)
         profile = Profile() if self.profile else None
         if self.track:
+            from fedray.tracking.archive import log_into_archive  # MLflow, after all refusals
+
             with contextlib.nullcontext() if archive is None else log_into_archive(sweep, archive.path):
                 held = hold_cell(cell.hash, self.force or self.profile, listed)
                 result = run_problem(problem, cell.hash, cell.label, held, profile=profile, sweep=sweep)

@@ -19,74 +19,76 @@ from tests.analysis.runs import history, write_run
 from tests.sweep.running import REPOSITORY
 
 CODE = """
-import sys, time
+import json, sys, time
 from fedray.cli.main import main
-try:
-    main()
-except SystemExit as end:
-    code = end.code
-print(code, time.process_time(), *sys.modules, file=sys.stderr)
+for words in json.loads(sys.argv[1]):
+    sys.argv[1:] = words
+    start = time.process_time()
+    try:
+        main()
+    except SystemExit as end:
+        code = end.code
+    sys.stdout.flush()
+    print("END", code, time.process_time() - start, *sys.modules, file=sys.stderr)
 """
 HEAVY = {"torch", "numpy", "torchvision", "scipy", "pandas", "ray", "mlflow", "matplotlib", "sklearn"}
 
 
-def call(folder: Path, *arguments: str) -> tuple[int, float, set[str], str]:
-    """Exit code, CPU seconds, modules and the text of a call of `fedray`."""
-    out = subprocess.run(
-        [sys.executable, "-c", CODE, *arguments], capture_output=True, text=True, cwd=folder, timeout=200
-    )
-    *said, last = out.stderr.splitlines()
-    code, seconds, *modules = last.split()
-    return int(code), float(seconds), set(modules), out.stdout + "\n".join(said)
+def call(folder: Path, *calls: list[str]) -> tuple[str, list[tuple[int, float, set[str], str]]]:
+    """Standard output of a process that calls `fedray` some times, and of each call its exit code, CPU seconds, the
+    modules imported so far, and standard error.
+    """
+    command = [sys.executable, "-c", CODE, json.dumps(calls)]
+    out = subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=200)
+    ended, said = [], list[str]()
+    for line in out.stderr.splitlines():
+        if line.startswith("END "):
+            _, code, seconds, *modules = line.split()
+            ended.append((int(code), float(seconds), set(modules), "\n".join(said)))
+            said = []
+        else:
+            said.append(line)
+    assert len(ended) == len(calls), out.stderr
+    return out.stdout, ended
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "text"),
-    [
-        ([], 0, "Usage: "),
-        (["--help"], 0, "Usage: "),
-        (["data"], 0, "Usage: "),
-        (["run", "--help"], 0, "Usage: "),
-        (["sweep", "-h"], 0, "Usage: "),
-        (["--version"], 0, f"fedray {fedray.__version__}"),
-        (["nope"], 2, "fedray: No such command 'nope'."),
-        (["run"], 2, "fedray: Missing argument"),
-        (["run", "bad.yaml"], 2, "fedray: bad.yaml: line 2: is not YAML"),
-        (["sweep", "bad.yaml"], 2, "fedray: bad.yaml: line 2: is not YAML"),
-        (["run", "ok.yaml", "--set", "seed"], 2, "fedray: --set: found 'seed'"),
-        (["sweep", "quickstat"], 2, "fedray: 'quickstat': there is no such file"),
-    ],
-)
-def test_help_and_slips_take_no_pytorch(tmp_path: Path, arguments: list[str], code: int, text: str) -> None:
-    """0.13 to 0.28 s of CPU when measured; the bound leaves room for a busy machine."""
+SLIPS = [
+    (["nope"], "fedray: No such command 'nope'."),
+    (["run"], "fedray: Missing argument"),
+    (["run", "bad.yaml"], "fedray: bad.yaml: line 2: is not YAML"),
+    (["sweep", "bad.yaml"], "fedray: bad.yaml: line 2: is not YAML"),
+    (["run", "ok.yaml", "--set", "seed"], "fedray: --set: found 'seed'"),
+    (["sweep", "quickstat"], "fedray: 'quickstat': there is no such file"),
+]
+
+
+def test_help_and_slips_take_no_pytorch(tmp_path: Path) -> None:
+    """0.13 to 0.28 s of CPU each when measured; the bound leaves room for a busy machine."""
     (tmp_path / "bad.yaml").write_text("a: [\n")
     (tmp_path / "ok.yaml").write_text("data: digits\n")
-    found, seconds, modules, said = call(tmp_path, *arguments)
-    assert (found, modules & HEAVY) == (code, set()), said
-    assert text in said
-    assert "fedray: Usage" not in said
-    assert seconds < 1
+    helps = [[], ["--help"], ["data"], ["run", "--help"], ["sweep", "-h"], ["--version"]]
+    out, ended = call(tmp_path, *helps, *(words for words, _ in SLIPS))
+    assert out.count("Usage: ") == 5
+    assert f"fedray {fedray.__version__}" in out
+    assert [code for code, *_ in ended] == [0] * 6 + [2] * len(SLIPS)
+    assert [said for *_, said in ended[:6]] == [""] * 6
+    for (_, text), (*_, said) in zip(SLIPS, ended[6:], strict=True):
+        assert said.startswith(text)
+    assert ended[-1][2] & HEAVY == set()
+    assert max(seconds for _, seconds, *_ in ended) < 1
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code"),
-    [
-        (["list", "algorithms"], 0),
-        (["list", "algorithms", "own:Own"], 0),
-        (["list", "datasets"], 0),
-        (["run", "refused.yaml"], 2),
-        (["sweep", "grid.yaml"], 2),
-    ],
-)
-def test_lists_and_refusals_import_pytorch_at_most(tmp_path: Path, arguments: list[str], code: int) -> None:
+def test_lists_and_refusals_import_pytorch_at_most(tmp_path: Path) -> None:
     refused = "data: digits, partition: iid, model: mlp, algorithm: fedavgg"
     (tmp_path / "refused.yaml").write_text(refused.replace(", ", "\n"))
     (tmp_path / "grid.yaml").write_text(f"name: x\nbase: {{{refused}}}\ngrid: {{sead: []}}\n")
     own = "from fedray.algorithms.base import Algorithm\n\nclass Own(Algorithm):\n    pull: float = 0.5\n"
     (tmp_path / "own.py").write_text(own)
-    found, _, modules, said = call(tmp_path, *arguments)
-    assert ("own:Own" not in arguments) or "  pull = 0.5 " in said
-    assert (found, modules & (HEAVY - {"torch", "numpy"})) == (code, set()), said
+    lists = [["list", "algorithms"], ["list", "algorithms", "own:Own"], ["list", "datasets"]]
+    out, ended = call(tmp_path, *lists, ["run", "refused.yaml"], ["sweep", "grid.yaml"])
+    assert "  pull = 0.5 " in out
+    assert [code for code, *_ in ended] == [0, 0, 0, 2, 2], ended
+    assert ended[-1][2] & (HEAVY - {"torch", "numpy"}) == set()
 
 
 @pytest.fixture
@@ -109,23 +111,17 @@ def finished(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch)
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    ("arguments", "imported", "text"),
-    [
-        (["status"], set(), "2 finished"),
-        (["status", "done", "--all"], set(), "done: 2 cells, 2 finished"),
-        (["tables", "done"], HEAVY - {"mlflow", "ray", "matplotlib"}, "60.00 ± 0.00"),
-        (["sweep", "done.yaml"], HEAVY - {"mlflow", "matplotlib"}, "done: 2 finished"),
-    ],
-)
-def test_what_only_reads_a_sqlite_store_takes_no_mlflow(
-    finished: Path, arguments: list[str], imported: set[str], text: str
-) -> None:
+def test_what_only_reads_a_sqlite_store_takes_no_mlflow(finished: Path) -> None:
     """MLflow takes two seconds to import. A sweep with nothing to do leaves the store as it is."""
     before = (finished / "mlflow.db").read_bytes()
-    code, _, modules, said = call(finished, *arguments)
-    assert (code, (modules & HEAVY) - imported) == (0, set()), said
-    assert text in said
+    status, tables, sweep = [["status"], ["status", "done", "--all"]], ["tables", "done"], ["sweep", "done.yaml"]
+    out, ended = call(finished, *status, tables, sweep)
+    for text in ("2 finished", "done: 2 cells, 2 finished", "60.00 ± 0.00", "done: 2 finished"):
+        assert text in out
+    assert [code for code, *_ in ended] == [0] * 4, ended
+    assert ended[1][2] & HEAVY == set()
+    assert ended[2][2] & {"mlflow", "ray", "matplotlib"} == set()
+    assert ended[3][2] & {"mlflow", "matplotlib"} == set()
     assert (finished / "mlflow.db").read_bytes() == before
 
 
