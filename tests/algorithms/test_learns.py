@@ -1,4 +1,4 @@
-"""A short real run of every method on digits: it learns, about as well as FedAvg does in the same time."""
+"""A short real run on digits of a method of each kind: it learns, about as well as FedAvg does in the same time."""
 
 from functools import cache
 from typing import Any
@@ -6,39 +6,21 @@ from typing import Any
 import pytest
 from torch import Tensor, nn
 
-from fedray.algorithms import ALGORITHMS, algorithm
 from fedray.datasets.arrays import Digits
 from fedray.datasets.dataset import Dataset
 from fedray.engine.loop import run
 from fedray.engine.problem import Problem
 from fedray.engine.process.backend import InlineBackend
-from fedray.engine.server.simulation import Simulation
 from tests import small
-from tests.methods import METHODS
 
 OPTIONS: dict[str, dict[str, Any]] = {
-    "fedsam": {"rho": 0.05},
-    "fedgloss": {"rho": 0.05, "rho_l": 0.05},
     "mofedsam": {"rho": 0.05, "beta": 0.3},
-    "perfedavg": {"inner_lr": 0.01},
-    "fedgen": {"alpha": 1, "beta": 1, "steps": 10, "hidden": 64},
     "fedge": {"scale_w": 4},
     "fedgela": {"scale_w": 4},
-    **{
-        f"fedsol+{other}": {"name": "fedsol", "proximal": other}
-        for other in ("fedprox", "fednova", "scaffold", "feddyn", "moon")
-    },
 }
 """The defaults are the papers', for networks of a million parameters and more; the norm of this one's is 3.7."""
 
-TRAINING: dict[str, dict[str, Any]] = {
-    "mimelite": {"lr": 0.01},
-    "pfedme": {"lr": 1 / 15},
-    **{name: {"lr": 0.01} for name in ("local-adamw", "fedadamw")},
-    **{name: {"lr": 0.02} for name in ("local-muon", "fedmuon", "fedlada")},
-}
-"""MimeLite's m grows to 1/(1 - β) = 10 times a gradient, so a tenth of the learning rate goes as far; at 0.1 it
-oscillates. pFedMe's y overshoots θ where η λ > 1."""
+TRAINING: dict[str, dict[str, Any]] = {"fedadamw": {"lr": 0.01}, "fedmuon": {"lr": 0.02}}
 
 
 class Projected(nn.Module):
@@ -87,31 +69,18 @@ def build(name: str, partition: str = "dirichlet", epochs: int | None = None) ->
 
 
 def accuracy(name: str) -> float:
-    """Test accuracy in percent; without a global model, that of each client's own model on its own test samples."""
-    generic = algorithm({"name": name, **OPTIONS.get(name, {})}).generic
-    return last_row(name)["test_accuracy"] if generic else last_row(name, epochs=10)["personal_accuracy"]
+    """Test accuracy in percent."""
+    return last_row(name)["test_accuracy"]
 
 
-@pytest.mark.parametrize("name", [*METHODS, *sorted(OPTIONS.keys() - ALGORITHMS.keys())])
+@pytest.mark.parametrize("name", ["fedgela", "fedsol", "fedtoga", "mofedsam", "fedmuon", "fedadamw"])
 def test_it_learns(name: str) -> None:
-    """Within 8 points of FedAvg, which itself is above 90; chance is 10."""
+    """Within 8 points of FedAvg, which itself is above 90 and started at about 10."""
     assert accuracy("fedavg") > 90
     assert accuracy(name) > accuracy("fedavg") - 8
 
 
-@pytest.mark.parametrize("name", ["local-adamw", "fedadamw", "fedmuon", "fedgmt", "feduv", "feddecorr", "fedadagrad"])
-def test_it_gains_twenty_points(name: str) -> None:
-    """At least 20 points above FedAvg's start, which is every method's here: x⁰ before the first round."""
-    assert accuracy(name) >= start() + 20
-
-
-@cache
-def start() -> float:
-    """Test accuracy of FedAvg's x⁰, in percent."""
-    return Simulation(build("fedavg"), InlineBackend()).evaluate()["test_accuracy"]
-
-
-@pytest.mark.parametrize("name", sorted(name for name, kind in ALGORITHMS.items() if kind.personal == "trained"))
+@pytest.mark.parametrize("name", ["fedavg-la", "fedrep"])
 def test_a_client_is_at_home_in_its_two_classes(name: str) -> None:
     """Clients of two classes each: after local training their models know these two; FedAvg's model does not."""
     fedavg = last_row("fedavg", "pxcy", epochs=0)["personal_accuracy"]

@@ -81,7 +81,7 @@ class Case:
 def cases(
     method: str,
     label: str = "",
-    settings: tuple[str, ...] = ("plain", "together", "softmax"),
+    settings: tuple[str, ...] = ("plain", "together"),
     training: dict[str, Any] | None = None,
     model: dict[str, Any] | None = None,
     equals: str = "",
@@ -97,8 +97,8 @@ def cases(
 
 NORMED: dict[str, Any] = {"model": {"feature_norm": "batch"}, "training": {"batch_size": 7}}
 """Batch normalisation before the head, and batches of which none is a single sample."""
-MLP_ONLY = ("plain", "together")
 PLAIN = ("plain",)
 OWN = ("plain", "no momentum")
-CODE = ("plain", "together")
+NO_FEATURES = ("plain", "together", "softmax")
+"""Of methods that look at logits, the head or the inputs: a network that is all head, too."""
 PULL = ("plain", "together", "softmax", "clip as code")
