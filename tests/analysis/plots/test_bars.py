@@ -1,13 +1,19 @@
-"""Bars of methods and of layers."""
+"""Bars, differences of methods, curves by seconds and loss surfaces, read back from their axes."""
 
 from pathlib import Path
 
+import numpy as np
 import pytest
+from mpl_toolkits.mplot3d import Axes3D
 
 from fedray.analysis.commands.figures import main
+from fedray.analysis.comparison import compare
 from fedray.analysis.data.collect import collect
 from fedray.analysis.plots.bars import draw_bars, draw_methods
+from fedray.analysis.plots.comparison import draw_forests
+from fedray.analysis.plots.curves import draw_curves
 from fedray.common.errors import UserError
+from fedray.papers.commands.sharpness import draw_contours, draw_surfaces
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, history, rows, write
 
@@ -37,3 +43,44 @@ def test_bars_of_layers_at_a_round(store: Tracker) -> None:
         assert [patch.get_height() for patch in drawn.patches] == heights
     with pytest.raises(UserError, match="--round: found 3; lambda_fc2 was logged at 1, 2"):
         draw_bars(collect("sweep"), "lambda", 3)
+
+
+def test_differences_of_methods_in_settings(store: Tracker, tmp_path: Path) -> None:
+    """At α = 0.1 fedsam's seeds have 52 and 55, fedavg's 50 and 51: the mean difference is (2 + 4) / 2 = 3."""
+    cells = [cell(method, alpha, seed) for method in (FEDAVG, SMALL) for alpha in (0.1, 0.5) for seed in (0, 1)]
+    write(store, cells, [history(40, last) for last in (50, 51, 50, 51, 52, 55, 54, 57)])
+    main("sweep", "differences", out=tmp_path)
+    assert len(list(tmp_path.glob("sweep-differences-*"))) == 4
+    (forest, *_) = draw_forests(compare(collect("sweep"), "fedavg", "final_test_accuracy")).values()
+    assert forest.axes[0].lines[1].get_xdata() == pytest.approx([3.0])
+    assert [text.get_text() for text in forest.legends[0].get_texts()] == ["p < 0.05 (Holm)", "not told apart"]
+
+
+def test_curves_by_seconds(store: Tracker) -> None:
+    """Two rounds of 0.5 s."""
+    write(store, [cell(FEDAVG, 0.5, 0)], [history(60, 70)])
+    sweep = collect("sweep")
+    sweep.cells["metrics.seconds_per_round"] = 0.5
+    (figure,) = draw_curves(sweep, x="seconds").values()
+    assert figure.axes[0].lines[0].get_xdata() == pytest.approx([0.5, 1.0])
+
+
+STEPS = np.linspace(-1, 1, 3)
+BOWL = np.add.outer(STEPS**2, 4 * STEPS**2)
+
+
+def test_panels_have_the_same_levels_and_axis_upwards() -> None:
+    """A bowl and one three times as deep: each alone would reach from the lightest to the darkest."""
+    losses = [BOWL, 3 * BOWL]
+    flat = draw_contours(["a", "b"], "random", STEPS, losses)
+    panels = flat.axes[:2]
+    assert [area.get_title() for area in panels] == ["a", "b"]
+    levels = [area.collections[0].levels.tolist() for area in panels]  # type: ignore[attr-defined]
+    assert levels[0] == levels[1]
+    assert (levels[0][0], levels[0][-1]) == (0, 15)
+    assert panels[0].get_xlabel() == "along random direction 1"
+    steep = draw_surfaces(["a", "b"], "eigen", STEPS, losses)
+    for area in steep.axes:
+        assert isinstance(area, Axes3D)
+        assert area.get_zlim() == (0, 15)
+        assert area.get_xlabel() == "eigenvector 1"

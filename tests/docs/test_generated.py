@@ -1,0 +1,125 @@
+"""Pages that are made from the code, or that cite it: current and complete."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from benchmarks.gradients import count, list_names, sum_hours
+from docs.generate import algorithms, configuration
+from docs.generate.costs import ROOT, find_sweeps
+from fedray.algorithms import ALGORITHMS
+from fedray.components.base import describe_allowed
+from fedray.config import Clients, Training
+from fedray.datasets import DATASETS
+from fedray.models import MODELS
+from fedray.partitions import PARTITIONS
+from tests.shipped.papers import CELLS, NO_TABLES
+
+
+def test_the_page_is_current() -> None:
+    written = (Path(__file__).parents[2] / "docs" / "algorithms.md").read_text(encoding="utf-8")
+    assert written == algorithms.page(), "run: python -m docs.generate.algorithms > docs/algorithms.md"
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_every_method_is_described(name: str) -> None:
+    """A paper, a one-line idea, a docstring of its own that begins with the local step, a meaning for every option."""
+    kind = ALGORITHMS[name]
+    assert kind.paper
+    assert kind.idea
+    assert "\n" not in kind.idea
+    formula = (kind.__dict__.get("__doc__") or "").partition("\n\n")[0]
+    assert "q = " in formula
+    assert all(field.description for field in kind.model_fields.values())
+
+
+def test_ranges() -> None:
+    fields = {name: kind.model_fields for name, kind in ALGORITHMS.items()}
+    assert describe_allowed(fields["fedprox"]["mu"]) == "[0, ∞)"
+    assert describe_allowed(fields["fedcm"]["alpha"]) == "(0, 1]"
+    assert describe_allowed(fields["fedavgm"]["beta"]) == "[0, 1)"
+    assert describe_allowed(fields["fedtoga"]["perturbation"]) == "`fusion`, `global`, `neighbour`"
+    assert describe_allowed(fields["fedmuon"]["nesterov"]) == "`true`, `false`"
+
+
+def test_a_field_says_itself_what_its_type_does_not() -> None:
+    assert describe_allowed(Training.model_fields["batch_size"]) == "integer in (0, ∞) or `full`"
+    assert describe_allowed(Clients.model_fields["per_round"]) == "integer in (0, total] or a fraction in (0.0, 1.0]"
+    fields = [
+        field
+        for kind in (*DATASETS.values(), *MODELS.values(), *PARTITIONS.values())
+        for field in kind.model_fields.values()
+    ]
+    assert not [
+        field for field in fields if "typing." in describe_allowed(field) or "<class" in describe_allowed(field)
+    ]
+
+
+def test_configuration_reference_is_current() -> None:
+    committed = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text(encoding="utf-8")
+    assert committed == configuration.page(), "run: python -m docs.generate.configuration > docs/configuration.md"
+
+
+@pytest.mark.slow
+def test_every_sweep_has_its_cells_and_a_cost() -> None:
+    """Cells as they are counted against the papers; only LEAF's data (table 11) have no published size."""
+    assert set(list_names()) == set(CELLS) | NO_TABLES
+    assert {name: count(name)[0] for name in CELLS} == CELLS
+    assert [name for name in list_names() if sum_hours(name) is None] == ["fedgela/table11"]
+    page = (ROOT / "docs" / "sweeps.md").read_text(encoding="utf-8")
+    rows = [line.split("|") for line in page.splitlines() if re.match(r"\| `fed\w+/", line)]
+    assert {name for row in rows for name in find_sweeps(row[1])} == set(list_names())
+    for row in rows:
+        if len(names := find_sweeps(row[1])) == 1:
+            cells, seeds = map(int, row[3].split(" x "))
+            assert cells * seeds == count(names[0])[0], row[1]
+
+
+REPOSITORY = Path(__file__).parents[2]
+PAGE = REPOSITORY / "docs" / "discrepancies.md"
+WRITE = "write `- **D-NUMBER, ...` into docs/discrepancies.md (no command does), or correct the citation"
+FOLDERS = {"fedray": ".py", "tests": ".py", "docs": ".md", "analysis": ".py", "sweeps": ".yaml"}
+
+
+def number(mark: str) -> tuple[int, str]:
+    """`11b` to (11, "b"), which sorts."""
+    digits, letter = re.fullmatch(r"(\d+)([a-f]?)", mark).groups()
+    return int(digits), letter
+
+
+def citations(text: str) -> set[tuple[int, str]]:
+    """Every number named, and every number of a range written with two dots."""
+    ranges = re.findall(r"\bD-(\d+)\.\.D-(\d+)\b", text)
+    return {number(mark) for mark in re.findall(r"\bD-(\d+[a-f]?)\b", text)} | {
+        (n, "") for first, last in ranges for n in range(int(first), int(last) + 1)
+    }
+
+
+def cited() -> dict[tuple[int, str], set[str]]:
+    """Which files cite a number; the page itself does not count."""
+    files = [path for folder, suffix in FOLDERS.items() for path in (REPOSITORY / folder).rglob(f"*{suffix}")]
+    found: dict[tuple[int, str], set[str]] = {}
+    for path in [REPOSITORY / "README.md", *files]:
+        for mark in citations(path.read_text(encoding="utf-8")) if path != PAGE else ():
+            found.setdefault(mark, set()).add(str(path.relative_to(REPOSITORY)))
+    return found
+
+
+def defined() -> list[tuple[int, str]]:
+    return [number(mark) for mark in re.findall(r"^- \*\*D-(\d+[a-f]?),", PAGE.read_text(encoding="utf-8"), re.M)]
+
+
+def test_every_number_cited_is_defined() -> None:
+    assert citations(PAGE.read_text(encoding="utf-8")) == set(defined()), WRITE
+    assert {mark: files for mark, files in cited().items() if mark not in defined()} == {}, WRITE
+
+
+def test_every_number_defined_is_cited() -> None:
+    assert set(defined()) - set(cited()) == set(), "delete the entry in docs/discrepancies.md, or cite it"
+
+
+def test_numbers_ascend() -> None:
+    """Which also says that none is defined twice."""
+    assert defined() == sorted(set(defined())), "sort docs/discrepancies.md by number, each once; it is written by hand"
+    assert len(defined()) > 30
