@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from fedray.cli.analysis import LAZY
 from fedray.cli.main import app
+from tests.conftest import Call
 
 COMMANDS = [*LAZY]
 OWN = {
@@ -48,9 +49,8 @@ def test_there_are_19_commands_with_112_parameters_at_most() -> None:
     assert sum(len(command.params) for command in commands) <= 112
 
 
-def test_a_mistake_is_one_line_and_exit_code_2() -> None:
-    done = subprocess.run([sys.executable, "-m", "fedray.cli", "compare"], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (2, "", "fedray: Missing argument 'name'.\n")
+def test_a_mistake_is_one_line_and_exit_code_2(call: Call) -> None:
+    assert call("compare") == (2, "", "fedray: Missing argument 'name'.\n")
 
 
 def test_the_command_line_imports_no_analysis() -> None:

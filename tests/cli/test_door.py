@@ -195,6 +195,6 @@ def test_a_terminal_that_does_not_know_greek_letters(encoding: str) -> None:
     ],
 )
 def test_standard_output_that_is_full_or_closed_is_no_traceback(redirection: str, code: int, line: str) -> None:
-    command = f"set -o pipefail; '{Path(sys.executable).with_name('fedray')}' list algorithms {redirection}"
+    command = f"set -o pipefail; '{Path(sys.executable).with_name('fedray')}' list clusters {redirection}"
     out = subprocess.run(["/bin/bash", "-c", command], capture_output=True, text=True, timeout=100)
     assert (out.returncode, out.stderr) == (code, line)

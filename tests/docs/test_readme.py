@@ -50,7 +50,7 @@ def execute(home: Path, command: str, timeout: float = 280) -> str:
 
 @pytest.fixture
 def read(home: Path, monkeypatch: pytest.MonkeyPatch, call: Call) -> Callable[[str], str]:
-    """Call a command that reads the store in this process, which has imported what it needs, and return its output."""
+    """Call a command in this process, which has imported what it needs, and return its output."""
     monkeypatch.chdir(home)
     for name in os.environ.keys() - environment().keys():
         monkeypatch.delenv(name)
@@ -138,8 +138,8 @@ def test_make_runs_the_same_commands(home: Path) -> None:
 
 
 @pytest.mark.parametrize("command", OTHERS)
-def test_command(command: str, home: Path) -> None:
-    assert execute(home, command)
+def test_command(command: str, read: Callable[[str], str]) -> None:
+    assert read(command)
 
 
 def test_dry_run(read: Callable[[str], str]) -> None:

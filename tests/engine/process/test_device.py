@@ -112,7 +112,6 @@ SWEEP = "name: x\nbase: {" + ", ".join(RUN.strip().splitlines()) + "}\ngrid: {tr
     ("text", "command"),
     [
         (RUN, ["run", "file.yaml", "--no-track"]),
-        (SWEEP, ["sweep", "file.yaml", "--dry-run"]),
         (SWEEP, ["sweep", "file.yaml", "--dry-run", "--estimate"]),
     ],
 )

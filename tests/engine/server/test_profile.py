@@ -1,8 +1,6 @@
 """What a round leaves: the times of its parts, in the output and in MLflow, and its loss and learning rate."""
 
 import json
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -14,6 +12,7 @@ from fedray.engine.process.backend import InlineBackend
 from fedray.engine.server.profile import PARTS, Profile
 from tests import small
 from tests.algorithms import quadratic
+from tests.conftest import Call
 
 RUN = small.sections(
     clients=(4, 2),
@@ -39,21 +38,14 @@ def test_a_profiled_run_is_the_same_run() -> None:
     assert plain.summary()["state_sha256"] == profiled.summary()["state_sha256"]
 
 
-def test_it_is_printed_and_logged(tmp_path: Path) -> None:
+def test_it_is_printed_and_logged(project: Path, call: Call) -> None:
     from mlflow import MlflowClient
 
-    file = tmp_path / "run.json"  # JSON is YAML
-    file.write_text(json.dumps(RUN))
-    done = subprocess.run(
-        [sys.executable, "-m", "fedray.cli", "run", str(file), "--profile"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    assert done.returncode == 0, done.stderr
-    assert all(f"\n{part}" in done.stdout for part in PARTS)
-    client = MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
+    Path("run.json").write_text(json.dumps(RUN))  # JSON is YAML
+    code, out, err = call("run", "run.json", "--profile")
+    assert code == 0, err
+    assert all(f"\n{part}" in out for part in PARTS)
+    client = MlflowClient(f"sqlite:///{project}/mlflow.db")
     experiments = [e.experiment_id for e in client.search_experiments() if e.name == "fedray"]
     (run,) = client.search_runs(experiments, "tags.`fedray.kind` = 'cell'")
     assert {f"summary/profile_{part}_seconds" for part in PARTS} <= run.data.metrics.keys()
