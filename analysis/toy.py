@@ -18,7 +18,7 @@ import numpy as np
 import typer
 from matplotlib.figure import Figure
 
-from fedray.analysis.plots.style import iter_styles, make_axes, save, styled
+from fedray.analysis.plots.style import choose_styles, make_axes, save, styled
 
 DELTA, LR, STEPS = 0.1, 0.01, 4000
 SERVER, MINIMUM = np.zeros(2), np.ones(2)
@@ -71,8 +71,11 @@ def draw(found: dict[str, np.ndarray]) -> Figure:
     grid = np.linspace(-0.15, 1.15, 200)
     first, second = np.meshgrid(grid, grid)
     panel.contour(first, second, 0.5 * ((first - 1) ** 2 + DELTA * (second - 1) ** 2), 12, colors="0.8", linewidths=0.5)
-    for style, (name, points) in zip(iter_styles(), found.items(), strict=False):
-        panel.plot(*points.T, label=name, markevery=[*range(0, 400, 60), *range(400, STEPS, 600), STEPS], **style)
+    styles = choose_styles((name, name) for name in found)
+    for name, points in found.items():
+        panel.plot(
+            *points.T, label=name, markevery=[*range(0, 400, 60), *range(400, STEPS, 600), STEPS], **styles[name]
+        )
     panel.plot(*SERVER, marker="s", color="black", markersize=5, linestyle="", label="server's model")
     panel.plot(*MINIMUM, marker="+", color="black", markersize=7, linestyle="", label="local minimum")
     panel.grid(visible=False)

@@ -72,7 +72,7 @@ def draw_sensitivity(sweep: Collected, x: str, metric: str = DEFAULT) -> dict[st
     cells = cells[cells["_column"].isin(cells.loc[cells["_x"].notna(), "_column"])]
     if len(names) > 1:  # no curves have these lines
         looks = cells["_look"] = cells["_row"]
-    styles = choose_styles((look, str(sweep.cells.loc[row, "algorithm.name"])) for row, look in looks.items())
+    styles = choose_styles(zip(looks, sweep.cells.loc[looks.index, "algorithm.name"].astype(str), strict=True))
     of_method = cells.groupby("_row")["_look"].first().map(styles)
     dodged = list(dict.fromkeys(cells.loc[cells["_x"].notna(), "_row"]))
     figures = {}

@@ -208,7 +208,7 @@ def with_legend(figure: Figure, *panels: Axes, note: str = "") -> Figure:
     names, note = [_fill(name, int((width - HANDLE) / LETTER)) for name in found], _fill(note, int(width / LETTER))
     letters = max(len(line) for name in names for line in name.split("\n"))
     columns = max(1, min(len(names), int(width / (LETTER * letters + HANDLE))))
-    renderer, legend = FigureCanvasAgg(figure).get_renderer(), None
+    renderer, legend = FigureCanvasAgg(figure).get_renderer(), None  # type: ignore[no-untyped-call]
     while legend is None or (columns > 0 and legend.get_window_extent(renderer).width > figure.bbox.width):
         if legend is not None:
             legend.remove()
