@@ -3,6 +3,7 @@
 import os
 import shutil
 import sqlite3
+import sys
 from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
@@ -100,22 +101,41 @@ def hide_package(monkeypatch: pytest.MonkeyPatch) -> Hide:
     return hide
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files that share a Ray come first: they take longest, and there is one for all of them."""
+    sharing = {item.path for item in items if uses_local_ray(item)}
+    items.sort(key=lambda item: item.path not in sharing)
+
+
+def uses_local_ray(item: pytest.Item) -> bool:
+    return "local_ray" in getattr(item, "fixturenames", ())
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_ray_of_others(request: pytest.FixtureRequest) -> None:
+    """The shared Ray ends before the first file that does not use it."""
+    if "ray" in sys.modules and not any(
+        item.path == request.path and uses_local_ray(item) for item in request.session.items
+    ):
+        sys.modules["ray"].shutdown()
+
+
 @pytest.fixture(scope="module")
-def local_ray() -> Iterator[None]:
-    """A Ray of 8 CPUs and a logical GPU."""
+def local_ray(_no_ray_of_others: None) -> None:
+    """A Ray of 8 CPUs and a logical GPU, with which the next file that asks for it goes on."""
     import ray
 
-    start_ray(num_cpus=8, num_gpus=1)
-    yield
-    ray.shutdown()
+    if not ray.is_initialized():
+        start_ray(num_cpus=8, num_gpus=1)
 
 
 def start_ray(**resources: Any) -> None:
-    """Start a Ray of its own for a test."""
+    """Start a Ray of its own for a test; a shared one ends."""
     import ray
 
     from fedray.cluster.ray_private import leave_out_servers
 
+    ray.shutdown()
     quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
     with leave_out_servers():
         ray.init("local", _node_ip_address="127.0.0.1", **quiet, **resources)
