@@ -3,6 +3,8 @@
 Only what kills the driver needs a process of its own; the others are called in this one, on one Ray.
 """
 
+import contextlib
+import io
 import json
 import os
 import shutil
@@ -15,20 +17,28 @@ import numpy as np
 import pytest
 from mlflow import MlflowClient
 
+from fedray.cli import main as cli
 from fedray.tracking.store import get_label
 from tests.conftest import Call
 from tests.sweep.running import SWEEP, done, fedray, outcome, runs, state_hashes, write
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(local_ray: None, tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Path:
     """A folder in which the small sweep has run undisturbed."""
     folder = tmp_path_factory.mktemp("finished")
-    out = done(fedray(folder, "sweep", str(write(folder, SWEEP))))
-    assert "small: 4 finished" in out
+    shutil.copy(empty_store, folder / "mlflow.db")
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as out:
+        patch.chdir(folder)
+        for name in [name for name in os.environ if name.startswith(("MLFLOW_", "RAY_ADDRESS", "FEDRAY_STORAGE"))]:
+            patch.delenv(name)
+        patch.setattr("sys.argv", ["fedray", "sweep", str(write(folder, SWEEP))])
+        with pytest.raises(SystemExit, match="0"):
+            cli.main()
+    assert "small: 4 finished" in out.getvalue()
     for run in runs(folder):
         shown = f"{run.data.metrics['summary/last10_test_accuracy']:.2f} %, mean of rounds 11 to 12 ("
-        assert any(get_label(run) in line and shown in line for line in out.splitlines())
+        assert any(get_label(run) in line and shown in line for line in out.getvalue().splitlines())
     return folder
 
 
