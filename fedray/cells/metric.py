@@ -131,6 +131,8 @@ class Metric:
             UserError: a target that is neither a method nor a percentage from 1 to 100, or a ratio without a method.
         """
         plain, _, target = name.partition(":")
+        if name.partition("=")[0] in (ROUNDS_TO, *RATIOS):
+            raise UserError(f"{option}: found {name!r}; did you mean {name.replace('=', ':', 1)!r}?")
         if plain in RATIOS:
             target, _, reference = target.partition("/")
             return cls(name, plain, target=_parse_target(name, target, option, reference), reference=reference)

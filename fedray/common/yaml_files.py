@@ -4,6 +4,7 @@ import io
 import json
 import os
 import re
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -47,12 +48,29 @@ def _construct_mapping(loader: _Loader, node: yaml.MappingNode) -> dict[str, Any
         key, line = loader.construct_object(key_node, deep=True), key_node.start_mark.line + 1
         if not isinstance(key, str):
             is_decimal = isinstance(key, int) and not isinstance(key, bool) and not value.value and found
-            hint = f"; write a number's decimals with a point, as 0.{key}" if is_decimal else ""
+            hint = (
+                f"; write a number's decimals with a point, as 0.{key}, and several values in brackets"
+                if is_decimal
+                else ""
+            )
             raise UserError(f"line {line}: keys must be strings; quote {truncate_repr(key)}{hint}")
         if key in found:
             raise UserError(f"line {line}: the key {key!r} is repeated")
         found[key] = loader.construct_object(value, deep=True)
     return merged | found
+
+
+def _construct_sequence(loader: _Loader, node: yaml.SequenceNode) -> list[Any]:
+    """Return a list; `[0.1, 0,6]` has a decimal comma, since other commas of the list have a space after them."""
+    gaps = [right.start_mark.index - left.end_mark.index for left, right in pairwise(node.value)]
+    for gap, (left, right) in zip(gaps, pairwise(node.value), strict=True):
+        if node.flow_style and gap == 1 < max(gaps) and f"{left.value}{right.value}".isdecimal():
+            number = f"{left.value}.{right.value}"
+            raise UserError(
+                f"line {left.start_mark.line + 1}: {left.value},{right.value} is two values; write {number}, "
+                "or a space after the comma"
+            )
+    return [loader.construct_object(value, deep=True) for value in node.value]
 
 
 def _merge(loader: _Loader, node: yaml.Node) -> dict[str, Any]:
@@ -80,6 +98,7 @@ def _construct_integer(loader: _Loader, node: yaml.ScalarNode) -> int:
 
 
 _Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _construct_mapping)
+_Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_SEQUENCE_TAG, _construct_sequence)
 _Loader.add_constructor("tag:yaml.org,2002:int", _construct_integer)
 
 

@@ -10,6 +10,7 @@ import re
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cache
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, Self, Union, get_args, get_origin
@@ -209,13 +210,18 @@ def describe(
         having = [name for name, kind in others.items() if key in kind.model_fields and len(first["loc"]) == 1]
         owners = describe_owners(key, having)
         if not valid and model is not None and issubclass(model, Component):
-            return UserError(f"{path}: {model.name} has no options{owners}")
+            return UserError(f"{path}: {model.name} has no options{owners or _suggest_owners(key, others)}")
         meant = model.suggest(above, key) if model is not None and issubclass(model, Checked) else ""
+        if key.partition(":")[0] in valid:
+            owners = _suggest_space(key)
         return UserError(f"{unknown(above or 'configuration', key, valid, meant=meant)}{owners}")
     if first["type"] == "missing":
         return UserError(f"{path} is required")
     if first["type"] in WANTED:
         wanted = f"{path}: expected a {WANTED[first['type']]}, got {truncate_repr(first['input'])}"
+        if isinstance(given := first["input"], str):
+            wanted += f"; did you mean [{given}]?" if "," in given and WANTED[first["type"]] == "list" else ""
+            wanted += _suggest_space(given)
         keys = [] if model is None else _get_fields(model, first["loc"])
         longer = [] if model is None else _get_fields(model, first["loc"][:-1])
         if keys and (near := [key for key in longer if key.startswith(f"{first['loc'][-1]}_")]):
@@ -229,6 +235,22 @@ def describe(
     if is_of_run and isinstance(first["input"], list) and first["type"] in ONE_VALUE:
         text += f"; several values go into a sweep's `grid`: `{path}: {truncate_repr(first['input'])}`"
     return UserError(text)
+
+
+def _suggest_owners(key: str, others: Mapping[str, type[BaseModel]]) -> str:
+    """Return the end of a message with the option of another class that is nearly `key`; empty for none."""
+    near = get_close_matches(key, {option for kind in others.values() for option in kind.model_fields}, n=1)
+    return (
+        describe_owners(near[0], [name for name, kind in others.items() if near[0] in kind.model_fields])
+        if near
+        else ""
+    )
+
+
+def _suggest_space(text: str) -> str:
+    """Return the end of a message about `lr:0.1`, which YAML reads as one word; empty for other texts."""
+    found = re.fullmatch(r"(\w+):(\S+)", text)
+    return f"; a space is missing after the colon: {found[1]}: {found[2]}" if found else ""
 
 
 def describe_owners(found: str, owners: Sequence[str]) -> str:

@@ -75,7 +75,8 @@ MEMBER = re.compile(
 SPLITS = ("partition.npz", "partition.png")
 """Artefacts of a run with its split."""
 MLFLOW_TAGS = tuple(
-    f"mlflow.{name}" for name in ("runName", "user", "source.name", "source.type", "source.git.commit", "note.content")
+    f"mlflow.{name}"
+    for name in ("runName", "runColor", "user", "source.name", "source.type", "source.git.commit", "note.content")
 )
 """MLflow's own tags that an archive carries; the others name runs of its own store."""
 UNREADABLE = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, ValueError, NotImplementedError, RuntimeError)

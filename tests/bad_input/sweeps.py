@@ -59,8 +59,12 @@ CASES: dict[str, Case] = {
     "two documents": text("file.yaml: line 2: is not YAML: but found another document", "a: 1\n---\nb: 2\n"),
     "number as key": text("file.yaml: line 1: keys must be strings; quote 1", "1: 2\n"),
     "decimal comma": text(
-        "file.yaml: line 1: keys must be strings; quote 1; write a number's decimals with a point, as 0.1",
+        "file.yaml: line 1: keys must be strings; quote 1; write a number's decimals with a point, as 0.1, and several "
+        "values in brackets",
         "x: {lr: 0,1}\n",
+    ),
+    "decimal comma in a list": text(
+        "file.yaml: line 1: 0,6 is two values; write 0.6, or a space after the comma", "rho: [0.1, 0,6]\n"
     ),
     "merge a list": text("file.yaml: line 1: `<<` merges mappings only", "<<: [{a: 1}, b]\n"),
     "billion laughs": text("file.yaml: its aliases repeat more than 100000 values", LAUGHS),
@@ -109,6 +113,13 @@ CASES: dict[str, Case] = {
     "a key that no method has": sweep(
         "algorithm.rho: fedavg has no options; 'rho' belongs to mofedsam, fedsam, fe…",
         grid={"algorithm": ["fedavg"], "algorithm.rho": [0.1]},
+    ),
+    "nearly a key of another method": sweep(
+        "algorithm.roh: fedavg has no options; 'rho' belongs to mofedsam, fedsam, fe…",
+        grid={"algorithm": ["fedavg"], "algorithm.roh": [0.1]},
+    ),
+    "a list without brackets": sweep(
+        "grid.seed: expected a list, got '0, 1'; did you mean [0, 1]?", grid={"seed": "0, 1"}
     ),
     "an axis without its partition": sweep(
         "partition.name is required: found partition.alpha without it; valid names: dirichlet,…",

@@ -162,7 +162,8 @@ def test_names_steer_no_terminal(folder: Path, call: Call) -> None:
     file.write_text(file.read_text().replace("fedavg iid", r"\u001b]0;x\u0007\u001b[31mfedavg iid"))
     change(
         "UPDATE runs SET name = char(27) || '[31m' || name",
-        "UPDATE tags SET value = char(27) || '[31m' || value WHERE key IN ('fedray.description', 'fedray.message')",
+        "UPDATE tags SET value = char(27) || '[31m' || value "
+        "WHERE key IN ('fedray.description', 'fedray.message', 'fedray.setting')",
         "UPDATE tags SET value = 'failed' WHERE key = 'fedray.status' AND value = 'finished' AND run_uuid < '8'",
     )
     read(call, (*READERS, *MORE))

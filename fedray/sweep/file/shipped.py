@@ -39,6 +39,9 @@ def locate_sweep(file: Path) -> Path:
     known = list_sweeps()
     if file.as_posix() in known and (file.is_dir() or not file.exists()):
         return get_sweeps_folder() / f"{file}.yaml"
+    other = file.with_suffix({".yml": ".yaml", ".yaml": ".yml"}.get(file.suffix, file.suffix))
+    if not file.exists() and other.is_file():
+        raise UserError(f"{truncate_repr(str(file))}: there is no such file; did you mean {other.name}?")
     if file.exists() or file.suffix in (".yaml", ".yml"):
         return file
     near = get_close_matches(file.as_posix(), known, n=1, cutoff=0.5)
