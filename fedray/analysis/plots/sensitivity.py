@@ -52,7 +52,8 @@ def draw_sensitivity(sweep: Collected, x: str, metric: str = DEFAULT) -> dict[st
     Raises:
         UserError: a key is unknown or not a number, or never varies by itself.
     """
-    looks = label_finished(sweep, statuses=WITH_CURVE)["_row"]
+    every = label_finished(sweep, statuses=WITH_CURVE)
+    looks, methods = every["_row"], every["algorithm.name"]
     if x in sweep.cells:
         numbers, title, without = _read_numbers(sweep.cells, x), find_symbol(x, sweep.cells), [x]
     else:
@@ -71,8 +72,9 @@ def draw_sensitivity(sweep: Collected, x: str, metric: str = DEFAULT) -> dict[st
     cells = cells[(count != 1) & ~(own.reindex(cells.index) > 1)]
     cells = cells[cells["_column"].isin(cells.loc[cells["_x"].notna(), "_column"])]
     if len(names) > 1:  # no curves have these lines
-        looks = cells["_look"] = cells["_row"]
-    styles = choose_styles(zip(looks, sweep.cells.loc[looks.index, "algorithm.name"].astype(str), strict=True))
+        looks, methods = cells["_row"], cells["algorithm.name"]
+        cells["_look"] = looks
+    styles = choose_styles(zip(looks, methods.astype(str), strict=True))
     of_method = cells.groupby("_row")["_look"].first().map(styles)
     dodged = list(dict.fromkeys(cells.loc[cells["_x"].notna(), "_row"]))
     figures = {}
