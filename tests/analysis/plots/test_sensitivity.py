@@ -36,13 +36,13 @@ def test_methods_share_an_axis(store: Tracker, tmp_path: Path) -> None:
     ((_, figure),) = draw_sensitivity(collect("sweep"), SAME).items()
     (area,) = figure.axes
     assert area.get_xlabel() == "β (mofedsam), α (fedcm), 1 - β (mimelite)"
-    drawn = {one.get_label(): [*map(tuple, one.lines[0].get_xydata())] for one in area.containers}
+    named = [line for line in area.lines if not str(line.get_label()).startswith("_")]
+    drawn = {line.get_label(): [*map(tuple, line.get_xydata())] for line in named}
     assert drawn == {
         "mofedsam ρ=0.5": [(0.1, 51), (0.2, 52)],
         "fedcm": [(0.1, 55), (0.2, 56)],
         "mimelite": [(0.1, 57), (0.2, 58)],
     }
-    assert not [line for line in area.lines if not str(line.get_label()).startswith("_")]
     main("sweep", "sensitivity", SAME, out=tmp_path / "drawn")
     assert {path.suffix for path in (tmp_path / "drawn").iterdir()} == {".png", ".pdf"}
 
@@ -52,9 +52,10 @@ def test_flat_lines_are_methods_without_numbers_of_their_own(store: Tracker) -> 
     write_cells(store)
     for figure in draw_sensitivity(collect("sweep"), "algorithm.beta").values():
         for area in figure.axes:
-            flat = {line.get_label() for line in area.lines if not str(line.get_label()).startswith("_")}
+            named = [line for line in area.lines if not str(line.get_label()).startswith("_")]
+            flat = {line.get_label() for line in named if line.get_marker() == ""}
             assert flat <= {"fedavg"}
-            assert [one.get_label() for one in area.containers] == ["mofedsam ρ=0.5"]
+            assert {line.get_label() for line in named} - flat == {"mofedsam ρ=0.5"}
 
 
 @pytest.mark.parametrize(
