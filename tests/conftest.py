@@ -4,6 +4,7 @@ import os
 import shutil
 import sqlite3
 import sys
+import time
 from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
@@ -122,9 +123,14 @@ def _no_ray_of_others(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture(scope="module")
 def local_ray(_no_ray_of_others: None) -> None:
-    """A Ray of 8 CPUs and a logical GPU, with which the next file that asks for it goes on."""
+    """A Ray of 8 CPUs and a logical GPU, with which the next file that asks for it goes on if nothing of it is held."""
     import ray
 
+    deadline = time.monotonic() + 10
+    while ray.is_initialized() and ray.available_resources().get("CPU") != 8:
+        if time.monotonic() > deadline:
+            ray.shutdown()
+        time.sleep(0.1)
     if not ray.is_initialized():
         start_ray(num_cpus=8, num_gpus=1)
 

@@ -176,7 +176,7 @@ def test_ray_client_is_refused_before_ray_is_asked(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(ray, "init", lambda *_, **__: pytest.fail("Ray was asked"))
     with socket.create_server(("127.0.0.1", 0)) as server:
         monkeypatch.setenv("RAY_ADDRESS", f"ray://127.0.0.1:{server.getsockname()[1]}")
-        refused = r"^--address: found 'ray://127.0.0.1:\d+', a Ray Client; submit .* as a Ray Job"
+        refused = r"^RAY_ADDRESS: found 'ray://127.0.0.1:\d+', a Ray Client; submit .* as a Ray Job"
         with pytest.raises(UserError, match=refused), use_cluster():
             pass
         with pytest.raises(UserError, match=refused):
