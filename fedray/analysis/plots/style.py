@@ -85,7 +85,8 @@ def choose_styles(lines: Iterable[tuple[str, str]]) -> dict[str, dict[str, Any]]
         grey = 0 if len(styles) < len(DASHES) * len(MARKERS) else colour + 1
         looks = [(grey, dash, marker % len(MARKERS)) for marker in markers]
         looks += [(grey, other, marker) for other in range(len(DASHES)) for marker in range(len(MARKERS))]
-        used.add(look := next((look for look in looks if look not in used), looks[0]))
+        look = next((look for look in looks if look not in used), looks[0])
+        used |= {(0, *look[1:]), (colour + 1, *look[1:])}
         styles[label] = {"color": COLOURS[colour], "linestyle": DASHES[look[1]], "marker": MARKERS[look[2]]}
     return styles
 
