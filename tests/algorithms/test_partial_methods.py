@@ -13,7 +13,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fedray.algorithms.base import Client, Received, Server
-from fedray.algorithms.fedas import FedAS, apart
+from fedray.algorithms.fedas import FedAS
 from fedray.client import LocalClient
 from fedray.common.vectors import Vectors
 from fedray.config import RunConfig
@@ -284,7 +284,7 @@ def test_alignment_brings_the_features_nearer() -> None:
 
     def distance(theta: torch.Tensor) -> float:
         c.network.load(theta)
-        return float(apart(x, labels, means)(c.network).detach())
+        return float(method.distance(c.network, x, labels, means).detach())
 
     method.begin(c)
     assert distance(c.theta) < distance(before)

@@ -91,13 +91,13 @@ def test_refusals(store: Tracker, to: str, confidence: float, columns: str, mess
 
 
 def test_the_reference_is_fedavg_if_it_is_a_row(store: Tracker, call: Call) -> None:
-    """Also by its display name, and for figures; without such a row it must be named: 72 - 70 = 2 to ρ=0.1."""
+    """Also by its display name, and for figures; without such a row it must be named: 73 - 71 = 2 to ρ=0.1."""
     one = [cell(a, 0.5, 0) for a in (FEDAVG, SMALL)]
     write(store, one, [70, 71])
     assert call("compare", "sweep").out == call("compare", "sweep", "--reference", "fedavg").out
     write(store, [each | {"names": {"fedavg": "FedAvg"}} for each in one], [70, 71], name="named")
     assert compare(collect("named")).to == "FedAvg"
-    write(store, [cell(a, 0.5, 0) for a in (SMALL, LARGE)], [70, 72], name="without")
+    write(store, [cell(a, 0.5, 0) for a in (SMALL, LARGE)], [71, 73], name="without")
     required = "fedray: --reference: fedavg is not a row; one of these is required: fedsam ρ=0.1, fedsam ρ=0.5\n"
     for command in (("compare", "without"), ("figures", "without", "--kind", "differences")):
         assert call(*command).err == required

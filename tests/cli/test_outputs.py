@@ -18,7 +18,7 @@ import yaml
 from typer.testing import CliRunner
 
 import fedray
-from fedray.cli.analysis import ANALYSIS, PAPERS
+from fedray.cli.analysis import LAZY
 from fedray.cli.main import app
 from fedray.config import RunConfig
 from fedray.sweep.file.sweep import Sweep
@@ -45,18 +45,17 @@ FOLDERS: dict[tuple[str, str], tuple[str, str]] = {
     ("sharpness", "out"): ("sharpness --run ID --samples 8 --out OUT", "ID.json"),
 }
 """Command and option -> a call with a folder to write into, and a file that is written there."""
-READ = {("run", "file"), ("sweep", "file"), ("import", "files"), ("check", "paper")}
+READ = {("run", "file"), ("sweep", "file"), ("import", "files")}
 
 
 def iter_commands() -> Iterator[tuple[str, Any]]:
     """Yield name and function of every command."""
     apps = [("", app), *((f"{group.name} ", group.typer_instance) for group in app.registered_groups)]
-    for room, names in (("analysis", ANALYSIS), ("papers", PAPERS)):
-        for name in names:
-            yield name, importlib.import_module(f"fedray.{room}.commands.{name}").main
+    for name, (room, _) in LAZY.items():
+        yield name, importlib.import_module(f"fedray.{room}.commands.{name}").main
     for prefix, one in apps:
         for command in one.registered_commands:
-            if prefix or command.name not in (*ANALYSIS, *PAPERS):
+            if prefix or command.name not in LAZY:
                 yield prefix + (command.name or command.callback.__name__), command.callback
 
 
