@@ -319,6 +319,8 @@ def tabulate(found: Comparison) -> list[list[str]]:
                 *costs,
             ]
         )
+    if not lines:
+        return [header]
     tested = {*DIFFERENCE_HEADER, *COSTS} if _lacks_seeds(found) else {*header}
     said = [
         name in tested
@@ -326,15 +328,11 @@ def tabulate(found: Comparison) -> list[list[str]]:
         and not (name in ("n", *COSTS) and len(lines) > 2 and len({*texts} - {""}) == 1)
         for name, texts in zip(header, zip(*lines, strict=True), strict=True)
     ]
-    return (
-        [[text for text, kept in zip(line, said, strict=True) if kept] for line in (header, *lines)]
-        if lines
-        else [header]
-    )
+    return [[text for text, kept in zip(line, said, strict=True) if kept] for line in (header, *lines)]
 
 
 def _lacks_seeds(found: Comparison) -> bool:
-    return all(one.n < FEWEST for one in found.differences)
+    return bool(found.differences) and all(one.n < FEWEST for one in found.differences)
 
 
 def _list_means(found: Comparison, row: str, column: str) -> list[str]:
