@@ -146,8 +146,6 @@ def test_without_an_average_there_is_no_step(name: str) -> None:
         ({"feddisco": {"a": 0.1}}, "training.feddisco: has options, but training.aggregation is samples"),
         ({"fedexp": {"epsilon": 0.1}}, "training.fedexp: has options, but training.server_step is average"),
         ({"relaxed_average": "models"}, "training.relaxed_average: found models, but training.relaxed_start is 0"),
-        ({"aggregation": "disco"}, "training.aggregation: found disco; the word is feddisco"),
-        ({"aggregation": "feddisco", "disco": {"a": 0.1}}, "training.disco: the key is training.feddisco"),
     ],
 )
 def test_what_a_setting_refuses(training: dict[str, Any], message: str) -> None:

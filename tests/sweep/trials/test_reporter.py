@@ -79,6 +79,7 @@ def made(told: Told, release: Callable[[str], None], **grid: list[Any]) -> tuple
         open=lambda: told.opened.append(bool(told.calls)),
         parent="parent",
         locks=SimpleNamespace(release=release),
+        refuse_moved=lambda: None,
         statuses={},
         note_record=lambda *_: None,
     )
@@ -276,16 +277,6 @@ def test_what_the_file_stops_is_not_what_a_scheduler_prunes(accuracy: float, sta
     sink.on_trial_complete(2, [], trial)
     sink.close_rest()
     assert f"close {status} with 1 rows" in told.calls
-
-
-@pytest.mark.parametrize("status", [status for status in Status if status.is_final or status.is_early])
-def test_a_search_that_learns_is_told_of_every_outcome(status: Status) -> None:
-    """Only the finished cell has a value; the others count as tried, or the search would wait for them for ever."""
-    sweep: Any = SimpleNamespace(learns=True, select="last10_test_accuracy")
-    nothing: Any = None
-    session = Session(SimpleNamespace(sweep=sweep), nothing, nothing, nothing)  # type: ignore[arg-type]
-    session.note_record("cell", RunRecord(Ending(status), [ROW | {"test_loss": 1.0}]))
-    assert session.values == {"cell": 50.0 if status == "finished" else None}
 
 
 class Storing(Told):
