@@ -359,10 +359,10 @@ class Tracker:
     def _keep_oldest(self, run: CellRun, status: Status) -> None:
         """Let the oldest of the runs count in which a cell has come to this end: two storages share no locks."""
         ended = [one for one in self._search_counting(run) if read_status(one) is status]
-        oldest, *twins = sorted(ended, key=_get_age)
-        if twins and run.sweep:
-            self.client.set_tag(oldest.info.run_id, LISTED + run.sweep, "yes")
-        for twin in twins:
+        ended.sort(key=_get_age)
+        if len(ended) > 1 and run.sweep:
+            self.client.set_tag(ended[0].info.run_id, LISTED + run.sweep, "yes")
+        for twin in ended[1:]:
             self._mark_superseded(twin.info.run_id, is_running=False)
 
     def flush(self) -> None:
