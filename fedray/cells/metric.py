@@ -131,7 +131,7 @@ class Metric:
             UserError: a target that is neither a method nor a percentage from 1 to 100, or a ratio without a method.
         """
         plain, _, target = name.partition(":")
-        if name.partition("=")[0] in (ROUNDS_TO, *RATIOS):
+        if "=" in name and name.partition("=")[0] in (ROUNDS_TO, *RATIOS):
             raise UserError(f"{option}: found {name!r}; did you mean {name.replace('=', ':', 1)!r}?")
         if plain in RATIOS:
             target, _, reference = target.partition("/")
