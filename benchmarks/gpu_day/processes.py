@@ -47,9 +47,9 @@ class Processes:
         count = len(self._pipes)
         return self._ask("train", [(broadcast, list(tasks)[k::count]) for k in range(count)])
 
-    def evaluate(self, theta: Tensor, buffers: Tensor, split: str = "test") -> list[dict[str, Tensor]]:
+    def evaluate(self, theta: Tensor, buffers: Tensor, split: str = "test", round: int = 0) -> list[dict[str, Tensor]]:
         chunks, count = range(count_chunks(len(self._problem.evaluated[split]))), len(self._pipes)
-        return self._ask("evaluate", [(theta, buffers, chunks[k::count], split) for k in range(count)])
+        return self._ask("evaluate", [(theta, buffers, chunks[k::count], split, round) for k in range(count)])
 
     def evaluate_personal(
         self, broadcast: Broadcast, tasks: Sequence[ClientTask], request: PersonalEval

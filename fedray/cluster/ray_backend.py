@@ -64,12 +64,17 @@ class ClientActor:
         tests: Shards | None,
         validation: Shards | None,
         unseen: Split | None,
-    ) -> None:
-        """Prepare for a run, whose configuration comes packed; everything of the previous run is replaced."""
+    ) -> str:
+        """Prepare for a run, whose configuration comes packed; everything of the previous run is replaced.
+
+        Returns:
+            `Network.sha256` of the model as this process has built it.
+        """
         run = RunConfig.unpack(config)
         self._components = run.components
         with blame(*run.components):
             self._worker = Worker(Problem(run, data, shards, tests, validation, unseen))
+        return self._worker.network.sha256
 
     def train(self, broadcast: dict[str, Any], tasks: list[SentTask], stays_from: int | None) -> Any:
         """Train clients. Everything is returned, not put into the store, so that it outlives this actor.
@@ -99,11 +104,11 @@ class ClientActor:
         }
         return head if stays_from is None else (head, *(states[i] if i in apart else None for i, *_ in tasks))
 
-    def evaluate(self, model: Arrays, chunks: list[int], split: str) -> Arrays:
+    def evaluate(self, model: Arrays, chunks: list[int], split: str, round: int) -> Arrays:
         """Return exact sums over some chunks of a set of samples."""
         theta, buffers = copy_tensor(model["theta"]), copy_tensor(model["buffers"])
         with blame(*self._components):
-            return as_arrays(self._worker.evaluate(theta, buffers, chunks, split))
+            return as_arrays(self._worker.evaluate(theta, buffers, chunks, split, round))
 
     def evaluate_personal(
         self, broadcast: dict[str, Any], tasks: list[SentTask], request: PersonalEval
@@ -160,7 +165,9 @@ class RayBackend:
         for slot, actor in enumerate(self._actors):
             if actor is None:
                 self._spawn(slot)
-        self._call("open", [self._setup] * len(self._actors))
+        self._refuse_other_model = problem.refuse_other_model
+        for sha256 in self._call("open", [self._setup] * len(self._actors)):
+            self._refuse_other_model(sha256)
 
     def train(self, broadcast: Broadcast, tasks: Sequence[ClientTask]) -> list[Reply]:
         stays_from = self.stays_from if self._apart else None
@@ -182,10 +189,11 @@ class RayBackend:
             map_vectors()  # this process does not train, and keeps a reference for each client
         return replies
 
-    def evaluate(self, theta: Tensor, buffers: Tensor, split: str = "test") -> list[dict[str, Tensor]]:
+    def evaluate(self, theta: Tensor, buffers: Tensor, split: str = "test", round: int = 0) -> list[dict[str, Tensor]]:
         sent = ray.put({"theta": theta.numpy(), "buffers": buffers.numpy()})
         chunks = [list(range(slot, self._chunks[split], len(self._actors))) for slot in range(len(self._actors))]
-        return [_receive_sums(answer) for answer in self._call("evaluate", [(sent, share, split) for share in chunks])]
+        calls = [(sent, share, split, round) for share in chunks]
+        return [_receive_sums(answer) for answer in self._call("evaluate", calls)]
 
     def evaluate_personal(
         self, broadcast: Broadcast, tasks: Sequence[ClientTask], request: PersonalEval
@@ -265,7 +273,7 @@ class RayBackend:
                 self.heartbeat.announce(left)
                 try:
                     if slot in opened:  # a failure to open a new actor is raised first
-                        ray.get(opened.pop(slot), timeout=max(left, 1.0))
+                        self._refuse_other_model(ray.get(opened.pop(slot), timeout=max(left, 1.0)))
                     first, *others = pending[slot]
                     answer = ray.get(first, timeout=max(left, 1.0))
                     answers.append([answer, *others] if others else answer)
@@ -353,9 +361,9 @@ class TrialBackend(InlineBackend):
                 reply.states |= {i: self.spill(s) for i, s in reply.states.items() if not isinstance(s, StateRef)}
         return replies
 
-    def evaluate(self, theta: Tensor, buffers: Tensor, split: str = "test") -> list[dict[str, Tensor]]:
+    def evaluate(self, theta: Tensor, buffers: Tensor, split: str = "test", round: int = 0) -> list[dict[str, Tensor]]:
         with self._bound(f"evaluate {split}"):
-            return super().evaluate(theta, buffers, split)
+            return super().evaluate(theta, buffers, split, round)
 
     def evaluate_personal(
         self, broadcast: Broadcast, tasks: Sequence[ClientTask], request: PersonalEval

@@ -47,6 +47,8 @@ class Problem:
     """Held-out training samples: each client's, or a single entry if they are `from: pool`."""
     unseen: Split | None = None
     """Training and test samples of the clients that never train (`clients.unseen`); None if there are none."""
+    model_sha256: str = ""
+    """`Network.sha256` of the model that the run begins with; empty before it has one."""
 
     @classmethod
     def build(cls, config: RunConfig, data: Dataset | None = None) -> "Problem":
@@ -238,6 +240,14 @@ class Problem:
         with seed_everything(self.config.seed, "initial"):
             network.start_at(algorithm.initial(network.initial.cpu(), network.layout))
         return network
+
+    def refuse_other_model(self, sha256: str) -> None:
+        """Refuse a model that a process has built otherwise than the run. Raises UserError."""
+        if self.model_sha256 not in ("", sha256):
+            raise UserError(
+                f"model.name: {self.config.model.name} begins with other weights in each process; draw them by torch, "
+                "numpy.random or random, whose global generators the run's seed sets"
+            )
 
     def _check_tokens(self) -> None:
         """Refuse data without token ids, or with larger ones than the model takes. Raises UserError."""

@@ -1,11 +1,13 @@
 """A module whose parameters are views into one flat vector, and the layout that names its slices."""
 
+import hashlib
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from types import MethodType
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -13,7 +15,15 @@ from torch.nn.functional import cross_entropy
 from fedray.common.errors import UserError, warn_once
 from fedray.common.vectors import digest_tensors
 from fedray.models.lora import find_matrices
-from fedray.models.parts import EMBEDDINGS, NORMALISATION, find_head, find_parameters, find_tied, iter_statistics
+from fedray.models.parts import (
+    EMBEDDINGS,
+    NORMALISATION,
+    find_head,
+    find_parameters,
+    find_tied,
+    iter_statistics,
+    read_attributes,
+)
 from fedray.models.recorded import Compute, Recorder, identify
 from fedray.models.stacked import list_layers
 
@@ -210,6 +220,8 @@ class Network:
         held = [id(p) for layer in layers or () for p in layer.parameters()]
         self.layers = layers if held == list(map(id, self.trained)) else None
         self.frozen: dict[str, Tensor] = {name: p for name, p in every.items() if name not in named}
+        self._attributes: dict[str, str] | None = read_attributes(module)
+        self._arrays = sorted(read_attributes(module, (Tensor, np.ndarray)).items())
         self._still = []
         for path, layer, buffer in iter_statistics(module, frozen=True):
             self._still.append(layer)
@@ -251,6 +263,24 @@ class Network:
     def frozen_sha256(self) -> str:
         """Hash of the frozen weights; empty if there are none."""
         return digest_tensors(self.frozen) if self.frozen else ""
+
+    @property
+    def sha256(self) -> str:
+        """Hash of what each process builds itself: initial weights, buffers, and tensors in attributes."""
+        built = digest_tensors({str(k): tensor for k, tensor in enumerate([self.initial, *self.initial_state])})
+        return hashlib.sha256(f"{built}{self.frozen_sha256}{self._arrays}".encode()).hexdigest()
+
+    def name_changed(self) -> None:
+        """Name the attributes of the module that have changed since it was built; the first call alone does."""
+        if self._attributes is None:
+            return
+        before, self._attributes = self._attributes, None
+        now = read_attributes(self.module)
+        if changed := sorted(name for name in now if now[name] != before.get(name)):
+            warn_once(
+                f"model.name: {type(self.module).__name__}: {', '.join(changed)} changed in training; "
+                "a buffer is kept per client, an attribute is not"
+            )
 
     @property
     def counted(self) -> str:

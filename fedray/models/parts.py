@@ -1,17 +1,25 @@
-"""Parts of a module: its head, its layers by type, and what is frozen."""
+"""Parts of a module: its head, its layers by type, what is frozen, and data that it holds as attributes."""
 
-from collections.abc import Iterator, Sequence
+import random
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import accumulate
+from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor, nn
 
 from fedray.common.errors import UserError
+from fedray.common.vectors import digest_tensors
 
 NORMALISATION = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 """Module types of normalisation layers: batch and instance norms, GroupNorm, LayerNorm, RMSNorm."""
 EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 """Module types of embeddings."""
+OF_TORCH = vars(nn.Module()).keys()
+"""Attributes that every module has."""
 
 
 def find_head(module: nn.Module) -> tuple[str, nn.Module]:
@@ -102,3 +110,33 @@ def iter_statistics(module: nn.Module, frozen: bool = False) -> Iterator[tuple[s
             if given and trained[path] != frozen and (frozen or bool(buffer.isfinite().all())):
                 seen.add(id(buffer))
                 yield path, layer, buffer
+
+
+def read_attributes(module: nn.Module, kinds: type | tuple[type, ...] = object) -> dict[str, str]:
+    """Return data of some kinds that modules hold as plain attributes: name -> text, which changes with the data."""
+    found: dict[str, str] = {}
+    for path, layer in module.named_modules():
+        for name, value in vars(layer).items():
+            if name not in OF_TORCH and isinstance(value, kinds) and (text := _describe(value)):
+                found[f"{path}.{name}" if path else name] = text
+    return found
+
+
+def _describe(value: Any) -> str:
+    """Return a text of data; empty for anything else, and for parameters and what a pass keeps with its gradient."""
+    if isinstance(value, bool | int | float | complex | str | np.generic):
+        return repr(value)
+    if isinstance(value, Tensor):
+        is_data = value.layout is torch.strided and not (value.is_meta or value.requires_grad)
+        return digest_tensors({"": value}) if is_data and not isinstance(value, nn.Parameter) else ""
+    if isinstance(value, np.ndarray):
+        return "" if value.dtype.hasobject else f"{value.dtype}{value.shape}{value.tobytes().hex()}"
+    if isinstance(value, list | tuple | deque):
+        return repr([_describe(entry) for entry in value])
+    if isinstance(value, Mapping):
+        return repr([(repr(key), _describe(entry)) for key, entry in value.items()])
+    if isinstance(value, torch.Generator):
+        return digest_tensors({"": value.get_state()})
+    if isinstance(value, np.random.Generator):
+        return repr(value.bit_generator.state)
+    return repr(value.getstate()) if isinstance(value, random.Random) else ""

@@ -12,9 +12,11 @@ import fedray
 from fedray.cluster.ray_backend import RayBackend
 from fedray.common.errors import UserError
 from fedray.config import RunConfig
+from fedray.engine.exact_sum import add_up
 from fedray.engine.loop import run
 from fedray.engine.problem import Problem
 from fedray.engine.process.backend import InlineBackend
+from fedray.engine.server.simulation import Simulation
 from tests import small
 
 HERE = "tests.models.test_own_models"
@@ -92,6 +94,65 @@ class Complex(Cast):
         self.phase = nn.Parameter(torch.ones(16, dtype=torch.complex64))
 
 
+class Unkeyed(Cast):
+    """A frozen layer drawn from a generator without a seed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        drawn = np.random.default_rng().normal(size=self.out.weight.shape).astype("float32")
+        self.out.weight = nn.Parameter(torch.from_numpy(drawn), requires_grad=False)
+
+
+class UnkeyedTrained(Unkeyed):
+    """The same with a trained layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out.weight.requires_grad_(True)
+
+
+class UnkeyedTable(Cast):
+    """The same with an integer buffer, which no server sends."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("order", torch.from_numpy(np.random.default_rng().permutation(64)))
+
+
+class UnkeyedAttribute(Cast):
+    """The same with an array in an attribute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.projection = np.random.default_rng().normal(size=(3, 3))
+
+
+class Remembering(Cast):
+    """State in attributes: a counter, a moving average, a projection, a generator; and what is no state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen, self.fixed, self.kept = 0, [1, 2], None
+        self.mean, self.projection = torch.zeros(16), None
+        self.draws = np.random.default_rng(0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen += 1
+        h = self.kept = self.body(x)
+        self.mean = 0.9 * self.mean + 0.1 * h.detach().mean(0)
+        if self.projection is None:
+            self.projection = torch.eye(16)
+        logits: Tensor = self.out(h @ self.projection + 1e-3 * self.draws.normal())
+        return logits
+
+
+class Dropping(Cast):
+    """Drops out while testing."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.dropout(super().forward(x), 0.5, training=True)
+
+
 def config(model: str, algorithm: Any = "fedavg", **options: Any) -> dict[str, Any]:
     found = small.sections(algorithm, (6, 3), {"name": f"{HERE}:{model}", **options}, 0.5)
     return found | {"training": {"rounds": 3, "local_epochs": 1, "lr": 0.1, "batch_size": 32}}
@@ -155,3 +216,52 @@ def test_freezing_half_of_a_tied_tensor_is_refused(part: str) -> None:
 def test_complex_parameters_are_refused() -> None:
     with pytest.raises(UserError, match=r"Complex\.phase is complex; real numbers are required"):
         Problem.build(RunConfig.parse(config("Complex"))).build_network("cpu")
+
+
+@pytest.mark.parametrize("model", ["Unkeyed", "UnkeyedTrained", "UnkeyedTable", "UnkeyedAttribute"])
+def test_weights_that_differ_between_processes_are_refused(model: str, backends: dict[int, RayBackend]) -> None:
+    for backend in (InlineBackend(), *backends.values()):
+        with pytest.raises(UserError, match=rf"^model\.name: {HERE}:{model} begins with other weights in each process"):
+            finish(backend, config(model))
+
+
+def test_attributes_that_change_are_named_in_a_line(caplog: pytest.LogCaptureFixture) -> None:
+    finish(InlineBackend(), config("Remembering"))
+    said = [record.getMessage() for record in caplog.records if "attribute" in record.getMessage()]
+    assert said == [
+        "model.name: Remembering: draws, mean, projection, seen changed in training; a buffer is kept per client, "
+        "an attribute is not"
+    ]
+
+
+@pytest.mark.parametrize("model", ["Cast", "Everything", "Normalised"])
+def test_a_model_without_such_state_is_not_named(model: str, caplog: pytest.LogCaptureFixture) -> None:
+    finish(InlineBackend(), config(model))
+    assert "an attribute is not" not in caplog.text
+
+
+def test_draws_while_testing_are_the_same_each_time() -> None:
+    first = finish(InlineBackend(), config("Dropping"))
+    torch.rand(3)
+    assert finish(InlineBackend(), config("Dropping")) == first
+
+
+def test_draws_while_testing_are_keyed_by_round_split_and_chunk() -> None:
+    """Whatever was drawn before; the same parameters have other draws in another round."""
+    backend = InlineBackend()
+    running = Simulation(Problem.build(RunConfig.parse(config("Dropping"))), backend)
+
+    def test(split: str = "test", round: int = 0) -> list[float]:
+        torch.rand(3)
+        sums = add_up(backend.evaluate(running.state.theta, running.state.buffers, split, round))
+        return [float(sums["loss"]), *sums["correct"].tolist()]
+
+    assert test() == test() != test(round=1) == test(round=1)
+    assert test("train") == test("train") != test("train", 1)
+
+
+def test_a_model_that_draws_nothing_while_testing_has_the_same_bits_in_each_round() -> None:
+    backend = InlineBackend()
+    state = Simulation(Problem.build(RunConfig.parse(config("Normalised"))), backend).state
+    first, second = (add_up(backend.evaluate(state.theta, state.buffers, "test", round)) for round in (0, 1))
+    assert all(torch.equal(first[name], second[name]) for name in first)

@@ -29,7 +29,7 @@ class Backend(Protocol):
     def train(self, broadcast: Broadcast, tasks: Sequence[ClientTask]) -> list[Reply]:
         """Train every task of a round; returns one reply per process."""
 
-    def evaluate(self, theta: Tensor, buffers: Tensor, split: str = "test") -> list[dict[str, Tensor]]:
+    def evaluate(self, theta: Tensor, buffers: Tensor, split: str = "test", round: int = 0) -> list[dict[str, Tensor]]:
         """Return the exact sums of each process over a whole set of `Problem.evaluated`, as `Worker.evaluate`."""
 
     def evaluate_personal(
@@ -54,6 +54,7 @@ class InlineBackend:
 
     def open(self, problem: Problem) -> None:
         self._worker = Worker(problem)
+        problem.refuse_other_model(self._worker.network.sha256)
         self._worker.keep_states(self.spill)
 
     def spill(self, state: Vectors) -> ClientState:
@@ -63,9 +64,9 @@ class InlineBackend:
     def train(self, broadcast: Broadcast, tasks: Sequence[ClientTask]) -> list[Reply]:
         return [self._worker.train(broadcast, tasks)]
 
-    def evaluate(self, theta: Tensor, buffers: Tensor, split: str = "test") -> list[dict[str, Tensor]]:
+    def evaluate(self, theta: Tensor, buffers: Tensor, split: str = "test", round: int = 0) -> list[dict[str, Tensor]]:
         chunks = count_chunks(len(self._worker.problem.evaluated[split]))
-        return [self._worker.evaluate(theta, buffers, range(chunks), split)]
+        return [self._worker.evaluate(theta, buffers, range(chunks), split, round)]
 
     def evaluate_personal(
         self, broadcast: Broadcast, tasks: Sequence[ClientTask], request: PersonalEval

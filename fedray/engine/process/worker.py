@@ -139,7 +139,7 @@ class Worker:
                     reply.diverged |= reduction.settle()
                     if own[0] not in reply.diverged:
                         tested = self.problem.evaluated["test"]
-                        with self._key_draws(f"probe {broadcast.round}", own[0]):
+                        with self._key_draws("probe", broadcast.round, own[0]):
                             reply.probes[own[0]] = probe_client(
                                 self.probes, c, config.algorithm, self.test_samples, tested, steps
                             )
@@ -150,6 +150,7 @@ class Worker:
         reply.diverged |= diverged
         reply.each, *kept = _replace_tensors(groups, copies)
         reply.states = {**kept[0]} if residence is None else residence.keep_all(states)
+        self.network.name_changed()
         return reply
 
     def _train_in_lanes(self, lanes: Lanes, there: Broadcast, tasks: Sequence[ClientTask]) -> Iterator[ClientResult]:
@@ -231,13 +232,15 @@ class Worker:
                 self.stacking.stop(f"{name} has other bits in a stack")
         return alone
 
-    def _key_draws(self, purpose: str, number: int) -> contextlib.AbstractContextManager[None]:
+    def _key_draws(self, purpose: str, round: int, number: int = 0) -> contextlib.AbstractContextManager[None]:
         """Key the draws of the user's own code in a forward pass, such as dropout while testing."""
         if not self.population.own_code:
             return contextlib.nullcontext()
-        return self.population.key_draws(purpose, 0, number, self.network.theta.device)
+        return self.population.key_draws(purpose, round, number, self.network.theta.device)
 
-    def evaluate(self, theta: Tensor, buffers: Tensor, chunks: Sequence[int], split: str = "test") -> dict[str, Tensor]:
+    def evaluate(
+        self, theta: Tensor, buffers: Tensor, chunks: Sequence[int], split: str = "test", round: int = 0
+    ) -> dict[str, Tensor]:
         """Test a model on chunks of 500 consecutive samples of a set of `Problem.evaluated` (not augmented).
 
         Args:
@@ -245,6 +248,7 @@ class Worker:
             buffers: float32 `(B,)`.
             chunks: numbers of the chunks, from 0.
             split: the set.
+            round: rounds made so far, which key what the user's own code draws while testing.
 
         Returns:
             Exact sums over the whole set: `loss` (its mean), `correct` per class, and `unbounded`, the number of chunks
@@ -267,7 +271,7 @@ class Worker:
             part = slice(chunk * CHUNK, (chunk + 1) * CHUNK)
             x, y = samples.make_batch(positions[part])
             self.network.reset(buffers)
-            with torch.no_grad(), self._key_draws(f"test {split}", chunk):
+            with torch.no_grad(), self._key_draws(f"test {split}", round, chunk):
                 output = self.network.predict(theta, x)
                 logits = self.problem.config.algorithm.logits(output)
             loss = cross_entropy(logits, y, reduction="sum")
@@ -327,16 +331,16 @@ class Worker:
                 with _explain(f"the personal model of client {task.client} ({len(indices)} samples)"):
                     c = self.trainer.personalise(there, task, epochs)
                 if request.own and tests is not None:
-                    scores[f"own_{epochs}"], _ = self._score(c, self.test_samples, tests[task.client])
+                    scores[f"own_{epochs}"], _ = self._score(c, "test", tests[task.client])
                 if request.own and held is not None and len(held[task.client]):
-                    scores[f"validation_{epochs}"], _ = self._score(c, self.train_samples, held[task.client])
+                    scores[f"validation_{epochs}"], _ = self._score(c, "validation", held[task.client])
             if request.everyone:
-                for split, samples in (("test", self.test_samples), ("validation", self.train_samples)):
+                for split in ("test", "validation"):
                     if split in evaluated:
                         name = "everyone" if split == "test" else f"everyone_{split}"
-                        scores[name], scores[f"{name}_loss"] = self._score(c, samples, evaluated[split])
+                        scores[name], scores[f"{name}_loss"] = self._score(c, split, evaluated[split])
             if request.train:
-                scores[f"train_{epochs}"], _ = self._score(c, self.train_samples, indices)
+                scores[f"train_{epochs}"], _ = self._score(c, "train", indices)
         return result
 
     def _test_newcomer(self, there: Broadcast, task: ClientTask, epochs: Sequence[int]) -> dict[str, float]:
@@ -347,10 +351,10 @@ class Worker:
         tests, scores = unseen.test[client - len(self.problem.shards)], dict[str, float]()
         with _explain(f"the newcomer {client} ({len(self.problem.dealt[client])} samples)"):
             c = self.trainer.start(there, task)
-            scores["received"], _ = self._score(c, self.test_samples, tests, received=True)
+            scores["received"], _ = self._score(c, "test", tests, received=True)
             for e in epochs:
                 c = self.trainer.introduce(there, task, e)
-                scores[f"own_{e}"], _ = self._score(c, self.test_samples, tests)
+                scores[f"own_{e}"], _ = self._score(c, "test", tests)
         return scores
 
     def build_personal(self, broadcast: Broadcast, task: ClientTask, epochs: int) -> tuple[Tensor, Tensor]:
@@ -358,18 +362,17 @@ class Worker:
         c = self.trainer.personalise(self._to_device(broadcast), self._task_to_device(task), epochs)
         return c.theta.detach().cpu().clone(), c.network.buffers.detach().cpu().clone()
 
-    def _score(
-        self, c: LocalClient, samples: Samples, indices: np.ndarray, received: bool = False
-    ) -> tuple[float, float]:
-        """Return accuracy in percent and mean loss of a client's answers to some samples.
+    def _score(self, c: LocalClient, split: str, indices: np.ndarray, received: bool = False) -> tuple[float, float]:
+        """Return accuracy in percent and mean loss of a client's answers to some samples of a set.
 
         With `received` the model alone gives the answers, without what the method computes from own samples.
         """
         algorithm = self.problem.config.algorithm
+        samples = self.test_samples if split == "test" else self.train_samples
         correct, loss = 0, 0.0
         for start in range(0, len(indices), CHUNK):
             c.start_step(0, *samples.make_batch(indices[start : start + CHUNK]))
-            with torch.no_grad(), self._key_draws(f"score {start} {c.round}", c.id):
+            with torch.no_grad(), self._key_draws(f"score {split} {start}", c.round, c.id):
                 logits = algorithm.logits(c.predict(c.theta)) if received else algorithm.personal_logits(c)
             if torch.isnan(logits).any():
                 return float("nan"), float("nan")

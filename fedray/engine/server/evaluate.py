@@ -124,7 +124,8 @@ class Tester:
         )
 
     def _sum(self, split: str) -> dict[str, Tensor]:
-        sums = add_up(self.backend.evaluate(get_tested_theta(self.state), self.state.buffers, split))
+        s = self.state
+        sums = add_up(self.backend.evaluate(get_tested_theta(s), s.buffers, split, s.round))
         if float(sums["unbounded"]):
             raise Diverged(self.state.round, None, f"the {split} loss is not finite or above {MAX_TEST_LOSS:g}")
         return sums

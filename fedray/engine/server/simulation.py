@@ -31,11 +31,12 @@ class Simulation:
     """One run on a backend. The server's vectors stay on the CPU."""
 
     def __init__(self, problem: Problem, backend: Backend, profile: Profile | None = None) -> None:
-        self.problem, self.backend, self.profile = problem, backend, profile
+        self.backend, self.profile = backend, profile
         config = problem.config
         torch.set_num_threads(config.runtime.threads)
         self.probes = config.evaluation.probes
         network = problem.build_network("cpu")
+        self.problem = problem = replace(problem, model_sha256=network.sha256)
         self.layout = network.layout
         self.counted = network.counted
         self._exchanged_buffers = network.find_other_buffers(config.algorithm.keeps)
