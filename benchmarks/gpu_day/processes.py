@@ -13,8 +13,13 @@ from fedray.engine.disk import client_files
 from fedray.engine.disk.client_files import Version, Written
 from fedray.engine.messages import Broadcast, ClientTask, PersonalEval, Reply
 from fedray.engine.problem import Problem
-from fedray.engine.process.worker import Worker, count_chunks
+from fedray.engine.process.evaluate import count_chunks, evaluate
+from fedray.engine.process.personal import evaluate_personal
+from fedray.engine.process.train import train
+from fedray.engine.process.worker import Worker
 from fedray.engine.state import ClientState
+
+CALLS: dict[str, Any] = {"train": train, "evaluate": evaluate, "evaluate_personal": evaluate_personal}
 
 
 class Processes:
@@ -75,7 +80,7 @@ class Processes:
                 process.join()
 
     def _ask(self, what: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Let every process call a method of its worker at the same time; raise what one of them raises."""
+        """Let every process do something with its worker at the same time; raise what one of them raises."""
         for pipe, given in zip(self._pipes, arguments, strict=True):
             pipe.send((what, given))
         answers = [pipe.recv() for pipe in self._pipes]
@@ -108,7 +113,7 @@ def _serve(pipe: Connection) -> None:
             if what == "open":
                 worker, answer = Worker(*given), None
             else:
-                answer = getattr(worker, what)(*given)
+                answer = CALLS[what](worker, *given)
         except Exception as error:  # the other side raises it
             answer = error
         pipe.send(answer)

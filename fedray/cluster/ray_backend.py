@@ -38,7 +38,10 @@ from fedray.engine.messages import Broadcast, ClientTask, PersonalEval, Reply
 from fedray.engine.problem import Problem
 from fedray.engine.process.backend import InlineBackend
 from fedray.engine.process.device import map_vectors
-from fedray.engine.process.worker import LESS_MEMORY, Worker, count_chunks
+from fedray.engine.process.evaluate import count_chunks, evaluate
+from fedray.engine.process.personal import evaluate_personal
+from fedray.engine.process.train import train
+from fedray.engine.process.worker import LESS_MEMORY, Worker
 from fedray.engine.state import ClientState, StateDamaged, StateRef, load_state
 from fedray.partitions.held_out import Split
 from fedray.partitions.shards import Shards
@@ -89,7 +92,7 @@ class ClientActor:
             small state, which is in the reply.
         """
         with blame(*self._components):
-            reply = self._worker.train(_receive_broadcast(broadcast), _receive_tasks(tasks))
+            reply = train(self._worker, _receive_broadcast(broadcast), _receive_tasks(tasks))
         states = {i: as_arrays(load_state(state)) for i, state in reply.states.items()}
         sizes = {i: sum(array.nbytes for array in state.values()) for i, state in states.items()}
         apart = [] if stays_from is None else [i for i, size in sizes.items() if size >= stays_from]
@@ -108,14 +111,14 @@ class ClientActor:
         """Return exact sums over some chunks of a set of samples."""
         theta, buffers = copy_tensor(model["theta"]), copy_tensor(model["buffers"])
         with blame(*self._components):
-            return as_arrays(self._worker.evaluate(theta, buffers, chunks, split, round))
+            return as_arrays(evaluate(self._worker, theta, buffers, chunks, split, round))
 
     def evaluate_personal(
         self, broadcast: dict[str, Any], tasks: list[SentTask], request: PersonalEval
     ) -> dict[int, dict[str, float]]:
         """Test the personal models of clients."""
         with blame(*self._components):
-            return self._worker.evaluate_personal(_receive_broadcast(broadcast), _receive_tasks(tasks), request)
+            return evaluate_personal(self._worker, _receive_broadcast(broadcast), _receive_tasks(tasks), request)
 
     def write_states(self, directory: str, versions: list[tuple[int, int, Arrays | StateRef]]) -> dict[int, Written]:
         """Write clients' states, each hashed here once."""

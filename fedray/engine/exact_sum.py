@@ -22,7 +22,7 @@ holds values up to 2^30. Each upload and the smallest value of it that matters, 
 | v | FedAdamW, FedLADA | 1e-16: ε², next to √v or its floor; a gradient of 255 gives 65,025 | wide |
 | steps | FedAdamW | 1; but M K reaches 2^18 with 1,000 clients and 263 steps | wide |
 | weighted, information | FedAS | 1e-12: F_i = 1e-9 of the mean, or of 1 in round 0; 1e7 times the mean | wide |
-| counts of a test | `Worker.evaluate` | 1; but 2^18 samples of a class are too many for a plain sum | wide |
+| counts of a test | `process.evaluate` | 1; but 2^18 samples of a class are too many for a plain sum | wide |
 
 A sum of v has to resolve π_i v_i = 1e-18 (ε² in one of a hundred clients) and to hold M π_i v_i = 5e5 (65,025 in a
 client of eight times the mean weight): a factor of 2^79, more than one integer holds, whatever its unit. If all terms

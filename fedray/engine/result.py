@@ -27,6 +27,7 @@ from fedray.engine.messages import ClientTask
 from fedray.engine.problem import Problem
 from fedray.engine.process.backend import InlineBackend
 from fedray.engine.process.device import isolate_run
+from fedray.engine.process.personal import build_personal
 from fedray.engine.process.worker import Worker
 from fedray.engine.server.evaluate import get_tested_theta
 from fedray.engine.server.profile import Profile
@@ -240,7 +241,7 @@ class Result:
         worker = Worker(problem)
         for client in clients:
             task = ClientTask(client, 1 / tested, self.state.clients.get(client, Vectors()))
-            yield client, self._fill_module(*worker.build_personal(broadcast, task, epochs))
+            yield client, self._fill_module(*build_personal(worker, broadcast, task, epochs))
 
     def _fill_module(self, theta: Tensor, buffers: Tensor) -> nn.Module:
         """Return the model with these parameters and running statistics, without preprocessing."""

@@ -17,7 +17,7 @@ def summarise(
     """Return the metrics of a personal evaluation; accuracies in percent.
 
     Args:
-        scores: client -> test -> value (`Worker.evaluate_personal`).
+        scores: client -> test -> value (`evaluate_personal`).
         epochs: of fine-tuning, ascending.
         test_accuracy: the global model's if it is the generic model; None if the generic accuracy is the mean of the
             personal models'.

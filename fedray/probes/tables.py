@@ -13,7 +13,7 @@ def tabulate_clients(scores: Mapping[int, Mapping[str, float]], epochs: int, siz
     """Return each client's accuracies, ascending by client.
 
     Args:
-        scores: client -> test -> value (`Worker.evaluate_personal`).
+        scores: client -> test -> value (`evaluate_personal`).
         epochs: of fine-tuning; the largest number counts.
         sizes: training samples of all clients, int64 `(N,)`.
 

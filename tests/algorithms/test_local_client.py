@@ -19,6 +19,8 @@ from fedray.config import Training
 from fedray.datasets.dataset import Dataset, Samples
 from fedray.engine.messages import Broadcast, ClientTask
 from fedray.engine.process.backend import InlineBackend
+from fedray.engine.process.evaluate import evaluate
+from fedray.engine.process.train import train
 from fedray.engine.process.worker import Worker
 from fedray.engine.server.simulation import Simulation
 from fedray.engine.training.local_training import LocalTrainer
@@ -134,11 +136,11 @@ def test_a_client_does_not_depend_on_who_trained_before() -> None:
         round=0, lr=0.1, theta=network.theta.clone(), buffers=network.buffers.clone(), message=Vectors(), cohort=2
     )
     tasks = [ClientTask(0, 0.5, Vectors()), ClientTask(1, 0.5, Vectors())]
-    together = Worker(built).train(broadcast, tasks).sums
-    apart = [Worker(built).train(broadcast, [task]).sums for task in tasks]
+    together = train(Worker(built), broadcast, tasks).sums
+    apart = [train(Worker(built), broadcast, [task]).sums for task in tasks]
     assert all(torch.equal(together[name], apart[0][name] + apart[1][name]) for name in together)
     worker = Worker(built)
-    first, second = (worker.evaluate(broadcast.theta, broadcast.buffers, [0]) for _ in range(2))
+    first, second = (evaluate(worker, broadcast.theta, broadcast.buffers, [0]) for _ in range(2))
     assert torch.equal(first["loss"], second["loss"])
 
 

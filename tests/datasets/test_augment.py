@@ -15,6 +15,7 @@ from fedray.datasets.augment import Crop, Cutout, Flip, Rotate, augment_batch, p
 from fedray.datasets.dataset import Dataset, Samples
 from fedray.engine.messages import Broadcast, ClientTask
 from fedray.engine.problem import Problem
+from fedray.engine.process.train import train
 from fedray.engine.process.worker import Worker
 
 BLACK = torch.tensor([-2.0, -3.0]).view(1, 2, 1, 1)
@@ -218,8 +219,10 @@ def test_a_round_does_not_depend_on_who_is_trained_when() -> None:
         worker = Worker(Problem.build(config))
         theta = worker.network.theta.clone()
         tasks = [ClientTask(client, 0.25, Vectors()) for client in (3, 5, 7, 9)][::order]
-        return worker.train(
-            Broadcast(round=0, lr=0.1, theta=theta, buffers=torch.zeros(0), message=Vectors(), cohort=4), tasks
+        return train(
+            worker,
+            Broadcast(round=0, lr=0.1, theta=theta, buffers=torch.zeros(0), message=Vectors(), cohort=4),
+            tasks,
         ).sums
 
     chain = ["flip", {"crop": 1}, {"rotate": 5}, {"cutout": 2}]

@@ -17,6 +17,7 @@ from fedray.common.errors import UserError, warn_once
 from fedray.datasets.base import load_data
 from fedray.engine.loop import run
 from fedray.engine.process.backend import InlineBackend
+from fedray.engine.process.evaluate import evaluate
 from fedray.engine.process.worker import Worker
 from fedray.probes.classification import measure_auc, measure_classes
 from fedray.probes.probe import EvaluatedRound, Probe, TrainedClient
@@ -108,7 +109,8 @@ def test_chunks_of_several_processes_add_up_to_the_whole() -> None:
     problem = small.problem("fedavg", data={"name": "digits", "test": {"fraction": 0.6}}, evaluation={"auc": True})
     worker, network = Worker(problem), problem.build_network("cpu")
     whole, even, odd = (
-        worker.evaluate(network.theta, network.buffers, chunks) for chunks in (range(3), range(0, 3, 2), range(1, 3, 2))
+        evaluate(worker, network.theta, network.buffers, chunks)
+        for chunks in (range(3), range(0, 3, 2), range(1, 3, 2))
     )
     assert whole.keys() == even.keys() | odd.keys()
     for name, summed in whole.items():

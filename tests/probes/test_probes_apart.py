@@ -13,7 +13,7 @@ from fedray.config import RunConfig
 from fedray.engine.exact_sum import add_up
 from fedray.engine.loop import run
 from fedray.engine.problem import Problem
-from fedray.engine.process import worker as worker_module
+from fedray.engine.process import train
 from fedray.engine.process.backend import InlineBackend
 from fedray.engine.server.simulation import Simulation
 from fedray.probes import registry
@@ -62,13 +62,13 @@ def test_a_probe_does_not_depend_on_the_others() -> None:
 
 def test_probes_cost_only_what_is_asked_and_only_in_evaluated_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     rounds: list[int] = []
-    probe_client = worker_module.probe_client
+    probe_client = train.probe_client
 
     def counted(probes: Any, c: Any, *rest: Any) -> dict[str, float]:
         rounds.append(c.round + 1)
         return probe_client(probes, c, *rest)
 
-    monkeypatch.setattr(worker_module, "probe_client", counted)
+    monkeypatch.setattr(train, "probe_client", counted)
     result = run(digits("fedavg", probes=["drift"], every=2, rounds=5), InlineBackend())
     assert rounds == [2, 2, 2, 4, 4, 4, 5, 5, 5]
     assert [row["round"] for row in result.history] == [2, 4, 5]

@@ -10,7 +10,10 @@ from fedray.engine.disk import client_files
 from fedray.engine.disk.client_files import Version, Written
 from fedray.engine.messages import Broadcast, ClientTask, PersonalEval, Reply
 from fedray.engine.problem import Problem
-from fedray.engine.process.worker import Worker, count_chunks
+from fedray.engine.process.evaluate import count_chunks, evaluate
+from fedray.engine.process.personal import evaluate_personal
+from fedray.engine.process.train import train
+from fedray.engine.process.worker import Worker
 from fedray.engine.state import ClientState
 
 
@@ -30,12 +33,12 @@ class Backend(Protocol):
         """Train every task of a round; returns one reply per process."""
 
     def evaluate(self, theta: Tensor, buffers: Tensor, split: str = "test", round: int = 0) -> list[dict[str, Tensor]]:
-        """Return the exact sums of each process over a whole set of `Problem.evaluated`, as `Worker.evaluate`."""
+        """Return the exact sums of each process over a whole set of `Problem.evaluated`, as `process.evaluate`."""
 
     def evaluate_personal(
         self, broadcast: Broadcast, tasks: Sequence[ClientTask], request: PersonalEval
     ) -> dict[int, dict[str, float]]:
-        """Test personal models, as `Worker.evaluate_personal`."""
+        """Test personal models, as `process.personal`."""
 
     def write_states(self, directory: str, versions: Sequence[Version]) -> dict[int, Written]:
         """Write clients' states on the machine that holds them, as `client_files.write_states`."""
@@ -62,16 +65,16 @@ class InlineBackend:
         return Vectors({name: vector.clone() for name, vector in state.items()})  # copies were page-locked
 
     def train(self, broadcast: Broadcast, tasks: Sequence[ClientTask]) -> list[Reply]:
-        return [self._worker.train(broadcast, tasks)]
+        return [train(self._worker, broadcast, tasks)]
 
     def evaluate(self, theta: Tensor, buffers: Tensor, split: str = "test", round: int = 0) -> list[dict[str, Tensor]]:
         chunks = count_chunks(len(self._worker.problem.evaluated[split]))
-        return [self._worker.evaluate(theta, buffers, range(chunks), split, round)]
+        return [evaluate(self._worker, theta, buffers, range(chunks), split, round)]
 
     def evaluate_personal(
         self, broadcast: Broadcast, tasks: Sequence[ClientTask], request: PersonalEval
     ) -> dict[int, dict[str, float]]:
-        return self._worker.evaluate_personal(broadcast, tasks, request)
+        return evaluate_personal(self._worker, broadcast, tasks, request)
 
     def write_states(self, directory: str, versions: Sequence[Version]) -> dict[int, Written]:
         return client_files.write_states(directory, versions)

@@ -16,7 +16,7 @@ import torch
 
 from fedray.algorithms.base import PerClient, Sum
 from fedray.client import LocalClient
-from fedray.common.errors import UserError, warn_once
+from fedray.common.errors import warn_once
 from fedray.common.rng import list_draws
 from fedray.common.vectors import mark_read
 from fedray.engine.messages import Broadcast, ClientTask
@@ -213,11 +213,6 @@ class Lanes:
             self.wanted, self._measures = min(MOST, 1 + int(SPARE * free / max(held - self._held, 1))), False
         while len(self.lanes) < self.wanted:
             network = self._build()
-            if network.frozen_sha256 != first.network.frozen_sha256:
-                raise UserError(
-                    "runtime.lanes: two builds of the model have different frozen weights, so its initialisation draws "
-                    "from another generator than PyTorch's; 1 is possible"
-                )
             for name, tensor in network.frozen.items():
                 tensor.data = first.network.frozen[name].data
             network.initial = first.network.initial

@@ -12,7 +12,7 @@ from fedray.engine.exact_sum import add_up
 from fedray.engine.messages import Broadcast, ClientTask, PersonalEval
 from fedray.engine.problem import Problem
 from fedray.engine.process.backend import Backend
-from fedray.engine.process.worker import MAX_TEST_LOSS, SCORES, count_chunks
+from fedray.engine.process.evaluate import MAX_TEST_LOSS, SCORES, count_chunks
 from fedray.engine.state import State
 from fedray.probes import classification, personal
 from fedray.probes import tables as tables_of

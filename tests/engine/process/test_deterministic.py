@@ -10,7 +10,7 @@ from torch import nn
 
 from fedray.common.errors import UserError
 from fedray.engine.process import device
-from fedray.engine.process.worker import Worker, _explain
+from fedray.engine.process.worker import Worker, explain
 from tests import small
 
 
@@ -90,5 +90,5 @@ def test_an_operation_without_a_deterministic_kernel_is_named(kernels: None) -> 
     """One that torch has on CPUs too."""
     torch.use_deterministic_algorithms(True)
     expected = r"^runtime\.deterministic: put_ has no deterministic kernel; set it to false"
-    with pytest.raises(UserError, match=expected), _explain("client 3"):
+    with pytest.raises(UserError, match=expected), explain("client 3"):
         torch.zeros(4).put_(torch.tensor([1]), torch.tensor([1.0]))

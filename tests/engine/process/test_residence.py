@@ -22,6 +22,7 @@ from fedray.datasets.augment import Crop, Cutout, Flip, Rotate
 from fedray.datasets.dataset import ClientSamples, Dataset, ResidentSamples, Samples
 from fedray.engine.problem import Problem
 from fedray.engine.process.backend import InlineBackend
+from fedray.engine.process.evaluate import evaluate
 from fedray.engine.process.residence import DeviceState, Residence
 from fedray.engine.server.simulation import Simulation
 from fedray.engine.state import load_state
@@ -159,7 +160,7 @@ def test_an_evaluation_waits_once(copies: Counter[str]) -> None:
     worker, waits = running.backend._worker, Waits()  # type: ignore[attr-defined]
     copies.clear()
     with waits:
-        found = worker.evaluate(running.state.theta, running.state.buffers, [0])
+        found = evaluate(worker, running.state.theta, running.state.buffers, [0])
     assert copies["waits"] == 1
     assert not waits.seen
     assert found["answers"].sum() == 360 * 2**32

@@ -125,5 +125,5 @@ def test_no_bit_depends_on_what_is_gathered_and_added_up_together(
 
     together = run()
     monkeypatch.setattr(batches, "GATHERED", 0)
-    monkeypatch.setattr("fedray.engine.process.worker.AHEAD", 1)
+    monkeypatch.setattr("fedray.engine.process.train.AHEAD", 1)
     assert run() == together

@@ -21,7 +21,7 @@ from fedray.algorithms.fedavg import FedAvg
 from fedray.common.errors import warn_once
 from fedray.common.vectors import Vectors
 from fedray.engine.messages import ClientTask
-from fedray.engine.process import worker
+from fedray.engine.process import train
 from fedray.engine.process.reduction import ClientResult, Reduction
 from fedray.engine.training import stack
 from fedray.engine.training.stack import MOST, STACKED, Stacking, choose_size
@@ -94,13 +94,13 @@ class Plain(nn.Sequential):
 def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of clients of each stack."""
     sizes: list[int] = []
-    train = worker.train_stack
+    train_stack = train.train_stack
 
     def counted(trainer: Any, stacking: Any, broadcast: Any, given: Sequence[Any]) -> Any:
         sizes.append(len(given))
-        return train(trainer, stacking, broadcast, given)
+        return train_stack(trainer, stacking, broadcast, given)
 
-    monkeypatch.setattr(worker, "train_stack", counted)
+    monkeypatch.setattr(train, "train_stack", counted)
     warn_once.cache_clear()
     return sizes
 

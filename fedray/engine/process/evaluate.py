@@ -1,0 +1,99 @@
+"""Tests of a global model on chunks of a set of samples, in one process."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from fedray.client import CHUNK
+from fedray.engine.exact_sum import NotSummable
+from fedray.engine.process.reduction import Reduction
+from fedray.engine.process.worker import Worker
+from fedray.partitions.shards import Shards
+
+MAX_TEST_LOSS = 1e5
+SCORES = "scores of chunk "
+"""Prefix of the sums that hold a chunk's probabilities, with `evaluation.auc`."""
+MAX_CONFUSED = 200
+"""The confusion matrix is computed for at most this many classes."""
+
+
+def evaluate(
+    worker: Worker, theta: Tensor, buffers: Tensor, chunks: Sequence[int], split: str = "test", round: int = 0
+) -> dict[str, Tensor]:
+    """Test a model on chunks of 500 consecutive samples of a set of `Problem.evaluated` (not augmented).
+
+    Args:
+        theta: float32 `(P,)`.
+        buffers: float32 `(B,)`.
+        chunks: numbers of the chunks, from 0.
+        split: the set.
+        round: rounds made so far, which key what the user's own code draws while testing.
+
+    Returns:
+        Exact sums over the whole set: `loss` (its mean), `correct` per class, and `unbounded`, the number of chunks
+        whose mean loss is not finite or above 1e5 (such chunks are left out of `loss`). For the test set also
+        `answers` per output, `confusion`, samples by class and answer `(C, outputs)` for up to 200 outputs, each
+        chunk's probabilities (`evaluation.auc`), and, under each probe's name, its sums (`Probe.test_sums`) divided
+        by 500. For samples held out by clients also `correct_of_clients`, the correct answers of each client that
+        holds samples out.
+    """
+    theta, buffers = theta.to(worker.device), buffers.to(worker.device)
+    worker.network.train(False)
+    sums = Reduction()
+    samples = worker.test_samples if split == "test" else worker.train_samples
+    positions = worker.problem.evaluated[split]
+    owners = number_holders(worker.problem.own_validation) if split == "validation" else None
+    classes, n = worker.problem.data.num_classes, len(positions)
+    terms = count_chunks(n)
+    probes = [probe for probe in worker.probes if split == "test" and "global" in probe.tested_models]
+    for chunk in chunks:
+        part = slice(chunk * CHUNK, (chunk + 1) * CHUNK)
+        x, y = samples.make_batch(positions[part])
+        worker.network.reset(buffers)
+        with torch.no_grad(), worker.key_draws(f"test {split}", round, chunk):
+            output = worker.network.predict(theta, x)
+            logits = worker.problem.config.algorithm.logits(output)
+        loss = cross_entropy(logits, y, reduction="sum")
+        bounded = loss <= MAX_TEST_LOSS * len(y)  # false for NaN; an unbounded loss cannot be summed
+        sums.add_vector("unbounded", (~bounded).float(), 1.0, terms, wide=True)
+        sums.add_vector("loss", torch.where(bounded, loss, 0.0), 1 / n, terms)
+        answers, outputs = logits.argmax(1), logits.shape[1]
+        is_right = (answers == y).float()
+        ones = torch.ones_like(is_right)
+        if split == "test" and outputs <= MAX_CONFUSED:
+            counted = _count(y * outputs + answers, ones, classes * outputs).view(classes, outputs)
+            sums.add_vector("confusion", counted, 1.0, terms, wide=True)
+        if split == "test":
+            sums.add_vector("answers", _count(answers, ones, outputs), 1.0, terms, wide=True)
+        if split == "test" and worker.problem.config.evaluation.auc:
+            sums.add_vector(f"{SCORES}{chunk}", logits.softmax(1).nan_to_num(), 1.0, 1)
+        sums.add_vector("correct", _count(y, is_right, classes), 1.0, terms, wide=True)
+        if owners is not None:
+            theirs = torch.from_numpy(owners[part]).to(worker.device)
+            counted = _count(theirs, is_right, int(owners[-1]) + 1)
+            sums.add_vector("correct_of_clients", counted, 1.0, terms, wide=True)
+        for probe in probes:
+            if (found := probe.test_sums(output, y, classes)) is not None:
+                sums.add_vector(probe.name, found, 1 / CHUNK, terms)
+    refused, fetched, _ = sums.finish()
+    if refused:
+        raise NotSummable(*refused.values())
+    return fetched
+
+
+def count_chunks(samples: int) -> int:
+    """Return the number of chunks of a set."""
+    return -(-samples // CHUNK)
+
+
+def number_holders(held: Shards | None) -> np.ndarray | None:
+    """Return each held-out sample's owner, int64 `(n,)`, numbered 0, 1, ... over the clients that hold any out."""
+    return None if held is None else np.repeat(np.cumsum(held.sizes > 0) - 1, held.sizes)
+
+
+def _count(places: Tensor, amounts: Tensor, size: int) -> Tensor:
+    """Return the sum of the amounts at each place, float32 `(size,)`: torch.bincount would wait for the device."""
+    return amounts.new_zeros(size).scatter_add_(0, places, amounts)

@@ -1,0 +1,96 @@
+"""Tests of personal models, in one process."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from fedray.client import CHUNK, LocalClient
+from fedray.engine.messages import Broadcast, ClientTask, PersonalEval
+from fedray.engine.process.worker import Worker, explain
+
+
+def evaluate_personal(
+    worker: Worker, broadcast: Broadcast, tasks: Sequence[ClientTask], request: PersonalEval
+) -> dict[int, dict[str, float]]:
+    """Test the personal models of some clients.
+
+    Args:
+        broadcast: the global model and the server.
+        tasks: the clients.
+        request: which tests they take.
+
+    Returns:
+        client -> test -> value. `own_E` after E epochs: accuracy on the client's own test samples, percent.
+        `everyone`, `everyone_loss`: accuracy and mean loss on the whole test set. If samples are held out, also
+        `validation_E` on the client's own (if it has any), `everyone_validation` and `everyone_validation_loss`.
+        `train_E`: accuracy on the client's own training samples. A score is NaN if the model's outputs are NaN.
+        For newcomers: `received`, before any training, and `own_E`, both on the client's own test samples.
+    """
+    there, tests = worker.to_device(broadcast), worker.problem.tests
+    held, evaluated = worker.problem.own_validation, worker.problem.evaluated
+    result: dict[int, dict[str, float]] = {}
+    for task in map(worker.task_to_device, tasks):
+        if request.newcomers:
+            result[task.client] = _test_newcomer(worker, there, task, request.epochs)
+            continue
+        scores, indices = result.setdefault(task.client, {}), worker.problem.shards[task.client]
+        for epochs in request.epochs:
+            with explain(f"the personal model of client {task.client} ({len(indices)} samples)"):
+                c = worker.trainer.personalise(there, task, epochs)
+            if request.own and tests is not None:
+                scores[f"own_{epochs}"], _ = _score(worker, c, "test", tests[task.client])
+            if request.own and held is not None and len(held[task.client]):
+                scores[f"validation_{epochs}"], _ = _score(worker, c, "validation", held[task.client])
+        if request.everyone:
+            for split in ("test", "validation"):
+                if split in evaluated:
+                    name = "everyone" if split == "test" else f"everyone_{split}"
+                    scores[name], scores[f"{name}_loss"] = _score(worker, c, split, evaluated[split])
+        if request.train:
+            scores[f"train_{request.epochs[-1]}"], _ = _score(worker, c, "train", indices)
+    return result
+
+
+def _test_newcomer(worker: Worker, there: Broadcast, task: ClientTask, epochs: Sequence[int]) -> dict[str, float]:
+    """Return a newcomer's accuracies on its own test samples, in percent, as `evaluate_personal`."""
+    unseen, client = worker.problem.unseen, task.client
+    assert unseen is not None  # noqa: S101 (`Problem.list_newcomers` names only clients with both)
+    assert unseen.test is not None  # noqa: S101
+    tests, scores = unseen.test[client - len(worker.problem.shards)], dict[str, float]()
+    with explain(f"the newcomer {client} ({len(worker.problem.dealt[client])} samples)"):
+        c = worker.trainer.start(there, task)
+        scores["received"], _ = _score(worker, c, "test", tests, received=True)
+        for e in epochs:
+            c = worker.trainer.introduce(there, task, e)
+            scores[f"own_{e}"], _ = _score(worker, c, "test", tests)
+    return scores
+
+
+def build_personal(worker: Worker, broadcast: Broadcast, task: ClientTask, epochs: int) -> tuple[Tensor, Tensor]:
+    """Return parameters `(P,)` and buffers `(B,)` of a client's personal model, float32 on the CPU."""
+    c = worker.trainer.personalise(worker.to_device(broadcast), worker.task_to_device(task), epochs)
+    return c.theta.detach().cpu().clone(), c.network.buffers.detach().cpu().clone()
+
+
+def _score(
+    worker: Worker, c: LocalClient, split: str, indices: np.ndarray, received: bool = False
+) -> tuple[float, float]:
+    """Return accuracy in percent and mean loss of a client's answers to some samples of a set.
+
+    With `received` the model alone gives the answers, without what the method computes from own samples.
+    """
+    algorithm = worker.problem.config.algorithm
+    samples = worker.test_samples if split == "test" else worker.train_samples
+    correct, loss = 0, 0.0
+    for start in range(0, len(indices), CHUNK):
+        c.start_step(0, *samples.make_batch(indices[start : start + CHUNK]))
+        with torch.no_grad(), worker.key_draws(f"score {split} {start}", c.round, c.id):
+            logits = algorithm.logits(c.predict(c.theta)) if received else algorithm.personal_logits(c)
+        if torch.isnan(logits).any():
+            return float("nan"), float("nan")
+        correct += int((logits.argmax(1) == c.y).sum())
+        loss += float(cross_entropy(logits, c.y, reduction="sum"))
+    return 100 * correct / len(indices), loss / len(indices)
