@@ -99,6 +99,4 @@ NORMED: dict[str, Any] = {"model": {"feature_norm": "batch"}, "training": {"batc
 """Batch normalisation before the head, and batches of which none is a single sample."""
 PLAIN = ("plain",)
 OWN = ("plain", "no momentum")
-NO_FEATURES = ("plain", "together", "softmax")
-"""Of methods that look at logits, the head or the inputs: a network that is all head, too."""
-PULL = ("plain", "together", "softmax", "clip as code")
+PULL = ("plain", "together", "clip as code")

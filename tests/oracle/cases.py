@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from . import adaptive, averaging, classifiers, corrections, fedsol, flatness, losses, sharpness
-from .case import NO_FEATURES, NORMED, OWN, PLAIN, PULL, SETTINGS, Case, cases
+from .case import NORMED, OWN, PLAIN, PULL, SETTINGS, Case, cases
 from .tensors import Tensors
 
 ORACLES: dict[str, Callable[..., Tensors]] = {
@@ -114,8 +114,8 @@ CASES: list[Case] = [
     *cases("feddyn", settings=("relaxed", "relaxed, models"), alpha=0.3),
     *cases("mofedsam", settings=("relaxed",), rho=0.3, beta=0.3),
     # logits, features, inner layers
-    *cases("fedntd", settings=NO_FEATURES, beta=0.8, tau=2.0),
-    *cases("fedavg-kl", settings=NO_FEATURES, weight=2.0, tau=2.0),
+    *cases("fedntd", beta=0.8, tau=2.0),
+    *cases("fedavg-kl", weight=2.0, tau=2.0),
     *cases("moon", mu=2.0, tau=0.4),
     *cases("fedrcl", contrast=0.7, relaxation=1.3, tau=0.1, threshold=0.6),
     *cases("fedrcl", "as published"),
@@ -131,10 +131,10 @@ CASES: list[Case] = [
     ),
     *cases("fedgela@forms", "batch norm", scale_w=4.0, feature_norm="model", **NORMED),
     *cases("fedgela@forms", "present", scale_w=9.0, softmax="present"),
-    *values("fedavg-la", "phi", "x", "exp", "sqrt", settings=NO_FEATURES),
-    *cases("fedrs", settings=NO_FEATURES, alpha=0.4),
+    *values("fedavg-la", "phi", "x", "exp", "sqrt"),
+    *cases("fedrs", alpha=0.4),
     *cases("fedrs", "soft", alpha=0.4, soft=True),
-    *cases("fedlc", settings=NO_FEATURES, tau=0.8),
+    *cases("fedlc", tau=0.8),
     *cases("fedrod"),
     *cases("fedbabu"),
     *cases("fedrep", body_epochs=1),
@@ -185,7 +185,7 @@ CASES: list[Case] = [
         settings=PULL,
         **TOGA,
     ),
-    *values("fedrobust", "affine", "full", "diagonal", "channel", settings=NO_FEATURES, ascent_lr=0.1, penalty=0.5),
+    *values("fedrobust", "affine", "full", "diagonal", "channel", ascent_lr=0.1, penalty=0.5),
     *cases("fedgloss", settings=PULL, alpha=0.3, rho=0.4, rho_l=0.3),
     *cases(
         "fedgloss@forms",
@@ -289,7 +289,7 @@ CASES: list[Case] = [
     *cases("fedadagrad", lr=0.2, beta1=0.6, tau=0.02),
     *values("fedadagrad", "square", "momentum", lr=0.2, beta1=0.6, tau=0.02),
     *cases("fedadagrad", "from zero", settings=PLAIN, lr=0.2, beta1=0.6, tau=0.02, start="zero"),
-    *cases("projection", settings=NO_FEATURES, proximal={"name": "kl", "tau": 2.0}),
+    *cases("projection", proximal={"name": "kl", "tau": 2.0}),
     *cases("projection", "l2", proximal={"name": "fedprox", "mu": 0.3}, inert=("mu",)),
 ]
 
