@@ -31,34 +31,15 @@ CASES: dict[str, Case] = {
     "unknown algorithm": run(
         "--set: algorithm.name: unknown name 'fed_sam'; did you mean 'fedsam'?…", "algorithm=fed_sam"
     ),
-    "unknown option": run("--set: algorithm: unknown name 'roh'; did you mean 'rho'?…", "algorithm.roh=1"),
-    "wrong type": run(
-        "--set: training.lr: found 'fast'; input should be a valid number, unable to parse string as a number",
-        "training.lr=fast",
-    ),
     "a mirror twice": run(
         "--set: runtime.mirror: found wandb twice; each viewer once is required", "runtime.mirror=[wandb, wandb]"
     ),
-    "no layer with an adapter": run(
-        "--set: model.lora.targets: found []; tuple should have at least 1 item after validation, not 0",
-        "model={name: mlp, lora: {targets: []}}",
-    ),
-    "pictures of 10^18 pixels": run(
-        "--set: model.resize: found 1000000000; input should be less than or equal to 4096",
-        "model={name: timm, architecture: vit_tiny_patch16_224, resize: 1000000000}",
-    ),
     "alpha missing": run("--set: partition.alpha is required", "partition={name: dirichlet}"),
     "nan lr": run("--set: training.lr: found nan; input should be a finite number", "training.lr=.nan"),
-    "lr as a list": run(
-        "--set: training.lr: found [0.1, 0.2]; input should be a valid number; several values go into a sweep's "
-        "`grid`: `training.lr: [0.1, 0.2]`",
-        "training.lr=[0.1, 0.2]",
-    ),
     "lr beyond float32": run("--set: training.lr: found 1e+308; the number is too large", "training.lr=1e308"),
     "less of a CPU than Ray counts": run(
         "--set: runtime.cpus_per_actor: found 1e-05; Ray counts in units of 0.0001", "runtime.cpus_per_actor=1e-5"
     ),
-    "rounds of 400 digits": run("--set: training.rounds: found 1000…", f"training.rounds={10**400}"),
     "synthetic data of 10^12 samples": run(
         "--set: data.train_samples: samples and shape ask for 3.07e+15 values; at most 4e+09 are allowed",
         f"data={{name: synthetic, train_samples: {10**12}}}",
@@ -68,22 +49,14 @@ CASES: dict[str, Case] = {
         "data={name: digits, test: {from: clients}}",
         "evaluation.personal={split: share}",
     ),
-    "test samples of nobody": run(
-        "--set: data.test.from: found 'pool'; input should be 'clients'", "data={name: digits, test: {from: pool}}"
-    ),
     "no sample to test on": run(
         "data.test.fraction: found 0.25; that is not a single sample of any client that has two",
         "data={name: digits, test: {}}",
         "partition=iid",
         "clients.total=1797",
     ),
-    "std 0": run("--set: data.std.0: found 0; input should be greater than 0", "data={name: digits, std: [0]}"),
     "octal": run("--set seed: line 1: 010 is octal in YAML; write 10, or quote it if it is a string", "seed=010"),
-    "base 60": run(
-        "--set seed: line 1: 1:30 is the number 90 in YAML; write 90, or quote it if it is a string", "seed=1:30"
-    ),
     "lr is true": run("--set: training.lr: found True; expected a number, got a boolean", "training.lr=true"),
-    "lr empty": run("--set: training.lr: found None; input should be a valid number", "training.lr="),
     "more than all": run("--set: clients.per_round: found 11; clients.total is only 10", "clients.per_round=11"),
     "fraction above 1": run(
         "--set: clients.per_round: found 1.5; a fraction is at most 1.0, a number of clients is written "
@@ -98,15 +71,10 @@ CASES: dict[str, Case] = {
         "--set: clients.cohorts: round 1 lists [1, 1]; different ids in 0..9 are required, at least one",
         "clients.cohorts=[[0], [1, 1]]",
     ),
-    "client unknown": run(
-        "--set: clients.cohorts: round 1 lists [10]; different ids in 0..9 are required, at least one",
-        "clients.cohorts=[[0], [10]]",
-    ),
     "too few cohorts": run("--set: clients.cohorts: lists 1 rounds, training.rounds is 2", "clients.cohorts=[[0]]"),
     "epochs and steps": run(
         "--set: training.local_steps: give either local_steps or local_epochs, not both", "training.local_steps=3"
     ),
-    "section is a number": run("--set: training: expected a mapping, got 5; its keys: rounds,…", "training=5"),
     "section is a list": run(
         "--set: algorithm: expected a name or a mapping with `name`, got ['fedavg'];…", "algorithm=[fedavg]"
     ),
@@ -118,11 +86,6 @@ CASES: dict[str, Case] = {
         "--set seed: is not YAML: ValueError: Exceeds the limit (4300 digits) for integer string conversion: "
         "value has 5000…",
         "seed=" + "9" * 5000,
-    ),
-    "unknown key without end": run(
-        "--set: configuration: unknown name "
-        "'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx...;…",
-        "x" * 9000 + "=1",
     ),
     "probes": run(
         "--set: evaluation.probes: unknown name 'drfit'; did you mean 'drift'? valid: adaptation, angles, "
@@ -136,15 +99,6 @@ CASES: dict[str, Case] = {
     "GPUs measured": run(
         "--set: runtime.gpus_per_actor: found auto; a number is required, such as 0.25 for four actors a GPU",
         "runtime.gpus_per_actor=auto",
-    ),
-    "some GPUs": run(
-        "--set: runtime.gpus_per_actor: found 'some'; input should be a valid number, unable to parse string as a "
-        "number",
-        "runtime.gpus_per_actor=some",
-    ),
-    "less than no GPUs": run(
-        "--set: runtime.gpus_per_actor: found -1; input should be greater than or equal to 0",
-        "runtime.gpus_per_actor=-1",
     ),
     "a size in words": run(
         "--set: training.batch_size: found 'all'; input should be a valid integer, unable to parse string as an "
@@ -166,7 +120,6 @@ CASES: dict[str, Case] = {
         "runtime.backend=ray",
         RAY_ADDRESS="127.0.0.1:1",
     ),
-    "hidden no list": run("--set: model.hidden: expected a list, got 8", "model.hidden=8"),
     "hidden enormous": run("model: mlp cannot be built: RuntimeError: [enforce fail…", "model.hidden=[10000000000000]"),
     "empty clients": run(
         "partition.min_size: dirichlet left a client with 0 samples in each of 100 draws, 1 are required; lower "
@@ -176,9 +129,6 @@ CASES: dict[str, Case] = {
     ),
     "more than samples": run(
         "partition.min_size: 2000 clients x 1 samples are more than the 1437 training samples", "clients.total=2000"
-    ),
-    "too many classes": run(
-        "partition.classes: found 11; the data have 10 classes", "partition={name: pathological, classes: 11}"
     ),
     "no natural clients": run(
         "partition.name: data digits have no natural clients (client_train)", "partition=natural"
@@ -200,24 +150,14 @@ CASES: dict[str, Case] = {
         "--set: algorithm.name: json:JSONDecoder is not a subclass of fedray.algorithms.base.Algorithm",
         "algorithm=json:JSONDecoder",
     ),
-    "plug-in model": run(
-        "--set: model.name: json:JSONDecoder is not a subclass of torch.nn.Module", "model=json:JSONDecoder"
-    ),
     "plug-in that raises": run(
         "--set: algorithm.name: 'broken_plugin:X' cannot be imported: ZeroDivisionError: division by zero",
         "algorithm=broken_plugin:X",
         prepare=put("broken_plugin.py", "1 / 0\n"),
     ),
-    "plug-in no Python": run(
-        "--set: algorithm.name: 'wrong_plugin:X' cannot be imported: SyntaxError: invalid syntax "
-        "(wrong_plugin.py, line 1)",
-        "algorithm=wrong_plugin:X",
-        prepare=put("wrong_plugin.py", "def\n"),
-    ),
     "--set without =": run(
         "--set: found 'training.lr'; KEY=VALUE is required, without a space: --set training.lr=VALUE", "training.lr"
     ),
-    "--set without key": run("--set: found '=1'; KEY=VALUE is required", "=1"),
     "--set not YAML": run(
         "--set training.lr: line 1: is not YAML: expected ',' or ']', but got '<stream end>'", "training.lr=[1"
     ),

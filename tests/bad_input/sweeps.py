@@ -30,7 +30,6 @@ CASES: dict[str, Case] = {
         for kind, given, rule in DRAWS
     },
     # The YAML itself
-    "absent": Case(["run", "absent.yaml"], "absent.yaml: cannot be read: No such file or directory"),
     "a name too long for a file": Case(["sweep", LONG], f"{LONG}: File name too long"),
     "one run's configuration": Case(
         ["sweep", "example"],
@@ -44,7 +43,6 @@ CASES: dict[str, Case] = {
         "file.yaml: its aliases repeat more than 100000 values",
         f"a: &a {'x' * 100_000}\nb: [{', '.join(['*a'] * 70_000)}]\n",
     ),
-    "a list": text("file.yaml: expected a mapping, got list", "- 1\n"),
     "broken": text("file.yaml: line 2: is not YAML: expected ',' or ']', but got '<stream end>'", "a: [1\n"),
     "twice": text("file.yaml: line 2: the key 'seed' is repeated", "seed: 1\nseed: 2\n"),
     "object": text(
@@ -52,11 +50,6 @@ CASES: dict[str, Case] = {
         "'tag:yaml.org,2002:python/object/apply:os.system'",
         "a: !!python/object/apply:os.system ['true']\n",
     ),
-    "zero": text(
-        "file.yaml: is not YAML: unacceptable character #x0000: special characters are not allowed", "a: \0\n"
-    ),
-    "latin-1": text("file.yaml: is not a text file", "name: é".encode("latin-1")),
-    "two documents": text("file.yaml: line 2: is not YAML: but found another document", "a: 1\n---\nb: 2\n"),
     "number as key": text("file.yaml: line 1: keys must be strings; quote 1", "1: 2\n"),
     "decimal comma": text(
         "file.yaml: line 1: keys must be strings; quote 1; write a number's decimals with a point, as 0.1, and several "
@@ -70,12 +63,8 @@ CASES: dict[str, Case] = {
     "billion laughs": text("file.yaml: its aliases repeat more than 100000 values", LAUGHS),
     "contains itself": text("file.yaml: line 1: the anchor contains itself", "seed: &a [*a]\n"),
     "too deep": text("file.yaml: is not YAML: it is nested too deeply", "a: " + "[" * 1200),
-    "no date": text("file.yaml: is not YAML: ValueError: month must be in 1..12", "seed: 2001-99-99\n"),
     "nothing in it": text("file.yaml: data is required", "{}"),
     # Sweeps
-    "unknown key": sweep("configuration: unknown name 'gird'; did you mean 'grid'?…", gird={}),
-    "no list": sweep("grid.seed: expected a list, got 3", grid={"seed": 3}),
-    "grid a list": sweep("grid: expected a mapping, got [1]", grid=[1]),
     "bad cell": sweep(
         "algorithm.rho: found -0.1; input should be greater than or equal to 0", grid={"algorithm.rho": [0.1, -0.1]}
     ),
@@ -83,11 +72,6 @@ CASES: dict[str, Case] = {
         "names.fedavg: found ' '; a name is one line of characters that can be printed", names={"fedavg": " "}
     ),
     "a name that nothing has": sweep("names: unknown name 'fedsan'; did you mean…", names={"fedsan": "SAM"}),
-    "several values in the base": sweep(
-        "algorithm.rho: found [0.1, 0.2]; input should be a valid number; several values go into a sweep's `grid`: "
-        "`algorithm.rho: [0.1, 0.2]`",
-        base=BASE | {"algorithm": {"name": "fedsam", "rho": [0.1, 0.2]}},
-    ),
     "an axis without its method, extending": Case(
         ["sweep", "own.yaml"],
         "own.yaml: algorithm.name is required: found algorithm.rho without it; `fedray list algorithms` has the names",
@@ -114,10 +98,6 @@ CASES: dict[str, Case] = {
         "algorithm.rho: fedavg has no options; 'rho' belongs to mofedsam, fedsam, fe…",
         grid={"algorithm": ["fedavg"], "algorithm.rho": [0.1]},
     ),
-    "nearly a key of another method": sweep(
-        "algorithm.roh: fedavg has no options; 'rho' belongs to mofedsam, fedsam, fe…",
-        grid={"algorithm": ["fedavg"], "algorithm.roh": [0.1]},
-    ),
     "a list without brackets": sweep(
         "grid.seed: expected a list, got '0, 1'; did you mean [0, 1]?", grid={"seed": "0, 1"}
     ),
@@ -128,25 +108,12 @@ CASES: dict[str, Case] = {
     ),
     "axis empty": sweep("grid.seed: found []; at least one value is required", grid={"seed": []}),
     "value twice": sweep("grid.seed: lists 0 more than once", grid={"seed": [0, 1, 0]}),
-    "case twice": sweep("cases.cases: lists {'seed': 1} more than once", cases=[{"seed": 1}, {"seed": 1}]),
-    "no cases": sweep("cases.cases: found []; list should have at least 1 item after validation, not 0", cases=[]),
     "too many cells": sweep(
         "grid: the axes multiply to 160400 cells; at most 100000 are allowed",
         grid={"seed": list(range(400)), "training.rounds": list(range(1, 402))},
     ),
-    "too many samples": sweep(
-        "grid: the axes multiply to 1000000000000 cells; at most 100000 are allowed",
-        search={"training.lr": {"uniform": [0.1, 1]}},
-        samples=10**12,
-    ),
     "samples of nothing": sweep("samples: found 3; without `search` there is nothing to draw", samples=3),
     "claims": sweep("claims: is no key any more; leave it out: `fedray compare NAME` tells methods apart", claims=[]),
-    "no samples": sweep("samples: found 0; input should be greater than 0", samples=0),
-    "distribution": sweep(
-        "search.algorithm.rho: unknown name 'lognormal'; did you mean 'loguniform'? valid: choice, loguniform, "
-        "randint, uniform",
-        search={"algorithm.rho": {"lognormal": [0, 1]}},
-    ),
     "two distributions": sweep(
         "search.seed: one distribution is required, found ['choice', 'randint']",
         search={"seed": {"choice": [1], "randint": [0, 3]}},
@@ -155,7 +122,6 @@ CASES: dict[str, Case] = {
         "search.training.lr_decay: found [0.5, 2]; input should be less than or equal to 1",
         search={"training.lr_decay": {"uniform": [0.5, 2]}},
     ),
-    "scheduler": sweep("scheduler.name: found 'random'; input should be 'asha' or 'median'", scheduler="random"),
     "scheduler on the test set, unasked": sweep(
         "scheduler.metric: found validation_accuracy, but the cells have no `data.validation`; hold samples out, or "
         "name the test set: `metric: test_accuracy`",
@@ -168,7 +134,6 @@ CASES: dict[str, Case] = {
     "stop on what is not held out": sweep(
         "stop.validation_accuracy: the cells have no `data.validation`", stop={"validation_accuracy": 90}
     ),
-    "searcher": sweep("searcher.name: found 'grid'; input should be 'random' or 'sobol'", searcher="grid", search=LR),
     "searcher of nothing": sweep("searcher: without `search` there is nothing to draw", searcher="sobol"),
     "optuna": sweep(
         "searcher: found optuna; random or sobol is allowed, and docs/recipes.md has a script in which Optuna calls "
@@ -176,9 +141,7 @@ CASES: dict[str, Case] = {
         searcher="optuna",
         search=LR,
     ),
-    "select": sweep("select: unknown name 'validation_acuracy'; did you mean…", search=LR, select="validation_acuracy"),
     "tune without final": sweep("final: is required with `tune`", search=LR, tune={"seeds": [1]}),
-    "final without tune": sweep("tune: is required with `final`", search=LR, final={"seeds": [1]}),
     "a seed in both stages": sweep(
         "final.seeds: 2 is also in tune.seeds; a seed that helped to choose says nothing about the choice",
         search=LR,
@@ -191,7 +154,6 @@ CASES: dict[str, Case] = {
         tune={"seeds": [1], "blocks": True},
         final={"seeds": [2, 3]},
     ),
-    "a seed twice": sweep("tune.seeds: found [1, 1]; each seed once", search=LR, tune={"seeds": [1, 1]}, final=FINAL),
     "seeds in the grid of stages": sweep(
         "seed: belongs to `tune` and `final`, which say it for each stage",
         search=LR,
@@ -227,11 +189,6 @@ CASES: dict[str, Case] = {
         tune={"seeds": [1], "validation": {"from": "pool"}},
         final=FINAL,
     ),
-    "tune nothing": sweep("tune: without `search` there is nothing to draw", tune={"seeds": [1]}, final=FINAL),
-    "stop": sweep(
-        "stop: unknown name 'acuracy'; did you mean 'test_accuracy'? valid: round, test_accuracy, validation_accuracy",
-        stop={"acuracy": 3},
-    ),
     "stop at once": sweep("stop.round: found 0; every cell would stop at once", stop={"round": 0}),
     "stop as a fraction": sweep("stop.test_accuracy: found 0.9, in percent; write 90", stop={"test_accuracy": 0.9}),
     "stop above 100 %": sweep(
@@ -245,20 +202,6 @@ CASES: dict[str, Case] = {
         "grid.seed: seed also has a value in cases.cases.1; leave one out",
         cases=[{"algorithm.rho": 0.1}, {"seed": 0}],
         grid={"seed": [0, 1]},
-    ),
-    "an option in a case's section and in the grid": sweep(
-        "grid.algorithm.rho: algorithm.rho also has a value in cases.how.0; leave one out",
-        cases={"how": [{"algorithm": {"name": "fedsam", "rho": 0.1}}]},
-        grid={"algorithm.rho": [0.2]},
-    ),
-    "a name in a case and a section in the grid": sweep(
-        "grid.algorithm: algorithm.name also has a value in cases.cases.0; leave one out",
-        cases=[{"algorithm": "fedsam"}],
-        grid={"algorithm": [{"name": "fedavg"}]},
-    ),
-    "a section and its key in the grid": sweep(
-        "grid.training.lr: training.lr also has a value in grid.training; leave one out",
-        grid={"training": [{"lr": 0.1}], "training.lr": [0.2]},
     ),
     "search in the grid": sweep(
         "grid: found {'search': [1]}; `search` belongs next to `grid`, not in it; a case may have one of its own",
@@ -274,11 +217,6 @@ CASES: dict[str, Case] = {
         grid={"algorithm": ["fedavg", "moon"], "model.hidden": [[]]},
     ),
     "name": sweep("name: found 'a b'; string should match pattern '^\\w[\\w.-]*(/\\w[\\w.-]*)*$'", name="a b"),
-    "long name": sweep(
-        "name: found 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx...; string "
-        "should have at most 120 characters",
-        name="x" * 200,
-    ),
     **{
         f"smoke value {' '.join(options)}": Case(
             ["sweep", "sweep.yaml", "--smoke", *options],

@@ -100,28 +100,6 @@ def test_check_knows_what_options_change() -> None:
         assert expected.train == train
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["show", "digit"], ["data.name", "digits"]),
-        (["show", "digits", "--partition", "dirichlett"], ["partition.name", "dirichlet"]),
-        (["show", "digits", "--partition", "sharding"], ["partition.shards", "required"]),
-        (["show", "digits", "--alpha", "1", "--shards", "2"], ["partition", "shards"]),
-        (["show", "digits", "--alpha", "1", "--out", "/dev/null/a.png"], ["--out", "cannot be written"]),
-        (["show", "digits", "--alpha", "1", "--set", "x"], ["--set"]),
-        (["check", "mnist"], ["mnist is not in", "missing"]),
-        (["fetch", "mnits"], ["data.name", "mnist"]),
-        (["fetch", "npz"], ["data.path"]),
-        (["fetch", "cinic10"], ["cinic10", "cinic-10/{train,valid,test}"]),
-    ],
-)
-def test_errors_name_what_is_wrong(root: Path, arguments: list[str], words: list[str]) -> None:
-    with pytest.raises(UserError) as error:
-        call(*arguments)
-    assert all(word in str(error.value) for word in words), str(error.value)
-    assert "\n" not in str(error.value)
-
-
 def test_fetch_goes_through_torchvision(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
 

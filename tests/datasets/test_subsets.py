@@ -59,16 +59,6 @@ def test_a_long_tail_has_the_published_sizes() -> None:
     assert count_long_tail(500, 100, 1) == [500] * 100
 
 
-@pytest.mark.parametrize("ratio", [1, 2, 5, 10, 20, 50, 100, 200, 500])
-@pytest.mark.parametrize(("largest", "classes"), [(5000, 10), (500, 100)])
-def test_a_long_tail_is_that_of_the_published_code(largest: int, classes: int, ratio: float) -> None:
-    """`get_img_num_per_cls` of LDAM-DRW: n imb_factor^(c/(C - 1.0)), cut to an integer; imb_factor is the inverse."""
-    factor = 1 / ratio
-    assert count_long_tail(largest, classes, ratio) == [
-        int(largest * factor ** (c / (classes - 1.0))) for c in range(classes)
-    ]
-
-
 def test_imbalance_keeps_a_long_tail_of_the_training_images(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Five images of each class: 5^(1 - c/9) is 5, 4.2, 3.5, 2.9, 2.4, 2.0, 1.7, 1.4, 1.2, 1."""
     files.cifar(root, monkeypatch, "CIFAR10", labels=list(range(10)))
@@ -81,11 +71,6 @@ def test_imbalance_keeps_a_long_tail_of_the_training_images(root: Path, monkeypa
     np.testing.assert_array_equal(tail.x_test, whole.x_test)
     assert tail.digest == load("cifar10", imbalance=5).digest != whole.digest
     assert load("cifar10", imbalance=1).digest == whole.digest
-
-
-def test_published_size_of_a_long_tail() -> None:
-    facts = make_data_source({"name": "cifar100", "imbalance": 100}).get_expected()
-    assert (facts.train, facts.test) == (10_847, 10_000)
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
