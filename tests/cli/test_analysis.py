@@ -1,8 +1,6 @@
 """`fedray tables ...` is `python -m analysis.tables ...`, and costs nothing before it is called."""
 
 import runpy
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -51,12 +49,3 @@ def test_there_are_19_commands_with_112_parameters_at_most() -> None:
 
 def test_a_mistake_is_one_line_and_exit_code_2(call: Call) -> None:
     assert call("compare") == (2, "", "fedray: Missing argument 'name'.\n")
-
-
-def test_the_command_line_imports_no_analysis() -> None:
-    code = (
-        "import sys, fedray.cli.main\n"
-        "print([n for n in sys.modules if n.startswith(('fedray.analysis', 'fedray.papers', 'pandas'))])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
