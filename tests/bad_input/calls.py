@@ -62,6 +62,14 @@ CASES: dict[str, Case] = {
     "store no database": run(
         "MLFLOW_TRACKING_URI: {here}/mlflow.db is not a SQLite database", prepare=put("mlflow.db", "hello")
     ),
+    "store a folder": run(
+        "MLFLOW_TRACKING_URI: cannot read {here}/mlflow.db: Is a directory",
+        prepare=lambda here: (here / "mlflow.db").mkdir(),
+    ),
+    "store nonsense": run(
+        "MLFLOW_TRACKING_URI: found 'nonsense'; sqlite:///FILE, http://HOST:PORT or a database's address is required",
+        MLFLOW_TRACKING_URI="nonsense",
+    ),
     "store unknown": run(
         "MLFLOW_TRACKING_URI: found 'foo://***@host/x'; sqlite:///FILE, http://HOST:PORT or a database's address is "
         "required",
@@ -113,6 +121,12 @@ CASES: dict[str, Case] = {
         ["tables", "x"],
         "MLFLOW_TRACKING_URI: there is no store at {here}/mlflow.db; run a sweep first, or name its store",
     ),
+    "sweep": Case(["tables", "swep"], "sweep: unknown name 'swep'; did you mean 'sweep'? valid: sweep", stored),
+    "format": Case(
+        ["tables", "sweep", "--format", "html"],
+        "--format: unknown name 'html'; valid: clients, csv, json, latex, markdown, seeds",
+        stored,
+    ),
     "metric": Case(
         ["tables", "sweep", "--metric", "acuracy"],
         "--metric: unknown name 'acuracy'; did you mean 'test_accuracy'?…",
@@ -130,6 +144,11 @@ CASES: dict[str, Case] = {
         "rounds_to:METHOD",
         stored,
     ),
+    "rows": Case(
+        ["tables", "sweep", "--rows", "algoritm"],
+        "--rows/--cols: unknown name 'algoritm'; did you mean 'algorithm'?…",
+        stored,
+    ),
     "reference": Case(
         ["tables", "sweep", "--reference", "fedavgg"],
         "--reference: unknown name 'fedavgg'; did you mean 'fedavg'? valid: fedavg, fedsam",
@@ -144,6 +163,11 @@ CASES: dict[str, Case] = {
         ["tables", "sweep", "--paper", "fedsol/table99"],
         "published table of fedsol: unknown name 'table99'; did you mean 'table9'? valid: table1, table10, "
         "table2, table3, table4, table5, table9, v1_table1",
+        stored,
+    ),
+    "kind": Case(
+        ["figures", "sweep", "--kind", "pie"],
+        "--kind: unknown name 'pie'; valid: bars, …",
         stored,
     ),
     "compare with nothing": Case(

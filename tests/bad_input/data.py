@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from fedray.common.whole_files import MEMORY
-from tests.bad_input.case import NPZ, Case, Opens, idx, leaf, npz, put, run
+from tests.bad_input.case import NPZ, Case, Opens, idx, leaf, npz, put, run, writer
 
 
 def bare(here: Path) -> None:
@@ -29,6 +29,12 @@ CASES: dict[str, Case] = {
         f"data.path: data.npz has {MEMORY + 1} bytes, and this machine {MEMORY} bytes of memory",
         NPZ,
         prepare=larger_than_memory("data.npz"),
+    ),
+    "npz absent": run("data.path: data.npz does not exist", NPZ),
+    "npz is text": run(
+        "data.path: data.npz is not a readable .npz file: ValueError: it is not an archive of arrays",
+        NPZ,
+        prepare=put("data.npz", "hello"),
     ),
     "npz is a pipe": run(
         "data.path: data.npz is not a regular file", NPZ, prepare=lambda here: os.mkfifo(here / "data.npz")
@@ -81,6 +87,11 @@ CASES: dict[str, Case] = {
         NPZ,
         prepare=npz(x_train=np.full((20, 25), np.nan, np.float32), x_test=np.zeros((6, 25), np.float32)),
     ),
+    "npz shapes": run(
+        "data npz: x_train samples have shape (1, 5, 5), x_test samples (1, 5, 4)",
+        NPZ,
+        prepare=npz(x_test=np.zeros((6, 5, 4), np.uint8)),
+    ),
     "gz cut": run(
         "data.name: {here}/data/MNIST/raw/train-images-idx3-ubyte.gz cannot be unpacked: EOFError: Compressed "
         "file ended before the end-of-stream marker was reached",
@@ -100,6 +111,17 @@ CASES: dict[str, Case] = {
         "data=cifar10",
         prepare=put("data/cifar-10-batches-py/data_batch_1", pickle.dumps(Opens())),
     ),
+    "leaf numbers": run(
+        "data.name: femnist: {here}/data/femnist/train/a.json: user 'u' has no lists x and y",
+        "data=femnist",
+        prepare=writer(5, [1]),
+    ),
+    "leaf half a label": run(
+        "data.name: femnist: {here}/data/femnist/train/a.json: user u: lists of 784 numbers in [0, 1] and "
+        "integers are required",
+        "data=femnist",
+        prepare=writer([[0.5] * 784], [1.5]),
+    ),
     "leaf nobody": run(
         "data.name: femnist: no user has samples in {here}/data/femnist/train",
         "data=femnist",
@@ -111,11 +133,23 @@ CASES: dict[str, Case] = {
         "data=cinic10",
         prepare=lambda here: (here / "data/cinic-10/train").mkdir(parents=True),
     ),
+    "isic a folder": run(
+        "data.name: fed_isic2019: {here}/data/fed_isic2019/train_test_split cannot be read: IsADirectoryError: "
+        "[Errno 21]…",
+        "data=fed_isic2019",
+        prepare=lambda here: (here / "data/fed_isic2019/train_test_split").mkdir(parents=True),
+    ),
     "isic path": run(
         "data.name: fed_isic2019: {here}/data/fed_isic2019/train_test_split: line 2 has no image, target (0 to "
         "7), center and fold (train or test): ValueError(\"'../../x' is not the name of an image\")",
         "data=fed_isic2019",
         prepare=put("data/fed_isic2019/train_test_split", "image,target,center,fold\n../../x,1,0,train\n"),
+    ),
+    "isic target": run(
+        "data.name: fed_isic2019: {here}/data/fed_isic2019/train_test_split: line 2 has no image, target (0 to "
+        "7), center and fold (train or test): ValueError('target 9, center 0')",
+        "data=fed_isic2019",
+        prepare=put("data/fed_isic2019/train_test_split", "image,target,center,fold\na,9,0,train\n"),
     ),
     "isic nothing": run(
         "data.name: fed_isic2019: {here}/data/fed_isic2019/train_test_split lists no image of fold train",

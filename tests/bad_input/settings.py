@@ -36,6 +36,11 @@ CASES: dict[str, Case] = {
     ),
     "alpha missing": run("--set: partition.alpha is required", "partition={name: dirichlet}"),
     "nan lr": run("--set: training.lr: found nan; input should be a finite number", "training.lr=.nan"),
+    "lr as a list": run(
+        "--set: training.lr: found [0.1, 0.2]; input should be a valid number; several values go into a sweep's "
+        "`grid`: `training.lr: [0.1, 0.2]`",
+        "training.lr=[0.1, 0.2]",
+    ),
     "lr beyond float32": run("--set: training.lr: found 1e+308; the number is too large", "training.lr=1e308"),
     "less of a CPU than Ray counts": run(
         "--set: runtime.cpus_per_actor: found 1e-05; Ray counts in units of 0.0001", "runtime.cpus_per_actor=1e-5"
@@ -56,7 +61,11 @@ CASES: dict[str, Case] = {
         "clients.total=1797",
     ),
     "octal": run("--set seed: line 1: 010 is octal in YAML; write 10, or quote it if it is a string", "seed=010"),
+    "base 60": run(
+        "--set seed: line 1: 1:30 is the number 90 in YAML; write 90, or quote it if it is a string", "seed=1:30"
+    ),
     "lr is true": run("--set: training.lr: found True; expected a number, got a boolean", "training.lr=true"),
+    "lr empty": run("--set: training.lr: found None; input should be a valid number", "training.lr="),
     "more than all": run("--set: clients.per_round: found 11; clients.total is only 10", "clients.per_round=11"),
     "fraction above 1": run(
         "--set: clients.per_round: found 1.5; a fraction is at most 1.0, a number of clients is written "
@@ -111,10 +120,6 @@ CASES: dict[str, Case] = {
     "no CUDA": run(
         "runtime.device: no CUDA device is visible to PyTorch here; set runtime.device: cpu", "runtime.device=cuda"
     ),
-    "actors that never fit": run(
-        "runtime.actors: 100000 actors of 1 CPU and 0 GPU each are asked for, …",
-        "runtime={backend: ray, actors: 100000}",
-    ),
     "a run on a cluster that is not there": run(
         "RAY_ADDRESS: cannot connect to 127.0.0.1:1: [Errno 111] Connection refused",
         "runtime.backend=ray",
@@ -129,6 +134,9 @@ CASES: dict[str, Case] = {
     ),
     "more than samples": run(
         "partition.min_size: 2000 clients x 1 samples are more than the 1437 training samples", "clients.total=2000"
+    ),
+    "too many classes": run(
+        "partition.classes: found 11; the data have 10 classes", "partition={name: pathological, classes: 11}"
     ),
     "no natural clients": run(
         "partition.name: data digits have no natural clients (client_train)", "partition=natural"
@@ -158,6 +166,7 @@ CASES: dict[str, Case] = {
     "--set without =": run(
         "--set: found 'training.lr'; KEY=VALUE is required, without a space: --set training.lr=VALUE", "training.lr"
     ),
+    "--set without key": run("--set: found '=1'; KEY=VALUE is required", "=1"),
     "--set not YAML": run(
         "--set training.lr: line 1: is not YAML: expected ',' or ']', but got '<stream end>'", "training.lr=[1"
     ),

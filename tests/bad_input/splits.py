@@ -22,6 +22,7 @@ CASES: dict[str, Case] = {
         "partition={name: file, path: data.npz}",
         prepare=npz(),
     ),
+    "split of text": listed("partition.path: split.json: found 'a' in train; integers are required", [["a"], [1]]),
     "split of other parts": listed(
         "partition.path: split.json: a list of lists for each of train, test, validation is required", [[1]], val=[[2]]
     ),
@@ -43,6 +44,9 @@ CASES: dict[str, Case] = {
     ),
     "split with an empty client": listed(
         "partition.min_size: split.json leaves a client with 0 samples, 1 are required", [[0], []]
+    ),
+    "split without tests": listed(
+        "data.test: the file of partition.path lists no test samples", [[0], [1]], "data={name: digits, test: {}}"
     ),
     "split and a fraction": listed(
         "data.test: has options, but the test samples are those of partition.path",

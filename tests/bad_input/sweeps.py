@@ -43,6 +43,7 @@ CASES: dict[str, Case] = {
         "file.yaml: its aliases repeat more than 100000 values",
         f"a: &a {'x' * 100_000}\nb: [{', '.join(['*a'] * 70_000)}]\n",
     ),
+    "a list": text("file.yaml: expected a mapping, got list", "- 1\n"),
     "broken": text("file.yaml: line 2: is not YAML: expected ',' or ']', but got '<stream end>'", "a: [1\n"),
     "twice": text("file.yaml: line 2: the key 'seed' is repeated", "seed: 1\nseed: 2\n"),
     "object": text(
@@ -50,6 +51,8 @@ CASES: dict[str, Case] = {
         "'tag:yaml.org,2002:python/object/apply:os.system'",
         "a: !!python/object/apply:os.system ['true']\n",
     ),
+    "latin-1": text("file.yaml: is not a text file", "name: é".encode("latin-1")),
+    "two documents": text("file.yaml: line 2: is not YAML: but found another document", "a: 1\n---\nb: 2\n"),
     "number as key": text("file.yaml: line 1: keys must be strings; quote 1", "1: 2\n"),
     "decimal comma": text(
         "file.yaml: line 1: keys must be strings; quote 1; write a number's decimals with a point, as 0.1, and several "
@@ -63,6 +66,7 @@ CASES: dict[str, Case] = {
     "billion laughs": text("file.yaml: its aliases repeat more than 100000 values", LAUGHS),
     "contains itself": text("file.yaml: line 1: the anchor contains itself", "seed: &a [*a]\n"),
     "too deep": text("file.yaml: is not YAML: it is nested too deeply", "a: " + "[" * 1200),
+    "no date": text("file.yaml: is not YAML: ValueError: month must be in 1..12", "seed: 2001-99-99\n"),
     "nothing in it": text("file.yaml: data is required", "{}"),
     # Sweeps
     "bad cell": sweep(
@@ -98,6 +102,10 @@ CASES: dict[str, Case] = {
         "algorithm.rho: fedavg has no options; 'rho' belongs to mofedsam, fedsam, fe…",
         grid={"algorithm": ["fedavg"], "algorithm.rho": [0.1]},
     ),
+    "nearly a key of another method": sweep(
+        "algorithm.roh: fedavg has no options; 'rho' belongs to mofedsam, fedsam, fe…",
+        grid={"algorithm": ["fedavg"], "algorithm.roh": [0.1]},
+    ),
     "a list without brackets": sweep(
         "grid.seed: expected a list, got '0, 1'; did you mean [0, 1]?", grid={"seed": "0, 1"}
     ),
@@ -114,6 +122,11 @@ CASES: dict[str, Case] = {
     ),
     "samples of nothing": sweep("samples: found 3; without `search` there is nothing to draw", samples=3),
     "claims": sweep("claims: is no key any more; leave it out: `fedray compare NAME` tells methods apart", claims=[]),
+    "distribution": sweep(
+        "search.algorithm.rho: unknown name 'lognormal'; did you mean 'loguniform'? valid: choice, loguniform, "
+        "randint, uniform",
+        search={"algorithm.rho": {"lognormal": [0, 1]}},
+    ),
     "two distributions": sweep(
         "search.seed: one distribution is required, found ['choice', 'randint']",
         search={"seed": {"choice": [1], "randint": [0, 3]}},
@@ -141,6 +154,7 @@ CASES: dict[str, Case] = {
         searcher="optuna",
         search=LR,
     ),
+    "select": sweep("select: unknown name 'validation_acuracy'; did you mean…", search=LR, select="validation_acuracy"),
     "tune without final": sweep("final: is required with `tune`", search=LR, tune={"seeds": [1]}),
     "a seed in both stages": sweep(
         "final.seeds: 2 is also in tune.seeds; a seed that helped to choose says nothing about the choice",
@@ -154,6 +168,7 @@ CASES: dict[str, Case] = {
         tune={"seeds": [1], "blocks": True},
         final={"seeds": [2, 3]},
     ),
+    "a seed twice": sweep("tune.seeds: found [1, 1]; each seed once", search=LR, tune={"seeds": [1, 1]}, final=FINAL),
     "seeds in the grid of stages": sweep(
         "seed: belongs to `tune` and `final`, which say it for each stage",
         search=LR,
@@ -188,6 +203,10 @@ CASES: dict[str, Case] = {
         select="last10_validation_client_accuracy",
         tune={"seeds": [1], "validation": {"from": "pool"}},
         final=FINAL,
+    ),
+    "stop": sweep(
+        "stop: unknown name 'acuracy'; did you mean 'test_accuracy'? valid: round, test_accuracy, validation_accuracy",
+        stop={"acuracy": 3},
     ),
     "stop at once": sweep("stop.round: found 0; every cell would stop at once", stop={"round": 0}),
     "stop as a fraction": sweep("stop.test_accuracy: found 0.9, in percent; write 90", stop={"test_accuracy": 0.9}),

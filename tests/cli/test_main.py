@@ -84,20 +84,6 @@ def test_the_same_sweep_twice_at_once_is_refused(folder: Path, call: Call) -> No
         pass  # free again
 
 
-def test_run_inline_with_json_and_tracking(folder: Path, call: Call) -> None:
-    (folder / "run.yaml").write_text(yaml.safe_dump(RUN))
-    code, out, _ = call("run", "run.yaml", "--json")
-    result = json.loads(out.splitlines()[-1])
-    assert code == 0
-    assert result["rounds"] == 2
-    from fedray.tracking.store import IS_CELL, open_store, search
-
-    (run,) = search(*open_store(), IS_CELL)
-    assert run.info.status == "FINISHED"
-    assert run.data.tags["fedray.theta_sha256"] == result["theta_sha256"]
-    assert run.data.metrics["summary/final_test_accuracy"] == result["test_accuracy"]
-
-
 def test_a_run_shows_personal_and_generic_accuracy(folder: Path, call: Call) -> None:
     """In the rounds that have them, and in the summary; without `evaluation.personal` neither."""
     (folder / "run.yaml").write_text(yaml.safe_dump(RUN | {"evaluation": {"every": 1}}))
