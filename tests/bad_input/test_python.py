@@ -204,10 +204,8 @@ def test_arrays_that_only_look_strange_give_the_same_numbers(arrays: dict[str, A
     assert torch.equal(on(**arrays).theta, on().theta)
 
 
-def test_a_callback_gets_a_copy_of_the_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_callback_gets_a_copy_of_the_row(project: Path) -> None:
     """Its changes to the row affect neither the history nor MLflow."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
     expected = simulate().history
     result = simulate(track="x", evaluated=lambda row: row.update(test_accuracy=-1.0))
     assert result.history == expected
@@ -218,13 +216,11 @@ def test_a_callback_gets_a_copy_of_the_row(tmp_path: Path, monkeypatch: pytest.M
     assert (run.data.tags["fedray.status"], run.info.status, early.state.round) == ("stopped", "FINISHED", 1)
 
 
-def test_a_run_that_ends_early_leaves_a_finished_one_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_ends_early_leaves_a_finished_one_as_it_is(project: Path) -> None:
     """The same cell is trained again with checkpoints elsewhere, stopped or broken: it gets a run of its own.
 
     Before, it took the finished run over, and a sweep's tables had the accuracy of the round in which it stopped.
     """
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
     config = RUN | {"training": {"rounds": 3}}
     first = simulate(config, track="x", checkpoints="one")
     before = open_store()[0].get_run(first.run_id)

@@ -163,8 +163,9 @@ pwd.getpwuid = getpwuid
 
 
 @pytest.mark.parametrize("home", [True, False])
-def test_a_user_without_an_entry_in_passwd(tmp_path: Path, home: bool) -> None:
+def test_a_user_without_an_entry_in_passwd(tmp_path: Path, empty_store: Path, home: bool) -> None:
     """With HOME all is as ever; without, MLflow's import ended in a traceback."""
+    shutil.copy(empty_store, tmp_path / "mlflow.db")
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text(NOBODY)
     (tmp_path / "run.yaml").write_text(json.dumps(small.sections(model=4, training={"rounds": 1, "local_epochs": 1})))

@@ -31,12 +31,10 @@ from .test_runs import held_elsewhere
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    for name in ("MLFLOW_TRACKING_URI", "FEDRAY_DATA", "FEDRAY_STORAGE", "RAY_ADDRESS"):
-        monkeypatch.delenv(name, raising=False)
-    (tmp_path / "run.yaml").write_text(yaml.safe_dump(RUN | {"evaluation": {"every": 1}}))
-    return tmp_path
+def folder(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.delenv("FEDRAY_DATA", raising=False)
+    (project / "run.yaml").write_text(yaml.safe_dump(RUN | {"evaluation": {"every": 1}}))
+    return project
 
 
 def counting() -> list[Run]:
@@ -99,9 +97,10 @@ def test_a_model_of_an_untracked_run_is_refused(folder: Path, call: Call) -> Non
 def test_an_interrupted_run_goes_on_and_its_summary_is_that_of_an_uninterrupted_one(
     folder: Path, monkeypatch: pytest.MonkeyPatch, call: Call, caplog: pytest.LogCaptureFixture
 ) -> None:
+    before = (folder / "mlflow.db").read_bytes()
     call("run", "run.yaml", "--no-track", "--json", "--set", "training.rounds=4")
     assert not (folder / ".fedray").exists()
-    assert not (folder / "mlflow.db").exists(), "--no-track leaves nothing behind"
+    assert (folder / "mlflow.db").read_bytes() == before, "--no-track leaves nothing behind"
     step, made = fedray.engine.server.simulation.Simulation.step, []
 
     def interrupted(simulation: object) -> None:
@@ -222,6 +221,7 @@ def test_a_cell_counts_in_its_sweep_at_once(folder: Path, call: Call) -> None:
 
 def test_a_cell_as_an_archive(folder: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     """It needs no store, leaves none, and one command adds all archives to one."""
+    (folder / "mlflow.db").unlink()
     (folder / "sweep.yaml").write_text(yaml.safe_dump({"name": "x", "base": BASE, "grid": {"seed": [3, 4]}}))
     one = ("run", "sweep.yaml", "--backend", "inline", "--cell")
     monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "1")
