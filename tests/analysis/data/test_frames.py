@@ -1,12 +1,11 @@
 """Results as DataFrames: of a store written by hand, and of a sweep run from Python on a Ray that stays."""
 
-import json
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+import ray
 
 import fedray
 from fedray.analysis.data import metrics
@@ -16,8 +15,7 @@ from fedray.cells.metric import DEFAULT
 from fedray.common.errors import UserError
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import FEDAVG, SMALL, cell, history, write, write_run
-from tests.sweep.running import SWEEP, done
-from tests.sweep.running import fedray as command
+from tests.sweep.running import SWEEP
 
 
 def test_results_of_a_sweep(store: Tracker) -> None:
@@ -71,39 +69,29 @@ def test_results_of_a_sweep_that_nobody_ran(store: Tracker) -> None:
 
 
 RUN: dict[str, Any] = {**SWEEP["base"], "algorithm": "scaffold", "seed": 1}
-SCRIPT = """
-import json, sys
-import ray
-import fedray
-from fedray.common.errors import UserError
-
-sweep, run = json.loads(sys.argv[1])
-fedray.connect()
-node = ray.get_runtime_context().get_node_id()
-fedray.connect()
-found = fedray.run_sweep(sweep, only=["scaffold*"], max_concurrent=1, changes={"training.rounds": 3})
-result = fedray.simulate(run | {"training": run["training"] | {"rounds": 3}}, progress=False)
-assert ray.is_initialized() and ray.get_runtime_context().get_node_id() == node, "the same Ray all along"
-curve = found.curves[(found.curves["metric"] == "test_accuracy") & (found.curves["seed"] == 1)]
-print(json.dumps([
-    found.name, found.cells["status"].value_counts().to_dict(), list(curve["value"]),
-    [row["test_accuracy"] for row in result.history],
-]))
-"""
 
 
-def test_a_sweep_and_a_run_from_python_on_one_ray(tmp_path: Path, empty_store: Path) -> None:
+def test_a_sweep_and_a_run_from_python_on_one_ray(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two of four cells are requested; the run is one of these, so its curve is the same."""
-    shutil.copy(empty_store, tmp_path / "mlflow.db")
-    (tmp_path / "work.py").write_text(SCRIPT, encoding="utf-8")
-    given = json.dumps([SWEEP, RUN])
-    name, statuses, of_the_sweep, of_the_run = json.loads(
-        done(command(tmp_path, given, module="work")).splitlines()[-1]
-    )
-    assert name == "small-training.rounds-3"
-    assert statuses == {"finished": 2, "missing": 2}
-    assert len(of_the_run) == 3
-    assert of_the_sweep == of_the_run
+    ends: list[Any] = []
+    with monkeypatch.context() as patch:
+        patch.setattr("atexit.register", ends.append)  # Ray ends with the process, here with the test
+        fedray.connect()
+    try:
+        node = ray.get_runtime_context().get_node_id()
+        fedray.connect()
+        found = fedray.run_sweep(SWEEP, only=["scaffold*"], max_concurrent=1, changes={"training.rounds": 3})
+        result = fedray.simulate(RUN | {"training": RUN["training"] | {"rounds": 3}}, progress=False)
+        assert ray.get_runtime_context().get_node_id() == node, "the same Ray all along"
+    finally:
+        for end in ends:
+            end()
+    assert not ray.is_initialized()
+    assert found.name == "small-training.rounds-3"
+    assert found.cells["status"].value_counts().to_dict() == {"finished": 2, "missing": 2}
+    curve = found.curves[(found.curves["metric"] == "test_accuracy") & (found.curves["seed"] == 1)]
+    assert list(curve["value"]) == [row["test_accuracy"] for row in result.history]
+    assert len(result.history) == 3
 
 
 def test_a_sweep_without_cells_is_one_line(store: Tracker) -> None:
