@@ -399,19 +399,16 @@ def test_panels_share_an_axis_unless_most_of_one_would_be_empty(store: Tracker) 
     assert second.get_ylim()[1] < 30 < first.get_ylim()[0]
 
 
-@pytest.mark.parametrize(
-    ("kind", "x", "metric", "message"),
-    [
+def test_refusals(store: Tracker) -> None:
+    cells = [cell(a, 0.5, 0) for a in (FEDAVG, SMALL)]
+    write(store, cells, [70] * len(cells))
+    for kind, x, metric, message in (
         ("sensitivity", "", "", "--x: no finished runs of this sweep differ by a number"),
         ("bars", "", "lambda", "--metric: unknown name 'lambda'"),
         ("class-accuracy", "", "", "--kind: class-accuracy needs runs with the probe: evaluation.probes: [classes]"),
         ("sensitivity", "algorithm.rho", "", "--x: algorithm.rho has one value in this sweep"),
         ("sensitivity", "algorithm.name", "", "--x: the values of algorithm.name are not numbers: fedavg, fedsam"),
-    ],
-)
-def test_refusals(store: Tracker, kind: str, x: str, metric: str, message: str) -> None:
-    cells = [cell(a, 0.5, 0) for a in (FEDAVG, SMALL)]
-    write(store, cells, [70] * len(cells))
-    with pytest.raises(UserError) as error:
-        main("sweep", kind, x, metric)
-    assert message in str(error.value)
+    ):
+        with pytest.raises(UserError) as error:
+            main("sweep", kind, x, metric)
+        assert message in str(error.value)

@@ -74,17 +74,15 @@ def test_methods_are_panels_with_one_scale(store: Tracker) -> None:
     assert first.images[0].get_clim() == second.images[0].get_clim() == (0, 70)
 
 
-@pytest.mark.parametrize(
-    ("x", "y", "message"),
-    [
+def test_refusals(store: Tracker) -> None:
+    grid(store)
+    sweep = collect("sweep")
+    for x, y, message in (
         ("", "partition.alpha", "--x is required for a heatmap"),
         ("algorithm.rho", "", "--y is required for a heatmap"),
         ("algorithm.rho", "partition.alhpa", "--y: unknown name 'partition.alhpa'; did you mean 'partition.alpha'?"),
         ("algorithm.rho", "partition.min_size", "--y: partition.min_size has one value in this sweep"),
-    ],
-)
-def test_refusals(store: Tracker, x: str, y: str, message: str) -> None:
-    grid(store)
-    with pytest.raises(UserError) as error:
-        draw_heatmap(collect("sweep"), x, y)
-    assert message in str(error.value)
+    ):
+        with pytest.raises(UserError) as error:
+            draw_heatmap(sweep, x, y)
+        assert message in str(error.value)
