@@ -102,10 +102,31 @@ def hide_package(monkeypatch: pytest.MonkeyPatch) -> Hide:
     return hide
 
 
+LONGEST = [
+    Path(__file__).parent / name
+    for name in (
+        "oracle/test_oracle.py",
+        "cli/test_door.py",
+        "cli/test_security.py",
+        "test_front_door.py",
+        "cli/test_run.py",
+        "analysis/data/test_frames.py",
+        "shipped/test_paper_sweeps.py",
+        "analysis/test_figures.py",
+        "bad_input/test_bad_input.py",
+        "analysis/test_report.py",
+        "analysis/test_tables.py",
+        "test_wheel.py",
+    )
+]
+"""Files that take half a minute and more, the longest first."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files that share a Ray come first: they take longest, and there is one for all of them."""
+    """Files that share a Ray come first, as there is one for all of them, then long ones: the workers end together."""
     sharing = {item.path for item in items if uses_local_ray(item)}
-    items.sort(key=lambda item: item.path not in sharing)
+    rank = {path: number for number, path in enumerate(LONGEST)}
+    items.sort(key=lambda item: (item.path not in sharing, rank.get(item.path, len(rank))))
 
 
 def uses_local_ray(item: pytest.Item) -> bool:
