@@ -248,6 +248,7 @@ def schema() -> None:
         "search": keys | {"additionalProperties": drawn | {"additionalProperties": False}},
         "cases": True,
         "smoke": True,
+        "changes": True,
         "select": {"enum": SELECT},
         "stop": {"type": "object", "propertyNames": {"enum": STOPS}},
     }

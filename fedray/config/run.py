@@ -74,7 +74,7 @@ MEANT = {
 }
 """Word of other frameworks -> the key of a run."""
 OF_SWEEPS = {"name", "description", "names", "base", "grid", "cases", "search", "samples", "searcher"}
-OF_SWEEPS |= {"select", "scheduler", "stop", "tune", "final", "smoke", "extends"}
+OF_SWEEPS |= {"select", "scheduler", "stop", "tune", "final", "smoke", "changes", "extends"}
 """Keys of a sweep's file."""
 
 

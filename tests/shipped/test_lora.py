@@ -6,7 +6,7 @@ from typing import Any
 import fedray
 from fedray.config import RunConfig
 from fedray.models.base import count_parameters
-from fedray.sweep.file.entries import with_key
+from fedray.sweep.file.points import with_key
 from fedray.sweep.file.shipped import get_sweeps_folder
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.draws import iter_points

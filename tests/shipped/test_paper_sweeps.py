@@ -12,7 +12,7 @@ from fedray.common.errors import Diverged
 from fedray.config import RunConfig
 from fedray.models import make_model_spec
 from fedray.models.network import Network
-from fedray.sweep.file.entries import with_key
+from fedray.sweep.file.points import with_key
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.cells import make_label
 from fedray.sweep.plan.draws import find_axes

@@ -11,7 +11,7 @@ import pandas as pd
 
 from fedray.analysis.data.collect import SweepTable, get_symbol, iter_specs, list_always_named
 from fedray.common.errors import UserError, unknown
-from fedray.sweep.file.entries import COMPONENTS
+from fedray.sweep.file.points import COMPONENTS
 
 FINISHED = ("finished",)
 WITH_CURVE = (*FINISHED, "stopped")

@@ -40,7 +40,7 @@ def list_expected(sweep: Sweep) -> SweepTable:
         from fedray.sweep.driver.stages import preview_final_stage  # here: the driver imports Ray
 
         stage = preview_final_stage(sweep)
-        drawn = [list(space) for _, space in sweep.iter_combinations() for _ in sweep.final.seeds]
+        drawn = [list(space) for _, space in sweep.points for _ in sweep.final.seeds]
     rows = []
     for k, point in enumerate(iter_points(stage)):
         run = RunConfig.parse(point)  # imports the user's classes, as for a run

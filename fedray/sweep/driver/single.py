@@ -14,7 +14,7 @@ from fedray.common.errors import Diverged, UserError
 from fedray.config import RunConfig
 from fedray.engine.problem import Problem
 from fedray.engine.process.device import refuse_missing
-from fedray.sweep.file.entries import apply_draw, with_key
+from fedray.sweep.file.points import apply_draw, with_key
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.cells import Cell, CellMaker, Problems, make_label
 from fedray.sweep.plan.draws import iter_points

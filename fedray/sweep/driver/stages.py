@@ -10,7 +10,7 @@ from fedray.components.base import format_value
 from fedray.config import RunConfig
 from fedray.datasets.base import Validation
 from fedray.sweep.driver.run import drive, plan_and_print, refuse_unwritable
-from fedray.sweep.file.entries import apply_draw
+from fedray.sweep.file.points import apply_draw
 from fedray.sweep.file.space import Space, format_range, is_at_edge
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan import plan as planning
@@ -30,6 +30,7 @@ SHARED = (
     "searcher",
     "select",
     "scheduler",
+    "changes",
 )
 """Keys of the file that the tune stage adopts."""
 
@@ -84,7 +85,7 @@ def preview_final_stage(sweep: Sweep) -> Sweep:
     """Return the final stage as far as it is known before tuning, with the first draw in place of the chosen one."""
     return make_final_stage(
         sweep,
-        [apply_draw(config, draw(space, sweep.searcher, 0)) for config, space in sweep.iter_combinations()],
+        [apply_draw(config, draw(space, sweep.searcher, 0)) for config, space in sweep.points],
     )
 
 

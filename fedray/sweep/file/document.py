@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from fedray.common.errors import UserError, name_place, truncate_repr
-from fedray.common.yaml_files import format_flow, load_yaml, locate
-from fedray.sweep.file.changes import change_runs
+from fedray.common.yaml_files import load_yaml, locate
 from fedray.sweep.file.shipped import locate_sweep
 
 EXTENDS = "extends"
@@ -16,7 +15,7 @@ def load_document(path: Path) -> dict[str, Any]:
     """Return the contents of a sweep's or a run's file.
 
     A sweep that `extends` another has the other's keys except those that it gives itself, an empty list for none; keys
-    of its `base` are set in all runs of the other (`change_runs`).
+    of its `base` are set in all runs of the other (`points.Change`).
 
     Raises:
         UserError: a file cannot be read, or it extends something that it cannot; the message names the file.
@@ -31,25 +30,23 @@ def _load(path: Path, readers: tuple[Path, ...]) -> dict[str, Any]:
     if path.resolve() in readers:
         raise UserError(f"{path}: {EXTENDS}: the file extends itself")
     file = _locate(path, own.pop(EXTENDS))
-    other, changes = _load(file, (*readers, path.resolve())), own.get("base", {})
+    other, changes = _load(file, (*readers, path.resolve())), own.pop("base", {})
     if not isinstance(other.get("base"), Mapping):
         raise UserError(f"{path}: {EXTENDS}: {file} has no `base`; the file of a sweep is required")
     if own.get("name", other.get("name")) == other.get("name"):
         raise UserError(f"{path}: name: a sweep that extends {file} needs a name of its own")
     if not isinstance(changes, Mapping):
         raise UserError(f"{path}: base: found {truncate_repr(changes)}, which is not a mapping")
-    kept = {key: value for key, value in other.items() if key == "base" or key not in own}
+    whole = {key: value for key, value in (other | own).items() if value != [] or key not in other}
+    if changes:
+        before = [f"{axes}.{name}" for axes in ("grid", "cases") for name in _list_axes(axes, own.get(axes))]
+        whole["changes"] = [*other.get("changes", []), {"origin": "base", "values": changes, "before": before}]
+    return whole
 
-    def advise(place: str, value: Any) -> str:
-        section, _, key = place.partition(".")
-        if section == "search":
-            return "leave it out"
-        return f"try a grid of your own, `grid: {format_flow({**kept[section], key: value})}`"
 
-    left_out = [key for key, value in own.items() if value == [] and key in other]
-    with name_place(f"{path}: base"):
-        whole = other | own | change_runs(kept, changes, "", advise)
-    return {key: value for key, value in whole.items() if key not in left_out}
+def _list_axes(section: str, axes: Any) -> list[str]:
+    """Return the names of a section's axes; a list of cases is one axis, named `cases`."""
+    return [section] if isinstance(axes, list) else [*axes] if isinstance(axes, Mapping) else []
 
 
 def _locate(path: Path, written: Any) -> Path:

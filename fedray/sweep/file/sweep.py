@@ -3,8 +3,7 @@
 import itertools
 import math
 import re
-import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -13,21 +12,19 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, fi
 
 from fedray.cells.metric import BEST, FINAL, LAST, Metric
 from fedray.cells.spec import SweepName, get_dotted
-from fedray.common.errors import UserError, truncate_repr, unknown
-from fedray.common.yaml_files import format_flow
+from fedray.common.errors import UserError, name_place, truncate_repr, unknown
 from fedray.components.base import Checked, describe, format_value
 from fedray.datasets.base import Validation
-from fedray.sweep.file.changes import change_runs
 from fedray.sweep.file.document import load_document
-from fedray.sweep.file.entries import (
+from fedray.sweep.file.points import (
     COMPONENTS,
+    Axes,
+    Change,
+    Points,
     describe_refusal,
     expand_case,
     expand_entries,
-    find_partial,
-    has_option,
     list_leaves,
-    with_key,
 )
 from fedray.sweep.file.space import Searcher, Space, check_space, format_range, list_ends
 
@@ -159,8 +156,8 @@ Grid = Annotated[dict[str, list[Any]], AfterValidator(_refuse_search)]
 """Dotted key -> its values."""
 
 
-class Changes(Checked):
-    """Changes that `--smoke` makes: dotted keys of the base, whole axes of the grid and of the cases."""
+class Smoke(Checked):
+    """What `--smoke` changes: keys of all runs, whole axes of the grid and of the cases."""
 
     base: dict[str, Any] = {}
     grid: Grid = {}
@@ -192,7 +189,8 @@ class Sweep(Checked):
     stop: dict[str, float] = {}
     tune: Tune | None = Field(None, description="first find the best draw of each method and setting")
     final: Final | None = Field(None, description="then run it with fresh seeds")
-    smoke: Changes | None = None
+    smoke: Smoke | None = None
+    changes: list[Change] = Field([], description="written by `--set`, `--smoke` and `extends` into the store's file")
 
     @model_validator(mode="before")
     @classmethod
@@ -299,6 +297,15 @@ class Sweep(Checked):
         return self
 
     @model_validator(mode="after")
+    def _check_changes(self) -> Self:
+        if self.changes:
+            self.points.refuse_varied()
+            with name_place(self.changes[-1].origin):
+                for _ in self.points:
+                    pass
+        return self
+
+    @model_validator(mode="after")
     def _check_stages(self) -> Self:
         if (self.tune is None) != (self.final is None):
             missing, there = ("tune", "final") if self.tune is None else ("final", "tune")
@@ -318,9 +325,16 @@ class Sweep(Checked):
         if self.stop:
             raise UserError("stop: found with `tune`, which cannot choose cells that `stop` ends; leave one out")
         held = get_dotted(self.base, "data.validation") is not None
-        for key in [*self.keys, *(["base.data.validation"] if held else [])]:
-            if key == "seed" or key.removeprefix("base.").startswith("data.validation"):
-                raise UserError(f"{key}: belongs to `tune` and `final`, which say it for each stage")
+        changed = {
+            leaf: change.name_key(leaf)
+            for change in self.changes
+            for pair in change.values.items()
+            for leaf in list_leaves(*pair)
+        }
+        base = {"data.validation": "base.data.validation"} if held else {}
+        for key, place in ({key: key for key in self.keys} | base | changed).items():
+            if key == "seed" or key.startswith("data.validation"):
+                raise UserError(f"{place}: belongs to `tune` and `final`, which say it for each stage")
         if self.metric.is_on_test_set and self.tune.validation is not None:
             raise UserError(f"tune.validation: select is {self.select}, which does not look at it; leave one out")
         if self.metric.is_on_test_set and self.final.train_on == "training":
@@ -330,7 +344,7 @@ class Sweep(Checked):
     @model_validator(mode="after")
     def _check_ranges(self) -> Self:
         if self.spaces:
-            for config, space in self.iter_combinations():
+            for config, space in self.points:
                 refuse_wide_range("search", config, space)
         return self
 
@@ -407,20 +421,12 @@ class Sweep(Checked):
         if foreign := self.smoke.cases.keys() - self.cases.keys():
             raise unknown("smoke.cases", min(foreign), self.cases)
         given = {key: getattr(self, key) for key in self.model_fields_set - {"smoke"}}
-        kept = {
-            "base": self.base,
-            "grid": {key: values for key, values in self.grid.items() if key not in self.smoke.grid},
-            "cases": {key: axis for key, axis in self.cases.items() if key not in self.smoke.cases},
-            "search": self.search,
-        }
-        kept = change_runs(kept, self.smoke.base, "smoke.base.", _advise_smoke)
-        changes = {
-            "name": f"{self.name}-smoke",
-            "base": kept["base"],
-            "grid": _replace_axes(self.grid, kept["grid"] | self.smoke.grid),
-            "cases": _replace_axes(self.cases, kept["cases"] | self.smoke.cases),
-        }
-        return type(self).model_validate(given | changes)
+        axes = {"grid": self.grid | self.smoke.grid, "cases": self.cases | self.smoke.cases}
+        before = [f"{section}.{name}" for section in axes for name in getattr(self.smoke, section)]
+        change = Change(origin="smoke.base", values=self.smoke.base, before=before)
+        return type(self).model_validate(
+            given | axes | {"name": f"{self.name}-smoke", "changes": [*self.changes, change]}
+        )
 
     def list_blocks(self) -> "list[Sweep]":
         """Return the sweeps that run instead of one with `tune.blocks`, each with both stages; itself without it.
@@ -446,7 +452,7 @@ class Sweep(Checked):
 
         Args:
             changes: dotted key -> value. A key of a run (`training.rounds`, `base.training.rounds`) is set in all runs
-                (`change_runs`), a key of the file (`name`, `grid.training.lr`, `tune.validation.fraction`) in the file;
+                (`points.Change`), one of the file (`name`, `grid.training.lr`, `tune.validation.fraction`) in the file;
                 `search.KEY` also in the `search` of each case that has the key.
 
         Returns:
@@ -457,11 +463,11 @@ class Sweep(Checked):
             UserError: the grid or the search varies a key, or a value is not allowed.
         """
         document = {key: getattr(self, key) for key in self.model_fields_set}
-        words = [self.name]
+        words, of_runs = [self.name], dict[str, Any]()
         for key, value in changes.items():
             of_run, key = key.startswith("base."), key.removeprefix("base.")
             if of_run or key.partition(".")[0] not in type(self).model_fields:
-                document = change_runs(document, {key: value}, "--set ", _advise_set)
+                of_runs[key] = value
             elif key.partition(".")[0] == "smoke":
                 raise UserError(f"--set {key}: set the key itself; with --smoke it is set in the small version")
             elif key.startswith("search."):
@@ -472,55 +478,20 @@ class Sweep(Checked):
         if "name" not in changes:
             changed_words = re.sub(r"[^\w.]+", "-", "-".join(words[1:])).strip("-")
             document["name"] = f"{self.name}-{changed_words}"[:120]
+        if of_runs:
+            document["changes"] = [*self.changes, Change(origin="--set", values=of_runs)]
         try:
             return type(self).model_validate(document)
         except ValidationError as error:
             raise UserError(f"--set: {describe(error, '', type(self))}") from None
 
-    def iter_combinations(self) -> Iterator[tuple[dict[str, Any], Space]]:
-        """Yield cases x grid in the file's order: a configuration, and the space to draw for it.
-
-        A dotted key that only some entries of its section have is crossed with those.
-        """
-        partial = self.partial
-        for cases, values in itertools.product(
-            itertools.product(*self.cases.values()), itertools.product(*self.grid.values())
-        ):
-            config, own = dict(self.base), Space()
-            for key, value in (pair for case in cases for pair in case.items()):
-                if key == "search":
-                    own |= value
-                else:
-                    config = with_key(config, key, value)
-            is_repeat = False
-            for key, value in zip(self.grid, values, strict=True):
-                if key not in partial or has_option(config, key):
-                    config = with_key(config, key, value)
-                else:
-                    is_repeat |= value is not self.grid[key][0]
-            if not is_repeat:
-                yield config, {k: v for k, v in self.search.items() if k not in partial or has_option(config, k)} | own
-
     @property
-    def partial(self) -> dict[str, tuple[list[str], list[str]]]:
-        """Keys of `grid` and `search` that some methods lack -> the names of methods with the key, and without."""
-        found = {}
-        for key in dict.fromkeys([*self.grid, *self.search]):
-            with_it, without = find_partial(self._list_entries(key.partition(".")[0]), key)
-            if with_it and without:
-                found[key] = with_it, without
-        return found
-
-    def _list_entries(self, section: str) -> list[Any]:
-        """Return the values that the cells have for a whole section."""
-        if section in self.grid:
-            return self.grid[section]
-        found: list[Any] = []
-        for axis in reversed(self.cases.values()):
-            found += [case[section] for case in axis if section in case]
-            if all(section in case for case in axis):
-                return found
-        return [*found, self.base.get(section)]
+    def points(self) -> Points:
+        """Cases x grid with the changes, in the file's order, without the draws."""
+        axes: Axes = {f"cases.{name}": axis for name, axis in self.cases.items()} | {
+            f"grid.{key}": [{key: value} for value in values] for key, values in self.grid.items()
+        }
+        return Points(self.base, axes, self.search, self.changes)
 
 
 def _with_distribution(document: Mapping[str, Any], key: str, distribution: Any) -> dict[str, Any]:
@@ -552,17 +523,3 @@ def _with_file_key(section: Mapping[str, Any], key: str, value: Any, what: str) 
     if held is not None and not isinstance(held, Mapping):
         raise UserError(f"{what}: {head} is not a mapping; only the whole of it can be set")
     return {**section, head: {**(held or {}), rest: value}}
-
-
-def _advise_set(place: str, value: Any) -> str:
-    return f"try --set {shlex.quote(f'{place}={format_flow(value)}')}"
-
-
-def _advise_smoke(place: str, value: Any) -> str:
-    section, _, key = place.partition(".")
-    return "leave it out" if section == "search" else f"try `{key}: {format_flow(value)}` in smoke.grid"
-
-
-def _replace_axes(axes: Mapping[str, Any], others: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the others in the order of the axes, those that are new at the end."""
-    return {name: others[name] for name in {**axes, **others} if name in others}

@@ -17,7 +17,7 @@ from fedray.common.rng import generator
 from fedray.config import RunConfig
 from fedray.datasets.base import Published
 from fedray.engine.cost import Cost, measure_cost
-from fedray.sweep.file.entries import apply_draw
+from fedray.sweep.file.points import apply_draw
 from fedray.sweep.file.space import DISTRIBUTIONS, Searcher, Space
 from fedray.sweep.file.sweep import Sweep
 
@@ -27,7 +27,7 @@ FORWARD = 1 / 3
 
 def iter_points(sweep: Sweep) -> Iterator[dict[str, Any]]:
     """Yield every configuration as written (defaults not filled in), in the file's order."""
-    for config, space in sweep.iter_combinations():
+    for config, space in sweep.points:
         for values in make_draws(sweep, space):
             yield apply_draw(config, values)
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fedray.sweep.file.entries import apply_draw
+from fedray.sweep.file.points import apply_draw
 from fedray.sweep.file.space import Space
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.cells import Cell
@@ -59,7 +59,7 @@ class Study:
 def make_studies(sweep: Sweep, make: Callable[[dict[str, Any]], Cell]) -> list[Study]:
     """Return the studies of a sweep, in its order."""
     groups: dict[str, tuple[list[dict[str, Any]], Space]] = {}
-    for config, space in sweep.iter_combinations():
+    for config, space in sweep.points:
         setting = {name: value for name, value in config.items() if name != "seed"}
         key = json.dumps([setting, space], sort_keys=True, default=str)
         groups.setdefault(key, ([], space))[0].append(config)

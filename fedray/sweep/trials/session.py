@@ -222,7 +222,9 @@ def describe_results(plan: Plan, accuracies: Mapping[str, float]) -> str:
     more = [f"| and {len(ranked) - SHOWN} more: `fedray tables {plan.sweep.name}` | | |"] if ranked[SHOWN:] else []
     head = [plan.sweep.description, "", f"**Best: {best}, test accuracy {mean(found[best]):.2f} %**", ""]
     table = ["| method and setting | test accuracy % | seeds |", "|---|---:|---:|", *rows, *more]
-    given = plan.sweep.model_dump(mode="json", include={"base", "grid", "cases", "search"}, exclude_defaults=True)
+    given = plan.sweep.model_dump(
+        mode="json", include={"base", "grid", "cases", "search", "changes"}, exclude_defaults=True
+    )
     written = yaml.safe_dump(given, sort_keys=False, allow_unicode=True)
     text = "\n".join([*head, *table, ""])
     whole = f"{text}\n```yaml\n{written}```"

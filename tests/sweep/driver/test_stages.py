@@ -14,7 +14,7 @@ from fedray.common.errors import UserError
 from fedray.engine.loop import run
 from fedray.engine.process.backend import InlineBackend
 from fedray.sweep.driver.stages import choose, describe_choices, make_final_stage, make_tune_stage, preview_final_stage
-from fedray.sweep.file.entries import apply_draw
+from fedray.sweep.file.points import apply_draw
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.draws import iter_points
 from fedray.sweep.plan.plan import Plan, make_plan

@@ -116,7 +116,7 @@ def test_cells_of_a_search_are_those_that_a_dry_run_numbers() -> None:
 
 def test_set_changes_the_base_or_the_file_and_the_name() -> None:
     changed = sweep().with_overrides({"training.rounds": 1, "grid.seed": [7]})
-    assert changed.base["training"] == {"rounds": 1}
+    assert {point["training"]["rounds"] for point, _ in changed.points} == {1}
     assert changed.grid["seed"] == [7]
     assert changed.name == "x-training.rounds-1-grid.seed-7", "its results are not taken for the file's"
     assert sweep().with_overrides({"training.rounds": 1, "name": "mine"}).name == "mine"
@@ -143,16 +143,16 @@ def test_set_reaches_into_every_section() -> None:
     assert pool is not None
     assert pool.model_dump(exclude_unset=True) == {"seeds": (0,), "validation": {"from": "pool"}}
     assert tuned.with_overrides({"base.training.rounds": 3}) == tuned.with_overrides({"training.rounds": 3})
-    assert tuned.with_overrides({"base.training.rounds": 3}).base["training"] == {"rounds": 3}
-    assert tuned.with_overrides({"base.name": "x"}).base["name"] == "x"  # which every cell then refuses
+    assert {point["training"]["rounds"] for point, _ in tuned.with_overrides({"training.rounds": 3}).points} == {3}
+    assert {point["name"] for point, _ in tuned.with_overrides({"base.name": "x"}).points} == {"x"}  # cells refuse it
 
 
 def test_set_refuses_what_an_axis_would_undo() -> None:
-    with pytest.raises(UserError, match=r"--set seed: an axis of the sweep sets it too; try"):
+    with pytest.raises(UserError, match=r"--set seed: grid\.seed varies it; set grid\.seed"):
         sweep().with_overrides({"seed": 3})
     with pytest.raises(UserError, match="samples: found 3"):
         sweep().with_overrides({"samples": 3})
-    with pytest.raises(UserError, match=r"--set seed: an axis of the sweep sets it too"):
+    with pytest.raises(UserError, match=r"--set seed: grid\.seed varies it"):
         sweep().with_overrides({"base.seed": 3})
     with pytest.raises(UserError, match=r"--set name\.x: name is not a mapping"):
         sweep().with_overrides({"name.x": 1})

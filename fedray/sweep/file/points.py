@@ -1,0 +1,291 @@
+"""The points of a sweep: what its axes and the changes to it assign to dotted keys, a later value over an earlier one.
+
+A value of one method is a list in an entry, a case's own `grid`, or a key of the grid that the other methods lack.
+"""
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+
+from fedray.cells.spec import get_dotted
+from fedray.common.errors import UserError, truncate_repr
+from fedray.components.base import Checked, describe
+from fedray.sweep.file.space import Space
+
+COMPONENTS = ("data", "partition", "model", "algorithm")
+"""Sections that a grid replaces whole, since their other keys belong to the name; other sections are merged."""
+Axes = Mapping[str, Sequence[Mapping[str, Any]]]
+"""Name of an axis (`grid.training.lr`, `cases.setting`) -> its settings, each a mapping of dotted keys."""
+
+
+class Change(Checked):
+    """Values that all points have: of `--set`, or of the `base` of `smoke` or of a file that extends another.
+
+    An option of a component is set in the points whose component has it.
+    """
+
+    origin: Literal["--set", "smoke.base", "base"]
+    values: dict[str, Any]
+    before: list[str] = Field([], description="axes of the same origin, whose values are set after these")
+
+    @property
+    def pairs(self) -> list[tuple[str, Any]]:
+        """Key and value of each change, those of a plain section one by one."""
+        return [pair for key, value in self.values.items() for pair in _split(key, value)]
+
+    def name_key(self, key: str) -> str:
+        """Return what a message calls a key."""
+        return f"{self.origin}{' ' if self.origin == '--set' else '.'}{key}"
+
+
+class Points:
+    """All points of a sweep.
+
+    Attributes:
+        partial: options in the grid, the search or a change that some components lack -> the names of components with
+            the option, and without.
+    """
+
+    def __init__(self, base: Mapping[str, Any], axes: Axes, search: Space, changes: Sequence[Change]) -> None:
+        self._base, self._axes, self._search, self._changes = base, axes, search, changes
+        given = [key for name in axes if name.startswith("grid.") for key in axes[name][0]]
+        given += [*search, *(key for change in changes for key, _ in change.pairs)]
+        self._optional = {key for key in given if "." in key and key.partition(".")[0] in COMPONENTS}
+        self.partial = self._find_partial() if self._optional else {}
+
+    def __iter__(self) -> Iterator[tuple[dict[str, Any], Space]]:
+        """Yield the configurations in the file's order, each with the space to draw for it; equal ones once."""
+        seen = set[str]()
+        for values, own in self._iter_assignments():
+            config = dict(self._base)
+            for key, value in values:
+                if key not in self.partial or has_option(config, key):
+                    config = with_key(config, key, value)
+            space = {key: v for key, v in self._search.items() if key not in self.partial or has_option(config, key)}
+            if not self._changes and not self.partial:
+                yield config, space | own
+            elif (written := repr((config, space | own))) not in seen:
+                seen.add(written)
+                yield config, space | own
+
+    def _iter_assignments(self) -> Iterator[tuple[list[tuple[str, Any]], Space]]:
+        """Yield each combination of the axes as keys and values, in the order in which they are set, and its space."""
+        levels = {
+            name: max((k for k, change in enumerate(self._changes, 1) if name in change.before), default=0)
+            for name in self._axes
+        }
+        first = [pair for change in self._changes for pair in change.pairs]
+        for settings in itertools.product(*self._axes.values()):
+            values, own = list(first), Space()
+            for level, setting in zip(levels.values(), settings, strict=True):
+                own |= setting.get("search", {})
+                for key, value in setting.items():
+                    if key != "search":
+                        values += [(key, value), *self._list_undone(key, value, level)]
+            yield values, own
+
+    def _list_undone(self, key: str, value: Any, level: int) -> list[tuple[str, Any]]:
+        """Return what the changes after an axis set that one of its values has undone."""
+        leaves = [key] if key in COMPONENTS else list_leaves(key, value)
+        return [
+            (one, given)
+            for change in self._changes[level:]
+            for one, given in change.pairs
+            if any(leaf == one or one.startswith(f"{leaf}.") or is_inside(leaf, one) for leaf in leaves)
+        ]
+
+    def _find_partial(self) -> dict[str, tuple[list[str], list[str]]]:
+        names: dict[str, dict[bool, dict[str, None]]] = {key: {True: {}, False: {}} for key in self._optional}
+        for values, _ in self._iter_assignments():
+            config = dict(self._base)
+            for key, value in values:
+                if key not in self._optional:
+                    config = with_key(config, key, value)
+            for key in self._optional:
+                entry = config.get(key.partition(".")[0])
+                name = str(entry.get("name") if isinstance(entry, Mapping) else entry)
+                names[key][has_option(config, key)][name] = None
+        return {key: ([*each[True]], [*each[False]]) for key, each in names.items() if each[True] and each[False]}
+
+    def refuse_varied(self) -> None:
+        """Raise UserError if the grid or the search varies a key that a change sets in all points."""
+        cases = [setting for axis in self._axes.values() for setting in axis]
+        searched = {name: None for space in (self._search, *(c.get("search", {}) for c in cases)) for name in space}
+        for change in self._changes:
+            grid = [name for name in self._axes if name.startswith("grid.") and name not in change.before]
+            for key in [leaf for pair in change.values.items() for leaf in _list_changed(*pair)]:
+                for name in grid:
+                    if _is_varied(name.removeprefix("grid."), self._axes[name], key):
+                        where = "smoke." if change.origin == "smoke.base" else ""
+                        raise UserError(f"{change.name_key(key)}: {name} varies it; set {where}{name}")
+                for name in searched:
+                    if name == key or is_inside(name, key) or is_inside(key, name):
+                        raise UserError(f"{change.name_key(key)}: search.{name} draws it; set search.{name}")
+
+
+def _split(key: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if key in COMPONENTS or not isinstance(value, Mapping) or not value:
+        yield key, value
+    else:
+        for inner, one in value.items():
+            yield from _split(f"{key}.{inner}", one)
+
+
+def _list_changed(key: str, value: Any) -> list[str]:
+    """Return the keys that a change gives values; a component as a whole is one of them."""
+    leaves = list_leaves(key, value)
+    return [key, *(leaf for leaf in leaves if leaf != f"{key}.name")] if key in COMPONENTS else leaves
+
+
+def is_inside(key: str, section: str) -> bool:
+    """Return True for a key of a section that is no component as a whole."""
+    return section not in COMPONENTS and key.startswith(f"{section}.")
+
+
+def _is_varied(axis: str, settings: Sequence[Mapping[str, Any]], key: str) -> bool:
+    """Return True if an axis of the grid has several values of a key; for a component's option, under one name."""
+    if axis == key or is_inside(axis, key):
+        return len(settings) > 1
+    if not key.startswith(f"{axis}."):
+        return False
+    values, by_name = set(), axis in COMPONENTS and key != f"{axis}.name"
+    for setting in settings:
+        section = setting[axis] if isinstance(setting[axis], Mapping) else {"name": setting[axis]}
+        if not by_name or has_option({axis: section}, key):
+            values.add((section.get("name") if by_name else None, repr(get_dotted({axis: section}, key))))
+    return len(values) > len({name for name, _ in values})
+
+
+def expand_entries(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the settings with one value for each list inside an entry of a section.
+
+    Args:
+        settings: dotted key -> value; `algorithm: {name: fedsam, rho: [0.05, 0.1]}` has two values of `algorithm.rho`.
+            A list for an option that takes a list, such as `hidden` of `mlp`, is one value.
+
+    Returns:
+        One copy for each combination, the first list varying slowest.
+    """
+    return [
+        dict(zip(settings, values, strict=True))
+        for values in itertools.product(*(_expand_entry(section, value) for section, value in settings.items()))
+    ]
+
+
+def _expand_entry(section: str, entry: Any) -> list[Any]:
+    if not isinstance(entry, Mapping) or not any(isinstance(value, list) for value in entry.values()):
+        return [entry]
+    kind = _find_kind(section, entry)
+    fields = {field.alias or name: field for name, field in kind.model_fields.items()} if kind else {}
+    single = {
+        name for name, field in fields.items() if not {list, tuple, dict, Any} & {*_list_origins(field.annotation)}
+    }
+    axes = [
+        value if isinstance(value, list) and value and option in single else [value] for option, value in entry.items()
+    ]
+    return [dict(zip(entry, values, strict=True)) for values in itertools.product(*axes)]
+
+
+def expand_case(where: str, case: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return a case once for each combination of its own `grid` and of the lists in its entries.
+
+    Raises:
+        UserError: its `grid` is not a mapping of lists, or has `search` or a key that the case gives, too.
+    """
+    grid = case.get("grid", {})
+    if not isinstance(grid, Mapping):
+        raise UserError(f"{where}.grid: expected a mapping, got {truncate_repr(grid)}")
+    own = {key: value for key, value in case.items() if key != "grid"}
+    given = {leaf for key, value in own.items() for leaf in list_leaves(key, value)}
+    for key, values in grid.items():
+        if not isinstance(values, list) or not values:
+            raise UserError(f"{where}.grid.{key}: expected a list of values, got {truncate_repr(values)}")
+        if key == "search":
+            raise UserError(f"{where}.grid.search: `search` belongs next to the case's keys, not in its grid")
+        if both := next((leaf for value in values for leaf in list_leaves(key, value) if leaf in given), None):
+            raise UserError(f"{where}.grid.{key}: the case gives {both}, too; leave one out")
+    points = itertools.product(*grid.values())
+    return [one for values in points for one in expand_entries(own | dict(zip(grid, values, strict=True)))]
+
+
+def has_option(config: Mapping[str, Any], key: str) -> bool:
+    """Return True unless `key` is an option of a section chosen by name and the class named there lacks it."""
+    section, _, option = key.partition(".")
+    kind = _find_kind(section, config.get(section)) if option and section in COMPONENTS else None
+    if kind is None or kind.model_config.get("extra") == "allow":
+        return True
+    return option.partition(".")[0] in {field.alias or name for name, field in kind.model_fields.items()} | {"name"}
+
+
+def describe_refusal(config: Mapping[str, Any], key: str, value: Any) -> str:
+    """Return what an option of a section allows if it refuses this value; empty if it takes it or is not known here."""
+    section, _, option = key.partition(".")
+    kind = _find_kind(section, config.get(section))
+    fields = {field.alias or name: field for name, field in kind.model_fields.items()} if kind else {}
+    if kind is None or option not in fields:
+        return ""
+    try:
+        _make_validator(kind, option).validate_python(value)
+    except ValidationError as error:
+        return str(describe(error, key)).partition("; ")[2]
+    return ""
+
+
+@cache
+def _make_validator(kind: type[BaseModel], option: str) -> TypeAdapter[Any]:
+    """Return what checks one option's type and bounds."""
+    field = next(field for name, field in kind.model_fields.items() if option == (field.alias or name))
+    return TypeAdapter(field.rebuild_annotation())
+
+
+def _find_kind(section: str, entry: Any) -> type[BaseModel] | None:
+    """Return the class of a section's entry; None if it names none, which is refused when its cell is made."""
+    from fedray.config import RunConfig, find_component  # here: imports PyTorch, which mistakes in a file do not need
+
+    if section not in COMPONENTS:
+        kind = RunConfig.model_fields[section].annotation if section in RunConfig.model_fields else None
+        return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
+    name = entry.get("name") if isinstance(entry, Mapping) else entry
+    try:
+        return find_component(section, name) if isinstance(name, str | type) else None
+    except UserError:
+        return None
+
+
+def _list_origins(annotation: Any) -> Iterator[Any]:
+    yield get_origin(annotation) or annotation
+    for inner in get_args(annotation):
+        yield from _list_origins(inner)
+
+
+def with_key(config: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
+    """Return a copy with one dotted key set. A mapping replaces a component section and is merged into any other."""
+    head, _, rest = key.partition(".")
+    held = config.get(head)
+    if rest:
+        if isinstance(held, str) and head in COMPONENTS:
+            held = {"name": held}
+        if held is not None and not isinstance(held, Mapping):
+            raise UserError(f"{key}: {head} holds {truncate_repr(held)}, which has no keys")
+        return {**config, head: with_key(held or {}, rest, value)}
+    if isinstance(value, Mapping) and isinstance(held, Mapping) and head not in COMPONENTS:
+        return {**config, head: apply_draw(held, value)}
+    return {**config, key: value}
+
+
+def list_leaves(key: str, value: Any) -> list[str]:
+    """Return the dotted keys that one setting gives values: `algorithm: {name: fedsam, rho: 0.1}` gives two."""
+    if isinstance(value, Mapping) and value:
+        return [leaf for inner, one in value.items() for leaf in list_leaves(f"{key}.{inner}", one)]
+    return [f"{key}.name" if key in COMPONENTS else key]
+
+
+def apply_draw(config: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy with several dotted keys set, in their order: the values of a draw."""
+    result = dict(config)
+    for key, value in values.items():
+        result = with_key(result, key, value)
+    return result
