@@ -54,22 +54,10 @@ PLUGINS: dict[str, tuple[str, str, str, str]] = {
         f"{SHARDS} - 9] * clients)",
         "partition.name: {path} deals the sample -9; the training set has samples 0 to 1436",
     ),
-    "floats": (
-        "Partition",
-        "draw",
-        "return Shards(np.arange(12.0), np.arange(7) * 2)",
-        f"partition.name: {{path}} deals float64 (12,) and int64 (7,){DEALT}",
-    ),
     "descending": (
         "Partition",
         "draw",
         "return Shards(np.arange(9), np.array([0, 9, 0, 9, 0, 9, 9]))",
-        f"partition.name: {{path}} deals int64 (9,) and int64 (7,){DEALT}",
-    ),
-    "short": (
-        "Partition",
-        "draw",
-        "return Shards(np.arange(9), np.arange(clients + 1))",
         f"partition.name: {{path}} deals int64 (9,) and int64 (7,){DEALT}",
     ),
     "not an array": (
@@ -78,41 +66,11 @@ PLUGINS: dict[str, tuple[str, str, str, str]] = {
         "return Shards(None, np.arange(7))",
         f"partition.name: {{path}} deals object () and int64 (7,){DEALT}",
     ),
-    "split of none": (
-        "Partition",
-        "split",
-        "return None",
-        "partition.name: {path}.split returns a NoneType; Shards are required",
-    ),
-    "split of a number": (
-        "Partition",
-        "split",
-        "return -1",
-        "partition.name: {path}.split returns a int; Shards are required",
-    ),
-    "split of few clients": (
-        "Partition",
-        "split",
-        f"{SHARDS}] * (a[1] - 1))",
-        "partition.name: {path} deals to 5 clients; clients.total is 6",
-    ),
     "split beyond": (
         "Partition",
         "split",
         f"{SHARDS} + 10**9] * a[1])",
         "partition.name: {path} deals the sample 1000000000; the training set has samples 0 to 1436",
-    ),
-    "split below": (
-        "Partition",
-        "split",
-        f"{SHARDS} - 1] * a[1])",
-        "partition.name: {path} deals the sample -1; the training set has samples 0 to 1436",
-    ),
-    "tests of none": (
-        "Partition",
-        "split_test",
-        "return None",
-        "partition.name: {path}.split_test returns a NoneType; Shards are required",
     ),
     "tests beyond": (
         "Partition",
@@ -133,9 +91,7 @@ PLUGINS: dict[str, tuple[str, str, str, str]] = {
         "partition: {path} raises TypeError: samples are float64; integers are required ({module}.py:",
     ),
     "partition raises": ("Partition", "draw", "1 / 0", f"partition: {RAISES}"),
-    "partition exits": ("Partition", "draw", "raise SystemExit(0)", "partition: {path} raises SystemExit: 0 ({module}"),
     "no data": ("DataSource", "load", "return None", "data: {path}.load returns a NoneType; a Dataset is required"),
-    "no images": ("Digits", "read", "return None", "data: {path}.read returns a NoneType; a Dataset is required"),
     "lists": (
         "DataSource",
         "load",
@@ -164,18 +120,11 @@ PLUGINS: dict[str, tuple[str, str, str, str]] = {
         "algorithm: {path} raises RuntimeError: The size of tensor a (",
     ),
     "no direction": ("Algorithm", "direction", "pass", "algorithm: {path}.direction returns None; Tensor is required"),
-    "rate of text": ("Algorithm", "rate", "return '1'", "algorithm: {path}.rate returns '1'; float is required"),
     "no upload": (
         "Algorithm",
         "upload",
         "pass",
         "algorithm: {path}.upload returns None; Mapping[str, Sum | PerClient] is required",
-    ),
-    "message of floats": (
-        "Algorithm",
-        "message",
-        "return {'a': 1.0}",
-        "algorithm: {path}.message returns {{'a': 1.0}}; Vectors is required",
     ),
     "state of lists": (
         "Algorithm",
