@@ -56,6 +56,8 @@ def plan_and_print(sweep: Sweep, file: str, force: bool = False, only: Sequence[
 def describe_partial(sweep: Sweep) -> Iterator[str]:
     """Yield a line for each key of `grid` and `search` that some methods lack."""
     for key, (with_it, without) in sweep.points.partial.items():
+        if key not in sweep.keys:  # set in all runs that have it
+            continue
         option = key.partition(".")[2]
         yield f"{sweep.name}: {key} varies for {', '.join(with_it)}; without {option}: {', '.join(without)}"
 

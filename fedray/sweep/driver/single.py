@@ -4,7 +4,6 @@ import contextlib
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -18,6 +17,7 @@ from fedray.sweep.file.points import apply_draw, with_key
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.cells import Cell, CellMaker, Problems, make_label
 from fedray.sweep.plan.draws import iter_points
+from fedray.sweep.plan.plan import Plan
 from fedray.sweep.plan.storage import (
     CellLocks,
     get_cell_dir,
@@ -28,28 +28,13 @@ from fedray.sweep.plan.storage import (
 )
 
 
-@dataclass(frozen=True)
-class Listed:
-    """A sweep that runs only one of its cells, so that `status` and `tables` find it.
-
-    Attributes:
-        sweep: the file, or its tune stage.
-        cells: hash -> cell, in the sweep's order.
-        text: the whole file.
-    """
-
-    sweep: Sweep
-    cells: Mapping[str, Cell]
-    text: str
-
-
 def load_cell(
     document: Mapping[str, Any],
     file: Path,
     which: str | None = None,
     changes: Mapping[str, Any] = MappingProxyType({}),
     backend: str | None = None,
-) -> tuple[Cell, Problem, Listed | None]:
+) -> tuple[Cell, Problem, Plan | None]:
     """Return the cell of a run's file, or one cell of a sweep's file, its problem, and the sweep.
 
     Returns:
@@ -64,7 +49,8 @@ def load_cell(
         if which is None:
             written = next(iter_points(sweep))
         else:
-            written, listed, problems = pick_point(sweep, which)
+            written, listed = pick_point(sweep, which)
+            problems = listed.problems
     elif which is not None:
         raise UserError(f"--cell: {file} is one run, not a sweep")
     else:
@@ -94,13 +80,13 @@ def _is_valid(point: Mapping[str, Any]) -> bool:
     return True
 
 
-def pick_point(sweep: Sweep, which: str) -> tuple[dict[str, Any], Listed, Problems]:
-    """Return one configuration of a sweep as the file has it, the sweep, and its cells' data.
+def pick_point(sweep: Sweep, which: str) -> tuple[dict[str, Any], Plan]:
+    """Return one configuration of a sweep as the file has it, and the sweep's plan, without what the store knows.
 
     Raises:
         UserError: there is no such cell, or there are several.
     """
-    text = sweep.to_yaml()
+    file = sweep
     if sweep.tune is not None:
         if sweep.tune.blocks:
             raise UserError(f"--cell: {sweep.name} has tune.blocks, so it is several sweeps; run it whole")
@@ -117,10 +103,10 @@ def pick_point(sweep: Sweep, which: str) -> tuple[dict[str, Any], Listed, Proble
         raise UserError(
             f"--cell: {which!r} names {len(found)} cells, such as {cells[found[0]].label!r}; one is required"
         )
-    return points[found[0]], Listed(sweep, cells, text), maker.problems
+    return points[found[0]], Plan(maker, cells, {}, file=file)
 
 
-def hold_cell(hash: str, again: bool, listed: Listed | None = None) -> AbstractContextManager[Path]:
+def hold_cell(hash: str, again: bool, listed: Plan | None = None) -> AbstractContextManager[Path]:
     """Return a context that locks a cell and yields its directory, the same that a sweep would use.
 
     Raises:
@@ -134,7 +120,7 @@ def hold_cell(hash: str, again: bool, listed: Listed | None = None) -> AbstractC
 
 
 @contextlib.contextmanager
-def _hold_cell(hash: str, again: bool, listed: Listed | None) -> Iterator[Path]:
+def _hold_cell(hash: str, again: bool, listed: Plan | None) -> Iterator[Path]:
     from fedray.tracking.store import open_store  # here: MLflow takes seconds to import
     from fedray.tracking.tracker import Tracker
 
@@ -152,7 +138,7 @@ def _hold_cell(hash: str, again: bool, listed: Listed | None) -> Iterator[Path]:
                 Tracker().list_sweep(
                     sweep.name,
                     sweep.description,
-                    [cell.to_json() for cell in listed.cells.values()],
+                    listed.list_cells(),
                     listed.text,
                 )
         try:
@@ -164,7 +150,7 @@ def _hold_cell(hash: str, again: bool, listed: Listed | None) -> Iterator[Path]:
             _close(listed)
 
 
-def _close(listed: Listed | None) -> None:
+def _close(listed: Plan | None) -> None:
     """Close the run of a sweep none of whose cells is left, unless a driver of the whole sweep will."""
     from fedray.tracking.tracker import Tracker  # here: MLflow takes seconds to import
 

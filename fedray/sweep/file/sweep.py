@@ -299,10 +299,11 @@ class Sweep(Checked):
     @model_validator(mode="after")
     def _check_changes(self) -> Self:
         if self.changes:
-            self.points.refuse_varied()
             with name_place(self.changes[-1].origin):
-                for _ in self.points:
+                points = self.points
+                for _ in points:
                     pass
+            points.refuse_varied()
         return self
 
     @model_validator(mode="after")

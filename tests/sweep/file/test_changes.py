@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from fedray.cells.spec import get_dotted
 from fedray.common.errors import UserError
@@ -155,3 +156,21 @@ def test_tune_and_final_are_set_as_keys_of_the_file() -> None:
     sweep = Sweep.parse({"name": "x", "base": BASE, **more})
     assert sweep.with_overrides({"final.seeds": [2, 3]}).final == sweep.final.model_copy(update={"seeds": (2, 3)})  # type: ignore[union-attr]
     assert follow(sweep, "training.lr", 0.15).search == {"training.lr": {"choice": [0.15]}}
+
+
+def test_what_changed_a_sweep_is_read_again_from_its_stored_file() -> None:
+    """The file stays as written; smoke's own axes are set after its base, those that it keeps before."""
+    document = {
+        "name": "x",
+        "base": BASE,
+        "cases": {"a": [{"training": {"rounds": 9}}], "b": [{"training": {"rounds": 8, "lr": 0.3}}]},
+        "grid": {"algorithm": ["fedavg", "fedsam"]},
+        "smoke": {"base": {"training.rounds": 2, "clients.total": 3}, "cases": {"a": [{}, {"clients.total": 5}]}},
+    }
+    sweep = Sweep.parse(document, smoke=True).with_overrides({"algorithm.rho": 0.3})
+    keys = ("training.rounds", "training.lr", "clients.total", "algorithm.rho")
+    expected = [(2, 0.3, 3, None), (2, 0.3, 3, 0.3), (2, 0.3, 5, None), (2, 0.3, 5, 0.3)]
+    assert points(sweep, *keys) == expected
+    stored = yaml.safe_load(sweep.to_yaml())
+    assert stored["base"] == BASE
+    assert points(Sweep.parse(stored), *keys) == expected

@@ -108,7 +108,7 @@ def test_cells_of_a_search_are_those_that_a_dry_run_numbers() -> None:
     """With `tune`: of its stage, which holds samples out; a search that learns has no second cell yet."""
     search = {"search": {"training.lr": {"uniform": [0.1, 1]}}, "samples": 2, "grid": {"algorithm": ["fedavg"]}}
     tuned = sweep(**search, tune={"seeds": [7]}, final={"seeds": [1]})
-    point, listed, _ = pick_point(tuned, "2")
+    point, listed = pick_point(tuned, "2")
     assert list(listed.cells) == list(CellMaker(make_tune_stage(tuned)).make_all())
     assert (listed.sweep.name, listed.text) == ("x/tune", tuned.to_yaml())
     assert (point["seed"], point["data"]["validation"]["fraction"]) == (7, 0.1)
