@@ -160,11 +160,13 @@ def start_ray(**resources: Any) -> None:
     """Start a Ray of its own for a test; a shared one ends."""
     import ray
 
-    from fedray.cluster.ray_private import leave_out_servers
+    from fedray.cluster.ray_private import leave_out_servers, reread_environment
 
     ray.shutdown()
     quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
-    with leave_out_servers():
+    with leave_out_servers(), pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_worker_niceness", "0")  # with Ray's 15 they starve on a busy machine
+        reread_environment()
         ray.init("local", _node_ip_address="127.0.0.1", **quiet, **resources)
 
 

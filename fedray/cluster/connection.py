@@ -18,6 +18,7 @@ from fedray.cluster.ray_private import (
     count_machine_cpus,
     find_running_address,
     hasten_shutdown,
+    keep_sigterm_handler,
     leave_out_servers,
     reread_environment,
     shorten_messages,
@@ -52,13 +53,13 @@ def use_cluster(address: str | None = None, preload: Sequence[str] = ()) -> Iter
         return
     shorten_messages()
     with contextlib.ExitStack() as stack:
-        stack.enter_context(treat_sigterm_as_interrupt())  # left last: Ray's own handler would stay behind
-        if address is None:
-            stack.enter_context(_start_local(preload))
-        else:
-            _join(key, address)
+        stack.enter_context(treat_sigterm_as_interrupt())
+        with keep_sigterm_handler():
+            if address is None:
+                stack.enter_context(_start_local(preload))
+            else:
+                _join(key, address)
         stack.callback(_end)
-        stack.enter_context(treat_sigterm_as_interrupt())  # Ray has just set its own handler, which aborts
         yield
 
 
@@ -91,6 +92,9 @@ def _start_local(preload: Sequence[str]) -> Iterator[None]:
                     log_to_driver=False,
                     logging_level=logging.ERROR,
                 )
+        except KeyboardInterrupt:
+            _end()
+            raise
         except Exception as error:  # Ray raises plain Exceptions, too
             ray.shutdown()
             raise UserError(f"Ray does not start on this machine: {join_lines(error)}{_advise(str(error))}") from None

@@ -90,6 +90,18 @@ def leave_out_servers() -> Iterator[None]:
             setattr(Node, name, start)
 
 
+@contextlib.contextmanager
+def keep_sigterm_handler() -> Iterator[None]:
+    """Start or join a Ray within the block without its handler of SIGTERM, which ends the process at once."""
+    utils = ray._private.utils
+    set_handler = utils.set_sigterm_handler
+    utils.set_sigterm_handler = lambda handler: None
+    try:
+        yield
+    finally:
+        utils.set_sigterm_handler = set_handler
+
+
 def hasten_shutdown() -> None:
     """Let `ray.shutdown` kill a local Ray's processes instead of waiting seconds for each to react to SIGTERM.
 

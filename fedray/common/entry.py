@@ -97,9 +97,9 @@ def run_command(command: Callable[..., None] | typer.Typer) -> NoReturn:
     except Diverged as error:
         _refuse(str(error))
         code = 3
-    except (KeyboardInterrupt, typer.Abort) as end:
-        if isinstance(end, KeyboardInterrupt):
-            print(INTERRUPTED, file=sys.stderr)
+    except typer.Abort:  # at a prompt
+        sys.exit(130)
+    except KeyboardInterrupt:
         code = 130
     except Exception as error:
         if isinstance(error, RuntimeError) and "home directory" in str(error):
@@ -114,6 +114,8 @@ def run_command(command: Callable[..., None] | typer.Typer) -> NoReturn:
         else:
             print(redact(traceback.format_exc()), end="", file=sys.stderr)
             code = 1
+    if code == 130:  # typer's, for KeyboardInterrupt
+        print(INTERRUPTED, file=sys.stderr)
     sys.exit(code or 0)
 
 

@@ -24,7 +24,9 @@ def treat_sigterm_as_interrupt() -> Iterator[None]:
 
     def interrupt(*_: Any) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        os.kill(os.getpid(), signal.SIGINT)
+        if not callable(signal.getsignal(signal.SIGINT)):  # a shell's background job begins with SIGINT ignored
+            raise KeyboardInterrupt
+        os.kill(os.getpid(), signal.SIGINT)  # Tune's handler, while it has one
 
     before = signal.signal(signal.SIGTERM, interrupt)
     try:

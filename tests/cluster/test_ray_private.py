@@ -22,6 +22,7 @@ NAMES = [
     "ray.air.execution._internal.actor_manager:RayActorManager._actor_task_failed",
     "ray._private.services:get_ray_address_from_environment",
     "ray._private.utils:get_num_cpus",
+    "ray._private.utils:set_sigterm_handler",
     "ray._private.worker:_global_node",
     "ray._private.worker:print_to_stdstream",
     "ray._private.node:Node.kill_all_processes",

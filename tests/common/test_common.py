@@ -1,5 +1,6 @@
 """Values that cross the border to a user's code, the CPU's flags, errors, the progress bar, YAML as users write it."""
 
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from fedray.common import cpus
 from fedray.common.calls import check_return, fits, make_plain
 from fedray.common.errors import UserError, redact, shorten, truncate_repr, unknown
 from fedray.common.progress import show_bar
+from fedray.common.signals import treat_sigterm_as_interrupt
 from fedray.common.vectors import Vectors
 from fedray.common.yaml_files import parse_yaml
 
@@ -216,3 +218,15 @@ def test_what_is_no_mapping_is_refused_with_its_line() -> None:
 def test_a_key_that_is_written_twice_is_refused_beside_a_merge() -> None:
     with pytest.raises(UserError, match="the key 'b' "):
         merged("x: {<<: *one, b: 1, b: 2}")
+
+
+@pytest.mark.parametrize("interrupt", [signal.SIG_IGN, signal.SIG_DFL, signal.default_int_handler])
+def test_sigterm_ends_a_block_also_of_a_background_job(interrupt: Any) -> None:
+    """A shell starts a background job with SIGINT ignored; a handler of one's own is asked."""
+    before = signal.signal(signal.SIGINT, interrupt), signal.getsignal(signal.SIGTERM)
+    try:
+        with pytest.raises(KeyboardInterrupt), treat_sigterm_as_interrupt():
+            signal.raise_signal(signal.SIGTERM)
+        assert signal.getsignal(signal.SIGTERM) is before[1]
+    finally:
+        signal.signal(signal.SIGINT, before[0])

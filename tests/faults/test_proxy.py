@@ -1,5 +1,7 @@
 """A store behind a password, and a proxy in front of it that refuses all requests for a while."""
 
+import os
+import signal
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -113,4 +115,29 @@ def test_a_store_that_begins_to_send_a_byte_a_second_holds_up_no_cell_and_ends_i
     store.drip = 0.0
     assert "small: 4 finished" in done(fedray(tmp_path, "sweep", "sweep.yaml", **variables))
     assert state_hashes(tmp_path) == undisturbed(SWEEP)
+    logged_once(tmp_path, 12)
+
+
+@pytest.mark.faults
+def test_sigterm_while_a_store_is_waited_for_ends_a_background_job_with_the_sentence(
+    store: Proxy, tmp_path: Path
+) -> None:
+    """A shell starts what a script puts into the background with SIGINT ignored. The group has Ray's processes, too."""
+    variables = {"MLFLOW_TRACKING_URI": address(store)}
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        driver = fedray(tmp_path, "sweep", str(write(tmp_path, SWEEP)), **variables)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    until(driver.stdout, "[1/4]")
+    store.drip = 1.0
+    until(driver.stdout, "[4/4]")
+    os.killpg(driver.pid, signal.SIGTERM)
+    _, err = driver.communicate(timeout=120)
+    assert driver.returncode == 130, err
+    assert err.endswith("interrupted: run the same command again to resume\n")
+    assert "SystemExit" not in err
+    assert "***" not in err, "Ray's stack"
+    store.drip = 0.0
+    assert "small: 4 finished" in done(fedray(tmp_path, "sweep", "sweep.yaml", **variables))
     logged_once(tmp_path, 12)

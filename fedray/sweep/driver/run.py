@@ -1,7 +1,6 @@
 """Driver of a sweep: runs the remaining cells, called by the command line or by a task in a cluster."""
 
 import contextlib
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -14,7 +13,7 @@ from fedray.cluster.connection import count_cpus, refuse_bad_address, use_cluste
 from fedray.cluster.resources import list_nodes, refuse_infeasible, refuse_unseen
 from fedray.common.errors import UserError, escape, format_count, name_place
 from fedray.common.location import refuse_unwritable_store
-from fedray.common.signals import INTERRUPTED, treat_sigterm_as_interrupt
+from fedray.common.signals import treat_sigterm_as_interrupt
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan import plan as planning
 from fedray.sweep.plan.cells import Cell
@@ -75,7 +74,6 @@ def drive(plan: Plan, max_concurrent: int | None = None, address: str | None = N
     counts = session.counts
     print(f"{plan.sweep.name}: " + ", ".join(f"{n} {status}" for status, n in sorted(counts.items())))
     if session.stopped:
-        print(INTERRUPTED, file=sys.stderr)
         return 130
     return 1 if counts[Status.FAILED] or (counts[Status.MISSING] and plan.chosen is None) else 0
 

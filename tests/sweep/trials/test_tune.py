@@ -153,9 +153,7 @@ def test_told_to_stop_before_the_first_trial(
     monkeypatch.setattr(tune, "_run_tune", lambda *_: None)
     plan = planning.make_plan(Sweep.model_validate(SWEEP), only=["1"])
     assert drive(plan) == 130
-    told = capsys.readouterr()
-    assert "small: 4 missing" in told.out
-    assert told.err == "interrupted: run the same command again to resume\n"
+    assert "small: 4 missing" in capsys.readouterr().out
 
 
 def run(**other: Any) -> RunConfig:
