@@ -124,6 +124,19 @@ def test_eight_cells_at_once_on_a_server_are_one_sweep(tmp_path: Path, port: int
 
 
 @pytest.mark.faults
+def test_three_cells_at_once_make_a_new_store_together(tmp_path: Path) -> None:
+    """Each of the three finds no file, and makes the store's tables, the experiment and the sweep's run."""
+    write(tmp_path, SWEEP)
+    options = ("--backend", "inline", "--cell")
+    for task in [fedray(tmp_path, "run", "sweep.yaml", *options, str(number)) for number in (1, 2, 3)]:
+        done(task)
+    found = runs(tmp_path)
+    assert sorted(run.data.tags["fedray.status"] for run in found) == ["finished"] * 3
+    assert {run.info.status for run in found} == {"FINISHED"}
+    logged_once(tmp_path, 12)
+
+
+@pytest.mark.faults
 def test_two_folders_that_share_a_store_leave_one_finished_run_per_cell(tmp_path: Path) -> None:
     """Neither sees the other's locks, so both train all cells; of a cell's two runs the older one counts."""
     drivers = []

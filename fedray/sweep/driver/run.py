@@ -23,7 +23,6 @@ from fedray.sweep.plan.storage import (
     find_storage_parent,
     get_cell_locks_file,
     is_sweep_running,
-    keep_folder,
     lock_sweep,
     refuse_second_call,
     refuse_unwritable_storage,
@@ -106,7 +105,7 @@ def execute(plan: Plan, max_concurrent: int | None = None, address: str | None =
                 refuse_unseen("FEDRAY_STORAGE", Path(marker.name))
         stack.enter_context(lock_sweep(plan.sweep.name))  # from here on something is written
         locks = stack.enter_context(CellLocks(get_cell_locks_file()))
-        session = Session(plan, locks, stack.enter_context(Writer()), stack.enter_context(keep_folder()))
+        session = Session(plan, locks, stack.enter_context(Writer()))
         session.note(plan.known)
         if plan.unlisted:
             session.open()  # so that tables, too, tell at once which cells are this file's

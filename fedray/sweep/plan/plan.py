@@ -3,7 +3,8 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from fedray.cells.record import RunRecord
@@ -28,6 +29,7 @@ class Plan:
         chosen: hashes of the cells that this call may run; None for all.
         file: the whole file, if the sweep is one of its stages; None: the sweep is the file.
         unlisted: number of finished cells in MLflow that ran under this sweep's name and are not among `cells`.
+        folder: the working folder; relative paths mean this one.
     """
 
     maker: CellMaker
@@ -37,6 +39,7 @@ class Plan:
     chosen: frozenset[str] | None = None
     file: Sweep | None = None
     unlisted: int = 0
+    folder: Path = field(default_factory=Path.cwd)
 
     @property
     def sweep(self) -> Sweep:

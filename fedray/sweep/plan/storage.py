@@ -11,7 +11,7 @@ import re
 import shutil
 import tempfile
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, ClassVar
@@ -209,23 +209,13 @@ def lock_sweep(name: str) -> Iterator[None]:
         yield
 
 
-@contextlib.contextmanager
-def keep_folder() -> Iterator[Callable[[], None]]:
-    """Keep the working folder open within a block; the function that it yields raises UserError once it has moved."""
-    path = Path.cwd()
-    descriptor = os.open(path, os.O_RDONLY)
-
-    def refuse_moved() -> None:
-        if not path.exists() or not os.path.samestat(os.fstat(descriptor), path.stat()):
-            raise UserError(
-                f"{path}: this folder was renamed or replaced while the sweep ran; what it has written since lies "
-                "under this name: put both together, and run the sweep again"
-            )
-
-    try:
-        yield refuse_moved
-    finally:
-        os.close(descriptor)
+def refuse_moved(folder: Path) -> None:
+    """Raise UserError if the working folder of this process no longer has its name."""
+    if not folder.exists() or not os.path.samefile(".", folder):
+        raise UserError(
+            f"{folder}: this folder was renamed or replaced while the sweep ran; what it has written since lies "
+            "under this name: put both together, and run the sweep again"
+        )
 
 
 @contextlib.contextmanager

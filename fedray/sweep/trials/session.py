@@ -15,7 +15,7 @@ from fedray.cells.spec import leave_out_seed
 from fedray.cells.status import Status
 from fedray.sweep.plan.cells import Cell
 from fedray.sweep.plan.plan import Plan
-from fedray.sweep.plan.storage import CellLocks
+from fedray.sweep.plan.storage import CellLocks, refuse_moved
 from fedray.tracking.store import StoreNotFound, is_recorded, open_reader, read_records
 
 if TYPE_CHECKING:
@@ -93,7 +93,6 @@ class Session:
         plan: the plan.
         locks: of the cells that this process runs.
         writer: the thread that uses `tracker`.
-        refuse_moved: raises UserError if the working folder is no longer where the sweep began.
         tracker: MLflow; set by `open`.
         parent: id of the sweep's run in MLflow; empty before `open`.
         statuses: hash -> `fedray.status` of the cells that have an outcome.
@@ -106,7 +105,6 @@ class Session:
     plan: Plan
     locks: CellLocks
     writer: Writer
-    refuse_moved: Callable[[], None]
     tracker: "Tracker" = field(init=False)
     parent: str = ""
     statuses: dict[str, Status] = field(default_factory=dict)
@@ -115,6 +113,10 @@ class Session:
     data: dict[str, "DataRef"] = field(default_factory=dict)
     trials: "list[pd.DataFrame]" = field(default_factory=list)
     _asked: bool = False
+
+    def refuse_moved(self) -> None:
+        """Raise UserError if the working folder is no longer where the sweep was planned."""
+        refuse_moved(self.plan.folder)
 
     @property
     def counts(self) -> Counter[Status]:

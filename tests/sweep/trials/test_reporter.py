@@ -133,7 +133,7 @@ def test_a_cell_that_goes_on_says_from_which_round(capsys: pytest.CaptureFixture
 def test_a_session_opens_the_store_once() -> None:
     sent: list[object] = []
     nothing: Any = None
-    session = Session(nothing, nothing, SimpleNamespace(send=sent.append), nothing)  # type: ignore[arg-type]
+    session = Session(nothing, nothing, SimpleNamespace(send=sent.append))  # type: ignore[arg-type]
     session.open()
     session.open()
     assert sent == [session._open]
