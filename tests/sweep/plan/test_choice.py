@@ -77,7 +77,7 @@ def test_labels_tell_cells_apart_by_every_option_that_varies(grid: dict[str, Any
 
 
 def test_a_label_names_an_option_of_a_nested_section_once() -> None:
-    """As `local-muon` on the board, beside methods that search its learning rate only."""
+    """As `local-muon` in a tuned sweep, beside methods that search its learning rate only."""
     muon = {"algorithm": "local-muon", "training": {"muon": {"lr_factor": 2}}}
     searched = {"algorithm": "local-muon", "search": {"training.muon.lr_factor": {"choice": [3, 4]}}}
     cases = [muon, searched, {"algorithm": "fedavg"}]
