@@ -110,7 +110,7 @@ def test_every_page_is_in_the_navigation() -> None:
 
 def test_the_faults_that_the_page_lists_are_tested_where_it_says() -> None:
     """Each file and name is there; a row without * is of `make test-faults`, which runs what is marked `faults`."""
-    text = (DOCS / "reliability.md").read_text(encoding="utf-8")
+    text = (DOCS / "performance.md").read_text(encoding="utf-8")
     rows = [line.split(" | ")[-1] for line in text.splitlines() if line.startswith("| ") and "`tests/" in line]
     assert len(rows) > 20
     for row in rows:

@@ -1,4 +1,4 @@
-"""The formulas of docs/scale.md, against what the code holds and sends."""
+"""The formulas of docs/performance.md, against what the code holds and sends."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +17,7 @@ from fedray.engine.server.simulation import Simulation
 from fedray.engine.state import load_state
 from tests import small
 
-PAGE = " ".join((Path(__file__).parent.parent.parent / "docs" / "scale.md").read_text().split())
+PAGE = " ".join((Path(__file__).parent.parent.parent / "docs" / "performance.md").read_text().split())
 P = 64 * 12 + 12 + 12 * 10 + 10
 METHODS = {"fedavg": (0, 0, 0, 1), "scaffold": (1, 1, 1, 2), "fedtoga": (1, 2, 1, 3), "fedlada": (0, 2, 2, 4)}
 """Method -> k, v, m, u. SCAFFOLD: c_i; c; c; the update and the change of c_i. FedTOGA: H_i; h, Δ; Δ; three sums.

@@ -140,8 +140,8 @@ def test_angles_without_a_linear_head_are_refused() -> None:
 
 
 def test_every_metric_is_documented() -> None:
-    """docs/probes.md names each one, except its `_std`; CLASS, LAYER and K are placeholders."""
-    page = (Path(__file__).parents[2] / "docs" / "probes.md").read_text(encoding="utf-8")
+    """docs/metrics.md names each one, except its `_std`; CLASS, LAYER and K are placeholders."""
+    page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(encoding="utf-8")
     plain, result = last_row(digits("fedsol")), last_row(digits("fedsol", probes=EVERY_PROBE, train=True))
     names = {
         re.sub(r"^(accuracy_class_|lambda_).*", r"\1", name.removesuffix("_std"))
@@ -151,4 +151,4 @@ def test_every_metric_is_documented() -> None:
     for name in names:
         placeholder = {"accuracy_class_": "CLASS", "lambda_": "LAYER"}.get(name, "")
         full = name + placeholder
-        assert f"`{full}`" in page, f"{full} is not in docs/probes.md"
+        assert f"`{full}`" in page, f"{full} is not in docs/metrics.md"
