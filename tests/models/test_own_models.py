@@ -1,7 +1,8 @@
 """Models of the user's own: what they cast, draw, count and tie gives one theta through every door, or a refusal."""
 
+import itertools
 import random
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -9,8 +10,10 @@ import torch
 from torch import Tensor, nn
 
 import fedray
+from fedray.algorithms.base import Client
+from fedray.algorithms.fedavg import FedAvg
 from fedray.cluster.ray_backend import RayBackend
-from fedray.common.errors import UserError
+from fedray.common.errors import UserError, warn_once
 from fedray.config import RunConfig
 from fedray.engine.exact_sum import add_up
 from fedray.engine.loop import run
@@ -34,6 +37,49 @@ class Cast(nn.Module):
         with torch.autocast("cpu", torch.bfloat16):
             logits: Tensor = self.out(self.body(x))
         return logits.float()
+
+
+class Decorated(Cast):
+    """Casts weights by a decorator."""
+
+    @torch.autocast("cpu", torch.bfloat16)
+    def _compute(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.out(self.body(x))
+        return logits
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self._compute(x).float()
+
+
+class Counting(Cast):
+    """Computes with the number of passes since the client's first step."""
+
+    seen: ClassVar[list[int]] = []
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.count += 1
+        if self.training:
+            self.seen.append(int(self.count))
+        logits: Tensor = self.out(self.body(x)) * (1 + 0.1 * self.count)
+        return logits
+
+
+class Half(Cast):
+    def __init__(self) -> None:
+        super().__init__()
+        self.double()
+
+
+class CastingMethod(FedAvg):
+    """Takes its gradient in a block of its own."""
+
+    def direction(self, c: Client) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return super().direction(c)
 
 
 class Tied(nn.Module):
@@ -163,10 +209,17 @@ def finish(backend: Any, given: dict[str, Any]) -> tuple[str, list[float]]:
     return result.summary()["theta_sha256"], [row["test_accuracy"] for row in result.history]
 
 
-@pytest.mark.parametrize("model", ["Cast", "Everything", "Masked"])
-def test_one_theta_through_all_doors(model: str, backends: dict[int, RayBackend]) -> None:
+@pytest.mark.parametrize(
+    ("model", "method"),
+    [
+        *((model, "fedavg") for model in ("Cast", "Decorated", "Everything", "Masked")),
+        ("Normalised", f"{HERE}:CastingMethod"),
+        ("Counting", "fedsam"),
+    ],
+)
+def test_one_theta_through_all_doors(model: str, method: str, backends: dict[int, RayBackend]) -> None:
     """Whatever the caller's generators hold, and whichever block of autocast is open around a run."""
-    given = config(model)
+    given = config(model, method)
     expected = finish(InlineBackend(), given)
     np.random.seed(7)
     random.seed(7)
@@ -190,13 +243,26 @@ def test_the_caller_s_generators_go_on() -> None:
     assert (random.random(), np.random.rand()) == expected
 
 
-def test_all_buffers_follow_the_first_pass_of_a_step() -> None:
-    """FedSAM takes two gradients a step; with a tiny ρ its running statistics are FedAvg's."""
+@pytest.mark.parametrize("method", ["fedsam", "fedasam"])
+def test_a_counter_follows_the_first_pass_of_a_step(method: str) -> None:
+    """Step k of each client computes its two gradients with k and k + 1, and the counter goes on from k."""
+    Counting.seen.clear()
+    finish(InlineBackend(), config("Counting", method))
+    firsts, seconds = Counting.seen[::2], Counting.seen[1::2]
+    assert seconds == [k + 1 for k in firsts]
+    assert all(k in (1, before + 1) for before, k in itertools.pairwise(firsts))
+    assert firsts.count(1) == 9, "three clients in each of three rounds"
+
+
+@pytest.mark.parametrize("method", ["fedsam", "fedasam"])
+def test_all_buffers_follow_the_first_pass_of_a_step(method: str) -> None:
+    """These methods take two gradients a step; with a tiny ρ they are FedAvg, running statistics too."""
     sam, plain = (
-        run(Problem.build(RunConfig.parse(config("Normalised", method))), InlineBackend()).state.buffers
-        for method in ({"name": "fedsam", "rho": 1e-9}, "fedavg")
+        run(Problem.build(RunConfig.parse(config("Normalised", method))), InlineBackend()).state
+        for method in ({"name": method, "rho": 1e-9}, "fedavg")
     )
-    assert torch.allclose(sam, plain, rtol=1e-4, atol=1e-5)
+    assert torch.allclose(sam.buffers, plain.buffers, rtol=1e-4, atol=1e-5)
+    assert torch.allclose(sam.theta, plain.theta, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("method", ["fedbabu", "fedper", "fedrep", "lg-fedavg"])
@@ -216,6 +282,13 @@ def test_freezing_half_of_a_tied_tensor_is_refused(part: str) -> None:
 def test_complex_parameters_are_refused() -> None:
     with pytest.raises(UserError, match=r"Complex\.phase is complex; real numbers are required"):
         Problem.build(RunConfig.parse(config("Complex"))).build_network("cpu")
+
+
+def test_parameters_of_another_type_become_float32_and_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    warn_once.cache_clear()
+    network = Problem.build(RunConfig.parse(config("Half"))).build_network("cpu")
+    assert network.theta.dtype == torch.float32
+    assert "model.name: Half: out.bias is float64; trained parameters become float32" in caplog.text
 
 
 @pytest.mark.parametrize("model", ["Unkeyed", "UnkeyedTrained", "UnkeyedTable", "UnkeyedAttribute"])

@@ -22,10 +22,11 @@ TEXTS = 1000
 NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,9})?", re.ASCII)
 """A plain decimal. Python reads more: `1_000`, digits of other scripts."""
 SEPARATED = re.compile(
-    r"[$€£¥]?\s*[+\-−]?(?:\d+|\d*,\d+|\d*\.\d+|\d{1,3}(?:[.,'’_\s]\d{3})+(?:[.,]\d+)?|\d+(?:_\d+)+)(?:[eE][+\-−]?\d+)?"
-    r"(\s*)([%‰$€£¥]?|°?[^\W\d_]\S*)"
+    r"[~≈<>≤≥±(]*\s*[$€£¥]?\s*[+\-−]?(?:\d+|\d*,\d+|\d*\.\d+|\d{1,3}(?:[.,'’_\s]\d{3})+(?:[.,]\d+)?|\d+(?:_\d+)+)(?:[eE][+\-−]?\d+)?"
+    r"(\s*)([%‰$€£¥]?|°?[^\W\d_]\S*)\)?"
 )
-"""A number written in another way: with a decimal comma, thousands apart, a unit, digits of another script.
+"""A number written in another way: with a decimal comma, thousands apart, a unit, a sign such as <, digits of another
+script.
 
 Its groups are the blanks before the unit and the unit.
 """
@@ -163,8 +164,8 @@ class Csv(DataSource):
                     table,
                     name,
                     odd,
-                    "a plain decimal such as -1.5 or 2e-3 is required, without decimal commas, thousands and units; if "
-                    "these are codes, name the column in texts",
+                    "a plain decimal such as -1.5 or 2e-3 is required, without decimal commas, thousands, units and "
+                    "signs like <; if these are codes, name the column in texts",
                 )
                 self._refuse_row(
                     table, name, is_text, "a number is required; leave a missing one empty, or name the column in texts"

@@ -108,7 +108,7 @@ def test_two_spellings_of_one_client_or_class_are_refused(column: str, pair: tup
 
 
 OTHER_STYLES = ["1,5", "1,234", "1.234.567", "1 234", "1'234,5", "1_000", "5%", "$5", "5 \u20ac", "\u22125"]
-OTHER_STYLES += ["1,5e3", "1.234,5E-3", "3 kg", "3kg", "5 \u00b0C"]
+OTHER_STYLES += ["1,5e3", "1.234,5E-3", "3 kg", "3kg", "5 \u00b0C", "~3", "<0.01", "(5)", "\u2265 5", "\u00b12"]
 DIGITS = ["\uff11\uff12", "\u0661\u0662"]  # full-width and Arabic
 
 
