@@ -60,6 +60,7 @@ def use_cluster(address: str | None = None, preload: Sequence[str] = ()) -> Iter
             else:
                 _join(key, address)
         stack.callback(_end)
+        stack.enter_context(treat_sigterm_as_interrupt())  # Ray has just set one in C++, which aborts
         yield
 
 
