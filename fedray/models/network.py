@@ -21,8 +21,8 @@ from fedray.models.parts import (
     find_head,
     find_parameters,
     find_tied,
+    iter_attributes,
     iter_statistics,
-    read_attributes,
 )
 from fedray.models.recorded import Compute, Recorder, identify
 from fedray.models.stacked import list_layers
@@ -220,8 +220,9 @@ class Network:
         held = [id(p) for layer in layers or () for p in layer.parameters()]
         self.layers = layers if held == list(map(id, self.trained)) else None
         self.frozen: dict[str, Tensor] = {name: p for name, p in every.items() if name not in named}
-        self._attributes: dict[str, str] | None = read_attributes(module)
-        self._arrays = sorted(read_attributes(module, (Tensor, np.ndarray)).items())
+        attributes = list(iter_attributes(module))
+        self._attributes: dict[str, str] | None = {name: text for name, _, text in attributes}
+        self._arrays = sorted((name, text) for name, data, text in attributes if isinstance(data, Tensor | np.ndarray))
         self._still = []
         for path, layer, buffer in iter_statistics(module, frozen=True):
             self._still.append(layer)
@@ -275,8 +276,7 @@ class Network:
         if self._attributes is None:
             return
         before, self._attributes = self._attributes, None
-        now = read_attributes(self.module)
-        if changed := sorted(name for name in now if now[name] != before.get(name)):
+        if changed := sorted(name for name, _, text in iter_attributes(self.module) if text != before.get(name)):
             warn_once(
                 f"model.name: {type(self.module).__name__}: {', '.join(changed)} changed in training; "
                 "a buffer is kept per client, an attribute is not"

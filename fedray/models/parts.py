@@ -112,14 +112,12 @@ def iter_statistics(module: nn.Module, frozen: bool = False) -> Iterator[tuple[s
                 yield path, layer, buffer
 
 
-def read_attributes(module: nn.Module, kinds: type | tuple[type, ...] = object) -> dict[str, str]:
-    """Return data of some kinds that modules hold as plain attributes: name -> text, which changes with the data."""
-    found: dict[str, str] = {}
+def iter_attributes(module: nn.Module) -> Iterator[tuple[str, Any, str]]:
+    """Yield the data that modules hold as plain attributes: name, value, and a text, which changes with the data."""
     for path, layer in module.named_modules():
         for name, value in vars(layer).items():
-            if name not in OF_TORCH and isinstance(value, kinds) and (text := _describe(value)):
-                found[f"{path}.{name}" if path else name] = text
-    return found
+            if name not in OF_TORCH and (text := _describe(value)):
+                yield f"{path}.{name}" if path else name, value, text
 
 
 def _describe(value: Any) -> str:
