@@ -181,7 +181,8 @@ def format_page(what: str, name: str) -> str:
         text += ["", *(f"  {line}".rstrip() for line in inspect.cleandoc(kind.__doc__).splitlines())]
     if kind.model_fields:
         text += ["", "options:"]
-    for option, field in kind.model_fields.items():
+    own = kind.__annotations__  # first: what it adds to its parents' options
+    for option, field in sorted(kind.model_fields.items(), key=lambda item: item[0] not in own):
         given = "required" if field.is_required() else format_value(field.default)
         text.append(f"  {option} = {given}    ({describe_allowed(field).replace('`', '')})")
         text += [f"      {field.description}"] if field.description else []

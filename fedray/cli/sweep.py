@@ -1,10 +1,11 @@
 """`fedray sweep`: run a sweep, or show what it would run."""
 
 import math
+import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -56,7 +57,7 @@ def run_sweep(
 ) -> None:
     """Run a sweep. Called again, it resumes unfinished cells and skips finished ones."""
     request = SweepRequest(
-        *(file, parse_assignments(set_), tuple(only or ()), dry_run, estimate, nodes, cpus_per_node, gpus_per_node),
+        *(file, set_ or [], tuple(only or ()), dry_run, estimate, nodes, cpus_per_node, gpus_per_node),
         *(seconds_per_round, force, max_concurrent, address, smoke, as_json),
     )
     sweep, source = request.load()
@@ -74,7 +75,7 @@ class SweepRequest:
     """What the command is asked for: its options."""
 
     file: Path
-    changes: dict[str, Any]
+    assignments: list[str]
     only: tuple[str, ...]
     dry_run: bool
     estimate: bool
@@ -93,6 +94,7 @@ class SweepRequest:
         from fedray.sweep.file.document import load_document
         from fedray.sweep.file.shipped import locate_sweep
 
+        changes = parse_assignments(self.assignments)
         file = locate_sweep(self.file)
         document = load_document(file)  # a mistake in it is reported before PyTorch is imported
         if "algorithm" in document and not {"name", "base"} & document.keys():
@@ -103,8 +105,8 @@ class SweepRequest:
         from fedray.sweep.file.sweep import Sweep
 
         sweep = Sweep.parse(document, self.smoke, file)
-        source = f"{file}{' with --smoke' if self.smoke else ''}{' with --set' if self.changes else ''}"
-        return (sweep.with_overrides(self.changes) if self.changes else sweep), source
+        source = f"{file}{' with --smoke' if self.smoke else ''}{' with --set' if changes else ''}"
+        return (sweep.with_overrides(changes) if changes else sweep), source
 
     def check(self) -> None:
         """Raise UserError for options that do not go together, or describe a part of a cluster."""
@@ -138,18 +140,27 @@ class SweepRequest:
         from fedray.sweep.driver.stages import make_tune_stage, preview_final_stage
         from fedray.sweep.plan.estimate import list_distinct, print_estimate
 
-        cpus, gpus = self.cpus_per_node, self.gpus_per_node
+        cpus, gpus, used = self.cpus_per_node, self.gpus_per_node, False
         room = [{"CPU": float(cpus or 0), "GPU": float(gpus or 0)}] * (self.nodes or 0)
         for one in [sweep] if sweep.tune is None else [make_tune_stage(sweep), preview_final_stage(sweep)]:
             with name_place(source):
                 runs = list_distinct(one)
+            used = used or any(run.runtime.gpus_per_actor for run in runs)
             print(f"{one.name}: {format_count(len(runs), 'cell')}")
             seconds = print_estimate(one) if self.estimate else [None] * len(runs)
             print_forecast(runs, room or list_local_nodes(), seconds, self.seconds_per_round)
-        if self.nodes:
-            asked = f"--nodes={self.nodes} --cpus-per-task={cpus}" + (f" --gpus-per-node={gpus}" if gpus else "")
+        if gpus and not used:
             print(
-                f"under Slurm: sbatch {asked} slurm.sh {self.file}; "
+                "no cell uses a GPU: runtime.gpus_per_actor is 0 in all; leave --gpus-per-node out, or set it above 0"
+            )
+        if self.nodes:
+            asked = f"--nodes={self.nodes} --cpus-per-task={cpus}" + (
+                f" --gpus-per-node={gpus}" if gpus and used else ""
+            )
+            same = ["--smoke"] * self.smoke + [part for one in self.assignments for part in ("--set", one)]
+            same += ["--max-concurrent", str(self.max_concurrent)] if self.max_concurrent else []
+            print(
+                f"under Slurm: sbatch {asked} slurm.sh {shlex.join([str(self.file), *same])}; "
                 "`fedray list clusters slurm.sh > slurm.sh` writes it"
             )
 

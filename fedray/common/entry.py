@@ -20,6 +20,8 @@ UsageError: Any = typer.BadParameter.__base__
 """click's exception, which versions of typer keep in different places."""
 NoArguments: Any = sys.modules[UsageError.__module__].NoArgsIsHelpError
 """Exception of a bare `fedray` or `fedray data`; its message is the help."""
+NoSuchOption: Any = sys.modules[UsageError.__module__].NoSuchOption
+"""Exception of an option that a command has not."""
 Json = Annotated[bool, typer.Option("--json", help="print JSON instead")]
 """Option of commands that also print for programs."""
 CELL = "a number, the beginning of a hash, or a pattern of labels: 'fedtoga*'"
@@ -92,7 +94,7 @@ def run_command(command: Callable[..., None] | typer.Typer) -> NoReturn:
         print(help.format_message())
         code = 0
     except (UserError, UsageError) as error:
-        _refuse(str(error) if isinstance(error, UserError) else error.format_message())
+        _refuse(str(error) if isinstance(error, UserError) else error.format_message() + _name_commands(error))
         code = 2
     except Diverged as error:
         _refuse(str(error))
@@ -117,6 +119,19 @@ def run_command(command: Callable[..., None] | typer.Typer) -> NoReturn:
     if code == 130:  # typer's, for KeyboardInterrupt
         print(INTERRUPTED, file=sys.stderr)
     sys.exit(code or 0)
+
+
+def _name_commands(error: Any) -> str:
+    """Return which commands have the option that a command has not."""
+    if not isinstance(error, NoSuchOption) or error.ctx is None:
+        return ""
+    commands = getattr(error.ctx.find_root().command, "commands", {})
+    having = [
+        f"`fedray {name}`"
+        for name, command in commands.items()
+        if any(error.option_name in parameter.opts for parameter in command.params)
+    ]
+    return f"; {' and '.join(having)} {'has' if len(having) == 1 else 'have'} it" if having else ""
 
 
 def _refuse(message: str) -> None:

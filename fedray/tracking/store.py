@@ -127,6 +127,11 @@ def open_store(create: bool = False) -> "tuple[MlflowClient, str]":
     local = find_local_file(uri)
     name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or EXPERIMENT
     if not create and not is_there():
+        if local is not None and (new := local.with_name(f"{local.name}.new")).exists():
+            raise StoreNotFound(
+                f"MLFLOW_TRACKING_URI: the store {local} is being made ({new.name}); ask again in a minute, or run the "
+                "sweep again if it was killed"
+            )
         folder = "" if local is None or local.parent.is_dir() else f", and no folder {local.parent}"
         raise StoreNotFound(
             f"MLFLOW_TRACKING_URI: there is no store at {local}{folder}; run a sweep first, or name its store"
@@ -210,6 +215,7 @@ def _make(store: Path, experiment: str) -> None:
 
     new = store.with_name(f"{store.name}.new")
     files = (new, new.with_name(f"{new.name}-journal"))
+    logging.getLogger("fedray").info("making the store %s", store)
     for left in files:
         left.unlink(missing_ok=True)
     try:

@@ -51,6 +51,15 @@ CASES: dict[str, Case] = {
     "ui without store": Case(
         ["ui"], "MLFLOW_TRACKING_URI: there is no store at {here}/mlflow.db; run a sweep first, or name its store"
     ),
+    "ui of a store that is being made": Case(
+        ["ui"],
+        "MLFLOW_TRACKING_URI: the store {here}/mlflow.db is being made (mlflow.db.new); ask again in a minute, or "
+        "run the sweep again if it was killed",
+        put("mlflow.db.new", ""),
+    ),
+    "option of another command": Case(
+        ["run", "run.yaml", "--dry-run"], "No such option: --dry-run; `fedray sweep` has it"
+    ),
     "ui of a host": Case(
         ["ui", "--host", "nosuch.invalid"], "--host: nosuch.invalid:5000 cannot be listened at: …", stored
     ),

@@ -1,6 +1,7 @@
 """Driver of a sweep: runs the remaining cells, called by the command line or by a task in a cluster."""
 
 import contextlib
+import logging
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -95,6 +96,7 @@ def execute(plan: Plan, max_concurrent: int | None = None, address: str | None =
         refuse_second_call(plan.sweep.name)
         if plan.to_run:
             with ThreadPoolExecutor(1, "imports") as pool:  # seconds each; Ray needs the main thread for signals
+                logging.getLogger("fedray").info("%s: starting Ray", plan.sweep.name)
                 imported = pool.submit(import_module, "fedray.sweep.trials.tune")
                 stack.enter_context(use_cluster(address, _choose_preloads(plan, max_concurrent)))
                 imported.result()

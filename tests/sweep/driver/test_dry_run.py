@@ -74,6 +74,11 @@ def test_a_plan_for_a_cluster_that_is_not_here(call: Call) -> None:
     assert "at most 30 rounds (runtime.checkpoint_every)" in out
     asked = "--nodes=2 --cpus-per-task=16 --gpus-per-node=4"
     assert f"under Slurm: sbatch {asked} slurm.sh sweep.yaml; " in out
+    changes = ("--set", "training.rounds=4", "--set", "runtime.gpus_per_actor=0", "--max-concurrent", "3")
+    code, out, err = call("sweep", "sweep.yaml", "--dry-run", *CLUSTER, *changes)
+    assert code == 0, err
+    assert "no cell uses a GPU: runtime.gpus_per_actor is 0 in all" in out
+    assert f"sbatch --nodes=2 --cpus-per-task=16 slurm.sh sweep.yaml {' '.join(changes)}; " in out
     small_one = ("--nodes", "1", "--cpus-per-node", "16", "--gpus-per-node", "1", "--seconds-per-round", "36")
     code, out, err = call("sweep", "sweep.yaml", "--dry-run", *small_one)
     assert code == 0, err
