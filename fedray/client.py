@@ -208,23 +208,20 @@ class LocalClient(Client):
         """Raise a UserError that names the key to change if BatchNorm met a batch of one sample."""
         if size > 1 or "more than 1 value per channel" not in str(error):
             return
-        key, found, advice = self._find_cause_of_one_sample()
+        found = f"has {self.samples} samples in batches of {self.batch_size}"
+        key, advice = "training.batch_size", "choose another size"
+        if self.samples == 1:
+            key, found, advice = "partition.min_size", "has 1 sample", "choose 2 or more"
+        elif self._own_pass is not None:
+            purpose, drawn, own = self._own_pass
+            found = (
+                f"passes ({purpose}) over {drawn} of its {self.samples} samples in batches of {own or self.batch_size}"
+            )
+            if own is not None or drawn == 1:
+                key, advice = "algorithm", "change the option of the method that says so"
         raise UserError(
             f"{key}: client {self.id} {found}, and BatchNorm cannot normalise one sample alone; {advice}"
         ) from None
-
-    def _find_cause_of_one_sample(self) -> tuple[str, str, str]:
-        """Return the key, its value, and advice."""
-        if self.samples == 1:
-            return "partition.min_size", "has 1 sample", "choose 2 or more"
-        if self._own_pass is None:
-            found = f"has {self.samples} samples in batches of {self.batch_size}"
-            return "training.batch_size", found, "choose another size"
-        purpose, drawn, size = self._own_pass
-        found = f"passes ({purpose}) over {drawn} of its {self.samples} samples in batches of {size or self.batch_size}"
-        if size is None and drawn > 1:
-            return "training.batch_size", found, "choose another size"
-        return "algorithm", found, "change the option of the method that says so"
 
     def full_grad(self, theta: Tensor) -> Tensor:
         total = torch.zeros_like(theta)

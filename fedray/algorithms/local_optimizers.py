@@ -121,16 +121,13 @@ class Muon(Rule):
         self.index, self.others = self.index.to(q.device), self.others.to(q.device)
         d = torch.zeros_like(q)
         if len(self.others):
-            d = d.index_copy(0, self.others, self._adapt(q, mask))
+            own = None if mask is None else mask[self.others]
+            d = d.index_copy(0, self.others, self.adamw.adapt(q[self.others], own))
         if len(self.index):
             d = d.index_copy(0, self.index, self._turn(q, mask))
         d = d + decay
         factor = self.options.lr_factor
         return d if factor == 1 else d.index_copy(0, self.index, factor * d[self.index])
-
-    def _adapt(self, q: Tensor, mask: Tensor | None) -> Tensor:
-        """Return AdamW's step of the parameters that are no matrices."""
-        return self.adamw.adapt(q[self.others], None if mask is None else mask[self.others])
 
     def _turn(self, q: Tensor, mask: Tensor | None) -> Tensor:
         """Update the momentum and return s O of every matrix, `(Q,)`."""

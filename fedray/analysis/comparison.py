@@ -154,18 +154,15 @@ def pair_by_seed(cells: pd.DataFrame, to: str, confidence: float = 0.95) -> list
         raise unknown("--reference", to, cells["_row"])
     by_seed = {key: group.set_index("seed")["_value"] for key, group in cells.groupby(["_row", "_column"], sort=False)}
     nothing = pd.Series(dtype=float)
-    found = [
-        _make_difference(str(row), str(column), ours, by_seed.get((to, column), nothing), confidence)
-        for (row, column), ours in by_seed.items()
-        if row != to
-    ]
+    found = []
+    for (row, column), ours in by_seed.items():
+        if row != to:
+            theirs = by_seed.get((to, column), nothing)
+            both = pd.concat([ours.rename("ours"), theirs.rename("theirs")], axis=1)
+            gaps = tuple((both["ours"] - both["theirs"]).dropna().astype(float))
+            lacking = len(both) - len(gaps)
+            found.append(Difference(str(row), str(column), gaps, lacking, confidence, compute_p(gaps)))
     return adjust_p_values(found)
-
-
-def _make_difference(row: str, column: str, ours: pd.Series, theirs: pd.Series, confidence: float) -> Difference:
-    both = pd.concat([ours.rename("ours"), theirs.rename("theirs")], axis=1)
-    gaps = tuple((both["ours"] - both["theirs"]).dropna().astype(float))
-    return Difference(row, column, gaps, len(both) - len(gaps), confidence, compute_p(gaps))
 
 
 def adjust_p_values(differences: Sequence[Difference]) -> list[Difference]:
@@ -315,7 +312,7 @@ def tabulate(found: Comparison) -> list[list[str]]:
                 str(bootstrap(one.gaps, found.confidence) or "too few seeds"),
                 _format_p(flip_signs(one.gaps)),
                 f"{detectable:.2f}" if detectable else "-",
-                _format_needed(one),
+                "-" if one.adjusted is None or one.spread == 0 else str(one.count_needed_seeds() or f"> {MOST_SEEDS}"),
                 *costs,
             ]
         )
@@ -348,12 +345,6 @@ def _format_p(value: float | None) -> str:
     if value is None:
         return "-"
     return f"{value:.3f}" if value >= 0.001 else "< 0.001"
-
-
-def _format_needed(one: Difference) -> str:
-    if one.adjusted is None or one.spread == 0:
-        return "-"
-    return str(one.count_needed_seeds() or f"> {MOST_SEEDS}")
 
 
 def list_notes(found: Comparison) -> list[str]:

@@ -6,9 +6,9 @@ and the words by which tables and figures show its plug-ins.
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, TypeAdapter
 
@@ -101,10 +101,6 @@ class CellSpec:
     def get(self, key: str) -> Any:
         """Return the value of a dotted key of the configuration; None if there is none."""
         return get_dotted(self.config, key)
-
-    def without_names(self) -> Self:
-        """Return the cell without display names."""
-        return replace(self, names={}, plugins=replace(self.plugins, names={}))
 
 
 LISTED_CELL = TypeAdapter(CellSpec)

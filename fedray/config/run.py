@@ -166,16 +166,12 @@ class RunConfig(Checked):
         for probe in probes:
             probe.check(self.algorithm)
         if self.clients.unseen:
-            self._refuse_untested_newcomers()
+            found, method = f"clients.unseen: found {self.clients.unseen}", self.algorithm
+            if self.evaluation.personal is None:
+                raise UserError(f"{found}; evaluation.personal is required, which deals and tests their samples")
+            if method.shares == "none" and not method.overrides("message"):
+                raise UserError(f"{found}; {method.name} sends nothing to a newcomer")
         return self
-
-    def _refuse_untested_newcomers(self) -> None:
-        """Raise UserError if unseen clients could not be tested, or would receive nothing that was learnt."""
-        found, method = f"clients.unseen: found {self.clients.unseen}", self.algorithm
-        if self.evaluation.personal is None:
-            raise UserError(f"{found}; evaluation.personal is required, which deals and tests their samples")
-        if method.shares == "none" and not method.overrides("message"):
-            raise UserError(f"{found}; {method.name} sends nothing to a newcomer")
 
     def _refuse_second_rule(self) -> None:
         """Raise UserError if `training` names a rule that the method has of its own, or that it cannot use."""

@@ -129,11 +129,6 @@ class Training(Schedule):
             raise UserError(f"training.fedexp: has options, but training.server_step is {self.server_step}")
         if self.relaxed_average == "models" and not self.relaxed_start:
             raise UserError("training.relaxed_average: found models, but training.relaxed_start is 0")
-        self._check_optimizer()
-        return self
-
-    def _check_optimizer(self) -> None:
-        """Raise UserError for settings that the local optimiser does not have."""
         for key, fresh in (("adamw", AdamWOptions()), ("muon", MuonOptions())):
             if self.optimizer != key and getattr(self, key) != fresh:
                 raise UserError(f"training.{key}: has options, but training.optimizer is {self.optimizer}")
@@ -142,6 +137,7 @@ class Training(Schedule):
             raise UserError(f"training.momentum: found {self.momentum}; {self.optimizer} has training.{own} instead")
         if self.optimizer != "sgd" and self.clip_scope == "code":
             raise UserError(f"training.clip_scope: found code, which is sgd's; training.optimizer is {self.optimizer}")
+        return self
 
     @property
     def epochs(self) -> int:

@@ -83,7 +83,8 @@ class Crop(Transform):
         h, w = source.shape[1:]
         rows, columns = (torch.arange(n, device=source.device) + s for n, s in ((h, drawn[0]), (w, drawn[1])))
         if self.fill == "reflect":
-            rows, columns = (_reflect(i, n) for i, n in ((rows, h), (columns, w)))
+            # mirrored at the first and last pixel, which are not repeated
+            rows, columns = ((n - 1) - ((n - 1) - i.abs()).abs() for i, n in ((rows, h), (columns, w)))
         return _look_up(source, rows[:, :, None], columns[:, None, :], self.fill)
 
 
@@ -188,12 +189,6 @@ def apply_draws(x: Tensor, chain: Sequence[Transform], black: Tensor, drawn: Seq
     colours = torch.stack([black.view(c), torch.zeros_like(black.view(c))], dim=1)
     pixels = torch.cat([x.flatten(2), colours.expand(b, c, 2)], dim=2)
     return pixels.gather(2, source.reshape(b, 1, h * w).expand(b, c, h * w)).view(b, c, h, w)
-
-
-def _reflect(place: Tensor, n: int) -> Tensor:
-    """Return positions with those outside 0..n-1 mirrored at the first and last pixel, which are not repeated."""
-    place = place.abs()
-    return torch.where(place >= n, 2 * (n - 1) - place, place)
 
 
 def _look_up(source: Tensor, rows: Tensor, columns: Tensor, fill: Fill) -> Tensor:

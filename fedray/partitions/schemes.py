@@ -156,19 +156,14 @@ class Sharding(Partition):
                 f"partition.shards: {clients} clients x {self.shards} shards are more than the "
                 f"{len(labels)} training samples"
             )
-        owner = (
-            self._deal_by_class(*_number_present(labels), clients, rng)
-            if self.sizes == "by_class"
-            else self._deal_equal_shards(labels, clients, rng)
-        )
+        if self.sizes == "by_class":
+            owner = self._deal_by_class(*_number_present(labels), clients, rng)
+        else:
+            order = rng.permutation(len(labels))
+            order = order[np.argsort(labels[order], kind="stable")]
+            owner = np.empty(len(labels), dtype=np.int64)
+            owner[order] = np.repeat(self._deal(clients, rng), _cut_evenly(len(labels), self.shards * clients))
         return Shards.from_owner(owner, clients)
-
-    def _deal_equal_shards(self, labels: np.ndarray, clients: int, rng: np.random.Generator) -> np.ndarray:
-        order = rng.permutation(len(labels))
-        order = order[np.argsort(labels[order], kind="stable")]
-        owner = np.empty(len(labels), dtype=np.int64)
-        owner[order] = np.repeat(self._deal(clients, rng), _cut_evenly(len(labels), self.shards * clients))
-        return owner
 
     def _deal_by_class(self, labels: np.ndarray, classes: int, clients: int, rng: np.random.Generator) -> np.ndarray:
         total = self.shards * clients
@@ -277,7 +272,9 @@ def deal_by_prior(priors: Array, labels: Array, rng: np.random.Generator, sizes:
     supply = np.array([len(pool) for pool in pools])
     cumulative = _accumulate(priors, supply > 0)
 
-    sizes = make_equal_sizes(len(labels), clients) if sizes is None else sizes
+    if sizes is None:
+        sizes = np.full(clients, len(labels) // clients)
+        sizes[0] += len(labels) % clients
     # One slot per sample of a client: `size` columns for every client, then the additional ones of some clients.
     size = int(sizes.min())
     beyond = sizes - size
@@ -304,13 +301,6 @@ def deal_by_prior(priors: Array, labels: Array, rng: np.random.Generator, sizes:
     slots = np.empty_like(taken)
     slots[order] = taken
     return Shards(slots[np.argsort(owner, kind="stable")], np.concatenate([[0], np.cumsum(sizes)]))
-
-
-def make_equal_sizes(n: int, clients: int) -> Array:
-    """Return floor(n/N) samples for each client, the remainder for the first, int64 `(N,)`."""
-    sizes = np.full(clients, n // clients)
-    sizes[0] += n % clients
-    return sizes
 
 
 def draw_lognormal_sizes(n: int, clients: int, sigma: float, rng: np.random.Generator) -> Array:

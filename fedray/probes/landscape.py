@@ -1,7 +1,6 @@
 """The loss of some samples as a function of θ: its value and Hessian-vector products."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -50,7 +49,8 @@ class Landscape:
         views = self.network.layout.views(v)
         along = [views[name] for name in self.network.layout.names]
         total = torch.zeros_like(theta)
-        with _use_differentiable_kernels():
+        # cuDNN's recurrent kernels and fused attention have no derivative of their backward pass
+        with torch.backends.cudnn.flags(enabled=False), sdpa_kernel(SDPBackend.MATH):
             for part in self._iter_losses():
                 gradients = torch.autograd.grad(part, parameters, create_graph=True, materialize_grads=True)
                 slope = torch.stack([(g * u).sum() for g, u in zip(gradients, along, strict=True)]).sum()
@@ -64,10 +64,3 @@ class Landscape:
         for start in range(0, len(self.indices), CHUNK):
             x, y = self.samples.make_batch(self.indices[start : start + CHUNK])
             yield cross_entropy(self.logits(self.network(x)), y, reduction="sum") / len(self.indices)
-
-
-@contextmanager
-def _use_differentiable_kernels() -> Iterator[None]:
-    """Disable kernels whose backward pass has no derivative: cuDNN's recurrent ones, fused attention."""
-    with torch.backends.cudnn.flags(enabled=False), sdpa_kernel(SDPBackend.MATH):
-        yield

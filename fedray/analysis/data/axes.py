@@ -123,13 +123,9 @@ def label_finished(sweep: SweepTable, without: Sequence[str] = (), statuses: Seq
     if not len(cells):
         raise UserError(f"sweep: {sweep.name!r} has no finished run")
     methods, settings = label_table(cells)
-    return cells.assign(_row=methods, _column=settings, _figure=label_figures(cells))
-
-
-def label_figures(cells: pd.DataFrame) -> pd.Series:
-    """Return each cell's data set and model as far as they vary: settings of others share no axes."""
     apart = [name for name in COMPONENTS if name in ("data", "model") and _differs(cells, name)]
-    return label_cells(cells, ",".join(apart)) if apart else pd.Series("", cells.index)
+    figures = label_cells(cells, ",".join(apart)) if apart else ""  # settings of other data and models share no axes
+    return cells.assign(_row=methods, _column=settings, _figure=figures)
 
 
 def _differs(cells: pd.DataFrame, section: str) -> bool:

@@ -117,7 +117,10 @@ def draw_heatmaps(sweep: SweepTable) -> dict[str, Figure]:
             if min(group[first].nunique(), group[second].nunique()) > 1:
                 x, y = title_axes((first, second), sweep.cells)
                 figure, area = make_axes(x, y, f"{method}, {setting}")
-                image = _draw_grid(area, group, first, second) or _draw_points(area, group, first, second)
+                image = _draw_grid(area, group, first, second)
+                if image is None:
+                    at = _scale(area, group[first], "x"), _scale(area, group[second], "y")
+                    image = area.scatter(*at, c=group["_value"], cmap="viridis", edgecolors="0", linewidths=0.4)
                 figure.colorbar(image, label=_title_value(sweep))
                 area.grid(visible=False)
                 figures[f"{first} {second} {method} {setting}"] = figure
@@ -138,11 +141,6 @@ def _draw_grid(area: Axes, group: pd.DataFrame, first: str, second: str) -> Scal
             area.text(column, row, f"{value:.1f}", ha="center", va="center", color=colour)
     area.patch.set(hatch="//", edgecolor="0.7")  # no trial; white is the best value
     return image
-
-
-def _draw_points(area: Axes, group: pd.DataFrame, first: str, second: str) -> ScalarMappable:
-    x, y = _scale(area, group[first], "x"), _scale(area, group[second], "y")
-    return area.scatter(x, y, c=group["_value"], cmap="viridis", edgecolors="0", linewidths=0.4)
 
 
 def _scale(area: Axes, values: pd.Series, axis: str) -> pd.Series:

@@ -63,7 +63,13 @@ def draw_sensitivity(sweep: Collected, x: str, metric: str = DEFAULT) -> dict[st
         raise UserError(f"--x: {x} has one value in this sweep; a key that varies is required")
     rows = label_finished(sweep, without, WITH_CURVE).assign(_x=numbers, _look=looks)
     names = metric.split("+")
-    cells = pd.concat([_give_values(rows, sweep, name, several=len(names) > 1) for name in names], ignore_index=True)
+    several = [
+        rows.assign(
+            _row=rows["_row"] + f": {name}" if len(names) > 1 else rows["_row"], _value=read_values(sweep, name)
+        )
+        for name in names
+    ]
+    cells = pd.concat(several, ignore_index=True)
     cells = cells[cells["_value"].notna() & (cells["_value"] != NEVER)]
     count = cells.groupby(["_column", "_row"])["_x"].transform("nunique")
     if not (count > 1).any():
@@ -142,12 +148,6 @@ def _join_options(cells: pd.DataFrame, x: str) -> tuple[pd.Series, str, list[str
     groups = drawn.groupby([methods[drawn.index], numbers[drawn.index].round(9)])
     decided = [key for key in list_varying_settings(drawn) if groups[key].nunique(dropna=False).max() == 1]
     return numbers.round(9), ", ".join(titles), [*keys, *decided]
-
-
-def _give_values(rows: pd.DataFrame, sweep: Collected, metric: str, several: bool) -> pd.DataFrame:
-    """Return the cells with a metric's values; if there are several metrics, its name is part of each method's."""
-    named = rows["_row"] + f": {metric}" if several else rows["_row"]
-    return rows.assign(_row=named, _value=read_values(sweep, metric))
 
 
 def list_varied(sweep: Collected) -> list[str]:

@@ -14,6 +14,7 @@ import logging
 import os
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -154,7 +155,7 @@ class Checkpoints:
                 "frozen": state.frozen,
                 "server": hashlib.sha256(content).hexdigest(),
                 "clients": clients,
-                "state_sha256": _add_clients(state, stored).digest(),
+                "state_sha256": replace(state, clients=stored).digest(),
             }
             self._write_manifest(Manifest.model_construct(**manifest))
         except OSError:
@@ -296,7 +297,3 @@ class Checkpoints:
         for path in self.directory.iterdir():
             if re.fullmatch(OURS, path.name) and path.name not in needed:
                 path.unlink(missing_ok=True)
-
-
-def _add_clients(state: State, clients: dict[int, StoredState]) -> State:
-    return State(state.round, state.theta, state.buffers, state.server, clients, frozen=state.frozen)

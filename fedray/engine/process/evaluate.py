@@ -11,7 +11,6 @@ from fedray.client import CHUNK
 from fedray.engine.exact_sum import NotSummable
 from fedray.engine.process.reduction import Reduction
 from fedray.engine.process.worker import Worker
-from fedray.partitions.shards import Shards
 
 MAX_TEST_LOSS = 1e5
 SCORES = "scores of chunk "
@@ -45,7 +44,11 @@ def evaluate(
     sums = Reduction()
     samples = worker.test_samples if split == "test" else worker.train_samples
     positions = worker.problem.evaluated[split]
-    owners = number_holders(worker.problem.own_validation) if split == "validation" else None
+    owners: np.ndarray | None = None
+    if (
+        split == "validation" and (held := worker.problem.own_validation) is not None
+    ):  # numbered over those that hold any
+        owners = np.repeat(np.cumsum(held.sizes > 0) - 1, held.sizes)
     classes, n = worker.problem.data.num_classes, len(positions)
     terms = count_chunks(n)
     probes = [probe for probe in worker.probes if split == "test" and "global" in probe.tested_models]
@@ -87,11 +90,6 @@ def evaluate(
 def count_chunks(samples: int) -> int:
     """Return the number of chunks of a set."""
     return -(-samples // CHUNK)
-
-
-def number_holders(held: Shards | None) -> np.ndarray | None:
-    """Return each held-out sample's owner, int64 `(n,)`, numbered 0, 1, ... over the clients that hold any out."""
-    return None if held is None else np.repeat(np.cumsum(held.sizes > 0) - 1, held.sizes)
 
 
 def _count(places: Tensor, amounts: Tensor, size: int) -> Tensor:

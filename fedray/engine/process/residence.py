@@ -6,7 +6,7 @@ moves to the host. No number depends on what is kept.
 
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fedray.common.vectors import Vectors, download, mark_read
 from fedray.datasets.dataset import ClientSamples, ResidentSamples, Samples
+from fedray.engine.messages import count_bytes
 from fedray.engine.state import ClientState, StateRef, load_state
 
 KEPT = 0.2
@@ -54,15 +55,11 @@ class Residence:
         self._held.move_to_end(client)
         return self._shards[client].mark_read()
 
-    def keep_all(self, states: Mapping[int, Vectors]) -> dict[int, ClientState]:
-        """Return clients' new states as `keep` does; an empty one remains empty."""
-        return {i: self.keep(state) if state else state for i, state in states.items()}
-
     def keep(self, vectors: Vectors) -> "DeviceState":
         """Return a client's new state as one that stays on the device until it has to leave."""
         state = DeviceState(vectors, self)
         key, found = state.key, weakref.ref(state)
-        self._hold(key, _count_bytes(vectors), lambda: _evict(found()))
+        self._hold(key, count_bytes(vectors.values()), lambda: _evict(found()))
         weakref.finalize(state, self._drop, key)
         return state
 
@@ -118,10 +115,6 @@ class DeviceState(StateRef):
 def _evict(state: DeviceState | None) -> None:
     if state is not None:
         state.evict()
-
-
-def _count_bytes(vectors: Mapping[str, Tensor]) -> int:
-    return sum({id(v): v.numel() * v.element_size() for v in vectors.values()}.values())
 
 
 def limit_memory(share: float) -> int:

@@ -52,7 +52,10 @@ def train(worker: Worker, broadcast: Broadcast, tasks: Sequence[ClientTask]) -> 
     diverged, reply.sums, copies = reduction.finish(_list_tensors(groups))
     reply.diverged |= diverged
     reply.each, *kept = _replace_tensors(groups, copies)
-    reply.states = {**kept[0]} if residence is None else residence.keep_all(states)
+    if residence is None:
+        reply.states = {**kept[0]}
+    else:
+        reply.states = {i: residence.keep(state) if state else state for i, state in states.items()}
     worker.network.name_changed()
     return reply
 

@@ -111,7 +111,9 @@ class Prober:
             test_counts=torch.from_numpy(
                 np.bincount(data.y_test[self.problem.evaluated["test"]], minlength=data.num_classes)
             ),
-            holds=self._mark_held_classes,
+            holds=lambda i: torch.from_numpy(
+                np.bincount(data.y_train[self.problem.shards[i]], minlength=data.num_classes) > 0
+            ),
             samples={i: int(self.problem.shards.sizes[i]) for i in trained.weights},
         )
         found = summarise_cohort(measured)
@@ -120,9 +122,3 @@ class Prober:
         if taken := found.keys() & {*row, "lr", "dropped_clients", "megabytes_sent"}:
             raise UserError(f"evaluation.probes: {min(taken)} is measured without a probe; rename the probe's metric")
         return found
-
-    def _mark_held_classes(self, client: int) -> Tensor:
-        """Return bool `(C,)`, True for the classes in a client's training samples."""
-        data = self.problem.data
-        labels = data.y_train[self.problem.shards[client]]
-        return torch.from_numpy(np.bincount(labels, minlength=data.num_classes) > 0)

@@ -98,18 +98,15 @@ class Simulation:
         received = Received(Vectors(sums.uploads, update=self._spread_update(sums.update)))
         if sums.update is not None:
             received.sums["shared_update"] = sums.update
-        with seed_torch(config.seed, "server", t), forbid_changes(config.algorithm, self._list_given()):
+        given = {"server.theta": self._state.theta}
+        given |= {f"server.state.{name}": v for name, v in self._state.server.items()}
+        with seed_torch(config.seed, "server", t), forbid_changes(config.algorithm, given):
             server.server_lr *= config.stepping.server_step(server, received)
             config.algorithm.aggregate(server, received)
         for name, vector in (("theta", server.theta), *server.state.items()):
             if not is_finite(vector):
                 raise Diverged(t + 1, None, f"{name} is not finite after aggregation")
         return server
-
-    def _list_given(self) -> dict[str, Tensor]:
-        """Return the server's tensors before aggregation, by the names that a method uses for them."""
-        s = self._state
-        return {"server.theta": s.theta} | {f"server.state.{name}": v for name, v in s.server.items()}
 
     def _commit(self, trained: Trained, server: Server, started: float) -> None:
         """Move to the next state, in one assignment: after a failure above, the state is unchanged."""

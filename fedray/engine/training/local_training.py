@@ -95,7 +95,7 @@ class LocalTrainer:
             batch_size=counts.batch_size,
             optimiser=self._optimiser,
             counted_steps=counts.counted_steps,
-            first_lr=self._first_lr,
+            first_lr=training.compute_lr(0),
             shares=algorithm.shares,
             shuffle=training.shuffle,
         )
@@ -239,13 +239,6 @@ class LocalTrainer:
             return Muon(training.muon, self.network.layout)
         return SGD(training.momentum)
 
-    def _resume_rule(self, c: LocalClient) -> Rule:
-        """Return the local optimiser of a round, with what the client kept of it."""
-        rule = self._make_rule()
-        if self._keeps_moments:
-            rule.state |= {n.removeprefix(OPTIMIZER): v for n, v in c.state.items() if n.startswith(OPTIMIZER)}
-        return rule
-
     def _take_steps(
         self,
         c: LocalClient,
@@ -256,7 +249,11 @@ class LocalTrainer:
         """Call `begin` and take all local steps; return the local optimiser. purpose: keys the draws."""
         algorithm, training = self.algorithm, self.training
         algorithm.begin(c)
-        rule = algorithm.local_optimizer(c) or self._resume_rule(c)
+        rule = algorithm.local_optimizer(c)
+        if rule is None:
+            rule = self._make_rule()
+            if self._keeps_moments:  # what the client kept of it
+                rule.state |= {n.removeprefix(OPTIMIZER): v for n, v in c.state.items() if n.startswith(OPTIMIZER)}
         yield from self._descend(
             c,
             purpose,
@@ -388,20 +385,12 @@ class LocalTrainer:
         return count_with(self.training, len(self.shards[0]))
 
     @cached_property
-    def _first_lr(self) -> float:
-        return self.training.compute_lr(0)
-
-    @cached_property
     def _optimiser(self) -> Optimiser:
         """Clipping, weight decay and the local optimiser of all clients."""
-        return Optimiser(self.training.clip_norm, self.training.weight_decay, self._mask_decayed(), self._make_rule)
-
-    def _mask_decayed(self) -> Tensor | None:
-        """Return float32 `(P,)`, 1 for the parameters with weight decay; None if all have it."""
-        if self.training.weight_decay_on == "all":
-            return None
-        network = self.network
-        return network.layout.mask(lambda name: name.rpartition(".")[2] != "bias").to(network.initial.device)
+        training, layout, decayed = self.training, self.network.layout, None
+        if training.weight_decay_on != "all":
+            decayed = layout.mask(lambda name: name.rpartition(".")[2] != "bias").to(self.network.initial.device)
+        return Optimiser(training.clip_norm, training.weight_decay, decayed, self._make_rule)
 
 
 def exhaust(steps: Turns[T]) -> T:

@@ -146,11 +146,7 @@ def count_of_client(run: RunConfig, samples: int) -> float:
     """Return the batch gradients of a client with this many samples in a round."""
     passes, training = _measure_cost(json.dumps(run.algorithm.list_options())), run.training
     in_full = passes.full_gradients * training.count_steps_per_epoch(samples)
-    return training.count_steps(samples) * _count_of_step(passes) + in_full
-
-
-def _count_of_step(passes: Cost) -> float:
-    return passes.gradients + FORWARD * passes.predictions
+    return training.count_steps(samples) * (passes.gradients + FORWARD * passes.predictions) + in_full
 
 
 def _count_samples(run: RunConfig, train: int) -> int:

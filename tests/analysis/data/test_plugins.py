@@ -2,7 +2,7 @@
 
 import json
 import re
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +12,7 @@ from pydantic import Field
 from fedray.analysis.commands.tables import main as print_table
 from fedray.analysis.comparison import compare, format_report
 from fedray.analysis.data.axes import find_symbol, label_cells, title_axes
-from fedray.analysis.data.collect import collect, get_symbol
+from fedray.analysis.data.collect import collect, get_symbol, iter_specs
 from fedray.analysis.data.metrics import is_smaller_better, make_title
 from fedray.analysis.plots.curves import draw_curves
 from fedray.analysis.tables.build import build
@@ -229,7 +229,9 @@ def test_a_sweep_gives_methods_settings_and_axes_names(store: Tracker) -> None:
     assert compare(sweep, "fedavg").to == build(sweep, f"rounds_to:{shown[0]}").rows[0] == shown[0]
     assert build(sweep, "rounds_to:fedavg").entries == build(sweep, f"rounds_to:{shown[0]}").entries
     assert title_axes(["partition.alpha", "algorithm.alpha"], sweep.cells) == ["Dirichlet α", "α"]
-    plain = sweep.cells.assign(spec=sweep.cells["spec"].map(CellSpec.without_names))
+    plain = sweep.cells.assign(
+        spec=[replace(spec, names={}, plugins=replace(spec.plugins, names={})) for spec in iter_specs(sweep.cells)]
+    )
     assert title_axes(["partition.alpha", "algorithm.alpha"], plain) == ["α (partition)", "α (algorithm)"]
     assert list(label_cells(plain, "algorithm").unique()) == ["fedavg", "fedsam ρ=0.1", "fedsam ρ=0.5"]
 
