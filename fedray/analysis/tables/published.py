@@ -1,41 +1,27 @@
-"""Printed numbers of the papers: `analysis/published/*.csv`, checked when read (the README there has the columns).
+"""Printed numbers of the papers: `analysis/published/*.csv`, whose README has the columns.
 
 A number belongs to an entry of a table if the configuration of each of the entry's cells has the values that the
 published row names.
 """
 
 import csv
-import math
-import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from fedray.analysis.tables.result_table import BEST, Printed
-from fedray.cells.metric import RATIOS, ROUNDS_TO, Metric
+from fedray.cells.metric import Metric
 from fedray.cells.spec import CellSpec
 from fedray.common.errors import UserError, unknown
 from fedray.config import Clients
 
 SECTIONS = ("algorithm", "data", "model", "partition", "clients")
-COLUMNS = ("paper", "table", *SECTIONS, "average_over", "rounds", "method", "metric", "value", "std", "notes")
-REQUIRED = ("paper", "table", "data", "model", "clients", "method", "metric")
-"""Columns that are never empty."""
-METRICS = (
-    "test_accuracy",
-    "train_accuracy",
-    "personal_accuracy",
-    "generic_accuracy",
-    ROUNDS_TO,
-    *RATIOS,
-    "relative_flops",
-    "seconds_per_round_with_evaluation",
-)
 BEST_BASELINE = "best-baseline"
 """Algorithm of a number that is printed for the best of the other methods."""
 OVER_CLIENTS = {
@@ -48,7 +34,6 @@ OVER_CLIENTS = {
     "fedsol": {"personal_std": ("personal_accuracy", "std")},
 }
 """Paper -> our metric over clients -> the printed metric and its column."""
-Values = Mapping[str, tuple[Any, ...]]
 PROTOCOL = {
     "fedsam": "the paper does not say which round its accuracies are from; its deviation is over clients",
     "fedsol": "the paper calls its accuracies final",
@@ -75,7 +60,7 @@ class PublishedNumber:
         rounds: as printed; empty if the paper does not say.
     """
 
-    config: Values
+    config: Mapping[str, tuple[Any, ...]]
     average_over: str
     method: str
     metric: Metric
@@ -85,17 +70,12 @@ class PublishedNumber:
     notes: str
 
 
-def get_folder() -> Path:
-    """Folder of the CSV files: `fedray/published` in an installed wheel, `analysis/published` in a checkout."""
-    package = Path(__file__).parents[2]
-    inside = package / "published"
-    return inside if inside.is_dir() else package.parent / "analysis" / "published"
-
-
 def list_tables() -> dict[str, Path]:
     """Return `paper/tableN` -> its file, by paper and number; for a first version `paper/v1_tableN`."""
-    names = {}
-    for path in sorted(get_folder().glob("*.csv")):
+    package = Path(__file__).parents[2]
+    inside = package / "published"  # in an installed wheel
+    folder, names = inside if inside.is_dir() else package.parent / "analysis" / "published", {}
+    for path in sorted(folder.glob("*.csv")):
         paper, _, table = path.stem.partition("_")
         kind, _, number = table.rpartition("table")
         names[f"{paper}/{kind}table{int(number)}"] = path
@@ -110,7 +90,7 @@ def load(name: str) -> tuple[PublishedNumber, ...]:
         name: `paper/tableN`, like its sweep.
 
     Raises:
-        UserError: the paper or table does not exist, or the file is not as the README describes.
+        UserError: the paper or table does not exist.
     """
     known = list_tables()
     if name not in known:
@@ -119,37 +99,17 @@ def load(name: str) -> tuple[PublishedNumber, ...]:
         if of_paper:
             raise unknown(f"published table of {paper}", table, of_paper)
         raise unknown("published paper", paper, {other.partition("/")[0] for other in known})
-    return read(known[name])
+    with known[name].open(encoding="utf-8", newline="") as file:
+        return tuple(map(_parse_number, csv.DictReader(file)))
 
 
-def read(path: Path) -> tuple[PublishedNumber, ...]:
-    """Read one file. Raises UserError naming file, line and column of the first error."""
-    with path.open(encoding="utf-8", newline="") as file:
-        reader = csv.DictReader(file)
-        if tuple(reader.fieldnames or ()) != COLUMNS:
-            found = ", ".join(reader.fieldnames or ())
-            raise UserError(f"{path.name}: found the columns {found}; {', '.join(COLUMNS)} are required")
-        return tuple(_parse_number(f"{path.name}, line {line}", row) for line, row in enumerate(reader, 2))
-
-
-def _parse_number(where: str, row: Mapping[str, str]) -> PublishedNumber:
-    for column in REQUIRED:
-        if not row[column]:
-            raise UserError(f"{where}: {column} is empty")
-    metric = Metric.parse(row["metric"], f"{where}: metric")
-    if metric.plain not in METRICS or metric.prefix:
-        raise UserError(f"{where}: metric is none of {', '.join(METRICS)}: found {row['metric']}")
-    value, std = _parse_float(where, "value", row["value"]), _parse_float(where, "std", row["std"])
-    if metric.plain.endswith("_accuracy") and value is not None and not 0 <= value <= 100:
-        raise UserError(f"{where}: value is not within 0..100: found {row['value']}")
-    if std is not None and std < 0:
-        raise UserError(f"{where}: std is negative: found {row['std']}")
-    config = {key: values for name in SECTIONS for key, values in _parse_section(where, name, row[name]).items()}
+def _parse_number(row: Mapping[str, str]) -> PublishedNumber:
+    value, std = (float(row[column]) if row[column] else None for column in ("value", "std"))
     return PublishedNumber(
-        config if row["algorithm"] else {},
+        {key: values for name in SECTIONS for key, values in _iter_values(name, row[name])} if row["algorithm"] else {},
         row["average_over"],
         row["method"],
-        metric,
+        Metric.parse(row["metric"]),
         value,
         std,
         tuple(filter(None, row["rounds"].split("|"))),
@@ -157,28 +117,14 @@ def _parse_number(where: str, row: Mapping[str, str]) -> PublishedNumber:
     )
 
 
-def _parse_float(where: str, column: str, text: str) -> float | None:
-    try:
-        value = float(text) if text else None
-    except ValueError:
-        value = math.nan
-    if value is not None and not math.isfinite(value):
-        raise UserError(f"{where}: {column} is not a number: found {text}")
-    return value
-
-
-def _parse_section(where: str, section: str, text: str) -> Values:
-    """Parse dotted key -> values of `NAME|NAME option=value other=value|value`; of `clients` without a name."""
+def _iter_values(section: str, text: str) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """Yield dotted keys and values of `NAME|NAME option=value other=value|value`; of `clients` without a name."""
     words = text.split()
-    values: dict[str, tuple[Any, ...]] = {}
     if words and section != "clients":
-        values[f"{section}.name"] = tuple(words.pop(0).split("|"))
+        yield f"{section}.name", tuple(words.pop(0).split("|"))
     for word in words:
-        if not re.fullmatch(r"[\w.]+=[^=]+", word):
-            raise UserError(f"{where}: {section}: found {word!r}; OPTION=VALUE is required")
-        option, _, value = word.partition("=")
-        values[f"{section}.{option}"] = tuple(yaml.safe_load(one) for one in value.split("|"))
-    return values
+        option, value = word.split("=")
+        yield f"{section}.{option}", tuple(yaml.safe_load(one) for one in value.split("|"))
 
 
 def with_deviations(name: str) -> list[PublishedNumber]:
@@ -203,12 +149,8 @@ def find_numbers(name: str, metric: str) -> list[PublishedNumber]:
     if not any(one.metric.plain == wanted.plain for one in numbers):
         printed = ", ".join(dict.fromkeys(one.metric.name for one in numbers))
         raise UserError(f"--metric: {name} prints {printed}; found {metric!r}")
-    return [one for one in numbers if one.config and _identify(one.metric) == _identify(wanted)]
-
-
-def _identify(metric: Metric) -> tuple[str, float | str | None, str]:
-    """Return what a printed metric and ours share: the name without prefix and epochs."""
-    return metric.plain, metric.target, metric.reference
+    shared = attrgetter("plain", "target", "reference")  # neither the prefix nor the epochs
+    return [one for one in numbers if one.config and shared(one.metric) == shared(wanted)]
 
 
 def match_published(
@@ -270,31 +212,19 @@ def match_numbers(name: str, metric: str, groups: Groups, averaged: bool = False
 def _is_of(number: PublishedNumber, row: str, specs: Sequence[CellSpec], metric: str) -> bool:
     """Return True if a number is the result of one configuration, or the mean over several."""
     method = BEST_BASELINE if row == BEST else specs[0].get("algorithm.name")
-    epochs = number.metric.epochs
-    if (
-        method not in number.config["algorithm.name"]
-        or bool(number.average_over) != (len(specs) > 1)
-        or (epochs and epochs != (Metric.parse(metric).epochs or _find_most_epochs(specs[0])))
-    ):
+    if method not in number.config["algorithm.name"] or bool(number.average_over) != (len(specs) > 1):
+        return False
+    tuned = specs[0].get("evaluation.personal.epochs") or 0  # before a client's test
+    most = str(max(tuned) if isinstance(tuned, Sequence) else tuned)
+    if number.metric.epochs and number.metric.epochs != (Metric.parse(metric).epochs or most):
         return False
     for key, values in number.config.items():
         if row == BEST and key.startswith("algorithm."):
             continue
-        ours = {_get_value(spec, key) for spec in specs}
+        ours = {spec.get(key) for spec in specs}
+        if key == "clients.per_round":  # a number, even if given as a fraction
+            given = [spec.get("clients") for spec in specs]
+            ours = {Clients.model_validate(one).cohort_size if one else None for one in given}
         if ours != set(values) if number.average_over else not ours <= set(values):
             return False
     return True
-
-
-def _get_value(spec: CellSpec, key: str) -> Any:
-    """Return the value of a key in a configuration; clients per round as a number, even if given as a fraction."""
-    if key != "clients.per_round" or not spec.get("clients"):
-        return spec.get(key)
-    return Clients.model_validate(spec.get("clients")).cohort_size
-
-
-def _find_most_epochs(spec: CellSpec) -> str:
-    """Return the number of epochs of the longest fine-tuning before a client's test; empty for none."""
-    epochs = spec.get("evaluation.personal.epochs")
-    most = max(epochs, default=0) if isinstance(epochs, Sequence) else epochs or 0
-    return str(most or "")
