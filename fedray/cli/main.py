@@ -1,25 +1,83 @@
-"""The command line: `fedray sweep`, `fedray ui`, and what the modules beside this one add."""
+"""The command line: `fedray ui`, the groups of `fedray --help`, and the commands of the other modules here; those of
+`fedray.analysis` and `fedray.papers` are imported when they are called.
+"""
 
 import errno
+import importlib
 import os
 import shlex
 import socket
 import subprocess
 import sys
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, Any
 
 import typer
+import typer.core
 
 import fedray
-from fedray.cli.analysis import Commands
 from fedray.cli.archive import export, import_, verify
 from fedray.cli.data import data_app
-from fedray.cli.listing import list_, schema
+from fedray.cli.listing import complete, list_, schema
 from fedray.cli.run import run
 from fedray.cli.runs import OF_STORE, clean, print_status, remove_runs
 from fedray.cli.sweep import run_sweep
-from fedray.common.entry import HELP, run_command
+from fedray.common.entry import HELP, make_app, run_command
 from fedray.common.errors import UserError, redact
+from fedray.sweep.file.shipped import list_sweeps
+
+GROUPS = {
+    "run": ("run", "sweep", "status", "rm", "clean", "data", "list", "schema"),
+    "look": ("ui", "tables", "figures", "compare", "report", "sharpness"),
+    "share": ("export", "import", "verify"),
+}
+"""Heading in `fedray --help` -> its commands."""
+LAZY = {
+    "tables": ("analysis", "A sweep's result table: markdown, LaTeX or CSV."),
+    "figures": ("analysis", "A sweep's figures: curves, sensitivity, bars and more."),
+    "compare": ("analysis", "Every method's paired difference to a reference."),
+    "report": ("analysis", "A sweep as one HTML page."),
+    "sharpness": ("papers", "The Hessian's largest eigenvalues, and the loss around a model."),
+}
+"""Command -> the room whose `commands` have it, and its line in `fedray --help`."""
+VALUES: dict[str, Callable[[], list[str]]] = {
+    "name": lambda: [*complete("stored", ""), *list_sweeps()],
+    "sweep": lambda: complete("stored", ""),
+    "metric": lambda: complete("metrics", ""),
+    "paper": lambda: list(importlib.import_module("fedray.analysis.tables.published").list_tables()),
+    "kind": lambda: list(importlib.import_module("fedray.analysis.commands.figures").KINDS),
+}
+"""Parameter of these commands -> the values that a shell completes."""
+
+
+class Commands(typer.core.TyperGroup):
+    """The commands in groups, those of `LAZY` without an import before they are called."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [name for names in GROUPS.values() for name in names]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in LAZY:
+            return super().get_command(ctx, cmd_name)
+
+        def complete_last(ctx: Any, parameter: Any, incomplete: str) -> list[str]:
+            first = incomplete[: incomplete.rfind(",") + 1]  # of several values with commas
+            return [first + value for value in VALUES[parameter.name]() if (first + value).startswith(incomplete)]
+
+        main = importlib.import_module(f"fedray.{LAZY[cmd_name][0]}.commands.{cmd_name}").main
+        command: Any = typer.main.get_command(make_app(main))
+        for parameter in command.params:
+            if parameter.name in VALUES:
+                parameter._custom_shell_complete = complete_last
+        return command
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        helps = {name: command.get_short_help_str(limit=1000) for name, command in self.commands.items()}
+        helps |= {name: line for name, (_, line) in LAZY.items()}
+        for heading, names in GROUPS.items():
+            with formatter.section(heading.capitalize()):
+                formatter.write_dl([(name, helps[name]) for name in names])
+
 
 app = typer.Typer(
     cls=Commands,
@@ -45,11 +103,6 @@ def accept_options(
 ) -> None:
     pass
 
-
-app.command()(run)
-
-
-app.command("sweep")(run_sweep)
 
 ANNOUNCER = """
 import os, sys, time, webbrowser
@@ -124,14 +177,16 @@ def open_ui(
     )
 
 
+app.command("run")(run)
+app.command("sweep")(run_sweep)
 app.command("list")(list_)
-app.command()(schema)
+app.command("schema")(schema)
 app.command("export")(export)
 app.command("import")(import_)
 app.command("verify")(verify)
 app.command("status")(print_status)
 app.command("rm")(remove_runs)
-app.command()(clean)
+app.command("clean")(clean)
 app.add_typer(data_app, name="data")
 
 

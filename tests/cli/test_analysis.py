@@ -7,8 +7,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from fedray.cli.analysis import LAZY
-from fedray.cli.main import app
+from fedray.cli.main import LAZY, app
 from tests.conftest import Call
 
 COMMANDS = [*LAZY]

@@ -18,8 +18,7 @@ import yaml
 from typer.testing import CliRunner
 
 import fedray
-from fedray.cli.analysis import LAZY
-from fedray.cli.main import app
+from fedray.cli.main import LAZY, app
 from fedray.config import RunConfig
 from fedray.sweep.file.sweep import Sweep
 from fedray.tracking.tracker import Tracker
