@@ -9,6 +9,10 @@ from typing import Any
 
 INTERRUPTED = "interrupted: run the same command again to resume"
 """Message of an interrupted command."""
+GRACE = 10.0
+"""Seconds that a process which is to end waits for a store that does not answer. Batch systems kill it after about 30."""
+ending = threading.Event()
+"""Set after SIGTERM: what waits for a store waits no longer than GRACE."""
 
 
 @contextlib.contextmanager
@@ -23,6 +27,7 @@ def treat_sigterm_as_interrupt() -> Iterator[None]:
         return
 
     def interrupt(*_: Any) -> None:
+        ending.set()
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if not callable(signal.getsignal(signal.SIGINT)):  # a shell's background job begins with SIGINT ignored
             raise KeyboardInterrupt
@@ -33,6 +38,7 @@ def treat_sigterm_as_interrupt() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+        ending.clear()
 
 
 @contextlib.contextmanager

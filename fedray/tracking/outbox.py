@@ -4,11 +4,12 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import TypeVar
 
-from fedray.common.errors import UserError, redact
+from fedray.common.errors import UserError, format_count, redact
 from fedray.common.location import start_call
+from fedray.common.signals import GRACE, ending
 
 log = logging.getLogger("fedray")
 T = TypeVar("T")
@@ -43,6 +44,7 @@ class Outbox:
         self._away, self._clock, self._sleep = away, clock, sleep
         self._waiting: deque[Callable[[], object]] = deque()
         self._current: Future[object] | None = None
+        self._waited = 0.0
         self._pause = 0.0
         self._next = clock()
         self._last = ""
@@ -78,11 +80,12 @@ class Outbox:
     def _write_next(self) -> None:
         """Make the first write, or wait for it further. Raises its exception; TimeoutError if it has not ended."""
         if self._current is None:
-            self._current = start_call(self._waiting[0])
-        try:
-            self._current.exception(SLOW)
-        except TimeoutError:
-            raise TimeoutError(f"no answer in {SLOW:g} s") from None
+            self._current, self._waited = start_call(self._waiting[0]), 0.0
+        before = self._waited
+        while not wait([self._current], step := min(SLOW, 0.2)).done:
+            self._waited += step
+            if self._waited - before >= SLOW or (ending.is_set() and self._waited >= GRACE):
+                raise TimeoutError(f"no answer in {min(self._waited, SLOW):.3g} s")
         done, self._current = self._current, None
         done.result()
 
@@ -102,13 +105,21 @@ class Outbox:
         return answer[0]
 
     def drain(self, patience: float) -> None:
-        """Wait until everything is written. Raises Undelivered if the store has been away for `patience` seconds."""
+        """Wait until everything is written.
+
+        Raises:
+            Undelivered: the store has been away for `patience` seconds.
+            KeyboardInterrupt: it has been away for GRACE seconds, and this process is to end.
+        """
         since = self._clock()
         left = len(self._waiting)
         self.flush()
         while self._waiting:
             if len(self._waiting) < left:
                 since, left = self._clock(), len(self._waiting)
+            if ending.is_set() and self._clock() - since >= GRACE:
+                log.warning("%s have not arrived in MLflow (%s)", format_count(left, "write"), self._last)
+                raise KeyboardInterrupt
             if self._clock() - since >= patience:
                 raise Undelivered(
                     f"MLflow has been unreachable for {patience:.0f} s ({self._last}); {left} writes have "

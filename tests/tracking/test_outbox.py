@@ -2,9 +2,11 @@
 
 import logging
 import threading
+import time
 
 import pytest
 
+from fedray.common.signals import ending
 from fedray.tracking import outbox
 from fedray.tracking.outbox import LONGEST, Outbox, Undelivered
 
@@ -60,6 +62,44 @@ def test_a_store_that_stays_away_is_an_error_at_the_end() -> None:
     with pytest.raises(Undelivered, match=r"has been unreachable for 60 s \(refused\); 1 writes have not arrived"):
         box.drain(patience=60)
     assert 1060 <= store.now <= 1061
+
+
+def test_a_process_that_is_to_end_waits_ten_seconds() -> None:
+    """However long a store may be away otherwise: batch systems give a process 30 seconds after SIGTERM."""
+    store = Store()
+    box = store.outbox()
+    store.up = False
+    box.send(lambda: store.write(0))
+    ending.set()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            box.drain(patience=60)
+        assert 1010 <= store.now <= 1011
+        store.up = True
+        box.drain(patience=60)
+        assert store.held == [0]
+    finally:
+        ending.clear()
+
+
+def test_a_process_that_is_to_end_waits_ten_seconds_for_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that is written meanwhile shares them; here a tenth of a second in place of ten."""
+    monkeypatch.setattr(outbox, "GRACE", 0.1)
+    monkeypatch.setattr(outbox, "SLOW", 0.2)
+    store, answered, began = Store(), threading.Event(), time.monotonic()
+    box = store.outbox()
+    ending.set()
+    try:
+        box.send(answered.wait)
+        box.send(lambda: store.write("next"))
+        with pytest.raises(KeyboardInterrupt):
+            box.drain(patience=1e6)
+    finally:
+        ending.clear()
+    assert time.monotonic() - began < 5
+    answered.set()
+    box.drain(patience=60)
+    assert store.held == ["next"]
 
 
 def test_what_the_store_refuses_is_raised_and_does_not_stop_the_rest() -> None:
