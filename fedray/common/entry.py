@@ -104,7 +104,9 @@ def run_command(command: Callable[..., None] | typer.Typer) -> NoReturn:
     except KeyboardInterrupt:
         code = 130
     except Exception as error:
-        if isinstance(error, RuntimeError) and "home directory" in str(error):
+        if _follows_interrupt(error):
+            code = 130
+        elif isinstance(error, RuntimeError) and "home directory" in str(error):
             _refuse("HOME: it is not set, and this user has no entry in passwd; set it to a folder that can be written")
             code = 2
         elif isinstance(error, OSError) and isinstance(error.filename, str | None) and error.errno in UNUSABLE:
@@ -119,6 +121,14 @@ def run_command(command: Callable[..., None] | typer.Typer) -> NoReturn:
     if code == 130:  # typer's, for KeyboardInterrupt
         print(INTERRUPTED, file=sys.stderr)
     sys.exit(code or 0)
+
+
+def _follows_interrupt(error: BaseException | None) -> bool:
+    """Return True if clearing up after an interrupt raised an exception, as it may if that came in the middle of an
+    import."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error is not None
 
 
 def _name_commands(error: Any) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 INTERRUPTED = "interrupted: run the same command again to resume"
 """Message of an interrupted command."""
 GRACE = 10.0
-"""Seconds that a process which is to end waits for a store that does not answer. Batch systems kill it after about 30."""
+"""Seconds that a process which is to end waits for a silent store. Batch systems kill it after about 30."""
 ending = threading.Event()
 """Set after SIGTERM: what waits for a store waits no longer than GRACE."""
 

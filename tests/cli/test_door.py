@@ -1,22 +1,29 @@
 """The command starts fast: commands that need no PyTorch do not import it, and none imports what it does not use."""
 
+import fcntl
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import fedray
 from fedray.cells.status import Status
+from fedray.common.entry import run_command
+from fedray.common.signals import INTERRUPTED
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.plan import make_plan
 from fedray.tracking.tracker import Tracker
 from tests import small
 from tests.analysis.runs import history, write_run
 from tests.sweep.running import REPOSITORY
+from tests.sweep.running import fedray as start
 
 CODE = """
 import json, sys, time
@@ -200,3 +207,54 @@ def test_standard_output_that_is_full_or_closed_is_no_traceback(redirection: str
     command = f"set -o pipefail; '{Path(sys.executable).with_name('fedray')}' list clusters {redirection}"
     out = subprocess.run(["/bin/bash", "-c", command], capture_output=True, text=True, timeout=100)
     assert (out.returncode, out.stderr) == (code, line)
+
+
+def until(condition: Callable[[], object], process: subprocess.Popen[str]) -> None:
+    while not condition():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("during", ["training", "a lock"])
+def test_sigterm_ends_fedray_run_with_the_sentence(tmp_path: Path, empty_store: Path, during: str) -> None:
+    """In a background job, which a shell starts with SIGINT ignored; it once trained on to its end."""
+    shutil.copy(empty_store, tmp_path / "mlflow.db")
+    run = small.sections(model=4, training={"rounds": 10**6}, runtime={"checkpoint_every": 1})
+    (tmp_path / "sweep.yaml").write_text(json.dumps({"name": "endless", "base": run, "grid": {"seed": [0, 1]}}))
+    listing = tmp_path / ".fedray" / "locks" / ".listing"
+    listing.parent.mkdir(parents=True)
+    with listing.open("w") as lock:
+        if during == "a lock":
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            process = start(tmp_path, "run", "sweep.yaml", "--cell", "1")
+        finally:
+            signal.signal(signal.SIGINT, before)
+        opened = Path(f"/proc/{process.pid}/fd")
+        checkpoints = (tmp_path / ".fedray" / "cells").glob
+        if during == "a lock":
+            until(lambda: any(os.path.realpath(file) == str(listing) for file in opened.iterdir()), process)
+        else:
+            until(lambda: list(checkpoints("*/*")), process)
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=60)
+    assert (process.returncode, err.splitlines()[-1:]) == (130, [INTERRUPTED])
+    assert "Traceback" not in err
+
+
+def test_a_failure_while_an_interrupt_is_cleared_up_is_that_interrupt(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after an interrupt in the middle of the import of MLflow, which the clearing up then imports again."""
+
+    def command() -> None:
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise AttributeError("partially initialized module 'mlflow'")
+
+    monkeypatch.setattr("sys.argv", ["fedray"])
+    with pytest.raises(SystemExit) as ended:
+        run_command(command)
+    assert (ended.value.code, capsys.readouterr().err) == (130, f"{INTERRUPTED}\n")
