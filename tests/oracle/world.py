@@ -130,7 +130,7 @@ class Local:
         self.counted = world.epochs * nominal / world.batch_size if world.nominal_steps else self.K
         self.steps_per_epoch = world.steps_per_epoch(samples)
         self.step_number = 0
-        self.eta = world.lr * world.lr_decay ** max(t, 0)  # round -1 is an opening
+        self.eta = world.lr * world.lr_decay**t
         self.v = zeros(start)
 
     def step(self, q: Tensors, pull: float = 0.0, moving: set[str] | None = None, eta: float | None = None) -> None:
