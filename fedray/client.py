@@ -49,7 +49,7 @@ class Population:
     def key_draws(
         self, purpose: str, round: int, client: int, device: torch.device
     ) -> contextlib.AbstractContextManager[None]:
-        """Key all draws within a block; those of NumPy and Python only if there is code of the user's own."""
+        """Key all draws within a block, of NumPy and Python only if there is code of the user's own."""
         seed = seed_everything if self.own_code else seed_torch
         return seed(self.seed, purpose, round, client, device)
 
@@ -60,7 +60,7 @@ class Population:
 
 @dataclass
 class _Step:
-    """What a model has computed in a local step: the number of gradients, whether one was plain, and its loss."""
+    """Computations of a model in a local step: the number of gradients, whether one was plain, and its loss."""
 
     gradients: int = 0
     plain: bool = False

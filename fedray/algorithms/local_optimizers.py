@@ -31,8 +31,8 @@ class AdamWOptions(Checked):
     eps: float = Field(1e-8, ge=0, description="ε: added to √v; with 0 an entry without gradient stays")
     state: Literal["round", "client"] = Field(
         "round",
-        description="m, v and the number of steps start anew every round, or each client keeps its own; a second "
-        "model's (Ditto, APFL) and those of fine-tuning always start anew",
+        description="m, v and the number of steps start anew every round, or each client keeps its own; for a second "
+        "model (Ditto, APFL) and in fine-tuning they always start anew",
     )
 
 

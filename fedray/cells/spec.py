@@ -41,7 +41,7 @@ class PluginLabels:
         names: class -> its own `name`.
         titles: metric -> title.
         lower: metrics whose smallest value is the best.
-        unranked: metrics of which no value is the best.
+        unranked: metrics without a best value.
     """
 
     symbols: Mapping[str, Mapping[str, str]] = field(default_factory=dict)

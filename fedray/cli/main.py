@@ -1,4 +1,4 @@
-"""The command line: `fedray ui`, the groups of `fedray --help`, and the commands of the other modules here; those of
+"""The command line: `fedray ui`, the groups of `fedray --help`, and the commands of the other modules here; commands of
 `fedray.analysis` and `fedray.papers` are imported when they are called.
 """
 
@@ -51,7 +51,7 @@ VALUES: dict[str, Callable[[], list[str]]] = {
 
 
 class Commands(typer.core.TyperGroup):
-    """The commands in groups, those of `LAZY` without an import before they are called."""
+    """The commands in groups; `LAZY` ones are imported when they are called."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return [name for names in GROUPS.values() for name in names]

@@ -88,7 +88,7 @@ def run(
 
 @dataclass(frozen=True)
 class RunRequest:
-    """What the command is asked for: its options."""
+    """The options of a call."""
 
     file: Path
     cell: str | None

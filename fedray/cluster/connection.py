@@ -124,7 +124,7 @@ def _set_environment(name: str, value: str) -> Iterator[None]:
 
 
 def _find_address(given: str | None) -> tuple[str, str | None]:
-    """Return where an address comes from, for messages, and the address: the given one, or $RAY_ADDRESS."""
+    """Return the origin of an address, for messages, and the address: the given one, or $RAY_ADDRESS."""
     return ("--address", given) if given else ("RAY_ADDRESS", os.environ.get("RAY_ADDRESS"))
 
 

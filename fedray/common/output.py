@@ -16,7 +16,7 @@ from fedray.common.yaml_files import locate
 
 PICTURES = (".png", ".svg", ".pdf")
 ENDINGS = (*PICTURES, ".csv", ".html", ".json", ".md", ".npz", ".safetensors", ".tex", ".zip")
-"""Of all formats that fedray writes."""
+"""All formats that fedray writes."""
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,7 @@ class Checked(BaseModel):
         return ""
 
     def count_revisions(self) -> int:
-        """Return the revision that enters an identity: the sum of the class's and of those that it builds on."""
+        """Return the revision that enters an identity: the sum of its own and of its base classes'."""
         return sum_revisions(type(self))
 
     def list_identity_entries(self) -> dict[str, Any]:

@@ -97,7 +97,7 @@ def list_variants() -> Mapping[str, type[Any]]:
 
 
 def list_form_options(name: str) -> dict[str, Any]:
-    """Return the options that a method's other forms have beside its own, with their defaults."""
+    """Return the options that a method's other forms add, with their defaults."""
     forms = list_variants().get(f"{name}{FORMS}")
     if forms is None:
         return {}

@@ -25,7 +25,7 @@ class LoRALinear(nn.Linear):
     """A linear layer with an adapter: `weight` and `bias` keep their names, `lora_A` and `lora_B` are added.
 
     Args:
-        layer: the layer; its parameters become those of this one.
+        layer: the layer; its parameters become this one's.
         rank: r, the rows of A and the columns of B.
         scale: alpha / r.
         share_dropped: the probability with which an entry of the adapter's input is dropped in training.

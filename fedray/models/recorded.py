@@ -46,7 +46,7 @@ class Recordable(Protocol):
 
 
 class Graph(Protocol):
-    """What a computation launches. A replay computes the same again from the same memory, into the same memory."""
+    """The kernels of a computation. A replay computes the same again from the same memory, into the same memory."""
 
     def record(self, compute: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
         """Record a computation; return its results, which the first replay fills."""
@@ -152,7 +152,7 @@ class Recorder:
         except torch.OutOfMemoryError:
             self._entries.clear()
             self.recordings, reason = 0, "the GPU has no memory for it"
-        except Exception as error:  # also those of a user's module
+        except Exception as error:  # also of a user's module
             reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
         self._set_state(after)
         if reason:
@@ -270,7 +270,7 @@ def record_on_cuda(network: Recordable) -> Recorder:
 
 @contextlib.contextmanager
 def _refuse_waiting() -> Iterator[None]:
-    """Raise RuntimeError where a block waits for the GPU, as `.item()` does: no graph can hold that."""
+    """Raise RuntimeError if a block waits for the GPU, as `.item()` does: no graph can hold that."""
     before = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that it does not see every wait: a capture does

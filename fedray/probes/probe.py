@@ -58,7 +58,7 @@ class EvaluatedRound:
 
 
 def check_metrics(probe: "Probe", found: object, taken: Container[str]) -> dict[str, float]:
-    """Return the measurements of a probe as numbers, without those that are NaN: they are undefined.
+    """Return the measurements of a probe as numbers, without NaN, which stands for undefined.
 
     Args:
         probe: the probe.
@@ -109,7 +109,7 @@ class Probe(Component):
     Tables and comparisons follow this.
     """
     unranked: ClassVar[frozenset[str]] = frozenset()
-    """The metrics of which no value is the best: tables show them without a rank, and comparisons refuse them."""
+    """The metrics without a best value: tables show them without a rank, and comparisons refuse them."""
     tested_models: ClassVar[frozenset[Literal["local", "global"]]] = frozenset()
     """Models that this probe needs on the test set, in one pass for all probes; `test_sums` is called on these.
 

@@ -3,7 +3,7 @@
 Probes measure a client right after its local training; a round logs their mean over the cohort and, as
 `NAME_std`, their standard deviation over it (population). Values that are undefined for a client are left out of both.
 
-Angles are those of FedGELA's figures 2, 3 and 5, in degrees. A classifier vector is a row of the head's weight. A class
+Angles (FedGELA's figures 2, 3 and 5) are in degrees. A classifier vector is a row of the head's weight. A class
 mean is the mean over the class's test samples of the features (the input of the head, or a model's own `features(x)`),
 each scaled to length 1, as FedGELA's are by definition. It is the mean direction; the scale of the features and of
 single samples does not enter. Features are not centred. The paper names neither samples nor centring; this is our

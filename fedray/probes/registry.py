@@ -41,7 +41,7 @@ DECLARED = {name: title for kind in PROBES.values() for name, title in kind.metr
 LOWER = frozenset().union(*(kind.lower_is_better for kind in PROBES.values()))
 """The metrics of these probes whose smallest value is the best."""
 UNRANKED = frozenset().union(*(kind.unranked for kind in PROBES.values()))
-"""The metrics of these probes of which no value is the best."""
+"""The metrics of these probes without a best value."""
 
 
 def find_declared(metric: str, names: Iterable[str]) -> str | None:

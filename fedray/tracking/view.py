@@ -91,7 +91,7 @@ def make_address(run: str) -> str:
 def save_view(sweep: str = "") -> str:
     """Save a view of the experiment's charts and table in MLflow and return its address without the server.
 
-    The view has the curves of `FIRST`, the parameters that vary beside the sweep's number as parallel coordinates, and
+    The view has the curves of `FIRST`, the parameters that vary and the sweep's number as parallel coordinates, and
     that number as bars; other metrics and the summaries are folded. The table has the parameters that vary, the number
     and the status, the best run first.
 
@@ -114,7 +114,7 @@ def save_view(sweep: str = "") -> str:
     keys = _list_varying(params)
     for run in runs if sweep else ():
         lacking = [key for key in keys if run.data.params and key not in run.data.params]
-        if lacking:  # MLflow's compare page draws such a run beside the largest number, 0.21 after 0.2
+        if lacking:  # MLflow's compare page draws such a run next to the largest number, 0.21 after 0.2
             client.log_batch(run.info.run_id, params=[Param(key, NONE) for key in lacking])
     columns = [*(f"params.`{key}`" for key in keys), f"metrics.`{number}`", "tags.`fedray.status`"]
     opened = [name for name in FIRST if name in logged or name == FIRST[0]]
@@ -160,7 +160,7 @@ def _describe_curves(metric: str, section: str) -> dict[str, Any]:
 def _describe_parallels(
     params: Sequence[Mapping[str, str]], keys: Sequence[str], number: str
 ) -> Iterator[dict[str, Any]]:
-    """Yield a chart of the parameters that all runs have, and one of those that most have.
+    """Yield a chart of the parameters that all runs have, and one of the parameters that most have.
 
     MLflow leaves runs that lack a number on an axis out of the chart, or all others if these are fewer than half.
     """
@@ -179,7 +179,7 @@ def _describe_parallels(
 
 
 def _list_varying(params: Sequence[Mapping[str, str]]) -> list[str]:
-    """Return the parameters of which the runs have several values: the method's first, the seed last."""
+    """Return the parameters that vary among the runs: the method's first, the seed last."""
     values: dict[str, set[str]] = {}
     for run in params:
         for key, value in run.items():

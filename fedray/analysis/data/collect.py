@@ -97,7 +97,7 @@ class Collected(SweepTable):
 
 
 def collect(name: str, *others: str) -> Collected:
-    """Return all cells of a sweep, including those that another sweep ran.
+    """Return all cells of a sweep, including cells that another sweep ran.
 
     Args:
         name: name of the sweep, or of one with `tune.blocks`, for its blocks NAME/0, NAME/1, ...

@@ -1,4 +1,4 @@
-"""What the training of a run cost in batch gradients, from the split that the store has of it."""
+"""The batch gradients that a run's training has cost, from its split in the store."""
 
 import io
 import json
@@ -18,7 +18,7 @@ from fedray.sweep.plan.draws import count_of_client
 def count_gradients(sweep: SweepTable) -> pd.Series:
     """Return the batch gradients of each finished run's training, a forward pass counting as a third.
 
-    They are those of the real cohorts and shards; the passes of a local step are measured (`engine.cost`). NaN for a
+    The cohorts and shards are the real ones; the passes of a local step are measured (`engine.cost`). NaN for a
     run without its split in the store, and for a class of yours, which a store only names.
     """
     cells, counts, trained = sweep.cells, list[float](), dict[str, Counter[int]]()

@@ -235,7 +235,7 @@ def is_smaller_better(metric: str, cells: pd.DataFrame) -> bool:
 
 
 def is_ranked(metric: str, cells: pd.DataFrame) -> bool:
-    """Return False for a metric of which no value is the best, as its probe says (`Probe.unranked`)."""
+    """Return False for a metric without a best value, as its probe says (`Probe.unranked`)."""
     own = (name for spec in iter_specs(cells) for name in spec.plugins.unranked)
     return find_declared(Metric.parse(metric).plain, UNRANKED.union(own)) is None
 

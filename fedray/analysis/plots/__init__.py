@@ -1,1 +1,1 @@
-"""Figures of comparisons and searches; those of a sweep's metrics are in `analysis.figures`."""
+"""Figures of a sweep's metrics, comparisons and searches."""

@@ -154,7 +154,7 @@ def _choose_kernels(matmul_tf32: bool, cudnn_tf32: bool, deterministic: bool, wa
 
 
 def count_memory(share: float) -> tuple[int, int]:
-    """Return the bytes of its GPU that this process holds, and those that it may still take of its share."""
+    """Return the bytes of its GPU that this process holds, and how many more it may take."""
     free, total = torch.cuda.mem_get_info()
     held = torch.cuda.memory_reserved()
     return held, min(free, int(share * total) - held)

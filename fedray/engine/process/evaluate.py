@@ -45,9 +45,8 @@ def evaluate(
     samples = worker.test_samples if split == "test" else worker.train_samples
     positions = worker.problem.evaluated[split]
     owners: np.ndarray | None = None
-    if (
-        split == "validation" and (held := worker.problem.own_validation) is not None
-    ):  # numbered over those that hold any
+    held = worker.problem.own_validation if split == "validation" else None
+    if held is not None:  # numbers the clients that hold samples out
         owners = np.repeat(np.cumsum(held.sizes > 0) - 1, held.sizes)
     classes, n = worker.problem.data.num_classes, len(positions)
     terms = count_chunks(n)

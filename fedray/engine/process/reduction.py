@@ -93,7 +93,7 @@ class _Group:
 
 
 class Reduction:
-    """Adds vectors up on the device where they are, and notes what must hold for them.
+    """Adds vectors up on their device, and notes what must hold for them.
 
     Nothing is read back from the device before `settle` or `finish`. The sums are valid only if no client is refused.
     """

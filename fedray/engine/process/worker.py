@@ -1,6 +1,6 @@
-"""What a process holds to train clients and test models; the backends differ only in their number of workers.
+"""A process that trains clients and tests models; the backends differ only in their number of workers.
 
-What is done with it stands beside it: `train`, `evaluate` and `personal`.
+The modules `train`, `evaluate` and `personal` use it.
 """
 
 import contextlib
@@ -95,7 +95,7 @@ class Worker:
         return network
 
     def open_lanes(self, wanted: int | None, count_memory: Callable[[], tuple[int, int]] | None = None) -> None:
-        """Train clients in lanes from now on; the arguments are those of `Lanes`."""
+        """Train clients in lanes from now on; for the arguments see `Lanes`."""
         self.lanes = None if wanted == 1 else Lanes(self.network, self.build_network, wanted, count_memory)
 
     def keep_states(self, spill: Spill) -> None:

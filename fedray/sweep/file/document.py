@@ -14,7 +14,7 @@ EXTENDS = "extends"
 def load_document(path: Path) -> dict[str, Any]:
     """Return the contents of a sweep's or a run's file.
 
-    A sweep that `extends` another has the other's keys except those that it gives itself, an empty list for none; keys
+    A sweep that `extends` another has the other's keys unless it gives them itself, an empty list for none; keys
     of its `base` are set in all runs of the other (`points.Change`).
 
     Raises:

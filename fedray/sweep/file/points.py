@@ -33,7 +33,7 @@ class Change(Checked):
 
     @property
     def pairs(self) -> list[tuple[str, Any]]:
-        """Key and value of each change, those of a plain section one by one."""
+        """Key and value of each change; of a plain section, each key."""
         return [pair for key, value in self.values.items() for pair in _split(key, value)]
 
     def name_key(self, key: str) -> str:

@@ -121,7 +121,7 @@ SELECT = tuple(
 
 
 def refuse_wide_range(where: str, config: Mapping[str, Any], space: Space) -> None:
-    """Raise UserError for a range that reaches beyond what its key allows, whatever is drawn from it.
+    """Raise UserError for a range that reaches beyond what its key allows.
 
     Args:
         where: the key of the file, or the option, that holds the space.
@@ -157,7 +157,7 @@ Grid = Annotated[dict[str, list[Any]], AfterValidator(_refuse_search)]
 
 
 class Smoke(Checked):
-    """What `--smoke` changes: keys of all runs, whole axes of the grid and of the cases."""
+    """Changes by `--smoke`: keys of all runs, whole axes of the grid and of the cases."""
 
     base: dict[str, Any] = {}
     grid: Grid = {}

@@ -21,7 +21,7 @@ from fedray.sweep.file.sweep import OF_CLASSES, Sweep
 from fedray.sweep.plan.draws import find_axes, iter_points
 
 FEWEST_DIGITS, MOST_DIGITS = 4, 17
-"""Of a number in a label; the most tell any two floats apart."""
+"""Digits of a number in a label; the most tell any two floats apart."""
 KEPT_PROBLEMS = 8
 """Number of split data sets that are kept; cells that share one follow each other."""
 

@@ -41,7 +41,7 @@ def draw(space: Space, searcher: Searcher, index: int) -> dict[str, Any]:
     """Make one draw: key -> value, in the space's order.
 
     A value depends only on the searcher, the key's name and the index, so it is the same for every method, setting and
-    seed, whatever else is searched.
+    seed, and does not depend on the other keys.
 
     Args:
         space: the searched keys and their distributions.
