@@ -136,7 +136,7 @@ class SweepRequest:
 
     def forecast(self, sweep: "Sweep", source: str) -> None:
         """Print hours, and how many cells run at a time on the nodes that were described, or on this machine."""
-        from fedray.sweep.driver.dry_run import list_local_nodes, print_forecast
+        from fedray.sweep.driver.dry_run import count_room, list_local_nodes, print_forecast
         from fedray.sweep.driver.stages import make_tune_stage, preview_final_stage
         from fedray.sweep.plan.estimate import list_distinct, print_estimate
 
@@ -147,12 +147,11 @@ class SweepRequest:
                 runs = list_distinct(one)
             used = used or any(run.runtime.gpus_per_actor for run in runs)
             print(f"{one.name}: {format_count(len(runs), 'cell')}")
-            seconds = print_estimate(one) if self.estimate else [None] * len(runs)
-            print_forecast(runs, room or list_local_nodes(), seconds, self.seconds_per_round)
-        if gpus and not used:
-            print(
-                "no cell uses a GPU: runtime.gpus_per_actor is 0 in all; leave --gpus-per-node out, or set it above 0"
-            )
+            here, seconds, start = list_local_nodes(), list[float | None]([None] * len(runs)), None
+            if self.estimate:
+                at_a_time = max(count_room(run.runtime, here, self.max_concurrent) for run in runs)
+                seconds, start = print_estimate(one, max(at_a_time, 1))
+            print_forecast(runs, room or here, seconds, self.seconds_per_round, start, self.max_concurrent)
         if self.nodes:
             asked = f"--nodes={self.nodes} --cpus-per-task={cpus}" + (
                 f" --gpus-per-node={gpus}" if gpus and used else ""

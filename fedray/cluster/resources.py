@@ -1,7 +1,7 @@
 """Resources that client actors ask of a cluster, whether they fit, and how many a cell gets."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,12 +34,28 @@ def count_capacity(runtime: Runtime, node: dict[str, float]) -> int:
 def refuse_infeasible(runtime: Runtime, nodes: Sequence[dict[str, float]]) -> None:
     """Raise UserError if the actors of one run can never be placed on nodes with these total resources."""
     room = sum(count_capacity(runtime, node) for node in nodes)
+    if runtime.gpus_per_actor and not any(node.get("GPU", 0) for node in nodes):
+        raise UserError(
+            f"runtime.gpus_per_actor: {runtime.gpus_per_actor:g} GPU for each actor is asked for, and no node has one; "
+            "`--set runtime.gpus_per_actor=0` trains on CPUs"
+        )
     if room < runtime.actor_count:
         have = "; ".join(" ".join(f"{node.get(r, 0):g} {r}" for r in ("CPU", "GPU")) for node in nodes)
         raise UserError(
             f"runtime.actors: {runtime.actor_count} actors of {runtime.cpus_per_actor:g} CPU and "
             f"{runtime.gpus_per_actor:g} GPU each are asked for, {room} fit; nodes have: {have}"
         )
+
+
+def describe_idle_gpus(runtimes: Iterable[Runtime], nodes: Sequence[dict[str, float]]) -> str:
+    """Return a line about GPUs of the nodes of which no run uses any; empty if there are none."""
+    gpus = sum(node.get("GPU", 0) for node in nodes)
+    if not gpus or any(runtime.gpus_per_actor for runtime in runtimes):
+        return ""
+    return (
+        f"no cell uses a GPU, and there {'is 1' if gpus == 1 else f'are {gpus:g}'}: runtime.gpus_per_actor is 0; "
+        "`--set runtime.gpus_per_actor=0.25` lets four actors share one"
+    )
 
 
 @contextmanager

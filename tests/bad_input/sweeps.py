@@ -257,4 +257,10 @@ CASES: dict[str, Case] = {
         "runtime.actors: 100000 actors of 1 CPU and 0 GPU each are asked for, 2 fit;…",
         put("sweep.yaml", yaml.safe_dump({"name": "x", "base": BASE | {"runtime": {"actors": 10**5}}})),
     ),
+    "a GPU that is not here": Case(
+        ["sweep", "sweep.yaml", "--dry-run"],
+        "runtime.gpus_per_actor: 0.25 GPU for each actor is asked for, and no node has one; "
+        "`--set runtime.gpus_per_actor=0` trains on CPUs",
+        put("sweep.yaml", yaml.safe_dump({"name": "x", "base": BASE | {"runtime": {"gpus_per_actor": 0.25}}})),
+    ),
 }

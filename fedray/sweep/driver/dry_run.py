@@ -11,7 +11,7 @@ from rich.text import Text
 
 from fedray.cells.metric import LAST, describe_rounds
 from fedray.cluster.connection import count_cpus, use_cluster
-from fedray.cluster.resources import count_capacity, get_bundle, list_nodes, refuse_infeasible
+from fedray.cluster.resources import count_capacity, describe_idle_gpus, get_bundle, list_nodes, refuse_infeasible
 from fedray.common.errors import escape, format_count, format_duration, format_number
 from fedray.config import RunConfig, Runtime
 from fedray.engine.process.lanes import MOST
@@ -51,7 +51,7 @@ def print_plan(plan: Plan, address: str | None) -> None:
     for runtime, count in plan.requests.items():
         refuse_infeasible(runtime, nodes)
         console.print(
-            f"{count} trials ask for {_describe_request(runtime)}: fits, {_count_room(runtime, nodes)} at a time"
+            f"{count} trials ask for {_describe_request(runtime)}: fits, {count_room(runtime, nodes)} at a time"
         )
         if runtime.torch_device == "cuda":
             kept = "shards and states" if runtime.actors == 1 else "shards"
@@ -59,6 +59,8 @@ def print_plan(plan: Plan, address: str | None) -> None:
             console.print(f"each actor keeps its clients' {kept} on the GPU, in at most {limit}")
             lanes = f"up to {MOST}" if runtime.lanes == "auto" else runtime.lanes
             console.print(f"and trains {lanes} clients side by side; each takes the memory of one client's training")
+    if plan.requests and (line := describe_idle_gpus(plan.requests, nodes)):
+        console.print(line, soft_wrap=True)
 
 
 def print_cells(sweep: Sweep) -> None:
@@ -83,9 +85,10 @@ def _describe_request(runtime: Runtime) -> str:
     return f"{actors} of {asked} each"
 
 
-def _count_room(runtime: Runtime, nodes: Sequence[dict[str, float]]) -> int:
-    """Return how many cells of these requests fit at a time."""
-    return sum(count_capacity(runtime, node) for node in nodes) // runtime.actor_count
+def count_room(runtime: Runtime, nodes: Sequence[dict[str, float]], most: int | None = None) -> int:
+    """Return how many cells of these requests run at a time, at most `most`."""
+    room = sum(count_capacity(runtime, node) for node in nodes) // runtime.actor_count
+    return room if most is None else min(room, most)
 
 
 def print_forecast(
@@ -93,13 +96,24 @@ def print_forecast(
     nodes: Sequence[dict[str, float]],
     seconds: Sequence[float | None],
     per_round: float | None = None,
+    start: float | None = None,
+    most: int | None = None,
 ) -> None:
-    """Print how many cells run at a time, in how many waves, how long, and what a preemption costs."""
+    """Print how many cells run at a time, in how many waves, how long, and what a preemption costs.
+
+    Args:
+        runs: the cells.
+        nodes: resources of each node.
+        seconds: seconds of each cell with one actor; None if unknown.
+        per_round: seconds of a round of any cell; None if unknown.
+        start: seconds until the first cell begins; None if unknown.
+        most: largest number of cells at a time; None for as many as fit.
+    """
     import torch
 
     console = Console(highlight=False, soft_wrap=True)
     console.print(_describe_nodes(nodes))
-    rooms = {runtime: _count_room(runtime, nodes) for runtime in dict.fromkeys(run.runtime for run in runs)}
+    rooms = {runtime: count_room(runtime, nodes, most) for runtime in dict.fromkeys(run.runtime for run in runs)}
     counts = Counter(run.runtime for run in runs)
     for runtime, room in rooms.items():
         waves = (
@@ -108,6 +122,8 @@ def print_forecast(
             else "they do not fit; lower runtime.cpus_per_actor, or gpus_per_actor (0: no GPU)"
         )
         console.print(f"{counts[runtime]} cells ask for {_describe_request(runtime)}: {waves}")
+    if line := describe_idle_gpus(rooms, nodes):
+        console.print(line)
     fitting = [(run, each) for run, each in zip(runs, seconds, strict=True) if rooms[run.runtime]]
     if not fitting:
         return
@@ -124,6 +140,7 @@ def print_forecast(
         cells.append((1 / rooms[runtime], each))
         for name, amount in get_bundle(runtime).items():
             held[name] += amount * runtime.actor_count * each / 3600
+    started = start if start is not None and per_round is None else 0.0
     if cells:
         hours = " and ".join(
             f"{format_number(amount)} {unit}-hours"
@@ -131,9 +148,9 @@ def print_forecast(
             if amount
         )
         console.print(
-            f"{len(cells)} cells: {format_duration(find_makespan(cells))} of wall clock, {hours} reserved"
+            f"{len(cells)} cells: {format_duration(find_makespan(cells) + started)} of wall clock, {hours} reserved"
             + (f", at {per_round:g} s per round" if per_round is not None else ", without communication")
-            + "; Ray's start, a few seconds, is not included"
+            + f"; Ray's start, {f'{format_duration(started)}, is' if started else 'a few seconds, is not'} included"
         )
     if len(cells) < len(fitting):
         console.print(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fedray.cells.status import Status
 from fedray.cluster.connection import count_cpus, refuse_bad_address, use_cluster
-from fedray.cluster.resources import list_nodes, refuse_infeasible, refuse_unseen
+from fedray.cluster.resources import describe_idle_gpus, list_nodes, refuse_infeasible, refuse_unseen
 from fedray.common.errors import UserError, escape, format_count, name_place
 from fedray.common.location import refuse_unwritable_store
 from fedray.common.signals import treat_sigterm_as_interrupt
@@ -103,6 +103,8 @@ def execute(plan: Plan, max_concurrent: int | None = None, address: str | None =
             nodes = list_nodes()
             for runtime in plan.requests:
                 refuse_infeasible(runtime, nodes)
+            if line := describe_idle_gpus(plan.requests, nodes):
+                print(f"{plan.sweep.name}: {line}", flush=True)
             with tempfile.NamedTemporaryFile(dir=find_storage_parent(), prefix=".seen-") as marker:
                 refuse_unseen("FEDRAY_STORAGE", Path(marker.name))
         stack.enter_context(lock_sweep(plan.sweep.name))  # from here on something is written

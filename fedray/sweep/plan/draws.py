@@ -144,7 +144,7 @@ def count_training_gradients(run: RunConfig) -> float | None:
 
 def count_of_client(run: RunConfig, samples: int) -> float:
     """Return the batch gradients of a client with this many samples in a round."""
-    passes, training = _measure_cost(json.dumps(run.algorithm.list_options())), run.training
+    passes, training = get_cost(run), run.training
     in_full = passes.full_gradients * training.count_steps_per_epoch(samples)
     return training.count_steps(samples) * (passes.gradients + FORWARD * passes.predictions) + in_full
 
@@ -157,6 +157,11 @@ def _count_samples(run: RunConfig, train: int) -> int:
 def get_batch_size(run: RunConfig, samples: int) -> int:
     """Return the number of samples in a full batch of a client with this many samples."""
     return samples if run.training.batch_size == "full" else min(run.training.batch_size, samples)
+
+
+def get_cost(run: RunConfig) -> Cost:
+    """Return the measured costs of a run's method."""
+    return _measure_cost(json.dumps(run.algorithm.list_options()))
 
 
 @cache

@@ -1,18 +1,24 @@
-"""Estimate of a sweep's duration on this machine: gradients are counted, and one per model is timed.
+"""Estimate of a sweep's duration on this machine: gradients are counted, and each model's slowest method is timed.
 
 The count covers the gradients of a batch that training, evaluation and personal models take (a forward pass is a third
 of one), from the file and the published size of the data, as if clients had equal shards. Only data without a published
-size, such as your own arrays, are read. Not included: augmentation, communication, Ray's start, operations on
-whole parameter vectors, and sharing: each trial is assumed to have its core or GPU to itself.
+size, such as your own arrays, are read. What is timed are rounds of the engine on random data, in as many processes as
+cells will run at a time, so that the method's own work and sharing count. Not included: augmentation and communication.
 """
 
 import json
+import multiprocessing
 import os
 import sys
+import threading
 import time
 from collections import defaultdict
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,20 +26,34 @@ from rich.console import Console
 from rich.table import Table
 from torch.nn.functional import cross_entropy
 
-from fedray.common.errors import UserError, format_number
+from fedray.common.errors import UserError, format_count, format_number
 from fedray.config import RunConfig
 from fedray.datasets import make_data_source
 from fedray.datasets.base import Published, load_data
+from fedray.datasets.dataset import Dataset
 from fedray.engine.cost import find_input_shape
+from fedray.engine.problem import Problem
+from fedray.engine.process.backend import InlineBackend
 from fedray.engine.process.device import warn_of_slow_precision
+from fedray.engine.server.simulation import Simulation
 from fedray.models import make_model_spec
 from fedray.models.base import build
 from fedray.models.network import Network
+from fedray.partitions.shards import Shards
 from fedray.sweep.file.sweep import Sweep
-from fedray.sweep.plan.draws import count_gradients, get_batch_size, iter_points
+from fedray.sweep.plan.draws import count_gradients, count_of_client, get_batch_size, get_cost, iter_points
 
 PATIENCE = 3.0
 """Approximate seconds of measurement per model, after a first gradient that does not count."""
+SPAN = 10.0
+"""Seconds in which rounds are timed: on a busy machine, shorter ones see a burst or a gap."""
+START = 14.0
+"""Seconds of processor time from a sweep's call to its first cell, measured on two cores."""
+CELL = 0.7
+"""Seconds of processor time that a cell takes besides its rounds, in its process and in the sweep's, measured on two
+cores."""
+MANY = 64
+"""Most clients in a round that is timed: as many train together at most."""
 
 
 @dataclass(frozen=True)
@@ -125,6 +145,121 @@ def measure_seconds(key: Key, device: str) -> float:
         torch.set_num_threads(threads)
 
 
+@dataclass(frozen=True)
+class Counted:
+    """A run with the number of samples of one of its clients, and its gradients."""
+
+    run: RunConfig
+    samples: int
+    gradients: float
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How fast cells train here.
+
+    Attributes:
+        seconds: seconds of one gradient.
+        slowdown: elapsed time over processor time.
+    """
+
+    seconds: float
+    slowdown: float
+
+
+def measure_pace(run: RunConfig, key: Key, samples: int, device: str, barrier: Any = None) -> Pace:
+    """Time rounds of a run's method and model on random data, for `SPAN` seconds, after rounds that do not count.
+
+    Args:
+        run: the run; its number of clients and of local steps are reduced to what takes this long.
+        key: the run's.
+        samples: number of samples of one of its clients.
+        device: `cpu` or `cuda`.
+        barrier: where processes wait for each other before they measure; None for one process.
+    """
+    threads = torch.get_num_threads()
+    try:
+        simulation, count = _make_short(run, key, device, 2, 1)
+        for _ in range(2):  # states that start empty fill
+            simulation.step()
+        began = time.perf_counter()
+        simulation.step()
+        room = PATIENCE / 3 / (time.perf_counter() - began)  # so many such rounds
+        clients = max(2, min(run.clients.largest_cohort, MANY, int(2 * room)))
+        steps = max(1, min(run.training.count_steps(samples), int(2 * room / clients)))
+        if (clients, steps) != (2, 1):
+            simulation, count = _make_short(run, key, device, clients, steps)
+            simulation.step()
+        if barrier is not None:
+            barrier.wait()
+        rounds, began, used = 0, time.perf_counter(), time.process_time()
+        while (elapsed := time.perf_counter() - began) < SPAN or not rounds:
+            simulation.step()
+            rounds += 1
+        used = time.process_time() - used
+        slowdown = 1.0 if device == "cuda" else max(elapsed / max(used, 1e-9), 1.0)
+        return Pace(elapsed / rounds / count, slowdown)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _make_short(run: RunConfig, key: Key, device: str, clients: int, steps: int) -> tuple[Simulation, float]:
+    """Return a run on random data with so many clients and local steps, and the gradients of its rounds.
+
+    Steps are tiny, so that none diverges.
+    """
+    short: dict[str, Any] = {"local_steps": steps, "local_epochs": None, "batch_size": key.batch}
+    config = RunConfig.parse(
+        {
+            "data": "digits",
+            "partition": "iid",
+            "clients": {"total": clients, "per_round": clients},
+            "model": json.loads(key.model),
+            "algorithm": run.algorithm.list_options(),
+            "training": run.training.model_dump() | short | {"rounds": 10**6, "lr": 1e-6},
+            "evaluation": {"every": 10**6, "last": 1},
+            "runtime": {"backend": "inline", "device": device, "threads": run.runtime.threads},
+        }
+    )
+    rng = np.random.default_rng(0)
+    x: np.ndarray = rng.normal(size=(key.batch, *key.shape)).astype(np.float32)
+    if config.model.takes_tokens:
+        x = rng.integers(0, key.classes, (key.batch, *key.shape))
+    y = np.arange(key.batch) % key.classes
+    own = key.batch * min(steps, 20)  # samples of a client; the batch again and again
+    shards = Shards(np.arange(clients * own) % key.batch, np.arange(clients + 1) * own)
+    simulation = Simulation(Problem(config, Dataset("random", x, y, x, y, key.classes), shards), InlineBackend())
+    return simulation, clients * count_of_client(config, own)
+
+
+def rank_work(one: Counted) -> tuple[float, float]:
+    """Return what orders methods by the work of a client: its gradients, then the vectors that it handles."""
+    cost = get_cost(one.run)
+    return count_of_client(one.run, one.samples), cost.down + cost.up + cost.client
+
+
+def measure_together(run: RunConfig, key: Key, samples: int, device: str, cells: int) -> Pace:
+    """Return the mean pace of so many processes that measure at the same time.
+
+    Raises:
+        UserError: a process died.
+    """
+    if cells == 1:
+        return measure_pace(run, key, samples, device)
+    context = multiprocessing.get_context("spawn")  # CUDA does not work in a fork
+    with ExitStack() as stack:
+        barrier = stack.enter_context(context.Manager()).Barrier(cells, timeout=600)
+        pool = stack.enter_context(ProcessPoolExecutor(cells, context))
+        waiting = [pool.submit(measure_pace, run, key, samples, device, barrier) for _ in range(cells)]
+        try:
+            found = [one.result() for one in waiting]
+        except (BrokenProcessPool, threading.BrokenBarrierError):
+            raise UserError(
+                f"--estimate: a process died of {cells} that measured {key} at a time; take a smaller --max-concurrent"
+            ) from None
+    return Pace(*(float(np.mean([getattr(one, name) for one in found])) for name in ("seconds", "slowdown")))
+
+
 def list_distinct(sweep: Sweep) -> list[RunConfig]:
     """Return the runs of a sweep's cells, each once, without reading data."""
     found: dict[str, RunConfig] = {}
@@ -134,44 +269,55 @@ def list_distinct(sweep: Sweep) -> list[RunConfig]:
     return list(found.values())
 
 
-def print_estimate(sweep: Sweep) -> list[float | None]:
-    """Print gradients, seconds and hours by model, and the load under which they were measured.
+def print_estimate(sweep: Sweep, cells: int = 1) -> tuple[list[float | None], float]:
+    """Print gradients, seconds and hours by model, and how and under which load they were measured.
+
+    Args:
+        sweep: the file.
+        cells: number of cells that run at a time on this machine.
 
     Returns:
-        Of each of `list_distinct`, the seconds of one core, or of this machine's GPU; None for data of unknown size.
+        Of each of `list_distinct`, the seconds of one core, or of this machine's GPU, None for data of unknown size;
+        and the seconds until the first cell begins.
 
     Raises:
-        UserError: the file is not a valid sweep.
+        UserError: the file is not a valid sweep, or so many cells do not fit this machine's memory.
     """
     device, load = "cuda" if torch.cuda.is_available() else "cpu", os.getloadavg()[0]
-    found: list[float | None] = []
-    counted: dict[Key, list[float]] = defaultdict(list)
-    for run in list_distinct(sweep):
+    runs, counted = list_distinct(sweep), defaultdict[Key, dict[int, Counted]](dict)
+    for place, run in enumerate(runs):
         warn_of_slow_precision(run.training.precision, device)
         known = get_facts(run)
-        if (number := count_gradients(run, known)) is None:
-            found.append(None)
-            continue
-        key = make_key(run, known)
-        counted[key].append(number)
-        found.append(number * measure_seconds(key, device))
+        if known is not None and known.train and (number := count_gradients(run, known)) is not None:
+            samples = -(-known.train // run.clients.dealt)
+            counted[make_key(run, known)][place] = Counted(run, samples, number)
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
     unit = "GPU-hours" if device == "cuda" else "core-hours"
-    table = Table("cells", "model", "gradients", "seconds each", unit, box=None, pad_edge=False)
-    for key, numbers in counted.items():
-        length, number = measure_seconds(key, device), sum(numbers)
+    table = Table("cells", "model", "method timed", "gradients", "seconds each", unit, box=None, pad_edge=False)
+    found: list[float | None] = [None] * len(runs)
+    start, cells, total = START, min(cells, len(runs)), 0.0
+    for key, members in counted.items():
+        slowest = max(members.values(), key=rank_work)
+        pace = measure_together(slowest.run, key, slowest.samples, device, cells)
+        start = max(start, START * pace.slowdown)
+        for place, one in members.items():
+            found[place] = one.gradients * pace.seconds + CELL * pace.slowdown
+        number = sum(one.gradients for one in members.values())
+        total += number * pace.seconds / 3600
         table.add_row(
-            str(len(numbers)), str(key), f"{number:.3g}", f"{length:.3g}", format_number(number * length / 3600)
+            *(str(len(members)), str(key), slowest.run.algorithm.name, f"{number:.3g}", f"{pace.seconds:.3g}"),
+            format_number(number * pace.seconds / 3600),
         )
     console.print(table)
     where = torch.cuda.get_device_name() if device == "cuda" else "one core of this machine"
-    total = sum(filter(None, found)) / 3600
     console.print(
-        f"{sweep.name}: {format_number(total)} {unit} on {where}, measured now, each trial alone on it"
-        + ("" if device == "cuda" else "; GPU-hours: not measured, there is no GPU here")
+        f"{sweep.name}: {format_number(total)} {unit} on {where}, measured now with "
+        f"{format_count(cells, 'cell')} at a time"
+        + ("" if device == "cuda" else "; GPU-hours: not measured, there is no GPU here"),
+        soft_wrap=True,
     )
     busy = "; other programs slow a measurement: repeat it on an idle machine"
     console.print(f"measured at a load of {load:.1f} on {os.cpu_count()} CPUs" + busy * (load > 0.5), soft_wrap=True)
     if unknown := found.count(None):
         console.print(f"without {unknown} cells whose data are not here and have no published size")
-    return found
+    return found, start

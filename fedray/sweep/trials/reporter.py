@@ -49,12 +49,17 @@ MINUTE = 60.0
 
 
 class Progress:
-    """Shows the outcome of each cell as it comes in."""
+    """Shows the outcome of each cell as it comes in.
+
+    Attributes:
+        shares: cell -> the part of its rounds that this call makes: less than 1 for a resumed one.
+    """
 
     def __init__(self, total: int) -> None:
         self.console = Console(highlight=False)
         self.total = total
         self.outcomes: dict[str, Status] = {}
+        self.shares: dict[str, float] = {}
         self._running: dict[str, tuple[str, float]] = {}
         self._rows: dict[str, str] = {}
         self._tests: dict[str, str] = {}
@@ -108,9 +113,11 @@ class Progress:
 
     def _estimate_end(self) -> str:
         left = self.total - len(self.outcomes)
-        if not left or not self.outcomes or self._began is None:
+        made = sum(self.shares.get(cell, 1) for cell in self.outcomes)
+        if not left or not made or self._began is None:
             return ""
-        seconds = (time.monotonic() - self._began) / len(self.outcomes) * left
+        begun = [share for cell, share in self.shares.items() if cell not in self.outcomes]
+        seconds = (time.monotonic() - self._began) / made * (left - len(begun) + sum(begun))
         return f"; {left} to go, about {format_duration(seconds)}"
 
     def _make_table(self) -> Table:
@@ -159,8 +166,9 @@ class TuneReporter(tune.Callback):
         self, iteration: int, trials: Sequence[Trial], trial: Trial, result: dict[str, Any], **_: Any
     ) -> None:
         cell = self._get_cell(trial)
-        rows = result["rows"]
-        if line := describe_resumption(cell.label, result.get("resumed", 0), cell.run.training.rounds):
+        rows, resumed = result["rows"], result.get("resumed", 0)
+        self.progress.shares.setdefault(cell.hash, 1 - resumed / cell.run.training.rounds)
+        if line := describe_resumption(cell.label, resumed, cell.run.training.rounds):
             self.progress.note(line)
         self._histories[cell.hash] += rows
         self.progress.note_round(cell.hash, result["made"], cell.run.training.rounds, rows)

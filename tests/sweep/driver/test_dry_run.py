@@ -77,7 +77,10 @@ def test_a_plan_for_a_cluster_that_is_not_here(call: Call) -> None:
     changes = ("--set", "training.rounds=4", "--set", "runtime.gpus_per_actor=0", "--max-concurrent", "3")
     code, out, err = call("sweep", "sweep.yaml", "--dry-run", *CLUSTER, *changes)
     assert code == 0, err
-    assert "no cell uses a GPU: runtime.gpus_per_actor is 0 in all" in out
+    assert (
+        "no cell uses a GPU, and there are 8: runtime.gpus_per_actor is 0; `--set runtime.gpus_per_actor=0.25`" in out
+    )
+    assert "32 CPU, 8 GPU\n12 cells ask for as many actors as fit of 1 CPU each: 3 at a time, 4 wave(s)\n" in out
     assert f"sbatch --nodes=2 --cpus-per-task=16 slurm.sh sweep.yaml {' '.join(changes)}; " in out
     small_one = ("--nodes", "1", "--cpus-per-node", "16", "--gpus-per-node", "1", "--seconds-per-round", "36")
     code, out, err = call("sweep", "sweep.yaml", "--dry-run", *small_one)

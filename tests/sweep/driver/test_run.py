@@ -18,6 +18,7 @@ import pytest
 from mlflow import MlflowClient
 
 from fedray.cli import main as cli
+from fedray.cluster.resources import list_nodes
 from fedray.tracking.store import get_label
 from tests.conftest import Call
 from tests.sweep.running import SWEEP, done, fedray, outcome, runs, state_hashes, write
@@ -33,8 +34,10 @@ def finished(local_ray: None, tmp_path_factory: pytest.TempPathFactory, empty_st
         for name in [name for name in os.environ if name.startswith(("MLFLOW_", "RAY_ADDRESS", "FEDRAY_STORAGE"))]:
             patch.delenv(name)
         patch.setattr("sys.argv", ["fedray", "sweep", str(write(folder, SWEEP))])
+        patch.setattr("fedray.sweep.driver.run.list_nodes", lambda: [node | {"GPU": 1.0} for node in list_nodes()])
         with pytest.raises(SystemExit, match="0"):
             cli.main()
+    assert "small: no cell uses a GPU, and there is 1: runtime.gpus_per_actor is 0; " in out.getvalue()
     assert "small: 4 finished" in out.getvalue()
     for run in runs(folder):
         shown = f"{run.data.metrics['summary/last10_test_accuracy']:.2f} %, mean of rounds 11 to 12 ("

@@ -12,8 +12,9 @@ from fedray.common.entry import run_command
 from fedray.config import RunConfig
 from fedray.models.network import Network
 from fedray.sweep.file.sweep import Sweep
+from fedray.sweep.plan import estimate
 from fedray.sweep.plan.draws import count_gradients
-from fedray.sweep.plan.estimate import Key, get_facts, make_key, measure_seconds, print_estimate
+from fedray.sweep.plan.estimate import Key, get_facts, make_key, measure_pace, measure_seconds
 from tests import small
 
 RUN = small.sections(
@@ -94,6 +95,29 @@ def test_bf16_is_measured_as_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
     assert built == [False, True]
 
 
+@pytest.mark.parametrize("name", ["fedavg", "fedtoga", "fedntd", "mimelite", "fedge", "local-only"])
+def test_every_kind_of_method_is_timed_by_its_own_rounds(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A round of the engine on random data: methods with states, with predictions, with passes over the shard, with
+    parts of the model, and without a global model."""
+    monkeypatch.setattr(estimate, "SPAN", 0.05)
+    one = run(algorithm=name, model={"name": "mlp", "hidden": [16]})
+    pace = measure_pace(one, make_key(one), 144, "cpu")
+    assert 0 < pace.seconds < 1
+    assert pace.slowdown >= 1
+
+
+def test_the_method_with_the_most_work_is_timed() -> None:
+    """FedSAM and FedTOGA take two gradients a step, FedAvg one; FedTOGA also keeps and sends more vectors."""
+    listed = [estimate.Counted(run(algorithm=name), 144, 1.0) for name in ("fedavg", "fedtoga", "fedsam")]
+    assert max(listed, key=estimate.rank_work).run.algorithm.name == "fedtoga"
+
+
+def test_cells_that_run_at_a_time_are_timed_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two processes of their own, which wait for each other."""
+    found = estimate.measure_together(run(), make_key(run()), 144, "cpu", 2)
+    assert 0 < found.seconds < 1
+
+
 def test_your_own_arrays_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """90 training and 30 test images over 10 clients: 9 each, a batch of 9; 12 gradients an epoch would be wrong.
 
@@ -118,13 +142,16 @@ def test_a_sweep_on_your_own_arrays_costs_something(
     monkeypatch.chdir(tmp_path)
     images, labels = np.zeros((120, 5, 7), np.uint8), np.arange(120) % 3
     np.savez("own.npz", x_train=images[:90], y_train=labels[:90], x_test=images[90:], y_test=labels[90:])
-    print_estimate(
+    monkeypatch.setattr(estimate, "SPAN", 0.3)
+    seconds, start = estimate.print_estimate(
         Sweep.parse(
             {"name": "own", "base": RUN | {"data": {"name": "npz", "path": "own.npz"}}, "grid": {"seed": [0, 1]}}
         )
     )
+    assert start >= estimate.START
+    assert min(filter(None, seconds)) > estimate.CELL, "a cell's own start counts"
     out = capsys.readouterr().out
-    row = re.search(r"^2 +mlp, 1x5x7, 3 classes, batches of 9 +(\S+) +(\S+) +(\S+)", out, re.MULTILINE)
+    row = re.search(r"^2 +mlp, 1x5x7, 3 classes, batches of 9 +fedavg +(\S+) +(\S+) +(\S+)", out, re.MULTILINE)
     assert row is not None, out
     assert float(row[1]) == pytest.approx(2 * (48 + 30 / 27), rel=1e-2)
     hours = re.search(r"own: (\S+) core-hours", out)
@@ -149,7 +176,10 @@ def test_the_command_needs_no_data(
             }
         )
     )
-    monkeypatch.setattr("sys.argv", ["fedray", "sweep", "sweep.yaml", "--dry-run", "--estimate"])
+    monkeypatch.setattr(estimate, "SPAN", 0.3)
+    monkeypatch.setattr(
+        "sys.argv", ["fedray", "sweep", "sweep.yaml", "--dry-run", "--estimate", "--max-concurrent", "1"]
+    )
     from fedray.cli.main import app
 
     with pytest.raises(SystemExit) as stop:
@@ -159,12 +189,14 @@ def test_the_command_needs_no_data(
     assert re.search(r"^2 +mlp, 1x28x28, 10 classes, batches of 20 ", out, re.MULTILINE), "equal cells are one"
     assert "x: " in out
     assert "without 2 cells" in out
+    assert "measured now with 1 cell at a time; " in out, "--max-concurrent 1"
     assert re.search(r"^measured at a load of \d+\.\d on \d+ CPUs", out, re.MULTILINE)
     assert re.search(
-        r"^4 cells ask for as many actors as fit of 1 CPU each: \d+ at a time, \d+ wave\(s\)$", out, re.MULTILINE
+        r"^4 cells ask for as many actors as fit of 1 CPU each: 1 at a time, 4 wave\(s\)$", out, re.MULTILINE
     )
     assert re.search(
-        r"^2 cells: \S+ (h|min|s) of wall clock, \S+ core-hours reserved, without communication; Ray's start",
+        r"^2 cells: \S+ (h|min|s) of wall clock, \S+ core-hours reserved, without communication; Ray's start, "
+        r"\S+ (min|s), is included$",
         out,
         re.MULTILINE,
     )

@@ -130,6 +130,23 @@ def test_a_cell_that_goes_on_says_from_which_round(capsys: pytest.CaptureFixture
     assert capsys.readouterr().out == f"{cell.label}: resumed, goes on with round 2 of 2\n"
 
 
+def test_the_time_left_counts_no_resumed_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first of four cells made half of its rounds here in 30 s, so a whole one takes a minute.
+
+    The second goes on at a third of its rounds left; with two whole ones that are 2 1/3 min. Counted in cells it would
+    be three times 30 s.
+    """
+    now = [100.0]
+    monkeypatch.setattr("fedray.sweep.trials.reporter.time", SimpleNamespace(monotonic=lambda: now[0]))
+    shown = Progress(4)
+    shown.note_start("a", "fedavg s0")
+    shown.note_start("b", "fedavg s1")
+    shown.shares |= {"a": 1 / 2, "b": 1 / 3}
+    now[0] = 130.0
+    shown.note_end("a", Status.FINISHED, "97 %")
+    assert shown._estimate_end() == "; 3 to go, about 2.3 min"
+
+
 def test_a_session_opens_the_store_once() -> None:
     sent: list[object] = []
     nothing: Any = None
