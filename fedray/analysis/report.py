@@ -274,7 +274,7 @@ def find_default(key: str, cells: pd.DataFrame) -> str | None:
     field = None if kind is None else kind.model_fields.get(option.partition(".")[0])
     if kind is None or field is None or field.is_required():
         return None
-    return flatten(kind.model_construct().model_dump(mode="json", warnings=False)).get(option, "")
+    return str(flatten(kind.model_construct().model_dump(mode="json", warnings=False)).get(option, ""))
 
 
 def measure_hours(sweep: Collected) -> pd.DataFrame:

@@ -114,12 +114,17 @@ def get_dotted(config: Mapping[str, Any], key: str) -> Any:
     return value
 
 
-def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Flatten a configuration to dotted names and strings; long values become digests (MLflow limits their length)."""
-    result: dict[str, str] = {}
+def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, bool | int | float | str]:
+    """Flatten a configuration to dotted names with a number, a truth value or a text.
+
+    Lists are texts, and long texts digests (MLflow limits their length).
+    """
+    result: dict[str, bool | int | float | str] = {}
     for key, value in nested.items():
         if isinstance(value, Mapping):
             result |= flatten(value, f"{prefix}{key}.")
+        elif isinstance(value, bool | int | float):
+            result[prefix + key] = value
         elif value is not None:
             text = str(value)
             result[prefix + key] = text if len(text) <= 500 else f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"

@@ -162,7 +162,7 @@ class RunRequest:
             raise UserError("--archive: --set makes a cell that is not in the sweep; leave one out")
         if self.save is not None or self.log_model:
             refuse_without_model(run.algorithm)
-        inputs: list[str | Path] = [file, *flatten(run.resolve()).values()]
+        inputs: list[str | Path] = [file, *map(str, flatten(run.resolve()).values())]
 
         def check(option: str, path: Path | None, ending: str) -> OutputFile | None:
             return None if path is None else OutputFile(option, path, (ending,), self.overwrite, inputs)

@@ -218,7 +218,8 @@ class Result:
 
     def _open(self, name: str, path: Path, overwrite: bool) -> OutputFile:
         """Return a file to write, which the run must not have read. Raises UserError."""
-        return OutputFile(name, path, (".safetensors",), overwrite, [*flatten(self.problem.config.resolve()).values()])
+        inputs = map(str, flatten(self.problem.config.resolve()).values())
+        return OutputFile(name, path, (".safetensors",), overwrite, [*inputs])
 
     def _list_owners(self) -> list[int]:
         return [int(i) for i in np.flatnonzero(self.problem.shards.sizes > 0)]

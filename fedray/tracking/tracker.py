@@ -277,7 +277,7 @@ class Tracker:
         if "data" in config:
             self.client.log_inputs(run.id, [DatasetInput(_make_dataset(config["data"]))])
         config.pop("runtime", None)
-        self.client.log_batch(run.id, params=[Param(k, v) for k, v in flatten(config).items()])
+        self.client.log_batch(run.id, params=[Param(k, str(v)) for k, v in flatten(config).items()])
 
     def _make_tags(self, run: CellRun, found: Run | None = None) -> dict[str, str]:
         """Return the tags of a run. One that is found, and only shown by this call, keeps its provenance."""

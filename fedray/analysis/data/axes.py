@@ -148,7 +148,7 @@ def _label_by_key(
 ) -> pd.Series:
     columns = [str(name) for name in cells]
     if key in columns and key != "spec":
-        return cells[key].fillna("-").astype(str)
+        return cells[key].where(cells[key].notna(), "-").astype(str)
     if f"{key}.name" not in cells:
         sections = {name.removesuffix(".name") for name in columns if name.endswith(".name")}
         raise unknown_key("--rows/--cols", key, cells, {*sections, "seed"})

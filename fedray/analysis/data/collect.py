@@ -34,9 +34,7 @@ class SweepTable:
     """Cells of a sweep, run or not.
 
     Attributes:
-        cells: a row per cell: `cell` (hash), `label`, `status` (a `Status`), `run_id`, `spec` (the `CellSpec`), `sweep`
-            (whose cell it is, as it was named; from a store), the configuration under dotted names (strings), metrics
-            under `metrics.NAME` (floats).
+        cells: a row per cell, as `make_frame` makes it.
         search: the search that draws its cells; empty for a grid.
         tuned: for a final stage, `cell` -> how it was chosen (`driver.stages.describe_choices`); the chosen values are
             under `chosen.KEY` in `cells`, so that they do not separate rows or columns.
@@ -121,7 +119,7 @@ def collect(name: str, *others: str) -> Collected:
     cells = [row["spec"] for row in rows.values()]
     return Collected(
         " ".join(names),
-        pd.DataFrame(list(rows.values())),
+        make_frame(rows.values()),
         next((cell.search for cell in cells if cell.search.keys), Search()),
         {cell.hash: dict(cell.tuned) for cell in cells if cell.tuned},
         found[0].client,
@@ -129,6 +127,18 @@ def collect(name: str, *others: str) -> Collected:
         found[0].parent,
         note="; ".join(filter(None, [*lacking, *map(describe_unlisted, found)])),
     )
+
+
+def make_frame(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+    """Return the cells of `make_row` as a table.
+
+    Returns:
+        A row per cell: `cell` (hash), `label`, `status` (a `Status`), `run_id`, `spec` (the `CellSpec`), `sweep` (whose
+        cell it is, as it was named; from a store), the configuration under dotted names (values as `flatten` gives
+        them, so that a column may hold those of several types), metrics under `metrics.NAME` (floats).
+    """
+    cells = pd.DataFrame(list(rows), dtype=object)
+    return cells.astype({name: float for name in cells if str(name).startswith("metrics.")})
 
 
 def make_row(
@@ -143,11 +153,11 @@ def make_row(
         chosen: keys whose values a tune stage will choose, as those of `spec.tuned`; they are stored under
             `chosen.KEY`.
     """
-    texts = flatten({key: value for key, value in spec.config.items() if key != "runtime"})  # it changes no number
-    moved = {f"chosen.{key}": texts.pop(key, None) for key in (*chosen, *spec.tuned.get("values", ()))}
+    values = flatten({key: value for key, value in spec.config.items() if key != "runtime"})  # it changes no number
+    moved = {f"chosen.{key}": values.pop(key, None) for key in (*chosen, *spec.tuned.get("values", ()))}
     run_id = None if run is None else run.info.run_id
     row: dict[str, Any] = {"cell": spec.hash, "label": spec.label, "status": status, "run_id": run_id, "spec": spec}
-    row |= texts | moved
+    row |= values | moved
     if run is not None:
         metrics = read_metrics(run)
         # MLflow's latest value of a metric by round may be of an earlier round than the last one, where it is undefined

@@ -2,9 +2,7 @@
 
 from pathlib import Path
 
-import pandas as pd
-
-from fedray.analysis.data.collect import SweepTable, collect, make_row
+from fedray.analysis.data.collect import SweepTable, collect, make_frame, make_row
 from fedray.analysis.data.stored import UnknownSweep
 from fedray.cells.spec import Search
 from fedray.config import RunConfig
@@ -46,4 +44,4 @@ def list_expected(sweep: Sweep) -> SweepTable:
         run = RunConfig.parse(point)  # imports the user's classes, as for a run
         cell = Cell(str(k), str(k), run.resolve(), names=stage.names, packed=run.pack())
         rows.append(make_row(cell, chosen=drawn[k] if drawn else ()))
-    return SweepTable(stage.name, pd.DataFrame(rows), Search(), {})
+    return SweepTable(stage.name, make_frame(rows), Search(), {})

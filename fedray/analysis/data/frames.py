@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedray.analysis.data.collect import OF_CELL, collect
+from fedray.analysis.data.collect import collect
 from fedray.analysis.data.metrics import list_by_round
 from fedray.analysis.data.runs import load_newest_state, read_configuration
 from fedray.cells.spec import leave_out_seed
@@ -124,12 +124,7 @@ def results(name: str) -> Results:
         [1, 2]
     """
     sweep = collect(name)
-    cells = sweep.cells.drop(columns="spec")
-    for key in (one for one in map(str, cells) if one not in OF_CELL and not one.startswith("metrics.")):
-        plain = key.removeprefix("chosen.")
-        typed = [spec.get(plain) for spec in sweep.cells["spec"]]
-        if all(value is None or isinstance(value, int | float) for value in typed):
-            cells[key] = pd.Series(typed, cells.index, dtype=object).where(cells[key].notna()).infer_objects()
+    cells = sweep.cells.drop(columns="spec").infer_objects()
     cells.insert(2, "setting", list(map(leave_out_seed, cells["label"], cells["seed"])))
     trials = read_trials(sweep.client, sweep.parent.info.run_id).set_index(TRIAL_CELL, drop=False)
     listed = [cell for cell in cells["cell"] if cell in trials.index]

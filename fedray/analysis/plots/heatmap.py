@@ -104,12 +104,9 @@ def _title(name: tuple[str, str], every: list[tuple[str, str]]) -> str:
     return "\n".join(parts or name[:1])
 
 
-def _format(value: str) -> str:
+def _format(value: object) -> str:
     """Format a number without redundant digits: `0.5`, `1e+06`."""
-    try:
-        return f"{float(value):g}"
-    except ValueError:
-        return value
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _draw_panel(area: Axes, grid: np.ndarray, scale: Normalize, lower: bool | None, digits: int) -> AxesImage:

@@ -25,6 +25,7 @@ from fedray.analysis.plots.style import (
     make_axes,
     sort_by_size,
     styled,
+    to_numbers,
     with_legend,
 )
 from fedray.cells.metric import Metric
@@ -145,11 +146,11 @@ def _draw_grid(area: Axes, group: pd.DataFrame, first: str, second: str) -> Scal
 
 def _scale(area: Axes, values: pd.Series, axis: str) -> pd.Series:
     """Return the values as numbers, and set the axis' scale: logarithmic if suitable, by name for words."""
-    numbers = pd.to_numeric(values, errors="coerce")
+    numbers = to_numbers(values)
     if numbers.isna().any():
-        names = sorted(set(values))
+        names = sorted(set(map(str, values)))
         area.set(**{f"{axis}ticks": range(len(names)), f"{axis}ticklabels": names})
-        return values.map(names.index)
+        return values.map(str).map(names.index)
     if is_logarithmic(numbers):
         area.set(**{f"{axis}scale": "log"})
         line = area.xaxis if axis == "x" else area.yaxis

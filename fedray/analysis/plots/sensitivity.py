@@ -24,6 +24,7 @@ from fedray.analysis.plots.style import (
     set_value_ticks,
     split_figures,
     styled,
+    to_numbers,
     with_legend,
 )
 from fedray.cells.metric import DEFAULT
@@ -115,9 +116,10 @@ def draw_sensitivity(sweep: Collected, x: str, metric: str = DEFAULT) -> dict[st
 
 
 def _read_numbers(cells: pd.DataFrame, key: str) -> pd.Series:
-    numbers = pd.to_numeric(cells[key], errors="coerce")
+    numbers = to_numbers(cells[key])
     if (numbers.isna() & cells[key].notna()).any():
-        raise UserError(f"--x: the values of {key} are not numbers: {', '.join(sorted(set(cells[key].dropna())))}")
+        given = ", ".join(sorted(set(map(str, cells[key].dropna()))))
+        raise UserError(f"--x: the values of {key} are not numbers: {given}")
     return numbers
 
 
@@ -159,7 +161,7 @@ def list_varied(sweep: Collected) -> list[str]:
         if "." in key
         and not key.startswith("metrics.")
         and cells[key].nunique() > 1
-        and pd.to_numeric(cells[key].dropna(), errors="coerce").notna().all()
+        and to_numbers(cells[key].dropna()).notna().all()
     ]
     alike = {
         key: label_finished(sweep, [key], WITH_CURVE).assign(_x=cells[key]).groupby(["_column", "_row"]) for key in keys

@@ -337,8 +337,14 @@ def join_runs(logged: dict[str, dict[int, float]], group: pd.DataFrame, smooth: 
     return runs.sort_index().dropna().rolling(smooth, min_periods=1).mean()
 
 
-def sort_by_size(found: pd.Series | pd.Index) -> list[str]:
-    """Return the different values as text, by size if all are numbers."""
-    words = pd.Series(pd.Series(found).astype(str).unique())
-    numbers = pd.to_numeric(words, errors="coerce")
-    return sorted(words) if numbers.isna().any() else list(words[numbers.argsort()])
+def to_numbers(values: pd.Series) -> pd.Series:
+    """Return a configuration's values as floats: NaN for texts and truth values."""
+    numbers = [one if isinstance(one, int | float) and not isinstance(one, bool) else math.nan for one in values]
+    return pd.Series(numbers, values.index, dtype=float)
+
+
+def sort_by_size(found: pd.Series | pd.Index) -> list[Any]:
+    """Return the different values, by size if all are numbers."""
+    values = pd.Series(pd.Series(found).unique(), dtype=object)
+    numbers = to_numbers(values)
+    return sorted(values, key=str) if numbers.isna().any() else list(values[numbers.argsort()])

@@ -61,7 +61,7 @@ PRINTED = {
 def one_seed(name: str) -> SweepTable:
     """The cells of a shipped sweep with seed 0: the printed numbers have none."""
     table = list_expected(Sweep.load(get_sweeps_folder() / f"{name}.yaml"))
-    return replace(table, cells=table.cells[table.cells["seed"] == "0"].astype(object))  # quicker than text of Arrow
+    return replace(table, cells=table.cells[table.cells["seed"] == 0])
 
 
 def entries(table: SweepTable, over: str) -> dict[tuple[str, str], list[CellSpec]]:
