@@ -1,8 +1,6 @@
 """Methods about the classifier: the simplex, Φ, what never moves or leaves the client, what their models answer."""
 
-from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache
 from itertools import islice
 from typing import Any, ClassVar
 
@@ -11,14 +9,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedray.algorithms import algorithm
 from fedray.algorithms.base import Client, Uploads
 from fedray.algorithms.fedgela import FedGELA, simplex_etf
 from fedray.algorithms.heads import FedRep, FedRod
 from fedray.algorithms.linear_head import Q, Unbiased, phi
 from fedray.common.errors import Diverged
 from fedray.common.vectors import Vectors
-from fedray.datasets.arrays import Digits
 from fedray.engine.loop import run
 from fedray.engine.messages import Broadcast, ClientTask
 from fedray.engine.problem import Problem
@@ -28,8 +24,6 @@ from fedray.engine.server.simulation import Simulation
 from fedray.engine.state import State
 from fedray.models.network import Layout
 from tests.algorithms.digits import data, final, problem, states
-from tests.algorithms.test_parts_and_taps import client
-from tests.algorithms.test_reductions import close
 
 HEAD = slice(64 * 16 + 16, None)
 """The head's entries of theta in the digits problem: W (10, 16), then b."""
@@ -37,22 +31,6 @@ HEAD = slice(64 * 16 + 16, None)
 
 GRAM = torch.full((10, 10), -1 / 9).fill_diagonal_(1)
 """Cosines of a simplex of ten classes."""
-
-
-def balanced() -> Problem:
-    """The digits problem with four clients that have three samples of each of the ten classes."""
-    whole, built = Digits().load(), problem("fedavg", sizes=(30,) * 4)
-    by_class = [np.flatnonzero(whole.y_train == k)[:12] for k in range(10)]
-    order = np.concatenate([part[3 * i : 3 * i + 3] for i in range(4) for part in by_class])
-    return replace(built, data=replace(built.data, x_train=whole.x_train[order], y_train=whole.y_train[order]))
-
-
-@cache
-def on_balanced(name: str) -> Tensor:
-    built = balanced()
-    return run(
-        replace(built, config=built.config.model_copy(update={"algorithm": algorithm(name)})), InlineBackend()
-    ).theta
 
 
 @pytest.mark.parametrize(("classes", "width"), [(2, 2), (10, 10), (10, 84), (62, 64), (100, 512)])
@@ -112,70 +90,6 @@ def test_phi_averages_to_one_where_all_clients_together_are_balanced() -> None:
     clients[0] = [0, 10, 0]
     average = sum(sum(counts) / 36 * phi_of(counts) for counts in clients)
     assert torch.allclose(average, torch.tensor([11, 13, 12]) / 12, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("name", "same"),
-    [
-        ("fedlc", "fedavg"),
-        ("fedrod", "fedavg"),
-        ("fedgela", "fedge"),
-        ("fedavg-la", "tests.algorithms.test_reductions:NoBias"),
-    ],
-)
-def test_equal_counts(name: str, same: str) -> None:
-    """If every client has equally many samples of each class, margins and priors cancel in the softmax and Φ is 1."""
-    assert close(on_balanced(name), on_balanced(same), 1e-5)
-
-
-@pytest.mark.parametrize(
-    ("method", "still"),
-    [
-        ({"name": "fedrs", "alpha": 0}, True),
-        ({"name": "fedrs", "alpha": 0.5}, False),
-        ({"name": "fedlc"}, True),
-        ({"name": "fedlc", "tau": 0}, False),
-        ({"name": "fedavg-la"}, True),
-        ({"name": "fedrod"}, True),
-    ],
-)
-def test_rows_of_absent_classes(method: Mapping[str, Any], still: bool) -> None:
-    """20 samples without the digits 3, 5 and 9: no gradient for those rows, or one for each."""
-    c = client()
-    c.__dict__["counts"] = torch.tensor([2, 2, 4, 0, 2, 0, 2, 4, 4, 0]).float()
-    present = torch.tensor([k not in (3, 5, 9) for k in c.y.tolist()])
-    c.x, c.y = c.x[present], c.y[present]
-    chosen = algorithm(method)
-    chosen.begin(c)
-    rows = c.layout.views(chosen.direction(c))["3.weight"]
-    absent = rows[[3, 5, 9]].abs().sum(1)
-    assert bool((absent == 0).all() if still else (absent > 0).all())
-    assert bool((rows[[0, 1, 2]].abs().sum(1) > 0).all())
-
-
-@pytest.mark.parametrize("name", ["fedbabu", "fedrep"])
-def test_the_global_head_never_moves(name: str) -> None:
-    """From the initialisation to the end, and FedRep's own heads do."""
-    first = problem(name).build_network("cpu").initial
-    for state in states(name):
-        assert torch.equal(state.theta[HEAD], first[HEAD])
-        assert not torch.equal(state.theta[: HEAD.start], first[: HEAD.start])
-        assert all(not torch.equal(kept["own"], first[HEAD]) for kept in state.clients.values())
-    assert bool(state.clients) == (name == "fedrep")
-
-
-@pytest.mark.parametrize("name", ["fedrs", "fedavg-la"])
-def test_a_head_without_bias(name: str) -> None:
-    assert not final(name).theta[-10:].any()
-
-
-def test_fedrods_losses_do_not_mix() -> None:
-    """Another second head: the same gradient by theta, bit for bit; and a second head learns from the sum."""
-    c, method = client(), FedRod()
-    method.begin(c)
-    first = method.direction(c)
-    c.local.head = torch.full_like(c.local.head, 0.3)
-    assert torch.equal(method.direction(c), first)
 
 
 POISON = 1e3

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fedray.algorithms import ALGORITHMS, algorithm
-from fedray.algorithms.base import Algorithm, Client
+from fedray.algorithms.base import Algorithm
 from fedray.algorithms.descent import Descent, Optimiser
 from fedray.algorithms.local_optimizers import NEWTON_SCHULZ, AdamW, Muon, MuonOptions, turn
 from fedray.common.errors import UserError
@@ -119,20 +119,6 @@ def test_clipping_comes_before_the_moments() -> None:
     )
 
 
-class SignDescent(Algorithm):
-    """q = sign(g(y))."""
-
-    def direction(self, c: Client) -> Tensor:
-        return c.grad(c.theta).sign()
-
-
-def test_without_memory_adamw_is_sign_descent() -> None:
-    """β = (0, 0), ε = 0: m/√v = g/|g|, and 0 where g = 0 (units of the ReLU that are dead). Bit for bit."""
-    options: dict[str, Any] = {"momentum": 0, "clip_norm": None, "lr": 0.01}
-    left = final("fedavg", **{**options, "optimizer": "adamw", "adamw": {"betas": [0, 0], "eps": 0}})
-    assert torch.equal(left.theta, final(f"{HERE}:SignDescent", **options).theta)
-
-
 def muon(**options: Any) -> Descent:
     return Descent(Optimiser(weight_decay=DECAY, make_rule=lambda: Muon(MuonOptions(**options), LAYOUT)))
 
@@ -199,36 +185,6 @@ def test_tall_matrices_step_further() -> None:
         g = torch.randn(layout.size, generator=torch.Generator().manual_seed(2))
         found = Muon(MuonOptions(), layout).displacement(g, 0.0)
         assert torch.allclose(found, s * turn(g.view(shape), 5).flatten(), atol=1e-6)
-
-
-class Diagonal(nn.Module):
-    """No parameter has two dimensions: 60 pixels times a number each, ReLU, and sums of six times a number each."""
-
-    head = "outer"
-
-    class Scale(nn.Module):
-        """x a + b."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.a, self.b = nn.Parameter(torch.linspace(-1, 1, 60)), nn.Parameter(torch.zeros(60))
-
-        def forward(self, x: Tensor) -> Tensor:
-            return x * self.a + self.b
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner, self.outer = Diagonal.Scale(), Diagonal.Scale()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.outer(torch.relu(self.inner(x.flatten(1)[:, 2:62]))).unflatten(1, (10, 6)).sum(2)
-
-
-def test_without_matrices_muon_is_adamw() -> None:
-    left = final("fedavg", **MUON, model=f"{HERE}:Diagonal")
-    right = final("fedavg", **ADAMW, model=f"{HERE}:Diagonal", adamw={"betas": [0.9, 0.95], "eps": 1e-10})
-    assert torch.equal(left.theta, right.theta)
-    assert not torch.equal(left.theta, final("fedavg", **ADAMW, model=f"{HERE}:Diagonal").theta)
 
 
 def test_which_matrices() -> None:

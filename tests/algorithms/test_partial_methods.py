@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from fedray.algorithms.base import Client, Received, Server
 from fedray.algorithms.fedas import FedAS
-from fedray.client import LocalClient
 from fedray.common.vectors import Vectors
 from fedray.config import RunConfig
 from fedray.engine.loop import run
@@ -41,9 +40,8 @@ BATCHED: dict[str, Any] = {"model": "tests.algorithms.test_contract:Normalised",
         {"name": "fedala", "weight_lr": 0.0},
     ],
 )
-@pytest.mark.parametrize("training", [{}, BATCHED])
-def test_the_shared_model_is_fedavgs(options: dict[str, Any], training: dict[str, Any]) -> None:
-    left, right = final(options, **training), final("fedavg", **training)
+def test_the_shared_model_is_fedavgs(options: dict[str, Any]) -> None:
+    left, right = final(options, **BATCHED), final("fedavg", **BATCHED)
     assert torch.equal(left.theta, right.theta)
     assert torch.equal(left.buffers, right.buffers)
     assert left.history[-1]["train_loss"] == right.history[-1]["train_loss"]
@@ -72,15 +70,12 @@ def test_under_dropout_too(options: dict[str, Any]) -> None:
         ({"name": "fedproto", "lam": 0}, "own", "own_buffers"),
     ],
 )
-@pytest.mark.parametrize("training", [{}, BATCHED])
-def test_alone_they_are_local_only(
-    options: dict[str, Any], model: str, statistics: str, training: dict[str, Any]
-) -> None:
-    left, right = final(options, **training).clients, final("local-only", **training).clients
+def test_alone_they_are_local_only(options: dict[str, Any], model: str, statistics: str) -> None:
+    left, right = final(options, **BATCHED).clients, final("local-only", **BATCHED).clients
     assert left.keys() == right.keys()
     for i, kept in left.items():
         assert torch.equal(kept[model], right[i].own)
-        assert not training or torch.equal(kept[statistics], right[i].own_buffers)
+        assert torch.equal(kept[statistics], right[i].own_buffers)
 
 
 @pytest.mark.parametrize(
@@ -109,16 +104,6 @@ def test_apfl_without_a_model_of_its_own(mix: str) -> None:
     start = problem("apfl").build_network("cpu").initial
     assert all(torch.equal(kept.v, start) for kept in state.clients.values())
     assert personal("apfl", options) == personal("fedavg", {})
-
-
-def test_apfl_mixes_the_same_in_a_linear_model() -> None:
-    """Logits of a linear model are linear in its parameters; of the MLP they are not."""
-    for model, equal in (({"name": "mlp", "hidden": []}, True), ("mlp", False)):
-        left, right = (
-            final({"name": "apfl", "adaptive": True, "mix": mix}, model=model).clients
-            for mix in ("parameters", "logits")
-        )
-        assert all(torch.allclose(kept.v, right[i].v, rtol=0, atol=1e-5) for i, kept in left.items()) == equal
 
 
 def test_apfl_with_logits_asks_both_models() -> None:
@@ -206,13 +191,6 @@ class WeighsBySamples(FedAS):
         return float(c.samples)
 
 
-def test_without_alignment_and_by_samples_it_is_fedper() -> None:
-    left, right = final({"name": ANYWAY, "align_lr": 0}), final("fedper", aggregation="samples")
-    assert torch.allclose(left.theta, right.theta, rtol=0, atol=1e-6)
-    for i, kept in left.clients.items():
-        assert torch.allclose(kept.own, right.clients[i].own, rtol=0, atol=1e-6)
-
-
 class GrowsEachRound(FedAS):
     """F_i = n_i 2^(e t): of any size, and always in the same proportion."""
 
@@ -255,41 +233,6 @@ def test_the_scale_stays_where_there_is_no_information() -> None:
     FedAS().aggregate(server, Received(Vectors(weighted=torch.zeros(2), information=zero, update=torch.zeros(2))))
     assert server.state.scale == 4
     assert torch.equal(server.theta, torch.zeros(2))
-
-
-def test_one_client_weighs_1() -> None:
-    """For any information."""
-    options: dict[str, Any] = {"clients": {"cohorts": [[4]] * 4}}
-    left, right = final({"name": "fedas", "align_lr": 0}, **options), final("fedper", **options)
-    assert torch.allclose(left.theta, right.theta, rtol=0, atol=1e-5)
-
-
-def client(method: str = "fedas") -> tuple[LocalClient, FedAS]:
-    """Client 4 at the start of its second round, in which it was with the others in the first."""
-    built = problem(method, clients={"cohorts": [[1, 4], [4, 5], [0, 1], [0, 1]]})
-    running = Simulation(built, InlineBackend())
-    running.step()
-    state, worker = running.state, Worker(built)
-    c = worker.trainer.start(running._make_broadcast(running._make_server(1, 2)), ClientTask(4, 0.5, state.clients[4]))
-    return c, built.config.algorithm
-
-
-def test_alignment_brings_the_features_nearer() -> None:
-    """To the class means of the client's last body; the head stays."""
-    c, method = client()
-    output, y = c.shard(method.last(c))
-    means = torch.stack([output.features[y == label].mean(0) for label in range(10)])
-    before = c.theta
-    x, labels = c.population.samples.make_batch(c.indices)
-
-    def distance(theta: torch.Tensor) -> float:
-        c.network.load(theta)
-        return float(method.distance(c.network, x, labels, means).detach())
-
-    method.begin(c)
-    assert distance(c.theta) < distance(before)
-    head = c.layout.head > 0
-    assert torch.equal(c.theta[head], before[head])
 
 
 def test_the_personal_model_is_the_last_one() -> None:

@@ -91,15 +91,6 @@ def test_fedgen_with_a_head_without_bias_or_body(model: Any) -> None:
     assert torch.isfinite(state.theta).all()
 
 
-def test_fedgen_learns_on_the_server_alone() -> None:
-    """Its generator starts from its key, continues from round to round, and needs no client state."""
-    first, second = states({**FEDGEN, "alpha": 0, "beta": 0}, rounds=2)
-    assert not first.clients
-    assert (first.server.generator - second.server.generator).abs().max() > 1e-4
-    assert first.server.v.abs().max() > 0
-    assert not torch.equal(first.server["mean"], second.server["mean"])
-
-
 def test_fedreps_newcomers_are_tested_with_the_average_head() -> None:
     """It is the mean of what the last cohort kept; a client that took part has its own, one that never did the mean."""
     built = problem({"name": "fedrep", "newcomer": "average"}, clients={"cohorts": [[0, 1], [1, 3], [0, 3], [1, 3]]})
@@ -153,20 +144,6 @@ def answers(c: LocalClient, method: Any, x: Tensor) -> Tensor:
     c.x = x
     with torch.no_grad():
         return method.personal_logits(c)
-
-
-def test_knnper_answers() -> None:
-    """λ = 0: the model's own probabilities; λ = 1, k = 1: a training sample gets its label, surely; else in between."""
-    c = trained_client({"name": "knnper"})
-    x, y = c.population.samples.make_batch(c.indices)
-    model = answers(c, KNNPer(lam=0), x)
-    assert torch.allclose(model, c.network(x).logits.log_softmax(1), atol=1e-5)
-    sure = answers(c, KNNPer(lam=1, k=1), x).exp()
-    assert torch.equal(sure.argmax(1), y)
-    assert torch.equal(sure.max(1).values, torch.ones(len(y)))
-    assert torch.allclose(
-        answers(c, KNNPer(), x).exp(), 0.5 * model.exp() + 0.5 * answers(c, KNNPer(lam=1), x).exp(), atol=1e-6
-    )
 
 
 def test_squared_distances() -> None:
