@@ -1,14 +1,20 @@
-"""The command line with correct calls; wrong ones are in test_bad_input.py."""
+"""The command line with correct calls; wrong ones are in test_bad_input.py. What a command needs is imported when it is
+called.
+"""
 
 import json
 import re
+import runpy
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import typer
 import yaml
+from typer.testing import CliRunner
 
+from fedray.cli.main import LAZY, app
 from fedray.datasets import make_data_source
 from fedray.datasets.torchvision_sets import CIFAR10
 from fedray.sweep.file.shipped import get_sweeps_folder
@@ -222,3 +228,43 @@ def test_a_preset_can_be_written_out_for_files_of_ones_own(call: Call) -> None:
     recipe = CIFAR10.recipes["fedacg"]
     assert (given.mean, given.std, given.augment) == (recipe.mean, recipe.std, recipe.augment)
     assert presets["fl_simulator"]["augment"] == [{"flip": True}, {"crop": 4, "fill": "mean", "chance": 0.5}]
+
+
+COMMANDS = [*LAZY]
+OWN = {
+    "tables": "--best-except",
+    "compare": "--confidence",
+    "sharpness": "--run",
+}
+"""Command -> what its help alone has, or one of few; the others have `--out`."""
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_is_the_commands_own(command: str) -> None:
+    """The options come from fedray/analysis/commands/: `--out`, say."""
+    result = CliRunner().invoke(app, [command, "--help"])
+    assert result.exit_code == 0
+    assert OWN.get(command, "--out") in result.output
+    assert f"{command} [OPTIONS]" in result.output
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_checkout_has_each_as_a_script(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", [f"analysis/{command}.py", "--help"])
+    with pytest.raises(SystemExit, match="0"):
+        runpy.run_module(f"analysis.{command}", run_name="__main__")
+    assert OWN.get(command, "--out") in capsys.readouterr().out
+
+
+def test_there_are_19_commands_with_112_parameters_at_most() -> None:
+    group: Any = typer.main.get_command(app)
+    commands = [group.get_command(None, name) for name in group.list_commands(None)]
+    commands = [each for one in commands for each in getattr(one, "commands", {"": one}).values()]
+    assert len(commands) <= 19
+    assert sum(len(command.params) for command in commands) <= 112
+
+
+def test_a_mistake_is_one_line_and_exit_code_2(call: Call) -> None:
+    assert call("compare") == (2, "", "fedray: Missing argument 'name'.\n")

@@ -1,14 +1,18 @@
-"""Pages that are made from the code, or that cite it: current and complete."""
+"""Pages that are made from the code, or that cite it, and the API reference, whose examples run."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+import fedray
 from benchmarks.gradients import count, list_names, sum_hours
 from docs.generate import algorithms, configuration
+from docs.generate.api import write_page
 from docs.generate.costs import ROOT, find_sweeps
-from fedray.algorithms import ALGORITHMS
+from fedray.algorithms import ALGORITHMS, base
 from fedray.components.base import describe_allowed
 from fedray.config import Clients, Training
 from fedray.datasets import DATASETS
@@ -123,3 +127,24 @@ def test_numbers_ascend() -> None:
     """Which also says that none is defined twice."""
     assert defined() == sorted(set(defined())), "sort docs/discrepancies.md by number, each once; it is written by hand"
     assert len(defined()) > 30
+
+
+EXAMPLE = re.compile(r"^```pycon\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def test_every_public_name_is_described_by_an_example() -> None:
+    text = write_page()
+    for name in {*fedray.__all__, *base.__all__} - {"__version__"}:
+        section = text.split(f"### `{name}`\n", 1)[1].split("\n### ", 1)[0]
+        assert not section.lstrip().startswith("```pycon"), f"{name} has no sentence"
+        assert EXAMPLE.search(section), f"{name} has no example"
+
+
+@pytest.mark.slow
+def test_examples(tmp_path: Path) -> None:
+    """All examples in one process, in the page's order; nothing but what they show is printed."""
+    examples = EXAMPLE.findall(write_page())
+    (tmp_path / "examples.txt").write_text("\n".join(examples), encoding="utf-8")
+    doctest = [sys.executable, "-m", "doctest", "-o", "ELLIPSIS", "examples.txt"]
+    out = subprocess.run(doctest, cwd=tmp_path, capture_output=True, text=True, timeout=280)
+    assert (out.returncode, out.stdout) == (0, ""), out.stdout + out.stderr
