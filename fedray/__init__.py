@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fedray.algorithms.base import Algorithm, Client, PerClient, Sum
-    from fedray.analysis.data.frames import load, log_model, results, run_sweep
-    from fedray.api import simulate
+    from fedray.api.results import load, log_model, results, run_sweep
+    from fedray.api.run import simulate
     from fedray.cells.status import STOP
     from fedray.cluster.connection import connect
     from fedray.common.errors import Diverged, UserError
@@ -23,16 +23,16 @@ _HOMES = {
     "Client": "fedray.algorithms.base",
     "PerClient": "fedray.algorithms.base",
     "Sum": "fedray.algorithms.base",
-    "simulate": "fedray.api",
+    "simulate": "fedray.api.run",
     "STOP": "fedray.cells.status",
     "Diverged": "fedray.common.errors",
     "UserError": "fedray.common.errors",
     "Result": "fedray.engine.result",
     "connect": "fedray.cluster.connection",
-    "load": "fedray.analysis.data.frames",
-    "log_model": "fedray.analysis.data.frames",
-    "results": "fedray.analysis.data.frames",
-    "run_sweep": "fedray.analysis.data.frames",
+    "load": "fedray.api.results",
+    "log_model": "fedray.api.results",
+    "results": "fedray.api.results",
+    "run_sweep": "fedray.api.results",
 }
 
 __all__ = [

@@ -110,7 +110,7 @@ LONGEST = [
         "cli/test_security.py",
         "test_front_door.py",
         "cli/test_run.py",
-        "analysis/data/test_frames.py",
+        "analysis/test_results.py",
         "shipped/test_paper_sweeps.py",
         "analysis/test_figures.py",
         "bad_input/test_bad_input.py",

@@ -125,9 +125,8 @@ class RunRequest:
         file = locate_sweep(self.file)
         document = load_document(file)  # a mistake in it is reported before PyTorch is imported
 
-        from fedray.api import run_problem
         from fedray.engine.server.profile import Profile
-        from fedray.sweep.driver.single import hold_cell, load_cell
+        from fedray.sweep.driver.single import hold_cell, load_cell, run_problem
 
         cell, problem, listed = load_cell(document, file, self.cell, self.changes, self.backend)
         sweep = "" if listed is None else listed.sweep.name
@@ -187,7 +186,7 @@ class RunRequest:
             files = result.save_personal(self.save_personal, overwrite=self.overwrite)
             yield f"{len(files)} personal models in {self.save_personal}"
         if self.log_model:
-            from fedray.analysis.data.frames import log_model
+            from fedray.api.results import log_model
 
             yield f"model {log_model(result.run_id)} in MLflow"
 

@@ -160,7 +160,7 @@ def test_a_cell_that_another_process_runs_is_left_alone(options: list[str], fold
 def test_storage_that_cannot_be_written_is_found_out_before_training(
     folder: Path, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
-    monkeypatch.setattr("fedray.api.run_problem", lambda *_, **__: pytest.fail("it was trained"))
+    monkeypatch.setattr("fedray.sweep.driver.single.run_problem", lambda *_, **__: pytest.fail("it was trained"))
     (folder / ".fedray").touch()
     code, _, err = call("run", "run.yaml")
     assert (code, err) == (

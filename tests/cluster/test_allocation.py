@@ -11,7 +11,6 @@ import pytest
 import ray
 
 from fedray import results, simulate
-from fedray.api import run_problem
 from fedray.cluster.resources import FreeCapacity, Running, allocate, with_actor_count
 from fedray.common.errors import UserError
 from fedray.config import RunConfig, Runtime
@@ -21,6 +20,7 @@ from fedray.engine.problem import Problem
 from fedray.engine.process.backend import InlineBackend
 from fedray.engine.server.simulation import Simulation
 from fedray.sweep.driver.run import execute
+from fedray.sweep.driver.single import run_problem
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan import plan as planning
 from fedray.sweep.plan.cells import Cell
@@ -161,7 +161,7 @@ def test_a_run_goes_on_where_no_ray_can_start(
         raise UserError("no room in /dev/shm")
 
     monkeypatch.setattr("fedray.cluster.resources.prepare_ray", refuse)
-    monkeypatch.setattr("fedray.api.count_usable_cpus", lambda: 2)
+    monkeypatch.setattr("fedray.sweep.driver.single.count_usable_cpus", lambda: 2)
     monkeypatch.setattr(ray, "is_initialized", lambda: False)  # other tests of this file have one
     training = AUTO["training"] | {"rounds": 4}
     problem = Problem.build(RunConfig.parse(AUTO | {"algorithm": "fedavg", "training": training}))

@@ -13,7 +13,6 @@ import pytest
 
 import fedray
 from analysis import toy
-from fedray.api import run_problem
 from fedray.common.errors import UserError
 from fedray.common.location import get_storage
 from fedray.config import RunConfig
@@ -21,6 +20,7 @@ from fedray.engine.problem import Problem
 from fedray.engine.result import Result
 from fedray.papers.commands.sharpness import find_runs, main
 from fedray.papers.sharpness import TrainedRun
+from fedray.sweep.driver.single import run_problem
 from fedray.tracking.tracker import Tracker
 from tests import small
 from tests.analysis.runs import write_run

@@ -4,13 +4,14 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fedray.api import simulate
 from fedray.cells.spec import CellSpec
 from fedray.cells.status import Status
 from fedray.common.errors import Diverged, UserError
 from fedray.components.identity import hash_of
 from fedray.config import RunConfig
 from fedray.datasets.base import load_data
+from fedray.engine.problem import Problem
+from fedray.sweep.driver.single import run_problem
 from fedray.tracking.environment import PREFIX, make_environment_tags
 from fedray.tracking.store import read_status
 from fedray.tracking.stored_sweep import StoredSweep, read_stored_sweep
@@ -59,11 +60,12 @@ def _judge(sweep: StoredSweep, cell: CellSpec) -> Repeated:
     try:
         run = RunConfig.parse(cell.config)
         config = run.model_copy(update={"runtime": run.runtime.model_copy(update={"backend": "inline"})})
-        identity = config.make_identity(load_data(config.data).digest)
+        data = load_data(config.data)
+        identity = config.make_identity(data.digest)
         if hash_of(identity) != cell.hash:
             keys = sorted(key for key in identity.keys() | cell.identity if identity.get(key) != cell.identity.get(key))
             return Repeated(cell.label, "not comparable", f"other settings, data or sources: {', '.join(keys)}")
-        record = simulate(config).record()
+        record = run_problem(Problem.build(config, data)).record()
     except Diverged as error:
         return Repeated(cell.label, "different", str(error))
     except UserError as error:  # no GPU here, or no such class

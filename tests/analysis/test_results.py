@@ -48,7 +48,7 @@ def test_the_page_names_the_columns(store: Tracker) -> None:
     )
     write(store, [cell(FEDAVG, 0.5, 0)], [])
     sweep, found = collect("sweep"), fedray.results("sweep")
-    page = (Path(__file__).parents[3] / "docs/analysis.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs/analysis.md").read_text(encoding="utf-8")
     listed = {
         line.split("|")[1].strip(" `"): re.findall(r"`([\w.]+)`", line.split("|")[3])
         for line in page.splitlines()
