@@ -243,7 +243,7 @@ CASES: dict[str, Case] = {
             "preset, std, test, validation",
             put("sweep.yaml", f"{{name: x, base: {BASE}, smoke: {{base: {{data: {{name: digits, sed: 1}}}}}}}}"),
         )
-        for options in ((), ("--dry-run", "--estimate"), ("--dry-run", "--json"))
+        for options in ((), ("--dry-run", "--json"))
     },
     "no smoke": sweep("smoke: this sweep has no smoke section", "--smoke"),
     "smoke cases": sweep(

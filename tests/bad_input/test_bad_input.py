@@ -20,8 +20,8 @@ CASES = {
     for module in (settings, splits, data, sweeps, calls)
     for name, case in module.CASES.items()
 }
-REAL = ("settings: unknown key", "calls: list what")
-"""Those that are also called as a user does, each in a process of its own."""
+REAL = "settings: unknown key"
+"""Also called as a user does, in a process of its own."""
 
 
 @pytest.fixture(scope="module")
@@ -89,9 +89,8 @@ def test_a_mistake_is_one_line_and_leaves_nothing(
     check(case, here, exit_.value.code, capsys.readouterr().err, before)
 
 
-@pytest.mark.parametrize("name", REAL)
-def test_as_a_user_calls_it(name: str, here: Path) -> None:
-    case = CASES[name]
+def test_as_a_user_calls_it(here: Path) -> None:
+    case = CASES[REAL]
     case.prepare(here)
     before = files(here)
     done = subprocess.run(

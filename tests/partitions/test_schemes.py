@@ -15,7 +15,6 @@ from fedray.common.errors import UserError
 from fedray.common.rng import generator
 from fedray.datasets.dataset import Dataset
 from fedray.partitions import make_partition
-from fedray.partitions.base import Partition
 from fedray.partitions.heterogeneity import EXACT_CLIENTS, draw_heatmap, measure_heterogeneity
 from fedray.partitions.schemes import (
     _redraw_where_exhausted,
@@ -373,43 +372,15 @@ def test_disjoint_test_sets() -> None:
     ("options", "words"),
     [
         ({"name": "dirichlet", "alpha": 0}, ["partition.alpha", "0"]),
-        ({"name": "dirichlet_client", "alpha": -1}, ["partition.alpha", "-1"]),
         ({"name": "pathological", "classes": 5}, ["partition.classes", "5", "4 classes"]),
         ({"name": "pxcy", "classes": 5}, ["partition.classes", "5"]),
         ({"name": "sharding", "shards": 100}, ["partition.shards", "100"]),
-        ({"name": "dirichlett", "alpha": 1}, ["partition.name", "dirichlett", "dirichlet"]),
     ],
 )
 def test_impossible_partitions_are_refused_by_key(options: dict[str, Any], words: list[str]) -> None:
     with pytest.raises(UserError) as error:
         make_partition(options).split(data(np.arange(40) % 4, 4), 5, 0)
     assert all(word in str(error.value) for word in words)
-
-
-class Drawn(Partition):
-    """Returned by a user's own class: `shards` unchanged."""
-
-    name = "own:Drawn"
-    shards: Any
-
-    def draw(self, labels: np.ndarray, classes: int, clients: int, rng: np.random.Generator) -> Shards:
-        return self.shards  # type: ignore[no-any-return]
-
-
-@pytest.mark.parametrize(
-    ("shards", "message"),
-    [
-        ([np.arange(2)] * 3, "partition.name: own:Drawn.draw returns a list; Shards are required"),
-        (Shards.from_lists([np.arange(2)] * 2), "own:Drawn deals to 2 clients; clients.total is 3"),
-        (Shards.from_lists([np.arange(2)] * 4), "own:Drawn deals to 4 clients; clients.total is 3"),
-        (Shards.from_lists([np.arange(2), np.arange(2), np.array([5, 6])]), "the sample 6; .* samples 0 to 5"),
-        (Shards.from_lists([np.arange(2), np.arange(2), np.array([-1])]), "the sample -1; .* samples 0 to 5"),
-    ],
-)
-def test_what_a_class_of_the_users_own_deals_is_checked(shards: object, message: str) -> None:
-    """Three clients, six samples."""
-    with pytest.raises(UserError, match=message):
-        Drawn(shards=shards).split(data(np.arange(6) % 2, 2), 3, 0)
 
 
 NATURAL = np.repeat([3, 7, 9], [10, 20, 60])
@@ -521,7 +492,7 @@ def test_one_client_has_no_pairs() -> None:
     assert measure_heterogeneity(np.array([[1, 2]]))["mean_tv"] == 0.0
 
 
-@pytest.mark.parametrize("shape", [(1, 2), (20, 10), (100, 62), (2000, 10)])
+@pytest.mark.parametrize("shape", [(1, 2), (100, 62)])
 def test_heatmap_is_written_and_leaves_matplotlib_alone(tmp_path, shape) -> None:
     """The picture holds the transposed counts: classes down, clients across."""
     counts = np.arange(np.prod(shape)).reshape(shape)

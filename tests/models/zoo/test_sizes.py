@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.nn.functional import pad
 
 from fedray.common.errors import UserError
 from fedray.config import RunConfig
@@ -261,15 +260,6 @@ def test_weights_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=r"model\.init: .*" + file) as error:
             spec.load_init(spec.build((3, 32, 32), 10))
         assert "\n" not in str(error.value)
-
-
-def test_shift_paddings_move_by_one_pixel() -> None:
-    """A negative padding cuts, so sizes stay: the pixel at (1, 1) goes one step in each of the four directions."""
-    from fedray.models.zoo.vit import SHIFTS
-
-    x = torch.zeros(1, 1, 3, 3)
-    x[0, 0, 1, 1] = 1
-    assert [pad(x, shift)[0, 0].nonzero()[0].tolist() for shift in SHIFTS] == [[1, 2], [1, 0], [2, 1], [0, 1]]
 
 
 def test_sl_vit_takes_images_resized_to_32() -> None:
