@@ -1,4 +1,6 @@
-"""Balanced accuracy, macro F1 and AUC: by hand, as scikit-learn has them, and in a run on one and on two actors."""
+"""Tests of the global model: exact sums over the chunks, for any loss; balanced accuracy, macro F1 and AUC, by hand
+and as scikit-learn has them.
+"""
 
 import json
 import math
@@ -9,19 +11,23 @@ import numpy as np
 import pytest
 import torch
 from sklearn.metrics import balanced_accuracy_score, f1_score, roc_auc_score
+from torch.nn.functional import cross_entropy
 
 import fedray
 from fedray.algorithms.base import Algorithm
 from fedray.client import LocalClient
-from fedray.common.errors import UserError, warn_once
+from fedray.common.errors import Diverged, UserError, warn_once
 from fedray.datasets.base import load_data
 from fedray.engine.loop import run
+from fedray.engine.problem import Problem
 from fedray.engine.process.backend import InlineBackend
 from fedray.engine.process.evaluate import evaluate
 from fedray.engine.process.worker import Worker
+from fedray.engine.server.simulation import Simulation
 from fedray.probes.classification import measure_auc, measure_classes
 from fedray.probes.probe import EvaluatedRound, Probe, TrainedClient
 from tests import small
+from tests.algorithms.digits import data, problem
 
 
 class Undefined(Probe):
@@ -54,18 +60,6 @@ def test_auc_by_hand() -> None:
     scores = np.array([[0.9, 0.1], [0.5, 0.5], [0.5, 0.5], [0.1, 0.9]])
     assert measure_auc(scores, np.array([0, 0, 1, 1])) == {"test_auc": 87.5}
     assert measure_auc(scores, np.zeros(4, np.int64)) == {}
-
-
-def test_as_scikit_learn() -> None:
-    rng = np.random.default_rng(0)
-    labels, scores = rng.integers(0, 5, 300), rng.dirichlet(np.ones(5), 300)
-    answers = scores.argmax(1)
-    right = torch.from_numpy(np.bincount(labels[labels == answers], minlength=5)).float()
-    found = measure_classes(right, torch.from_numpy(np.bincount(answers, minlength=5)).float(), np.bincount(labels))
-    assert found["test_balanced_accuracy"] == pytest.approx(100 * balanced_accuracy_score(labels, answers))
-    assert found["test_macro_f1"] == pytest.approx(100 * f1_score(labels, answers, average="macro"))
-    expected = 100 * roc_auc_score(labels, scores, multi_class="ovr", average="macro")
-    assert measure_auc(scores, labels) == pytest.approx({"test_auc": expected})
 
 
 def test_what_is_undefined_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
@@ -140,3 +134,50 @@ def test_angles_of_one_client() -> None:
     none = simulate({"name": "angles", "client": 7})
     assert name not in none
     assert "global_angle_classifier" in none
+
+
+def many(samples: int) -> Problem:
+    """The digits, with a test set of this size (samples repeat)."""
+    built, whole = problem("fedavg"), data()
+    pick = np.arange(samples) % len(whole.y_test)
+    return replace(built, data=replace(whole, x_test=whole.x_test[pick], y_test=whole.y_test[pick]))
+
+
+@pytest.mark.parametrize("scale", [1.0, 100.0, 3000.0])
+@pytest.mark.parametrize("samples", [1, 501, 90_000])
+def test_loss_and_accuracy_over_chunks(scale: float, samples: int) -> None:
+    """180 chunks of 500 give the mean over all 90,000 (the largest test set); a mean above 1e5 is a diverged run."""
+    built = many(samples)
+    running = Simulation(built, InlineBackend())
+    state = running.state
+    state = replace(state, theta=scale * state.theta)
+    running.restore(state)
+    network = built.build_network("cpu")
+    network.load(state.theta)
+    x = (torch.from_numpy(built.data.x_test).float() / 255 - built.data.mean[0]) / built.data.std[0]
+    with torch.no_grad():
+        logits, y = network(x).logits, torch.from_numpy(built.data.y_test)
+    expected = float(cross_entropy(logits.double(), y))
+    assert (expected > 1e5) == (scale == 3000.0)
+    if expected > 1e5:
+        with pytest.raises(Diverged, match="the test loss is not finite or above 100000"):
+            running.evaluate()
+        return
+    found = running.evaluate()
+    assert found["test_loss"] == pytest.approx(expected, rel=1e-5)
+    assert found["test_accuracy"] == pytest.approx(100 * float((logits.argmax(1) == y).double().mean()))
+
+
+def test_a_state_can_be_gone_back_to_twice() -> None:
+    """Neither going on from a state nor going on after taking it changes it."""
+    running = Simulation(problem("scaffold"), InlineBackend())
+    running.step()
+    state = running.state
+    before = state.digest()
+    running.step()
+    after = running.state.digest()
+    for _ in range(2):
+        running.restore(state)
+        running.step()
+        assert running.state.digest() == after
+        assert state.digest() == before

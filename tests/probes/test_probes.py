@@ -29,15 +29,6 @@ def test_angles_between_known_vectors() -> None:
     assert float(near[0, 1]) == pytest.approx(math.degrees(1e-6), rel=1e-9)
 
 
-def test_angles_of_a_simplex() -> None:
-    """C vectors e_c - 1/C have the inner products -1/C and squared lengths 1 - 1/C: the cosine -1/(C - 1)."""
-    for classes in (2, 3, 10, 100):
-        angles = measure_angles(torch.eye(classes) - 1 / classes)
-        assert average_angle(angles, torch.ones(classes, dtype=torch.bool)) == pytest.approx(
-            math.degrees(math.acos(-1 / (classes - 1))), rel=1e-6
-        )
-
-
 def test_angles_of_fedges_classifier() -> None:
     """A simplex of 10 classes that never moves: arccos(-1/9) = 96.379 degrees on server and clients, every round."""
     history = run(digits("fedge", {"name": "mlp", "hidden": [16]}, ["angles"]), InlineBackend()).history

@@ -99,12 +99,6 @@ def test_probes_cost_only_what_is_asked_and_only_in_evaluated_rounds(monkeypatch
             "algorithm.radius: adaptive); fedavg has no such radius",
         ),
         ({"name": "fedsol", "radius": "fixed"}, {"probes": ["lambda"]}, "adaptive); fedsol has no such radius"),
-        ("fedavg", {"probes": ["drift", "drift"]}, "evaluation.probes: found drift, drift; each once"),
-        (
-            "fedavg",
-            {"probes": ["drifting"]},
-            "evaluation.probes: unknown name 'drifting'; did you mean 'drift'? valid: adaptation, angles, classes",
-        ),
         ("fedrep", {"probes": ["classes"]}, "evaluation.probes: classes tests the global model; fedrep has none"),
         ("fedrep", {"train": True}, "evaluation.train: tests the global model; fedrep has none"),
         (

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from torch import Tensor
 
+from fedray.common.errors import warn_once
 from fedray.common.vectors import Vectors
 from fedray.engine.exact_sum import BLOCK
 from fedray.engine.messages import Broadcast, ClientTask, Reply
@@ -128,7 +129,8 @@ def _train_part(
                 if not is_out_of_memory(error):
                     explain_error(error, "a stack")
                     raise
-                stacking.halve()
+                stacking.size = size // 2
+                warn_once(f"runtime.stack: out of memory with {size} clients in a stack; now there are {stacking.size}")
                 waiting.insert(0, part)
                 continue
         if stacked and name in stacking.compared:

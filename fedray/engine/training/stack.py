@@ -96,11 +96,6 @@ class Stacking:
         self.size = 1
         warn_once(f"runtime.stack: {reason}; each client trains alone")
 
-    def halve(self) -> None:
-        """Make stacks of half as many clients from now on."""
-        self.size //= 2
-        warn_once(f"runtime.stack: out of memory with {2 * self.size} clients in a stack; now there are {self.size}")
-
 
 def choose_size(network: Network, wanted: int | Literal["auto"]) -> int:
     """Return the number of clients in a stack. wanted: the user's.
