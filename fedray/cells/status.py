@@ -28,6 +28,9 @@ class Status(StrEnum):
     """Ended by an error."""
     INTERRUPTED = "interrupted"
     """Ended by a signal; the same command resumes it."""
+    UNLOGGED = "finished but not yet in MLflow"
+    """Trained to its last round, but the driver was killed before it logged that; the same command logs it. No run has
+    this status: the cell's checkpoints in this storage tell."""
     RUNNING = "running"
     """In progress, or its driver was killed."""
     MISSING = "missing"
@@ -64,7 +67,7 @@ class Status(StrEnum):
     @property
     def is_open(self) -> bool:
         """True if the run has not come to an end of its own."""
-        return self in (Status.INTERRUPTED, Status.RUNNING, Status.MISSING)
+        return self in (Status.INTERRUPTED, Status.UNLOGGED, Status.RUNNING, Status.MISSING)
 
 
 class Answer(Enum):

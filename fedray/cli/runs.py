@@ -20,6 +20,7 @@ LISTED_ORDER = (
     Status.STOPPED,
     Status.PRUNED,
     Status.RUNNING,
+    Status.UNLOGGED,
     Status.MISSING,
 )
 """Order in which `fedray status` lists the cells that have not finished."""
@@ -93,12 +94,8 @@ def _print_sweeps(as_json: bool, prefix: str = "") -> bool:
     if prefix and not sweeps:
         return False
     best = pick_best(search(client, experiment, "tags.`fedray.kind` = 'cell'"))
-    status = read_statuses(best)
     widest = max(map(len, sweeps), default=0)
-    every = {
-        name: Counter(status.get(cell.hash, Status.MISSING) for cell in read_cells(client, run))
-        for name, run in sweeps.items()
-    }
+    every = {name: Counter(read_statuses(read_cells(client, run), best).values()) for name, run in sweeps.items()}
     if as_json:
         print(format_json([{"name": one, "cells": every[one], "running": is_sweep_running(one)} for one in sweeps]))
         return True

@@ -104,6 +104,30 @@ def test_rm_of_one_cell_and_clean_of_what_it_left(
     assert not folder.exists()
 
 
+def test_a_killed_driver_leaves_trained_cells_that_are_not_missing(
+    store: Tracker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
+) -> None:
+    """Of four cells of four rounds, one is in MLflow. Of the others, all in the log's queue when the driver was killed,
+    two have the checkpoint of round 4, one of them a run that was open; the third has that of round 2."""
+    monkeypatch.chdir(tmp_path)
+    cells = [hashed(seed) for seed in range(4)]
+    for one in cells:
+        one["config"]["training"] = {"rounds": 4}
+    write(store, cells, [50, ("running", []), None, None])
+    for (folder,), round in zip((stored(one["hash"])[:1] for one in cells[1:]), (4, 4, 2), strict=True):
+        (folder / f"checkpoint-{round}.json").touch()
+    get_cell_locks_file().parent.mkdir(parents=True, exist_ok=True)
+    told = {"1 finished", "1 missing", "2 finished but not yet in MLflow"}
+    _, every, _ = call("status")
+    assert set(every.strip().split("  ")[-1].split(", ")) == told
+    _, out, _ = call("status", "sweep")
+    assert set(out.splitlines()[0].removeprefix("sweep: 4 cells, ").split(", ")) == told
+    assert f"finished but not yet in MLflow {cells[2]['hash']}  {cells[2]['label']}" in out
+    _, table, _ = call("tables", "sweep")
+    assert "- 1 of 4 cells missing; `fedray sweep` with its file runs the rest\n" in table
+    assert "- 2 of 4 cells finished but not yet in MLflow; `fedray sweep` with its file logs the rest\n" in table
+
+
 def test_a_sweep_that_waits_says_which_other_one_has_its_cells(
     store: Tracker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

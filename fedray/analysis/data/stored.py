@@ -4,14 +4,14 @@ It imports neither pandas nor PyTorch, so that `fedray status` is quick.
 """
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from fedray.cells.spec import CellSpec
 from fedray.cells.status import Status
 from fedray.common.errors import UserError, format_count, unknown
 from fedray.sweep.file.shipped import list_sweeps
-from fedray.sweep.plan.storage import find_killed
+from fedray.sweep.plan.storage import find_killed, is_trained
 from fedray.tracking.store import count_unlisted, find_sweeps, open_reader, read_status
 from fedray.tracking.stored_sweep import StoredSweep
 
@@ -57,17 +57,32 @@ def find_blocks(names: Iterable[str]) -> dict[str, list[int]]:
     return {name: sorted(k for above, k in parts if above == name and name not in known) for name in names}
 
 
-def read_statuses(runs: "Mapping[str, AnyRun]") -> dict[str, Status]:
-    """Return the status of each cell with a run; a running one whose process is gone is interrupted."""
-    statuses = {cell: read_status(run) for cell, run in runs.items()}
+def read_statuses(cells: Iterable[CellSpec], runs: "Mapping[str, AnyRun]") -> dict[str, Status]:
+    """Return the status of each cell; a running one whose process is gone is interrupted.
+
+    One that is interrupted or missing is unlogged if its last checkpoint is here.
+    """
+    cells = list(cells)
+    statuses = {cell.hash: read_status(runs[cell.hash]) for cell in cells if cell.hash in runs}
     killed = find_killed(cell for cell, status in statuses.items() if status is Status.RUNNING)
-    return statuses | dict.fromkeys(killed, Status.INTERRUPTED)
+    statuses = dict.fromkeys((cell.hash for cell in cells), Status.MISSING) | statuses
+    statuses |= dict.fromkeys(killed, Status.INTERRUPTED)
+    begun = (cell for cell in cells if statuses[cell.hash] in (Status.INTERRUPTED, Status.MISSING))
+    return statuses | {cell.hash: Status.UNLOGGED for cell in begun if is_trained(cell)}
 
 
 def list_cells(sweep: StoredSweep) -> "list[tuple[CellSpec, AnyRun | None, Status]]":
     """Return each cell with the run that counts and its status."""
-    statuses = read_statuses(sweep.runs)
-    return [(cell, sweep.runs.get(cell.hash), statuses.get(cell.hash, Status.MISSING)) for cell in sweep.cells]
+    statuses = read_statuses(sweep.cells, sweep.runs)
+    return [(cell, sweep.runs.get(cell.hash), statuses[cell.hash]) for cell in sweep.cells]
+
+
+def describe_left(sweep: str, statuses: Sequence[str]) -> Iterator[str]:
+    """Yield a line about cells that nobody has run, and one about those whose end has not been logged."""
+    command = f"`fedray sweep {sweep}`" if sweep in list_sweeps() else "`fedray sweep` with its file"
+    for status, done in ((Status.MISSING, "runs"), (Status.UNLOGGED, "logs")):
+        if count := statuses.count(status):
+            yield f"{count} of {format_count(len(statuses), 'cell')} {status}; {command} {done} the rest"
 
 
 def describe_unlisted(sweep: StoredSweep) -> str:

@@ -28,6 +28,7 @@ from fedray.analysis.data.metrics import (
     make_title,
     read_values,
 )
+from fedray.analysis.data.stored import describe_left
 from fedray.analysis.tables.clients import read_accuracies
 from fedray.analysis.tables.published import match_published
 from fedray.analysis.tables.result_table import BEST, Entry, ResultTable, add_best, average, join_tables, make_entry
@@ -235,7 +236,9 @@ def _list_notes(sweep: SweepTable, cells: pd.DataFrame, metric: str, over: str) 
     notes += [sweep.note] if sweep.note else []
     if mixture := sweep.describe_mixture():
         notes.append(f"WARNING: {mixture}")
-    bad = cells[~cells["status"].isin(["finished", "missing", "running"]) & cells["_value"].isna()]
+    notes += describe_left(sweep.name, list(cells["status"]))
+    told = [Status.FINISHED, Status.MISSING, Status.UNLOGGED, Status.RUNNING]
+    bad = cells[~cells["status"].isin(told) & cells["_value"].isna()]
     notes += [
         f"{cell['status']}: {cell['label']}" + (f": {cell['message']}" if cell.get("message") else "")
         for _, cell in bad.iterrows()

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedray.cells.metric import LAST, describe_rounds
+from fedray.cells.status import Status
 from fedray.cluster.connection import count_cpus, use_cluster
 from fedray.cluster.resources import count_capacity, describe_idle_gpus, get_bundle, list_nodes, refuse_infeasible
 from fedray.common.errors import escape, format_count, format_duration, format_number
@@ -20,6 +21,7 @@ from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.cells import CellMaker
 from fedray.sweep.plan.draws import iter_points
 from fedray.sweep.plan.plan import Plan
+from fedray.sweep.plan.storage import is_trained
 
 
 def list_local_nodes() -> list[dict[str, float]]:
@@ -36,8 +38,9 @@ def print_plan(plan: Plan, address: str | None) -> None:
     known = plan.known
     for number, cell in enumerate(plan.cells.values(), 1):
         if plan.is_chosen(cell):
+            unlogged = not plan.is_done(known.get(cell.hash)) and is_trained(cell)
             status = known[cell.hash].ending.status if cell.hash in known else "to run"
-            table.add_row(str(number), cell.hash, status, Text(escape(cell.label)))
+            table.add_row(str(number), cell.hash, Status.UNLOGGED if unlogged else status, Text(escape(cell.label)))
     console.print(table)
     for line in _describe_averaged([cell.run for cell in plan.cells.values() if plan.is_chosen(cell)]):
         console.print(line, soft_wrap=True)

@@ -14,6 +14,7 @@ from fedray.common.errors import UserError, format_count, unknown
 from fedray.config import COMPONENTS, RunConfig, Runtime
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.cells import Cell, CellMaker, Problems
+from fedray.sweep.plan.storage import is_trained
 from fedray.tracking.store import count_unlisted, read_records
 
 
@@ -84,9 +85,12 @@ class Plan:
         A second one warns of finished cells of the same name that are not among them.
         """
         name, statuses = self.sweep.name, Counter(record.ending.status for record in self.known.values())
+        unlogged = 0 if self.force else sum(map(is_trained, self.to_run))
         counts = (
             f"{name}: {format_count(len(self.cells), 'cell')}, {statuses[Status.FINISHED]} finished, "
             f"{statuses[Status.DIVERGED]} diverged, {len(self.to_run)} to run"
+            + f", {unlogged} of them {Status.UNLOGGED}"
+            * (unlogged > 0)
         )
         return f"{counts}\n{describe_unlisted(name, self.unlisted)}" if self.unlisted else counts
 
