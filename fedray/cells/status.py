@@ -84,7 +84,7 @@ STOP = Answer.STOP
 
 Examples:
     >>> fedray.simulate(config, evaluated=lambda row: fedray.STOP)
-    <Result of fedavg on digits: 1 of 2 rounds, test accuracy ...>
+    <Result of fedavg on digits: stopped after 1 of 2 rounds, test accuracy ...>
 """
 
 

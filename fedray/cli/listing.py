@@ -179,8 +179,12 @@ def format_page(what: str, name: str) -> str:
     text = [f"{name}: {idea}" if idea else name, *([f"  {kind.paper}"] if kind.paper else [])]
     if kind.__doc__:
         text += ["", *(f"  {line}".rstrip() for line in inspect.cleandoc(kind.__doc__).splitlines())]
+    module = getattr(kind, "module_class", None)  # of a model of one's own
     if kind.model_fields:
         text += ["", "options:"]
+    for one in inspect.signature(module).parameters.values() if module else ():
+        if one.name not in ("input_shape", "num_classes") and one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY):
+            text.append(f"  {one.name} = {'required' if one.default is one.empty else format_value(one.default)}")
     own = kind.__annotations__  # first: what it adds to its parents' options
     for option, field in sorted(kind.model_fields.items(), key=lambda item: item[0] not in own):
         given = "required" if field.is_required() else format_value(field.default)
@@ -192,21 +196,32 @@ def format_page(what: str, name: str) -> str:
         numbers = ", ".join(f"{key}: {format_value(list(getattr(recipe, key)))}" for key in ("mean", "std"))
         augment = ", ".join(format_value(one.model_dump(exclude_none=True)) for one in recipe.augment)
         text.append(f"  {preset}: {{{numbers}, augment: [{augment}]{', channels: 3' * (recipe.channels == 3)}}}")
-    if what == "models" and getattr(kind, "published", None) is not None:
-        from fedray.models.base import count_parameters
-
-        spec: Any = kind
-        shape, classes, _ = spec.published
-        trained, every = count_parameters(spec.parse("model", {}), shape, classes)
-        size = "x".join(map(str, shape))
-        text += ["", f"trained {trained:,} of {every:,} parameters, for {size} and {classes} classes; "]
-        text[-1] += "freeze and lora train fewer"
+    if what == "models":
+        text += _describe_size(kind)
     if what == "algorithms" and not kind.list_required():
         from fedray.algorithms import algorithm
         from fedray.engine.cost import measure_cost
 
         text += ["", f"cost, in multiples of the model: {measure_cost(algorithm(name))}"]
     return "\n".join(text)
+
+
+def _describe_size(kind: Any) -> list[str]:
+    """Return lines with a model's number of parameters; none for one that cannot be built from its defaults alone."""
+    from fedray.models.base import count_parameters
+
+    if kind.published is None and not hasattr(kind, "module_class"):
+        return []
+    shape, classes = kind.published[:2] if kind.published else ((3, 32, 32), 10)
+    try:
+        trained, every = count_parameters(kind.parse("model", {}), shape, classes)
+    except UserError:
+        return []
+    size = "x".join(map(str, shape))
+    return [
+        "",
+        f"trained {trained:,} of {every:,} parameters, for {size} and {classes} classes; freeze and lora train fewer",
+    ]
 
 
 def schema() -> None:

@@ -24,9 +24,8 @@ if TYPE_CHECKING:
 def refuse_missing_value(given: list[str] | None) -> list[str] | None:
     """Refuse `--set KEY VALUE` before VALUE is an argument too many: a callback of `--set`."""
     if lacking := next((one for one in given or () if "=" not in one), None):
-        raise UserError(
-            f"--set: found {truncate_repr(lacking)}; KEY=VALUE is required, without a space: --set {lacking[:80]}=VALUE"
-        )
+        meant = lacking[:80].replace(":", "=", 1) if ":" in lacking else f"{lacking[:80]}=VALUE"
+        raise UserError(f"--set: found {truncate_repr(lacking)}; KEY=VALUE is required, without a space: --set {meant}")
     return given
 
 

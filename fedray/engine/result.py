@@ -105,8 +105,14 @@ class Result:
     def __repr__(self) -> str:
         config = self.problem.config
         tested = f"test accuracy {describe_accuracy(self.history)}" if self.history else "not evaluated"
-        of = f"{self.state.round} of {config.training.rounds} rounds"
+        early = "stopped after " * (self.status is Status.STOPPED)
+        of = f"{early}{self.state.round} of {config.training.rounds} rounds"
         return f"<Result of {config.algorithm.name} on {config.data.name}: {of}, {tested}>"
+
+    @property
+    def status(self) -> Status:
+        """`finished`, or `stopped` if the run ended before its last round; both equal these texts."""
+        return Status.FINISHED if self.state.round >= self.problem.config.training.rounds else Status.STOPPED
 
     @property
     def theta(self) -> Tensor:

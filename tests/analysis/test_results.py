@@ -29,6 +29,8 @@ def test_results_of_a_sweep(store: Tracker) -> None:
     assert list(found.cells["status"]) == ["finished", "finished", "missing"]
     assert list(found.cells["seed"] + 1) == [1, 2, 1]
     assert found.cells["partition.alpha"].mean() == 0.5
+    varies = ["seed", "algorithm.name", "algorithm.rho"]
+    assert list(found.cells)[:8] == ["cell", "label", "setting", "status", "run_id", *varies]
     assert list(found.cells["algorithm.rho"].fillna(0)) == [0, 0, 0.1]
     assert list(found.cells["algorithm.name"]) == ["fedavg", "fedavg", "fedsam"]
     assert list(found.cells["metrics.final_test_accuracy"])[:2] == [60, 70]

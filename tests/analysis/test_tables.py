@@ -87,6 +87,15 @@ def test_mean_std_ranks_and_every_kind_of_hole(store: Tracker) -> None:
     assert rows[0] | {"row": "fedavg", "mean": "82", "std": "2.82843", "seeds": "2", "others": ""} == rows[0]
 
 
+def test_a_whole_number_is_written_as_in_labels(store: Tracker) -> None:
+    """A configuration holds ρ = 1 as 1.0; labels of cells, in the dry run and in MLflow, say `ρ=1`."""
+    cells = [cell(FEDAVG | {"name": "fedsam", "rho": rho}, alpha, 0) for rho in (0.5, 1.0) for alpha in (1.0, 10.0)]
+    write(store, cells, [50] * 4)
+    table = build(collect("sweep"))
+    assert table.rows == ["fedsam ρ=0.5", "fedsam ρ=1"]
+    assert table.columns == ["dirichlet α=1", "dirichlet α=10"]
+
+
 def test_means_with_equal_digits_share_a_rank(store: Tracker) -> None:
     """90.001 and 90.004 are both printed as 90.00, and the second best is the next one."""
     write(store, [cell(a, 0.5, 0) for a in (FEDAVG, SMALL, LARGE)], [90.001, 90.004, 80])

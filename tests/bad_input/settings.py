@@ -166,6 +166,10 @@ CASES: dict[str, Case] = {
     "--set without =": run(
         "--set: found 'training.lr'; KEY=VALUE is required, without a space: --set training.lr=VALUE", "training.lr"
     ),
+    "--set with a colon": run(
+        "--set: found 'training.lr:0.1'; KEY=VALUE is required, without a space: --set training.lr=0.1",
+        "training.lr:0.1",
+    ),
     "--set without key": run("--set: found '=1'; KEY=VALUE is required", "=1"),
     "--set not YAML": run(
         "--set training.lr: line 1: is not YAML: expected ',' or ']', but got '<stream end>'", "training.lr=[1"

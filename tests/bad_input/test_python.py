@@ -189,6 +189,9 @@ def test_a_callback_gets_a_copy_of_the_row(project: Path) -> None:
     (cell,) = open_store()[0].get_metric_history(result.run_id, "test_accuracy")
     assert cell.value == expected[0]["test_accuracy"]
     early = simulate(RUN | {"training": {"rounds": 3}}, track="y", evaluated=lambda row: fedray.STOP)
+    assert early.status == "stopped"
+    assert ": stopped after 1 of 3 rounds, test accuracy " in repr(early)
+    assert result.status == "finished"
     run = open_store()[0].get_run(early.run_id)
     assert (run.data.tags["fedray.status"], run.info.status, early.state.round) == ("stopped", "FINISHED", 1)
 

@@ -1,5 +1,6 @@
 """Names of cells along an axis of a table or in a figure's legend."""
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
@@ -148,7 +149,7 @@ def _label_by_key(
 ) -> pd.Series:
     columns = [str(name) for name in cells]
     if key in columns and key != "spec":
-        return cells[key].where(cells[key].notna(), "-").astype(str)
+        return cells[key].where(cells[key].notna(), "-").map(_shorten)
     if f"{key}.name" not in cells:
         sections = {name.removesuffix(".name") for name in columns if name.endswith(".name")}
         raise unknown_key("--rows/--cols", key, cells, {*sections, "seed"})
@@ -171,11 +172,18 @@ def _label_by_key(
     def name_row(row: int) -> str:
         kind = kinds[row]
         given = [
-            f"{title}={values[name][row]}" for name, title in titles[kind].items() if values[name][row] is not None
+            f"{title}={_shorten(values[name][row])}"
+            for name, title in titles[kind].items()
+            if values[name][row] is not None
         ]
         return " ".join(filter(None, [names.get(kind, kind), *given]))
 
     return pd.Series([name_row(row) for row in range(len(kinds))], cells.index, dtype=object)
+
+
+def _shorten(value: Any) -> str:
+    """Return a value as cells' labels have it: `1.0` is `1`."""
+    return re.sub(r"^(-?\d+)\.0$", r"\1", str(value))
 
 
 def _list_values(column: pd.Series) -> list[Any]:

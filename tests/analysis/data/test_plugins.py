@@ -104,7 +104,7 @@ def test_tables_and_figures_show_them(stored: Tracker) -> None:
     sweep = collect("sweep")
     table = build(sweep, "effort")
     assert table.title == "sweep: effort of a client (J) of the last round"
-    assert table.columns == [f"{ABSENT}:Skewed ψ=2.0"]
+    assert table.columns == [f"{ABSENT}:Skewed ψ=2"]
     assert find_symbol("partition.strength", sweep.cells) == "ψ"
     assert make_title("lossless_a", sweep.cells) == "share kept, part a of the last round"
     assert is_smaller_better("effort", sweep.cells)

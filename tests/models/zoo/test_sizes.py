@@ -16,6 +16,7 @@ from fedray.models.base import count_parameters
 from fedray.models.network import Network
 from fedray.models.zoo.text import CharLSTM
 from fedray.models.zoo.vit import LocalitySelfAttention, ShiftedPatches
+from tests.conftest import Call
 
 SIZES: list[tuple[dict[str, Any], tuple[int, ...], int, int]] = [
     ({"name": "lenet"}, (3, 32, 32), 100, 815_332),
@@ -46,6 +47,23 @@ def test_the_size_in_the_list_of_models(name: str) -> None:
     assert published is not None
     shape, classes, count = published
     assert count_parameters(make_model_spec(name), shape, classes) == (count, count)
+
+
+def test_a_model_of_ones_own_lists_its_options_and_size(call: Call) -> None:
+    """A linear map from 3 x 32 x 32 numbers to 5 and one from 5 to 10: 15,365 and 60 parameters."""
+    code, out, _ = call("list", "models", f"{__name__}:Own")
+    assert code == 0
+    assert "options:\n  width = 5\n  init = None" in out
+    assert "\ntrained 15,425 of 15,425 parameters, for 3x32x32 and 10 classes; " in out
+
+
+class Own(nn.Module):
+    """A model with an option."""
+
+    def __init__(self, input_shape: tuple[int, ...], num_classes: int, width: int = 5) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Flatten(), nn.Linear(math.prod(input_shape), width))
+        self.out = nn.Linear(width, num_classes)
 
 
 FEATURES = {
