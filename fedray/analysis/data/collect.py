@@ -138,7 +138,8 @@ def make_frame(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
         them, so that a column may hold those of several types), metrics under `metrics.NAME` (floats).
     """
     cells = pd.DataFrame(list(rows), dtype=object)
-    return cells.astype({name: float for name in cells if str(name).startswith("metrics.")})
+    cells = cells.astype({name: float for name in cells if str(name).startswith("metrics.")})
+    return cells.copy()  # in few blocks: pandas warns of each column that is added to hundreds
 
 
 def make_row(
