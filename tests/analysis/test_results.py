@@ -9,7 +9,7 @@ import ray
 
 import fedray
 from fedray.analysis.data import metrics
-from fedray.analysis.data.collect import collect
+from fedray.analysis.data.collect import collect, make_frame
 from fedray.analysis.tables.build import list_clients, list_runs
 from fedray.cells.metric import DEFAULT
 from fedray.common.errors import UserError
@@ -41,6 +41,13 @@ def test_results_of_a_sweep(store: Tracker) -> None:
     assert set(found.curves["metric"]) == {"test_accuracy", "test_loss", "train_loss"}
     means = accuracy.groupby(["setting", "round"])["value"].mean()  # over the two seeds, as docs/python.md does
     assert means.to_dict() == {("fedavg-0.5", 1): 45.0, ("fedavg-0.5", 2): 65.0}
+
+
+def test_a_table_with_many_metrics_can_be_extended() -> None:
+    """pandas warns of a table in more than a hundred pieces, one for each column that was converted."""
+    cells = make_frame({f"metrics.m{k}": k for k in range(200)} | {"rho": rho} for rho in (0.1, None))
+    assert list(cells.assign(more=1, others=2)["metrics.m7"]) == [7.0, 7.0]
+    assert cells["rho"].tolist() == [0.1, None]
 
 
 def test_the_page_names_the_columns(store: Tracker) -> None:
