@@ -33,12 +33,9 @@ class Interval:
 
 
 def bound_mean(differences: Sequence[float], confidence: float = 0.95) -> Interval | None:
-    """Return Student's t interval of the mean of n paired differences, n - 1 degrees of freedom.
+    """Return Student's t interval of the mean of n paired differences, n - 1 degrees of freedom; exact for normal ones.
 
-    Exact for normal differences.
-
-    Returns:
-        None for fewer than two differences, and for equal ones, which have no spread.
+    None for fewer than two differences, and for equal ones, which have no spread.
     """
     if len(differences) < 2 or np.ptp(differences) <= 1e-9 * np.abs(differences).max():
         return None
@@ -87,11 +84,9 @@ def bound_proportion(successes: float, trials: int, confidence: float = 0.95) ->
 
 
 def compute_p(differences: Sequence[float]) -> float | None:
-    """Return the two-sided p of the paired t-test.
+    """Return the two-sided p of the paired t-test; None for fewer than two differences.
 
-    Returns:
-        None for fewer than two differences. Equal differences have no spread for a t-test; for them p is that of the
-        sign flips.
+    Equal differences have no spread for a t-test; for them p is that of the sign flips.
     """
     if len(differences) < 2:
         return None

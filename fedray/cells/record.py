@@ -98,14 +98,11 @@ UNSUMMARISED = ("round", "lr", "megabytes_sent")
 
 
 def summarise_rounds(history: Rows) -> dict[str, float]:
-    """Return the metrics of a run over its evaluated rounds.
+    """Return `final_*` (the last round), `last10_*` (mean over `list_last_rounds`) and `best_*` of accuracies.
 
-    Returns:
-        `final_*` (the last round), `last10_*` (mean over those of `list_last_rounds` that have it), and `best_*` of
-        accuracies. A metric that is undefined in all these rounds has none. If samples
-        are held out, `best_round` is that of the best validation accuracy, and `best_*` is each accuracy in the best
-        such round that has it: the test set selects nothing. Without them `best_round` is that of the best test
-        accuracy, and each `best_*` is its own largest value.
+    A metric that is undefined in all these rounds has none. If samples are held out, `best_round` is that of the best
+    validation accuracy, and `best_*` is each accuracy in the best such round that has it: the test set selects nothing.
+    Without them `best_round` is that of the best test accuracy, and each `best_*` is its own largest value.
     """
     if not history:
         return {}

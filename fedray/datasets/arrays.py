@@ -74,15 +74,10 @@ def draw_train(labels: np.ndarray, samples: int) -> np.ndarray:
 
 
 def draw_in_proportion(labels: np.ndarray, samples: int, rng: np.random.Generator) -> np.ndarray:
-    """Draw samples of each class in proportion to its size.
+    """Return sorted positions in `labels`: samples of each class in proportion to its size.
 
-    Args:
-        labels: int64 `(n,)`.
-        samples: how many to draw in all, at most n. Each class gets its share rounded down; the classes with the
-            largest remainders get one more, the smaller label first if they are equal.
-
-    Returns:
-        Sorted positions in `labels`, int64 `(samples,)`.
+    Each class gets its share rounded down; the classes with the largest remainders get one more, the smaller label
+    first if they are equal.
     """
     sizes = np.bincount(labels)
     whole, rest = np.divmod(sizes * samples, len(labels))

@@ -98,13 +98,7 @@ class Accumulator:
             summed.add_(_scale(part, factor).to(torch.int64))
 
     def add_rows(self, name: str, rows: Tensor, factors: Sequence[float]) -> None:
-        """Add several small vectors, as `add_unchecked` would one by one.
-
-        Args:
-            name: name of the sum.
-            rows: `(n, ...)`; overwritten if they are float64.
-            factors: each vector's weight x scale.
-        """
+        """Add small vectors `(n, ...)`, as `add_unchecked` would one by one; rows in float64 are overwritten."""
         if len(rows) == 1:
             self.add_unchecked(name, rows[0], factors[0])
             return

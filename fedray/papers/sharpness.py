@@ -160,15 +160,9 @@ def _read(client: "AnyClient", run: str) -> tuple[RunConfig, str, str]:
 def find_top_eigenvalues(
     times: Callable[[Tensor], Tensor], start: np.ndarray, count: int = 5
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the largest eigenvalues of a symmetric matrix and their eigenvectors, by Lanczos.
+    """Return a symmetric matrix's largest eigenvalues, descending by sign, and their unit eigenvectors `(count, P)`.
 
-    Args:
-        times: product of the matrix with a float32 vector `(P,)`.
-        start: float `(P,)`, the start vector of Lanczos.
-        count: number of eigenvalues. P must be larger.
-
-    Returns:
-        The eigenvalues, largest by sign (not by size), descending; and their unit eigenvectors `(count, P)`.
+    By Lanczos from `start`; `times` gives the product of the matrix with a float32 vector `(P,)`.
     """
 
     def matvec(v: np.ndarray) -> np.ndarray:
@@ -186,14 +180,6 @@ def draw_filter_normalised(theta: Tensor, layout: Layout, rng: np.random.Generat
     A filter belongs to one output: a slice of a weight's first dimension. Biases and norm layers have none
     and are 0. Each filter of the second direction is orthogonal to the same filter of the first; a filter of one
     number has no orthogonal one and is 0 in the second.
-
-    Args:
-        theta: `(P,)`.
-        layout: layout of theta.
-        rng: the stream to draw from.
-
-    Returns:
-        The directions, each `(P,)`.
     """
     directions: list[Tensor] = []
     for _ in range(2):

@@ -160,21 +160,10 @@ def hold_out(
     purpose: str = "validation",
     stratify: bool = True,
 ) -> tuple[Shards, Shards]:
-    """Hold out some of every client's samples.
+    """Hold out `count` of every client's samples; return the shards for training, and what each client holds out.
 
     A client's own draw leaves it at least one sample. Partitions that give a sample to several clients, or to one
     client several times, lose every copy of a held-out sample, so that no client trains on it.
-
-    Args:
-        shards: each client's samples.
-        labels: of the training set, int64 `(n,)`.
-        count: how many of this many different samples a client holds out.
-        seed: keys the draw, together with the client's number.
-        purpose: of the draw.
-        stratify: draw class by class in proportion.
-
-    Returns:
-        The shards for training, and the samples that each client holds out.
     """
     held = []
     for client in range(len(shards)):
@@ -203,16 +192,7 @@ def _count_tests(fraction: float, samples: int) -> int:
 
 
 def draw_stratified(labels: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Draw samples class by class in proportion: floor(count x share of the class), then the largest remainders.
-
-    Args:
-        labels: int64 `(n,)`.
-        count: number of samples, less than n.
-        rng: draws the samples of a class, and breaks ties of remainders.
-
-    Returns:
-        Their positions, int64 `(count,)`, ascending.
-    """
+    """Return ascending positions of samples drawn class by class: floor(count x share), then the largest remainders."""
     sizes = np.bincount(labels)
     taken, remainders = np.divmod(count * sizes, len(labels))
     order = np.lexsort((rng.random(len(sizes)), -remainders))

@@ -40,16 +40,11 @@ def draw_heatmap(counts: np.ndarray, title: str = "", unseen: int = 0) -> Figure
 
 
 def measure_heterogeneity(counts: np.ndarray) -> dict[str, float]:
-    """Return measures of how unlike the clients are. Clients without samples are counted and otherwise left out.
+    """Return measures of how unlike the clients are, by their samples of each class, int64 `(clients, classes)`.
 
-    Args:
-        counts: int64 `(clients, classes)`, samples.
-
-    Returns:
-        `clients`, `empty_clients`, `samples`, `mean_classes` (classes that a client holds), `size_min`, `size_q25`,
-        `size_median`, `size_q75`, `size_max` (samples per client), and `mean_tv`: the mean, over all pairs of clients,
-        of the total-variation distance of their class proportions, 0 for equal and 1 for disjoint ones. With more than
-        500 clients it is over the pairs of 500 of them.
+    `mean_tv` is the mean, over all pairs of clients, of the total-variation distance of their class proportions, 0 for
+    equal and 1 for disjoint ones; with more than 500 clients over the pairs of 500 of them. Clients without samples are
+    counted and otherwise left out.
     """
     sizes = counts.sum(axis=1)
     held = counts[sizes > 0]

@@ -251,7 +251,7 @@ def _cut_evenly(total: int, parts: int) -> np.ndarray:
 
 
 def deal_by_prior(priors: Array, labels: Array, rng: np.random.Generator, sizes: Array | None = None) -> Shards:
-    """Deal each client its number of samples, each from its prior over the classes.
+    """Deal each client its number of samples (default n/N), each from its prior over the classes, `(N, classes)`.
 
     This follows FedDyn's loop: a client that is not full yet is picked uniformly; it draws a class from its prior and
     takes the next sample of that class's shuffled pool. When a pool has run out it is refilled and the class is drawn
@@ -260,12 +260,6 @@ def deal_by_prior(priors: Array, labels: Array, rng: np.random.Generator, sizes:
     The loop is not run sample by sample. Uniform picks among clients that are not full come in the order of
     independent Poisson processes, one per client. The pools change the draws only when one runs out, so
     only those draws are made one at a time.
-
-    Args:
-        priors: `(N, classes)`.
-        labels: int64 `(n,)`.
-        rng: the stream to draw from.
-        sizes: samples of each client, int64 `(N,)`, n in all; default floor(n/N), the remainder to the first.
     """
     clients, classes = priors.shape
     pools = [rng.permutation(np.flatnonzero(labels == label)) for label in range(classes)]

@@ -86,11 +86,6 @@ def draw_by_share(counts: np.ndarray, labels: np.ndarray, rng: np.random.Generat
     """Draw floor(1000 x the class's share of the shard) test samples of each class, without repetition (FedSOL).
 
     Every client draws independently, so test sets overlap. If a class has fewer test samples, all of them are used.
-
-    Args:
-        counts: training samples `(clients, classes)`.
-        labels: of the test set.
-        rng: the stream to draw from.
     """
     members = [np.flatnonzero(labels == label) for label in range(counts.shape[1])]
     wanted = SHARE_SIZE * counts // np.maximum(counts.sum(axis=1, keepdims=True), 1)
@@ -107,11 +102,6 @@ def split_in_proportion(counts: np.ndarray, labels: np.ndarray, rng: np.random.G
 
     Cut points are floor(cumulative share x test samples), as in the training split. Classes without a holder stay
     unused.
-
-    Args:
-        counts: training samples `(clients, classes)`.
-        labels: of the test set.
-        rng: the stream to draw from.
     """
     owner = np.full(len(labels), -1, dtype=np.int64)
     for label, held in enumerate(counts.T):

@@ -5,16 +5,10 @@ from torch import Tensor
 
 
 def measure_classes(correct: Tensor, answers: Tensor, counts: np.ndarray) -> dict[str, float]:
-    """Return `test_balanced_accuracy` and `test_macro_f1` in percent, from exact counts.
+    """Return `test_balanced_accuracy` and `test_macro_f1` in percent, from exact counts per class and output.
 
-    Args:
-        correct: right answers of each class `(C,)`.
-        answers: answers of each output `(outputs,)`, outputs at least C.
-        counts: samples of each class `(C,)`.
-
-    Returns:
-        Balanced accuracy: mean accuracy over the classes that have samples. Macro F1: mean of 2 right / (samples +
-        answers) over the classes that have samples or answers, as scikit-learn's `f1_score(average="macro")`.
+    Balanced accuracy: mean accuracy over the classes that have samples. Macro F1: mean of 2 right / (samples +
+    answers) over the classes that have samples or answers, as scikit-learn's `f1_score(average="macro")`.
     """
     right, given = correct.double().round().numpy(), answers.double().round().numpy()
     samples = np.zeros(len(given))
@@ -31,13 +25,8 @@ def measure_classes(correct: Tensor, answers: Tensor, counts: np.ndarray) -> dic
 def measure_auc(scores: np.ndarray, labels: np.ndarray) -> dict[str, float]:
     """Return `test_auc`, the area under the ROC curve in percent: each class against the rest, mean over the classes.
 
-    Args:
-        scores: the model's probabilities `(n, outputs)`.
-        labels: int64 `(n,)`.
-
-    Returns:
-        The mean, over the classes with samples, of the probability that a sample of a class has a higher score for it
-        than one of another class (equal scores count half); empty if all samples are of one class.
+    The probability that a sample of a class has a higher score for it than one of another class (equal scores count
+    half); empty if all samples are of one class.
     """
     from scipy.stats import rankdata  # here: it takes half a second to import
 

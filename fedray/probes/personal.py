@@ -52,12 +52,10 @@ def summarise(
 
 
 def summarise_newcomers(scores: Mapping[int, Mapping[str, float]], epochs: Sequence[int]) -> dict[str, float]:
-    """Return the metrics of clients that have never trained; accuracies in percent.
+    """Return the metrics of clients that have never trained, of the model that each receives, in percent.
 
-    Returns:
-        `unseen_accuracy`, `unseen_std`, `unseen_worst10`: mean, deviation (population) and mean of the worst tenth,
-        over clients, of the accuracy of the model that each receives. `unseen_finetuned_accuracy`: mean of the accuracy
-        after the largest number of epochs; with several also `unseen_finetuned_accuracy_eE` for each.
+    `unseen_accuracy`, `unseen_std` and `unseen_worst10` are mean, deviation (population) and mean of the worst tenth;
+    `unseen_finetuned_accuracy` is the mean after the largest number of epochs, `..._eE` after each of several.
     """
     received = np.array([scores[i]["received"] for i in sorted(scores)])
     tuned = {e: float(np.mean([scores[i][f"own_{e}"] for i in sorted(scores)])) for e in epochs}

@@ -259,19 +259,7 @@ class Steps:
 def probe_client(
     probes: Sequence[Probe], c: LocalClient, algorithm: Algorithm, test: Samples, tested: np.ndarray, steps: Steps
 ) -> dict[str, float]:
-    """Measure one trained client; the network still holds its running statistics.
-
-    Args:
-        probes: the probes of the run.
-        c: the client after its local training.
-        algorithm: the method.
-        test: what the test set is part of.
-        tested: positions of the test set in it, int64 `(n,)`.
-        steps: has watched the training.
-
-    Returns:
-        Metric -> value.
-    """
+    """Return metric -> value of one trained client, whose running statistics the network still holds."""
     testing = [probe for probe in probes if "local" in probe.tested_models]
     correct, sums = _test_local_model(c, algorithm, testing, test, tested)
     seen = TrainedClient(c=c, algorithm=algorithm, correct=correct, sums=sums, test_samples=len(tested))
@@ -308,12 +296,9 @@ def measure_drift_between(
     lengths: Mapping[int, float], weights: Mapping[int, float], update: torch.Tensor
 ) -> dict[str, float]:
     """Return `drift_between`: the root of the mean squared distance between two local models of the round (FedSOL,
-    figure 6b).
+    figure 6b); nothing for a cohort of one.
 
     Pairs i ≠ j count π_i π_j; by Σ_ij π_i π_j ||u_i - u_j||² = 2 (Σ π_i ||u_i||² - ||Σ π_i u_i||²) no pair is formed.
-
-    Returns:
-        `drift_between`; nothing for a cohort of one.
     """
     pairs = 1 - math.fsum(w * w for w in weights.values())
     if len(weights) < 2:
@@ -366,15 +351,9 @@ def sum_classes(features: Tensor, y: Tensor, classes: int) -> Tensor:
 
 
 def measure_angles(vectors: Tensor) -> Tensor:
-    """Return the angles between vectors.
+    """Return the angles between vectors, float64 degrees `(n, n)`; NaN where a vector is 0 or not finite.
 
     2 atan2(||u - v||, ||u + v||) of the unit vectors: arccos of a cosine near 1 would lose half the digits.
-
-    Args:
-        vectors: `(n, d)`.
-
-    Returns:
-        float64 degrees `(n, n)`; NaN where a vector is 0 or not finite.
     """
     u = normalize(vectors.double())
     apart, towards = (torch.cdist(u, v, compute_mode="donot_use_mm_for_euclid_dist") for v in (u, -u))

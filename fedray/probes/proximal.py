@@ -34,9 +34,8 @@ def get_temperature(algorithm: Algorithm) -> float:
 def measure_forgetting(c: LocalClient, algorithm: Algorithm) -> dict[str, float]:
     """Return `proximal_loss` of a client after its local training, at y = y_K. Changes nothing.
 
-    Returns:
-        The mean of L_p over the client's own training samples, not augmented, both models in evaluation mode, each with
-        its own running statistics.
+    The mean of L_p over the client's own training samples, not augmented, both models in evaluation mode, each with its
+    own running statistics.
     """
     tau, twin = get_temperature(algorithm), _copy_client(c)
     with _keep_buffers(c):
@@ -93,11 +92,10 @@ def _take_directions(twin: LocalClient, algorithm: Algorithm, tau: float) -> Ite
 def measure_step(c: LocalClient, algorithm: Algorithm) -> dict[str, float]:
     """Return how one more step at y = y_K would change the proximal loss L_p and the local loss L. Changes nothing.
 
-    Returns:
-        Means over the batches of one pass through the samples in order (the first K_i, if that is fewer), of losses of
-        the batch in evaluation mode: `proximal_change` is L_p(y - η q) - L_p(y), q as in `measure_cosine` and η
-        the round's; `proximal_change_linear` its first-order part -η <∇L_p, q>; `local_change` the same of the
-        cross-entropy. `..._plain`: along the plain gradient of the cross-entropy on the part that the method moves.
+    Means over the batches of one pass through the samples in order (the first K_i, if that is fewer), of losses of the
+    batch in evaluation mode: `proximal_change` is L_p(y - η q) - L_p(y), q as in `measure_cosine` and η the round's;
+    `proximal_change_linear` its first-order part -η <∇L_p, q>; `local_change` the same of the cross-entropy.
+    `..._plain`: along the plain gradient of the cross-entropy on the part that the method moves.
     """
     buffers, tau = c.network.buffers.clone(), get_temperature(algorithm)
     twin, found = _copy_client(c), dict[str, list[float]]()

@@ -10,16 +10,8 @@ Table = dict[str, list[float]]
 
 
 def tabulate_clients(scores: Mapping[int, Mapping[str, float]], epochs: int, sizes: np.ndarray) -> Table:
-    """Return each client's accuracies, ascending by client.
-
-    Args:
-        scores: client -> test -> value (`evaluate_personal`).
-        epochs: of fine-tuning; the largest number counts.
-        sizes: training samples of all clients, int64 `(N,)`.
-
-    Returns:
-        `client`, `samples` (for training), `accuracy` on its own test samples in percent, and, if they were tested,
-        `train_accuracy` on its own training samples.
+    """Return `client` (ascending), `samples`, `accuracy` on its own test samples in percent, and, if tested, on its own
+    training samples. epochs: of fine-tuning; the largest number counts.
     """
     columns: Table = {
         "client": [float(i) for i in sorted(scores)],
@@ -32,11 +24,9 @@ def tabulate_clients(scores: Mapping[int, Mapping[str, float]], epochs: int, siz
 
 
 def add_newcomers(table: Table, scores: Mapping[int, Mapping[str, float]], epochs: int, sizes: np.ndarray) -> Table:
-    """Return the table of clients with rows for the unseen ones.
+    """Return the table of clients with rows for the unseen ones, and `unseen` (0 or 1) and `finetuned_accuracy`.
 
-    Returns:
-        The same columns, and `unseen` (0 or 1) and `finetuned_accuracy`. `accuracy` of an unseen client is that of the
-        model it receives. Tests that a client does not take are NaN.
+    `accuracy` of an unseen client is that of the model it receives. Tests that a client does not take are NaN.
     """
     ids, none = sorted(scores), float("nan")
     rows = {
@@ -54,14 +44,7 @@ def add_newcomers(table: Table, scores: Mapping[int, Mapping[str, float]], epoch
 
 
 def tabulate_confusion(counts: Tensor) -> Table:
-    """Return the confusion matrix of the global model.
-
-    Args:
-        counts: samples by class and answer `(C, outputs)`, whole numbers up to rounding.
-
-    Returns:
-        A row per class: `class`, and `predicted_K` for each answer K.
-    """
+    """Return a row per class: `class`, and `predicted_K` for each answer K, of counts `(C, outputs)` up to rounding."""
     whole = counts.double().round()
     answers = {f"predicted_{k}": whole[:, k].tolist() for k in range(whole.shape[1])}
     return {"class": [float(k) for k in range(len(whole))], **answers}

@@ -69,15 +69,10 @@ def read_stored_sweep(name: str) -> StoredSweep:
 
 
 def find_deletable_runs(name: str, cell: str | None = None, unlisted: bool = False) -> tuple[dict[str, str], int]:
-    """Return the runs that `fedray rm` deletes.
+    """Return the runs that `fedray rm` deletes, and how many cells that another sweep shares have been run.
 
-    Returns:
-        Id of a run -> what it is, `HASH  LABEL` or the sweep's own run (those of its cells, superseded ones and cells
-        that its file no longer lists included, without the cells that another sweep lists), and how many of the shared
-        cells have been run.
-
-    Raises:
-        UserError: there is no such sweep, run or cell, or another sweep shares the cell.
+    Id of a run -> what it is, `HASH  LABEL` or the sweep's own run: those of its cells, superseded ones and cells that
+    its file no longer lists included, without the cells that another sweep lists.
     """
     client, experiment = open_store()
     sweeps = find_sweeps(client, experiment)

@@ -27,14 +27,7 @@ UPRIGHT_LETTERS = 40
 
 @styled
 def draw_bars(sweep: Collected, metric: str, at: int | None = None) -> dict[str, Figure]:
-    """Draw every metric `METRIC_PART` as bars, side by side for the methods that log them.
-
-    Returns:
-        Setting -> figure.
-
-    Raises:
-        UserError: no run logs such metrics, or none at that round.
-    """
+    """Return setting -> figure: every metric `METRIC_PART` as bars, side by side for the methods that log them."""
     cells, parts = label_finished(sweep), list_parts(sweep, metric)
     read = {
         (run_id, part): sweep.get_history(run_id, f"{metric}_{part}") for run_id in cells["run_id"] for part in parts

@@ -135,14 +135,7 @@ def draw_confusion(sweep: Collected) -> dict[str, Figure]:
 
 @styled
 def draw_classes(sweep: Collected) -> dict[str, Figure]:
-    """Draw the accuracy of each class (down) by round (across), mean over seeds.
-
-    Returns:
-        Setting and method -> figure.
-
-    Raises:
-        UserError: no run has logged `accuracy_class_C` (evaluation.probes: [classes]).
-    """
+    """Return setting and method -> figure: the accuracy of each class (down) by round (across), mean over seeds."""
     try:
         cells, parts = label_finished(sweep), list_parts(sweep, "accuracy_class")
     except UserError:
@@ -175,12 +168,8 @@ def draw_classes(sweep: Collected) -> dict[str, Figure]:
 def draw_partitions(sweep: SweepTable) -> tuple[dict[str, Figure], dict[str, list[str]]]:
     """Draw the samples per client and class, for the first seed. No run is needed.
 
-    Returns:
-        Data, partition and number of clients -> figure; and the message of data that cannot be read -> what it leaves
-        out.
-
-    Raises:
-        UserError: no data can be read, or a store names classes of your own for data or partition.
+    Return data, partition and number of clients -> figure; and the message of data that cannot be read -> what it
+    leaves out.
     """
     cells = sweep.cells.assign(
         _setting=label_cells(sweep.cells, "data,partition"),

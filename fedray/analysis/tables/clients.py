@@ -77,18 +77,9 @@ def _spread(values: np.ndarray) -> dict[str, float]:
 
 
 def read_confusions(sweep: Collected, cells: pd.DataFrame) -> dict[tuple[str, str], np.ndarray]:
-    """Return the predicted classes of the final global model.
+    """Return (setting, method) -> the global model's answers, float `(classes, outputs)`.
 
-    Args:
-        sweep: the collected sweep.
-        cells: as in `read_accuracies`.
-
-    Returns:
-        (setting, method) -> float `(classes, outputs)`: percent of the class's test samples, mean over seeds; NaN for a
-        class without test samples.
-
-    Raises:
-        UserError: no run has a confusion matrix, or it is none.
+    Percent of the class's test samples, mean over seeds; NaN for a class without test samples.
     """
     found = {}
     for (setting, method), group in cells.groupby(["_column", "_row"], sort=False):

@@ -156,14 +156,7 @@ def find_numbers(name: str, metric: str) -> list[PublishedNumber]:
 def match_published(
     name: str, metric: str, groups: Groups, averaged: bool = False
 ) -> tuple[dict[Key, Printed], list[str]]:
-    """Find the printed numbers of entries.
-
-    Returns:
-        The numbers, and notes: doubts about them, and numbers and entries without a counterpart.
-
-    Raises:
-        UserError: the table is unknown, or lacks the metric.
-    """
+    """Return the printed numbers of entries, and notes: doubts, and numbers and entries without a counterpart."""
     matches, numbers = match_numbers(name, metric, groups, averaged), find_numbers(name, metric)
     told = f"in brackets: {name} of the paper and our difference to it; {PROTOCOL[name.partition('/')[0]]}"
     notes = [told] if matches else []
@@ -187,9 +180,6 @@ def match_numbers(name: str, metric: str, groups: Groups, averaged: bool = False
 
     So are the rows of a column that share a number, since they differ in something that it does not name; a number that
     names several values of an option is meant for all of them.
-
-    Raises:
-        UserError: the table is unknown, or lacks the metric.
     """
     numbers, found = find_numbers(name, metric), dict[Key, int]()
     for key, specs in groups.items():

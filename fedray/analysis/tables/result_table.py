@@ -108,11 +108,7 @@ def average(group: pd.DataFrame, settings: int) -> Entry:
 def add_best(cells: pd.DataFrame, leave_out: Sequence[str], lower: bool) -> tuple[pd.DataFrame, list[str]]:
     """Add, for each setting, the cells of the best complete entry once more, as the row `best baseline`.
 
-    Returns:
-        All cells, and notes that name the best row of each setting.
-
-    Raises:
-        UserError: a row does not exist, or no row is left.
+    Return all cells, and notes that name the best row of each setting.
     """
     for row in leave_out:
         if row not in set(cells["_row"]):

@@ -40,9 +40,6 @@ def map_vectors() -> bool:
 
     Otherwise thousands of small, long-lived objects allocated between short-lived vectors would each keep a hole of a
     vector's size from being reused (100 KB for each client with a state, at a million parameters).
-
-    Returns:
-        As `keep_memory`.
     """
     return _tune_malloc({M_MMAP_THRESHOLD: MIB, M_TRIM_THRESHOLD: MIB, M_TOP_PAD: 0})
 
@@ -161,12 +158,9 @@ def count_memory(share: float) -> tuple[int, int]:
 
 
 def limit_share(share: float) -> None:
-    """Cap the memory that this process takes of its GPU, so that it cannot take a neighbour's.
+    """Cap the memory that this process takes of its GPU at a share in (0, 1], so that it cannot take a neighbour's.
 
     PyTorch's limit leaves out the CUDA context, which therefore is taken off: at most half of a share.
-
-    Args:
-        share: part of the GPU, in (0, 1]. With all of it there is no neighbour.
     """
     context = CONTEXT / torch.cuda.get_device_properties().total_memory if share < 1 else 0.0
     torch.cuda.set_per_process_memory_fraction(max(share - context, share / 2))

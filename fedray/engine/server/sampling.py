@@ -49,18 +49,9 @@ def _draw(clients: Clients, rng: np.random.Generator) -> np.ndarray:
 def weigh_cohort(
     config: RunConfig, sizes: np.ndarray, cohort: np.ndarray, label_counts: Callable[[], np.ndarray]
 ) -> dict[int, float]:
-    """Return π: client -> its weight in the cohort's average; the weights sum to 1.
+    """Return π: client -> its weight in the cohort's average, by the method or `training.aggregation`; they sum to 1.
 
-    The method (`Algorithm.weights`) or `training.aggregation` sets them.
-
-    Args:
-        config: the run's configuration.
-        sizes: int64 `(N,)`, each client's training samples.
-        cohort: ids, int64 `(M,)`.
-        label_counts: returns each client's number of samples of each class, int64 `(N, C)`.
-
-    Raises:
-        UserError: the method's weights are not valid weights, or no client of the cohort has a whole batch.
+    Raises UserError if they are not valid weights, or no client of the cohort has a whole batch.
     """
     weights = config.weighing.weights(Cohort(sizes[cohort], lambda: label_counts()[cohort]))
     if weights is None:

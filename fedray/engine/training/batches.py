@@ -52,12 +52,7 @@ class Counts(NamedTuple):
 
 
 def count_with(training: Training, of_client_0: int) -> Callable[[int], Counts]:
-    """Return a function that counts by a client's number of samples; it remembers what it has counted.
-
-    Args:
-        training: batch size, epochs or steps.
-        of_client_0: samples of client 0.
-    """
+    """Return a function that counts by a client's number of samples, and remembers what it has counted."""
 
     @cache
     def count(samples: int) -> Counts:

@@ -184,18 +184,10 @@ class LocalTrainer:
         return c
 
     def introduce(self, broadcast: Broadcast, task: ClientTask, epochs: int) -> LocalClient:
-        """Make the personal model of a client that has never trained, and prepare it.
+        """Make the personal model of a client that has never trained, and prepare it, as `personalise`.
 
         A method that fine-tunes does so. If clients keep a part of the model, plain steps train that part, and the rest
         stays as received. Otherwise the client trains as in its first round, with this many local epochs.
-
-        Args:
-            broadcast: what the client receives.
-            task: the client, without a state.
-            epochs: of fine-tuning.
-
-        Returns:
-            As `personalise`.
         """
         method = self.algorithm
         if method.personal == "tuned":

@@ -169,19 +169,9 @@ def train_stack(
     broadcast: Broadcast,
     given: Sequence[tuple[ClientTask, Drawn | None]],
 ) -> list[TrainedStack]:
-    """Make all local steps of several clients, as `LocalTrainer.train` does one after another.
+    """Make all local steps of several clients; return all as one, or one by one.
 
-    Args:
-        trainer: what it would train with.
-        stacking: of this process.
-        broadcast: what the clients receive.
-        given: clients with their batches.
-
-    Returns:
-        All clients as one, or one by one.
-
-    Raises:
-        Unstackable: the method needs what a stack does not have.
+    Raises Unstackable if the method needs what a stack does not have.
     """
     algorithm, tasks = trainer.algorithm, [task for task, _ in given]
     orders = [drawn.order for _, drawn in given if drawn is not None]

@@ -119,14 +119,7 @@ def _tell_apart(titles: Sequence[str], runs: Sequence[str]) -> list[str]:
 
 @styled
 def draw_contours(titles: Sequence[str], kind: str, steps: np.ndarray, losses: Sequence[np.ndarray]) -> Figure:
-    """Draw contours of the loss, a panel per model; all have the same levels.
-
-    Args:
-        titles: of the panels, which differ.
-        kind: `random` or `eigen`, the directions.
-        steps: float `(n,)`, the grid along each direction.
-        losses: of each model, float `(n, n)`; the first index is along the first direction.
-    """
+    """Draw contours of the losses `(n, n)`, first direction first: a panel per model, all with the same levels."""
     drawn = make_panels(titles, f"along {WORDS[kind]} 1", f"along {WORDS[kind]} 2", height=HEIGHT)
     # Equal areas between the levels, however steep the losses are.
     levels = np.unique(np.quantile(np.stack(losses), np.linspace(0, 1, 16)))

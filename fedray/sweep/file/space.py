@@ -127,9 +127,8 @@ NEAR_END = 0.05
 def is_at_edge(best: Any, distribution: Mapping[str, list[Any]]) -> bool:
     """Return True if the best value is at an end of its range, so that a better one may exist outside.
 
-    Returns:
-        True for the smallest and the largest of several numbers, and for the outer 5 % of a continuous range. False for
-        a choice of values without an order.
+    The smallest and the largest of several numbers, and the outer 5 % of a continuous range, are at an end; of a choice
+    without an order none is.
     """
     ((kind, arguments),) = distribution.items()
     if kind == "choice":

@@ -121,13 +121,7 @@ SELECT = tuple(
 
 
 def refuse_wide_range(where: str, config: Mapping[str, Any], space: Space) -> None:
-    """Raise UserError for a range that reaches beyond what its key allows.
-
-    Args:
-        where: the key of the file, or the option, that holds the space.
-        config: names the method, whose keys they are.
-        space: what is searched.
-    """
+    """Raise UserError, which names the place, for a range that reaches beyond what its key allows."""
     for key, distribution in space.items():
         for end in list_ends(distribution):
             if allowed := describe_refusal(config, key, end):
@@ -449,19 +443,13 @@ class Sweep(Checked):
         ]
 
     def with_overrides(self, changes: Mapping[str, Any]) -> "Sweep":
-        """Return a copy with other values, as `fedray sweep --set` gives them.
+        """Return a copy with other values, as `fedray sweep --set` gives them: dotted key -> value.
 
-        Args:
-            changes: dotted key -> value. A key of a run (`training.rounds`, `base.training.rounds`) is set in all runs
-                (`points.Change`), one of the file (`name`, `grid.training.lr`, `tune.validation.fraction`) in the file;
-                `search.KEY` also in the `search` of each case that has the key.
-
-        Returns:
-            The sweep under a name of its own, `NAME-KEY-VALUE...`, unless `name` is among the changes, so that its
-            results are not confused with the unchanged file's.
-
-        Raises:
-            UserError: the grid or the search varies a key, or a value is not allowed.
+        A key of a run (`training.rounds`, `base.training.rounds`) is set in all runs (`points.Change`), one of the
+        file (`name`, `grid.training.lr`, `tune.validation.fraction`) in the file; `search.KEY` also in the `search` of
+        each case that has the key. Unless `name` is among the changes, the copy has a name of its own,
+        `NAME-KEY-VALUE...`, so that its results are not confused with the unchanged file's. Raises UserError if the
+        grid or the search varies a key.
         """
         document = {key: getattr(self, key) for key in self.model_fields_set}
         words, of_runs = [self.name], dict[str, Any]()

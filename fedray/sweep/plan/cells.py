@@ -169,13 +169,9 @@ class CellMaker:
         self._labels: dict[str, str] = {}
 
     def make_all(self) -> dict[str, Cell]:
-        """Make all cells of a sweep.
+        """Return hash -> cell, in the sweep's order; equal configurations are one cell.
 
-        Returns:
-            Hash -> cell, in the sweep's order; equal configurations are one cell.
-
-        Raises:
-            UserError: a configuration is wrong, or its data or its model cannot be used.
+        Raises UserError if a configuration is wrong, or its data or its model cannot be used.
         """
         made: dict[str, Cell] = {}
         for point in iter_points(self.sweep):
