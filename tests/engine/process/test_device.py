@@ -17,6 +17,7 @@ from torch import nn
 from fedray.common.errors import UserError, warn_once
 from fedray.engine.process import device
 from fedray.engine.process.worker import Worker, explain
+from fedray.sweep.plan import estimate
 from tests import small
 from tests.conftest import Call
 
@@ -108,6 +109,7 @@ def test_commands_warn_of_emulated_bf16(
 ) -> None:
     """On a machine that has no instructions for it: one line, and the run goes on."""
     monkeypatch.setattr(device, "has_bf16", lambda: False)
+    monkeypatch.setattr(estimate, "measure_together", lambda *_: estimate.Pace(1e-3, 1.0))
     warn_once.cache_clear()
     (project / "file.yaml").write_text(text)
     code, _, err = call(*command)
