@@ -208,6 +208,11 @@ def show(
 def _make_source(name: str, options: dict[str, Any]) -> "DataSource":
     from fedray.datasets import make_data_source
 
+    if name.endswith((".yaml", ".yml")):
+        raise UserError(
+            f"data.name: found {truncate_repr(name)}, a file; the `name` in its section `data` is required, and the "
+            "section's other keys by `--set data.KEY=VALUE`"
+        )
     return make_data_source({"name": name, **options})
 
 

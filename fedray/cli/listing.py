@@ -188,7 +188,7 @@ def format_page(what: str, name: str) -> str:
     own = kind.__annotations__  # first: what it adds to its parents' options
     for option, field in sorted(kind.model_fields.items(), key=lambda item: item[0] not in own):
         given = "required" if field.is_required() else format_value(field.default)
-        text.append(f"  {option} = {given}    ({describe_allowed(field).replace('`', '')})")
+        text.append(f"  {field.alias or option} = {given}    ({describe_allowed(field).replace('`', '')})")
         text += [f"      {field.description}"] if field.description else []
     recipes = getattr(kind, "recipes", {})
     text += ["", "presets:"] if recipes else []

@@ -57,6 +57,11 @@ CASES: dict[str, Case] = {
         "run the sweep again if it was killed",
         put("mlflow.db.new", ""),
     ),
+    "data of a file": Case(
+        ["data", "check", "sweep.yaml"],
+        "data.name: found 'sweep.yaml', a file; the `name` in its section `data` is required, and the section's other "
+        "keys by `--set data.KEY=VALUE`",
+    ),
     "option of another command": Case(
         ["run", "run.yaml", "--dry-run"], "No such option: --dry-run; `fedray sweep` has it"
     ),

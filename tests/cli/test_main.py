@@ -220,6 +220,13 @@ def test_the_usage_of_list_is_one_line_and_its_help_names_every_kind(call: Call)
     assert "algorithms | models | datasets | partitions | metrics | sweeps |" in out
 
 
+def test_options_are_listed_as_files_have_them(call: Call) -> None:
+    """`label` and `missing` of a table, whose fields have other names in Python."""
+    options = re.findall(r"^  (\w+) = ", call("list", "datasets", "csv").out, re.MULTILINE)
+    assert {"label", "missing"} <= {*options}
+    assert "label_column" not in options
+
+
 def test_a_preset_can_be_written_out_for_files_of_ones_own(call: Call) -> None:
     """`fedray list datasets` shows it as the options of `data` that it stands for, in YAML."""
     page = call("list", "datasets", "cifar10").out
