@@ -110,6 +110,31 @@ def test_a_row_that_begins_as_an_argument_does_is_none() -> None:
     assert re.findall(r"^.*(?= & )", to_latex(table), re.MULTILINE)[1:] == ["{[}a]", "{*}b"]
 
 
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        (["fedavg", "scaffold"], ["", "fedavg", "scaffold"]),  # nothing to put into a second column
+        (["lr=0.1", "lr=0.3"], ["", "lr=0.1", "lr=0.3"]),
+        (
+            ["fedavg", "fedsam ρ=0.1", "fedsam ρ=0.2", "FedX (ours) ρ=0.1"],
+            ["&$\\rho$", "fedavg&", "\\addlinespace", "fedsam&0.1", "&0.2", "\\addlinespace", "FedX (ours)&0.1"],
+        ),
+        (
+            ["fedtoga α=0.1", "fedtoga α=1 lr=0.1", "[x] ρ=1"],
+            ["&", "fedtoga&$\\alpha$=0.1", "&$\\alpha$=1 lr=0.1", "\\addlinespace", "{[}x]&$\\rho$=1"],
+        ),
+    ],
+)
+def test_options_have_a_column_of_their_own(rows: list[str], expected: list[str]) -> None:
+    """A method is named once, a space follows its last row, and one option for all is named in the header."""
+    entries = {(row, "c"): Entry(1.0, None, 1, Counter()) for row in rows}
+    lines = to_latex(ResultTable("s: t", rows, ["c"], entries, {}, [])).splitlines()
+    body = [line for line in lines[5:-2] if line not in (r"\midrule", r"\bottomrule")]
+    assert [line.rpartition(" & ")[0].replace(" & ", "&").strip() or line for line in body] == [
+        one or r" & c \\" for one in expected
+    ]
+
+
 class Cells(HTMLParser):
     """The text of each cell of a table."""
 

@@ -33,7 +33,7 @@ def test_one_table_of_two_sweeps(store: Tracker, call: Call) -> None:
     values = {row["row"]: float(row["mean"]) for row in csv.DictReader(io.StringIO(out))}
     assert values == {"fedavg": 80, "fedsam ρ=0.1": 90, "fedsam ρ=0.5": 85}
     latex = call("tables", "sweep", "second", "--format", "latex").out
-    assert r"\caption{sweep and second: " in latex
+    assert r"\caption{Test accuracy in \%, " in latex
     message = "fedray: sweep: found x.yaml, a file; the `name` in it is required; here are second, sweep\n"
     assert call("tables", "x.yaml") == (2, "", message)
     message = "fedray: sweep: 'fedtoga/table1' has no run in this store; `fedray sweep fedtoga/table1` runs it\n"
@@ -81,7 +81,7 @@ def test_mean_std_ranks_and_every_kind_of_hole(store: Tracker) -> None:
     assert "why" in text
     assert r"\textbf{91.00 $\pm$ 1.41}" in to_latex(table)
     assert r"\underline{82.00 $\pm$ 2.83}" in to_latex(table)
-    assert r"fedsam $\rho$=0.1" in to_latex(table)
+    assert r"fedsam & 0.1 & \textbf{91.00 $\pm$ 1.41} & " in to_latex(table)
     rows = list(csv.DictReader(io.StringIO(to_csv(table))))
     assert len(rows) == 6
     assert rows[0] | {"row": "fedavg", "mean": "82", "std": "2.82843", "seeds": "2", "others": ""} == rows[0]
@@ -188,8 +188,8 @@ def test_a_file_with_a_label(store: Tracker, tmp_path: Path, capsys: pytest.Capt
     ]
     assert "70.00 \\\\" in text
     (caption,) = re.findall(r"^\\caption\{(.*)\}$", text, re.MULTILINE)
-    assert caption.startswith(r"sweep: test accuracy in \%, ")
-    assert caption.endswith("; one seed; best bold, second best underlined")
+    assert caption.startswith(r"Test accuracy in \%, "), "without the sweep's name, which is a file's"
+    assert caption.endswith("; one seed"), "without a legend"
     main(["sweep"], label="tab:main-results", out=tmp_path / "another.tex")
     assert (tmp_path / "another.tex").read_text(encoding="utf-8") == text
     main(["sweep"], out=tmp_path / "table.csv")

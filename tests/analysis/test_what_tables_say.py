@@ -32,7 +32,7 @@ def test_local_models_that_drift_less_are_better(store: Tracker) -> None:
     write(store, cells, [[row | {"drift": value} for row in history(1)] for value in (2.0, 1.0)])
     table = build(collect("sweep"), "drift")
     assert table.ranks == {("fedsam", "dirichlet α=0.5"): 1, ("fedavg", "dirichlet α=0.5"): 2}
-    assert r"drift $\|$y\_i - x$\|$" in to_latex(table)
+    assert r"Drift $\|$y\_i - x$\|$" in to_latex(table)
 
 
 @pytest.mark.parametrize("metrics", ["rounds_to:80,test_accuracy", "test_accuracy,rounds_to:80"])

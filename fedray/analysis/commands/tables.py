@@ -61,7 +61,7 @@ def main(
         str, typer.Option(help="the paper's table if the sweep has another name, such as fedsol/table2")
     ] = "",
     label: Annotated[str, typer.Option(help="LaTeX label of the table: tab:main")] = "",
-    caption: Annotated[str, typer.Option(help="its caption, as LaTeX reads it; default the title and what ± is")] = "",
+    caption: Annotated[str, typer.Option(help="its caption, as LaTeX reads it; default the metric and what ± is")] = "",
     out: Annotated[Path | None, typer.Option(help="write to this file instead of printing")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="the same as --format json")] = False,
     overwrite: Overwrite = False,

@@ -5,7 +5,7 @@ import html
 import io
 import re
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pandas as pd
@@ -43,7 +43,8 @@ def _escape_markdown(name: str) -> str:
 def to_latex(table: ResultTable) -> str:
     """Format as a booktabs table; its notes are comments.
 
-    The first note, which says what ± is, ends the caption unless the user has given one.
+    Rows of a method with other options (`fedsam ρ=0.05`) have them in a column of their own, and a space sets methods
+    apart. Unless the user has given one, the caption is the metric and what ± is.
 
     Raises:
         UserError: LaTeX does not accept the label.
@@ -54,24 +55,49 @@ def to_latex(table: ResultTable) -> str:
     def cell(key: Key) -> str:
         return _fill(table, key, escape_tex, {1: r"\textbf{{{}}}", 2: r"\underline{{{}}}"})
 
+    heads = _split_rows(table.rows)
+    title = table.title.partition(": ")[2] or table.title  # without the sweep's name
+    said = [note.partition("; best bold")[0] for note in table.notes[:1]]
     lines = [
         r"\begin{table}",
         r"\centering",
-        rf"\caption{{{table.caption or escape_tex('; '.join([table.title, *table.notes[:1]]))}}}",
+        rf"\caption{{{table.caption or escape_tex('; '.join([title[:1].upper() + title[1:], *said]))}}}",
         *([rf"\label{{{table.label}}}"] if table.label else []),
-        rf"\begin{{tabular}}{{l{'c' * len(table.columns)}}}",
+        rf"\begin{{tabular}}{{{'l' * len(heads[0])}{'c' * len(table.columns)}}}",
         r"\toprule",
-        " & ".join(["", *map(escape_tex, table.columns)]) + r" \\",
+        " & ".join(map(escape_tex, [*heads[0], *table.columns])) + r" \\",
         r"\midrule",
     ]
-    lines += [
-        " & ".join([re.sub(r"^[\[*]", r"{\g<0>}", escape_tex(row)), *(cell((row, column)) for column in table.columns)])
-        + r" \\"
-        for row in table.rows
-    ]
+    apart = len(heads[0]) > 1
+    for row, (method, *options), before in zip(table.rows, heads[1:], heads, strict=False):
+        begins = method != before[0]
+        if apart and begins and before is not heads[0]:
+            lines.append(r"\addlinespace")
+        first = re.sub(r"^[\[*]", r"{\g<0>}", escape_tex(method)) if begins or not apart else ""
+        lines.append(
+            " & ".join([first, *map(escape_tex, options), *(cell((row, column)) for column in table.columns)]) + r" \\"
+        )
     notes = (" ".join(note.split()) for note in table.notes)  # a failure's message may have several lines
     lines += [r"\bottomrule", r"\end{tabular}", *(f"% {note}" for note in notes), r"\end{table}"]
     return "\n".join(lines) + "\n"
+
+
+def _split_rows(rows: Sequence[str]) -> list[list[str]]:
+    """Return the header and the rows' names, in two columns, method and options, if a method has several rows.
+
+    If all have the same option, the header names it: `ρ`.
+    """
+    parts = [re.fullmatch(r"(.*?)((?: [^ =]+=[^ =]+)*)", row, re.DOTALL) for row in rows]
+    split = [(part[1], part[2].strip()) for part in parts if part]
+    methods = [method for method, _ in split]
+    if len(split) < len(rows) or "" in methods or len({*methods}) == len(rows):
+        return [[""], *([row] for row in rows)]
+    names = {options.partition("=")[0] for _, options in split if options}
+    if len(names) == 1 and not any(" " in options for _, options in split):
+        split = [(method, options.partition("=")[2]) for method, options in split]
+    else:
+        names = {""}
+    return [["", *names], *map(list, split)]
 
 
 def to_csv(table: ResultTable) -> str:
