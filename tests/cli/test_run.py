@@ -317,16 +317,20 @@ def test_personal_models_score_what_the_run_logged(folder: Path, algorithm: str,
 
 
 def test_a_run_that_takes_long_starts_a_ray_and_goes_on_there(
-    folder: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+    folder: Path, call: Call, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It begins in this process, without Ray; here any run pays that has two CPUs."""
+    """It begins in this process, without Ray; here any run pays that has two CPUs. States and the server go along, and
+    each client finds its home there.
+    """
     monkeypatch.setattr(loop, "START_SECONDS", 0.0)
-    config = SWEEP["base"] | {"algorithm": "fedavg", "runtime": {"actors": "auto"}}
+    config = SWEEP["base"] | {"algorithm": "scaffold", "runtime": {"actors": "auto"}}
     config["training"] = config["training"] | {"rounds": 6}
     (folder / "long.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
     assert call("run", "long.yaml").code == 0
+    assert re.search(r"the run goes on in \d client actors", caplog.text)
     assert not ray.is_initialized(), "its own Ray has ended"
     (made,) = runs(folder)
     expected = loop.run(Problem.build(RunConfig.parse(config)), InlineBackend()).summary()
-    assert made.data.tags["fedray.state_sha256"] == expected["state_sha256"]
+    for name in ("theta_sha256", "state_sha256"):
+        assert made.data.tags[f"fedray.{name}"] == expected[name]
     assert int(made.data.tags["runtime.actors"]) >= 2

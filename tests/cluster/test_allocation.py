@@ -1,6 +1,5 @@
 """`runtime.actors: auto`: processes only where they pay, none of the capacity idles, and no number changes."""
 
-import logging
 import math
 import time
 from pathlib import Path
@@ -139,18 +138,6 @@ def test_it_is_decided_once_after_the_first_round(monkeypatch: pytest.MonkeyPatc
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Any run pays."""
     monkeypatch.setattr(loop, "START_SECONDS", 0.0)
-
-
-@pytest.mark.usefixtures("hasty")
-def test_a_run_that_moves_keeps_its_numbers(local_ray: None, caplog: pytest.LogCaptureFixture) -> None:
-    """Clients' states and the server go along, and each client finds its home there."""
-    training = AUTO["training"] | {"rounds": 6}
-    config = RunConfig.parse(AUTO | {"algorithm": "scaffold", "training": training})
-    with caplog.at_level(logging.INFO, "fedray"):
-        found = simulate(config).summary()
-    assert "the run goes on in 3 client actors" in caplog.text
-    expected = run(Problem.build(config), InlineBackend()).summary()
-    assert (found["theta_sha256"], found["state_sha256"]) == (expected["theta_sha256"], expected["state_sha256"])
 
 
 @pytest.mark.usefixtures("hasty")
