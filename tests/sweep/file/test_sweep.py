@@ -6,16 +6,10 @@ from typing import Any
 import pytest
 
 from fedray.cells.spec import get_dotted
-from fedray.common.errors import UserError
 from fedray.sweep.driver.run import describe_partial
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.draws import find_axes, iter_points
 from tests.sweep.running import write
-
-
-def test_draws_without_a_search_are_refused() -> None:
-    with pytest.raises(UserError, match="samples: found 3; without `search` there is nothing to draw"):
-        Sweep.model_validate({"name": "x", "base": {}, "samples": 3})
 
 
 def written(folder: Path, sweep: dict[str, Any]) -> Path:
@@ -130,9 +124,3 @@ def test_draws_are_keyed_by_key_and_index(tmp_path: Path) -> None:
     assert short[:3] == short[3:], "the same draws for every seed"
     assert drawn(5)[:3] == drawn(3, alpha={"choice": [1, 2]})[:3] == short[:3]
     assert all(value == float(f"{value:.6g}") and 0.001 <= value <= 0.1 for value in short)
-
-
-def test_smoke_cannot_add_an_axis_of_cases(tmp_path: Path) -> None:
-    path = written(tmp_path, {"cases": {"setting": [{"x": 1}]}, "smoke": {"cases": {"setings": [{"x": 7}]}}})
-    with pytest.raises(UserError, match=r"sweep\.yaml: smoke\.cases: .*did you mean 'setting'"):
-        Sweep.load(path, smoke=True)
