@@ -199,8 +199,9 @@ class Network:
         named = {name: p for name, p in every.items() if p.requires_grad}
         if not named:
             raise UserError(f"model.name: {type(module).__name__} has no parameter to train")
-        _refuse_numbers(module, named)
-        head_name, self.head = find_head(module)
+        moving = [buffer for _, _, buffer in iter_statistics(module)]
+        _refuse_numbers(module, named, moving)
+        self._head_name, self.head = find_head(module)
         inside = {id(p) for p in self.head.parameters()}
         heads = frozenset(name for name, p in named.items() if id(p) in inside)
         own = getattr(module, "features", None)
@@ -234,9 +235,8 @@ class Network:
         self._masks: dict[str, Tensor] = {}
         self._indices: dict[str, Tensor] = {}
         self._buffer_indices: dict[str, Tensor] = {}
-        self._buffer_heads = _mark_entries(module, lambda path, _: f"{path}.".startswith(f"{head_name}."))
+        self._buffer_heads = _mark_entries(module, lambda path, _: f"{path}.".startswith(f"{self._head_name}."))
         self._buffer_norms = _mark_entries(module, lambda _, layer: isinstance(layer, NORMALISATION))
-        moving = [buffer for _, _, buffer in iter_statistics(module)]
         self.buffers = _flatten(moving) if moving else torch.zeros(0, device=device)
         self.initial_buffers = self.buffers.clone()
         self._counters = [(b, b.clone()) for b in module.buffers() if not b.is_floating_point()]
@@ -374,7 +374,7 @@ class Network:
     def _forward(self, x: Tensor) -> Output:
         logits = self.module(x)
         if self._features is None:
-            raise UserError("model.head: the head is not used in forward()")
+            raise UserError(f"model.head: the head, {self._head_name}, is not used in forward()")
         features, self._features = self._features, None
         if self._own is not None:  # as forward() computed them; a second pass only if it does not
             features = self._own(x) if self._own_features is None else self._own_features
@@ -474,14 +474,18 @@ class Network:
             counter.copy_(initial)
 
 
-def _refuse_numbers(module: nn.Module, named: Mapping[str, nn.Parameter]) -> None:
-    """Refuse complex parameters; say which others become float32."""
+def _refuse_numbers(module: nn.Module, named: Mapping[str, nn.Parameter], moving: Sequence[Tensor]) -> None:
+    """Refuse complex parameters; say which others, and which running statistics, become float32."""
     for name, parameter in named.items():
         if parameter.is_complex():
             raise UserError(f"model.name: {type(module).__name__}.{name} is complex; real numbers are required")
-    if other := {str(p.dtype).removeprefix("torch."): name for name, p in named.items() if p.dtype != torch.float32}:
+    statistics = {name: buffer for name, buffer in module.named_buffers() if any(buffer is one for one in moving)}
+    every = [*named.items(), *statistics.items()]
+    if other := {str(one.dtype).removeprefix("torch."): name for name, one in every if one.dtype != torch.float32}:
         found = ", ".join(f"{name} is {kind}" for kind, name in other.items())
-        warn_once(f"model.name: {type(module).__name__}: {found}; trained parameters become float32")
+        warn_once(
+            f"model.name: {type(module).__name__}: {found}; trained parameters and running statistics become float32"
+        )
 
 
 def _convolve(module: nn.Conv2d, forward: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:

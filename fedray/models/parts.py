@@ -86,7 +86,7 @@ def freeze(module: nn.Module, patterns: Sequence[str]) -> None:
             raise UserError(f"model.freeze: {pattern!r} names no parameter; there are: body, head, {outer}")
         for name in chosen:
             named[name].requires_grad_(False)
-    if not any(parameter.requires_grad for parameter in named.values()):
+    if patterns and not any(parameter.requires_grad for parameter in named.values()):
         raise UserError(f"model.freeze: found {', '.join(patterns)}; nothing is left to train")
 
 

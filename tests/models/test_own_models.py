@@ -74,6 +74,30 @@ class Half(Cast):
         self.double()
 
 
+class Averaging(Cast):
+    """Keeps a running statistic in float64, and float16 numbers that training leaves alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(3, dtype=torch.float64))
+        self.register_buffer("mask", torch.full((2,), -torch.inf, dtype=torch.float16))
+
+
+class Unused(Cast):
+    """Its last nn.Linear takes no part."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.extra = nn.Linear(3, 3)
+
+
+class Nothing(nn.Module):
+    """Has no parameters."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.flatten(1)[:, :10]
+
+
 class CastingMethod(FedAvg):
     """Takes its gradient in a block of its own."""
 
@@ -288,7 +312,31 @@ def test_parameters_of_another_type_become_float32_and_are_named(caplog: pytest.
     warn_once.cache_clear()
     network = Problem.build(RunConfig.parse(config("Half"))).build_network("cpu")
     assert network.theta.dtype == torch.float32
-    assert "model.name: Half: out.bias is float64; trained parameters become float32" in caplog.text
+    assert (
+        "model.name: Half: out.bias is float64; trained parameters and running statistics become float32" in caplog.text
+    )
+
+
+def test_running_statistics_of_another_type_are_named_other_buffers_not(caplog: pytest.LogCaptureFixture) -> None:
+    warn_once.cache_clear()
+    network = Problem.build(RunConfig.parse(config("Averaging"))).build_network("cpu")
+    assert (network.buffers.dtype, network.buffers.numel()) == (torch.float32, 3)
+    assert caplog.messages == [
+        "model.name: Averaging: mean is float64; trained parameters and running statistics become float32"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ("Unused", "model.head: the head, extra, is not used in forward()"),
+        ("Nothing", "model.name: Nothing has no parameter to train"),
+    ],
+)
+def test_a_model_that_cannot_be_trained_is_named(model: str, said: str) -> None:
+    with pytest.raises(UserError) as refused:
+        fedray.simulate(config(model))
+    assert str(refused.value) == said
 
 
 @pytest.mark.parametrize("model", ["Unkeyed", "UnkeyedTrained", "UnkeyedTable", "UnkeyedAttribute"])
