@@ -351,7 +351,7 @@ def list_notes(found: Comparison) -> list[str]:
     """Return notes that explain the numbers."""
     level = 100 * (1 - found.confidence)
     seeds = sorted({one.n for one in found.differences})
-    paired = [f"paired by {format_count(seeds[0], 'seed')}"] if len(seeds) == 1 else []
+    paired = f"paired by {format_count(seeds[0], 'seed')}" if len(seeds) == 1 else "paired by seed"
     if _lacks_seeds(found):
         return [
             f"{format_count(seeds[-1], 'paired seed')} a setting {'is' if seeds[-1] == 1 else 'are'} too few for an "
@@ -359,8 +359,7 @@ def list_notes(found: Comparison) -> list[str]:
             *found.notes,
         ]
     return [
-        *paired,
-        f"paired by seed; better or worse where the adjusted p is at most {level:.2g} %: the paired t-test's p, "
+        f"{paired}; better or worse where the adjusted p is at most {level:.2g} %: the paired t-test's p, "
         f"corrected by Holm's method for the methods of a setting, so at most {level:.2g} % of settings without any "
         "difference show one; settings are not corrected for each other",
         "each interval stands alone, without correction; the t interval assumes normal differences, the bootstrap "

@@ -134,7 +134,8 @@ def open_store(create: bool = False) -> "tuple[MlflowClient, str]":
             )
         folder = "" if local is None or local.parent.is_dir() else f", and no folder {local.parent}"
         raise StoreNotFound(
-            f"MLFLOW_TRACKING_URI: there is no store at {local}{folder}; run a sweep first, or name its store"
+            f"MLFLOW_TRACKING_URI: there is no store at {local}{folder}; run a sweep first, which makes it "
+            "once Ray has started, or name its store"
         )
     refuse_unusable(uri)
     from mlflow import MlflowClient

@@ -49,7 +49,9 @@ CASES: dict[str, Case] = {
         sweep("").prepare,
     ),
     "ui without store": Case(
-        ["ui"], "MLFLOW_TRACKING_URI: there is no store at {here}/mlflow.db; run a sweep first, or name its store"
+        ["ui"],
+        "MLFLOW_TRACKING_URI: there is no store at {here}/mlflow.db; run a sweep first, which makes it "
+        "once Ray has started, or name its store",
     ),
     "ui of a store that is being made": Case(
         ["ui"],
@@ -133,7 +135,8 @@ CASES: dict[str, Case] = {
     # Tables and figures
     "no store": Case(
         ["tables", "x"],
-        "MLFLOW_TRACKING_URI: there is no store at {here}/mlflow.db; run a sweep first, or name its store",
+        "MLFLOW_TRACKING_URI: there is no store at {here}/mlflow.db; run a sweep first, which makes it "
+        "once Ray has started, or name its store",
     ),
     "sweep": Case(["tables", "swep"], "sweep: unknown name 'swep'; did you mean 'sweep'? valid: sweep", stored),
     "format": Case(
