@@ -1,6 +1,7 @@
 """Metrics of a sweep's runs: a number per cell, its title, and its better direction."""
 
 import json
+import math
 import re
 from collections.abc import Sequence
 from functools import cache
@@ -58,34 +59,44 @@ def read_values(sweep: SweepTable, metric: str) -> pd.Series:
     Raises:
         UserError: a finished run has not measured the metric.
     """
-    cells, wanted = sweep.cells, Metric.parse(metric)
-    finished = cells["status"] == "finished"
+    wanted = Metric.parse(metric)
     if wanted.reference:
-        rounds = read_values(sweep, wanted.rounds)
-        partners = _find_partners(sweep, wanted.reference, wanted.name.removesuffix(wanted.reference), WITH_CURVE)
-        theirs = pd.Series([*rounds.replace(NEVER, np.nan), np.nan]).iloc[partners].set_axis(rounds.index)
-        ratio = theirs / rounds if wanted.plain == SPEEDUP else rounds / theirs
-        return ratio.mask(rounds == NEVER, NEVER)
+        return _read_ratio(sweep, wanted)
     if wanted.target is not None:
-        named = isinstance(wanted.target, str)
-        targets = _find_best(sweep, str(wanted.target)) if named else pd.Series(wanted.target, cells.index)
-        return pd.Series(
-            [
-                next(
-                    (float(t) for t, value in _read_accuracies(sweep, run_id).items() if value >= target),
-                    NEVER if status == "finished" else np.nan,
-                )
-                if status in WITH_CURVE and pd.notna(target)
-                else np.nan
-                for run_id, status, target in zip(cells["run_id"], cells["status"], targets, strict=True)
-            ],
-            cells.index,
-        )
+        return _read_rounds(sweep, wanted.target)
     if metric in COUNTED:
-        return pd.Series(
-            [_count(metric, spec) if done else np.nan for spec, done in zip(iter_specs(cells), finished, strict=True)],
-            cells.index,
-        )
+        counted = zip(iter_specs(sweep.cells), sweep.cells["status"], strict=True)
+        values = [_count(metric, spec) if status in FINISHED else np.nan for spec, status in counted]
+        return pd.Series(values, sweep.cells.index)
+    return _read_logged(sweep, wanted)
+
+
+def _read_ratio(sweep: SweepTable, wanted: Metric) -> pd.Series:
+    """Return a `speedup` or `slowdown` of each cell."""
+    rounds = read_values(sweep, wanted.rounds)
+    partners = _find_partners(sweep, wanted.reference, wanted.name.removesuffix(wanted.reference), WITH_CURVE)
+    theirs = pd.Series([*rounds.replace(NEVER, np.nan), np.nan]).iloc[partners].set_axis(rounds.index)
+    ratio = theirs / rounds if wanted.plain == SPEEDUP else rounds / theirs
+    return ratio.mask(rounds == NEVER, NEVER)
+
+
+def _read_rounds(sweep: SweepTable, target: float | str) -> pd.Series:
+    """Return each cell's first evaluated round with a test accuracy, or with the best one of a method's run."""
+    cells = sweep.cells
+    targets = _find_best(sweep, target) if isinstance(target, str) else [target] * len(cells)
+
+    def find_round(run_id: str, status: str, asked: float) -> float:
+        if status not in WITH_CURVE or math.isnan(asked):
+            return math.nan
+        reached = (float(t) for t, value in _read_accuracies(sweep, run_id).items() if value >= asked)
+        return next(reached, NEVER if status in FINISHED else math.nan)
+
+    return pd.Series(map(find_round, cells["run_id"], cells["status"], targets), cells.index, dtype=float)
+
+
+def _read_logged(sweep: SweepTable, wanted: Metric) -> pd.Series:
+    """Return a metric that runs log, of the last round unless its name has a prefix."""
+    cells, metric, finished = sweep.cells, wanted.name, sweep.cells["status"].isin(FINISHED)
     column = next((name for name in (f"metrics.{FINAL}{metric}", f"metrics.{metric}") if name in cells), "")
     asks_auc = wanted.plain == "test_auc" and any(spec.get("evaluation.auc") for spec in iter_specs(cells))
     if finished.any() and not column and not asks_auc:
@@ -95,9 +106,7 @@ def read_values(sweep: SweepTable, metric: str) -> pd.Series:
         return pd.Series(np.nan, cells.index)
     logged, untuned = cells[column], column.removesuffix(f"_e{wanted.epochs}")
     if wanted.epochs and {untuned, "evaluation.personal.epochs"} <= set(cells):
-        # With several numbers of epochs, runs whose method is not fine-tuned log only the first; it is their value for
-        # any
-        # number.
+        # With several numbers of epochs, runs whose method is not fine-tuned log only the first, their value for any.
         asked = cells["evaluation.personal.epochs"]
         logged = logged.fillna(cells[untuned].where(asked.isin(asked[logged.notna()])))
     if unmeasured := _list_unmeasured(sweep, metric.removeprefix(wanted.prefix), finished, logged):
