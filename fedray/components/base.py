@@ -212,8 +212,8 @@ def describe(
         if not valid and model is not None and issubclass(model, Component):
             return UserError(f"{path}: {model.name} has no options{owners or _suggest_owners(key, others)}")
         meant = model.suggest(above, key) if model is not None and issubclass(model, Checked) else ""
-        if key.partition(":")[0] in valid:
-            owners = _suggest_space(key)
+        if key.partition(":")[0] in valid and (space := _suggest_space(key)):
+            return UserError(f"{above or 'configuration'}: found {truncate_repr(key)}{space}")
         return UserError(f"{unknown(above or 'configuration', key, valid, meant=meant)}{owners}")
     if first["type"] == "missing":
         return UserError(f"{path} is required")

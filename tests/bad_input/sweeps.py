@@ -257,6 +257,11 @@ CASES: dict[str, Case] = {
         "runtime.actors: 100000 actors of 1 CPU and 0 GPU each are asked for, 2 fit;…",
         put("sweep.yaml", yaml.safe_dump({"name": "x", "base": BASE | {"runtime": {"actors": 10**5}}})),
     ),
+    "no space after a colon": Case(
+        ["sweep", "sweep.yaml", "--dry-run"],
+        "sweep.yaml: training: found 'lr:0.1'; a space is missing after the colon: lr: 0.1",
+        put("sweep.yaml", yaml.safe_dump({"name": "x", "base": BASE | {"training": {"lr:0.1": None}}})),
+    ),
     "a GPU that is not here": Case(
         ["sweep", "sweep.yaml", "--dry-run"],
         "runtime.gpus_per_actor: 0.25 GPU for each actor is asked for, and no node has one; "

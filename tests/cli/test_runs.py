@@ -124,8 +124,8 @@ def test_a_killed_driver_leaves_trained_cells_that_are_not_missing(
     assert set(out.splitlines()[0].removeprefix("sweep: 4 cells, ").split(", ")) == told
     assert f"finished but not yet in MLflow {cells[2]['hash']}  {cells[2]['label']}" in out
     _, table, _ = call("tables", "sweep")
-    assert "- 1 of 4 cells missing; `fedray sweep` with its file runs the rest\n" in table
-    assert "- 2 of 4 cells finished but not yet in MLflow; `fedray sweep` with its file logs the rest\n" in table
+    assert "- 1 of 4 cells missing; `fedray sweep` with its file runs it\n" in table
+    assert "- 2 of 4 cells finished but not yet in MLflow; `fedray sweep` with its file logs them\n" in table
 
 
 def test_a_sweep_that_waits_says_which_other_one_has_its_cells(

@@ -21,7 +21,7 @@ HALF = """**golden-grid: test accuracy in %, round 2**
 | fedsam | - (1 missing)   | - (1 missing)   |
 
 - one seed; best bold, second best underlined
-- 2 of 4 cells missing; `fedray sweep` with its file runs the rest
+- 2 of 4 cells missing; `fedray sweep` with its file runs them
 """
 WHOLE = """**golden-seeds: test accuracy in %, round 4**
 

@@ -82,7 +82,8 @@ def describe_left(sweep: str, statuses: Sequence[str]) -> Iterator[str]:
     command = f"`fedray sweep {sweep}`" if sweep in list_sweeps() else "`fedray sweep` with its file"
     for status, done in ((Status.MISSING, "runs"), (Status.UNLOGGED, "logs")):
         if count := statuses.count(status):
-            yield f"{count} of {format_count(len(statuses), 'cell')} {status}; {command} {done} the rest"
+            what = "it" if count == 1 else "them"
+            yield f"{count} of {format_count(len(statuses), 'cell')} {status}; {command} {done} {what}"
 
 
 def describe_unlisted(sweep: StoredSweep) -> str:

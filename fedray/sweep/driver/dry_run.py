@@ -21,7 +21,6 @@ from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.cells import CellMaker
 from fedray.sweep.plan.draws import iter_points
 from fedray.sweep.plan.plan import Plan
-from fedray.sweep.plan.storage import is_trained
 
 
 def list_local_nodes() -> list[dict[str, float]]:
@@ -38,9 +37,9 @@ def print_plan(plan: Plan, address: str | None) -> None:
     known = plan.known
     for number, cell in enumerate(plan.cells.values(), 1):
         if plan.is_chosen(cell):
-            unlogged = not plan.is_done(known.get(cell.hash)) and is_trained(cell)
             status = known[cell.hash].ending.status if cell.hash in known else "to run"
-            table.add_row(str(number), cell.hash, Status.UNLOGGED if unlogged else status, Text(escape(cell.label)))
+            status = Status.UNLOGGED if plan.is_unlogged(cell) else status
+            table.add_row(str(number), cell.hash, status, Text(escape(cell.label)))
     console.print(table)
     for line in _describe_averaged([cell.run for cell in plan.cells.values() if plan.is_chosen(cell)]):
         console.print(line, soft_wrap=True)

@@ -85,7 +85,7 @@ class Plan:
         A second one warns of finished cells of the same name that are not among them.
         """
         name, statuses = self.sweep.name, Counter(record.ending.status for record in self.known.values())
-        unlogged = 0 if self.force else sum(map(is_trained, self.to_run))
+        unlogged = sum(map(self.is_unlogged, self.to_run))
         counts = (
             f"{name}: {format_count(len(self.cells), 'cell')}, {statuses[Status.FINISHED]} finished, "
             f"{statuses[Status.DIVERGED]} diverged, {len(self.to_run)} to run"
@@ -105,6 +105,11 @@ class Plan:
             for cell, record in records.items()
             if cell in self.cells and self.is_done(record)
         }
+
+    def is_unlogged(self, cell: Cell) -> bool:
+        """Return True if a killed call has trained the cell to its end, and this one only has to log it."""
+        record = self.known.get(cell.hash)
+        return not self.force and (record is None or record.ending.status.is_open) and is_trained(cell)
 
     def is_done(self, record: RunRecord | None) -> bool:
         """Return True if another call would only repeat the run; a cell that another rule stopped is not done."""
