@@ -214,12 +214,11 @@ class RunRequest:
 def _warn_of_unlisted(sweep: str, cells: Mapping[str, Any]) -> None:
     """Say on standard error how many finished cells of the sweep's name are not among its cells."""
     from fedray.common.location import refuse_unwritable_store
-    from fedray.sweep.plan.plan import describe_unlisted
-    from fedray.tracking.store import count_unlisted
+    from fedray.tracking.store import count_unlisted, describe_unlisted
 
     refuse_unwritable_store()  # before it is read: it may be another program's
-    if count := count_unlisted(sweep, cells):
-        print(escape(describe_unlisted(sweep, count)), file=sys.stderr)
+    if line := describe_unlisted(sweep, count_unlisted(sweep, cells)):
+        print(escape(line), file=sys.stderr)
 
 
 def refuse_shared_file() -> None:

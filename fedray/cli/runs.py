@@ -39,7 +39,7 @@ def print_status(
 
     Each cell has its hash and run; a failed one also the traceback's file.
     """
-    from fedray.analysis.data.stored import UnknownSweep, describe_unlisted, list_cells, read_sweep
+    from fedray.analysis.data.stored import UnknownSweep, list_cells, read_sweep
     from fedray.common.location import get_storage
 
     if name is None:
@@ -51,7 +51,7 @@ def print_status(
         if not _print_sweeps(as_json, f"{name}/"):  # the stages and blocks of a sweep whose final stage has not begun
             raise
         return
-    listed, note = list_cells(sweep), describe_unlisted(sweep)
+    listed, note = list_cells(sweep), sweep.unlisted
     if as_json:
         told = [
             {"hash": cell.hash, "label": cell.label, "status": status}

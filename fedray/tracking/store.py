@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from fedray.cells.record import RunRecord
 from fedray.cells.spec import CellSpec
 from fedray.cells.status import Ending, Status
-from fedray.common.errors import UserError, join_lines, redact, warn_once
+from fedray.common.errors import UserError, format_count, join_lines, redact, warn_once
 from fedray.common.location import (
     ARTIFACTS,
     find_local_file,
@@ -472,6 +472,18 @@ def count_unlisted(sweep: str, listed: Container[str]) -> int:
     nothing: dict[str, AnyRun] = {}
     found = _ask(lambda client, experiment: find_unlisted(client, experiment, sweep, listed), nothing)
     return sum(read_status(run) is Status.FINISHED for run in found.values())
+
+
+def describe_unlisted(sweep: str, count: int) -> str:
+    """Return a line about so many finished cells of a sweep's name that are not among its cells; empty for none."""
+    if not count:
+        return ""
+    verb = "is" if count == 1 else "are"
+    return (
+        f"{sweep}: {format_count(count, 'finished cell')} of this name {verb} not among these; "
+        "tables leave them out: the file has changed, or another has its name; to keep both, give one another "
+        f"`name`; `fedray rm {sweep} --unlisted` deletes the old ones"
+    )
 
 
 def _ask(question: "Callable[[AnyClient, str], T]", otherwise: T) -> T:

@@ -8,6 +8,8 @@ from fedray.cells.spec import CellSpec, select_cells
 from fedray.common.errors import UserError, unknown
 from fedray.tracking.store import (
     DESCRIPTION,
+    count_unlisted,
+    describe_unlisted,
     find_best_runs,
     find_run,
     find_runs,
@@ -52,6 +54,11 @@ class StoredSweep:
     @property
     def description(self) -> str:
         return str(self.parent.data.tags.get(DESCRIPTION, ""))
+
+    @property
+    def unlisted(self) -> str:
+        """A line about finished cells of its name that are not among its cells; empty for none."""
+        return describe_unlisted(self.name, count_unlisted(self.name, {cell.hash for cell in self.cells}))
 
     @cached_property
     def file(self) -> str:

@@ -215,9 +215,7 @@ def test_a_cell_counts_in_its_sweep_at_once(folder: Path, call: Call) -> None:
     (folder / "sweep.yaml").write_text(yaml.safe_dump({"name": "x", "base": BASE, "grid": {"seed": [4, 5]}}))
     code, _, err = call(*one, "1")
     assert code == 0, err
-    assert err.startswith("x: 1 finished cell of this name is not among these, and tables will leave them out"), (
-        "seed 3"
-    )
+    assert err.startswith("x: 1 finished cell of this name is not among these; tables leave them out"), "seed 3"
 
 
 def test_a_cell_as_an_archive(folder: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -351,7 +351,7 @@ def test_cells_that_a_changed_file_has_no_more_are_told_and_deleted(
     monkeypatch.chdir(tmp_path)
     kept, gone, shared, new = (cell(FEDAVG, 0.1, seed) for seed in range(4))
     write(store, [kept, gone, shared], [50, 60, 70])
-    assert "not shown" not in call("status", "sweep").out
+    assert "of this name" not in call("status", "sweep").out
     Path("f.yaml").write_text(yaml.safe_dump({"name": "sweep", "base": sections(runtime={})}))
     planned = call("sweep", "f.yaml", "--dry-run").out
     assert "sweep: 1 cell, 0 finished" in planned
@@ -360,7 +360,7 @@ def test_cells_that_a_changed_file_has_no_more_are_told_and_deleted(
     write(store, [shared], [None], name="other")
     assert "sweep: 2 finished cells of this name are not among these" in call("sweep", "f.yaml", "--dry-run").out
     write(store, [kept, new], [None, 80])
-    said = "1 finished cell of this name not shown"
+    said = "sweep: 1 finished cell of this name is not among these; tables leave them out"
     for command in (("status", "sweep"), ("tables", "sweep"), ("compare", "sweep", "--reference", "fedavg")):
         assert said in call(*command).out, command
     assert call("rm", "sweep", "--unlisted", "--yes").out == (

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from fedray.analysis.data.stored import describe_unlisted, find_blocks, list_cells, read_sweep
+from fedray.analysis.data.stored import find_blocks, list_cells, read_sweep
 from fedray.cells.metric import FINAL
 from fedray.cells.record import UNSUMMARISED, parse_table
 from fedray.cells.spec import CellSpec, Search, flatten
@@ -125,7 +125,7 @@ def collect(name: str, *others: str) -> Collected:
         found[0].client,
         {run.info.run_id: run for one in found for run in one.runs.values()},
         found[0].parent,
-        note="; ".join(filter(None, [*lacking, *map(describe_unlisted, found)])),
+        note="; ".join(filter(None, [*lacking, *(one.unlisted for one in found)])),
     )
 
 

@@ -12,7 +12,7 @@ from fedray.cells.status import Status
 from fedray.common.errors import UserError, format_count, unknown
 from fedray.sweep.file.shipped import list_sweeps
 from fedray.sweep.plan.storage import find_killed, is_trained
-from fedray.tracking.store import count_unlisted, find_sweeps, open_reader, read_status
+from fedray.tracking.store import find_sweeps, open_reader, read_status
 from fedray.tracking.stored_sweep import StoredSweep
 
 if TYPE_CHECKING:
@@ -84,14 +84,3 @@ def describe_left(sweep: str, statuses: Sequence[str]) -> Iterator[str]:
         if count := statuses.count(status):
             what = "it" if count == 1 else "them"
             yield f"{count} of {format_count(len(statuses), 'cell')} {status}; {command} {done} {what}"
-
-
-def describe_unlisted(sweep: StoredSweep) -> str:
-    """Say how many finished cells ran under the sweep's name and are not among its cells; empty if there are none."""
-    unlisted = count_unlisted(sweep.name, {cell.hash for cell in sweep.cells})
-    if not unlisted:
-        return ""
-    return (
-        f"{format_count(unlisted, 'finished cell')} of this name not shown: run before the file changed, or from "
-        f"another file; `fedray rm {sweep.name} --unlisted` deletes them"
-    )

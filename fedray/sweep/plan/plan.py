@@ -15,7 +15,7 @@ from fedray.config import COMPONENTS, RunConfig, Runtime
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.cells import Cell, CellMaker, Problems
 from fedray.sweep.plan.storage import is_trained
-from fedray.tracking.store import count_unlisted, read_records
+from fedray.tracking.store import count_unlisted, describe_unlisted, read_records
 
 
 @dataclass(frozen=True)
@@ -89,10 +89,9 @@ class Plan:
         counts = (
             f"{name}: {format_count(len(self.cells), 'cell')}, {statuses[Status.FINISHED]} finished, "
             f"{statuses[Status.DIVERGED]} diverged, {len(self.to_run)} to run"
-            + f", {unlogged} of them {Status.UNLOGGED}"
-            * (unlogged > 0)
         )
-        return f"{counts}\n{describe_unlisted(name, self.unlisted)}" if self.unlisted else counts
+        counts += f", {unlogged} of them {Status.UNLOGGED}" if unlogged else ""
+        return "\n".join(filter(None, [counts, describe_unlisted(name, self.unlisted)]))
 
     def get_values(self, records: Mapping[str, RunRecord]) -> dict[str, float | None]:
         """Return the selection metric of each record, for cells that need not run again.
@@ -117,16 +116,6 @@ class Plan:
             return False
         ending = record.ending
         return ending.status.is_final or (ending.status.is_early and ending.stopper == self.sweep.stopper)
-
-
-def describe_unlisted(name: str, count: int) -> str:
-    """Return a line about so many finished cells of a sweep's name that are not among its cells."""
-    said = f"{format_count(count, 'finished cell')} of this name {'is' if count == 1 else 'are'}"
-    return (
-        f"{name}: {said} not among these, and tables will leave them out: the file has changed, or another has its "
-        f"name; to keep both, give this one another `name`; once it has run, `fedray rm {name} --unlisted` deletes the "
-        "old ones"
-    )
 
 
 def get_value(record: RunRecord, select: str) -> float | None:
