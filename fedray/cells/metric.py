@@ -33,6 +33,8 @@ ONCE = (
     "diverged_round",
 )
 """Metrics of a whole run that are logged once, besides those with a prefix."""
+OF_CLASSES = ("balanced_accuracy", "macro_f1", "auc")
+"""Measures of the global model on the test set besides accuracy and loss: runs summarise them, and each can select."""
 BY_ROUND = {
     "test_accuracy": "test accuracy in %",
     "test_balanced_accuracy": "balanced test accuracy in %",

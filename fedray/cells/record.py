@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from fedray.cells.metric import BEST, FINAL, LAST, find_last_values, mean
+from fedray.cells.metric import BEST, FINAL, LAST, OF_CLASSES, find_last_values, mean
 from fedray.cells.spec import CellSpec
 from fedray.cells.status import Ending
 from fedray.common.errors import UserError, join_lines, truncate_repr
@@ -113,7 +113,7 @@ def summarise_rounds(history: Rows) -> dict[str, float]:
     for name in [name for name in names if name not in UNSUMMARISED]:
         result |= {f"{FINAL}{name}": history[-1][name]} if name in history[-1] else {}
         result |= {f"{LAST}{name}": mean(values)} if (values := find_last_values(history, name).values()) else {}
-        if name.endswith(("_accuracy", "_macro_f1", "_auc")):
+        if name.endswith(("_accuracy", *(f"_{measure}" for measure in OF_CLASSES))):
             having = [row for row in history if name in row]
             result[f"{BEST}{name}"] = max(having, key=itemgetter(selects if validated else name))[name]
     return result | {"best_round": max(history, key=itemgetter(selects))["round"]}

@@ -78,8 +78,19 @@ def run(
 ) -> None:
     """Run one cell. Called again, it resumes from the newest checkpoint; a finished run is only shown."""
     request = RunRequest(
-        *(file, cell, parse_assignments(set_), backend, as_json, track, force),
-        *(save, save_personal, logged, profiled, archive, overwrite),
+        file=file,
+        cell=cell,
+        changes=parse_assignments(set_),
+        backend=backend,
+        as_json=as_json,
+        track=track,
+        force=force,
+        save=save,
+        save_personal=save_personal,
+        log_model=logged,
+        profile=profiled,
+        archive=archive,
+        overwrite=overwrite,
     )
     request.check()
     request.show(*request.execute())

@@ -57,8 +57,20 @@ def run_sweep(
 ) -> None:
     """Run a sweep. Called again, it resumes unfinished cells and skips finished ones."""
     request = SweepRequest(
-        *(file, set_ or [], tuple(only or ()), dry_run, estimate, nodes, cpus_per_node, gpus_per_node),
-        *(seconds_per_round, force, max_concurrent, address, smoke, as_json),
+        file=file,
+        assignments=set_ or [],
+        only=tuple(only or ()),
+        dry_run=dry_run,
+        estimate=estimate,
+        nodes=nodes,
+        cpus_per_node=cpus_per_node,
+        gpus_per_node=gpus_per_node,
+        seconds_per_round=seconds_per_round,
+        force=force,
+        max_concurrent=max_concurrent,
+        address=address,
+        smoke=smoke,
+        as_json=as_json,
     )
     sweep, source = request.load()
     request.check()

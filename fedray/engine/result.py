@@ -13,7 +13,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from fedray.algorithms.base import Algorithm
-from fedray.cells.metric import LAST, describe_accuracy, find_last_values, mean
+from fedray.cells.metric import LAST, OF_CLASSES, describe_accuracy, find_last_values, mean
 from fedray.cells.record import RunRecord
 from fedray.cells.spec import flatten
 from fedray.cells.status import Ending, Status
@@ -41,9 +41,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 SOMETIMES = (
-    "test_balanced_accuracy",
-    "test_macro_f1",
-    "test_auc",
+    *(f"test_{measure}" for measure in OF_CLASSES),
     "validation_accuracy",
     "personal_accuracy",
     "personal_std",

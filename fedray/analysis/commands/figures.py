@@ -60,6 +60,8 @@ KINDS = (
     "heatmap",
     "differences",
 )
+OF_TABLES = ("sensitivity", "methods", "heatmap", "differences")
+"""Kinds that show a metric as tables do."""
 
 
 def main(
@@ -168,7 +170,7 @@ def _list_left_out(sweep: Collected, drawn: Collection[str], metric: str) -> Ite
             lacking = finished[[not sweep.get_history(run_id, name) for run_id in finished["run_id"]]]
             if len(lacking):
                 yield f"without {name}", list(lacking["label"])
-    elif any(name.startswith(("sensitivity", "methods", "heatmap", "differences")) for name in drawn):
+    elif any(name.startswith(OF_TABLES) for name in drawn):
         values = read_values(sweep, metric or DEFAULT)[finished.index]
         if len(lacking := finished[values.isna() | (values == NEVER)]):
             targeted = Metric.parse(metric).target is not None

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 import yaml
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator, model_validator
 
-from fedray.cells.metric import BEST, FINAL, LAST, Metric
+from fedray.cells.metric import BEST, FINAL, LAST, OF_CLASSES, Metric
 from fedray.cells.spec import SweepName, get_dotted
 from fedray.common.errors import UserError, name_place, truncate_repr, unknown
 from fedray.components.base import Checked, describe, format_value
@@ -108,8 +108,6 @@ class Final(Checked):
     _different = field_validator("seeds")(_refuse_repeats)
 
 
-OF_CLASSES = ("balanced_accuracy", "macro_f1", "auc")
-"""Measures of the global model on the test set besides accuracy and loss."""
 SELECT = tuple(
     f"{prefix}{of}_{what}"
     for of in ("validation", "validation_client", "validation_personal", "test", "personal", "generic")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
 
-from fedray.cells.metric import Metric
+from fedray.cells.metric import OF_CLASSES, Metric
 from fedray.cells.spec import CellSpec, PluginLabels, Search, get_dotted
 from fedray.common.errors import UserError, escape
 from fedray.components.base import format_value
@@ -17,7 +17,7 @@ from fedray.datasets.base import load_data
 from fedray.datasets.dataset import Dataset
 from fedray.engine.problem import Problem, prepare_data
 from fedray.engine.process.device import warn_of_slow_precision
-from fedray.sweep.file.sweep import OF_CLASSES, Sweep
+from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.draws import find_axes, iter_points
 
 FEWEST_DIGITS, MOST_DIGITS = 4, 17
