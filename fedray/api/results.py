@@ -24,7 +24,7 @@ from fedray.sweep.driver.run import execute
 from fedray.sweep.driver.stages import run_stages
 from fedray.sweep.file.shipped import locate_sweep
 from fedray.sweep.file.sweep import Sweep
-from fedray.sweep.plan.plan import make_plan
+from fedray.sweep.plan.plan import Options, make_plan
 from fedray.tracking import models
 from fedray.tracking.store import TRIAL_CELL, find_run, open_reader, read_trials
 
@@ -101,13 +101,14 @@ def run_sweep(
         loaded = loaded.with_overrides(make_plain("", changes))
     if loaded.tune is not None and loaded.tune.blocks:
         raise UserError(f"run_sweep: {loaded.name} has tune.blocks, so it is several sweeps; `fedray sweep` runs them")
+    options = Options(force, only, max_concurrent, address)
     if loaded.tune is None:
-        plan = make_plan(loaded, force, only)
+        plan = make_plan(loaded, options)
         if plan.unlisted:
             print(plan.describe(), flush=True)
-        execute(plan, max_concurrent, address)
+        execute(plan)
     else:
-        run_stages(loaded, loaded.name, force, only, max_concurrent, address)
+        run_stages(loaded, loaded.name, options)
     return results(loaded.name)
 
 

@@ -15,6 +15,7 @@ from fedray.common.errors import DataMissing, UserError, format_count, name_plac
 
 if TYPE_CHECKING:
     from fedray.sweep.file.sweep import Sweep
+    from fedray.sweep.plan.plan import Options
 
 MOST = 100_000
 """Largest number of nodes, of a node's CPUs, and of trials at a time that is no mistake."""
@@ -101,6 +102,13 @@ class SweepRequest:
     smoke: bool
     as_json: bool
 
+    @property
+    def options(self) -> "Options":
+        """What a call is asked for besides the sweep."""
+        from fedray.sweep.plan.plan import Options
+
+        return Options(self.force, self.only, self.max_concurrent, self.address)
+
     def load(self) -> "tuple[Sweep, str]":
         """Return the sweep with the changes of `--smoke` and `--set`, and what messages call it."""
         from fedray.sweep.file.document import load_document
@@ -182,7 +190,7 @@ class SweepRequest:
 
         blocks = [one if one.tune is None else make_tune_stage(one) for one in sweep.list_blocks()]
         with name_place(source):
-            plans = [make_plan(one, self.force, self.only) for one in blocks]
+            plans = [make_plan(one, self.options) for one in blocks]
         left = {cell.hash for plan in plans for cell in plan.to_run}
         cells = [
             {"hash": cell.hash, "label": cell.label, "to_run": cell.hash in left}
@@ -198,7 +206,7 @@ class SweepRequest:
         from fedray.sweep.driver.stages import make_tune_stage, run_file
 
         try:
-            return run_file(sweep, source, self.force, self.only, self.max_concurrent, self.address, self.dry_run)
+            return run_file(sweep, source, self.options, self.dry_run)
         except DataMissing as error:
             if not self.dry_run:
                 raise

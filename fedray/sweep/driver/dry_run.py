@@ -30,7 +30,7 @@ def list_local_nodes() -> list[dict[str, float]]:
     return [{"CPU": float(count_cpus()), "GPU": float(torch.cuda.device_count())}]
 
 
-def print_plan(plan: Plan, address: str | None) -> None:
+def print_plan(plan: Plan) -> None:
     """Print the plan. Raises UserError if a trial can never be placed."""
     console = Console(highlight=False)
     table = Table("", "cell", "status", "run", box=None, pad_edge=False)
@@ -43,7 +43,7 @@ def print_plan(plan: Plan, address: str | None) -> None:
     console.print(table)
     for line in _describe_averaged([cell.run for cell in plan.cells.values() if plan.is_chosen(cell)]):
         console.print(line, soft_wrap=True)
-    address = address or os.environ.get("RAY_ADDRESS")
+    address = plan.options.address or os.environ.get("RAY_ADDRESS")
     if address is None:
         nodes = list_local_nodes()
     else:

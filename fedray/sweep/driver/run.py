@@ -18,7 +18,7 @@ from fedray.common.signals import treat_sigterm_as_interrupt
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan import plan as planning
 from fedray.sweep.plan.cells import Cell
-from fedray.sweep.plan.plan import Plan
+from fedray.sweep.plan.plan import Options, Plan
 from fedray.sweep.plan.storage import (
     CellLocks,
     find_storage_parent,
@@ -42,10 +42,10 @@ def refuse_unwritable() -> None:
     refuse_unwritable_storage()
 
 
-def plan_and_print(sweep: Sweep, file: str, force: bool = False, only: Sequence[str] = ()) -> Plan:
+def plan_and_print(sweep: Sweep, file: str, options: Options = Options()) -> Plan:
     """Plan a sweep and print a summary. Raises a UserError that names the file."""
     with name_place(file):
-        made = planning.make_plan(sweep, force, only)
+        made = planning.make_plan(sweep, options)
     for line in describe_partial(sweep):
         print(escape(line))
     print(made.describe(), flush=True)
@@ -61,7 +61,7 @@ def describe_partial(sweep: Sweep) -> Iterator[str]:
         yield f"{sweep.name}: {key} varies for {', '.join(with_it)}; without {option}: {', '.join(without)}"
 
 
-def drive(plan: Plan, max_concurrent: int | None = None, address: str | None = None) -> int:
+def drive(plan: Plan) -> int:
     """Run a planned sweep with this process as its driver, and print its counts.
 
     Returns:
@@ -70,7 +70,7 @@ def drive(plan: Plan, max_concurrent: int | None = None, address: str | None = N
     Raises:
         UserError: as in `execute`.
     """
-    session = execute(plan, max_concurrent, address)
+    session = execute(plan)
     counts = session.counts
     print(f"{plan.sweep.name}: " + ", ".join(f"{n} {status}" for status, n in sorted(counts.items())))
     if session.stopped:
@@ -78,7 +78,7 @@ def drive(plan: Plan, max_concurrent: int | None = None, address: str | None = N
     return 1 if counts[Status.FAILED] or (counts[Status.MISSING] and plan.chosen is None) else 0
 
 
-def execute(plan: Plan, max_concurrent: int | None = None, address: str | None = None) -> Session:
+def execute(plan: Plan) -> Session:
     """Run a planned sweep.
 
     Returns:
@@ -92,13 +92,13 @@ def execute(plan: Plan, max_concurrent: int | None = None, address: str | None =
     with contextlib.ExitStack() as stack:
         stack.enter_context(treat_sigterm_as_interrupt())
         if plan.to_run:
-            refuse_bad_address(address)
+            refuse_bad_address(plan.options.address)
         refuse_second_call(plan.sweep.name)
         if plan.to_run:
             with ThreadPoolExecutor(1, "imports") as pool:  # seconds each; Ray needs the main thread for signals
                 logging.getLogger("fedray").info("%s: starting Ray", plan.sweep.name)
                 imported = pool.submit(import_module, "fedray.sweep.trials.tune")
-                stack.enter_context(use_cluster(address, _choose_preloads(plan, max_concurrent)))
+                stack.enter_context(use_cluster(plan.options.address, _choose_preloads(plan)))
                 imported.result()
             nodes = list_nodes()
             for runtime in plan.requests:
@@ -115,24 +115,25 @@ def execute(plan: Plan, max_concurrent: int | None = None, address: str | None =
             session.open()  # so that tables, too, tell at once which cells are this file's
         cells = session.take()
         try:
-            _run_until_done(session, cells, max_concurrent)
+            _run_until_done(session, cells)
             session.refuse_moved()
         finally:
             session.close()
     return session
 
 
-def _choose_preloads(plan: Plan, max_concurrent: int | None) -> Sequence[str]:
+def _choose_preloads(plan: Plan) -> Sequence[str]:
     """Return the modules that Ray's processes (one per CPU) import at once.
 
     If each will be a trial's or an actor's, they import them while this process prepares.
     """
     wanted = sum(count * runtime.actor_count for runtime, count in plan.requests.items())
     spread = all(runtime.cpus_per_actor <= 1 and not runtime.gpus_per_actor for runtime in plan.requests)
-    return ["fedray.sweep.trials.trainable"] if spread and min(wanted, max_concurrent or wanted) >= count_cpus() else []
+    fills = min(wanted, plan.options.max_concurrent or wanted) >= count_cpus()
+    return ["fedray.sweep.trials.trainable"] if spread and fills else []
 
 
-def _run_until_done(session: Session, cells: Sequence[Cell], max_concurrent: int | None) -> None:
+def _run_until_done(session: Session, cells: Sequence[Cell]) -> None:
     """Run the cells that no other sweep runs, and wait for the rest."""
     told = False
     while cells or session.left:
@@ -143,7 +144,7 @@ def _run_until_done(session: Session, cells: Sequence[Cell], max_concurrent: int
         if cells:
             from fedray.sweep.trials.tune import run_cells  # here: a sweep with nothing to run does not need Tune
 
-            run_cells(session, cells, max_concurrent)
+            run_cells(session, cells)
             if session.stopped:
                 return
             cells = []

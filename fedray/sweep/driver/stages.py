@@ -16,7 +16,7 @@ from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan import plan as planning
 from fedray.sweep.plan.cells import refuse_unlogged
 from fedray.sweep.plan.draws import count_training_gradients, draw
-from fedray.sweep.plan.plan import Plan
+from fedray.sweep.plan.plan import Options, Plan
 from fedray.sweep.plan.studies import Study, make_studies
 
 SHARED = (
@@ -170,15 +170,7 @@ def describe_choices(sweep: Sweep, choices: Sequence[Choice], plan: Plan) -> dic
     return found
 
 
-def run_file(
-    sweep: Sweep,
-    file: str,
-    force: bool = False,
-    only: Sequence[str] = (),
-    max_concurrent: int | None = None,
-    address: str | None = None,
-    dry_run: bool = False,
-) -> int:
+def run_file(sweep: Sweep, file: str, options: Options = Options(), dry_run: bool = False) -> int:
     """Run a sweep, or both stages of one that tunes, and print what happens: `fedray sweep`.
 
     Returns:
@@ -190,23 +182,15 @@ def run_file(
     if not dry_run:
         refuse_unwritable()
     if sweep.tune is not None:
-        return run_stages(sweep, file, force, only, max_concurrent, address, dry_run)
-    plan = plan_and_print(sweep, file, force, only)
+        return run_stages(sweep, file, options, dry_run)
+    plan = plan_and_print(sweep, file, options)
     if not dry_run:
-        return drive(plan, max_concurrent, address)
-    _print_plan(plan, address)
+        return drive(plan)
+    _print_plan(plan)
     return 0
 
 
-def run_stages(
-    sweep: Sweep,
-    file: str,
-    force: bool = False,
-    only: Sequence[str] = (),
-    max_concurrent: int | None = None,
-    address: str | None = None,
-    dry_run: bool = False,
-) -> int:
+def run_stages(sweep: Sweep, file: str, options: Options = Options(), dry_run: bool = False) -> int:
     """Tune, then test, resuming each; with `dry_run` only print what is left of either.
 
     Returns:
@@ -214,13 +198,13 @@ def run_stages(
         `tune.blocks`, that of the first block whose code is not 0, which is the last to run.
 
     Raises:
-        UserError: as in `run.drive`, `only` names cells, or no draw of a method and setting has finished.
+        UserError: as in `run.drive`, `options.only` names cells, or no draw of a method and setting has finished.
     """
-    if only:
+    if options.only:
         raise UserError("--only: the final stage follows from the whole tune stage; run the file whole")
     blocks = sweep.list_blocks()
     if len(blocks) == 1:
-        return _run_block(blocks[0], file, force, max_concurrent, address, dry_run)[0]
+        return _run_block(blocks[0], file, options, dry_run)[0]
     from fedray.sweep.plan.estimate import list_distinct  # here: it imports rich's tables
 
     each = len(list_distinct(make_tune_stage(blocks[0]))) + len(list_distinct(preview_final_stage(blocks[0])))
@@ -228,7 +212,7 @@ def run_stages(
     print(f"{sweep.name}: {total} cells in {len(blocks)} blocks", flush=True)
     for place, one in enumerate(blocks, 1):
         began = time.monotonic()
-        code, count = _run_block(one, file, force, max_concurrent, address, dry_run)
+        code, count = _run_block(one, file, options, dry_run)
         if code:
             return code
         trained, spent = trained + count, spent + (time.monotonic() - began) * (count > 0)
@@ -241,20 +225,18 @@ def run_stages(
     return 0
 
 
-def _run_block(
-    sweep: Sweep, file: str, force: bool, max_concurrent: int | None, address: str | None, dry_run: bool
-) -> tuple[int, int]:
+def _run_block(sweep: Sweep, file: str, options: Options, dry_run: bool) -> tuple[int, int]:
     """Tune, then test, as `run_stages`; return the exit code and the number of cells that were trained."""
-    first = replace(plan_and_print(make_tune_stage(sweep), file, force), file=sweep)
+    first = replace(plan_and_print(make_tune_stage(sweep), file, options), file=sweep)
     done = len(first.cells) - len(first.to_run)
     _refuse_undecided(first, file)
     if dry_run:
-        _print_plan(first, address)
-        if first.to_run or force:
+        _print_plan(first)
+        if first.to_run or options.force:
             print(f"{sweep.name}: the final stage runs what the tune stage will choose")
             return 0, 0
     else:
-        code = drive(first, max_concurrent, address)
+        code = drive(first)
         if code:
             return code, 0
         first = planning.make_plan(make_tune_stage(sweep))
@@ -262,14 +244,14 @@ def _run_block(
     for one in choices:
         print(f"{sweep.name}: chosen {describe_choice(one, sweep.select)}", flush=True)
     stage = make_final_stage(sweep, [apply_draw(one.config, one.values) for one in choices])
-    second = plan_and_print(stage, file, force)
+    second = plan_and_print(stage, file, options)
     chosen = describe_choices(sweep, choices, second)
     cells = {hash: replace(cell, tuned=chosen.get(hash, {})) for hash, cell in second.cells.items()}
     second = replace(second, cells=cells, file=sweep)
     if dry_run:
-        _print_plan(second, address)
+        _print_plan(second)
         return 0, 0
-    return drive(second, max_concurrent, address), len(first.cells) - done + len(second.to_run)
+    return drive(second), len(first.cells) - done + len(second.to_run)
 
 
 def _refuse_undecided(plan: Plan, file: str) -> None:
@@ -286,7 +268,7 @@ def describe_choice(choice: Choice, select: str) -> str:
     return f"{run.algorithm.name} {run.partition.make_label()}: {values} ({select} {choice.score:.2f})"
 
 
-def _print_plan(plan: Plan, address: str | None) -> None:
+def _print_plan(plan: Plan) -> None:
     from fedray.sweep.driver.dry_run import print_plan  # here: only a dry run needs rich's tables
 
-    print_plan(plan, address)
+    print_plan(plan)

@@ -19,6 +19,23 @@ from fedray.tracking.store import count_unlisted, describe_unlisted, read_record
 
 
 @dataclass(frozen=True)
+class Options:
+    """How a call runs a sweep.
+
+    Attributes:
+        force: True to run finished cells again.
+        only: the cells to run, as `select_cells` takes them; empty for all.
+        max_concurrent: maximum number of trials at a time; None for as many as fit.
+        address: a cluster's, `auto` or HOST:PORT; None for $RAY_ADDRESS, or this machine if that is not set.
+    """
+
+    force: bool = False
+    only: Sequence[str] = ()
+    max_concurrent: int | None = None
+    address: str | None = None
+
+
+@dataclass(frozen=True)
 class Plan:
     """Plan of a call of a sweep, never modified; `dataclasses.replace` makes another.
 
@@ -26,7 +43,7 @@ class Plan:
         maker: makes the cells, and holds their data.
         cells: hash -> cell, in the sweep's order.
         known: hash -> record in MLflow, for cells that have one.
-        force: True to run finished cells again.
+        options: how this call runs them.
         chosen: hashes of the cells that this call may run; None for all.
         file: the whole file, if the sweep is one of its stages; None: the sweep is the file.
         unlisted: number of finished cells in MLflow that ran under this sweep's name and are not among `cells`.
@@ -36,7 +53,7 @@ class Plan:
     maker: CellMaker
     cells: Mapping[str, Cell]
     known: Mapping[str, RunRecord]
-    force: bool = False
+    options: Options = Options()
     chosen: frozenset[str] | None = None
     file: Sweep | None = None
     unlisted: int = 0
@@ -63,7 +80,7 @@ class Plan:
         return [
             cell
             for cell in self.cells.values()
-            if self.is_chosen(cell) and (self.force or not self.is_done(self.known.get(cell.hash)))
+            if self.is_chosen(cell) and (self.options.force or not self.is_done(self.known.get(cell.hash)))
         ]
 
     def is_chosen(self, cell: Cell) -> bool:
@@ -108,7 +125,7 @@ class Plan:
     def is_unlogged(self, cell: Cell) -> bool:
         """Return True if a killed call has trained the cell to its end, and this one only has to log it."""
         record = self.known.get(cell.hash)
-        return not self.force and (record is None or record.ending.status.is_open) and is_trained(cell)
+        return not self.options.force and (record is None or record.ending.status.is_open) and is_trained(cell)
 
     def is_done(self, record: RunRecord | None) -> bool:
         """Return True if another call would only repeat the run; a cell that another rule stopped is not done."""
@@ -132,23 +149,23 @@ def get_value(record: RunRecord, select: str) -> float | None:
     return metrics[select]
 
 
-def make_plan(sweep: Sweep, force: bool = False, only: Sequence[str] = ()) -> Plan:
+def make_plan(sweep: Sweep, options: Options = Options()) -> Plan:
     """Expand and check a sweep, and look up its cells; nothing is written.
 
     Args:
         sweep: the file.
-        force: run finished cells again.
-        only: the cells to run, as `select_cells` takes them; empty for all.
+        options: how this call runs it.
 
     Raises:
-        UserError: a cell cannot run, or `only` names no cell. Raised before anything starts.
+        UserError: a cell cannot run, or `options.only` names no cell. Raised before anything starts.
     """
     maker = CellMaker(sweep)
     cells = maker.make_all()
     labels = {hash: cell.label for hash, cell in cells.items()}
-    chosen = frozenset(hash for text in only for hash in select_cells(labels, text, "--only")) if only else None
+    named = frozenset(hash for text in options.only for hash in select_cells(labels, text, "--only"))
     refuse_unknown_names(sweep, cells.values())
-    return Plan(maker, cells, read_records(cells), force, chosen, unlisted=count_unlisted(sweep.name, cells))
+    chosen, unlisted = named if options.only else None, count_unlisted(sweep.name, cells)
+    return Plan(maker, cells, read_records(cells), options, chosen, unlisted=unlisted)
 
 
 def refuse_unknown_names(sweep: Sweep, cells: Iterable[Cell]) -> None:

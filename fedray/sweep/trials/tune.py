@@ -67,22 +67,20 @@ class TrialLog(JsonLoggerCallback):
         super().update_config(trial, config | {"cell": config["cell"].hash})
 
 
-def run_cells(session: Session, cells: Sequence[Cell], max_concurrent: int | None) -> None:
+def run_cells(session: Session, cells: Sequence[Cell]) -> None:
     """Run cells as trials of Tune on the running Ray. Their outcomes go into `session.statuses`."""
     with Progress(len(cells)) as progress:
         reporter = TuneReporter(session, progress)
-        if session.plan.force:
+        if session.plan.options.force:
             reporter.forget(cells)
         with contextlib.ExitStack() as stack:
             stack.callback(reporter.close_rest)
             folder = stack.enter_context(make_scratch())  # Tune's own state, from which nothing resumes
-            _run_tune(session, cells, reporter, max_concurrent, folder)
+            _run_tune(session, cells, reporter, folder)
 
 
-def _run_tune(
-    session: Session, cells: Sequence[Cell], reporter: TuneReporter, max_concurrent: int | None, folder: Path
-) -> None:
-    sweep = session.plan.sweep
+def _run_tune(session: Session, cells: Sequence[Cell], reporter: TuneReporter, folder: Path) -> None:
+    sweep, max_concurrent = session.plan.sweep, session.plan.options.max_concurrent
     os.environ |= {
         "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
         "RAY_AIR_NEW_OUTPUT": "0",

@@ -9,6 +9,7 @@ import yaml
 
 from fedray.config import Runtime
 from fedray.sweep.driver import dry_run
+from fedray.sweep.plan.plan import Options
 from tests import small
 from tests.conftest import Call
 
@@ -33,8 +34,8 @@ def test_memory_on_a_gpu(
 ) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setattr(dry_run, "list_local_nodes", lambda: [{"CPU": 8.0, "GPU": 2.0}])
-    plan: Any = SimpleNamespace(cells={}, known={}, requests={Runtime(**runtime): 3})
-    dry_run.print_plan(plan, None)
+    plan: Any = SimpleNamespace(cells={}, known={}, requests={Runtime(**runtime): 3}, options=Options())
+    dry_run.print_plan(plan)
     said = " ".join(capsys.readouterr().out.split())
     assert "3 trials ask for" in said
     line = f"each actor keeps its clients' {kept} on the GPU, in at most {limit} of a GPU's memory"

@@ -19,6 +19,7 @@ from fedray.engine.server.simulation import Simulation
 from fedray.sweep.driver.run import execute
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan import plan as planning
+from fedray.sweep.plan.plan import Options
 from fedray.sweep.trials import watchdog
 from fedray.sweep.trials.trainable import CellTrainable
 from fedray.sweep.trials.watchdog import Watchdog
@@ -65,8 +66,8 @@ def test_a_process_killed_between_two_cells_costs_neither(
     method = {"name": "tests.plugins:DiesAtNextCell", "marker": str(marker)}
     base = SWEEP["base"] | {"algorithm": method, "runtime": SWEEP["base"].get("runtime", {}) | {"actors": 1}}
     sweep = {"name": "two", "base": base, "grid": {"seed": [0, 1]}}
-    plan = planning.make_plan(Sweep.model_validate(sweep))
-    assert execute(plan, max_concurrent=1).counts == {"finished": 2}
+    plan = planning.make_plan(Sweep.model_validate(sweep), Options(max_concurrent=1))
+    assert execute(plan).counts == {"finished": 2}
     assert not marker.exists(), "nothing was killed"
     assert capsys.readouterr().out.count("died; starting it again from its checkpoint") == 1
 

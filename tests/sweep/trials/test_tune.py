@@ -18,6 +18,7 @@ from fedray.config import RunConfig
 from fedray.sweep.driver.run import drive
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan import plan as planning
+from fedray.sweep.plan.plan import Options
 from fedray.sweep.trials import tune
 from fedray.sweep.trials.tune import get_group, make_scheduler
 from tests import small
@@ -95,7 +96,7 @@ def test_tune_sees_the_axes_of_what_it_schedules(
     monkeypatch.setattr(FIFOScheduler, "on_trial_add", lambda self, controller, trial: scheduled.append(trial))
     monkeypatch.setattr(ray.tune.Tuner, "fit", lambda tuner: grids.append(fit(tuner)) or grids[-1])
     axes = {"algorithm": ["fedavg", {"name": "fedsam", "rho": 0.2}], "partition.alpha": [0.1, 0.5]}
-    assert drive(planning.make_plan(Sweep.model_validate(SWEEP | {"grid": axes})), 1) == 0
+    assert drive(planning.make_plan(Sweep.model_validate(SWEEP | {"grid": axes}), Options(max_concurrent=1))) == 0
     found = fedray.results("small")
     expected = [("fedavg", None, 0.1), ("fedavg", None, 0.5), ("fedsam", 0.2, 0.1), ("fedsam", 0.2, 0.5)]
     names = ("algorithm", "algorithm.rho", "partition.alpha")
@@ -114,7 +115,7 @@ def test_tune_sees_the_axes_of_what_it_schedules(
     assert trials["round"].tolist() == found.curves.groupby("cell", sort=False)["round"].max().tolist()
     # A changed file shows the trials of its own cells; one that was trained before keeps its trial.
     changed = axes | {"partition.alpha": [0.5, 1.0]}
-    assert drive(planning.make_plan(Sweep.model_validate(SWEEP | {"grid": changed})), 1) == 0
+    assert drive(planning.make_plan(Sweep.model_validate(SWEEP | {"grid": changed}), Options(max_concurrent=1))) == 0
     later = fedray.results("small").trials
     assert sorted(later["config/partition.alpha"]) == [0.5, 0.5, 1.0, 1.0]
     both = trials.merge(later, on="trial_id")
@@ -151,7 +152,7 @@ def test_told_to_stop_before_the_first_trial(
 ) -> None:
     """Tune returns without having started a trial: the sweep is interrupted, even if not all cells were requested."""
     monkeypatch.setattr(tune, "_run_tune", lambda *_: None)
-    plan = planning.make_plan(Sweep.model_validate(SWEEP), only=["1"])
+    plan = planning.make_plan(Sweep.model_validate(SWEEP), Options(only=["1"]))
     assert drive(plan) == 130
     assert "small: 4 missing" in capsys.readouterr().out
 
