@@ -25,7 +25,9 @@ def choose_looks(cells: Iterable[tuple[str, str, Mapping[str, Any]]]) -> dict[st
     Args:
         cells: hash, label and configuration of all cells of the sweep, in its order.
     """
-    split = {hash: _split(label, config) for hash, label, config in cells}
+    cells = list(cells)
+    options = _find_options((label, config.get("partition", {})) for _, label, config in cells)
+    split = {hash: _split(label, config, options) for hash, label, config in cells}
     letters = {word.partition("=")[0] for words in split.values() for word in words.options}
     rest = {hash: [*words.options, *words.list_setting(letters)] for hash, words in split.items()}
     shared = set.intersection(*map(set, rest.values())) if rest else set()
@@ -67,17 +69,33 @@ class _Words(NamedTuple):
         return [self.setting[0].partition("(")[0], *self.named, *self.setting[1:]]
 
 
-def _split(label: str, config: Mapping[str, Any]) -> _Words:
+def _find_options(cells: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[tuple[str, int], str]:
+    """Return name of a partition and place in its brackets -> the option that `dirichlet(0.1)` has there.
+
+    The label does not tell: several options may have that value in a cell, so it is one that has it in all cells.
+
+    Args:
+        cells: label and section `partition` of each.
+    """
+    found: dict[tuple[str, int], list[str]] = {}
+    for label, section in cells:
+        name = str(section.get("name"))
+        values = re.search(rf" {re.escape(name)}\((.*?)\)", f" {label}")
+        for place, value in enumerate(values[1].split(", ") if values else ()):
+            having = [key for key, given in section.items() if key != "name" and format_value(given) == value]
+            before = found.setdefault((name, place), having)
+            found[name, place] = [key for key in before if key in having]
+    symbols = {place: [key for key in keys if Component.get_symbol(key) != key] for place, keys in found.items()}
+    return {place: [*symbols[place], *keys][0] for place, keys in found.items() if keys}
+
+
+def _split(label: str, config: Mapping[str, Any], options: Mapping[tuple[str, int], str]) -> _Words:
     method, *rest = re.split(r" (?![^\[(]*[\])])", label)
     seed = [rest.pop()] if rest and rest[-1] == f"s{config.get('seed')}" else []
-    partition = config.get("partition", {})
-    place = next((k for k, word in enumerate(rest) if word.split("(")[0] == partition.get("name")), len(rest))
-    values = re.fullmatch(r".*\((.*)\)", rest[place]) if place < len(rest) else None
-    named = [_name_option(partition, value) for value in values[1].split(", ")] if values else []
-    return _Words(method, rest[:place], rest[place:], named if all(named) else [], seed)
-
-
-def _name_option(section: Mapping[str, Any], value: str) -> str:
-    """Return `α=0.1` for the value of an option; empty if no option has it."""
-    option = next((key for key, given in section.items() if key != "name" and format_value(given) == value), "")
-    return option and f"{Component.get_symbol(option)}={value}"
+    name = str(config.get("partition", {}).get("name"))
+    at = next((k for k, word in enumerate(rest) if word.split("(")[0] == name), len(rest))
+    values = re.fullmatch(r".*\((.*)\)", rest[at]) if at < len(rest) else None
+    words = values[1].split(", ") if values else []
+    keys = [options.get((name, place), "") for place in range(len(words))]
+    named = [f"{Component.get_symbol(key)}={word}" for key, word in zip(keys, words, strict=True)]
+    return _Words(method, rest[:at], rest[at:], named if all(keys) else [], seed)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from fedray.cells.looks import choose_looks
 from fedray.cells.status import Status
 from fedray.cli.runs import LISTED_ORDER
 from fedray.common.location import get_storage
@@ -391,6 +392,34 @@ def test_the_view_of_a_sweep_has_the_cells_of_its_file_whoever_ran_them(store: T
     marked = search(store.client, store.experiment, f"tags.`{LISTED}sweep` = 'yes'")
     assert {run.data.tags["fedray.cell"] for run in marked} == {cells[0]["hash"], cells[3]["hash"]}, "an open page, too"
     assert shown("sweep") == {cells[0]["hash"], cells[3]["hash"]}
+
+
+@pytest.mark.parametrize(
+    ("alphas", "names"), [((0.1, 1.0), ["α=0.1 fedavg s0", "α=1 fedavg s0"]), ((1.0,), ["fedavg s0"])]
+)
+def test_a_name_has_the_partition_s_option_and_not_one_of_equal_value(
+    alphas: tuple[float, ...], names: list[str]
+) -> None:
+    """`dirichlet(1)` is α = 1, not the smallest shard, which is 1 as well; it was named `min_size=1`."""
+    cells = [
+        (f"{alpha}", f"fedavg dirichlet({alpha:g}) s0", {"seed": 0, "partition": section(alpha)}) for alpha in alphas
+    ]
+    assert [look.name for look in choose_looks(cells).values()] == names
+
+
+def section(alpha: float) -> dict[str, Any]:
+    return {"name": "dirichlet", "min_size": 1, "alpha": alpha}
+
+
+def test_two_partitions_have_their_options() -> None:
+    cells = [
+        ("a", "fedavg dirichlet(1) s0", {"seed": 0, "partition": section(1.0)}),
+        ("b", "fedavg pathological(2) s0", {"seed": 0, "partition": {"name": "pathological", "classes": 2}}),
+    ]
+    assert [look.name for look in choose_looks(cells).values()] == [
+        "dirichlet α=1 fedavg s0",
+        "pathological classes=2 fedavg s0",
+    ]
 
 
 def test_the_view_of_a_sweep_tells_its_runs_apart(store: Tracker) -> None:
