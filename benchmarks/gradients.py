@@ -1,25 +1,69 @@
 """Seconds of one gradient of each model in the papers' sweeps, on random data of the same shape, one core.
 
 `python -m benchmarks.gradients` measures what `results/gradients.json` lacks (`--again`: everything) and writes it;
-`python -m docs.generate.costs` then enters core-hours in docs/papers.md and docs/sweeps.md. A time is processor time
-(`fedray.sweep.plan.estimate`); other work on the machine still lengthens it, so the file notes the load.
+`python -m docs.generate.costs` then enters core-hours in docs/papers.md and docs/sweeps.md. A time is processor time;
+other work on the machine still lengthens it, so the file notes the load.
 """
 
 import json
 import sys
+import time
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+from torch.nn.functional import cross_entropy
+
 from benchmarks.pairs import machine
 from fedray.config import RunConfig
+from fedray.models import make_model_spec
+from fedray.models.base import build
+from fedray.models.network import Network
 from fedray.sweep.file.shipped import get_sweeps_folder, list_papers
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.draws import count_gradients, iter_points
-from fedray.sweep.plan.estimate import Key, get_facts, make_key, measure_seconds
+from fedray.sweep.plan.estimate import Key, get_facts, make_batch, make_key
 
+PATIENCE = 3.0
+"""Approximate seconds of measurement per model, after a first gradient that does not count."""
 RESULTS = Path(__file__).parent / "results" / "gradients.json"
+
+
+@cache
+def measure_seconds(key: Key, device: str) -> float:
+    """Measure the seconds of one gradient of the cross-entropy in training mode: the median of several, after a first
+    one.
+
+    On the CPU this is processor time, so that other work on the machine does not count.
+    """
+    clock = time.perf_counter if device == "cuda" else time.process_time
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # as a run does
+    try:
+        model = make_model_spec(json.loads(key.model))
+        module = build(model, key.shape, key.classes)
+        model.adapt(module)
+        network = Network(
+            module,
+            device,
+            bf16=key.bf16,
+            channels_last=model.channels_last if device == "cpu" else key.bf16,
+        )
+        x, y = (torch.from_numpy(one).to(device) for one in make_batch(key, model.takes_tokens))
+        network.train(True)
+        taken: list[float] = []
+        while len(taken) < 2 or (sum(taken) < PATIENCE and len(taken) < 100):
+            started = clock()
+            torch.autograd.grad(cross_entropy(network(x).logits, y), network.trained)
+            if device == "cuda":
+                torch.cuda.synchronize()
+            taken.append(clock() - started)
+        return float(np.median(taken[1:]))
+    finally:
+        torch.set_num_threads(threads)
 
 
 def list_names() -> list[str]:

@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 
 from fedray.analysis.comparison import Comparison, compare, find_reference, list_notes, tabulate
 from fedray.analysis.data.axes import label_cells, label_finished
-from fedray.analysis.data.collect import OF_CELL, Collected, collect
+from fedray.analysis.data.collect import Collected, collect, list_settings
 from fedray.analysis.data.metrics import NEVER, is_ranked, read_values
 from fedray.analysis.output import make_environment
 from fedray.analysis.plots import search
@@ -244,9 +244,7 @@ def _make_uri(png: bytes) -> str:
 def split_settings(cells: pd.DataFrame) -> tuple[list[dict[str, Any]], list[tuple[str, str]]]:
     """Return configuration keys with one value, and those with several; keys that a component lacks do not count."""
     same, several = [], []
-    for key in map(str, cells):
-        if key in OF_CELL or key.startswith("metrics."):
-            continue
+    for key in list_settings(cells):
         found = [str(value) for value in dict.fromkeys(cells[key].dropna())]
         everywhere = cells[key].notna().all()
         if len(found) == 1:

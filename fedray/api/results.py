@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedray.analysis.data.collect import OF_CELL, collect
+from fedray.analysis.data.collect import collect, list_settings
 from fedray.analysis.data.metrics import list_by_round
 from fedray.analysis.data.runs import load_newest_state, read_configuration
 from fedray.cells.spec import leave_out_seed
@@ -127,8 +127,7 @@ def results(name: str) -> Results:
     sweep = collect(name)
     cells = sweep.cells.drop(columns="spec").infer_objects()
     cells.insert(2, "setting", list(map(leave_out_seed, cells["label"], cells["seed"])))
-    settings = (key for key in map(str, sweep.cells) if key not in OF_CELL and not key.startswith("metrics."))
-    varies = [key for key in settings if sweep.cells[key].nunique(dropna=False) > 1]
+    varies = [key for key in list_settings(sweep.cells) if sweep.cells[key].nunique(dropna=False) > 1]
     cells = cells[list(dict.fromkeys(["cell", "label", "setting", "status", "run_id", *varies, *cells]))]
     trials = read_trials(sweep.client, sweep.parent.info.run_id).set_index(TRIAL_CELL, drop=False)
     listed = [cell for cell in cells["cell"] if cell in trials.index]

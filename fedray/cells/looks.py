@@ -26,10 +26,10 @@ def choose_looks(cells: Iterable[tuple[str, str, Mapping[str, Any]]]) -> dict[st
         cells: hash, label and configuration of all cells of the sweep, in its order.
     """
     cells = list(cells)
-    options = _find_options((label, config.get("partition", {})) for _, label, config in cells)
-    split = {hash: _split(label, config, options) for hash, label, config in cells}
+    split = {hash: _split(label, config) for hash, label, config in cells}
+    keys = _find_options((split[hash], config.get("partition", {})) for hash, _, config in cells)
     letters = {word.partition("=")[0] for words in split.values() for word in words.options}
-    rest = {hash: [*words.options, *words.list_setting(letters)] for hash, words in split.items()}
+    rest = {hash: [*words.options, *words.list_setting(keys, letters)] for hash, words in split.items()}
     shared = set.intersection(*map(set, rest.values())) if rest else set()
     rows: dict[str, list[list[str]]] = {}
     for words in split.values():
@@ -54,22 +54,29 @@ def shade(colour: str, place: float) -> str:
 
 
 class _Words(NamedTuple):
-    """A label's words. setting: the partition and other keys; named: the partition's options, `α=0.1`."""
+    """A label's words. setting: the partition and other keys; values: what stands in the partition's brackets."""
 
     method: str
     options: list[str]
     setting: list[str]
-    named: list[str]
+    values: list[str]
     seed: list[str]
 
-    def list_setting(self, letters: Container[str]) -> list[str]:
-        """Return the setting with `α=0.1` for `dirichlet(0.1)`, unless a method has an option of the same letter."""
-        if not self.named or any(word.partition("=")[0] in letters for word in self.named):
+    def list_setting(self, keys: Mapping[tuple[str, int], str], letters: Container[str]) -> list[str]:
+        """Return the setting with `α=0.1` for `dirichlet(0.1)`, unless a method has an option of the same letter.
+
+        keys: as `_find_options` returns them.
+        """
+        kind = self.setting[0].partition("(")[0] if self.setting else ""
+        named = [keys.get((kind, place), "") for place in range(len(self.values))]
+        symbols = [Component.get_symbol(key) for key in named]
+        if not named or not all(named) or any(symbol in letters for symbol in symbols):
             return self.setting
-        return [self.setting[0].partition("(")[0], *self.named, *self.setting[1:]]
+        given = (f"{symbol}={value}" for symbol, value in zip(symbols, self.values, strict=True))
+        return [kind, *given, *self.setting[1:]]
 
 
-def _find_options(cells: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[tuple[str, int], str]:
+def _find_options(cells: Iterable[tuple[_Words, Mapping[str, Any]]]) -> dict[tuple[str, int], str]:
     """Return name of a partition and place in its brackets -> the option that `dirichlet(0.1)` has there.
 
     The label does not tell: several options may have that value in a cell, so it is one that has it in all cells.
@@ -78,24 +85,19 @@ def _find_options(cells: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[tuple[
         cells: label and section `partition` of each.
     """
     found: dict[tuple[str, int], list[str]] = {}
-    for label, section in cells:
-        name = str(section.get("name"))
-        values = re.search(rf" {re.escape(name)}\((.*?)\)", f" {label}")
-        for place, value in enumerate(values[1].split(", ") if values else ()):
+    for words, section in cells:
+        for place, value in enumerate(words.values):
             having = [key for key, given in section.items() if key != "name" and format_value(given) == value]
-            before = found.setdefault((name, place), having)
-            found[name, place] = [key for key in before if key in having]
+            before = found.setdefault((section["name"], place), having)
+            found[section["name"], place] = [key for key in before if key in having]
     symbols = {place: [key for key in keys if Component.get_symbol(key) != key] for place, keys in found.items()}
     return {place: [*symbols[place], *keys][0] for place, keys in found.items() if keys}
 
 
-def _split(label: str, config: Mapping[str, Any], options: Mapping[tuple[str, int], str]) -> _Words:
+def _split(label: str, config: Mapping[str, Any]) -> _Words:
     method, *rest = re.split(r" (?![^\[(]*[\])])", label)
     seed = [rest.pop()] if rest and rest[-1] == f"s{config.get('seed')}" else []
-    name = str(config.get("partition", {}).get("name"))
+    name = config.get("partition", {}).get("name")
     at = next((k for k, word in enumerate(rest) if word.split("(")[0] == name), len(rest))
     values = re.fullmatch(r".*\((.*)\)", rest[at]) if at < len(rest) else None
-    words = values[1].split(", ") if values else []
-    keys = [options.get((name, place), "") for place in range(len(words))]
-    named = [f"{Component.get_symbol(key)}={word}" for key, word in zip(keys, words, strict=True)]
-    return _Words(method, rest[:at], rest[at:], named if all(keys) else [], seed)
+    return _Words(method, rest[:at], rest[at:], values[1].split(", ") if values else [], seed)

@@ -160,14 +160,14 @@ class SweepRequest:
         from fedray.sweep.driver.stages import make_tune_stage, preview_final_stage
         from fedray.sweep.plan.estimate import list_distinct, print_estimate
 
-        cpus, gpus, used = self.cpus_per_node, self.gpus_per_node, False
+        cpus, gpus, used, here = self.cpus_per_node, self.gpus_per_node, False, list_local_nodes()
         room = [{"CPU": float(cpus or 0), "GPU": float(gpus or 0)}] * (self.nodes or 0)
         for one in [sweep] if sweep.tune is None else [make_tune_stage(sweep), preview_final_stage(sweep)]:
             with name_place(source):
                 runs = list_distinct(one)
             used = used or any(run.runtime.gpus_per_actor for run in runs)
             print(f"{one.name}: {format_count(len(runs), 'cell')}")
-            here, seconds, start = list_local_nodes(), list[float | None]([None] * len(runs)), None
+            seconds, start = list[float | None]([None] * len(runs)), None
             if self.estimate:
                 at_a_time = max(count_room(run.runtime, here, self.max_concurrent) for run in runs)
                 seconds, start = print_estimate(one, max(at_a_time, 1))

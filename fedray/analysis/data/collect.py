@@ -142,6 +142,11 @@ def make_frame(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     return cells.copy()  # in few blocks: pandas warns of each column that is added to hundreds
 
 
+def list_settings(cells: pd.DataFrame) -> list[str]:
+    """Return the columns of `make_frame` that are of the configuration."""
+    return [key for key in map(str, cells) if key not in OF_CELL and not key.startswith("metrics.")]
+
+
 def make_row(
     spec: CellSpec, run: "AnyRun | None" = None, status: Status = Status.MISSING, chosen: Iterable[str] = ()
 ) -> dict[str, Any]:

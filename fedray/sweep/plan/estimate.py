@@ -24,7 +24,6 @@ import numpy as np
 import torch
 from rich.console import Console
 from rich.table import Table
-from torch.nn.functional import cross_entropy
 
 from fedray.common.errors import UserError, format_count, format_number
 from fedray.config import RunConfig
@@ -36,15 +35,12 @@ from fedray.engine.problem import Problem
 from fedray.engine.process.backend import InlineBackend
 from fedray.engine.process.device import warn_of_slow_precision
 from fedray.engine.server.simulation import Simulation
-from fedray.models import make_model_spec
-from fedray.models.base import build
-from fedray.models.network import Network
 from fedray.partitions.shards import Shards
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.draws import count_gradients, count_of_client, get_batch_size, get_cost, iter_points
 
-PATIENCE = 3.0
-"""Approximate seconds of measurement per model, after a first gradient that does not count."""
+ROUND = 1.0
+"""Approximate seconds that a timed round takes at most."""
 SPAN = 10.0
 """Seconds in which rounds are timed: on a busy machine, shorter ones see a burst or a gap."""
 START = 14.0
@@ -107,42 +103,13 @@ def make_key(run: RunConfig, known: Published | None = None) -> Key:
     )
 
 
-@cache
-def measure_seconds(key: Key, device: str) -> float:
-    """Measure the seconds of one gradient of the cross-entropy in training mode: the median of several, after a first
-    one.
-
-    On the CPU this is processor time, so that other work on the machine does not count.
-    """
-    clock = time.perf_counter if device == "cuda" else time.process_time
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # as a run does
-    try:
-        model = make_model_spec(json.loads(key.model))
-        module = build(model, key.shape, key.classes)
-        model.adapt(module)
-        network = Network(
-            module,
-            device,
-            bf16=key.bf16,
-            channels_last=model.channels_last if device == "cpu" else key.bf16,
-        )
-        rng = np.random.default_rng(0)
-        x = torch.from_numpy(rng.normal(size=(key.batch, *key.shape)).astype(np.float32)).to(device)
-        if model.takes_tokens:
-            x = torch.from_numpy(rng.integers(0, key.classes, (key.batch, *key.shape))).to(device)
-        y = torch.arange(key.batch, device=device) % key.classes
-        network.train(True)
-        taken: list[float] = []
-        while len(taken) < 2 or (sum(taken) < PATIENCE and len(taken) < 100):
-            started = clock()
-            torch.autograd.grad(cross_entropy(network(x).logits, y), network.trained)
-            if device == "cuda":
-                torch.cuda.synchronize()
-            taken.append(clock() - started)
-        return float(np.median(taken[1:]))
-    finally:
-        torch.set_num_threads(threads)
+def make_batch(key: Key, takes_tokens: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Return a batch of random inputs, float32 or token ids `(n, ...)`, and labels int64 `(n,)`."""
+    rng = np.random.default_rng(0)
+    x: np.ndarray = rng.normal(size=(key.batch, *key.shape)).astype(np.float32)
+    if takes_tokens:
+        x = rng.integers(0, key.classes, (key.batch, *key.shape))
+    return x, np.arange(key.batch) % key.classes
 
 
 @dataclass(frozen=True)
@@ -184,7 +151,7 @@ def measure_pace(run: RunConfig, key: Key, samples: int, device: str, barrier: A
             simulation.step()
         began = time.perf_counter()
         simulation.step()
-        room = PATIENCE / 3 / (time.perf_counter() - began)  # so many such rounds
+        room = ROUND / (time.perf_counter() - began)  # so many such rounds
         clients = max(2, min(run.clients.largest_cohort, MANY, int(2 * room)))
         steps = max(1, min(run.training.count_steps(samples), int(2 * room / clients)))
         if (clients, steps) != (2, 1):
@@ -221,11 +188,7 @@ def _make_short(run: RunConfig, key: Key, device: str, clients: int, steps: int)
             "runtime": {"backend": "inline", "device": device, "threads": run.runtime.threads},
         }
     )
-    rng = np.random.default_rng(0)
-    x: np.ndarray = rng.normal(size=(key.batch, *key.shape)).astype(np.float32)
-    if config.model.takes_tokens:
-        x = rng.integers(0, key.classes, (key.batch, *key.shape))
-    y = np.arange(key.batch) % key.classes
+    x, y = make_batch(key, config.model.takes_tokens)
     own = key.batch * min(steps, 20)  # samples of a client; the batch again and again
     shards = Shards(np.arange(clients * own) % key.batch, np.arange(clients + 1) * own)
     simulation = Simulation(Problem(config, Dataset("random", x, y, x, y, key.classes), shards), InlineBackend())

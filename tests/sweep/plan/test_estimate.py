@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 import yaml
 
+from benchmarks.gradients import measure_seconds
 from fedray.common.entry import run_command
 from fedray.config import RunConfig
 from fedray.models.network import Network
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan import estimate
 from fedray.sweep.plan.draws import count_gradients
-from fedray.sweep.plan.estimate import Key, get_facts, make_key, measure_pace, measure_seconds
+from fedray.sweep.plan.estimate import Key, get_facts, make_key, measure_pace
 from tests import small
 
 RUN = small.sections(
@@ -87,7 +88,7 @@ def test_bf16_is_measured_as_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
     assert str(keys[1]) == f"{keys[0]}, bf16"
     built = []
     monkeypatch.setattr(
-        "fedray.sweep.plan.estimate.Network",
+        "benchmarks.gradients.Network",
         lambda *args, **options: built.append(options["bf16"]) or Network(*args, **options),
     )
     measure_seconds.cache_clear()
