@@ -26,8 +26,9 @@ def choose_looks(cells: Iterable[tuple[str, str, Mapping[str, Any]]]) -> dict[st
         cells: hash, label and configuration of all cells of the sweep, in its order.
     """
     cells = list(cells)
-    split = {hash: _split(label, config) for hash, label, config in cells}
-    keys = _find_options((split[hash], config.get("partition", {})) for hash, _, config in cells)
+    sections = {hash: _get_partition(config) for hash, _, config in cells}
+    split = {hash: _split(label, config.get("seed"), sections[hash].get("name")) for hash, label, config in cells}
+    keys = _find_options((split[hash], section) for hash, section in sections.items())
     letters = {word.partition("=")[0] for words in split.values() for word in words.options}
     rest = {hash: [*words.options, *words.list_setting(keys, letters)] for hash, words in split.items()}
     shared = set.intersection(*map(set, rest.values())) if rest else set()
@@ -94,10 +95,16 @@ def _find_options(cells: Iterable[tuple[_Words, Mapping[str, Any]]]) -> dict[tup
     return {place: [*symbols[place], *keys][0] for place, keys in found.items() if keys}
 
 
-def _split(label: str, config: Mapping[str, Any]) -> _Words:
+def _get_partition(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the section `partition` of a cell, whose configuration may be from another's store and be anything."""
+    section = config.get("partition")
+    return section if isinstance(section, Mapping) else {}
+
+
+def _split(label: str, number: object, name: object) -> _Words:
+    """Return a label's words, given the cell's seed and the name of its partition."""
     method, *rest = re.split(r" (?![^\[(]*[\])])", label)
-    seed = [rest.pop()] if rest and rest[-1] == f"s{config.get('seed')}" else []
-    name = config.get("partition", {}).get("name")
+    seed = [rest.pop()] if rest and rest[-1] == f"s{number}" else []
     at = next((k for k, word in enumerate(rest) if word.split("(")[0] == name), len(rest))
     values = re.fullmatch(r".*\((.*)\)", rest[at]) if at < len(rest) else None
     return _Words(method, rest[:at], rest[at:], values[1].split(", ") if values else [], seed)
