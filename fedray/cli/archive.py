@@ -29,11 +29,11 @@ def import_(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="archives, e.g. quickstart.zip")],
 ) -> None:
     """Merge exported sweeps into this store. Cells that have got as far here stay as they are."""
-    from fedray.tracking.archive import import_sweep
+    from fedray.tracking.archive import import_sweeps
 
     for file in files:
-        name, added, there = import_sweep(file)
-        print(f"{name}: {format_count(added, 'cell')} added, {there} already present", flush=True)
+        for name, added, there in import_sweeps(file):
+            print(f"{name}: {format_count(added, 'cell')} added, {there} already present", flush=True)
 
 
 def verify(

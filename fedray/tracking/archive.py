@@ -4,7 +4,8 @@ The file is a zip: `sweep.json` (the sweep's name, description and cells; `tune`
 `sweep.yaml` (the sweep's file), and for each cell that has a run `runs/CELL/run.json` (status, tags, parameters,
 metrics with all their steps) and `runs/CELL/artifacts/...`. A run's split (`partition.npz` and its picture) is
 `splits/SHA256` instead, once for all runs that share it. Archives of older versions also hold `environments/` and
-members for readers, which an import passes over.
+members for readers, which an import passes over. The archive of a sweep with blocks, NAME/0, NAME/1, ..., holds one
+such zip for each, `0.zip`, `1.zip`, ..., stored uncompressed and then compressed as a whole: runs are alike.
 
 Before the store is touched, the names, sizes and digests of all members are checked. Nothing in an archive is executed
 or unpickled.
@@ -13,6 +14,7 @@ or unpickled.
 import contextlib
 import hashlib
 import json
+import lzma
 import os
 import re
 import shutil
@@ -37,7 +39,7 @@ from fedray.common.errors import UserError, escape, join_lines, redact, truncate
 from fedray.common.location import refuse_unwritable_store
 from fedray.components.base import describe
 from fedray.components.identity import hash_of
-from fedray.tracking.store import SWEEP_FILE, find_best_runs, find_sweeps, open_reader, read_status
+from fedray.tracking.store import SWEEP_FILE, find_best_runs, find_blocks, find_sweeps, open_reader, read_status
 from fedray.tracking.stored_sweep import StoredSweep, read_stored_sweep
 from fedray.tracking.tracker import BATCH, Tracker
 
@@ -79,7 +81,18 @@ MLFLOW_TAGS = tuple(
     for name in ("runName", "runColor", "user", "source.name", "source.type", "source.git.commit", "note.content")
 )
 """MLflow's own tags that an archive carries; the others name runs of its own store."""
-UNREADABLE = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, ValueError, NotImplementedError, RuntimeError)
+BLOCK = re.compile(r"\d{1,4}\.zip", re.ASCII)
+"""The whole name of a member of an archive of blocks."""
+UNREADABLE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    struct.error,
+    EOFError,
+    ValueError,
+    NotImplementedError,
+    RuntimeError,
+)
 """Exceptions that `zipfile` raises for files that are damaged, encrypted or packed in an unknown way."""
 
 M = TypeVar("M", bound=BaseModel)
@@ -201,8 +214,8 @@ class Archive:
 
 
 @contextlib.contextmanager
-def open_archive(file: Path, failure: str) -> Iterator[Archive]:
-    """Open an archive and check all of it, for the duration of a block.
+def open_archives(file: Path, failure: str) -> Iterator[list[Archive]]:
+    """Open an archive, or each that an archive of blocks holds, and check all of it, for the duration of a block.
 
     Raises:
         UserError: the first thing in the archive that is wrong.
@@ -212,14 +225,23 @@ def open_archive(file: Path, failure: str) -> Iterator[Archive]:
             if not stat.S_ISREG(file.stat().st_mode):  # opening a pipe may never end
                 raise UserError("the file is not a regular one")
             _check_size("the file", file.stat().st_size, FILE)
-            archive = Archive(stack.enter_context(zipfile.ZipFile(file)))
+            archive = stack.enter_context(zipfile.ZipFile(file))
+            blocks = [name for name in archive.namelist() if BLOCK.fullmatch(name)]
+            opened = [archive]
+            if blocks and blocks == archive.namelist():
+                _check_size("the unpacked archive", sum(block.file_size for block in archive.infolist()), UNPACKED)
+                if len(set(blocks)) < len(blocks):
+                    raise UserError("it holds a block twice")
+                folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="fedray-"))
+                opened = [stack.enter_context(zipfile.ZipFile(archive.extract(block, folder))) for block in blocks]
+            checked = [Archive(one) for one in opened]
         except UserError as error:
             raise UserError(f"{failure}: {error}") from None
         except OSError as error:
             raise UserError(f"{failure}: {error.strerror or error}") from None
         except UNREADABLE as error:
             raise UserError(f"{failure}: {escape(join_lines(error))}") from None
-        yield archive
+        yield checked
 
 
 def _check_members(archive: zipfile.ZipFile) -> dict[str, dict[str, str]]:
@@ -253,36 +275,52 @@ def export_sweep(name: str, file: Path) -> int:
     """Write a sweep into an archive: its cells, and the runs that have ended.
 
     Args:
-        name: of a sweep in the store.
+        name: of a sweep in the store, or of one with blocks, NAME/0, NAME/1, ...
         file: the archive; it appears whole or not at all.
 
     Returns:
         How many cells with a run it holds.
 
     Raises:
-        UserError: there is no such sweep, the file cannot be written, or `import_sweep` would refuse it.
+        UserError: there is no such sweep, the file cannot be written, or `import_sweeps` would refuse it.
     """
+    blocks = find_blocks([name])[name]
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=file.absolute().parent, prefix=".export-") as folder:
+            new = Path(folder) / file.name
+            if blocks:
+                count = 0
+                with zipfile.ZipFile(new, "w", zipfile.ZIP_LZMA) as archive:
+                    for number in blocks:
+                        part = Path(folder) / f"block-{number}.zip"
+                        count += _write(f"{name}/{number}", part, zipfile.ZIP_STORED)
+                        archive.write(part, f"{number}.zip")
+                        part.unlink()
+            else:
+                count = _write(name, new, zipfile.ZIP_DEFLATED)
+            with open_archives(new, f"{name}: cannot be exported"):
+                new.rename(file)
+    except OSError as error:
+        raise UserError(f"{file}: cannot be written: {error.strerror}") from None
+    return count
+
+
+def _write(name: str, file: Path, compression: int) -> int:
+    """Write one sweep into a file; return how many cells with a run it holds."""
     client, experiment = open_reader()
     stage = f"{name}/tune"
     sweep = read_stored_sweep(name)
     tune = read_stored_sweep(stage) if stage in find_sweeps(client, experiment) else None
     runs = (tune.runs if tune else {}) | sweep.runs
     runs = {cell: run for cell, run in runs.items() if read_status(run) is not Status.RUNNING}
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=file.absolute().parent, prefix=".export-") as folder:
-            new = Path(folder) / file.name
-            with zipfile.ZipFile(new, "w", zipfile.ZIP_DEFLATED) as archive:
-                about = {"format": FORMAT, **_describe(sweep)} | ({"tune": _describe(tune)} if tune else {})
-                archive.writestr("sweep.json", json.dumps(about))
-                if sweep.file:
-                    archive.writestr(SWEEP_FILE, sweep.file)
-                for cell, run in runs.items():
-                    _pack(sweep.client, run.info.run_id, archive, f"runs/{cell}")
-            with open_archive(new, f"{name}: cannot be exported"):
-                new.rename(file)
-    except OSError as error:
-        raise UserError(f"{file}: cannot be written: {error.strerror}") from None
+    with zipfile.ZipFile(file, "w", compression) as archive:
+        about = {"format": FORMAT, **_describe(sweep)} | ({"tune": _describe(tune)} if tune else {})
+        archive.writestr("sweep.json", json.dumps(about))
+        if sweep.file:
+            archive.writestr(SWEEP_FILE, sweep.file)
+        for cell, run in runs.items():
+            _pack(sweep.client, run.info.run_id, archive, f"runs/{cell}")
     return len(runs)
 
 
@@ -341,7 +379,7 @@ def _pack(client: "AnyClient", run_id: str, archive: zipfile.ZipFile, folder: st
             archive.write(path, f"{folder}/artifacts/{name}")
 
 
-def import_sweep(file: Path) -> tuple[str, int, int]:
+def import_sweeps(file: Path) -> list[tuple[str, int, int]]:
     """Merge an archive into the store: a cell whose run here is as good as the archive's keeps it.
 
     Importing the same archive again changes nothing. The store is not touched before the whole archive is checked.
@@ -350,21 +388,24 @@ def import_sweep(file: Path) -> tuple[str, int, int]:
         file: the archive.
 
     Returns:
-        The sweep's name, how many cells were added, and how many were there already.
+        For the sweep, or each of its blocks, its name, how many cells were added, and how many were there already.
 
     Raises:
         UserError: the file is not an archive of fedray, or the store cannot be used.
     """
     refuse_unwritable_store()
-    with open_archive(file, f"{file}: cannot be read as an archive of fedray") as archive:
+    merged = []
+    with open_archives(file, f"{file}: cannot be read as an archive of fedray") as archives:
         try:
-            counts = [_merge(archive, stage) for stage in archive.sweep.stages]
-            return archive.sweep.name, sum(added for added, _ in counts), sum(present for _, present in counts)
+            for archive in archives:
+                counts = [_merge(archive, stage) for stage in archive.sweep.stages]
+                merged.append((archive.sweep.name, sum(new for new, _ in counts), sum(there for _, there in counts)))
         except (MlflowException, OSError) as error:
             raise UserError(
                 f"MLFLOW_TRACKING_URI: the store cannot take {file}: {redact(join_lines(error))}; what it has taken "
                 "stays, and the same command completes it"
             ) from None
+    return merged
 
 
 def _merge(archive: Archive, stage: ArchivedSweep) -> tuple[int, int]:

@@ -290,6 +290,13 @@ def find_sweeps(client: "AnyClient", experiment: str) -> "dict[str, AnyRun]":
     return found
 
 
+def find_blocks(names: Iterable[str]) -> dict[str, list[int]]:
+    """Return sweep -> numbers of its blocks in the store, NAME/0, NAME/1, ...; none if NAME itself is a sweep there."""
+    known = find_sweeps(*open_reader())
+    parts = [(above, int(number)) for above, _, number in (one.rpartition("/") for one in known) if number.isdecimal()]
+    return {name: sorted(k for above, k in parts if above == name and name not in known) for name in names}
+
+
 def _get_name(run: "AnyRun", tag: str) -> str:
     """Return the tag of a run that says whose it is; empty, with a warning, for a run that has lost it."""
     if not (name := run.data.tags.get(tag, "")):

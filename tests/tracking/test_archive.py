@@ -22,7 +22,7 @@ from fedray.common.errors import UserError
 from fedray.components.identity import hash_of
 from fedray.config import RunConfig
 from fedray.tracking import archive as archives
-from fedray.tracking.archive import export_sweep, import_sweep
+from fedray.tracking.archive import export_sweep, import_sweeps
 from fedray.tracking.store import open_store
 from fedray.tracking.stored_sweep import read_stored_sweep
 from fedray.tracking.tracker import Tracker
@@ -114,10 +114,10 @@ def test_an_imported_sweep_is_the_exported_one_and_its_tables_are_the_same(
     before, printed = content(), table()
     assert export_sweep("sweep", tmp_path / "sweep.zip") == 3
     use("second")
-    assert import_sweep(tmp_path / "sweep.zip") == ("sweep", 3, 0)
+    assert import_sweeps(tmp_path / "sweep.zip") == [("sweep", 3, 0)]
     assert content() == before
     assert table() == printed
-    assert import_sweep(tmp_path / "sweep.zip") == ("sweep", 0, 3)
+    assert import_sweeps(tmp_path / "sweep.zip") == [("sweep", 0, 3)]
     assert content() == before
     runs = MlflowClient().search_runs([open_store()[1]])
     assert len(runs) == 4, "three cells and the sweep itself"
@@ -131,7 +131,7 @@ def test_what_is_further_here_stays_and_what_is_not_is_replaced(use: Callable[[s
     use("second")
     other = cell(SMALL, 0.5, 0)
     write(Tracker(), [CELLS[0], CELLS[2], other], [("failed", []), 80, 1])
-    assert import_sweep(tmp_path / "sweep.zip") == ("sweep", 2, 1)
+    assert import_sweeps(tmp_path / "sweep.zip") == [("sweep", 2, 1)]
     sweep = read_stored_sweep("sweep")
     assert {one.hash for one in sweep.cells} == {one["hash"] for one in [*CELLS, other]}
     assert {run.data.tags["fedray.status"] for run in sweep.runs.values()} == {"finished"}
@@ -152,14 +152,14 @@ def test_the_tune_stage_goes_along_and_each_split_is_stored_once(use: Callable[[
         found = {name for name in archive.namelist() if not name.endswith((".json", ".yaml"))}
     assert found == {f"splits/{hashlib.sha256(split).hexdigest()}" for split in splits}
     use("second")
-    assert import_sweep(tmp_path / "sweep.zip") == ("sweep", 3, 0)
+    assert import_sweeps(tmp_path / "sweep.zip") == [("sweep", 3, 0)]
     for name, cells in (("sweep/tune", CELLS[:1]), ("sweep", CELLS[1:3])):
         sweep = read_stored_sweep(name)
         assert [one.hash for one in sweep.cells] == [one["hash"] for one in cells]
         for one in cells:
             file = sweep.client.download_artifacts(sweep.runs[one["hash"]].info.run_id, "partition.npz", "")
             assert Path(file).read_bytes() == splits[CELLS.index(one)]
-    assert import_sweep(tmp_path / "sweep.zip") == ("sweep", 0, 3)
+    assert import_sweeps(tmp_path / "sweep.zip") == [("sweep", 0, 3)]
 
 
 def test_the_sweeps_file_goes_along_and_the_stores_own_stays(use: Callable[[str], None], tmp_path: Path) -> None:
@@ -168,11 +168,55 @@ def test_the_sweeps_file_goes_along_and_the_stores_own_stays(use: Callable[[str]
     Tracker().open_sweep("sweep", "", CELLS, file="name: sweep  # α\n")
     export_sweep("sweep", tmp_path / "sweep.zip")
     use("second")
-    import_sweep(tmp_path / "sweep.zip")
+    import_sweeps(tmp_path / "sweep.zip")
     assert read_stored_sweep("sweep").file == "name: sweep  # α\n"
     Tracker().open_sweep("sweep", "", CELLS, file="name: sweep\n")
-    import_sweep(tmp_path / "sweep.zip")
+    import_sweeps(tmp_path / "sweep.zip")
     assert read_stored_sweep("sweep").file == "name: sweep\n"
+
+
+def test_the_blocks_of_a_sweep_are_one_archive(use: Callable[[str], None], tmp_path: Path) -> None:
+    """NAME stands for NAME/0, NAME/1, ..., each with its tune stage; runs that are alike share their compression."""
+    use("first")
+    stages = {"sweep/0/tune": CELLS[:1], "sweep/0": CELLS[1:2], "sweep/1": CELLS[2:], "sweep/x": CELLS[:1]}
+    for name, cells in stages.items():
+        write(Tracker(), cells, [history(60, 70)] * len(cells), name)
+    before = {name: content(name) for name in stages}
+    assert export_sweep("sweep", tmp_path / "sweep.zip") == 4
+    with zipfile.ZipFile(tmp_path / "sweep.zip") as archive:
+        assert archive.namelist() == ["0.zip", "1.zip"]
+    alone = [tmp_path / "0.zip", tmp_path / "1.zip"]
+    assert [export_sweep(f"sweep/{file.stem}", file) for file in alone] == [2, 2]
+    assert (tmp_path / "sweep.zip").stat().st_size < sum(file.stat().st_size for file in alone)
+    use("second")
+    assert import_sweeps(tmp_path / "sweep.zip") == [("sweep/0", 2, 0), ("sweep/1", 2, 0)]
+    assert {name: content(name) for name in stages if name != "sweep/x"} == {
+        name: value for name, value in before.items() if name != "sweep/x"
+    }
+    assert import_sweeps(tmp_path / "sweep.zip") == [("sweep/0", 0, 2), ("sweep/1", 0, 2)]
+
+
+@pytest.mark.parametrize(
+    ("names", "evil", "message"),
+    [
+        (["0.zip", "1.zip"], True, "there is no sweep.json in it"),
+        (["0.zip", "0.zip"], False, "it holds a block twice"),
+        (["0.zip", "sweep.yaml"], False, "there is no sweep.json in it"),
+        (["0.zip", "../1.zip"], False, "there is no sweep.json in it"),
+        (["0.zip", "12345.zip"], False, "there is no sweep.json in it"),
+        ([f"{k}.zip" for k in range(12)], False, "at most 30000 are allowed"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_archives_of_blocks_that_no_export_writes(
+    names: list[str], evil: bool, message: str, exported: Members, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is imported: not the good block either, which stands before the evil one."""
+    block = pack(store / "evil.zip", exported).read_bytes()
+    bad = pack(store / "evil.zip", without("sweep.json")(exported)).read_bytes()
+    monkeypatch.setattr(archives, "UNPACKED", 30_000)
+    pack(store / "evil.zip", [(named(name), bad if evil and name == names[-1] else block) for name in names])
+    refuse(store, message)
 
 
 def test_refusals(use: Callable[[str], None], tmp_path: Path) -> None:
@@ -184,7 +228,7 @@ def test_refusals(use: Callable[[str], None], tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"there/a.zip: cannot be written: File exists"):
         export_sweep("sweep", tmp_path / "there/a.zip")
     with pytest.raises(UserError, match=r"no.zip: cannot be read as an archive of fedray: No such file or directory"):
-        import_sweep(tmp_path / "no.zip")
+        import_sweeps(tmp_path / "no.zip")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["first", "there"]
 
 
@@ -232,7 +276,7 @@ def pack(file: Path, members: Members) -> Path:
 def refuse(store: Path, message: str) -> None:
     """`evil.zip` is refused in one line, which holds the message and nothing that steers a terminal."""
     with pytest.raises(UserError) as caught:
-        import_sweep(store / "evil.zip")
+        import_sweeps(store / "evil.zip")
     assert str(caught.value).startswith(f"{store / 'evil.zip'}: cannot be read as an archive of fedray: ")
     assert message in str(caught.value)
     assert str(caught.value).isprintable()
@@ -340,7 +384,7 @@ def test_an_archive_with_members_of_older_versions_is_taken(
     use("here")
     for name in ("README.md", "tables/a.md", "ro-crate-metadata.json", f"environments/{16 * '0'}.json"):
         exported = put(name)(exported)
-    assert import_sweep(pack(tmp_path / "good.zip", put(f"{FOLDER}/plots/round 1.png")(exported))) == ("sweep", 1, 0)
+    assert import_sweeps(pack(tmp_path / "good.zip", put(f"{FOLDER}/plots/round 1.png")(exported))) == [("sweep", 1, 0)]
     assert len(list(tmp_path.rglob("plots/round 1.png"))) == 1
     assert not [path for name in ("README.md", "tables", "environments") for path in tmp_path.rglob(name)]
 
@@ -380,6 +424,10 @@ def replaced(make: Callable[[Path], object]) -> Callable[[Path], None]:
     return replace
 
 
+LZMA = b"\x09\x04\x05\x00\xff" + bytes(20)
+"""The head of a member that is compressed by LZMA with properties that do not exist."""
+
+
 @pytest.mark.parametrize(
     ("trick", "spoil", "message"),
     [
@@ -387,6 +435,7 @@ def replaced(make: Callable[[Path], object]) -> Callable[[Path], None]:
         (put("sweep.json", b" " * (65 << 20)), None, "has 68157440 bytes; at most 67108864 are allowed"),
         (put(f"{FOLDER}/x"), patched(8, "<H", 1), "encrypted"),
         (put(f"{FOLDER}/x"), patched(10, "<H", 99), "compression method is not supported"),
+        (put(f"{FOLDER}/x", LZMA), patched(10, "<H", 14), "Invalid or unsupported options"),
         (put(f"{FOLDER}/x"), patched(42, "<I", 0), f"{FOLDER}/x is damaged"),  # it lies where the first member does
         (put(f"{FOLDER}/x"), flip, f"{FOLDER}/x is damaged"),
         (None, lambda file: file.write_bytes(file.read_bytes()[:-30]), "is not a zip file"),
@@ -396,7 +445,8 @@ def replaced(make: Callable[[Path], object]) -> Callable[[Path], None]:
         (None, replaced(lambda file: file.symlink_to("evil.zip")), "Too many levels of symbolic links"),
     ],
     ids=[
-        "bomb", "sweep.json", "encrypted", "method", "overlap", "checksum", "cut", "large", "empty", "fifo", "loop",
+        "bomb", "sweep.json", "encrypted", "method", "lzma", "overlap", "checksum", "cut",
+        "large", "empty", "fifo", "loop",
     ],
 )  # fmt: skip
 @pytest.mark.filterwarnings("ignore:Duplicate name")
@@ -461,7 +511,7 @@ def test_tags_of_mlflow_that_name_runs_of_another_store_are_left_out(
     use("here")
     changed = rewritten(RUN, at("tags", "mlflow.parentRunId", to="0" * 32))(exported)
     changed = rewritten(RUN, at("tags", "mlflow.log-model.history", to="[]"))(changed)
-    import_sweep(pack(tmp_path / "good.zip", changed))
+    import_sweeps(pack(tmp_path / "good.zip", changed))
     sweep = read_stored_sweep("sweep")
     tags = sweep.runs[CELL["hash"]].data.tags
     assert tags["mlflow.parentRunId"] == sweep.parent.info.run_id
@@ -478,7 +528,7 @@ def test_words_of_plug_ins_and_choices_arrive_as_they_were(
     for key, value in (("plugins", words), ("tuned", tuned)):
         exported = rewritten("sweep.json", at("cells", 0, key, to=value))(exported)
     exported = rewritten("sweep.json", at("tune", to={"name": "sweep/tune", "description": "", "cells": []}))(exported)
-    import_sweep(pack(tmp_path / "good.zip", exported))
+    import_sweeps(pack(tmp_path / "good.zip", exported))
     (found,) = read_stored_sweep("sweep").cells
     assert (found.to_json()["plugins"], found.tuned) == (words, tuned)
     assert read_stored_sweep("sweep/tune").cells == []

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from fedray.analysis.data.stored import find_blocks, list_cells, read_sweep
+from fedray.analysis.data.stored import list_cells, read_sweep
 from fedray.cells.metric import FINAL
 from fedray.cells.record import UNSUMMARISED, parse_table
 from fedray.cells.spec import CellSpec, Search, flatten
@@ -19,7 +19,7 @@ from fedray.config import COMPONENTS, RunConfig
 from fedray.partitions import PARTITIONS
 from fedray.sweep.plan.cells import Cell
 from fedray.tracking.environment import describe_mixture
-from fedray.tracking.store import SUMMARY, bound, read_artefact, read_metrics
+from fedray.tracking.store import SUMMARY, bound, find_blocks, read_artefact, read_metrics
 from fedray.tracking.stored_sweep import StoredSweep
 
 if TYPE_CHECKING:

@@ -50,13 +50,6 @@ def read_sweep(name: str) -> StoredSweep:
     return sweep
 
 
-def find_blocks(names: Iterable[str]) -> dict[str, list[int]]:
-    """Return sweep -> numbers of its blocks in the store, NAME/0, NAME/1, ...; none if NAME itself is a sweep there."""
-    known = find_sweeps(*open_reader())
-    parts = [(above, int(number)) for above, _, number in (one.rpartition("/") for one in known) if number.isdecimal()]
-    return {name: sorted(k for above, k in parts if above == name and name not in known) for name in names}
-
-
 def read_statuses(cells: Iterable[CellSpec], runs: "Mapping[str, AnyRun]") -> dict[str, Status]:
     """Return the status of each cell; a running one whose process is gone is interrupted.
 
