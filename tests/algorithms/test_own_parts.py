@@ -124,22 +124,6 @@ def test_a_client_without_test_samples_takes_no_personal_test() -> None:
     assert result.history[-1]["personal_accuracy"] == pytest.approx(np.mean(table["accuracy"]))
 
 
-def test_running_statistics_go_where_the_parameters_of_their_layer_go() -> None:
-    """FedRep keeps a head with BatchNorm: 24 of the 48 statistics with it; the server's own of the head never move."""
-    model = {"name": "tests.algorithms.test_own_parts:Partly", "statistics": True}
-    running = Simulation(problem("fedrep", model=model, batch_size=18), InlineBackend())
-    start = running.state.buffers
-    running.step()
-    state = running.state
-    head = running.problem.build_network("cpu").find_buffers("head")
-    assert head.tolist() == list(range(24, 48))
-    assert torch.equal(state.buffers[24:], start[24:])
-    assert (state.buffers[:24] != start[:24]).all()
-    kept = [own["own_buffers"] for own in state.clients.values()]
-    assert len(kept) == 3
-    assert all((statistics != start[24:]).any() for statistics in kept)
-
-
 @pytest.mark.parametrize(
     ("perturb", "model", "refused"),
     [

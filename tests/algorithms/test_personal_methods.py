@@ -20,56 +20,9 @@ from fedray.engine.process.backend import InlineBackend
 from fedray.engine.process.worker import Worker
 from fedray.engine.server.simulation import Simulation
 from fedray.models.network import Output
-from tests.algorithms.digits import SIZES, final, problem, states
+from tests.algorithms.digits import SIZES, final, problem
 
 FEDGEN = {"name": "fedgen", "hidden": 12, "noise": 4, "steps": 3}
-
-
-class Normalised(nn.Module):
-    """With BatchNorm: running statistics belong to a client if the whole model does."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body, self.norm, self.top = nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Linear(8, 10)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.top(self.norm(self.body(x.flatten(1))).relu())
-
-
-def test_model_and_running_statistics_are_a_clients_own() -> None:
-    """A federation of only client 2 ends where client 2 does among others; the server's statistics stay 0 and 1."""
-    options = {
-        "model": "tests.algorithms.test_personal_methods:Normalised",
-        "lr_decay": 1.0,
-        "shuffle": False,
-        "batch_size": 10,
-    }
-    alone = final("fedavg", rounds=2, clients={"cohorts": [[2]] * 2}, **options)
-    among = final("local-only", rounds=3, clients={"cohorts": [[1, 2], [1], [0, 2]]}, **options)
-    assert torch.allclose(among.clients[2]["own"], alone.theta, rtol=0, atol=1e-5)
-    assert torch.allclose(among.clients[2]["own_buffers"], alone.buffers, rtol=0, atol=1e-5)
-    assert among.clients.keys() == {0, 1, 2}
-    assert among.buffers.tolist() == 8 * [0] + 8 * [1]
-    for name in ("fedproto", "perfedavg", "fedgen"):
-        state = final({**FEDGEN, "alpha": 1, "beta": 1} if name == "fedgen" else name, rounds=2, **options)
-        assert ("own_buffers" in next(iter(state.clients.values()), {})) == (name == "fedproto")
-        assert (state.buffers[8:] == 1).all() == (name == "fedproto")
-
-
-def test_a_class_that_the_cohort_lacks_keeps_its_prototype() -> None:
-    """Clients 0 and 5 in round 0, only client 0 in round 1: prototypes of client 5's own classes stay, bit for bit."""
-    before, after = states({"name": "fedproto"}, rounds=2, clients={"cohorts": [[0, 5], [0]]})
-    built = problem("fedproto")
-    held = torch.bincount(torch.from_numpy(built.data.y_train[built.shards[0]]), minlength=10) > 0
-    moved = (before.server.prototypes != after.server.prototypes).any(1)
-    assert torch.equal(before.server.prototypes[~held], after.server.prototypes[~held])
-    assert moved[held].all()
-    assert before.server.known.all()
-    lacking = problem("fedproto", sizes=(2, 3), per_round=1)
-    alone = final({"name": "fedproto"}, sizes=(2, 3), per_round=1, rounds=1, clients={"cohorts": [[0]]})
-    classes = set(lacking.data.y_train[lacking.shards[0]].tolist())
-    assert set(alone.server.known.nonzero().flatten().tolist()) == classes
-    assert not alone.server.prototypes[alone.server.known == 0].any()
 
 
 class NoBias(nn.Module):
@@ -107,22 +60,6 @@ def test_fedreps_newcomers_are_tested_with_the_average_head() -> None:
         )
         assert torch.allclose(c.theta[head], expected, rtol=0, atol=1e-6)
         assert torch.equal(c.theta[~head], state.theta[~head])
-
-
-def test_every_draw_is_another_batch_of_the_shard() -> None:
-    """Without repetition, of the size of the step's batch; the same again in a second run of that step."""
-    c = trained_client("fedavg")
-    c.start_step(3, *c.population.samples.make_batch(c.indices[:16]))
-    first, second = c.draw()[0], c.draw()[0]
-    assert first.shape == second.shape == c.x.shape
-    assert not torch.equal(first, second)
-    assert len(torch.unique(first.flatten(1), dim=0)) == 16
-    own = {tuple(x.tolist()) for x in c.population.samples.make_batch(c.indices)[0].flatten(1)}
-    assert {tuple(x.tolist()) for x in torch.cat([first, second]).flatten(1)} <= own
-    c.start_step(3, c.x, c.y)
-    assert torch.equal(c.draw()[0], first)
-    c.start_step(4, c.x, c.y)
-    assert not torch.equal(c.draw()[0], first)
 
 
 def trained_client(options: Any, client: int = 2, epochs: int = 0) -> LocalClient:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fedray.algorithms.fednova import effective_steps
 from fedray.algorithms.linear_head import Unbiased
-from tests.algorithms.digits import final, states
+from tests.algorithms.digits import final
 
 
 class NoBias(Unbiased):
@@ -101,37 +101,10 @@ def close(left: Tensor, right: Tensor, tolerance: float) -> bool:
     return bool((left - right).abs().max() <= tolerance * right.abs().max())
 
 
-@pytest.mark.parametrize(
-    ("name", "vector"),
-    [
-        *[
-            (name, "c")
-            for name in ("scaffold", "feddc", "fedgamma", "fedlesam-s", "fedwmsam", "fedsol proximal=scaffold")
-        ],
-        *[(name, "h") for name in ("feddyn", "fedtoga", "feddc", "fedspeed", "fedsmoo", "fedlesam-d", "fedgloss")],
-        ("fedsol proximal=feddyn", "h"),
-    ],
-)
-def test_server_vector_is_the_mean_over_all_clients(name: str, vector: str) -> None:
-    """After every round server.v = (1/N) Σ_i v_i over all N = 6 clients; v_i = 0 for those who never took part."""
-    for state in states(parse(name)):
-        mean = sum(kept[vector].double() for kept in state.clients.values()) / 6
-        assert state.round > 1 or len(state.clients) == 3
-        assert torch.allclose(state.server[vector].double(), mean, rtol=0, atol=1e-6 * float(mean.abs().max()))
-
-
 def test_fedsmoo_corrected_after_one_first_step() -> None:
     """μ_i = e after one step from μ = s = 0, so μ_i - e = 0: s is 0, not 0/0 (D-16)."""
     state = final({"name": "fedsmoo", "perturbation_dual": "corrected"}, **ONE_STEP, **FIRST)
     assert not state.server["s"].any()
-
-
-def test_one_client_is_its_own_average() -> None:
-    """One client a round: x is that client's y_K, so two rounds of one epoch without momentum are one of two epochs."""
-    options = {"clients": {"cohorts": [[1], [1]]}, "momentum": 0, "lr_decay": 1.0, "batch_size": "full"}
-    once = final("fedavg", **options, rounds=1, local_epochs=2).theta
-    twice = final("fedavg", **options, rounds=2, local_epochs=1).theta
-    assert close(once, twice, 1e-6)
 
 
 def test_effective_steps() -> None:

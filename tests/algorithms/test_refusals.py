@@ -8,8 +8,7 @@ from torch import Tensor, nn
 
 from fedray.algorithms import ALGORITHMS, algorithm
 from fedray.common.errors import UserError
-from fedray.config import RunConfig
-from tests.algorithms.digits import final, problem
+from tests.algorithms.digits import problem
 from tests.algorithms.test_reductions import parse
 
 
@@ -79,22 +78,6 @@ def test_a_model_that_cannot_serve_is_refused(method: Any, model: Any, message: 
         problem(method, model=model).build_network("cpu")
     assert message in str(raised.value)
     assert "\n" not in str(raised.value)
-
-
-@pytest.mark.parametrize("name", ["fedlc", "fedbabu", "fedrep"])
-def test_any_head_will_do(name: str) -> None:
-    assert final(name, model=f"{HERE}:TwoLayerHead", rounds=1).theta.isfinite().all()
-
-
-def test_a_model_of_ones_own_may_serve() -> None:
-    """A property that is unknown before the model is built is not refused: this one has a body."""
-    config = {
-        "data": "digits",
-        "partition": "iid",
-        "algorithm": "moon",
-        "model": "tests.algorithms.test_refusals:Headless",
-    }
-    assert RunConfig.parse(config).algorithm.name == "moon"
 
 
 def outside(field: FieldInfo) -> list[float]:
@@ -199,9 +182,3 @@ def test_a_combination_perturbs_everything() -> None:
     combined = algorithm({"name": "fedsol", "proximal": {"name": "feddyn", "alpha": 0.25}})
     assert algorithm(combined.list_options()).list_options() == combined.list_options()
     assert combined.list_options()["proximal"]["alpha"] == 0.25
-
-
-def test_an_algorithm_of_ones_own_keeps_its_options() -> None:
-    """`package.module:Class` goes by that name."""
-    own = {"name": "fedray.algorithms.fedavg:FedProx", "mu": 0.25}
-    assert algorithm(own).list_options() == own

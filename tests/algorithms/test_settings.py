@@ -44,24 +44,6 @@ def test_they_combine_with_methods_that_average(base: str, setting: dict[str, An
         assert torch.equal(found, final(own, **options).theta)
 
 
-@pytest.mark.parametrize("metric", ["l1", "l2", "cosine", "kl"])
-def test_weights(metric: Any) -> None:
-    """Classes (4, 0), (3, 3), (1, 2): p = 4, 6 and 3 of 13; the balanced client weighs most."""
-    counts = np.array([[4, 0], [3, 3], [1, 2]])
-    d = {
-        "l1": [1, 0, 1 / 3],
-        "l2": [0.5**0.5, 0, (1 / 18) ** 0.5],
-        "cosine": [1 - 0.5**0.5, 0, 1 - 3 / 10**0.5],
-        "kl": list(np.array([np.log(2), 0, np.log(2 / 3) / 3 + 2 * np.log(4 / 3) / 3])),
-    }[metric]
-    if metric == "kl":
-        d = list(np.array(d) / sum(d))
-    raw = np.maximum(0, np.array([4, 6, 3]) / 13 - 0.2 * np.array(d) + 0.1)
-    found = FedDisco(a=0.2, metric=metric).weights(Cohort(counts.sum(1), lambda: counts))
-    assert np.allclose(found, raw / raw.sum(), atol=1e-12)
-    assert found.argmax() == 1
-
-
 def test_no_positive_weight_is_by_samples() -> None:
     """D-85."""
     counts = np.array([[4, 0], [0, 2]])
@@ -82,13 +64,6 @@ def test_orthogonal_updates_of_equal_length(m: int) -> None:
     assert factor(9.0, u.mean(0), epsilon=0) == pytest.approx(max(1, m / 2))
     assert factor(9.0, u[0], epsilon=0) == 1
     assert factor(0.0, 0 * u[0], epsilon=0) == 1
-
-
-def test_epsilon_follows_the_learning_rate() -> None:
-    """||u||² = 8, ||U||² = 1: 8/(2 (1 + ε decay²)), ε = 4, decay ½; with M = 3 8/(2 (1 + 3))."""
-    one = torch.ones(1)
-    assert factor(8.0, one, 0.5, 3, epsilon=4) == 2
-    assert factor(8.0, one, 0.5, 3, epsilon=4, epsilon_scale="cohort") == 1
 
 
 def test_the_mean_of_the_last_two_iterates_is_tested() -> None:
@@ -196,7 +171,3 @@ class Unfit(Algorithm):
 def test_weights_that_are_none_are_refused(kind: str) -> None:
     with pytest.raises(UserError, match=r"weights gives .*; 3 numbers of at least 0 that sum to 1 are required"):
         final(f"tests.algorithms.test_settings:{kind}", per_round=3)
-
-
-def test_disco_of_all_clients_run() -> None:
-    assert run(problem({"name": "feddisco"}, per_round=6), InlineBackend()).theta.isfinite().all()

@@ -157,27 +157,6 @@ def test_many_steps_of_many_clients() -> None:
     assert got["v"].tolist() == pytest.approx([4.0])
 
 
-def test_counts_of_a_large_test_set() -> None:
-    """2^18 samples of one class, and 100 of another: all are right once the model tells a sign."""
-    x = np.float32([[-1.0]] * 100 + [[1.0]] * 2**18)
-    y = (x[:, 0] > 0).astype(np.int64)
-    ends = slice(0, 200)
-    result = fedray.simulate(
-        {
-            "data": {"name": "npz", "path": "unread.npz"},
-            "partition": "iid",
-            "clients": {"total": 2, "per_round": 2},
-            "model": {"name": "mlp", "hidden": [4]},
-            "algorithm": "fedavg",
-            "training": {"rounds": 1, "lr": 0.5, "local_epochs": 20},
-            "runtime": {"backend": "inline"},
-        },
-        data=Dataset("npz", x[ends], y[ends], x, y, 2),
-    )
-    assert result.history[-1]["test_accuracy"] == 100
-    assert result.state.tables["confusion"] == {"class": [0, 1], "predicted_0": [100, 0], "predicted_1": [0, 2**18]}
-
-
 VARIANTS: list[tuple[Any, dict[str, Any]]] = [
     *((name, {}) for name in sorted(ALGORITHMS)),
     ("fedavg", NORMALISED),

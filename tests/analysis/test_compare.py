@@ -12,7 +12,6 @@ from fedray.analysis.comparison import Difference, Wins, compare, count_wins, fo
 from fedray.analysis.data.collect import collect
 from fedray.analysis.statistics import bound_proportion, count_seeds, find_effect
 from fedray.analysis.tables.build import build
-from fedray.analysis.tables.formats import to_markdown
 from fedray.common.errors import UserError
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, history, write
@@ -169,16 +168,3 @@ def test_ratios_of_rounds_are_taken_seed_by_seed(store: Tracker, metric: str, me
     assert dict(table.entries["fedavg", other].others) == {"never": 1}
     assert dict(table.entries["fedsam", other].others) == {"without a counterpart": 1}
     assert "at least 80 %: " in table.title
-
-
-def test_ratios_to_the_best_of_a_method(store: Tracker) -> None:
-    """fedavg's best is 80, in round 2; fedsam reaches it in round 1: 2.00 times as fast, the best entry."""
-    write(store, [cell(a, 0.5, 0) for a in (FEDAVG, SMALL)], [history(70, 80), history(80, 1)])
-    table = build(collect("sweep"), "speedup:fedavg/fedavg")
-    assert "**2.00**" in to_markdown(table)
-    assert table.title.endswith("setting by setting: fedavg's divided by the method's")
-    message = "--metric: unknown name 'speedup:80/fedavgg'; did you mean 'speedup:80/fedavg'?"
-    with pytest.raises(UserError, match=re.escape(message)):
-        build(collect("sweep"), "speedup:80/fedavgg")
-    with pytest.raises(UserError, match="which compares runs already; rounds_to:80 is allowed"):
-        compare(collect("sweep"), "fedavg", "speedup:80/fedavg")

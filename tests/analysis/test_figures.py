@@ -5,13 +5,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.axes import Axes
 
 from fedray.analysis.commands.figures import main
 from fedray.analysis.data.collect import collect
-from fedray.analysis.plots.curves import draw_curves, draw_multiples, find_zoom
+from fedray.analysis.plots.curves import draw_curves, find_zoom
 from fedray.analysis.plots.sensitivity import draw_sensitivity, list_varied
-from fedray.analysis.plots.style import MARKS, WIDE, WIDTH, choose_styles, is_logarithmic, thin_markers
+from fedray.analysis.plots.style import WIDE, WIDTH, choose_styles, is_logarithmic
 from fedray.common.errors import UserError
 from fedray.tracking.tracker import Tracker
 from tests.analysis.axes import note, ticks
@@ -57,15 +56,6 @@ def test_stopped_runs_have_their_curves(store: Tracker, tmp_path: Path, capsys: 
     assert "not drawn" not in capsys.readouterr().out
 
 
-def test_many_methods_also_have_a_panel_each(store: Tracker, tmp_path: Path) -> None:
-    """Nine methods, one setting: a panel for each of them, with the other eight in grey."""
-    write(store, [cell({"name": "fedsam", "rho": n / 10}, 0.5, 0) for n in range(1, 10)], [50 + n for n in range(9)])
-    main("sweep", "curves", out=tmp_path)
-    assert {path.name for path in tmp_path.glob("*.png")} == {"sweep-curves.png", "sweep-multiples.png"}
-    (figure,) = draw_multiples(collect("sweep")).values()
-    assert [len(area.lines) for area in figure.axes] == [10] * 9
-
-
 def test_sensitivity_over_a_hyper_parameter(store: Tracker) -> None:
     """ρ = 0.1: 60 and 62, mean 61 ± 1.41; ρ = 0.5: 70. fedavg has no ρ: a level line at 50."""
     cells = [cell(SMALL, 0.5, 0), cell(SMALL, 0.5, 1), cell(LARGE, 0.5, 0), cell(FEDAVG, 0.5, 0)]
@@ -96,18 +86,6 @@ def test_a_method_looks_as_among_the_curves(store: Tracker) -> None:
     drawn = {line.get_color() for line in figure.axes[0].lines if not str(line.get_label()).startswith("_")}
     assert names == ["fedavg", "fedsam"]
     assert drawn == {colours["fedavg"], colours["fedsam ρ=0.1"]}
-
-
-def test_sensitivity_over_heterogeneity(store: Tracker) -> None:
-    cells = [cell(FEDAVG, alpha, 0) for alpha in (0.5, 0.1, 10)]
-    write(store, cells, (60, 40, 90))
-    (figure,) = draw_sensitivity(collect("sweep"), "partition.alpha").values()
-    assert figure.axes[0].get_title() == "dirichlet"
-    assert ticks(figure.axes[0]) == {0.1: "0.1", 0.5: "0.5", 10: "10"}
-    assert note(figure) == "one seed"
-    line = next(one for one in figure.axes[0].lines if one.get_label() == "fedavg")
-    assert np.asarray(line.get_xydata()).tolist() == [[0.1, 40], [0.5, 60], [10, 90]]
-    assert figure.axes[0].get_xscale() == "log"
 
 
 def test_one_key_at_a_time(store: Tracker) -> None:
@@ -174,20 +152,6 @@ def test_accuracy_by_what_was_sent(store: Tracker, tmp_path: Path) -> None:
         draw_curves(collect("sweep"), x="kilometres")
 
 
-def test_markers_are_sparse_and_each_line_has_others(store: Tracker) -> None:
-    """40 rounds, three methods: about six markers each, none of them where another line has one."""
-    cells = [cell(a, 0.5, 0) for a in (FEDAVG, SMALL, LARGE)]
-    write(store, cells, [history(*range(40, 80))] * len(cells))
-    (figure,) = draw_curves(collect("sweep")).values()
-    marked = [set(range(40)[slice(start, None, step)]) for start, step in markevery(figure.axes[0])]
-    assert all(4 <= len(places) <= MARKS for places in marked)
-    assert len(set().union(*marked)) == sum(map(len, marked))
-    assert not marked[0] & marked[1]
-    assert not marked[0] & marked[2]
-    assert not marked[1] & marked[2]
-    assert thin_markers(3, 2, 5) == (0, 1), "few points: all have one"
-
-
 def test_two_metrics_of_several_settings_have_a_block_of_panels_each(store: Tracker) -> None:
     """Accuracy above, loss below; all share the rounds, only the panels of one metric share the axis upwards."""
     cells = [cell(FEDAVG, alpha, 0) for alpha in (0.1, 0.5)]
@@ -209,10 +173,6 @@ def test_two_metrics_of_several_settings_have_a_block_of_panels_each(store: Trac
         [60, 70],
         pytest.approx([0.4, 0.3]),
     ]
-
-
-def markevery(axes: Axes) -> list[tuple[int, int]]:
-    return [line.get_markevery() for line in axes.lines]
 
 
 def test_a_zoom_on_the_rounds_that_tables_average(store: Tracker) -> None:
@@ -268,12 +228,6 @@ def test_figures_say_why_they_have_no_zoom(
     assert code == 0, err
     assert ("no zoom on the last rounds" in out) == bool(said)
     assert said in out
-
-
-def test_a_zoom_shows_all_rounds_that_tables_average() -> None:
-    """By default 10, 20, ..., 90 and 91 to 100 are evaluated: the last fifth begins with 81."""
-    assert find_zoom([*range(10, 90, 10), *range(90, 101)]) == 90
-    assert find_zoom(list(range(10, 101, 10))) == 80, "three at least"
 
 
 def test_other_data_are_another_figure(store: Tracker) -> None:
@@ -352,13 +306,6 @@ def test_the_legend_covers_no_line(store: Tracker) -> None:
     assert box.y1 < figure.axes[0].get_window_extent().y0, "below the panel"
     assert figure.bbox.x0 <= box.x0
     assert box.x1 <= figure.bbox.x1
-
-
-def test_a_folder_that_cannot_be_written_is_one_line(store: Tracker, tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    write(store, [cell(FEDAVG, 0.5, 0)], [10])
-    with pytest.raises(UserError, match="cannot be written: Not a directory"):
-        main("sweep", "curves", out=tmp_path / "file")
 
 
 def test_smoothing(store: Tracker) -> None:

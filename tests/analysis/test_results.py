@@ -9,10 +9,9 @@ import ray
 
 import fedray
 from fedray.analysis.data import metrics
-from fedray.analysis.data.collect import collect, make_frame
+from fedray.analysis.data.collect import collect
 from fedray.analysis.tables.build import list_clients, list_runs
 from fedray.cells.metric import DEFAULT
-from fedray.common.errors import UserError
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import FEDAVG, SMALL, cell, history, write, write_run
 from tests.sweep.running import SWEEP
@@ -41,13 +40,6 @@ def test_results_of_a_sweep(store: Tracker) -> None:
     assert set(found.curves["metric"]) == {"test_accuracy", "test_loss", "train_loss"}
     means = accuracy.groupby(["setting", "round"])["value"].mean()  # over the two seeds, as docs/python.md does
     assert means.to_dict() == {("fedavg-0.5", 1): 45.0, ("fedavg-0.5", 2): 65.0}
-
-
-def test_a_table_with_many_metrics_can_be_extended() -> None:
-    """pandas warns of a table in more than a hundred pieces, one for each column that was converted."""
-    cells = make_frame({f"metrics.m{k}": k for k in range(200)} | {"rho": rho} for rho in (0.1, None))
-    assert list(cells.assign(more=1, others=2)["metrics.m7"]) == [7.0, 7.0]
-    assert cells["rho"].tolist() == [0.1, None]
 
 
 def test_the_page_names_the_columns(store: Tracker) -> None:
@@ -101,13 +93,6 @@ def test_a_sweep_and_a_run_from_python_on_one_ray(project: Path, monkeypatch: py
     curve = found.curves[(found.curves["metric"] == "test_accuracy") & (found.curves["seed"] == 1)]
     assert list(curve["value"]) == [row["test_accuracy"] for row in result.history]
     assert len(result.history) == 3
-
-
-def test_a_sweep_without_cells_is_one_line(store: Tracker) -> None:
-    """From an archive made by someone else."""
-    store.open_sweep("empty", "", [])
-    with pytest.raises(UserError, match=r"^sweep: 'empty' lists no cells"):
-        fedray.results("empty")
 
 
 def test_the_longest_wait_for_an_accuracy_begins_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:

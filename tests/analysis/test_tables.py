@@ -15,7 +15,6 @@ from fedray.analysis.data.collect import collect
 from fedray.analysis.report import make_page
 from fedray.analysis.tables.build import build
 from fedray.analysis.tables.formats import to_csv, to_latex, to_markdown
-from fedray.cells.record import summarise_rounds
 from fedray.common.errors import UserError
 from fedray.tracking.environment import make_environment_tags
 from fedray.tracking.tracker import Tracker
@@ -87,28 +86,12 @@ def test_mean_std_ranks_and_every_kind_of_hole(store: Tracker) -> None:
     assert rows[0] | {"row": "fedavg", "mean": "82", "std": "2.82843", "seeds": "2", "others": ""} == rows[0]
 
 
-def test_a_whole_number_is_written_as_in_labels(store: Tracker) -> None:
-    """A configuration holds ρ = 1 as 1.0; labels of cells, in the dry run and in MLflow, say `ρ=1`."""
-    cells = [cell(FEDAVG | {"name": "fedsam", "rho": rho}, alpha, 0) for rho in (0.5, 1.0) for alpha in (1.0, 10.0)]
-    write(store, cells, [50] * 4)
-    table = build(collect("sweep"))
-    assert table.rows == ["fedsam ρ=0.5", "fedsam ρ=1"]
-    assert table.columns == ["dirichlet α=1", "dirichlet α=10"]
-
-
 def test_means_with_equal_digits_share_a_rank(store: Tracker) -> None:
     """90.001 and 90.004 are both printed as 90.00, and the second best is the next one."""
     write(store, [cell(a, 0.5, 0) for a in (FEDAVG, SMALL, LARGE)], [90.001, 90.004, 80])
     text = to_markdown(build(collect("sweep")))
     assert text.count("**90.00**") == 2
     assert "<u>80.00</u>" in text
-
-
-def test_a_loss_is_ranked_from_below(store: Tracker) -> None:
-    cells = [cell(a, 0.5, 0) for a in (FEDAVG, SMALL)]
-    write(store, cells, (80, 90))
-    table = build(collect("sweep"), "test_loss")
-    assert table.ranks == {("fedsam", "dirichlet α=0.5"): 1, ("fedavg", "dirichlet α=0.5"): 2}
 
 
 def test_an_undefined_area_is_named_as_such(store: Tracker) -> None:
@@ -123,14 +106,6 @@ def test_an_undefined_area_is_named_as_such(store: Tracker) -> None:
             assert (entry.mean, entry.note) == (None, f"({runs} undefined)")
 
 
-def test_cells_finished_in_another_sweep_count(store: Tracker) -> None:
-    shared, own = cell(FEDAVG, 0.5, 0), cell(SMALL, 0.5, 0)
-    write(store, [shared], [70], "first")
-    write(store, [shared, own], [None, 80], "second")
-    assert set(collect("second").cells["status"]) == {"finished"}
-    assert build(collect("second")).entries["fedavg", "dirichlet α=0.5"].mean == 70
-
-
 def test_a_repeated_cell_counts_once_and_superseded_ones_not_at_all(store: Tracker) -> None:
     one = cell(FEDAVG, 0.5, 0)
     write(store, [one], [70])
@@ -139,15 +114,6 @@ def test_a_repeated_cell_counts_once_and_superseded_ones_not_at_all(store: Track
     write_run(store, one, history(75), parent=parent, again=False)
     entry = build(collect("sweep")).entries["fedavg", "dirichlet α=0.5"]
     assert (entry.mean, entry.seeds) == (75, 1)
-
-
-def test_last_mean_and_best_are_different_metrics() -> None:
-    """12 rounds 1..12, then a last one of 5: of 13 rounds two count, (12+5)/2; best is 12 in round 12."""
-    metrics = summarise_rounds(history(*range(1, 13), 5))
-    assert metrics["final_test_accuracy"] == 5
-    assert metrics["last10_test_accuracy"] == 8.5
-    assert metrics["best_test_accuracy"] == 12
-    assert metrics["best_round"] == 12
 
 
 def test_a_row_per_seed(store: Tracker, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

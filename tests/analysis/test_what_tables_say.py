@@ -2,13 +2,10 @@
 
 import csv
 import io
-from pathlib import Path
 
 import pytest
 
-from fedray.analysis.commands.figures import main
 from fedray.analysis.data.collect import collect
-from fedray.analysis.plots.bars import draw_bars
 from fedray.analysis.tables.build import build
 from fedray.analysis.tables.formats import to_csv, to_latex, to_markdown
 from fedray.cells.status import Ending, Status
@@ -25,14 +22,6 @@ def test_small_numbers_have_three_figures(store: Tracker) -> None:
     text = to_markdown(table)
     assert "**0.00110** (+0.00000)" in text
     assert "<u>0.00490</u> (+0.00380)" in text
-
-
-def test_local_models_that_drift_less_are_better(store: Tracker) -> None:
-    cells = [cell(a, 0.5, 0) for a in (FEDAVG, SMALL)]
-    write(store, cells, [[row | {"drift": value} for row in history(1)] for value in (2.0, 1.0)])
-    table = build(collect("sweep"), "drift")
-    assert table.ranks == {("fedsam", "dirichlet α=0.5"): 1, ("fedavg", "dirichlet α=0.5"): 2}
-    assert r"Drift $\|$y\_i - x$\|$" in to_latex(table)
 
 
 @pytest.mark.parametrize("metrics", ["rounds_to:80,test_accuracy", "test_accuracy,rounds_to:80"])
@@ -136,20 +125,3 @@ def test_methods_without_fine_tuning_stand_beside_the_fine_tuned(store: Tracker)
     write(store, cells, rows, "other")
     with pytest.raises(UserError, match="1 of 2 finished runs have not logged, local-only"):
         build(collect("other"), "personal_accuracy_e1")
-
-
-def test_bars_of_runs_with_other_layers(store: Tracker) -> None:
-    cells = [cell(a, 0.5, 0) for a in (FEDAVG, SMALL)]
-    write(store, cells, [[row | {name: 1.0} for row in history(1)] for name in ("lambda_fc1", "lambda_fc2")])
-    (figure,) = draw_bars(collect("sweep"), "lambda").values()
-    heights = [[bar.get_height() for bar in each.patches] for each in figure.axes[0].containers if each.patches]
-    assert [[height == 1 for height in each] for each in heights] == [[True, False], [False, True]]
-
-
-def test_figures_name_the_runs_that_never_reached_the_target(
-    store: Tracker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    cells = [cell(a, 0.5, 0) for a in (FEDAVG, SMALL)]
-    write(store, cells, [history(70, 90), history(70, 75)])
-    main("sweep", "methods", metric="rounds_to:80", out=tmp_path)
-    assert "not drawn, never at the target, or without one: fedsam-0.1-0.5-0" in capsys.readouterr().out

@@ -39,27 +39,10 @@ def load(folder: Path) -> list[Run]:
     return [Run(file.name, json.loads(file.read_text())) for file in sorted(folder.glob("*.json"))]
 
 
-def test_what_is_not_installed_is_named_in_one_line(tmp_path: Path) -> None:
-    found = run(["pydantic", "yaml"], "rounds", str(tmp_path / "out"), "--device", "cpu", "--tiny", folder=tmp_path)
-    assert found.returncode == 2
-    missing = "not installed: pydantic, pyyaml; "
-    assert found.stderr == f"{missing}python -m benchmarks.gpu_day --wheels says what to collect\n"
-    (tmp_path / "wheels").mkdir()
-    found = run(["pydantic", "yaml"], "rounds", str(tmp_path / "out"), "--device", "cpu", "--tiny", folder=tmp_path)
-    assert found.stderr == f"{missing}pip install --no-index --find-links wheels pydantic pyyaml\n"
-    assert not (tmp_path / "out").exists()
-
-
 def test_what_to_collect_is_told_without_anything_installed(tmp_path: Path) -> None:
     found = run(["pydantic", "yaml", "torch", "numpy"], "--wheels", folder=tmp_path)
     assert found.returncode == 0
     assert found.stdout.startswith("pip download --dest wheels ")
-
-
-def test_results_need_a_folder(tmp_path: Path) -> None:
-    found = run([], "rounds", folder=tmp_path)
-    assert found.returncode == 2
-    assert "a folder for its results" in found.stderr
 
 
 def test_hashes_go_on_where_they_ended(tmp_path: Path) -> None:

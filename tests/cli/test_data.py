@@ -11,7 +11,6 @@ import pytest
 import torchvision.datasets
 from typer.testing import CliRunner
 
-from fedray import simulate
 from fedray.cli.data import data_app
 from fedray.common.errors import UserError
 from fedray.datasets import make_data_source
@@ -170,20 +169,3 @@ def test_check_names_what_nothing_reads_and_what_is_read_twice(root: Path, caplo
     assert "warning: nothing reads the arrays 'X_train', 'x_valid' of own.npz\n" in out
     assert "data: 1 of 2 test samples have the same inputs as a training sample;" in caplog.text
     assert "data: 2 of 5 outputs of the model have no training sample: 0, 2" in caplog.text
-
-
-def test_a_run_says_the_same(root: Path, caplog: pytest.LogCaptureFixture) -> None:
-    x, y = np.eye(6, dtype=np.float32), np.arange(6) % 2 * 2
-    simulate(
-        {
-            "data": {"x_train": x, "y_train": y, "x_test": x[:2], "y_test": y[:2]},
-            "partition": "iid",
-            "clients": {"total": 2, "per_round": 2},
-            "model": {"name": "mlp", "hidden": [2]},
-            "algorithm": "fedavg",
-            "training": {"rounds": 1},
-            "runtime": {"backend": "inline"},
-        }
-    )
-    assert "data: 2 of 2 test samples have the same inputs as a training sample;" in caplog.text
-    assert "data: 1 of 3 outputs of the model have no training sample: 1" in caplog.text

@@ -9,14 +9,8 @@ from torch.nn.functional import pad
 
 from fedray.common.errors import UserError
 from fedray.common.rng import generator
-from fedray.common.vectors import Vectors
-from fedray.config import RunConfig
 from fedray.datasets.augment import Crop, Cutout, Flip, Rotate, augment_batch, parse_transforms
 from fedray.datasets.dataset import Dataset, Samples
-from fedray.engine.messages import Broadcast, ClientTask
-from fedray.engine.problem import Problem
-from fedray.engine.process.train import train
-from fedray.engine.process.worker import Worker
 
 BLACK = torch.tensor([-2.0, -3.0]).view(1, 2, 1, 1)
 
@@ -95,14 +89,6 @@ def test_rotate_agrees_with_torchvision() -> None:
     assert (found != rotate(x, 15.0)).float().mean() < 0.02
 
 
-def test_the_corners_of_a_rotation_are_black() -> None:
-    """By 45 degrees, a corner of a 6 x 6 image, 2.5 √2 = 3.5 from the centre, shows nothing: it was outside."""
-    found = augment_batch(images(2), [Rotate(rotate=45)], BLACK, Angle(45.0))  # type: ignore[arg-type]
-    for row, column in itertools.product((0, -1), (0, -1)):
-        assert torch.equal(found[:, :, row, column], BLACK[:, :, 0, 0].expand(2, 2))
-    assert not (found == 0).any()
-
-
 def test_cutout_covers_one_square_with_the_mean_colour() -> None:
     """Side 4 in 6x6: rows i-2..i+1 about a uniform pixel, cut at the edges, so 2..4 rows and columns are covered.
 
@@ -136,13 +122,6 @@ def dataset(**options: object) -> Dataset:
     return Dataset("d", x, y, x, y, 4, (0.5, 0.4, 0.3), (0.2, 0.3, 0.4), **options)  # type: ignore[arg-type]
 
 
-def test_without_transforms_a_generator_changes_nothing() -> None:
-    data = dataset()
-    samples = Samples(data.x_train, data.y_train, data, "cpu")
-    plain, keyed = samples.make_batch(np.arange(40)), samples.make_batch(np.arange(40), rng())
-    assert torch.equal(plain[0], keyed[0])
-
-
 def test_only_batches_with_a_generator_are_augmented() -> None:
     """And a black pixel of the padding is what pixel 0 becomes: (0 - mean) / std."""
     data = dataset(augment=(Crop(crop=8),))
@@ -168,18 +147,6 @@ def test_the_draws_are_keyed() -> None:
     assert not any(torch.equal(batch(0, 0, 0), batch(*other)) for other in [(1, 0, 0), (0, 1, 0), (0, 0, 1)])
 
 
-def test_augmentation_enters_the_digest_of_the_data() -> None:
-    """A cell is found again by that digest; plain data keep theirs."""
-    digests = {dataset(augment=chain).digest for chain in [(), (Flip(),), (Crop(crop=2),), (Crop(crop=3),)]}
-    assert len(digests) == 4
-
-
-def test_transforms_are_parsed_in_order_and_back() -> None:
-    chain = parse_transforms("data.augment", ["flip", {"crop": 4, "fill": "mean", "chance": 0.5}, {"cutout": 16}])
-    assert chain == (Flip(), Crop(crop=4, fill="mean", chance=0.5), Cutout(cutout=16))
-    assert parse_transforms("data.augment", [t.model_dump() for t in chain]) == chain
-
-
 @pytest.mark.parametrize(
     ("value", "words"),
     [
@@ -200,32 +167,3 @@ def test_augmentation_needs_images() -> None:
     x, y = np.zeros((4, 5), np.float32), np.zeros(4, np.int64)
     with pytest.raises(UserError, match="are not images"):
         Dataset("table", x, y, x, y, 1, augment=(Flip(),))
-
-
-def test_a_round_does_not_depend_on_who_is_trained_when() -> None:
-    """The exact sums of a round are the same for any order of the clients, and others without augmentation."""
-
-    def sums(augment: list[object], order: int) -> dict[str, torch.Tensor]:
-        config = RunConfig.parse(
-            {
-                "data": {"name": "digits", "augment": augment},
-                "partition": "iid",
-                "clients": {"total": 40},
-                "model": "mlp",
-                "algorithm": "fedavg",
-                "training": {"local_epochs": 1, "batch_size": 20},
-            }
-        )
-        worker = Worker(Problem.build(config))
-        theta = worker.network.theta.clone()
-        tasks = [ClientTask(client, 0.25, Vectors()) for client in (3, 5, 7, 9)][::order]
-        return train(
-            worker,
-            Broadcast(round=0, lr=0.1, theta=theta, buffers=torch.zeros(0), message=Vectors(), cohort=4),
-            tasks,
-        ).sums
-
-    chain = ["flip", {"crop": 1}, {"rotate": 5}, {"cutout": 2}]
-    one, other, plain = sums(chain, 1), sums(chain, -1), sums([], 1)
-    assert torch.equal(one["update"], other["update"])
-    assert not torch.equal(one["update"], plain["update"])

@@ -219,12 +219,3 @@ def test_a_cached_data_set_is_the_one_that_is_decoded_anew(
     assert load("domains", **(options | more)).digest == after
     (tmp_path / ".fedray-cache").rename(tmp_path / "aside")
     assert load("domains", **(options | more)).digest == after
-
-
-def test_labels_are_part_of_what_is_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FEDRAY_DATA", str(tmp_path))
-    domain_net(tmp_path)
-    data = load("domains", path=str(tmp_path / "net"), size=4)
-    for key in ("x_train", "y_train", "client_train", "x_test", "y_test", "client_test"):
-        assert isinstance(getattr(data, key), np.memmap)
-    assert (data.x_train[:, 0, 0, 0] == np.array([10, 200])[data.y_train]).all()

@@ -25,11 +25,6 @@ def test_each_class_keeps_its_share() -> None:
     assert (kept == draw_in_proportion(labels, 11, generator(0, "test"))).all()
 
 
-def test_all_samples_are_all_in_order() -> None:
-    labels = np.array([2, 0, 1, 0])
-    assert draw_in_proportion(labels, 4, generator(0, "test")).tolist() == [0, 1, 2, 3]
-
-
 def test_a_part_of_an_npz_file(tmp_path: Path, call: Call) -> None:
     """Of 8 and 4 samples 6 are 4 and 2, each with its label and client; the test set stays."""
     y, clients = np.repeat([0, 1], [8, 4]), np.arange(12)

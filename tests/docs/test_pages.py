@@ -134,8 +134,6 @@ def test_every_file_of_the_project_that_is_named_exists(page: str) -> None:
 
 
 PAGE = (Path(__file__).parents[2] / "docs" / "papers.md").read_text(encoding="utf-8")
-AGAINST_PRINT = re.compile(r"\| \*(?:agrees|deviates|cannot)\*[^|]*\|$", re.M)
-"""The end of a row of a table or figure."""
 NO_ROW = {"fedsam/search", "fedsol/search", "fedtoga/search", "fedgela/pcdd_smoke", "fedsol/mnist_causes"}
 """Searches and comparisons of ours."""
 
@@ -161,18 +159,6 @@ def test_costs_in_fedtogas_convention_are_the_measured_ones(row: tuple[str, ...]
     assert [round(x, 1) for x in (found.down, found.up, found.client)] == [down, up, kept]
     assert storage == 1 + kept
     assert communication == up - (method == "FedLESAM-S")
-
-
-def test_each_of_the_89_rows_says_how_it_stands_to_the_print() -> None:
-    rows = [line for line in PAGE.splitlines() if re.match(r"\| (?:table|figure|appendix) [\w.]+ \|", line)]
-    assert len(rows) == 89
-    assert [line for line in rows if not AGAINST_PRINT.search(line)] == []
-    assert [line for line in rows if "*deviates*" in line and not re.search(r"\(D-\d+", line)] == []
-    assert [
-        line
-        for line in rows
-        if "*cannot*" not in line and "`" not in line and "below" not in line and "as v4" not in line
-    ] == []
 
 
 def test_every_sweep_is_named_and_exists() -> None:

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from fedray.common.errors import UserError
 from fedray.common.vectors import digest_tensors
 from fedray.models import frozen_weights, make_model_spec
-from fedray.models.base import count_parameters
 from fedray.models.frozen_weights import share_frozen
 from fedray.models.network import Network
 from fedray.models.parts import freeze
@@ -67,13 +66,6 @@ def test_a_tied_parameter_is_frozen_by_either_name() -> None:
     assert Network(module).layout.names == ("1.bias", "2.weight", "2.bias")
 
 
-def test_the_number_of_trained_parameters() -> None:
-    assert count_parameters(make_model_spec({"name": "lenet", "freeze": ["body"]}), (3, 32, 32), 10) == (HEAD, 797_962)
-    module = lenet()
-    freeze(module, ["body"])
-    assert Network(module).counted == f"trained {HEAD:,} of 797,962 parameters"
-
-
 def normalised() -> nn.Sequential:
     """Statistics of a frozen layer, of a layer without parameters in a frozen module, and of two that are trained."""
     inner = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, affine=False))
@@ -100,13 +92,6 @@ def test_frozen_layers_stay_in_evaluation_mode() -> None:
     assert (network.buffers[[0, 1, 8, 9]] != before[[0, 1, 8, 9]]).all()
     assert len(still) == 2 + 2 + 4, "weights and biases, means and variances"
     assert all(torch.equal(tensor, still[name]) for name, tensor in network.frozen.items())
-
-
-def test_without_frozen_layers_all_statistics_move() -> None:
-    network = Network(normalised())
-    assert network.buffers.shape == (32,)
-    assert network.frozen == {}
-    assert network.frozen_sha256 == ""
 
 
 def test_a_model_without_trained_parameters_is_refused() -> None:

@@ -24,13 +24,6 @@ def test_join_is_the_inverse_of_views() -> None:
         assert torch.equal(layout.join(dict(reversed(views.items()))), theta), "the layout's order counts"
 
 
-def test_matrices_have_two_dimensions_or_more() -> None:
-    layout = Layout(("w", "scale", "b", "k"), ((2, 3), (), (2,), (2, 3, 1, 1)))
-    assert layout.matrices == ("w", "k")
-    network = Network(make_model_spec("mlp").build((1, 8, 8), 10))
-    assert all(name.endswith("weight") for name in network.layout.matrices)
-
-
 def test_the_parameters_of_a_layer_lie_side_by_side() -> None:
     """A layer is a module, with a weight of 7 · 64 and a bias of 7; what the model itself holds is one by itself."""
     models = {"mlp": (1, 8, 8), "resnet18": (3, 32, 32), "sl_vit": (3, 32, 32), "char_lstm": (80,)}
@@ -43,13 +36,6 @@ def test_the_parameters_of_a_layer_lie_side_by_side() -> None:
     assert {"class_token": 192, "positions": 17 * 192}.items() <= Network(
         make_model_spec("sl_vit").build((3, 32, 32), 7)
     ).layout.layers.items()
-
-
-def test_embeddings_are_known_by_their_type() -> None:
-    layout = Network(make_model_spec("char_lstm").build((80,), 90)).layout
-    (name,) = layout.embeddings
-    assert layout.shapes[layout.names.index(name)][0] == 90
-    assert layout.beside_body == layout.heads | {name}
 
 
 class TinyBatchNorm(nn.Module):

@@ -156,15 +156,6 @@ def test_a_run_in_bf16_keeps_float32_vectors_and_is_the_same_each_time() -> None
     assert {v.dtype for v in vectors} == {torch.float32}
 
 
-def test_precision_and_layout_are_part_of_a_cells_identity() -> None:
-    cells = [
-        config(precision=precision, channels_last=last).hash_cell("x")
-        for precision in ("fp32", "bf16")
-        for last in (False, True)
-    ]
-    assert len(set(cells)) == 4
-
-
 @pytest.mark.parametrize(
     ("model", "runtime", "precision", "innermost"),
     [

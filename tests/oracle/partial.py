@@ -177,19 +177,6 @@ def fedala(
     }
 
 
-def on_simplex(Q: np.ndarray) -> np.ndarray:
-    """The minimiser of a'Qa over the simplex: of the stationary points of all its faces the best one inside."""
-    size, best, result = len(Q), np.inf, np.zeros(len(Q))
-    for bits in range(1, 2**size):
-        face = [j for j in range(size) if bits >> j & 1]
-        b = np.linalg.solve(Q[np.ix_(face, face)], np.ones(len(face)))
-        a = np.zeros(size)
-        a[face] = b / b.sum()
-        if a.min() >= 0 and a @ Q @ a < best:
-            best, result = a @ Q @ a, a
-    return result
-
-
 def class_means(w: World, y: Tensors, i: int) -> dict[int, np.ndarray]:
     """Label -> mean features of the client's samples of it."""
     X, labels = w.clients[i]

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from fedray.common.errors import UserError
-from fedray.config import RunConfig
 from fedray.datasets import make_data_source
 from fedray.engine.loop import run
 from fedray.engine.problem import Problem
@@ -59,17 +58,6 @@ def test_a_json_of_lists(path: Path) -> None:
     np.testing.assert_array_equal(merged.data.x_test[1796], make_data_source("digits").load().x_test[-1])
     path.write_text(json.dumps(SPLIT["train"]))
     assert [problem(given).shards[i].tolist() for i in range(3)] == SPLIT["train"]
-
-
-def test_a_cell_depends_on_the_content_of_the_file_and_not_on_its_name(path: Path) -> None:
-    def cell(file: Path) -> str:
-        return RunConfig.parse(small.sections(partition={"name": "file", "path": str(file)})).hash_cell("digest")
-
-    copy = path.with_name("copy.json")
-    copy.write_text(path.read_text())
-    assert cell(copy) == cell(path)
-    copy.write_text(json.dumps(SPLIT | {"train": [[0, 3], [6], [1, 2, 4]]}))
-    assert cell(copy) != cell(path)
 
 
 def test_a_data_set_that_the_file_is_not_of_is_refused(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ import pytest
 from sklearn.model_selection import train_test_split
 
 from fedray.common.errors import UserError
-from fedray.config import RunConfig
 from fedray.datasets import make_data_source
 from fedray.datasets.arrays import Digits
 from fedray.datasets.dataset import Dataset
@@ -63,21 +62,6 @@ def test_every_client_holds_its_share_out_and_keeps_one_sample() -> None:
     assert hold_out(shards, labels, partial(_count_held_out, 0.9), seed=3)[1].sizes.tolist() == [36, 9, 3, 0, 0]
 
 
-def test_held_out_samples_have_the_classes_of_their_client() -> None:
-    """Clients of 180 + 20 samples hold a tenth out: 18 and 2. Drawn without regard to classes the 2 would vary."""
-    shards, labels = Shards(np.arange(4000), np.arange(0, 4001, 200)), np.tile([0] * 9 + [1], 400)
-    _, held = hold_out(shards, labels, partial(_count_held_out, 0.1), seed=0)
-    assert [labels[held[client]].tolist().count(1) for client in range(20)] == [2] * 20
-
-
-def test_every_client_draws_on_its_own() -> None:
-    """1 of 10 samples of one class, 50 clients: were it always the same position, one would be held out, not 10."""
-    shards = Shards(np.arange(500), np.arange(0, 501, 10))
-    _, held = hold_out(shards, np.zeros(500, dtype=np.int64), partial(_count_held_out, 0.1), seed=0)
-    assert held.sizes.tolist() == [1] * 50
-    assert len(set((held.indices % 10).tolist())) >= 8  # each position is missed by all with probability 0.9^50 = 0.5 %
-
-
 def test_nobody_trains_on_a_sample_that_another_client_holds_out() -> None:
     """Client 0 has ten samples, client 1 the same ten twice: a sample held out by one leaves the other, every copy."""
     shards = Shards.from_lists([np.arange(10), np.tile(np.arange(10), 2)])
@@ -107,12 +91,6 @@ def test_of_digits_a_tenth_keyed_by_the_seed_and_apart_from_training(source: str
         assert len(held.indices) == round(0.1 * len(data.y_train))
         shares = np.bincount(data.y_train[held.indices]) / len(held.indices)
         assert abs(shares - np.bincount(data.y_train) / len(data.y_train)).max() < 1 / len(held.indices)
-
-
-def test_without_validation_the_partition_is_what_it_was() -> None:
-    found, who = split({"name": "dirichlet", "alpha": 0.3}, 5), make_partition({"name": "dirichlet", "alpha": 0.3})
-    assert (found.validation, found.test) == (None, None)
-    assert found.train.digest == who.split(Digits().load(), 20, 5).digest
 
 
 def test_a_fraction_that_holds_nothing_out_is_refused() -> None:
@@ -164,18 +142,3 @@ def test_natural_clients_keep_the_test_samples_that_come_with_them() -> None:
     assert [sorted([*found.train[i], *found.test[i]]) for i in (0, 1)] == [[0, 1, 4], [2, 3]]
     with pytest.raises(UserError, match="have no natural clients"):
         split_samples(source, make_partition("natural"), replace(data, client_test=None).merge(), 2, 0)
-
-
-def test_a_cell_is_another_with_held_out_samples_and_the_same_without() -> None:
-    base = {"partition": "iid", "model": "mlp", "algorithm": "fedavg"}
-    plain = RunConfig.parse(base | {"data": "digits"})
-    assert "validation" not in plain.make_identity("digest")["data"]
-    cells = {
-        RunConfig.parse(base | {"data": {"name": "digits", "validation": wanted}}).hash_cell("digest")
-        for wanted in ({}, {"fraction": 0.2}, {"from": "pool"}, None)
-    }
-    assert len(cells) == 4
-    assert plain.hash_cell("digest") in cells
-    tested = [RunConfig.parse(base | {"data": {"name": "digits", "test": t}}) for t in ({}, {"stratify": True}, None)]
-    assert [one.hash_cell("digest") == plain.hash_cell("digest") for one in tested] == [False, False, True]
-    assert tested[0].hash_cell("digest") != tested[1].hash_cell("digest")

@@ -259,15 +259,6 @@ def test_pathological_priors_are_uniform_over_c_classes() -> None:
     assert np.abs((priors > 0).sum(0) - 600).max() < 100
 
 
-@pytest.mark.parametrize("name", ["sharding", "sharding_by_class"])
-def test_sharding_of_equal_classes(name: str) -> None:
-    """100 samples of each of 4 classes, 8 clients x 2 shards: 4 shards per class of 25, so 50 samples each."""
-    labels = np.arange(400) % 4
-    shards = chosen(name).split(data(labels, 4), 8, 0)
-    np.testing.assert_array_equal(shards.sizes, [50] * 8)
-    assert set(shards.count_labels(labels, 4).ravel()) <= {0, 25, 50}
-
-
 def test_equal_shards_reach_over_the_end_of_a_class() -> None:
     """30 samples of class 0 and 70 of class 1, 5 clients x 1 shard of 20: 20 + 0, 10 + 10, and three of 0 + 20."""
     labels = np.random.default_rng(0).permutation(np.repeat([0, 1], [30, 70]))
@@ -290,15 +281,6 @@ def test_clients_of_svhn_are_of_equal_size() -> None:
     assert (by_class.min(), by_class.max(), by_class.sum()) == (466, 1222, 73257)
 
 
-def test_sharding_by_class_with_a_remainder() -> None:
-    """3 clients x 2 shards on 4 classes: one shard per class and one more for two of them, of half the class."""
-    labels = np.arange(400) % 4
-    counts = chosen("sharding_by_class").split(data(labels, 4), 3, 0).count_labels(labels, 4)
-    assert counts.sum() == 400
-    assert set(counts.ravel()) <= {0, 50, 100}
-    assert ((counts > 0).sum(1) <= 2).all()
-
-
 def test_sharding_with_fewer_shards_than_classes() -> None:
     """1 client x 2 shards on 4 classes: all of them; by class two whole, the others unused, as in FedSOL's code."""
     labels = np.arange(400) % 4
@@ -316,17 +298,6 @@ def test_p10c2() -> None:
     assert ((counts > 0).sum(1) == 2).all()
     for column in counts.T:
         assert np.ptp(column[column > 0]) <= 1
-
-
-def test_pxcy_where_the_forced_picks_end_inside_a_client() -> None:
-    """5 classes, 2 each: clients 0, 1 hold (0, 1), (2, 3); client 2 holds 4 and one other."""
-    labels = np.arange(500) % 5
-    for seed in range(5):
-        counts = chosen("pxcy").split(data(labels, 5), 4, seed).count_labels(labels, 5)
-        np.testing.assert_array_equal(np.flatnonzero(counts[0]), [0, 1])
-        np.testing.assert_array_equal(np.flatnonzero(counts[1]), [2, 3])
-        assert counts[2, 4] > 0
-        assert ((counts > 0).sum(1) == 2).all()
 
 
 @pytest.mark.parametrize("name", ["pathological", "pxcy", "sharding_by_class"])
@@ -366,21 +337,6 @@ def test_disjoint_test_sets() -> None:
     tests = chosen("iid").split_test(d, shards, 0, "disjoint")
     np.testing.assert_array_equal(tests.count_labels(d.y_test, 2), [[100, 20], [0, 80]])
     assert len(set(tests.indices)) == 200
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"name": "dirichlet", "alpha": 0}, ["partition.alpha", "0"]),
-        ({"name": "pathological", "classes": 5}, ["partition.classes", "5", "4 classes"]),
-        ({"name": "pxcy", "classes": 5}, ["partition.classes", "5"]),
-        ({"name": "sharding", "shards": 100}, ["partition.shards", "100"]),
-    ],
-)
-def test_impossible_partitions_are_refused_by_key(options: dict[str, Any], words: list[str]) -> None:
-    with pytest.raises(UserError) as error:
-        make_partition(options).split(data(np.arange(40) % 4, 4), 5, 0)
-    assert all(word in str(error.value) for word in words)
 
 
 NATURAL = np.repeat([3, 7, 9], [10, 20, 60])

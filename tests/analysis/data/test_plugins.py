@@ -12,14 +12,13 @@ from pydantic import Field
 from fedray.analysis.commands.tables import main as print_table
 from fedray.analysis.comparison import compare, format_report
 from fedray.analysis.data.axes import find_symbol, label_cells, title_axes
-from fedray.analysis.data.collect import collect, get_symbol, iter_specs
+from fedray.analysis.data.collect import collect, iter_specs
 from fedray.analysis.data.metrics import is_smaller_better, make_title
 from fedray.analysis.plots.curves import draw_curves
 from fedray.analysis.tables.build import build
 from fedray.analysis.tables.result_table import BEST
-from fedray.cells.spec import CellSpec, PluginLabels
-from fedray.config import COMPONENTS, RunConfig
-from fedray.partitions import PARTITIONS
+from fedray.cells.spec import PluginLabels
+from fedray.config import RunConfig
 from fedray.partitions.base import Partition
 from fedray.partitions.shards import Shards
 from fedray.probes.probe import Probe
@@ -244,22 +243,3 @@ def test_an_empty_name_leaves_the_word_out(store: Tracker) -> None:
     assert list(label_cells(cells, "partition")) == ["α=0.1", "α=0.5"]
     assert list(label_cells(cells, "seed,partition")) == ["seed=0 α=0.1", "seed=0 α=0.5"]
     assert list(label_cells(cells, "algorithm")) == ["fedavg", "fedavg"]
-
-
-def test_without_the_words_the_names_are_shown(store: Tracker) -> None:
-    one = cell({"name": "fedavg"}, 0.1, 0)
-    one["config"]["partition"] = {"name": f"{ABSENT}:Skewed", "strength": 2.0}
-    write(store, [one], [[row | {"effort": 1.0} for row in history(10.0)]])
-    sweep = collect("sweep")
-    assert build(sweep, "effort").title == "sweep: effort"
-    assert find_symbol("partition.strength", sweep.cells) == "strength"
-    assert not is_smaller_better("effort", sweep.cells)
-
-
-def test_a_class_of_fedray_has_its_letters_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a contributor who moves a class into `fedray/partitions` expects."""
-    monkeypatch.setitem(COMPONENTS, "partition", ({**PARTITIONS, "skewed": Skewed}, Partition))
-    one = CellSpec("0" * 16, "", {"partition": {"name": "skewed", "strength": 2.0}})
-    assert get_symbol(one, "partition", "strength") == "ψ"
-    assert get_symbol(one, "partition", "alpha") == "α"
-    assert get_symbol(one, "data", "fraction") == "fraction"

@@ -11,7 +11,6 @@ from fedray.analysis.comparison import compare
 from fedray.analysis.data.collect import collect
 from fedray.analysis.plots.bars import draw_bars, draw_methods
 from fedray.analysis.plots.comparison import draw_forests
-from fedray.analysis.plots.curves import draw_curves
 from fedray.common.errors import UserError
 from fedray.papers.commands.sharpness import draw_contours, draw_surfaces
 from fedray.tracking.tracker import Tracker
@@ -54,15 +53,6 @@ def test_differences_of_methods_in_settings(store: Tracker, tmp_path: Path) -> N
     (forest, *_) = draw_forests(compare(collect("sweep"), "fedavg", "final_test_accuracy")).values()
     assert forest.axes[0].lines[1].get_xdata() == pytest.approx([3.0])
     assert [text.get_text() for text in forest.legends[0].get_texts()] == ["p < 0.05 (Holm)", "not told apart"]
-
-
-def test_curves_by_seconds(store: Tracker) -> None:
-    """Two rounds of 0.5 s."""
-    write(store, [cell(FEDAVG, 0.5, 0)], [history(60, 70)])
-    sweep = collect("sweep")
-    sweep.cells["metrics.seconds_per_round"] = 0.5
-    (figure,) = draw_curves(sweep, x="seconds").values()
-    assert figure.axes[0].lines[0].get_xdata() == pytest.approx([0.5, 1.0])
 
 
 STEPS = np.linspace(-1, 1, 3)

@@ -82,20 +82,3 @@ grid: {data: [DATA]}
     with pytest.raises(UserError, match=r"cifar.*; .*svhn"):
         main("own.yaml", "partition", out=Path("none"))
     assert not Path("none").exists()
-
-
-def test_partitions_have_titles_that_fit(store: Tracker) -> None:
-    one = cell(FEDAVG, 0.1, 0)
-    one["config"] |= {
-        "data": {"name": "synthetic", "classes": 10, "train_samples": 400, "test_samples": 100},
-        "partition": {"name": "dirichlet_client", "alpha": 0.123456789},
-        "clients": {"total": 5},
-    }
-    more = cell(FEDAVG, 0.1, 1)
-    more["config"] |= one["config"] | {"clients": {"total": 6}}
-    write(store, [one, more], [])
-    figure = next(iter(draw_partitions(collect("sweep"))[0].values()))
-    figure.canvas.draw()
-    title = figure.axes[0].title.get_window_extent()
-    assert title.x0 >= 0
-    assert title.x1 <= figure.bbox.x1

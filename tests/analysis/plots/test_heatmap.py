@@ -12,7 +12,7 @@ from fedray.analysis.plots.heatmap import draw_heatmap
 from fedray.analysis.plots.sensitivity import draw_sensitivity
 from fedray.common.errors import UserError
 from fedray.tracking.tracker import Tracker
-from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, rows, write
+from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, write
 
 
 def grid(store: Tracker) -> None:
@@ -49,16 +49,6 @@ def test_the_smallest_loss_is_the_best(store: Tracker) -> None:
     (figure,) = draw_heatmap(collect("sweep"), "partition.alpha", "algorithm.rho", "test_loss").values()
     np.testing.assert_allclose(fields(figure), [[0.65, 0.39], [np.nan, 0.28]])
     assert [text.get_text() for text in figure.axes[0].texts if text.get_weight() == "bold"] == ["0.2800"]
-
-
-def test_of_an_unranked_metric_no_field_is_framed(store: Tracker) -> None:
-    cells = [cell(method, alpha, 0) for alpha in (0.5, 0.1) for method in (SMALL, LARGE)]
-    own = {"plugins": {"unranked": ["angle"]}}
-    write(store, [one | own for one in cells], [rows(angle=(float(k),)) for k in range(4)])
-    (figure,) = draw_heatmap(collect("sweep"), "partition.alpha", "algorithm.rho", "angle").values()
-    assert not figure.axes[0].patches
-    assert {text.get_weight() for text in figure.axes[0].texts} == {"normal"}
-    assert figure.get_supxlabel() == "one seed"
 
 
 def test_methods_are_panels_with_one_scale(store: Tracker) -> None:

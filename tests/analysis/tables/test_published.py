@@ -4,7 +4,6 @@ import csv
 import io
 import math
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,7 +25,6 @@ from fedray.cells.spec import CellSpec
 from fedray.common.errors import UserError
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import Outcome, history, write
-from tests.conftest import Call
 
 SECTIONS = ("algorithm", "data", "model", "partition", "clients")
 COLUMNS = ("paper", "table", *SECTIONS, "average_over", "rounds", "method", "metric", "value", "std", "notes")
@@ -54,41 +52,6 @@ def test_every_file_is_what_the_readme_promises() -> None:
         assert all(one.metric.plain in METRICS and not one.metric.prefix for one in found[name]), name
         accuracies = [one.value or 0 for one in found[name] if one.metric.plain.endswith("_accuracy")]
         assert all(0 <= value <= 100 for value in accuracies), name
-
-
-def test_numbers_looked_up_in_the_papers() -> None:
-    wanted = {"algorithm.name": ("fedavg",), "data.name": ("cifar10",), "partition.alpha": (0.1,)}
-    assert [one.value for one in load("fedsol/table2") if wanted.items() <= one.config.items()] == [56.13]
-    never = [one for one in load("fedtoga/table8") if "800+" in one.notes]
-    assert len(never) > 0
-    assert all(one.value is None for one in never)
-
-
-def test_version_1_of_fedsol_has_three_numbers_of_its_own() -> None:
-    """v4's table 2 without MNIST, s = 3 and α = 0.3: 14 settings of 8 methods; three under s = 5 are v4's of s = 3."""
-    wanted = ("data.name", "partition.name", "partition.alpha", "partition.shards", "algorithm.name")
-    first, fourth = (
-        {tuple(one.config.get(key) for key in wanted): one.value for one in load(f"fedsol/{table}")}
-        for table in ("v1_table1", "table2")
-    )
-    assert len(load("fedsol/v1_table1")) == len(first) == len(first.keys() & fourth.keys()) == 14 * 8
-    own = {(key[3], key[4], value) for key, value in first.items() if value != fourth[key]}
-    assert own == {((5,), ("fedntd",), 70.47), ((5,), ("fedasam", "fedasam@forms"), 63.24), ((5,), ("fedsol",), 69.88)}
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("fedsoll/table2", "published paper: unknown name 'fedsoll'; did you mean 'fedsol'?"),
-        ("fedsol/table7", "published table of fedsol: unknown name 'table7'; did you mean"),
-        ("quickstart", "published paper: unknown name 'quickstart'; valid: fedgela, fedsam, fedsol, fedtoga"),
-    ],
-)
-def test_unknown_tables_are_refused_in_one_line(name: str, message: str) -> None:
-    with pytest.raises(UserError) as error:
-        load(name)
-    assert message in str(error.value)
-    assert "\n" not in str(error.value)
 
 
 def test_metrics_over_clients_are_the_printed_deviations() -> None:
@@ -371,13 +334,3 @@ def test_a_number_that_several_rows_share_stands_beside_none() -> None:
     assert "without a printed value: fedsam ρ=0.1, 0.6; fedsam ρ=0.5, 0.6" in notes
     del rows["fedsam ρ=0.1", "0.6"]
     assert len(match_published("fedsam/table2", "test_accuracy", rows)[0]) == 2
-
-
-def test_a_file_that_has_not_run_shows_its_own_names(tmp_path: Path, call: Call) -> None:
-    """As its table will, once cells have run."""
-    (file := tmp_path / "mine.yaml").write_text(
-        "{name: mine, names: {fedavg: FedAvg}, base: {data: cifar10, model: resnet18, partition: {name: "
-        "dirichlet_client, alpha: 0.6}, clients: {total: 100, per_round: 20}}, grid: {algorithm: [fedavg, fedcm]}}"
-    )
-    out = call("tables", str(file), "--published", "--paper", "fedsam/table2").out
-    assert "| FedAvg | - [81.87 ± 5.09]" in out

@@ -126,15 +126,6 @@ def test_several_clients_per_domain(root: Path) -> None:
     assert len({label for label in data.y_train[data.client_train == 0]}) == 2, "dealt at random, not class by class"
 
 
-def test_train_and_test_above_the_domains(root: Path) -> None:
-    domains(root / "digits5/train", mnist=3, usps=2)
-    domains(root / "digits5/test", mnist=1, usps=1)
-    data = load("domains", path=str(root / "digits5"), size=8, channels=1)
-    assert np.bincount(data.client_train).tolist() == [6, 4]
-    assert (data.client_test.tolist(), data.y_test.tolist()) == ([0, 0, 1, 1], [0, 1, 0, 1])
-    assert data.input_shape == (1, 8, 8)
-
-
 def domain_net(root: Path) -> None:
     """DomainNet as published: DOMAIN/CLASS/FILE, and for each domain two lists of files and labels next to it."""
     domains(root, clipart=3, sketch=2)

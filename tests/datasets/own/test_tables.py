@@ -9,7 +9,6 @@ import pytest
 import fedray
 from fedray.common.errors import UserError
 from fedray.datasets import make_data_source
-from fedray.datasets.base import load_data
 from fedray.datasets.dataset import Dataset
 
 OWN = """age,sex,ward,kind,part
@@ -144,11 +143,6 @@ def test_another_separator_is_named(mark: str, word: str) -> None:
         load(OWN, test_path="test.csv")
 
 
-def test_excels_line_that_names_a_separator_is_no_header() -> None:
-    with pytest.raises(UserError, match=r"^data\.path: own\.csv has semicolons in its header; commas between"):
-        load("sep=;\n" + OWN.replace(",", ";"), split="part")
-
-
 def test_a_second_file_is_the_test_set() -> None:
     """Labels 2 and 10 are the classes 0 and 1: integers sort as numbers."""
     Path("test.csv").write_text("kind,age\n10,7\n")
@@ -182,14 +176,6 @@ def test_one_file_for_training_and_testing_is_refused(link: str) -> None:
         Path(link).hardlink_to("own.csv")
     with pytest.raises(UserError, match=r"^data\.test_path: .+ is the file of data\.path; other rows are required$"):
         load(test_path=link)
-
-
-def test_equal_rows_in_training_and_test_are_counted(caplog: pytest.LogCaptureFixture) -> None:
-    """A copy of the file, whose second row is another one."""
-    Path("test.csv").write_text(OWN.replace("3,", "4,"))
-    Path("own.csv").write_text(OWN)
-    load_data(make_data_source({"name": "csv", "path": "own.csv", "label": "kind", "test_path": "test.csv"}))
-    assert "data: 2 of 3 test samples have the same inputs as a training sample;" in caplog.text
 
 
 @pytest.mark.parametrize("clients", [{"test": {"from": "clients"}}, {"split": "part"}])

@@ -14,7 +14,6 @@ from fedray.engine.problem import Problem
 from fedray.models import MODELS, make_model_spec
 from fedray.models.base import count_parameters
 from fedray.models.network import Network
-from fedray.models.zoo.text import CharLSTM
 from fedray.models.zoo.vit import LocalitySelfAttention, ShiftedPatches
 from tests.conftest import Call
 
@@ -106,15 +105,6 @@ def test_head_body_features_and_taps(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["mlp", "resnet18", "resnet50", "efficientnet_b0"])
-def test_a_projection_is_body(name: str) -> None:
-    """FedGELA's projection belongs to what is shared: 84 features, and a head of 84 x 5 + 5 parameters."""
-    network = Network(make_model_spec({"name": name, "projection": 84}).build((3, 64, 64), 5))
-    network.train(False)
-    assert network(torch.zeros(1, 3, 64, 64)).features.shape == (1, 84)
-    assert network.layout.head.sum() == 84 * 5 + 5
-
-
-@pytest.mark.parametrize("name", ["mlp", "resnet18", "resnet50", "efficientnet_b0"])
 def test_normalised_features(name: str) -> None:
     """FedGELA's code: over a batch each feature has mean 0 and deviation 1, except for the 1e-5 added to the variance;
     its
@@ -132,27 +122,6 @@ def test_normalised_features(name: str) -> None:
     layout = network.layout
     assert set(layout.names[-4:-2]) <= layout.norms - layout.heads
     assert network.layout.part("norm")[-84 * 5 - 5 - 168 : -84 * 5 - 5].all()
-
-
-def test_group_norm_has_no_buffers_and_batch_norm_has() -> None:
-    """Only mean and variance of each BatchNorm are float buffers: 2 x 4,800 channels of ResNet-18 (20 layers)."""
-    buffers = {
-        norm: Network(make_model_spec({"name": "resnet18", "norm": norm}).build((3, 32, 32), 10)).buffers.numel()
-        for norm in ("group", "batch", "batch_untracked")
-    }
-    assert buffers == {"group": 0, "batch": 9600, "batch_untracked": 0}
-
-
-def test_the_cifar_stem_keeps_the_resolution() -> None:
-    """32x32 -> 32, 16, 8, 4 over the stages; torchvision's stem starts at 8 and ends at 1."""
-    for stem, sizes in (("cifar", [32, 16, 8, 4]), ("imagenet", [8, 4, 2, 1])):
-        module: Any = make_model_spec({"name": "resnet18", "stem": stem}).build((3, 32, 32), 10)
-        x = module.maxpool(module.relu(module.bn1(module.conv1(torch.zeros(1, 3, 32, 32)))))
-        seen = []
-        for stage in (module.layer1, module.layer2, module.layer3, module.layer4):
-            x = stage(x)
-            seen.append(x.shape[-1])
-        assert seen == sizes
 
 
 def test_vgg_starts_as_published() -> None:
@@ -192,18 +161,6 @@ def test_locality_self_attention() -> None:
     torch.testing.assert_close(layer(x), expected)
 
 
-def test_char_lstm_reads_the_whole_text() -> None:
-    """Any of the 80 characters changes the prediction; uint8 and int64 token ids are the same to it."""
-    torch.manual_seed(0)
-    module = CharLSTM().build((80,), 80)
-    tokens = torch.randint(1, 80, (1, 80))
-    with torch.no_grad():
-        one = module(tokens)
-        assert torch.equal(one, module(tokens.to(torch.uint8)))
-        for place in (0, 79):
-            assert not torch.equal(one, module(tokens.index_fill(1, torch.tensor([place]), 0)))
-
-
 def test_text_cnn_takes_each_filters_maximum_over_time() -> None:
     """Kim's equations 2 to 4 with loops: c_i = ReLU(w · x_{i:i+h} + b), its maximum over i, then the head.
 
@@ -225,17 +182,6 @@ def test_text_cnn_takes_each_filters_maximum_over_time() -> None:
     module(tokens).sum().backward()
     assert module.embed.weight.grad is not None  # type: ignore[union-attr]
     assert not module.embed.weight.grad[0].any()  # type: ignore[union-attr,index]
-
-
-def test_dropout_is_a_mode() -> None:
-    """EMNIST's CNN drops in training only."""
-    torch.manual_seed(0)
-    network, x = Network(make_model_spec("emnist_cnn").build((1, 28, 28), 62)), torch.randn(2, 1, 28, 28)
-    with torch.no_grad():
-        network.train(True)
-        assert not torch.equal(network(x).logits, network(x).logits)
-        network.train(False)
-        assert torch.equal(network(x).logits, network(x).logits)
 
 
 @pytest.mark.parametrize(
