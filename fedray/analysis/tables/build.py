@@ -1,8 +1,8 @@
 """Entries of a sweep's result table, their ranks and notes."""
 
 import math
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -262,12 +262,13 @@ def list_tuning_notes(sweep: SweepTable, cells: pd.DataFrame) -> list[str]:
         blocks = list(of.values())
         said.append(f"chosen for {row} ({column}): {_format_values(blocks, cells)}; {_format_budget(blocks)}")
     for (row, column), of in chosen.items():
+        names = _name_keys(next(iter(of.values()))["ranges"], cells)
         for key in dict.fromkeys(key for one in of.values() for key in one["edges"]):
             on_edge = [one for one in of.values() if key in one["edges"]]
             values = ", ".join(dict.fromkeys(format_value(one["values"][key]) for one in on_edge))
             where = f" in {len(on_edge)} of {len(of)} blocks" if len(of) > 1 else ""
             said.append(
-                f"WARNING: {find_symbol(key, cells)}={values} of {row} ({column}) is on the edge of "
+                f"WARNING: {names[key]}={values} of {row} ({column}) is on the edge of "
                 f"{on_edge[0]['ranges'][key]}{where}: nothing was tried beyond it"
             )
     return said
@@ -287,9 +288,17 @@ def _describe_choice(blocks: Sequence[Mapping[str, Any]]) -> str:
     return f"{how}, on {100 * held['fraction']:g} % of {whose}, held out; these runs train on {what}{pruned}"
 
 
+def _name_keys(keys: Iterable[str], cells: pd.DataFrame) -> dict[str, str]:
+    """Return key -> symbol; the key itself where two have one symbol, such as the rates of FedAdam's two optimisers."""
+    symbols = {key: find_symbol(key, cells) for key in keys}
+    shared = Counter(symbols.values())
+    return {key: symbol if shared[symbol] == 1 else key for key, symbol in symbols.items()}
+
+
 def _format_values(blocks: Sequence[Mapping[str, Any]], cells: pd.DataFrame) -> str:
+    names = _name_keys(blocks[0]["ranges"], cells)
     values = (
-        f"{find_symbol(key, cells)}={', '.join(format_value(one['values'][key]) for one in blocks)} of {of}"
+        f"{names[key]}={', '.join(format_value(one['values'][key]) for one in blocks)} of {of}"
         for key, of in blocks[0]["ranges"].items()
     )
     return ", ".join(values) or "nothing to draw"

@@ -52,7 +52,26 @@ def test_differences_of_methods_in_settings(store: Tracker, tmp_path: Path) -> N
     assert len(list(tmp_path.glob("sweep-differences-*"))) == 4
     (forest, *_) = draw_forests(compare(collect("sweep"), "fedavg", "final_test_accuracy")).values()
     assert forest.axes[0].lines[1].get_xdata() == pytest.approx([3.0])
+    assert forest.axes[0].get_xlabel() == "difference to fedavg\ntest accuracy in % of the last round"
     assert [text.get_text() for text in forest.legends[0].get_texts()] == ["p < 0.05 (Holm)", "not told apart"]
+
+
+def test_an_interval_far_wider_than_others_ends_in_arrows(store: Tracker) -> None:
+    """Differences 1, 2; 2, 3; 0, 40: half-widths t / 2 twice, and 20 t, of which 4 t / 2 are shown."""
+    cells = [cell({"name": "fedsam", "rho": rho}, 0.1, seed) for rho in (0.1, 0.2, 0.3) for seed in (0, 1)]
+    cells += [cell(FEDAVG, 0.1, seed) for seed in (0, 1)]
+    write(store, cells, [history(40, last) for last in (51, 52, 52, 53, 50, 90, 50, 50)])
+    (forest,) = draw_forests(compare(collect("sweep"), "fedavg", "final_test_accuracy")).values()
+    lines = [(line.get_marker(), *np.atleast_1d(line.get_xdata())) for line in forest.axes[0].lines]
+    t = 12.7062  # t(0.975, 1)
+    low, high = 20 - 4 * t / 2, 20 + 4 * t / 2
+    assert lines[4:8] == [
+        ("None", pytest.approx(low, abs=0.01), pytest.approx(high, abs=0.01)),
+        ("<", pytest.approx(low, abs=0.01)),
+        (">", pytest.approx(high, abs=0.01)),
+        ("o", 20.0),
+    ]
+    assert forest.legends[0].get_title().get_text().endswith("an arrow: it goes on")
 
 
 STEPS = np.linspace(-1, 1, 3)

@@ -71,6 +71,15 @@ def test_chosen_values_part_no_rows_and_are_told_below_with_range_budget_and_edg
     assert "selected on the test set" not in found.title
 
 
+def test_keys_of_one_symbol_are_told_apart_by_their_whole_names() -> None:
+    """FedAdam searches the clients' rate and the server's, both named lr."""
+    ranges = {"training.lr": "[0.01, 1], log", "algorithm.lr": "[0.1, 2], log"}
+    values = {"training.lr": 0.5, "algorithm.lr": 1.5}
+    said = "\n".join(build(table(ranges=ranges, values=values, edges=["algorithm.lr"])).notes)
+    assert "training.lr=0.5 of [0.01, 1], log, algorithm.lr=1.5 of [0.1, 2], log; 8 draws" in said
+    assert "WARNING: algorithm.lr=1.5 of fedprox" in said
+
+
 def test_a_choice_by_the_test_set_is_marked_where_the_numbers_are() -> None:
     found = build(table(select="last10_test_accuracy", held_out=None))
     assert found.title.endswith("(selected on the test set)")
