@@ -5,7 +5,7 @@ import shutil
 import sqlite3
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -123,22 +123,32 @@ LONGEST = [
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files that share a Ray come first, as there is one for all of them, then long ones: the workers end together."""
-    sharing = {item.path for item in items if uses_local_ray(item)}
+    """Files that share actors come first, then others that share a Ray, then long ones: the workers end together."""
+    acting, sharing = ({item.path for item in items if uses(item, name)} for name in ("backends", "local_ray"))
     rank = {path: number for number, path in enumerate(LONGEST)}
-    items.sort(key=lambda item: (item.path not in sharing, rank.get(item.path, len(rank))))
+    items.sort(key=lambda item: (item.path not in acting, item.path not in sharing, rank.get(item.path, len(rank))))
 
 
-def uses_local_ray(item: pytest.Item) -> bool:
-    return "local_ray" in getattr(item, "fixturenames", ())
+def uses(item: pytest.Item, fixture: str) -> bool:
+    return fixture in getattr(item, "fixturenames", ())
+
+
+ACTORS: "dict[int, RayBackend]" = {}
+"""The backends of the fixture `backends`, once a file has asked for them."""
+
+
+def close_actors() -> None:
+    for number in list(ACTORS):
+        ACTORS.pop(number).close()
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _no_ray_of_others(request: pytest.FixtureRequest) -> None:
-    """The shared Ray ends before the first file that does not use it."""
-    if "ray" in sys.modules and not any(
-        item.path == request.path and uses_local_ray(item) for item in request.session.items
-    ):
+    """The shared Ray ends before the first file that does not use it, and its actors before one that uses only Ray."""
+    of_file = [item for item in request.session.items if item.path == request.path]
+    if not any(uses(item, "backends") for item in of_file):
+        close_actors()
+    if "ray" in sys.modules and not any(uses(item, "local_ray") for item in of_file):
         sys.modules["ray"].shutdown()
 
 
@@ -147,9 +157,10 @@ def local_ray(_no_ray_of_others: None) -> None:
     """A Ray of 8 CPUs and a logical GPU, with which the next file that asks for it goes on if nothing of it is held."""
     import ray
 
-    deadline = time.monotonic() + 10
-    while ray.is_initialized() and ray.available_resources().get("CPU") != 8:
+    deadline, held = time.monotonic() + 10, sum(ACTORS)
+    while ray.is_initialized() and ray.available_resources().get("CPU") != 8 - held:
         if time.monotonic() > deadline:
+            close_actors()
             ray.shutdown()
         time.sleep(0.1)
     if not ray.is_initialized():
@@ -171,15 +182,14 @@ def start_ray(**resources: Any) -> None:
 
 
 @pytest.fixture(scope="module")
-def backends(local_ray: None) -> "Iterator[dict[int, RayBackend]]":
-    """Long-lived actors, shared by all tests of a module: 1 and 3 of them."""
+def backends(local_ray: None) -> "dict[int, RayBackend]":
+    """Long-lived actors, shared by all tests that ask for them: 1 and 3 of them."""
     from fedray.cluster.ray_backend import RayBackend
     from fedray.config import Runtime
 
-    made = {n: RayBackend(Runtime(actors=n, cpus_per_actor=1)) for n in (1, 3)}
-    yield made
-    for backend in made.values():
-        backend.close()
+    if not ACTORS:
+        ACTORS.update({n: RayBackend(Runtime(actors=n, cpus_per_actor=1)) for n in (1, 3)})
+    return ACTORS
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,6 @@
 """Methods about the classifier: the simplex, Φ, what never moves or leaves the client, what their models answer."""
 
 from dataclasses import replace
-from itertools import islice
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,7 +12,6 @@ from fedray.algorithms.base import Client, Uploads
 from fedray.algorithms.fedgela import FedGELA, simplex_etf
 from fedray.algorithms.heads import FedRep, FedRod
 from fedray.algorithms.linear_head import Q, Unbiased, phi
-from fedray.common.errors import Diverged
 from fedray.common.vectors import Vectors
 from fedray.engine.loop import run
 from fedray.engine.messages import Broadcast, ClientTask
@@ -23,7 +21,7 @@ from fedray.engine.process.worker import Worker
 from fedray.engine.server.simulation import Simulation
 from fedray.engine.state import State
 from fedray.models.network import Layout
-from tests.algorithms.digits import data, problem, states
+from tests.algorithms.digits import data, problem
 
 
 @pytest.mark.parametrize(("classes", "width"), [(2, 2), (10, 10), (10, 84), (62, 64), (100, 512)])
@@ -123,26 +121,6 @@ def test_a_personal_part_that_is_no_number_stays_out_of_every_upload(kind: str) 
     assert kind == "PoisonedGELA" or all(vector.isnan().all() for vector in c.state.values())
     assert bool(c.state) == (kind != "PoisonedGELA")
     assert all(bool(sent.vector.isfinite().all()) for sent in uploads.values()) == (kind != "Leaking")
-
-
-@pytest.mark.parametrize("name", ["fedrep", "fedrod", "local-only", "fedproto"])
-def test_a_client_with_a_spoilt_part_harms_nobody_else_and_is_named(name: str) -> None:
-    """NaN between rounds 1 and 2: rounds without the client are unaffected; with it, it is named."""
-    cohorts = {"rounds": 9, "clients": {"cohorts": [[0, 2], [1, 3], [0, 2], *[[0]] * 6]}}
-    running = Simulation(problem(name, **cohorts), InlineBackend())
-    running.step()
-    state = running.state
-    spoilt = Vectors({part: torch.full_like(v, torch.nan) for part, v in state.clients[2].items()})
-    running.restore(replace(state, clients=state.clients | {2: spoilt}))
-    running.step()
-    *_, whole = islice(states(name, **cohorts), 2)
-    found = running.state
-    for left, right in ((found.server, whole.server), *((found.clients[i], whole.clients[i]) for i in (0, 1, 3))):
-        assert all(torch.equal(vector, right[part]) for part, vector in left.items())
-    assert torch.equal(found.theta, whole.theta)
-    with pytest.raises(Diverged, match="diverged in round 3, client 2"):
-        running.step()
-    assert running.state.digest() == found.digest()
 
 
 BODY_END = 64 * 16 + 16

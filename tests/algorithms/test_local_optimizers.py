@@ -20,7 +20,6 @@ from tests.algorithms.quadratic import Case, check
 LAYOUT = Layout(("w", "b", "k"), ((3, 4), (4,), (2, 3, 2, 2)), heads=frozenset({"w"}))
 STEPS, DECAY, LR = 6, 0.3, 0.05
 ADAMW: dict[str, Any] = {"optimizer": "adamw", "momentum": 0, "lr": 0.01}
-MUON: dict[str, Any] = {"optimizer": "muon", "momentum": 0, "lr": 0.01}
 HERE = "tests.algorithms.test_local_optimizers"
 
 

@@ -11,15 +11,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedray.algorithms.base import Vectors
 from fedray.common.errors import UserError
 from fedray.config import RunConfig
 from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.loop import run
-from fedray.engine.messages import Broadcast, ClientTask
 from fedray.engine.problem import Problem
 from fedray.engine.process.backend import InlineBackend
-from fedray.engine.process.worker import Worker
 from fedray.engine.server.simulation import Simulation
 from fedray.partitions.shards import Shards
 from tests.algorithms.digits import data, problem
@@ -88,30 +85,6 @@ def test_frozen_and_own_parts_through_a_resume(algorithm: str, per_round: int, t
         statistics = [tuple(kept["own_buffers"].tolist()) for kept in final.clients.values()]
         assert len(set(statistics)) == len(statistics)
         assert torch.equal(final.buffers, running.problem.build_network("cpu").buffers)
-
-
-@pytest.mark.parametrize("algorithm", ["fedproto", "fedrep", "fedavg"])
-def test_a_client_starts_with_what_it_kept(algorithm: str) -> None:
-    """The client's own part if it has kept one, and for the rest what was sent; at first, the initial model's part."""
-    running = simulation(algorithm, 1)
-    built, keeps = running.problem, running.problem.config.algorithm.keeps
-    network = built.build_network("cpu")
-    worker = Worker(built)
-    sent = Broadcast(
-        round=0,
-        lr=0.1,
-        theta=torch.full_like(network.theta, 2.0),
-        buffers=torch.full_like(network.buffers, 2.0),
-        message=Vectors(),
-        cohort=1,
-    )
-    own = running.layout.part(keeps)
-    statistics = torch.full((len(network.find_buffers(keeps)),), 3.0)
-    kept = Vectors(own=torch.full((int(own.sum()),), 3.0), own_buffers=statistics)
-    for state, value in ((kept, torch.tensor(3.0)), (Vectors(), network.initial)):
-        c = worker.trainer.start(sent, ClientTask(0, 1.0, state))
-        assert torch.equal(c.theta, torch.where(own > 0, value, 2.0))
-        assert (worker.network.buffers == (3.0 if state and keeps == "all" else 2.0)).all()
 
 
 def test_a_client_without_test_samples_takes_no_personal_test() -> None:

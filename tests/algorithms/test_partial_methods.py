@@ -47,15 +47,6 @@ def test_the_shared_model_is_fedavgs(options: dict[str, Any]) -> None:
     assert left.history[-1]["train_loss"] == right.history[-1]["train_loss"]
 
 
-def test_without_shuffling_passes_of_their_own_are_in_order_too() -> None:
-    """Three epochs of v on the shared model's batches, or before them: the same batches in the same order."""
-    kept = [
-        final({"name": "ditto", "personal_epochs": apart}, shuffle=False, local_epochs=3).clients for apart in (None, 3)
-    ]
-    assert kept[0].keys() == kept[1].keys()
-    assert all(torch.equal(kept[0][i].v, kept[1][i].v) for i in kept[0])
-
-
 @pytest.mark.parametrize("options", [{"name": "ditto"}, {"name": "apfl"}, {"name": "apfl", "mix": "logits"}])
 def test_under_dropout_too(options: dict[str, Any]) -> None:
     partly = {"model": "tests.algorithms.test_own_parts:Partly", "batch_size": 18}
@@ -94,23 +85,6 @@ def test_a_rate_that_falls_within_the_round_is_everyones(options: Any) -> None:
     assert torch.equal(left.theta, right.theta)
     for i, kept in left.clients.items():
         assert all(torch.equal(vector, right.clients[i][name]) for name, vector in kept.items())
-
-
-@pytest.mark.parametrize("mix", ["parameters", "logits"])
-def test_apfl_without_a_model_of_its_own(mix: str) -> None:
-    """a = 0: v stays x⁰ except for weight decay, and the personal model is x."""
-    options = {"alpha": 0.0, "mix": mix}
-    state = final({"name": "apfl", **options}, weight_decay=0)
-    start = problem("apfl").build_network("cpu").initial
-    assert all(torch.equal(kept.v, start) for kept in state.clients.values())
-    assert personal("apfl", options) == personal("fedavg", {})
-
-
-def test_apfl_with_logits_asks_both_models() -> None:
-    """a = 1: only the client's own v answers, so the score is Local-only's; a = ½ has another score."""
-    alone = personal("apfl", {"alpha": 1.0, "mix": "logits"})[0]
-    assert alone == personal("local-only", {})[0]
-    assert personal("apfl", {"mix": "logits"})[0] != alone
 
 
 def personal(name: str, options: dict[str, Any], epochs: int = 0) -> list[float]:

@@ -20,7 +20,7 @@ from fedray.engine.process.backend import InlineBackend
 from fedray.engine.process.worker import Worker
 from fedray.engine.server.simulation import Simulation
 from fedray.models.network import Output
-from tests.algorithms.digits import SIZES, final, problem
+from tests.algorithms.digits import final, problem
 
 FEDGEN = {"name": "fedgen", "hidden": 12, "noise": 4, "steps": 3}
 
@@ -42,24 +42,6 @@ def test_fedgen_with_a_head_without_bias_or_body(model: Any) -> None:
     state = final({**FEDGEN, "alpha": 1, "beta": 1}, model=model, rounds=2)
     assert state.server.generator.shape == (12 * (4 + 10) + 12 + 24 + (8 if "NoBias" in model else 64) * 13,)
     assert torch.isfinite(state.theta).all()
-
-
-def test_fedreps_newcomers_are_tested_with_the_average_head() -> None:
-    """It is the mean of what the last cohort kept; a client that took part has its own, one that never did the mean."""
-    built = problem({"name": "fedrep", "newcomer": "average"}, clients={"cohorts": [[0, 1], [1, 3], [0, 3], [1, 3]]})
-    running, worker = Simulation(built, InlineBackend()), Worker(built)
-    while not running.done:
-        running.step()
-    state = running.state
-    n = {i: SIZES[i] / (SIZES[1] + SIZES[3]) for i in (1, 3)}
-    average = sum((share * state.clients[i].own for i, share in n.items()), torch.zeros(()))
-    head = running.layout.head > 0
-    for i, expected in ((0, state.clients[0].own), (2, average)):
-        c = worker.trainer.personalise(
-            running._make_personal_broadcast(1), ClientTask(i, 1.0, state.clients.get(i, Vectors())), 0
-        )
-        assert torch.allclose(c.theta[head], expected, rtol=0, atol=1e-6)
-        assert torch.equal(c.theta[~head], state.theta[~head])
 
 
 def trained_client(options: Any, client: int = 2, epochs: int = 0) -> LocalClient:

@@ -208,6 +208,13 @@ def test_clients_and_classes(store: Tracker) -> None:
     assert one[1] == "fedavg"
 
 
+def test_without_any_run(store: Tracker) -> None:
+    store.open_sweep("planned", "", [cell(FEDAVG, 0.5, 0)])
+    text = make_page(collect("planned"), ["last10_test_accuracy"])
+    assert "No finished run to draw." in text
+    assert "no run yet" in text
+
+
 def test_in_a_browser(store: Tracker, tmp_path: Path) -> None:
     """The console is empty; a request to the network would be reported there, as the policy refuses it. Pictures load.
 

@@ -2,9 +2,11 @@
 
 import csv
 import io
+from pathlib import Path
 
 import pytest
 
+from fedray.analysis.commands.figures import main
 from fedray.analysis.data.collect import collect
 from fedray.analysis.tables.build import build
 from fedray.analysis.tables.formats import to_csv, to_latex, to_markdown
@@ -125,3 +127,12 @@ def test_methods_without_fine_tuning_stand_beside_the_fine_tuned(store: Tracker)
     write(store, cells, rows, "other")
     with pytest.raises(UserError, match="1 of 2 finished runs have not logged, local-only"):
         build(collect("other"), "personal_accuracy_e1")
+
+
+def test_figures_name_the_runs_that_never_reached_the_target(
+    store: Tracker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cells = [cell(a, 0.5, 0) for a in (FEDAVG, SMALL)]
+    write(store, cells, [history(70, 90), history(70, 75)])
+    main("sweep", "methods", metric="rounds_to:80", out=tmp_path)
+    assert "not drawn, never at the target, or without one: fedsam-0.1-0.5-0" in capsys.readouterr().out

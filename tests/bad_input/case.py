@@ -1,9 +1,6 @@
 """A mistake and its answer, and how mistakes are made: changes of a run, a sweep or a file that is right."""
 
-import gzip
-import json
 import shutil
-import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -89,42 +86,6 @@ def half(name: str) -> Callable[[Path], object]:
         (here / name).write_bytes((here / name).read_bytes()[:300])
 
     return cut
-
-
-def idx(magic: bytes, *sizes: int, body: int = 0, packed: bool = False) -> Callable[[Path], object]:
-    """MNIST's training images with this head; the other three files are right."""
-
-    def write(here: Path) -> None:
-        raw = here / "data/MNIST/raw"
-        raw.mkdir(parents=True)
-        for part, n in (("train", 4), ("t10k", 4)):
-            images = struct.pack(">4B3I", 0, 0, 8, 3, n, 28, 28) + bytes(n * 784)
-            (raw / f"{part}-images-idx3-ubyte").write_bytes(images)
-            (raw / f"{part}-labels-idx1-ubyte").write_bytes(struct.pack(">4BI", 0, 0, 8, 1, n) + bytes(n))
-        content = magic + struct.pack(f">{len(sizes)}I", *sizes) + bytes(body)
-        path = raw / "train-images-idx3-ubyte"
-        path.unlink()
-        if packed:
-            path.with_name(path.name + ".gz").write_bytes(gzip.compress(content)[:-6])
-        else:
-            path.write_bytes(content)
-
-    return write
-
-
-def leaf(content: str) -> Callable[[Path], object]:
-    """FEMNIST's folders with one file each of this content."""
-
-    def write(here: Path) -> None:
-        for part in ("train", "test"):
-            put(f"data/femnist/{part}/a.json", content)(here)
-
-    return write
-
-
-def writer(x: Any, y: Any) -> Callable[[Path], object]:
-    """FEMNIST's folders with one writer of one image."""
-    return leaf(json.dumps({"users": ["u"], "num_samples": [1], "user_data": {"u": {"x": x, "y": y}}}))
 
 
 def stored(here: Path) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from fedray.common.whole_files import MEMORY
-from tests.bad_input.case import NPZ, Case, Opens, idx, leaf, npz, put, run, writer
+from tests.bad_input.case import NPZ, Case, Opens, npz, put, run
 
 
 def bare(here: Path) -> None:
@@ -87,57 +87,12 @@ CASES: dict[str, Case] = {
         NPZ,
         prepare=npz(x_test=np.zeros((6, 5, 4), np.uint8)),
     ),
-    "gz cut": run(
-        "data.name: {here}/data/MNIST/raw/train-images-idx3-ubyte.gz cannot be unpacked: EOFError: Compressed "
-        "file ended before the end-of-stream marker was reached",
-        "data=mnist",
-        prepare=idx(b"\0\0\x08\3", 4, 28, 28, body=4 * 784, packed=True),
-    ),
     "FEDRAY_DATA a file": run(
         "data.name: mnist is not in file: MNIST/raw/train-images-idx3-ubyte (or mnist.npz, as Keras has it) is "
         "missing; `fedray data fetch mnist` tells how to get it, FEDRAY_DATA names another folder",
         "data=mnist",
         prepare=put("file", ""),
         FEDRAY_DATA="file",
-    ),
-    "cifar not its md5": run(
-        "data.name: cifar10: {here}/data/cifar-10-batches-py/data_batch_1 is damaged, its md5 is not the "
-        "published c99…",
-        "data=cifar10",
-        prepare=put("data/cifar-10-batches-py/data_batch_1", pickle.dumps(Opens())),
-    ),
-    "leaf numbers": run(
-        "data.name: femnist: {here}/data/femnist/train/a.json: user 'u' has no lists x and y",
-        "data=femnist",
-        prepare=writer(5, [1]),
-    ),
-    "leaf nobody": run(
-        "data.name: femnist: no user has samples in {here}/data/femnist/train",
-        "data=femnist",
-        prepare=leaf('{"users": [], "num_samples": [], "user_data": {}}'),
-    ),
-    "no classes": run(
-        "data.name: cinic10 is not in {here}/data: cinic-10/train/airplane/*.png is missing; `fedray data fetch "
-        "cinic10` tells how to get it, FEDRAY_DATA names another folder",
-        "data=cinic10",
-        prepare=lambda here: (here / "data/cinic-10/train").mkdir(parents=True),
-    ),
-    "isic a folder": run(
-        "data.name: fed_isic2019: {here}/data/fed_isic2019/train_test_split cannot be read: IsADirectoryError: "
-        "[Errno 21]…",
-        "data=fed_isic2019",
-        prepare=lambda here: (here / "data/fed_isic2019/train_test_split").mkdir(parents=True),
-    ),
-    "isic path": run(
-        "data.name: fed_isic2019: {here}/data/fed_isic2019/train_test_split: line 2 has no image, target (0 to "
-        "7), center and fold (train or test): ValueError(\"'../../x' is not the name of an image\")",
-        "data=fed_isic2019",
-        prepare=put("data/fed_isic2019/train_test_split", "image,target,center,fold\n../../x,1,0,train\n"),
-    ),
-    "isic nothing": run(
-        "data.name: fed_isic2019: {here}/data/fed_isic2019/train_test_split lists no image of fold train",
-        "data=fed_isic2019",
-        prepare=put("data/fed_isic2019/train_test_split", "image,target,center,fold\n"),
     ),
     "preset of another": run(
         "--set: data.preset of npz: unknown name 'fedsol'; valid: plain; 'fedsol' belongs to mnist, cifar10, …",

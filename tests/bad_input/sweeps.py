@@ -18,7 +18,6 @@ DRAWS: list[tuple[str, list[object], str]] = [
     ("randint", [3, 3], "[LOW, HIGH), integers"),
     ("uniform", [0, float("inf")], "[LOW, HIGH]"),
     ("uniform", [1, 0], "[LOW, HIGH]"),
-    ("uniform", [1], "[LOW, HIGH]"),
     ("uniform", [True, 5], "[LOW, HIGH]"),
 ]
 

@@ -45,6 +45,7 @@ def test_what_to_collect_is_told_without_anything_installed(tmp_path: Path) -> N
     assert found.stdout.startswith("pip download --dest wheels ")
 
 
+@pytest.mark.slow
 def test_hashes_go_on_where_they_ended(tmp_path: Path) -> None:
     """Of a method only what the file lacks is made."""
     lines = tmp_path / "hashes.jsonl"

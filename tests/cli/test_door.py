@@ -185,11 +185,10 @@ def test_a_user_without_an_entry_in_passwd(tmp_path: Path, empty_store: Path, ho
     assert (out.returncode, out.stderr) == ((0, "") if home else (2, said))
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
-def test_a_terminal_that_does_not_know_greek_letters(encoding: str) -> None:
+def test_a_terminal_that_does_not_know_greek_letters() -> None:
     """As in batch systems: unprintable characters become question marks; it was a UnicodeEncodeError."""
     code = "from fedray.common.entry import run_command; run_command(lambda: print('rho \\u03c1'))"
-    environment = os.environ | {"PYTHONIOENCODING": encoding, "LC_ALL": "POSIX"}
+    environment = os.environ | {"PYTHONIOENCODING": "ascii", "LC_ALL": "POSIX"}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "rho ?\n", "")
 

@@ -13,8 +13,6 @@ import pytest
 import yaml
 
 from fedray.cells.looks import choose_looks
-from fedray.cells.status import Status
-from fedray.cli.runs import LISTED_ORDER
 from fedray.common.location import get_storage
 from fedray.sweep.driver.run import describe_elsewhere
 from fedray.sweep.plan.storage import CellLocks, get_cell_locks_file, get_sweep_lock_file, lock_sweep
@@ -144,10 +142,6 @@ def test_a_sweep_that_waits_says_which_other_one_has_its_cells(
     assert describe_elsewhere(session) == "small: 2 cells being run by another process"
     with lock_sweep("first"):
         assert describe_elsewhere(session) == "small: 2 cells being run by the sweep first"
-
-
-def test_status_knows_every_outcome() -> None:
-    assert {*LISTED_ORDER, Status.FINISHED} == set(Status)
 
 
 def test_rm_leaves_what_another_sweep_shares(
@@ -409,17 +403,6 @@ def test_a_name_has_the_partition_s_option_and_not_one_of_equal_value(
 
 def section(alpha: float) -> dict[str, Any]:
     return {"name": "dirichlet", "min_size": 1, "alpha": alpha}
-
-
-def test_two_partitions_have_their_options() -> None:
-    cells = [
-        ("a", "fedavg dirichlet(1) s0", {"seed": 0, "partition": section(1.0)}),
-        ("b", "fedavg pathological(2) s0", {"seed": 0, "partition": {"name": "pathological", "classes": 2}}),
-    ]
-    assert [look.name for look in choose_looks(cells).values()] == [
-        "dirichlet α=1 fedavg s0",
-        "pathological classes=2 fedavg s0",
-    ]
 
 
 def test_the_view_of_a_sweep_tells_its_runs_apart(store: Tracker) -> None:

@@ -3,7 +3,6 @@
 import contextlib
 import http.server
 import io
-import json
 import logging
 import os
 import pickle
@@ -36,11 +35,9 @@ from fedray.analysis.tables.published import match_published
 from fedray.cells.spec import CellSpec
 from fedray.cli import main as cli
 from fedray.common.errors import UserError, redact
-from fedray.components import plugins
 from fedray.config import RunConfig
 from fedray.datasets import make_data_source
 from fedray.datasets import torchvision_sets as pickles
-from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.tracking import store, view
 from tests.bad_input.case import RUN
 from tests.datasets import files
@@ -238,26 +235,6 @@ def test_a_name_in_the_store_is_not_imported(here: Path, monkeypatch: pytest.Mon
     with pytest.raises(UserError, match="is not a subclass of fedray"):  # by a configuration it is
         RunConfig.parse(RUN | {"algorithm": "stranger:X"})
     assert (here / "owned").exists()
-
-
-def test_a_checkpoint_names_no_class(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A manifest that is correct except for its names: nothing is imported, nothing else is read."""
-    import hashlib
-
-    monkeypatch.setattr(plugins.importlib, "import_module", None)
-    body = json.dumps(
-        {
-            "round": 1,
-            "files": {"stranger:X": "0", "../../etc/passwd": "0"},
-            "clients": {},
-            "active": {},
-            "algorithm": "stranger:X",
-            "model": {"name": "stranger:X"},
-        }
-    )
-    document = {"sha256": hashlib.sha256(body.encode()).hexdigest(), "manifest": body}
-    (here / "checkpoint-1.json").write_text(json.dumps(document))
-    assert Checkpoints(here).load() is None
 
 
 # Secrets

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -9,17 +10,15 @@ import pytest
 import ray
 import torch
 
-from fedray.cluster.object_states import SLACK, ObjectState, assign_longest_first, assign_to_actors
+from fedray.cluster.object_states import SLACK, STAYS_FROM, ObjectState, assign_longest_first, assign_to_actors
 from fedray.cluster.ray_backend import RayBackend
 from fedray.common.vectors import Vectors
-from fedray.config import Runtime
 from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.disk.client_files import Version
-from fedray.engine.loop import make_rounds, run
+from fedray.engine.loop import make_rounds
 from fedray.engine.problem import Problem
 from fedray.engine.process.backend import InlineBackend
 from fedray.engine.server.simulation import Simulation
-from fedray.engine.state import load_state
 from tests import small
 
 ROUNDS = 5
@@ -38,10 +37,13 @@ def problem(algorithm: str, personal: bool = True) -> Problem:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _every_state_stays(backends: dict[int, RayBackend]) -> None:
+def _every_state_stays(backends: dict[int, RayBackend]) -> Iterator[None]:
     """In the object store, however small."""
     for backend in backends.values():
         backend.stays_from = 1
+    yield
+    for backend in backends.values():
+        backend.stays_from = STAYS_FROM
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -66,23 +68,15 @@ def test_the_same_numbers_where_states_stay(method: str, backends: dict[int, Ray
         assert small.outcome(resumed) == expected
 
 
-def pids(backend: RayBackend) -> list[int]:
-    return ray.get([actor.__ray_call__.remote(lambda _: os.getpid()) for actor in backend._actors])
-
-
-def test_states_survive_the_actors_that_computed_them(local_ray: None) -> None:
-    """SIGKILL of both actors between two rounds: references are the trial's, the bytes the node's."""
-    built, backend = problem("scaffold"), RayBackend(Runtime(actors=2, cpus_per_actor=1))
-    backend.stays_from = 1
-    try:
-        running = Simulation(built, backend)
-        for _ in range(2):
-            running.step()
-        for pid in pids(backend):
-            os.kill(pid, signal.SIGKILL)
-        assert small.outcome(running) == small.outcome(Simulation(built, InlineBackend()))
-    finally:
-        backend.close()
+def test_states_survive_the_actors_that_computed_them(backends: dict[int, RayBackend]) -> None:
+    """SIGKILL of the only actor between two rounds: references are the trial's, the bytes the node's."""
+    built, backend = problem("scaffold"), backends[1]
+    running = Simulation(built, backend)
+    for _ in range(2):
+        running.step()
+    (actor,) = backend._actors
+    os.kill(ray.get(actor.__ray_call__.remote(lambda _: os.getpid())), signal.SIGKILL)
+    assert small.outcome(running) == small.outcome(Simulation(built, InlineBackend()))
 
 
 def test_the_hashes_are_computed_where_the_states_lie(backends: dict[int, RayBackend]) -> None:
@@ -144,9 +138,3 @@ def test_clients_stay_at_home_within_the_balance(parts: int) -> None:
 def test_without_homes_it_is_longest_first() -> None:
     loads = [5, 3, 9, 1, 1, 7]
     assert assign_to_actors(loads, [None] * 6, 3) == assign_longest_first(loads, 3)
-
-
-def test_loaded_gives_the_state_itself() -> None:
-    state = Vectors(h=torch.ones(2))
-    assert load_state(state) is state
-    assert run(problem("fedavg", personal=False), InlineBackend()).state.clients == {}

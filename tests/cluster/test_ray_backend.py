@@ -214,9 +214,9 @@ def test_divergence_names_the_same_client_for_any_number_of_actors(backends: dic
     assert "diverged in round 3, client" in found[0]
 
 
-def test_four_actors_share_a_gpu_and_a_fifth_is_refused(local_ray: None) -> None:
+def test_two_actors_share_a_gpu_and_a_third_is_refused(local_ray: None) -> None:
     """The GPU is logical: placement is Ray's, the numbers are made on the CPU (`device: cpu`)."""
-    shared = {"actors": 4, "cpus_per_actor": 0.5, "gpus_per_actor": 0.25, "device": "cpu"}
+    shared = {"actors": 2, "cpus_per_actor": 0.5, "gpus_per_actor": 0.5, "device": "cpu"}
     settings = config("fedavg").resolve() | {"runtime": shared}
     backend = RayBackend(Runtime(**shared))
     try:
@@ -227,8 +227,8 @@ def test_four_actors_share_a_gpu_and_a_fifth_is_refused(local_ray: None) -> None
     here = run(Problem.build(config("fedavg")), InlineBackend()).summary()
     assert there["state_sha256"] == here["state_sha256"]
     assert free == pytest.approx(0.0)
-    with pytest.raises(UserError, match=r"runtime\.actors: 5 actors of 0.5 CPU and 0.25 GPU each are asked for, 4 fit"):
-        refuse_infeasible(Runtime(**(shared | {"actors": 5})), list_nodes())
+    with pytest.raises(UserError, match=r"runtime\.actors: 3 actors of 0.5 CPU and 0.5 GPU each are asked for, 2 fit"):
+        refuse_infeasible(Runtime(**(shared | {"actors": 3})), list_nodes())
     assert len(list_nodes()) == 1
 
 

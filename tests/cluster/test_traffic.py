@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedray.cluster.object_states import assign_longest_first
 from fedray.cluster.ray_backend import ClientActor, RayBackend
 from fedray.config import Runtime
 from fedray.datasets.dataset import Dataset
@@ -71,22 +70,3 @@ def test_bytes_into_the_driver_do_not_grow_with_the_cohort(algorithm: str, kept:
     few, many = received(algorithm, 10), received(algorithm, 100)
     assert few > 2 * 12_080
     assert many - few < 90 * (20 + kept * (6_040 + 200))
-
-
-@pytest.mark.parametrize("parts", [4, 8, 16])
-def test_the_largest_share_keeps_to_grahams_bound(parts: int) -> None:
-    """Longest first is within 4/3 - 1/(3 m) of the best (Graham 1969), here of what the best is at least.
-
-    That is the mean load, the longest client, or the two of the m + 1 longest that must meet. Sizes as Dirichlet(0.1)
-    makes them, 500 cohorts of 10 to 100.
-    """
-    rng = np.random.default_rng(0)
-    sizes = rng.dirichlet(np.full(10, 0.1), 1000).max(1) * 500
-    for _ in range(500):
-        loads = [int(n) for n in 1 + rng.choice(sizes, rng.integers(10, 100))]
-        shares = assign_longest_first(loads, parts)
-        assert sorted(k for share in shares for k in share) == list(range(len(loads)))
-        largest = max(sum(loads[k] for k in share) for share in shares)
-        longest = sorted(loads, reverse=True)
-        pair = sum(longest[parts - 1 : parts + 1]) if len(loads) > parts else 0
-        assert largest <= (4 / 3 - 1 / (3 * parts)) * max(sum(loads) / parts, longest[0], pair)

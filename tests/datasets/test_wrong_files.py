@@ -1,5 +1,6 @@
 """Files that are missing, damaged or not in the published format: one line, and nothing is left behind."""
 
+import gzip
 import json
 import os
 from collections.abc import Callable
@@ -45,7 +46,13 @@ def of_mnist(**arrays: np.ndarray) -> Callable[[Path], None]:
     return lambda root: files.mnist(root, **arrays) and None
 
 
-def leaf_with(x: list[Any], y: list[Any], count: int | None = None, name: str = "femnist") -> Callable[[Path], None]:
+def cut_packed(root: Path) -> None:
+    content = gzip.compress((root / RAW).read_bytes())
+    (root / RAW).unlink()
+    (root / f"{RAW}.gz").write_bytes(content[:-6])
+
+
+def leaf_with(x: Any, y: list[Any], count: int | None = None, name: str = "femnist") -> Callable[[Path], None]:
     def apply(root: Path) -> None:
         path = next((root / name / "train").glob("*.json"))
         content = {
@@ -56,6 +63,11 @@ def leaf_with(x: list[Any], y: list[Any], count: int | None = None, name: str = 
         path.write_text(json.dumps(content))
 
     return apply
+
+
+def leave_nobody(root: Path) -> None:
+    for path in (root / "femnist/train").glob("*.json"):
+        path.write_text('{"users": [], "num_samples": [], "user_data": {}}')
 
 
 def shakespeare(root: Path) -> None:
@@ -81,6 +93,7 @@ RAW = "MNIST/raw/train-images-idx3-ubyte"
 
 WRONG: list[tuple[str, Callable[[Path], None], list[str]]] = [
     ("mnist", truncate(RAW), ["mnist", "cannot be read"]),
+    ("mnist", cut_packed, ["train-images-idx3-ubyte.gz cannot be unpacked: EOFError"]),
     ("mnist", of_mnist(train=files.pixels(60, 27, 28)), ["(1, 27, 28)", "(1, 28, 28)"]),
     ("mnist", of_mnist(train_y=np.full(60, 10)), ["10..10", "0..9"]),
     ("mnist", of_mnist(train_y=np.zeros(59)), ["60 samples", "59 labels"]),
@@ -103,6 +116,8 @@ WRONG: list[tuple[str, Callable[[Path], None], list[str]]] = [
         ["dog_0.png", "32x31"],
     ),
     ("cinic10", lambda root: (root / "cinic-10/train/zebra").mkdir(), ["zebra", "allowed"]),
+    ("femnist", leaf_with(5, [1]), ["user 'u' has no lists x and y"]),
+    ("femnist", leave_nobody, ["no user has samples in", "femnist/train"]),
     ("femnist", leaf_with([[0.5] * 783], [1]), ["784", "user u"]),
     ("femnist", leaf_with([[1.5] * 784], [1]), ["784", "[0, 1]"]),
     ("femnist", leaf_with([[0.5] * 784], [62]), ["62", "0..61"]),
@@ -111,6 +126,12 @@ WRONG: list[tuple[str, Callable[[Path], None], list[str]]] = [
     ("shakespeare", leaf_with(["a" * 79], ["b"], name="shakespeare"), ["80 characters"]),
     ("shakespeare", leaf_with(["a" * 79 + "é"], ["b"], name="shakespeare"), ["é"]),
     ("fed_isic2019", remove("fed_isic2019/ISIC_2019_Training_Input_preprocessed/ISIC_0000001.jpg"), ["ISIC_0000001"]),
+    ("fed_isic2019", write("fed_isic2019/train_test_split", b"image,target,center,fold\n"), ["no image of fold train"]),
+    (
+        "fed_isic2019",
+        write("fed_isic2019/train_test_split", b"image,target,center,fold\n../../x,1,0,train\n"),
+        ["line 2 has no image", "'../../x' is not the name of an image"],
+    ),
     ("fed_isic2019", write("fed_isic2019/train_test_split", b"image,target,center,fold\na,1,x,train\n"), ["line 2"]),
     ("fed_isic2019", write("fed_isic2019/train_test_split", b"image,target,center,fold\na,1,1_1,train\n"), ["line 2"]),
     ("tiny_imagenet", write("tiny-imagenet-200/wnids.txt", b""), ["wnids.txt is empty"]),

@@ -79,19 +79,6 @@ def test_one_matrix_stays_with_its_client(tmp_path: Path) -> None:
     assert own["model.1.lora_B" if "model.1.lora_B" in own else "1.lora_B"].any()
 
 
-def test_one_client_alone_trains_as_with_both_matrices() -> None:
-    """With N = 1 there is nothing to average: A, B and the head are those of `share: both` (to the sums' 2^-44)."""
-    both, apart = (
-        run(problem({**WIDE, "lora": {"rank": 2, "share": share}}, clients=(1, 1)), InlineBackend())
-        for share in ("both", "A")
-    )
-    expected, found = both.layout.views(both.theta), apart.layout.views(apart.theta)
-    for name in ("1.lora_A", "2.weight" if "2.weight" in found else "3.weight"):
-        torch.testing.assert_close(found[name], expected[name], rtol=0, atol=1e-6)
-    own = load_state(apart.state.clients[0])["own"].view(256, 2)
-    torch.testing.assert_close(own, expected["1.lora_B"], rtol=0, atol=1e-6)
-
-
 def test_full_rank_with_a_fixed_identity_is_full_training(monkeypatch: pytest.MonkeyPatch) -> None:
     """W + B I with scale 1: B's gradient is W's, so W + B moves as W does; A = I is not trained."""
     monkeypatch.setattr(

@@ -13,8 +13,7 @@ import fedray
 from fedray.common.errors import UserError
 from fedray.engine.disk.checkpoint import Checkpoints, Writer
 from fedray.engine.disk.client_files import write_states
-from fedray.engine.loop import make_rounds, run
-from fedray.engine.process.backend import InlineBackend
+from fedray.engine.loop import make_rounds
 from fedray.engine.server.simulation import Simulation
 from fedray.engine.state import State
 from tests import small
@@ -155,11 +154,6 @@ def test_a_state_is_handed_out_without_a_copy() -> None:
     assert replace(before, round=2).digest() != before.digest()
     running.step()
     assert before.clients == clients, "a round leaves the states before it as they were"
-
-
-def test_run_is_the_loop_to_its_end() -> None:
-    first = simulation()
-    assert run(first.problem, InlineBackend()).state.round == ROUNDS
 
 
 def test_a_run_leaves_the_number_of_threads_as_it_was() -> None:

@@ -17,7 +17,6 @@ from fedray.models.network import Network
 from fedray.models.parts import freeze
 
 LENET = ["0.weight", "0.bias", "3.weight", "3.bias", "7.weight", "7.bias", "9.weight", "9.bias", "11.weight", "11.bias"]
-HEAD = 192 * 10 + 10
 
 
 def lenet() -> nn.Module:

@@ -339,6 +339,21 @@ def test_disjoint_test_sets() -> None:
     assert len(set(tests.indices)) == 200
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"name": "dirichlet", "alpha": 0}, ["partition.alpha", "0"]),
+        ({"name": "pathological", "classes": 5}, ["partition.classes", "5", "4 classes"]),
+        ({"name": "pxcy", "classes": 5}, ["partition.classes", "5"]),
+        ({"name": "sharding", "shards": 100}, ["partition.shards", "100"]),
+    ],
+)
+def test_impossible_partitions_are_refused_by_key(options: dict[str, Any], words: list[str]) -> None:
+    with pytest.raises(UserError) as error:
+        make_partition(options).split(data(np.arange(40) % 4, 4), 5, 0)
+    assert all(word in str(error.value) for word in words)
+
+
 NATURAL = np.repeat([3, 7, 9], [10, 20, 60])
 
 

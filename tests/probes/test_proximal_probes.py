@@ -1,22 +1,20 @@
 """The probes `proximal` and `step`, against numbers derived by hand or by other means."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
-from torch.nn.functional import cross_entropy, kl_div, log_softmax, normalize, softmax
 
 from fedray.common.vectors import Vectors
 from fedray.engine.messages import Broadcast, ClientTask
 from fedray.engine.process.worker import Worker
 from fedray.partitions.shards import Shards
 from fedray.probes.proximal import _copy_client, _take_directions, measure_step
-from tests.probes.probed import Recorder, arrays, digits, last_row, trained
+from tests.probes.probed import arrays, digits, last_row
 
 
 def test_proximal_by_hand() -> None:
@@ -61,89 +59,6 @@ def test_step_by_hand(mu: float | None) -> None:
     assert row["local_change"] == pytest.approx(change(local, q), rel=1e-4)
     assert row["local_change_plain"] == pytest.approx(change(local, -s), rel=1e-4)
     assert row["proximal_change_linear"] == pytest.approx(-2 * 2 * q * math.tanh(1 / 3) / 6, rel=1e-4)
-
-
-def test_fedsols_step_hardly_moves_the_proximal_loss_where_its_first_order_part_says_so() -> None:
-    """Both sides: the rest beyond the first-order part shrinks as η² (here by 100 for a tenth, within a factor 2).
-
-    y is where a training with η = 0.1 ends, η is changed afterwards.
-    """
-    model = {"name": "mlp", "hidden": [8]}
-    problem = digits({"name": "fedsol", "rho": 1.0}, model, rounds=1, local_epochs=4)
-    config, worker = problem.config, Worker(problem)
-    network = worker.network
-    broadcast = Broadcast(
-        round=0, lr=0.1, theta=network.theta.clone(), buffers=network.buffers.clone(), message=Vectors(), cohort=1
-    )
-    c, _ = worker.trainer.train(broadcast, ClientTask(0, 1.0, Vectors()))
-    left = []
-    for lr in (0.1, 0.01):
-        c.lr = lr
-        found = measure_step(c, config.algorithm)
-        left.append(abs(found["proximal_change"] - found["proximal_change_linear"]))
-        assert found["local_change"] < 0
-    assert 50 < left[0] / left[1] < 200
-
-
-@pytest.mark.parametrize(
-    ("method", "tau"),
-    [
-        ("fedavg", 3),
-        ({"name": "fedavg-kl", "tau": 2, "weight": 0.5}, 2),
-        ({"name": "fedsol", "rho": 1.0, "proximal": {"name": "kl", "tau": 2}}, 2),
-        ({"name": "fedprox", "mu": 0.1}, 3),
-        ("fedbabu", 3),
-    ],
-)
-def test_proximal_by_other_means(method: Any, tau: float) -> None:
-    """The same by torch's own functions, from the trained models and from each step's y and batch.
-
-    FedSOL's q: e = ρ Λ unit(∇_head L_p), Λ = |y - x| with columns of length 1, then the gradient at y + e.
-    FedBABU's is 0 on the head, which does not move.
-    """
-    model = {"name": "mlp", "hidden": [8]}
-    problem = digits(method, model, ["proximal", "tests.probes.probed:Recorder"], rounds=1)
-    name = problem.config.algorithm.name
-    Recorder.steps.clear()
-    row, (models, x) = last_row(problem), trained(problem)
-    network, losses, cosines, sizes = problem.build_network("cpu"), [], [], []
-    layout, held = network.layout, problem.data
-
-    def kl_at(theta: Tensor, pixels: Tensor) -> Tensor:
-        with torch.no_grad():
-            target = softmax(_logits(layout.views(x), pixels) / tau, 1)
-        return kl_div(log_softmax(_logits(layout.views(theta), pixels) / tau, 1), target, reduction="batchmean")
-
-    for i, (last, _) in sorted(models.items()):
-        pixels = (torch.from_numpy(held.x_train[problem.shards[i]]).float() / 255 - held.mean[0]) / held.std[0]
-        losses.append(float(kl_at(last, pixels)))
-        own = []
-        assert len(Recorder.steps[i]) == 2 * math.ceil(len(pixels) / 16)
-        for y, batch, target in Recorder.steps[i][1:]:
-            theta = y.clone().requires_grad_()
-            (g_p,) = torch.autograd.grad(kl_at(theta, batch), theta)
-            at = y
-            if name == "fedsol":
-                head = g_p * layout.head
-                moved = [normalize(v, dim=0) for v in layout.views((y - x).abs()).values()]
-                at = y + torch.cat([v.flatten() for v in moved]) * head / head.norm()
-            theta = at.clone().requires_grad_()
-            (q,) = torch.autograd.grad(cross_entropy(_logits(layout.views(theta), batch), target), theta)
-            q = q + (0.5 * g_p if name == "fedavg-kl" else 0.1 * (y - x) if name == "fedprox" else 0)
-            q = q * (1 - layout.head) if name == "fedbabu" else q
-            own.append(float(q @ g_p / q.norm() / g_p.norm()))
-        cosines.append(np.mean(own))
-        sizes.append(np.mean(np.abs(own)))
-    assert row["proximal_loss"] == pytest.approx(np.mean(losses), rel=1e-4)
-    assert row["proximal_loss_std"] == pytest.approx(np.std(losses), rel=1e-3)
-    assert row["proximal_cosine"] == pytest.approx(np.mean(cosines), rel=1e-3)
-    assert row["proximal_cosine_std"] == pytest.approx(np.std(cosines), rel=1e-2)
-    assert row["proximal_cosine_size"] == pytest.approx(np.mean(sizes), rel=1e-3)
-
-
-def _logits(views: Mapping[str, Tensor], pixels: Tensor) -> Tensor:
-    w1, b1, w2, b2 = views.values()
-    return torch.relu(pixels.flatten(1) @ w1.T + b1) @ w2.T + b2
 
 
 def test_each_model_has_its_own_running_statistics() -> None:

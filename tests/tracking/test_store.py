@@ -309,13 +309,6 @@ def test_only_the_cells_that_are_asked_for_are_read(database: Path) -> None:
     assert {record.ending.status for record in found.values()} == {"finished"}
 
 
-def test_a_deleted_run_is_noticed(database: Path) -> None:
-    fill(database, 3)
-    client, _ = store.open_store()
-    client.delete_run(f"{2:032x}")
-    assert store.read_records([f"{i:016x}" for i in range(1, 4)]).keys() == {f"{1:016x}", f"{3:016x}"}
-
-
 def test_mlflow_prints_no_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """ "View run ... at: ADDRESS" of MLflow would hold the password of a server's address, once per cell."""
     from mlflow.environment_variables import MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT

@@ -13,12 +13,14 @@ from fedray.analysis.plots.search import (
     draw_best_so_far,
     draw_heatmaps,
     draw_scatters,
+    list_keys,
     list_trials,
 )
 from fedray.analysis.report import make_page
 from fedray.analysis.tables.build import build
 from fedray.analysis.tables.formats import to_markdown
 from fedray.cells.status import Ending, Status
+from fedray.common.errors import UserError
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import history, write_run
 
@@ -107,6 +109,16 @@ def test_many_values_are_points(store: Tracker) -> None:
         write_run(store, one, history(50 + k), parent=parent)
     (figure,) = draw_heatmaps(collect("search")).values()
     assert any(isinstance(one, PathCollection) for one in figure.axes[0].collections)
+
+
+def test_a_grids_options_are_keys_too(store: Tracker) -> None:
+    cells = [listed({"name": "fedsam", "rho": rho}, 0.1) for rho in (0.1, 0.2)]
+    for one in cells:
+        del one["search"]
+    store.open_sweep("grid", "", cells)
+    assert list_keys(collect("grid")) == ["algorithm.rho"]
+    with pytest.raises(UserError, match="no trial with a value yet"):
+        list_trials(collect("grid"))
 
 
 def test_files_and_the_page(store: Tracker, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -42,16 +42,6 @@ def test_student_is_the_formula(n: int, confidence: float) -> None:
     )
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("n", [2, 3, 5, 10])
-@pytest.mark.parametrize("confidence", [0.8, 0.95])
-def test_student_holds_the_true_mean_as_often_as_it_says(n: int, confidence: float) -> None:
-    """Differences of mean 0.7 and spread 3. The rate lies within three standard errors of the simulation."""
-    draws = np.random.default_rng(n).normal(0.7, 3, (RUNS, n))
-    rate = np.mean([0.7 in found for row in draws if (found := bound_mean(row, confidence))])
-    assert abs(rate - confidence) <= tolerance(confidence) * 1.5
-
-
 def coverage_of_the_bootstrap(kind: str, n: int, runs: int) -> float:
     rng = np.random.default_rng(n)
     draws = rng.normal(size=(runs, n)) if kind == "normal" else rng.standard_t(5, (runs, n))
@@ -85,14 +75,3 @@ def test_proportion_by_hand() -> None:
     assert bound_proportion(3, 3).high == 1
     assert bound_proportion(0, 3).high == pytest.approx(1 - 0.025 ** (1 / 3))
     assert bound_proportion(0, 3).low == 0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("probabilities", [(0.5,), (0.9,), (0.2, 0.6, 1.0)])
-@pytest.mark.parametrize("seeds", [2, 5])
-def test_the_probability_of_a_win_is_covered(probabilities: tuple[float, ...], seeds: int) -> None:
-    """Settings with these probabilities and numbers of seeds: the mean probability is covered in 95 % or more."""
-    rng, truth = np.random.default_rng(seeds), float(np.mean(probabilities))
-    wins = sum(rng.binomial(seeds, p, RUNS) for p in probabilities)
-    rate = np.mean([truth in bound_proportion(float(k), seeds * len(probabilities)) for k in np.atleast_1d(wins)])
-    assert rate >= 0.95 - tolerance(0.95)

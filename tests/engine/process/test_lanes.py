@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from fedray.algorithms.base import Algorithm, Client
 from fedray.common.errors import UserError, warn_once
-from fedray.config import RunConfig
 from fedray.engine.process import lanes
 from fedray.engine.process.lanes import Lane, Lanes
 from fedray.engine.process.worker import Worker
@@ -219,13 +218,3 @@ def test_lanes_on_a_cpu_are_a_line(caplog: pytest.LogCaptureFixture) -> None:
     running.step()
     assert get_worker(running).lanes is None
     assert "runtime.lanes: found 4; lanes are for a GPU" in caplog.text
-
-
-def test_lanes_are_no_part_of_a_cell() -> None:
-    def hash_with(lanes: Any) -> str:
-        return RunConfig.parse(small.sections(runtime={"device": "cpu", "lanes": lanes})).hash_cell("d")
-
-    assert hash_with(2) == hash_with("auto")
-    with pytest.raises(UserError, match=r"runtime\.lanes: found 0"):
-        hash_with(0)
-    assert np.unique([hash_with(1), hash_with(5)]).size == 1

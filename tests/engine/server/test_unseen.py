@@ -11,7 +11,6 @@ import torch
 from fedray.cluster.ray_backend import RayBackend, TrialBackend
 from fedray.common.errors import UserError
 from fedray.common.vectors import Vectors
-from fedray.config import RunConfig
 from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.loop import make_rounds, run
 from fedray.engine.messages import ClientTask
@@ -220,12 +219,6 @@ def test_a_wrong_number_of_clients_names_both_keys(tmp_path: Path) -> None:
     (tmp_path / "split.npz").write_bytes(problem().pack_split())
     with pytest.raises(UserError, match=r"^clients\.total \+ clients\.unseen: found 7; .* lists 6 clients for train"):
         problem(unseen=3, partition={"name": "file", "path": str(tmp_path / "split.npz")})
-
-
-def test_the_default_is_not_part_of_a_cell() -> None:
-    plain = small.sections(clients={"total": 4, "per_round": 2})
-    told = small.sections(clients={"total": 4, "per_round": 2, "unseen": 0})
-    assert RunConfig.parse(plain).hash_cell("digest") == RunConfig.parse(told).hash_cell("digest")
 
 
 def test_the_summary_has_what_newcomers_reach() -> None:

@@ -107,23 +107,6 @@ def test_what_mlflow_holds(finished: Path, tmp_path: Path) -> None:
     assert run.data.metrics["summary/best_test_accuracy"] == max(values)
 
 
-def test_table_of_the_sweep(finished: Path, monkeypatch: pytest.MonkeyPatch, call: Call) -> None:
-    monkeypatch.chdir(finished)
-    out = call("tables", "small", "--format", "csv").out
-    lines = out.splitlines()
-    assert lines[0] == "row,column,mean,std,seeds,others"
-    scaffold = [
-        run.data.metrics["summary/last10_test_accuracy"]
-        for run in runs(finished)
-        if run.data.tags["algorithm"] == "scaffold"
-    ]
-    mean = sum(scaffold) / 2
-    row = next(line for line in lines if line.startswith("scaffold")).split(",")
-    assert float(row[2]) == pytest.approx(mean, rel=1e-5)
-    assert float(row[3]) == pytest.approx(abs(scaffold[0] - scaffold[1]) / 2**0.5, rel=1e-4)
-    assert row[4] == "2"
-
-
 ONE_OF_EACH = {
     "name": "each",
     "base": SWEEP["base"] | {"training": {"rounds": 9, "local_epochs": 1, "batch_size": 50}},

@@ -6,13 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.datasets import load_digits
 
-from fedray.cells.record import RunRecord, summarise_rounds
+from fedray.cells.record import RunRecord
 from fedray.cells.status import Ending, Status
 from fedray.common.errors import UserError
-from fedray.engine.loop import run
-from fedray.engine.process.backend import InlineBackend
 from fedray.sweep.driver.stages import choose, describe_choices, make_final_stage, make_tune_stage, preview_final_stage
 from fedray.sweep.file.points import apply_draw
 from fedray.sweep.file.sweep import Sweep
@@ -183,37 +180,6 @@ def test_a_draw_that_diverged_with_a_seed_is_never_chosen_and_none_at_all_is_sai
     asked = file(grid={"partition": ["iid"]}, cases=[{"algorithm": "fedavg"}], scheduler={"name": "asha"})
     with pytest.raises(UserError, match=r"leave the scheduler out, or raise scheduler\.grace"):
         choose(with_outcomes(make_plan(make_tune_stage(asked)), lambda one: None))
-
-
-def test_selecting_on_the_test_set_would_show(tmp_path: Path) -> None:
-    """Digits whose test labels are those of the next class: a model that learns is right about none of them.
-
-    On held-out samples the learning rate that learns best is chosen, and its test accuracy is below chance. By name,
-    `select: last10_test_accuracy` chooses one that learns less.
-    """
-    x, y = load_digits(return_X_y=True)
-    x, y = (x / 16).astype(np.float32), y.astype(np.int64)
-    np.savez("d.npz", x_train=x[:1400], y_train=y[:1400], x_test=x[1400:], y_test=(y[1400:] + 1) % 10)
-    base = FILE["base"] | {"data": {"name": "npz", "path": "d.npz"}, "model": {"name": "mlp", "hidden": [32]}}
-    base |= {"training": {"rounds": 16, "local_epochs": 2, "batch_size": 20}}
-    changes = {"base": base, "grid": {"partition": ["iid"]}, "cases": [{"algorithm": "fedavg"}], "searcher": "sobol"}
-    changes["search"] = {"training.lr": {"loguniform": [0.0001, 1]}}
-    chosen = {}
-    for select in ("last10_validation_accuracy", "last10_test_accuracy"):
-        tune = {"seeds": [10]} if "test" in select else {"seeds": [10], "validation": {}}
-        asked = file(**changes, select=select, tune=tune)
-        planned = make_plan(make_tune_stage(asked))
-        histories = {
-            cell.run.training.lr: summarise_rounds(run(planned.problems.get_problem(cell), InlineBackend()).history)
-            for cell in planned.cells.values()
-        }
-        (choice,) = choose(with_outcomes(planned, lambda one, found=histories: found[one.training.lr]))
-        chosen[select] = choice.values["training.lr"], histories[choice.values["training.lr"]]
-    honest, peeking = chosen["last10_validation_accuracy"], chosen["last10_test_accuracy"]
-    assert honest[1]["last10_validation_accuracy"] > 60
-    assert honest[1]["last10_test_accuracy"] < 10
-    assert peeking[0] < honest[0]
-    assert peeking[1]["last10_test_accuracy"] > honest[1]["last10_test_accuracy"]
 
 
 def test_before_tuning_the_final_stage_is_known_but_for_the_values() -> None:

@@ -145,14 +145,3 @@ def test_set_reaches_into_every_section() -> None:
     assert tuned.with_overrides({"base.training.rounds": 3}) == tuned.with_overrides({"training.rounds": 3})
     assert {point["training"]["rounds"] for point, _ in tuned.with_overrides({"training.rounds": 3}).points} == {3}
     assert {point["name"] for point, _ in tuned.with_overrides({"base.name": "x"}).points} == {"x"}  # cells refuse it
-
-
-def test_set_refuses_what_an_axis_would_undo() -> None:
-    with pytest.raises(UserError, match=r"--set seed: grid\.seed varies it; set grid\.seed"):
-        sweep().with_overrides({"seed": 3})
-    with pytest.raises(UserError, match="samples: found 3"):
-        sweep().with_overrides({"samples": 3})
-    with pytest.raises(UserError, match=r"--set seed: grid\.seed varies it"):
-        sweep().with_overrides({"base.seed": 3})
-    with pytest.raises(UserError, match=r"--set name\.x: name is not a mapping"):
-        sweep().with_overrides({"name.x": 1})

@@ -127,14 +127,6 @@ def test_keys_do_not_move_together() -> None:
     assert np.mean([np.corrcoef(x, y)[0, 1] ** 2 for x, y in pairs]) == pytest.approx(0.18, abs=0.03)
 
 
-def test_the_learning_rate_moves_with_no_common_option() -> None:
-    """At the default seed, 8 draws of the rate and of each option are in all four quadrants."""
-    rates = quantiles("training.lr", 8)
-    for option in ("rho", "alpha", "beta", "mu", "lr", "lam", "gamma", "tau", "inner_lr", "lr_factor", "scale_w"):
-        values = quantiles(f"algorithm.{option}", 8)
-        assert len({(int(2 * u), int(2 * v)) for u, v in zip(rates, values, strict=True)}) == 4, option
-
-
 def test_a_case_has_a_space_of_its_own_beside_the_common_one() -> None:
     asked = Sweep.model_validate(
         {

@@ -387,10 +387,3 @@ def test_what_goes_wrong_is_raised_once() -> None:
         assert isinstance(writer.refusal, ValueError)
         writer.finish()
         assert writer.ask(lambda: 7) == 7
-
-
-def test_a_question_raises_what_went_wrong_before_it() -> None:
-    with Writer() as writer:
-        writer.send(fails)
-        with pytest.raises(ValueError, match="refused"):
-            writer.ask(lambda: 7)
