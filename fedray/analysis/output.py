@@ -1,23 +1,10 @@
-"""Output of scripts: printed, or written to a file whose name is printed; and the environment of page templates."""
+"""Output of scripts: printed, or written to a file whose name is printed."""
 
 import re
 import sys
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
-
 from fedray.common.errors import escape
 from fedray.common.output import OutputFile
-
-
-def make_environment() -> Environment:
-    """Return the environment of the pages' templates, which escape all their values."""
-    return Environment(
-        loader=PackageLoader("fedray.analysis"),
-        autoescape=select_autoescape(),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
 
 
 def write_or_print(text: str, out: OutputFile | None) -> None:

@@ -8,20 +8,20 @@ content security policy forbids all requests to the network.
 import base64
 import io
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from matplotlib.figure import Figure
 
-from fedray.analysis.comparison import Comparison, compare, find_reference, list_notes, tabulate
+from fedray.analysis.comparison import compare, find_reference, list_notes, tabulate
 from fedray.analysis.data.axes import label_cells, label_finished
-from fedray.analysis.data.collect import Collected, collect, list_settings
+from fedray.analysis.data.collect import SweepTable, collect, list_settings
 from fedray.analysis.data.metrics import NEVER, is_ranked, read_values
-from fedray.analysis.output import make_environment
 from fedray.analysis.plots import search
 from fedray.analysis.plots.clients import draw_confusion, draw_fairness
 from fedray.analysis.plots.comparison import draw_forests
@@ -31,19 +31,17 @@ from fedray.analysis.plots.style import styled
 from fedray.analysis.tables.build import build
 from fedray.analysis.tables.clients import measure_fairness, read_accuracies
 from fedray.analysis.tables.formats import to_html
-from fedray.cells.spec import flatten
-from fedray.cells.status import Status
+from fedray.cells.cell import flatten
+from fedray.cells.record import Record
+from fedray.cells.status import Ending, Status
 from fedray.common.errors import FORMS, UserError, format_count
 from fedray.common.location import store_uri
 from fedray.components.plugins import list_variants
 from fedray.config import COMPONENTS, PLAIN
 from fedray.tracking.environment import PREFIX
-from fedray.tracking.store import DESCRIPTION, IS_CELL, SECONDS, UNTIMED, find_sweeps, read_metrics, read_status
+from fedray.tracking.store import IS_CELL, SECONDS, UNTIMED, find_sweeps, open_reader, read_record
 from fedray.tracking.store import search as search_runs
 from fedray.tracking.view import make_address
-
-if TYPE_CHECKING:
-    from fedray.tracking.store import AnyRun
 
 SHOWN = "finished and shown"
 ASKED = {"actors": 1, "cpus_per_actor": 1, "gpus_per_actor": 0}
@@ -68,7 +66,7 @@ class Section:
     folded: bool = False
 
 
-def make_page(sweep: Collected, metrics: list[str], paper: str = "", to: str = "") -> str:
+def make_page(sweep: SweepTable, metrics: list[str], paper: str = "", to: str = "") -> str:
     """Return the HTML.
 
     Raises:
@@ -79,63 +77,73 @@ def make_page(sweep: Collected, metrics: list[str], paper: str = "", to: str = "
     counts = Counter(cell["status"] for cell in cells)
     early = [cell for cell in cells if cell["status"] in EARLY]
     absent = [cell for cell in cells if cell["status"] not in ("finished", *EARLY)]
-    comparison = _compare(sweep, tables[0].rows, metrics[0], to)
+    to, rows = find_reference(sweep.cells, to, tables[0].rows), tables[0].rows
+    compared = len(rows) > 1 and counts[Status.FINISHED] and is_ranked(metrics[0], sweep.cells)
+    comparison = compare(sweep, to, metrics[0]) if to and compared else None
+    environment: Counter[tuple[str, str]] = Counter()
+    for record in sweep.sheet.records.values():
+        for tag, value in record.tags.items():
+            if tag.startswith(PREFIX) or tag == COMMIT:
+                environment["commit of fedray" if tag == COMMIT else tag.removeprefix(PREFIX), value] += 1
     sections = list(_draw_sections(sweep, metrics[0]))
     first = [section.name for section in sections].index("curves") + 1
     same, several = split_settings(sweep.cells)
-    return (
-        make_environment()
-        .get_template("report.html")
-        .render(
-            name=sweep.name,
-            description=sweep.parent.data.tags.get(DESCRIPTION, ""),
-            counts=f"{format_count(len(cells), 'cell')}: "
-            + ", ".join(f"{n} {status}" for status, n in counts.most_common()),
-            made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-            contents=[
-                *([("missing", "Missing")] if absent else []),
-                *([("early", "Ended early")] if early else []),
-                ("results", "Results"),
-                *((section.name, section.heading) for section in sections[:first]),
-                *([("comparison", f"Difference from {comparison.to}")] if comparison else []),
-                *((section.name, section.heading) for section in sections[first:]),
-                ("hours", "Hours"),
-                ("settings", "Settings"),
-                ("environment", "Commits and environment"),
-                ("cells", "Cells"),
-            ],
-            cells=cells,
-            metric=metrics[0],
-            absent=absent,
-            early=early,
-            early_why=", ".join(f"{counts[status]} {why}" for status, why in EARLY.items() if counts[status]),
-            tables=tables,
-            to_html=to_html,
-            comparison=comparison,
-            compared=comparison and tabulate(comparison),
-            compared_notes=comparison and list_notes(comparison),
-            forests={what: _encode(figure) for what, figure in draw_forests(comparison).items()} if comparison else {},
-            sections=sections,
-            first=first,
-            fairness=_list_fairness(sweep),
-            hours=_describe_hours(measure_hours(sweep)),
-            same=same,
-            varied=several,
-            made_with=_describe_environment(sweep),
-            mixture=sweep.describe_mixture(),
-        )
+    templates = Environment(
+        loader=PackageLoader("fedray.analysis"),
+        autoescape=select_autoescape(),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return templates.get_template("report.html").render(
+        name=sweep.name,
+        description=sweep.sheet.description,
+        counts=f"{format_count(len(cells), 'cell')}: "
+        + ", ".join(f"{n} {status}" for status, n in counts.most_common()),
+        made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        contents=[
+            *([("missing", "Missing")] if absent else []),
+            *([("early", "Ended early")] if early else []),
+            ("results", "Results"),
+            *((section.name, section.heading) for section in sections[:first]),
+            *([("comparison", f"Difference from {comparison.to}")] if comparison else []),
+            *((section.name, section.heading) for section in sections[first:]),
+            ("hours", "Hours"),
+            ("settings", "Settings"),
+            ("environment", "Commits and environment"),
+            ("cells", "Cells"),
+        ],
+        cells=cells,
+        metric=metrics[0],
+        absent=absent,
+        early=early,
+        early_why=", ".join(f"{counts[status]} {why}" for status, why in EARLY.items() if counts[status]),
+        tables=tables,
+        to_html=to_html,
+        comparison=comparison,
+        compared=comparison and tabulate(comparison),
+        compared_notes=comparison and list_notes(comparison),
+        forests={what: _encode(figure) for what, figure in draw_forests(comparison).items()} if comparison else {},
+        sections=sections,
+        first=first,
+        fairness=_list_fairness(sweep),
+        hours=_describe_hours(measure_hours(sweep)),
+        same=same,
+        varied=several,
+        made_with=[(name, value, n) for (name, value), n in sorted(environment.items())],
+        mixture=sweep.describe_mixture(),
     )
 
 
-def _draw_sections(sweep: Collected, metric: str) -> Iterator[Section]:
+def _draw_sections(sweep: SweepTable, metric: str) -> Iterator[Section]:
     """Yield the drawn sections in the page's order; a section that does not apply to the sweep is empty or missing."""
     finished = bool((sweep.cells["status"] == "finished").any())
-    if sweep.search.keys:
+    if sweep.searched:
         trials = search.draw_all(sweep) if finished else {}
         drawn = [(f"{kind}: {what}", _encode(one)) for kind, found in trials.items() for what, one in found.items()]
         yield Section("search", "Search", drawn, "No trial yet.")
     yield Section("curves", "Learning curves", _draw_curves(sweep) if finished else [], "No finished run to draw.")
-    varied = list_varied(sweep) if finished and not sweep.search.keys else []
+    varied = list_varied(sweep) if finished and not sweep.searched else []
     if drawn := [
         (", ".join(filter(None, (key, of))), _encode(one))
         for key in varied
@@ -150,45 +158,29 @@ def _draw_sections(sweep: Collected, metric: str) -> Iterator[Section]:
     yield Section("partitions", "Partitions", _read_pictures(sweep), empty)
 
 
-def _tabulate_cells(sweep: Collected, metric: str) -> list[dict[str, Any]]:
+def _tabulate_cells(sweep: SweepTable, metric: str) -> list[dict[str, Any]]:
     """Return the table of cells, with the metric of finished ones and, if the store has an address, links."""
     served = store_uri().startswith(("http://", "https://"))
     link = make_address("RUN") if served else ""
     shown = []
     for cell, value in zip(sweep.cells.to_dict("records"), read_values(sweep, metric), strict=True):
-        run = sweep.runs.get(cell["run_id"])
+        record = sweep.sheet.records.get(cell["cell"], Record(Ending(cell["status"])))
         seconds, message = cell.get("metrics.seconds_per_round"), cell.get("message")
         shown.append(
             {
                 **{key: cell[key] for key in ("cell", "label", "status")},
-                "run_id": "" if run is None else run.info.run_id,
+                "run_id": record.run_id,
                 "message": message if isinstance(message, str) else "",
                 "value": "" if pd.isna(value) else "never" if value == NEVER else f"{value:.2f}",
-                "link": link.replace("RUN", run.info.run_id) if run is not None else "",
+                "link": link.replace("RUN", record.run_id) if record.run_id else "",
                 "seconds": "" if seconds is None or pd.isna(seconds) else f"{seconds:.3g}",
-                "theta": run.data.tags.get("fedray.theta_sha256", "")[:16] if run is not None else "",
+                "theta": record.hashes.get("theta_sha256", "")[:16],
             }
         )
     return shown
 
 
-def _describe_environment(sweep: Collected) -> list[tuple[str, str, int]]:
-    found: Counter[tuple[str, str]] = Counter()
-    for run in sweep.runs.values():
-        for tag, value in run.data.tags.items():
-            if tag.startswith(PREFIX) or tag == COMMIT:
-                found["commit of fedray" if tag == COMMIT else tag.removeprefix(PREFIX), value] += 1
-    return [(name, value, n) for (name, value), n in sorted(found.items())]
-
-
-def _compare(sweep: Collected, rows: list[str], metric: str, to: str) -> Comparison | None:
-    """Return the page's comparison; None without a reference, another row, or a best value."""
-    to = find_reference(sweep.cells, to, rows)
-    compared = len(rows) > 1 and (sweep.cells["status"] == "finished").any() and is_ranked(metric, sweep.cells)
-    return compare(sweep, to, metric) if to and compared else None
-
-
-def _read_pictures(sweep: Collected) -> Pictures:
+def _read_pictures(sweep: SweepTable) -> Pictures:
     """Return data set, partition and number of clients, and the picture of the first seed that has one."""
     sections = ",".join(name for name in ("data", "partition") if f"{name}.name" in sweep.cells)
     cells = sweep.cells.assign(_setting=label_cells(sweep.cells, sections))
@@ -204,7 +196,7 @@ def _read_pictures(sweep: Collected) -> Pictures:
     return pictures
 
 
-def _draw_curves(sweep: Collected) -> Pictures:
+def _draw_curves(sweep: SweepTable) -> Pictures:
     """Return the curves; those of more methods than a panel can tell apart get a panel each."""
     many = is_crowded(sweep)
     drawn = draw_multiples(sweep) if many else draw_curves(sweep)
@@ -212,7 +204,7 @@ def _draw_curves(sweep: Collected) -> Pictures:
     return [(": ".join(filter(None, (setting, note))), _encode(figure)) for setting, figure in drawn.items()]
 
 
-def _draw_if_any(draw: Callable[[Collected], dict[str, Figure]], sweep: Collected) -> Pictures:
+def _draw_if_any(draw: Callable[[SweepTable], dict[str, Figure]], sweep: SweepTable) -> Pictures:
     """Return the figures, or none if no run has the data for them."""
     try:
         return [(what, _encode(figure)) for what, figure in draw(sweep).items()]
@@ -220,7 +212,7 @@ def _draw_if_any(draw: Callable[[Collected], dict[str, Figure]], sweep: Collecte
         return []
 
 
-def _list_fairness(sweep: Collected) -> list[list[str]]:
+def _list_fairness(sweep: SweepTable) -> list[list[str]]:
     """Return the header and a line per setting and method; nothing if no run has tested its clients."""
     try:
         found = measure_fairness(read_accuracies(sweep, label_finished(sweep)))[[*FAIRNESS]]
@@ -260,8 +252,7 @@ def split_settings(cells: pd.DataFrame) -> tuple[list[dict[str, Any]], list[tupl
 def find_default(key: str, cells: pd.DataFrame) -> str | None:
     """Return the default of a dotted key, as text; empty if by default it is left out.
 
-    Returns:
-        None for keys without a default: names, required options, options of several components or of a plug-in.
+    None for keys without one: names, required options, options of several components or of a plug-in.
     """
     section, _, option = key.partition(".")
     kind = PLAIN.get(section)
@@ -275,7 +266,7 @@ def find_default(key: str, cells: pd.DataFrame) -> str | None:
     return str(flatten(kind.model_construct().model_dump(mode="json", warnings=False)).get(option, ""))
 
 
-def measure_hours(sweep: Collected) -> pd.DataFrame:
+def measure_hours(sweep: SweepTable) -> pd.DataFrame:
     """Return a row per run: `what` (SHOWN, or the sweep that made it, with its outcome), `hours` (NaN if it left none),
     `CPU-hours`, `GPU-hours`, and `killed`, the number of its calls that could not write their time.
 
@@ -283,19 +274,23 @@ def measure_hours(sweep: Collected) -> pd.DataFrame:
     counts: those of its tune stage and its smoke version too, and those that are superseded (`--force`), no longer in
     the file, or deleted (until `mlflow gc`). Of runs under another name those count that a stage of the sweep uses.
     """
-    tune = f"{sweep.name}/tune"
-    has_tune = tune in find_sweeps(sweep.client, sweep.parent.info.experiment_id)
-    stages = [sweep, *([collect(tune)] if has_tune else [])]
-    rounds = {cell: spec.get("training.rounds") for one in stages for cell, spec in one.cells[["cell", "spec"]].values}
+    tune, (client, experiment) = f"{sweep.name}/tune", open_reader()
+    stages = [sweep, *([collect(tune)] if tune in find_sweeps(client, experiment) else [])]
+    rounds = {hash: cell.get("training.rounds") for one in stages for hash, cell in one.sheet.cells.items()}
     shown = {*sweep.cells.loc[sweep.cells["status"] == "finished", "run_id"]}
     rows = []
-    for run_id, (run, gone) in _find_runs(sweep, stages).items():
-        tags, status = run.data.tags, read_status(run)
+    records = {record.run_id: (record, "") for one in stages for record in one.sheet.records.values() if record.run_id}
+    for name in (f"{sweep.name}{smoke}{stage}" for smoke in ("", "-smoke") for stage in ("", "/tune")):
+        for gone in ("", "deleted"):
+            made = search_runs(client, experiment, f"{IS_CELL} AND tags.`fedray.sweep` = '{name}'", bool(gone))
+            records |= {run.info.run_id: (read_record(run), gone) for run in made}
+    for run_id, (record, gone) in records.items():
+        tags, status = record.tags, Status.parse(record.tags.get("fedray.status"))
         outcome = gone or ("superseded" if tags.get("fedray.status") == "superseded" else status)
         what = SHOWN if run_id in shown else f"{tags.get('fedray.sweep', 'fedray run')}: {outcome}"
         asked = [tags.get(f"runtime.{key}", n) for key, n in ASKED.items()]
         # Rounds of a killed call that a later one continued from are in the seconds per round, but not in SECONDS.
-        per_round = read_metrics(run).get("seconds_per_round_with_evaluation") if status is Status.FINISHED else None
+        per_round = record.totals.get("seconds_per_round_with_evaluation") if status is Status.FINISHED else None
         took = [tags.get(SECONDS), per_round, rounds.get(tags.get("fedray.cell", "")), tags.get(UNTIMED, 0)]
         rows.append([what, *asked, *took])
     columns = ["what", *ASKED, "seconds", "per_round", "rounds", "killed"]
@@ -306,17 +301,6 @@ def measure_hours(sweep: Collected) -> pd.DataFrame:
     numbers["CPU-hours"] = numbers["hours"] * numbers["actors"] * numbers["cpus_per_actor"]
     numbers["GPU-hours"] = numbers["hours"] * numbers["actors"] * numbers["gpus_per_actor"]
     return numbers.reset_index()[["what", "hours", "CPU-hours", "GPU-hours", "killed"]]
-
-
-def _find_runs(sweep: Collected, stages: Iterable[Collected]) -> "dict[str, tuple[AnyRun, str]]":
-    """Return every run by id, with `deleted` if it is."""
-    runs = {run_id: (run, "") for one in stages for run_id, run in one.runs.items()}
-    for name in (f"{sweep.name}{smoke}{stage}" for smoke in ("", "-smoke") for stage in ("", "/tune")):
-        for gone in ("", "deleted"):
-            made = f"{IS_CELL} AND tags.`fedray.sweep` = '{name}'"
-            found = search_runs(sweep.client, sweep.parent.info.experiment_id, made, deleted=bool(gone))
-            runs |= {run.info.run_id: (run, gone) for run in found}
-    return runs
 
 
 def _describe_hours(runs: pd.DataFrame) -> list[str]:

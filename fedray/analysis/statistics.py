@@ -145,13 +145,8 @@ def apply_holm(p_values: Sequence[float]) -> list[float]:
 def count_seeds(difference: float, spread: float, level: float = 0.05) -> int | None:
     """Return the smallest number of paired seeds with which a t-test finds a true difference of this size with POWER.
 
-    Args:
-        difference: difference of the means, in the metric's unit.
-        spread: standard deviation of the paired differences, in the same unit, above 0.
-        level: level of the test; with Holm over m methods 0.05 / m is safe.
-
-    Returns:
-        None for more than MOST_SEEDS, or no difference.
+    spread: standard deviation of the paired differences, above 0, in the difference's unit. level: with Holm over m
+    methods 0.05 / m is safe. None for more than MOST_SEEDS, or no difference.
     """
     if difference == 0 or spread <= 0:
         return None

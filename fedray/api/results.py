@@ -11,12 +11,12 @@ import pandas as pd
 from fedray.analysis.data.collect import collect, list_settings
 from fedray.analysis.data.metrics import list_by_round
 from fedray.analysis.data.runs import load_newest_state, read_configuration
-from fedray.cells.spec import leave_out_seed
+from fedray.cells.cell import leave_out_seed
 from fedray.cluster.connection import refuse_other_form
 from fedray.common.calls import check_arguments, make_plain
 from fedray.common.errors import UserError, format_count, truncate_repr
 from fedray.config import RunConfig
-from fedray.datasets.dataset import Dataset, Samples
+from fedray.datasets.dataset import Samples
 from fedray.engine.problem import Problem
 from fedray.engine.result import Result
 from fedray.engine.state import refuse_other_weights
@@ -129,7 +129,7 @@ def results(name: str) -> Results:
     cells.insert(2, "setting", list(map(leave_out_seed, cells["label"], cells["seed"])))
     varies = [key for key in list_settings(sweep.cells) if sweep.cells[key].nunique(dropna=False) > 1]
     cells = cells[list(dict.fromkeys(["cell", "label", "setting", "status", "run_id", *varies, *cells]))]
-    trials = read_trials(sweep.client, sweep.parent.info.run_id).set_index(TRIAL_CELL, drop=False)
+    trials = read_trials(open_reader()[0], sweep.sheet.run_id).set_index(TRIAL_CELL, drop=False)
     listed = [cell for cell in cells["cell"] if cell in trials.index]
     have = cells[cells["run_id"].notna()]
     rows = [
@@ -196,11 +196,7 @@ def log_model(run: str) -> str:
     """
     result = load(run)
     data = result.problem.data
-    inputs = data.x_test[:2] if data.x_test.ndim == 4 else _gather(data)
+    inputs = data.x_test[:2]
+    if inputs.ndim != 4:  # not pictures but numbers or token ids
+        inputs = Samples(data.x_test, data.y_test, data, "cpu").make_batch(np.arange(2))[0].numpy()
     return models.log_model(run, result.model(), inputs)
-
-
-def _gather(data: Dataset) -> np.ndarray:
-    """Return the inputs of two samples that are not pictures but numbers or token ids."""
-    inputs, _ = Samples(data.x_test, data.y_test, data, "cpu").make_batch(np.arange(2))
-    return inputs.numpy()

@@ -4,6 +4,7 @@ import re
 from collections.abc import Container, Iterable, Mapping
 from typing import Any, NamedTuple
 
+from fedray.cells.cell import Cell
 from fedray.components.base import Component, format_value
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#7f7f7f", "#56b4e9", "#000000")
@@ -19,15 +20,14 @@ class Look(NamedTuple):
     colour: str
 
 
-def choose_looks(cells: Iterable[tuple[str, str, Mapping[str, Any]]]) -> dict[str, Look]:
-    """Return each cell's look in its sweep: hash -> `ρ=0.05 α=0.1 fedtoga s0`.
-
-    Args:
-        cells: hash, label and configuration of all cells of the sweep, in its order.
-    """
-    cells = list(cells)
-    sections = {hash: _get_partition(config) for hash, _, config in cells}
-    split = {hash: _split(label, config.get("seed"), sections[hash].get("name")) for hash, label, config in cells}
+def choose_looks(cells: Mapping[str, Cell]) -> dict[str, Look]:
+    """Return each cell's look in its sweep, hash -> `ρ=0.05 α=0.1 fedtoga s0`, given all its cells in its order."""
+    # A stranger's store can hold any partition.
+    listed = {hash: cell.config.get("partition") for hash, cell in cells.items()}
+    sections = {hash: section if isinstance(section, Mapping) else {} for hash, section in listed.items()}
+    split = {
+        hash: _split(cell.label, cell.config.get("seed"), sections[hash].get("name")) for hash, cell in cells.items()
+    }
     keys = _find_options((split[hash], section) for hash, section in sections.items())
     letters = {word.partition("=")[0] for words in split.values() for word in words.options}
     rest = {hash: [*words.options, *words.list_setting(keys, letters)] for hash, words in split.items()}
@@ -81,9 +81,7 @@ def _find_options(cells: Iterable[tuple[_Words, Mapping[str, Any]]]) -> dict[tup
     """Return name of a partition and place in its brackets -> the option that `dirichlet(0.1)` has there.
 
     The label does not tell: several options may have that value in a cell, so it is one that has it in all cells.
-
-    Args:
-        cells: label and section `partition` of each.
+    cells: label and section `partition` of each.
     """
     found: dict[tuple[str, int], list[str]] = {}
     for words, section in cells:
@@ -93,12 +91,6 @@ def _find_options(cells: Iterable[tuple[_Words, Mapping[str, Any]]]) -> dict[tup
             found[section["name"], place] = [key for key in before if key in having]
     symbols = {place: [key for key in keys if Component.get_symbol(key) != key] for place, keys in found.items()}
     return {place: [*symbols[place], *keys][0] for place, keys in found.items() if keys}
-
-
-def _get_partition(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the section `partition` of a cell, whose configuration may be from another's store and be anything."""
-    section = config.get("partition")
-    return section if isinstance(section, Mapping) else {}
 
 
 def _split(label: str, number: object, name: object) -> _Words:

@@ -123,14 +123,9 @@ class Metric:
 
     @classmethod
     def parse(cls, name: str, option: str = "--metric") -> Self:
-        """Parse a name.
+        """Parse the name of a metric, known or not; `option` begins messages.
 
-        Args:
-            name: of a metric, known or not.
-            option: what a message begins with.
-
-        Raises:
-            UserError: a target that is neither a method nor a percentage from 1 to 100, or a ratio without a method.
+        Raises UserError for a target that is neither a method nor a percentage, or a ratio without a method.
         """
         plain, _, target = name.partition(":")
         if "=" in name and name.partition("=")[0] in (ROUNDS_TO, *RATIOS):
@@ -194,12 +189,7 @@ def list_last_rounds(rounds: int) -> range:
 
 
 def find_last_values(history: Sequence[Mapping[str, float]], metric: str) -> dict[int, float]:
-    """Return round -> value of the evaluations that count; rows without the metric are left out.
-
-    Args:
-        history: a row per evaluated round, its last one that of the run.
-        metric: a name in the rows.
-    """
+    """Return round -> value of a run's evaluations that count; rows without the metric are left out."""
     counted = list_last_rounds(int(history[-1]["round"]))
     return {int(row["round"]): row[metric] for row in history if row["round"] in counted and metric in row}
 
@@ -226,8 +216,7 @@ def _describe_mean(found: Mapping[int, float]) -> str:
 def describe_rounds(runs: Iterable[Iterable[int]]) -> str:
     """Return which rounds a mean is of, in words that are true for all runs: `mean of rounds 91 to 100`.
 
-    Args:
-        runs: the rounds of each run that count and were evaluated, ascending.
+    runs: the rounds of each run that count and were evaluated, ascending.
     """
     found = {tuple(rounds) for rounds in runs}
     windows = {list_last_rounds(rounds[-1]) for rounds in found}

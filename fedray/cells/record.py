@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
+from fedray.cells.cell import Cell
 from fedray.cells.metric import BEST, FINAL, LAST, OF_CLASSES, find_last_values, mean
-from fedray.cells.spec import CellSpec
 from fedray.cells.status import Ending
 from fedray.common.errors import UserError, join_lines, truncate_repr
 
@@ -21,18 +21,19 @@ Rows = Sequence[Mapping[str, float]]
 
 
 @dataclass(frozen=True)
-class RunRecord:
-    """All that a run leaves when it ends; made by the engine or by the driver, logged by the tracker.
-
-    One that the store gives back holds its ending, and all its latest metrics as `totals`.
+class Record:
+    """All that a run leaves when it ends: made by the engine or by the driver, logged by the tracker, read again.
 
     Attributes:
         ending: how it ended.
-        history: its evaluated rounds.
-        totals: metrics of the whole run, such as `seconds_per_round`.
+        history: its evaluated rounds; not of a record that the store gives back.
+        totals: metrics of the whole run, such as `seconds_per_round`; of the store all its latest metrics.
         hashes: `theta_sha256` and `state_sha256`; empty unless it finished.
         tables: name -> column -> values, from the last evaluation.
         profile: part -> seconds of each round, if it was profiled.
+        run_id: the run's id in the store; empty before it is there, and for a cell that is trained but not logged.
+        start: when the store has it begin, milliseconds since 1970.
+        tags: the run's in the store.
     """
 
     ending: Ending
@@ -41,6 +42,9 @@ class RunRecord:
     hashes: Mapping[str, str] = field(default_factory=dict)
     tables: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)
     profile: Rows = ()
+    run_id: str = ""
+    start: int = 0
+    tags: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def last_round(self) -> int:
@@ -73,7 +77,7 @@ class CellRun:
         untimed: number of earlier calls that were killed, so that their seconds are not known.
     """
 
-    cell: CellSpec
+    cell: Cell
     tags: Mapping[str, str] = field(default_factory=dict)
     parent: str | None = None
     files: Mapping[str, bytes] = field(default_factory=dict)

@@ -108,11 +108,9 @@ class Ending:
 
 
 def describe_error(error: BaseException, trace: str = "") -> Ending:
-    """Return what an exception means for the run that raised it.
+    """Return what an exception means for the run that raised it; trace: its traceback, if it was in another process.
 
-    Args:
-        error: the exception. A `UserError` fails the run with one line; any other error keeps its traceback.
-        trace: text of the traceback if it was raised in another process; default: the exception's own.
+    A `UserError` fails the run with one line; any other error keeps its traceback.
     """
     if isinstance(error, Diverged):
         return Ending(Status.DIVERGED, str(error), diverged_round=error.round)

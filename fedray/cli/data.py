@@ -62,9 +62,15 @@ def check(name: Name, set_: Settings = None) -> None:
     data = load_data(source)
     wrong = find_differences(source, data)
     labels = np.bincount(data.y_train, minlength=data.num_classes)
+    natural = ""
+    if data.client_train is not None:
+        clients = np.unique(data.client_train)
+        tested = np.intersect1d(clients, data.client_test) if data.client_test is not None else None
+        natural = f", {len(clients)} natural clients"
+        natural += "" if tested is None else f", {len(tested)} with test samples"
     print(
         f"{name}: {len(data.y_train)} training and {len(data.y_test)} test samples of shape {data.input_shape}, "
-        f"{data.num_classes} classes with {labels.min()} to {labels.max()} training samples" + _describe_natural(data)
+        f"{data.num_classes} classes with {labels.min()} to {labels.max()} training samples" + natural
     )
     for doubt in list_doubts(source, data):
         print(f"warning: {doubt}")
@@ -99,15 +105,6 @@ def _find_pixels(x: "np.ndarray") -> int:
         return 0
     looks = high >= 2 if x.ndim > 2 else high == 255 and bool((x == x.round()).all())
     return int(high) if looks else 0
-
-
-def _describe_natural(data: "Dataset") -> str:
-    """Return as text the number of natural clients, and how many have test samples of their own."""
-    if data.client_train is None:
-        return ""
-    train = set(data.client_train.tolist())
-    tested = "" if data.client_test is None else f", {len(train & set(data.client_test.tolist()))} with test samples"
-    return f", {len(train)} natural clients{tested}"
 
 
 def find_differences(source: "DataSource", data: "Dataset") -> list[str]:

@@ -77,48 +77,34 @@ def run(
     overwrite: Overwrite = False,
 ) -> None:
     """Run one cell. Called again, it resumes from the newest checkpoint; a finished run is only shown."""
-    request = RunRequest(
-        file=file,
-        cell=cell,
-        changes=parse_assignments(set_),
-        backend=backend,
-        as_json=as_json,
-        track=track,
-        force=force,
-        save=save,
-        save_personal=save_personal,
-        log_model=logged,
-        profile=profiled,
-        archive=archive,
-        overwrite=overwrite,
-    )
+    request = RunRequest(**locals())
     request.check()
     request.show(*request.execute())
 
 
 @dataclass(frozen=True)
 class RunRequest:
-    """The options of a call."""
+    """What the command is asked for: its options, under their names."""
 
     file: Path
     cell: str | None
-    changes: dict[str, Any]
+    set_: list[str] | None
     backend: str | None
     as_json: bool
     track: bool
     force: bool
     save: Path | None
     save_personal: Path | None
-    log_model: bool
-    profile: bool
+    logged: bool
+    profiled: bool
     archive: Path | None
     overwrite: bool
 
     def check(self) -> None:
         """Raise UserError for options that do not go together."""
-        if self.log_model and not self.track:
+        if self.logged and not self.track:
             raise UserError("--log-model: --no-track writes nothing to MLflow; leave one out")
-        if self.archive is not None and (self.cell is None or not self.track or self.log_model):
+        if self.archive is not None and (self.cell is None or not self.track or self.logged):
             raise UserError("--archive: goes with --cell, and without --no-track and --log-model")
         if self.track and self.archive is None:
             refuse_shared_file()
@@ -132,23 +118,28 @@ class RunRequest:
         from fedray.sweep.file.document import load_document
         from fedray.sweep.file.shipped import locate_sweep
 
-        file = locate_sweep(self.file)
+        changes, file = parse_assignments(self.set_), locate_sweep(self.file)
         document = load_document(file)  # a mistake in it is reported before PyTorch is imported
 
         from fedray.engine.server.profile import Profile
         from fedray.sweep.driver.single import hold_cell, load_cell, run_problem
 
-        cell, problem, listed = load_cell(document, file, self.cell, self.changes, self.backend)
-        sweep = "" if listed is None else listed.sweep.name
+        cell, problem, listed = load_cell(document, file, self.cell, changes, self.backend)
+        sweep = "" if listed is None else listed.name
         model, archive = self._check_outputs(cell.run, file, sweep)
         if listed and self.track and archive is None:
-            _warn_of_unlisted(sweep, listed.cells)
-        profile = Profile() if self.profile else None
+            from fedray.common.location import refuse_unwritable_store
+            from fedray.tracking.store import count_unlisted, describe_unlisted
+
+            refuse_unwritable_store()  # before it is read: it may be another program's
+            if line := describe_unlisted(sweep, count_unlisted(listed)):
+                print(escape(line), file=sys.stderr)
+        profile = Profile() if self.profiled else None
         if self.track:
             from fedray.tracking.archive import log_into_archive  # MLflow, after all refusals
 
             with contextlib.nullcontext() if archive is None else log_into_archive(sweep, archive.path):
-                held = hold_cell(cell.hash, self.force or self.profile, listed)
+                held = hold_cell(cell.hash, self.force or self.profiled, listed)
                 result = run_problem(problem, cell.hash, cell.label, held, profile=profile, sweep=sweep)
         else:
             result = run_problem(problem, profile=profile)
@@ -157,19 +148,19 @@ class RunRequest:
             result = replace(result, run_id="")
             lines.append(f"archive {self.archive}: `fedray import {self.archive}` adds it to a store")
         if self.cell is not None and listed is None and self.track:
-            lines.append(escape(self._describe_own_cell(document)))
+            lines.append(escape(_describe_own_cell(document, changes)))
         return result, cell.label, lines, profile
 
     def _check_outputs(self, run: "RunConfig", file: Path, sweep: str) -> "tuple[OutputFile | None, OutputFile | None]":
         """Return the files of the model and of the archive. Raises UserError for what cannot be written or logged."""
-        from fedray.cells.spec import flatten
+        from fedray.cells.cell import flatten
         from fedray.common.output import OutputFile
         from fedray.engine.result import refuse_without_model, refuse_without_personal
         from fedray.tracking.mirrors.mirrors import refuse_missing_extras
 
         if self.archive is not None and not sweep:
             raise UserError("--archive: --set makes a cell that is not in the sweep; leave one out")
-        if self.save is not None or self.log_model:
+        if self.save is not None or self.logged:
             refuse_without_model(run.algorithm)
         inputs: list[str | Path] = [file, *map(str, flatten(run.resolve()).values())]
 
@@ -195,19 +186,10 @@ class RunRequest:
         if self.save_personal is not None:
             files = result.save_personal(self.save_personal, overwrite=self.overwrite)
             yield f"{len(files)} personal models in {self.save_personal}"
-        if self.log_model:
+        if self.logged:
             from fedray.api.results import log_model
 
             yield f"model {log_model(result.run_id)} in MLflow"
-
-    def _describe_own_cell(self, document: Mapping[str, Any]) -> str:
-        from fedray.common.yaml_files import format_flow
-
-        said = f"{document['name']} has no such cell: its status and tables leave this run out"
-        if "tune" in document:
-            return said
-        keys = ", ".join(f"`{key}: [..., {format_flow([value])[1:-1]}]`" for key, value in self.changes.items())
-        return f"{said}; {keys} in the file's grid picks it up"
 
     def show(self, result: "Result", label: str, lines: list[str], profile: "Profile | None") -> None:
         """Print the result, and what was written."""
@@ -222,14 +204,13 @@ class RunRequest:
             print(profile.format_table())
 
 
-def _warn_of_unlisted(sweep: str, cells: Mapping[str, Any]) -> None:
-    """Say on standard error how many finished cells of the sweep's name are not among its cells."""
-    from fedray.common.location import refuse_unwritable_store
-    from fedray.tracking.store import count_unlisted, describe_unlisted
+def _describe_own_cell(document: Mapping[str, Any], changes: Mapping[str, Any]) -> str:
+    """Return a line about a cell that changes have taken out of its sweep."""
+    from fedray.common.yaml_files import format_flow
 
-    refuse_unwritable_store()  # before it is read: it may be another program's
-    if line := describe_unlisted(sweep, count_unlisted(sweep, cells)):
-        print(escape(line), file=sys.stderr)
+    said = f"{document['name']} has no such cell: its status and tables leave this run out"
+    keys = ", ".join(f"`{key}: [..., {format_flow([value])[1:-1]}]`" for key, value in changes.items())
+    return said if "tune" in document else f"{said}; {keys} in the file's grid picks it up"
 
 
 def refuse_shared_file() -> None:

@@ -6,7 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from fedray.cells.status import Status
+from fedray.cells.record import Record
+from fedray.cells.sheet import Sheet
+from fedray.cells.status import Ending, Status
 from fedray.cli.listing import complete
 from fedray.common.entry import CELL, Json, format_json
 from fedray.common.errors import UserError, escape, format_count, shorten
@@ -39,39 +41,41 @@ def print_status(
 
     Each cell has its hash and run; a failed one also the traceback's file.
     """
-    from fedray.analysis.data.stored import UnknownSweep, list_cells, read_sweep
+    from fedray.analysis.data.stored import read_sweep
     from fedray.common.location import get_storage
+    from fedray.tracking.store import NotStored, count_unlisted, describe_unlisted
 
     if name is None:
         _print_sweeps(as_json)
         return
     try:
         sweep = read_sweep(name)
-    except UnknownSweep:
+    except NotStored:
         if not _print_sweeps(as_json, f"{name}/"):  # the stages and blocks of a sweep whose final stage has not begun
             raise
         return
-    listed, note = list_cells(sweep), sweep.unlisted
+    listed = [(cell, sweep.records.get(hash, Record(Ending(Status.MISSING)))) for hash, cell in sweep.cells.items()]
+    note = describe_unlisted(sweep.name, count_unlisted(sweep))
     if as_json:
         told = [
-            {"hash": cell.hash, "label": cell.label, "status": status}
-            | ({} if run is None else {"run_id": run.info.run_id, "message": run.data.tags.get("fedray.message", "")})
-            for cell, run, status in listed
+            {"hash": cell.hash, "label": cell.label, "status": record.ending.status}
+            | ({"run_id": record.run_id, "message": record.ending.message} if record.run_id else {})
+            for cell, record in listed
         ]
         print(format_json({"name": sweep.name, "cells": told, "note": note}))
         return
-    counts = Counter(status for _, _, status in listed).most_common()
-    print(f"{sweep.name}: {format_count(len(listed), 'cell')}, " + ", ".join(f"{n} {status}" for status, n in counts))
+    counts = ", ".join(f"{n} {status}" for status, n in sweep.counts.most_common())
+    print(f"{sweep.name}: {format_count(len(listed), 'cell')}, {counts}")
     if note:
         print(note)
     for outcome in (*LISTED_ORDER, *([Status.FINISHED] if every else [])):
-        cells = [(cell, run) for cell, run, status in listed if status is outcome]
+        cells = [(cell, record) for cell, record in listed if record.ending.status is outcome]
         shown = cells if every else cells[:LISTED]
-        for cell, run in shown:
-            reason = "" if run is None else run.data.tags.get("fedray.message", "")
+        for cell, record in shown:
+            reason = record.ending.message
             print(shorten(escape(f"{outcome:<11} {cell.hash}  {cell.label}{f': {reason}' if reason else ''}")))
-            if run is not None:
-                print(f"            run {run.info.run_id}")
+            if record.run_id:
+                print(f"            run {record.run_id}")
             traceback = get_storage() / "cells" / cell.hash / "traceback.txt"
             if outcome is Status.FAILED and traceback.exists():
                 print(f"            {traceback}")
@@ -85,9 +89,9 @@ def _print_sweeps(as_json: bool, prefix: str = "") -> bool:
     Returns:
         False if no name begins with the prefix; nothing is printed then.
     """
-    from fedray.analysis.data.stored import read_statuses
+    from fedray.analysis.data.stored import correct_statuses
     from fedray.sweep.plan.storage import is_sweep_running
-    from fedray.tracking.store import find_sweeps, open_reader, pick_best, read_cells, search
+    from fedray.tracking.store import find_sweeps, open_reader, pick_best, read_cells, read_record, search
 
     client, experiment = open_reader()
     sweeps = {name: run for name, run in find_sweeps(client, experiment).items() if name.startswith(prefix)}
@@ -95,7 +99,11 @@ def _print_sweeps(as_json: bool, prefix: str = "") -> bool:
         return False
     best = pick_best(search(client, experiment, "tags.`fedray.kind` = 'cell'"))
     widest = max(map(len, sweeps), default=0)
-    every = {name: Counter(read_statuses(read_cells(client, run), best).values()) for name, run in sweeps.items()}
+    every = dict[str, Counter[Status]]()
+    for name, run in sweeps.items():
+        cells = read_cells(client, run)
+        records = {hash: read_record(best[hash]) for hash in cells if hash in best}
+        every[name] = correct_statuses(Sheet(name, cells, records)).counts
     if as_json:
         print(format_json([{"name": one, "cells": every[one], "running": is_sweep_running(one)} for one in sweeps]))
         return True

@@ -57,22 +57,7 @@ def run_sweep(
     as_json: Annotated[bool, typer.Option("--json", help="with --dry-run alone: the cells as JSON")] = False,
 ) -> None:
     """Run a sweep. Called again, it resumes unfinished cells and skips finished ones."""
-    request = SweepRequest(
-        file=file,
-        assignments=set_ or [],
-        only=tuple(only or ()),
-        dry_run=dry_run,
-        estimate=estimate,
-        nodes=nodes,
-        cpus_per_node=cpus_per_node,
-        gpus_per_node=gpus_per_node,
-        seconds_per_round=seconds_per_round,
-        force=force,
-        max_concurrent=max_concurrent,
-        address=address,
-        smoke=smoke,
-        as_json=as_json,
-    )
+    request = SweepRequest(**locals())
     sweep, source = request.load()
     request.check()
     if estimate or nodes:
@@ -85,11 +70,11 @@ def run_sweep(
 
 @dataclass(frozen=True)
 class SweepRequest:
-    """What the command is asked for: its options."""
+    """What the command is asked for: its options, under their names."""
 
     file: Path
-    assignments: list[str]
-    only: tuple[str, ...]
+    set_: list[str] | None
+    only: list[str] | None
     dry_run: bool
     estimate: bool
     nodes: int | None
@@ -107,14 +92,14 @@ class SweepRequest:
         """What a call is asked for besides the sweep."""
         from fedray.sweep.plan.plan import Options
 
-        return Options(self.force, self.only, self.max_concurrent, self.address)
+        return Options(self.force, self.only or (), self.max_concurrent, self.address)
 
     def load(self) -> "tuple[Sweep, str]":
         """Return the sweep with the changes of `--smoke` and `--set`, and what messages call it."""
         from fedray.sweep.file.document import load_document
         from fedray.sweep.file.shipped import locate_sweep
 
-        changes = parse_assignments(self.assignments)
+        changes = parse_assignments(self.set_)
         file = locate_sweep(self.file)
         document = load_document(file)  # a mistake in it is reported before PyTorch is imported
         if "algorithm" in document and not {"name", "base"} & document.keys():
@@ -176,7 +161,7 @@ class SweepRequest:
             asked = f"--nodes={self.nodes} --cpus-per-task={cpus}" + (
                 f" --gpus-per-node={gpus}" if gpus and used else ""
             )
-            same = ["--smoke"] * self.smoke + [part for one in self.assignments for part in ("--set", one)]
+            same = ["--smoke"] * self.smoke + [part for one in self.set_ or () for part in ("--set", one)]
             same += ["--max-concurrent", str(self.max_concurrent)] if self.max_concurrent else []
             print(
                 f"under Slurm: sbatch {asked} slurm.sh {shlex.join([str(self.file), *same])}; "
@@ -194,9 +179,9 @@ class SweepRequest:
         left = {cell.hash for plan in plans for cell in plan.to_run}
         cells = [
             {"hash": cell.hash, "label": cell.label, "to_run": cell.hash in left}
-            | ({"status": plan.known[cell.hash].ending.status} if cell.hash in plan.known else {})
+            | ({"status": plan.sheet.get_status(cell.hash)} if cell.hash in plan.sheet.records else {})
             for plan in plans
-            for cell in plan.cells.values()
+            for cell in plan.sheet.cells.values()
         ]
         name = sweep.name if len(blocks) > 1 else blocks[0].name
         print(format_json({"name": name, "cells": cells, "unlisted": sum(plan.unlisted for plan in plans)}))

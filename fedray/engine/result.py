@@ -13,9 +13,9 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from fedray.algorithms.base import Algorithm
+from fedray.cells.cell import flatten
 from fedray.cells.metric import LAST, OF_CLASSES, describe_accuracy, find_last_values, mean
-from fedray.cells.record import RunRecord
-from fedray.cells.spec import flatten
+from fedray.cells.record import Record
 from fedray.cells.status import Ending, Status
 from fedray.common.calls import check_arguments
 from fedray.common.errors import UserError, truncate_repr, unknown
@@ -136,7 +136,7 @@ class Result:
             **record.totals,
         }
 
-    def record(self, profile: Profile | None = None) -> RunRecord:
+    def record(self, profile: Profile | None = None) -> Record:
         """Return the record of a run that ended as intended; `profile` holds the seconds of each part if measured."""
         state = self.state
         totals = {
@@ -149,7 +149,7 @@ class Result:
         hashes |= {"frozen_sha256": state.frozen} if state.frozen else {}
         finished, parts = Ending(Status.FINISHED), () if profile is None else profile.rounds
         totals |= {} if profile is None else profile.average_seconds()
-        return RunRecord(finished, self.history, totals, hashes, state.tables, parts)
+        return Record(finished, self.history, totals, hashes, state.tables, parts)
 
     def to_frame(self) -> "DataFrame":
         """Return the history as a pandas DataFrame: a row per evaluated round, with `round` as its index."""

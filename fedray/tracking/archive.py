@@ -23,8 +23,8 @@ import struct
 import tempfile
 import zipfile
 import zlib
-from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -33,14 +33,15 @@ from mlflow.exceptions import MlflowException
 from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
 from pydantic import BaseModel, Field, ValidationError, field_validator
 
-from fedray.cells.spec import CellSpec, SweepName
+from fedray.cells.cell import ListedCell, SweepName
+from fedray.cells.sheet import Sheet
 from fedray.cells.status import Status
 from fedray.common.errors import UserError, escape, join_lines, redact, truncate_repr
 from fedray.common.location import refuse_unwritable_store
 from fedray.components.base import describe
 from fedray.components.identity import hash_of
-from fedray.tracking.store import SWEEP_FILE, find_best_runs, find_blocks, find_sweeps, open_reader, read_status
-from fedray.tracking.stored_sweep import StoredSweep, read_stored_sweep
+from fedray.tracking.store import SWEEP_FILE, find_blocks, find_records, find_sweeps, open_reader, read_status
+from fedray.tracking.stored_sweep import read_stored_sweep
 from fedray.tracking.tracker import BATCH, Tracker
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ class ArchivedSweep(BaseModel):
     format: int = FORMAT
     name: SweepName
     description: str
-    cells: list[CellSpec]
+    cells: list[ListedCell]
     tune: "ArchivedSweep | None" = None
 
     @field_validator("format")
@@ -117,9 +118,10 @@ class ArchivedSweep(BaseModel):
         return found
 
     @property
-    def stages(self) -> "list[ArchivedSweep]":
+    def stages(self) -> list[Sheet]:
         """The tune stage, if there is one, and the sweep itself."""
-        return [*([] if self.tune is None else [self.tune]), self]
+        cells = {cell.hash: cell for cell in self.cells}
+        return [*([] if self.tune is None else self.tune.stages), Sheet(self.name, cells, description=self.description)]
 
 
 class ArchivedRun(BaseModel):
@@ -178,7 +180,7 @@ class Archive:
 
     def _check_cells(self) -> None:
         """Refuse a cell under a wrong hash, runs of other cells, and runs that have not ended."""
-        cells = {cell.hash: cell for stage in self.sweep.stages for cell in stage.cells}
+        cells = {hash: cell for stage in self.sweep.stages for hash, cell in stage.cells.items()}
         for listed, cell in cells.items():
             if (found := hash_of(cell.identity)) != listed:
                 raise UserError(f"the hash {truncate_repr(listed)} is not that of its identity, which is {found}")
@@ -272,17 +274,10 @@ def _check_size(what: str, size: int, most: int) -> None:
 
 
 def export_sweep(name: str, file: Path) -> int:
-    """Write a sweep into an archive: its cells, and the runs that have ended.
+    """Write a sweep into an archive: its cells, and the runs that have ended; return how many cells have one.
 
-    Args:
-        name: of a sweep in the store, or of one with blocks, NAME/0, NAME/1, ...
-        file: the archive; it appears whole or not at all.
-
-    Returns:
-        How many cells with a run it holds.
-
-    Raises:
-        UserError: there is no such sweep, the file cannot be written, or `import_sweeps` would refuse it.
+    A sweep with blocks, NAME/0, NAME/1, ..., is all of them. The file appears whole or not at all. Raises UserError if
+    there is no such sweep, the file cannot be written, or `import_sweeps` would refuse it.
     """
     blocks = find_blocks([name])[name]
     try:
@@ -312,16 +307,16 @@ def _write(name: str, file: Path, compression: int) -> int:
     stage = f"{name}/tune"
     sweep = read_stored_sweep(name)
     tune = read_stored_sweep(stage) if stage in find_sweeps(client, experiment) else None
-    runs = (tune.runs if tune else {}) | sweep.runs
-    runs = {cell: run for cell, run in runs.items() if read_status(run) is not Status.RUNNING}
+    records = (tune.records if tune else {}) | sweep.records
+    records = {cell: record for cell, record in records.items() if record.ending.status is not Status.RUNNING}
     with zipfile.ZipFile(file, "w", compression) as archive:
-        about = {"format": FORMAT, **_describe(sweep)} | ({"tune": _describe(tune)} if tune else {})
+        about = {"format": FORMAT, **sweep.to_json()} | ({"tune": tune.to_json()} if tune else {})
         archive.writestr("sweep.json", json.dumps(about))
         if sweep.file:
             archive.writestr(SWEEP_FILE, sweep.file)
-        for cell, run in runs.items():
-            _pack(sweep.client, run.info.run_id, archive, f"runs/{cell}")
-    return len(runs)
+        for cell, record in records.items():
+            _pack(client, record.run_id, archive, f"runs/{cell}")
+    return len(records)
 
 
 @contextlib.contextmanager
@@ -339,10 +334,6 @@ def log_into_archive(name: str, file: Path) -> Iterator[None]:
             finally:
                 del os.environ["MLFLOW_TRACKING_URI"]
                 os.environ |= {} if before is None else {"MLFLOW_TRACKING_URI": before}
-
-
-def _describe(sweep: StoredSweep) -> dict[str, Any]:
-    return {"name": sweep.name, "description": sweep.description, "cells": [cell.to_json() for cell in sweep.cells]}
 
 
 def _is_carried(tag: str) -> bool:
@@ -384,14 +375,8 @@ def import_sweeps(file: Path) -> list[tuple[str, int, int]]:
 
     Importing the same archive again changes nothing. The store is not touched before the whole archive is checked.
 
-    Args:
-        file: the archive.
-
-    Returns:
-        For the sweep, or each of its blocks, its name, how many cells were added, and how many were there already.
-
-    Raises:
-        UserError: the file is not an archive of fedray, or the store cannot be used.
+    Return, for the sweep or each of its blocks, its name, how many cells were added, and how many were there already.
+    Raises UserError if the file is not an archive of fedray, or the store cannot be used.
     """
     refuse_unwritable_store()
     merged = []
@@ -408,26 +393,23 @@ def import_sweeps(file: Path) -> list[tuple[str, int, int]]:
     return merged
 
 
-def _merge(archive: Archive, stage: ArchivedSweep) -> tuple[int, int]:
+def _merge(archive: Archive, stage: Sheet) -> tuple[int, int]:
     """Merge one stage; return how many cells were added, and how many were there already."""
-    tracker, cells, text = Tracker(), stage.cells, archive.file
-    hashes = [cell.hash for cell in cells]
-    with_run = [cell for cell in hashes if cell in archive.artifacts]
-    known = find_best_runs(tracker.client, tracker.experiment, with_run)
+    tracker, sheet = Tracker(), replace(stage, file=archive.file)
+    with_run = [cell for cell in stage.cells if cell in archive.artifacts]
+    known = find_records(tracker.client, tracker.experiment, with_run)
     if stage.name in find_sweeps(tracker.client, tracker.experiment):
         there = read_stored_sweep(stage.name)
-        cells, text = list({cell.hash: cell for cell in [*there.cells, *cells]}.values()), there.file or text
-    parent = tracker.open_sweep(stage.name, stage.description, [cell.to_json() for cell in cells], file=text)
+        sheet = replace(sheet, cells={**there.cells, **stage.cells}, file=there.file or archive.file)
+    parent = tracker.open_sweep(sheet)
     added = 0
     for cell in with_run:
         run = archive.read_run(cell)
-        if cell not in known or run.status.rank < read_status(known[cell]).rank:
+        if cell not in known or run.status.rank < known[cell].ending.status.rank:
             _unpack(tracker, archive, cell, run, parent)
             added += 1
-    outcomes = find_best_runs(tracker.client, tracker.experiment, hashes)
-    counts = Counter(read_status(run) for run in outcomes.values())
-    counts[Status.MISSING] = len(hashes) - len(outcomes)
-    tracker.close_sweep(parent, counts)
+    stage.records.update(find_records(tracker.client, tracker.experiment, stage.cells))
+    tracker.close_sweep(parent, stage.counts)
     tracker.close()
     return added, len(with_run) - added
 

@@ -18,16 +18,9 @@ NAME = "model"
 def log_model(run: str, model: nn.Module, example: np.ndarray) -> str:
     """Log a model as MLflow's PyTorch flavour does with `torch.export`: `models:/ID`, listed under its run.
 
-    Args:
-        run: id of its run, which stays unchanged.
-        model: in evaluation mode, on the CPU.
-        example: at least two inputs as the model takes them, `(n, ...)`; their number may differ later.
-
-    Returns:
-        The address with which `mlflow.pytorch.load_model` and `mlflow.pyfunc.load_model` load it.
-
-    Raises:
-        UserError: the model cannot be exported (its `forward` branches on values, say), or the store refuses it.
+    Return that address. The model is in evaluation mode, on the CPU; example: at least two inputs as it takes them,
+    `(n, ...)`, whose number may differ later. Raises UserError if the model cannot be exported (its `forward` branches
+    on values, say), or the store refuses it.
     """
     import mlflow.pytorch  # here: it takes a second to import
     from mlflow.entities import LoggedModelOutput, LoggedModelStatus

@@ -90,14 +90,9 @@ class Outbox:
         done.result()
 
     def ask(self, read: Callable[[], T], patience: float) -> T:
-        """Return the answer to a query, once all earlier writes have arrived.
+        """Return the answer to a query, which may be retried, once all earlier writes have arrived.
 
-        Args:
-            read: queries the store; may be retried.
-            patience: seconds that the store may be unreachable.
-
-        Raises:
-            Undelivered: it has been unreachable for longer.
+        Raises Undelivered if the store has been unreachable for `patience` seconds.
         """
         answer: list[T] = []
         self._waiting.append(lambda: answer.append(read()))

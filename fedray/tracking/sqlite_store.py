@@ -164,8 +164,7 @@ class SqliteClient:
     def follow_move(self) -> str:
         """Rewrite the addresses of files that moved with the store, in one transaction: MLflow goes by them.
 
-        Returns:
-            The folder in which they were; empty if the store has not moved.
+        Return the folder in which they were; empty if the store has not moved.
         """
         moved = {}
         for (address,) in self._ask("SELECT artifact_location FROM experiments"):

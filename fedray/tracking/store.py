@@ -10,14 +10,16 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from fedray.cells.record import RunRecord
-from fedray.cells.spec import CellSpec
+from fedray.cells.cell import Cell
+from fedray.cells.metric import FINAL
+from fedray.cells.record import UNSUMMARISED, Record
+from fedray.cells.sheet import Sheet
 from fedray.cells.status import Ending, Status
 from fedray.common.errors import UserError, format_count, join_lines, redact, warn_once
 from fedray.common.location import (
@@ -83,19 +85,14 @@ LISTED = "fedray.listed."
 select by it."""
 
 
-class StoreNotFound(UserError):
-    """The store, or its experiment, does not exist yet."""
+class NotStored(UserError):
+    """The store, its experiment, or a sweep in it does not exist."""
 
 
 def open_reader() -> "tuple[AnyClient, str]":
-    """Open the store for reading only: a SQLite file whose artefacts are files without MLflow.
+    """Return a client that only reads (of a SQLite file whose artefacts are files without MLflow), and the experiment.
 
-    Returns:
-        The client and the id of the experiment.
-
-    Raises:
-        UserError: the store cannot be used.
-        StoreNotFound: there is none.
+    Raises UserError if the store cannot be used, NotStored if there is none.
     """
     local = find_local_file(store_uri())
     if local is None or not is_there():
@@ -107,17 +104,10 @@ def open_reader() -> "tuple[AnyClient, str]":
 
 
 def open_store(create: bool = False) -> "tuple[MlflowClient, str]":
-    """Open the store with MLflow's client, for writing; one that has moved names its files where they are from now on.
+    """Return MLflow's client, for writing, and the experiment's id; `create` makes what is missing.
 
-    Args:
-        create: create the store and the experiment if they are missing.
-
-    Returns:
-        The client and the id of the experiment.
-
-    Raises:
-        UserError: the store cannot be used, or has the tables of another program or another version of MLflow.
-        StoreNotFound: there is none, and `create` is false.
+    A store that has moved names its files where they are from now on. Raises NotStored if there is none, UserError
+    if it cannot be used, or has the tables of another program or another version of MLflow.
     """
     os.environ["MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR"] = "false"
     os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"  # the address can hold a password
@@ -128,12 +118,12 @@ def open_store(create: bool = False) -> "tuple[MlflowClient, str]":
     name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or EXPERIMENT
     if not create and not is_there():
         if local is not None and (new := local.with_name(f"{local.name}.new")).exists():
-            raise StoreNotFound(
+            raise NotStored(
                 f"MLFLOW_TRACKING_URI: the store {local} is being made ({new.name}); ask again in a minute, or run the "
                 "sweep again if it was killed"
             )
         folder = "" if local is None or local.parent.is_dir() else f", and no folder {local.parent}"
-        raise StoreNotFound(
+        raise NotStored(
             f"MLFLOW_TRACKING_URI: there is no store at {local}{folder}; run a sweep first, which makes it "
             "once Ray has started, or name its store"
         )
@@ -161,7 +151,7 @@ def open_store(create: bool = False) -> "tuple[MlflowClient, str]":
                 _refuse_unusable_experiment(found)
                 return client, found.experiment_id
             if not create:
-                raise StoreNotFound(f"MLflow has no experiment named {name!r} in this store; run a sweep first")
+                raise NotStored(f"MLflow has no experiment named {name!r} in this store; run a sweep first")
             try:
                 return client, client.create_experiment(name, _locate_artifacts(local), TRAINING_KIND)
             except Exception:
@@ -248,13 +238,9 @@ def _lock_folder(store: Path | None) -> Iterator[None]:
 
 
 def search(client: "AnyClient", experiment: str, filter: str, deleted: bool = False) -> "Iterator[AnyRun]":
-    """Yield all runs, newest first, that match a filter in MLflow's language.
+    """Yield all runs (or all deleted ones), newest first, that match a filter in MLflow's language.
 
-    Args:
-        client: reads the store.
-        experiment: its id.
-        filter: conditions on tags, such as "tags.`fedray.kind` = 'cell'", joined by AND.
-        deleted: return deleted runs, and only these.
+    That is conditions on tags, such as "tags.`fedray.kind` = 'cell'", joined by AND.
     """
     if isinstance(client, SqliteClient):
         yield from client.find_runs(experiment, filter, deleted)
@@ -304,12 +290,12 @@ def _get_name(run: "AnyRun", tag: str) -> str:
     return name
 
 
-def read_cells(client: "AnyClient", sweep: "AnyRun") -> list[CellSpec]:
-    """Return the cells that a sweep's own run lists, in its order; empty, with a warning, for a damaged list."""
+def read_cells(client: "AnyClient", sweep: "AnyRun") -> dict[str, Cell]:
+    """Return hash -> cell that a sweep's own run lists, in its order; empty, with a warning, for a damaged list."""
     try:
-        return [CellSpec.from_json(cell) for cell in read_list(client, sweep.info.run_id)]
+        return {cell.hash: cell for cell in map(Cell.from_json, read_list(client, sweep.info.run_id))}
     except (LookupError, TypeError, ValueError, AttributeError):
-        return _leave_out(sweep.info.run_id, CELLS)
+        return dict(_leave_out(sweep.info.run_id, CELLS))
 
 
 def read_artefact(client: "AnyClient", run_id: str, name: str) -> bytes | None:
@@ -356,20 +342,17 @@ def read_sweep_file(client: "AnyClient", sweep: "AnyRun") -> str:
     return (read_artefact(client, sweep.info.run_id, SWEEP_FILE) or b"").decode(errors="replace")
 
 
-def is_recorded(
-    client: "AnyClient",
-    experiment: str,
-    name: str,
-    cells: Sequence[Mapping[str, Any]],
-    file: str,
-    counts: Mapping[Status, int],
-) -> bool:
+def is_recorded(sheet: Sheet) -> bool:
     """Return True if a sweep's own run already is what `Tracker.open_sweep` and `close_sweep` would make of it."""
-    run = find_sweeps(client, experiment).get(name)
-    if run is None or run.info.status == "RUNNING" or run.data.tags.get("fedray.cells") != format_counts(counts):
+    try:
+        client, experiment = open_reader()
+    except NotStored:
         return False
-    stored = [cell.to_json() for cell in read_cells(client, run)]
-    return bool(stored == json.loads(json.dumps(list(cells)))) and read_sweep_file(client, run) == file
+    run = find_sweeps(client, experiment).get(sheet.name)
+    if run is None or run.info.status == "RUNNING" or run.data.tags.get("fedray.cells") != format_counts(sheet.counts):
+        return False
+    stored, cells = ([cell.to_json() for cell in of.values()] for of in (read_cells(client, run), sheet.cells))
+    return bool(stored == json.loads(json.dumps(cells))) and read_sweep_file(client, run) == sheet.file
 
 
 def format_counts(counts: Mapping[Status, int]) -> str:
@@ -390,11 +373,6 @@ def find_runs(client: "AnyClient", experiment: str, cells: Iterable[str]) -> "It
     with ThreadPoolExecutor(QUERIES, "queries") as pool:
         for found in pool.map(ask, cells):
             yield from found
-
-
-def is_deleted(client: "AnyClient", experiment: str, cell: str) -> bool:
-    """Return True if the store holds a deleted run of the cell (`fedray rm`)."""
-    return next(search(client, experiment, f"tags.`fedray.cell` = '{cell}'", deleted=True), None) is not None
 
 
 def find_best_runs(client: "AnyClient", experiment: str, cells: Iterable[str]) -> "dict[str, AnyRun]":
@@ -439,14 +417,27 @@ def read_status(run: "AnyRun") -> Status:
     return Status.parse(run.data.tags.get("fedray.status"))
 
 
-def find_records(client: "AnyClient", experiment: str, cells: Iterable[str]) -> dict[str, RunRecord]:
+def find_records(client: "AnyClient", experiment: str, cells: Iterable[str]) -> dict[str, Record]:
     """Return cell hash -> record of the run that counts, of the cells that have one."""
-    return {
-        cell: RunRecord(
-            Ending(read_status(run), stopper=run.data.tags.get("fedray.stopper", "")), totals=read_metrics(run)
-        )
-        for cell, run in find_best_runs(client, experiment, cells).items()
-    }
+    return {cell: read_record(run) for cell, run in find_best_runs(client, experiment, cells).items()}
+
+
+def read_record(run: "AnyRun") -> Record:
+    """Return what the store has of a cell's run: how it ended, its latest metrics and its tags.
+
+    MLflow's latest value of a metric by round may be of an earlier round than the last one, where it is undefined: NaN.
+    """
+    tags, hashes, status, metrics = run.data.tags, ("theta_sha256", "state_sha256"), read_status(run), read_metrics(run)
+    by_round = {name for name in run.data.metrics if not name.startswith(SUMMARY) and name not in UNSUMMARISED}
+    earlier = {name for name in by_round if status is Status.FINISHED and f"{FINAL}{name}" not in metrics}
+    return Record(
+        Ending(status, tags.get("fedray.message", ""), stopper=tags.get("fedray.stopper", "")),
+        totals=metrics | dict.fromkeys(earlier, math.nan),
+        hashes={name: tags[f"fedray.{name}"] for name in hashes if f"fedray.{name}" in tags},
+        run_id=run.info.run_id,
+        start=run.info.start_time or 0,
+        tags=tags,
+    )
 
 
 def get_label(run: "AnyRun") -> str:
@@ -455,29 +446,29 @@ def get_label(run: "AnyRun") -> str:
     return run.info.run_name if setting is None else f"{setting} {seed}" if re.fullmatch(r"s\d+", seed) else setting
 
 
-def find_unlisted(client: "AnyClient", experiment: str, sweep: str, listed: Container[str]) -> "dict[str, AnyRun]":
-    """Map each cell that ran under a sweep's name to the run that counts, unless `listed` or another sweep has it.
+def find_unlisted(client: "AnyClient", experiment: str, sheet: Sheet) -> "dict[str, AnyRun]":
+    """Map each cell that ran under a sweep's name to the run that counts, unless the sheet or another sweep has it.
 
     Such a cell ran before the sweep's file was changed, or from another file of that name.
     """
-    own = f"{IS_CELL} AND tags.`fedray.sweep` = '{sweep}'"
-    found = {cell: run for cell, run in pick_best(search(client, experiment, own)).items() if cell not in listed}
+    own = f"{IS_CELL} AND tags.`fedray.sweep` = '{sheet.name}'"
+    found = {cell: run for cell, run in pick_best(search(client, experiment, own)).items() if cell not in sheet.cells}
     for name, run in find_sweeps(client, experiment).items() if found else ():
-        if name != sweep:
+        if name != sheet.name:
             for cell in read_list(client, run.info.run_id):
                 found.pop(cell["hash"], None)
     return found
 
 
-def read_records(cells: Iterable[str]) -> dict[str, RunRecord]:
+def read_records(cells: Iterable[str]) -> dict[str, Record]:
     """Return `find_records` before anything is written; empty if there is no store yet. Raises UserError."""
     return _ask(lambda client, experiment: find_records(client, experiment, cells), {})
 
 
-def count_unlisted(sweep: str, listed: Container[str]) -> int:
+def count_unlisted(sheet: Sheet) -> int:
     """Return how many of `find_unlisted` have finished; 0 if there is no store yet. Raises UserError."""
     nothing: dict[str, AnyRun] = {}
-    found = _ask(lambda client, experiment: find_unlisted(client, experiment, sweep, listed), nothing)
+    found = _ask(lambda client, experiment: find_unlisted(client, experiment, sheet), nothing)
     return sum(read_status(run) is Status.FINISHED for run in found.values())
 
 
@@ -497,7 +488,7 @@ def _ask(question: "Callable[[AnyClient, str], T]", otherwise: T) -> T:
     """Return what a question about the store and its experiment gives; `otherwise` if there is no store yet."""
     try:
         client, experiment = open_reader()
-    except StoreNotFound:
+    except NotStored:
         return otherwise
     try:
         return question(client, experiment)
@@ -517,9 +508,6 @@ def is_transient(error: Exception) -> bool:
     That is so if the store cannot be reached, is overloaded or locked, if another process was faster, or if a proxy or
     login service in front of it answers 401, 403 or 404 for a while. If MLflow itself says that a run or an experiment
     is gone, that is final.
-
-    Args:
-        error: exception of the attempt.
     """
     if isinstance(error, _with_mlflow_errors()):
         from mlflow.protos.databricks_pb2 import RESOURCE_DOES_NOT_EXIST, ErrorCode

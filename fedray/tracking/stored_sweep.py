@@ -1,16 +1,13 @@
-"""A sweep as MLflow's store holds it: its cells, the run of each that counts, and its file; runs of one sweep only."""
+"""A sweep as MLflow's store holds it, as a `Sheet`; runs of one sweep only."""
 
-from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from fedray.cells.spec import CellSpec, select_cells
+from fedray.cells.cell import Cell
+from fedray.cells.sheet import Sheet
 from fedray.common.errors import UserError, unknown
 from fedray.tracking.store import (
     DESCRIPTION,
-    count_unlisted,
-    describe_unlisted,
-    find_best_runs,
+    find_records,
     find_run,
     find_runs,
     find_sweeps,
@@ -26,53 +23,21 @@ if TYPE_CHECKING:
     from fedray.tracking.store import AnyClient, AnyRun
 
 
-@dataclass(frozen=True)
-class StoredSweep:
-    """A sweep as the store knows it.
-
-    Attributes:
-        name: the sweep's, or that of its smoke version.
-        client: reads the store.
-        parent: the sweep's own run.
-        cells: in the sweep's order.
-        runs: hash -> the run that counts, of the cells that have one.
-    """
-
-    name: str
-    client: "AnyClient"
-    parent: "AnyRun"
-    cells: list[CellSpec]
-    runs: "dict[str, AnyRun]"
-
-    @classmethod
-    def of(cls, client: "AnyClient", name: str, parent: "AnyRun") -> "StoredSweep":
-        """Read a sweep, given its own run."""
-        cells = read_cells(client, parent)
-        runs: dict[str, Any] = dict(find_best_runs(client, parent.info.experiment_id, [cell.hash for cell in cells]))
-        return cls(name, client, parent, cells, runs)
-
-    @property
-    def description(self) -> str:
-        return str(self.parent.data.tags.get(DESCRIPTION, ""))
-
-    @property
-    def unlisted(self) -> str:
-        """A line about finished cells of its name that are not among its cells; empty for none."""
-        return describe_unlisted(self.name, count_unlisted(self.name, {cell.hash for cell in self.cells}))
-
-    @cached_property
-    def file(self) -> str:
-        """The sweep's file as text; empty if the store does not have it."""
-        return read_sweep_file(self.client, self.parent)
+def read_sheet(client: "AnyClient", name: str, parent: "AnyRun", with_file: bool = False) -> Sheet:
+    """Return a sweep, given its own run."""
+    cells = read_cells(client, parent)
+    records = find_records(client, parent.info.experiment_id, cells)
+    file = read_sweep_file(client, parent) if with_file else ""
+    return Sheet(name, cells, records, str(parent.data.tags.get(DESCRIPTION, "")), file, parent.info.run_id)
 
 
-def read_stored_sweep(name: str) -> StoredSweep:
-    """A sweep of the store, by its name. Raises UserError for a name that it does not know."""
+def read_stored_sweep(name: str) -> Sheet:
+    """Return a sweep of the store with its file, by its name. Raises UserError for a name that it does not know."""
     client, experiment = open_reader()
     parents = find_sweeps(client, experiment)
     if name not in parents:
         raise unknown("sweep", name, parents, "`fedray status`")
-    return StoredSweep.of(client, name, parents[name])
+    return read_sheet(client, name, parents[name], with_file=True)
 
 
 def find_deletable_runs(name: str, cell: str | None = None, unlisted: bool = False) -> tuple[dict[str, str], int]:
@@ -91,18 +56,19 @@ def find_deletable_runs(name: str, cell: str | None = None, unlisted: bool = Fal
         if cell is not None or unlisted:
             raise UserError(f"rm: --{'cell' if cell is not None else 'unlisted'}: {name} is a run, not a sweep")
         return {name: f"{found.data.tags.get('fedray.cell', '')}  {get_label(found)}"}, 0
-    shared = {
-        cell.hash: other for other in sorted(sweeps.keys() - {name}) for cell in read_cells(client, sweeps[other])
-    }
-    labels = {cell.hash: cell.label for cell in read_cells(client, sweeps[name])}
-    earlier = {one: get_label(run) for one, run in find_unlisted(client, experiment, name, labels).items()}
-    labels = earlier if unlisted else labels | earlier
+    shared = {hash: other for other in sorted(sweeps.keys() - {name}) for hash in read_cells(client, sweeps[other])}
+    listed = Sheet(name, read_cells(client, sweeps[name]))
+    earlier = find_unlisted(client, experiment, listed)
+    cells = {} if unlisted else dict(listed.cells)
+    cells |= {hash: Cell(hash, get_label(run), {}) for hash, run in earlier.items()}
     if cell is not None:
-        chosen = select_cells(labels, cell, "rm: --cell")
+        chosen = Sheet(name, cells).select(cell, "rm: --cell")
         if both := next((one for one in chosen if one in shared), None):
-            raise UserError(f"rm: --cell: {labels[both]} ({both}) is a cell of {shared[both]}, too, and stays for it")
-        labels = {one: labels[one] for one in chosen}
-    runs = {one: [run.info.run_id for run in find_runs(client, experiment, [one])] for one in labels}
-    own = {run: f"{one}  {labels[one]}" for one in labels if one not in shared for run in runs[one]}
+            raise UserError(
+                f"rm: --cell: {cells[both].label} ({both}) is a cell of {shared[both]}, too, and stays for it"
+            )
+        cells = {one: cells[one] for one in chosen}
+    runs = {one: [run.info.run_id for run in find_runs(client, experiment, [one])] for one in cells}
+    own = {run: f"{one}  {cells[one].label}" for one in cells if one not in shared for run in runs[one]}
     whole = {} if unlisted or cell is not None else {sweeps[name].info.run_id: "the sweep's own run"}
-    return whole | own, sum(bool(runs[one]) for one in labels if one in shared)
+    return whole | own, sum(bool(runs[one]) for one in cells if one in shared)

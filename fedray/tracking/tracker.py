@@ -13,7 +13,7 @@ import json
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,9 +21,10 @@ import yaml
 from mlflow.entities import Dataset, DatasetInput, Metric, Param, Run, RunTag
 from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NOTE, MLFLOW_SOURCE_NAME, MLFLOW_SOURCE_TYPE
 
+from fedray.cells.cell import flatten, leave_out_seed
 from fedray.cells.looks import Look, choose_looks
-from fedray.cells.record import CellRun, RunRecord, format_table
-from fedray.cells.spec import flatten, leave_out_seed
+from fedray.cells.record import CellRun, Record, format_table
+from fedray.cells.sheet import Sheet
 from fedray.cells.status import Status
 from fedray.common.errors import redact
 from fedray.common.location import get_patience
@@ -88,13 +89,13 @@ class Tracker:
         self._looks: dict[str, Look] = {}
 
     def _send(self, write: Callable[[], object]) -> None:
-        self._outbox.send(lambda: _refuse_finally(write))
+        self._outbox.send(translate_refusals()(write))
 
     def _ask(self, question: Callable[[], T]) -> T:
         """Return the store's answer, once all sent writes have arrived. Raises Undelivered."""
-        return self._outbox.ask(lambda: _refuse_finally(question), self._patience)
+        return self._outbox.ask(translate_refusals()(question), self._patience)
 
-    def read_records(self, cells: Iterable[str]) -> dict[str, RunRecord]:
+    def read_records(self, cells: Iterable[str]) -> dict[str, Record]:
         """Return cell hash -> record of the cells that have one, once all sent writes have arrived."""
         wanted = list(cells)
         return self._ask(lambda: find_records(self.client, self.experiment, wanted))
@@ -114,75 +115,54 @@ class Tracker:
         if is_running:
             self.client.set_terminated(run, "FAILED")
 
-    def open_sweep(
-        self,
-        name: str,
-        description: str,
-        cells: Sequence[Mapping[str, Any]],
-        file: str = "",
-    ) -> str:
-        """Create or find the sweep's run, and return its id.
+    def open_sweep(self, sheet: Sheet) -> str:
+        """Create or find the sweep's run, and return its id; cells and file are its artefacts.
 
-        Args:
-            name: of the sweep.
-            description: of the sweep.
-            cells: hash, label and configuration of each; an artefact, as is the file.
-            file: the sweep's file as text; empty: the run keeps what it has.
+        Without a file the run keeps the one that it has.
         """
         tags = {
             "fedray.kind": "sweep",
-            "fedray.sweep": name,
-            DESCRIPTION: description,
-            MLFLOW_RUN_NOTE: description,
-            MLFLOW_SOURCE_NAME: f"fedray sweep {name}",
+            "fedray.sweep": sheet.name,
+            DESCRIPTION: sheet.description,
+            MLFLOW_RUN_NOTE: sheet.description,
+            MLFLOW_SOURCE_NAME: f"fedray sweep {sheet.name}",
             MLFLOW_SOURCE_TYPE: "LOCAL",
         }
-
-        self._looks |= choose_looks((cell["hash"], cell["label"], cell["config"]) for cell in cells)
+        self._looks |= choose_looks(sheet.cells)
 
         def write() -> str:
-            run = find_sweeps(self.client, self.experiment).get(name)
+            run = find_sweeps(self.client, self.experiment).get(sheet.name)
             if run is None:
-                run = self.client.create_run(self.experiment, run_name=name, tags=tags | make_git_tags())
+                run = self.client.create_run(self.experiment, run_name=sheet.name, tags=tags | make_git_tags())
             run_id: str = run.info.run_id
             self.client.update_run(run_id, status="RUNNING")
-            self._unmark(run_id, name, {cell["hash"] for cell in cells})
-            self.client.log_dict(run_id, {"cells": list(cells)}, CELLS)
-            if file:
-                self.client.log_text(run_id, file, SWEEP_FILE)
+            # Cells that a changed file no longer lists leave the sweep's charts in MLflow's UI.
+            before = {cell["hash"] for cell in read_list(self.client, run_id)}
+            for old in find_runs(self.client, self.experiment, before - sheet.cells.keys()):
+                if LISTED + sheet.name in old.data.tags:
+                    self.client.delete_tag(old.info.run_id, LISTED + sheet.name)
+            self.client.log_dict(run_id, {"cells": sheet.to_json()["cells"]}, CELLS)
+            if sheet.file:
+                self.client.log_text(run_id, sheet.file, SWEEP_FILE)
             return run_id
 
         return self._ask(write)  # cells train meanwhile: a store that is away for a while stops none
 
-    def list_sweep(
-        self,
-        name: str,
-        description: str,
-        cells: Sequence[Mapping[str, Any]],
-        file: str,
-    ) -> None:
+    def list_sweep(self, sheet: Sheet) -> None:
         """Open the sweep's run as `open_sweep` does, unless it is there and lists these cells."""
-        parent = find_sweeps(self.client, self.experiment).get(name)
+        parent = find_sweeps(self.client, self.experiment).get(sheet.name)
         listed = [] if parent is None else read_list(self.client, parent.info.run_id)
-        if {cell["hash"] for cell in listed} != {cell["hash"] for cell in cells}:
-            self.open_sweep(name, description, cells, file)
+        if {cell["hash"] for cell in listed} != sheet.cells.keys():
+            self.open_sweep(sheet)
 
-    def close_whole_sweep(self, name: str, cells: Iterable[str]) -> None:
-        """Close the sweep's run if all of these cells, its own, have an outcome; other processes may run them."""
-        marked = f"{IS_CELL} AND tags.`{LISTED}{name}` = 'yes'"
+    def close_whole_sweep(self, sheet: Sheet) -> None:
+        """Close the sweep's run if all its cells have an outcome; other processes may run them."""
+        marked = f"{IS_CELL} AND tags.`{LISTED}{sheet.name}` = 'yes'"
         best = self._ask(lambda: pick_best(search(self.client, self.experiment, marked)))
-        counts = Counter(read_status(best[cell]) if cell in best else Status.MISSING for cell in cells)
+        counts = Counter(read_status(best[cell]) if cell in best else Status.MISSING for cell in sheet.cells)
         if not any(status.is_open for status in counts):
-            parent = find_sweeps(self.client, self.experiment)[name].info.run_id
-            self.close_sweep(parent, counts)
+            self.close_sweep(find_sweeps(self.client, self.experiment)[sheet.name].info.run_id, counts)
             self.close()
-
-    def _unmark(self, run_id: str, name: str, listed: Set[str]) -> None:
-        """Take the cells that a sweep's changed file no longer lists out of its charts in MLflow's UI."""
-        before = {cell["hash"] for cell in read_list(self.client, run_id)}
-        for run in find_runs(self.client, self.experiment, before - listed):
-            if LISTED + name in run.data.tags:
-                self.client.delete_tag(run.info.run_id, LISTED + name)
 
     def keep_trials(self, run_id: str, tables: "Sequence[pd.DataFrame]") -> None:
         """Add to what a sweep's run has of Tune's trials; a cell keeps its newest trial."""
@@ -198,12 +178,9 @@ class Tracker:
             self._send(write)
 
     def close_sweep(self, run_id: str, counts: Mapping[Status, int], page: str = "") -> None:
-        """Set the final status of the parent: FINISHED if every cell has an outcome, else FAILED.
+        """Set the final status of a sweep's run: FINISHED if every cell has an outcome, else FAILED.
 
-        Args:
-            run_id: of the parent.
-            counts: of its cells.
-            page: Markdown that MLflow shows on the parent's page; empty: the description stays there.
+        page: Markdown that MLflow shows on its page; empty: the description stays there.
         """
         tags = [RunTag("fedray.cells", format_counts(counts)), *([RunTag(MLFLOW_RUN_NOTE, page)] if page else [])]
         whole = not any(counts.get(status) for status in (Status.FAILED, Status.INTERRUPTED, Status.MISSING))
@@ -274,8 +251,11 @@ class Tracker:
             for name, content in run.files.items():
                 (Path(folder) / name).write_bytes(content)
             self.client.log_artifacts(run.id, folder)
-        if "data" in config:
-            self.client.log_inputs(run.id, [DatasetInput(_make_dataset(config["data"]))])
+        if "data" in config:  # MLflow's column `Dataset`: the name, a digest and the text of the options
+            text = json.dumps(config["data"], sort_keys=True)
+            digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+            data = Dataset(name=str(config["data"]["name"]), digest=digest, source_type="fedray", source=text)
+            self.client.log_inputs(run.id, [DatasetInput(data)])
         config.pop("runtime", None)
         self.client.log_batch(run.id, params=[Param(k, str(v)) for k, v in flatten(config).items()])
 
@@ -309,13 +289,10 @@ class Tracker:
 
         self._send(write)
 
-    def close_cell(self, run: CellRun, record: RunRecord, written: Callable[[], None] = lambda: None) -> None:
-        """Log what the store lacks of a cell that has ended: rows, final metrics, tables, `fedray.status`.
+    def close_cell(self, run: CellRun, record: Record, written: Callable[[], None] = lambda: None) -> None:
+        """Log what the store lacks of a cell that has ended: rows, final metrics, tables (`NAME.csv`), `fedray.status`.
 
-        Args:
-            run: the cell's run.
-            record: of the run; its `tables` become artefacts, `NAME.csv`.
-            written: called once the store has everything.
+        written: called once the store has everything.
         """
         self._mirrors.close_cell(run.cell.hash, record)
         ending, metrics = record.ending, record.summarise()
@@ -397,15 +374,3 @@ def _batch_rows(rows: Iterable[list[Metric]]) -> list[list[Metric]]:
             batches.append([])
         batches[-1] += row
     return batches
-
-
-def _refuse_finally(write: Callable[[], T]) -> T:
-    with translate_refusals():
-        return write()
-
-
-def _make_dataset(options: Mapping[str, Any]) -> Dataset:
-    """Return the entry of MLflow's column `Dataset`: the name, a digest and the text of the options."""
-    text = json.dumps(options, sort_keys=True)
-    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-    return Dataset(name=str(options["name"]), digest=digest, source_type="fedray", source=text)

@@ -45,10 +45,6 @@ def admit(host: str, port: int) -> tuple[str, dict[str, str]]:
     """Return the name under which a browser finds a server, and variables with which MLflow answers under it.
 
     MLflow refuses requests to a host that it does not know, and writes of a page from there: 403.
-
-    Args:
-        host: address that the server binds to.
-        port: the server's.
     """
     if host in ("127.0.0.1", "::1", "localhost"):
         return host, {}
@@ -70,11 +66,7 @@ def admit(host: str, port: int) -> tuple[str, dict[str, str]]:
 
 
 def make_address(run: str) -> str:
-    """Return the address of a run in MLflow's UI if a server answers there, else the command that starts one.
-
-    Args:
-        run: its id.
-    """
+    """Return the address of a run in MLflow's UI if a server answers there, else the command that starts one."""
     uri = store_uri()
     remote = is_server(uri)
     server = redact(uri).rstrip("/") if remote else UI
@@ -195,9 +187,9 @@ def _mark_listed(sweep: str, client: "MlflowClient") -> str:
     is_listed = f"tags.`{tag}` = 'yes'"
     reader, experiment = open_reader()
     cells = read_cells(reader, find_sweeps(reader, experiment)[sweep])
-    runs = find_best_runs(reader, experiment, [cell.hash for cell in cells])
+    runs = find_best_runs(reader, experiment, cells)
     marked = {run.info.run_id for run in search(reader, experiment, is_listed)}
-    for hash, look in choose_looks((cell.hash, cell.label, cell.config) for cell in cells).items():
+    for hash, look in choose_looks(cells).items():
         if (run := runs.get(hash)) is None:
             continue
         if run.info.run_name != look.name:

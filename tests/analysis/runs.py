@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from fedray.cells.record import CellRun, RunRecord
-from fedray.cells.spec import CellSpec
+from fedray.cells.cell import Cell
+from fedray.cells.record import CellRun, Record
+from fedray.cells.sheet import Sheet
 from fedray.cells.status import Ending, Status
 from fedray.tracking.tracker import Tracker
 
@@ -49,9 +50,15 @@ Outcome = Rounds | tuple[str, Rounds] | None
 """Of a finished run, or of one with another status; None for a cell without a run."""
 
 
+def sheet(name: str, cells: Sequence[Mapping[str, Any]], description: str = "", file: str = "") -> Sheet:
+    """A sweep of cells as `cells.json` lists them."""
+    listed = {one.hash: one for one in map(Cell.from_json, cells)}
+    return Sheet(name, listed, description=description, file=file)
+
+
 def write(store: Tracker, cells: list[dict[str, Any]], outcomes: Sequence[Outcome], name: str = "sweep") -> None:
     """Write a sweep; an outcome for each cell, the last ones may be left out."""
-    parent = store.open_sweep(name, "", cells)
+    parent = store.open_sweep(sheet(name, cells))
     for one, outcome in zip(cells, outcomes, strict=False):
         if outcome is None:
             continue
@@ -73,8 +80,8 @@ def write_run(
     **more: Any,
 ) -> str:
     """Write the run of a cell with the other parts of its record; return its id. A running one is left open."""
-    record = RunRecord(ending, rows or [], **more)
-    run = CellRun(CellSpec.from_json(one), tags, parent, files)
+    record = Record(ending, rows or [], **more)
+    run = CellRun(Cell.from_json(one), tags, parent, files)
     store.open_cell(run, again)
     if ending.status is Status.RUNNING:
         store.log_rows(run, record.history)

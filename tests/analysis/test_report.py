@@ -18,14 +18,14 @@ from fedray.analysis.commands.report import main
 from fedray.analysis.data.collect import collect
 from fedray.analysis.plots.curves import draw_multiples
 from fedray.analysis.report import _describe_hours, _make_uri, _read_pictures, make_page, measure_hours
-from fedray.cells.record import CellRun, RunRecord
-from fedray.cells.spec import CellSpec
+from fedray.cells.cell import Cell
+from fedray.cells.record import CellRun, Record
 from fedray.cells.status import Ending, Status
 from fedray.tracking.store import find_runs, open_store
 from fedray.tracking.tracker import Tracker
 from tests.analysis.browser import opened, pictured
 from tests.analysis.plots.test_clients import write as write_clients
-from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, history, write, write_run
+from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, history, sheet, write, write_run
 
 
 def some_runs(store: Tracker) -> None:
@@ -40,7 +40,7 @@ def with_picture(store: Tracker) -> None:
     drawn, figure = io.BytesIO(), Figure(figsize=(3, 2))
     figure.subplots().plot([1, 2])
     figure.savefig(drawn, format="png")
-    parent = store.open_sweep("drawn", "what it is about", [one])
+    parent = store.open_sweep(sheet("drawn", [one], description="what it is about"))
     files, measured = {"partition.png": drawn.getvalue()}, {"seconds_per_round": 0.25}
     hashes = {"theta_sha256": "ab" * 32}
     write_run(store, one, history(50, 60), parent=parent, files=files, totals=measured, hashes=hashes)
@@ -209,7 +209,7 @@ def test_clients_and_classes(store: Tracker) -> None:
 
 
 def test_without_any_run(store: Tracker) -> None:
-    store.open_sweep("planned", "", [cell(FEDAVG, 0.5, 0)])
+    store.open_sweep(sheet("planned", [cell(FEDAVG, 0.5, 0)]))
     text = make_page(collect("planned"), ["last10_test_accuracy"])
     assert "No finished run to draw." in text
     assert "no run yet" in text
@@ -254,7 +254,7 @@ def test_a_smoke_sweep_has_a_page_and_is_compared_with_no_paper(store: Tracker, 
 def test_the_picture_of_a_partition_is_that_of_the_smallest_seed(store: Tracker) -> None:
     """2 comes before 10, which it does not as text."""
     cells = [cell(FEDAVG, 0.5, seed) for seed in (10, 2)]
-    parent = store.open_sweep("two", "", cells)
+    parent = store.open_sweep(sheet("two", cells))
     for one in cells:
         write_run(store, one, parent=parent, files={"partition.png": f"seed {one['config']['seed']}".encode()})
     assert _read_pictures(collect("two")) == [("dirichlet α=0.5", _make_uri(b"seed 2"))]
@@ -263,12 +263,12 @@ def test_the_picture_of_a_partition_is_that_of_the_smallest_seed(store: Tracker)
 def run(one: Mapping[str, Any], hours: float, status: str = "finished", sweep: str = "s", again: bool = False) -> None:
     """Write a run that took so long; with `again` it replaces the earlier one."""
     store = Tracker()
-    made = CellRun(CellSpec.from_json(one), {"fedray.sweep": sweep}, began=0.0, ended=3600 * hours)
+    made = CellRun(Cell.from_json(one), {"fedray.sweep": sweep}, began=0.0, ended=3600 * hours)
     if again:
         store.supersede([one["hash"]])
     store.open_cell(made)
     if status != "running":
-        store.close_cell(made, RunRecord(Ending(Status(status)), history(50)))
+        store.close_cell(made, Record(Ending(Status(status)), history(50)))
 
 
 def test_every_run_is_counted_once_with_its_sweep_and_outcome(store: Tracker) -> None:
@@ -282,8 +282,8 @@ def test_every_run_is_counted_once_with_its_sweep_and_outcome(store: Tracker) ->
     big["config"]["runtime"] = {"actors": 4, "cpus_per_actor": 2.0, "gpus_per_actor": 0.5}
     final = [cell(FEDAVG, 0.5, 0), big, cell(FEDAVG, 0.5, 1), cell(FEDAVG, 0.5, 2), shared]
     tune = [cell(FEDAVG, 0.1, seed) for seed in (100, 101)]
-    store.open_sweep("s", "", final)
-    store.open_sweep("s/tune", "", tune)
+    store.open_sweep(sheet("s", final))
+    store.open_sweep(sheet("s/tune", tune))
     run(final[0], 5)
     run(final[0], 2, again=True)
     run(big, 3)
@@ -329,11 +329,11 @@ def test_every_run_is_counted_once_with_its_sweep_and_outcome(store: Tracker) ->
 def test_the_seconds_of_a_run(tag: str | None, per_round: float | None, expected: float | None, store: Tracker) -> None:
     one = cell(FEDAVG, 0.5, 0)
     one["config"]["training"] = {"rounds": 100}
-    made = CellRun(CellSpec.from_json(one), {"fedray.untimed": "2"})
-    store.open_sweep("s", "", [one])
+    made = CellRun(Cell.from_json(one), {"fedray.untimed": "2"})
+    store.open_sweep(sheet("s", [one]))
     store.open_cell(made)
     totals = {} if per_round is None else {"seconds_per_round_with_evaluation": per_round}
-    store.close_cell(made, RunRecord(Ending(Status.FINISHED), history(50), totals))
+    store.close_cell(made, Record(Ending(Status.FINISHED), history(50), totals))
     client, _ = open_store()
     if tag is None:
         client.delete_tag(made.id, "fedray.seconds")

@@ -18,7 +18,7 @@ from fedray.analysis.tables.formats import to_csv, to_latex, to_markdown
 from fedray.common.errors import UserError
 from fedray.tracking.environment import make_environment_tags
 from fedray.tracking.tracker import Tracker
-from tests.analysis.runs import FEDAVG, LARGE, SMALL, Outcome, cell, history, rows, write, write_run
+from tests.analysis.runs import FEDAVG, LARGE, SMALL, Outcome, cell, history, rows, sheet, write, write_run
 from tests.conftest import Call
 
 
@@ -110,7 +110,7 @@ def test_a_repeated_cell_counts_once_and_superseded_ones_not_at_all(store: Track
     one = cell(FEDAVG, 0.5, 0)
     write(store, [one], [70])
     store.supersede([one["hash"]])
-    parent = store.open_sweep("sweep", "", [one])
+    parent = store.open_sweep(sheet("sweep", [one]))
     write_run(store, one, history(75), parent=parent, again=False)
     entry = build(collect("sweep")).entries["fedavg", "dirichlet α=0.5"]
     assert (entry.mean, entry.seeds) == (75, 1)

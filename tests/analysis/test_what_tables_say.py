@@ -13,7 +13,7 @@ from fedray.analysis.tables.formats import to_csv, to_latex, to_markdown
 from fedray.cells.status import Ending, Status
 from fedray.common.errors import UserError
 from fedray.tracking.tracker import Tracker
-from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, history, write, write_run
+from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, history, sheet, write, write_run
 
 
 def test_small_numbers_have_three_figures(store: Tracker) -> None:
@@ -96,7 +96,7 @@ def test_the_title_of_runs_of_different_lengths_is_true_for_all(store: Tracker) 
 
 def test_a_message_of_several_lines_stays_a_comment(store: Tracker) -> None:
     one = cell(FEDAVG, 0.5, 0)
-    parent = store.open_sweep("sweep", "", [one])
+    parent = store.open_sweep(sheet("sweep", [one]))
     write_run(store, one, ending=Ending(Status.FAILED, "first\n\\input{more}"), parent=parent)
     lines = to_latex(build(collect("sweep"))).splitlines()
     assert next(line for line in lines if "more" in line).startswith("% failed: ")

@@ -111,8 +111,8 @@ def finished(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch)
     }
     (tmp_path / "done.yaml").write_text(json.dumps(document))
     plan, tracker = make_plan(Sweep.parse(document)), Tracker()
-    parent = tracker.open_sweep("done", "", plan.list_cells(), file=plan.text)
-    for cell in plan.cells.values():
+    parent = tracker.open_sweep(plan.sheet)
+    for cell in plan.sheet.cells.values():
         write_run(tracker, {"hash": cell.hash, "label": cell.label, "config": cell.run.resolve()}, history(60))
     tracker.close_sweep(parent, {Status.FINISHED: 2})
     tracker.close()

@@ -23,6 +23,7 @@ from fedray.config import RunConfig
 from fedray.sweep.file.sweep import Sweep
 from fedray.tracking.tracker import Tracker
 from tests import small
+from tests.analysis.runs import sheet
 from tests.conftest import Call
 
 RUN = small.sections("fedavg", (5, 2), 4, training={"rounds": 2, "local_epochs": 1})
@@ -86,7 +87,7 @@ def made(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Path:
         fedray.simulate(configs[1], track="s1", progress=False)
         sweep = Sweep.parse({"name": "some/sweep", "base": RUN, "grid": {"seed": [0, 1]}})
         cells = [small.list_cell(config, digest) for config in configs]
-        Tracker().open_sweep("some/sweep", "Two seeds.", cells, file=sweep.to_yaml())
+        Tracker().open_sweep(sheet("some/sweep", cells, description="Two seeds.", file=sweep.to_yaml()))
         cases = [{"algorithm": "fedavg"}, {"algorithm": "scaffold"}]
         sweep_file = {"name": "cased", "base": RUN, "cases": cases}
         personal = RUN | {"algorithm": "ditto"}

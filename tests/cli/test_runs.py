@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from fedray.cells.cell import Cell
 from fedray.cells.looks import choose_looks
 from fedray.common.location import get_storage
 from fedray.sweep.driver.run import describe_elsewhere
@@ -395,9 +396,10 @@ def test_a_name_has_the_partition_s_option_and_not_one_of_equal_value(
     alphas: tuple[float, ...], names: list[str]
 ) -> None:
     """`dirichlet(1)` is α = 1, not the smallest shard, which is 1 as well; it was named `min_size=1`."""
-    cells = [
-        (f"{alpha}", f"fedavg dirichlet({alpha:g}) s0", {"seed": 0, "partition": section(alpha)}) for alpha in alphas
-    ]
+    cells = {
+        f"{alpha}": Cell("", f"fedavg dirichlet({alpha:g}) s0", {"seed": 0, "partition": section(alpha)})
+        for alpha in alphas
+    }
     assert [look.name for look in choose_looks(cells).values()] == names
 
 

@@ -12,6 +12,7 @@ from fedray.common.yaml_files import load_yaml
 from fedray.sweep.file.shipped import get_sweeps_folder, list_sweeps
 from fedray.tracking.tracker import Tracker
 from tests.analysis.conftest import store
+from tests.analysis.runs import sheet
 from tests.bad_input.case import BASE, RUN
 from tests.conftest import Call
 
@@ -100,7 +101,7 @@ def test_shells_complete_names(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("own.yaml").touch()
-    store.open_sweep("sweep", "", [])
+    store.open_sweep(sheet("sweep", []))
     monkeypatch.setenv("_FEDRAY_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", f"fedray {words}")
     monkeypatch.setenv("COMP_CWORD", str(len(words.split())))

@@ -32,7 +32,7 @@ from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE
 
 from fedray.analysis.data.collect import parse
 from fedray.analysis.tables.published import match_published
-from fedray.cells.spec import CellSpec
+from fedray.cells.cell import Cell
 from fedray.cli import main as cli
 from fedray.common.errors import UserError, redact
 from fedray.config import RunConfig
@@ -227,7 +227,7 @@ def test_neither_the_ui_nor_what_opens_its_page_imports_from_the_working_folder(
 def test_a_name_in_the_store_is_not_imported(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (here / "stranger.py").write_text(f"open({str(here / 'owned')!r}, 'w').close()\nclass X: pass\n")
     monkeypatch.syspath_prepend(here)
-    cell = CellSpec("", "", {"algorithm": {"name": "stranger:X", "rho": 0.1}})
+    cell = Cell("", "", {"algorithm": {"name": "stranger:X", "rho": 0.1}})
     assert match_published("fedtoga/table1", "test_accuracy", {("row", "column"): [cell]})[0] == {}
     with pytest.raises(UserError, match="imports no class that a store names"):
         parse(cell, "--metric relative_flops")

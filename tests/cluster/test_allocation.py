@@ -10,6 +10,7 @@ import pytest
 import ray
 
 from fedray import results, simulate
+from fedray.cells.cell import Cell
 from fedray.cluster.resources import FreeCapacity, Running, allocate, with_actor_count
 from fedray.common.errors import UserError
 from fedray.config import RunConfig, Runtime
@@ -22,7 +23,6 @@ from fedray.sweep.driver.run import execute
 from fedray.sweep.driver.single import run_problem
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan import plan as planning
-from fedray.sweep.plan.cells import Cell
 from fedray.sweep.trials.tune import ActorAllocator
 from tests.sweep.running import SWEEP, runs, undisturbed
 
@@ -165,7 +165,7 @@ def test_a_cell_of_a_sweep_moves_to_the_bundles_that_it_holds(local_ray: None, p
         "training": AUTO["training"] | {"rounds": 16},
     }
     sweep: dict[str, Any] = {"name": "moves", "base": base, "grid": {"seed": [0]}}
-    assert execute(planning.make_plan(Sweep.model_validate(sweep))).counts == {"finished": 1}
+    assert execute(planning.make_plan(Sweep.model_validate(sweep))).plan.sheet.counts == {"finished": 1}
     trials = results("moves").trials
     assert trials["processes"].tolist() == [4]
     assert trials["moved_clients"].ge(0).all()
@@ -187,6 +187,6 @@ def test_a_sweep_leaves_no_room_idle_and_changes_no_number(
     monkeypatch.setattr(ActorAllocator, "give", spy)
     base = AUTO | {"algorithm": "scaffold", "runtime": AUTO["runtime"] | {"cpus_per_actor": 2}}
     sweep: dict[str, Any] = {"name": "auto", "base": base, "grid": {"seed": [0, 1, 2]}}
-    assert execute(planning.make_plan(Sweep.model_validate(sweep))).counts == {"finished": 3}
+    assert execute(planning.make_plan(Sweep.model_validate(sweep))).plan.sheet.counts == {"finished": 3}
     assert given == [1, 1, 2]
     assert {run.data.tags["fedray.state_sha256"] for run in runs(project)} == set(undisturbed(sweep).values())

@@ -17,7 +17,7 @@ from fedray.engine.process.backend import InlineBackend
 from fedray.engine.process.worker import LESS_MEMORY
 from fedray.engine.state import load_state
 from fedray.sweep.file.sweep import Sweep
-from fedray.sweep.plan.cells import CellMaker
+from fedray.sweep.plan.cells import Problems, make_sheet
 from tests.sweep.running import SWEEP, done, fedray, logged_once, outcome, runs, state_hashes, undisturbed, write
 
 
@@ -142,10 +142,11 @@ def test_sigkill_with_clients_that_never_train(tmp_path: Path) -> None:
     slow = one_slow(clients={"unseen": 4}, evaluation={"personal": {"epochs": [0, 1], "every": 3}})
     kept = kill_and_resume(tmp_path, slow)
     assert max(kept, default=0) < 10, "newcomers keep nothing"
-    maker = CellMaker(Sweep.model_validate(slow))
-    [cell] = maker.make_all().values()
+    problems = Problems()
+    sheet, _ = make_sheet(Sweep.model_validate(slow), problems)
+    [cell] = sheet.cells.values()
     with mock.patch("time.sleep"):
-        rows = run(maker.problems.get_problem(cell), InlineBackend()).history
+        rows = run(problems.get_problem(cell), InlineBackend()).history
     [found], client = runs(tmp_path), MlflowClient(tracking_uri=f"sqlite:///{tmp_path / 'mlflow.db'}")
     for name in ("unseen_accuracy", "unseen_std", "unseen_worst10", "unseen_finetuned_accuracy"):
         logged = {one.step: one.value for one in client.get_metric_history(found.info.run_id, name)}

@@ -3,13 +3,14 @@
 import os
 import signal
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import pytest
 
-from fedray.cells.record import RunRecord
+from fedray.cells.record import Record
 from fedray.cells.status import Ending, Status
 from fedray.engine.loop import run
 from fedray.engine.process.backend import InlineBackend
@@ -33,12 +34,11 @@ TUNED: dict[str, Any] = {
 def inline(planned: Plan) -> tuple[Plan, dict[str, str]]:
     """The plan with the outcomes that one process gives its cells, and hash -> state_sha256."""
     with mock.patch("time.sleep"):
-        results = {
-            cell.hash: run(planned.problems.get_problem(cell), InlineBackend()) for cell in planned.cells.values()
-        }
-    known = {cell: RunRecord(Ending(Status.FINISHED), result.history) for cell, result in results.items()}
+        cells = planned.sheet.cells.values()
+        results = {cell.hash: run(planned.problems.get_problem(cell), InlineBackend()) for cell in cells}
+    known = {cell: Record(Ending(Status.FINISHED), result.history) for cell, result in results.items()}
     hashes = {cell: result.summary()["state_sha256"] for cell, result in results.items()}
-    return Plan(planned.maker, planned.cells, known), hashes
+    return replace(planned, sheet=replace(planned.sheet, records=known)), hashes
 
 
 def killed_at(driver: "subprocess.Popen[str]", words: tuple[str, ...]) -> None:

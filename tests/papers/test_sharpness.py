@@ -23,7 +23,7 @@ from fedray.papers.sharpness import TrainedRun
 from fedray.sweep.driver.single import run_problem
 from fedray.tracking.tracker import Tracker
 from tests import small
-from tests.analysis.runs import write_run
+from tests.analysis.runs import sheet, write_run
 
 RUN = small.sections(
     clients=(5, 2),
@@ -96,7 +96,7 @@ def test_refusals(store: Tracker) -> None:
     none = logged(store, config.resolve())
     personal = logged(store, RunConfig.parse(RUN | {"algorithm": "local-only"}).resolve())
     foreign = logged(store, config.resolve() | {"model": {"name": "os:path"}})
-    sweep = store.open_sweep("sweep", "", [])
+    sweep = store.open_sweep(sheet("sweep", []))
     for run, message in (
         (none, "there is no checkpoint of it in"),
         (personal, "has no global model"),
@@ -118,7 +118,7 @@ def test_runs_are_found_by_sweep_and_label(store: Tracker, capsys: pytest.Captur
     config = RunConfig.parse(RUN)
     trained(config)
     cells = [{"hash": name, "label": f"{name} seed=0", "config": config.resolve()} for name in ("abc", "none")]
-    parent = store.open_sweep("sweep", "", cells)
+    parent = store.open_sweep(sheet("sweep", cells))
     done = write_run(store, cells[0], parent=parent, again=False)
     assert find_runs("sweep", ["abc*", "1"], []) == [done]
     main("sweep", cell=["abc*"], samples=50)

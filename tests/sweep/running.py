@@ -19,7 +19,7 @@ from mlflow import MlflowClient
 from fedray.engine.loop import run
 from fedray.engine.process.backend import InlineBackend
 from fedray.sweep.file.sweep import Sweep
-from fedray.sweep.plan.cells import CellMaker
+from fedray.sweep.plan.cells import Problems, make_sheet
 from fedray.tracking.store import get_label
 
 REPOSITORY = Path(__file__).parents[2]
@@ -82,11 +82,12 @@ def state_hashes(folder: Path) -> dict[str, str]:
 
 def undisturbed(sweep: dict[str, Any]) -> dict[str, str]:
     """cell hash -> state_sha256 as one process without Ray and MLflow makes it, without any naps."""
-    maker = CellMaker(Sweep.model_validate(sweep))
+    problems = Problems()
+    sheet, _ = make_sheet(Sweep.model_validate(sweep), problems)
     with mock.patch("time.sleep"):
         return {
-            cell.hash: run(maker.problems.get_problem(cell), InlineBackend()).summary()["state_sha256"]
-            for cell in maker.make_all().values()
+            cell.hash: run(problems.get_problem(cell), InlineBackend()).summary()["state_sha256"]
+            for cell in sheet.cells.values()
         }
 
 

@@ -3,8 +3,8 @@
 import sqlite3
 from pathlib import Path
 
-from fedray.cells.record import CellRun, RunRecord
-from fedray.cells.spec import CellSpec
+from fedray.cells.cell import Cell
+from fedray.cells.record import CellRun, Record
 from fedray.cells.status import Ending, Status
 from fedray.tracking.tracker import Tracker
 
@@ -18,10 +18,10 @@ def fill(store: Path, count: int) -> None:
     """
     tracker = Tracker()
     config = {"algorithm": {"name": "fedavg"}, "training": {"lr": 0.1, "rounds": 2}, "runtime": {"actors": 1}}
-    run = CellRun(CellSpec("f" * 16, "foreign", config), {"fedray.sweep": "foreign"})
+    run = CellRun(Cell("f" * 16, "foreign", config), {"fedray.sweep": "foreign"})
     tracker.open_cell(run, again=False)
     rows = [{"round": t, "test_accuracy": 50.0, "test_loss": 1.0, "lr": 0.1} for t in (1, 2)]
-    tracker.close_cell(run, RunRecord(Ending(Status.FINISHED), rows, {"seconds_per_round": 1.0}))
+    tracker.close_cell(run, Record(Ending(Status.FINISHED), rows, {"seconds_per_round": 1.0}))
     tracker.close()
     with sqlite3.connect(store) as db:
         db.execute("CREATE TEMP TABLE copies (id TEXT)")

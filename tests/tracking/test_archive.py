@@ -6,6 +6,7 @@ Each rule of an archive has a row: none of the tricks reaches a file or the stor
 import hashlib
 import json
 import os
+import pickle
 import stat
 import struct
 import zipfile
@@ -18,15 +19,16 @@ import pytest
 from mlflow import MlflowClient
 
 from fedray.analysis.data.collect import collect
+from fedray.cells.status import Status
 from fedray.common.errors import UserError
 from fedray.components.identity import hash_of
 from fedray.config import RunConfig
 from fedray.tracking import archive as archives
 from fedray.tracking.archive import export_sweep, import_sweeps
-from fedray.tracking.store import open_store
+from fedray.tracking.store import open_reader, open_store
 from fedray.tracking.stored_sweep import read_stored_sweep
 from fedray.tracking.tracker import Tracker
-from tests.analysis.runs import Outcome, history, write, write_run
+from tests.analysis.runs import Outcome, history, sheet, write, write_run
 from tests.small import list_cell
 
 FEDAVG, SMALL = {"name": "fedavg"}, {"name": "fedsam", "rho": 0.1}
@@ -79,15 +81,16 @@ def run_sweep(missing: int = 1) -> None:
 
 def content(name: str = "sweep") -> dict[str, object]:
     """All that a store holds of a sweep but the ids of its runs."""
-    sweep = read_stored_sweep(name)
+    sweep, (client, _) = read_stored_sweep(name), open_reader()
     found: dict[str, object] = {"cells": sweep.cells, "description": sweep.description}
-    for hash, run in sweep.runs.items():
+    for hash, record in sweep.records.items():
+        run = client.get_run(record.run_id)
         metrics = {
-            key: [(one.value, one.timestamp, one.step) for one in sweep.client.get_metric_history(run.info.run_id, key)]
+            key: [(one.value, one.timestamp, one.step) for one in client.get_metric_history(record.run_id, key)]
             for key in run.data.metrics
         }
         tags = {key: value for key, value in run.data.tags.items() if key != "mlflow.parentRunId"}
-        file = sweep.client.download_artifacts(run.info.run_id, "config.yaml", "")
+        file = client.download_artifacts(record.run_id, "config.yaml", "")
         found[hash] = (
             run.info.run_name,
             run.info.status,
@@ -133,9 +136,9 @@ def test_what_is_further_here_stays_and_what_is_not_is_replaced(use: Callable[[s
     write(Tracker(), [CELLS[0], CELLS[2], other], [("failed", []), 80, 1])
     assert import_sweeps(tmp_path / "sweep.zip") == [("sweep", 2, 1)]
     sweep = read_stored_sweep("sweep")
-    assert {one.hash for one in sweep.cells} == {one["hash"] for one in [*CELLS, other]}
-    assert {run.data.tags["fedray.status"] for run in sweep.runs.values()} == {"finished"}
-    assert sweep.runs[CELLS[2]["hash"]].data.metrics["summary/final_test_accuracy"] == 80
+    assert sweep.cells.keys() == {one["hash"] for one in [*CELLS, other]}
+    assert {record.ending.status for record in sweep.records.values()} == {Status.FINISHED}
+    assert sweep.records[CELLS[2]["hash"]].totals["final_test_accuracy"] == 80
 
 
 def test_the_tune_stage_goes_along_and_each_split_is_stored_once(use: Callable[[str], None], tmp_path: Path) -> None:
@@ -143,7 +146,7 @@ def test_the_tune_stage_goes_along_and_each_split_is_stored_once(use: Callable[[
     use("first")
     tracker, splits = Tracker(), [b"one", b"two", b"one"]
     for name, cells in (("sweep/tune", CELLS[:1]), ("sweep", CELLS[1:3])):
-        parent = tracker.open_sweep(name, "", cells)
+        parent = tracker.open_sweep(sheet(name, cells))
         for one in cells:
             files = {"partition.npz": splits[CELLS.index(one)], "partition.png": splits[CELLS.index(one)]}
             write_run(tracker, one, history(60, 70), parent=parent, files=files)
@@ -155,9 +158,9 @@ def test_the_tune_stage_goes_along_and_each_split_is_stored_once(use: Callable[[
     assert import_sweeps(tmp_path / "sweep.zip") == [("sweep", 3, 0)]
     for name, cells in (("sweep/tune", CELLS[:1]), ("sweep", CELLS[1:3])):
         sweep = read_stored_sweep(name)
-        assert [one.hash for one in sweep.cells] == [one["hash"] for one in cells]
+        assert [*sweep.cells] == [one["hash"] for one in cells]
         for one in cells:
-            file = sweep.client.download_artifacts(sweep.runs[one["hash"]].info.run_id, "partition.npz", "")
+            file = open_reader()[0].download_artifacts(sweep.records[one["hash"]].run_id, "partition.npz", "")
             assert Path(file).read_bytes() == splits[CELLS.index(one)]
     assert import_sweeps(tmp_path / "sweep.zip") == [("sweep", 0, 3)]
 
@@ -165,12 +168,12 @@ def test_the_tune_stage_goes_along_and_each_split_is_stored_once(use: Callable[[
 def test_the_sweeps_file_goes_along_and_the_stores_own_stays(use: Callable[[str], None], tmp_path: Path) -> None:
     use("first")
     run_sweep()
-    Tracker().open_sweep("sweep", "", CELLS, file="name: sweep  # α\n")
+    Tracker().open_sweep(sheet("sweep", CELLS, file="name: sweep  # α\n"))
     export_sweep("sweep", tmp_path / "sweep.zip")
     use("second")
     import_sweeps(tmp_path / "sweep.zip")
     assert read_stored_sweep("sweep").file == "name: sweep  # α\n"
-    Tracker().open_sweep("sweep", "", CELLS, file="name: sweep\n")
+    Tracker().open_sweep(sheet("sweep", CELLS, file="name: sweep\n"))
     import_sweeps(tmp_path / "sweep.zip")
     assert read_stored_sweep("sweep").file == "name: sweep\n"
 
@@ -243,7 +246,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Mem
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{folder / 'mlflow.db'}")
         tracker = Tracker()
-        parent = tracker.open_sweep("sweep", "", [CELL], file="name: sweep\n")
+        parent = tracker.open_sweep(sheet("sweep", [CELL], file="name: sweep\n"))
         write_run(tracker, CELL, history(60, 70), parent=parent, files={"partition.npz": b"split"})
         export_sweep("sweep", folder / "sweep.zip")
     with zipfile.ZipFile(folder / "sweep.zip") as archive:
@@ -513,8 +516,8 @@ def test_tags_of_mlflow_that_name_runs_of_another_store_are_left_out(
     changed = rewritten(RUN, at("tags", "mlflow.log-model.history", to="[]"))(changed)
     import_sweeps(pack(tmp_path / "good.zip", changed))
     sweep = read_stored_sweep("sweep")
-    tags = sweep.runs[CELL["hash"]].data.tags
-    assert tags["mlflow.parentRunId"] == sweep.parent.info.run_id
+    tags = sweep.records[CELL["hash"]].tags
+    assert tags["mlflow.parentRunId"] == sweep.run_id
     assert "mlflow.log-model.history" not in tags
 
 
@@ -529,9 +532,25 @@ def test_words_of_plug_ins_and_choices_arrive_as_they_were(
         exported = rewritten("sweep.json", at("cells", 0, key, to=value))(exported)
     exported = rewritten("sweep.json", at("tune", to={"name": "sweep/tune", "description": "", "cells": []}))(exported)
     import_sweeps(pack(tmp_path / "good.zip", exported))
-    (found,) = read_stored_sweep("sweep").cells
+    (found,) = read_stored_sweep("sweep").cells.values()
     assert (found.to_json()["plugins"], found.tuned) == (words, tuned)
-    assert read_stored_sweep("sweep/tune").cells == []
+    assert read_stored_sweep("sweep/tune").cells == {}
+
+
+def test_no_archive_brings_a_parsed_configuration(
+    exported: Members, tmp_path: Path, use: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cell that was made here has one, pickled; to unpickle a stranger's would do what it says: make a folder."""
+    use("here")
+    monkeypatch.chdir(tmp_path)
+    evil = "cos\nmkdir\n(S'evil'\ntR."
+    import_sweeps(pack(tmp_path / "bad.zip", rewritten("sweep.json", at("cells", 0, "packed", to=evil))(exported)))
+    (found,) = collect("sweep").cells["spec"]
+    assert found.packed == b""
+    assert "packed" not in found.to_json()
+    assert not (tmp_path / "evil").exists()
+    pickle.loads(evil.encode())  # noqa: S301 (the proof that it would)
+    assert (tmp_path / "evil").is_dir()
 
 
 def test_a_later_format_is_named_first(exported: Members, store: Path) -> None:

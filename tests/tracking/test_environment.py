@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from fedray.cells.record import CellRun, RunRecord
-from fedray.cells.spec import CellSpec
+from fedray.cells.cell import Cell
+from fedray.cells.record import CellRun, Record
 from fedray.cells.status import Ending, Status
 from fedray.tracking import tracker
 from fedray.tracking.environment import describe_mixture, make_environment_tags
@@ -47,10 +47,10 @@ def test_cells_of_different_environments(tags: list[dict[str, str]], said: str) 
 def attempt(cell_: dict[str, Any], status: Status, seconds: float, shown: bool = False) -> None:
     """Call a cell for so long; a RUNNING one is killed."""
     store = Tracker()
-    run = CellRun(CellSpec.from_json(cell_), began=0.0, ended=seconds, shown=shown)
+    run = CellRun(Cell.from_json(cell_), began=0.0, ended=seconds, shown=shown)
     store.open_cell(run)
     if status is not Status.RUNNING:
-        store.close_cell(run, RunRecord(Ending(status), history(50)))
+        store.close_cell(run, Record(Ending(status), history(50)))
 
 
 def test_a_resumed_run_adds_up_its_time_and_has_the_environment_of_its_last_call(

@@ -22,6 +22,7 @@ from fedray.config import RunConfig
 from fedray.tracking.sqlite_store import SqliteClient
 from fedray.tracking.tracker import Tracker
 from tests import small
+from tests.analysis.runs import sheet
 from tests.conftest import Call
 from tests.sweep.running import REPOSITORY, SWEEP
 
@@ -76,8 +77,8 @@ def made(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Path:
         for config, cell in zip(configs, cells, strict=True):
             fedray.simulate(config, track=cell["label"], progress=False)
         tracker = Tracker()
-        tracker.open_sweep("sweep", "", cells, file=yaml.safe_dump({"name": "sweep", "base": SMALL}))
-        tracker.open_sweep("other", "", cells[:1])
+        tracker.open_sweep(sheet("sweep", cells, file=yaml.safe_dump({"name": "sweep", "base": SMALL})))
+        tracker.open_sweep(sheet("other", cells[:1]))
     return folder
 
 

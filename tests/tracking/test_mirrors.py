@@ -12,8 +12,8 @@ import pytest
 import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from fedray.cells.record import CellRun, RunRecord
-from fedray.cells.spec import CellSpec
+from fedray.cells.cell import Cell
+from fedray.cells.record import CellRun, Record
 from fedray.cells.status import Ending, Status
 from fedray.tracking.mirrors import mirrors, tensorboard
 from fedray.tracking.store import open_store
@@ -40,11 +40,11 @@ def copy(*kinds: str, cells: tuple[str, ...] = HASHES[:1]) -> list[CellRun]:
     tracker, rows, runs = Tracker(), history(60, 70, 75), []
     for cell in cells:
         config = {"seed": 0, "algorithm": {"name": "fedavg"}, "runtime": {"mirror": list(kinds)}}
-        runs.append(CellRun(CellSpec(cell, "fedavg α=1/2 s0", config), {"fedray.sweep": "some/sweep"}))
+        runs.append(CellRun(Cell(cell, "fedavg α=1/2 s0", config), {"fedray.sweep": "some/sweep"}))
         tracker.open_cell(runs[-1])
         tracker.log_rows(runs[-1], rows[:1])
         tracker.log_rows(runs[-1], rows)  # a trial that starts again sends all rows so far
-        tracker.close_cell(runs[-1], RunRecord(Ending(Status.FINISHED), rows))
+        tracker.close_cell(runs[-1], Record(Ending(Status.FINISHED), rows))
     tracker.close()
     return runs
 
@@ -96,12 +96,12 @@ def test_one_that_fails_says_so_once_and_mlflow_has_everything(
         raise OSError(28, "No space left on device")
 
     class Other:
-        def __init__(self, cell: CellSpec, sweep: str, storage: Path) -> None:
+        def __init__(self, cell: Cell, sweep: str, storage: Path) -> None:
             calls.append(cell.hash)
 
         def write(self, rows: Any) -> None: ...
 
-        def close(self, record: RunRecord) -> None: ...
+        def close(self, record: Record) -> None: ...
 
     monkeypatch.setattr(tensorboard.TensorboardCopy, "write", fail)
     monkeypatch.setitem(sys.modules, "fedray.tracking.mirrors.wandb", type("Module", (), {"WandbCopy": Other}))

@@ -17,6 +17,7 @@ from fedray.config import RunConfig
 from fedray.tracking.sqlite_store import ADDRESSES
 from fedray.tracking.tracker import Tracker
 from tests import small
+from tests.analysis.runs import sheet
 from tests.conftest import Call
 
 SWEEP: dict[str, Any] = {
@@ -43,7 +44,7 @@ def made(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Path:
         fedray.simulate(configs[0], track="fedavg iid s0", progress=False)
         digest = configs[0].data.load().digest
         cells = [small.list_cell(config, digest, f"fedavg iid s{config.seed}") for config in configs]
-        Tracker().open_sweep("moves", "", cells, file=(folder / "sweep.yaml").read_text())
+        Tracker().open_sweep(sheet("moves", cells, file=(folder / "sweep.yaml").read_text()))
     return folder
 
 

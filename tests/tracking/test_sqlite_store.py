@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
+from fedray.cells.record import Record
 from fedray.cells.status import Ending, Status
 from fedray.tracking import store
 from fedray.tracking.sqlite_store import SqliteClient
 from fedray.tracking.tracker import Tracker
-from tests.analysis.runs import FEDAVG, SMALL, cell, history, write_run
+from tests.analysis.runs import FEDAVG, SMALL, cell, history, sheet, write_run
 
 CELLS = [cell(method, alpha, 0) for method in (FEDAVG, SMALL) for alpha in (0.1, 0.5)]
 HASHES = [one["hash"] for one in CELLS]
@@ -26,7 +27,7 @@ def tracker(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{folder / 'mlflow.db'}")
     monkeypatch.delenv("MLFLOW_EXPERIMENT_NAME", raising=False)
     made = Tracker()
-    parent = made.open_sweep("sweep", "it's a description", CELLS, FILE)
+    parent = made.open_sweep(sheet("sweep", CELLS, description="it's a description", file=FILE))
     run = write_run(made, CELLS[0], history(50, 60), parent=parent, files={"partition.png": b"png"})
     made.client.log_metric(run, "odd", float("nan"), step=1)
     made.client.log_metric(run, "large", float("inf"), step=1)
@@ -91,7 +92,7 @@ def test_the_same_histories_and_files_as_mlflow(tracker: Tracker, tmp_path: Path
     assert store.read_artefact(tracker.client, run, "partition.png") == b"png"
     assert store.read_artefact(client, run, "none") is store.read_artefact(tracker.client, run, "none") is None
     (sweep,) = store.find_sweeps(client, experiment).values()
-    assert [cell.to_json() for cell in store.read_cells(client, sweep)] == CELLS
+    assert [cell.to_json() for cell in store.read_cells(client, sweep).values()] == CELLS
     assert store.read_sweep_file(client, sweep) == store.read_sweep_file(tracker.client, sweep) == FILE
 
 
@@ -118,13 +119,16 @@ def test_a_sweep_is_recorded_if_nothing_would_change(
     counts: Mapping[Status, int],
     same: bool,
 ) -> None:
-    assert store.is_recorded(*store.open_reader(), name, cells, file, counts) == same
+    listed = sheet(name, cells, file=file)
+    statuses = [status for status, count in counts.items() for _ in range(count)]
+    listed.records.update({hash: Record(Ending(one)) for hash, one in zip(listed.cells, statuses, strict=False)})
+    assert store.is_recorded(listed) == same
 
 
 def test_a_sweep_that_is_running_is_not_recorded(tracker: Tracker) -> None:
     """Its driver may have been killed: the next call ends it."""
-    tracker.open_sweep("sweep", "", CELLS, FILE)
-    assert not store.is_recorded(*store.open_reader(), "sweep", CELLS, FILE, COUNTS)
+    tracker.open_sweep(sheet("sweep", CELLS, file=FILE))
+    assert not store.is_recorded(sheet("sweep", CELLS, file=FILE))
 
 
 def test_artefacts_elsewhere_are_left_to_mlflow(tracker: Tracker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,5 +138,5 @@ def test_artefacts_elsewhere_are_left_to_mlflow(tracker: Tracker, monkeypatch: p
     client, _ = store.open_reader()
     assert not isinstance(client, SqliteClient)
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "nowhere")
-    with pytest.raises(store.StoreNotFound, match="no experiment named 'nowhere'"):
+    with pytest.raises(store.NotStored, match="no experiment named 'nowhere'"):
         store.open_reader()

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from mlflow.exceptions import MlflowException, RestException, get_error_code
 
-from fedray.cells.record import CellRun, RunRecord
-from fedray.cells.spec import CellSpec
+from fedray.cells.cell import Cell
+from fedray.cells.record import CellRun, Record
 from fedray.cells.status import Ending, Status
 from fedray.common import location
 from fedray.common.errors import UserError
@@ -24,7 +24,7 @@ from tests.conftest import Call
 from tests.tracking.foreign import fill
 
 CONFIG = {"algorithm": {"name": "fedavg"}, "runtime": {"actors": 1}}
-ONE = CellSpec("a" * 16, "one", CONFIG)
+ONE = Cell("a" * 16, "one", CONFIG)
 FINISHED = Ending(Status.FINISHED)
 
 
@@ -131,7 +131,7 @@ def test_other_odd_names_of_the_working_directory_hold_a_store(
     monkeypatch.chdir(folder)
     tracker, run = Tracker(), CellRun(ONE)
     tracker.open_cell(run, again=False)
-    tracker.close_cell(run, RunRecord(FINISHED, [{"round": 1, "test_accuracy": 50.0}]))
+    tracker.close_cell(run, Record(FINISHED, [{"round": 1, "test_accuracy": 50.0}]))
     tracker.close()
     assert store.read_records(["a" * 16])["a" * 16].ending.status == "finished"
     assert {file.path for file in tracker.client.list_artifacts(run.id)} == {"config.yaml"}
@@ -159,7 +159,7 @@ def test_two_drivers_that_log_one_cell_at_once_double_nothing(database: Path) ->
             tracker.log_rows(run, [{"round": t, "test_accuracy": 50.0 + t}])
             time.sleep(0.01)  # timestamps of the clock would differ
     for tracker, run in drivers:
-        tracker.close_cell(run, RunRecord(FINISHED, [{"round": 3, "test_accuracy": 53.0}]))
+        tracker.close_cell(run, Record(FINISHED, [{"round": 3, "test_accuracy": 53.0}]))
     client, experiment = store.open_store()
     (found,) = store.find_runs(client, experiment, ["a" * 16])
     for name, steps in {"test_accuracy": [1, 2, 3], "summary/final_test_accuracy": [0]}.items():
@@ -192,7 +192,7 @@ def test_a_cells_run_takes_eight_requests(database: Path, monkeypatch: pytest.Mo
     environment is looked up once, with a tracker's first run.
     """
     tracker, run, asked = Tracker(), CellRun(ONE), list[str]()
-    tracker.open_cell(CellRun(CellSpec("b" * 16, "first", CONFIG)), known=False)
+    tracker.open_cell(CellRun(Cell("b" * 16, "first", CONFIG)), known=False)
 
     class Counted:
         """The client, recording each of its calls."""
@@ -207,9 +207,9 @@ def test_a_cells_run_takes_eight_requests(database: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(tracker, "client", Counted(tracker.client))
     rows = [{"round": float(t), "test_accuracy": 50.0 + t, "test_loss": 1.0} for t in range(1, 11)]
     config = CONFIG | {"data": {"name": "digits"}}
-    run = CellRun(CellSpec("a" * 16, "one", config), files={"partition.png": b"\x89PNG"})
+    run = CellRun(Cell("a" * 16, "one", config), files={"partition.png": b"\x89PNG"})
     tracker.open_cell(run, known=False)
-    tracker.close_cell(run, RunRecord(FINISHED, rows))
+    tracker.close_cell(run, Record(FINISHED, rows))
     assert asked == [
         "create_run",
         "log_artifacts",
@@ -246,7 +246,7 @@ def test_of_two_runs_of_a_cell_that_have_finished_the_older_one_counts(ends: tup
         tracker._make(run)
         time.sleep(0.01)
     for k in ends:
-        trackers[k].close_cell(made[k], RunRecord(FINISHED, [{"round": 3, "test_accuracy": 53.0}]))
+        trackers[k].close_cell(made[k], Record(FINISHED, [{"round": 3, "test_accuracy": 53.0}]))
     client, experiment = store.open_store()
     status = {run.info.run_id: run.data.tags["fedray.status"] for run in client.search_runs([experiment])}
     assert status == {made[0].id: "finished", made[1].id: "superseded"}
@@ -258,7 +258,7 @@ def test_many_rows_come_whole_with_the_end(rows: int, database: Path) -> None:
     tracker, run = Tracker(), CellRun(ONE)
     tracker.open_cell(run, known=False)
     told = [{"round": float(t), "test_accuracy": 50.0, "test_loss": 1.0, "lr": 0.1} for t in range(1, rows + 1)]
-    tracker.close_cell(run, RunRecord(FINISHED, told, {"seconds_per_round": 1.0}))
+    tracker.close_cell(run, Record(FINISHED, told, {"seconds_per_round": 1.0}))
     client, _ = store.open_store()
     history = client.get_metric_history(run.id, "test_loss")
     assert sorted(metric.step for metric in history) == list(range(1, rows + 1))
@@ -278,7 +278,7 @@ def test_a_cell_that_is_closed_while_the_store_is_away_is_written_later(
 
     with monkeypatch.context() as away:
         away.setattr(tracker.client, "set_terminated", unittest.mock.Mock(side_effect=answered(503)))
-        tracker.close_cell(run, RunRecord(FINISHED), written)
+        tracker.close_cell(run, Record(FINISHED), written)
         tracker.flush()
         assert told == []
     tracker.close()
@@ -291,9 +291,9 @@ def test_mlflow_shows_how_long_a_cell_took_however_late_its_run_was_made(databas
     tracker = Tracker()
     now = time.monotonic()
     for cell, began, ended, lasted in (("b", now - 7, None, 7), ("c", now - 8, now - 3, 5), ("c", now - 70, now, 0)):
-        run = CellRun(CellSpec(cell * 16, "cell", CONFIG), began=began, ended=ended)
+        run = CellRun(Cell(cell * 16, "cell", CONFIG), began=began, ended=ended)
         tracker.open_cell(run)
-        tracker.close_cell(run, RunRecord(Ending(Status.INTERRUPTED)))
+        tracker.close_cell(run, Record(Ending(Status.INTERRUPTED)))
         info = tracker.client.get_run(run.id).info
         meanwhile = 0 if ended and lasted else time.monotonic() - now
         assert lasted <= (info.end_time - info.start_time) / 1000 < lasted + meanwhile + 1

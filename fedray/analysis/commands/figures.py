@@ -30,8 +30,7 @@ from matplotlib.figure import Figure
 
 from fedray.analysis.comparison import compare
 from fedray.analysis.data.axes import FINISHED, WITH_CURVE
-from fedray.analysis.data.collect import Collected, collect
-from fedray.analysis.data.expected import find_cells
+from fedray.analysis.data.collect import SweepTable, collect, find_cells
 from fedray.analysis.data.metrics import NEVER, read_values
 from fedray.analysis.output import write_or_print
 from fedray.analysis.plots import search
@@ -132,7 +131,7 @@ def main(
         drawn[kind] = draw_forests(compare(sweep, reference, metric or DEFAULT))
     if kind == "class-accuracy":
         drawn[kind] = draw_classes(sweep)
-    if kind == "search" or (not kind and sweep.search.keys):
+    if kind == "search" or (not kind and sweep.searched):
         drawn |= {f"search-{what}": figures for what, figures in search.draw_all(sweep).items()}
     if kind == "fairness":
         drawn["fairness"] = draw_fairness(sweep)
@@ -156,7 +155,7 @@ def _save(
             sys.stdout.write(f"{path}\n")
 
 
-def _list_left_out(sweep: Collected, drawn: Collection[str], metric: str) -> Iterator[tuple[str, list[str]]]:
+def _list_left_out(sweep: SweepTable, drawn: Collection[str], metric: str) -> Iterator[tuple[str, list[str]]]:
     """Yield reason -> labels of the cells that the figures leave out."""
     cells, curves = sweep.cells, any(name.startswith(("curves", "by-")) for name in drawn)
     shown = cells["status"].isin(WITH_CURVE if curves else FINISHED)

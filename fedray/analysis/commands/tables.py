@@ -15,8 +15,7 @@ from typing import Annotated
 
 import typer
 
-from fedray.analysis.data.collect import collect
-from fedray.analysis.data.expected import find_cells
+from fedray.analysis.data.collect import collect, find_cells
 from fedray.analysis.output import write_or_print
 from fedray.analysis.tables.build import build, list_clients, list_runs
 from fedray.analysis.tables.formats import FORMATS, SUFFIXES, format_run_by_run

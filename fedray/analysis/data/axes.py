@@ -10,8 +10,9 @@ from typing import Any
 
 import pandas as pd
 
-from fedray.analysis.data.collect import SweepTable, get_symbol, iter_specs, list_always_named
+from fedray.analysis.data.collect import SweepTable, get_symbol
 from fedray.common.errors import UserError, unknown
+from fedray.partitions import PARTITIONS
 from fedray.sweep.file.points import COMPONENTS
 
 FINISHED = ("finished",)
@@ -21,8 +22,8 @@ WITH_CURVE = (*FINISHED, "stopped")
 
 def list_names(cells: pd.DataFrame) -> dict[str, str]:
     """Return what the sweep's `names` and its plug-ins call components, dotted keys and whole labels."""
-    own = {kind: name for spec in iter_specs(cells) for kind, name in spec.plugins.names.items()}
-    given = dict(next(iter_specs(cells)).names) if len(cells) else {}
+    own = {kind: name for spec in cells["spec"] for kind, name in spec.plugins.names.items()}
+    given = dict(cells["spec"].iloc[0].names) if len(cells) else {}
     return {kind: given.get(name, name) for kind, name in own.items()} | given
 
 
@@ -40,7 +41,7 @@ def find_symbol(key: str, cells: pd.DataFrame) -> str:
     if name := list_names(cells).get(key):
         return name
     section, _, option = key.rpartition(".")
-    letters = (get_symbol(spec, section, option) for spec in iter_specs(cells))
+    letters = (get_symbol(spec, section, option) for spec in cells["spec"])
     return next((letter for letter in letters if letter != option), option)
 
 
@@ -154,15 +155,17 @@ def _label_by_key(
         sections = {name.removesuffix(".name") for name in columns if name.endswith(".name")}
         raise unknown_key("--rows/--cols", key, cells, {*sections, "seed"})
     options = [name for name in columns if name.startswith(f"{key}.") and name != f"{key}.name"]
-    kinds, specs = list(cells[f"{key}.name"]), list(iter_specs(cells))
-    values = {name: _list_values(cells[name]) for name in options}
+    kinds, specs = list(cells[f"{key}.name"]), list(cells["spec"])
+    values = {name: cells[name].astype(object).where(cells[name].notna(), None).tolist() for name in options}
     of_kind: dict[str, list[int]] = defaultdict(list)
     for row, kind in enumerate(kinds):
         of_kind[kind].append(row)
     titles = dict[str, dict[str, str]]()
     for kind, rows in of_kind.items():
         spec = specs[rows[0]]
-        named = {*list_always_named(spec), *always}
+        known = PARTITIONS.get(str(spec.get("partition.name")))  # its required options are part of a partition's name
+        required = known.list_required() if known else spec.plugins.required.get(str(spec.get("partition.name")), [])
+        named = {*(f"partition.{option}" for option in required), *always}
         titles[kind] = {
             name: names.get(name) or get_symbol(spec, key, name.removeprefix(f"{key}."))
             for name in options
@@ -184,11 +187,6 @@ def _label_by_key(
 def _shorten(value: Any) -> str:
     """Return a value as cells' labels have it: `1.0` is `1`."""
     return re.sub(r"^(-?\d+)\.0$", r"\1", str(value))
-
-
-def _list_values(column: pd.Series) -> list[Any]:
-    """Return a column's values, with None for missing ones."""
-    return [value if there else None for value, there in zip(column.tolist(), column.notna(), strict=True)]
 
 
 def unknown_key(option: str, key: str, cells: pd.DataFrame, others: Iterable[str] = ()) -> UserError:

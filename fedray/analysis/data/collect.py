@@ -1,29 +1,38 @@
 """From MLflow to a checked table of runs: one row per cell of a sweep, including missing ones."""
 
-import math
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
-from fedray.analysis.data.stored import list_cells, read_sweep
-from fedray.cells.metric import FINAL
-from fedray.cells.record import UNSUMMARISED, parse_table
-from fedray.cells.spec import CellSpec, Search, flatten
+from fedray.analysis.data.stored import read_sweep
+from fedray.cells.cell import Cell, flatten
+from fedray.cells.record import Record, parse_table
+from fedray.cells.sheet import Sheet
 from fedray.cells.status import Status
 from fedray.common.errors import UserError, name_place
 from fedray.components.base import Component
 from fedray.config import COMPONENTS, RunConfig
-from fedray.partitions import PARTITIONS
-from fedray.sweep.plan.cells import Cell
+from fedray.sweep.file.shipped import list_sweeps, locate_sweep
+from fedray.sweep.file.sweep import Sweep
+from fedray.sweep.plan.draws import iter_points
 from fedray.tracking.environment import describe_mixture
-from fedray.tracking.store import SUMMARY, bound, find_blocks, read_artefact, read_metrics
-from fedray.tracking.stored_sweep import StoredSweep
+from fedray.tracking.store import (
+    NotStored,
+    bound,
+    count_unlisted,
+    describe_unlisted,
+    find_blocks,
+    open_reader,
+    read_artefact,
+)
 
 if TYPE_CHECKING:
-    from fedray.tracking.store import AnyClient, AnyRun
+    from fedray.tracking.store import AnyClient
 
 OF_CELL = ("cell", "label", "status", "run_id", "spec", "message", "sweep")
 """Columns of `SweepTable.cells` that are neither settings nor metrics."""
@@ -31,55 +40,49 @@ OF_CELL = ("cell", "label", "status", "run_id", "spec", "message", "sweep")
 
 @dataclass(frozen=True)
 class SweepTable:
-    """Cells of a sweep, run or not.
+    """The cells of a sweep, run or not, as a table; or of several sweeps.
 
     Attributes:
-        cells: a row per cell, as `make_frame` makes it.
-        search: the search that draws its cells; empty for a grid.
-        tuned: for a final stage, `cell` -> how it was chosen (`driver.stages.describe_choices`); the chosen values are
-            under `chosen.KEY` in `cells`, so that they do not separate rows or columns.
+        sheet: the cells with their records.
+        cells: a row per cell, as `make_frame` makes it. Values that a tune stage has chosen are under `chosen.KEY`, so
+            that they do not separate rows or columns.
+        client: reads the store; None: the cells are those of a file, and none has run.
         note: on cells of the sweep's name that are not among these; empty for none.
+        read: histories read so far.
     """
 
-    name: str
+    sheet: Sheet
     cells: pd.DataFrame
-    search: "Search"
-    tuned: dict[str, dict[str, Any]]
-    note: str = field(default="", kw_only=True)
+    client: "AnyClient | None" = None
+    note: str = ""
+    read: dict[tuple[str, str], dict[int, float]] = field(default_factory=dict, repr=False)
+
+    @property
+    def name(self) -> str:
+        """The sweep's; of several sweeps all, with spaces."""
+        return self.sheet.name
+
+    @cached_property
+    def searched(self) -> tuple[str, ...]:
+        """The keys that are drawn; empty for a grid."""
+        return next((cell.searched for cell in self.sheet.cells.values() if cell.searched), ())
+
+    @cached_property
+    def tuned(self) -> dict[str, Mapping[str, Any]]:
+        """Of a final stage, hash -> how the cell was chosen (`driver.stages.describe_choices`)."""
+        return {hash: cell.tuned for hash, cell in self.sheet.cells.items() if cell.tuned}
 
     def get_history(self, run_id: str, metric: str) -> dict[int, float]:
         """Return evaluated round -> value, in order; empty if the run has not logged the metric."""
-        return {}
-
-    def get_start(self, run_id: str) -> int:
-        """Return the start of a run, ms since 1970."""
-        return 0
-
-    def describe_mixture(self) -> str:
-        """Return a sentence if the cells come from different environments, else nothing."""
-        return ""
-
-
-@dataclass(frozen=True)
-class Collected(SweepTable):
-    """A sweep from MLflow. runs: run_id -> MLflow's run, for cells that have one. parent: the sweep's own run."""
-
-    client: "AnyClient"
-    runs: "dict[str, AnyRun]"
-    parent: "AnyRun"
-    read: dict[tuple[str, str], dict[int, float]] = field(default_factory=dict, kw_only=True, repr=False)
-    """Histories read so far."""
-
-    def get_history(self, run_id: str, metric: str) -> dict[int, float]:
-        if (run_id, metric) not in self.read:
+        if self.client is not None and (run_id, metric) not in self.read:
             points = self.client.get_metric_history(run_id, metric)
             rows = sorted((point.step, bound(run_id, metric, float(point.value))) for point in points)
             self.read[run_id, metric] = dict(rows)
-        return self.read[run_id, metric]
+        return self.read.get((run_id, metric), {})
 
     def read_artefact(self, run_id: str, name: str) -> bytes | None:
         """Return a file of a run, or None."""
-        return read_artefact(self.client, run_id, name)
+        return None if self.client is None else read_artefact(self.client, run_id, name)
 
     def read_table(self, run_id: str, name: str) -> dict[str, np.ndarray] | None:
         """Return the columns of a run's table `clients` or `confusion`, or None. Raises UserError if it is none."""
@@ -88,13 +91,11 @@ class Collected(SweepTable):
             return None if content is None else parse_table(name, content)
 
     def describe_mixture(self) -> str:
-        return describe_mixture(run.data.tags for run in self.runs.values())
-
-    def get_start(self, run_id: str) -> int:
-        return int(self.runs[run_id].info.start_time)
+        """Return a sentence if the cells come from different environments, else nothing."""
+        return describe_mixture(record.tags for record in self.sheet.records.values() if record.run_id)
 
 
-def collect(name: str, *others: str) -> Collected:
+def collect(name: str, *others: str) -> SweepTable:
     """Return all cells of a sweep, including cells that another sweep ran.
 
     Args:
@@ -102,38 +103,69 @@ def collect(name: str, *others: str) -> Collected:
         others: further sweeps, whose cells follow; one of several sweeps is there once.
 
     Raises:
-        UnknownSweep: the store does not know it.
+        NotStored: the store does not know it.
         UserError: as in `stored.read_sweep`.
     """
     blocks = find_blocks(dict.fromkeys((name, *others)))
     most = max((numbers[-1] for numbers in blocks.values() if numbers), default=0)
-    found, rows, lacking = list[StoredSweep](), dict[str, dict[str, Any]](), list[str]()
+    sheets, rows, notes = list[Sheet](), dict[str, dict[str, Any]](), list[str]()
     names = dict[str, None]()
     for given, numbers in blocks.items():
-        for one in [read_sweep(f"{given}/{k}") for k in numbers] or [read_sweep(given)]:
-            names[of := given if numbers else one.name] = None
-            found.append(one)
-            for cell, run, status in list_cells(one):
-                rows.setdefault(cell.hash, make_row(cell, run, status) | {"sweep": of})
-        lacking += [f"{given}/{k} is not in this store" for k in range(most + 1) if numbers and k not in numbers]
-    cells = [row["spec"] for row in rows.values()]
-    return Collected(
-        " ".join(names),
-        make_frame(rows.values()),
-        next((cell.search for cell in cells if cell.search.keys), Search()),
-        {cell.hash: dict(cell.tuned) for cell in cells if cell.tuned},
-        found[0].client,
-        {run.info.run_id: run for one in found for run in one.runs.values()},
-        found[0].parent,
-        note="; ".join(filter(None, [*lacking, *(one.unlisted for one in found)])),
+        for sheet in [read_sweep(f"{given}/{k}") for k in numbers] or [read_sweep(given)]:
+            names[of := given if numbers else sheet.name] = None
+            sheets.append(sheet)
+            for hash, cell in sheet.cells.items():
+                rows.setdefault(hash, make_row(cell, sheet.records.get(hash)) | {"sweep": of})
+        notes += [f"{given}/{k} is not in this store" for k in range(most + 1) if numbers and k not in numbers]
+    notes += [describe_unlisted(sheet.name, count_unlisted(sheet)) for sheet in sheets]
+    whole = replace(
+        sheets[0],
+        name=" ".join(names),
+        cells={hash: row["spec"] for hash, row in rows.items()},
+        records={hash: record for sheet in reversed(sheets) for hash, record in sheet.records.items()},
     )
+    return SweepTable(whole, make_frame(rows.values()), open_reader()[0], "; ".join(filter(None, notes)))
+
+
+def find_cells(name: str, *others: str) -> SweepTable:
+    """Return `collect`, or else the cells of the file or shipped sweep of that one name, none of them run.
+
+    Raises:
+        UserError: there is neither.
+    """
+    try:
+        return collect(name, *others)
+    except NotStored as unknown:
+        path = Path(name)
+        if others or (name not in list_sweeps() and not path.is_file()):
+            raise unknown from None
+        return list_expected(Sweep.load(locate_sweep(path)))
+
+
+def list_expected(sweep: Sweep) -> SweepTable:
+    """Return the cells of a file, none of them run; `cell` is a number, since a hash needs the data.
+
+    For a file with two stages these are the cells of the final one, at the first draw.
+    """
+    drawn, stage = list[list[str]](), sweep
+    if sweep.tune is not None and sweep.final is not None:
+        from fedray.sweep.driver.stages import preview_final_stage  # here: the driver imports Ray
+
+        stage = preview_final_stage(sweep)
+        drawn = [list(space) for _, space in sweep.points for _ in sweep.final.seeds]
+    rows = []
+    for k, point in enumerate(iter_points(stage)):
+        run = RunConfig.parse(point)  # imports the user's classes, as for a run
+        cell = Cell(str(k), str(k), run.resolve(), names=stage.names, packed=run.pack())
+        rows.append(make_row(cell, chosen=drawn[k] if drawn else ()))
+    return SweepTable(Sheet(stage.name), make_frame(rows))
 
 
 def make_frame(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     """Return the cells of `make_row` as a table.
 
     Returns:
-        A row per cell: `cell` (hash), `label`, `status` (a `Status`), `run_id`, `spec` (the `CellSpec`), `sweep` (whose
+        A row per cell: `cell` (hash), `label`, `status` (a `Status`), `run_id`, `spec` (the `Cell`), `sweep` (whose
         cell it is, as it was named; from a store), the configuration under dotted names (values as `flatten` gives
         them, so that a column may hold those of several types), metrics under `metrics.NAME` (floats).
     """
@@ -147,58 +179,33 @@ def list_settings(cells: pd.DataFrame) -> list[str]:
     return [key for key in map(str, cells) if key not in OF_CELL and not key.startswith("metrics.")]
 
 
-def make_row(
-    spec: CellSpec, run: "AnyRun | None" = None, status: Status = Status.MISSING, chosen: Iterable[str] = ()
-) -> dict[str, Any]:
-    """Return the row of a cell.
+def make_row(cell: Cell, record: Record | None = None, chosen: Iterable[str] = ()) -> dict[str, Any]:
+    """Return the row of a cell, given the record of the run that counts.
 
-    Args:
-        spec: the cell.
-        run: the run that counts; None without one.
-        status: the run's.
-        chosen: keys whose values a tune stage will choose, as those of `spec.tuned`; they are stored under
-            `chosen.KEY`.
+    Values of `chosen` keys, which a tune stage will choose, and those of `cell.tuned` are under `chosen.KEY`.
     """
-    values = flatten({key: value for key, value in spec.config.items() if key != "runtime"})  # it changes no number
-    moved = {f"chosen.{key}": values.pop(key, None) for key in (*chosen, *spec.tuned.get("values", ()))}
-    run_id = None if run is None else run.info.run_id
-    row: dict[str, Any] = {"cell": spec.hash, "label": spec.label, "status": status, "run_id": run_id, "spec": spec}
+    values = flatten({key: value for key, value in cell.config.items() if key != "runtime"})  # it changes no number
+    moved = {f"chosen.{key}": values.pop(key, None) for key in (*chosen, *cell.tuned.get("values", ()))}
+    status = Status.MISSING if record is None else record.ending.status
+    row: dict[str, Any] = {"cell": cell.hash, "label": cell.label, "status": status, "run_id": None, "spec": cell}
     row |= values | moved
-    if run is not None:
-        metrics = read_metrics(run)
-        # MLflow's latest value of a metric by round may be of an earlier round than the last one, where it is undefined
-        earlier = {name for name in run.data.metrics if status is Status.FINISHED and name not in UNSUMMARISED}
-        earlier = {name for name in earlier if not name.startswith(SUMMARY) and f"{FINAL}{name}" not in metrics}
-        row |= {f"metrics.{name}": math.nan if name in earlier else value for name, value in metrics.items()}
-        row |= {"message": run.data.tags.get("fedray.message", "")}
+    if record is not None and record.run_id:
+        row |= {f"metrics.{name}": value for name, value in record.totals.items()}
+        row |= {"run_id": record.run_id, "message": record.ending.message}
     return row
 
 
-def get_symbol(cell: CellSpec, section: str, option: str) -> str:
+def get_symbol(cell: Cell, section: str, option: str) -> str:
     """Return the letter for an option of the class that a section chooses; the option's name if it has none."""
     name = str(cell.get(f"{section}.name"))
     known: Mapping[str, type[Component]] = COMPONENTS[section][0] if section in COMPONENTS else {}
     return cell.plugins.symbols.get(name, {}).get(option) or known.get(name, Component).get_symbol(option)
 
 
-def list_always_named(cell: CellSpec) -> set[str]:
-    """Return the keys that are part of a name even if all cells share their value: the partition's required options."""
-    kind = str(cell.get("partition.name"))
-    options = PARTITIONS[kind].list_required() if kind in PARTITIONS else cell.plugins.required.get(kind, [])
-    return {f"partition.{option}" for option in options}
-
-
-def parse(cell: CellSpec, option: str) -> RunConfig:
-    """Return a cell's parsed configuration.
-
-    Args:
-        cell: of a user's file, or of a store.
-        option: beginning of the message.
-
-    Raises:
-        UserError: it comes from a store and names a plug-in, or this version refuses it.
-    """
-    if isinstance(cell, Cell):
+def parse(cell: Cell, option: str) -> RunConfig:
+    """Return a cell's parsed configuration. Raises UserError, which begins with `option`, if it comes from a store and
+    names a plug-in, or this version refuses it."""
+    if cell.packed:
         return cell.run
     refuse_plugins(option, cell.config)
     return RunConfig.parse(cell.config)
@@ -218,16 +225,11 @@ def refuse_plugins(option: str, values: Mapping[str, Any]) -> None:
         raise UserError(f"{option}: {names[0]} is a plug-in; fedray imports no class that a store names")
 
 
-def iter_specs(cells: pd.DataFrame) -> Iterator[CellSpec]:
-    """Yield the configurations of cells, one per row."""
-    yield from cells["spec"]
-
-
 def list_titles(cells: pd.DataFrame) -> dict[str, str]:
     """Return metric -> title, for all plug-ins of the cells."""
-    return {metric: title for spec in iter_specs(cells) for metric, title in spec.plugins.titles.items()}
+    return {metric: title for spec in cells["spec"] for metric, title in spec.plugins.titles.items()}
 
 
 def list_smaller_better(cells: pd.DataFrame) -> set[str]:
     """Return the metrics of the cells' plug-ins whose smallest value is the best."""
-    return {metric for spec in iter_specs(cells) for metric in spec.plugins.lower}
+    return {metric for spec in cells["spec"] for metric in spec.plugins.lower}

@@ -11,7 +11,8 @@ import pandas as pd
 
 from fedray.algorithms import algorithm
 from fedray.analysis.data.axes import FINISHED, WITH_CURVE, find_label, label_table
-from fedray.analysis.data.collect import SweepTable, iter_specs, list_smaller_better, list_titles, parse
+from fedray.analysis.data.collect import SweepTable, list_smaller_better, list_titles, parse
+from fedray.cells.cell import Cell
 from fedray.cells.metric import (
     BEST,
     BY_ROUND,
@@ -28,7 +29,6 @@ from fedray.cells.metric import (
     describe_rounds,
     list_last_rounds,
 )
-from fedray.cells.spec import CellSpec
 from fedray.common.errors import UserError, unknown
 from fedray.config import Evaluation
 from fedray.engine.cost import Cost, find_input_shape, measure_cost, measure_relative_compute
@@ -65,7 +65,7 @@ def read_values(sweep: SweepTable, metric: str) -> pd.Series:
     if wanted.target is not None:
         return _read_rounds(sweep, wanted.target)
     if metric in COUNTED:
-        counted = zip(iter_specs(sweep.cells), sweep.cells["status"], strict=True)
+        counted = zip(sweep.cells["spec"], sweep.cells["status"], strict=True)
         values = [_count(metric, spec) if status in FINISHED else np.nan for spec, status in counted]
         return pd.Series(values, sweep.cells.index)
     return _read_logged(sweep, wanted)
@@ -83,22 +83,25 @@ def _read_ratio(sweep: SweepTable, wanted: Metric) -> pd.Series:
 def _read_rounds(sweep: SweepTable, target: float | str) -> pd.Series:
     """Return each cell's first evaluated round with a test accuracy, or with the best one of a method's run."""
     cells = sweep.cells
-    targets = _find_best(sweep, target) if isinstance(target, str) else [target] * len(cells)
-
-    def find_round(run_id: str, status: str, asked: float) -> float:
-        if status not in WITH_CURVE or math.isnan(asked):
-            return math.nan
-        reached = (float(t) for t, value in _read_accuracies(sweep, run_id).items() if value >= asked)
-        return next(reached, NEVER if status in FINISHED else math.nan)
-
-    return pd.Series(map(find_round, cells["run_id"], cells["status"], targets), cells.index, dtype=float)
+    rounds = list[float]()
+    if not isinstance(target, str):
+        targets = [target] * len(cells)
+    else:
+        runs, partners = cells["run_id"].to_numpy(), _find_partners(sweep, target, f"{ROUNDS_TO}:")
+        best = {one: max(_read_accuracies(sweep, runs[one]).values(), default=np.nan) for one in set(partners) - {-1}}
+        targets = [best.get(one, np.nan) for one in partners]
+    for run_id, status, asked in zip(cells["run_id"], cells["status"], targets, strict=True):
+        never = NEVER if status in FINISHED and not math.isnan(asked) else math.nan
+        tests = _read_accuracies(sweep, run_id) if status in WITH_CURVE else {}
+        rounds.append(next((float(t) for t, value in tests.items() if value >= asked), never))
+    return pd.Series(rounds, cells.index, dtype=float)
 
 
 def _read_logged(sweep: SweepTable, wanted: Metric) -> pd.Series:
     """Return a metric that runs log, of the last round unless its name has a prefix."""
     cells, metric, finished = sweep.cells, wanted.name, sweep.cells["status"].isin(FINISHED)
     column = next((name for name in (f"metrics.{FINAL}{metric}", f"metrics.{metric}") if name in cells), "")
-    asks_auc = wanted.plain == "test_auc" and any(spec.get("evaluation.auc") for spec in iter_specs(cells))
+    asks_auc = wanted.plain == "test_auc" and any(spec.get("evaluation.auc") for spec in cells["spec"])
     if finished.any() and not column and not asks_auc:
         have = [str(name).removeprefix("metrics.") for name in cells if str(name).startswith("metrics.")]
         raise unknown("--metric", metric, [*have, *FORMS, *COUNTED], "`fedray list metrics`")
@@ -126,7 +129,7 @@ def _list_unmeasured(sweep: SweepTable, name: str, finished: pd.Series, logged: 
     if not len(lacking):
         return []
     asked = pd.Series(
-        [json.dumps(spec.config.get("evaluation"), sort_keys=True) for spec in iter_specs(sweep.cells)], logged.index
+        [json.dumps(spec.config.get("evaluation"), sort_keys=True) for spec in sweep.cells["spec"]], logged.index
     )
     earlier = [bool(sweep.get_history(run_id, name)) for run_id in lacking["run_id"]]
     measured = {*asked[logged.notna()], *asked[lacking.index[earlier]]}
@@ -158,19 +161,8 @@ def find_longest_wait(sweep: SweepTable, run_id: str) -> int:
     return max((later - earlier for earlier, later in zip([0, *rounds], rounds, strict=False)), default=0)
 
 
-def holds_samples_out(sweep: SweepTable) -> bool:
-    """Return True if every cell holds samples out, on which its best round is selected."""
-    return all(spec.get("data.validation.fraction") is not None for spec in iter_specs(sweep.cells))
-
-
 def make_title(metric: str, cells: pd.DataFrame, held_out: bool = False) -> str:
-    """Return a metric of a sweep's cells in words.
-
-    Args:
-        metric: as in tables.
-        cells: a row per cell.
-        held_out: True if the best round was selected on held-out samples.
-    """
+    """Return a metric of a sweep's cells in words; `held_out`: the best round was selected on held-out samples."""
     one = Metric.parse(metric)
     if one.reference:
         said = make_title(one.rounds, cells)
@@ -205,7 +197,7 @@ def list_averaged_rounds(name: str, cells: pd.DataFrame) -> list[tuple[int, ...]
     """
     keys = ("training.rounds", "evaluation.every", "evaluation.last", "evaluation.personal.every")
     found = []
-    for rounds, every, last, personal in dict.fromkeys(tuple(map(one.get, keys)) for one in iter_specs(cells)):
+    for rounds, every, last, personal in dict.fromkeys(tuple(map(one.get, keys)) for one in cells["spec"]):
         given = {"every": every, "last": last, "personal": None if personal is None else {"every": personal}}
         if rounds is not None:
             asked = Evaluation.model_validate({key: value for key, value in given.items() if value is not None})
@@ -219,7 +211,7 @@ def list_averaged_rounds(name: str, cells: pd.DataFrame) -> list[tuple[int, ...]
 
 def find_selection_metric(sweep: SweepTable) -> str:
     """Return the metric that decides which draw of a search is best: the file's, or else the test accuracy."""
-    found = sweep.search.select
+    found = next((cell.select for cell in sweep.sheet.cells.values() if cell.searched), "")
     return found if f"metrics.{found}" in sweep.cells else DEFAULT
 
 
@@ -245,7 +237,7 @@ def is_smaller_better(metric: str, cells: pd.DataFrame) -> bool:
 
 def is_ranked(metric: str, cells: pd.DataFrame) -> bool:
     """Return False for a metric without a best value, as its probe says (`Probe.unranked`)."""
-    own = (name for spec in iter_specs(cells) for name in spec.plugins.unranked)
+    own = (name for spec in cells["spec"] for name in spec.plugins.unranked)
     return find_declared(Metric.parse(metric).plain, UNRANKED.union(own)) is None
 
 
@@ -278,13 +270,6 @@ def _list_declared(cells: pd.DataFrame) -> set[str]:
     return {*DECLARED, *LOWER, *list_titles(cells), *list_smaller_better(cells)}
 
 
-def _find_best(sweep: SweepTable, method: str) -> pd.Series:
-    """Return for each cell the best test accuracy of a method's run with the same setting and seed."""
-    runs, partners = sweep.cells["run_id"].to_numpy(), _find_partners(sweep, method, f"{ROUNDS_TO}:")
-    best = {one: max(_read_accuracies(sweep, runs[one]).values(), default=np.nan) for one in set(partners) - {-1}}
-    return pd.Series([best.get(one, np.nan) for one in partners], sweep.cells.index)
-
-
 def _find_partners(sweep: SweepTable, method: str, form: str, statuses: Sequence[str] = FINISHED) -> list[int]:
     """Return for each cell the place of a method's run with the same setting, seed and such a status; -1: none."""
     cells = sweep.cells
@@ -298,7 +283,7 @@ def _find_partners(sweep: SweepTable, method: str, form: str, statuses: Sequence
     return [found.get(key, -1) for key in keys]
 
 
-def _count(metric: str, spec: CellSpec) -> float:
+def _count(metric: str, spec: Cell) -> float:
     run = parse(spec, f"--metric {metric}")
     if metric == "relative_flops":
         return measure_relative_compute(run)

@@ -26,15 +26,7 @@ def read_configuration(client: "AnyClient", run: str) -> dict[str, Any]:
 
 
 def load_newest_state(option: str, cell: str) -> State:
-    """Return the state in a cell's newest checkpoint.
-
-    Args:
-        option: beginning of the messages.
-        cell: its hash.
-
-    Raises:
-        UserError: there is none in FEDRAY_STORAGE, or no intact one.
-    """
+    """Return the state in a cell's newest checkpoint. Raises UserError, beginning with `option`, if none is intact."""
     directory = get_storage() / "cells" / cell
     checkpoints = Checkpoints(directory, cell)
     state = checkpoints.load()

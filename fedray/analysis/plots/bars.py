@@ -1,13 +1,11 @@
 """Metrics as bars: the parts of a metric at a round, and a table's metric for each method."""
 
-from collections.abc import Sequence
-
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
 from fedray.analysis.data.axes import WITH_CURVE, label_finished
-from fedray.analysis.data.collect import Collected
+from fedray.analysis.data.collect import SweepTable
 from fedray.analysis.data.metrics import NEVER, list_parts, make_title, read_values
 from fedray.analysis.plots.style import (
     HATCHES,
@@ -26,7 +24,7 @@ UPRIGHT_LETTERS = 40
 
 
 @styled
-def draw_bars(sweep: Collected, metric: str, at: int | None = None) -> dict[str, Figure]:
+def draw_bars(sweep: SweepTable, metric: str, at: int | None = None) -> dict[str, Figure]:
     """Return setting -> figure: every metric `METRIC_PART` as bars, side by side for the methods that log them."""
     cells, parts = label_finished(sweep), list_parts(sweep, metric)
     read = {
@@ -65,25 +63,17 @@ def draw_bars(sweep: Collected, metric: str, at: int | None = None) -> dict[str,
                 hatch=HATCHES[k % len(HATCHES)],
                 error_kw={"elinewidth": 0.6},
             )
-        area.set_xticks(range(len(parts)), parts, rotation=_turn(parts), ha="center")
+        turned = 0 if sum(map(len, parts)) < UPRIGHT_LETTERS else 90 if len(parts) > 6 else 30
+        area.set_xticks(range(len(parts)), parts, rotation=turned, ha="center")
         area.grid(axis="x", visible=False)
         note = describe_seeds((len(ids) for _, _, ids in drawn), "bars")
         figures[str(setting)] = with_legend(figure, area, note=note)
     return figures
 
 
-def _turn(parts: Sequence[str]) -> int:
-    """Return the degrees by which the names along the axis are turned to fit."""
-    return 0 if sum(map(len, parts)) < UPRIGHT_LETTERS else 90 if len(parts) > 6 else 30
-
-
 @styled
-def draw_methods(sweep: Collected, metric: str = DEFAULT) -> dict[str, Figure]:
-    """Draw a table's metric as one bar for each method, mean over seeds.
-
-    Returns:
-        Setting -> figure.
-    """
+def draw_methods(sweep: SweepTable, metric: str = DEFAULT) -> dict[str, Figure]:
+    """Return setting -> figure of a table's metric: one bar for each method, mean over seeds."""
     cells = label_finished(sweep, statuses=WITH_CURVE).assign(_value=read_values(sweep, metric))
     figures = {}
     for setting, panel in cells[cells["_value"] != NEVER].groupby("_column", sort=False):

@@ -1,6 +1,6 @@
 """Plots of clients' accuracies and of the model's confusion of classes."""
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,10 +10,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from fedray.analysis.data.axes import label_cells, label_finished
-from fedray.analysis.data.collect import Collected, SweepTable, iter_specs, refuse_plugins
+from fedray.analysis.data.collect import SweepTable, refuse_plugins
 from fedray.analysis.data.metrics import list_parts
 from fedray.analysis.plots.style import (
     WIDTH,
+    describe_seeds,
     iter_methods,
     join_runs,
     make_axes,
@@ -24,14 +25,12 @@ from fedray.analysis.plots.style import (
     wrap_title,
 )
 from fedray.analysis.tables.clients import is_unseen, measure_fairness, read_accuracies, read_confusions
-from fedray.cells.spec import CellSpec
 from fedray.common.errors import UserError
 from fedray.datasets import make_data_source
 from fedray.datasets.base import load_data
 from fedray.partitions import make_partition
 from fedray.partitions.held_out import split_samples
 from fedray.partitions.heterogeneity import draw_heatmap
-from fedray.sweep.plan.cells import Cell
 
 ANNOTATED = 12
 """Largest number of classes for which a confusion matrix shows numbers."""
@@ -42,14 +41,10 @@ GOLDEN = 0.618
 
 
 @styled
-def draw_fairness(sweep: Collected) -> dict[str, Figure]:
+def draw_fairness(sweep: SweepTable) -> dict[str, Figure]:
     """Draw each client's accuracy, their mean and deviation, and the means of the worst and the best tenth.
 
-    Returns:
-        Data set and model -> figure with a panel per setting; the key is empty if all runs share both.
-
-    Raises:
-        UserError: no finished run tests its clients.
+    Return data set and model -> figure with a panel per setting; the key is empty if all runs share both.
     """
     cells = label_finished(sweep)
     clients = read_accuracies(sweep, cells)
@@ -76,7 +71,9 @@ def draw_fairness(sweep: Collected) -> dict[str, Figure]:
         first = next(iter(drawn.main.values()))
         first.set_ylim(len(methods) - 0.5, -0.5)
         first.set_xlim(max(first.get_xlim()[0], -2), 102)  # a deviation may reach beyond 100 %
-        figures[name] = with_legend(drawn.figure, *drawn.main.values(), note=_count_seeds(found.values()))
+        figures[name] = with_legend(
+            drawn.figure, *drawn.main.values(), note=describe_seeds((one["seeds"] for one in found.values()), "")
+        )
     return figures
 
 
@@ -98,22 +95,11 @@ def _draw_row(area: Axes, place: int, dots: np.ndarray, one: Mapping[Hashable, A
     area.plot(one["best tenth"], place, ">", color="#0072b2", label="mean of the best tenth")
 
 
-def _count_seeds(found: Iterable[Mapping[Hashable, Any]]) -> str:
-    counts = sorted({one["seeds"] for one in found})
-    if counts == [1]:
-        return "one seed"
-    return f"mean over {' to '.join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))} seeds"
-
-
 @styled
-def draw_confusion(sweep: Collected) -> dict[str, Figure]:
-    """Draw the predicted classes of the final global model, in percent of the class's test samples, mean over seeds.
+def draw_confusion(sweep: SweepTable) -> dict[str, Figure]:
+    """Return method and setting -> figure of the classes that the final global model predicts, mean over seeds.
 
-    Returns:
-        Method and setting -> figure.
-
-    Raises:
-        UserError: no finished run has a confusion matrix.
+    In percent of the class's test samples.
     """
     figures = {}
     for (setting, method), percent in read_confusions(sweep, label_finished(sweep)).items():
@@ -134,7 +120,7 @@ def draw_confusion(sweep: Collected) -> dict[str, Figure]:
 
 
 @styled
-def draw_classes(sweep: Collected) -> dict[str, Figure]:
+def draw_classes(sweep: SweepTable) -> dict[str, Figure]:
     """Return setting and method -> figure: the accuracy of each class (down) by round (across), mean over seeds."""
     try:
         cells, parts = label_finished(sweep), list_parts(sweep, "accuracy_class")
@@ -171,13 +157,14 @@ def draw_partitions(sweep: SweepTable) -> tuple[dict[str, Figure], dict[str, lis
     Return data, partition and number of clients -> figure; and the message of data that cannot be read -> what it
     leaves out.
     """
+    clients_of = [(spec.get("clients.total"), spec.get("clients.unseen")) for spec in sweep.cells["spec"]]
     cells = sweep.cells.assign(
         _setting=label_cells(sweep.cells, "data,partition"),
-        _clients=[_describe_clients(spec) for spec in iter_specs(sweep.cells)],
+        _clients=[f"{total} clients" + (f" and {unseen} unseen" if unseen else "") for total, unseen in clients_of],
     ).drop_duplicates(["_setting", "_clients"])
     figures, left_out = dict[str, Figure](), dict[str, list[str]]()
-    for spec, setting, clients in zip(iter_specs(cells), cells["_setting"], cells["_clients"], strict=True):
-        if not isinstance(spec, Cell):
+    for spec, setting, clients in zip(cells["spec"], cells["_setting"], cells["_clients"], strict=True):
+        if not spec.packed:
             refuse_plugins("--kind partition", {name: spec.get(name) for name in ("data", "partition")})
         name = f"{setting} {clients}" if cells["_clients"].nunique() > 1 else setting
         source, partition = make_data_source(spec.get("data")), make_partition(spec.get("partition"))
@@ -195,9 +182,3 @@ def draw_partitions(sweep: SweepTable) -> tuple[dict[str, Figure], dict[str, lis
     if not figures:
         raise UserError("; ".join(left_out))
     return figures, left_out
-
-
-def _describe_clients(spec: CellSpec) -> str:
-    """Return the number of clients, as text."""
-    unseen = spec.get("clients.unseen")
-    return f"{spec.get('clients.total')} clients" + (f" and {unseen} unseen" if unseen else "")

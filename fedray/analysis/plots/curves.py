@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fedray.analysis.data.axes import WITH_CURVE, label_finished
-from fedray.analysis.data.collect import Collected
+from fedray.analysis.data.collect import SweepTable
 from fedray.analysis.data.metrics import list_by_round, make_title
 from fedray.analysis.plots.style import (
     choose_styles,
@@ -47,7 +47,7 @@ Logged = dict[str, dict[str, dict[int, float]]]
 
 @styled
 def draw_curves(
-    sweep: Collected, metric: str = "test_accuracy", band: str = "seeds", smooth: int = 1, x: str = "round"
+    sweep: SweepTable, metric: str = "test_accuracy", band: str = "seeds", smooth: int = 1, x: str = "round"
 ) -> dict[str, Figure]:
     """Draw metrics by round, or by another metric that grows from round to round.
 
@@ -121,7 +121,7 @@ def draw_curves(
     return figures
 
 
-def explain_missing_zoom(sweep: Collected, metric: str = "test_accuracy", x: str = "round") -> str:
+def explain_missing_zoom(sweep: SweepTable, metric: str = "test_accuracy", x: str = "round") -> str:
     """Return why a figure of `draw_curves` has no zoom on the last rounds; empty if each has one."""
     if x != "round":
         return f"found curves by {x}, which end at different values; curves by round have one"
@@ -138,21 +138,14 @@ def _list_rounds(settings: Sequence[tuple[str, pd.DataFrame]], runs: Mapping[str
     return sorted({t for _, panel in settings for run in panel["run_id"] for t in runs[run]})
 
 
-def is_crowded(sweep: Collected) -> bool:
+def is_crowded(sweep: SweepTable) -> bool:
     """Return True if a panel of all methods' curves cannot be read, so that `draw_multiples` is needed."""
     return label_finished(sweep, statuses=WITH_CURVE)["_row"].nunique() > READABLE
 
 
 @styled
-def draw_multiples(sweep: Collected, metric: str = "test_accuracy") -> dict[str, Figure]:
-    """Draw a metric by round with a panel per method, in which the other methods are grey.
-
-    Returns:
-        Setting -> figure; all its panels have the same axes.
-
-    Raises:
-        UserError: no run logs the metric by round, or no run has finished.
-    """
+def draw_multiples(sweep: SweepTable, metric: str = "test_accuracy") -> dict[str, Figure]:
+    """Return setting -> figure of a metric by round, a panel per method, in which the other methods are grey."""
     cells = label_finished(sweep, statuses=WITH_CURVE)
     logged, figures = _read(sweep, cells, [metric], []), {}
     for model, settings in split_figures(cells):
@@ -175,7 +168,7 @@ def draw_multiples(sweep: Collected, metric: str = "test_accuracy") -> dict[str,
     return figures
 
 
-def _read(sweep: Collected, cells: pd.DataFrame, wanted: Sequence[str], across: Sequence[str]) -> Logged:
+def _read(sweep: SweepTable, cells: pd.DataFrame, wanted: Sequence[str], across: Sequence[str]) -> Logged:
     names = [name for name in (*wanted, *across) if name != SECONDS]
     logged = {name: {str(run): sweep.get_history(run, name) for run in cells["run_id"]} for name in names}
     if SECONDS in across:
@@ -190,7 +183,7 @@ def _read(sweep: Collected, cells: pd.DataFrame, wanted: Sequence[str], across: 
     return logged
 
 
-def _read_deviations(sweep: Collected, cells: pd.DataFrame, wanted: Sequence[str]) -> Logged:
+def _read_deviations(sweep: SweepTable, cells: pd.DataFrame, wanted: Sequence[str]) -> Logged:
     """Return the `_std` of the metrics that have one."""
     names = list_by_round(sweep)
     if have := [name for name in wanted if f"{name}_std" in names]:

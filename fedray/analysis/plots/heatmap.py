@@ -11,9 +11,9 @@ from matplotlib.image import AxesImage
 from matplotlib.patches import Rectangle
 
 from fedray.analysis.data.axes import WITH_CURVE, label_finished, title_axes, unknown_key
-from fedray.analysis.data.collect import Collected
+from fedray.analysis.data.collect import SweepTable
 from fedray.analysis.data.metrics import NEVER, is_ranked, is_smaller_better, make_title, read_values
-from fedray.analysis.plots.style import contrast, make_panels, sort_by_size, split_figures, styled
+from fedray.analysis.plots.style import contrast, describe_seeds, make_panels, sort_by_size, split_figures, styled
 from fedray.cells.metric import DEFAULT
 from fedray.common.errors import UserError
 
@@ -22,20 +22,11 @@ FIELD, LOWEST = 0.32, 1.0
 
 
 @styled
-def draw_heatmap(sweep: Collected, x: str, y: str, metric: str = DEFAULT) -> dict[str, Figure]:
-    """Draw the mean over seeds of a metric by two keys.
+def draw_heatmap(sweep: SweepTable, x: str, y: str, metric: str = DEFAULT) -> dict[str, Figure]:
+    """Draw the mean over seeds of a metric (as in tables) by two dotted keys, x across and y upwards.
 
-    Args:
-        sweep: the collected sweep.
-        x: the dotted key across.
-        y: the dotted key upwards.
-        metric: as in tables.
-
-    Returns:
-        Data set and model -> figure with a panel per method and setting; the key is empty if all runs share both.
-
-    Raises:
-        UserError: a key is missing, unknown or has one value, or no method varies in both.
+    Return data set and model -> figure with a panel per method and setting; the key is empty if all runs share both.
+    Raises UserError if a key is missing, unknown or has one value, or no method varies in both.
     """
     for option, key in (("--x", x), ("--y", y)):
         if not key:
@@ -68,7 +59,7 @@ def _find_followers(cells: pd.DataFrame, key: str) -> list[str]:
 
 
 def _draw_figure(
-    sweep: Collected, settings: list[tuple[str, pd.DataFrame]], keys: tuple[str, str], metric: str, lower: bool | None
+    sweep: SweepTable, settings: list[tuple[str, pd.DataFrame]], keys: tuple[str, str], metric: str, lower: bool | None
 ) -> Figure:
     tables = {
         (str(method), setting): group.pivot_table(values="_value", index="_y", columns="_x", aggfunc="mean")
@@ -77,8 +68,11 @@ def _draw_figure(
     }
     every = pd.concat([panel for _, panel in settings])
     rows, columns = sort_by_size(every["_y"]), sort_by_size(every["_x"])
+    apart = [k for k in (0, 1) if len({name[k] for name in tables}) > 1] or [
+        0
+    ]  # method, setting: what tells panels apart
     grids = {
-        _title(name, list(tables)): table.reindex(index=rows, columns=columns).to_numpy()
+        "\n".join(name[k] for k in apart): table.reindex(index=rows, columns=columns).to_numpy()
         for name, table in tables.items()
     }
     found = np.concatenate([grid.ravel() for grid in grids.values()])
@@ -92,16 +86,10 @@ def _draw_figure(
     label = make_title(metric, sweep.cells).partition(",")[0]
     drawn.figure.colorbar(images[0], ax=list(drawn.main.values()), label=label)
     seeds = every.groupby(["_column", "_row", "_x", "_y"])["seed"].nunique()
-    few, most = seeds.min(), seeds.max()
-    mean = "one seed" if most == 1 else f"mean over {most if few == most else f'{few} to {most}'} seeds"
-    drawn.figure.supxlabel(mean + "; the best field of a panel is framed" * (lower is not None), size=6)
+    drawn.figure.supxlabel(
+        describe_seeds(seeds, "") + "; the best field of a panel is framed" * (lower is not None), size=6
+    )
     return drawn.figure
-
-
-def _title(name: tuple[str, str], every: list[tuple[str, str]]) -> str:
-    """Return a panel's title, which tells it from the others: the method, the setting, or both."""
-    parts = [name[k] for k in (0, 1) if len({one[k] for one in every}) > 1]
-    return "\n".join(parts or name[:1])
 
 
 def _format(value: object) -> str:

@@ -56,14 +56,14 @@ def list_trials(sweep: SweepTable) -> pd.DataFrame:
         _setting=settings,
         _value=cells[column],
         _rounds=[max(sweep.get_history(run_id, "test_accuracy"), default=0) for run_id in cells["run_id"]],
-        _order=[sweep.get_start(run_id) for run_id in cells["run_id"]],
+        _order=[sweep.sheet.records[cell].start for cell in cells["cell"]],
     ).sort_values("_order", kind="stable")
 
 
 def list_keys(sweep: SweepTable) -> list[str]:
     """Return the searched keys; for a grid the hyper-parameters that vary within a method."""
-    if sweep.search.keys:
-        return [key for key in sweep.search.keys if key in sweep.cells]
+    if sweep.searched:
+        return [key for key in sweep.searched if key in sweep.cells]
     within = sweep.cells.groupby("algorithm.name")
     options = [key for key in map(str, sweep.cells) if key.startswith(HYPERPARAMETERS) and key != "algorithm.name"]
     return [key for key in options if within[key].nunique().max() > 1]

@@ -13,7 +13,7 @@ from fedray.analysis.data.axes import (
     list_varying_settings,
     unknown_key,
 )
-from fedray.analysis.data.collect import Collected
+from fedray.analysis.data.collect import SweepTable
 from fedray.analysis.data.metrics import NEVER, make_title, read_values
 from fedray.analysis.plots.style import (
     choose_styles,
@@ -35,7 +35,7 @@ DODGE, WIDEST = 2.5, 6.0
 
 
 @styled
-def draw_sensitivity(sweep: Collected, x: str, metric: str = DEFAULT) -> dict[str, Figure]:
+def draw_sensitivity(sweep: SweepTable, x: str, metric: str = DEFAULT) -> dict[str, Figure]:
     """Draw the metric against a key whose numbers are the x axis, with a tick at each of them.
 
     A method without such an option (fedavg has no ρ) is a horizontal line, unless options of its own vary in the panel.
@@ -152,7 +152,7 @@ def _join_options(cells: pd.DataFrame, x: str) -> tuple[pd.Series, str, list[str
     return numbers.round(9), ", ".join(titles), [*keys, *decided]
 
 
-def list_varied(sweep: Collected) -> list[str]:
+def list_varied(sweep: SweepTable) -> list[str]:
     """Return the dotted keys that `sensitivity` can draw: numbers by which alone finished runs differ."""
     cells = label_finished(sweep, statuses=WITH_CURVE)
     keys = [

@@ -70,10 +70,9 @@ styled = mpl.rc_context(STYLE)
 
 
 def choose_styles(lines: Iterable[tuple[str, str]]) -> dict[str, dict[str, Any]]:
-    """Return the style of each line: its method's colour, the dashes of its place among the method's values.
+    """Return label -> style of each line, given its label and method: a colour for each method, dashes for its values.
 
-    Args:
-        lines: label and method of each; the first 40 differ in dashes or marker, so also in grey.
+    The first 40 differ in dashes or marker, so also in grey.
     """
     colours, places, used = dict[str, int](), Counter[str](), set[tuple[int, int, int]]()
     styles = dict[str, dict[str, Any]]()
@@ -111,12 +110,8 @@ class Panels:
 def make_panels(names: Sequence[str], x: str, y: str, height: float = MAIN, level: bool = True) -> Panels:
     """Return a panel per name, as wide as a column or, for two or more, as the page; all share both axes.
 
-    Args:
-        names: the panels' names, which become their titles.
-        x: label of the axis across.
-        y: label of the axis upwards; its part after a comma is left to the caption.
-        height: height of a panel, inches.
-        level: False if `level_panels` decides about the axis upwards.
+    x and y: labels of the axes; the part of y after a comma is left to the caption. height: of a panel, inches. level:
+    False if `level_panels` decides about the axis upwards.
     """
     return make_blocks(names, x, [y], height=height, level=level)[0]
 
@@ -124,17 +119,10 @@ def make_panels(names: Sequence[str], x: str, y: str, height: float = MAIN, leve
 def make_blocks(
     names: Sequence[str], x: str, labels: Sequence[str], zoom: bool = False, height: float = MAIN, level: bool = True
 ) -> list[Panels]:
-    """Return a block of `panels` for each quantity, in one figure; only the panels of a block share the axis upwards.
+    """Return a block of `make_panels` for each label of an axis upwards, in one figure; only a block's panels share it.
 
-    Blocks of one panel are side by side, other blocks one below the other.
-
-    Args:
-        names: as in `panels`.
-        x: as in `panels`.
-        labels: labels of the axes upwards, one per block.
-        zoom: True for a lower panel each. They share only the axis across: a zoom on 90 % shows nothing of 40 %.
-        height: as in `panels`.
-        level: as in `panels`.
+    Blocks of one panel are side by side, other blocks one below the other. With `zoom` each has a lower panel, which
+    shares only the axis across: a zoom on 90 % shows nothing of 40 %.
     """
     aside = len(names) == 1 and len(labels) > 1
     across = 2 if aside else min(len(names), ACROSS if len(labels) == 1 else BLOCKS_ACROSS)
@@ -192,12 +180,9 @@ def _fill(text: str, letters: int) -> str:
 
 
 def with_legend(figure: Figure, *panels: Axes, note: str = "") -> Figure:
-    """Draw the legend below the panels, where it covers no line, and return the figure.
+    """Return the figure with the legend below its panels, where it covers no line; it grows by that.
 
-    Args:
-        figure: gets the legend and the space that it takes.
-        panels: their lines are named in the legend, each name once.
-        note: meaning of lines and bars, and the number of seeds; the legend's title.
+    note: meaning of lines and bars, and the number of seeds; the legend's title.
     """
     found: dict[str, Any] = {}
     for panel in panels:
@@ -224,13 +209,7 @@ def with_legend(figure: Figure, *panels: Axes, note: str = "") -> Figure:
 
 
 def thin_markers(points: int, place: int, lines: int) -> tuple[int, int]:
-    """Return the points of a line that have a marker (`markevery`): about MARKS, different ones on each line.
-
-    Args:
-        points: number of points of the line.
-        place: the line's number, from 0.
-        lines: number of lines.
-    """
+    """Return which of a line's points have a marker (`markevery`): about MARKS, others on each line."""
     step = max(1, math.ceil(points / MARKS))
     return place * step // max(lines, 1) % step, step
 
@@ -281,10 +260,9 @@ def _measure_unevenness(values: np.ndarray) -> float:
 
 
 def contrast(share: float) -> str:
-    """Return the colour of a number on a field of a grey heat map (`Greys_r`).
+    """Return the colour of a number on a field of a grey heat map (`Greys_r`): share is 0 for black, 1 for white.
 
-    Args:
-        share: of the scale, from 0 (black) to 1 (white). At 0.38 black and white text have the same contrast, 4.6 : 1.
+    At 0.38 black and white text have the same contrast, 4.6 : 1.
     """
     return "white" if share < 0.38 else "black"
 

@@ -16,26 +16,25 @@ from fedray.analysis.data.axes import (
     label_cells,
     label_finished,
 )
-from fedray.analysis.data.collect import Collected, SweepTable, iter_specs
+from fedray.analysis.data.collect import SweepTable
 from fedray.analysis.data.metrics import (
     describe_rounds_left_out,
     describe_undeclared,
     find_longest_wait,
     find_selection_metric,
-    holds_samples_out,
     is_ranked,
     is_smaller_better,
     make_title,
     read_values,
 )
-from fedray.analysis.data.stored import describe_left
 from fedray.analysis.tables.clients import read_accuracies
 from fedray.analysis.tables.published import match_published
 from fedray.analysis.tables.result_table import BEST, Entry, ResultTable, add_best, average, join_tables, make_entry
 from fedray.cells.metric import DEFAULT, ROUNDS_TO, Metric
 from fedray.cells.status import Status
-from fedray.common.errors import unknown
+from fedray.common.errors import format_count, unknown
 from fedray.components.base import format_value
+from fedray.sweep.file.shipped import list_sweeps
 
 
 def build(
@@ -63,7 +62,7 @@ def build(
     Raises:
         UserError: no finished run has the metric, or a key, reference, row or published table is unknown.
     """
-    rows = rows or choose_search_rows(sweep.cells, sweep.search.keys)
+    rows = rows or choose_search_rows(sweep.cells, sweep.searched)
     if "," in metric:
         return join_tables(
             {
@@ -71,18 +70,16 @@ def build(
                 for one in dict.fromkeys(metric.split(","))
             }
         )
-    cells = sweep.cells.assign(
-        _value=read_values(sweep, metric), _row=label_cells(sweep.cells, rows, sweep.search.keys)
-    )
+    cells = sweep.cells.assign(_value=read_values(sweep, metric), _row=label_cells(sweep.cells, rows, sweep.searched))
     if Metric.parse(metric).target is None:  # a finished run without a value: the metric is undefined there
         undefined = (cells["status"] == Status.FINISHED) & cells["_value"].isna()
         cells = cells.assign(status=cells["status"].mask(undefined, "undefined"))
     columns = columns or find_columns(cells, cells["_row"])
     cells = cells.assign(_setting=label_cells(cells, columns))
     said: list[str] = []
-    reference = reference and find_label(cells, reference, rows, sweep.search.keys)
+    reference = reference and find_label(cells, reference, rows, sweep.searched)
     if best_except is not None:
-        others = [find_label(cells, row, rows, sweep.search.keys) for row in best_except.split(",") if row]
+        others = [find_label(cells, row, rows, sweep.searched) for row in best_except.split(",") if row]
         cells, said = add_best(cells, others, is_smaller_better(metric, cells))
     cells = cells.assign(_column=drop_keys(cells, columns, average_over) if average_over else cells["_setting"])
     groups = {(str(row), str(column)): group for (row, column), group in cells.groupby(["_row", "_column"], sort=False)}
@@ -93,7 +90,7 @@ def build(
     names = list(dict.fromkeys(cells["_row"])), list(dict.fromkeys(cells["_column"]))
     ratio, notes = Metric.parse(metric).plain == ROUNDS_TO, _list_notes(sweep, cells, metric, average_over) + said
     entries = _set_digits(entries, ratio)
-    if sweep.search.keys:
+    if sweep.searched:
         names = sort_best_first(sweep, cells), names[1]
         notes.append(
             f"a search: best row first, by {find_selection_metric(sweep)}"
@@ -103,10 +100,11 @@ def build(
     if reference:
         if reference not in names[0]:
             raise unknown("--reference", reference, names[0])
-        entries = {
-            key: replace(one, change=_compute_change(one, entries.get((reference, key[1])), ratio))
-            for key, one in entries.items()
-        }
+        for key, one in list(entries.items()):
+            theirs = entries.get((reference, key[1]))
+            if theirs and one.whole and theirs.whole and one.mean is not None and theirs.mean is not None:
+                change = theirs.mean / one.mean if ratio else one.mean - theirs.mean
+                entries[key] = replace(one, change=change)
         notes.append(f"in parentheses: {f'rounds of {reference} / rounds' if ratio else f'difference to {reference}'}")
     if paper == sweep.name and paper.endswith("-smoke"):
         notes.append(
@@ -114,13 +112,14 @@ def build(
             f"--paper {paper.removesuffix('-smoke')} compares them anyway"
         )
     elif paper:
-        configs = {key: list(iter_specs(group)) for key, group in groups.items()}
+        configs = {key: list(group["spec"]) for key, group in groups.items()}
         printed, said = match_published(paper, metric, configs, bool(average_over))
         entries = {key: replace(one, printed=printed.get(key)) for key, one in entries.items()}
         notes += said
+    held_out = all(spec.get("data.validation.fraction") is not None for spec in sweep.cells["spec"])
     on_test_set = any(Metric.parse(one["select"]).is_on_test_set for one in sweep.tuned.values())
     return ResultTable(
-        f"{sweep.name.replace(' ', ' and ')}: {make_title(metric, cells, holds_samples_out(sweep))}"
+        f"{sweep.name.replace(' ', ' and ')}: {make_title(metric, cells, held_out)}"
         + " (selected on the test set)" * on_test_set,
         *names,
         entries,
@@ -132,21 +131,20 @@ def build(
 
 
 def list_runs(sweep: SweepTable, metric: str = DEFAULT, rows: str = "", columns: str = "") -> pd.DataFrame:
-    """Return the runs behind a table's entries.
+    """Return the runs behind a table's entries: `row`, `column`, `seed`, `status`, `run_id` and the metrics of each
+    cell.
 
-    Returns:
-        A row per cell, in the sweep's order: `row`, `column`, `seed`, `status`, `run_id`, and the metrics; these are
-        empty if the run has not finished, or never reached the target.
+    A metric is empty if the run has not finished, or never reached the target.
     """
-    rows = rows or choose_search_rows(sweep.cells, sweep.search.keys)
-    named = label_cells(sweep.cells, rows, sweep.search.keys)
+    rows = rows or choose_search_rows(sweep.cells, sweep.searched)
+    named = label_cells(sweep.cells, rows, sweep.searched)
     settings = label_cells(sweep.cells, columns or find_columns(sweep.cells, named))
     found = {one: read_values(sweep, one).replace(math.inf, math.nan) for one in dict.fromkeys(metric.split(","))}
     told = {"row": named, "column": settings, **{key: sweep.cells[key] for key in ("seed", "status", "run_id")}}
     return pd.DataFrame(told | found)
 
 
-def list_clients(sweep: Collected) -> pd.DataFrame:
+def list_clients(sweep: SweepTable) -> pd.DataFrame:
     """Return every client of every finished run, as `fedray.analysis.tables.clients.read_accuracies` does.
 
     Raises:
@@ -172,12 +170,6 @@ def drop_keys(cells: pd.DataFrame, columns: str, over: str) -> pd.Series | str:
             raise unknown("--average-over", key, keys)
     kept = ",".join(key for key in keys if key not in left_out)
     return label_cells(cells, kept) if kept else f"mean over {over}"
-
-
-def _compute_change(entry: Entry, reference: Entry | None, ratio: bool) -> float | None:
-    if reference is None or not (entry.whole and reference.whole) or entry.mean is None or reference.mean is None:
-        return None
-    return reference.mean / entry.mean if ratio else entry.mean - reference.mean
 
 
 def _set_digits(entries: Mapping[tuple[str, str], Entry], rounds: bool) -> dict[tuple[str, str], Entry]:
@@ -236,7 +228,11 @@ def _list_notes(sweep: SweepTable, cells: pd.DataFrame, metric: str, over: str) 
     notes += [sweep.note] if sweep.note else []
     if mixture := sweep.describe_mixture():
         notes.append(f"WARNING: {mixture}")
-    notes += describe_left(sweep.name, list(cells["status"]))
+    command = f"`fedray sweep {sweep.name}`" if sweep.name in list_sweeps() else "`fedray sweep` with its file"
+    for status, done in ((Status.MISSING, "runs"), (Status.UNLOGGED, "logs")):
+        if count := int((cells["status"] == status).sum()):
+            what = "it" if count == 1 else "them"
+            notes.append(f"{count} of {format_count(len(cells), 'cell')} {status}; {command} {done} {what}")
     told = [Status.FINISHED, Status.MISSING, Status.UNLOGGED, Status.RUNNING]
     bad = cells[~cells["status"].isin(told) & cells["_value"].isna()]
     notes += [
@@ -260,7 +256,12 @@ def list_tuning_notes(sweep: SweepTable, cells: pd.DataFrame) -> list[str]:
     said = [_describe_choice(list(of.values())) for of in ways.values()]
     for (row, column), of in chosen.items():
         blocks = list(of.values())
-        said.append(f"chosen for {row} ({column}): {_format_values(blocks, cells)}; {_format_budget(blocks)}")
+        names = _name_keys(blocks[0]["ranges"], cells)
+        values = ", ".join(
+            f"{names[key]}={', '.join(format_value(one['values'][key]) for one in blocks)} of {of_key}"
+            for key, of_key in blocks[0]["ranges"].items()
+        )
+        said.append(f"chosen for {row} ({column}): {values or 'nothing to draw'}; {_format_budget(blocks)}")
     for (row, column), of in chosen.items():
         names = _name_keys(next(iter(of.values()))["ranges"], cells)
         for key in dict.fromkeys(key for one in of.values() for key in one["edges"]):
@@ -293,15 +294,6 @@ def _name_keys(keys: Iterable[str], cells: pd.DataFrame) -> dict[str, str]:
     symbols = {key: find_symbol(key, cells) for key in keys}
     shared = Counter(symbols.values())
     return {key: symbol if shared[symbol] == 1 else key for key, symbol in symbols.items()}
-
-
-def _format_values(blocks: Sequence[Mapping[str, Any]], cells: pd.DataFrame) -> str:
-    names = _name_keys(blocks[0]["ranges"], cells)
-    values = (
-        f"{names[key]}={', '.join(format_value(one['values'][key]) for one in blocks)} of {of}"
-        for key, of in blocks[0]["ranges"].items()
-    )
-    return ", ".join(values) or "nothing to draw"
 
 
 def _format_budget(blocks: Sequence[Mapping[str, Any]]) -> str:

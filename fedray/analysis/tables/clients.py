@@ -3,26 +3,19 @@
 import numpy as np
 import pandas as pd
 
-from fedray.analysis.data.collect import Collected
+from fedray.analysis.data.collect import SweepTable
 from fedray.common.errors import UserError
 
 TENTH = 0.1
 
 
-def read_accuracies(sweep: Collected, cells: pd.DataFrame) -> pd.DataFrame:
-    """Return the accuracy of every client's personal model after the last round.
+def read_accuracies(sweep: SweepTable, cells: pd.DataFrame) -> pd.DataFrame:
+    """Return the accuracy of every client's personal model after the last round, a row per run and client.
 
-    Args:
-        sweep: the collected sweep.
-        cells: its finished cells, with `_row` (method) and `_column` (setting).
-
-    Returns:
-        A row per run and client: `method`, `setting`, `seed`, `client`, `samples` (for training), `accuracy` in
-        percent, and `train_accuracy` if it was measured. With `clients.unseen` also `unseen` (1 for the clients that
-        never trained, whose `accuracy` is that of the model they receive) and `finetuned_accuracy`.
-
-    Raises:
-        UserError: no run has tested its clients, or its table is none.
+    `method` and `setting` (`_row` and `_column` of the finished cells), `seed`, `client`, `samples` (for training),
+    `accuracy` in percent, and `train_accuracy` if it was measured. With `clients.unseen` also `unseen` (1 for the
+    clients that never trained, whose `accuracy` is that of the model they receive) and `finetuned_accuracy`. Raises
+    UserError if no run has tested its clients, or its table is none.
     """
     found = []
     for cell in cells.to_dict("records"):
@@ -40,16 +33,10 @@ def read_accuracies(sweep: Collected, cells: pd.DataFrame) -> pd.DataFrame:
 
 
 def measure_fairness(clients: pd.DataFrame) -> pd.DataFrame:
-    """Measure how equally clients are served: for each seed over its clients, then the mean over the seeds.
+    """Measure how equally clients are served, by seed and then as mean over the seeds; unseen ones do not count.
 
-    Unseen clients do not count.
-
-    Args:
-        clients: result of `read_accuracies`.
-
-    Returns:
-        A row per setting and method: `setting`, `method`, `mean`, `deviation` (population), `worst tenth` and `best
-        tenth` (means of a tenth of the clients, rounded up), `clients`, `seeds`.
+    Return a row per setting and method: `setting`, `method`, `mean`, `deviation` (population), `worst tenth` and `best
+    tenth` (means of a tenth of the clients, rounded up), `clients`, `seeds`.
     """
     rows = []
     clients = clients[~is_unseen(clients)]
@@ -76,7 +63,7 @@ def _spread(values: np.ndarray) -> dict[str, float]:
     }
 
 
-def read_confusions(sweep: Collected, cells: pd.DataFrame) -> dict[tuple[str, str], np.ndarray]:
+def read_confusions(sweep: SweepTable, cells: pd.DataFrame) -> dict[tuple[str, str], np.ndarray]:
     """Return (setting, method) -> the global model's answers, float `(classes, outputs)`.
 
     Percent of the class's test samples, mean over seeds; NaN for a class without test samples.

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
-from fedray.analysis.tables.result_table import Entry, ResultTable
+from fedray.analysis.tables.result_table import ResultTable
 from fedray.common.entry import format_json
 from fedray.common.errors import UserError, escape, truncate_repr, warn_once
 
@@ -101,11 +101,9 @@ def _split_rows(rows: Sequence[str]) -> list[list[str]]:
 
 
 def to_csv(table: ResultTable) -> str:
-    """Format the table as CSV, one line per entry.
+    """Format the table as CSV, one line per entry: row, column, mean, std, seeds, the number of seeds by other outcome.
 
-    Returns:
-        Row, column, mean, std, seeds, and the number of seeds with each other outcome. Then, if requested, `delta` or,
-        for rounds, `speedup`, and the paper's `published`, `published_std`, `difference`.
+    Then, if requested, `delta` or, for rounds, `speedup`, and the paper's `published`, `published_std`, `difference`.
     """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -181,11 +179,13 @@ def _fill(table: ResultTable, key: Key, written: Callable[[str], str], emphasis:
     value = emphasis.get(table.ranks.get(key, 0), "{}").format(
         written(format_value(entry.mean, entry.std, entry.digits))
     )
-    return " ".join(
-        part
-        for part in (value, written(_format_change(entry)), written(_format_printed(entry)), written(entry.note))
-        if part
-    )
+    change, printed = "", ""
+    if entry.change is not None:
+        change = f"({entry.change:.2f}×)" if entry.is_round else f"({entry.change:+.{entry.digits}f})"
+    if entry.printed is not None:
+        difference = "" if entry.difference is None else f", {entry.difference:+.{entry.digits}f}"
+        printed = f"[{format_value(entry.printed.value, entry.printed.std, entry.digits)}{difference}]"
+    return " ".join(filter(None, (value, *map(written, (change, printed, entry.note)))))
 
 
 def format_value(mean: float | None, std: float | None, digits: int) -> str:
@@ -193,19 +193,6 @@ def format_value(mean: float | None, std: float | None, digits: int) -> str:
     if mean is None:
         return "-"
     return f"{mean:.{digits}f}" + (f" ± {std:.{digits}f}" if std is not None else "")
-
-
-def _format_change(entry: Entry) -> str:
-    if entry.change is None:
-        return ""
-    return f"({entry.change:.2f}×)" if entry.is_round else f"({entry.change:+.{entry.digits}f})"
-
-
-def _format_printed(entry: Entry) -> str:
-    if entry.printed is None:
-        return ""
-    difference = "" if entry.difference is None else f", {entry.difference:+.{entry.digits}f}"
-    return f"[{format_value(entry.printed.value, entry.printed.std, entry.digits)}{difference}]"
 
 
 def _format_number(value: float | None) -> str:

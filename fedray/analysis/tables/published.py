@@ -16,8 +16,8 @@ from typing import Any
 import yaml
 
 from fedray.analysis.tables.result_table import BEST, Printed
+from fedray.cells.cell import Cell
 from fedray.cells.metric import Metric
-from fedray.cells.spec import CellSpec
 from fedray.common.errors import UserError, unknown
 from fedray.config import Clients
 
@@ -43,7 +43,7 @@ PROTOCOL = {
 SETTING = ("data", "model", "partition", "clients")
 """Sections that define a setting."""
 Key = tuple[str, str]
-Groups = Mapping[Key, Sequence[CellSpec]]
+Groups = Mapping[Key, Sequence[Cell]]
 """Row and column of an entry -> configurations of its cells."""
 
 
@@ -84,14 +84,7 @@ def list_tables() -> dict[str, Path]:
 
 @cache
 def load(name: str) -> tuple[PublishedNumber, ...]:
-    """Read a published table.
-
-    Args:
-        name: `paper/tableN`, like its sweep.
-
-    Raises:
-        UserError: the paper or table does not exist.
-    """
+    """Return a published table, `paper/tableN` like its sweep. Raises UserError for a table that is unknown."""
     known = list_tables()
     if name not in known:
         paper, _, table = name.partition("/")
@@ -199,7 +192,7 @@ def match_numbers(name: str, metric: str, groups: Groups, averaged: bool = False
     return {key: numbers[at] for key, at in found.items() if shared[key[1], at] == 1 or at in meant}
 
 
-def _is_of(number: PublishedNumber, row: str, specs: Sequence[CellSpec], metric: str) -> bool:
+def _is_of(number: PublishedNumber, row: str, specs: Sequence[Cell], metric: str) -> bool:
     """Return True if a number is the result of one configuration, or the mean over several."""
     method = BEST_BASELINE if row == BEST else specs[0].get("algorithm.name")
     if method not in number.config["algorithm.name"] or bool(number.average_over) != (len(specs) > 1):

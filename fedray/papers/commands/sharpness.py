@@ -15,9 +15,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from mpl_toolkits.mplot3d import Axes3D
 
-from fedray.analysis.data.stored import list_cells, read_sweep
+from fedray.analysis.data.stored import read_sweep
 from fedray.analysis.plots.style import ACROSS, WIDE, WIDTH, make_panels, save, styled
-from fedray.cells.spec import select_cells
 from fedray.cells.status import Status
 from fedray.common.entry import Overwrite
 from fedray.common.errors import UserError, escape, unknown
@@ -96,16 +95,11 @@ def find_runs(sweep: str | None, cells: Sequence[str], runs: Sequence[str]) -> l
     if runs:
         raise UserError("--run: a sweep is given too; --cell names its cells")
     found = read_sweep(sweep)
-    labels = {one.hash: one.label for one in found.cells}
-    finished = {
-        one.hash: made.info.run_id
-        for one, made, status in list_cells(found)
-        if made is not None and status is Status.FINISHED
-    }
-    chosen = [hash for text in cells for hash in select_cells(labels, text, "--cell")] or list(labels)
-    if lacking := next((hash for hash in chosen if hash not in finished), ""):
-        raise UserError(f"sharpness: {labels[lacking]} of {found.name} has no finished run; --cell names others")
-    return [finished[hash] for hash in dict.fromkeys(chosen)]
+    chosen = dict.fromkeys(hash for text in cells for hash in found.select(text, "--cell")) or found.cells
+    if lacking := next((hash for hash in chosen if found.get_status(hash) is not Status.FINISHED), ""):
+        label = found.cells[lacking].label
+        raise UserError(f"sharpness: {label} of {found.name} has no finished run; --cell names others")
+    return [found.records[hash].run_id for hash in chosen]
 
 
 def _tell_apart(titles: Sequence[str], runs: Sequence[str]) -> list[str]:

@@ -16,7 +16,7 @@ from fedray.sweep.plan.storage import (
     get_sweep_lock_file,
     list_abandoned,
 )
-from fedray.tracking.store import find_best_runs, find_sweeps, is_deleted, open_reader, read_cells, read_status
+from fedray.tracking.store import find_records, find_sweeps, open_reader, read_cells, search
 from fedray.tracking.stored_sweep import read_stored_sweep
 
 DONE = [status for status in Status if status.is_final]
@@ -38,20 +38,17 @@ class CellFolder:
 
 @contextlib.contextmanager
 def find_removable(name: str | None = None) -> Iterator[tuple[list[CellFolder], list[CellFolder]]]:
-    """Search the storage; for the duration of a block no other process can begin to run a cell that may be removed.
+    """Yield the folders that may be removed, and those that stay, of the storage or of one sweep.
 
-    Yields:
-        The folders that may be removed, and the folders of cells that stay.
-
-    Raises:
-        UserError: no store knows which cells are done, or it does not know the sweep.
+    For the duration of the block no other process can begin to run a cell that may be removed. Raises UserError if no
+    store knows which cells are done, or it does not know the sweep.
     """
     root = get_storage()
     found = sorted((root / "cells").iterdir()) if (root / "cells").is_dir() else []
-    cells = None if name is None else {cell.hash for cell in read_stored_sweep(name).cells}
+    cells = None if name is None else read_stored_sweep(name).cells
     folders = [path for path in found if _is_cell_dir(path) and (cells is None or path.name in cells)]
     client, experiment = open_reader()
-    runs = find_best_runs(client, experiment, [path.name for path in folders])
+    records = find_records(client, experiment, [path.name for path in folders])
     odd = [path for path in found if name is None and not _is_cell_dir(path)]
     goes, stays = list[CellFolder](), [CellFolder(path, path.lstat().st_size, "not a cell's folder") for path in odd]
     with CellLocks(get_cell_locks_file()) as locks, find_running_sweeps() as running_locks:
@@ -60,12 +57,12 @@ def find_removable(name: str | None = None) -> Iterator[tuple[list[CellFolder], 
             for name, run in find_sweeps(client, experiment).items()
             if get_sweep_lock_file(name) in running_locks
         }
-        theirs = {cell.hash for run in running.values() for cell in read_cells(client, run)}
+        theirs = {cell for run in running.values() for cell in read_cells(client, run)}
         for path in folders:
-            run = runs.get(path.name)
-            removed = run is None and is_deleted(client, experiment, path.name)
-            why = REMOVED if removed else "is not in this store" if run is None else read_status(run)
-            if path.name in theirs or (run is not None and run.data.tags.get("fedray.sweep") in running):
+            record = records.get(path.name)
+            removed = record is None and any(search(client, experiment, f"tags.`fedray.cell` = '{path.name}'", True))
+            why = REMOVED if removed else "is not in this store" if record is None else record.ending.status
+            if path.name in theirs or (record is not None and record.tags.get("fedray.sweep") in running):
                 why = "belongs to a sweep that is running"
             elif why in GO and not locks.take([path.name]):
                 why = "is being run"

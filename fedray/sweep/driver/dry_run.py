@@ -18,8 +18,8 @@ from fedray.config import RunConfig, Runtime
 from fedray.engine.process.lanes import MOST
 from fedray.engine.process.residence import KEPT
 from fedray.sweep.file.sweep import Sweep
-from fedray.sweep.plan.cells import CellMaker
-from fedray.sweep.plan.draws import iter_points
+from fedray.sweep.plan.cells import choose_label
+from fedray.sweep.plan.draws import find_axes, iter_points
 from fedray.sweep.plan.plan import Plan
 
 
@@ -34,14 +34,14 @@ def print_plan(plan: Plan) -> None:
     """Print the plan. Raises UserError if a trial can never be placed."""
     console = Console(highlight=False)
     table = Table("", "cell", "status", "run", box=None, pad_edge=False)
-    known = plan.known
-    for number, cell in enumerate(plan.cells.values(), 1):
+    sheet = plan.sheet
+    for number, cell in enumerate(sheet.cells.values(), 1):
         if plan.is_chosen(cell):
-            status = known[cell.hash].ending.status if cell.hash in known else "to run"
+            status = sheet.get_status(cell.hash) if cell.hash in sheet.records else "to run"
             status = Status.UNLOGGED if plan.is_unlogged(cell) else status
             table.add_row(str(number), cell.hash, status, Text(escape(cell.label)))
     console.print(table)
-    for line in _describe_averaged([cell.run for cell in plan.cells.values() if plan.is_chosen(cell)]):
+    for line in _describe_averaged([cell.run for cell in filter(plan.is_chosen, sheet.cells.values())]):
         console.print(line, soft_wrap=True)
     address = plan.options.address or os.environ.get("RAY_ADDRESS")
     if address is None:
@@ -67,10 +67,11 @@ def print_plan(plan: Plan) -> None:
 
 def print_cells(sweep: Sweep) -> None:
     """Print the cells of a sweep whose data are not here."""
-    maker, cells = CellMaker(sweep), dict[str, None]()
-    for point in iter_points(sweep):
+    points, labels = list(iter_points(sweep)), dict[str, str]()
+    varied, cells = [key for key, varies in find_axes(sweep.keys, points).items() if varies], dict[str, None]()
+    for point in points:
         run = RunConfig.parse(point)
-        cells[maker.make_label(point, run, repr(run.resolve()))] = None
+        cells[choose_label(labels, point, run, varied, repr(run.resolve()))] = None
     for number, label in enumerate(cells, 1):
         print(f"{number:>{len(str(len(cells)))}}  {escape(label)}")
     print(f"{sweep.name}: {format_count(len(cells), 'cell')}")

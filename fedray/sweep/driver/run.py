@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
 
+from fedray.cells.cell import Cell
 from fedray.cells.status import Status
 from fedray.cluster.connection import count_cpus, refuse_bad_address, use_cluster
 from fedray.cluster.resources import describe_idle_gpus, list_nodes, refuse_infeasible, refuse_unseen
@@ -17,7 +18,6 @@ from fedray.common.location import refuse_unwritable_store
 from fedray.common.signals import treat_sigterm_as_interrupt
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan import plan as planning
-from fedray.sweep.plan.cells import Cell
 from fedray.sweep.plan.plan import Options, Plan
 from fedray.sweep.plan.storage import (
     CellLocks,
@@ -42,23 +42,22 @@ def refuse_unwritable() -> None:
     refuse_unwritable_storage()
 
 
-def plan_and_print(sweep: Sweep, file: str, options: Options = Options()) -> Plan:
-    """Plan a sweep and print a summary. Raises a UserError that names the file."""
+def plan_and_print(sweep: Sweep, file: str, options: Options = Options(), text: str = "") -> Plan:
+    """Plan a sweep and print a summary. Raises a UserError that names the file; text: as for `make_plan`."""
     with name_place(file):
-        made = planning.make_plan(sweep, options)
+        plan = planning.make_plan(sweep, options, text)
     for line in describe_partial(sweep):
         print(escape(line))
-    print(made.describe(), flush=True)
-    return made
+    print(plan.describe(), flush=True)
+    return plan
 
 
 def describe_partial(sweep: Sweep) -> Iterator[str]:
     """Yield a line for each key of `grid` and `search` that some methods lack."""
-    for key, (with_it, without) in sweep.points.partial.items():
-        if key not in sweep.keys:  # set in all runs that have it
-            continue
-        option = key.partition(".")[2]
-        yield f"{sweep.name}: {key} varies for {', '.join(with_it)}; without {option}: {', '.join(without)}"
+    for key, (having, lacking) in sweep.points.partial.items():
+        if key in sweep.keys:  # a change is set in all runs that have the key
+            option = key.partition(".")[2]
+            yield f"{sweep.name}: {key} varies for {', '.join(having)}; without {option}: {', '.join(lacking)}"
 
 
 def drive(plan: Plan) -> int:
@@ -71,7 +70,7 @@ def drive(plan: Plan) -> int:
         UserError: as in `execute`.
     """
     session = execute(plan)
-    counts = session.counts
+    counts = plan.sheet.counts
     print(f"{plan.sweep.name}: " + ", ".join(f"{n} {status}" for status, n in sorted(counts.items())))
     if session.stopped:
         return 130
@@ -110,7 +109,6 @@ def execute(plan: Plan) -> Session:
         stack.enter_context(lock_sweep(plan.sweep.name))  # from here on something is written
         locks = stack.enter_context(CellLocks(get_cell_locks_file()))
         session = Session(plan, locks, stack.enter_context(Writer()))
-        session.note(plan.known)
         if plan.unlisted:
             session.open()  # so that tables, too, tell at once which cells are this file's
         cells = session.take()
@@ -163,7 +161,7 @@ def describe_elsewhere(session: Session) -> str:
         client, experiment = open_reader()
         others = {one: run for one, run in find_sweeps(client, experiment).items() if one != name}
         running = {one: run for one, run in others.items() if is_sweep_running(one)}
-        having = [one for one, run in running.items() if left & {cell.hash for cell in read_cells(client, run)}]
+        having = [one for one, run in running.items() if left & read_cells(client, run).keys()]
     except UserError:  # there is no store yet, or it cannot be reached
         having = []
     who = " and ".join(f"the sweep {one}" for one in having) or "another process"

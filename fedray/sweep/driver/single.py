@@ -12,8 +12,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from fedray.cells.record import CellRun, RunRecord
-from fedray.cells.spec import CellSpec, select_cells
+from fedray.cells.cell import Cell
+from fedray.cells.record import CellRun, Record
+from fedray.cells.sheet import Sheet
 from fedray.cells.status import STOP, Ending, Status, describe_error
 from fedray.common.cpus import count_usable_cpus
 from fedray.common.errors import Diverged, UserError, truncate_repr
@@ -31,9 +32,8 @@ from fedray.engine.server.profile import Profile
 from fedray.engine.server.simulation import Simulation
 from fedray.sweep.file.points import apply_draw, with_key
 from fedray.sweep.file.sweep import Sweep
-from fedray.sweep.plan.cells import Cell, CellMaker, Problems, make_label
+from fedray.sweep.plan.cells import Problems, make_label, make_sheet
 from fedray.sweep.plan.draws import iter_points
-from fedray.sweep.plan.plan import Plan
 from fedray.sweep.plan.storage import (
     CellLocks,
     get_cell_dir,
@@ -56,14 +56,11 @@ def load_cell(
     which: str | None = None,
     changes: Mapping[str, Any] = MappingProxyType({}),
     backend: str | None = None,
-) -> tuple[Cell, Problem, Plan | None]:
-    """Return the cell of a run's file, or one cell of a sweep's file, its problem, and the sweep.
+) -> tuple[Cell, Problem, Sheet | None]:
+    """Return the cell of a run's file, or one cell of a sweep's file, its problem, and the sweep's sheet.
 
-    Returns:
-        The sweep is None unless `which` names a cell of it and the changes leave it that cell.
-
-    Raises:
-        UserError: there is no such cell, or its configuration, data or model cannot be used.
+    The sheet is None unless `which` names a cell of it and the changes leave it that cell. Raises UserError if there is
+    no such cell, or its configuration, data or model cannot be used.
     """
     listed, problems = None, Problems()
     if "base" in document:
@@ -71,8 +68,7 @@ def load_cell(
         if which is None:
             written = next(iter_points(sweep))
         else:
-            written, listed = pick_point(sweep, which)
-            problems = listed.problems
+            written, listed = pick_point(sweep, which, problems)
     elif which is not None:
         raise UserError(f"--cell: {file} is one run, not a sweep")
     else:
@@ -85,7 +81,8 @@ def load_cell(
         raise UserError(f"{source}: {error}") from None
     cell = problems.make_cell(run, make_label(point, run))
     if listed is not None:
-        listed, cell = (listed, listed.cells[cell.hash].with_run(run)) if cell.hash in listed.cells else (None, cell)
+        same = listed.cells.get(cell.hash)
+        listed, cell = (listed, replace(same, config=cell.config, packed=cell.packed)) if same else (None, cell)
     problem = problems.get_problem(cell)
     if run.runtime.backend == "inline":
         refuse_missing(run.runtime.torch_device)
@@ -102,33 +99,28 @@ def _is_valid(point: Mapping[str, Any]) -> bool:
     return True
 
 
-def pick_point(sweep: Sweep, which: str) -> tuple[dict[str, Any], Plan]:
-    """Return one configuration of a sweep as the file has it, and the sweep's plan, without what the store knows.
+def pick_point(sweep: Sweep, which: str, problems: Problems) -> tuple[dict[str, Any], Sheet]:
+    """Return one configuration of a sweep as the file has it, and the sweep's sheet, without what the store knows.
 
     Raises:
         UserError: there is no such cell, or there are several.
     """
-    file = sweep
+    text = sweep.to_yaml()
     if sweep.tune is not None:
         if sweep.tune.blocks:
             raise UserError(f"--cell: {sweep.name} has tune.blocks, so it is several sweeps; run it whole")
         from fedray.sweep.driver.stages import make_tune_stage  # here: it imports Ray
 
         sweep = make_tune_stage(sweep)
-    maker, points, cells = CellMaker(sweep), dict[str, dict[str, Any]](), dict[str, Cell]()
-    for point in iter_points(sweep):
-        cell = maker.make(point, check=False)
-        points.setdefault(cell.hash, point)
-        cells.setdefault(cell.hash, cell)
-    found = select_cells({hash: cell.label for hash, cell in cells.items()}, which, "--cell")
-    if len(found) > 1:
-        raise UserError(
-            f"--cell: {which!r} names {len(found)} cells, such as {cells[found[0]].label!r}; one is required"
-        )
-    return points[found[0]], Plan(maker, cells, {}, file=file)
+    sheet, points = make_sheet(sweep, problems, check=False, file=text)
+    first, *others = sheet.select(which, "--cell")
+    if others:
+        label = sheet.cells[first].label
+        raise UserError(f"--cell: {which!r} names {1 + len(others)} cells, such as {label!r}; one is required")
+    return next(point for point, hash in points if hash == first), sheet
 
 
-def hold_cell(hash: str, again: bool, listed: Plan | None = None) -> AbstractContextManager[Path]:
+def hold_cell(hash: str, again: bool, listed: Sheet | None = None) -> AbstractContextManager[Path]:
     """Return a context that locks a cell and yields its directory, the same that a sweep would use.
 
     Raises:
@@ -142,7 +134,7 @@ def hold_cell(hash: str, again: bool, listed: Plan | None = None) -> AbstractCon
 
 
 @contextlib.contextmanager
-def _hold_cell(hash: str, again: bool, listed: Plan | None) -> Iterator[Path]:
+def _hold_cell(hash: str, again: bool, listed: Sheet | None) -> Iterator[Path]:
     from fedray.tracking.store import open_store  # here: MLflow takes seconds to import
     from fedray.tracking.tracker import Tracker
 
@@ -154,15 +146,9 @@ def _hold_cell(hash: str, again: bool, listed: Plan | None) -> Iterator[Path]:
         if again and directory.exists():
             Tracker().supersede([hash])
             shutil.rmtree(directory)
-        if listed is not None and not is_sweep_running(listed.sweep.name):
-            sweep = listed.sweep
+        if listed is not None and not is_sweep_running(listed.name):
             with lock_registration():
-                Tracker().list_sweep(
-                    sweep.name,
-                    sweep.description,
-                    listed.list_cells(),
-                    listed.text,
-                )
+                Tracker().list_sweep(listed)
         try:
             yield directory
         except Diverged:
@@ -172,12 +158,12 @@ def _hold_cell(hash: str, again: bool, listed: Plan | None) -> Iterator[Path]:
             _close(listed)
 
 
-def _close(listed: Plan | None) -> None:
+def _close(listed: Sheet | None) -> None:
     """Close the run of a sweep none of whose cells is left, unless a driver of the whole sweep will."""
     from fedray.tracking.tracker import Tracker  # here: MLflow takes seconds to import
 
-    if listed is not None and not is_sweep_running(listed.sweep.name):
-        Tracker().close_whole_sweep(listed.sweep.name, listed.cells)
+    if listed is not None and not is_sweep_running(listed.name):
+        Tracker().close_whole_sweep(listed)
 
 
 @isolate_run()
@@ -318,18 +304,14 @@ def _run_tracked(
 ) -> str:
     """Run as `_run`, and log rows and outcome to MLflow: into a new run, or with checkpoints into the cell's own.
 
-    Returns:
-        The id of the run in MLflow.
-
-    Raises:
-        Exception: the error of the run, once its status has been written.
+    Return the id of the run in MLflow; raises the error of the run once its status has been written.
     """
     from fedray.tracking.store import ACTORS, find_sweeps
     from fedray.tracking.tracker import Tracker
 
     problem, config = simulation.problem, simulation.problem.config
     made = store is not None and config.training.rounds in store.list_rounds()
-    tracker, spec = Tracker(), CellSpec(cell, name, resolve_with(config, problem.data))
+    tracker, spec = Tracker(), Cell(cell, name, resolve_with(config, problem.data))
     tags, parent = config.make_tags() | ({"fedray.sweep": sweep} if sweep else {}), None
     if sweep and (opened := find_sweeps(tracker.client, tracker.experiment).get(sweep)):
         parent = opened.info.run_id
@@ -348,7 +330,7 @@ def _run_tracked(
                 early = f"stopped in round {simulation.state.round}"
                 record = replace(record, ending=Ending(Status.STOPPED, early, stopper="a callback"))
         except BaseException as error:
-            record = RunRecord(describe_error(error), simulation.state.history)
+            record = Record(describe_error(error), simulation.state.history)
             raise
         finally:
             if not run.shown:

@@ -13,11 +13,10 @@ from fedray.sweep.driver.run import drive, plan_and_print, refuse_unwritable
 from fedray.sweep.file.points import apply_draw
 from fedray.sweep.file.space import Space, format_range, is_at_edge
 from fedray.sweep.file.sweep import Sweep
-from fedray.sweep.plan import plan as planning
 from fedray.sweep.plan.cells import refuse_unlogged
 from fedray.sweep.plan.draws import count_training_gradients, draw
 from fedray.sweep.plan.plan import Options, Plan
-from fedray.sweep.plan.studies import Study, make_studies
+from fedray.sweep.plan.studies import make_studies
 
 SHARED = (
     "description",
@@ -101,16 +100,21 @@ def choose(plan: Plan) -> list[Choice]:
     Raises:
         UserError: none has such a draw.
     """
-    known = plan.get_values(plan.known)
-    studies = make_studies(plan.sweep, plan.maker.make)
-    best = [(study, study.find_best(known, plan.sweep.metric.is_smaller_better)) for study in studies]
-    choices = [_take(study, *one, known) for study, one in best if one is not None]
-    advice = "; leave the scheduler out, or raise scheduler.grace" if plan.sweep.scheduler else ""
-    lost = [
-        f"{plan.sweep.name}: no draw of {study.draws[0].cells[0].label} has finished with every seed{advice}"
-        for study, one in best
-        if one is None
-    ]
+    known = plan.get_values()
+    choices, lost = list[Choice](), list[str]()
+    for study in make_studies(plan.sweep, (hash for _, hash in plan.points)):
+        best = study.find_best(known, plan.sweep.metric.is_smaller_better)
+        if best is None:
+            advice = "; leave the scheduler out, or raise scheduler.grace" if plan.sweep.scheduler else ""
+            label = plan.sheet.cells[study.cells[0][0]].label
+            lost.append(f"{plan.sweep.name}: no draw of {label} has finished with every seed{advice}")
+            continue
+        index, score = best
+        config = {key: value for key, value in study.config.items() if key != "seed"}
+        if isinstance(config["data"], dict):
+            config["data"] = {key: value for key, value in config["data"].items() if key != "validation"}
+        finished = sum(one is not None for one in study.score(known))
+        choices.append(Choice(config, study.draws[index], score, study.draws, finished, study.space))
     if not choices:
         raise UserError(lost[0])
     for line in lost:
@@ -118,26 +122,10 @@ def choose(plan: Plan) -> list[Choice]:
     return choices
 
 
-def _take(study: Study, index: int, score: float, known: Mapping[str, float | None]) -> Choice:
-    config = {key: value for key, value in study.configs[0].items() if key != "seed"}
-    if isinstance(config["data"], dict):
-        config["data"] = {key: value for key, value in config["data"].items() if key != "validation"}
-    finished = sum(one.score(known) is not None for one in study.draws)
-    values = study.draws[index].values
-    return Choice(config, values, score, [one.values for one in study.draws], finished, study.space)
-
-
 def describe_choices(sweep: Sweep, choices: Sequence[Choice], plan: Plan) -> dict[str, dict[str, Any]]:
-    """Describe the choices for the final stage's run in MLflow and its tables.
+    """Return hash -> how a cell of the planned final stage was chosen, for its run in MLflow and its tables.
 
-    Args:
-        sweep: the file.
-        choices: what the tune stage chose.
-        plan: the final stage.
-
-    Returns:
-        Hash of a final cell -> how its configuration was chosen. `gradients` (of a batch, in the whole tune stage) is
-        None if the size of the data is not known.
+    `gradients` (of a batch, in the whole tune stage) is None if the size of the data is not known.
     """
     assert sweep.tune is not None  # noqa: S101 (for the type checker)
     assert sweep.final is not None  # noqa: S101 (for the type checker)
@@ -151,9 +139,8 @@ def describe_choices(sweep: Sweep, choices: Sequence[Choice], plan: Plan) -> dic
         "searcher": sweep.searcher.name,
         "scheduler": sweep.scheduler.rule if sweep.scheduler else "",
     }
-    fixed = {key: values[0] for key, values in plan.sweep.grid.items() if key != "seed"}
+    hashes = iter(hash for _, hash in plan.points)  # choices x seeds
     for one in choices:
-        config = apply_draw(apply_draw(one.config, one.values), fixed)
         runs = [RunConfig.parse(apply_draw(one.config, values)) for values in one.draws]
         gradients = [count_training_gradients(run) for run in runs]
         chosen = common | {
@@ -166,19 +153,12 @@ def describe_choices(sweep: Sweep, choices: Sequence[Choice], plan: Plan) -> dic
             "ranges": {key: format_range(distribution) for key, distribution in one.space.items()},
             "edges": [key for key in one.values if is_at_edge(one.values[key], one.space[key])],
         }
-        found |= {plan.maker.make({**config, "seed": seed}).hash: chosen for seed in sweep.final.seeds}
+        found |= {next(hashes): chosen for _ in sweep.final.seeds}
     return found
 
 
 def run_file(sweep: Sweep, file: str, options: Options = Options(), dry_run: bool = False) -> int:
-    """Run a sweep, or both stages of one that tunes, and print what happens: `fedray sweep`.
-
-    Returns:
-        The exit code, as in `run.drive`.
-
-    Raises:
-        UserError: as in `run.drive`, or the store or the storage cannot be written to.
-    """
+    """Run a sweep, or both stages of one that tunes, and print what happens: `fedray sweep`; return the exit code."""
     if not dry_run:
         refuse_unwritable()
     if sweep.tune is not None:
@@ -193,12 +173,9 @@ def run_file(sweep: Sweep, file: str, options: Options = Options(), dry_run: boo
 def run_stages(sweep: Sweep, file: str, options: Options = Options(), dry_run: bool = False) -> int:
     """Tune, then test, resuming each; with `dry_run` only print what is left of either.
 
-    Returns:
-        The exit code, as in `run.drive`; that of the tune stage if some of its cells have no outcome. With
-        `tune.blocks`, that of the first block whose code is not 0, which is the last to run.
-
-    Raises:
-        UserError: as in `run.drive`, `options.only` names cells, or no draw of a method and setting has finished.
+    Return the exit code, as in `run.drive`: that of the tune stage if some of its cells have no outcome; with
+    `tune.blocks`, that of the first block whose code is not 0, which is the last to run. Raises UserError also if
+    `options.only` names cells, or no draw of a method and setting has finished.
     """
     if options.only:
         raise UserError("--only: the final stage follows from the whole tune stage; run the file whole")
@@ -227,9 +204,12 @@ def run_stages(sweep: Sweep, file: str, options: Options = Options(), dry_run: b
 
 def _run_block(sweep: Sweep, file: str, options: Options, dry_run: bool) -> tuple[int, int]:
     """Tune, then test, as `run_stages`; return the exit code and the number of cells that were trained."""
-    first = replace(plan_and_print(make_tune_stage(sweep), file, options), file=sweep)
-    done = len(first.cells) - len(first.to_run)
-    _refuse_undecided(first, file)
+    text = sweep.to_yaml()
+    first = plan_and_print(make_tune_stage(sweep), file, options, text)
+    done = len(first.sheet.cells) - len(first.to_run)
+    with name_place(file):
+        for cell in first.sheet.cells.values():  # before hours are spent on cells that will not log the metric
+            refuse_unlogged(cell.run, sweep.select)
     if dry_run:
         _print_plan(first)
         if first.to_run or options.force:
@@ -239,33 +219,22 @@ def _run_block(sweep: Sweep, file: str, options: Options, dry_run: bool) -> tupl
         code = drive(first)
         if code:
             return code, 0
-        first = planning.make_plan(make_tune_stage(sweep))
     choices = choose(first)
     for one in choices:
-        print(f"{sweep.name}: chosen {describe_choice(one, sweep.select)}", flush=True)
+        run = RunConfig.parse(apply_draw(one.config, one.values))
+        values = ", ".join(f"{key}={format_value(value)}" for key, value in one.values.items()) or "nothing to draw"
+        score = f"({sweep.select} {one.score:.2f})"
+        label = f"{run.algorithm.name} {run.partition.make_label()}"
+        print(f"{sweep.name}: chosen {label}: {values} {score}", flush=True)
     stage = make_final_stage(sweep, [apply_draw(one.config, one.values) for one in choices])
-    second = plan_and_print(stage, file, options)
+    second = plan_and_print(stage, file, options, text)
     chosen = describe_choices(sweep, choices, second)
-    cells = {hash: replace(cell, tuned=chosen.get(hash, {})) for hash, cell in second.cells.items()}
-    second = replace(second, cells=cells, file=sweep)
+    cells = {hash: replace(cell, tuned=chosen[hash]) for hash, cell in second.sheet.cells.items()}
+    second = replace(second, sheet=replace(second.sheet, cells=cells))
     if dry_run:
         _print_plan(second)
         return 0, 0
-    return drive(second), len(first.cells) - done + len(second.to_run)
-
-
-def _refuse_undecided(plan: Plan, file: str) -> None:
-    """Raise UserError if a tune stage's cells will not log the selection metric, before hours are spent on them."""
-    with name_place(file):
-        for cell in plan.cells.values():
-            refuse_unlogged(cell.run, plan.sweep.select)
-
-
-def describe_choice(choice: Choice, select: str) -> str:
-    """Return one line: the method and setting, the chosen values and their score."""
-    run = RunConfig.parse(apply_draw(choice.config, choice.values))
-    values = ", ".join(f"{key}={format_value(value)}" for key, value in choice.values.items()) or "nothing to draw"
-    return f"{run.algorithm.name} {run.partition.make_label()}: {values} ({select} {choice.score:.2f})"
+    return drive(second), len(first.sheet.cells) - done + len(second.to_run)
 
 
 def _print_plan(plan: Plan) -> None:

@@ -4,7 +4,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fedray.cells.spec import CellSpec
+from fedray.cells.cell import Cell
+from fedray.cells.record import Record
 from fedray.cells.status import Status
 from fedray.common.errors import Diverged, UserError
 from fedray.components.identity import hash_of
@@ -13,8 +14,7 @@ from fedray.datasets.base import load_data
 from fedray.engine.problem import Problem
 from fedray.sweep.driver.single import run_problem
 from fedray.tracking.environment import PREFIX, make_environment_tags
-from fedray.tracking.store import read_status
-from fedray.tracking.stored_sweep import StoredSweep, read_stored_sweep
+from fedray.tracking.stored_sweep import read_stored_sweep
 
 DECIDING = ("system", "cpu", "gpu", "torch")
 """Tags of the environment that the last bits of a run depend on."""
@@ -33,30 +33,21 @@ class Repeated:
 
 
 def verify(name: str, count: int) -> Iterator[Repeated]:
-    """Run some finished cells of a sweep again, in this process.
+    """Run `count` finished cells, spread evenly over a sweep of the store, again in this process; yield their verdicts.
 
-    Args:
-        name: name of a sweep in the store.
-        count: number of cells, spread evenly over the sweep.
-
-    Yields:
-        A verdict for each cell.
-
-    Raises:
-        UserError: there is no such sweep, or it has no finished cell.
+    Raises UserError if there is no such sweep, or it has no finished cell.
     """
     sweep = read_stored_sweep(name)
-    ended = {cell for cell, run in sweep.runs.items() if read_status(run) is Status.FINISHED}
-    finished = [cell for cell in sweep.cells if cell.hash in ended]
+    finished = [cell for hash, cell in sweep.cells.items() if sweep.get_status(hash) is Status.FINISHED]
     if not finished:
         raise UserError(f"{name}: has no finished cell to verify")
     count = min(count, len(finished))
     for k in range(count):
-        yield _judge(sweep, finished[k * len(finished) // count])
+        cell = finished[k * len(finished) // count]
+        yield _judge(cell, sweep.records[cell.hash])
 
 
-def _judge(sweep: StoredSweep, cell: CellSpec) -> Repeated:
-    stored = sweep.runs[cell.hash].data
+def _judge(cell: Cell, stored: Record) -> Repeated:
     try:
         run = RunConfig.parse(cell.config)
         config = run.model_copy(update={"runtime": run.runtime.model_copy(update={"backend": "inline"})})
@@ -70,10 +61,10 @@ def _judge(sweep: StoredSweep, cell: CellSpec) -> Repeated:
         return Repeated(cell.label, "different", str(error))
     except UserError as error:  # no GPU here, or no such class
         return Repeated(cell.label, "not comparable", str(error))
-    theta = record.hashes["theta_sha256"], stored.tags.get("fedray.theta_sha256", "missing")
+    theta = record.hashes["theta_sha256"], stored.hashes.get("theta_sha256", "missing")
     wrong = [f"theta_sha256 is {theta[0][:16]}, was {theta[1][:16]}"] if theta[0] != theta[1] else []
     for name, value in record.history[-1].items():
-        if name != "round" and value != (there := stored.metrics.get(name, math.nan)):
+        if name != "round" and value != (there := stored.totals.get(name, math.nan)):
             wrong.append(f"{name} is {value:.17g}, was {there:.17g}")
     here = make_environment_tags()
     tags = {key: (stored.tags.get(PREFIX + key, "none"), here.get(PREFIX + key, "none")) for key in DECIDING}

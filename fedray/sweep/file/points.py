@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
-from fedray.cells.spec import get_dotted
+from fedray.cells.cell import get_dotted
 from fedray.common.errors import UserError, truncate_repr
 from fedray.components.base import Checked, describe
 from fedray.sweep.file.space import Space
@@ -160,14 +160,10 @@ def _is_varied(axis: str, settings: Sequence[Mapping[str, Any]], key: str) -> bo
 
 
 def expand_entries(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the settings with one value for each list inside an entry of a section.
+    """Return the settings (dotted key -> value) with one value for each list inside an entry of a section.
 
-    Args:
-        settings: dotted key -> value; `algorithm: {name: fedsam, rho: [0.05, 0.1]}` has two values of `algorithm.rho`.
-            A list for an option that takes a list, such as `hidden` of `mlp`, is one value.
-
-    Returns:
-        One copy for each combination, the first list varying slowest.
+    `algorithm: {name: fedsam, rho: [0.05, 0.1]}` has two values of `algorithm.rho`; a list for an option that takes
+    one, such as `hidden` of `mlp`, is one value. One copy for each combination, the first list varying slowest.
     """
     return [
         dict(zip(settings, values, strict=True))

@@ -56,15 +56,7 @@ ARGUMENTS = {
 
 
 def check_space(where: str, found: Any) -> Space:
-    """Refuse distributions that cannot be drawn from.
-
-    Args:
-        where: the key of the file that holds the space.
-        found: its value.
-
-    Raises:
-        UserError: a distribution is wrong; the message names the key.
-    """
+    """Return the space at a key of the file. Raises UserError, which names the key, for what cannot be drawn from."""
     for key, value in found.items() if isinstance(found, Mapping) else ():
         if isinstance(value, list):
             raise UserError(
@@ -112,12 +104,6 @@ def format_range(distribution: Mapping[str, list[Any]]) -> str:
     close = ")" if kind == "randint" else "]"
     log = ", log" if kind == "loguniform" else ""
     return f"[{format_value(arguments[0])}, {format_value(arguments[1])}{close}{log}"
-
-
-def list_ends(distribution: Mapping[str, list[Any]]) -> list[Any]:
-    """Return values near both ends of a range, none of a choice; an end itself is never drawn, or hardly ever."""
-    ((kind, arguments),) = distribution.items()
-    return [] if kind == "choice" else [DISTRIBUTIONS[kind](quantile, *arguments) for quantile in (1e-4, 1 - 1e-4)]
 
 
 NEAR_END = 0.05

@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal, Self
 import yaml
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator, model_validator
 
+from fedray.cells.cell import SweepName, get_dotted
 from fedray.cells.metric import BEST, FINAL, LAST, OF_CLASSES, Metric
-from fedray.cells.spec import SweepName, get_dotted
 from fedray.common.errors import UserError, name_place, truncate_repr, unknown
 from fedray.components.base import Checked, describe, format_value
 from fedray.datasets.base import Validation
@@ -26,7 +26,7 @@ from fedray.sweep.file.points import (
     expand_entries,
     list_leaves,
 )
-from fedray.sweep.file.space import Searcher, Space, check_space, format_range, list_ends
+from fedray.sweep.file.space import DISTRIBUTIONS, Searcher, Space, check_space, format_range
 
 MEANT = {
     **dict.fromkeys(("seed", "seeds"), "`grid: {seed: [0, 1]}`"),
@@ -116,14 +116,6 @@ SELECT = tuple(
     for prefix in prefixes
 ) + tuple(f"{prefix}test_{what}" for what in OF_CLASSES for prefix in (LAST, FINAL, BEST))
 """Metrics of a whole run that can select a draw; those without `validation` are of the test set."""
-
-
-def refuse_wide_range(where: str, config: Mapping[str, Any], space: Space) -> None:
-    """Raise UserError, which names the place, for a range that reaches beyond what its key allows."""
-    for key, distribution in space.items():
-        for end in list_ends(distribution):
-            if allowed := describe_refusal(config, key, end):
-                raise UserError(f"{where}.{key}: found {format_range(distribution)}; {allowed}")
 
 
 def _name_axes(cases: Any) -> Any:
@@ -336,9 +328,13 @@ class Sweep(Checked):
 
     @model_validator(mode="after")
     def _check_ranges(self) -> Self:
-        if self.spaces:
-            for config, space in self.points:
-                refuse_wide_range("search", config, space)
+        """Refuse a range that reaches beyond what its key allows; an end itself is never drawn, or hardly ever."""
+        searched = ((config, *one) for config, space in self.points for one in space.items()) if self.spaces else ()
+        for config, key, distribution in searched:
+            ((kind, arguments),) = distribution.items()
+            for quantile in () if kind == "choice" else (1e-4, 1 - 1e-4):
+                if allowed := describe_refusal(config, key, DISTRIBUTIONS[kind](quantile, *arguments)):
+                    raise UserError(f"search.{key}: found {format_range(distribution)}; {allowed}")
         return self
 
     @classmethod

@@ -3,12 +3,12 @@
 import json
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any, Self
+from dataclasses import replace
+from typing import Any
 
+from fedray.cells.cell import Cell, PluginLabels, get_dotted
 from fedray.cells.metric import OF_CLASSES, Metric
-from fedray.cells.spec import CellSpec, PluginLabels, Search, get_dotted
+from fedray.cells.sheet import Sheet
 from fedray.common.errors import UserError, escape
 from fedray.components.base import format_value
 from fedray.components.identity import hash_of
@@ -24,37 +24,6 @@ FEWEST_DIGITS, MOST_DIGITS = 4, 17
 """Digits of a number in a label; the most tell any two floats apart."""
 KEPT_PROBLEMS = 8
 """Number of split data sets that are kept; cells that share one follow each other."""
-
-
-@dataclass(frozen=True)
-class Cell(CellSpec):
-    """A cell whose configuration is parsed and whose data are known, so that it can run here or in a trial.
-
-    Attributes:
-        data: key of its data set in `Problems.data`.
-        packed: `run`, packed: a process that gets the cell unpacks it where it can tell of a class that it lacks.
-    """
-
-    data: str = ""
-    packed: bytes = b""
-
-    @cached_property
-    def run(self) -> RunConfig:
-        """The parsed configuration. Raises UserError if a class of the user's own cannot be imported here."""
-        return RunConfig.unpack(self.packed)
-
-    def with_run(self, run: RunConfig) -> Self:
-        """Return the cell with another parsed configuration."""
-        return replace(self, config=run.resolve(), packed=run.pack())
-
-    def __str__(self) -> str:
-        return self.hash
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        return self  # Tune copies its trials' configurations
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {key: value for key, value in vars(self).items() if key != "run"}
 
 
 class Problems:
@@ -82,20 +51,19 @@ class Problems:
             data = load_data(run.data)
             self._loaded[source] = data, data.digest
         data, digest = self._loaded[source]
-        key = f"{digest}/{run.model.side}" + "/merged" * (run.data.test is not None)
-        if key not in self.data:
-            self.data[key] = prepare_data(data, run)
         identity = run.make_identity(digest)
-        return Cell(
+        cell = Cell(
             hash_of(identity),
             label,
             self._share(run.resolve()),
             self._share(identity),
             describe_plugins(run),
             **listed,
-            data=key,
             packed=run.pack(),
         )
+        if cell.data not in self.data:
+            self.data[cell.data] = prepare_data(data, run)
+        return cell
 
     def _share(self, sections: Mapping[str, Any]) -> dict[str, Any]:
         """Return equal sections of several cells as one object: there may be thousands of cells."""
@@ -151,53 +119,42 @@ def _is_new(seen: set[str], *setting: Any) -> bool:
     return not known
 
 
-class CellMaker:
-    """Makes the cells of a sweep, checked as far as possible without training.
+def make_sheet(
+    sweep: Sweep, problems: Problems, check: bool = True, file: str = ""
+) -> tuple[Sheet, list[tuple[dict[str, Any], str]]]:
+    """Make a sweep into cells; with `check` try what can be tried without training.
 
-    Attributes:
-        sweep: the file.
-        problems: the cells' data.
-        axes: the dotted keys that cases, grid and search set.
-        varied: the keys whose values differ between configurations.
+    Return the sheet, without records, and each configuration as written with its cell's hash; equal ones share it.
+    file: the whole file as text, if the sweep is one of its stages. Raises UserError if a configuration is wrong, or
+    its data or its model cannot be used.
     """
-
-    def __init__(self, sweep: Sweep) -> None:
-        self.sweep, self.problems, axes = sweep, Problems(), find_axes(sweep)
-        self.axes, self.varied = list(axes), [key for key, varies in axes.items() if varies]
-        keys = dict.fromkeys(key for space in sweep.spaces for key in space)
-        self._search = Search(tuple(keys), sweep.select) if keys else Search()
-        self._labels: dict[str, str] = {}
-
-    def make_all(self) -> dict[str, Cell]:
-        """Return hash -> cell, in the sweep's order; equal configurations are one cell.
-
-        Raises UserError if a configuration is wrong, or its data or its model cannot be used.
-        """
-        made: dict[str, Cell] = {}
-        for point in iter_points(self.sweep):
-            cell = self.make(point)
-            made.setdefault(cell.hash, cell)
-        return made
-
-    def make(self, point: Mapping[str, Any], check: bool = True) -> Cell:
-        """Make the cell of one of the sweep's configurations. With `check`, raises UserError like `make_all`."""
+    points = list(iter_points(sweep))
+    varied = [key for key, varies in find_axes(sweep.keys, points).items() if varies]
+    searched = dict.fromkeys(key for space in sweep.spaces for key in space)
+    cells, labels, hashes = dict[str, Cell](), dict[str, str](), list[tuple[dict[str, Any], str]]()
+    for point in points:
         run = RunConfig.parse(point)
+        if check and run.runtime.backend != "ray":
+            raise UserError(f"runtime.backend: found {run.runtime.backend}; a sweep runs on Ray")
+        if check and run.data.validation is None:
+            _refuse_unvalidated(sweep)
+        select = sweep.select if searched else ""
+        cell = problems.make_cell(run, "", names=sweep.names, searched=tuple(searched), select=select)
+        cell = replace(cell, label=choose_label(labels, point, run, varied, cell.hash))
         if check:
-            if run.runtime.backend != "ray":
-                raise UserError(f"runtime.backend: found {run.runtime.backend}; a sweep runs on Ray")
-            if run.data.validation is None:
-                _refuse_unvalidated(self.sweep)
-        cell = self.problems.make_cell(run, "", names=self.sweep.names, search=self._search)
-        cell = replace(cell, label=self.make_label(point, run, cell.hash))
-        if check:
-            self.problems.check(cell)
-        return cell
+            problems.check(cell)
+        cells.setdefault(cell.hash, cell)
+        hashes.append((point, cell.hash))
+    return Sheet(sweep.name, cells, description=sweep.description, file=file or sweep.to_yaml()), hashes
 
-    def make_label(self, point: Mapping[str, Any], run: RunConfig, cell: str) -> str:
-        """Return the label of a configuration, with as many digits as keep it apart from other cells made so far."""
-        labels = (make_label(point, run, self.varied, digits) for digits in range(FEWEST_DIGITS, MOST_DIGITS + 1))
-        free = (label for label in labels if self._labels.setdefault(label, cell) == cell)
-        return next(free, make_label(point, run, self.varied))
+
+def choose_label(
+    labels: dict[str, str], point: Mapping[str, Any], run: RunConfig, varied: Sequence[str], cell: str
+) -> str:
+    """Return a configuration's label, with as many digits as keep it apart from the cells that have one in `labels`."""
+    found = (make_label(point, run, varied, digits) for digits in range(FEWEST_DIGITS, MOST_DIGITS + 1))
+    free = (label for label in found if labels.setdefault(label, cell) == cell)
+    return next(free, make_label(point, run, varied))
 
 
 def refuse_unlogged(run: RunConfig, select: str) -> None:
@@ -262,21 +219,6 @@ def make_label(
             told = {name: one for name, one in options.items() if one is not None and f"{key}.{name}" not in varied}
             words += [f"{name}={format_value(one, digits)}" for name, one in told.items()]
     return escape(" ".join([*words, f"s{run.seed}"]))
-
-
-def get_values(run: RunConfig, keys: Sequence[str]) -> dict[str, Any]:
-    """Return the values of dotted keys: `algorithm` -> `fedsam`, `algorithm.rho` -> 0.1.
-
-    A section that is chosen by name gives its name; a key that the configuration lacks is left out.
-    """
-    resolved, values = run.resolve(), dict[str, Any]()
-    for key in keys:
-        value = get_dotted(resolved, key)
-        if isinstance(value, Mapping):
-            value = value.get("name")
-        if value is not None:
-            values[key] = value
-    return values
 
 
 def describe_plugins(run: RunConfig) -> PluginLabels:

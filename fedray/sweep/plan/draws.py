@@ -5,14 +5,14 @@ A method's gradients per local step are measured (`engine.cost`).
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
 import numpy as np
 
 from fedray.algorithms import algorithm
-from fedray.cells.spec import get_dotted
+from fedray.cells.cell import get_dotted
 from fedray.common.rng import generator
 from fedray.config import RunConfig
 from fedray.datasets.base import Published
@@ -38,15 +38,10 @@ def make_draws(sweep: Sweep, space: Space) -> list[dict[str, Any]]:
 
 
 def draw(space: Space, searcher: Searcher, index: int) -> dict[str, Any]:
-    """Make one draw: key -> value, in the space's order.
+    """Make draw number `index`, from 0: key -> value, in the space's order.
 
     A value depends only on the searcher, the key's name and the index, so it is the same for every method, setting and
     seed, and does not depend on the other keys.
-
-    Args:
-        space: the searched keys and their distributions.
-        searcher: its name and its seed.
-        index: the number of the draw, from 0.
     """
     values = dict[str, Any]()
     for key, distribution in space.items():
@@ -76,14 +71,14 @@ def _make_sobol_points(key: str, doublings: int, seed: int) -> list[float]:
     return [float(point) for point in points]
 
 
-def find_axes(sweep: Sweep) -> dict[str, bool]:
-    """Return the dotted keys that cases, grid and search set, each with True if its values differ.
+def find_axes(keys: Sequence[str], points: Iterable[Mapping[str, Any]]) -> dict[str, bool]:
+    """Return the dotted keys that cases, grid and search set (`Sweep.keys`), each with True if its values differ.
 
     A section that is chosen by name gives its name, and its options separately; an option differs if it does so under
     one name.
     """
-    keys, rows = sweep.keys, []
-    for point in iter_points(sweep):
+    rows = []
+    for point in points:
         row: dict[str, str] = {}
         for key in keys:
             value = get_dotted(point, key)
@@ -104,14 +99,9 @@ def _differs(rows: Sequence[Mapping[str, str]], key: str) -> bool:
 
 
 def count_gradients(run: RunConfig, known: Published | None = None) -> float | None:
-    """Return the number of batch gradients that a run takes; a forward pass counts as a third.
+    """Return the batch gradients that a run takes, a forward pass counting as a third; None for data of unknown size.
 
-    Args:
-        run: the configuration.
-        known: sizes of its data; None for the published ones.
-
-    Returns:
-        The number, or None for data of unknown size.
+    known: sizes of its data; None for the published ones.
     """
     known = known or run.data.get_expected()
     if known is None or known.train is None or known.test is None:

@@ -137,12 +137,8 @@ class Pace:
 def measure_pace(run: RunConfig, key: Key, samples: int, device: str, barrier: Any = None) -> Pace:
     """Time rounds of a run's method and model on random data, for `SPAN` seconds, after rounds that do not count.
 
-    Args:
-        run: the run; its number of clients and of local steps are reduced to what takes this long.
-        key: the run's.
-        samples: number of samples of one of its clients.
-        device: `cpu` or `cuda`.
-        barrier: where processes wait for each other before they measure; None for one process.
+    Its number of clients (of so many samples) and of local steps are reduced to what takes this long. barrier: where
+    processes wait for each other before they measure; None for one process.
     """
     threads = torch.get_num_threads()
     try:
@@ -233,18 +229,10 @@ def list_distinct(sweep: Sweep) -> list[RunConfig]:
 
 
 def print_estimate(sweep: Sweep, cells: int = 1) -> tuple[list[float | None], float]:
-    """Print gradients, seconds and hours by model, and how and under which load they were measured.
+    """Print gradients, seconds and hours by model, and how and under which load they were measured, `cells` at a time.
 
-    Args:
-        sweep: the file.
-        cells: number of cells that run at a time on this machine.
-
-    Returns:
-        Of each of `list_distinct`, the seconds of one core, or of this machine's GPU, None for data of unknown size;
-        and the seconds until the first cell begins.
-
-    Raises:
-        UserError: the file is not a valid sweep, or so many cells do not fit this machine's memory.
+    Return, of each of `list_distinct`, the seconds of one core, or of this machine's GPU, None for data of unknown
+    size; and the seconds until the first cell begins. Raises UserError if so many cells do not fit the memory here.
     """
     device, load = "cuda" if torch.cuda.is_available() else "cpu", os.getloadavg()[0]
     runs, counted = list_distinct(sweep), defaultdict[Key, dict[int, Counted]](dict)

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedray.cells.record import RunRecord
-from fedray.cells.spec import select_cells
+from fedray.cells.cell import Cell
+from fedray.cells.record import Record
+from fedray.cells.sheet import Sheet
 from fedray.cells.status import Status
 from fedray.common.errors import UserError, format_count, unknown
 from fedray.config import COMPONENTS, RunConfig, Runtime
 from fedray.sweep.file.sweep import Sweep
-from fedray.sweep.plan.cells import Cell, CellMaker, Problems
+from fedray.sweep.plan.cells import Problems, make_sheet
 from fedray.sweep.plan.storage import is_trained
 from fedray.tracking.store import count_unlisted, describe_unlisted, read_records
 
@@ -24,7 +25,7 @@ class Options:
 
     Attributes:
         force: True to run finished cells again.
-        only: the cells to run, as `select_cells` takes them; empty for all.
+        only: the cells to run, as `Sheet.select` takes them; empty for all.
         max_concurrent: maximum number of trials at a time; None for as many as fit.
         address: a cluster's, `auto` or HOST:PORT; None for $RAY_ADDRESS, or this machine if that is not set.
     """
@@ -37,51 +38,33 @@ class Options:
 
 @dataclass(frozen=True)
 class Plan:
-    """Plan of a call of a sweep, never modified; `dataclasses.replace` makes another.
+    """Plan of a call of a sweep; `dataclasses.replace` makes another.
 
     Attributes:
-        maker: makes the cells, and holds their data.
-        cells: hash -> cell, in the sweep's order.
-        known: hash -> record in MLflow, for cells that have one.
+        sweep: the file, or one of its stages.
+        sheet: its cells, and their records in MLflow; its text is the whole file's, with all stages.
+        problems: the cells' data.
+        points: each configuration as written, in the file's order, and its cell's hash.
         options: how this call runs them.
         chosen: hashes of the cells that this call may run; None for all.
-        file: the whole file, if the sweep is one of its stages; None: the sweep is the file.
-        unlisted: number of finished cells in MLflow that ran under this sweep's name and are not among `cells`.
+        unlisted: number of finished cells in MLflow that ran under this sweep's name and are not in the sheet.
         folder: the working folder; relative paths mean this one.
     """
 
-    maker: CellMaker
-    cells: Mapping[str, Cell]
-    known: Mapping[str, RunRecord]
+    sweep: Sweep
+    sheet: Sheet
+    problems: Problems
+    points: Sequence[tuple[Mapping[str, Any], str]]
     options: Options = Options()
     chosen: frozenset[str] | None = None
-    file: Sweep | None = None
     unlisted: int = 0
     folder: Path = field(default_factory=Path.cwd)
 
     @property
-    def sweep(self) -> Sweep:
-        """The file."""
-        return self.maker.sweep
-
-    @property
-    def text(self) -> str:
-        """The whole file, with the changes of `--smoke` and `--set`."""
-        return (self.file or self.sweep).to_yaml()
-
-    @property
-    def problems(self) -> Problems:
-        """The cells' data."""
-        return self.maker.problems
-
-    @property
     def to_run(self) -> list[Cell]:
         """The cells that this call has to run."""
-        return [
-            cell
-            for cell in self.cells.values()
-            if self.is_chosen(cell) and (self.options.force or not self.is_done(self.known.get(cell.hash)))
-        ]
+        cells, records = filter(self.is_chosen, self.sheet.cells.values()), self.sheet.records
+        return [cell for cell in cells if self.options.force or not self.is_done(records.get(cell.hash))]
 
     def is_chosen(self, cell: Cell) -> bool:
         """Return True if this call may run the cell."""
@@ -92,42 +75,45 @@ class Plan:
         """Resource requests of trials, with the number of trials that make each."""
         return Counter(cell.run.runtime for cell in self.to_run)
 
-    def list_cells(self) -> list[dict[str, Any]]:
-        """Return the cells as the sweep's run in MLflow lists them."""
-        return [cell.to_json() for cell in self.cells.values()]
-
     def describe(self) -> str:
         """Return one line: the number of cells, of finished and diverged ones, and of those left to run.
 
         A second one warns of finished cells of the same name that are not among them.
         """
-        name, statuses = self.sweep.name, Counter(record.ending.status for record in self.known.values())
+        name, counts = self.sheet.name, self.sheet.counts
         unlogged = sum(map(self.is_unlogged, self.to_run))
-        counts = (
-            f"{name}: {format_count(len(self.cells), 'cell')}, {statuses[Status.FINISHED]} finished, "
-            f"{statuses[Status.DIVERGED]} diverged, {len(self.to_run)} to run"
+        line = (
+            f"{name}: {format_count(len(self.sheet.cells), 'cell')}, {counts[Status.FINISHED]} finished, "
+            f"{counts[Status.DIVERGED]} diverged, {len(self.to_run)} to run"
         )
-        counts += f", {unlogged} of them {Status.UNLOGGED}" if unlogged else ""
-        return "\n".join(filter(None, [counts, describe_unlisted(name, self.unlisted)]))
+        line += f", {unlogged} of them {Status.UNLOGGED}" if unlogged else ""
+        return "\n".join(filter(None, [line, describe_unlisted(name, self.unlisted)]))
 
-    def get_values(self, records: Mapping[str, RunRecord]) -> dict[str, float | None]:
-        """Return the selection metric of each record, for cells that need not run again.
+    def get_values(self) -> dict[str, float | None]:
+        """Return hash -> selection metric of the cells that need not run again, None for one that has not finished.
 
         Raises:
             UserError: a finished run has not logged the metric.
         """
-        return {
-            cell: get_value(record, self.sweep.select)
-            for cell, record in records.items()
-            if cell in self.cells and self.is_done(record)
-        }
+        select, values = self.sweep.select, dict[str, float | None]()
+        for hash, record in self.sheet.records.items():
+            if self.is_done(record):
+                metrics = record.summarise() if record.ending.status is Status.FINISHED else {select: None}
+                if select not in metrics:
+                    why = (
+                        "all test samples are of one class"
+                        if select.endswith("test_auc")
+                        else "evaluation.personal gives personal accuracies"
+                    )
+                    raise UserError(f"select: {select} is not logged by the runs; {why}")
+                values[hash] = metrics[select]
+        return values
 
     def is_unlogged(self, cell: Cell) -> bool:
         """Return True if a killed call has trained the cell to its end, and this one only has to log it."""
-        record = self.known.get(cell.hash)
-        return not self.options.force and (record is None or record.ending.status.is_open) and is_trained(cell)
+        return not self.options.force and self.sheet.get_status(cell.hash).is_open and is_trained(cell)
 
-    def is_done(self, record: RunRecord | None) -> bool:
+    def is_done(self, record: Record | None) -> bool:
         """Return True if another call would only repeat the run; a cell that another rule stopped is not done."""
         if record is None:
             return False
@@ -135,37 +121,18 @@ class Plan:
         return ending.status.is_final or (ending.status.is_early and ending.stopper == self.sweep.stopper)
 
 
-def get_value(record: RunRecord, select: str) -> float | None:
-    """Return the selection metric, or None unless the run has finished. Raises UserError if it was not logged."""
-    if record.ending.status is not Status.FINISHED:
-        return None
-    if select not in (metrics := record.summarise()):
-        why = (
-            "all test samples are of one class"
-            if select.endswith("test_auc")
-            else "evaluation.personal gives personal accuracies"
-        )
-        raise UserError(f"select: {select} is not logged by the runs; {why}")
-    return metrics[select]
+def make_plan(sweep: Sweep, options: Options = Options(), file: str = "") -> Plan:
+    """Expand and check a sweep, and look up its cells; nothing is written. file: as for `make_sheet`.
 
-
-def make_plan(sweep: Sweep, options: Options = Options()) -> Plan:
-    """Expand and check a sweep, and look up its cells; nothing is written.
-
-    Args:
-        sweep: the file.
-        options: how this call runs it.
-
-    Raises:
-        UserError: a cell cannot run, or `options.only` names no cell. Raised before anything starts.
+    Raises UserError, before anything starts, if a cell cannot run, or `options.only` names no cell.
     """
-    maker = CellMaker(sweep)
-    cells = maker.make_all()
-    labels = {hash: cell.label for hash, cell in cells.items()}
-    named = frozenset(hash for text in options.only for hash in select_cells(labels, text, "--only"))
-    refuse_unknown_names(sweep, cells.values())
-    chosen, unlisted = named if options.only else None, count_unlisted(sweep.name, cells)
-    return Plan(maker, cells, read_records(cells), options, chosen, unlisted=unlisted)
+    problems = Problems()
+    sheet, points = make_sheet(sweep, problems, file=file)
+    named = frozenset(hash for text in options.only for hash in sheet.select(text, "--only"))
+    refuse_unknown_names(sweep, sheet.cells.values())
+    unlisted = count_unlisted(sheet)
+    sheet.records.update(read_records(sheet.cells))
+    return Plan(sweep, sheet, problems, points, options, named if options.only else None, unlisted)
 
 
 def refuse_unknown_names(sweep: Sweep, cells: Iterable[Cell]) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, ClassVar
 
-from fedray.cells.spec import CellSpec
+from fedray.cells.cell import Cell
 from fedray.common.errors import UserError, redact, truncate_repr
 from fedray.common.location import get_storage
 
@@ -189,7 +189,7 @@ def _is_running(name: str) -> UserError:
     return UserError(f"{name}: another process is running this sweep (it holds {get_sweep_lock_file(name)})")
 
 
-def is_trained(cell: CellSpec) -> bool:
+def is_trained(cell: Cell) -> bool:
     """Return True if this storage has a checkpoint of the cell's last round."""
     return (get_cell_dir(cell.hash) / f"checkpoint-{cell.get('training.rounds')}.json").is_file()
 

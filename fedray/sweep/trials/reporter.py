@@ -19,8 +19,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from fedray.cells.cell import Cell
 from fedray.cells.metric import describe_accuracy
-from fedray.cells.record import CellRun, RunRecord
+from fedray.cells.record import CellRun, Record
 from fedray.cells.status import INTERRUPTED, Ending, Status
 from fedray.cluster.ray_private import drop_results, read_error
 from fedray.common.errors import UserError, escape, format_duration, redact, shorten
@@ -28,9 +29,9 @@ from fedray.common.progress import describe_resumption
 from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.problem import resolve_with
 from fedray.engine.process.worker import LESS_MEMORY
-from fedray.sweep.plan.cells import KEPT_PROBLEMS, Cell
+from fedray.sweep.plan.cells import KEPT_PROBLEMS
 from fedray.sweep.plan.storage import get_cell_dir
-from fedray.sweep.trials.session import Session
+from fedray.sweep.trials.session import OfThisCall, Session
 from fedray.tracking.store import ACTORS
 
 log = logging.getLogger("fedray")
@@ -135,7 +136,7 @@ class Progress:
         return table
 
 
-class TuneReporter(tune.Callback):
+class TuneReporter(OfThisCall, tune.Callback):
     """Passes Tune's reports on to MLflow and to the display, in the driver.
 
     MLflow gets them through the session's writer, in order.
@@ -147,18 +148,15 @@ class TuneReporter(tune.Callback):
         self._histories: dict[str, list[dict[str, float]]] = {}
         self._splits: OrderedDict[str, dict[str, bytes]] = OrderedDict()
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {}  # pickled for Tuner.restore, which is not used; a store and a display cannot be pickled
-
     def on_trial_start(self, iteration: int, trials: Sequence[Trial], trial: Trial, **_: Any) -> None:
         self._start(self._get_cell(trial), trial.config["actors"])
 
     def _start(self, cell: Cell, actors: int) -> None:
         if cell.hash not in self._runs:
             config = resolve_with(cell.run, self.session.plan.problems.data[cell.data])
-            tags = {"fedray.sweep": self.session.plan.sweep.name, ACTORS: str(actors), **cell.run.make_tags()}
+            tags = {"fedray.sweep": self.session.plan.sheet.name, ACTORS: str(actors), **cell.run.make_tags()}
             self._runs[cell.hash] = CellRun(replace(cell, config=config), tags)
-            self._write(partial(self._open, cell, cell.hash in self.session.plan.known))
+            self._write(partial(self._open, cell, cell.hash in self.session.plan.sheet.records))
         self._histories[cell.hash] = []  # a trial's first report holds all rows so far
         self.progress.note_start(cell.hash, cell.label)
 
@@ -183,7 +181,7 @@ class TuneReporter(tune.Callback):
             sweep, history = self.session.plan.sweep, self._histories[cell.hash]
             reached = history and any(history[-1].get(key, 0) >= value for key, value in sweep.stop.items())
             ending = Ending(Status.STOPPED if reached else Status.PRUNED, stopper=sweep.stopper)
-            self._close(cell, RunRecord(ending, history))
+            self._close(cell, Record(ending, history))
         drop_results(trial)  # Tune keeps the trial until the sweep ends
 
     def on_trial_recover(self, iteration: int, trials: Sequence[Trial], trial: Trial, **_: Any) -> None:
@@ -198,7 +196,7 @@ class TuneReporter(tune.Callback):
         advice = f"if memory ran out, take a smaller --max-concurrent, {LESS_MEMORY}"
         message = f"its process died again and again; {advice}" if isinstance(error, RayActorError) else None
         ending = Ending(Status.FAILED, message or reason.splitlines()[-1], reason)
-        self._close(cell, RunRecord(ending, self._histories[cell.hash]))
+        self._close(cell, Record(ending, self._histories[cell.hash]))
 
     def on_step_end(self, iteration: int, trials: Sequence[Trial], **_: Any) -> None:
         self.session.writer.check()
@@ -208,9 +206,9 @@ class TuneReporter(tune.Callback):
 
     def close_rest(self) -> None:
         """Close cells that are open when Tune returns as interrupted, and wait until the tracker has everything."""
-        for cell in self.session.plan.cells.values():
+        for cell in self.session.plan.sheet.cells.values():
             if cell.hash in self._runs and cell.hash not in self.progress.outcomes:
-                self._close(cell, RunRecord(Ending(Status.INTERRUPTED, INTERRUPTED), self._histories[cell.hash]))
+                self._close(cell, Record(Ending(Status.INTERRUPTED, INTERRUPTED), self._histories[cell.hash]))
         self.session.writer.finish()
 
     def forget(self, cells: Sequence[Cell]) -> None:
@@ -239,10 +237,19 @@ class TuneReporter(tune.Callback):
             self._splits.popitem(last=False)
         return files
 
-    def _close(self, cell: Cell, record: RunRecord) -> None:
+    def _close(self, cell: Cell, record: Record) -> None:
         ending, history, run = record.ending, record.history, self._runs[cell.hash]
-        drops = ending.status is Status.FINISHED and not cell.run.keeps_states
-        written = partial(self._finish, cell, _drop_states if drops else _do_nothing)
+        folder = get_cell_dir(cell.hash)
+
+        def written() -> None:
+            """Tidy up and release the cell once the store has its outcome; earlier, another sweep could run it."""
+            if ending.status is Status.FINISHED and not cell.run.keeps_states:
+                try:
+                    Checkpoints(folder).drop_clients()
+                except (OSError, UserError) as error:  # it only costs disk space
+                    log.warning("%s: clients' states cannot be removed: %s", folder, error)
+            self.session.locks.release(cell.hash)
+
         run.ended = time.monotonic()  # the writer may lag far behind
         self._write(lambda: self.session.tracker.close_cell(run, record, written))
         del self._histories[cell.hash]  # so that the driver's memory does not grow with finished cells
@@ -251,11 +258,6 @@ class TuneReporter(tune.Callback):
         if ending.traceback:
             text += f" (traceback: {self._keep(cell, ending.traceback)})"
         self.progress.note_end(cell.hash, ending.status, text)
-
-    def _finish(self, cell: Cell, tidy_up: Callable[[Cell], None]) -> None:
-        """Tidy up and release a cell once the store has its outcome; earlier, another sweep could run it again."""
-        tidy_up(cell)
-        self.session.locks.release(cell.hash)
 
     @staticmethod
     def _keep(cell: Cell, traceback: str) -> str:
@@ -273,16 +275,4 @@ class TuneReporter(tune.Callback):
         return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
 
     def _get_cell(self, trial: Trial) -> Cell:
-        return self.session.plan.cells[trial.config["cell"].hash]
-
-
-def _drop_states(cell: Cell) -> None:
-    """Remove the clients' states of a cell whose run is FINISHED in the store; a failure only costs disk space."""
-    try:
-        Checkpoints(get_cell_dir(cell.hash)).drop_clients()
-    except (OSError, UserError) as error:
-        log.warning("%s: clients' states cannot be removed: %s", get_cell_dir(cell.hash), error)
-
-
-def _do_nothing(cell: Cell) -> None:
-    pass
+        return self.session.plan.sheet.cells[trial.config["cell"].hash]

@@ -1,7 +1,7 @@
 """State of a call of a sweep while it runs, and the thread that writes it to MLflow, so that no trial waits."""
 
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from types import TracebackType
@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import yaml
 
+from fedray.cells.cell import Cell, leave_out_seed
 from fedray.cells.metric import DEFAULT, mean
-from fedray.cells.record import RunRecord
-from fedray.cells.spec import leave_out_seed
+from fedray.cells.record import Record
 from fedray.cells.status import Status
-from fedray.sweep.plan.cells import Cell
 from fedray.sweep.plan.plan import Plan
 from fedray.sweep.plan.storage import CellLocks, refuse_moved
-from fedray.tracking.store import StoreNotFound, is_recorded, open_reader, read_records
+from fedray.tracking.store import is_recorded, read_records
 
 if TYPE_CHECKING:
     import pandas as pd
+    import ray
 
-    from fedray.sweep.trials.trainable import DataRef
+    from fedray.datasets.dataset import Dataset
     from fedray.tracking.tracker import Tracker
 
 T = TypeVar("T")
@@ -29,6 +29,16 @@ LONGEST_TAG = 5000
 """Characters of a tag's value that MLflow takes."""
 SHOWN = 25
 """Rows of a page's table."""
+
+
+class OfThisCall:
+    """What belongs to this call: Tune copies its arguments, and pickles them for Tuner.restore, which is not used."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
 
 
 class Writer:
@@ -87,7 +97,7 @@ class Writer:
 
 @dataclass
 class Session:
-    """A running call of a sweep.
+    """A running call of a sweep. The records of its plan's sheet grow as cells end.
 
     Attributes:
         plan: the plan.
@@ -95,8 +105,6 @@ class Session:
         writer: the thread that uses `tracker`.
         tracker: MLflow; set by `open`.
         parent: id of the sweep's run in MLflow; empty before `open`.
-        statuses: hash -> `fedray.status` of the cells that have an outcome.
-        accuracies: hash -> `DEFAULT` metric in %, of the cells that have finished.
         tried: hashes of the cells that this process has taken, or has found to be finished by another process.
         data: key -> data set, for data sets that the processes of Tune's trials have.
         trials: what Tune says of its trials, a table per run of it.
@@ -107,21 +115,14 @@ class Session:
     writer: Writer
     tracker: "Tracker" = field(init=False)
     parent: str = ""
-    statuses: dict[str, Status] = field(default_factory=dict)
     tried: set[str] = field(default_factory=set)
-    accuracies: dict[str, float] = field(default_factory=dict)
-    data: dict[str, "DataRef"] = field(default_factory=dict)
+    data: "dict[str, ray.ObjectRef[Dataset]]" = field(default_factory=dict)
     trials: "list[pd.DataFrame]" = field(default_factory=list)
     _asked: bool = False
 
     def refuse_moved(self) -> None:
         """Raise UserError if the working folder is no longer where the sweep was planned."""
         refuse_moved(self.plan.folder)
-
-    @property
-    def counts(self) -> Counter[Status]:
-        """Number of the sweep's cells with each outcome (`missing`: none yet)."""
-        return Counter(self.statuses.get(cell, Status.MISSING) for cell in self.plan.cells)
 
     @property
     def left(self) -> set[str]:
@@ -131,13 +132,11 @@ class Session:
     @property
     def stopped(self) -> bool:
         """True if a cell of this process has no outcome after Tune has returned, because Tune was interrupted."""
-        return any(self.statuses.get(cell, Status.MISSING).is_open for cell in self.tried)
+        return any(self.plan.sheet.get_status(cell).is_open for cell in self.tried)
 
-    def note_record(self, cell: str, record: RunRecord) -> None:
-        """Note the outcome of a cell, given its hash."""
-        self.statuses[cell] = status = record.ending.status
-        if status is Status.FINISHED:
-            self.accuracies[cell] = record.summarise()[DEFAULT]
+    def note_record(self, cell: str, record: Record) -> None:
+        """Note the outcome of a cell, given its hash; its rows are in the store, and would fill the memory."""
+        self.plan.sheet.records[cell] = replace(record, history=(), totals=record.summarise(), tables={}, profile=())
 
     def open(self) -> None:
         """Let the writer open the store and the sweep's run, creating them if needed; only the first call has an
@@ -154,69 +153,46 @@ class Session:
         from fedray.tracking.tracker import Tracker  # here: MLflow takes seconds to import
 
         self.tracker = Tracker()
-        sweep, cells = self.plan.sweep, self.plan.list_cells()
-        self.parent = self.tracker.open_sweep(sweep.name, sweep.description, cells, self.plan.text)
+        self.parent = self.tracker.open_sweep(self.plan.sheet)
 
     def close(self) -> None:
         """Let the writer end the sweep's run, and wait until everything has arrived in the store.
 
         A call that had nothing to do leaves a store that already says so as it is, without importing MLflow.
         """
-        if not self._asked and self._is_recorded():
+        if not self._asked and is_recorded(self.plan.sheet):
             return
         self.open()
         self.writer.ask(self._close)
-
-    def _is_recorded(self) -> bool:
-        """Return True if the sweep's run in the store has these cells, file, and this end."""
-        try:
-            client, experiment = open_reader()
-        except StoreNotFound:
-            return False
-        name, cells = self.plan.sweep.name, self.plan.list_cells()
-        return is_recorded(client, experiment, name, cells, self.plan.text, self.counts)
 
     def _close(self) -> None:
         if not self.parent:
             return
         self.tracker.keep_trials(self.parent, self.trials)
-        page = describe_results(self.plan, self.accuracies)
-        self.tracker.close_sweep(self.parent, self.counts, page)
+        self.tracker.close_sweep(self.parent, self.plan.sheet.counts, describe_results(self.plan))
         self.tracker.close()
 
-    def look_up(self, cells: Iterable[str]) -> dict[str, RunRecord]:
-        """Return the store's records of cells, after everything sent to it has arrived."""
-        return self.writer.ask(lambda: self.tracker.read_records(cells)) if self.parent else read_records(cells)
-
     def take(self) -> list[Cell]:
-        """Lock the cells that are left and that no other process runs.
-
-        Returns:
-            The locked cells that another sweep has not just finished.
-        """
+        """Lock the cells that are left and no other process runs; return those that no other has just finished."""
         locked = self.locks.take(self.left)
         self.tried |= locked
-        # Read only now that no other process can run them: another sweep may just have finished them.
-        self.note(self.look_up(locked))
+        # Read only now that no other process can run them, and that everything sent to the store has arrived: another
+        # sweep may just have finished them.
+        read = (lambda: self.tracker.read_records(locked)) if self.parent else (lambda: read_records(locked))
+        self.plan.sheet.records.update(self.writer.ask(read))
         cells = [cell for cell in self.plan.to_run if cell.hash in locked]
         for hash in locked - {cell.hash for cell in cells}:
             self.locks.release(hash)
         return cells
 
-    def note(self, found: Mapping[str, RunRecord]) -> None:
-        """Adopt records from the store, unless the plan is to run everything again."""
-        self.statuses |= {cell: record.ending.status for cell, record in found.items()}
-        self.plan = replace(self.plan, known={**self.plan.known, **found})
-        done = {cell: record.totals for cell, record in found.items() if record.ending.status is Status.FINISHED}
-        self.accuracies |= {cell: metrics[DEFAULT] for cell, metrics in done.items() if DEFAULT in metrics}
 
-
-def describe_results(plan: Plan, accuracies: Mapping[str, float]) -> str:
+def describe_results(plan: Plan) -> str:
     """Return Markdown with the best setting, a table and the parameters; empty before a cell has finished."""
     found: dict[str, list[float]] = {}
-    for cell in plan.cells.values():
-        if cell.hash in accuracies:
-            found.setdefault(leave_out_seed(cell.label, cell.run.seed), []).append(accuracies[cell.hash])
+    for hash, cell in plan.sheet.cells.items():
+        if plan.sheet.get_status(hash) is Status.FINISHED and DEFAULT in plan.sheet.records[hash].totals:
+            label = leave_out_seed(cell.label, cell.config["seed"])
+            found.setdefault(label, []).append(plan.sheet.records[hash].totals[DEFAULT])
     if not found:
         return ""
     best, *_ = ranked = sorted(found, key=lambda label: -mean(found[label]))

@@ -11,10 +11,13 @@ import ray
 from ray import tune
 from ray.util import get_current_placement_group
 
-from fedray.cells.record import RunRecord
+from fedray.cells.cell import Cell
+from fedray.cells.record import Record
 from fedray.cells.status import describe_error
 from fedray.cluster.ray_backend import RayBackend, TrialBackend
+from fedray.cluster.ray_private import write_heartbeat
 from fedray.cluster.resources import get_bundle
+from fedray.cluster.timeouts import Heartbeat
 from fedray.components.plugins import blame
 from fedray.config import Runtime
 from fedray.datasets.dataset import Dataset
@@ -24,8 +27,6 @@ from fedray.engine.problem import Problem
 from fedray.engine.result import make_result
 from fedray.engine.server.simulation import Simulation
 from fedray.engine.state import State
-from fedray.sweep.plan.cells import Cell
-from fedray.sweep.trials.watchdog import make_heartbeat
 
 os.environ["RAY_CHDIR_TO_TRIAL_DIR"] = "0"  # a configuration's paths are relative to the driver's working directory
 
@@ -33,13 +34,6 @@ AnyBackend = TypeVar("AnyBackend", bound=RayBackend | TrialBackend)
 REPORTED = ("round", "test_accuracy", "test_loss")
 REPORT_SECONDS = 1.0
 """Approximate interval of reports, which carry all rows since the last one; a trial can only be stopped at a report."""
-
-
-class DataRef:
-    """A data set's object reference, wrapped so that Ray passes it on instead of fetching it."""
-
-    def __init__(self, data: Dataset) -> None:
-        self.ref = ray.put(data)
 
 
 @dataclass(frozen=True)
@@ -52,7 +46,7 @@ class Call:
         report_each: True if a round other than its last may end a trial.
     """
 
-    data: Mapping[str, DataRef]
+    data: "Mapping[str, ray.ObjectRef[Dataset]]"
     cells: Path
     report_each: bool
 
@@ -100,7 +94,7 @@ class CellTrainable(tune.Trainable):
     def _open(self) -> tuple[Simulation, Spread | None]:
         """Return the cell at its start, and what may spread it over actors, whose bundles its trial has already."""
         run = self._cell.run
-        problem = Problem.build(run, ray.get(self._call.data[self._cell.data].ref))
+        problem = Problem.build(run, ray.get(self._call.data[self._cell.data]))
         runtime = run.runtime.model_copy(update={"actors": self._actors})
         spreads = run.runtime.actors == "auto" and self._actors > 1 and not runtime.gpus_per_actor
         if self._backend is None or self._runtime != runtime:
@@ -122,9 +116,10 @@ class CellTrainable(tune.Trainable):
         return self._backend
 
     def _equip(self, backend: AnyBackend) -> AnyBackend:
-        backend.heartbeat = make_heartbeat(self.trial_id)
+        trial = self.trial_id  # the driver's watchdog reads its heartbeat
+        backend.heartbeat = Heartbeat(lambda seconds: write_heartbeat(trial, f"{time.monotonic()} {seconds}"))
         if isinstance(backend, RayBackend):
-            backend.data = self._call.data[self._cell.data].ref
+            backend.data = self._call.data[self._cell.data]
         return backend
 
     def step(self) -> dict[str, Any]:
@@ -148,11 +143,11 @@ class CellTrainable(tune.Trainable):
                         return {"done": False, **self._take_rows()}
                 return self._report_end(make_result(self._simulation).record())
         except ray.exceptions.RayTaskError as error:  # raised by code in an actor, possibly a plug-in's
-            return self._report_end(RunRecord(describe_error(error.cause, str(error)), self._history))
+            return self._report_end(Record(describe_error(error.cause, str(error)), self._history))
         except ray.exceptions.RayError:
             raise  # a failure of the cluster: Tune restarts the trial, which continues from its checkpoint
         except Exception as error:
-            return self._report_end(RunRecord(describe_error(error), self._history))
+            return self._report_end(Record(describe_error(error), self._history))
 
     def _take_rows(self) -> dict[str, Any]:
         rows, self._reported = self._history[self._reported :], len(self._history)
@@ -167,7 +162,7 @@ class CellTrainable(tune.Trainable):
         self._resumed = 0
         return {"rows": rows, "made": self._made, **first, **spread, **seen, "round": int(seen.get("round", 0))}
 
-    def _report_end(self, record: RunRecord) -> dict[str, Any]:
+    def _report_end(self, record: Record) -> dict[str, Any]:
         return {"done": True, **self._take_rows(), "record": record}
 
     def cleanup(self) -> None:

@@ -9,7 +9,7 @@ import logging
 import os
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -23,7 +23,7 @@ from ray.tune.logger import JsonLoggerCallback
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
-from fedray.cells.spec import flatten
+from fedray.cells.cell import Cell, flatten
 from fedray.cluster.ray_private import (
     count_each_death_once,
     give_trials_waiting_processes,
@@ -34,11 +34,11 @@ from fedray.cluster.ray_private import (
 from fedray.cluster.resources import FreeCapacity, Running, allocate, get_bundle
 from fedray.config import RunConfig
 from fedray.sweep.file.sweep import Sweep
-from fedray.sweep.plan.cells import Cell, get_values
+from fedray.sweep.plan.draws import find_axes
 from fedray.sweep.plan.storage import get_cell_dir, make_scratch
 from fedray.sweep.trials.reporter import Progress, TuneReporter
-from fedray.sweep.trials.session import Session
-from fedray.sweep.trials.trainable import Call, CellTrainable, DataRef
+from fedray.sweep.trials.session import OfThisCall, Session
+from fedray.sweep.trials.trainable import Call, CellTrainable
 from fedray.sweep.trials.watchdog import Watchdog
 
 RETRIES = 3
@@ -68,7 +68,7 @@ class TrialLog(JsonLoggerCallback):
 
 
 def run_cells(session: Session, cells: Sequence[Cell]) -> None:
-    """Run cells as trials of Tune on the running Ray. Their outcomes go into `session.statuses`."""
+    """Run cells as trials of Tune on the running Ray. Their outcomes go into the plan's sheet."""
     with Progress(len(cells)) as progress:
         reporter = TuneReporter(session, progress)
         if session.plan.options.force:
@@ -90,19 +90,25 @@ def _run_tune(session: Session, cells: Sequence[Cell], reporter: TuneReporter, f
         "TUNE_MAX_PENDING_TRIALS_PG": str(max(WAITING, int(ray.cluster_resources().get("CPU", 0)))),
     }
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # the TuneReporter reports failures
-    shares = ActorAllocator(max_concurrent)
+    shares, wanted = ActorAllocator(max_concurrent), {cell.data for cell in cells}
+    data = session.plan.problems.data
+    session.data |= {key: ray.put(data[key]) for key in wanted if key not in session.data}
     tuner = tune.Tuner(
         tune.with_parameters(
             CellTrainable,
-            call=Call(_hand_over(session, cells), get_cell_dir(""), report_each=bool(sweep.scheduler or sweep.stop)),
+            call=Call(
+                {key: session.data[key] for key in wanted},
+                get_cell_dir(""),
+                report_each=bool(sweep.scheduler or sweep.stop),
+            ),
         ),
         tune_config=tune.TuneConfig(
             scheduler=make_scheduler(
                 sweep,
                 max((cell.run.training.rounds for cell in cells), default=1),
-                lambda cell: session.plan.cells[cell].run,
+                lambda cell: session.plan.sheet.cells[cell].run,
             ),
-            search_alg=NextCells(session.plan.maker.axes, cells, shares),
+            search_alg=NextCells([*find_axes(sweep.keys, (point for point, _ in session.plan.points))], cells, shares),
             num_samples=-1,
             max_concurrent_trials=max_concurrent,
             reuse_actors=True,
@@ -130,13 +136,6 @@ def _run_tune(session: Session, cells: Sequence[Cell], reporter: TuneReporter, f
         raise session.writer.refusal from None  # Tune wraps it
 
 
-def _hand_over(session: Session, cells: Sequence[Cell]) -> dict[str, DataRef]:
-    """Return the data sets that the trials will need."""
-    known, wanted = session.plan.problems.data, {cell.data for cell in cells}
-    session.data |= {key: DataRef(known[key]) for key in wanted if key not in session.data}
-    return {key: session.data[key] for key in wanted}
-
-
 def make_scheduler(sweep: Sweep, rounds: int, run_of: Callable[[str], RunConfig]) -> TrialScheduler:
     """Make the scheduler that the sweep's file asks for."""
     asked = sweep.scheduler
@@ -145,47 +144,32 @@ def make_scheduler(sweep: Sweep, rounds: int, run_of: Callable[[str], RunConfig]
     metric, grace, factor = asked.metric, min(asked.grace or max(1, rounds // 9), rounds), asked.factor or 3
     searched = {key for space in sweep.spaces for key in space}
 
-    def make_asha() -> TrialScheduler:
+    def make() -> TrialScheduler:
+        if asked.name == "median":
+            return make_median_rule("round", metric, grace)
         return ASHAScheduler("round", metric, "max", max_t=rounds, grace_period=grace, reduction_factor=factor)
 
-    def make_median() -> TrialScheduler:
-        return make_median_rule("round", metric, grace)
-
-    make = make_asha if asked.name == "asha" else make_median
     return PerGroupScheduler(cache(lambda cell: get_group(run_of(cell), searched)), make)
 
 
 def get_group(run: RunConfig, searched: Collection[str]) -> str:
     """Return the properties that cells must share to be compared: all that is not searched, including the seed."""
     options = [f"algorithm.{name}" for name in run.algorithm.list_options() if name != "name"]
-    searched = searched or ("training", *options)
-    fixed = {key: value for key, value in flatten(run.resolve()).items() if not _is_inside(key, searched)}
+    free = tuple(f"{key}." for key in searched or ("training", *options))
+    fixed = {key: value for key, value in flatten(run.resolve()).items() if not f"{key}.".startswith(free)}
     return json.dumps(fixed, sort_keys=True)
 
 
-def _is_inside(key: str, keys: Collection[str]) -> bool:
-    return any(key == one or key.startswith(f"{one}.") for one in keys)
-
-
-class PerGroupScheduler(FIFOScheduler):
+class PerGroupScheduler(OfThisCall, FIFOScheduler):
     """One scheduler per group of trials: a draw is compared with draws of its own method, setting and seed.
 
-    Otherwise a method that starts slowly, or a harder setting, would lose all its draws.
-
-    Args:
-        group: returns what a cell must share with its rivals, by its hash.
-        make: makes a new scheduler.
+    Otherwise a method that starts slowly, or a harder setting, would lose all its draws. group: returns what a cell
+    must share with its rivals, by its hash. make: makes a new scheduler.
     """
 
     def __init__(self, group: Callable[[str], str], make: Callable[[], TrialScheduler]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._group, self._each = group, defaultdict[str, TrialScheduler](make)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> "PerGroupScheduler":
-        return self  # Tune copies its arguments; this one belongs to the running sweep
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {}  # pickled for Tuner.restore, which is not used
 
     def _get_group(self, trial: Trial) -> TrialScheduler:
         return self._each[self._group(trial.config["cell"].hash)]
@@ -236,29 +220,18 @@ class _Live:
         return max(ends - now, 0.0) if ends == ends else float("inf")
 
 
-class ActorAllocator(tune.Callback):
-    """Gives actors to cells: the number they ask for, or for `auto` a share of the free capacity.
-
-    Args:
-        max_concurrent: maximum number of cells at a time; None for as many as fit.
-    """
+class ActorAllocator(OfThisCall, tune.Callback):
+    """Gives actors to at most `max_concurrent` cells: as many as they ask for, or for `auto` a share of the free."""
 
     def __init__(self, max_concurrent: int | None) -> None:
         self._capacity, self._max = FreeCapacity(), max_concurrent
         self._live: dict[str, _Live] = {}
         self._lengths: list[float] = []
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {}  # pickled for Tuner.restore, which is not used
-
     def give(self, cell: Cell, left: int) -> int:
-        """Return the number of actors for the next cell; 0 if that is to be decided when more is free.
+        """Return the number of actors for the next of `left` cells; 0 if that is to be decided when more is free.
 
         A cell that gets one actor in any case waits inside Tune, so that it begins at once, and a cluster grows for it.
-
-        Args:
-            cell: the cell.
-            left: number of cells that have not begun, including this one.
         """
         asked = cell.run.runtime.actors
         actors = self._allocate(cell.run, left) if asked == "auto" else asked
@@ -317,18 +290,12 @@ class ActorAllocator(tune.Callback):
             trial.update_resources(CellTrainable.default_resource_request(trial.config))
 
 
-class NextCells(Searcher):
+class NextCells(OfThisCall, Searcher):
     """Hands out cells one by one: Tune's own grid search copies all cells for each of them. It keeps no state."""
 
     def __init__(self, axes: Sequence[str], cells: Sequence[Cell], shares: ActorAllocator) -> None:
         super().__init__()
         self._axes, self.shares, self._queue = axes, shares, deque(cells)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> "NextCells":
-        return self  # Tune copies its arguments; this one belongs to the running sweep
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {}  # pickled for Tuner.restore, which is not used
 
     def set_search_properties(self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any) -> bool:
         return True
@@ -340,8 +307,12 @@ class NextCells(Searcher):
         actors = self.shares.give(self._queue[0], len(self._queue))
         if not actors:
             return None
-        cell = self._queue.popleft()  # with the sweep's axes by name, for Tune to compare and show
-        return {"cell": cell, "actors": actors, **get_values(cell.run, self._axes)}
+        cell = self._queue.popleft()
+        values = {}  # for Tune to compare and show; a section that is chosen by name gives its name
+        for key in self._axes:
+            value = cell.get(key)
+            values[key] = value.get("name") if isinstance(value, Mapping) else value
+        return {"cell": cell, "actors": actors} | {key: value for key, value in values.items() if value is not None}
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         """Do nothing: outcomes come through the reporter, complete."""

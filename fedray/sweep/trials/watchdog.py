@@ -13,16 +13,12 @@ from typing import Any
 from ray import tune
 from ray.tune.experiment import Trial
 
-from fedray.cluster.ray_private import delete_heartbeat, forgive_failures, kill_process, read_heartbeat, write_heartbeat
-from fedray.cluster.timeouts import FIRST, SILENT, Heartbeat
+from fedray.cluster.ray_private import delete_heartbeat, forgive_failures, kill_process, read_heartbeat
+from fedray.cluster.timeouts import FIRST, SILENT
+from fedray.sweep.trials.session import OfThisCall
 
 TICK = 5.0
 """Maximum seconds counted between two looks: a driver that was suspended itself has not been waiting."""
-
-
-def make_heartbeat(trial: str) -> Heartbeat:
-    """Return the heartbeat of a trial's process, which the driver reads. trial: Tune's id of the trial."""
-    return Heartbeat(lambda seconds: write_heartbeat(trial, f"{time.monotonic()} {seconds}"))
 
 
 @dataclass
@@ -33,12 +29,8 @@ class _Waited:
     seconds: float = 0.0
 
 
-class Watchdog(tune.Callback):
-    """Kills the process of a trial that is silent for too long; the limit doubles after each kill.
-
-    Args:
-        note: prints a line.
-    """
+class Watchdog(OfThisCall, tune.Callback):
+    """Kills the process of a trial that is silent for too long, with a note; the limit doubles after each kill."""
 
     def __init__(self, note: Callable[[str], None]) -> None:
         self.note = note
@@ -46,9 +38,6 @@ class Watchdog(tune.Callback):
         self._kills: Counter[str] = Counter()
         self._made: Counter[str] = Counter()
         self._looked = time.monotonic()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {}  # pickled for Tuner.restore, which is not used
 
     def on_trial_start(self, iteration: int, trials: Sequence[Trial], trial: Trial, **_: Any) -> None:
         self._waited[trial.trial_id] = _Waited(FIRST, read_heartbeat(trial.trial_id))

@@ -12,8 +12,8 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Any, Protocol
 
-from fedray.cells.record import Rows, RunRecord
-from fedray.cells.spec import CellSpec
+from fedray.cells.cell import Cell
+from fedray.cells.record import Record, Rows
 from fedray.common.errors import join_lines, redact, refuse_missing_package
 from fedray.common.location import get_storage
 
@@ -23,20 +23,17 @@ PATIENCE = 60.0
 
 
 class Copy(Protocol):
-    """A cell's copy in one viewer. A new one replaces earlier calls' files: a cell's rows come whole again.
+    """A cell's copy in one viewer, below the folder `storage`; sweep: its sweep's name, empty for a run on its own.
 
-    Args:
-        cell: the cell.
-        sweep: name of its sweep; empty for a run on its own.
-        storage: folder below which the copies go.
+    A new one replaces earlier calls' files: a cell's rows come whole again.
     """
 
-    def __init__(self, cell: CellSpec, sweep: str, storage: Path) -> None: ...
+    def __init__(self, cell: Cell, sweep: str, storage: Path) -> None: ...
 
     def write(self, rows: Rows) -> None:
         """Write evaluated rounds."""
 
-    def close(self, record: RunRecord) -> None:
+    def close(self, record: Record) -> None:
         """Write how the run ended, and its final metrics."""
 
 
@@ -52,7 +49,7 @@ class Mirrors:
     def __init__(self) -> None:
         self._mirrors: dict[str, _Mirror] = {}
 
-    def open(self, cell: CellSpec, sweep: str) -> None:
+    def open(self, cell: Cell, sweep: str) -> None:
         """Begin the copies of a cell that its configuration asks for."""
         for kind in cell.get("runtime.mirror") or ():
             if kind not in self._mirrors:
@@ -64,7 +61,7 @@ class Mirrors:
         for mirror in self._mirrors.values():
             mirror.send("write", cell, rows)
 
-    def close_cell(self, cell: str, record: RunRecord) -> None:
+    def close_cell(self, cell: str, record: Record) -> None:
         """Write the rest of a cell that has ended."""
         for mirror in self._mirrors.values():
             mirror.send("write", cell, record.history)
@@ -114,7 +111,7 @@ class _Mirror:
                     redact(join_lines(error)),
                 )
 
-    def _open(self, cell: CellSpec, sweep: str, storage: Path) -> None:
+    def _open(self, cell: Cell, sweep: str, storage: Path) -> None:
         module = importlib.import_module(f"fedray.tracking.mirrors.{self._kind}")
         kind: type[Copy] = getattr(module, f"{self._kind.capitalize()}Copy")
         self._copies[cell.hash], self._last[cell.hash] = kind(cell, sweep, storage), 0
@@ -126,7 +123,7 @@ class _Mirror:
             self._copies[cell].write(new)
             self._last[cell] = new[-1]["round"]
 
-    def _close(self, cell: str, record: RunRecord) -> None:
+    def _close(self, cell: str, record: Record) -> None:
         if (copy := self._copies.pop(cell, None)) is not None:
             copy.close(record)
             del self._last[cell]

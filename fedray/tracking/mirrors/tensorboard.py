@@ -7,8 +7,8 @@ from pathlib import Path
 
 import yaml
 
-from fedray.cells.record import Rows, RunRecord
-from fedray.cells.spec import CellSpec
+from fedray.cells.cell import Cell
+from fedray.cells.record import Record, Rows
 
 LONGEST = 60
 """Maximum number of characters of a label in a folder's name."""
@@ -17,7 +17,7 @@ LONGEST = 60
 class TensorboardCopy:
     """Event files in `tensorboard/SWEEP/LABEL HASH` below the storage, the path by which TensorBoard names the run."""
 
-    def __init__(self, cell: CellSpec, sweep: str, storage: Path) -> None:
+    def __init__(self, cell: Cell, sweep: str, storage: Path) -> None:
         with warnings.catch_warnings(action="ignore"):  # TensorBoard's own, about NumPy
             from torch.utils.tensorboard import SummaryWriter
 
@@ -35,7 +35,7 @@ class TensorboardCopy:
                     self._writer.add_scalar(name, value, int(row["round"]))
         self._writer.flush()
 
-    def close(self, record: RunRecord) -> None:
+    def close(self, record: Record) -> None:
         for name, value in record.summarise().items():
             self._writer.add_scalar(f"summary/{name}", value, record.last_round)
         self._writer.add_text("status", str(record.ending.status), record.last_round)

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import wandb
 
-from fedray.cells.record import Rows, RunRecord
-from fedray.cells.spec import CellSpec
+from fedray.cells.cell import Cell
+from fedray.cells.record import Record, Rows
 
 
 class WandbCopy:
     """A run of the project `fedray` ($WANDB_PROJECT), in the group of its sweep, with the cell's hash as its id."""
 
-    def __init__(self, cell: CellSpec, sweep: str, storage: Path) -> None:
+    def __init__(self, cell: Cell, sweep: str, storage: Path) -> None:
         for earlier in (storage / "wandb").glob(f"offline-run-*-{cell.hash}*"):
             shutil.rmtree(earlier, ignore_errors=True)
         storage.mkdir(parents=True, exist_ok=True)
@@ -36,6 +36,6 @@ class WandbCopy:
         for row in rows:
             self._run.log({name: value for name, value in row.items() if name != "round"}, step=int(row["round"]))
 
-    def close(self, record: RunRecord) -> None:
+    def close(self, record: Record) -> None:
         self._run.summary.update({**record.summarise(), "status": str(record.ending.status)})
         self._run.finish(exit_code=0 if record.ending.status.is_success else 1)

@@ -12,12 +12,12 @@ from pydantic import Field
 from fedray.analysis.commands.tables import main as print_table
 from fedray.analysis.comparison import compare, format_report
 from fedray.analysis.data.axes import find_symbol, label_cells, title_axes
-from fedray.analysis.data.collect import collect, iter_specs
+from fedray.analysis.data.collect import collect
 from fedray.analysis.data.metrics import is_smaller_better, make_title
 from fedray.analysis.plots.curves import draw_curves
 from fedray.analysis.tables.build import build
 from fedray.analysis.tables.result_table import BEST
-from fedray.cells.spec import PluginLabels
+from fedray.cells.cell import PluginLabels
 from fedray.config import RunConfig
 from fedray.partitions.base import Partition
 from fedray.partitions.shards import Shards
@@ -229,7 +229,7 @@ def test_a_sweep_gives_methods_settings_and_axes_names(store: Tracker) -> None:
     assert build(sweep, "rounds_to:fedavg").entries == build(sweep, f"rounds_to:{shown[0]}").entries
     assert title_axes(["partition.alpha", "algorithm.alpha"], sweep.cells) == ["Dirichlet α", "α"]
     plain = sweep.cells.assign(
-        spec=[replace(spec, names={}, plugins=replace(spec.plugins, names={})) for spec in iter_specs(sweep.cells)]
+        spec=[replace(spec, names={}, plugins=replace(spec.plugins, names={})) for spec in sweep.cells["spec"]]
     )
     assert title_axes(["partition.alpha", "algorithm.alpha"], plain) == ["α (partition)", "α (algorithm)"]
     assert list(label_cells(plain, "algorithm").unique()) == ["fedavg", "fedsam ρ=0.1", "fedsam ρ=0.5"]

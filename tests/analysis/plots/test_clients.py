@@ -17,7 +17,7 @@ from fedray.analysis.tables.clients import measure_fairness, read_accuracies, re
 from fedray.common.errors import UserError
 from fedray.tracking.tracker import Tracker
 from tests.analysis.axes import note
-from tests.analysis.runs import FEDAVG, SMALL, cell, history, write_run
+from tests.analysis.runs import FEDAVG, SMALL, cell, history, sheet, write_run
 
 TEN = [float(10 * k) for k in range(11)]
 """Eleven clients from 0 % to 100 %: a tenth, rounded up, are two of them."""
@@ -28,7 +28,7 @@ def write(store: Tracker, tables: bool = True) -> None:
     cells = [cell(FEDAVG, 0.5, 0), cell(FEDAVG, 0.5, 1), cell(SMALL, 0.5, 0)]
     found = [TEN, [max(value - 20, 0) for value in TEN], [50.0] * 11]
     matrices = [[[3, 1], [0, 4]], [[4, 0], [2, 2]], [[0, 4], [4, 0]]]
-    parent = store.open_sweep("sweep", "", cells)
+    parent = store.open_sweep(sheet("sweep", cells))
     for one, accuracy, matrix in zip(cells, found, matrices, strict=True):
         clients = {"client": list(range(11)), "samples": [5] * 11, "accuracy": accuracy}
         counts = {"class": [0, 1], "predicted_0": [row[0] for row in matrix], "predicted_1": [row[1] for row in matrix]}
@@ -117,7 +117,7 @@ def test_unseen_clients_are_drawn_and_do_not_count(store: Tracker) -> None:
     one = cell(FEDAVG, 0.5, 0)
     clients = {"client": [0, 1, 2], "samples": [5] * 3, "accuracy": [40.0, 60.0, 0.0]}
     clients |= {"unseen": [0, 0, 1], "finetuned_accuracy": [float("nan"), float("nan"), 90.0]}
-    write_run(store, one, history(50), parent=store.open_sweep("sweep", "", [one]), tables={"clients": clients})
+    write_run(store, one, history(50), parent=store.open_sweep(sheet("sweep", [one])), tables={"clients": clients})
     sweep = collect("sweep")
     (found,) = measure_fairness(read_accuracies(sweep, label_finished(sweep))).to_dict("records")
     assert (found["mean"], found["worst tenth"], found["clients"]) == (50, 40, 2)
@@ -142,7 +142,7 @@ def test_unseen_clients_are_drawn_and_do_not_count(store: Tracker) -> None:
 def test_tables_that_somebody_changed(store: Tracker, tables: dict[str, Any], message: str) -> None:
     """An archive with such a table is refused; here it is in the store."""
     cells = [cell(FEDAVG, 0.5, seed) for seed in (0, 1)]
-    parent = store.open_sweep("sweep", "", cells)
+    parent = store.open_sweep(sheet("sweep", cells))
     good = {"confusion": {"class": [0, 1], "predicted_0": [3, 0], "predicted_1": [1, 4]}}
     for one, own in zip(cells, (good, tables), strict=True):
         write_run(store, one, history(50), parent=parent, tables=own)

@@ -7,7 +7,7 @@ import pytest
 from matplotlib.collections import PathCollection
 
 from fedray.analysis.commands.figures import main
-from fedray.analysis.data.collect import Collected, collect
+from fedray.analysis.data.collect import SweepTable, collect
 from fedray.analysis.plots.search import (
     draw_all,
     draw_best_so_far,
@@ -22,7 +22,7 @@ from fedray.analysis.tables.formats import to_markdown
 from fedray.cells.status import Ending, Status
 from fedray.common.errors import UserError
 from fedray.tracking.tracker import Tracker
-from tests.analysis.runs import history, write_run
+from tests.analysis.runs import history, sheet, write_run
 
 DRAWS = ((0.01, 0.1, 60), (0.3, 0.1, 80), (0.1, 0.5, 70), (0.02, 0.9, None), (0.2, 0.9, 75))
 """ρ, lr, accuracy; the fourth was pruned after one of three rounds, at 90: it is not the best."""
@@ -44,10 +44,10 @@ def listed(algorithm: dict[str, Any], lr: float, select: str = "last10_validatio
     }
 
 
-def searched(store: Tracker, validation: bool = True) -> Collected:
+def searched(store: Tracker, validation: bool = True) -> SweepTable:
     """The validation accuracy is the test accuracy turned round, 100 - it, so that they select differently."""
     cells = [listed({"name": "fedsam", "rho": rho}, lr) for rho, lr, _ in DRAWS]
-    parent = store.open_sweep("search", "", cells)
+    parent = store.open_sweep(sheet("search", cells))
     for one, (_, _, accuracy) in zip(cells, DRAWS, strict=True):
         rows = history(*([accuracy] * 3 if accuracy else [90]))
         more = {"validation_accuracy": 100 - rows[0]["test_accuracy"]} if validation else {}
@@ -104,7 +104,7 @@ def test_two_keys(store: Tracker) -> None:
 
 def test_many_values_are_points(store: Tracker) -> None:
     cells = [listed({"name": "fedsam", "rho": 0.01 + 0.01 * k}, 0.1 + 0.05 * k) for k in range(14)]
-    parent = store.open_sweep("search", "", cells)
+    parent = store.open_sweep(sheet("search", cells))
     for k, one in enumerate(cells):
         write_run(store, one, history(50 + k), parent=parent)
     (figure,) = draw_heatmaps(collect("search")).values()
@@ -115,7 +115,7 @@ def test_a_grids_options_are_keys_too(store: Tracker) -> None:
     cells = [listed({"name": "fedsam", "rho": rho}, 0.1) for rho in (0.1, 0.2)]
     for one in cells:
         del one["search"]
-    store.open_sweep("grid", "", cells)
+    store.open_sweep(sheet("grid", cells))
     assert list_keys(collect("grid")) == ["algorithm.rho"]
     with pytest.raises(UserError, match="no trial with a value yet"):
         list_trials(collect("grid"))

@@ -8,8 +8,7 @@ import pytest
 
 from fedray.algorithms import ALGORITHMS
 from fedray.analysis.data.axes import find_columns, label_cells
-from fedray.analysis.data.collect import SweepTable, iter_specs
-from fedray.analysis.data.expected import list_expected
+from fedray.analysis.data.collect import SweepTable, list_expected
 from fedray.analysis.tables.build import drop_keys
 from fedray.analysis.tables.published import (
     BEST_BASELINE,
@@ -19,7 +18,7 @@ from fedray.analysis.tables.published import (
     with_deviations,
 )
 from fedray.analysis.tables.result_table import BEST
-from fedray.cells.spec import CellSpec
+from fedray.cells.cell import Cell
 from fedray.components.plugins import list_form_options
 from fedray.datasets import DATASETS
 from fedray.models import MODELS
@@ -64,15 +63,13 @@ def one_seed(name: str) -> SweepTable:
     return replace(table, cells=table.cells[table.cells["seed"] == 0])
 
 
-def entries(table: SweepTable, over: str) -> dict[tuple[str, str], list[CellSpec]]:
+def entries(table: SweepTable, over: str) -> dict[tuple[str, str], list[Cell]]:
     """The cells of each entry, the best baseline's (any of them, FedProx) included."""
     cells = table.cells.assign(_row=label_cells(table.cells, "algorithm"))
     columns = find_columns(cells, cells["_row"])
     cells = pd.concat([cells, cells[cells["_row"] == "fedprox"].assign(_row=BEST)])
     cells = cells.assign(_column=drop_keys(cells, columns, over) if over else label_cells(cells, columns))
-    return {
-        (str(row), str(column)): list(iter_specs(group)) for (row, column), group in cells.groupby(["_row", "_column"])
-    }
+    return {(str(row), str(column)): list(group["spec"]) for (row, column), group in cells.groupby(["_row", "_column"])}
 
 
 @pytest.mark.parametrize("name", list(list_tables()))

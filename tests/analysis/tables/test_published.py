@@ -20,8 +20,8 @@ from fedray.analysis.tables.published import (
     match_published,
 )
 from fedray.analysis.tables.result_table import Printed
+from fedray.cells.cell import Cell
 from fedray.cells.metric import RATIOS, ROUNDS_TO
-from fedray.cells.spec import CellSpec
 from fedray.common.errors import UserError
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import Outcome, history, write
@@ -213,7 +213,7 @@ def test_a_smoke_sweep_is_compared_only_when_told(store: Tracker, capsys: pytest
 )
 def test_names_of_ours_and_the_papers(table: str, metric: str, one: dict[str, Any], value: float | None) -> None:
     """Each expected number is in the file of that table; the deviation next to it is ignored."""
-    found, _ = match_published(table, metric, {("row", "column"): [CellSpec(**one)]})
+    found, _ = match_published(table, metric, {("row", "column"): [Cell(**one)]})
     assert list(found) == [("row", "column")]
     assert found["row", "column"].value == value
 
@@ -232,14 +232,14 @@ def test_names_of_ours_and_the_papers(table: str, metric: str, one: dict[str, An
 )
 def test_whatever_differs_is_no_partner(change: dict[str, Any]) -> None:
     one = run(**{"algorithm": {"name": "fedavg"}, "partition": U06, "model": "resnet18"} | change)
-    found, notes = match_published("fedtoga/table2", "test_accuracy", {("row", "column"): [CellSpec(**one)]})
+    found, notes = match_published("fedtoga/table2", "test_accuracy", {("row", "column"): [Cell(**one)]})
     assert found == {}
     assert notes[0] == "without a printed value: row, column", "nothing is in brackets"
 
 
 def test_doubts_are_passed_on() -> None:
     one = run({"name": "fedsol", "rho": 1.5}, {"name": "dirichlet", "alpha": 0.1}, model="mcmahan_cnn")
-    found, notes = match_published("fedsol/table5", "test_accuracy", {("fedsol", "x"): [CellSpec(**one)]})
+    found, notes = match_published("fedsol/table5", "test_accuracy", {("fedsol", "x"): [Cell(**one)]})
     assert found == {("fedsol", "x"): Printed(64.13, None)}
     assert any(note.startswith("fedsol, x: doubt: table 2 prints 64.13") for note in notes)
 
@@ -291,7 +291,7 @@ def test_averages_over_settings_and_the_best_baseline(store: Tracker) -> None:
 def test_a_number_that_several_rows_share_stands_beside_none() -> None:
     """FedSAM's table 2 does not say its ρ; FedSOL's v1 does not say which radius, and its row names both."""
 
-    def entry(algorithm: dict[str, object]) -> CellSpec:
+    def entry(algorithm: dict[str, object]) -> Cell:
         config = {
             "algorithm": algorithm,
             "data": {"name": "cifar10"},
@@ -299,7 +299,7 @@ def test_a_number_that_several_rows_share_stands_beside_none() -> None:
             "partition": {"name": "dirichlet_client", "alpha": 0.6},
             "clients": {"total": 100, "per_round": 20},
         }
-        return CellSpec(hash="h", label="l", config=config)
+        return Cell(hash="h", label="l", config=config)
 
     rows = {(f"fedsam ρ={rho}", "0.6"): [entry({"name": "fedsam", "rho": rho})] for rho in (0.1, 0.5)}
     rows |= {("fedavg", "0.6"): [entry({"name": "fedavg"})]}

@@ -4,9 +4,10 @@ from typing import Any
 
 import pandas as pd
 
-from fedray.analysis.data.collect import Search, SweepTable
+from fedray.analysis.data.collect import SweepTable
 from fedray.analysis.tables.build import build
-from fedray.cells.spec import CellSpec
+from fedray.cells.cell import Cell
+from fedray.cells.sheet import Sheet
 
 CHOSEN: dict[str, Any] = {
     "stage": "s/tune",
@@ -35,7 +36,7 @@ def table(**changes: Any) -> SweepTable:
             "label": "fedprox",
             "status": "finished",
             "run_id": str(k),
-            "spec": CellSpec(
+            "spec": Cell(
                 "", "", {"algorithm": {"name": "fedprox"}, "partition": {"name": "dirichlet", "alpha": alpha}}
             ),
             "seed": "0",
@@ -48,7 +49,9 @@ def table(**changes: Any) -> SweepTable:
         }
         for k, (alpha, lr) in enumerate((("0.1", "0.5"), ("0.5", "0.2")))
     ]
-    return SweepTable("s", pd.DataFrame(rows), Search(), {"0": CHOSEN | changes, "1": CHOSEN | {"edges": []} | changes})
+    tuned = {"0": CHOSEN | changes, "1": CHOSEN | {"edges": []} | changes}
+    cells = {hash: Cell(hash, "fedprox", {}, tuned=how) for hash, how in tuned.items()}
+    return SweepTable(Sheet("s", cells), pd.DataFrame(rows))
 
 
 def test_chosen_values_part_no_rows_and_are_told_below_with_range_budget_and_edge() -> None:

@@ -1,13 +1,14 @@
 """Tune, then test: which cells each stage has, and that the choice follows held-out samples, not the test set."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from fedray.cells.record import RunRecord
+from fedray.cells.record import Record
 from fedray.cells.status import Ending, Status
 from fedray.common.errors import UserError
 from fedray.sweep.driver.stages import choose, describe_choices, make_final_stage, make_tune_stage, preview_final_stage
@@ -51,10 +52,10 @@ def file(**changes: Any) -> Sweep:
 def with_outcomes(planned: Plan, value: Any) -> Plan:
     """The plan with a finished run of every cell. value: cell -> the metrics it has, None for a diverged one."""
     known = {}
-    for cell in planned.cells.values():
+    for cell in planned.sheet.cells.values():
         metrics = value(cell.run)
-        known[cell.hash] = RunRecord(Ending(Status.FINISHED if metrics else Status.DIVERGED), totals=metrics or {})
-    return Plan(planned.maker, planned.cells, known)
+        known[cell.hash] = Record(Ending(Status.FINISHED if metrics else Status.DIVERGED), totals=metrics or {})
+    return replace(planned, sheet=replace(planned.sheet, records=known))
 
 
 def quality(lr: float, best: float) -> float:
@@ -66,8 +67,8 @@ def test_the_tune_stage_holds_out_and_has_seeds_of_its_own() -> None:
     stage = make_tune_stage(file())
     assert stage.name == "tuned/tune"
     planned = make_plan(stage)
-    assert len(planned.cells) == 32
-    runs = [cell.run for cell in planned.cells.values()]
+    assert len(planned.sheet.cells) == 32
+    runs = [cell.run for cell in planned.sheet.cells.values()]
     assert {one.seed for one in runs} == {10, 11}
     assert {one.data.validation.fraction for one in runs if one.data.validation} == {0.2}
     assert all(one.data.validation for one in runs)
@@ -92,12 +93,12 @@ def test_the_final_stage_runs_the_best_draw_of_each_method_and_setting(searcher:
         assert one.values == one.draws[int(np.argmax(scores))]
         assert one.score == pytest.approx(max(scores) + 0.105), "the mean of seeds 10 and 11"
     second = make_final_stage(asked, [apply_draw(one.config, one.values) for one in choices])
-    runs = [cell.run for cell in make_plan(second).cells.values()]
+    runs = [cell.run for cell in make_plan(second).sheet.cells.values()]
     assert len(runs) == 4 * 3
     assert {one.seed for one in runs} == {0, 1, 2}
     assert all(one.data.validation is None for one in runs), "trained on all samples"
     kept = make_final_stage(file(final={"seeds": [0], "train_on": "training"}), [choices[0].config])
-    (run_,) = [cell.run for cell in make_plan(kept).cells.values()]
+    (run_,) = [cell.run for cell in make_plan(kept).sheet.cells.values()]
     assert run_.data.validation is not None
     assert run_.data.validation.fraction == 0.2
 
@@ -119,7 +120,7 @@ def test_what_the_final_table_is_told() -> None:
     choices = choose(planned)
     second = make_plan(make_final_stage(asked, [apply_draw(one.config, one.values) for one in choices]))
     told = describe_choices(asked, choices, second)
-    assert list(told) == list(second.cells), "seed by seed, method by method"
+    assert list(told) == list(second.sheet.cells), "seed by seed, method by method"
     first, other = told[next(iter(told))], told[list(told)[3]]
     assert (first["select"], first["train_on"]) == ("last10_validation_accuracy", "all")
     assert first["held_out"] == {"fraction": 0.2, "from": "clients"}
@@ -140,7 +141,7 @@ def test_a_block_has_one_seed_of_each_stage_and_draws_of_its_own() -> None:
         assert one.final
         assert not one.tune.blocks
         assert (one.tune.seeds, one.final.seeds, one.searcher.seed) == ((10 + k,), (k,), 1 + k)
-        runs = [cell.run for cell in make_plan(make_tune_stage(one)).cells.values()]
+        runs = [cell.run for cell in make_plan(make_tune_stage(one)).sheet.cells.values()]
         of_method = {
             name: {run.training.lr for run in runs if run.algorithm.name == name} for name in ("fedavg", "fedprox")
         }

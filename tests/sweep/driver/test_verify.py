@@ -14,6 +14,7 @@ from fedray.tracking.environment import PREFIX
 from fedray.tracking.store import find_runs, open_store
 from fedray.tracking.tracker import Tracker
 from tests import small
+from tests.analysis.runs import sheet
 
 RUN = small.sections("scaffold", (5, 2), 4, training={"rounds": 2, "local_epochs": 1})
 
@@ -28,7 +29,7 @@ def cells(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) ->
     for config in configs:
         fedray.simulate(config, track=f"s{config.seed}")
     made = [small.list_cell(config, digest) for config in configs]
-    Tracker().open_sweep("three", "", made)
+    Tracker().open_sweep(sheet("three", made))
     return [str(cell["hash"]) for cell in made]
 
 
@@ -75,7 +76,7 @@ def test_what_cannot_be_compared(cells: list[str], monkeypatch: pytest.MonkeyPat
         (verdict,) = verify("three", 1)
         assert str(verdict) == "not comparable s0: other settings, data or sources: numerics"
     foreign = {"hash": cells[0], "label": "s0", "config": RUN | {"algorithm": "no_such_module:Mine"}}
-    Tracker().open_sweep("foreign", "", [foreign])
+    Tracker().open_sweep(sheet("foreign", [foreign]))
     (verdict,) = verify("foreign", 1)
     assert str(verdict).startswith("not comparable s0: algorithm.name: 'no_such_module:Mine' cannot be imported")
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from fedray.cells.spec import get_dotted
+from fedray.cells.cell import get_dotted
 from fedray.common.errors import UserError
 from fedray.sweep.file.points import has_option
 from fedray.sweep.file.shipped import get_sweeps_folder, list_sweeps

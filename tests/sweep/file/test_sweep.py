@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fedray.cells.spec import get_dotted
+from fedray.cells.cell import get_dotted
 from fedray.sweep.driver.run import describe_partial
 from fedray.sweep.file.sweep import Sweep
 from fedray.sweep.plan.draws import find_axes, iter_points
@@ -104,7 +104,8 @@ def test_what_varies_is_named_key_by_key(tmp_path: Path) -> None:
     """The keys of a section that differ; values that all configurations have in common are not named."""
     training = [{"training": {"rounds": 3, "lr": 0.1}}, {"training": {"rounds": 5, "lr": 0.1, "momentum": 0.9}}]
     path = written(tmp_path, {"cases": training, "grid": {"model": [{"name": "mlp"}], "clients.total": [5, 6]}})
-    assert [key for key, varies in find_axes(Sweep.load(path)).items() if varies] == [
+    sweep = Sweep.load(path)
+    assert [key for key, varies in find_axes(sweep.keys, iter_points(sweep)).items() if varies] == [
         "training.rounds",
         "clients.total",
         "training.momentum",

@@ -8,7 +8,7 @@ import pytest
 from fedray.common.errors import UserError
 from fedray.engine.problem import Problem
 from fedray.sweep.file.sweep import Sweep
-from fedray.sweep.plan.cells import KEPT_PROBLEMS, CellMaker
+from fedray.sweep.plan.cells import KEPT_PROBLEMS, Problems, make_sheet
 
 BASE: dict[str, Any] = {
     "data": "digits",
@@ -35,7 +35,7 @@ def test_a_model_is_tried_once_per_kind_of_cell(monkeypatch: pytest.MonkeyPatch)
             return called(*arguments)
 
         monkeypatch.setattr(Problem, name, counted)
-    assert len(CellMaker(sweep(10)).make_all()) == 200
+    assert len(make_sheet(sweep(10), Problems())[0].cells) == 200
     assert count == {"build": 1, "build_network": 2}
 
 
@@ -54,10 +54,11 @@ DIFFERENT: list[dict[str, Any]] = [
 def test_cells_share_a_split_only_where_it_is_the_same() -> None:
     """Each cell has the samples that it would have alone, and its own configuration."""
     base = BASE | {"algorithm": "fedavg", "data": {"name": "digits"}, "evaluation": {"personal": {}}}
-    maker = CellMaker(Sweep.model_validate({"name": "x", "base": base, "cases": DIFFERENT}))
+    problems = Problems()
+    sheet, _ = make_sheet(Sweep.model_validate({"name": "x", "base": base, "cases": DIFFERENT}), problems)
     splits = []
-    for cell in maker.make_all().values():
-        given, alone = maker.problems.get_problem(cell), Problem.build(cell.run)
+    for cell in sheet.cells.values():
+        given, alone = problems.get_problem(cell), Problem.build(cell.run)
         assert given.config is cell.run
         assert given.data.input_shape == alone.data.input_shape
         assert given.pack_split() == alone.pack_split()
@@ -71,38 +72,37 @@ def test_every_kind_is_tried_before_anything_starts() -> None:
     samples.
     """
     with pytest.raises(UserError, match="char_lstm"):
-        CellMaker(sweep(1, model=["mlp", "char_lstm"])).make_all()
+        make_sheet(sweep(1, model=["mlp", "char_lstm"]), Problems())
     with pytest.raises(UserError, match=r"partition\.min_size: 2000 clients"):
-        CellMaker(sweep(1, **{"clients.total": [10, 2000]})).make_all()
+        make_sheet(sweep(1, **{"clients.total": [10, 2000]}), Problems())
 
 
 def test_the_driver_holds_little_of_a_cell() -> None:
     """At most 20 kB for each of 1,000 cells, and only the latest few split data sets."""
-    CellMaker(sweep(1)).make_all()  # imports and data
+    make_sheet(sweep(1), Problems())  # imports and data
     tracemalloc.start()
     try:
-        maker = CellMaker(sweep(50))
-        planned = maker.make_all()
+        problems = Problems()
+        planned = make_sheet(sweep(50), problems)
         held, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert len(planned) == 1000
+    assert len(planned[0].cells) == 1000
     assert held / 1000 < 20_000
-    for cell in planned.values():
-        maker.problems.get_problem(cell)
-    assert len(maker.problems._problems) == KEPT_PROBLEMS
+    for cell in planned[0].cells.values():
+        problems.get_problem(cell)
+    assert len(problems._problems) == KEPT_PROBLEMS
 
 
 def test_settings_that_agree_in_four_digits_have_labels_of_their_own() -> None:
     """Before, MLflow averaged them. Labels that four digits tell apart stay, and that of a cell that comes twice."""
     grid = {"training.lr": [0.1, 0.10001, 0.1000001, 0.2], "seed": [0, 1]}
-    maker = CellMaker(Sweep.model_validate({"name": "x", "base": BASE | {"algorithm": "fedavg"}, "grid": grid}))
-    cells = maker.make_all()
+    found = Sweep.model_validate({"name": "x", "base": BASE | {"algorithm": "fedavg"}, "grid": grid})
+    cells = make_sheet(found, Problems())[0].cells
     labels = [cell.label for cell in cells.values()]
     assert labels[::2] == [f"fedavg dirichlet(0.5) lr={lr} s0" for lr in ("0.1", "0.10001", "0.1000001", "0.2")]
     assert len({*labels}) == 8
-    assert [cell.label for cell in maker.make_all().values()] == labels
     for key in ("algorithm.rho", "partition.alpha"):
         base = BASE | {"algorithm": {"name": "fedsam", "rho": 0.1}}
-        made = CellMaker(Sweep.model_validate({"name": "x", "base": base, "grid": {key: [0.3, 0.300001]}})).make_all()
-        assert len({cell.label for cell in made.values()}) == 2
+        found = Sweep.model_validate({"name": "x", "base": base, "grid": {key: [0.3, 0.300001]}})
+        assert len({cell.label for cell in make_sheet(found, Problems())[0].cells.values()}) == 2

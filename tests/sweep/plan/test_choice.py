@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 
-from fedray.cells.spec import select_cells
 from fedray.common.errors import UserError
 from fedray.sweep.driver.single import pick_point
 from fedray.sweep.driver.stages import make_tune_stage
 from fedray.sweep.file.shipped import get_sweeps_folder, list_sweeps, locate_sweep
 from fedray.sweep.file.sweep import Sweep
-from fedray.sweep.plan.cells import CellMaker
+from fedray.sweep.plan.cells import Problems, make_sheet
 from tests import small
 
 BASE = small.sections(clients=(5, 2), model=4, training={"rounds": 2}, runtime={})
@@ -46,15 +45,15 @@ def test_a_folder_does_not_hide_a_shipped_sweep(tmp_path: Path, monkeypatch: pyt
 
 def test_cells_by_number_hash_and_label() -> None:
     """What `sweep --only`, `run --cell` and `rm --cell` take."""
-    labels = {cell.hash: cell.label for cell in CellMaker(sweep()).make_all().values()}
-    hashes = list(labels)
-    assert select_cells(labels, "3", "--only") == [hashes[2]]
-    assert select_cells(labels, hashes[1][:6], "--only") == [hashes[1]]
-    assert select_cells(labels, "fedsam*", "--only") == hashes[2:]
-    assert select_cells(labels, "*s1", "--only") == [hashes[1], hashes[3]]
+    sheet, _ = make_sheet(sweep(), Problems())
+    hashes = list(sheet.cells)
+    assert sheet.select("3", "--only") == [hashes[2]]
+    assert sheet.select(hashes[1][:6], "--only") == [hashes[1]]
+    assert sheet.select("fedsam*", "--only") == hashes[2:]
+    assert sheet.select("*s1", "--only") == [hashes[1], hashes[3]]
     for wrong in ("0", "5", "moon*", "zz"):
         with pytest.raises(UserError, match=r"^--only: '.*' names no cell; give a number from 1 to 4.*'fedavg\*'"):
-            select_cells(labels, wrong, "--only")
+            sheet.select(wrong, "--only")
 
 
 @pytest.mark.parametrize(
@@ -72,7 +71,7 @@ def test_labels_tell_cells_apart_by_every_option_that_varies(grid: dict[str, Any
     """Except for the option that is part of a partition's name, and for options that a section's name implies."""
     base = BASE | {"partition": {"name": "dirichlet_client", "alpha": 1}, "algorithm": "fedavg"}
     found = Sweep.model_validate({"name": "x", "base": base, "grid": grid})
-    labels = [cell.label for cell in CellMaker(found).make_all().values()]
+    labels = [cell.label for cell in make_sheet(found, Problems())[0].cells.values()]
     assert labels == [" ".join(f"fedavg dirichlet_client(1) {word} s0".split()) for word in words]
 
 
@@ -83,34 +82,34 @@ def test_a_label_names_an_option_of_a_nested_section_once() -> None:
     cases = [muon, searched, {"algorithm": "fedavg"}]
     rates = {"search": {"training.lr": {"choice": [0.1, 0.2]}}, "samples": 4, "searcher": "random", "grid": {}}
     held = BASE | {"data": {"name": "digits", "validation": {}}, "partition": "iid"}
-    maker = CellMaker(Sweep.model_validate({"name": "x", "base": held, "cases": cases} | rates))
-    labels = [re.sub(r"\b(lr|lr_factor)=\S+", r"\1=", cell.label) for cell in maker.make_all().values()]
+    sheet, _ = make_sheet(Sweep.model_validate({"name": "x", "base": held, "cases": cases} | rates), Problems())
+    labels = [re.sub(r"\b(lr|lr_factor)=\S+", r"\1=", cell.label) for cell in sheet.cells.values()]
     assert list(dict.fromkeys(labels)) == ["local-muon iid lr= lr_factor= s0", "fedavg iid lr= s0"]
-    alone = CellMaker(Sweep.model_validate({"name": "x", "base": held, "cases": cases[::2]} | rates))
-    assert "local-muon iid lr_factor=2 lr=" in next(iter(alone.make_all().values())).label
+    alone, _ = make_sheet(Sweep.model_validate({"name": "x", "base": held, "cases": cases[::2]} | rates), Problems())
+    assert "local-muon iid lr_factor=2 lr=" in next(iter(alone.cells.values())).label
 
 
 def test_the_configuration_of_one_cell() -> None:
     loaded = sweep()
-    hashes = list(CellMaker(loaded).make_all())
+    hashes = list(make_sheet(loaded, Problems())[0].cells)
     first = {**BASE, "algorithm": "fedavg", "seed": 0}
     last = {**BASE, "algorithm": {"name": "fedsam", "rho": 0.1}, "seed": 1}
-    assert pick_point(loaded, "1")[0] == first
-    assert [pick_point(loaded, text)[0] for text in ("4", hashes[3], "fedsam*s1")] == [last] * 3
-    assert list(pick_point(loaded, "1")[1].cells) == hashes
+    assert pick_point(loaded, "1", Problems())[0] == first
+    assert [pick_point(loaded, text, Problems())[0] for text in ("4", hashes[3], "fedsam*s1")] == [last] * 3
+    assert list(pick_point(loaded, "1", Problems())[1].cells) == hashes
     with pytest.raises(UserError, match=r"^--cell: '5' names no cell"):
-        pick_point(loaded, "5")
+        pick_point(loaded, "5", Problems())
     with pytest.raises(UserError, match=r"^--cell: 'fedsam\*' names 2 cells, such as 'fedsam .* s0'; one is required"):
-        pick_point(loaded, "fedsam*")
+        pick_point(loaded, "fedsam*", Problems())
 
 
 def test_cells_of_a_search_are_those_that_a_dry_run_numbers() -> None:
     """With `tune`: of its stage, which holds samples out; a search that learns has no second cell yet."""
     search = {"search": {"training.lr": {"uniform": [0.1, 1]}}, "samples": 2, "grid": {"algorithm": ["fedavg"]}}
     tuned = sweep(**search, tune={"seeds": [7]}, final={"seeds": [1]})
-    point, listed = pick_point(tuned, "2")
-    assert list(listed.cells) == list(CellMaker(make_tune_stage(tuned)).make_all())
-    assert (listed.sweep.name, listed.text) == ("x/tune", tuned.to_yaml())
+    point, listed = pick_point(tuned, "2", Problems())
+    assert list(listed.cells) == list(make_sheet(make_tune_stage(tuned), Problems())[0].cells)
+    assert (listed.name, listed.file) == ("x/tune", tuned.to_yaml())
     assert (point["seed"], point["data"]["validation"]["fraction"]) == (7, 0.1)
 
 

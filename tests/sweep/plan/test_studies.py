@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -36,19 +35,20 @@ def sweep(searcher: Any, samples: int = 9, **more: Any) -> Sweep:
     )
 
 
-def make(point: dict[str, Any]) -> Any:
-    return SimpleNamespace(hash=repr(point), point=point)
+def studies(asked: Sweep) -> list[Study]:
+    """Its studies, with a number in place of each hash."""
+    return make_studies(asked, map(str, range(len(list(iter_points(asked))))))
 
 
 def test_what_diverged_ranks_below_all_that_finished_and_is_never_the_best() -> None:
-    (study,) = make_studies(sweep("random", samples=3, cases={"one": [{"training.momentum": 0.0}]}), make)
-    cells = [cell for one in study.draws for cell in one.cells]
+    (study,) = studies(sweep("random", samples=3, cases={"one": [{"training.momentum": 0.0}]}))
+    cells = [cell for of_draw in study.cells for cell in of_draw]
     values = [None, 10.0, 50.0, 51.0, 60.0, None]
-    known: Known = dict(zip((cell.hash for cell in cells), values, strict=True))
+    known: Known = dict(zip(cells, values, strict=True))
     assert study.find_best(known, lower=False) == (1, 50.5), "a draw of which a seed is missing has no mean"
     assert study.find_best(known, lower=True) == (1, 50.5)
     assert study.find_best({}, lower=False) is None
-    known = dict(zip((cell.hash for cell in cells), [1.0, 2.0, 2.0, 1.0, 2.0, 1.0], strict=True))
+    known = dict(zip(cells, [1.0, 2.0, 2.0, 1.0, 2.0, 1.0], strict=True))
     assert study.find_best(known, lower=False) == study.find_best(known, lower=True) == (0, 1.5), (
         "the first of equal ones"
     )
@@ -108,8 +108,7 @@ def test_a_value_does_not_depend_on_what_else_is_searched(searcher: str) -> None
     alone = [draw({"training.lr": SPACE["training.lr"]}, chosen, index) for index in range(8)]
     for space in (SPACE, dict(reversed(SPACE.items()))):
         asked = sweep(chosen.model_dump(), search=space, samples=8)
-        study = make_studies(asked, make)[0]
-        assert [{"training.lr": one.values["training.lr"]} for one in study.draws] == alone
+        assert [{"training.lr": values["training.lr"]} for values in studies(asked)[0].draws] == alone
 
 
 def test_keys_do_not_move_together() -> None:
@@ -148,13 +147,14 @@ def test_a_case_has_a_space_of_its_own_beside_the_common_one() -> None:
 
 
 def test_a_seed_is_no_setting() -> None:
-    """Two cases and two seeds are two studies of two configurations each, wherever the seed stands."""
+    """Two cases and two seeds are two studies of two cells a draw, wherever the seed stands."""
     for grid in ({"seed": [0, 1], "training.lr_decay": [1.0, 0.9]}, {"training.lr_decay": [1.0, 0.9], "seed": [0, 1]}):
-        found = make_studies(sweep("sobol", samples=2, grid=grid, cases={"one": [{"training.momentum": 0.0}]}), make)
-        assert [len(study.configs) for study in found] == [2, 2]
-        assert all(isinstance(study, Study) for study in found)
+        asked = sweep("sobol", samples=2, grid=grid, cases={"one": [{"training.momentum": 0.0}]})
+        seeds = [point["seed"] for point in iter_points(asked)]
+        found = studies(asked)
+        assert len(found) == 2
         for study in found:
-            assert {config["seed"] for config in study.configs} == {0, 1}
+            assert [[seeds[int(cell)] for cell in cells] for cells in study.cells] == [[0, 1], [0, 1]]
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def test_a_killed_and_a_stopped_trial_change_nothing(
     )
     dies.touch()
     hangs.touch()
-    assert execute(planning.make_plan(Sweep.model_validate(disturbed))).counts == {"finished": 2}
+    assert execute(planning.make_plan(Sweep.model_validate(disturbed))).plan.sheet.counts == {"finished": 2}
     assert not dies.exists(), "nothing was killed"
     assert not hangs.exists(), "nothing was stopped"
     stopped = int((project / "hangs.pid").read_text())
@@ -67,7 +67,7 @@ def test_a_process_killed_between_two_cells_costs_neither(
     base = SWEEP["base"] | {"algorithm": method, "runtime": SWEEP["base"].get("runtime", {}) | {"actors": 1}}
     sweep = {"name": "two", "base": base, "grid": {"seed": [0, 1]}}
     plan = planning.make_plan(Sweep.model_validate(sweep), Options(max_concurrent=1))
-    assert execute(plan).counts == {"finished": 2}
+    assert execute(plan).plan.sheet.counts == {"finished": 2}
     assert not marker.exists(), "nothing was killed"
     assert capsys.readouterr().out.count("died; starting it again from its checkpoint") == 1
 

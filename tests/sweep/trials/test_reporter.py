@@ -12,14 +12,15 @@ import numpy as np
 import pytest
 from ray.exceptions import RayActorError
 
-from fedray.cells.record import CellRun, RunRecord
+from fedray.cells.cell import Cell
+from fedray.cells.record import CellRun, Record
 from fedray.cells.status import Ending, Status
 from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.loop import make_rounds
 from fedray.engine.process.backend import InlineBackend
 from fedray.engine.server.simulation import Simulation
 from fedray.sweep.file.sweep import Sweep
-from fedray.sweep.plan.cells import Cell, CellMaker
+from fedray.sweep.plan.cells import Problems, make_sheet
 from fedray.sweep.plan.storage import get_cell_dir
 from fedray.sweep.trials.reporter import Progress, TuneReporter
 from fedray.sweep.trials.session import Session, Writer
@@ -27,7 +28,7 @@ from tests import small
 
 BASE = small.sections(clients=(5, 2), model=4, training={"rounds": 2}, runtime={})
 ROW = {"round": 1, "test_accuracy": 50.0, "train_loss": 1.0}
-FINISHED = {"rows": [ROW], "made": 1, "done": True, "record": RunRecord(Ending(Status.FINISHED), [ROW])}
+FINISHED = {"rows": [ROW], "made": 1, "done": True, "record": Record(Ending(Status.FINISHED), [ROW])}
 
 
 class Told:
@@ -53,7 +54,7 @@ class Told:
     def log_rows(self, run: Any, rows: Any) -> None:
         self.note(f"rows {len(rows)}")
 
-    def close_cell(self, run: Any, record: RunRecord, written: Callable[[], None]) -> None:
+    def close_cell(self, run: Any, record: Record, written: Callable[[], None]) -> None:
         self.note(f"close {record.ending.status} with {len(record.history)} rows")
         written()
 
@@ -68,19 +69,17 @@ class Told:
 def made(told: Told, release: Callable[[str], None], **grid: list[Any]) -> tuple[TuneReporter, list[Any], list[Cell]]:
     """A reporter, and a trial per cell of a sweep."""
     sweep = Sweep.model_validate({"name": "small", "base": BASE, "grid": grid or {"seed": [0, 1]}})
-    maker = CellMaker(sweep)
-    listed = list(maker.make_all().values())
+    problems = Problems()
+    sheet, _ = make_sheet(sweep, problems)
+    listed = list(sheet.cells.values())
     session: Any = SimpleNamespace(
-        plan=SimpleNamespace(
-            sweep=sweep, problems=maker.problems, cells={cell.hash: cell for cell in listed}, known={}
-        ),
+        plan=SimpleNamespace(sweep=sweep, problems=problems, sheet=sheet),
         tracker=told,
         writer=Writer(),
         open=lambda: told.opened.append(bool(told.calls)),
         parent="parent",
         locks=SimpleNamespace(release=release),
         refuse_moved=lambda: None,
-        statuses={},
         note_record=lambda *_: None,
     )
     reporter = TuneReporter(session, Progress(len(listed)))
@@ -304,7 +303,7 @@ class Storing(Told):
         self.arrives = arrives
         self.gate.set()
 
-    def close_cell(self, run: Any, record: RunRecord, written: Callable[[], None]) -> None:
+    def close_cell(self, run: Any, record: Record, written: Callable[[], None]) -> None:
         if self.arrives:
             written()
 
@@ -345,7 +344,7 @@ def test_a_finished_cell_drops_its_clients_states(
         last = state
     sink.on_trial_start(0, [], trial)
     sink.on_trial_result(
-        1, [], trial, {"rows": [ROW], "made": 1, "done": True, "record": RunRecord(Ending(status), [ROW])}
+        1, [], trial, {"rows": [ROW], "made": 1, "done": True, "record": Record(Ending(status), [ROW])}
     )
     sink.close_rest()
     assert bool(list(get_cell_dir(cell.hash).glob("client-*"))) == left

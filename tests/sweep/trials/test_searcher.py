@@ -9,16 +9,17 @@ from ray.tune.search import Searcher
 
 from fedray.algorithms.fedsam import FedSAM
 from fedray.sweep.file.sweep import Sweep
-from fedray.sweep.plan.cells import CellMaker
+from fedray.sweep.plan.cells import Problems, make_sheet
+from fedray.sweep.plan.draws import find_axes
 from fedray.sweep.trials.tune import NextCells
 from tests.sweep.plan.test_cells import BASE, sweep
 
 
 def searcher(grid: Sweep) -> tuple[NextCells, list[str]]:
-    maker = CellMaker(grid)
-    planned = maker.make_all()
+    sheet, points = make_sheet(grid, Problems())
     shares: Any = SimpleNamespace(give=lambda cell, left: 1)
-    return NextCells(maker.axes, list(planned.values()), shares), list(planned)
+    axes = find_axes(grid.keys, (point for point, _ in points))
+    return NextCells([*axes], list(sheet.cells.values()), shares), list(sheet.cells)
 
 
 def test_a_grid_is_handed_out_cell_by_cell_in_its_order() -> None:

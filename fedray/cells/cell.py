@@ -1,18 +1,20 @@
-"""A cell, a configuration with a seed, as a sweep lists it: planned, stored in `cells.json`, archived, read back.
+"""A cell, a configuration with a seed, wherever it is: planned, in a trial, in `cells.json` or an archive, read back.
 
 A store is data from others: no class that it names is imported. So a cell keeps the typed values of its configuration,
-and the words by which tables and figures show its plug-ins.
+and the words by which tables and figures show its plug-ins; the parsed configuration is only in a cell made here.
 """
 
 import hashlib
+import pickle
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from fnmatch import fnmatchcase
-from typing import Annotated, Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
-from pydantic import AfterValidator, Field, TypeAdapter
+from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter
 
-from fedray.common.errors import UserError, truncate_repr
+if TYPE_CHECKING:
+    from fedray.config import RunConfig
 
 
 def _refuse_long(name: str) -> str:
@@ -53,15 +55,7 @@ class PluginLabels:
 
 
 @dataclass(frozen=True)
-class Search:
-    """keys: dotted, in the file's order. select: the metric that decides which draw is best."""
-
-    keys: tuple[str, ...] = ()
-    select: str = ""
-
-
-@dataclass(frozen=True)
-class CellSpec:
+class Cell:
     """A cell of a sweep.
 
     Attributes:
@@ -71,8 +65,10 @@ class CellSpec:
         identity: what the hash is computed from; empty if an older version listed the cell.
         plugins: the words of its plug-ins.
         names: display names of the sweep.
-        search: what draws the sweep's cells; empty for a grid.
+        searched: dotted keys that the sweep draws, in the file's order; empty for a grid.
+        select: the metric that decides which draw is best; empty for a grid.
         tuned: for a final stage, how its configuration was chosen (`driver.stages.describe_choices`).
+        packed: the parsed configuration of a cell that was made here, and so can run, pickled.
     """
 
     hash: str
@@ -81,29 +77,65 @@ class CellSpec:
     identity: Mapping[str, Any] = field(default_factory=dict)
     plugins: PluginLabels = PluginLabels()
     names: Mapping[str, str] = field(default_factory=dict)
-    search: Search = Search()
+    searched: tuple[str, ...] = ()
+    select: str = ""
     tuned: Mapping[str, Any] = field(default_factory=dict)
+    packed: bytes = field(default=b"", repr=False)
 
     @classmethod
-    def from_json(cls, listed: Mapping[str, Any]) -> "CellSpec":
+    def from_json(cls, listed: Mapping[str, Any]) -> Self:
         """Return a cell as `to_json` wrote it. Raises pydantic's ValidationError for another type or a missing key."""
-        return LISTED_CELL.validate_python(listed)
+        cell: Self = LISTED_CELL.validate_python(listed)
+        return cell
 
     def to_json(self) -> dict[str, Any]:
         """Return the cell as `cells.json` holds it; what is empty is left out."""
-        found: dict[str, Any] = {"hash": self.hash, "label": self.label, "config": self.config}
-        found |= {"identity": self.identity} if self.identity else {}
-        found |= {"plugins": asdict(self.plugins)} if self.plugins != PluginLabels() else {}
-        found |= {"names": self.names} if self.names else {}
-        found |= {"search": {"keys": list(self.search.keys), "select": self.search.select}} if self.search.keys else {}
-        return found | ({"tuned": self.tuned} if self.tuned else {})
+        listed: dict[str, Any] = {"hash": self.hash, "label": self.label, "config": self.config}
+        listed |= {"identity": self.identity} if self.identity else {}
+        listed |= {"plugins": asdict(self.plugins)} if self.plugins != PluginLabels() else {}
+        listed |= {"names": self.names} if self.names else {}
+        listed |= {"search": {"keys": list(self.searched), "select": self.select}} if self.searched else {}
+        return listed | ({"tuned": self.tuned} if self.tuned else {})
 
     def get(self, key: str) -> Any:
         """Return the value of a dotted key of the configuration; None if there is none."""
         return get_dotted(self.config, key)
 
+    @cached_property
+    def run(self) -> "RunConfig":
+        """The parsed configuration of a cell that was made here; a process that gets the cell unpacks it only now,
+        where it can tell of a class that it lacks. Raises UserError if a class of the user's own cannot be imported."""
+        run: RunConfig = pickle.loads(self.packed)  # noqa: S301 (from the process that started this one)
+        return run
 
-LISTED_CELL = TypeAdapter(CellSpec)
+    @property
+    def data(self) -> str:
+        """Key of its data set in `Problems.data`: the digest of what was loaded, and how it was prepared."""
+        return f"{self.identity['data']['digest']}/{self.run.model.side}" + "/merged" * (self.run.data.test is not None)
+
+    def __str__(self) -> str:
+        return self.hash
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self  # Tune copies its trials' configurations
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in vars(self).items() if key != "run"}
+
+
+def _read_listed(listed: Any) -> Any:
+    """Return the attributes of a listed cell; no other key, since a stranger's `packed` would be unpickled."""
+    if not isinstance(listed, Mapping):
+        return listed
+    search = listed.get("search")
+    found = {"searched": search.get("keys"), "select": search.get("select")} if isinstance(search, Mapping) else {}
+    keys = ("hash", "label", "config", "identity", "plugins", "names", "tuned")
+    return {key: listed[key] for key in keys if key in listed} | found
+
+
+ListedCell = Annotated[Cell, BeforeValidator(_read_listed)]
+"""A cell as `cells.json` and archives list it, for pydantic."""
+LISTED_CELL: TypeAdapter[Any] = TypeAdapter(ListedCell)
 
 
 def get_dotted(config: Mapping[str, Any], key: str) -> Any:
@@ -129,29 +161,3 @@ def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, bool | int
             text = str(value)
             result[prefix + key] = text if len(text) <= 500 else f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
     return result
-
-
-def select_cells(labels: Mapping[str, str], text: str, option: str) -> list[str]:
-    """Return the hashes of the cells that a text names.
-
-    Args:
-        labels: hash -> label, in the sweep's order.
-        text: a cell's number in that order (from 1, as `--dry-run` shows it), the beginning of its hash (at least 4
-            digits), or a pattern of labels with `*` and `?`.
-        option: what a message begins with.
-
-    Raises:
-        UserError: the text names no cell.
-    """
-    hashes = list(labels)
-    if text.isdecimal() and 1 <= int(text) <= len(hashes):
-        return [hashes[int(text) - 1]]
-    found = [hash for hash in hashes if len(text) >= 4 and hash.startswith(text)]
-    found = found or [hash for hash, label in labels.items() if fnmatchcase(label, text)]
-    if not found:
-        example = next(iter(labels.values()), "fedavg").partition(" ")[0]
-        raise UserError(
-            f"{option}: {truncate_repr(text)} names no cell; give a number from 1 to {len(hashes)}, the beginning of a "
-            f"hash or a pattern of labels such as '{example}*'"
-        )
-    return found
