@@ -1,5 +1,6 @@
 """`fedray status`, `rm` and `clean`: how far a sweep is, and how to delete its runs or its files."""
 
+import shutil
 from collections import Counter
 from datetime import datetime
 from typing import Annotated, Any
@@ -175,7 +176,7 @@ def clean(
     They are checkpoints, models and clients' states. Runs in MLflow stay (see `rm`).
     """
     from fedray.common.location import get_storage
-    from fedray.sweep.driver.clean import find_removable, remove
+    from fedray.sweep.driver.clean import find_removable
 
     if not get_storage().is_dir():
         print(f"{get_storage()}: nothing to remove")
@@ -188,7 +189,8 @@ def clean(
             print(f"{_format_bytes(sum(kept)):>9} stay: {format_count(len(kept), 'cell')} ({why})")
         total = _format_bytes(sum(folder.nbytes for folder in goes))
         if yes:
-            remove(goes)
+            for folder in goes:
+                shutil.rmtree(folder.path)
             print(f"{total} removed in {len(goes)} folders")
         else:
             print(f"{total} in {len(goes)} folders would go, trained models with them; --yes removes them")

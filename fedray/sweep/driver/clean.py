@@ -2,8 +2,7 @@
 
 import contextlib
 import re
-import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,12 +69,6 @@ def find_removable(name: str | None = None) -> Iterator[tuple[list[CellFolder], 
         if name is None:
             goes += [CellFolder(path, _measure_size(path), "left by a killed sweep") for path in list_abandoned()]
         yield goes, stays
-
-
-def remove(folders: Sequence[CellFolder]) -> None:
-    """Remove folders. Raises OSError."""
-    for folder in folders:
-        shutil.rmtree(folder.path)
 
 
 def _is_cell_dir(path: Path) -> bool:

@@ -61,8 +61,8 @@ class Problems:
             **listed,
             packed=run.pack(),
         )
-        if cell.data not in self.data:
-            self.data[cell.data] = prepare_data(data, run)
+        if (key := cell.data) not in self.data:
+            self.data[key] = prepare_data(data, run)
         return cell
 
     def _share(self, sections: Mapping[str, Any]) -> dict[str, Any]:
