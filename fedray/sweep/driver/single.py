@@ -79,7 +79,7 @@ def load_cell(
     except UserError as error:
         source = "--backend" if _is_valid(point) else "--set" if _is_valid(written) else file
         raise UserError(f"{source}: {error}") from None
-    cell = problems.make_cell(run, make_label(point, run))
+    cell = problems.make_cell(run, lambda _: make_label(point, run))
     if listed is not None:
         same = listed.cells.get(cell.hash)
         listed, cell = (listed, replace(same, config=cell.config, packed=cell.packed)) if same else (None, cell)

@@ -2,8 +2,9 @@
 
 import json
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from fedray.cells.cell import Cell, PluginLabels, get_dotted
@@ -40,11 +41,10 @@ class Problems:
         self._checked: set[str] = set()
         self._sections: dict[str, Any] = {}
 
-    def make_cell(self, run: RunConfig, label: str, **listed: Any) -> Cell:
-        """Make the cell of a configuration, loading its data if they are not loaded yet.
+    def make_cell(self, run: RunConfig, name: Callable[[str], str], **listed: Any) -> Cell:
+        """Make the cell of a configuration, whose label `name` gives for its hash.
 
-        Raises:
-            UserError: the data cannot be loaded.
+        Its data are loaded, if they are not yet. Raises UserError if they cannot be loaded.
         """
         source = json.dumps(run.data.list_options() | {"validation": None, "test": None})
         if source not in self._loaded:
@@ -52,9 +52,10 @@ class Problems:
             self._loaded[source] = data, data.digest
         data, digest = self._loaded[source]
         identity = run.make_identity(digest)
+        hash = hash_of(identity)
         cell = Cell(
-            hash_of(identity),
-            label,
+            hash,
+            name(hash),
             self._share(run.resolve()),
             self._share(identity),
             describe_plugins(run),
@@ -139,8 +140,8 @@ def make_sheet(
         if check and run.data.validation is None:
             _refuse_unvalidated(sweep)
         select = sweep.select if searched else ""
-        cell = problems.make_cell(run, "", names=sweep.names, searched=tuple(searched), select=select)
-        cell = replace(cell, label=choose_label(labels, point, run, varied, cell.hash))
+        name = partial(choose_label, labels, point, run, varied)
+        cell = problems.make_cell(run, name, names=sweep.names, searched=tuple(searched), select=select)
         if check:
             problems.check(cell)
         cells.setdefault(cell.hash, cell)
