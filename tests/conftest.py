@@ -16,6 +16,7 @@ from sqlalchemy import Engine, event
 
 if TYPE_CHECKING:
     from fedray.cluster.ray_backend import RayBackend
+    from fedray.tracking.tracker import Tracker
 
 torch.set_num_threads(1)  # results depend on it, and the suite's processes share few cores
 
@@ -48,6 +49,17 @@ def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("store") / "mlflow.db"
     MlflowClient(tracking_uri=f"sqlite:///{path}").search_experiments()
     return path
+
+
+@pytest.fixture
+def store(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> "Tracker":
+    """A store without runs, for tests to write runs into."""
+    from fedray.tracking.tracker import Tracker
+
+    shutil.copy(empty_store, tmp_path / "mlflow.db")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
+    monkeypatch.delenv("MLFLOW_EXPERIMENT_NAME", raising=False)
+    return Tracker()
 
 
 @pytest.fixture
@@ -105,10 +117,14 @@ def hide_package(monkeypatch: pytest.MonkeyPatch) -> Hide:
 LONGEST = [
     Path(__file__).parent / name
     for name in (
-        "oracle/test_oracle.py",
-        "cli/test_door.py",
-        "cli/test_security.py",
+        "sweep/driver/test_run.py",
+        "cluster/test_ray_backend.py",
+        "sweep/trials/test_tune.py",
+        "cluster/test_allocation.py",
         "test_front_door.py",
+        "cli/test_security.py",
+        "cli/test_door.py",
+        "oracle/test_oracle.py",
         "cli/test_run.py",
         "analysis/test_results.py",
         "shipped/test_paper_sweeps.py",

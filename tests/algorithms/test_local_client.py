@@ -26,7 +26,7 @@ from fedray.engine.server.simulation import Simulation
 from fedray.engine.training.local_training import LocalTrainer
 from fedray.models.network import Network
 from fedray.partitions.shards import Shards
-from tests.algorithms.clients import before_its_step
+from tests.algorithms.digits import before_its_step
 from tests.algorithms.digits import problem as small
 
 

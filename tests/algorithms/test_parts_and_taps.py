@@ -12,8 +12,7 @@ from fedray.client import LocalClient
 from fedray.engine.process.worker import Worker
 from fedray.models import make_model_spec
 from fedray.models.network import Network
-from tests.algorithms.clients import before_its_step
-from tests.algorithms.digits import problem
+from tests.algorithms.digits import before_its_step, problem
 
 IMAGES = torch.rand(3, 3, 32, 32, generator=torch.Generator().manual_seed(1))
 

@@ -22,8 +22,7 @@ from fedray.engine.process.worker import Worker
 from fedray.engine.server.simulation import Simulation
 from fedray.models.network import Layout, Network
 from fedray.papers.variants import FedSOLForms, ScaffoldForms
-from tests.algorithms.clients import before_its_step
-from tests.algorithms.digits import final, problem
+from tests.algorithms.digits import before_its_step, final, problem
 from tests.algorithms.test_contract import NORMALISED
 
 

@@ -1,8 +1,11 @@
-"""Runs written into a store by hand."""
+"""Runs written into a store by hand, and readers of a drawn axis."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from fedray.cells.cell import Cell
 from fedray.cells.record import CellRun, Record
@@ -88,3 +91,15 @@ def write_run(
     else:
         store.close_cell(run, record)
     return run.id
+
+
+def ticks(axes: Axes) -> dict[float, str]:
+    """Place -> label of the ticks across, from left to right."""
+    places = [float(place) for place in axes.xaxis.get_major_locator()()]
+    return dict(zip(places, axes.xaxis.get_major_formatter().format_ticks(places), strict=True))
+
+
+def note(figure: Figure) -> str:
+    """The legend's explanation of bands and bars."""
+    (legend,) = figure.legends
+    return legend.get_title().get_text().replace("\n", " ")

@@ -13,8 +13,7 @@ from fedray.analysis.plots.sensitivity import draw_sensitivity, list_varied
 from fedray.analysis.plots.style import WIDE, WIDTH, choose_styles, is_logarithmic
 from fedray.common.errors import UserError
 from fedray.tracking.tracker import Tracker
-from tests.analysis.axes import note, ticks
-from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, history, rows, write
+from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, history, note, rows, ticks, write
 from tests.conftest import Call
 
 

@@ -20,18 +20,18 @@ from fedray.sweep.plan.storage import CellLocks, get_cell_locks_file, get_sweep_
 from fedray.tracking.store import IS_CELL, LISTED, find_runs, get_label, search
 from fedray.tracking.tracker import Tracker
 from fedray.tracking.view import save_view
-from tests.analysis.conftest import store
 from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, rows, write
 from tests.conftest import Call
 from tests.small import sections
 
-__all__ = ["store"]
 
-
-def test_status_counts_and_says_why(
-    store: Tracker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
-) -> None:
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The working folder is the store's."""
     monkeypatch.chdir(tmp_path)
+
+
+def test_status_counts_and_says_why(store: Tracker, call: Call) -> None:
     cells = [cell(FEDAVG, 0.1, 0), cell(FEDAVG, 0.1, 1), cell(SMALL, 0.1, 0)]
     write(store, cells, [50, ("failed", [])])
     traceback = get_storage() / "cells" / cells[1]["hash"] / "traceback.txt"
@@ -57,11 +57,8 @@ def run_id(store: Tracker, cell: dict[str, Any]) -> str:
     return str(run.info.run_id)
 
 
-def test_status_lists_sweeps_and_nothing_runs_whose_lock_is_free(
-    store: Tracker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
-) -> None:
+def test_status_lists_sweeps_and_nothing_runs_whose_lock_is_free(store: Tracker, call: Call) -> None:
     """Three cells are `running` in the store: one process was killed, one lives, one has its folder elsewhere."""
-    monkeypatch.chdir(tmp_path)
     assert call("status")[:2] == (0, "this store holds no sweep\n")
     cells = [hashed(seed) for seed in range(4)]
     write(store, cells, [*[("running", [])] * 3, 50])
@@ -84,10 +81,7 @@ def test_status_lists_sweeps_and_nothing_runs_whose_lock_is_free(
     assert one.count("running     ") == 2
 
 
-def test_rm_of_one_cell_and_clean_of_what_it_left(
-    store: Tracker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_rm_of_one_cell_and_clean_of_what_it_left(store: Tracker, call: Call) -> None:
     cells = [hashed(seed) for seed in range(3)]
     write(store, cells, [50] * 3)
     write(store, cells[2:], [], name="other")
@@ -104,12 +98,9 @@ def test_rm_of_one_cell_and_clean_of_what_it_left(
     assert not folder.exists()
 
 
-def test_a_killed_driver_leaves_trained_cells_that_are_not_missing(
-    store: Tracker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
-) -> None:
+def test_a_killed_driver_leaves_trained_cells_that_are_not_missing(store: Tracker, call: Call) -> None:
     """Of four cells of four rounds, one is in MLflow. Of the others, all in the log's queue when the driver was killed,
     two have the checkpoint of round 4, one of them a run that was open; the third has that of round 2."""
-    monkeypatch.chdir(tmp_path)
     cells = [hashed(seed) for seed in range(4)]
     for one in cells:
         one["config"]["training"] = {"rounds": 4}
@@ -128,11 +119,8 @@ def test_a_killed_driver_leaves_trained_cells_that_are_not_missing(
     assert "- 2 of 4 cells finished but not yet in MLflow; `fedray sweep` with its file logs them\n" in table
 
 
-def test_a_sweep_that_waits_says_which_other_one_has_its_cells(
-    store: Tracker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sweep_that_waits_says_which_other_one_has_its_cells(store: Tracker) -> None:
     """Two of three cells are left to others: of the sweeps that list them, the one that runs is named."""
-    monkeypatch.chdir(tmp_path)
     cells = [hashed(seed) for seed in range(3)]
     write(store, cells, [50, None, None], name="small")
     write(store, cells[1:], [], name="first")
@@ -145,11 +133,8 @@ def test_a_sweep_that_waits_says_which_other_one_has_its_cells(
         assert describe_elsewhere(session) == "small: 2 cells being run by the sweep first"
 
 
-def test_rm_leaves_what_another_sweep_shares(
-    store: Tracker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
-) -> None:
+def test_rm_leaves_what_another_sweep_shares(store: Tracker, call: Call) -> None:
     """Two sweeps share the first cell: deleting one deletes its own run and its second cell's."""
-    monkeypatch.chdir(tmp_path)
     one, two, three = (cell(FEDAVG, 0.1, seed) for seed in (0, 1, 2))
     write(store, [one, two], [50, 50])
     write(store, [one, three], [None, 50], name="other")
@@ -180,11 +165,8 @@ def test_rm_without_a_yes_says_that_nothing_is_deleted(
     assert json.loads(call("status", "--json").out)[0]["cells"] == {"finished": 1}
 
 
-def test_rm_takes_the_superseded_runs_of_a_cell_too(
-    store: Tracker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
-) -> None:
+def test_rm_takes_the_superseded_runs_of_a_cell_too(store: Tracker, call: Call) -> None:
     """A cell was run again with --force: its two runs and the sweep's own go."""
-    monkeypatch.chdir(tmp_path)
     one = cell(FEDAVG, 0.1, 0)
     for _ in range(2):
         store.supersede([one["hash"]])
@@ -227,11 +209,8 @@ def held_elsewhere(path: Path, offset: int | None = None) -> int:
     return child
 
 
-def test_clean_lists_and_with_yes_removes_what_is_done(
-    store: Tracker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
-) -> None:
+def test_clean_lists_and_with_yes_removes_what_is_done(store: Tracker, call: Call) -> None:
     """Finished and diverged cells go, and what a killed driver left; others resume from theirs, or are not known."""
-    monkeypatch.chdir(tmp_path)
     cells = [hashed(seed) for seed in range(3)]
     write(store, cells, [50, ("diverged", 50), ("failed", 50)])
     finished, diverged, failed, unknown = stored(*(one["hash"] for one in cells), "feedbeef00000000")
@@ -266,11 +245,8 @@ def test_clean_lists_and_with_yes_removes_what_is_done(
     assert len(list(search(store.client, store.experiment, ""))) == before
 
 
-def test_clean_leaves_links_and_what_no_cell_is_called(
-    store: Tracker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
-) -> None:
+def test_clean_leaves_links_and_what_no_cell_is_called(store: Tracker, tmp_path: Path, call: Call) -> None:
     """A link to a finished cell's folder, a file, and folders whose names are no hashes; the finished cell goes."""
-    monkeypatch.chdir(tmp_path)
     cells = [hashed(0), hashed(1)]
     write(store, cells, [50] * len(cells))
     (finished,) = stored(cells[0]["hash"])
@@ -291,10 +267,7 @@ def test_clean_leaves_links_and_what_no_cell_is_called(
     assert (elsewhere / "mine").exists()
 
 
-def test_clean_of_a_sweep_leaves_other_sweeps_alone(
-    store: Tracker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_clean_of_a_sweep_leaves_other_sweeps_alone(store: Tracker, call: Call) -> None:
     one, two = (hashed(seed) for seed in (0, 1))
     write(store, [one], [50])
     write(store, [two], [50], name="other")
@@ -303,11 +276,8 @@ def test_clean_of_a_sweep_leaves_other_sweeps_alone(
     assert (code, mine.exists(), others.exists()) == (0, False, True)
 
 
-def test_clean_never_touches_what_runs(
-    store: Tracker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
-) -> None:
+def test_clean_never_touches_what_runs(store: Tracker, call: Call) -> None:
     """A finished cell of a sweep that another process runs, and one that another process runs again."""
-    monkeypatch.chdir(tmp_path)
     one, two = (hashed(seed) for seed in (0, 1))
     write(store, [one], [50])
     write(store, [two], [50], name="other")
@@ -337,14 +307,11 @@ def test_clean_never_touches_what_runs(
     assert not others.exists()
 
 
-def test_cells_that_a_changed_file_has_no_more_are_told_and_deleted(
-    store: Tracker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
-) -> None:
+def test_cells_that_a_changed_file_has_no_more_are_told_and_deleted(store: Tracker, call: Call) -> None:
     """Three cells finished; then the file kept one, had a new one, and another sweep took over one.
 
     The one that is left, and no other, is told by the plan, status, tables and compare, and goes with --unlisted.
     """
-    monkeypatch.chdir(tmp_path)
     kept, gone, shared, new = (cell(FEDAVG, 0.1, seed) for seed in range(4))
     write(store, [kept, gone, shared], [50, 60, 70])
     assert "of this name" not in call("status", "sweep").out
@@ -453,9 +420,8 @@ def test_the_view_of_a_sweep_tells_its_runs_apart(store: Tracker) -> None:
     ]
 
 
-def test_json_for_programs(store: Tracker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call) -> None:
+def test_json_for_programs(store: Tracker, call: Call) -> None:
     """Each command that says what there is prints the same as one JSON object or list."""
-    monkeypatch.chdir(tmp_path)
     cells = [cell(algorithm, 0.1, seed) for algorithm in (FEDAVG, SMALL) for seed in (0, 1)]
     write(store, cells, [50, 60, 70, ("failed", [])])
     Path("f.yaml").write_text(yaml.safe_dump({"name": "x", "base": sections(runtime={})}))
@@ -485,11 +451,8 @@ def test_json_for_programs(store: Tracker, tmp_path: Path, monkeypatch: pytest.M
     assert call("sweep", "f.yaml", "--json").code == 2
 
 
-def test_runs_of_others_enter_nothing_and_stay(
-    store: Tracker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
-) -> None:
+def test_runs_of_others_enter_nothing_and_stay(store: Tracker, call: Call) -> None:
     """A run of one's own in fedray's experiment, with the metric that tables show and the label of a cell."""
-    monkeypatch.chdir(tmp_path)
     cells = [cell(FEDAVG, 0.1, seed) for seed in (0, 1)]
     write(store, cells, [50, 60])
     commands = (("tables", "sweep"), ("status", "sweep"), ("status",), ("compare", "sweep", "--reference", "fedavg"))

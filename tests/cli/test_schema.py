@@ -11,12 +11,9 @@ from fedray.cli.main import app
 from fedray.common.yaml_files import load_yaml
 from fedray.sweep.file.shipped import get_sweeps_folder, list_sweeps
 from fedray.tracking.tracker import Tracker
-from tests.analysis.conftest import store
 from tests.analysis.runs import sheet
 from tests.bad_input.case import BASE, RUN
 from tests.conftest import Call
-
-__all__ = ["store"]
 
 
 def test_schema(call: Call) -> None:

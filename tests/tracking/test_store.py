@@ -21,7 +21,6 @@ from fedray.common.errors import UserError
 from fedray.tracking import store
 from fedray.tracking.tracker import Tracker
 from tests.conftest import Call
-from tests.tracking.foreign import fill
 
 CONFIG = {"algorithm": {"name": "fedavg"}, "runtime": {"actors": 1}}
 ONE = Cell("a" * 16, "one", CONFIG)
@@ -297,6 +296,37 @@ def test_mlflow_shows_how_long_a_cell_took_however_late_its_run_was_made(databas
         info = tracker.client.get_run(run.id).info
         meanwhile = 0 if ended and lasted else time.monotonic() - now
         assert lasted <= (info.end_time - info.start_time) / 1000 < lasted + meanwhile + 1
+
+
+def fill(store: Path, count: int) -> None:
+    """Add `count` finished cells of other sweeps to a SQLite store (MLFLOW_TRACKING_URI must name it).
+
+    One is written by the tracker; the others are its copies with other ids and hashes.
+    """
+    tracker = Tracker()
+    config = {"algorithm": {"name": "fedavg"}, "training": {"lr": 0.1, "rounds": 2}, "runtime": {"actors": 1}}
+    run = CellRun(Cell("f" * 16, "foreign", config), {"fedray.sweep": "foreign"})
+    tracker.open_cell(run, again=False)
+    rows = [{"round": t, "test_accuracy": 50.0, "test_loss": 1.0, "lr": 0.1} for t in (1, 2)]
+    tracker.close_cell(run, Record(Ending(Status.FINISHED), rows, {"seconds_per_round": 1.0}))
+    tracker.close()
+    with sqlite3.connect(store) as db:
+        db.execute("CREATE TEMP TABLE copies (id TEXT)")
+        db.executemany("INSERT INTO copies VALUES (?)", ((f"{i:032x}",) for i in range(1, count + 1)))
+        _copy(db, "runs", "run_uuid", run.id)
+        for table in ("tags", "params", "metrics", "latest_metrics"):
+            _copy(db, table, "run_uuid", run.id)
+        db.execute(
+            "UPDATE tags SET value = substr(run_uuid, 17) WHERE key = 'fedray.cell' AND run_uuid IN"
+            " (SELECT id FROM copies)"
+        )
+
+
+def _copy(db: sqlite3.Connection, table: str, key: str, source: str) -> None:
+    columns = [row[1] for row in db.execute(f"PRAGMA table_info({table})")]
+    picked = ", ".join("copies.id" if name == key else f'"{name}"' for name in columns)
+    names = ", ".join(f'"{name}"' for name in columns)
+    db.execute(f"INSERT INTO {table} ({names}) SELECT {picked} FROM {table}, copies WHERE {key} = ?", (source,))  # noqa: S608
 
 
 def test_only_the_cells_that_are_asked_for_are_read(database: Path) -> None:

@@ -16,8 +16,7 @@ from fedray.analysis.plots.clients import draw_confusion, draw_fairness
 from fedray.analysis.tables.clients import measure_fairness, read_accuracies, read_confusions
 from fedray.common.errors import UserError
 from fedray.tracking.tracker import Tracker
-from tests.analysis.axes import note
-from tests.analysis.runs import FEDAVG, SMALL, cell, history, sheet, write_run
+from tests.analysis.runs import FEDAVG, SMALL, cell, history, note, sheet, write_run
 
 TEN = [float(10 * k) for k in range(11)]
 """Eleven clients from 0 % to 100 %: a tenth, rounded up, are two of them."""

@@ -64,7 +64,8 @@ def test_a_process_killed_between_two_cells_costs_neither(
     marker = project / "marker"
     marker.touch()
     method = {"name": "tests.plugins:DiesAtNextCell", "marker": str(marker)}
-    base = SWEEP["base"] | {"algorithm": method, "runtime": SWEEP["base"].get("runtime", {}) | {"actors": 1}}
+    short = {"algorithm": method, "training": {"rounds": 3}, "runtime": {"actors": 1, "checkpoint_every": 1}}
+    base = SWEEP["base"] | short
     sweep = {"name": "two", "base": base, "grid": {"seed": [0, 1]}}
     plan = planning.make_plan(Sweep.model_validate(sweep), Options(max_concurrent=1))
     assert execute(plan).plan.sheet.counts == {"finished": 2}

@@ -96,7 +96,8 @@ def test_tune_sees_the_axes_of_what_it_schedules(
     monkeypatch.setattr(FIFOScheduler, "on_trial_add", lambda self, controller, trial: scheduled.append(trial))
     monkeypatch.setattr(ray.tune.Tuner, "fit", lambda tuner: grids.append(fit(tuner)) or grids[-1])
     axes = {"algorithm": ["fedavg", {"name": "fedsam", "rho": 0.2}], "partition.alpha": [0.1, 0.5]}
-    assert drive(planning.make_plan(Sweep.model_validate(SWEEP | {"grid": axes}), Options(max_concurrent=1))) == 0
+    short = SWEEP | {"base": SWEEP["base"] | {"training": {"rounds": 3}}}
+    assert drive(planning.make_plan(Sweep.model_validate(short | {"grid": axes}), Options(max_concurrent=1))) == 0
     found = fedray.results("small")
     expected = [("fedavg", None, 0.1), ("fedavg", None, 0.5), ("fedsam", 0.2, 0.1), ("fedsam", 0.2, 0.5)]
     names = ("algorithm", "algorithm.rho", "partition.alpha")
@@ -115,7 +116,7 @@ def test_tune_sees_the_axes_of_what_it_schedules(
     assert trials["round"].tolist() == found.curves.groupby("cell", sort=False)["round"].max().tolist()
     # A changed file shows the trials of its own cells; one that was trained before keeps its trial.
     changed = axes | {"partition.alpha": [0.5, 1.0]}
-    assert drive(planning.make_plan(Sweep.model_validate(SWEEP | {"grid": changed}), Options(max_concurrent=1))) == 0
+    assert drive(planning.make_plan(Sweep.model_validate(short | {"grid": changed}), Options(max_concurrent=1))) == 0
     later = fedray.results("small").trials
     assert sorted(later["config/partition.alpha"]) == [0.5, 0.5, 1.0, 1.0]
     both = trials.merge(later, on="trial_id")
