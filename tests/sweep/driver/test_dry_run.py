@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
+from fedray.cells.sheet import Sheet
 from fedray.config import Runtime
 from fedray.sweep.driver import dry_run
 from fedray.sweep.plan.plan import Options
@@ -34,7 +35,8 @@ def test_memory_on_a_gpu(
 ) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setattr(dry_run, "list_local_nodes", lambda: [{"CPU": 8.0, "GPU": 2.0}])
-    plan: Any = SimpleNamespace(cells={}, known={}, requests={Runtime(**runtime): 3}, options=Options())
+    asked = {Runtime(**runtime): 3}
+    plan: Any = SimpleNamespace(sheet=Sheet("x"), is_chosen=bool, requests=asked, options=Options())
     dry_run.print_plan(plan)
     said = " ".join(capsys.readouterr().out.split())
     assert "3 trials ask for" in said
