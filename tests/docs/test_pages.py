@@ -66,6 +66,27 @@ def test_a_page_followed_to_the_letter(page: str, shell: dict[str, str], tmp_pat
     assert ran, "a page without a command"
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_the_page_of_methods_has_the_table_of_its_archive(shell: dict[str, str], tmp_path: Path) -> None:
+    """All 780 cells, with both tables of `compare` to the letter."""
+
+    def call(*words: str) -> str:
+        done = subprocess.run(["fedray", *words], cwd=tmp_path, env=shell, capture_output=True, text=True, timeout=1700)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    merged = call("import", str(DOCS.parent / "results" / "methods.zip")).splitlines()
+    assert merged == [f"methods/{k}: 156 cells added, 0 already present" for k in range(5)]
+    printed = [
+        line for line in call("compare", "methods", "--reference", "fedavg").splitlines() if line.startswith("|")
+    ]
+    page = (DOCS / "methods.md").read_text(encoding="utf-8")
+    assert len(printed) == 56
+    assert "\n".join(printed[:28]) in page
+    assert "\n".join(printed[28:]) in page
+
+
 def test_every_yaml_fence_can_be_read() -> None:
     for page in DOCS.glob("*.md"):
         for language, content in fences(page.stem):
