@@ -227,12 +227,13 @@ def report(name: str, out: Path | None) -> Iterator[Report]:
     took = round(time.monotonic() - began)
     print(f"took {took} s", flush=True)
     if out is not None:
+        parts = Path(sys.argv[0]).resolve().relative_to(ROOT).with_suffix("").parts
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(
             json.dumps(
                 {
                     "benchmark": name,
-                    "command": " ".join(["python -m", _module(), *sys.argv[1:]]),
+                    "command": " ".join(["python -m", ".".join(parts).removesuffix(".__main__"), *sys.argv[1:]]),
                     "machine": made.facts,
                     "seconds": took,
                     "figures": made.lines,
@@ -241,10 +242,6 @@ def report(name: str, out: Path | None) -> Iterator[Report]:
             )
             + "\n"
         )
-
-
-def _module() -> str:
-    return ".".join(Path(sys.argv[0]).resolve().relative_to(ROOT).with_suffix("").parts).removesuffix(".__main__")
 
 
 def machine() -> dict[str, str]:
@@ -321,8 +318,3 @@ def anonymous(pid: int) -> float:
 def shared(pid: int) -> float:
     """Return the shared memory in MB of a process and all below it (the object store's), each page counted once."""
     return sum(rollup(one, "Pss_Shmem") for one in {pid, *descendants(pid)})
-
-
-def uss(pid: int) -> float:
-    """Return the unique set size in MB."""
-    return rollup(pid, "Private_Clean") + rollup(pid, "Private_Dirty")

@@ -31,15 +31,12 @@ def main(workload: str = "w2", pairs: Annotated[int, typer.Option(min=1)] = 20, 
         def unguarded() -> None:
             with contextlib.ExitStack() as stack:
                 for module in ("training.local_training", "server.simulation"):
-                    stack.enter_context(mock.patch(f"fedray.engine.{module}.forbid_changes", _nothing))
+                    guard = f"fedray.engine.{module}.forbid_changes"
+                    stack.enter_context(mock.patch(guard, return_value=contextlib.nullcontext()))
                 stack.enter_context(mock.patch("fedray.engine.training.local_training.refuse_changed"))
                 average.step()
 
         told.add("step with the in-place guard / without", p.paired(average.step, unguarded, pairs), "<= 1.01")
-
-
-def _nothing(*_: object) -> contextlib.AbstractContextManager[None]:
-    return contextlib.nullcontext()
 
 
 if __name__ == "__main__":

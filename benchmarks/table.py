@@ -65,10 +65,6 @@ class Run:
         machine: dict[str, str] = self.content["machine"]
         return machine
 
-    def get_figure(self, name: str) -> dict[str, Any] | None:
-        """Return the figure of that name, if this run has it."""
-        return next((figure for figure in self.content["figures"] if figure["figure"] == name), None)
-
 
 def load_runs(folder: Path = RESULTS) -> list[Run]:
     """Return all runs, the oldest first."""
@@ -84,9 +80,9 @@ def find_newest(runs: list[Run], benchmark: str, *figures: str) -> tuple[Run, li
         LookupError: there is none.
     """
     for run in reversed(runs):
-        found = [run.get_figure(name) for name in figures]
-        if run.content["benchmark"] == benchmark and all(found):
-            return run, [figure for figure in found if figure is not None]
+        found = {figure["figure"]: figure for figure in run.content["figures"]}
+        if run.content["benchmark"] == benchmark and found.keys() >= set(figures):
+            return run, [found[name] for name in figures]
     raise LookupError(f"no run of {benchmark!r} holds {', '.join(map(repr, figures))}")
 
 

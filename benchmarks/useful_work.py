@@ -43,12 +43,6 @@ class Spins(Algorithm):
             pass
 
 
-def random_images(file: Path, count: int) -> None:
-    """Write a data set of random images."""
-    x, y = np.random.default_rng(0).integers(0, 256, (count, 32, 32, 3), dtype=np.uint8), np.arange(count) % 10
-    np.savez(file, x_train=x, y_train=y, x_test=x[:10], y_test=y[:10])
-
-
 def sweep(cells: int, seconds: float, data: Path) -> dict[str, object]:
     """Return the contents of the sweep's file."""
     return {
@@ -81,7 +75,8 @@ def watched(command: list[str], folder: Path, env: dict[str, str]) -> tuple[floa
             except OSError:
                 continue
             if "ray::_Inner" in title:
-                largest[pid] = max(largest.get(pid, 0.0), p.uss(pid))
+                unique = p.rollup(pid, "Private_Clean") + p.rollup(pid, "Private_Dirty")  # MB
+                largest[pid] = max(largest.get(pid, 0.0), unique)
     if process.returncode:
         raise RuntimeError((folder / "log").read_text()[-2000:])
     return time.perf_counter() - began, list(largest.values())
@@ -101,7 +96,8 @@ def main(
 
         def run(count: int, train: int) -> tuple[float, list[float]]:
             data = folder / f"{train}.npz"
-            random_images(data, train)
+            x, y = np.random.default_rng(0).integers(0, 256, (train, 32, 32, 3), dtype=np.uint8), np.arange(train) % 10
+            np.savez(data, x_train=x, y_train=y, x_test=x[:10], y_test=y[:10])
             made = sweep(count, seconds, data) | {"name": f"overhead-{count}-{train}"}
             file = folder / f"{count}-{train}.yaml"
             file.write_text(yaml.safe_dump(made))

@@ -9,6 +9,7 @@ import inspect
 import io
 import json
 import shutil
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import UnionType
@@ -215,6 +216,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Itera
         (path / "own.py").write_text("\n".join([OWN, *(inspect.getsource(kind) for kind in (Tied, Everything))]))
         (path / "doors.yaml").write_text(yaml.safe_dump(SWEEP))
         yield path
+    sys.modules.pop("own", None)  # other tests have one, too
 
 
 def simulate(changes: Mapping[str, Any]) -> fedray.Result:

@@ -59,19 +59,15 @@ def main() -> int:
         )
         print(f"not installed: {', '.join(missing)}; {how}", file=sys.stderr)
         return 2
-    if asked.device == "cuda" and not _sees_gpu():
+    # Another process is asked, so that this one holds no memory of the GPU before it measures.
+    look = [sys.executable, "-c", "import torch, sys; sys.exit(not torch.cuda.is_available())"]
+    if asked.device == "cuda" and subprocess.run(look, check=False).returncode:
         print("--device cuda: not measured: torch sees no CUDA device here", file=sys.stderr)
         return 2
     from benchmarks.gpu_day.parts import run_part
 
     run_part(asked.part, asked.device, asked.tiny, 60 * MINUTES, asked.folder)
     return 0
-
-
-def _sees_gpu() -> bool:
-    """Ask another process, so that this one holds no memory of the GPU before it measures."""
-    command = [sys.executable, "-c", "import torch, sys; sys.exit(not torch.cuda.is_available())"]
-    return subprocess.run(command, check=False).returncode == 0
 
 
 if __name__ == "__main__":

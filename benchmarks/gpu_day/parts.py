@@ -170,12 +170,7 @@ def measure_rounds(part: Part) -> None:
     for count in (2,) if part.tiny else (2, 4):
         several = partial(build, part.device, work, "fedsam", {"name": "lenet"}, count)
         figure = f"seconds of a round of FedSAM, {describe_count(count)}"
-        part.add(figure, partial(time_several, part, several, rounds, count))
-
-
-def time_several(part: Part, made: Callable[[], Problem], rounds: int, count: int) -> dict[str, Any]:
-    """Return the median seconds of rounds in several processes."""
-    return part.time_rounds(made(), rounds, count)
+        part.add(figure, lambda several=several, count=count: part.time_rounds(several(), rounds, count))
 
 
 def time_here(

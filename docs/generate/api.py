@@ -50,16 +50,12 @@ def write_page() -> str:
     lines = [INTRODUCTION, "## `fedray`", ""]
     for name in fedray.__all__:
         if not name.startswith("__"):
-            lines += _describe(name, package[_home(name)])
+            lines += _describe(name, package[f"{fedray._HOMES[name]}.{name}".removeprefix("fedray.")])
     lines += ["## `fedray.algorithms.base`", ""]
     for name in base.__all__:
         if name not in fedray.__all__:
             lines += _describe(name, package[f"algorithms.base.{name}"])
     return "\n".join(lines).rstrip() + "\n"
-
-
-def _home(name: str) -> str:
-    return f"{fedray._HOMES[name]}.{name}".removeprefix("fedray.")
 
 
 def _describe(name: str, thing: griffe.Object | griffe.Alias) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """Resources that client actors ask of a cluster, whether they fit, and how many a cell gets."""
 
 import math
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -79,7 +80,7 @@ def refuse_unseen(key: str, path: Path) -> None:
     nodes = [node for node in ray.nodes() if node["Alive"]]
     if len(nodes) == 1:
         return
-    look = ray.remote(num_cpus=0)(_can_see)
+    look = ray.remote(num_cpus=0)(os.path.exists)
     answers = [
         look.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)).remote(str(path))
         for node in nodes
@@ -90,10 +91,6 @@ def refuse_unseen(key: str, path: Path) -> None:
             f"{key}: {path.parent} is not shared by all nodes of the cluster: {', '.join(blind)} cannot see it; "
             "set it to a directory that all of them mount"
         )
-
-
-def _can_see(path: str) -> bool:
-    return Path(path).exists()
 
 
 def list_nodes() -> list[dict[str, float]]:

@@ -72,12 +72,17 @@ def test_the_name_of_a_component_always_enters(kind: type[Component]) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty folder on the path; modules that a test imports from it are forgotten again."""
+    """An empty folder on the path; modules that a test imports from it, or another test of that name, are forgotten."""
     monkeypatch.syspath_prepend(tmp_path)
+
+    def forget() -> None:
+        for name in list(sys.modules):
+            if name.partition(".")[0] in ("own", "one", "helper", "pack", "lone", "library", "broken"):
+                del sys.modules[name]
+
+    forget()
     yield tmp_path
-    for name in list(sys.modules):
-        if name.partition(".")[0] in ("own", "one", "helper", "pack", "lone", "library", "broken"):
-            del sys.modules[name]
+    forget()
 
 
 def write(folder: Path, files: dict[str, str]) -> None:
