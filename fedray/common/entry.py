@@ -25,7 +25,7 @@ NoSuchOption: Any = sys.modules[UsageError.__module__].NoSuchOption
 Json = Annotated[bool, typer.Option("--json", help="print JSON instead")]
 """Option of commands that also print for programs."""
 CELL = "a number, the beginning of a hash, or a pattern of labels: 'fedtoga*'"
-"""Help of every option that names cells, as `cells.cell.select_cells` takes them."""
+"""Help of every option that names cells, as `Sheet.select` takes them."""
 UNUSABLE = {
     getattr(errno, name)
     for name in ("EACCES", "EPERM", "ENAMETOOLONG", "ENOTDIR", "EISDIR", "ELOOP", "ENOSPC", "EDQUOT", "EROFS")

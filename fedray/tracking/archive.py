@@ -279,7 +279,8 @@ def export_sweep(name: str, file: Path) -> int:
     A sweep with blocks, NAME/0, NAME/1, ..., is all of them. The file appears whole or not at all. Raises UserError if
     there is no such sweep, the file cannot be written, or `import_sweeps` would refuse it.
     """
-    blocks = find_blocks([name])[name]
+    client, experiment = open_reader()
+    blocks = find_blocks(client, experiment, [name])[name]
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=file.absolute().parent, prefix=".export-") as folder:
@@ -289,11 +290,11 @@ def export_sweep(name: str, file: Path) -> int:
                 with zipfile.ZipFile(new, "w", zipfile.ZIP_LZMA) as archive:
                     for number in blocks:
                         part = Path(folder) / f"block-{number}.zip"
-                        count += _write(f"{name}/{number}", part, zipfile.ZIP_STORED)
+                        count += _write(client, experiment, f"{name}/{number}", part, zipfile.ZIP_STORED)
                         archive.write(part, f"{number}.zip")
                         part.unlink()
             else:
-                count = _write(name, new, zipfile.ZIP_DEFLATED)
+                count = _write(client, experiment, name, new, zipfile.ZIP_DEFLATED)
             with open_archives(new, f"{name}: cannot be exported"):
                 new.rename(file)
     except OSError as error:
@@ -301,9 +302,8 @@ def export_sweep(name: str, file: Path) -> int:
     return count
 
 
-def _write(name: str, file: Path, compression: int) -> int:
+def _write(client: "AnyClient", experiment: str, name: str, file: Path, compression: int) -> int:
     """Write one sweep into a file; return how many cells with a run it holds."""
-    client, experiment = open_reader()
     stage = f"{name}/tune"
     sweep = read_stored_sweep(name)
     tune = read_stored_sweep(stage) if stage in find_sweeps(client, experiment) else None

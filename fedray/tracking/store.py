@@ -276,9 +276,9 @@ def find_sweeps(client: "AnyClient", experiment: str) -> "dict[str, AnyRun]":
     return found
 
 
-def find_blocks(names: Iterable[str]) -> dict[str, list[int]]:
+def find_blocks(client: "AnyClient", experiment: str, names: Iterable[str]) -> dict[str, list[int]]:
     """Return sweep -> numbers of its blocks in the store, NAME/0, NAME/1, ...; none if NAME itself is a sweep there."""
-    known = find_sweeps(*open_reader())
+    known = find_sweeps(client, experiment)
     parts = [(above, int(number)) for above, _, number in (one.rpartition("/") for one in known) if number.isdecimal()]
     return {name: sorted(k for above, k in parts if above == name and name not in known) for name in names}
 

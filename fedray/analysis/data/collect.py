@@ -106,7 +106,8 @@ def collect(name: str, *others: str) -> SweepTable:
         NotStored: the store does not know it.
         UserError: as in `stored.read_sweep`.
     """
-    blocks = find_blocks(dict.fromkeys((name, *others)))
+    client, experiment = open_reader()
+    blocks = find_blocks(client, experiment, dict.fromkeys((name, *others)))
     most = max((numbers[-1] for numbers in blocks.values() if numbers), default=0)
     sheets, rows, notes = list[Sheet](), dict[str, dict[str, Any]](), list[str]()
     names = dict[str, None]()
@@ -124,7 +125,7 @@ def collect(name: str, *others: str) -> SweepTable:
         cells={hash: row["spec"] for hash, row in rows.items()},
         records={hash: record for sheet in reversed(sheets) for hash, record in sheet.records.items()},
     )
-    return SweepTable(whole, make_frame(rows.values()), open_reader()[0], "; ".join(filter(None, notes)))
+    return SweepTable(whole, make_frame(rows.values()), client, "; ".join(filter(None, notes)))
 
 
 def find_cells(name: str, *others: str) -> SweepTable:

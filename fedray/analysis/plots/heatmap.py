@@ -68,9 +68,8 @@ def _draw_figure(
     }
     every = pd.concat([panel for _, panel in settings])
     rows, columns = sort_by_size(every["_y"]), sort_by_size(every["_x"])
-    apart = [k for k in (0, 1) if len({name[k] for name in tables}) > 1] or [
-        0
-    ]  # method, setting: what tells panels apart
+    # A panel's title is what tells it from the others: the method (0), the setting (1), or both.
+    apart = [k for k in (0, 1) if len({name[k] for name in tables}) > 1] or [0]
     grids = {
         "\n".join(name[k] for k in apart): table.reindex(index=rows, columns=columns).to_numpy()
         for name, table in tables.items()

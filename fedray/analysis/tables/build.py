@@ -254,22 +254,21 @@ def list_tuning_notes(sweep: SweepTable, cells: pd.DataFrame) -> list[str]:
             how = [one[key] for key in ("select", "searcher", "held_out", "train_on", "scheduler")]
             ways[str([stage.rsplit("/", 2)[0], *how])][stage] = one
     said = [_describe_choice(list(of.values())) for of in ways.values()]
+    names = {entry: _name_keys(next(iter(of.values()))["ranges"], cells) for entry, of in chosen.items()}
     for (row, column), of in chosen.items():
         blocks = list(of.values())
-        names = _name_keys(blocks[0]["ranges"], cells)
         values = ", ".join(
-            f"{names[key]}={', '.join(format_value(one['values'][key]) for one in blocks)} of {of_key}"
-            for key, of_key in blocks[0]["ranges"].items()
+            f"{names[row, column][key]}={', '.join(format_value(one['values'][key]) for one in blocks)} of {searched}"
+            for key, searched in blocks[0]["ranges"].items()
         )
         said.append(f"chosen for {row} ({column}): {values or 'nothing to draw'}; {_format_budget(blocks)}")
     for (row, column), of in chosen.items():
-        names = _name_keys(next(iter(of.values()))["ranges"], cells)
         for key in dict.fromkeys(key for one in of.values() for key in one["edges"]):
             on_edge = [one for one in of.values() if key in one["edges"]]
             values = ", ".join(dict.fromkeys(format_value(one["values"][key]) for one in on_edge))
             where = f" in {len(on_edge)} of {len(of)} blocks" if len(of) > 1 else ""
             said.append(
-                f"WARNING: {names[key]}={values} of {row} ({column}) is on the edge of "
+                f"WARNING: {names[row, column][key]}={values} of {row} ({column}) is on the edge of "
                 f"{on_edge[0]['ranges'][key]}{where}: nothing was tried beyond it"
             )
     return said
