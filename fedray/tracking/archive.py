@@ -228,14 +228,15 @@ def open_archives(file: Path, failure: str) -> Iterator[list[Archive]]:
                 raise UserError("the file is not a regular one")
             _check_size("the file", file.stat().st_size, FILE)
             archive = stack.enter_context(zipfile.ZipFile(file))
+            _check_unpacked([archive])
             blocks = [name for name in archive.namelist() if BLOCK.fullmatch(name)]
             opened = [archive]
             if blocks and blocks == archive.namelist():
-                _check_size("the unpacked archive", sum(block.file_size for block in archive.infolist()), UNPACKED)
                 if len(set(blocks)) < len(blocks):
                     raise UserError("it holds a block twice")
                 folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="fedray-"))
                 opened = [stack.enter_context(zipfile.ZipFile(archive.extract(block, folder))) for block in blocks]
+                _check_unpacked(opened)
             checked = [Archive(one) for one in opened]
         except UserError as error:
             raise UserError(f"{failure}: {error}") from None
@@ -264,8 +265,12 @@ def _check_members(archive: zipfile.ZipFile) -> dict[str, dict[str, str]]:
         names.add(name.lower())
         if cell is not None:
             artifacts.setdefault(cell, {}).update({} if path is None else {name: path.removeprefix("/")})
-    _check_size("the unpacked archive", sum(member.file_size for member in archive.infolist()), UNPACKED)
     return artifacts
+
+
+def _check_unpacked(archives: list[zipfile.ZipFile]) -> None:
+    members = (member for archive in archives for member in archive.infolist())
+    _check_size("the unpacked archive", sum(member.file_size for member in members), UNPACKED)
 
 
 def _check_size(what: str, size: int, most: int) -> None:

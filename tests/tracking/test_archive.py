@@ -474,6 +474,17 @@ def test_the_whole_archive_has_a_limit(exported: Members, store: Path, monkeypat
     refuse(store, "at most 10000000 are allowed")
 
 
+def test_blocks_share_the_limit_of_an_archive(exported: Members, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two blocks of 6 MB, a few kB when packed, with a limit of 10 MB: each alone is within it."""
+    monkeypatch.setattr(archives, "UNPACKED", 10_000_000)
+    members = put(f"{FOLDER}/zeros", bytes(6_000_000))(exported)
+    members[-1][0].compress_type = zipfile.ZIP_DEFLATED
+    block = pack(store / "evil.zip", members).read_bytes()
+    assert len(block) < 100_000
+    pack(store / "evil.zip", [(named(f"{k}.zip"), block) for k in range(2)])
+    refuse(store, "the unpacked archive has 12")
+
+
 DEEP = b'{"format": 1, "name": "x", "description": "", "cells": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
 ACCURACY = ("metrics", "test_accuracy")
 SPLIT = hashlib.sha256(b"split").hexdigest()
