@@ -1,6 +1,6 @@
 """`python -m analysis.compare` is `fedray compare`."""
 
-from fedray.analysis.commands.compare import main
+from fedray.analysis.comparison import main
 from fedray.common.entry import run_command
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """`python -m analysis.figures` is `fedray figures`."""
 
-from fedray.analysis.commands.figures import main
+from fedray.analysis.figures import main
 from fedray.common.entry import run_command
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """`python -m analysis.report` is `fedray report`."""
 
-from fedray.analysis.commands.report import main
+from fedray.analysis.report import main
 from fedray.common.entry import run_command
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """`python -m analysis.sharpness` is `fedray sharpness`."""
 
 from fedray.common.entry import run_command
-from fedray.papers.commands.sharpness import main
+from fedray.papers.sharpness import main
 
 if __name__ == "__main__":
     run_command(main)

@@ -1,6 +1,6 @@
 """`python -m analysis.tables` is `fedray tables`."""
 
-from fedray.analysis.commands.tables import main
+from fedray.analysis.tables.build import main
 from fedray.common.entry import run_command
 
 if __name__ == "__main__":

@@ -22,10 +22,10 @@ from fedray.config import RunConfig
 from fedray.models import make_model_spec
 from fedray.models.base import build
 from fedray.models.network import Network
-from fedray.sweep.file.shipped import get_sweeps_folder, list_papers
-from fedray.sweep.file.sweep import Sweep
-from fedray.sweep.plan.draws import count_gradients, iter_points
-from fedray.sweep.plan.estimate import Key, get_facts, make_batch, make_key
+from fedray.sweep.document import get_sweeps_folder, list_papers
+from fedray.sweep.draws import count_gradients, iter_points
+from fedray.sweep.estimate import Key, get_facts, make_batch, make_key
+from fedray.sweep.sweep import Sweep
 
 PATIENCE = 3.0
 """Approximate seconds of measurement per model, after a first gradient that does not count."""

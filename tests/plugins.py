@@ -62,7 +62,7 @@ class DiesAtNextCell(Algorithm):
 
     def message(self, server: Server) -> Vectors:
         if Path(self.marker).is_file():
-            from fedray.sweep.trials.trainable import CellTrainable
+            from fedray.sweep.trainable import CellTrainable
 
             kind: type = CellTrainable
             while True:  # Ray's class for an actor has its own copies of the methods

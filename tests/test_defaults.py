@@ -17,13 +17,13 @@ from fedray.algorithms.local_optimizers import AdamWOptions, MuonOptions
 from fedray.components.base import Checked
 from fedray.components.identity import list_default_entries, sum_revisions
 from fedray.config import Clients, Evaluation, Personal, Runtime, Training
-from fedray.config.schedule import LrStep
+from fedray.config.training import LrStep
 from fedray.datasets.base import Test, Validation
 from fedray.models import MODELS
 from fedray.models.lora import LoRA
 from fedray.papers.variants import VARIANTS
 from fedray.partitions import PARTITIONS
-from fedray.probes.registry import PROBES
+from fedray.probes import PROBES
 
 FILE = Path(__file__).with_name("defaults.json")
 SECTIONS: dict[str, type[Checked]] = {

@@ -28,7 +28,7 @@ from fedray.common.errors import Diverged, UserError
 from fedray.components.base import Checked, Component
 from fedray.components.identity import EXCLUDED, list_files
 from fedray.config import COMPONENTS, RunConfig
-from fedray.sweep.file.points import apply_draw
+from fedray.sweep.points import apply_draw
 from fedray.tracking.store import open_store, read_metrics
 from tests.conftest import start_ray
 from tests.models.test_own_models import Everything, Tied

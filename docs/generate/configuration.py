@@ -7,15 +7,15 @@ from pydantic import BaseModel
 from fedray.algorithms.local_optimizers import AdamWOptions, MuonOptions
 from fedray.components.base import Component, describe_allowed, format_value
 from fedray.config import Personal, RunConfig
-from fedray.config.schedule import LrStep
+from fedray.config.training import LrStep
 from fedray.datasets import DATASETS
 from fedray.datasets.base import DataSource, Test, Validation
 from fedray.models import MODELS
 from fedray.models.base import ModelSpec
 from fedray.models.lora import LoRA
 from fedray.partitions import PARTITIONS
-from fedray.sweep.file.space import Searcher
-from fedray.sweep.file.sweep import Final, Scheduler, Tune
+from fedray.sweep.space import Searcher
+from fedray.sweep.sweep import Final, Scheduler, Tune
 
 INNER: dict[str, dict[str, type[BaseModel]]] = {
     "training": {"adamw": AdamWOptions, "muon": MuonOptions, "lr_step": LrStep},

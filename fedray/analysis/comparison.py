@@ -1,21 +1,25 @@
-"""All comparisons of a sweep's methods with one of them.
+"""All comparisons of a sweep's methods with one of them: `fedray compare SWEEP [SWEEP ...] [--reference fedavg]`.
 
 Paired: for every method and setting the differences from the reference in the same setting and with the same seed (same
 data, partition and cohorts), their mean, its interval, and the paired t-test's p, adjusted by Holm's method for the
 methods of a setting. Over all settings: the pairs that it wins. Beside them each method's mean, and what its training
-cost. As text: `fedray compare SWEEP [SWEEP ...] [--reference fedavg] [--metric ...]`.
+cost.
 """
 
+import io
+import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import numpy as np
 import pandas as pd
+import typer
 
-from fedray.analysis.data.axes import find_columns, find_label, label_cells
-from fedray.analysis.data.collect import SweepTable
-from fedray.analysis.data.cost import count_gradients
+from fedray.analysis.data.axes import FINISHED, find_columns, find_label, label_cells
+from fedray.analysis.data.collect import SweepTable, collect, list_plugins, parse
 from fedray.analysis.data.metrics import (
     NEVER,
     describe_rounds_left_out,
@@ -39,7 +43,11 @@ from fedray.analysis.statistics import (
     flip_signs,
 )
 from fedray.cells.metric import DEFAULT, Metric
+from fedray.common.entry import Json, format_json
 from fedray.common.errors import UserError, format_count, unknown
+from fedray.common.output import write_or_print
+from fedray.engine.server.sampling import draw_cohort
+from fedray.sweep.draws import count_of_client
 
 DIFFERENCE_HEADER = ("method", "setting", "n", "mean", "difference")
 COSTS = ("gradients", "megabytes")
@@ -412,3 +420,74 @@ def _format_table(grid: list[list[str]]) -> list[str]:
         "| " + " | ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)) + " |" for line in grid
     )
     return [head, "|" + "|".join("-" * (width + 2) for width in widths) + "|", *lines]
+
+
+def count_gradients(sweep: SweepTable) -> pd.Series:
+    """Return the batch gradients of each finished run's training, a forward pass counting as a third.
+
+    The cohorts and shards are the real ones; the passes of a local step are measured (`engine.cost`). NaN for a
+    run without its split in the store, and for a class of yours, which a store only names.
+    """
+    cells, counts, trained = sweep.cells, list[float](), dict[str, Counter[int]]()
+    for spec, run_id, status in zip(cells["spec"], cells["run_id"], cells["status"], strict=True):
+        drawn = json.dumps([spec.get(key) for key in ("seed", "data", "partition", "clients", "training.rounds")])
+        if status not in FINISHED or list_plugins(spec.config):
+            counts.append(math.nan)
+            continue
+        if drawn not in trained:  # methods of a setting and seed share their cohorts
+            trained[drawn] = Counter()
+            if (dealt := _read_sizes(sweep, str(run_id))) is not None:
+                run = parse(spec, "gradients")
+                cohorts = (draw_cohort(run, dealt, t) for t in range(run.training.rounds))
+                trained[drawn].update(int(dealt[i]) for cohort in cohorts for i in cohort)
+        sizes = trained[drawn].items()
+        counts.append(sum(n * count_of_client(parse(spec, "gradients"), size) for size, n in sizes) or math.nan)
+    return pd.Series(counts, cells.index, dtype=float)
+
+
+def _read_sizes(sweep: SweepTable, run_id: str) -> np.ndarray | None:
+    """Return the training samples of each client of a run; None without an intact split in the store."""
+    content = sweep.read_artefact(run_id, "partition.npz")
+    try:
+        return None if content is None else np.diff(np.load(io.BytesIO(content), allow_pickle=False)["train_offsets"])
+    except Exception:  # zipfile, zlib and NumPy raise their own types for damaged files
+        return None
+
+
+def main(
+    name: Annotated[
+        list[str], typer.Argument(help="the sweep's name, also of one with blocks; of several the rows of all")
+    ],
+    reference: Annotated[str, typer.Option(help="the row to compare with; default fedavg if it is a row")] = "",
+    metric: Annotated[str, typer.Option(help="a metric of the runs, or rounds_to:PERCENT")] = DEFAULT,
+    confidence: Annotated[
+        float, typer.Option(help="confidence level of the intervals; the tests' level is 1 minus it")
+    ] = 0.95,
+    rows: Annotated[str, typer.Option(help="sections or dotted keys, with commas")] = "algorithm",
+    cols: Annotated[str, typer.Option(help="the same; default partition and all keys that would mix")] = "",
+    as_json: Json = False,
+) -> None:
+    """Print every method's paired difference from a reference."""
+    found = compare(collect(*name), reference, metric, confidence, rows, cols)
+    if as_json:
+        keys = ("row", "column", "n", "mean", "p", "adjusted", "gaps", "unpaired")
+        lines = [
+            {key: getattr(one, key) for key in keys}
+            | {"told_apart_from": one.find_detectable(), "verdict": one.judge(found.lower)}
+            for one in found.differences
+        ]
+        names = {"_row": "row", "_column": "column", "_value": "mean"}
+        means = found.means.reset_index().rename(columns=names).to_dict("records")
+        print(
+            format_json(
+                {
+                    "sweep": found.sweep,
+                    "reference": found.to,
+                    "metric": found.metric,
+                    "differences": lines,
+                    "means": means,
+                }
+            )
+        )
+        return
+    write_or_print(format_report(found), None)

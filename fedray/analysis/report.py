@@ -11,10 +11,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
+import typer
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from matplotlib.figure import Figure
 
@@ -23,8 +25,8 @@ from fedray.analysis.data.axes import label_cells, label_finished
 from fedray.analysis.data.collect import SweepTable, collect, list_settings
 from fedray.analysis.data.metrics import NEVER, is_ranked, read_values
 from fedray.analysis.plots import search
+from fedray.analysis.plots.bars import draw_forests
 from fedray.analysis.plots.clients import draw_confusion, draw_fairness
-from fedray.analysis.plots.comparison import draw_forests
 from fedray.analysis.plots.curves import draw_curves, draw_multiples, is_crowded
 from fedray.analysis.plots.sensitivity import draw_sensitivity, list_varied
 from fedray.analysis.plots.style import styled
@@ -32,10 +34,13 @@ from fedray.analysis.tables.build import build
 from fedray.analysis.tables.clients import measure_fairness, read_accuracies
 from fedray.analysis.tables.formats import to_html
 from fedray.cells.cell import flatten
+from fedray.cells.metric import DEFAULT
 from fedray.cells.record import Record
 from fedray.cells.status import Ending, Status
+from fedray.common.entry import Overwrite, ShowPublished
 from fedray.common.errors import FORMS, UserError, format_count
 from fedray.common.location import store_uri
+from fedray.common.output import OutputFile, write_or_print
 from fedray.components.plugins import list_variants
 from fedray.config import COMPONENTS, PLAIN
 from fedray.tracking.environment import PREFIX
@@ -313,3 +318,18 @@ def _describe_hours(runs: pd.DataFrame) -> list[str]:
         parts += [f"{n:g} killed calls are not included" for n in [sums["killed"]] if n]
         lines.append(f"{what}: {format_count(len(group), 'run')}, {', '.join(parts)}")
     return lines
+
+
+def main(
+    name: Annotated[str, typer.Argument(help="the sweep's name")],
+    metric: Annotated[str, typer.Option(help="metric of the tables; several with commas")] = DEFAULT,
+    published: ShowPublished = False,
+    reference: Annotated[str, typer.Option(help="the row to compare with; default fedavg if it is a row")] = "",
+    out: Annotated[Path | None, typer.Option(help="default: NAME.html here, / as -")] = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Write a sweep's report."""
+    file = OutputFile("--out", out or Path(f"{name.replace('/', '-')}.html"), (".html",), overwrite)
+    sweep = collect(name)
+    page = make_page(sweep, metric.split(","), sweep.name if published else "", reference)
+    write_or_print(page, file)

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedray.analysis.data.collect import collect, list_settings
+from fedray.analysis.data.collect import collect, list_settings, load_newest_state, read_configuration
 from fedray.analysis.data.metrics import list_by_round
-from fedray.analysis.data.runs import load_newest_state, read_configuration
 from fedray.cells.cell import leave_out_seed
 from fedray.cluster.connection import refuse_other_form
 from fedray.common.calls import check_arguments, make_plain
@@ -20,11 +19,11 @@ from fedray.datasets.dataset import Samples
 from fedray.engine.problem import Problem
 from fedray.engine.result import Result
 from fedray.engine.state import refuse_other_weights
-from fedray.sweep.driver.run import execute
-from fedray.sweep.driver.stages import run_stages
-from fedray.sweep.file.shipped import locate_sweep
-from fedray.sweep.file.sweep import Sweep
-from fedray.sweep.plan.plan import Options, make_plan
+from fedray.sweep.document import locate_sweep
+from fedray.sweep.plan import Options, make_plan
+from fedray.sweep.run import execute
+from fedray.sweep.stages import run_stages
+from fedray.sweep.sweep import Sweep
 from fedray.tracking import models
 from fedray.tracking.store import TRIAL_CELL, find_run, open_reader, read_trials
 

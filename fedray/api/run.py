@@ -15,7 +15,7 @@ from fedray.engine.problem import Problem
 from fedray.engine.process.device import isolate_run
 from fedray.engine.result import Result
 from fedray.engine.server.profile import Profile
-from fedray.sweep.driver.single import Evaluated, run_problem
+from fedray.sweep.single import Evaluated, run_problem
 
 NAME = 250
 """Maximum number of characters of a run's name."""

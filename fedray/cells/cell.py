@@ -67,7 +67,7 @@ class Cell:
         names: display names of the sweep.
         searched: dotted keys that the sweep draws, in the file's order; empty for a grid.
         select: the metric that decides which draw is best; empty for a grid.
-        tuned: for a final stage, how its configuration was chosen (`driver.stages.describe_choices`).
+        tuned: for a final stage, how its configuration was chosen (`sweep.stages.describe_choices`).
         packed: the parsed configuration of a cell that was made here, and so can run, pickled.
     """
 

@@ -85,11 +85,11 @@ def list_(
 def read_entry(what: str, name: str) -> str:
     """Return all about an entry: its page, or its file."""
     if what == "clusters":
-        from fedray.sweep.file.shipped import list_cluster_files
+        from fedray.sweep.document import list_cluster_files
 
         return next(file for file in list_cluster_files() if file.name == name).read_text(encoding="utf-8")
     if what == "sweeps":
-        from fedray.sweep.file.shipped import get_sweeps_folder
+        from fedray.sweep.document import get_sweeps_folder
 
         text = (get_sweeps_folder() / f"{name}.yaml").read_text(encoding="utf-8")
         return re.sub("^# yaml-language-server: .*\n", "", text)  # it names a file of the same folder
@@ -112,15 +112,15 @@ def list_entries(what: str) -> dict[str, str]:
             }
         )
     if what == "clusters":
-        from fedray.sweep.file.shipped import list_cluster_files
+        from fedray.sweep.document import list_cluster_files
 
         return {
             file.name: next(line for line in file.read_text(encoding="utf-8").splitlines() if line.startswith("# "))[2:]
             for file in list_cluster_files()
         }
     if what == "sweeps":
-        from fedray.sweep.file.shipped import get_sweeps_folder, list_sweeps
-        from fedray.sweep.file.sweep import Sweep
+        from fedray.sweep.document import get_sweeps_folder, list_sweeps
+        from fedray.sweep.sweep import Sweep
 
         files = {name: get_sweeps_folder() / f"{name}.yaml" for name in list_sweeps()}
         return {name: _describe(Sweep, file) for name, file in files.items()}
@@ -136,7 +136,7 @@ def list_entries(what: str) -> dict[str, str]:
 
 
 def _describe(sweep: Any, file: Any) -> str:
-    from fedray.sweep.file.document import load_document
+    from fedray.sweep.document import load_document
 
     document = load_document(file)
     return sweep.parse(document, file=file).description if "base" in document else "one run, for `fedray run`"
@@ -231,9 +231,9 @@ def schema() -> None:
     """
     from fedray.components.plugins import list_variants
     from fedray.config import COMPONENTS, PLAIN
-    from fedray.probes.registry import PROBES
-    from fedray.sweep.file.space import DISTRIBUTIONS
-    from fedray.sweep.file.sweep import SELECT, STOPS, Sweep
+    from fedray.probes import PROBES
+    from fedray.sweep.space import DISTRIBUTIONS
+    from fedray.sweep.sweep import SELECT, STOPS, Sweep
 
     definitions: dict[str, Any] = {}
     for name, section in PLAIN.items():

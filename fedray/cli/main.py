@@ -16,15 +16,14 @@ import typer
 import typer.core
 
 import fedray
-from fedray.cli.archive import export, import_, verify
 from fedray.cli.data import data_app
 from fedray.cli.listing import complete, list_, schema
 from fedray.cli.run import run
-from fedray.cli.runs import OF_STORE, clean, print_status, remove_runs
+from fedray.cli.runs import OF_STORE, clean, export, import_, print_status, remove_runs, verify
 from fedray.cli.sweep import run_sweep
 from fedray.common.entry import HELP, make_app, run_command
 from fedray.common.errors import UserError, redact
-from fedray.sweep.file.shipped import list_sweeps
+from fedray.sweep.document import list_sweeps
 
 GROUPS = {
     "run": ("run", "sweep", "status", "rm", "clean", "data", "list", "schema"),
@@ -33,19 +32,19 @@ GROUPS = {
 }
 """Heading in `fedray --help` -> its commands."""
 LAZY = {
-    "tables": ("analysis", "A sweep's result table: markdown, LaTeX or CSV."),
-    "figures": ("analysis", "A sweep's figures: curves, sensitivity, bars and more."),
-    "compare": ("analysis", "Every method's paired difference to a reference."),
-    "report": ("analysis", "A sweep as one HTML page."),
-    "sharpness": ("papers", "The Hessian's largest eigenvalues, and the loss around a model."),
+    "tables": ("fedray.analysis.tables.build", "A sweep's result table: markdown, LaTeX or CSV."),
+    "figures": ("fedray.analysis.figures", "A sweep's figures: curves, sensitivity, bars and more."),
+    "compare": ("fedray.analysis.comparison", "Every method's paired difference to a reference."),
+    "report": ("fedray.analysis.report", "A sweep as one HTML page."),
+    "sharpness": ("fedray.papers.sharpness", "The Hessian's largest eigenvalues, and the loss around a model."),
 }
-"""Command -> the room whose `commands` have it, and its line in `fedray --help`."""
+"""Command -> the module whose `main` it is, and its line in `fedray --help`."""
 VALUES: dict[str, Callable[[], list[str]]] = {
     "name": lambda: [*complete("stored", ""), *list_sweeps()],
     "sweep": lambda: complete("stored", ""),
     "metric": lambda: complete("metrics", ""),
     "paper": lambda: list(importlib.import_module("fedray.analysis.tables.published").list_tables()),
-    "kind": lambda: list(importlib.import_module("fedray.analysis.commands.figures").KINDS),
+    "kind": lambda: list(importlib.import_module("fedray.analysis.figures").KINDS),
 }
 """Parameter of these commands -> the values that a shell completes."""
 
@@ -64,7 +63,7 @@ class Commands(typer.core.TyperGroup):
             first = incomplete[: incomplete.rfind(",") + 1]  # of several values with commas
             return [first + value for value in VALUES[parameter.name]() if (first + value).startswith(incomplete)]
 
-        main = importlib.import_module(f"fedray.{LAZY[cmd_name][0]}.commands.{cmd_name}").main
+        main = importlib.import_module(LAZY[cmd_name][0]).main
         command: Any = typer.main.get_command(make_app(main))
         for parameter in command.params:
             if parameter.name in VALUES:

@@ -37,7 +37,7 @@ Set = Annotated[
 
 def complete_file(incomplete: str) -> list[str]:
     """Return the YAML files of this folder and the shipped sweeps that begin so."""
-    from fedray.sweep.file.shipped import list_sweeps
+    from fedray.sweep.document import list_sweeps
 
     names = [str(path) for path in sorted(Path().glob(f"{incomplete}*")) if path.suffix in (".yaml", ".yml")]
     return names + [name for name in list_sweeps() if name.startswith(incomplete)]
@@ -115,14 +115,13 @@ class RunRequest:
         Returns:
             The result, the cell's label, lines about what was written, and the times of the parts of rounds.
         """
-        from fedray.sweep.file.document import load_document
-        from fedray.sweep.file.shipped import locate_sweep
+        from fedray.sweep.document import load_document, locate_sweep
 
         changes, file = parse_assignments(self.set_), locate_sweep(self.file)
         document = load_document(file)  # a mistake in it is reported before PyTorch is imported
 
         from fedray.engine.server.profile import Profile
-        from fedray.sweep.driver.single import hold_cell, load_cell, run_problem
+        from fedray.sweep.single import hold_cell, load_cell, run_problem
 
         cell, problem, listed = load_cell(document, file, self.cell, changes, self.backend)
         sweep = "" if listed is None else listed.name
@@ -156,7 +155,7 @@ class RunRequest:
         from fedray.cells.cell import flatten
         from fedray.common.output import OutputFile
         from fedray.engine.result import refuse_without_model, refuse_without_personal
-        from fedray.tracking.mirrors.mirrors import refuse_missing_extras
+        from fedray.tracking.mirrors import refuse_missing_extras
 
         if self.archive is not None and not sweep:
             raise UserError("--archive: --set makes a cell that is not in the sweep; leave one out")

@@ -1,8 +1,9 @@
-"""`fedray status`, `rm` and `clean`: how far a sweep is, and how to delete its runs or its files."""
+"""`fedray status`, `rm`, `clean`, `export`, `import` and `verify`: commands on sweeps that have been run."""
 
 import shutil
 from collections import Counter
 from datetime import datetime
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -11,7 +12,7 @@ from fedray.cells.record import Record
 from fedray.cells.sheet import Sheet
 from fedray.cells.status import Ending, Status
 from fedray.cli.listing import complete
-from fedray.common.entry import CELL, Json, format_json
+from fedray.common.entry import CELL, Json, Overwrite, format_json
 from fedray.common.errors import UserError, escape, format_count, shorten
 
 OF_STORE: Any = {"autocompletion": lambda incomplete: complete("stored", incomplete)}
@@ -91,7 +92,7 @@ def _print_sweeps(as_json: bool, prefix: str = "") -> bool:
         False if no name begins with the prefix; nothing is printed then.
     """
     from fedray.analysis.data.stored import correct_statuses
-    from fedray.sweep.plan.storage import is_sweep_running
+    from fedray.sweep.storage import is_sweep_running
     from fedray.tracking.store import find_sweeps, open_reader, pick_best, read_cells, read_record, search
 
     client, experiment = open_reader()
@@ -137,9 +138,8 @@ def remove_runs(
     Runs that another sweep shares stay; `clean` removes the files.
     """
     from fedray.common.location import refuse_unwritable_store
-    from fedray.sweep.plan.storage import is_sweep_running
-    from fedray.tracking.store import delete_runs, open_reader
-    from fedray.tracking.stored_sweep import find_deletable_runs
+    from fedray.sweep.storage import is_sweep_running
+    from fedray.tracking.store import delete_runs, find_deletable_runs, open_reader
 
     refuse_unwritable_store()
     runs, kept = find_deletable_runs(name, cell, unlisted)
@@ -176,7 +176,7 @@ def clean(
     They are checkpoints, models and clients' states. Runs in MLflow stay (see `rm`).
     """
     from fedray.common.location import get_storage
-    from fedray.sweep.driver.clean import find_removable
+    from fedray.sweep.storage import find_removable
 
     if not get_storage().is_dir():
         print(f"{get_storage()}: nothing to remove")
@@ -204,3 +204,47 @@ def _format_bytes(count: int) -> str:
             return f"{size:.3g} {unit}"
         size /= 1000
     return f"{size:.3g} TB"
+
+
+Name = Annotated[str, typer.Argument(help="the `name` of a sweep that has been run", **OF_STORE)]
+
+
+def export(
+    name: Name,
+    file: Annotated[Path | None, typer.Argument(help="the archive; default NAME.zip here, / as -")] = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Write a sweep's cells, curves and artefacts into one file."""
+    from fedray.common.output import OutputFile
+    from fedray.tracking.archive import export_sweep
+
+    path = OutputFile("FILE", file or Path(f"{name.replace('/', '-')}.zip"), (".zip",), overwrite).path
+    print(f"{name}: {format_count(export_sweep(name, path), 'cell')} in {path}")
+
+
+def import_(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="archives, e.g. quickstart.zip")],
+) -> None:
+    """Merge exported sweeps into this store. Cells that have got as far here stay as they are."""
+    from fedray.tracking.archive import import_sweeps
+
+    for file in files:
+        for name, added, there in import_sweeps(file):
+            print(f"{name}: {format_count(added, 'cell')} added, {there} already present", flush=True)
+
+
+def verify(
+    name: Name,
+    cells: Annotated[int, typer.Option(min=1, help="how many finished cells to run again")] = 3,
+) -> None:
+    """Run some finished cells of a sweep again. Exit code 1 unless each has the same hash and last row.
+
+    On another type of CPU bits may differ, which the line then says. Classes that the cells name are imported and run.
+    """
+    from fedray.sweep.single import verify as verdicts
+
+    same = True
+    for verdict in verdicts(name, cells):
+        same &= verdict.word == "same"
+        print(escape(str(verdict)), flush=True)
+    raise typer.Exit(0 if same else 1)

@@ -14,8 +14,8 @@ from fedray.common.entry import CELL, format_json
 from fedray.common.errors import DataMissing, UserError, format_count, name_place
 
 if TYPE_CHECKING:
-    from fedray.sweep.file.sweep import Sweep
-    from fedray.sweep.plan.plan import Options
+    from fedray.sweep.plan import Options
+    from fedray.sweep.sweep import Sweep
 
 MOST = 100_000
 """Largest number of nodes, of a node's CPUs, and of trials at a time that is no mistake."""
@@ -90,14 +90,13 @@ class SweepRequest:
     @property
     def options(self) -> "Options":
         """What a call is asked for besides the sweep."""
-        from fedray.sweep.plan.plan import Options
+        from fedray.sweep.plan import Options
 
         return Options(self.force, self.only or (), self.max_concurrent, self.address)
 
     def load(self) -> "tuple[Sweep, str]":
         """Return the sweep with the changes of `--smoke` and `--set`, and what messages call it."""
-        from fedray.sweep.file.document import load_document
-        from fedray.sweep.file.shipped import locate_sweep
+        from fedray.sweep.document import load_document, locate_sweep
 
         changes = parse_assignments(self.set_)
         file = locate_sweep(self.file)
@@ -107,7 +106,7 @@ class SweepRequest:
                 f"{file}: is the configuration of one run, which `fedray run` takes; a sweep has name and base"
             )
 
-        from fedray.sweep.file.sweep import Sweep
+        from fedray.sweep.sweep import Sweep
 
         sweep = Sweep.parse(document, self.smoke, file)
         source = f"{file}{' with --smoke' if self.smoke else ''}{' with --set' if changes else ''}"
@@ -141,9 +140,9 @@ class SweepRequest:
 
     def forecast(self, sweep: "Sweep", source: str) -> None:
         """Print hours, and how many cells run at a time on the nodes that were described, or on this machine."""
-        from fedray.sweep.driver.dry_run import count_room, list_local_nodes, print_forecast
-        from fedray.sweep.driver.stages import make_tune_stage, preview_final_stage
-        from fedray.sweep.plan.estimate import list_distinct, print_estimate
+        from fedray.sweep.dry_run import count_room, list_local_nodes, print_forecast
+        from fedray.sweep.estimate import list_distinct, print_estimate
+        from fedray.sweep.stages import make_tune_stage, preview_final_stage
 
         cpus, gpus, used, here = self.cpus_per_node, self.gpus_per_node, False, list_local_nodes()
         room = [{"CPU": float(cpus or 0), "GPU": float(gpus or 0)}] * (self.nodes or 0)
@@ -170,8 +169,8 @@ class SweepRequest:
 
     def list_cells(self, sweep: "Sweep", source: str) -> None:
         """Print the cells as JSON."""
-        from fedray.sweep.driver.stages import make_tune_stage
-        from fedray.sweep.plan.plan import make_plan
+        from fedray.sweep.plan import make_plan
+        from fedray.sweep.stages import make_tune_stage
 
         blocks = [one if one.tune is None else make_tune_stage(one) for one in sweep.list_blocks()]
         with name_place(source):
@@ -188,14 +187,14 @@ class SweepRequest:
 
     def execute(self, sweep: "Sweep", source: str) -> int:
         """Run the sweep, or with `--dry-run` print its cells and whether they fit; return the exit code."""
-        from fedray.sweep.driver.stages import make_tune_stage, run_file
+        from fedray.sweep.stages import make_tune_stage, run_file
 
         try:
             return run_file(sweep, source, self.options, self.dry_run)
         except DataMissing as error:
             if not self.dry_run:
                 raise
-            from fedray.sweep.driver.dry_run import print_cells
+            from fedray.sweep.dry_run import print_cells
 
             print_cells(sweep if sweep.tune is None else make_tune_stage(sweep))
             print(

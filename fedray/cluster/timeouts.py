@@ -1,6 +1,6 @@
 """Limits of calls: a process counts as hung after a multiple of the time that its run has measured.
 
-A trial enforces the limits for its client actors, the driver the limits for its trials (`sweep.trials.watchdog`).
+A trial enforces the limits for its client actors, the driver the limits for its trials (`sweep.tune.Watchdog`).
 """
 
 import time

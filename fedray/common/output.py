@@ -3,13 +3,15 @@
 import contextlib
 import io
 import os
+import re
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedray.common.errors import UserError
+from fedray.common.errors import UserError, escape
 from fedray.common.location import ARTIFACTS, find_local_file, get_storage, store_uri
 from fedray.common.whole_files import write_file
 from fedray.common.yaml_files import locate
@@ -108,3 +110,16 @@ class OutputFile:
             yield
         except OSError as error:
             raise UserError(f"{self.option}: {self.path} cannot be written: {error.strerror}") from None
+
+
+def write_or_print(text: str, out: OutputFile | None) -> None:
+    """Print a text, or write it to a file and print the file's name. Names in it do not steer the terminal.
+
+    Raises:
+        UserError: the file cannot be written.
+    """
+    if out is None:
+        sys.stdout.write("".join(escape(line) if line != "\n" else line for line in re.split("(\n)", text)))
+        return
+    out.write(text)
+    sys.stdout.write(f"{out.path}\n")

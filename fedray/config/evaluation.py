@@ -4,10 +4,10 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_serializer, field_validator, model_validator
 
+from fedray import probes
 from fedray.cells.metric import list_last_rounds
 from fedray.common.errors import UserError
 from fedray.components.base import Allowed, Checked
-from fedray.probes import registry
 from fedray.probes.probe import Probe
 
 
@@ -57,7 +57,7 @@ class Evaluation(Checked):
     )
     probes: tuple[Probe, ...] = Field(
         (),
-        description=f"further measurements in evaluated rounds: {', '.join(registry.PROBES)}, or "
+        description=f"further measurements in evaluated rounds: {', '.join(probes.PROBES)}, or "
         "your own as `package.module:Class`; with options `{name: package.module:Class, k: 3}`",
     )
 
@@ -77,7 +77,7 @@ class Evaluation(Checked):
     @field_validator("probes", mode="before")
     @classmethod
     def _make_probes(cls, value: Any) -> Any:
-        return registry.make_probes(value) if isinstance(value, list | tuple) else value
+        return probes.make_probes(value) if isinstance(value, list | tuple) else value
 
     @field_serializer("probes")
     def _dump_probes(self, probes: tuple[Probe, ...]) -> list[Any]:

@@ -1,1 +1,59 @@
 """Metrics and probes: what is computed of trained models, of a cohort, and of its local training."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+
+from fedray.common.errors import UserError
+from fedray.components.plugins import resolve
+from fedray.probes.probe import Probe
+from fedray.probes.probes import Adaptation, Angles, Classes, Drift, Forgetting, Lambda, ProximalProbe, Step
+
+PROBES: dict[str, type[Probe]] = {
+    kind.name: kind
+    for kind in (
+        Adaptation,
+        Angles,
+        Classes,
+        Drift,
+        Forgetting,
+        Lambda,
+        ProximalProbe,
+        Step,
+    )
+}
+
+
+def make_probes(values: Sequence[object]) -> tuple[Probe, ...]:
+    """Return the probes of `evaluation.probes`, each given as a name or a mapping with `name` and options.
+
+    Raises:
+        UserError: a name is unknown, given twice, or not a probe; an option is wrong.
+    """
+    found = tuple(resolve("evaluation.probes", value, PROBES, Probe) for value in values)
+    names = [probe.name for probe in found]
+    if len(set(names)) < len(names):
+        raise UserError(f"evaluation.probes: found {', '.join(names)}; each once")
+    return found
+
+
+DECLARED = {name: title for kind in PROBES.values() for name, title in kind.metrics.items()}
+"""Metric -> title of all these probes."""
+LOWER = frozenset().union(*(kind.lower_is_better for kind in PROBES.values()))
+"""The metrics of these probes whose smallest value is the best."""
+UNRANKED = frozenset().union(*(kind.unranked for kind in PROBES.values()))
+"""The metrics of these probes without a best value."""
+
+
+def find_declared(metric: str, names: Iterable[str]) -> str | None:
+    """Return the declared name (`Probe.metrics`) that stands for a metric."""
+    return next((n for n in names if metric == n or (n.endswith("*") and metric.startswith(n[:-1]))), None)
+
+
+def title_metric(metric: str, own: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Return the axis title of a probe's metric with its unit; for an unknown metric its name."""
+    plain, titles = metric.removesuffix("_std"), {**DECLARED, **own}
+    name = find_declared(plain, titles)
+    if name is None:
+        return metric
+    which = f" {plain[len(name) - 1 :]}" if name.endswith("*") else ""
+    return titles[name] + which + (", standard deviation over the cohort" if plain != metric else "")

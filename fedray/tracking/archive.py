@@ -40,8 +40,15 @@ from fedray.common.errors import UserError, escape, join_lines, redact, truncate
 from fedray.common.location import refuse_unwritable_store
 from fedray.components.base import describe
 from fedray.components.identity import hash_of
-from fedray.tracking.store import SWEEP_FILE, find_blocks, find_records, find_sweeps, open_reader, read_status
-from fedray.tracking.stored_sweep import read_stored_sweep
+from fedray.tracking.store import (
+    SWEEP_FILE,
+    find_blocks,
+    find_records,
+    find_sweeps,
+    open_reader,
+    read_status,
+    read_stored_sweep,
+)
 from fedray.tracking.tracker import BATCH, Tracker
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from fedray.cells.status import Status
 from fedray.common.errors import redact
 from fedray.common.location import get_patience
 from fedray.tracking.environment import make_environment_tags, make_git_tags
-from fedray.tracking.mirrors.mirrors import Mirrors
+from fedray.tracking.mirrors import Mirrors
 from fedray.tracking.outbox import Outbox
 from fedray.tracking.store import (
     ACTORS,

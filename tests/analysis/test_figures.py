@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedray.analysis.commands.figures import main
 from fedray.analysis.data.collect import collect
+from fedray.analysis.figures import main
 from fedray.analysis.plots.curves import draw_curves, draw_multiples, find_zoom
 from fedray.analysis.plots.sensitivity import draw_sensitivity, list_varied
 from fedray.analysis.plots.style import WIDE, WIDTH, choose_styles, is_logarithmic

@@ -14,10 +14,9 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from fedray.analysis.commands.report import main
 from fedray.analysis.data.collect import collect
 from fedray.analysis.plots.curves import draw_multiples
-from fedray.analysis.report import _describe_hours, _make_uri, _read_pictures, make_page, measure_hours
+from fedray.analysis.report import _describe_hours, _make_uri, _read_pictures, main, make_page, measure_hours
 from fedray.cells.cell import Cell
 from fedray.cells.record import CellRun, Record
 from fedray.cells.status import Ending, Status

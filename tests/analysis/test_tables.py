@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from fedray.analysis.commands.figures import main as figures
-from fedray.analysis.commands.tables import main
 from fedray.analysis.comparison import compare
 from fedray.analysis.data.collect import collect
+from fedray.analysis.figures import main as figures
 from fedray.analysis.report import make_page
-from fedray.analysis.tables.build import build
+from fedray.analysis.tables.build import build, main
 from fedray.analysis.tables.formats import to_csv, to_latex, to_markdown
 from fedray.common.errors import UserError
 from fedray.tracking.environment import make_environment_tags

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fedray.analysis.commands.figures import main
 from fedray.analysis.data.collect import collect
+from fedray.analysis.figures import main
 from fedray.analysis.tables.build import build
 from fedray.analysis.tables.formats import to_csv, to_latex, to_markdown
 from fedray.cells.status import Ending, Status

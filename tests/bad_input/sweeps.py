@@ -4,7 +4,7 @@ import os
 
 import yaml
 
-from fedray.sweep.file.shipped import get_sweeps_folder
+from fedray.sweep.document import get_sweeps_folder
 from tests.bad_input.case import BASE, LAUGHS, RUN, Case, put, sweep, text
 
 LR = {"training.lr": {"loguniform": [0.01, 1]}}

@@ -22,9 +22,9 @@ from fedray.common.yaml_files import parse_yaml
 from fedray.config import RunConfig
 from fedray.datasets import make_data_source
 from fedray.datasets.image_folders import CIFAR_CLASSES
-from fedray.sweep.file.points import with_key
-from fedray.sweep.file.sweep import Sweep
-from fedray.sweep.plan.draws import iter_points
+from fedray.sweep.draws import iter_points
+from fedray.sweep.points import with_key
+from fedray.sweep.sweep import Sweep
 from tests.bad_input.case import BASE, npz
 from tests.datasets import files
 

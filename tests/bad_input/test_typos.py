@@ -9,7 +9,7 @@ import yaml
 from fedray.common.errors import UserError
 from fedray.config import RunConfig
 from fedray.config.run import OF_SWEEPS
-from fedray.sweep.file.sweep import Sweep
+from fedray.sweep.sweep import Sweep
 from tests.bad_input.case import BASE, RUN
 from tests.conftest import Call
 

@@ -17,8 +17,8 @@ import fedray
 from fedray.cells.status import Status
 from fedray.common.entry import run_command
 from fedray.common.signals import INTERRUPTED
-from fedray.sweep.file.sweep import Sweep
-from fedray.sweep.plan.plan import make_plan
+from fedray.sweep.plan import make_plan
+from fedray.sweep.sweep import Sweep
 from fedray.tracking.tracker import Tracker
 from tests import small
 from tests.analysis.runs import history, write_run
@@ -135,13 +135,13 @@ def test_what_only_reads_a_sqlite_store_takes_no_mlflow(finished: Path) -> None:
 
 PLAN = """
 import sys
-from fedray.sweep.file.sweep import Sweep
-from fedray.sweep.driver.run import plan_and_print, refuse_unwritable
+from fedray.sweep.sweep import Sweep
+from fedray.sweep.run import plan_and_print, refuse_unwritable
 from pathlib import Path
 refuse_unwritable()
 made = plan_and_print(Sweep.load(Path(sys.argv[1])), "grid.yaml")
 assert len(made.to_run) == 2
-import fedray.cluster.connection, fedray.sweep.trials.session
+import fedray.cluster.connection, fedray.sweep.session
 print(*sys.modules)
 """
 

@@ -15,8 +15,8 @@ import yaml
 from fedray.cli.main import LAZY, app
 from fedray.datasets import make_data_source
 from fedray.datasets.torchvision_sets import CIFAR10
-from fedray.sweep.file.shipped import get_sweeps_folder
-from fedray.sweep.plan.storage import lock_sweep
+from fedray.sweep.document import get_sweeps_folder
+from fedray.sweep.storage import lock_sweep
 from tests.bad_input.case import BASE, RUN
 from tests.conftest import Call
 

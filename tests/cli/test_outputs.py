@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 import fedray
 from fedray.cli.main import LAZY, app
 from fedray.config import RunConfig
-from fedray.sweep.file.sweep import Sweep
+from fedray.sweep.sweep import Sweep
 from fedray.tracking.tracker import Tracker
 from tests import small
 from tests.analysis.runs import sheet
@@ -51,8 +51,8 @@ READ = {("run", "file"), ("sweep", "file"), ("import", "files")}
 def iter_commands() -> Iterator[tuple[str, Any]]:
     """Yield name and function of every command."""
     apps = [("", app), *((f"{group.name} ", group.typer_instance) for group in app.registered_groups)]
-    for name, (room, _) in LAZY.items():
-        yield name, importlib.import_module(f"fedray.{room}.commands.{name}").main
+    for name, (module, _) in LAZY.items():
+        yield name, importlib.import_module(module).main
     for prefix, one in apps:
         for command in one.registered_commands:
             if prefix or command.name not in LAZY:

@@ -21,7 +21,7 @@ from fedray.config import RunConfig
 from fedray.engine import loop
 from fedray.engine.problem import Problem
 from fedray.engine.process.backend import InlineBackend
-from fedray.sweep.plan.storage import get_cell_locks_file
+from fedray.sweep.storage import get_cell_locks_file
 from fedray.tracking.store import find_sweeps, get_label, open_store, search
 from tests.bad_input.case import BASE, RUN
 from tests.conftest import Call
@@ -160,7 +160,7 @@ def test_a_cell_that_another_process_runs_is_left_alone(options: list[str], fold
 def test_storage_that_cannot_be_written_is_found_out_before_training(
     folder: Path, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
-    monkeypatch.setattr("fedray.sweep.driver.single.run_problem", lambda *_, **__: pytest.fail("it was trained"))
+    monkeypatch.setattr("fedray.sweep.single.run_problem", lambda *_, **__: pytest.fail("it was trained"))
     (folder / ".fedray").touch()
     code, _, err = call("run", "run.yaml")
     assert (code, err) == (

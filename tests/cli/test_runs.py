@@ -15,8 +15,8 @@ import yaml
 from fedray.cells.cell import Cell
 from fedray.cells.looks import choose_looks
 from fedray.common.location import get_storage
-from fedray.sweep.driver.run import describe_elsewhere
-from fedray.sweep.plan.storage import CellLocks, get_cell_locks_file, get_sweep_lock_file, lock_sweep
+from fedray.sweep.run import describe_elsewhere
+from fedray.sweep.storage import CellLocks, get_cell_locks_file, get_sweep_lock_file, lock_sweep
 from fedray.tracking.store import IS_CELL, LISTED, find_runs, get_label, search
 from fedray.tracking.tracker import Tracker
 from fedray.tracking.view import save_view

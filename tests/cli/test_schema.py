@@ -9,7 +9,7 @@ import pytest
 
 from fedray.cli.main import app
 from fedray.common.yaml_files import load_yaml
-from fedray.sweep.file.shipped import get_sweeps_folder, list_sweeps
+from fedray.sweep.document import get_sweeps_folder, list_sweeps
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import sheet
 from tests.bad_input.case import BASE, RUN

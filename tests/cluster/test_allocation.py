@@ -19,11 +19,11 @@ from fedray.engine.loop import make_rounds, pays, run
 from fedray.engine.problem import Problem
 from fedray.engine.process.backend import InlineBackend
 from fedray.engine.server.simulation import Simulation
-from fedray.sweep.driver.run import execute
-from fedray.sweep.driver.single import run_problem
-from fedray.sweep.file.sweep import Sweep
-from fedray.sweep.plan import plan as planning
-from fedray.sweep.trials.tune import ActorAllocator
+from fedray.sweep import plan as planning
+from fedray.sweep.run import execute
+from fedray.sweep.single import run_problem
+from fedray.sweep.sweep import Sweep
+from fedray.sweep.tune import ActorAllocator
 from tests.sweep.running import SWEEP, runs, undisturbed
 
 AUTO = SWEEP["base"] | {"runtime": SWEEP["base"]["runtime"] | {"actors": "auto"}}
@@ -148,7 +148,7 @@ def test_a_run_goes_on_where_no_ray_can_start(
         raise UserError("no room in /dev/shm")
 
     monkeypatch.setattr("fedray.cluster.resources.prepare_ray", refuse)
-    monkeypatch.setattr("fedray.sweep.driver.single.count_usable_cpus", lambda: 2)
+    monkeypatch.setattr("fedray.sweep.single.count_usable_cpus", lambda: 2)
     monkeypatch.setattr(ray, "is_initialized", lambda: False)  # other tests of this file have one
     training = AUTO["training"] | {"rounds": 4}
     problem = Problem.build(RunConfig.parse(AUTO | {"algorithm": "fedavg", "training": training}))

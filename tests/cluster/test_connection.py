@@ -15,7 +15,7 @@ from fedray.cluster import connection
 from fedray.cluster.connection import PRELOAD, count_cpus, refuse_bad_address, use_cluster
 from fedray.common.errors import UserError, join_lines
 from fedray.config import Runtime
-from fedray.sweep.driver.single import _can_begin_here
+from fedray.sweep.single import _can_begin_here
 
 
 @pytest.fixture(autouse=True)

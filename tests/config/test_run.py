@@ -13,7 +13,7 @@ from fedray.common.errors import UserError
 from fedray.config import RunConfig, Training
 from fedray.models import MODELS
 from fedray.partitions import PARTITIONS
-from fedray.probes.registry import PROBES
+from fedray.probes import PROBES
 from tests import small
 
 LEAST = {"data": "digits", "partition": "iid", "model": "mlp", "algorithm": "fedavg"}

@@ -16,8 +16,8 @@ import yaml
 
 from fedray.algorithms import algorithm
 from fedray.engine.cost import measure_cost
-from fedray.sweep.file.document import EXTENDS
-from fedray.sweep.file.sweep import Sweep
+from fedray.sweep.document import EXTENDS
+from fedray.sweep.sweep import Sweep
 from tests.shipped.papers import CELLS, NO_TABLES
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -16,8 +16,8 @@ from fedray.engine.loop import run
 from fedray.engine.process.backend import InlineBackend
 from fedray.engine.process.worker import LESS_MEMORY
 from fedray.engine.state import load_state
-from fedray.sweep.file.sweep import Sweep
-from fedray.sweep.plan.cells import Problems, make_sheet
+from fedray.sweep.plan import Problems, make_sheet
+from fedray.sweep.sweep import Sweep
 from tests.sweep.running import SWEEP, done, fedray, logged_once, outcome, runs, state_hashes, undisturbed, write
 
 

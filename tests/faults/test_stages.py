@@ -14,10 +14,10 @@ from fedray.cells.record import Record
 from fedray.cells.status import Ending, Status
 from fedray.engine.loop import run
 from fedray.engine.process.backend import InlineBackend
-from fedray.sweep.driver.stages import choose, make_final_stage, make_tune_stage
-from fedray.sweep.file.points import apply_draw
-from fedray.sweep.file.sweep import Sweep
-from fedray.sweep.plan.plan import Plan, make_plan
+from fedray.sweep.plan import Plan, make_plan
+from fedray.sweep.points import apply_draw
+from fedray.sweep.stages import choose, make_final_stage, make_tune_stage
+from fedray.sweep.sweep import Sweep
 from tests.sweep.running import SWEEP, done, fedray, state_hashes, write
 
 TUNED: dict[str, Any] = {

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from mlflow import MlflowClient
 
-from fedray.sweep.plan.storage import CellLocks
+from fedray.sweep.storage import CellLocks
 from tests.sweep.running import SWEEP, done, fedray, logged_once, runs, server, state_hashes, undisturbed, write
 
 

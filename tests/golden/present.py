@@ -17,8 +17,8 @@ from fedray.common.errors import UserError
 from fedray.config import RunConfig
 from fedray.engine.loop import run
 from fedray.engine.process.backend import InlineBackend
-from fedray.sweep.file.sweep import Sweep
-from fedray.sweep.plan.draws import iter_points
+from fedray.sweep.draws import iter_points
+from fedray.sweep.sweep import Sweep
 from tests import small
 
 HERE = Path(__file__).parent

@@ -15,10 +15,10 @@ from fedray.models import make_model_spec
 from fedray.models.base import count_parameters
 from fedray.models.lora import LoRA, LoRALinear, refuse_unused_adapters
 from fedray.models.network import Network
-from fedray.sweep.file.points import with_key
-from fedray.sweep.file.shipped import get_sweeps_folder
-from fedray.sweep.file.sweep import Sweep
-from fedray.sweep.plan.draws import iter_points
+from fedray.sweep.document import get_sweeps_folder
+from fedray.sweep.draws import iter_points
+from fedray.sweep.points import with_key
+from fedray.sweep.sweep import Sweep
 from tests import small
 
 

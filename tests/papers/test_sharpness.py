@@ -18,9 +18,8 @@ from fedray.common.location import get_storage
 from fedray.config import RunConfig
 from fedray.engine.problem import Problem
 from fedray.engine.result import Result
-from fedray.papers.commands.sharpness import find_runs, main
-from fedray.papers.sharpness import TrainedRun
-from fedray.sweep.driver.single import run_problem
+from fedray.papers.sharpness import TrainedRun, find_runs, main
+from fedray.sweep.single import run_problem
 from fedray.tracking.tracker import Tracker
 from tests import small
 from tests.analysis.runs import sheet, write_run

@@ -18,12 +18,12 @@ from fedray.engine.problem import Problem
 from fedray.engine.process.backend import InlineBackend
 from fedray.engine.process.worker import Worker
 from fedray.engine.server.simulation import Simulation
-from fedray.probes import registry
+from fedray.probes import PROBES, make_probes
 from fedray.probes.probe import Probe
 from tests import small
 from tests.algorithms.digits import data
 
-EVERY_PROBE = sorted(registry.PROBES.keys() - {"adaptation"})  # which measures heads of fedgela alone
+EVERY_PROBE = sorted(PROBES.keys() - {"adaptation"})  # which measures heads of fedgela alone
 
 
 class Rows(nn.Module):
@@ -140,7 +140,7 @@ def percent_right(problem: Problem, theta: Tensor, buffers: Tensor, split: str) 
 
 
 def with_probes(problem: Problem, probes: Sequence[str]) -> Problem:
-    evaluation = problem.config.evaluation.model_copy(update={"probes": registry.make_probes(probes)})
+    evaluation = problem.config.evaluation.model_copy(update={"probes": make_probes(probes)})
     return Problem(problem.config.model_copy(update={"evaluation": evaluation}), problem.data, problem.shards)
 
 

@@ -24,8 +24,8 @@ from fedray.engine.process.backend import InlineBackend
 from fedray.engine.process.evaluate import evaluate
 from fedray.engine.process.worker import Worker
 from fedray.engine.server.simulation import Simulation
-from fedray.probes.classification import measure_auc, measure_classes
 from fedray.probes.probe import EvaluatedRound, Probe, TrainedClient
+from fedray.probes.scores import measure_auc, measure_classes
 from tests import small
 from tests.algorithms.digits import data, problem
 

@@ -10,7 +10,7 @@ import pytest
 from fedray.datasets.dataset import Dataset
 from fedray.engine.loop import run
 from fedray.engine.process.backend import InlineBackend
-from fedray.probes.personal import average_everyone, summarise
+from fedray.probes.scores import average_everyone, summarise
 from tests import small
 
 

@@ -16,7 +16,7 @@ from fedray.engine.problem import Problem
 from fedray.engine.process import train
 from fedray.engine.process.backend import InlineBackend
 from fedray.engine.server.simulation import Simulation
-from fedray.probes import registry
+from fedray.probes import make_probes
 from tests.algorithms import quadratic
 from tests.methods import METHODS
 from tests.probes.probed import EVERY_PROBE, digits, last_row, with_probes
@@ -76,7 +76,7 @@ def test_probes_cost_only_what_is_asked_and_only_in_evaluated_rounds(monkeypatch
     rounds.clear()
     problem = digits("fedavg", probes=["classes"])
     run(problem, InlineBackend())
-    assert all(probe.tested_models == frozenset() for probe in registry.make_probes(["classes", "drift", "proximal"]))
+    assert all(probe.tested_models == frozenset() for probe in make_probes(["classes", "drift", "proximal"]))
     for asked, names in (
         (["classes"], {"loss", "correct", "unbounded", "answers", "confusion"}),
         (["angles"], {"loss", "correct", "unbounded", "answers", "confusion", "angles"}),

@@ -15,8 +15,8 @@ from fedray.engine.loop import run
 from fedray.engine.process.backend import InlineBackend
 from fedray.engine.server.sampling import draw_cohort
 from fedray.models.network import Output
+from fedray.probes import DECLARED, PROBES, find_declared, make_probes, title_metric
 from fedray.probes.probe import EvaluatedRound, Probe, TrainedClient
-from fedray.probes.registry import DECLARED, PROBES, find_declared, make_probes, title_metric
 from tests import small
 from tests.probes.probed import EVERY_PROBE, digits, last_row
 

@@ -15,7 +15,7 @@ from fedray.engine.problem import Problem
 from fedray.engine.process.backend import InlineBackend
 from fedray.engine.result import Result
 from fedray.engine.server.simulation import Simulation
-from fedray.probes.tables import tabulate_clients, tabulate_confusion
+from fedray.probes.scores import tabulate_clients, tabulate_confusion
 from tests import small
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from fedray.config import RunConfig
-from fedray.sweep.file.sweep import Sweep
-from fedray.sweep.plan.draws import iter_points
+from fedray.sweep.draws import iter_points
+from fedray.sweep.sweep import Sweep
 
 SWEEPS = Path(__file__).parents[2] / "sweeps"
 PAPER_FOLDERS = ("fedgela/", "fedsam/", "fedsol/", "fedtoga/")

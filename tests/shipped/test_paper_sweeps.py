@@ -11,8 +11,8 @@ import fedray
 from fedray.common.errors import Diverged
 from fedray.models import make_model_spec
 from fedray.models.network import Network
-from fedray.sweep.file.points import with_key
-from fedray.sweep.file.sweep import Sweep
+from fedray.sweep.points import with_key
+from fedray.sweep.sweep import Sweep
 from tests.shipped.papers import (
     CELLS,
     NO_TABLES,

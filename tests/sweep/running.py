@@ -18,8 +18,8 @@ from mlflow import MlflowClient
 
 from fedray.engine.loop import run
 from fedray.engine.process.backend import InlineBackend
-from fedray.sweep.file.sweep import Sweep
-from fedray.sweep.plan.cells import Problems, make_sheet
+from fedray.sweep.plan import Problems, make_sheet
+from fedray.sweep.sweep import Sweep
 from fedray.tracking.store import get_label
 
 REPOSITORY = Path(__file__).parents[2]

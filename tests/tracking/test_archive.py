@@ -25,8 +25,7 @@ from fedray.components.identity import hash_of
 from fedray.config import RunConfig
 from fedray.tracking import archive as archives
 from fedray.tracking.archive import export_sweep, import_sweeps
-from fedray.tracking.store import open_reader, open_store
-from fedray.tracking.stored_sweep import read_stored_sweep
+from fedray.tracking.store import open_reader, open_store, read_stored_sweep
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import Outcome, history, sheet, write, write_run
 from tests.small import list_cell

@@ -15,7 +15,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from fedray.cells.cell import Cell
 from fedray.cells.record import CellRun, Record
 from fedray.cells.status import Ending, Status
-from fedray.tracking.mirrors import mirrors, tensorboard
+from fedray.tracking import mirrors
 from fedray.tracking.store import open_store
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import history
@@ -91,7 +91,7 @@ def test_one_that_fails_says_so_once_and_mlflow_has_everything(
     """The first cell's first row fails; the second cell is not tried again. The other viewer goes on."""
     calls = []
 
-    def fail(self: tensorboard.TensorboardCopy, rows: Any) -> None:
+    def fail(self: mirrors.TensorboardCopy, rows: Any) -> None:
         calls.append(rows)
         raise OSError(28, "No space left on device")
 
@@ -103,8 +103,8 @@ def test_one_that_fails_says_so_once_and_mlflow_has_everything(
 
         def close(self, record: Record) -> None: ...
 
-    monkeypatch.setattr(tensorboard.TensorboardCopy, "write", fail)
-    monkeypatch.setitem(sys.modules, "fedray.tracking.mirrors.wandb", type("Module", (), {"WandbCopy": Other}))
+    monkeypatch.setattr(mirrors.TensorboardCopy, "write", fail)
+    monkeypatch.setitem(mirrors.COPIES, "wandb", Other)
     with caplog.at_level(logging.WARNING, "fedray"):
         runs = copy("tensorboard", "wandb", cells=HASHES)
     assert [logged(run) for run in runs] == [[60, 70, 75]] * 2
@@ -120,7 +120,7 @@ def test_one_that_hangs_delays_nothing_but_the_end(
     here: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     release = threading.Event()
-    monkeypatch.setattr(tensorboard.TensorboardCopy, "write", lambda self, rows: release.wait(60) and None)
+    monkeypatch.setattr(mirrors.TensorboardCopy, "write", lambda self, rows: release.wait(60) and None)
     monkeypatch.setattr(mirrors, "PATIENCE", 0.1)
     (run,) = copy("tensorboard")
     assert logged(run) == [60, 70, 75]

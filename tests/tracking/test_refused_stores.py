@@ -7,7 +7,7 @@ from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 
 from fedray.common.errors import UserError
-from fedray.sweep.plan.storage import lock_sweep
+from fedray.sweep.storage import lock_sweep
 from fedray.tracking import store
 from fedray.tracking.store import find_runs, is_transient, open_reader, open_store
 from fedray.tracking.tracker import Tracker

@@ -13,7 +13,7 @@ import pandas as pd
 from fedray.analysis.data.collect import SweepTable, get_symbol
 from fedray.common.errors import UserError, unknown
 from fedray.partitions import PARTITIONS
-from fedray.sweep.file.points import COMPONENTS
+from fedray.sweep.points import COMPONENTS
 
 FINISHED = ("finished",)
 WITH_CURVE = (*FINISHED, "stopped")

@@ -15,11 +15,15 @@ from fedray.cells.record import Record, parse_table
 from fedray.cells.sheet import Sheet
 from fedray.cells.status import Status
 from fedray.common.errors import UserError, name_place
+from fedray.common.location import get_storage
+from fedray.common.yaml_files import parse_yaml
 from fedray.components.base import Component
 from fedray.config import COMPONENTS, RunConfig
-from fedray.sweep.file.shipped import list_sweeps, locate_sweep
-from fedray.sweep.file.sweep import Sweep
-from fedray.sweep.plan.draws import iter_points
+from fedray.engine.disk.checkpoint import Checkpoints
+from fedray.engine.state import State
+from fedray.sweep.document import list_sweeps, locate_sweep
+from fedray.sweep.draws import iter_points
+from fedray.sweep.sweep import Sweep
 from fedray.tracking.environment import describe_mixture
 from fedray.tracking.store import (
     NotStored,
@@ -33,6 +37,7 @@ from fedray.tracking.store import (
 
 if TYPE_CHECKING:
     from fedray.tracking.store import AnyClient
+
 
 OF_CELL = ("cell", "label", "status", "run_id", "spec", "message", "sweep")
 """Columns of `SweepTable.cells` that are neither settings nor metrics."""
@@ -69,7 +74,7 @@ class SweepTable:
 
     @cached_property
     def tuned(self) -> dict[str, Mapping[str, Any]]:
-        """Of a final stage, hash -> how the cell was chosen (`driver.stages.describe_choices`)."""
+        """Of a final stage, hash -> how the cell was chosen (`sweep.stages.describe_choices`)."""
         return {hash: cell.tuned for hash, cell in self.sheet.cells.items() if cell.tuned}
 
     def get_history(self, run_id: str, metric: str) -> dict[int, float]:
@@ -150,7 +155,7 @@ def list_expected(sweep: Sweep) -> SweepTable:
     """
     drawn, stage = list[list[str]](), sweep
     if sweep.tune is not None and sweep.final is not None:
-        from fedray.sweep.driver.stages import preview_final_stage  # here: the driver imports Ray
+        from fedray.sweep.stages import preview_final_stage  # here: the driver imports Ray
 
         stage = preview_final_stage(sweep)
         drawn = [list(space) for _, space in sweep.points for _ in sweep.final.seeds]
@@ -234,3 +239,33 @@ def list_titles(cells: pd.DataFrame) -> dict[str, str]:
 def list_smaller_better(cells: pd.DataFrame) -> set[str]:
     """Return the metrics of the cells' plug-ins whose smallest value is the best."""
     return {metric for spec in cells["spec"] for metric in spec.plugins.lower}
+
+
+def read_configuration(client: "AnyClient", run: str) -> dict[str, Any]:
+    """Return the configuration of a cell's run from its artefact `config.yaml`, not parsed.
+
+    run: its id. Raises UserError if it is missing or damaged.
+    """
+    content = read_artefact(client, run, "config.yaml") or b""
+    config = parse_yaml(content.decode(errors="replace"), f"config.yaml of {run}")
+    if not isinstance(config, dict):
+        raise UserError(f"run {run}: its artefact config.yaml is {'damaged' if content else 'missing'}")
+    return config
+
+
+def load_newest_state(option: str, cell: str) -> State:
+    """Return the state in a cell's newest checkpoint. Raises UserError, beginning with `option`, if none is intact."""
+    directory = get_storage() / "cells" / cell
+    checkpoints = Checkpoints(directory, cell)
+    state = checkpoints.load()
+    if state is not None:
+        return state
+    if rounds := checkpoints.list_rounds():
+        raise UserError(
+            f"{option}: none of its checkpoints in {directory} is whole (rounds {', '.join(map(str, rounds))}); call "
+            "its sweep again with --force"
+        )
+    raise UserError(
+        f"{option}: there is no checkpoint of it in {directory}; FEDRAY_STORAGE says where they are, and "
+        "`fedray run --no-track` writes none"
+    )

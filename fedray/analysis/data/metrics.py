@@ -33,7 +33,7 @@ from fedray.common.errors import UserError, unknown
 from fedray.config import Evaluation
 from fedray.engine.cost import Cost, find_input_shape, measure_cost, measure_relative_compute
 from fedray.models.base import count_parameters
-from fedray.probes.registry import DECLARED, LOWER, UNRANKED, find_declared, title_metric
+from fedray.probes import DECLARED, LOWER, UNRANKED, find_declared, title_metric
 
 COUNTED = ("relative_flops", "megabytes_kept_by_client", "megabytes_held_by_client", "megabytes_kept_by_server")
 """Metrics counted here, from the configuration; runs do not log them."""

@@ -10,10 +10,9 @@ from fedray.cells.record import Record
 from fedray.cells.sheet import Sheet
 from fedray.cells.status import Ending, Status
 from fedray.common.errors import UserError, unknown
-from fedray.sweep.file.shipped import list_sweeps
-from fedray.sweep.plan.storage import find_killed, is_trained
-from fedray.tracking.store import NotStored, find_sweeps, open_reader
-from fedray.tracking.stored_sweep import read_sheet
+from fedray.sweep.document import list_sweeps
+from fedray.sweep.storage import find_killed, is_trained
+from fedray.tracking.store import NotStored, find_sweeps, open_reader, read_sheet
 
 
 def read_sweep(name: str) -> Sheet:

@@ -14,8 +14,18 @@ from fedray.engine.problem import Problem
 from fedray.engine.process.backend import Backend
 from fedray.engine.process.evaluate import MAX_TEST_LOSS, SCORES, count_chunks
 from fedray.engine.state import State
-from fedray.probes import classification, personal
-from fedray.probes import tables as tables_of
+from fedray.probes.scores import (
+    Table,
+    add_newcomers,
+    average_everyone,
+    measure_auc,
+    measure_classes,
+    summarise,
+    summarise_clients,
+    summarise_newcomers,
+    tabulate_clients,
+    tabulate_confusion,
+)
 
 PREVIOUS_THETA = "previous_theta"
 """Name among the server's vectors of the iterate before the last; algorithms do not see it."""
@@ -33,7 +43,7 @@ class Tested:
 
     row: dict[str, float]
     sums: dict[str, Tensor]
-    tables: dict[str, tables_of.Table]
+    tables: dict[str, Table]
 
 
 def get_tested_theta(state: State) -> Tensor:
@@ -65,22 +75,22 @@ class Tester:
         asked, algorithm = config.evaluation, config.algorithm
         row: dict[str, float] = {}
         sums: dict[str, Tensor] = {}
-        tables: dict[str, tables_of.Table] = {}
+        tables: dict[str, Table] = {}
         stored: dict[int, dict[str, float]] = {}
         if algorithm.keeps == "none":
             sums = self._sum("test")
-            tables |= {"confusion": tables_of.tabulate_confusion(sums["confusion"])} if "confusion" in sums else {}
+            tables |= {"confusion": tabulate_confusion(sums["confusion"])} if "confusion" in sums else {}
             labels = self.problem.data.y_test[self.problem.evaluated["test"]]
             row |= {"test_accuracy": 100 * float(sums["correct"].sum()) / len(labels), "test_loss": float(sums["loss"])}
             counts = np.bincount(labels, minlength=self.problem.data.num_classes)
-            row |= classification.measure_classes(sums["correct"], sums["answers"], counts)
+            row |= measure_classes(sums["correct"], sums["answers"], counts)
             if asked.auc:
                 parts = [sums.pop(f"{SCORES}{chunk}").numpy() for chunk in range(count_chunks(len(labels)))]
-                row |= classification.measure_auc(np.concatenate(parts), labels)
+                row |= measure_auc(np.concatenate(parts), labels)
             row |= self._validate()
         else:
             stored = self.test_personal(PersonalEval((0,), own=False, everyone=True))
-            row |= personal.average_everyone(stored)
+            row |= average_everyone(stored)
         if asked.train:
             count = len(self.problem.evaluated["train"])
             row["train_accuracy"] = 100 * float(self._sum("train")["correct"].sum()) / count
@@ -92,19 +102,17 @@ class Tester:
             scores = self.test_personal(request)
             generic = row["test_accuracy"] if algorithm.generic else None
             assert self.problem.tests is not None  # noqa: S101 (`evaluation.personal` deals test samples)
-            row |= personal.summarise(scores, epochs, generic, self.problem.tests.sizes)
-            tables["clients"] = tables_of.tabulate_clients(scores, epochs[-1], self.problem.shards.sizes)
+            row |= summarise(scores, epochs, generic, self.problem.tests.sizes)
+            tables["clients"] = tabulate_clients(scores, epochs[-1], self.problem.shards.sizes)
             if self.problem.unseen is not None:
                 newcomers, last = self.test_newcomers(asked.personal.tuned), asked.personal.tuned[-1]
-                row |= personal.summarise_newcomers(newcomers, asked.personal.tuned)
-                tables["clients"] = tables_of.add_newcomers(
-                    tables["clients"], newcomers, last, self.problem.dealt.sizes
-                )
+                row |= summarise_newcomers(newcomers, asked.personal.tuned)
+                tables["clients"] = add_newcomers(tables["clients"], newcomers, last, self.problem.dealt.sizes)
         elif algorithm.generic:
             row["generic_accuracy"] = row["test_accuracy"]
         elif stored and algorithm.personal == "kept":
             own = {i: stored[i] for i in self.list_tested(own=True)}
-            row["generic_accuracy"] = personal.average_everyone(own)["test_accuracy"]
+            row["generic_accuracy"] = average_everyone(own)["test_accuracy"]
         return Tested(row, sums, tables)
 
     def _validate(self) -> dict[str, float]:
@@ -119,9 +127,7 @@ class Tester:
         if self.problem.own_validation is None:
             return row
         sizes = self.problem.validation.sizes
-        return row | personal.summarise_clients(
-            "validation_client", 100 * sums["correct_of_clients"].numpy() / sizes[sizes > 0]
-        )
+        return row | summarise_clients("validation_client", 100 * sums["correct_of_clients"].numpy() / sizes[sizes > 0])
 
     def _sum(self, split: str) -> dict[str, Tensor]:
         s = self.state

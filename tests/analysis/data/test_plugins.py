@@ -9,21 +9,21 @@ import numpy as np
 import pytest
 from pydantic import Field
 
-from fedray.analysis.commands.tables import main as print_table
 from fedray.analysis.comparison import compare, format_report
 from fedray.analysis.data.axes import find_symbol, label_cells, title_axes
 from fedray.analysis.data.collect import collect
 from fedray.analysis.data.metrics import is_smaller_better, make_title
 from fedray.analysis.plots.curves import draw_curves
 from fedray.analysis.tables.build import build
+from fedray.analysis.tables.build import main as print_table
 from fedray.analysis.tables.result_table import BEST
 from fedray.cells.cell import PluginLabels
 from fedray.config import RunConfig
 from fedray.partitions.base import Partition
 from fedray.partitions.shards import Shards
 from fedray.probes.probe import Probe
-from fedray.sweep.file.sweep import Sweep
-from fedray.sweep.plan.cells import describe_plugins
+from fedray.sweep.plan import describe_plugins
+from fedray.sweep.sweep import Sweep
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import FEDAVG, LARGE, SMALL, Outcome, cell, history, write
 from tests.conftest import Call

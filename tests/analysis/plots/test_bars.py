@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 from mpl_toolkits.mplot3d import Axes3D
 
-from fedray.analysis.commands.figures import main
 from fedray.analysis.comparison import compare
 from fedray.analysis.data.collect import collect
-from fedray.analysis.plots.bars import draw_bars, draw_methods
-from fedray.analysis.plots.comparison import draw_forests
+from fedray.analysis.figures import main
+from fedray.analysis.plots.bars import draw_bars, draw_forests, draw_methods
 from fedray.common.errors import UserError
-from fedray.papers.commands.sharpness import draw_contours, draw_surfaces
+from fedray.papers.sharpness import draw_contours, draw_surfaces
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, history, rows, write
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from fedray.analysis.commands.figures import main
 from fedray.analysis.data.collect import collect
+from fedray.analysis.figures import main
 from fedray.analysis.plots.clients import draw_classes, draw_partitions
 from fedray.common.errors import UserError
 from fedray.tracking.tracker import Tracker

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedray.analysis.commands.figures import main
-from fedray.analysis.commands.tables import main as tables
 from fedray.analysis.data.axes import label_finished
 from fedray.analysis.data.collect import collect
+from fedray.analysis.figures import main
 from fedray.analysis.plots.clients import draw_confusion, draw_fairness
+from fedray.analysis.tables.build import main as tables
 from fedray.analysis.tables.clients import measure_fairness, read_accuracies, read_confusions
 from fedray.common.errors import UserError
 from fedray.tracking.tracker import Tracker

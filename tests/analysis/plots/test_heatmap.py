@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from fedray.analysis.commands.figures import main
 from fedray.analysis.data.collect import collect
+from fedray.analysis.figures import main
 from fedray.analysis.plots.heatmap import draw_heatmap
 from fedray.analysis.plots.sensitivity import draw_sensitivity
 from fedray.common.errors import UserError

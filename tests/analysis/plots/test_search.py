@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from matplotlib.collections import PathCollection
 
-from fedray.analysis.commands.figures import main
 from fedray.analysis.data.collect import SweepTable, collect
+from fedray.analysis.figures import main
 from fedray.analysis.plots.search import (
     draw_all,
     draw_best_so_far,

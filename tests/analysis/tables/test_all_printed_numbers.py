@@ -24,8 +24,8 @@ from fedray.datasets import DATASETS
 from fedray.models import MODELS
 from fedray.papers.variants import VARIANTS
 from fedray.partitions import PARTITIONS
-from fedray.sweep.file.shipped import get_sweeps_folder
-from fedray.sweep.file.sweep import Sweep
+from fedray.sweep.document import get_sweeps_folder
+from fedray.sweep.sweep import Sweep
 
 PA_GA = "best_personal_accuracy,best_generic_accuracy"
 ACCURACY = "last10_test_accuracy"

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from fedray.algorithms import algorithm as parse_algorithm
-from fedray.analysis.commands.tables import main
 from fedray.analysis.data.collect import collect
-from fedray.analysis.tables.build import build
+from fedray.analysis.tables.build import build, main
 from fedray.analysis.tables.formats import to_csv, to_latex, to_markdown
 from fedray.analysis.tables.published import (
     find_numbers,

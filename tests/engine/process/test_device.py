@@ -17,7 +17,7 @@ from torch import nn
 from fedray.common.errors import UserError, warn_once
 from fedray.engine.process import device
 from fedray.engine.process.worker import Worker, explain
-from fedray.sweep.plan import estimate
+from fedray.sweep import estimate
 from tests import small
 from tests.conftest import Call
 

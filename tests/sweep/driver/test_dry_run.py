@@ -9,8 +9,8 @@ import yaml
 
 from fedray.cells.sheet import Sheet
 from fedray.config import Runtime
-from fedray.sweep.driver import dry_run
-from fedray.sweep.plan.plan import Options
+from fedray.sweep import dry_run
+from fedray.sweep.plan import Options
 from tests import small
 from tests.conftest import Call
 

@@ -34,7 +34,7 @@ def finished(local_ray: None, tmp_path_factory: pytest.TempPathFactory, empty_st
         for name in [name for name in os.environ if name.startswith(("MLFLOW_", "RAY_ADDRESS", "FEDRAY_STORAGE"))]:
             patch.delenv(name)
         patch.setattr("sys.argv", ["fedray", "sweep", str(write(folder, SWEEP))])
-        patch.setattr("fedray.sweep.driver.run.list_nodes", lambda: [node | {"GPU": 1.0} for node in list_nodes()])
+        patch.setattr("fedray.sweep.run.list_nodes", lambda: [node | {"GPU": 1.0} for node in list_nodes()])
         with pytest.raises(SystemExit, match="0"):
             cli.main()
     assert "small: no cell uses a GPU, and there is 1: runtime.gpus_per_actor is 0; " in out.getvalue()

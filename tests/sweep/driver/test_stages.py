@@ -11,11 +11,11 @@ import pytest
 from fedray.cells.record import Record
 from fedray.cells.status import Ending, Status
 from fedray.common.errors import UserError
-from fedray.sweep.driver.stages import choose, describe_choices, make_final_stage, make_tune_stage, preview_final_stage
-from fedray.sweep.file.points import apply_draw
-from fedray.sweep.file.sweep import Sweep
-from fedray.sweep.plan.draws import iter_points
-from fedray.sweep.plan.plan import Plan, make_plan
+from fedray.sweep.draws import iter_points
+from fedray.sweep.plan import Plan, make_plan
+from fedray.sweep.points import apply_draw
+from fedray.sweep.stages import choose, describe_choices, make_final_stage, make_tune_stage, preview_final_stage
+from fedray.sweep.sweep import Sweep
 
 FILE: dict[str, Any] = {
     "name": "tuned",

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedray.sweep.driver.stages import Known, Study, make_studies
-from fedray.sweep.file.space import Searcher, format_range, is_at_edge
-from fedray.sweep.file.sweep import Sweep
-from fedray.sweep.plan.draws import draw, iter_points
+from fedray.sweep.draws import draw, iter_points
+from fedray.sweep.space import Searcher, format_range, is_at_edge
+from fedray.sweep.stages import Known, Study, make_studies
+from fedray.sweep.sweep import Sweep
 
 SPACE = {
     "training.lr": {"loguniform": [0.001, 1]},

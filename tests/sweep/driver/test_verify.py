@@ -9,7 +9,7 @@ import fedray
 from fedray.cli.main import app
 from fedray.common.errors import UserError
 from fedray.config import RunConfig
-from fedray.sweep.driver.verify import verify
+from fedray.sweep.single import verify
 from fedray.tracking.environment import PREFIX
 from fedray.tracking.store import find_runs, open_store
 from fedray.tracking.tracker import Tracker

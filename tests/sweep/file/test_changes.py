@@ -10,10 +10,10 @@ import yaml
 
 from fedray.cells.cell import get_dotted
 from fedray.common.errors import UserError
-from fedray.sweep.file.points import has_option
-from fedray.sweep.file.shipped import get_sweeps_folder, list_sweeps
-from fedray.sweep.file.sweep import Sweep
-from fedray.sweep.plan.draws import iter_points
+from fedray.sweep.document import get_sweeps_folder, list_sweeps
+from fedray.sweep.draws import iter_points
+from fedray.sweep.points import has_option
+from fedray.sweep.sweep import Sweep
 
 SETTINGS: dict[str, Any] = {
     "training.lr": 0.123,

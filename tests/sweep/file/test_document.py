@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 
 from fedray.common.errors import UserError
-from fedray.sweep.file.document import load_document
-from fedray.sweep.file.shipped import get_sweeps_folder
-from fedray.sweep.file.sweep import Sweep
+from fedray.sweep.document import get_sweeps_folder, load_document
+from fedray.sweep.sweep import Sweep
 
 OTHER = """
 name: other

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from fedray.cells.cell import get_dotted
-from fedray.sweep.driver.run import describe_partial
-from fedray.sweep.file.sweep import Sweep
-from fedray.sweep.plan.draws import find_axes, iter_points
+from fedray.sweep.draws import find_axes, iter_points
+from fedray.sweep.run import describe_partial
+from fedray.sweep.sweep import Sweep
 from tests.sweep.running import write
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from fedray.common.errors import UserError
 from fedray.engine.problem import Problem
-from fedray.sweep.file.sweep import Sweep
-from fedray.sweep.plan.cells import KEPT_PROBLEMS, Problems, make_sheet
+from fedray.sweep.plan import KEPT_PROBLEMS, Problems, make_sheet
+from fedray.sweep.sweep import Sweep
 
 BASE: dict[str, Any] = {
     "data": "digits",

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from fedray.common.errors import UserError
-from fedray.sweep.driver.single import pick_point
-from fedray.sweep.driver.stages import make_tune_stage
-from fedray.sweep.file.shipped import get_sweeps_folder, list_sweeps, locate_sweep
-from fedray.sweep.file.sweep import Sweep
-from fedray.sweep.plan.cells import Problems, make_sheet
+from fedray.sweep.document import get_sweeps_folder, list_sweeps, locate_sweep
+from fedray.sweep.plan import Problems, make_sheet
+from fedray.sweep.single import pick_point
+from fedray.sweep.stages import make_tune_stage
+from fedray.sweep.sweep import Sweep
 from tests import small
 
 BASE = small.sections(clients=(5, 2), model=4, training={"rounds": 2}, runtime={})

@@ -11,10 +11,10 @@ import yaml
 from benchmarks.gradients import measure_seconds
 from fedray.common.entry import run_command
 from fedray.config import RunConfig
-from fedray.sweep.file.sweep import Sweep
-from fedray.sweep.plan import estimate
-from fedray.sweep.plan.draws import count_gradients
-from fedray.sweep.plan.estimate import Key, make_key, measure_pace
+from fedray.sweep import estimate
+from fedray.sweep.draws import count_gradients
+from fedray.sweep.estimate import Key, make_key, measure_pace
+from fedray.sweep.sweep import Sweep
 from tests import small
 
 RUN = small.sections(

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from fedray.common.errors import UserError
-from fedray.sweep.plan.storage import (
+from fedray.sweep.storage import (
     CellLocks,
     find_running_sweeps,
     get_cell_locks_file,
@@ -28,7 +28,7 @@ from fedray.sweep.plan.storage import (
 HOLDER = """
 import sys
 from pathlib import Path
-from fedray.sweep.plan.storage import CellLocks
+from fedray.sweep.storage import CellLocks
 locks = CellLocks(Path(sys.argv[1]))
 print(sorted(locks.take(["00000000000000aa", "00000000000000bb"])), flush=True)
 for line in sys.stdin:
@@ -82,7 +82,7 @@ def test_a_storage_that_cannot_be_written_is_refused(
 
 SCRATCH = """
 import sys
-from fedray.sweep.plan.storage import make_scratch
+from fedray.sweep.storage import make_scratch
 with make_scratch() as folder:
     (folder / "state").touch()
     print(folder, flush=True)

@@ -16,13 +16,13 @@ from fedray.engine.loop import run
 from fedray.engine.process.backend import InlineBackend
 from fedray.engine.result import make_result
 from fedray.engine.server.simulation import Simulation
-from fedray.sweep.driver.run import execute
-from fedray.sweep.file.sweep import Sweep
-from fedray.sweep.plan import plan as planning
-from fedray.sweep.plan.plan import Options
-from fedray.sweep.trials import watchdog
-from fedray.sweep.trials.trainable import CellTrainable
-from fedray.sweep.trials.watchdog import Watchdog
+from fedray.sweep import plan as planning
+from fedray.sweep import tune as trials
+from fedray.sweep.plan import Options
+from fedray.sweep.run import execute
+from fedray.sweep.sweep import Sweep
+from fedray.sweep.trainable import CellTrainable
+from fedray.sweep.tune import Watchdog
 from tests.cluster.test_object_states import problem
 from tests.sweep.running import SWEEP, runs, undisturbed
 
@@ -32,7 +32,7 @@ def test_a_killed_and_a_stopped_trial_change_nothing(
     local_ray: None, project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A real SIGKILL in round 1 and a real SIGSTOP in round 6: both cells continue from their checkpoints."""
-    monkeypatch.setattr(watchdog, "SILENT", 8.0)
+    monkeypatch.setattr(trials, "SILENT", 8.0)
     dies, hangs = project / "dies", project / "hangs"
     training = SWEEP["base"]["training"] | {"lr_decay": 0.9}
 
@@ -153,8 +153,8 @@ class Watched:
             run_metadata=SimpleNamespace(num_failures=2),
         )
         monkeypatch.setattr("time.monotonic", lambda: self.now)
-        monkeypatch.setattr(watchdog, "read_heartbeat", lambda trial: self.told)
-        monkeypatch.setattr(watchdog, "delete_heartbeat", lambda trial: None)
+        monkeypatch.setattr(trials, "read_heartbeat", lambda trial: self.told)
+        monkeypatch.setattr(trials, "delete_heartbeat", lambda trial: None)
         monkeypatch.setattr(ray, "kill", self._kill)
         self.watch = Watchdog(lambda text: None)
 

@@ -19,11 +19,11 @@ from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.loop import make_rounds
 from fedray.engine.process.backend import InlineBackend
 from fedray.engine.server.simulation import Simulation
-from fedray.sweep.file.sweep import Sweep
-from fedray.sweep.plan.cells import Problems, make_sheet
-from fedray.sweep.plan.storage import get_cell_dir
-from fedray.sweep.trials.reporter import Progress, TuneReporter
-from fedray.sweep.trials.session import Session, Writer
+from fedray.sweep.plan import Problems, make_sheet
+from fedray.sweep.reporter import Progress, TuneReporter
+from fedray.sweep.session import Session, Writer
+from fedray.sweep.storage import get_cell_dir
+from fedray.sweep.sweep import Sweep
 from tests import small
 
 BASE = small.sections(clients=(5, 2), model=4, training={"rounds": 2}, runtime={})
@@ -115,7 +115,7 @@ def test_a_pipe_gets_a_line_about_running_cells(
     shown = Progress(2)
     shown.note_start("a", "fedavg s0")
     shown.note_round("a", 10, 150, [{"test_accuracy": 81.5}])
-    monkeypatch.setattr("fedray.sweep.trials.reporter.MINUTE", 0.0)
+    monkeypatch.setattr("fedray.sweep.reporter.MINUTE", 0.0)
     shown.note_round("a", 75, 150, [])
     assert capsys.readouterr().out == "running: fedavg s0 round 75/150  81.50 %\n"
 
@@ -136,7 +136,7 @@ def test_the_time_left_counts_no_resumed_round(monkeypatch: pytest.MonkeyPatch) 
     be three times 30 s.
     """
     now = [100.0]
-    monkeypatch.setattr("fedray.sweep.trials.reporter.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("fedray.sweep.reporter.time", SimpleNamespace(monotonic=lambda: now[0]))
     shown = Progress(4)
     shown.note_start("a", "fedavg s0")
     shown.note_start("b", "fedavg s1")
@@ -212,7 +212,7 @@ def test_what_is_said_of_a_trial_that_failed(
     error: object, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("FEDRAY_STORAGE", str(tmp_path))
-    monkeypatch.setattr("fedray.sweep.trials.reporter.read_error", lambda trial: error)
+    monkeypatch.setattr("fedray.sweep.reporter.read_error", lambda trial: error)
     told = Told()
     told.gate.set()
     sink, (first, _), _ = made(told, lambda _: None)

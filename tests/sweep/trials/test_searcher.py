@@ -8,10 +8,10 @@ from typing import Any
 from ray.tune.search import Searcher
 
 from fedray.algorithms.fedsam import FedSAM
-from fedray.sweep.file.sweep import Sweep
-from fedray.sweep.plan.cells import Problems, make_sheet
-from fedray.sweep.plan.draws import find_axes
-from fedray.sweep.trials.tune import NextCells
+from fedray.sweep.draws import find_axes
+from fedray.sweep.plan import Problems, make_sheet
+from fedray.sweep.sweep import Sweep
+from fedray.sweep.tune import NextCells
 from tests.sweep.plan.test_cells import BASE, sweep
 
 

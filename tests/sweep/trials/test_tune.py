@@ -15,12 +15,12 @@ from ray.tune.schedulers import FIFOScheduler
 
 import fedray
 from fedray.config import RunConfig
-from fedray.sweep.driver.run import drive
-from fedray.sweep.file.sweep import Sweep
-from fedray.sweep.plan import plan as planning
-from fedray.sweep.plan.plan import Options
-from fedray.sweep.trials import tune
-from fedray.sweep.trials.tune import get_group, make_scheduler
+from fedray.sweep import plan as planning
+from fedray.sweep import tune
+from fedray.sweep.plan import Options
+from fedray.sweep.run import drive
+from fedray.sweep.sweep import Sweep
+from fedray.sweep.tune import get_group, make_scheduler
 from tests import small
 from tests.sweep.running import SWEEP
 

@@ -4,13 +4,18 @@ Each viewer has a thread of its own, so neither MLflow's writer nor training wai
 reported once and left out until the call ends.
 """
 
-import importlib
 import logging
+import os
+import re
+import shutil
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any, Protocol
+
+import yaml
 
 from fedray.cells.cell import Cell
 from fedray.cells.record import Record, Rows
@@ -112,9 +117,7 @@ class _Mirror:
                 )
 
     def _open(self, cell: Cell, sweep: str, storage: Path) -> None:
-        module = importlib.import_module(f"fedray.tracking.mirrors.{self._kind}")
-        kind: type[Copy] = getattr(module, f"{self._kind.capitalize()}Copy")
-        self._copies[cell.hash], self._last[cell.hash] = kind(cell, sweep, storage), 0
+        self._copies[cell.hash], self._last[cell.hash] = COPIES[self._kind](cell, sweep, storage), 0
 
     def _write(self, cell: str, rows: Rows) -> None:
         """Write the rows that the copy lacks: a trial that starts again sends all rows so far."""
@@ -127,3 +130,69 @@ class _Mirror:
         if (copy := self._copies.pop(cell, None)) is not None:
             copy.close(record)
             del self._last[cell]
+
+
+LONGEST = 60
+"""Maximum number of characters of a label in a folder's name."""
+
+
+class TensorboardCopy:
+    """Event files in `tensorboard/SWEEP/LABEL HASH` below the storage, the path by which TensorBoard names the run."""
+
+    def __init__(self, cell: Cell, sweep: str, storage: Path) -> None:
+        with warnings.catch_warnings(action="ignore"):  # TensorBoard's own, about NumPy
+            from torch.utils.tensorboard import SummaryWriter
+
+        label = re.sub(r"[^\w.=+@() -]", "_", cell.label)[:LONGEST]
+        folder = storage / "tensorboard" / (sweep or "runs") / f"{label} {cell.hash}"
+        shutil.rmtree(folder, ignore_errors=True)
+        self._writer = SummaryWriter(str(folder))
+        text = yaml.safe_dump(dict(cell.config), sort_keys=False, allow_unicode=True)
+        self._writer.add_text("configuration", f"```\n{text}```")
+
+    def write(self, rows: Rows) -> None:
+        for row in rows:
+            for name, value in row.items():
+                if name != "round":
+                    self._writer.add_scalar(name, value, int(row["round"]))
+        self._writer.flush()
+
+    def close(self, record: Record) -> None:
+        for name, value in record.summarise().items():
+            self._writer.add_scalar(f"summary/{name}", value, record.last_round)
+        self._writer.add_text("status", str(record.ending.status), record.last_round)
+        self._writer.close()
+
+
+class WandbCopy:
+    """A run of the project `fedray` ($WANDB_PROJECT), in the group of its sweep, with the cell's hash as its id."""
+
+    def __init__(self, cell: Cell, sweep: str, storage: Path) -> None:
+        import wandb
+
+        for earlier in (storage / "wandb").glob(f"offline-run-*-{cell.hash}*"):
+            shutil.rmtree(earlier, ignore_errors=True)
+        storage.mkdir(parents=True, exist_ok=True)
+        self._run = wandb.init(
+            project=os.environ.get("WANDB_PROJECT", "fedray"),
+            group=sweep or None,
+            name=cell.label,
+            id=cell.hash,
+            config=dict(cell.config),
+            dir=str(storage),
+            mode=os.environ.get("WANDB_MODE", "offline"),  # type: ignore[arg-type]
+            reinit="create_new",
+            settings=wandb.Settings(silent=True, console="off", save_code=False, x_disable_stats=True),
+        )
+
+    def write(self, rows: Rows) -> None:
+        for row in rows:
+            self._run.log({name: value for name, value in row.items() if name != "round"}, step=int(row["round"]))
+
+    def close(self, record: Record) -> None:
+        self._run.summary.update({**record.summarise(), "status": str(record.ending.status)})
+        self._run.finish(exit_code=0 if record.ending.status.is_success else 1)
+
+
+COPIES: dict[str, type[Copy]] = {"tensorboard": TensorboardCopy, "wandb": WandbCopy}
+"""Word of `runtime.mirror` -> its viewer's copies."""

@@ -16,10 +16,10 @@ from fedray.cluster.resources import describe_idle_gpus, list_nodes, refuse_infe
 from fedray.common.errors import UserError, escape, format_count, name_place
 from fedray.common.location import refuse_unwritable_store
 from fedray.common.signals import treat_sigterm_as_interrupt
-from fedray.sweep.file.sweep import Sweep
-from fedray.sweep.plan import plan as planning
-from fedray.sweep.plan.plan import Options, Plan
-from fedray.sweep.plan.storage import (
+from fedray.sweep import plan as planning
+from fedray.sweep.plan import Options, Plan
+from fedray.sweep.session import Session, Writer
+from fedray.sweep.storage import (
     CellLocks,
     find_storage_parent,
     get_cell_locks_file,
@@ -28,8 +28,8 @@ from fedray.sweep.plan.storage import (
     refuse_second_call,
     refuse_unwritable_storage,
 )
-from fedray.sweep.trials.session import Session, Writer
-from fedray.tracking.mirrors.mirrors import refuse_missing_extras
+from fedray.sweep.sweep import Sweep
+from fedray.tracking.mirrors import refuse_missing_extras
 from fedray.tracking.store import find_sweeps, open_reader, read_cells
 
 POLL = 2.0
@@ -96,7 +96,7 @@ def execute(plan: Plan) -> Session:
         if plan.to_run:
             with ThreadPoolExecutor(1, "imports") as pool:  # seconds each; Ray needs the main thread for signals
                 logging.getLogger("fedray").info("%s: starting Ray", plan.sweep.name)
-                imported = pool.submit(import_module, "fedray.sweep.trials.tune")
+                imported = pool.submit(import_module, "fedray.sweep.tune")
                 stack.enter_context(use_cluster(plan.options.address, _choose_preloads(plan)))
                 imported.result()
             nodes = list_nodes()
@@ -128,7 +128,7 @@ def _choose_preloads(plan: Plan) -> Sequence[str]:
     wanted = sum(count * runtime.actor_count for runtime, count in plan.requests.items())
     spread = all(runtime.cpus_per_actor <= 1 and not runtime.gpus_per_actor for runtime in plan.requests)
     fills = min(wanted, plan.options.max_concurrent or wanted) >= count_cpus()
-    return ["fedray.sweep.trials.trainable"] if spread and fills else []
+    return ["fedray.sweep.trainable"] if spread and fills else []
 
 
 def _run_until_done(session: Session, cells: Sequence[Cell]) -> None:
@@ -140,7 +140,7 @@ def _run_until_done(session: Session, cells: Sequence[Cell]) -> None:
             told = True
             print(f"{describe_elsewhere(session)}; waiting for them", flush=True)
         if cells:
-            from fedray.sweep.trials.tune import run_cells  # here: a sweep with nothing to run does not need Tune
+            from fedray.sweep.tune import run_cells  # here: a sweep with nothing to run does not need Tune
 
             run_cells(session, cells)
             if session.stopped:

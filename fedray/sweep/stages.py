@@ -10,13 +10,12 @@ from fedray.common.errors import UserError, format_duration, name_place
 from fedray.components.base import format_value
 from fedray.config import RunConfig
 from fedray.datasets.base import Validation
-from fedray.sweep.driver.run import drive, plan_and_print, refuse_unwritable
-from fedray.sweep.file.points import apply_draw
-from fedray.sweep.file.space import Space, format_range, is_at_edge
-from fedray.sweep.file.sweep import Sweep
-from fedray.sweep.plan.cells import refuse_unlogged
-from fedray.sweep.plan.draws import count_training_gradients, draw, make_draws
-from fedray.sweep.plan.plan import Options, Plan
+from fedray.sweep.draws import count_training_gradients, draw, make_draws
+from fedray.sweep.plan import Options, Plan, refuse_unlogged
+from fedray.sweep.points import apply_draw
+from fedray.sweep.run import drive, plan_and_print, refuse_unwritable
+from fedray.sweep.space import Space, format_range, is_at_edge
+from fedray.sweep.sweep import Sweep
 
 SHARED = (
     "description",
@@ -230,7 +229,7 @@ def run_stages(sweep: Sweep, file: str, options: Options = Options(), dry_run: b
     blocks = sweep.list_blocks()
     if len(blocks) == 1:
         return _run_block(blocks[0], file, options, dry_run)[0]
-    from fedray.sweep.plan.estimate import list_distinct  # here: it imports rich's tables
+    from fedray.sweep.estimate import list_distinct  # here: it imports rich's tables
 
     each = len(list_distinct(make_tune_stage(blocks[0]))) + len(list_distinct(preview_final_stage(blocks[0])))
     total, trained, spent = each * len(blocks), 0, 0.0
@@ -286,6 +285,6 @@ def _run_block(sweep: Sweep, file: str, options: Options, dry_run: bool) -> tupl
 
 
 def _print_plan(plan: Plan) -> None:
-    from fedray.sweep.driver.dry_run import print_plan  # here: only a dry run needs rich's tables
+    from fedray.sweep.dry_run import print_plan  # here: only a dry run needs rich's tables
 
     print_plan(plan)

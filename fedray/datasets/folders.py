@@ -15,7 +15,7 @@ from fedray.common.yaml_files import locate
 from fedray.datasets.base import Images, list_entries
 from fedray.datasets.dataset import Dataset
 from fedray.datasets.image_folders import SUFFIXES, Picture, decode_pictures, list_class, read_pictures
-from fedray.datasets.own.tables import refuse_two_spellings
+from fedray.datasets.tables import refuse_two_spellings
 
 log = logging.getLogger("fedray")
 

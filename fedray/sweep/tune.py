@@ -8,7 +8,7 @@ import json
 import logging
 import os
 import time
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -26,20 +26,24 @@ from ray.tune.search import Searcher
 from fedray.cells.cell import Cell, flatten
 from fedray.cluster.ray_private import (
     count_each_death_once,
+    delete_heartbeat,
+    forgive_failures,
     give_trials_waiting_processes,
+    kill_process,
     let_processes_finish_starting,
     make_median_rule,
+    read_heartbeat,
     restart_trials_killed_for_memory,
 )
 from fedray.cluster.resources import FreeCapacity, Running, allocate, get_bundle
+from fedray.cluster.timeouts import FIRST, SILENT
 from fedray.config import RunConfig
-from fedray.sweep.file.sweep import Sweep
-from fedray.sweep.plan.draws import find_axes
-from fedray.sweep.plan.storage import get_cell_dir, make_scratch
-from fedray.sweep.trials.reporter import Progress, TuneReporter
-from fedray.sweep.trials.session import OfThisCall, Session
-from fedray.sweep.trials.trainable import Call, CellTrainable
-from fedray.sweep.trials.watchdog import Watchdog
+from fedray.sweep.draws import find_axes
+from fedray.sweep.reporter import Progress, TuneReporter
+from fedray.sweep.session import OfThisCall, Session
+from fedray.sweep.storage import get_cell_dir, make_scratch
+from fedray.sweep.sweep import Sweep
+from fedray.sweep.trainable import Call, CellTrainable
 
 RETRIES = 3
 """Number of times that a trial whose process died is restarted (from its checkpoint) before it makes a new round."""
@@ -322,3 +326,70 @@ class NextCells(OfThisCall, Searcher):
 
     def restore(self, checkpoint_path: str) -> None:
         """Do nothing: there is no state."""
+
+
+TICK = 5.0
+"""Maximum seconds counted between two looks: a driver that was suspended itself has not been waiting."""
+
+
+@dataclass
+class _Waited:
+    allowed: float
+    heard: str | None
+    """The latest heartbeat when waiting began."""
+    seconds: float = 0.0
+
+
+class Watchdog(OfThisCall, tune.Callback):
+    """Kills the process of a trial that is silent for too long, with a note; the limit doubles after each kill."""
+
+    def __init__(self, note: Callable[[str], None]) -> None:
+        self.note = note
+        self._waited: dict[str, _Waited] = {}
+        self._kills: Counter[str] = Counter()
+        self._made: Counter[str] = Counter()
+        self._looked = time.monotonic()
+
+    def on_trial_start(self, iteration: int, trials: Sequence[Trial], trial: Trial, **_: Any) -> None:
+        self._waited[trial.trial_id] = _Waited(FIRST, read_heartbeat(trial.trial_id))
+
+    def on_trial_result(
+        self, iteration: int, trials: Sequence[Trial], trial: Trial, result: dict[str, Any], **_: Any
+    ) -> None:
+        self._waited[trial.trial_id] = _Waited(SILENT, read_heartbeat(trial.trial_id))
+        if result["made"] > self._made[trial.trial_id]:
+            self._made[trial.trial_id] = result["made"]
+            forgive_failures(trial)  # RETRIES count per round, not per run
+
+    def on_trial_complete(self, iteration: int, trials: Sequence[Trial], trial: Trial, **_: Any) -> None:
+        self._forget(trial)
+
+    def on_trial_recover(self, iteration: int, trials: Sequence[Trial], trial: Trial, **_: Any) -> None:
+        self._forget(trial)
+
+    def on_trial_error(self, iteration: int, trials: Sequence[Trial], trial: Trial, **_: Any) -> None:
+        self._forget(trial)
+
+    def on_step_end(self, iteration: int, trials: Sequence[Trial], **_: Any) -> None:
+        now = time.monotonic()
+        passed, self._looked = min(now - self._looked, TICK), now
+        for trial in trials:
+            waited = self._waited.get(trial.trial_id)
+            if waited is not None:
+                waited.seconds += passed
+                if waited.seconds > waited.allowed * 2 ** self._kills[trial.trial_id]:
+                    self._kill_unless_heard(trial, waited)
+
+    def _kill_unless_heard(self, trial: Trial, waited: _Waited) -> None:
+        heard = read_heartbeat(trial.trial_id)
+        if heard is not None and heard != waited.heard:
+            self._waited[trial.trial_id] = _Waited(float(heard.split()[1]), heard)
+            return
+        self._kills[trial.trial_id] += 1
+        del self._waited[trial.trial_id]
+        self.note(f"the process of trial {trial.trial_id} hangs: silent for {waited.seconds:.0f} s; ending it")
+        kill_process(trial)
+
+    def _forget(self, trial: Trial) -> None:
+        self._waited.pop(trial.trial_id, None)
+        delete_heartbeat(trial.trial_id)

@@ -13,8 +13,8 @@ from fedray.cells.cell import Cell, leave_out_seed
 from fedray.cells.metric import DEFAULT, mean
 from fedray.cells.record import Record
 from fedray.cells.status import Status
-from fedray.sweep.plan.plan import Plan
-from fedray.sweep.plan.storage import CellLocks, refuse_moved
+from fedray.sweep.plan import Plan
+from fedray.sweep.storage import CellLocks, refuse_moved
 from fedray.tracking.store import is_recorded, read_records
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from fedray.cells.cell import get_dotted
 from fedray.common.errors import UserError, truncate_repr
 from fedray.components.base import Checked, describe
-from fedray.sweep.file.space import Space
+from fedray.sweep.space import Space
 
 COMPONENTS = ("data", "partition", "model", "algorithm")
 """Sections that a grid replaces whole, since their other keys belong to the name; other sections are merged."""

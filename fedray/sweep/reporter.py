@@ -29,9 +29,9 @@ from fedray.common.progress import describe_resumption
 from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.problem import resolve_with
 from fedray.engine.process.worker import LESS_MEMORY
-from fedray.sweep.plan.cells import KEPT_PROBLEMS
-from fedray.sweep.plan.storage import get_cell_dir
-from fedray.sweep.trials.session import OfThisCall, Session
+from fedray.sweep.plan import KEPT_PROBLEMS
+from fedray.sweep.session import OfThisCall, Session
+from fedray.sweep.storage import get_cell_dir
 from fedray.tracking.store import ACTORS
 
 log = logging.getLogger("fedray")

@@ -17,9 +17,9 @@ from fedray.common.rng import generator
 from fedray.config import RunConfig
 from fedray.datasets.base import Published
 from fedray.engine.cost import Cost, measure_cost
-from fedray.sweep.file.points import apply_draw
-from fedray.sweep.file.space import DISTRIBUTIONS, Searcher, Space
-from fedray.sweep.file.sweep import Sweep
+from fedray.sweep.points import apply_draw
+from fedray.sweep.space import DISTRIBUTIONS, Searcher, Space
+from fedray.sweep.sweep import Sweep
 
 FORWARD = 1 / 3
 """Cost of a forward pass relative to a gradient, which takes three passes of equal length, two of them backward."""

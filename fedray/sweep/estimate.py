@@ -36,8 +36,8 @@ from fedray.engine.process.backend import InlineBackend
 from fedray.engine.process.device import warn_of_slow_precision
 from fedray.engine.server.simulation import Simulation
 from fedray.partitions.shards import Shards
-from fedray.sweep.file.sweep import Sweep
-from fedray.sweep.plan.draws import count_gradients, count_of_client, get_batch_size, get_cost, iter_points
+from fedray.sweep.draws import count_gradients, count_of_client, get_batch_size, get_cost, iter_points
+from fedray.sweep.sweep import Sweep
 
 ROUND = 1.0
 """Approximate seconds that a timed round takes at most."""

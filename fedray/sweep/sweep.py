@@ -15,8 +15,8 @@ from fedray.cells.metric import BEST, FINAL, LAST, OF_CLASSES, Metric
 from fedray.common.errors import UserError, name_place, truncate_repr, unknown
 from fedray.components.base import Checked, describe, format_value
 from fedray.datasets.base import Validation
-from fedray.sweep.file.document import load_document
-from fedray.sweep.file.points import (
+from fedray.sweep.document import load_document
+from fedray.sweep.points import (
     COMPONENTS,
     Axes,
     Change,
@@ -26,7 +26,7 @@ from fedray.sweep.file.points import (
     expand_entries,
     list_leaves,
 )
-from fedray.sweep.file.space import DISTRIBUTIONS, Searcher, Space, check_space, format_range
+from fedray.sweep.space import DISTRIBUTIONS, Searcher, Space, check_space, format_range
 
 MEANT = {
     **dict.fromkeys(("seed", "seeds"), "`grid: {seed: [0, 1]}`"),

@@ -17,10 +17,9 @@ from fedray.common.errors import escape, format_count, format_duration, format_n
 from fedray.config import RunConfig, Runtime
 from fedray.engine.process.lanes import MOST
 from fedray.engine.process.residence import KEPT
-from fedray.sweep.file.sweep import Sweep
-from fedray.sweep.plan.cells import choose_label
-from fedray.sweep.plan.draws import find_axes, iter_points
-from fedray.sweep.plan.plan import Plan
+from fedray.sweep.draws import find_axes, iter_points
+from fedray.sweep.plan import Plan, choose_label
+from fedray.sweep.sweep import Sweep
 
 
 def list_local_nodes() -> list[dict[str, float]]:

@@ -1,13 +1,14 @@
-"""One cell on its own, for `fedray run` and `fedray.simulate`: found in a file, locked, run and logged."""
+"""One cell on its own, found in a file, locked, run and logged: `fedray run`, `fedray.simulate`, `fedray verify`."""
 
 import contextlib
 import logging
+import math
 import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -20,8 +21,10 @@ from fedray.common.cpus import count_usable_cpus
 from fedray.common.errors import Diverged, UserError, truncate_repr
 from fedray.common.progress import Moved, describe_resumption, show_bar
 from fedray.common.signals import treat_sigterm_as_interrupt
+from fedray.components.identity import hash_of
 from fedray.components.plugins import blame
 from fedray.config import RunConfig, Runtime
+from fedray.datasets.base import load_data
 from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.loop import Spread, make_rounds, pays
 from fedray.engine.problem import Problem, resolve_with
@@ -30,11 +33,10 @@ from fedray.engine.process.device import isolate_run, refuse_missing, warn_of_sl
 from fedray.engine.result import Result, make_result
 from fedray.engine.server.profile import Profile
 from fedray.engine.server.simulation import Simulation
-from fedray.sweep.file.points import apply_draw, with_key
-from fedray.sweep.file.sweep import Sweep
-from fedray.sweep.plan.cells import Problems, make_label, make_sheet
-from fedray.sweep.plan.draws import iter_points
-from fedray.sweep.plan.storage import (
+from fedray.sweep.draws import iter_points
+from fedray.sweep.plan import Problems, make_label, make_sheet
+from fedray.sweep.points import apply_draw, with_key
+from fedray.sweep.storage import (
     CellLocks,
     get_cell_dir,
     get_cell_locks_file,
@@ -42,6 +44,9 @@ from fedray.sweep.plan.storage import (
     lock_registration,
     refuse_unwritable_storage,
 )
+from fedray.sweep.sweep import Sweep
+from fedray.tracking.environment import PREFIX, make_environment_tags
+from fedray.tracking.store import read_stored_sweep
 
 Evaluated = Callable[[dict[str, float]], object]
 """Callback with a copy of each newly evaluated round's row; it may return `STOP`."""
@@ -109,7 +114,7 @@ def pick_point(sweep: Sweep, which: str, problems: Problems) -> tuple[dict[str, 
     if sweep.tune is not None:
         if sweep.tune.blocks:
             raise UserError(f"--cell: {sweep.name} has tune.blocks, so it is several sweeps; run it whole")
-        from fedray.sweep.driver.stages import make_tune_stage  # here: it imports Ray
+        from fedray.sweep.stages import make_tune_stage  # here: it imports Ray
 
         sweep = make_tune_stage(sweep)
     sheet, points = make_sheet(sweep, problems, check=False, file=text)
@@ -189,7 +194,7 @@ def run_problem(
     """
     if track is not None:
         from fedray.common.location import refuse_unwritable_store
-        from fedray.tracking.mirrors.mirrors import refuse_missing_extras
+        from fedray.tracking.mirrors import refuse_missing_extras
 
         refuse_missing_extras(problem.config.runtime.mirror)
         refuse_unwritable_store()
@@ -337,3 +342,60 @@ def _run_tracked(
                 run.tags = {**run.tags, ACTORS: str(simulation.backend.processes)}
             tracker.close_cell(run, record)
     return run.id
+
+
+DECIDING = ("system", "cpu", "gpu", "torch")
+"""Tags of the environment that the last bits of a run depend on."""
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """A cell that was run again: `same`, `different` or `not comparable`, and why."""
+
+    label: str
+    word: str
+    reason: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.word:<14} {self.label}" + (f": {self.reason}" if self.reason else "")
+
+
+def verify(name: str, count: int) -> Iterator[Repeated]:
+    """Run `count` finished cells, spread evenly over a sweep of the store, again in this process; yield their verdicts.
+
+    Raises UserError if there is no such sweep, or it has no finished cell.
+    """
+    sweep = read_stored_sweep(name)
+    finished = [cell for hash, cell in sweep.cells.items() if sweep.get_status(hash) is Status.FINISHED]
+    if not finished:
+        raise UserError(f"{name}: has no finished cell to verify")
+    count = min(count, len(finished))
+    for k in range(count):
+        cell = finished[k * len(finished) // count]
+        yield _judge(cell, sweep.records[cell.hash])
+
+
+def _judge(cell: Cell, stored: Record) -> Repeated:
+    try:
+        run = RunConfig.parse(cell.config)
+        config = run.model_copy(update={"runtime": run.runtime.model_copy(update={"backend": "inline"})})
+        data = load_data(config.data)
+        identity = config.make_identity(data.digest)
+        if hash_of(identity) != cell.hash:
+            keys = sorted(key for key in identity.keys() | cell.identity if identity.get(key) != cell.identity.get(key))
+            return Repeated(cell.label, "not comparable", f"other settings, data or sources: {', '.join(keys)}")
+        record = run_problem(Problem.build(config, data)).record()
+    except Diverged as error:
+        return Repeated(cell.label, "different", str(error))
+    except UserError as error:  # no GPU here, or no such class
+        return Repeated(cell.label, "not comparable", str(error))
+    theta = record.hashes["theta_sha256"], stored.hashes.get("theta_sha256", "missing")
+    wrong = [f"theta_sha256 is {theta[0][:16]}, was {theta[1][:16]}"] if theta[0] != theta[1] else []
+    for name, value in record.history[-1].items():
+        if name != "round" and value != (there := stored.totals.get(name, math.nan)):
+            wrong.append(f"{name} is {value:.17g}, was {there:.17g}")
+    here = make_environment_tags()
+    tags = {key: (stored.tags.get(PREFIX + key, "none"), here.get(PREFIX + key, "none")) for key in DECIDING}
+    why = [f"{key} was {there}, here it is {mine}" for key, (there, mine) in tags.items() if wrong and there != mine]
+    more = [f"and {len(wrong) - 3} more"] if wrong[3:] else []
+    return Repeated(cell.label, "different" if wrong else "same", "; ".join([", ".join(wrong[:3]), *more, *why]))

@@ -32,11 +32,9 @@ from fedray.analysis.comparison import compare
 from fedray.analysis.data.axes import FINISHED, WITH_CURVE
 from fedray.analysis.data.collect import SweepTable, collect, find_cells
 from fedray.analysis.data.metrics import NEVER, read_values
-from fedray.analysis.output import write_or_print
 from fedray.analysis.plots import search
-from fedray.analysis.plots.bars import draw_bars, draw_methods
+from fedray.analysis.plots.bars import draw_bars, draw_forests, draw_methods
 from fedray.analysis.plots.clients import draw_classes, draw_confusion, draw_fairness, draw_partitions
-from fedray.analysis.plots.comparison import draw_forests
 from fedray.analysis.plots.curves import draw_curves, draw_multiples, explain_missing_zoom, is_crowded
 from fedray.analysis.plots.heatmap import draw_heatmap
 from fedray.analysis.plots.sensitivity import draw_sensitivity, list_varied
@@ -44,7 +42,7 @@ from fedray.analysis.plots.style import save
 from fedray.cells.metric import DEFAULT, Metric
 from fedray.common.entry import Overwrite
 from fedray.common.errors import UserError, unknown
-from fedray.common.output import OutputFile
+from fedray.common.output import OutputFile, write_or_print
 
 KINDS = (
     "curves",

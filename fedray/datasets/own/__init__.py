@@ -1,1 +1,0 @@
-"""Data of your own: pictures in folders, tables."""

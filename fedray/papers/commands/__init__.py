@@ -1,1 +1,0 @@
-"""Commands of the papers; `fedray.cli` names them in a table."""

@@ -1,1 +1,0 @@
-"""A sweep as its file says it."""

@@ -1,1 +1,0 @@
-"""Cells as trials of Ray Tune."""

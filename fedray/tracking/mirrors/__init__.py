@@ -1,1 +1,0 @@
-"""Copies of tracked runs for other tools."""
