@@ -18,10 +18,10 @@ import typer.core
 import fedray
 from fedray.cli.data import data_app
 from fedray.cli.listing import complete, list_, schema
-from fedray.cli.run import run
+from fedray.cli.run import RunRequest
 from fedray.cli.runs import OF_STORE, clean, export, import_, print_status, remove_runs, verify
-from fedray.cli.sweep import run_sweep
-from fedray.common.entry import HELP, make_app, run_command
+from fedray.cli.sweep import SweepRequest
+from fedray.common.entry import HELP, make_app, make_command, run_command
 from fedray.common.errors import UserError, redact
 from fedray.sweep.document import list_sweeps
 
@@ -176,8 +176,8 @@ def open_ui(
     )
 
 
-app.command("run")(run)
-app.command("sweep")(run_sweep)
+app.command("run")(make_command(RunRequest))
+app.command("sweep")(make_command(SweepRequest))
 app.command("list")(list_)
 app.command("schema")(schema)
 app.command("export")(export)

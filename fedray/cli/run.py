@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from fedray.common.output import OutputFile
     from fedray.config import RunConfig
     from fedray.engine.result import Result
-    from fedray.engine.server.profile import Profile
 
 
 def refuse_missing_value(given: list[str] | None) -> list[str] | None:
@@ -43,78 +42,46 @@ def complete_file(incomplete: str) -> list[str]:
     return names + [name for name in list_sweeps() if name.startswith(incomplete)]
 
 
-def run(
+@dataclass(frozen=True)
+class RunRequest:
+    """Run one cell. Called again, it resumes from the newest checkpoint; a finished run is only shown."""
+
     file: Annotated[
         Path,
         typer.Argument(
             help="YAML file of a run or of a sweep (its first cell), or a shipped sweep's name",
             autocompletion=complete_file,
         ),
-    ],
+    ]
     cell: Annotated[
         str | None,
         typer.Option(metavar="CELL", help=f"the cell of a sweep to run: {CELL}"),
-    ] = None,
-    set_: Set = None,
-    backend: Annotated[str | None, typer.Option(help="inline | ray")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="one JSON object as the last line")] = False,
-    track: Annotated[
-        bool, typer.Option(help="log to MLflow and keep checkpoints; otherwise nothing is written")
-    ] = True,
-    force: Annotated[bool, typer.Option("--force", help="start again, ignoring existing checkpoints")] = False,
-    save: Annotated[Path | None, typer.Option(help="write the trained model to this file, as safetensors")] = None,
+    ] = None
+    set_: Set = None
+    backend: Annotated[str | None, typer.Option(help="inline | ray")] = None
+    as_json: Annotated[bool, typer.Option("--json", help="one JSON object as the last line")] = False
+    track: Annotated[bool, typer.Option(help="log to MLflow and keep checkpoints; otherwise nothing is written")] = True
+    force: Annotated[bool, typer.Option("--force", help="start again, ignoring existing checkpoints")] = False
+    save: Annotated[Path | None, typer.Option(help="write the trained model to this file, as safetensors")] = None
     save_personal: Annotated[
         Path | None, typer.Option(help="write each client's personal model to this folder, as safetensors")
-    ] = None,
-    logged: Annotated[bool, typer.Option("--log-model", help="also log the trained model to MLflow")] = False,
-    profiled: Annotated[
-        bool, typer.Option("--profile", help="show where each round's time went; starts again")
-    ] = False,
+    ] = None
+    logged: Annotated[bool, typer.Option("--log-model", help="also log the trained model to MLflow")] = False
+    profiled: Annotated[bool, typer.Option("--profile", help="show where each round's time went; starts again")] = False
     archive: Annotated[
         Path | None,
         typer.Option(help="with --cell: log into this zip, which `fedray import` adds to a store, instead of a store"),
-    ] = None,
-    overwrite: Overwrite = False,
-) -> None:
-    """Run one cell. Called again, it resumes from the newest checkpoint; a finished run is only shown."""
-    request = RunRequest(**locals())
-    request.check()
-    request.show(*request.execute())
+    ] = None
+    overwrite: Overwrite = False
 
-
-@dataclass(frozen=True)
-class RunRequest:
-    """What the command is asked for: its options, under their names."""
-
-    file: Path
-    cell: str | None
-    set_: list[str] | None
-    backend: str | None
-    as_json: bool
-    track: bool
-    force: bool
-    save: Path | None
-    save_personal: Path | None
-    logged: bool
-    profiled: bool
-    archive: Path | None
-    overwrite: bool
-
-    def check(self) -> None:
-        """Raise UserError for options that do not go together."""
+    def execute(self) -> int:
+        """Run the cell, write and log what was asked for, and print it. Raises UserError."""
         if self.logged and not self.track:
             raise UserError("--log-model: --no-track writes nothing to MLflow; leave one out")
         if self.archive is not None and (self.cell is None or not self.track or self.logged):
             raise UserError("--archive: goes with --cell, and without --no-track and --log-model")
         if self.track and self.archive is None:
             refuse_shared_file()
-
-    def execute(self) -> "tuple[Result, str, list[str], Profile | None]":
-        """Run the cell, and write and log what was asked for.
-
-        Returns:
-            The result, the cell's label, lines about what was written, and the times of the parts of rounds.
-        """
         from fedray.sweep.document import load_document, locate_sweep
 
         changes, file = parse_assignments(self.set_), locate_sweep(self.file)
@@ -148,7 +115,16 @@ class RunRequest:
             lines.append(f"archive {self.archive}: `fedray import {self.archive}` adds it to a store")
         if self.cell is not None and listed is None and self.track:
             lines.append(escape(_describe_own_cell(document, changes)))
-        return result, cell.label, lines, profile
+        if self.as_json:
+            summary = result.summary() | ({"run_id": result.run_id} if result.run_id else {})
+            print(format_json(summary if profile is None else summary | {"profile": profile.average_seconds()}))
+            return 0
+        _show(result, cell.label)
+        for line in lines:
+            print(line)
+        if profile is not None:
+            print(profile.format_table())
+        return 0
 
     def _check_outputs(self, run: "RunConfig", file: Path, sweep: str) -> "tuple[OutputFile | None, OutputFile | None]":
         """Return the files of the model and of the archive. Raises UserError for what cannot be written or logged."""
@@ -189,18 +165,6 @@ class RunRequest:
             from fedray.api.results import log_model
 
             yield f"model {log_model(result.run_id)} in MLflow"
-
-    def show(self, result: "Result", label: str, lines: list[str], profile: "Profile | None") -> None:
-        """Print the result, and what was written."""
-        if self.as_json:
-            summary = result.summary() | ({"run_id": result.run_id} if result.run_id else {})
-            print(format_json(summary if profile is None else summary | {"profile": profile.average_seconds()}))
-            return
-        _show(result, label)
-        for line in lines:
-            print(line)
-        if profile is not None:
-            print(profile.format_table())
 
 
 def _describe_own_cell(document: Mapping[str, Any], changes: Mapping[str, Any]) -> str:

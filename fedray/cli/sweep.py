@@ -21,80 +21,64 @@ MOST = 100_000
 """Largest number of nodes, of a node's CPUs, and of trials at a time that is no mistake."""
 
 
-def run_sweep(
+@dataclass(frozen=True)
+class SweepRequest:
+    """Run a sweep. Called again, it resumes unfinished cells and skips finished ones."""
+
     file: Annotated[
         Path,
         typer.Argument(help="a sweep's YAML file, or a name of `fedray list sweeps`", autocompletion=complete_file),
-    ],
-    set_: Set = None,
+    ]
+    set_: Set = None
     only: Annotated[
         list[str] | None,
         typer.Option("--only", metavar="CELL", help=f"only these cells, {CELL}; can be repeated"),
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="show what would run, and whether it fits")] = False,
+    ] = None
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="show what would run, and whether it fits")] = False
     estimate: Annotated[
         bool,
         typer.Option(
             "--estimate",
             help="with --dry-run: hours on this machine's GPU, or on one core if it has none; needs no data",
         ),
-    ] = False,
+    ] = False
     nodes: Annotated[
         int | None,
         typer.Option(min=1, max=MOST, help="with --dry-run: plan for a cluster of so many nodes; needs no data"),
-    ] = None,
-    cpus_per_node: Annotated[int | None, typer.Option(min=1, max=MOST, help="with --nodes")] = None,
-    gpus_per_node: Annotated[int | None, typer.Option(min=0, max=MOST, help="with --nodes; default: none")] = None,
+    ] = None
+    cpus_per_node: Annotated[int | None, typer.Option(min=1, max=MOST, help="with --nodes")] = None
+    gpus_per_node: Annotated[int | None, typer.Option(min=0, max=MOST, help="with --nodes; default: none")] = None
     seconds_per_round: Annotated[
         float | None, typer.Option(help="with --nodes: seconds of a round there, which you have measured")
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="run finished cells again; with --only, just those")] = False,
+    ] = None
+    force: Annotated[bool, typer.Option("--force", help="run finished cells again; with --only, just those")] = False
     max_concurrent: Annotated[
         int | None, typer.Option(min=1, max=MOST, help="trials at a time; default: as many as fit")
-    ] = None,
-    address: Annotated[str | None, typer.Option(help="auto | HOST:PORT; else local")] = None,
-    smoke: Annotated[bool, typer.Option("--smoke", help="run the small version that the file defines")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="with --dry-run alone: the cells as JSON")] = False,
-) -> None:
-    """Run a sweep. Called again, it resumes unfinished cells and skips finished ones."""
-    request = SweepRequest(**locals())
-    sweep, source = request.load()
-    request.check()
-    if estimate or nodes:
-        request.forecast(sweep, source)
-    elif as_json:
-        request.list_cells(sweep, source)
-    else:
-        raise typer.Exit(request.execute(sweep, source))
+    ] = None
+    address: Annotated[str | None, typer.Option(help="auto | HOST:PORT; else local")] = None
+    smoke: Annotated[bool, typer.Option("--smoke", help="run the small version that the file defines")] = False
+    as_json: Annotated[bool, typer.Option("--json", help="with --dry-run alone: the cells as JSON")] = False
 
-
-@dataclass(frozen=True)
-class SweepRequest:
-    """What the command is asked for: its options, under their names."""
-
-    file: Path
-    set_: list[str] | None
-    only: list[str] | None
-    dry_run: bool
-    estimate: bool
-    nodes: int | None
-    cpus_per_node: int | None
-    gpus_per_node: int | None
-    seconds_per_round: float | None
-    force: bool
-    max_concurrent: int | None
-    address: str | None
-    smoke: bool
-    as_json: bool
+    def execute(self) -> int:
+        """Run the sweep, or print what was asked for; return the exit code. Raises UserError."""
+        sweep, source = self._load()
+        self._check()
+        if self.estimate or self.nodes:
+            self._forecast(sweep, source)
+        elif self.as_json:
+            self._list_cells(sweep, source)
+        else:
+            return self._run(sweep, source)
+        return 0
 
     @property
-    def options(self) -> "Options":
+    def _options(self) -> "Options":
         """What a call is asked for besides the sweep."""
         from fedray.sweep.plan import Options
 
         return Options(self.force, self.only or (), self.max_concurrent, self.address)
 
-    def load(self) -> "tuple[Sweep, str]":
+    def _load(self) -> "tuple[Sweep, str]":
         """Return the sweep with the changes of `--smoke` and `--set`, and what messages call it."""
         from fedray.sweep.document import load_document, locate_sweep
 
@@ -112,7 +96,7 @@ class SweepRequest:
         source = f"{file}{' with --smoke' if self.smoke else ''}{' with --set' if changes else ''}"
         return (sweep.with_overrides(changes) if changes else sweep), source
 
-    def check(self) -> None:
+    def _check(self) -> None:
         """Raise UserError for options that do not go together, or describe a part of a cluster."""
         alone = (("estimate", self.estimate), ("nodes", self.nodes), ("json", self.as_json))
         if option := next((option for option, given in alone if given and not self.dry_run), ""):
@@ -138,7 +122,7 @@ class SweepRequest:
                     f"--{option}: --estimate and --nodes are of all cells, and look nothing up; leave it out"
                 )
 
-    def forecast(self, sweep: "Sweep", source: str) -> None:
+    def _forecast(self, sweep: "Sweep", source: str) -> None:
         """Print hours, and how many cells run at a time on the nodes that were described, or on this machine."""
         from fedray.sweep.dry_run import count_room, list_local_nodes, print_forecast
         from fedray.sweep.estimate import list_distinct, print_estimate
@@ -167,14 +151,14 @@ class SweepRequest:
                 "`fedray list clusters slurm.sh > slurm.sh` writes it"
             )
 
-    def list_cells(self, sweep: "Sweep", source: str) -> None:
+    def _list_cells(self, sweep: "Sweep", source: str) -> None:
         """Print the cells as JSON."""
         from fedray.sweep.plan import make_plan
         from fedray.sweep.stages import make_tune_stage
 
         blocks = [one if one.tune is None else make_tune_stage(one) for one in sweep.list_blocks()]
         with name_place(source):
-            plans = [make_plan(one, self.options) for one in blocks]
+            plans = [make_plan(one, self._options) for one in blocks]
         left = {cell.hash for plan in plans for cell in plan.to_run}
         cells = [
             {"hash": cell.hash, "label": cell.label, "to_run": cell.hash in left}
@@ -185,12 +169,12 @@ class SweepRequest:
         name = sweep.name if len(blocks) > 1 else blocks[0].name
         print(format_json({"name": name, "cells": cells, "unlisted": sum(plan.unlisted for plan in plans)}))
 
-    def execute(self, sweep: "Sweep", source: str) -> int:
+    def _run(self, sweep: "Sweep", source: str) -> int:
         """Run the sweep, or with `--dry-run` print its cells and whether they fit; return the exit code."""
         from fedray.sweep.stages import make_tune_stage, run_file
 
         try:
-            return run_file(sweep, source, self.options, self.dry_run)
+            return run_file(sweep, source, self._options, self.dry_run)
         except DataMissing as error:
             if not self.dry_run:
                 raise

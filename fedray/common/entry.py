@@ -1,6 +1,7 @@
 """The frame of a command line: one line and an exit code for a user's mistake, no secrets in any output."""
 
 import errno
+import functools
 import io
 import json
 import logging
@@ -9,7 +10,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn, Protocol
 
 import typer
 
@@ -66,6 +67,23 @@ def make_app(command: Callable[..., None]) -> typer.Typer:
     )
     app.command()(command)
     return app
+
+
+class Request(Protocol):
+    """What a command is asked for: a dataclass whose fields are the command's options."""
+
+    def execute(self) -> int:
+        """Do it; return the exit code."""
+
+
+def make_command(request: type[Request]) -> Callable[..., None]:
+    """Return the command whose options and help are those of a request."""
+
+    @functools.wraps(request, updated=())
+    def command(**options: Any) -> None:
+        raise typer.Exit(request(**options).execute())
+
+    return command
 
 
 def run_command(command: Callable[..., None] | typer.Typer) -> NoReturn:
