@@ -53,19 +53,17 @@ class Study:
     draws: list[dict[str, Any]]
     cells: list[list[str]]
 
-    def score(self, known: Known) -> list[float | None]:
-        """Return for each draw the mean of `select` over the seeds; None unless every seed has finished."""
-        found = [[known.get(cell) for cell in cells] for cells in self.cells]
-        finished = [[value for value in values if value is not None] for values in found]
-        return [
-            sum(values) / len(values) if len(values) == len(cells) else None
-            for values, cells in zip(finished, self.cells, strict=True)
-        ]
+    def find_best(self, known: Known, lower: bool) -> tuple[int, float, int] | None:
+        """Return index and score of the best draw, the first of equal ones, and how many draws have finished.
 
-    def find_best(self, known: Known, lower: bool) -> tuple[int, float] | None:
-        """Return index and score of the best finished draw, the first of equal ones."""
-        scores = [(index, score) for index, score in enumerate(self.score(known)) if score is not None]
-        return (min if lower else max)(scores, key=lambda pair: pair[1]) if scores else None
+        A draw has finished if every seed has; its score is the mean of `select` over them.
+        """
+        values = [[value for cell in cells if (value := known.get(cell)) is not None] for cells in self.cells]
+        scores = {k: sum(of) / len(of) for k, of in enumerate(values) if len(of) == len(self.cells[k])}
+        if not scores:
+            return None
+        best = (min if lower else max)(scores, key=scores.__getitem__)
+        return best, scores[best], len(scores)
 
 
 def make_studies(sweep: Sweep, hashes: Iterable[str]) -> list[Study]:
@@ -156,11 +154,10 @@ def choose(plan: Plan) -> list[Choice]:
             label = plan.sheet.cells[study.cells[0][0]].label
             lost.append(f"{plan.sweep.name}: no draw of {label} has finished with every seed{advice}")
             continue
-        index, score = best
+        index, score, finished = best
         config = {key: value for key, value in study.config.items() if key != "seed"}
         if isinstance(config["data"], dict):
             config["data"] = {key: value for key, value in config["data"].items() if key != "validation"}
-        finished = sum(one is not None for one in study.score(known))
         choices.append(Choice(config, study.draws[index], score, study.draws, finished, study.space))
     if not choices:
         raise UserError(lost[0])

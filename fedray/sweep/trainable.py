@@ -3,8 +3,8 @@
 import os
 import time
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import ray
@@ -36,21 +36,6 @@ REPORT_SECONDS = 1.0
 """Approximate interval of reports, which carry all rows since the last one; a trial can only be stopped at a report."""
 
 
-@dataclass(frozen=True)
-class Call:
-    """Values that all trials of a call of Tune share.
-
-    Attributes:
-        data: key -> data set.
-        cells: folder of the cells' checkpoints.
-        report_each: True if a round other than its last may end a trial.
-    """
-
-    data: "Mapping[str, ray.ObjectRef[Dataset]]"
-    cells: Path
-    report_each: bool
-
-
 class CellTrainable(tune.Trainable):
     """Runs `config["cell"]`, a `Cell`, on as many actors as `config["actors"]` says.
 
@@ -70,9 +55,22 @@ class CellTrainable(tune.Trainable):
         bundles = [get_bundle(config["cell"].run.runtime)] * config["actors"]
         return tune.PlacementGroupFactory(bundles if len(bundles) == 1 else [{}, *bundles])
 
-    def setup(self, config: dict[str, Any], call: Call | None = None) -> None:
-        if call is not None:
-            self._call = call
+    def setup(
+        self,
+        config: dict[str, Any],
+        data: "Mapping[str, ray.ObjectRef[Dataset]]" = MappingProxyType({}),
+        cells: Path = Path(),
+        report_each: bool = False,
+    ) -> None:
+        """Begin the first trial of this process.
+
+        Args:
+            config: as in the class's docstring.
+            data: key -> data set, like the other two the same in all trials of a call of Tune.
+            cells: folder of the cells' checkpoints.
+            report_each: True if a round other than its last may end a trial.
+        """
+        self._data, self._cells, self._report_each = data, cells, report_each
         self._backend: RayBackend | TrialBackend | None = None
         self._runtime: Runtime | None = None
         self._begin(config)
@@ -94,7 +92,7 @@ class CellTrainable(tune.Trainable):
     def _open(self) -> tuple[Simulation, Spread | None]:
         """Return the cell at its start, and what may spread it over actors, whose bundles its trial has already."""
         run = self._cell.run
-        problem = Problem.build(run, ray.get(self._call.data[self._cell.data]))
+        problem = Problem.build(run, ray.get(self._data[self._cell.data]))
         runtime = run.runtime.model_copy(update={"actors": self._actors})
         spreads = run.runtime.actors == "auto" and self._actors > 1 and not runtime.gpus_per_actor
         if self._backend is None or self._runtime != runtime:
@@ -119,7 +117,7 @@ class CellTrainable(tune.Trainable):
         trial = self.trial_id  # the driver's watchdog reads its heartbeat
         backend.heartbeat = Heartbeat(lambda seconds: write_heartbeat(trial, f"{time.monotonic()} {seconds}"))
         if isinstance(backend, RayBackend):
-            backend.data = self._call.data[self._cell.data]
+            backend.data = self._data[self._cell.data]
         return backend
 
     def step(self) -> dict[str, Any]:
@@ -129,7 +127,7 @@ class CellTrainable(tune.Trainable):
             if self._rounds is None:
                 self._simulation, spread = self._open()
                 every = self._simulation.problem.config.runtime.checkpoint_every
-                checkpoints = Checkpoints(self._call.cells / self._cell.hash, self._cell.hash)
+                checkpoints = Checkpoints(self._cells / self._cell.hash, self._cell.hash)
                 self._rounds = make_rounds(self._simulation, checkpoints, every, spread=spread)
             with blame(*self._simulation.problem.config.components):
                 started = time.monotonic()
@@ -139,7 +137,7 @@ class CellTrainable(tune.Trainable):
                     if self._simulation.done:
                         break
                     new = len(state.history) > self._reported
-                    if (new and self._call.report_each) or time.monotonic() - started > REPORT_SECONDS:
+                    if (new and self._report_each) or time.monotonic() - started > REPORT_SECONDS:
                         return {"done": False, **self._take_rows()}
                 return self._report_end(make_result(self._simulation).record())
         except ray.exceptions.RayTaskError as error:  # raised by code in an actor, possibly a plug-in's
@@ -151,7 +149,7 @@ class CellTrainable(tune.Trainable):
 
     def _take_rows(self) -> dict[str, Any]:
         rows, self._reported = self._history[self._reported :], len(self._history)
-        if self._call.report_each:  # a scheduler counts each value once
+        if self._report_each:  # a scheduler counts each value once
             seen = dict(rows[-1]) if rows else {}
         else:  # Tune keeps statistics of each number
             newest = self._history[-1] if self._history else {}

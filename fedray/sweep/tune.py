@@ -43,7 +43,7 @@ from fedray.sweep.reporter import Progress, TuneReporter
 from fedray.sweep.session import OfThisCall, Session
 from fedray.sweep.storage import get_cell_dir, make_scratch
 from fedray.sweep.sweep import Sweep
-from fedray.sweep.trainable import Call, CellTrainable
+from fedray.sweep.trainable import CellTrainable
 
 RETRIES = 3
 """Number of times that a trial whose process died is restarted (from its checkpoint) before it makes a new round."""
@@ -100,11 +100,9 @@ def _run_tune(session: Session, cells: Sequence[Cell], reporter: TuneReporter, f
     tuner = tune.Tuner(
         tune.with_parameters(
             CellTrainable,
-            call=Call(
-                {key: session.data[key] for key in wanted},
-                get_cell_dir(""),
-                report_each=bool(sweep.scheduler or sweep.stop),
-            ),
+            data={key: session.data[key] for key in wanted},
+            cells=get_cell_dir(""),
+            report_each=bool(sweep.scheduler or sweep.stop),
         ),
         tune_config=tune.TuneConfig(
             scheduler=make_scheduler(

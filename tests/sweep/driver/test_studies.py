@@ -45,11 +45,11 @@ def test_what_diverged_ranks_below_all_that_finished_and_is_never_the_best() -> 
     cells = [cell for of_draw in study.cells for cell in of_draw]
     values = [None, 10.0, 50.0, 51.0, 60.0, None]
     known: Known = dict(zip(cells, values, strict=True))
-    assert study.find_best(known, lower=False) == (1, 50.5), "a draw of which a seed is missing has no mean"
-    assert study.find_best(known, lower=True) == (1, 50.5)
+    assert study.find_best(known, lower=False) == (1, 50.5, 1), "a draw of which a seed is missing has no mean"
+    assert study.find_best(known, lower=True) == (1, 50.5, 1)
     assert study.find_best({}, lower=False) is None
     known = dict(zip(cells, [1.0, 2.0, 2.0, 1.0, 2.0, 1.0], strict=True))
-    assert study.find_best(known, lower=False) == study.find_best(known, lower=True) == (0, 1.5), (
+    assert study.find_best(known, lower=False) == study.find_best(known, lower=True) == (0, 1.5, 3), (
         "the first of equal ones"
     )
 
