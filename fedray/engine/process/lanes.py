@@ -1,4 +1,4 @@
-"""Lanes: clients of a process that train in turn, step by step, each on a stream of a GPU with a network of its own.
+"""Lanes: clients of a process that train in turn, a few steps at a time, each on a stream of a GPU with a network of its own.
 
 While one lane's kernels run, Python launches the next lane's. Each client has the kernels and the draws that it has
 alone, so no bit depends on the number of lanes.
@@ -29,6 +29,8 @@ MOST = 5
 """Lanes with `runtime.lanes: auto`: with LeNet on an H200 ten are 4 % faster than five."""
 SPARE = 0.8
 """Part of the free memory that lanes may take with `auto`."""
+TURN = 8
+"""Steps of a lane's turn: what a turn costs besides (the draws of a lane) is then a small part of that of its launches."""
 Given = tuple[ClientTask, Drawn | None]
 
 
@@ -73,10 +75,11 @@ class Lane:
         self._steps = own.iter_steps(broadcast, given[0], drawn=given[1])
 
     def advance(self) -> bool:
-        """Make the client's next step with the lane's draws; return True once it has made all."""
+        """Make the client's next steps with the lane's draws; return True once it has made all."""
         with self.use(), self._keep_draws():
             try:
-                next(self._steps)
+                for _ in range(TURN):
+                    next(self._steps)
             except StopIteration as done:
                 c, uploads = done.value
                 self.result = ClientResult([self.given[0]], c.loss, [c.steps], uploads, c.state)
