@@ -20,6 +20,8 @@ from fedray.datasets.augment import Transform, apply_draws, augment_batch, draw_
 ALIGNED = 64
 """Batches that are gathered together begin at multiples of this many bytes, as tensors of their own do: the last bit of
 a matrix product may depend on it."""
+TOGETHER = 1 << 25
+"""Bytes of inputs that are gathered together on a device, at most: a launch there takes longer than its work."""
 TYPES = ("int64", "uint8", "float32")
 """Types of inputs; labels and clients' ids have the first."""
 
@@ -262,12 +264,13 @@ class Samples:
         """
         if not parts:
             return
+        filled = self.fill(parts)
+        yield from _split(*self.make_batch(np.concatenate(filled)), parts, filled)
+
+    def fill(self, parts: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Return arrays of positions, repeated until the inputs of each, side by side, begin at aligned memory."""
         step = ALIGNED // math.gcd(ALIGNED, self.input_bytes)
-        rooms = [-(-len(part) // step) * step for part in parts]
-        filled = [part if len(part) == room else np.resize(part, room) for part, room in zip(parts, rooms, strict=True)]
-        x, y = self.make_batch(np.concatenate(filled))
-        for part, xs, ys in zip(parts, *(t.unsafe_split_with_sizes(rooms) for t in (x, y)), strict=True):
-            yield (xs, ys) if len(xs) == len(part) else (xs[: len(part)], ys[: len(part)])
+        return [part if len(part) % step == 0 else np.resize(part, -(-len(part) // step) * step) for part in parts]
 
     def gather(self, indices: np.ndarray) -> tuple[Tensor, Tensor]:
         """Return inputs and labels as they are held, on the device, in one copy."""
@@ -354,14 +357,27 @@ class ResidentSamples(ClientSamples):
         if not order:
             return
         chain = self._samples.augment if augment is not None else ()
-        arrays = [np.concatenate(order)]
+        filled = order if chain else self._samples.fill(order)
+        arrays = [np.concatenate(filled)]
         for positions in order:
             if augment is not None and chain:
                 _, h, w = self._samples.input_shape
                 arrays += [array for drawn in draw_chain(chain, (len(positions), h, w), augment) for array in drawn]
         index, *others = upload(arrays, self._samples.device)
         draws = iter(others)
-        for part in index.split([len(positions) for positions in order]):
-            x, y = self._x.index_select(0, part), self._y.index_select(0, part)
+        together = 1 if chain else max(TOGETHER // (self._samples.input_bytes * max(map(len, filled))), 1)
+        for begin in range(0, len(order), together):
+            group = slice(begin, begin + together)
+            rows, index = index.split([sum(map(len, filled[group])), sum(map(len, filled[group.stop :]))])
+            x, y = self._x.index_select(0, rows), self._y.index_select(0, rows)
             drawn = [[next(draws) for _ in range(transform.draws)] for transform in chain] if chain else None
-            yield self._samples.prepare(x, drawn), y
+            yield from _split(self._samples.prepare(x, drawn), y, order[group], filled[group])
+
+
+def _split(
+    x: Tensor, y: Tensor, parts: Sequence[np.ndarray], filled: Sequence[np.ndarray]
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the batches of arrays of positions from the samples of the filled arrays (`Samples.fill`)."""
+    rooms = [len(room) for room in filled]
+    for part, xs, ys in zip(parts, *(t.unsafe_split_with_sizes(rooms) for t in (x, y)), strict=True):
+        yield (xs, ys) if len(xs) == len(part) else (xs[: len(part)], ys[: len(part)])

@@ -1,4 +1,4 @@
-"""Lanes: clients of a process that train in turn, a few steps at a time, each on a stream of a GPU with a network of its own.
+"""Lanes: clients of a process that train in turn, some steps at a time, each on a GPU's stream with its own network.
 
 While one lane's kernels run, Python launches the next lane's. Each client has the kernels and the draws that it has
 alone, so no bit depends on the number of lanes.
@@ -30,7 +30,7 @@ MOST = 5
 SPARE = 0.8
 """Part of the free memory that lanes may take with `auto`."""
 TURN = 8
-"""Steps of a lane's turn: what a turn costs besides (the draws of a lane) is then a small part of that of its launches."""
+"""Steps of a lane's turn: changing the lane (its draws) takes as long as a step of a small model's launches."""
 Given = tuple[ClientTask, Drawn | None]
 
 
