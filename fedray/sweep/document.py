@@ -55,26 +55,22 @@ def locate_sweep(file: Path) -> Path:
 EXTENDS = "extends"
 
 
-def load_document(path: Path) -> dict[str, Any]:
+def load_document(path: Path, readers: tuple[Path, ...] = ()) -> dict[str, Any]:
     """Return the contents of a sweep's or a run's file.
 
     A sweep that `extends` another has the other's keys unless it gives them itself, an empty list for none; keys
-    of its `base` are set in all runs of the other (`points.Change`).
+    of its `base` are set in all runs of the other (`points.Change`). readers: files that extend this one.
 
     Raises:
         UserError: a file cannot be read, or it extends something that it cannot; the message names the file.
     """
-    return _load(path, ())
-
-
-def _load(path: Path, readers: tuple[Path, ...]) -> dict[str, Any]:
     own = load_yaml(path)
     if EXTENDS not in own:
         return own
     if path.resolve() in readers:
         raise UserError(f"{path}: {EXTENDS}: the file extends itself")
     file = _locate(path, own.pop(EXTENDS))
-    other, changes = _load(file, (*readers, path.resolve())), own.pop("base", {})
+    other, changes = load_document(file, (*readers, path.resolve())), own.pop("base", {})
     if not isinstance(other.get("base"), Mapping):
         raise UserError(f"{path}: {EXTENDS}: {file} has no `base`; the file of a sweep is required")
     if own.get("name", other.get("name")) == other.get("name"):

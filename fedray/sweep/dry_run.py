@@ -17,8 +17,7 @@ from fedray.common.errors import escape, format_count, format_duration, format_n
 from fedray.config import RunConfig, Runtime
 from fedray.engine.process.lanes import MOST
 from fedray.engine.process.residence import KEPT
-from fedray.sweep.draws import find_axes, iter_points
-from fedray.sweep.plan import Plan, choose_label
+from fedray.sweep.plan import Plan, label_points
 from fedray.sweep.sweep import Sweep
 
 
@@ -66,11 +65,7 @@ def print_plan(plan: Plan) -> None:
 
 def print_cells(sweep: Sweep) -> None:
     """Print the cells of a sweep whose data are not here."""
-    points, labels = list(iter_points(sweep)), dict[str, str]()
-    varied, cells = [key for key, varies in find_axes(sweep.keys, points).items() if varies], dict[str, None]()
-    for point in points:
-        run = RunConfig.parse(point)
-        cells[choose_label(labels, point, run, varied, repr(run.resolve()))] = None
+    cells = dict.fromkeys(name(repr(run.resolve())) for _, run, name in label_points(sweep))
     for number, label in enumerate(cells, 1):
         print(f"{number:>{len(str(len(cells)))}}  {escape(label)}")
     print(f"{sweep.name}: {format_count(len(cells), 'cell')}")

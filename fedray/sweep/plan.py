@@ -3,7 +3,7 @@
 import json
 import re
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -135,18 +135,14 @@ def make_sheet(
     file: the whole file as text, if the sweep is one of its stages. Raises UserError if a configuration is wrong, or
     its data or its model cannot be used.
     """
-    points = list(iter_points(sweep))
-    varied = [key for key, varies in find_axes(sweep.keys, points).items() if varies]
     searched = dict.fromkeys(key for space in sweep.spaces for key in space)
-    cells, labels, hashes = dict[str, Cell](), dict[str, str](), list[tuple[dict[str, Any], str]]()
-    for point in points:
-        run = RunConfig.parse(point)
+    cells, hashes = dict[str, Cell](), list[tuple[dict[str, Any], str]]()
+    for point, run, name in label_points(sweep):
         if check and run.runtime.backend != "ray":
             raise UserError(f"runtime.backend: found {run.runtime.backend}; a sweep runs on Ray")
         if check and run.data.validation is None:
             _refuse_unvalidated(sweep)
         select = sweep.select if searched else ""
-        name = partial(choose_label, labels, point, run, varied)
         cell = problems.make_cell(run, name, names=sweep.names, searched=tuple(searched), select=select)
         if check:
             problems.check(cell)
@@ -155,13 +151,22 @@ def make_sheet(
     return Sheet(sweep.name, cells, description=sweep.description, file=file or sweep.to_yaml()), hashes
 
 
-def choose_label(
-    labels: dict[str, str], point: Mapping[str, Any], run: RunConfig, varied: Sequence[str], cell: str
-) -> str:
-    """Return a configuration's label, with as many digits as keep it apart from the cells that have one in `labels`."""
-    found = (make_label(point, run, varied, digits) for digits in range(FEWEST_DIGITS, MOST_DIGITS + 1))
-    free = (label for label in found if labels.setdefault(label, cell) == cell)
-    return next(free, make_label(point, run, varied))
+def label_points(sweep: Sweep) -> Iterator[tuple[dict[str, Any], RunConfig, Callable[[str], str]]]:
+    """Yield each configuration as written, parsed, and what returns its label, given what tells its cell from others.
+
+    A label has as many digits as keep it apart from the earlier ones.
+    """
+    points, labels = list(iter_points(sweep)), dict[str, str]()
+    varied = [key for key, varies in find_axes(sweep.keys, points).items() if varies]
+
+    def choose(point: Mapping[str, Any], run: RunConfig, cell: str) -> str:
+        found = (make_label(point, run, varied, digits) for digits in range(FEWEST_DIGITS, MOST_DIGITS + 1))
+        free = (label for label in found if labels.setdefault(label, cell) == cell)
+        return next(free, make_label(point, run, varied))
+
+    for point in points:
+        run = RunConfig.parse(point)
+        yield point, run, partial(choose, point, run)
 
 
 def refuse_unlogged(run: RunConfig, select: str) -> None:

@@ -31,7 +31,7 @@ from fedray.engine.problem import resolve_with
 from fedray.engine.process.worker import LESS_MEMORY
 from fedray.sweep.plan import KEPT_PROBLEMS
 from fedray.sweep.session import OfThisCall, Session
-from fedray.sweep.storage import get_cell_dir
+from fedray.sweep.storage import get_cell_dir, refuse_moved
 from fedray.tracking.store import ACTORS
 
 log = logging.getLogger("fedray")
@@ -200,7 +200,7 @@ class TuneReporter(OfThisCall, tune.Callback):
 
     def on_step_end(self, iteration: int, trials: Sequence[Trial], **_: Any) -> None:
         self.session.writer.check()
-        self.session.refuse_moved()
+        refuse_moved(self.session.plan.folder)
         if self._runs and self.session.writer.idle:
             self._write(lambda: self.session.tracker.flush())
 

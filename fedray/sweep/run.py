@@ -25,6 +25,7 @@ from fedray.sweep.storage import (
     get_cell_locks_file,
     is_sweep_running,
     lock_sweep,
+    refuse_moved,
     refuse_second_call,
     refuse_unwritable_storage,
 )
@@ -114,7 +115,7 @@ def execute(plan: Plan) -> Session:
         cells = session.take()
         try:
             _run_until_done(session, cells)
-            session.refuse_moved()
+            refuse_moved(plan.folder)
         finally:
             session.close()
     return session

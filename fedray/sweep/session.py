@@ -14,7 +14,7 @@ from fedray.cells.metric import DEFAULT, mean
 from fedray.cells.record import Record
 from fedray.cells.status import Status
 from fedray.sweep.plan import Plan
-from fedray.sweep.storage import CellLocks, refuse_moved
+from fedray.sweep.storage import CellLocks
 from fedray.tracking.store import is_recorded, read_records
 
 if TYPE_CHECKING:
@@ -119,10 +119,6 @@ class Session:
     data: "dict[str, ray.ObjectRef[Dataset]]" = field(default_factory=dict)
     trials: "list[pd.DataFrame]" = field(default_factory=list)
     _asked: bool = False
-
-    def refuse_moved(self) -> None:
-        """Raise UserError if the working folder is no longer where the sweep was planned."""
-        refuse_moved(self.plan.folder)
 
     @property
     def left(self) -> set[str]:

@@ -39,20 +39,20 @@ class CellLocks:
 
     def take(self, cells: Iterable[str]) -> set[str]:
         """Lock cells by hash, without waiting. Returns the cells that no other process holds."""
-        return {cell for cell in cells if self._take(cell)}
+        taken = set()
+        for cell in cells:
+            try:
+                fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, int(cell, 16) % OFFSETS)
+            except (BlockingIOError, PermissionError):
+                continue
+            except OSError as error:
+                raise _explain_no_locks(self._path.parent, error) from None
+            taken.add(cell)
+        return taken
 
     def release(self, cell: str) -> None:
         """Release a cell whose outcome is known."""
         fcntl.lockf(self._file, fcntl.LOCK_UN, 1, int(cell, 16) % OFFSETS)
-
-    def _take(self, cell: str) -> bool:
-        try:
-            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, int(cell, 16) % OFFSETS)
-        except (BlockingIOError, PermissionError):
-            return False
-        except OSError as error:
-            raise _explain_no_locks(self._path.parent, error) from None
-        return True
 
     def __enter__(self) -> "CellLocks":
         return self

@@ -360,13 +360,10 @@ class Watchdog(OfThisCall, tune.Callback):
             forgive_failures(trial)  # RETRIES count per round, not per run
 
     def on_trial_complete(self, iteration: int, trials: Sequence[Trial], trial: Trial, **_: Any) -> None:
-        self._forget(trial)
+        self._waited.pop(trial.trial_id, None)
+        delete_heartbeat(trial.trial_id)
 
-    def on_trial_recover(self, iteration: int, trials: Sequence[Trial], trial: Trial, **_: Any) -> None:
-        self._forget(trial)
-
-    def on_trial_error(self, iteration: int, trials: Sequence[Trial], trial: Trial, **_: Any) -> None:
-        self._forget(trial)
+    on_trial_recover = on_trial_error = on_trial_complete
 
     def on_step_end(self, iteration: int, trials: Sequence[Trial], **_: Any) -> None:
         now = time.monotonic()
@@ -387,7 +384,3 @@ class Watchdog(OfThisCall, tune.Callback):
         del self._waited[trial.trial_id]
         self.note(f"the process of trial {trial.trial_id} hangs: silent for {waited.seconds:.0f} s; ending it")
         kill_process(trial)
-
-    def _forget(self, trial: Trial) -> None:
-        self._waited.pop(trial.trial_id, None)
-        delete_heartbeat(trial.trial_id)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
-from typing import Any, Protocol
+from typing import Any
 
 import yaml
 
@@ -25,21 +25,6 @@ from fedray.common.location import get_storage
 log = logging.getLogger("fedray")
 PATIENCE = 60.0
 """Seconds that the end of a call waits for each viewer's copies."""
-
-
-class Copy(Protocol):
-    """A cell's copy in one viewer, below the folder `storage`; sweep: its sweep's name, empty for a run on its own.
-
-    A new one replaces earlier calls' files: a cell's rows come whole again.
-    """
-
-    def __init__(self, cell: Cell, sweep: str, storage: Path) -> None: ...
-
-    def write(self, rows: Rows) -> None:
-        """Write evaluated rounds."""
-
-    def close(self, record: Record) -> None:
-        """Write how the run ended, and its final metrics."""
 
 
 def refuse_missing_extras(kinds: Iterable[str]) -> None:
@@ -83,7 +68,7 @@ class _Mirror:
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
-        self._copies: dict[str, Copy] = {}
+        self._copies: dict[str, TensorboardCopy | WandbCopy] = {}
         self._last: dict[str, float] = {}
         self._steps: SimpleQueue[tuple[str, tuple[Any, ...]] | None] = SimpleQueue()
         self._thread = Thread(target=self._work, name=f"mirror-{kind}", daemon=True)
@@ -194,5 +179,6 @@ class WandbCopy:
         self._run.finish(exit_code=0 if record.ending.status.is_success else 1)
 
 
-COPIES: dict[str, type[Copy]] = {"tensorboard": TensorboardCopy, "wandb": WandbCopy}
-"""Word of `runtime.mirror` -> its viewer's copies."""
+COPIES: dict[str, type[TensorboardCopy | WandbCopy]] = {"tensorboard": TensorboardCopy, "wandb": WandbCopy}
+"""Word of `runtime.mirror` -> a cell's copy in that viewer, below the folder `storage`; sweep: its sweep's name, empty
+for a run on its own. A new copy replaces earlier calls' files: a cell's rows come whole again."""

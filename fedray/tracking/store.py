@@ -376,13 +376,8 @@ def find_runs(client: "AnyClient", experiment: str, cells: Iterable[str]) -> "It
             yield from found
 
 
-def find_best_runs(client: "AnyClient", experiment: str, cells: Iterable[str]) -> "dict[str, AnyRun]":
-    """Map each cell hash to the run that counts, across sweeps: the best status, and of those the newest."""
-    return pick_best(find_runs(client, experiment, cells))
-
-
 def pick_best(runs: "Iterable[AnyRun]") -> "dict[str, AnyRun]":
-    """Map each cell hash to the run that counts, of runs with the newest first."""
+    """Map each cell hash to the run that counts, of runs with the newest first: of the best status the newest."""
     best: dict[str, AnyRun] = {}
     for run in runs:
         if run.data.tags.get("fedray.status") == "superseded" or not (cell := _get_name(run, "fedray.cell")):
@@ -420,7 +415,7 @@ def read_status(run: "AnyRun") -> Status:
 
 def find_records(client: "AnyClient", experiment: str, cells: Iterable[str]) -> dict[str, Record]:
     """Return cell hash -> record of the run that counts, of the cells that have one."""
-    return {cell: read_record(run) for cell, run in find_best_runs(client, experiment, cells).items()}
+    return {cell: read_record(run) for cell, run in pick_best(find_runs(client, experiment, cells)).items()}
 
 
 def read_record(run: "AnyRun") -> Record:

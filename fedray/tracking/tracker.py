@@ -12,8 +12,8 @@ import hashlib
 import json
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -53,6 +53,7 @@ from fedray.tracking.store import (
     open_store,
     pick_best,
     read_list,
+    read_record,
     read_status,
     read_trials,
     search,
@@ -159,9 +160,9 @@ class Tracker:
         """Close the sweep's run if all its cells have an outcome; other processes may run them."""
         marked = f"{IS_CELL} AND tags.`{LISTED}{sheet.name}` = 'yes'"
         best = self._ask(lambda: pick_best(search(self.client, self.experiment, marked)))
-        counts = Counter(read_status(best[cell]) if cell in best else Status.MISSING for cell in sheet.cells)
-        if not any(status.is_open for status in counts):
-            self.close_sweep(find_sweeps(self.client, self.experiment)[sheet.name].info.run_id, counts)
+        sheet = replace(sheet, records={cell: read_record(run) for cell, run in best.items()})
+        if not any(status.is_open for status in sheet.counts):
+            self.close_sweep(find_sweeps(self.client, self.experiment)[sheet.name].info.run_id, sheet.counts)
             self.close()
 
     def keep_trials(self, run_id: str, tables: "Sequence[pd.DataFrame]") -> None:

@@ -18,10 +18,11 @@ from fedray.tracking.store import (
     IS_CELL,
     LISTED,
     SUMMARY,
-    find_best_runs,
+    find_runs,
     find_sweeps,
     open_reader,
     open_store,
+    pick_best,
     read_cells,
     search,
 )
@@ -187,7 +188,7 @@ def _mark_listed(sweep: str, client: "MlflowClient") -> str:
     is_listed = f"tags.`{tag}` = 'yes'"
     reader, experiment = open_reader()
     cells = read_cells(reader, find_sweeps(reader, experiment)[sweep])
-    runs = find_best_runs(reader, experiment, cells)
+    runs = pick_best(find_runs(reader, experiment, cells))
     marked = {run.info.run_id for run in search(reader, experiment, is_listed)}
     for hash, look in choose_looks(cells).items():
         if (run := runs.get(hash)) is None:

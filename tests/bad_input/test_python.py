@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 import fedray
 from fedray.common.errors import UserError
 from fedray.datasets.dataset import Dataset
-from fedray.tracking.store import find_best_runs, open_store
+from fedray.tracking.store import find_runs, open_store, pick_best
 from tests import small
 
 RUN = small.sections(model=4, training={"rounds": 1, "local_epochs": 1})
@@ -214,7 +214,7 @@ def test_a_run_that_ends_early_leaves_a_finished_one_as_it_is(project: Path) -> 
     stopped = simulate(config, track="x", checkpoints="three", evaluated=lambda row: fedray.STOP)
     client, experiment = open_store()
     assert client.get_run(first.run_id).to_dictionary() == before.to_dictionary()
-    assert find_best_runs(client, experiment, [cell])[cell].info.run_id == first.run_id
+    assert pick_best(find_runs(client, experiment, [cell]))[cell].info.run_id == first.run_id
     assert client.get_run(stopped.run_id).data.tags["fedray.status"] == "stopped"
     assert simulate(config, track="x", checkpoints="one").run_id == first.run_id  # shown again: nothing is trained
     assert simulate(config, track="x", checkpoints="three").run_id == stopped.run_id  # it goes on

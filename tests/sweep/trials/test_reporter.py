@@ -73,13 +73,12 @@ def made(told: Told, release: Callable[[str], None], **grid: list[Any]) -> tuple
     sheet, _ = make_sheet(sweep, problems)
     listed = list(sheet.cells.values())
     session: Any = SimpleNamespace(
-        plan=SimpleNamespace(sweep=sweep, problems=problems, sheet=sheet),
+        plan=SimpleNamespace(sweep=sweep, problems=problems, sheet=sheet, folder=Path.cwd()),
         tracker=told,
         writer=Writer(),
         open=lambda: told.opened.append(bool(told.calls)),
         parent="parent",
         locks=SimpleNamespace(release=release),
-        refuse_moved=lambda: None,
         note_record=lambda *_: None,
     )
     reporter = TuneReporter(session, Progress(len(listed)))
