@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from fedray.analysis import figures
 from fedray.analysis.data.collect import collect
 from fedray.analysis.figures import main
 from fedray.analysis.plots.curves import draw_curves, draw_multiples, find_zoom
@@ -42,6 +43,13 @@ def test_curves_are_means_over_finished_seeds_with_a_band(
     assert (tmp_path / "figures" / names[0]).read_bytes().startswith(b"%PDF")
     assert (tmp_path / "figures" / names[1]).read_bytes().startswith(b"\x89PNG")
     assert "not drawn, diverged: fedsam-0.1-0.5-1" in capsys.readouterr().out
+
+
+def test_every_kind_is_described_and_drawn_in_a_test() -> None:
+    """The command's help names the kinds; the module's docstring says what each shows."""
+    sources = "".join(path.read_text(encoding="utf-8") for path in Path(__file__).parent.rglob("test_*.py"))
+    assert [kind for kind in figures.KINDS if f"- {kind}:" not in str(figures.__doc__)] == []
+    assert [kind for kind in figures.KINDS if f'"{kind}"' not in sources] == [], "draw it by `main`"
 
 
 def test_stopped_runs_have_their_curves(store: Tracker, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -206,6 +206,15 @@ def test_a_checkout_has_each_as_a_script(
     assert OWN.get(command, "--out") in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("name", ["sweep", "run"])
+def test_each_option_is_called_in_a_test(name: str) -> None:
+    """An option that a test gives stands in its source, be it `--no-track` for `--track`."""
+    sources = "".join(path.read_text(encoding="utf-8") for path in Path(__file__).parents[1].rglob("*.py"))
+    command: Any = typer.main.get_command(app)
+    given = [{*one.opts, *one.secondary_opts} for one in command.get_command(None, name).params]
+    assert [words for words in given if not any(word in sources for word in words)] == [], "call it in tests/cli"
+
+
 def test_there_are_19_commands_with_112_parameters_at_most() -> None:
     group: Any = typer.main.get_command(app)
     commands = [group.get_command(None, name) for name in group.list_commands(None)]

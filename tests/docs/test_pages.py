@@ -15,7 +15,12 @@ import pytest
 import yaml
 
 from fedray.algorithms import algorithm
+from fedray.analysis import figures
+from fedray.cells.metric import BY_ROUND, OF_RUN
+from fedray.datasets import DATASETS
+from fedray.datasets.medmnist import MEDMNIST
 from fedray.engine.cost import measure_cost
+from fedray.partitions import PARTITIONS
 from fedray.sweep.document import EXTENDS
 from fedray.sweep.sweep import Sweep
 from tests.shipped.papers import CELLS, NO_TABLES
@@ -130,6 +135,19 @@ def test_every_page_is_in_the_navigation() -> None:
     assert listed - {"api.md"} == pages
     start = (DOCS / "index.md").read_text(encoding="utf-8")
     assert listed - {"api.md"} == {"index.md", *re.findall(r"\(([\w-]+\.md)\)", start)}
+
+
+def test_what_can_be_chosen_and_measured_is_explained() -> None:
+    """Sections have one text for their family: MedMNIST's sets, held-out samples, the clients' training samples."""
+    text = (DOCS / "datasets.md").read_text(encoding="utf-8")
+    names = {*PARTITIONS, *DATASETS} - {kind.name for kind in MEDMNIST} - {"arrays"}  # of Python alone
+    assert {name for name in names if f"`{name}" not in text} == set(), "give it a row in docs/datasets.md"
+    text = "".join((DOCS / f"{page}.md").read_text(encoding="utf-8") for page in ("metrics", "analysis"))
+    metrics = [
+        name for name in (*BY_ROUND, *OF_RUN) if not re.match("validation_|personal_train_(?!acc)|seconds$", name)
+    ]
+    assert {name for name in metrics if f"`{name}`" not in text} == set(), "say in docs/metrics.md what it is"
+    assert [kind for kind in figures.KINDS if f"--kind {kind}" not in text] == [], "list it in docs/analysis.md"
 
 
 def test_the_faults_that_the_page_lists_are_tested_where_it_says() -> None:
