@@ -176,6 +176,17 @@ class Slow(Algorithm):
         time.sleep(self.nap)
 
 
+class StartsSlowly(Algorithm):
+    """FedAvg with a nap of the server in its first round."""
+
+    name = "starts_slowly"
+    nap: float = 1.5
+
+    def message(self, server: Server) -> Vectors:
+        time.sleep(0 if server.round else self.nap)
+        return Vectors()
+
+
 class Where(Algorithm):
     """FedAvg that records where it trains: a line of node, process and the place of the training inputs in memory.
 

@@ -56,7 +56,7 @@ def test_more_state_than_the_object_store_holds_spills_to_disk() -> None:
 def nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Cluster, list[Any]]]:
     """A head without a CPU, to which this process is connected, and two nodes of one CPU."""
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
-    made = Cluster(initialize_head=True, head_node_args=SMALL | {"num_cpus": 0, "_system_config": WATCHFUL})
+    made = Cluster(initialize_head=True, head_node_args=SMALL | {"num_cpus": 0, "_system_config": dict(WATCHFUL)})
     try:
         workers = [made.add_node(num_cpus=1, **SMALL) for _ in range(2)]
         ray.init(made.address, log_to_driver=False, logging_level="ERROR")

@@ -33,7 +33,7 @@ WATCHFUL = {
     "health_check_timeout_ms": 5000,
     "health_check_failure_threshold": 3,
 }
-"""A lost node is noticed within seconds."""
+"""A lost node is noticed within seconds. Each Ray gets a copy, in which it notes the folder that it spills to."""
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     """
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    made = Cluster(initialize_head=True, head_node_args=SMALL | {"num_cpus": 1, "_system_config": WATCHFUL})
+    made = Cluster(initialize_head=True, head_node_args=SMALL | {"num_cpus": 1, "_system_config": dict(WATCHFUL)})
     try:
         ray.init(made.address, log_to_driver=False, logging_level="ERROR")
         yield made

@@ -81,7 +81,7 @@ def stored(project: Path) -> None:
 def test_a_half_finished_grid_is_read_and_finished(local_ray: None, stored: None, call: Call) -> None:
     assert call("tables", "golden-grid") == (0, HALF, "")
     assert call("tables", "golden-seeds") == (0, WHOLE, "")
-    code, printed, err = call("sweep", "grid.yaml", "--max-concurrent", "2")
+    code, printed, err = call("sweep", "grid.yaml", "--max-concurrent", "1")
     assert code == 0, err
     assert printed.startswith("golden-grid: 4 cells, 2 finished, 0 diverged, 2 to run\n")
     assert printed.rstrip().endswith("golden-grid: 4 finished")
@@ -93,7 +93,7 @@ def test_a_half_finished_grid_is_read_and_finished(local_ray: None, stored: None
 
 def test_a_half_finished_search_goes_on_with_its_draws(local_ray: None, stored: None, call: Call) -> None:
     assert "2 finished, 2 missing" in call("status", "golden-sobol/tune").out
-    code, out, err = call("sweep", "sobol.yaml", "--max-concurrent", "2")
+    code, out, err = call("sweep", "sobol.yaml", "--max-concurrent", "1")
     assert code == 0, err
     assert out.splitlines()[0] == "golden-sobol/tune: 4 cells, 2 finished, 0 diverged, 2 to run"
     assert out.rstrip().endswith("golden-sobol: 2 finished")

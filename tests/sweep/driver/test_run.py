@@ -21,7 +21,7 @@ from fedray.cli import main as cli
 from fedray.cluster.resources import list_nodes
 from fedray.tracking.store import get_label
 from tests.conftest import Call
-from tests.sweep.running import SWEEP, done, fedray, outcome, runs, state_hashes, write
+from tests.sweep.running import SWEEP, fedray, outcome, runs, state_hashes, write
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def finished(local_ray: None, tmp_path_factory: pytest.TempPathFactory, empty_st
         patch.chdir(folder)
         for name in [name for name in os.environ if name.startswith(("MLFLOW_", "RAY_ADDRESS", "FEDRAY_STORAGE"))]:
             patch.delenv(name)
-        patch.setattr("sys.argv", ["fedray", "sweep", str(write(folder, SWEEP))])
+        patch.setattr("sys.argv", ["fedray", "sweep", str(write(folder, SWEEP)), "--max-concurrent", "2"])
         patch.setattr("fedray.sweep.run.list_nodes", lambda: [node | {"GPU": 1.0} for node in list_nodes()])
         with pytest.raises(SystemExit, match="0"):
             cli.main()
@@ -55,11 +55,10 @@ def test_a_second_call_has_nothing_to_run(finished: Path, monkeypatch: pytest.Mo
 
 
 def test_killed_half_way_and_called_again_ends_like_an_undisturbed_one(
-    finished: Path, tmp_path: Path, empty_store: Path
+    finished: Path, local_ray: None, project: Path, call: Call
 ) -> None:
     """SIGKILL of the driver when one cell has finished and others are on their way."""
-    shutil.copy(empty_store, tmp_path / "mlflow.db")
-    driver = fedray(tmp_path, "sweep", str(write(tmp_path, SWEEP)))
+    driver = fedray(project, "sweep", str(write(project, SWEEP)))
     assert driver.stdout is not None
     for line in driver.stdout:
         if "finished" in line and "[1/4]" in line:
@@ -67,19 +66,19 @@ def test_killed_half_way_and_called_again_ends_like_an_undisturbed_one(
     os.kill(driver.pid, signal.SIGKILL)
     driver.wait(timeout=10)
     driver.communicate()
-    statuses = Counter(run.info.status for run in runs(tmp_path))
+    statuses = Counter(run.info.status for run in runs(project))
     assert statuses["FINISHED"] < 4, "it was killed too late to show anything"
-    checkpoints = tmp_path.glob(".fedray/cells/*/checkpoint-*.json")
+    checkpoints = project.glob(".fedray/cells/*/checkpoint-*.json")
     begun = {path.parent for path in checkpoints if path.stem != "checkpoint-12"}
-    out = done(fedray(tmp_path, "sweep", "sweep.yaml"))
+    out = call("sweep", "sweep.yaml", "--max-concurrent", "1").out
     assert "small: 4 finished" in out
     assert out.count(": resumed, goes on with round ") <= len(begun)  # its process may end a cell after its driver
-    assert state_hashes(tmp_path) == state_hashes(finished)
-    for run in runs(tmp_path):
-        client = MlflowClient(tracking_uri=f"sqlite:///{tmp_path / 'mlflow.db'}")
+    assert state_hashes(project) == state_hashes(finished)
+    for run in runs(project):
+        client = MlflowClient(tracking_uri=f"sqlite:///{project / 'mlflow.db'}")
         steps = [metric.step for metric in client.get_metric_history(run.info.run_id, "test_accuracy")]
         assert sorted(set(steps)) == list(range(1, 13)), "every evaluated round is logged"
-        rows = (tmp_path / ".fedray/cells" / run.data.tags["fedray.cell"] / "rows.jsonl").read_text().splitlines()
+        rows = (project / ".fedray/cells" / run.data.tags["fedray.cell"] / "rows.jsonl").read_text().splitlines()
         assert [json.loads(row)["round"] for row in rows] == list(range(1, 13)), "none twice, none lost"
 
 

@@ -1,7 +1,9 @@
 """Tune's part of a sweep: the processes that run trials, a sweep that is interrupted at once, and schedulers."""
 
 import os
+import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -33,6 +35,14 @@ BASE = small.sections(
 )
 
 
+@pytest.fixture
+def by_value() -> Iterator[None]:
+    """Classes of this file reach Ray's processes as they are, which would import the file, and with it all of fedray."""
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    yield
+    ray.cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+
+
 class Told:
     """A replacement for a Trainable."""
 
@@ -40,6 +50,7 @@ class Told:
         return os.getpid()
 
 
+@pytest.mark.usefixtures("by_value")
 def test_a_trial_takes_a_process_that_waits_for_work(local_ray: None) -> None:
     """A trial with environment variables of its own, which Tune would set, would get a new process."""
     ray.get(ray.remote(lambda: None).remote())  # its process then waits
@@ -67,6 +78,7 @@ class Starts(ray.tune.Trainable):
         return {"done": True}
 
 
+@pytest.mark.usefixtures("by_value")
 def test_a_process_that_starts_slowly_is_not_given_up(
     local_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
