@@ -15,7 +15,6 @@ import torch
 from sqlalchemy import Engine, event
 
 if TYPE_CHECKING:
-    from fedray.cluster.ray_backend import RayBackend
     from fedray.tracking.tracker import Tracker
 
 torch.set_num_threads(1)  # results depend on it, and the suite's processes share few cores
@@ -139,32 +138,21 @@ LONGEST = [
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files that share actors come first, then others that share a Ray, then long ones: the workers end together."""
-    acting, sharing = ({item.path for item in items if uses(item, name)} for name in ("backends", "local_ray"))
+    """Files that share a Ray come first, then long ones: the workers end together."""
+    sharing = {item.path for item in items if needs_ray(item)}
     rank = {path: number for number, path in enumerate(LONGEST)}
-    items.sort(key=lambda item: (item.path not in acting, item.path not in sharing, rank.get(item.path, len(rank))))
+    items.sort(key=lambda item: (item.path not in sharing, rank.get(item.path, len(rank))))
 
 
-def uses(item: pytest.Item, fixture: str) -> bool:
-    return fixture in getattr(item, "fixturenames", ())
-
-
-ACTORS: "dict[int, RayBackend]" = {}
-"""The backends of the fixture `backends`, once a file has asked for them."""
-
-
-def close_actors() -> None:
-    for number in list(ACTORS):
-        ACTORS.pop(number).close()
+def needs_ray(item: pytest.Item) -> bool:
+    return "local_ray" in getattr(item, "fixturenames", ())
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _no_ray_of_others(request: pytest.FixtureRequest) -> None:
-    """The shared Ray ends before the first file that does not use it, and its actors before one that uses only Ray."""
+    """The shared Ray ends before the first file that does not use it."""
     of_file = [item for item in request.session.items if item.path == request.path]
-    if not any(uses(item, "backends") for item in of_file):
-        close_actors()
-    if "ray" in sys.modules and not any(uses(item, "local_ray") for item in of_file):
+    if "ray" in sys.modules and not any(needs_ray(item) for item in of_file):
         sys.modules["ray"].shutdown()
 
 
@@ -173,10 +161,9 @@ def local_ray(_no_ray_of_others: None) -> None:
     """A Ray of 8 CPUs and a logical GPU, with which the next file that asks for it goes on if nothing of it is held."""
     import ray
 
-    deadline, held = time.monotonic() + 10, sum(ACTORS)
-    while ray.is_initialized() and ray.available_resources().get("CPU") != 8 - held:
+    deadline = time.monotonic() + 10
+    while ray.is_initialized() and ray.available_resources().get("CPU") != 8:
         if time.monotonic() > deadline:
-            close_actors()
             ray.shutdown()
         time.sleep(0.1)
     if not ray.is_initialized():
@@ -195,17 +182,6 @@ def start_ray(**resources: Any) -> None:
         patch.setenv("RAY_worker_niceness", "0")  # with Ray's 15 they starve on a busy machine
         reread_environment()
         ray.init("local", _node_ip_address="127.0.0.1", **quiet, **resources)
-
-
-@pytest.fixture(scope="module")
-def backends(local_ray: None) -> "dict[int, RayBackend]":
-    """Long-lived actors, shared by all tests that ask for them: 1 and 3 of them."""
-    from fedray.cluster.ray_backend import RayBackend
-    from fedray.config import Runtime
-
-    if not ACTORS:
-        ACTORS.update({n: RayBackend(Runtime(actors=n, cpus_per_actor=1)) for n in (1, 3)})
-    return ACTORS
 
 
 @pytest.fixture(autouse=True)

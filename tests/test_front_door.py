@@ -44,11 +44,21 @@ BASE: dict[str, Any] = {
     "evaluation": {"every": 4, "last": 2},
 }
 CELLS: dict[str, dict[str, Any]] = {
-    "own": {"model": "own:Everything", "training.lr": 0.1},  # first: `model` undoes `model.hidden`
-    "files": {
+    "own": {  # first: `model` undoes `model.hidden`
+        "model": "own:Everything",
         "partition": {"name": "file", "path": "partition.npz"},
-        "algorithm.name": "fedgela@forms",
-        "algorithm.simplex": "simplex.npy",
+        "training.optimizer": "adamw",
+        "training.lr": 0.01,
+        "training.adamw.betas": [0.8, 0.99],
+        "training.adamw.eps": 1e-6,
+        "training.adamw.state": "client",
+        "training.weight_decay": 0.1,
+        "training.weight_decay_on": "weights",
+        "training.last_batch": "drop",
+        "training.aggregation": "feddisco",
+        "training.feddisco.a": 0.3,
+        "training.feddisco.b": 0.2,
+        "training.feddisco.metric": "kl",
     },
     "bf16": {
         "training.precision": "bf16",
@@ -62,6 +72,7 @@ CELLS: dict[str, dict[str, Any]] = {
         "evaluation.personal.split": "share",
         "evaluation.personal.train": True,
     },
+    "simplex": {"algorithm.name": "fedgela@forms", "algorithm.simplex": "simplex.npy"},
     "muon": {
         "training.optimizer": "muon",
         "training.lr": 0.03,
@@ -79,24 +90,10 @@ CELLS: dict[str, dict[str, Any]] = {
         "training.lr_step.factor": 0.5,
         "training.shuffle": False,
     },
-    "adamw": {
-        "training.optimizer": "adamw",
-        "training.lr": 0.01,
-        "training.adamw.betas": [0.8, 0.99],
-        "training.adamw.eps": 1e-6,
-        "training.adamw.state": "client",
-        "training.weight_decay": 0.1,
-        "training.weight_decay_on": "weights",
-        "training.last_batch": "drop",
-        "training.aggregation": "feddisco",
-        "training.feddisco.a": 0.3,
-        "training.feddisco.b": 0.2,
-        "training.feddisco.metric": "kl",
-        "data.test.fraction": 0.3,
-        "data.test.stratify": True,
-    },
     "fedtoga": {
         "algorithm.name": "fedtoga",
+        "data.test.fraction": 0.3,
+        "data.test.stratify": True,
         "clients.sampling": "bernoulli",
         "training.lr_decay": 0.95,
         "training.lr_decay_within": 0.9,
@@ -135,7 +132,7 @@ CELLS: dict[str, dict[str, Any]] = {
         "evaluation.probes": ["drift"],
     },
 }
-TWO_ACTORS = ("files", "bf16", "adamw", "own")
+TWO_ACTORS = ("bf16", "own")
 """Cells that are also run with two actors, whose start takes seconds, and with `--backend inline`."""
 SWEEP = {"name": "doors", "base": BASE, "cases": list(CELLS.values())}
 UNTRIED = {

@@ -1,107 +1,12 @@
-"""Clients' states stay where they were computed: the trial holds references, and numbers are those of one process."""
-
-import os
-import signal
-from collections.abc import Iterator
-from pathlib import Path
+"""Clients' states lie in the object store, and clients stay at home: tests/cluster/test_ray_backend.py trains so."""
 
 import numpy as np
 import pytest
 import ray
 import torch
 
-from fedray.cluster.object_states import SLACK, STAYS_FROM, ObjectState, assign_longest_first, assign_to_actors
-from fedray.cluster.ray_backend import RayBackend
+from fedray.cluster.object_states import SLACK, ObjectState, assign_longest_first, assign_to_actors
 from fedray.common.vectors import Vectors
-from fedray.engine.disk.checkpoint import Checkpoints
-from fedray.engine.disk.client_files import Version
-from fedray.engine.loop import make_rounds
-from fedray.engine.problem import Problem
-from fedray.engine.process.backend import InlineBackend
-from fedray.engine.server.simulation import Simulation
-from tests import small
-
-ROUNDS = 5
-METHODS = ("scaffold", "fedrep", "local-only")
-
-
-def problem(algorithm: str, personal: bool = True) -> Problem:
-    return small.problem(
-        algorithm,
-        (10, 4),
-        12,
-        0.5,
-        training={"rounds": ROUNDS, "local_epochs": 1, "batch_size": 32},
-        evaluation={"every": 2, "personal": {"epochs": 1, "every": 2} if personal else None},
-    )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _every_state_stays(backends: dict[int, RayBackend]) -> Iterator[None]:
-    """In the object store, however small."""
-    for backend in backends.values():
-        backend.stays_from = 1
-    yield
-    for backend in backends.values():
-        backend.stays_from = STAYS_FROM
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_the_same_numbers_where_states_stay(method: str, backends: dict[int, RayBackend], tmp_path: Path) -> None:
-    """Inline, with 1 and 3 actors, and from a checkpoint that the actors wrote, on other numbers of actors."""
-    built = problem(method)
-    expected = small.outcome(Simulation(built, InlineBackend()))
-    for actors, backend in backends.items():
-        running = Simulation(built, backend)
-        assert small.outcome(running) == expected
-        assert running.state.clients
-        assert all(isinstance(kept, ObjectState) for kept in running.state.clients.values()), actors
-    half = make_rounds(Simulation(built, backends[3]), Checkpoints(tmp_path), every=2)
-    assert [next(half).round for _ in range(4)] == [0, 1, 2, 3]
-    half.close()
-    for backend in (InlineBackend(), backends[1]):
-        resumed = Simulation(built, backend)
-        found = Checkpoints(tmp_path).load()
-        assert found is not None
-        assert found.round == 3
-        resumed.restore(found)
-        assert small.outcome(resumed) == expected
-
-
-def test_states_survive_the_actors_that_computed_them(backends: dict[int, RayBackend]) -> None:
-    """SIGKILL of the only actor between two rounds: references are the trial's, the bytes the node's."""
-    built, backend = problem("scaffold"), backends[1]
-    running = Simulation(built, backend)
-    for _ in range(2):
-        running.step()
-    (actor,) = backend._actors
-    os.kill(ray.get(actor.__ray_call__.remote(lambda _: os.getpid())), signal.SIGKILL)
-    assert small.outcome(running) == small.outcome(Simulation(built, InlineBackend()))
-
-
-def test_the_hashes_are_computed_where_the_states_lie(backends: dict[int, RayBackend]) -> None:
-    """`result()` asks the actors; the driver then knows the hashes without a state."""
-    running = Simulation(problem("scaffold"), backends[3])
-    running.step()
-    kept = running.state.clients
-    assert all(isinstance(s, ObjectState) and s.sha256 is None for s in kept.values())
-    running.hash_states()
-    hashes = {i: s.sha256 for i, s in kept.items() if isinstance(s, ObjectState)}
-    assert None not in hashes.values()
-    plain = Simulation(problem("scaffold"), InlineBackend())
-    plain.step()
-    assert plain.state.digest() == running.state.digest()
-
-
-def test_a_full_disk_is_the_same_error_from_an_actor(backends: dict[int, RayBackend], tmp_path: Path) -> None:
-    running = Simulation(problem("scaffold"), backends[3])
-    running.step()
-    (tmp_path / "file").write_text("not a directory")
-    with pytest.raises(OSError, match="Not a directory"):
-        backends[3].write_states(
-            str(tmp_path / "file"),
-            [Version(i, 1, s) for i, s in running.state.clients.items()],
-        )
 
 
 def test_what_is_read_lies_in_the_store_and_not_in_the_reader(local_ray: None) -> None:

@@ -1,31 +1,53 @@
 """The Ray backend gives the inline backend's numbers: for any number of actors, killed or resumed, for all methods."""
 
 import os
+import random
 import re
+import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import ray
+import torch
 from ray.exceptions import GetTimeoutError, RayError
 
+import fedray
 from fedray.algorithms import ALGORITHMS, Algorithm
-from fedray.cluster.object_states import assign_longest_first
-from fedray.cluster.ray_backend import RayBackend
+from fedray.cluster.object_states import ObjectState, assign_longest_first
+from fedray.cluster.ray_backend import RayBackend, TrialBackend
 from fedray.cluster.resources import list_nodes, refuse_infeasible
 from fedray.cluster.timeouts import FIRST, FLOOR, CallTimeouts
 from fedray.common.errors import Diverged, UserError
 from fedray.config import RunConfig, Runtime
 from fedray.engine.disk.checkpoint import Checkpoints
-from fedray.engine.loop import run
+from fedray.engine.disk.client_files import Version
+from fedray.engine.loop import make_rounds, run
 from fedray.engine.problem import Problem
 from fedray.engine.process.backend import InlineBackend
+from fedray.engine.result import make_result
 from fedray.engine.server.simulation import Simulation
 from tests import small
+from tests.engine.server.test_unseen import problem as unseen
+from tests.engine.server.test_unseen import worker as finished
 from tests.engine.test_guard import WRITES
 from tests.engine.test_guard import problem as writing
 from tests.methods import METHODS
+from tests.models.test_own_models import HERE as OWN
+from tests.models.test_own_models import config as own_config
+from tests.models.test_own_models import finish
 from tests.probes.probed import everything
+
+
+@pytest.fixture(scope="module")
+def backends(local_ray: None) -> Iterator[dict[int, RayBackend]]:
+    """Long-lived actors: 1 and 3 of them."""
+    made = {n: RayBackend(Runtime(actors=n, cpus_per_actor=1)) for n in (1, 3)}
+    yield made
+    for backend in made.values():
+        backend.close()
 
 
 def config(algorithm: object, rounds: int = 3, personal: bool = False, **training: object) -> RunConfig:
@@ -114,6 +136,16 @@ def test_actors_map_the_same_frozen_weights(backends: dict[int, RayBackend]) -> 
         for actor in backend._actors:
             maps = ray.get(actor.__ray_call__.remote(lambda actor: Path("/proc/self/maps").read_text()))
             assert name in maps
+
+
+def test_numbers_of_unseen_clients_do_not_depend_on_actors(backends: dict[int, RayBackend]) -> None:
+    """Several actors, a trial that trains itself, and one process; the clients' table as well."""
+    built = unseen("ditto")
+    here = make_result(finished(built)[0])
+    for backend in (*backends.values(), TrialBackend()):
+        there = run(built, backend)
+        assert there.history == here.history
+        assert there.table("clients").equals(here.table("clients"))
 
 
 @pytest.mark.parametrize("source", ["clients", "pool"])
@@ -212,6 +244,115 @@ def test_divergence_names_the_same_client_for_any_number_of_actors(backends: dic
         found.append(str(caught.value))
     assert len(set(found)) == 1
     assert "diverged in round 3, client" in found[0]
+
+
+def keeping(algorithm: str) -> Problem:
+    """A problem whose clients keep states."""
+    return small.problem(
+        algorithm,
+        (10, 4),
+        12,
+        0.5,
+        training={"rounds": 5, "local_epochs": 1, "batch_size": 32},
+        evaluation={"every": 2, "personal": {"epochs": 1, "every": 2}},
+    )
+
+
+@pytest.fixture
+def staying(backends: dict[int, RayBackend], monkeypatch: pytest.MonkeyPatch) -> dict[int, RayBackend]:
+    """Actors that leave every state in the object store, however small."""
+    for backend in backends.values():
+        monkeypatch.setattr(backend, "stays_from", 1)
+    return backends
+
+
+@pytest.mark.parametrize("method", ["scaffold", "fedrep", "local-only"])
+def test_the_same_numbers_where_states_stay(method: str, staying: dict[int, RayBackend], tmp_path: Path) -> None:
+    """Inline, with 1 and 3 actors, and from a checkpoint that the actors wrote, on other numbers of actors."""
+    built = keeping(method)
+    expected = small.outcome(Simulation(built, InlineBackend()))
+    for actors, backend in staying.items():
+        running = Simulation(built, backend)
+        assert small.outcome(running) == expected
+        assert running.state.clients
+        assert all(isinstance(kept, ObjectState) for kept in running.state.clients.values()), actors
+    half = make_rounds(Simulation(built, staying[3]), Checkpoints(tmp_path), every=2)
+    assert [next(half).round for _ in range(4)] == [0, 1, 2, 3]
+    half.close()
+    for backend in (InlineBackend(), staying[1]):
+        resumed = Simulation(built, backend)
+        found = Checkpoints(tmp_path).load()
+        assert found is not None
+        assert found.round == 3
+        resumed.restore(found)
+        assert small.outcome(resumed) == expected
+
+
+def test_states_survive_the_actors_that_computed_them(staying: dict[int, RayBackend]) -> None:
+    """SIGKILL of the only actor between two rounds: references are the trial's, the bytes the node's."""
+    built, backend = keeping("scaffold"), staying[1]
+    running = Simulation(built, backend)
+    for _ in range(2):
+        running.step()
+    (actor,) = backend._actors
+    os.kill(ray.get(actor.__ray_call__.remote(lambda _: os.getpid())), signal.SIGKILL)
+    assert small.outcome(running) == small.outcome(Simulation(built, InlineBackend()))
+
+
+def test_the_hashes_are_computed_where_the_states_lie(staying: dict[int, RayBackend]) -> None:
+    """`result()` asks the actors; the driver then knows the hashes without a state."""
+    running = Simulation(keeping("scaffold"), staying[3])
+    running.step()
+    kept = running.state.clients
+    assert all(isinstance(s, ObjectState) and s.sha256 is None for s in kept.values())
+    running.hash_states()
+    hashes = {i: s.sha256 for i, s in kept.items() if isinstance(s, ObjectState)}
+    assert None not in hashes.values()
+    plain = Simulation(keeping("scaffold"), InlineBackend())
+    plain.step()
+    assert plain.state.digest() == running.state.digest()
+
+
+def test_a_full_disk_is_the_same_error_from_an_actor(staying: dict[int, RayBackend], tmp_path: Path) -> None:
+    running = Simulation(keeping("scaffold"), staying[3])
+    running.step()
+    (tmp_path / "file").write_text("not a directory")
+    with pytest.raises(OSError, match="Not a directory"):
+        staying[3].write_states(
+            str(tmp_path / "file"),
+            [Version(i, 1, s) for i, s in running.state.clients.items()],
+        )
+
+
+@pytest.mark.parametrize(
+    ("model", "method"),
+    [
+        *((model, "fedavg") for model in ("Cast", "Decorated", "Everything", "Masked")),
+        ("Normalised", f"{OWN}:CastingMethod"),
+        ("Counting", "fedsam"),
+    ],
+)
+def test_one_theta_through_all_doors(model: str, method: str, backends: dict[int, RayBackend]) -> None:
+    """Whatever the caller's generators hold, and whichever block of autocast is open around a run."""
+    given = own_config(model, method)
+    expected = finish(InlineBackend(), given)
+    np.random.seed(7)
+    random.seed(7)
+    assert finish(InlineBackend(), given) == expected
+    for open_block in (False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=open_block):
+            result = fedray.simulate(given)
+        assert result.summary()["theta_sha256"] == expected[0]
+    for count in backends:
+        assert finish(backends[count], given) == expected
+    assert expected[1][-1] > 20
+
+
+@pytest.mark.parametrize("model", ["Unkeyed", "UnkeyedTrained", "UnkeyedTable", "UnkeyedAttribute"])
+def test_weights_that_differ_between_processes_are_refused(model: str, backends: dict[int, RayBackend]) -> None:
+    for backend in (InlineBackend(), *backends.values()):
+        with pytest.raises(UserError, match=rf"^model\.name: {OWN}:{model} begins with other weights in each process"):
+            finish(backend, own_config(model))
 
 
 def test_two_actors_share_a_gpu_and_a_third_is_refused(local_ray: None) -> None:

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 import fedray
 from fedray.algorithms.base import Client
 from fedray.algorithms.fedavg import FedAvg
-from fedray.cluster.ray_backend import RayBackend
 from fedray.common.errors import UserError, warn_once
 from fedray.config import RunConfig
 from fedray.engine.exact_sum import add_up
@@ -233,30 +232,6 @@ def finish(backend: Any, given: dict[str, Any]) -> tuple[str, list[float]]:
     return result.summary()["theta_sha256"], [row["test_accuracy"] for row in result.history]
 
 
-@pytest.mark.parametrize(
-    ("model", "method"),
-    [
-        *((model, "fedavg") for model in ("Cast", "Decorated", "Everything", "Masked")),
-        ("Normalised", f"{HERE}:CastingMethod"),
-        ("Counting", "fedsam"),
-    ],
-)
-def test_one_theta_through_all_doors(model: str, method: str, backends: dict[int, RayBackend]) -> None:
-    """Whatever the caller's generators hold, and whichever block of autocast is open around a run."""
-    given = config(model, method)
-    expected = finish(InlineBackend(), given)
-    np.random.seed(7)
-    random.seed(7)
-    assert finish(InlineBackend(), given) == expected
-    for open_block in (False, True):
-        with torch.autocast("cpu", torch.bfloat16, enabled=open_block):
-            result = fedray.simulate(given)
-        assert result.summary()["theta_sha256"] == expected[0]
-    for count in backends:
-        assert finish(backends[count], given) == expected
-    assert expected[1][-1] > 20
-
-
 def test_the_caller_s_generators_go_on() -> None:
     random.seed(1)
     np.random.seed(1)
@@ -337,13 +312,6 @@ def test_a_model_that_cannot_be_trained_is_named(model: str, said: str) -> None:
     with pytest.raises(UserError) as refused:
         fedray.simulate(config(model))
     assert str(refused.value) == said
-
-
-@pytest.mark.parametrize("model", ["Unkeyed", "UnkeyedTrained", "UnkeyedTable", "UnkeyedAttribute"])
-def test_weights_that_differ_between_processes_are_refused(model: str, backends: dict[int, RayBackend]) -> None:
-    for backend in (InlineBackend(), *backends.values()):
-        with pytest.raises(UserError, match=rf"^model\.name: {HERE}:{model} begins with other weights in each process"):
-            finish(backend, config(model))
 
 
 def test_attributes_that_change_are_named_in_a_line(caplog: pytest.LogCaptureFixture) -> None:

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from fedray.cluster.ray_backend import RayBackend, TrialBackend
 from fedray.common.errors import UserError
 from fedray.common.vectors import Vectors
 from fedray.engine.disk.checkpoint import Checkpoints
@@ -157,16 +156,6 @@ def test_a_newcomer_of_ditto_trains_as_in_its_first_round() -> None:
 def test_every_kind_of_method_tests_newcomers(method: str) -> None:
     last = run(problem(method, model=16), InlineBackend()).history[-1]
     assert all(0 <= last[name] <= 100 for name in METRICS)
-
-
-def test_numbers_do_not_depend_on_actors(backends: dict[int, RayBackend]) -> None:
-    """Several actors, a trial that trains itself, and one process; the clients' table as well."""
-    built = problem("ditto")
-    here = make_result(worker(built)[0])
-    for backend in (*backends.values(), TrialBackend()):
-        there = run(built, backend)
-        assert there.history == here.history
-        assert there.table("clients").equals(here.table("clients"))
 
 
 def test_a_resumed_run_has_the_same_numbers(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from fedray.sweep.run import execute
 from fedray.sweep.sweep import Sweep
 from fedray.sweep.trainable import CellTrainable
 from fedray.sweep.tune import Watchdog
-from tests.cluster.test_object_states import problem
+from tests.cluster.test_ray_backend import keeping
 from tests.sweep.running import SWEEP, runs, undisturbed
 
 
@@ -74,7 +74,7 @@ def test_a_process_killed_between_two_cells_costs_neither(
 
 
 def test_states_stay_in_the_object_store_and_the_numbers_are_the_same(local_ray: None) -> None:
-    built, backend = problem("scaffold"), TrialBackend()
+    built, backend = keeping("scaffold"), TrialBackend()
     backend.stays_from = 1
     simulation = Simulation(built, backend)
     for _ in range(5):

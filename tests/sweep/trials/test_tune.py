@@ -37,7 +37,7 @@ BASE = small.sections(
 
 @pytest.fixture
 def by_value() -> Iterator[None]:
-    """Classes of this file reach Ray's processes as they are, which would import the file, and with it all of fedray."""
+    """Classes of this file reach Ray's processes as they are: by name, they would import the file, and so fedray."""
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
     yield
     ray.cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
