@@ -1,5 +1,6 @@
 """Shared by all tests: one thread per process, and the place of real data, if there are any."""
 
+import gc
 import os
 import shutil
 import sqlite3
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from fedray.tracking.tracker import Tracker
 
 torch.set_num_threads(1)  # results depend on it, and the suite's processes share few cores
+gc.set_threshold(50_000)  # imports make a million objects that stay: looking through them all takes a tenth of the time
 
 
 def shared_data(name: str) -> Path:

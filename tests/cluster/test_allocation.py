@@ -185,7 +185,8 @@ def test_a_sweep_leaves_no_room_idle_and_changes_no_number(
         return given[-1]
 
     monkeypatch.setattr(ActorAllocator, "give", spy)
-    base = AUTO | {"algorithm": "scaffold", "runtime": AUTO["runtime"] | {"cpus_per_actor": 2}}
+    runtime = AUTO["runtime"] | {"cpus_per_actor": 2}
+    base = AUTO | {"algorithm": "scaffold", "training": {"rounds": 3}, "runtime": runtime}
     sweep: dict[str, Any] = {"name": "auto", "base": base, "grid": {"seed": [0, 1, 2]}}
     assert execute(planning.make_plan(Sweep.model_validate(sweep))).plan.sheet.counts == {"finished": 3}
     assert given == [1, 1, 2]
