@@ -36,6 +36,8 @@ FIRST = ("test_accuracy", "personal_accuracy", "validation_accuracy", "test_loss
 """Metrics whose charts are open in the view of a sweep."""
 HEIGHT, WIDTH = 360, 220
 """Height of a chart, and width of the column of the sweep's number, in pixels."""
+MOST = 0.6
+"""Part of the runs that must have a parameter for an axis of parallel coordinates: ρ of three methods, not β of two."""
 NONE = "none"
 """Value of a parameter that varies in the sweep and that a run's method does not have."""
 TRAINING = "?workflowType=machine_learning"
@@ -153,7 +155,7 @@ def _describe_curves(metric: str, section: str) -> dict[str, Any]:
 def _describe_parallels(
     params: Sequence[Mapping[str, str]], keys: Sequence[str], number: str
 ) -> Iterator[dict[str, Any]]:
-    """Yield a chart of the parameters that all runs have, and one of the parameters that most have.
+    """Yield a chart of the parameters that all runs have, and one of the parameters that `MOST` have.
 
     MLflow leaves runs that lack a number on an axis out of the chart, or all others if these are fewer than half.
     """
@@ -161,7 +163,7 @@ def _describe_parallels(
     most, left = list[str](), list(params)
     for key in keys:
         having = [run for run in left if run.get(key, NONE) != NONE]
-        if 2 * len(having) >= len(left):
+        if len(having) >= MOST * len(left):
             left, most = having, [*most, key]
     for axes in [common, most] if common != most else [common]:
         if axes:

@@ -420,6 +420,21 @@ def test_the_view_of_a_sweep_tells_its_runs_apart(store: Tracker) -> None:
     ]
 
 
+def test_parallel_coordinates_have_the_option_of_three_methods_but_not_that_of_two(store: Tracker) -> None:
+    """ρ is an axis (three of four runs have it), β is not (two of four): a run without β would be left out."""
+    methods = (
+        FEDAVG,
+        SMALL,
+        {"name": "mofedsam", "rho": 0.5, "beta": 0.1},
+        {"name": "mofedsam", "rho": 0.1, "beta": 0.5},
+    )
+    write(store, [cell(method, 0.1, 0) for method in methods], [50] * 4)
+    save_view("sweep")
+    view = json.loads(store.client.get_experiment(store.experiment).tags["mlflow.sharedViewState.sweep"])
+    axes = [chart["selectedParams"] for chart in view["compareRunCharts"] if chart["type"] == "PARALLEL"]
+    assert axes == [["algorithm.name"], ["algorithm.name", "algorithm.rho"]]
+
+
 def test_json_for_programs(store: Tracker, call: Call) -> None:
     """Each command that says what there is prints the same as one JSON object or list."""
     cells = [cell(algorithm, 0.1, seed) for algorithm in (FEDAVG, SMALL) for seed in (0, 1)]
