@@ -219,6 +219,11 @@ class Comparison:
     wins: list[Wins]
     means: pd.DataFrame
 
+    @property
+    def lacks_seeds(self) -> bool:
+        """True if no method has enough seeds for an interval or a test."""
+        return bool(self.differences) and all(one.n < FEWEST for one in self.differences)
+
 
 def find_reference(cells: pd.DataFrame, given: str, found: Iterable[str], rows: str = "algorithm") -> str:
     """Return the row that is the reference: the given one, or else fedavg if it is among those found; empty if not."""
@@ -326,7 +331,7 @@ def tabulate(found: Comparison) -> list[list[str]]:
         )
     if not lines:
         return [header]
-    tested = {*DIFFERENCE_HEADER, *COSTS} if _lacks_seeds(found) else {*header}
+    tested = {*DIFFERENCE_HEADER, *COSTS} if found.lacks_seeds else {*header}
     said = [
         name in tested
         and any(text not in ("", "-", "too few seeds") for text in texts)
@@ -334,10 +339,6 @@ def tabulate(found: Comparison) -> list[list[str]]:
         for name, texts in zip(header, zip(*lines, strict=True), strict=True)
     ]
     return [[text for text, kept in zip(line, said, strict=True) if kept] for line in (header, *lines)]
-
-
-def _lacks_seeds(found: Comparison) -> bool:
-    return bool(found.differences) and all(one.n < FEWEST for one in found.differences)
 
 
 def _list_means(found: Comparison, row: str, column: str) -> list[str]:
@@ -360,7 +361,7 @@ def list_notes(found: Comparison) -> list[str]:
     level = 100 * (1 - found.confidence)
     seeds = sorted({one.n for one in found.differences})
     paired = f"paired by {format_count(seeds[0], 'seed')}" if len(seeds) == 1 else "paired by seed"
-    if _lacks_seeds(found):
+    if found.lacks_seeds:
         return [
             f"{format_count(seeds[-1], 'paired seed')} a setting {'is' if seeds[-1] == 1 else 'are'} too few for an "
             f"interval or a test; {FEWEST} give the first, five or more are usual",

@@ -85,6 +85,7 @@ def make_page(sweep: SweepTable, metrics: list[str], paper: str = "", to: str = 
     to, rows = find_reference(sweep.cells, to, tables[0].rows), tables[0].rows
     compared = len(rows) > 1 and counts[Status.FINISHED] and is_ranked(metrics[0], sweep.cells)
     comparison = compare(sweep, to, metrics[0]) if to and compared else None
+    forests = draw_forests(comparison) if comparison and not comparison.lacks_seeds else {}
     environment: Counter[tuple[str, str]] = Counter()
     for record in sweep.sheet.records.values():
         for tag, value in record.tags.items():
@@ -128,7 +129,7 @@ def make_page(sweep: SweepTable, metrics: list[str], paper: str = "", to: str = 
         comparison=comparison,
         compared=comparison and tabulate(comparison),
         compared_notes=comparison and list_notes(comparison),
-        forests={what: _encode(figure) for what, figure in draw_forests(comparison).items()} if comparison else {},
+        forests={what: _encode(figure) for what, figure in forests.items()},
         sections=sections,
         first=first,
         fairness=_list_fairness(sweep),

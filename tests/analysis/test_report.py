@@ -83,7 +83,14 @@ def test_what_is_missing_comes_first_by_name_and_text_is_escaped(store: Tracker)
     assert "<td>+2.00</td></tr>" in text, "a verdict would need more seeds"
     assert "2 paired seeds a setting are too few for an interval or a test" in text
     assert text.index('id="curves"') < text.index('id="comparison"')
-    assert text.count('alt="Difference from fedavg: dirichlet α=0.5') == 1
+    assert 'alt="Difference from fedavg' not in text, "intervals would need more seeds"
+
+
+def test_three_seeds_have_a_picture_of_their_differences(store: Tracker) -> None:
+    cells = [cell(method, 0.1, seed) for method in (FEDAVG, SMALL) for seed in range(3)]
+    write(store, cells, [50, 51, 52, 53, 54, 56])
+    text = make_page(collect("sweep"), ["final_test_accuracy"])
+    assert text.count('alt="Difference from fedavg: dirichlet α=0.1') == 1
 
 
 def test_pictures_settings_environment(store: Tracker) -> None:

@@ -52,18 +52,21 @@ def test_differences_of_methods_in_settings(store: Tracker, tmp_path: Path) -> N
     (forest, *_) = draw_forests(compare(collect("sweep"), "fedavg", "final_test_accuracy")).values()
     assert forest.axes[0].lines[1].get_xdata() == pytest.approx([3.0])
     assert forest.axes[0].get_xlabel() == "difference to fedavg\ntest accuracy in % of the last round"
-    assert [text.get_text() for text in forest.legends[0].get_texts()] == ["p < 0.05 (Holm)", "not told apart"]
+    assert [len(line.get_xdata()) for line in forest.axes[0].lines] == [2, 1, 2, 0]  # no width, the mean, 0, the legend
+    assert np.ptp(forest.axes[0].lines[0].get_xdata()) == 0
+    assert [text.get_text() for text in forest.legends[0].get_texts()] == ["too few seeds for an interval"]
 
 
 def test_an_interval_far_wider_than_others_ends_in_arrows(store: Tracker) -> None:
-    """Differences 1, 2; 2, 3; 0, 40: half-widths t / 2 twice, and 20 t, of which 4 t / 2 are shown."""
-    cells = [cell({"name": "fedsam", "rho": rho}, 0.1, seed) for rho in (0.1, 0.2, 0.3) for seed in (0, 1)]
-    cells += [cell(FEDAVG, 0.1, seed) for seed in (0, 1)]
-    write(store, cells, [history(40, last) for last in (51, 52, 52, 53, 50, 90, 50, 50)])
+    """Differences 1, 2, 3; 2, 3, 4; 0, 20, 40: half-widths t / √3 twice, and 20 t / √3, of which 4 t / √3 are shown."""
+    seeds = range(3)
+    cells = [cell({"name": "fedsam", "rho": rho}, 0.1, seed) for rho in (0.1, 0.2, 0.3) for seed in seeds]
+    cells += [cell(FEDAVG, 0.1, seed) for seed in seeds]
+    write(store, cells, [history(40, last) for last in (51, 52, 53, 52, 53, 54, 50, 70, 90, 50, 50, 50)])
     (forest,) = draw_forests(compare(collect("sweep"), "fedavg", "final_test_accuracy")).values()
     lines = [(line.get_marker(), *np.atleast_1d(line.get_xdata())) for line in forest.axes[0].lines]
-    t = 12.7062  # t(0.975, 1)
-    low, high = 20 - 4 * t / 2, 20 + 4 * t / 2
+    half = 4.30265 / 3**0.5  # t(0.975, 2) / √3
+    low, high = 2 - half, 20 + 4 * half  # the first row's end is further left than 20 - 4 half
     assert lines[4:8] == [
         ("None", pytest.approx(low, abs=0.01), pytest.approx(high, abs=0.01)),
         ("<", pytest.approx(low, abs=0.01)),
@@ -71,6 +74,7 @@ def test_an_interval_far_wider_than_others_ends_in_arrows(store: Tracker) -> Non
         ("o", 20.0),
     ]
     assert forest.legends[0].get_title().get_text().endswith("an arrow: it goes on")
+    assert [text.get_text() for text in forest.legends[0].get_texts()] == ["not told apart", "p < 0.05 (Holm)"]
 
 
 STEPS = np.linspace(-1, 1, 3)
