@@ -18,7 +18,7 @@ import typer
 
 from benchmarks import pairs as p
 from benchmarks.workloads import WORKLOADS
-from fedray.common.cpus import has_bf16
+from fedray.common.process import has_bf16
 
 GOALS = {"w0": "", "w1": "<= 1.10", "w2": "<= 1.05"}
 INLINE = {"scaffold": "<= 0.55", "fedtoga": "<= 0.9"}

@@ -25,7 +25,7 @@ from benchmarks.systems.ours import problem
 from benchmarks.workloads import WORKLOADS
 from fedray.cluster.ray_backend import RayBackend
 from fedray.cluster.resources import prepare_ray
-from fedray.common.cpus import has_bf16
+from fedray.common.process import has_bf16
 from fedray.config import RunConfig
 from fedray.datasets.dataset import Dataset
 from fedray.engine.loop import run as run_all

@@ -149,8 +149,7 @@ def tabulate_by_seed(sweep: SweepTable, metric: str, rows: str = "algorithm", co
 def pair_by_seed(cells: pd.DataFrame, to: str, confidence: float = 0.95) -> list[Difference]:
     """Compare every method and setting of `tabulate_by_seed`'s cells with the reference row `to`.
 
-    Raises:
-        UserError: the row is unknown, or the confidence is outside (0, 1).
+    Raises UserError if the row is unknown, or the confidence is outside (0, 1).
     """
     if not 0 < confidence < 1:
         raise UserError(f"--confidence: expected a number between 0 and 1, got {confidence}")

@@ -72,11 +72,7 @@ class Section:
 
 
 def make_page(sweep: SweepTable, metrics: list[str], paper: str = "", to: str = "") -> str:
-    """Return the HTML.
-
-    Raises:
-        UserError: as in `tables.build.build` and `comparison.compare`.
-    """
+    """Return the HTML. Raises UserError as in `tables.build.build` and `comparison.compare`."""
     tables = [build(sweep, metric, paper=paper) for metric in metrics]
     cells = _tabulate_cells(sweep, metrics[0])
     counts = Counter(cell["status"] for cell in cells)

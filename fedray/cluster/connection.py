@@ -24,9 +24,8 @@ from fedray.cluster.ray_private import (
     shorten_messages,
 )
 from fedray.common.calls import check_arguments
-from fedray.common.cpus import count_usable_cpus
 from fedray.common.errors import UserError, join_lines, truncate_repr
-from fedray.common.signals import block_sigterm, treat_sigterm_as_interrupt
+from fedray.common.process import block_sigterm, count_usable_cpus, treat_sigterm_as_interrupt
 from fedray.components.plugins import FOLDER, get_environment, get_folder
 
 PATIENCE = 5.0

@@ -63,8 +63,7 @@ def describe_idle_gpus(runtimes: Iterable[Runtime], nodes: Sequence[dict[str, fl
 def prepare_ray(runtime: Runtime) -> Iterator[None]:
     """Provide a Ray on which a run fits, for the duration of a block: $RAY_ADDRESS, or else a local one.
 
-    Raises:
-        UserError: the cluster cannot be joined, or the actors can never be placed.
+    Raises UserError if the cluster cannot be joined, or the actors can never be placed.
     """
     with use_cluster():
         refuse_infeasible(runtime, list_nodes())
@@ -74,8 +73,7 @@ def prepare_ray(runtime: Runtime) -> Iterator[None]:
 def refuse_unseen(key: str, path: Path) -> None:
     """Refuse a path that some nodes of the cluster do not see, although all have to share it.
 
-    Raises:
-        UserError: some nodes do not see the file.
+    Raises UserError if some nodes do not see the file.
     """
     nodes = [node for node in ray.nodes() if node["Alive"]]
     if len(nodes) == 1:

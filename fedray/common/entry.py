@@ -15,7 +15,7 @@ from typing import Annotated, Any, NoReturn, Protocol
 import typer
 
 from fedray.common.errors import Diverged, UserError, escape, join_lines, redact, shorten
-from fedray.common.signals import INTERRUPTED, treat_sigterm_as_interrupt
+from fedray.common.process import INTERRUPTED, treat_sigterm_as_interrupt
 
 UsageError: Any = typer.BadParameter.__base__
 """click's exception, which versions of typer keep in different places."""

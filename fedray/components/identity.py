@@ -94,8 +94,7 @@ def sum_revisions(section: type) -> int:
 def digest_file(key: str, path: str) -> str:
     """Return the SHA-256 of a file that a configuration names at `key`.
 
-    Raises:
-        UserError: The file is missing or cannot be read.
+    Raises UserError if the file is missing or cannot be read.
     """
     try:
         with locate_file(key, path).open("rb") as file:
@@ -109,8 +108,7 @@ def digest_file(key: str, path: str) -> str:
 def digest_source(section: str, path: str) -> str:
     """Return the SHA-256 of the source of the module that defines `package.module:Class`, as `hash_module` computes it.
 
-    Raises:
-        UserError: The source cannot be read, so no cell could tell when it changes.
+    Raises UserError if the source cannot be read, so no cell could tell when it changes.
     """
     try:
         module = importlib.import_module(path.partition(":")[0])

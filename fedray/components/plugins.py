@@ -214,11 +214,8 @@ def _refuse_declarations(section: str, path: str, found: type, base: type) -> No
 def load_class(section: str, path: str) -> type:
     """Import `package.module:Class`.
 
-    This runs the code of the module, so call it only for what the user starts, never for the contents of a
-    checkpoint or a store.
-
-    Raises:
-        UserError: it cannot be imported, or is not a class.
+    This runs the code of the module, so call it only for what the user starts, never for the contents of a checkpoint
+    or a store. Raises UserError if it cannot be imported, or is not a class.
     """
     _searched.add(get_folder())
     if get_folder() not in sys.path:

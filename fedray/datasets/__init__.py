@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 
 from fedray.components.plugins import resolve
-from fedray.datasets.ag_news import AGNews
 from fedray.datasets.arrays import Arrays, Digits, Npz
 from fedray.datasets.base import DataSource
 from fedray.datasets.folders import Domains, Folder
@@ -12,6 +11,7 @@ from fedray.datasets.leaf import FEMNIST, Shakespeare
 from fedray.datasets.medmnist import MEDMNIST
 from fedray.datasets.synthetic import Synthetic, SyntheticText
 from fedray.datasets.tables import Csv
+from fedray.datasets.text import AGNews
 from fedray.datasets.torchvision_sets import CIFAR10, CIFAR100, EMNIST, MNIST, SVHN, FashionMNIST
 
 _KINDS: tuple[type[DataSource], ...] = (

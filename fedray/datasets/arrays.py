@@ -65,8 +65,7 @@ TrainSamples = Annotated[
 def draw_train(labels: np.ndarray, samples: int) -> np.ndarray:
     """Return the sorted positions of the training samples that `data.train_samples` keeps.
 
-    Raises:
-        UserError: there are fewer.
+    Raises UserError if there are fewer.
     """
     if samples > len(labels):
         raise UserError(f"data.train_samples: found {samples}; at most {len(labels)}, all training samples, is allowed")
@@ -179,8 +178,7 @@ def _as_array(key: str, value: Any) -> np.ndarray:
 def check_arrays(name: str, where: str, arrays: dict[str, np.ndarray]) -> Dataset:
     """Return a data set of a user's own arrays.
 
-    Raises:
-        UserError: an array is missing, or has a type, shape or values that cannot be used.
+    Raises UserError if an array is missing, or has a type, shape or values that cannot be used.
     """
     if missing := [key for key in KEYS[:4] if key not in arrays]:
         raise UserError(f"{where} lacks {', '.join(missing)}; found: {', '.join(sorted(arrays))}")

@@ -131,8 +131,7 @@ TRANSFORMS: dict[str, type[Transform]] = {"flip": Flip, "crop": Crop, "rotate": 
 def parse_transforms(key: str, value: Any) -> tuple[Transform, ...]:
     """Parse `[flip, {crop: 4, fill: mean}, {cutout: 16}]`, in the order they are applied.
 
-    Raises:
-        UserError: a transform or an option is unknown.
+    Raises UserError if a transform or an option is unknown.
     """
     if isinstance(value, str | Mapping) or not isinstance(value, Sequence):
         raise UserError(

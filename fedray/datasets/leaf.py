@@ -18,7 +18,7 @@ from pydantic import Field
 
 from fedray.common.errors import UserError, join_lines, truncate_repr
 from fedray.common.whole_files import MEMORY, read_file
-from fedray.datasets import words
+from fedray.datasets import text as words
 from fedray.datasets.base import DataSource, Images, Published, Recipe, get_data_dir, list_entries
 from fedray.datasets.cache import cache_arrays
 from fedray.datasets.dataset import Dataset

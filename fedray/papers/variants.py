@@ -474,8 +474,7 @@ class FedGEForms(FedGE):
 def read_simplex(path: str) -> Tensor:
     """Return the class vectors `(C, d)`, float64, of a .npy file.
 
-    Raises:
-        UserError: the file cannot be read, or does not hold a matrix of numbers.
+    Raises UserError if the file cannot be read, or does not hold a matrix of numbers.
     """
     try:
         rows = np.load(locate_file("algorithm.simplex", path), allow_pickle=False)

@@ -26,8 +26,7 @@ PROBES: dict[str, type[Probe]] = {
 def make_probes(values: Sequence[object]) -> tuple[Probe, ...]:
     """Return the probes of `evaluation.probes`, each given as a name or a mapping with `name` and options.
 
-    Raises:
-        UserError: a name is unknown, given twice, or not a probe; an option is wrong.
+    Raises UserError if a name is unknown, given twice, or not a probe; an option is wrong.
     """
     found = tuple(resolve("evaluation.probes", value, PROBES, Probe) for value in values)
     names = [probe.name for probe in found]

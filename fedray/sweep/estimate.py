@@ -198,11 +198,7 @@ def rank_work(one: Counted) -> tuple[float, float]:
 
 
 def measure_together(run: RunConfig, key: Key, samples: int, device: str, cells: int) -> Pace:
-    """Return the mean pace of so many processes that measure at the same time.
-
-    Raises:
-        UserError: a process died.
-    """
+    """Return the mean pace of so many processes that measure at the same time. Raises UserError if a process died."""
     if cells == 1:
         return measure_pace(run, key, samples, device)
     context = multiprocessing.get_context("spawn")  # CUDA does not work in a fork

@@ -325,8 +325,7 @@ class Plan:
     def get_values(self) -> dict[str, float | None]:
         """Return hash -> selection metric of the cells that need not run again, None for one that has not finished.
 
-        Raises:
-            UserError: a finished run has not logged the metric.
+        Raises UserError if a finished run has not logged the metric.
         """
         select, values = self.sweep.select, dict[str, float | None]()
         for hash, record in self.sheet.records.items():

@@ -188,8 +188,7 @@ def _expand_entry(section: str, entry: Any) -> list[Any]:
 def expand_case(where: str, case: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return a case once for each combination of its own `grid` and of the lists in its entries.
 
-    Raises:
-        UserError: its `grid` is not a mapping of lists, or has `search` or a key that the case gives, too.
+    Raises UserError if its `grid` is not a mapping of lists, or has `search` or a key that the case gives, too.
     """
     grid = case.get("grid", {})
     if not isinstance(grid, Mapping):

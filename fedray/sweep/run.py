@@ -15,7 +15,7 @@ from fedray.cluster.connection import count_cpus, refuse_bad_address, use_cluste
 from fedray.cluster.resources import describe_idle_gpus, list_nodes, refuse_infeasible, refuse_unseen
 from fedray.common.errors import UserError, escape, format_count, name_place
 from fedray.common.location import refuse_unwritable_store
-from fedray.common.signals import treat_sigterm_as_interrupt
+from fedray.common.process import treat_sigterm_as_interrupt
 from fedray.sweep import plan as planning
 from fedray.sweep.plan import Options, Plan
 from fedray.sweep.session import Session, Writer

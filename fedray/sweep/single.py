@@ -17,10 +17,9 @@ from fedray.cells.cell import Cell
 from fedray.cells.record import CellRun, Record
 from fedray.cells.sheet import Sheet
 from fedray.cells.status import STOP, Ending, Status, describe_error
-from fedray.common.cpus import count_usable_cpus
 from fedray.common.errors import Diverged, UserError, truncate_repr
+from fedray.common.process import count_usable_cpus, treat_sigterm_as_interrupt
 from fedray.common.progress import Moved, describe_resumption, show_bar
-from fedray.common.signals import treat_sigterm_as_interrupt
 from fedray.components.identity import hash_of
 from fedray.components.plugins import blame
 from fedray.config import RunConfig, Runtime
@@ -107,8 +106,7 @@ def _is_valid(point: Mapping[str, Any]) -> bool:
 def pick_point(sweep: Sweep, which: str, problems: Problems) -> tuple[dict[str, Any], Sheet]:
     """Return one configuration of a sweep as the file has it, and the sweep's sheet, without what the store knows.
 
-    Raises:
-        UserError: there is no such cell, or there are several.
+    Raises UserError if there is no such cell, or there are several.
     """
     text = sweep.to_yaml()
     if sweep.tune is not None:
@@ -128,8 +126,7 @@ def pick_point(sweep: Sweep, which: str, problems: Problems) -> tuple[dict[str, 
 def hold_cell(hash: str, again: bool, listed: Sheet | None = None) -> AbstractContextManager[Path]:
     """Return a context that locks a cell and yields its directory, the same that a sweep would use.
 
-    Raises:
-        UserError: store or storage cannot be written; on entering, also that another process runs the cell.
+    Raises UserError if store or storage cannot be written; on entering, also that another process runs the cell.
     """
     from fedray.common.location import refuse_unwritable_store
 

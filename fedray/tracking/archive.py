@@ -226,8 +226,7 @@ class Archive:
 def open_archives(file: Path, failure: str) -> Iterator[list[Archive]]:
     """Open an archive, or each that an archive of blocks holds, and check all of it, for the duration of a block.
 
-    Raises:
-        UserError: the first thing in the archive that is wrong.
+    Raises UserError for the first thing in the archive that is wrong.
     """
     with contextlib.ExitStack() as stack:
         try:

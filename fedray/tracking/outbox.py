@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from fedray.common.errors import UserError, format_count, redact
 from fedray.common.location import start_call
-from fedray.common.signals import GRACE, ending
+from fedray.common.process import GRACE, ending
 
 log = logging.getLogger("fedray")
 T = TypeVar("T")

@@ -88,10 +88,7 @@ def save_view(sweep: str = "") -> str:
 
     The view has the curves of `FIRST`, the parameters that vary and the sweep's number as parallel coordinates, and
     that number as bars; other metrics and the summaries are folded. The table has the parameters that vary, the number
-    and the status, the best run first.
-
-    Raises:
-        UserError: the store has no such sweep.
+    and the status, the best run first. Raises UserError if the store has no such sweep.
     """
     from mlflow.entities import Param
 

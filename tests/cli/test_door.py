@@ -16,7 +16,7 @@ import pytest
 import fedray
 from fedray.cells.status import Status
 from fedray.common.entry import run_command
-from fedray.common.signals import INTERRUPTED
+from fedray.common.process import INTERRUPTED
 from fedray.sweep.plan import make_plan
 from fedray.sweep.sweep import Sweep
 from fedray.tracking.tracker import Tracker

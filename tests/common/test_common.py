@@ -11,11 +11,11 @@ import pytest
 import torch
 
 import fedray
-from fedray.common import cpus
+from fedray.common import process
 from fedray.common.calls import check_return, fits, make_plain
 from fedray.common.errors import UserError, redact, shorten, truncate_repr, unknown
+from fedray.common.process import treat_sigterm_as_interrupt
 from fedray.common.progress import show_bar
-from fedray.common.signals import treat_sigterm_as_interrupt
 from fedray.common.vectors import Vectors
 from fedray.common.yaml_files import parse_yaml
 
@@ -83,9 +83,9 @@ def test_what_no_file_can_hold_is_refused_by_its_key(value: Any, place: str) -> 
 
 @pytest.fixture
 def asked_again() -> Iterator[None]:
-    cpus.has_bf16.cache_clear()
+    process.has_bf16.cache_clear()
     yield
-    cpus.has_bf16.cache_clear()
+    process.has_bf16.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -109,8 +109,8 @@ def test_bf16_is_read_from_the_flags(
     file = tmp_path / "cpuinfo"
     if text is not None:
         file.write_text(text)
-    monkeypatch.setattr(cpus, "CPUINFO", file)
-    assert cpus.has_bf16() is able
+    monkeypatch.setattr(process, "CPUINFO", file)
+    assert process.has_bf16() is able
 
 
 MANY = [f"metric_{number}" for number in range(60)]

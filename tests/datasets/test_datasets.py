@@ -10,7 +10,8 @@ from sklearn.datasets import load_digits
 
 import fedray
 from fedray.common.errors import UserError
-from fedray.datasets import arrays, make_data_source, words
+from fedray.datasets import arrays, make_data_source
+from fedray.datasets import text as words
 from fedray.datasets.arrays import Digits
 from fedray.datasets.augment import Flip
 from fedray.datasets.image_folders import CIFAR_CLASSES

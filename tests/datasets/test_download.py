@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from fedray.common.errors import UserError
-from fedray.datasets import ag_news, cache, make_data_source
+from fedray.datasets import cache, make_data_source
+from fedray.datasets import text as ag_news
 from fedray.datasets.image_folders import TinyImageNet
 from tests.datasets import files
 from tests.datasets.files import load, md5

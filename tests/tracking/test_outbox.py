@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from fedray.common.signals import ending
+from fedray.common.process import ending
 from fedray.tracking import outbox
 from fedray.tracking.outbox import LONGEST, Outbox, Undelivered
 

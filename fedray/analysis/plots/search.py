@@ -41,8 +41,7 @@ STEPS = 12
 def list_trials(sweep: SweepTable) -> pd.DataFrame:
     """Return the tried cells with `_method`, `_setting`, `_value`, `_rounds` (trained), in the order they ran.
 
-    Raises:
-        UserError: none has run.
+    Raises UserError if none has run.
     """
     cells = sweep.cells[sweep.cells["status"].isin(TRIED)]
     column = f"metrics.{find_selection_metric(sweep)}"

@@ -161,8 +161,7 @@ def list_runs(sweep: SweepTable, metric: str = DEFAULT, rows: str = "", columns:
 def list_clients(sweep: SweepTable) -> pd.DataFrame:
     """Return every client of every finished run, as `fedray.analysis.tables.clients.read_accuracies` does.
 
-    Raises:
-        UserError: no run has finished, or none has tested its clients.
+    Raises UserError if no run has finished, or none has tested its clients.
     """
     return read_accuracies(sweep, label_finished(sweep))
 

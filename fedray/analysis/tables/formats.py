@@ -44,10 +44,8 @@ def to_latex(table: ResultTable) -> str:
     """Format as a booktabs table; its notes are comments.
 
     Rows of a method with other options (`fedsam ρ=0.05`) have them in a column of their own, and a space sets methods
-    apart. Unless the user has given one, the caption is the metric and what ± is.
-
-    Raises:
-        UserError: LaTeX does not accept the label.
+    apart. Unless the user has given one, the caption is the metric and what ± is. Raises UserError if LaTeX does not
+    accept the label.
     """
     if not re.fullmatch(r"[\w:./+*-]*", table.label, re.ASCII):
         raise UserError(f"--label: found {truncate_repr(table.label)}; letters, digits and : . / + * - _ are allowed")

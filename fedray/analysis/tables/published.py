@@ -135,8 +135,7 @@ def with_deviations(name: str) -> list[PublishedNumber]:
 def find_numbers(name: str, metric: str) -> list[PublishedNumber]:
     """Return the numbers of a published table to compare a metric with, after any fine-tuning.
 
-    Raises:
-        UserError: the table is unknown, or lacks the metric.
+    Raises UserError if the table is unknown, or lacks the metric.
     """
     numbers, wanted = with_deviations(name), Metric.parse(metric)
     if not any(one.metric.plain == wanted.plain for one in numbers):

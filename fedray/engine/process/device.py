@@ -12,8 +12,8 @@ from functools import cache
 
 import torch
 
-from fedray.common.cpus import has_bf16
 from fedray.common.errors import UserError, warn_once
+from fedray.common.process import has_bf16
 
 log = logging.getLogger("fedray")
 
