@@ -45,7 +45,7 @@ from fedray.analysis.statistics import (
 from fedray.cells.metric import DEFAULT, Metric
 from fedray.common.entry import Json, format_json
 from fedray.common.errors import UserError, format_count, unknown
-from fedray.common.output import write_or_print
+from fedray.common.output import format_grid, write_or_print
 from fedray.engine.server.sampling import draw_cohort
 from fedray.sweep.draws import count_of_client
 
@@ -404,22 +404,13 @@ def _fold_table(grid: list[list[str]]) -> list[str]:
     first, rest, lines = columns[:2], columns[2:], list[str]()
     while rest or not lines:
         count = len(rest)
-        while len((table := _format_table([*map(list, zip(*first, *rest[:count], strict=True))]))[0]) > ACROSS:
+        while len((table := format_grid([*map(list, zip(*first, *rest[:count], strict=True))]))[0]) > ACROSS:
             if count < 2:
                 break
             count -= 1
         lines += [*table, ""]
         rest = rest[count:]
     return lines
-
-
-def _format_table(grid: list[list[str]]) -> list[str]:
-    """Return the lines of a Markdown table, whose first row is its header."""
-    widths = [max(map(len, column)) for column in zip(*grid, strict=True)]
-    head, *lines = (
-        "| " + " | ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)) + " |" for line in grid
-    )
-    return [head, "|" + "|".join("-" * (width + 2) for width in widths) + "|", *lines]
 
 
 def count_gradients(sweep: SweepTable) -> pd.Series:

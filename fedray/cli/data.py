@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedray.cli.listing import complete
+from fedray.cli.run import parse_assignments
 from fedray.common.entry import Overwrite
 from fedray.common.errors import UserError, truncate_repr, unknown
-from fedray.common.yaml_files import parse_yaml
 
 if TYPE_CHECKING:  # imported where they are used: PyTorch takes two seconds, and `--help` does not need it
     import numpy as np
@@ -215,12 +215,10 @@ def _make_source(name: str, options: dict[str, Any]) -> "DataSource":
 
 def _parse_settings(assignments: list[str] | None) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {"data": {}, "partition": {}}
-    for assignment in assignments or []:
-        key, equals, value = assignment.partition("=")
+    for key, value in parse_assignments(assignments).items():
         section, _, option = key.partition(".")
-        if not equals or section not in found or not option:
-            raise UserError(
-                f"--set: found {truncate_repr(assignment)}; data.KEY=VALUE or partition.KEY=VALUE is required"
-            )
-        found[section][option] = parse_yaml(value, f"--set {key}")
+        if section not in found or not option:
+            given = truncate_repr(f"{key}={value}")
+            raise UserError(f"--set: found {given}; data.KEY=VALUE or partition.KEY=VALUE is required")
+        found[section][option] = value
     return found

@@ -112,6 +112,15 @@ class OutputFile:
             raise UserError(f"{self.option}: {self.path} cannot be written: {error.strerror}") from None
 
 
+def format_grid(grid: list[list[str]]) -> list[str]:
+    """Return the lines of a Markdown table, whose first row is its header."""
+    widths = [max(map(len, column)) for column in zip(*grid, strict=True)]
+    head, *lines = (
+        "| " + " | ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)) + " |" for line in grid
+    )
+    return [head, "|" + "|".join("-" * (width + 2) for width in widths) + "|", *lines]
+
+
 def write_or_print(text: str, out: OutputFile | None) -> None:
     """Print a text, or write it to a file and print the file's name. Names in it do not steer the terminal.
 

@@ -5,7 +5,6 @@ class is needed: it costs a second, and other data do not need it.
 """
 
 import gzip
-import hashlib
 import importlib
 import pickle
 import zlib
@@ -23,7 +22,7 @@ from fedray.common.whole_files import open_file
 from fedray.datasets.arrays import TrainSamples, draw_train, read_npz
 from fedray.datasets.augment import Crop, Cutout, Flip, Rotate
 from fedray.datasets.base import Images, Published, Recipe, get_data_dir
-from fedray.datasets.cache import write_data_file
+from fedray.datasets.cache import check_md5, write_data_file
 from fedray.datasets.dataset import Dataset
 
 CROP_FLIP = (Crop(crop=4), Flip())
@@ -59,8 +58,8 @@ class Torchvision(Images):
                 raise self.make_missing(str(path.relative_to(get_data_dir())))
             if not path.is_file():
                 raise UserError(f"data.name: {self.name}: {path} is not a file")
-            if md5 is not None and _compute_md5(path) != md5:
-                raise UserError(f"data.name: {self.name}: {path} is damaged, its md5 is not the published {md5}")
+            if md5 is not None:
+                check_md5(self.name, str(path), path, md5)
         try:
             images, labels = self._read_arrays(**arguments)
         except Exception as error:  # the readers assert, unpickle, reshape: anything can come out of a damaged file
@@ -121,15 +120,6 @@ def count_long_tail(largest: int, classes: int, ratio: float) -> list[int]:
     class 0 keeps its size, the last has 1/ratio of it.
     """
     return [int(largest * ratio ** (-c / (classes - 1))) for c in range(classes)]
-
-
-def _compute_md5(path: Path) -> str:
-    try:
-        file = open_file(path)
-    except OSError as error:
-        raise UserError(f"data.name: {path} cannot be read: {error.strerror}") from None
-    with file:
-        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
 
 def _unpack(packed: Path, path: Path) -> None:

@@ -151,9 +151,10 @@ def get_batch_size(run: RunConfig, samples: int) -> int:
 
 def get_cost(run: RunConfig) -> Cost:
     """Return the measured costs of a run's method."""
-    return _measure_cost(json.dumps(run.algorithm.list_options()))
+    return measure_once(json.dumps(run.algorithm.list_options()))
 
 
 @cache
-def _measure_cost(options: str) -> Cost:
-    return measure_cost(algorithm(json.loads(options)))
+def measure_once(method: str, model: str = "null", *inputs: Any) -> Cost:
+    """Return `measure_cost` of a method's options and a model's, both as JSON, and its further arguments."""
+    return measure_cost(algorithm(json.loads(method)), json.loads(model), *inputs)

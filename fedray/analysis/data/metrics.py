@@ -4,12 +4,10 @@ import json
 import math
 import re
 from collections.abc import Sequence
-from functools import cache
 
 import numpy as np
 import pandas as pd
 
-from fedray.algorithms import algorithm
 from fedray.analysis.data.axes import FINISHED, WITH_CURVE, find_label, label_table
 from fedray.analysis.data.collect import SweepTable, list_smaller_better, list_titles, parse
 from fedray.cells.cell import Cell
@@ -31,9 +29,10 @@ from fedray.cells.metric import (
 )
 from fedray.common.errors import UserError, unknown
 from fedray.config import Evaluation
-from fedray.engine.cost import Cost, find_input_shape, measure_cost, measure_relative_compute
+from fedray.engine.cost import find_input_shape, measure_relative_compute
 from fedray.models.base import count_parameters
 from fedray.probes import DECLARED, LOWER, UNRANKED, find_declared, title_metric
+from fedray.sweep.draws import measure_once
 
 COUNTED = ("relative_flops", "megabytes_kept_by_client", "megabytes_held_by_client", "megabytes_kept_by_server")
 """Metrics counted here, from the configuration; runs do not log them."""
@@ -289,7 +288,7 @@ def _count(metric: str, spec: Cell) -> float:
         return measure_relative_compute(run)
     shape, classes = find_input_shape(run)
     model = 4 * count_parameters(run.model, shape, classes)[0] / 1e6
-    found = _measure_cost(
+    found = measure_once(
         json.dumps(run.algorithm.list_options()), json.dumps(run.model.list_options() | {"init": None}), shape, classes
     )
     return (
@@ -300,11 +299,6 @@ def _count(metric: str, spec: Cell) -> float:
             "megabytes_kept_by_server": 1 + found.server,
         }[metric]
     )
-
-
-@cache
-def _measure_cost(method: str, model: str, shape: tuple[int, ...], classes: int) -> Cost:
-    return measure_cost(algorithm(json.loads(method)), json.loads(model), shape, classes)
 
 
 def _read_accuracies(sweep: SweepTable, run_id: str) -> dict[int, float]:

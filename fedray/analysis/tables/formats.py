@@ -14,6 +14,7 @@ from markupsafe import Markup
 from fedray.analysis.tables.result_table import ResultTable
 from fedray.common.entry import format_json
 from fedray.common.errors import UserError, escape, truncate_repr, warn_once
+from fedray.common.output import format_grid
 
 Key = tuple[str, str]
 
@@ -26,13 +27,8 @@ def to_markdown(table: ResultTable) -> str:
 
     grid = [["", *map(_escape_markdown, table.columns)]]
     grid += [[_escape_markdown(row), *(cell((row, column)) for column in table.columns)] for row in table.rows]
-    widths = [max(len(line[k]) for line in grid) for k in range(len(grid[0]))]
-    lines = [
-        "| " + " | ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)) + " |" for line in grid
-    ]
-    lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
     notes = (f"- {' '.join(note.split())}" for note in table.notes)  # a failure's message may have lines
-    return "\n".join([f"**{_escape_markdown(table.title)}**", "", *lines, "", *notes]) + "\n"
+    return "\n".join([f"**{_escape_markdown(table.title)}**", "", *format_grid(grid), "", *notes]) + "\n"
 
 
 def _escape_markdown(name: str) -> str:
