@@ -88,8 +88,7 @@ def print_status(
 def _print_sweeps(as_json: bool, prefix: str = "") -> bool:
     """Print a line for each sweep of the store: its cells by status, and when it was first called.
 
-    Returns:
-        False if no name begins with the prefix; nothing is printed then.
+    Returns False if no name begins with the prefix; nothing is printed then.
     """
     from fedray.analysis.data.stored import correct_statuses
     from fedray.sweep.storage import is_sweep_running

@@ -20,8 +20,7 @@ def describe_resumption(name: str, made: int, rounds: int) -> str:
 def show_bar(name: str, rounds: int, shown: bool | None = None) -> Iterator[Moved]:
     """Show a bar that disappears at the end of a block.
 
-    Yields:
-        The callback for each round.
+    Yields the callback for each round.
     """
     console = Console(stderr=True)
     shown = console.is_terminal or console.is_jupyter if shown is None else shown

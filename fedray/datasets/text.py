@@ -29,8 +29,7 @@ WORD = re.compile(r"[a-z0-9']+")
 def rebuild_passages(x: list[str], y: list[str]) -> list[str]:
     """Rebuild the texts of a role: LEAF's samples follow each other character by character.
 
-    Returns:
-        Texts; a new one begins at each sample that does not continue the one before.
+    Returns texts; a new one begins at each sample that does not continue the one before.
     """
     found: list[list[str]] = []
     expected = ""

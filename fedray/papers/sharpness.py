@@ -145,8 +145,7 @@ class TrainedRun:
     def measure_plane(self, kind: str, vectors: np.ndarray, steps: np.ndarray) -> np.ndarray:
         """Return the loss at θ + steps[i] d1 + steps[j] d2.
 
-        Returns:
-            A loss for each pair of steps.
+        Returns a loss for each pair of steps.
         """
         if kind == "random":
             first, second = draw_filter_normalised(self.theta, self.layout, generator(self.config.seed, "surface"))

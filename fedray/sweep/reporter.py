@@ -263,8 +263,7 @@ class TuneReporter(OfThisCall, tune.Callback):
     def _keep(cell: Cell, traceback: str) -> str:
         """Write a traceback next to the cell's checkpoints; it is in MLflow, too.
 
-        Returns:
-            The file's path, relative if it is below the working directory.
+        Returns the file's path, relative if it is below the working directory.
         """
         path = get_cell_dir(cell.hash) / "traceback.txt"
         try:

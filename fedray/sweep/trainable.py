@@ -64,11 +64,9 @@ class CellTrainable(tune.Trainable):
     ) -> None:
         """Begin the first trial of this process.
 
-        Args:
-            config: as in the class's docstring.
-            data: key -> data set, like the other two the same in all trials of a call of Tune.
-            cells: folder of the cells' checkpoints.
-            report_each: True if a round other than its last may end a trial.
+        config: as in the class's docstring. data: key -> data set, like the other two the same in all trials of a call
+        of Tune. cells: folder of the cells' checkpoints. report_each: True if a round other than its last may end a
+        trial.
         """
         self._data, self._cells, self._report_each = data, cells, report_each
         self._backend: RayBackend | TrialBackend | None = None
