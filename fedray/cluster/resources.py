@@ -71,10 +71,7 @@ def prepare_ray(runtime: Runtime) -> Iterator[None]:
 
 
 def refuse_unseen(key: str, path: Path) -> None:
-    """Refuse a path that some nodes of the cluster do not see, although all have to share it.
-
-    Raises UserError if some nodes do not see the file.
-    """
+    """Raise UserError if some nodes of the cluster do not see a path that all have to share."""
     nodes = [node for node in ray.nodes() if node["Alive"]]
     if len(nodes) == 1:
         return

@@ -98,24 +98,12 @@ class TrainedRun:
         data, network = problem.data, problem.build_network(device)
         self.layout, self.theta = network.layout, get_tested_theta(self.state).to(device)
         buffers = self.state.buffers.to(device)
-        self._refuse_other(
-            Landscape(
-                network,
-                buffers,
-                Samples(data.x_test, data.y_test, data, device),
-                problem.evaluated["test"],
-                self.config.algorithm.logits,
-            )
-        )
-        train = problem.evaluated["train"]
+        logits, train = self.config.algorithm.logits, problem.evaluated["train"]
+        tests = Samples(data.x_test, data.y_test, data, device)
+        self._refuse_other(Landscape(network, buffers, tests, problem.evaluated["test"], logits))
         self.indices = np.sort(train[generator(self.config.seed, "sharpness").permutation(len(train))[:samples]])
-        self.landscape = Landscape(
-            network,
-            buffers,
-            Samples(data.x_train, data.y_train, data, device),
-            self.indices,
-            self.config.algorithm.logits,
-        )
+        shown = Samples(data.x_train, data.y_train, data, device)
+        self.landscape = Landscape(network, buffers, shown, self.indices, logits)
 
     def _refuse_other(self, tests: Landscape) -> None:
         logged = [row["test_loss"] for row in self.state.history if row["round"] == self.state.round]
@@ -143,10 +131,7 @@ class TrainedRun:
         ), vectors
 
     def measure_plane(self, kind: str, vectors: np.ndarray, steps: np.ndarray) -> np.ndarray:
-        """Return the loss at θ + steps[i] d1 + steps[j] d2.
-
-        Returns a loss for each pair of steps.
-        """
+        """Return the loss at θ + steps[i] d1 + steps[j] d2, for each pair of steps."""
         if kind == "random":
             first, second = draw_filter_normalised(self.theta, self.layout, generator(self.config.seed, "surface"))
         else:

@@ -107,7 +107,7 @@ def count_gradients(run: RunConfig, known: Published | None = None) -> float | N
     if known is None or known.train is None or known.test is None:
         return None
     training, evaluation, method = run.training, run.evaluation, run.algorithm
-    samples = _count_samples(run, known.train)
+    samples = count_samples(run, known.train)
     batch, epoch = get_batch_size(run, samples), training.count_steps_per_epoch(samples)
     client = count_of_client(run, samples)
     total = training.rounds * run.clients.cohort_size * client
@@ -128,7 +128,7 @@ def count_training_gradients(run: RunConfig) -> float | None:
     known = run.data.get_expected()
     if known is None or known.train is None:
         return None
-    samples = _count_samples(run, known.train)
+    samples = count_samples(run, known.train)
     return run.training.rounds * run.clients.cohort_size * count_of_client(run, samples)
 
 
@@ -139,7 +139,7 @@ def count_of_client(run: RunConfig, samples: int) -> float:
     return training.count_steps(samples) * (passes.gradients + FORWARD * passes.predictions) + in_full
 
 
-def _count_samples(run: RunConfig, train: int) -> int:
+def count_samples(run: RunConfig, train: int) -> int:
     """Return the samples per client if all clients have equally many."""
     return -(-train // run.clients.dealt)
 

@@ -36,7 +36,7 @@ from fedray.engine.process.backend import InlineBackend
 from fedray.engine.process.device import warn_of_slow_precision
 from fedray.engine.server.simulation import Simulation
 from fedray.partitions.shards import Shards
-from fedray.sweep.draws import count_gradients, count_of_client, get_batch_size, get_cost, iter_points
+from fedray.sweep.draws import count_gradients, count_of_client, count_samples, get_batch_size, get_cost, iter_points
 from fedray.sweep.sweep import Sweep
 
 ROUND = 1.0
@@ -93,7 +93,7 @@ def make_key(run: RunConfig, known: Published | None = None) -> Key:
     """
     known = known or run.data.get_expected()
     shape, classes = find_input_shape(run, known)
-    samples = -(-known.train // run.clients.dealt) if known and known.train else 1
+    samples = count_samples(run, known.train) if known and known.train else 1
     return Key(
         json.dumps(run.model.list_options() | {"init": None}),
         shape,
@@ -236,7 +236,7 @@ def print_estimate(sweep: Sweep, cells: int = 1) -> tuple[list[float | None], fl
         warn_of_slow_precision(run.training.precision, device)
         known = get_facts(run)
         if known is not None and known.train and (number := count_gradients(run, known)) is not None:
-            samples = -(-known.train // run.clients.dealt)
+            samples = count_samples(run, known.train)
             counted[make_key(run, known)][place] = Counted(run, samples, number)
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
     unit = "GPU-hours" if device == "cuda" else "core-hours"

@@ -253,7 +253,9 @@ class TuneReporter(OfThisCall, tune.Callback):
         run.ended = time.monotonic()  # the writer may lag far behind
         self._write(lambda: self.session.tracker.close_cell(run, record, written))
         del self._histories[cell.hash]  # so that the driver's memory does not grow with finished cells
-        self.session.note_record(cell.hash, record)
+        # Its rows are in the store, and would fill the memory.
+        kept = replace(record, history=(), totals=record.summarise(), tables={}, profile=())
+        self.session.plan.sheet.records[cell.hash] = kept
         text = ending.message or (describe_accuracy(history) if history else "no evaluation")
         if ending.traceback:
             text += f" (traceback: {self._keep(cell, ending.traceback)})"

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -11,7 +11,6 @@ import yaml
 
 from fedray.cells.cell import Cell, leave_out_seed
 from fedray.cells.metric import DEFAULT, mean
-from fedray.cells.record import Record
 from fedray.cells.status import Status
 from fedray.sweep.plan import Plan
 from fedray.sweep.storage import CellLocks
@@ -129,10 +128,6 @@ class Session:
     def stopped(self) -> bool:
         """True if a cell of this process has no outcome after Tune has returned, because Tune was interrupted."""
         return any(self.plan.sheet.get_status(cell).is_open for cell in self.tried)
-
-    def note_record(self, cell: str, record: Record) -> None:
-        """Note the outcome of a cell, given its hash; its rows are in the store, and would fill the memory."""
-        self.plan.sheet.records[cell] = replace(record, history=(), totals=record.summarise(), tables={}, profile=())
 
     def open(self) -> None:
         """Let the writer open the store and the sweep's run, creating them if needed; only the first call has an

@@ -9,8 +9,10 @@ import ray
 
 import fedray
 from fedray.analysis.data import metrics
+from fedray.analysis.data.axes import label_finished
 from fedray.analysis.data.collect import collect
-from fedray.analysis.tables.build import list_clients, list_runs
+from fedray.analysis.tables.build import list_runs
+from fedray.analysis.tables.clients import read_accuracies
 from fedray.cells.metric import DEFAULT
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import FEDAVG, SMALL, cell, history, write, write_run
@@ -56,7 +58,7 @@ def test_the_page_names_the_columns(store: Tracker) -> None:
         if line.startswith(("| `fedray tables NAME --format", "| `fedray.results"))
     }
     assert [*listed["fedray tables NAME --format seeds"], DEFAULT] == list(list_runs(sweep))
-    assert listed["fedray tables NAME --format clients"][:6] == list(list_clients(sweep))
+    assert listed["fedray tables NAME --format clients"][:6] == list(read_accuracies(sweep, label_finished(sweep)))
     assert listed["fedray.results(NAME).curves"] == list(found.curves)
     cells = listed["fedray.results(NAME).cells"]
     assert cells[:5] == list(found.cells)[:5]

@@ -158,14 +158,6 @@ def list_runs(sweep: SweepTable, metric: str = DEFAULT, rows: str = "", columns:
     return pd.DataFrame(told | found)
 
 
-def list_clients(sweep: SweepTable) -> pd.DataFrame:
-    """Return every client of every finished run, as `fedray.analysis.tables.clients.read_accuracies` does.
-
-    Raises UserError if no run has finished, or none has tested its clients.
-    """
-    return read_accuracies(sweep, label_finished(sweep))
-
-
 def sort_best_first(sweep: SweepTable, cells: pd.DataFrame) -> list[str]:
     """Return the rows of a search by their mean selection metric; rows with an unfinished run come last, in order."""
     by = find_selection_metric(sweep)
@@ -374,7 +366,8 @@ def main(
     file = None if out is None else OutputFile("--out", out, (SUFFIXES.get(format, ".csv"),), overwrite)
     if format in RUN_BY_RUN:
         runs = collect(*name)
-        told = list_clients(runs) if format == "clients" else list_runs(runs, metric, rows, cols)
+        of_clients = format == "clients"
+        told = read_accuracies(runs, label_finished(runs)) if of_clients else list_runs(runs, metric, rows, cols)
         write_or_print(format_run_by_run(told), file)
         return
     sweep = find_cells(*name) if (published or paper) and len(name) == 1 else collect(*name)

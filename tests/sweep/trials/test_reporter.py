@@ -79,7 +79,6 @@ def made(told: Told, release: Callable[[str], None], **grid: list[Any]) -> tuple
         open=lambda: told.opened.append(bool(told.calls)),
         parent="parent",
         locks=SimpleNamespace(release=release),
-        note_record=lambda *_: None,
     )
     reporter = TuneReporter(session, Progress(len(listed)))
     return reporter, [trial(cell) for cell in listed], listed
