@@ -44,7 +44,7 @@ from fedray.common.output import OutputFile, write_or_print
 from fedray.components.plugins import list_variants
 from fedray.config import COMPONENTS, PLAIN
 from fedray.tracking.environment import PREFIX
-from fedray.tracking.store import IS_CELL, SECONDS, UNTIMED, find_sweeps, open_reader, read_record
+from fedray.tracking.store import IS_CELL, SECONDS, UNTIMED, find_sweeps, read_record, read_sheet
 from fedray.tracking.store import search as search_runs
 from fedray.tracking.view import make_address
 
@@ -276,12 +276,14 @@ def measure_hours(sweep: SweepTable) -> pd.DataFrame:
     counts: those of its tune stage and its smoke version too, and those that are superseded (`--force`), no longer in
     the file, or deleted (until `mlflow gc`). Of runs under another name those count that a stage of the sweep uses.
     """
-    tune, (client, experiment) = f"{sweep.name}/tune", open_reader()
-    stages = [sweep, *([collect(tune)] if tune in find_sweeps(client, experiment) else [])]
-    rounds = {hash: cell.get("training.rounds") for one in stages for hash, cell in one.sheet.cells.items()}
+    assert sweep.store is not None  # noqa: S101 (`collect` sets it)
+    tune, (client, experiment) = f"{sweep.name}/tune", sweep.store
+    parent = find_sweeps(client, experiment).get(tune)
+    stages = [sweep.sheet, *([] if parent is None else [read_sheet(client, tune, parent)])]
+    rounds = {hash: cell.get("training.rounds") for one in stages for hash, cell in one.cells.items()}
     shown = {*sweep.cells.loc[sweep.cells["status"] == "finished", "run_id"]}
     rows = []
-    records = {record.run_id: (record, "") for one in stages for record in one.sheet.records.values() if record.run_id}
+    records = {record.run_id: (record, "") for one in stages for record in one.records.values() if record.run_id}
     for name in (f"{sweep.name}{smoke}{stage}" for smoke in ("", "-smoke") for stage in ("", "/tune")):
         for gone in ("", "deleted"):
             made = search_runs(client, experiment, f"{IS_CELL} AND tags.`fedray.sweep` = '{name}'", bool(gone))

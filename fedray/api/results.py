@@ -128,8 +128,8 @@ def results(name: str) -> Results:
     cells.insert(2, "setting", list(map(leave_out_seed, cells["label"], cells["seed"])))
     varies = [key for key in list_settings(sweep.cells) if sweep.cells[key].nunique(dropna=False) > 1]
     cells = cells[list(dict.fromkeys(["cell", "label", "setting", "status", "run_id", *varies, *cells]))]
-    assert sweep.client is not None  # noqa: S101 (`collect` sets it)
-    trials = read_trials(sweep.client, sweep.sheet.run_id).set_index(TRIAL_CELL, drop=False)
+    assert sweep.store is not None  # noqa: S101 (`collect` sets it)
+    trials = read_trials(sweep.store[0], sweep.sheet.run_id).set_index(TRIAL_CELL, drop=False)
     listed = [cell for cell in cells["cell"] if cell in trials.index]
     have = cells[cells["run_id"].notna()]
     rows = [

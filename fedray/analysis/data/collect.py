@@ -51,14 +51,14 @@ class SweepTable:
         sheet: the cells with their records.
         cells: a row per cell, as `make_frame` makes it. Values that a tune stage has chosen are under `chosen.KEY`, so
             that they do not separate rows or columns.
-        client: reads the store; None: the cells are those of a file, and none has run.
+        store: client and experiment; None: the cells are those of a file, and none has run.
         note: on cells of the sweep's name that are not among these; empty for none.
         read: histories read so far.
     """
 
     sheet: Sheet
     cells: pd.DataFrame
-    client: "AnyClient | None" = None
+    store: "tuple[AnyClient, str] | None" = None
     note: str = ""
     read: dict[tuple[str, str], dict[int, float]] = field(default_factory=dict, repr=False)
 
@@ -79,15 +79,15 @@ class SweepTable:
 
     def get_history(self, run_id: str, metric: str) -> dict[int, float]:
         """Return evaluated round -> value, in order; empty if the run has not logged the metric."""
-        if self.client is not None and (run_id, metric) not in self.read:
-            points = self.client.get_metric_history(run_id, metric)
+        if self.store is not None and (run_id, metric) not in self.read:
+            points = self.store[0].get_metric_history(run_id, metric)
             rows = sorted((point.step, bound(run_id, metric, float(point.value))) for point in points)
             self.read[run_id, metric] = dict(rows)
         return self.read.get((run_id, metric), {})
 
     def read_artefact(self, run_id: str, name: str) -> bytes | None:
         """Return a file of a run, or None."""
-        return None if self.client is None else read_artefact(self.client, run_id, name)
+        return None if self.store is None else read_artefact(self.store[0], run_id, name)
 
     def read_table(self, run_id: str, name: str) -> dict[str, np.ndarray] | None:
         """Return the columns of a run's table `clients` or `confusion`, or None. Raises UserError if it is none."""
@@ -130,7 +130,7 @@ def collect(name: str, *others: str) -> SweepTable:
         cells={hash: row["spec"] for hash, row in rows.items()},
         records={hash: record for sheet in reversed(sheets) for hash, record in sheet.records.items()},
     )
-    return SweepTable(whole, make_frame(rows.values()), client, "; ".join(filter(None, notes)))
+    return SweepTable(whole, make_frame(rows.values()), (client, experiment), "; ".join(filter(None, notes)))
 
 
 def find_cells(name: str, *others: str) -> SweepTable:
