@@ -1,14 +1,12 @@
-"""The record of a run: what it leaves when it ends, and how far the store has it."""
+"""The record of a run: what it leaves when it ends, and what the store has of it."""
 
 import csv
 import io
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from fedray.cells.cell import Cell
 from fedray.cells.metric import BEST, FINAL, LAST, OF_CLASSES, find_last_values, mean
 from fedray.cells.status import Ending
 from fedray.common.errors import UserError, join_lines, truncate_repr
@@ -55,46 +53,6 @@ class Record:
         """Return what is logged once: `totals`, the round of a divergence, and summaries of a run that succeeded."""
         diverged = {} if self.ending.diverged_round is None else {"diverged_round": self.ending.diverged_round}
         return (summarise_rounds(self.history) if self.ending.status.is_success else {}) | {**self.totals, **diverged}
-
-
-@dataclass
-class CellRun:
-    """A cell's run in MLflow, while it is written.
-
-    Attributes:
-        cell: the cell; its configuration becomes parameters and `config.yaml`.
-        tags: for grouping runs.
-        parent: id of the sweep's run.
-        files: artefacts of the cell: file name -> content.
-        shown: this call only shows the run, whose rounds are all made.
-        id: empty until the store has made or found it.
-        start: milliseconds since 1970 at which it was made; rows are stamped from there.
-        logged: the last round that the store has.
-        began: when the cell was started here, by the monotonic clock in seconds.
-        ended: when it ended, by the same clock; None: when the run is closed.
-        new: whether this process has made the run.
-        spent: seconds that earlier calls spent on it.
-        untimed: number of earlier calls that were killed, so that their seconds are not known.
-    """
-
-    cell: Cell
-    tags: Mapping[str, str] = field(default_factory=dict)
-    parent: str | None = None
-    files: Mapping[str, bytes] = field(default_factory=dict)
-    shown: bool = False
-    id: str = ""
-    start: int = 0
-    logged: int = 0
-    began: float = field(default_factory=time.monotonic)
-    ended: float | None = None
-    new: bool = False
-    spent: float = 0.0
-    untimed: int = 0
-
-    @property
-    def sweep(self) -> str:
-        """The name of the sweep that runs it; empty for a run on its own."""
-        return self.tags.get("fedray.sweep", "")
 
 
 UNSUMMARISED = ("round", "lr", "megabytes_sent")

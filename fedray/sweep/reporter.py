@@ -21,7 +21,7 @@ from rich.text import Text
 
 from fedray.cells.cell import Cell
 from fedray.cells.metric import describe_accuracy
-from fedray.cells.record import CellRun, Record
+from fedray.cells.record import Record
 from fedray.cells.status import INTERRUPTED, Ending, Status
 from fedray.cluster.ray_private import drop_results, read_error
 from fedray.common.errors import UserError, escape, format_duration, redact, shorten
@@ -32,6 +32,7 @@ from fedray.engine.process.worker import LESS_MEMORY
 from fedray.sweep.plan import KEPT_PROBLEMS
 from fedray.sweep.session import OfThisCall, Session
 from fedray.sweep.storage import get_cell_dir, refuse_moved
+from fedray.tracking.outbox import CellRun
 from fedray.tracking.store import ACTORS
 
 log = logging.getLogger("fedray")

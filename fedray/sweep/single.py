@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from fedray.cells.cell import Cell
-from fedray.cells.record import CellRun, Record
+from fedray.cells.record import Record
 from fedray.cells.sheet import Sheet
 from fedray.cells.status import STOP, Ending, Status, describe_error
 from fedray.common.errors import Diverged, UserError, truncate_repr
@@ -45,6 +45,7 @@ from fedray.sweep.storage import (
 )
 from fedray.sweep.sweep import Sweep
 from fedray.tracking.environment import PREFIX, make_environment_tags
+from fedray.tracking.outbox import CellRun
 from fedray.tracking.store import read_stored_sweep
 
 Evaluated = Callable[[dict[str, float]], object]

@@ -1,12 +1,15 @@
-"""Writes that must arrive, in order, at a store that may be unreachable for a while. No MLflow in here."""
+"""Writes that must arrive, in order, at a store that may be unreachable for a while, and how far they have got with a
+run. No MLflow in here."""
 
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
+from dataclasses import dataclass, field
 from typing import TypeVar
 
+from fedray.cells.cell import Cell
 from fedray.common.errors import UserError, format_count, redact
 from fedray.common.location import start_call
 from fedray.common.process import GRACE, ending
@@ -122,3 +125,43 @@ class Outbox:
                 )
             self._sleep(min(0.2, max(self._next - self._clock(), 0.0)))
             self.flush()
+
+
+@dataclass
+class CellRun:
+    """A cell's run in MLflow, while it is written.
+
+    Attributes:
+        cell: the cell; its configuration becomes parameters and `config.yaml`.
+        tags: for grouping runs.
+        parent: id of the sweep's run.
+        files: artefacts of the cell: file name -> content.
+        shown: this call only shows the run, whose rounds are all made.
+        id: empty until the store has made or found it.
+        start: milliseconds since 1970 at which it was made; rows are stamped from there.
+        logged: the last round that the store has.
+        began: when the cell was started here, by the monotonic clock in seconds.
+        ended: when it ended, by the same clock; None: when the run is closed.
+        new: whether this process has made the run.
+        spent: seconds that earlier calls spent on it.
+        untimed: number of earlier calls that were killed, so that their seconds are not known.
+    """
+
+    cell: Cell
+    tags: Mapping[str, str] = field(default_factory=dict)
+    parent: str | None = None
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    shown: bool = False
+    id: str = ""
+    start: int = 0
+    logged: int = 0
+    began: float = field(default_factory=time.monotonic)
+    ended: float | None = None
+    new: bool = False
+    spent: float = 0.0
+    untimed: int = 0
+
+    @property
+    def sweep(self) -> str:
+        """The name of the sweep that runs it; empty for a run on its own."""
+        return self.tags.get("fedray.sweep", "")

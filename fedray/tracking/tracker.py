@@ -23,14 +23,14 @@ from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NOTE, MLFL
 
 from fedray.cells.cell import flatten, leave_out_seed
 from fedray.cells.looks import Look, choose_looks
-from fedray.cells.record import CellRun, Record, format_table
+from fedray.cells.record import Record, format_table
 from fedray.cells.sheet import Sheet
 from fedray.cells.status import Status
 from fedray.common.errors import redact
 from fedray.common.location import get_patience
 from fedray.tracking.environment import make_environment_tags, make_git_tags
 from fedray.tracking.mirrors import Mirrors
-from fedray.tracking.outbox import Outbox
+from fedray.tracking.outbox import CellRun, Outbox
 from fedray.tracking.store import (
     ACTORS,
     CELLS,

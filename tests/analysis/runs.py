@@ -8,9 +8,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fedray.cells.cell import Cell
-from fedray.cells.record import CellRun, Record
+from fedray.cells.record import Record
 from fedray.cells.sheet import Sheet
 from fedray.cells.status import Ending, Status
+from fedray.tracking.outbox import CellRun
 from fedray.tracking.tracker import Tracker
 
 

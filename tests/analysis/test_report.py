@@ -18,8 +18,9 @@ from fedray.analysis.data.collect import collect
 from fedray.analysis.plots.curves import draw_multiples
 from fedray.analysis.report import _describe_hours, _make_uri, _read_pictures, main, make_page, measure_hours
 from fedray.cells.cell import Cell
-from fedray.cells.record import CellRun, Record
+from fedray.cells.record import Record
 from fedray.cells.status import Ending, Status
+from fedray.tracking.outbox import CellRun
 from fedray.tracking.store import find_runs, open_store
 from fedray.tracking.tracker import Tracker
 from tests.analysis.browser import opened, pictured

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from fedray.cells.cell import Cell
-from fedray.cells.record import CellRun, Record
+from fedray.cells.record import Record
 from fedray.cells.status import Ending, Status
 from fedray.tracking import tracker
 from fedray.tracking.environment import describe_mixture, make_environment_tags
+from fedray.tracking.outbox import CellRun
 from fedray.tracking.store import find_runs
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import FEDAVG, cell, history

@@ -13,9 +13,10 @@ import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from fedray.cells.cell import Cell
-from fedray.cells.record import CellRun, Record
+from fedray.cells.record import Record
 from fedray.cells.status import Ending, Status
 from fedray.tracking import mirrors
+from fedray.tracking.outbox import CellRun
 from fedray.tracking.store import open_store
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import history

@@ -14,11 +14,12 @@ import pytest
 from mlflow.exceptions import MlflowException, RestException, get_error_code
 
 from fedray.cells.cell import Cell
-from fedray.cells.record import CellRun, Record
+from fedray.cells.record import Record
 from fedray.cells.status import Ending, Status
 from fedray.common import location
 from fedray.common.errors import UserError
 from fedray.tracking import store
+from fedray.tracking.outbox import CellRun
 from fedray.tracking.tracker import Tracker
 from tests.conftest import Call
 

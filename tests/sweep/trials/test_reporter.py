@@ -13,7 +13,7 @@ import pytest
 from ray.exceptions import RayActorError
 
 from fedray.cells.cell import Cell
-from fedray.cells.record import CellRun, Record
+from fedray.cells.record import Record
 from fedray.cells.status import Ending, Status
 from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.loop import make_rounds
@@ -24,6 +24,7 @@ from fedray.sweep.reporter import Progress, TuneReporter
 from fedray.sweep.session import Session, Writer
 from fedray.sweep.storage import get_cell_dir
 from fedray.sweep.sweep import Sweep
+from fedray.tracking.outbox import CellRun
 from tests import small
 
 BASE = small.sections(clients=(5, 2), model=4, training={"rounds": 2}, runtime={})
