@@ -16,12 +16,12 @@ RUN apt-get update \
     && install -d -o fedray /work
 COPY constraints.txt requirements.txt /opt/
 # TORCH is uv's name of a build of PyTorch: cpu, or a version of CUDA. ray[default] has the dashboard, which takes Ray Jobs, and
-# psycopg2 is for a PostgreSQL store.
+# psycopg2 is for a PostgreSQL store. All is compiled here: the user fedray could not keep what each process would compile anew.
 RUN pip install --no-cache-dir -c /opt/constraints.txt uv \
-    && uv pip install --system --no-cache --torch-backend "$TORCH" -c /opt/constraints.txt -r /opt/requirements.txt \
-        'ray[default]' psycopg2-binary
+    && uv pip install --system --no-cache --compile-bytecode --torch-backend "$TORCH" \
+        -c /opt/constraints.txt -r /opt/requirements.txt 'ray[default]' psycopg2-binary
 COPY --from=wheel /wheel /wheel
-RUN uv pip install --system --no-cache --no-deps /wheel/*.whl
+RUN uv pip install --system --no-cache --compile-bytecode --no-deps /wheel/*.whl
 USER fedray
 WORKDIR /work
 # An image that cannot train is not built.

@@ -7,6 +7,7 @@ import sqlite3
 import sys
 import time
 from collections.abc import Callable
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -38,6 +39,7 @@ def _write_without_waiting() -> None:
     def connect(connection: object, _: object) -> None:
         if isinstance(connection, sqlite3.Connection):
             connection.execute("PRAGMA synchronous=OFF")
+            connection.execute("PRAGMA journal_mode=MEMORY")
 
     event.listen(Engine, "connect", connect)
 
@@ -46,7 +48,9 @@ def _write_without_waiting() -> None:
 def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """MLflow's database without runs; making one takes seconds, copying it none."""
     from mlflow import MlflowClient
+    from mlflow.store.db import utils
 
+    utils._get_latest_schema_revision = cache(utils._get_latest_schema_revision)  # 67 modules are read for it
     path = tmp_path_factory.mktemp("store") / "mlflow.db"
     MlflowClient(tracking_uri=f"sqlite:///{path}").search_experiments()
     return path
