@@ -124,23 +124,23 @@ LONGEST = [
     for name in (
         "sweep/driver/test_run.py",
         "cluster/test_ray_backend.py",
-        "sweep/trials/test_tune.py",
+        "golden/test_golden.py",
         "cluster/test_allocation.py",
-        "test_front_door.py",
-        "cli/test_security.py",
-        "cli/test_door.py",
+        "sweep/trials/test_tune.py",
         "oracle/test_oracle.py",
         "cli/test_run.py",
-        "analysis/test_results.py",
-        "shipped/test_paper_sweeps.py",
-        "analysis/test_figures.py",
-        "bad_input/test_bad_input.py",
+        "test_front_door.py",
+        "cli/test_door.py",
+        "tracking/test_foreign_stores.py",
+        "sweep/plan/test_estimate.py",
         "analysis/test_report.py",
-        "analysis/test_tables.py",
-        "test_wheel.py",
+        "analysis/test_figures.py",
+        "cli/test_security.py",
+        "analysis/test_results.py",
+        "docs/test_readme.py",
     )
 ]
-"""Files that take half a minute and more, the longest first."""
+"""Files that take 20 seconds and more, the longest first."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

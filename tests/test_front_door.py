@@ -220,11 +220,6 @@ def simulate(changes: Mapping[str, Any]) -> fedray.Result:
     return fedray.simulate(apply_draw(BASE, {**changes, **INLINE}), progress=False)
 
 
-def simulate_in_autocast(name: str) -> dict[str, Any]:
-    with torch.autocast("cpu", torch.bfloat16):
-        return simulate(CELLS[name]).summary()
-
-
 def call(name: str, *options: str) -> dict[str, Any]:
     """Return the summary of `fedray run` of a cell, called in this process."""
     number = str(1 + list(CELLS).index(name))
@@ -255,7 +250,6 @@ def doors(folder: Path) -> dict[str, dict[str, dict[str, Any]]]:
     """Return door -> cell -> its summary."""
     found = {
         "simulate": {name: simulate(changes).summary() for name, changes in CELLS.items()},
-        "simulate in autocast": {name: simulate_in_autocast(name) for name in CELLS},
         "run": {name: call(name) for name in CELLS},
         "run inline": {name: call(name, "--backend", "inline") for name in TWO_ACTORS},
     }

@@ -170,6 +170,26 @@ FAKES = {
 """The files of `.venv/bin`; `fedray` ends with CODE, or as if interrupted."""
 
 
+def install(folder: Path, scripts: dict[str, str]) -> Path:
+    """Write programs into a folder and return it."""
+    folder.mkdir(parents=True)
+    for name, text in scripts.items():
+        (folder / name).write_text(f"#!/bin/bash\n{text}", encoding="utf-8")
+        (folder / name).chmod(0o755)
+    return folder
+
+
+def submit(command: list[str], env: dict[str, str], folder: Path) -> None:
+    """Run a job whose `fedray` ends with $CODE, or which is told to stop once that has started."""
+    with subprocess.Popen(command, env=env, cwd=folder, stdin=subprocess.DEVNULL, start_new_session=True) as job:
+        until = time.monotonic() + 60
+        while not Path(env["STARTED"]).exists() and time.monotonic() < until:
+            time.sleep(0.05)
+        if not env["CODE"]:
+            job.send_signal(signal.SIGTERM)
+        assert job.wait(60) == int(env["CODE"] or 130)
+
+
 @pytest.mark.parametrize(
     ("code", "restarts", "again"),
     [
@@ -184,11 +204,7 @@ FAKES = {
 def test_slurm_jobs_queue_again_where_another_try_may_do_better(
     code: str, restarts: str, again: bool, tmp_path: Path
 ) -> None:
-    binaries, calls, started = tmp_path / ".venv/bin", tmp_path / "calls", tmp_path / "started"
-    binaries.mkdir(parents=True)
-    for name, text in (FAKES | STUBS).items():
-        (binaries / name).write_text(f"#!/bin/bash\n{text}", encoding="utf-8")
-        (binaries / name).chmod(0o755)
+    binaries, calls = install(tmp_path / ".venv/bin", FAKES | STUBS), tmp_path / "calls"
     env = {
         "PATH": f"{binaries}:{os.environ['PATH']}",
         "MLFLOW_TRACKING_URI": "sqlite:///x",
@@ -198,22 +214,10 @@ def test_slurm_jobs_queue_again_where_another_try_may_do_better(
         "SLURM_NNODES": "1",
         "SLURM_CPUS_PER_TASK": "1",
         "SLURM_RESTART_COUNT": restarts,
-        "STARTED": str(started),
+        "STARTED": str(tmp_path / "started"),
         "CODE": code,
     }
-    with subprocess.Popen(
-        ["bash", CLUSTERS / "slurm.sh", "x.yaml"],
-        env=env,
-        cwd=tmp_path,
-        stdin=subprocess.DEVNULL,
-        start_new_session=True,
-    ) as job:
-        until = time.monotonic() + 60
-        while not started.exists() and time.monotonic() < until:
-            time.sleep(0.05)
-        if not code:
-            job.send_signal(signal.SIGTERM)
-        assert job.wait(60) == int(code or 130)
+    submit(["bash", str(CLUSTERS / "slurm.sh"), "x.yaml"], env, tmp_path)
     assert (calls.read_text().split() if calls.exists() else []) == (["requeue", "7"] if again else [])
 
 
@@ -234,23 +238,13 @@ def test_slurm_script_says_that_fedray_is_missing(script: str, tmp_path: Path) -
 )
 def test_a_task_of_an_array_runs_its_cell(store: str, code: str, archive: bool, tmp_path: Path) -> None:
     """Without a server it writes an archive. Told to stop, it lets the cell end and is queued again."""
-    binaries, calls, started = tmp_path / "bin", tmp_path / "calls", tmp_path / "started"
-    binaries.mkdir()
     fakes = STUBS | {"fedray": f'echo "$@" >{tmp_path}/arguments\n{FAKES["fedray"]}'}
-    for name, text in fakes.items():
-        (binaries / name).write_text(f"#!/bin/bash\n{text}", encoding="utf-8")
-        (binaries / name).chmod(0o755)
+    binaries, calls = install(tmp_path / "bin", fakes), tmp_path / "calls"
     slurm = {"SLURM_JOB_ID": "9", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "3", "SCONTROL_CALLS": str(calls)}
-    env = slurm | {"PATH": f"{binaries}:/usr/bin:/bin", "FEDRAY_STORAGE": "/s", "STARTED": str(started), "CODE": code}
-    env |= {"MLFLOW_TRACKING_URI": store} if store else {}
+    env = slurm | {"PATH": f"{binaries}:/usr/bin:/bin", "FEDRAY_STORAGE": "/s", "STARTED": str(tmp_path / "started")}
+    env |= {"CODE": code} | ({"MLFLOW_TRACKING_URI": store} if store else {})
     command = ["bash", str(CLUSTERS / "slurm-array.sh"), "x.yaml", "--force"]
-    with subprocess.Popen(command, env=env, cwd=tmp_path, stdin=subprocess.DEVNULL, start_new_session=True) as job:
-        until = time.monotonic() + 60
-        while not started.exists() and time.monotonic() < until:
-            time.sleep(0.05)
-        if not code:
-            job.send_signal(signal.SIGTERM)
-        assert job.wait(60) == int(code or 130)
+    submit(command, env, tmp_path)
     arguments = "run x.yaml --force --cell 3" + " --archive /s/archives/7/3.zip" * archive
     assert (tmp_path / "arguments").read_text().strip() == arguments
     assert (calls.read_text().split() if calls.exists() else []) == ([] if code else ["requeue", "9"])
@@ -285,11 +279,7 @@ def test_slurm_job_is_stopped_queued_again_and_finishes(tmp_path: Path) -> None:
     """Two Ray nodes on this machine, with a token; SIGTERM after the first evaluated round, then the job once more."""
     import mlflow
 
-    binaries, calls, store = tmp_path / "bin", tmp_path / "calls", f"sqlite:///{tmp_path}/mlflow.db"
-    binaries.mkdir()
-    for name, text in STUBS.items():
-        (binaries / name).write_text(f"#!/bin/bash\n{text}", encoding="utf-8")
-        (binaries / name).chmod(0o755)
+    binaries, calls, store = install(tmp_path / "bin", STUBS), tmp_path / "calls", f"sqlite:///{tmp_path}/mlflow.db"
     sweep = tmp_path / "sweep.yaml"
     sweep.write_text(
         yaml.safe_dump(

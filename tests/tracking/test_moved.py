@@ -19,6 +19,7 @@ from fedray.tracking.tracker import Tracker
 from tests import small
 from tests.analysis.runs import sheet
 from tests.conftest import Call
+from tests.tracking.test_foreign_stores import go
 
 SWEEP: dict[str, Any] = {
     "name": "moves",
@@ -46,12 +47,6 @@ def made(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Path:
         cells = [small.list_cell(config, digest, f"fedavg iid s{config.seed}") for config in configs]
         Tracker().open_sweep(sheet("moves", cells, file=(folder / "sweep.yaml").read_text()))
     return folder
-
-
-def go(patch: pytest.MonkeyPatch, folder: Path) -> None:
-    patch.chdir(folder)
-    for name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME", "FEDRAY_STORAGE", "RAY_ADDRESS"):
-        patch.delenv(name, raising=False)
 
 
 @pytest.fixture
