@@ -86,29 +86,12 @@ def test_titles_say_which_rounds_are_averaged(store: Tracker) -> None:
     assert entry.mean == (16 + 17 + 18 + 19) / 4
 
 
-def test_the_title_of_runs_of_different_lengths_is_true_for_all(store: Tracker) -> None:
-    cells = [cell(a, 0.5, 0) for a in (FEDAVG, SMALL)]
-    for one, rounds in zip(cells, (50, 100), strict=True):
-        one["config"] |= {"training": {"rounds": rounds}, "evaluation": {"every": 10, "last": 10}}
-    write(store, cells, [1] * len(cells))
-    assert build(collect("sweep")).title == "sweep: test accuracy in %, mean of the last 10 rounds"
-
-
 def test_a_message_of_several_lines_stays_a_comment(store: Tracker) -> None:
     one = cell(FEDAVG, 0.5, 0)
     parent = store.open_sweep(sheet("sweep", [one]))
     write_run(store, one, ending=Ending(Status.FAILED, "first\n\\input{more}"), parent=parent)
     lines = to_latex(build(collect("sweep"))).splitlines()
     assert next(line for line in lines if "more" in line).startswith("% failed: ")
-
-
-def test_a_metric_that_some_runs_lack_is_named_with_one_of_them(store: Tracker) -> None:
-    cells = [cell(a, 0.5, 0) for a in (FEDAVG, SMALL)]
-    cells[0]["config"]["evaluation"] = {"probes": ["drift"]}
-    write(store, cells, [[row | {"drift": 1.0} for row in history(1)], history(1)])
-    message = "--metric: found 'drift', which 1 of 2 finished runs have not logged, fedsam-0.1-0.5-0 among them"
-    with pytest.raises(UserError, match=message):
-        build(collect("sweep"), "drift")
 
 
 def test_methods_without_fine_tuning_stand_beside_the_fine_tuned(store: Tracker) -> None:
