@@ -45,6 +45,7 @@ def print_status(
     """
     from fedray.analysis.data.stored import read_sweep
     from fedray.common.location import get_storage
+    from fedray.sweep.storage import is_sweep_running
     from fedray.tracking.store import NotStored, count_unlisted, describe_unlisted
 
     if name is None:
@@ -53,6 +54,8 @@ def print_status(
     try:
         sweep = read_sweep(name)
     except NotStored:
+        if is_sweep_running(name):
+            raise UserError(f"{name} is starting; ask again in a minute") from None
         if not _print_sweeps(as_json, f"{name}/"):  # the stages and blocks of a sweep whose final stage has not begun
             raise
         return

@@ -33,19 +33,21 @@ def list_papers() -> list[str]:
     return sorted(path.parent.name for path in get_sweeps_folder().glob("*/printed.yaml"))
 
 
-def locate_sweep(file: Path) -> Path:
+def locate_sweep(file: Path, folder: Path = Path()) -> Path:
     """Return the file itself if it exists, otherwise the shipped sweep of that name; a folder does not hide it.
 
     Raises:
-        UserError: neither exists; the message names the nearest shipped sweep.
+        UserError: neither exists; the message names the file of another ending in `folder`, or the nearest shipped
+            sweep.
     """
     known = list_sweeps()
     if file.as_posix() in known and (file.is_dir() or not file.exists()):
         return get_sweeps_folder() / f"{file}.yaml"
-    other = file.with_suffix({".yml": ".yaml", ".yaml": ".yml"}.get(file.suffix, file.suffix))
-    if not file.exists() and other.is_file():
+    endings = (".yaml", ".yml")
+    others = [folder / file.with_suffix(ending) for ending in endings] if file.suffix in ("", *endings) and file.name else []
+    if not file.exists() and (other := next((one for one in others if one.is_file()), None)):
         raise UserError(f"{truncate_repr(str(file))}: there is no such file; did you mean {other.name}?")
-    if file.exists() or file.suffix in (".yaml", ".yml"):
+    if file.exists() or file.suffix in endings:
         return file
     near = get_close_matches(file.as_posix(), known, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]}?" if near else "`fedray list sweeps` names them all"
@@ -98,4 +100,4 @@ def _locate(path: Path, written: Any) -> Path:
     if file.suffix in (".yaml", ".yml"):
         return path.parent / file
     with name_place(key):
-        return locate_sweep(file)
+        return locate_sweep(file, path.parent)

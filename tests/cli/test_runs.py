@@ -70,6 +70,8 @@ def test_status_lists_sweeps_and_nothing_runs_whose_lock_is_free(store: Tracker,
         _, out, _ = call("status")
         with lock_sweep("other/one"):
             _, locked, _ = call("status")
+        with lock_sweep("new"):  # Ray starts, and the store does not know the sweep yet
+            assert call("status", "new") == (2, "", "fedray: new is starting; ask again in a minute\n")
         _, one, _ = call("status", "sweep")
     finally:
         os.kill(child, signal.SIGKILL)

@@ -60,6 +60,7 @@ def test_a_shipped_sweep_is_extended_by_name(folder: Path) -> None:
         ("extends: ''\nname: own", "own.yaml: extends: found ''; a path is required"),
         ("extends: gone.yaml\nname: own", "gone.yaml: cannot be read: No such file or directory"),
         ("extends: quickstar\nname: own", "extends: 'quickstar': .* did you mean quickstart?"),
+        ("extends: other\nname: own", "extends: 'other': there is no such file; did you mean other.yaml?"),
         ("extends: run.yaml\nname: own", "extends: .*run.yaml has no `base`; the file of a sweep is required"),
         ("extends: own.yaml\nname: own", "own.yaml: extends: the file extends itself"),
         ("extends: other.yaml", "own.yaml: name: a sweep that extends .*other.yaml needs a name of its own"),
