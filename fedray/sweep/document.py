@@ -44,7 +44,7 @@ def locate_sweep(file: Path, folder: Path = Path()) -> Path:
     if file.as_posix() in known and (file.is_dir() or not file.exists()):
         return get_sweeps_folder() / f"{file}.yaml"
     endings = (".yaml", ".yml")
-    others = [folder / file.with_suffix(ending) for ending in endings] if file.suffix in ("", *endings) and file.name else []
+    others = [folder / file.with_suffix(end) for end in endings if file.name and file.suffix in ("", *endings)]
     if not file.exists() and (other := next((one for one in others if one.is_file()), None)):
         raise UserError(f"{truncate_repr(str(file))}: there is no such file; did you mean {other.name}?")
     if file.exists() or file.suffix in endings:
