@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Generator
 
 from fedray.common.errors import UserError
+from fedray.common.process import ending
 from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.disk.rows import RowFile
 from fedray.engine.problem import Problem
@@ -66,6 +67,8 @@ def make_rounds(
     try:
         yield state
         while not simulation.done:
+            if ending.is_set():  # a library, such as Ray in a callback of its own, has swallowed the interrupt
+                raise KeyboardInterrupt
             began = time.monotonic()
             try:
                 simulation.step()

@@ -214,11 +214,12 @@ def until(condition: Callable[[], object], process: subprocess.Popen[str]) -> No
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("during", ["training", "a lock"])
+@pytest.mark.parametrize("during", ["training", "a lock", pytest.param("actors", marks=pytest.mark.faults)])
 def test_sigterm_ends_fedray_run_with_the_sentence(tmp_path: Path, empty_store: Path, during: str) -> None:
     """In a background job, which a shell starts with SIGINT ignored; it once trained on to its end."""
     shutil.copy(empty_store, tmp_path / "mlflow.db")
-    run = small.sections(model=4, training={"rounds": 10**6}, runtime={"backend": "inline", "checkpoint_every": 1})
+    runtime = {"actors": 2} if during == "actors" else {"backend": "inline"}
+    run = small.sections(model=4, training={"rounds": 10**6}, runtime=runtime | {"checkpoint_every": 1})
     (tmp_path / "sweep.yaml").write_text(json.dumps({"name": "endless", "base": run, "grid": {"seed": [0, 1]}}))
     listing = tmp_path / ".fedray" / "locks" / ".listing"
     listing.parent.mkdir(parents=True)

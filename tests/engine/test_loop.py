@@ -1,6 +1,9 @@
 """The round loop resumes, saves when due, keeps finished rounds if stopped, and reports a full disk in one line."""
 
+import contextlib
 import itertools
+import signal
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +14,7 @@ import torch
 
 import fedray
 from fedray.common.errors import UserError
+from fedray.common.process import treat_sigterm_as_interrupt
 from fedray.engine.disk.checkpoint import Checkpoints, Writer
 from fedray.engine.disk.client_files import write_states
 from fedray.engine.loop import make_rounds
@@ -97,6 +101,19 @@ def test_what_was_made_is_kept_at_ctrl_c(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(KeyboardInterrupt):
         list(make_rounds(running, Checkpoints(tmp_path), every=3))
     assert Checkpoints(tmp_path).list_rounds() == [3, 4]
+
+
+def test_an_interrupt_that_was_swallowed_ends_the_run_after_its_round(tmp_path: Path) -> None:
+    """SIGTERM in round 4, whose KeyboardInterrupt is lost, as in a callback of a library."""
+    states = make_rounds(simulation(), Checkpoints(tmp_path), every=100)
+    assert [next(states).round for _ in range(5)] == [0, 1, 2, 3, 4]
+    with treat_sigterm_as_interrupt():
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGTERM)
+            time.sleep(10)
+        with pytest.raises(KeyboardInterrupt):
+            next(states)
+    assert Checkpoints(tmp_path).list_rounds() == [4]
 
 
 def test_ctrl_c_in_a_test_of_the_model_leaves_no_round_without_its_row(
