@@ -25,7 +25,7 @@ test-faults: .venv/dev
 	$(BIN)/python -m pytest -m faults --timeout 900
 
 test-gpu: .venv/dev
-	$(BIN)/python -m pytest -m gpu tests/test_gpu.py
+	$(BIN)/python -m pytest -v -m gpu tests/test_gpu.py
 
 # With the lowest versions that requirements.txt allows.
 test-lowest: .venv/dev
