@@ -132,6 +132,7 @@ def test_the_page_works_from_an_empty_folder(tmp_path: Path) -> None:
         "momscaf.py",
         "moons.py",
         "quantity.py",
+        "smoothed.py",
         "test_lookback.py",
         "test_momscaf.py",
         "travelled.py",
@@ -146,7 +147,7 @@ def test_the_page_works_from_an_empty_folder(tmp_path: Path) -> None:
     for command in ("fedray tables lookback", "fedray tables lookback --metric travelled"):
         row = next(line for line in said[command].splitlines() if "lookback:LookBack" in line)
         assert re.search(r"\d\.\d", row), row
-        assert "quantity:Quantity π=1.0" in said[command]
+        assert "quantity:Quantity π=1 " in said[command]
     assert "length of the averaged update" in said["fedray tables lookback --metric travelled"]
     drawn = sorted(path.name for path in (tmp_path / "figures").rglob("*.png"))
     assert len(drawn) == 1, drawn

@@ -56,6 +56,7 @@ def test_a_cluster_that_asks_for_a_token_is_one_line_and_leaves_nothing(
         )
     assert (done.returncode, done.stderr) == (
         2,
+        "small: starting Ray\n"
         f"fedray: --address: cannot join {address}: it asks for a token; set RAY_AUTH_MODE=token\n",
     )
     assert list(tmp_path.iterdir()) == [file]
