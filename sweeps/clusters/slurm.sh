@@ -48,7 +48,7 @@ stop() {  # the sweep has 200 s; a requeue after the time limit is lost
     told=yes
     if [[ -n $driver ]]; then
         kill -TERM "$driver" 2>/dev/null || true
-        (sleep 200 && kill -KILL "$driver") 2>/dev/null &
+        (sleep 200 && kill -KILL "$driver") &>/dev/null &  # it may outlive the job, whose output it must not hold
         killer=$!
     fi
 }
