@@ -366,9 +366,8 @@ class ResidentSamples(ClientSamples):
         index, *others = upload(arrays, self._samples.device)
         draws = iter(others)
         together = 1 if chain else max(TOGETHER // (self._samples.input_bytes * max(map(len, filled))), 1)
-        for begin in range(0, len(order), together):
-            group = slice(begin, begin + together)
-            rows, index = index.split([sum(map(len, filled[group])), sum(map(len, filled[group.stop :]))])
+        groups = [slice(begin, begin + together) for begin in range(0, len(order), together)]
+        for group, rows in zip(groups, index.split([sum(map(len, filled[group])) for group in groups]), strict=True):
             x, y = self._x.index_select(0, rows), self._y.index_select(0, rows)
             drawn = [[next(draws) for _ in range(transform.draws)] for transform in chain] if chain else None
             yield from _split(self._samples.prepare(x, drawn), y, order[group], filled[group])
