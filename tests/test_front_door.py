@@ -137,7 +137,7 @@ TWO_ACTORS = ("bf16", "own")
 SWEEP = {"name": "doors", "base": BASE, "cases": list(CELLS.values())}
 UNTRIED = {
     "data.test.from": "has one value",
-    "training.on_divergence": "changes nothing until a client diverges: tests/engine/test_divergence.py",
+    "training.on_divergence": "changes nothing until a client diverges: tests/algorithms/test_cohorts.py",
     "runtime.threads": "changes the last bits of large products alone: tests/engine/test_loop.py",
     "runtime.device": "needs a GPU",
     "runtime.deterministic": "needs a GPU",

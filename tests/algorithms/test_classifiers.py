@@ -145,7 +145,6 @@ def by_hand(name: Any, logits: Any, trained: bool) -> None:
     built, state, row = evaluated(name)
     worker, config = Worker(built), built.config
     tests = built.tests
-    assert tests is not None
     accuracies = []
     for i in range(6):
         kept = state.clients.get(i, Vectors())

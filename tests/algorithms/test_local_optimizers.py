@@ -95,23 +95,6 @@ def test_adamw_by_hand() -> None:
     )
 
 
-def test_clipping_comes_before_the_moments() -> None:
-    """C = 2.5, g = (3, -4) and, from y = (0.5, -0.5), (2.5, -3.5) of norm 4.301; β1 = ½, β2 = 0, ε = 0:
-    d = m/(1 - ½^k)/|clipped g|: first (1, -1), then with h = 2.5/4.301 (2.5, -3.5): ((1.5, -2)/4 + h/2)/¾/|h|.
-    """
-    h = [2.5 / 18.5**0.5 * g for g in (2.5, -3.5)]
-    second = [(start / 4 + g / 2) / 0.75 / abs(g) for start, g in zip((1.5, -2.0), h, strict=True)]
-    check(
-        Case(
-            {"name": "fedavg"},
-            [{"theta": (0.5 - second[0] / 2, -0.5 - second[1] / 2)}],
-            samples=[[(1, 1, -2, 3), (1, 1, -2, 3)]],
-            start=(1, -1),
-            training={"optimizer": "adamw", "adamw": {"betas": [0.5, 0.0], "eps": 0}, "clip_norm": 2.5},
-        )
-    )
-
-
 def muon(**options: Any) -> Descent:
     return Descent(Optimiser(weight_decay=DECAY, make_rule=lambda: Muon(MuonOptions(**options), LAYOUT)))
 
@@ -150,27 +133,6 @@ def test_turning_maps_singular_values(shape: tuple[int, ...]) -> None:
     assert turn(torch.zeros(shape), 5).abs().max() == 0
 
 
-def test_muon_by_hand() -> None:
-    """The parameters of `Quadratic` are one matrix (1, 2): s = 1, and O = φ^5(1) g/|g|, φ of 1 being a + b + c.
-
-    x = (1, -1), g = (3, -4) of norm 5; wd = ½, f = 2, η = ½: y = x - ½ · 2 (O + ½ x).
-    """
-    size = 1.0
-    for _ in range(5):
-        size = NEWTON_SCHULZ[0] * size + NEWTON_SCHULZ[1] * size**3 + NEWTON_SCHULZ[2] * size**5
-    assert 0.5 < size < 1.5
-    check(
-        Case(
-            {"name": "fedavg"},
-            [{"theta": (0.5 - 0.6 * size, -0.5 + 0.8 * size)}],
-            samples=[[(1, 1, -2, 3)]],
-            start=(1, -1),
-            training={"optimizer": "muon", "muon": {"lr_factor": 2.0}, "weight_decay": 0.5},
-        ),
-        tolerance=1e-5,
-    )
-
-
 def test_tall_matrices_step_further() -> None:
     """s = √(rows/columns) for (4, 1), 1 for its transpose, and 1 for a kernel (4, 1, 2, 2), of which 2 by 2 counts."""
     for shape, s in (((4, 1), 2.0), ((1, 4), 1.0), ((4, 1, 2, 2), 1.0)):
@@ -189,15 +151,6 @@ def test_which_matrices() -> None:
     text = Network(make_model_spec("char_lstm").build((80,), 90))
     assert len(text.layout.embeddings) == 1
     assert not text.layout.embeddings & set(Muon(MuonOptions(matrices="body"), text.layout).names)
-
-
-def test_matrices_of_the_body_alone() -> None:
-    """The head takes AdamW's step: with `matrices: body`, w of LAYOUT, its head, moves as PyTorch's AdamW moves it."""
-    found = LAYOUT.views(walk(muon(matrices="body")))
-    adam = LAYOUT.views(walk(adamw(0.9, 0.95, 1e-10)))
-    assert torch.equal(found["w"], adam["w"])
-    assert torch.equal(found["b"], adam["b"])
-    assert torch.equal(found["k"], LAYOUT.views(walk(muon()))["k"])
 
 
 KEPT: dict[str, Any] = {**ADAMW, "adamw": {"state": "client"}, "lr_decay": 1.0}

@@ -1,4 +1,7 @@
-"""The pieces of methods: distillation, contrast over taps, FedSOL's radii and perturbation, the projection."""
+"""The pieces of methods: distillation, contrast over taps, the projection; and edges that no oracle reaches, where a
+method is another one bit for bit: a radius of 0, no epochs, a bound never met. Runs are on real digits, with weight
+decay, clipping, momentum, learning-rate decay, unequal clients and partial participation on.
+"""
 
 from types import SimpleNamespace
 from typing import Any
@@ -6,12 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import yaml
 from torch import Tensor, nn
 from torch.nn.functional import normalize, softplus
 
 from fedray.algorithms.auxiliary import AuxiliaryLoss, FedRCL, kl
 from fedray.algorithms.base import Output, Received, Server, Sum, Vectors
 from fedray.algorithms.feature_terms import correlation, crowding, missing_variance
+from fedray.algorithms.fednova import effective_steps
 from fedray.algorithms.fedsol import FedSOL
 from fedray.client import Population
 from fedray.datasets.dataset import Dataset, Samples
@@ -57,20 +62,6 @@ def moved(part: str = "all", **options: Any) -> tuple[FedSOL, Any]:
     method = FedSOLForms.parse("algorithm", {"perturb": part, **options})
     local = Vectors(perturbed=LAYOUT.part(part))
     return method, SimpleNamespace(theta=random(12), theta_0=random(12, seed=1), layout=LAYOUT, local=local)
-
-
-@pytest.mark.parametrize("norm", ["dim0", "layer", "tensor"])
-def test_lambda_of_a_stack_of_clients_is_that_of_each(norm: str) -> None:
-    method, c = moved(lambda_norm=norm)
-    stack = SimpleNamespace(theta=random(3, 12, seed=5), theta_0=c.theta_0, layout=LAYOUT, local=c.local)
-    each = [method.radii(SimpleNamespace(theta=theta, theta_0=c.theta_0, layout=LAYOUT)) for theta in stack.theta]
-    assert torch.allclose(method.radii(stack), torch.stack(each))
-    g = random(3, 12, seed=6)
-    alone = [
-        method.perturbed(SimpleNamespace(theta=theta, theta_0=c.theta_0, layout=LAYOUT, local=c.local), row)
-        for theta, row in zip(stack.theta, g, strict=True)
-    ]
-    assert torch.allclose(method.perturbed(stack, g), torch.stack(alone))
 
 
 def test_fedsol_does_not_follow_noise() -> None:
@@ -156,3 +147,43 @@ def test_without_spread_there_is_no_gradient() -> None:
         features = torch.full((4, 3), 1 / 3, requires_grad=True)
         (gradient,) = torch.autograd.grad(term(features), features)
         assert torch.equal(gradient, torch.zeros_like(gradient)), term.__name__
+
+
+REDUCTIONS = [
+    ("fedgloss rho=0 alpha=0.3 rho_l=0", "feddyn alpha=0.3"),
+    ("fedwmsam rho=0 adaptive=false variates=false alpha=0.3", "fedcm alpha=0.3"),
+    ("fedgen hidden=12 noise=4 steps=3 epochs=0", "fedavg"),
+    ("feddisco a=0 b=0", "fedavg"),
+    ("fedrep body_epochs=2", "fedbabu"),
+    ("fedala threshold=1.0e-9 start_epochs=11", "fedala start_epochs=11"),  # never settles
+    ("fedala threshold=1.0e+9 start_epochs=30", "fedala start_epochs=11"),  # at the first chance
+]
+
+
+def parse(text: str) -> str | dict[str, Any]:
+    """`name option=value ...` as an algorithm section."""
+    name, *options = text.split()
+    values = (option.replace(":", ": ").partition("=") for option in options)
+    return {"name": name, **{key: yaml.safe_load(value) for key, _, value in values}} if options else name
+
+
+@pytest.mark.parametrize(("left", "right"), REDUCTIONS)
+def test_reduction(left: str, right: str) -> None:
+    assert torch.equal(final(parse(left)).theta, final(parse(right)).theta)
+
+
+def test_fedsmoo_corrected_after_one_first_step() -> None:
+    """μ_i = e after one step from μ = s = 0, so μ_i - e = 0: s is 0, not 0/0 (D-16)."""
+    options = {"batch_size": "full", "local_epochs": 1, "rounds": 1}
+    assert not final({"name": "fedsmoo", "perturbation_dual": "corrected"}, **options).server["s"].any()
+
+
+def test_effective_steps() -> None:
+    """A constant gradient G moves y by -η a_i G: a_i against closed forms, K, with momentum m alone
+    (K - m(1 - m^K)/(1 - m))/(1 - m), with a proximal pull s alone (1 - (1 - s)^K)/s.
+    """
+    for steps in (1, 2, 7):
+        assert effective_steps(steps, 0.0) == steps
+        m, s = 0.9, 0.05
+        assert effective_steps(steps, m) == pytest.approx((steps - m * (1 - m**steps) / (1 - m)) / (1 - m), rel=1e-12)
+        assert effective_steps(steps, 0.0, s) == pytest.approx((1 - (1 - s) ** steps) / s, rel=1e-12)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from fedray.algorithms import ALGORITHMS, algorithm
 from fedray.common.errors import UserError
 from tests.algorithms.digits import problem
-from tests.algorithms.test_reductions import parse
+from tests.algorithms.test_pieces import parse
 
 
 class Headless(nn.Module):
@@ -44,7 +44,7 @@ class TwoLayerHead(nn.Module):
 
 HERE = "tests.algorithms.test_refusals"
 BARE = {"name": "mlp", "hidden": []}
-PROJECTED = {"name": "tests.algorithms.test_parts_and_taps:Projected", "own": True}
+PROJECTED = {"name": "tests.algorithms.test_local_client:Projected", "own": True}
 HEADS = "top.0.weight, top.1.bias, top.1.weight"
 
 

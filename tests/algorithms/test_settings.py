@@ -141,11 +141,6 @@ def test_what_a_setting_refuses(training: dict[str, Any], message: str) -> None:
             {"server_step": "fedexp"},
             "training.server_step: found fedexp; fedexp has a server step of its own",
         ),
-        (
-            {"name": "fedexp", "test": "last"},
-            {"server_step": "fedexp"},
-            "training.server_step: found fedexp; fedexp has a server step of its own",
-        ),
     ],
 )
 def test_two_rules_for_the_same_are_refused(method: Any, training: dict[str, Any], message: str) -> None:

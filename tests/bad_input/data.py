@@ -62,16 +62,6 @@ CASES: dict[str, Case] = {
     "npz without labels": run(
         "data.path: data.npz lacks y_test; found: x_test, x_train, y_train", NPZ, prepare=npz(y_test=None)
     ),
-    "npz of doubles": run(
-        "data.path: data.npz: x_train is float64 (20, 5); uint8 (n, h, w[, c]) or float32 (n, ...) is required",
-        NPZ,
-        prepare=npz(x_train=np.zeros((20, 5))),
-    ),
-    "npz labels of text": run(
-        "data.path: data.npz: y_test is <U1 (6,); integers (n,) with n > 0 are required",
-        NPZ,
-        prepare=npz(y_test=np.array(["a"] * 6)),
-    ),
     "npz labels negative": run(
         "data.path: data.npz: y_train holds -1..18; labels in 0..99999 are required",
         NPZ,

@@ -4,21 +4,14 @@ from tests.bad_input.case import Case, put, run
 
 BOUNDS: list[tuple[str, int | float | str, str]] = [
     ("algorithm.rho", -1, "greater than or equal to 0"),
-    ("clients.total", 0, "greater than 0"),
     ("clients.total", 10**12, "less than or equal to 10000000"),
     ("data.channels", 2, "1 or 3"),
-    ("evaluation.every", 0, "greater than 0"),
-    ("partition.alpha", 0, "greater than 0"),
     ("runtime.actors", 0, "greater than 0 or 'auto'"),
     ("runtime.backend", "dask", "'inline' or 'ray'"),
-    ("runtime.threads", -1, "greater than 0"),
     ("runtime.threads", 2**31, "less than or equal to 1024"),
-    ("seed", -1, "greater than or equal to 0"),
     ("training.aggregation", "mean", "'uniform', 'samples', 'batches' or 'feddisco'"),
     ("training.batch_size", 0, "greater than 0 or 'full'"),
     ("training.momentum", 1, "less than 1"),
-    ("training.rounds", 0, "greater than 0"),
-    ("training.rounds", 10**8, "less than or equal to 10000000"),
 ]
 
 CASES: dict[str, Case] = {
@@ -65,7 +58,6 @@ CASES: dict[str, Case] = {
         "--set seed: line 1: 1:30 is the number 90 in YAML; write 90, or quote it if it is a string", "seed=1:30"
     ),
     "lr is true": run("--set: training.lr: found True; expected a number, got a boolean", "training.lr=true"),
-    "lr empty": run("--set: training.lr: found None; input should be a valid number", "training.lr="),
     "more than all": run("--set: clients.per_round: found 11; clients.total is only 10", "clients.per_round=11"),
     "fraction above 1": run(
         "--set: clients.per_round: found 1.5; a fraction is at most 1.0, a number of clients is written "
@@ -84,9 +76,6 @@ CASES: dict[str, Case] = {
     "epochs and steps": run(
         "--set: training.local_steps: give either local_steps or local_epochs, not both", "training.local_steps=3"
     ),
-    "section is a list": run(
-        "--set: algorithm: expected a name or a mapping with `name`, got ['fedavg'];…", "algorithm=[fedavg]"
-    ),
     "component without name": run(
         "--set: algorithm.name is required: found algorithm.rho without it; `fedray list…", "algorithm={rho: 1}"
     ),
@@ -95,11 +84,6 @@ CASES: dict[str, Case] = {
         "--set seed: is not YAML: ValueError: Exceeds the limit (4300 digits) for integer string conversion: "
         "value has 5000…",
         "seed=" + "9" * 5000,
-    ),
-    "probes": run(
-        "--set: evaluation.probes: unknown name 'drfit'; did you mean 'drift'? valid: adaptation, angles, "
-        "classes, drift, forgetting, lambda, proximal, step",
-        "evaluation.probes=[drfit]",
     ),
     "1.5 GPUs": run(
         "--set: runtime.gpus_per_actor: found 1.5; a fraction below 1 or whole GPUs",
@@ -132,31 +116,11 @@ CASES: dict[str, Case] = {
         "clients.total=300",
         "partition.alpha=0.01",
     ),
-    "more than samples": run(
-        "partition.min_size: 2000 clients x 1 samples are more than the 1437 training samples", "clients.total=2000"
-    ),
-    "too many classes": run(
-        "partition.classes: found 11; the data have 10 classes", "partition={name: pathological, classes: 11}"
-    ),
     "no natural clients": run(
         "partition.name: data digits have no natural clients (client_train)", "partition=natural"
     ),
-    "no data": run(
-        "data.name: fashion_mnist is not in {here}/data: FashionMNIST/raw/train-images-idx3-ubyte (or "
-        "fashion_mnist.npz, as Keras has it) is missing; `fedray data fetch fashion_mnist` tells how to get it, "
-        "FEDRAY_DATA names another folder",
-        "data=fashion_mnist",
-    ),
     "plug-in module": run(
         "--set: algorithm.name: 'nowhere:Thing' cannot be imported: No module named…", "algorithm=nowhere:Thing"
-    ),
-    "plug-in class": run(
-        "--set: algorithm.name: 'json:Thing' cannot be imported: module 'json' has no attribute 'Thing'",
-        "algorithm=json:Thing",
-    ),
-    "plug-in kind": run(
-        "--set: algorithm.name: json:JSONDecoder is not a subclass of fedray.algorithms.base.Algorithm",
-        "algorithm=json:JSONDecoder",
     ),
     "plug-in that raises": run(
         "--set: algorithm.name: 'broken_plugin:X' cannot be imported: ZeroDivisionError: division by zero",

@@ -210,11 +210,6 @@ def test_merges_inside_of_merges() -> None:
     assert parse_yaml(ANCHORS + text, "file")["y"] == {"a": 1, "b": 2, "d": 5, "e": 6}
 
 
-def test_what_is_no_mapping_is_refused_with_its_line() -> None:
-    with pytest.raises(UserError, match="file: line 2: `<<` merges mappings only"):
-        parse_yaml("a: 1\n<<: 3\n", "file")
-
-
 def test_a_key_that_is_written_twice_is_refused_beside_a_merge() -> None:
     with pytest.raises(UserError, match="the key 'b' "):
         merged("x: {<<: *one, b: 1, b: 2}")

@@ -1,8 +1,11 @@
-"""Each loader on small files in exactly the published format, the options of data, and AG News."""
+"""Each loader on small files in exactly the published format, generated images and text, the options of data, and which
+samples are kept.
+"""
 
 import shutil
 from importlib.machinery import ModuleSpec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,13 +13,16 @@ from sklearn.datasets import load_digits
 
 import fedray
 from fedray.common.errors import UserError
+from fedray.common.rng import generator
 from fedray.datasets import arrays, make_data_source
 from fedray.datasets import text as words
-from fedray.datasets.arrays import Digits
+from fedray.datasets.arrays import Digits, draw_in_proportion
 from fedray.datasets.augment import Flip
+from fedray.datasets.dataset import Dataset
 from fedray.datasets.image_folders import CIFAR_CLASSES
 from fedray.datasets.leaf import LETTERS
-from tests.conftest import shared_data
+from fedray.datasets.torchvision_sets import count_long_tail
+from tests.conftest import Call, shared_data
 from tests.datasets import files
 from tests.datasets.files import cached, femnist, load
 
@@ -311,3 +317,125 @@ def test_a_vocabulary_that_is_too_small_is_refused(root: Path) -> None:
         UserError, match=r"text_cnn takes token ids below 20, the data have ids up to 26; set model\.vocabulary"
     ):
         run(vocabulary=20)
+
+
+def test_each_class_keeps_its_share() -> None:
+    """50, 30 and 20 of 100 labels; 11 samples: 5.5, 3.3, 2.2 are 5, 3, 2 and one more for the largest remainder."""
+    labels = np.repeat([0, 1, 2], [50, 30, 20])
+    kept = draw_in_proportion(labels, 11, generator(0, "test"))
+    assert np.bincount(labels[kept]).tolist() == [6, 3, 2]
+    assert (np.diff(kept) > 0).all()
+    assert (kept == draw_in_proportion(labels, 11, generator(0, "test"))).all()
+
+
+def test_a_part_of_an_npz_file(tmp_path: Path, call: Call) -> None:
+    """Of 8 and 4 samples 6 are 4 and 2, each with its label and client; the test set stays."""
+    y, clients = np.repeat([0, 1], [8, 4]), np.arange(12)
+    x = clients[:, None].astype(np.float32)
+    np.savez(tmp_path / "own.npz", x_train=x, y_train=y, x_test=x, y_test=y, client_train=clients, client_test=clients)
+    whole, part = (
+        make_data_source({"name": "npz", "path": str(tmp_path / "own.npz"), "train_samples": samples}).load()
+        for samples in (None, 6)
+    )
+    assert np.bincount(part.y_train).tolist() == [4, 2]
+    assert (part.x_train[:, 0] == part.client_train).all()
+    assert (part.y_train == y[part.client_train]).all()
+    np.testing.assert_array_equal(part.x_test, whole.x_test)
+    given = ("--set", f"data.path={tmp_path / 'own.npz'}", "--set", "data.train_samples=6")
+    assert "6 training and 12 test samples" in call("data", "check", "npz", *given).out
+    with pytest.raises(
+        UserError, match=r"^data\.train_samples: found 13; at most 12, all training samples, is allowed$"
+    ):
+        make_data_source({"name": "npz", "path": str(tmp_path / "own.npz"), "train_samples": 13}).load()
+
+
+def test_a_long_tail_has_the_published_sizes() -> None:
+    """CIFAR-10-LT and CIFAR-100-LT at ratio 100, as LDAM-DRW's code gives them with imb_factor 0.01."""
+    assert count_long_tail(5000, 10, 100) == [5000, 2997, 1796, 1077, 645, 387, 232, 139, 83, 50]
+    assert sum(count_long_tail(5000, 10, 100)) == 12_406
+    assert sum(count_long_tail(500, 100, 100)) == 10_847
+    assert count_long_tail(500, 100, 1) == [500] * 100
+
+
+def test_imbalance_keeps_a_long_tail_of_the_training_images(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five images of each class: 5^(1 - c/9) is 5, 4.2, 3.5, 2.9, 2.4, 2.0, 1.7, 1.4, 1.2, 1."""
+    files.cifar(root, monkeypatch, "CIFAR10", labels=list(range(10)))
+    whole, tail = load("cifar10"), load("cifar10", imbalance=5)
+    assert np.bincount(tail.y_train).tolist() == [5, 4, 3, 2, 2, 2, 1, 1, 1, 1]
+    held = {(image.tobytes(), int(label)) for image, label in zip(whole.x_train, whole.y_train, strict=True)}
+    kept = {(image.tobytes(), int(label)) for image, label in zip(tail.x_train, tail.y_train, strict=True)}
+    assert kept < held
+    assert len(kept) == 22
+    np.testing.assert_array_equal(tail.x_test, whole.x_test)
+    assert tail.digest == load("cifar10", imbalance=5).digest != whole.digest
+    assert load("cifar10", imbalance=1).digest == whole.digest
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"imbalance": 10, "train_samples": 100}, "data.imbalance: found 10 and train_samples 100; one of them is allowed"),
+    ({"imbalance": 501}, "data.imbalance: found 501, which leaves the last class no image; the largest allowed is 500"),
+    ({"imbalance": 0.01}, "data.imbalance: found 0.01; input should be greater than or equal to 1"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), WRONG)
+def test_what_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError) as refused:
+        make_data_source({"name": "cifar100", **options})
+    assert str(refused.value) == message
+
+
+def synthesise(**options: object) -> Dataset:
+    return make_data_source({"name": "synthetic", **options}).load()
+
+
+def test_is_what_was_asked_for_and_always_the_same() -> None:
+    """230 labels of 100 classes in turn: 3 of each of the first 30 classes, 2 of the others."""
+    data = synthesise(classes=100, shape=[1, 28, 20], train_samples=230, test_samples=100)
+    assert data.x_train.shape == (230, 1, 28, 20)
+    assert data.x_train.dtype == np.uint8
+    assert np.bincount(data.y_train).tolist() == [3] * 30 + [2] * 70
+    assert (len(data.y_test), data.num_classes) == (100, 100)
+    assert data.digest == synthesise(classes=100, shape=[1, 28, 20], train_samples=230, test_samples=100).digest
+    assert (data.x_train[:100] != data.x_test).any(), "train and test have noise of their own"
+
+
+def test_without_noise_an_image_is_its_class_of_4x4_patches() -> None:
+    """8 x 8 pixels are 2 x 2 per patch; noise 0 makes train and test of a class equal, and classes differ."""
+    data = synthesise(classes=3, shape=[1, 8, 8], train_samples=6, test_samples=3, noise=0)
+    x = data.x_train[:, 0]
+    np.testing.assert_array_equal(x, np.repeat(np.repeat(x[:, ::2, ::2], 2, axis=1), 2, axis=2))
+    np.testing.assert_array_equal(data.x_train[:3], data.x_test)
+    np.testing.assert_array_equal(data.x_train[:3], data.x_train[3:])
+    assert len(np.unique(x.reshape(6, -1), axis=0)) == 3
+
+
+@pytest.mark.parametrize(("key", "value"), [("classes", 1), ("shape", [3, 32]), ("shape", [0, 8, 8]), ("noise", -1)])
+def test_refuses(key: str, value: object) -> None:
+    with pytest.raises(UserError, match=rf"data\.{key}"):
+        synthesise(**{key: value})
+
+
+def test_natural_clients_all_have_samples_and_differ_in_size() -> None:
+    data = synthesise(classes=4, shape=[1, 8, 8], train_samples=400, test_samples=40, clients=20)
+    sizes = np.bincount(data.client_train, minlength=20)
+    assert sizes.min() >= 1
+    assert sizes.max() > 3 * np.median(sizes)
+    assert np.bincount(data.client_test, minlength=20).min() >= 1
+    assert synthesise(classes=4, shape=[1, 8, 8], train_samples=400, test_samples=40).client_train is None
+
+
+def test_text_goes_on_by_one_to_three() -> None:
+    data = make_data_source(
+        {"name": "synthetic_text", "classes": 9, "length": 5, "train_samples": 300, "test_samples": 20, "clients": 7}
+    ).load()
+    assert data.tokens
+    assert (data.x_train.shape, data.num_classes) == ((300, 5), 9)
+    whole = np.concatenate([data.x_train, data.y_train[:, None]], axis=1)
+    assert set(np.unique(np.diff(whole.astype(int), axis=1) % 9)) == {1, 2, 3}
+    assert set(np.unique(data.client_train)) == set(range(7))
+
+
+def test_fewer_samples_than_clients_are_refused() -> None:
+    with pytest.raises(UserError, match=r"data\.test_samples: found 3; 5 clients need a sample each"):
+        synthesise(train_samples=10, test_samples=3, clients=5)

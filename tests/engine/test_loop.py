@@ -4,7 +4,6 @@ import contextlib
 import itertools
 import signal
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -84,25 +83,6 @@ def test_a_run_whose_only_checkpoint_is_damaged_begins_again(tmp_path: Path) -> 
     assert made[-1].history == whole.history
 
 
-def failing_in_round(simulation: Simulation, round: int, error: BaseException) -> Callable[[], None]:
-    step = simulation.step
-
-    def broken() -> None:
-        if simulation.state.round + 1 == round:
-            raise error
-        step()
-
-    return broken
-
-
-def test_what_was_made_is_kept_at_ctrl_c(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    running = simulation()
-    monkeypatch.setattr(running, "step", failing_in_round(running, 5, KeyboardInterrupt()))
-    with pytest.raises(KeyboardInterrupt):
-        list(make_rounds(running, Checkpoints(tmp_path), every=3))
-    assert Checkpoints(tmp_path).list_rounds() == [3, 4]
-
-
 def test_an_interrupt_that_was_swallowed_ends_the_run_after_its_round(tmp_path: Path) -> None:
     """SIGTERM in round 4, whose KeyboardInterrupt is lost, as in a callback of a library."""
     states = make_rounds(simulation(), Checkpoints(tmp_path), every=100)
@@ -134,15 +114,6 @@ def test_ctrl_c_in_a_test_of_the_model_leaves_no_round_without_its_row(
     assert Checkpoints(tmp_path).list_rounds() == [3]
     last = list(make_rounds(simulation(), Checkpoints(tmp_path)))[-1]
     assert [row["round"] for row in last.history] == [2, 4, 6, 7]
-
-
-def test_a_consumer_that_stops_keeps_what_was_made(tmp_path: Path) -> None:
-    states = make_rounds(simulation(), Checkpoints(tmp_path), every=3)
-    assert [state.round for state in itertools.islice(states, 3)] == [0, 1, 2]
-    states.close()
-    loaded = Checkpoints(tmp_path).load()
-    assert loaded is not None
-    assert loaded.round == 2
 
 
 def test_a_checkpoint_that_cannot_be_written_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,16 +1,173 @@
-"""A flat vector, split into the model's tensors and joined again; BatchNorm's statistics, averaged as the update."""
+"""Frozen parameters: which they are, that they stay, and that a node holds them once; flat vectors, split and joined;
+BatchNorm's statistics, averaged as the update.
+"""
 
+import os
+import tempfile
+import time
 from itertools import groupby
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
+from fedray.common.errors import UserError
+from fedray.common.vectors import digest_tensors
 from fedray.datasets.dataset import Dataset
-from fedray.models import make_model_spec
+from fedray.models import frozen_weights, make_model_spec
+from fedray.models.frozen_weights import share_frozen
 from fedray.models.network import Layout, Network
+from fedray.models.parts import freeze
 from tests import small
+
+LENET = ["0.weight", "0.bias", "3.weight", "3.bias", "7.weight", "7.bias", "9.weight", "9.bias", "11.weight", "11.bias"]
+
+
+def lenet() -> nn.Module:
+    return make_model_spec("lenet").build((3, 32, 32), 10)
+
+
+@pytest.mark.parametrize(
+    ("patterns", "trained"),
+    [
+        (["body"], LENET[8:]),
+        (["head"], LENET[:8]),
+        (["0", "3.bias"], ["3.weight", *LENET[4:]]),
+        (["*.bias"], LENET[::2]),
+        (["[0379]"], LENET[8:]),
+        (["0", "3", "head"], LENET[4:8]),
+    ],
+)
+def test_patterns(patterns: list[str], trained: list[str]) -> None:
+    """A pattern matches a parameter's name, or that of a module that it is in."""
+    module = lenet()
+    freeze(module, patterns)
+    assert [name for name, p in module.named_parameters() if p.requires_grad] == trained
+    network = Network(module)
+    assert list(network.layout.names) == trained
+    assert network.frozen.keys() == set(LENET) - set(trained)
+
+
+@pytest.mark.parametrize(
+    ("patterns", "line"),
+    [
+        (["0", "12"], "model.freeze: '12' names no parameter; there are: body, head, 0, 3, 7, 9, 11"),
+        (["body", "1*"], "model.freeze: found body, 1*; nothing is left to train"),
+    ],
+)
+def test_refused_patterns(patterns: list[str], line: str) -> None:
+    with pytest.raises(UserError) as found:
+        freeze(lenet(), patterns)
+    assert str(found.value) == line
+
+
+def test_a_tied_parameter_is_frozen_by_either_name() -> None:
+    """The second name of the embedding's weight, which `named_parameters()` does not list."""
+    module = nn.Sequential(nn.Embedding(5, 3), nn.Linear(3, 5), nn.Linear(5, 2))
+    module[1].weight = module[0].weight
+    freeze(module, ["1.weight"])
+    assert Network(module).layout.names == ("1.bias", "2.weight", "2.bias")
+
+
+def normalised() -> nn.Sequential:
+    """Statistics of a frozen layer, of a layer without parameters in a frozen module, and of two that are trained."""
+    inner = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, affine=False))
+    return nn.Sequential(nn.BatchNorm1d(4), inner, nn.BatchNorm1d(4), nn.BatchNorm1d(4, affine=False), nn.Linear(4, 2))
+
+
+def test_frozen_layers_stay_in_evaluation_mode() -> None:
+    """The first norm and the inner one are frozen: 16 of the 32 numbers move, in training mode, and are exchanged."""
+    module = normalised()
+    freeze(module, ["0", "1"])
+    network = Network(module)
+    assert network.buffers.shape == (16,)
+    for mode in (True, False, True):
+        network.train(mode)
+        assert [layer.training for layer in (module[0], module[1][1], module[2], module[3])] == [
+            False,
+            False,
+            mode,
+            mode,
+        ]
+    still = {name: tensor.clone() for name, tensor in network.frozen.items()}
+    before = network.buffers.clone()
+    network(torch.randn(8, 4) + 3)
+    assert (network.buffers[[0, 1, 8, 9]] != before[[0, 1, 8, 9]]).all()
+    assert len(still) == 2 + 2 + 4, "weights and biases, means and variances"
+    assert all(torch.equal(tensor, still[name]) for name, tensor in network.frozen.items())
+
+
+def test_a_model_without_trained_parameters_is_refused() -> None:
+    with pytest.raises(UserError, match=r"^model.name: Linear has no parameter to train$"):
+        Network(nn.Linear(2, 2).requires_grad_(False))
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path / f"fedray-frozen-{os.getuid()}"
+
+
+def weights(value: float = 1.0) -> dict[str, Tensor]:
+    """1.2 MB in two tensors, and one that is no float32."""
+    return {"w": torch.full((500, 500), value), "b": torch.arange(50_000.0), "n": torch.ones(3, dtype=torch.float64)}
+
+
+def test_one_file_for_all_processes(folder: Path) -> None:
+    """Both copies are the file's pages: what it holds later is seen by whoever has not written there."""
+    first, second = weights(), weights()
+    for tensors in (first, second):
+        share_frozen(tensors, digest_tensors(tensors))
+    (file,) = folder.iterdir()
+    assert file.stat().st_size == 4 * 300_000
+    assert file.name == digest_tensors(weights())
+    assert all(torch.equal(first[name], tensor) for name, tensor in weights().items())
+    with file.open("r+b") as opened:
+        opened.write(torch.tensor([7.0]).numpy().tobytes())
+    assert float(first["b"][0]) == float(second["b"][0]) == 7
+    first["w"][0, 0] = 5.0
+    assert float(second["w"][0, 0]) == 1, "a write stays with its process"
+
+
+@pytest.mark.parametrize("content", [b"", b"x" * 4 * 300_000])
+def test_a_damaged_file_is_written_again(folder: Path, content: bytes) -> None:
+    tensors = weights()
+    folder.mkdir(mode=0o700)
+    (folder / digest_tensors(tensors)).write_bytes(content)
+    share_frozen(tensors, digest_tensors(tensors))
+    assert all(torch.equal(tensors[name], tensor) for name, tensor in weights().items())
+
+
+def test_unused_files_are_removed(folder: Path) -> None:
+    """After a day; a file in use is as new as its last process."""
+    old, used, new = weights(1.0), weights(2.0), weights(3.0)
+    share_frozen(old, "old")
+    share_frozen(used, "used")
+    for name in ("old", "used"):
+        os.utime(folder / name, times=(0, time.time() - frozen_weights.UNUSED - 1))
+    share_frozen(used, "used")  # removes old, and finds its own file gone
+    share_frozen(new, "new")
+    assert {path.name for path in folder.iterdir()} == {"used", "new"}
+    assert torch.equal(old["w"], weights(1.0)["w"]), "it is mapped"
+
+
+def test_little_is_not_shared(folder: Path) -> None:
+    share_frozen({"w": torch.zeros(100, 100)}, "few")
+    assert not folder.exists()
+
+
+def test_a_folder_that_cannot_be_used(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder.write_text("a file")
+    with pytest.raises(UserError) as found:
+        share_frozen(weights(), "x")
+    assert str(found.value) == (
+        f"model: the frozen weights cannot be shared in {folder}: File exists; set TMPDIR to another folder"
+    )
+    monkeypatch.setattr(os, "getuid", lambda own=os.getuid(): own + 1)
+    with pytest.raises(UserError, match="it belongs to another user"):
+        share_frozen(weights(), "x")
 
 
 def test_join_is_the_inverse_of_views() -> None:

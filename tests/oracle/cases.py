@@ -300,7 +300,7 @@ NOT_COMPARED = {
     "knnper": "trained as FedAvg is; what it answers is compared in test_personal",
     **dict.fromkeys(
         ("fedper", "lg-fedavg", "fedbn", "ditto", "apfl", "pfedme", "fedala", "fedas"),
-        "theta and what its clients keep are compared in test_kept",
+        "theta and what its clients keep are compared in test_personal",
     ),
     "fedgen": "its oracle repeats draws, and the generator is compared too; in test_personal",
 }

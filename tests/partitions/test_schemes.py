@@ -268,19 +268,6 @@ def test_equal_shards_reach_over_the_end_of_a_class() -> None:
     assert sorted(by_class.sum(1)) in ([15, 15, 23, 23, 24], [10, 10, 10, 35, 35])
 
 
-def test_clients_of_svhn_are_of_equal_size() -> None:
-    """SVHN's 73,257 training labels in 100 x 2 shards: 366 each and 57 of 367, so 732 to 734 a client.
-
-    Class by class (4,659 to 13,861 samples, 20 shards each) a client can get 2 x 232 to 2 x 694: here 466 to 1,222.
-    """
-    classes = [4948, 13861, 10585, 8497, 7458, 6882, 5727, 5595, 5045, 4659]
-    labels = np.repeat(np.arange(10), classes)
-    sizes = chosen("sharding").split(data(labels, 10), 100, 0).sizes
-    assert (sizes.min(), sizes.max(), sizes.sum()) == (732, 734, 73257)
-    by_class = chosen("sharding_by_class").split(data(labels, 10), 100, 0).sizes
-    assert (by_class.min(), by_class.max(), by_class.sum()) == (466, 1222, 73257)
-
-
 def test_sharding_with_fewer_shards_than_classes() -> None:
     """1 client x 2 shards on 4 classes: all of them; by class two whole, the others unused, as in FedSOL's code."""
     labels = np.arange(400) % 4

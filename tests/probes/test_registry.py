@@ -87,11 +87,6 @@ def test_options_and_source_of_a_probe_enter_the_identity() -> None:
     assert entered({"name": COUNTED, "times": 4})["evaluation"]["probes"] == [{"name": COUNTED, "times": 4}]
 
 
-def test_a_probe_of_the_users_own_changes_no_number() -> None:
-    with_own, without = (run(digits("fedavg", probes=asked), InlineBackend()) for asked in ([OWN], []))
-    assert with_own.summary()["theta_sha256"] == without.summary()["theta_sha256"]
-
-
 @pytest.mark.parametrize(
     ("names", "message"),
     [

@@ -76,7 +76,6 @@ def test_they_survive_a_checkpoint(result: Result, tmp_path: Path) -> None:
             break
     *_, last = make_rounds(Simulation(problem(), InlineBackend()), Checkpoints(tmp_path), every=1)
     found = Checkpoints(tmp_path).load()
-    assert found is not None
     assert found.tables == last.tables == result.state.tables
 
 
@@ -93,8 +92,6 @@ def test_what_there_is_none_of(tmp_path: Path) -> None:
 def test_the_split_as_a_file() -> None:
     """Client i's training samples are those that it holds, its test samples those of its test; no pickle."""
     dealt = problem(data={"name": "digits", "validation": {"fraction": 0.2, "from": "clients"}})
-    assert dealt.tests is not None
-    assert dealt.validation is not None
     with np.load(io.BytesIO(dealt.pack_split()), allow_pickle=False) as file:
         for name, shards in (("train", dealt.shards), ("test", dealt.tests), ("validation", dealt.validation)):
             indices, offsets = file[f"{name}_indices"], file[f"{name}_offsets"]

@@ -47,14 +47,6 @@ def test_numbers_that_are_codes_are_texts_on_request() -> None:
     assert load(content.replace("X", "3"), split="part", texts=["code"]).x_test.tolist() == [[0, 1, 0]]
 
 
-def test_long_ids_are_told_apart() -> None:
-    """2^53 and 2^53 + 1 are one number as float64, and two clients."""
-    data = load(
-        f"x,kind,who,part\n1,0,{2**53},train\n2,1,{2**53 + 1},train\n3,1,{2**53},test\n", split="part", client="who"
-    )
-    assert data.client_train.tolist() == [0, 1]
-
-
 def rows(column: str, values: list[str]) -> str:
     """A table whose column f, kind or who has these values in the training rows, and the first one in a test row."""
     content = "f,kind,who,part\n"

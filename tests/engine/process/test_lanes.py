@@ -118,7 +118,6 @@ def test_draws_of_numpy_and_python_belong_to_a_lane() -> None:
 def test_results_come_in_order_longest_first_and_draws_outside_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     running = small.simulation(**OPTIONS)
     opened = open_lanes(running, 3)
-    assert opened is not None
     seen: list[int] = []
     advance = Lane.advance
 
@@ -141,7 +140,6 @@ def test_results_come_in_order_longest_first_and_draws_outside_stay(monkeypatch:
 def test_an_interrupt_closes_all_lanes_and_restores_the_generator() -> None:
     running = small.simulation({"name": Failing}, **OPTIONS)
     opened = open_lanes(running, 3)
-    assert opened is not None
     before = torch.get_rng_state()
     with pytest.raises(KeyboardInterrupt):
         running.step()
@@ -157,7 +155,6 @@ def test_without_memory_half_as_many_lanes_go_on(
 
     def advance_in(room: int) -> Any:
         def run(lane: Lane) -> bool:
-            assert opened is not None
             if len(opened.lanes) > room and lane is opened.lanes[-1]:
                 raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate")
             return advance(lane)
@@ -166,7 +163,6 @@ def test_without_memory_half_as_many_lanes_go_on(
 
     running = small.simulation(**OPTIONS)
     opened = open_lanes(running, 4)
-    assert opened is not None
     monkeypatch.setattr(Lane, "advance", advance_in(1))
     assert small.outcome(running) == alone
     assert len(opened.lanes) == 1
@@ -185,7 +181,6 @@ def test_the_first_client_tells_how_many_lanes_there_are(free: int, count: int) 
     running = small.simulation(**OPTIONS)
     held = iter([50, 150])
     opened = open_lanes(running, None, memory=lambda: (next(held), free))
-    assert opened is not None
     running.step()
     assert len(opened.lanes) == count
 
@@ -194,7 +189,6 @@ def test_lanes_share_what_is_frozen_and_refuse_other_weights() -> None:
     options = OPTIONS | {"model": {"name": "mlp", "hidden": [12, 12], "freeze": ["1"]}}
     running = small.simulation(**options)
     opened = open_lanes(running, 2)
-    assert opened is not None
     running.step()
     first, second = (lane.network for lane in opened.lanes)
     assert first.frozen
@@ -207,7 +201,6 @@ def test_lanes_share_what_is_frozen_and_refuse_other_weights() -> None:
 def test_measured_clients_train_alone() -> None:
     running = small.simulation(**OPTIONS | {"evaluation": {"probes": ["drift"], "every": 1}})
     opened = open_lanes(running, 3)
-    assert opened is not None
     running.step()
     assert any("drift" in row for row in running.state.history[-1])
     assert len(opened.lanes) == 1

@@ -253,7 +253,6 @@ def test_a_state_stays_on_the_device_from_round_to_round(copies: Counter[str]) -
     running.step()
     assert all(isinstance(state, DeviceState) for state in running.state.clients.values())
     residence = backend._worker.residence
-    assert residence is not None
     sizes = [sum(v.nbytes for v in load_state(state).values()) for state in running.state.clients.values()]
     shards = sum(len(residence._shards[i]._y) * residence._samples.bytes_each for i in running.state.clients)
     assert residence.used == sum(sizes) + shards

@@ -41,17 +41,11 @@ def worker(built: Problem) -> tuple[Simulation, Worker]:
 def test_unseen_clients_are_the_last_of_the_partition() -> None:
     """Six clients are dealt samples once: as 4 and 2 they hold what they hold as 6; nothing is held out from the 2."""
     whole, apart = problem(unseen=0, total=6), problem()
-    assert apart.unseen is not None
-    assert apart.unseen.test is not None
-    assert whole.tests is not None
-    assert apart.tests is not None
     for i in range(6):
         shards, tests, k = (apart.shards, apart.tests, i) if i < 4 else (apart.unseen.train, apart.unseen.test, i - 4)
         assert shards[k].tolist() == apart.dealt[i].tolist() == whole.shards[i].tolist()
         assert tests[k].tolist() == whole.tests[i].tolist()
     held = problem(data={"name": "digits", "validation": {"fraction": 0.2}})
-    assert held.unseen is not None
-    assert held.validation is not None
     assert len(held.validation) == 4
     assert held.unseen.train.sizes.tolist() == apart.unseen.train.sizes.tolist()
     assert (held.shards.sizes < apart.shards.sizes).all()
@@ -61,8 +55,6 @@ def test_unseen_clients_are_the_last_of_the_partition() -> None:
 def test_their_samples_are_neither_trained_on_nor_tested_with_the_others(test: Any) -> None:
     """Measures of the whole training set leave out their samples; with `data.test` so does the global test."""
     built = problem(data={"name": "digits", "test": test})
-    assert built.unseen is not None
-    assert built.unseen.test is not None
     theirs = built.unseen.train.indices
     assert not np.isin(theirs, built.evaluated["train"]).any()
     assert np.isin(built.shards.indices, built.evaluated["train"]).all()
@@ -93,8 +85,6 @@ def test_the_numbers_are_those_of_the_clients() -> None:
     built = problem()
     running, here = worker(built)
     found, table = make_result(running).history[-1], make_result(running).table("clients")
-    assert built.unseen is not None
-    assert built.unseen.test is not None
     broadcast, network = running._make_personal_broadcast(2), here.network
     network.load(running.state.theta)
     received, tuned = [], []

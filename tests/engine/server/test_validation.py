@@ -46,7 +46,6 @@ def test_what_is_measured_on_the_held_out_samples(source: str) -> None:
     problem = Problem.build(config(validation={"fraction": 0.45, "from": source}))
     result = run(problem, InlineBackend())
     last, held = result.history[-1], problem.validation
-    assert held is not None
     assert len(held.indices) > 500
     logits, y = answered(problem, result, held.indices)
     is_right = (logits.argmax(1) == y).numpy()
@@ -68,7 +67,6 @@ def test_training_never_sees_them(algorithm: str, source: str) -> None:
     """Black images in their place change what is measured on them, and nothing else."""
     asked = config(algorithm, {"fraction": 0.2, "from": source}, personal={"epochs": 1, "every": 1})
     problem = Problem.build(asked)
-    assert problem.validation is not None
     x = problem.data.x_train.copy()
     x[problem.validation.indices] = 0
     blackened = replace(problem, data=replace(problem.data, x_train=x))
@@ -100,7 +98,6 @@ def test_own_test_samples_are_what_is_tested_and_never_trained_on() -> None:
     """
     asked = config(personal={"epochs": 0, "every": 1}, train=True, probes=["forgetting"], test={"fraction": 0.3})
     problem = Problem.build(asked)
-    assert problem.tests is not None
     assert len(problem.evaluated["train"]) + len(problem.tests.indices) == 1797
     result = run(problem, InlineBackend())
     logits, y = answered(problem, result, problem.tests.indices)

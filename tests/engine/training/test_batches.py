@@ -11,7 +11,7 @@ import torch
 
 from fedray.common.errors import UserError
 from fedray.common.vectors import Vectors
-from fedray.config import RunConfig, Training
+from fedray.config import Training
 from fedray.datasets.dataset import ALIGNED, Dataset, Samples
 from fedray.engine.messages import Broadcast, ClientTask
 from fedray.engine.process.backend import InlineBackend
@@ -175,9 +175,3 @@ def test_a_client_0_without_samples_is_refused() -> None:
             partition={"name": "tests.engine.training.test_batches:Rest", "min_size": 0},
             training={"nominal_steps": "client0"},
         )
-
-
-def test_a_configuration_that_is_written_out_is_read_again() -> None:
-    for word in (False, "own", "client0"):
-        config = problem("scaffold", nominal_steps=word).config
-        assert RunConfig.parse(config.resolve()).training.nominal_steps == word

@@ -322,18 +322,6 @@ def test_only_the_client_that_went_wrong_is_refused() -> None:
     assert refused == {7: "update is not finite", 9: "its state h is not finite"}
 
 
-def test_updates_of_a_stack_have_the_weights_of_their_clients() -> None:
-    """0.25 x 1 + 0.75 x 3 = 2.5, exactly; mean losses 2/1 and 6/3: 0.25 x 2 + 0.75 x 2 = 2."""
-    tasks = [ClientTask(0, 0.25, Vectors()), ClientTask(1, 0.75, Vectors())]
-    update = torch.tensor([1.0, 3.0])[:, None].expand(2, 70)
-    reduction = Reduction()
-    reduction.add(ClientResult(tasks, torch.tensor([2.0, 6.0]), [1, 3], {"update": Sum(update, 0.25)}, Vectors()), 2)
-    refused, sums, _ = reduction.finish()
-    assert refused == {}
-    assert (sums["update"] / 2.0**44).tolist() == [2.5] * 70
-    assert sums["train_loss"] / 2.0**44 == 2.0
-
-
 @pytest.mark.parametrize(("name", "vector"), [("scaffold", "c"), ("pfedme", "personal"), ("fedsmoo", "mu")])
 @pytest.mark.parametrize("clients", [3, 4])
 def test_a_state_keeps_no_memory_of_other_clients(name: str, vector: str, clients: int, made: list[int]) -> None:
