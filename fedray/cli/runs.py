@@ -70,7 +70,8 @@ def print_status(
         print(format_json({"name": sweep.name, "cells": told, "note": note}))
         return
     counts = ", ".join(f"{n} {status}" for status, n in sweep.counts.most_common())
-    print(f"{sweep.name}: {format_count(len(listed), 'cell')}, {counts}")
+    running = is_sweep_running(sweep.name)
+    print(f"{sweep.name}: {format_count(len(listed), 'cell')}, {counts}" + ("; running now" if running else ""))
     if note:
         print(note)
     for outcome in (*LISTED_ORDER, *([Status.FINISHED] if every else [])):
@@ -86,40 +87,53 @@ def print_status(
                 print(f"            {traceback}")
         if len(shown) < len(cells):
             print(f"{outcome:<11} and {len(cells) - len(shown)} more (--all)")
+    left = sum(record.ending.status.is_open or record.ending.status is Status.FAILED for _, record in listed)
+    if left and not running:
+        begun = "; missing ones have not begun" if sweep.counts[Status.MISSING] else ""
+        print(f"the same `fedray sweep` command runs what is left: {format_count(left, 'cell')}{begun}")
 
 
 def _print_sweeps(as_json: bool, prefix: str = "") -> bool:
-    """Print a line for each sweep of the store: its cells by status, and when it was first called.
+    """Print a line for each sweep of the store, its cells by status and its first call, and for each that starts.
 
     Returns False if no name begins with the prefix; nothing is printed then.
     """
     from fedray.analysis.data.stored import correct_statuses
-    from fedray.sweep.storage import is_sweep_running
-    from fedray.tracking.store import find_sweeps, open_reader, pick_best, read_cells, read_record, search
+    from fedray.sweep.storage import list_running_sweeps
+    from fedray.tracking.store import NotStored, find_sweeps, open_reader, pick_best, read_cells, read_record, search
 
-    client, experiment = open_reader()
-    sweeps = {name: run for name, run in find_sweeps(client, experiment).items() if name.startswith(prefix)}
-    if prefix and not sweeps:
+    running = [name for name in list_running_sweeps() if name.startswith(prefix)]
+    sweeps, every = dict[str, Any](), dict[str, Counter[Status]]()
+    try:
+        client, experiment = open_reader()
+    except NotStored:
+        if not running:
+            raise
+    else:
+        sweeps = {name: run for name, run in find_sweeps(client, experiment).items() if name.startswith(prefix)}
+        best = pick_best(search(client, experiment, "tags.`fedray.kind` = 'cell'"))
+        for name, run in sweeps.items():
+            cells = read_cells(client, run)
+            records = {hash: read_record(best[hash]) for hash in cells if hash in best}
+            every[name] = correct_statuses(Sheet(name, cells, records)).counts
+    starting = {name: Counter[Status]() for name in running if name not in sweeps}
+    if prefix and not (sweeps or starting):
         return False
-    best = pick_best(search(client, experiment, "tags.`fedray.kind` = 'cell'"))
-    widest = max(map(len, sweeps), default=0)
-    every = dict[str, Counter[Status]]()
-    for name, run in sweeps.items():
-        cells = read_cells(client, run)
-        records = {hash: read_record(best[hash]) for hash in cells if hash in best}
-        every[name] = correct_statuses(Sheet(name, cells, records)).counts
     if as_json:
-        print(format_json([{"name": one, "cells": every[one], "running": is_sweep_running(one)} for one in sweeps]))
+        counted = (every | starting).items()
+        print(format_json([{"name": name, "cells": counts, "running": name in running} for name, counts in counted]))
         return True
+    widest = max(map(len, (*sweeps, *starting)), default=0)
     for name, run in sweeps.items():
-        counts = every[name]
-        said = ", ".join(f"{n} {one}" for one, n in counts.most_common()) + "; running now" * is_sweep_running(name)
+        said = ", ".join(f"{n} {one}" for one, n in every[name].most_common()) + "; running now" * (name in running)
         try:
             began = datetime.fromtimestamp(run.info.start_time / 1000).strftime("%Y-%m-%d %H:%M")
         except (TypeError, ValueError, OverflowError, OSError):  # missing, or of no calendar
             began = "at an unknown time"
         print(escape(f"{name:<{widest}}  {began:<16}  {said}"))
-    if not sweeps:
+    for name in starting:
+        print(escape(f"{name:<{widest}}  starting"))
+    if not (sweeps or starting):
         print("this store holds no sweep")
     return True
 

@@ -26,7 +26,6 @@ from fedray.sweep.storage import (
     is_sweep_running,
     lock_sweep,
     refuse_moved,
-    refuse_second_call,
     refuse_unwritable_storage,
 )
 from fedray.sweep.sweep import Sweep
@@ -86,14 +85,14 @@ def execute(plan: Plan) -> Session:
 
     Raises:
         UserError: a trial can never be placed, another process runs this sweep, or a viewer of `runtime.mirror` is not
-            installed. Raised before anything starts or is written to the store.
+            installed. Raised before anything is written that stays.
     """
     refuse_missing_extras(kind for cell in plan.to_run for kind in cell.run.runtime.mirror)
     with contextlib.ExitStack() as stack:
         stack.enter_context(treat_sigterm_as_interrupt())
         if plan.to_run:
             refuse_bad_address(plan.options.address)
-        refuse_second_call(plan.sweep.name)
+        stack.enter_context(lock_sweep(plan.sweep.name))
         if plan.to_run:
             with ThreadPoolExecutor(1, "imports") as pool:  # seconds each; Ray needs the main thread for signals
                 logging.getLogger("fedray").info("%s: starting Ray", plan.sweep.name)
@@ -107,7 +106,6 @@ def execute(plan: Plan) -> Session:
                 print(f"{plan.sweep.name}: {line}", flush=True)
             with tempfile.NamedTemporaryFile(dir=find_storage_parent(), prefix=".seen-") as marker:
                 refuse_unseen("FEDRAY_STORAGE", Path(marker.name))
-        stack.enter_context(lock_sweep(plan.sweep.name))  # from here on something is written
         locks = stack.enter_context(CellLocks(get_cell_locks_file()))
         session = Session(plan, locks, stack.enter_context(Writer()))
         if plan.unlisted:

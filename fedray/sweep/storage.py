@@ -13,6 +13,7 @@ import tempfile
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, ClassVar
@@ -173,6 +174,14 @@ def lock_registration() -> Iterator[None]:
         yield
 
 
+def list_running_sweeps() -> list[str]:
+    """Return the names of the sweeps that processes run on this storage, from their locks. Nothing is created."""
+    folder = get_storage() / "locks"
+    files = sorted(folder.iterdir()) if folder.is_dir() else []
+    names = [file.name.replace("%", "/") for file in files if file.name[0] != "."]
+    return [name for name in names if is_sweep_running(name)]
+
+
 def is_sweep_running(name: str) -> bool:
     """Return True if a process holds the sweep's lock. Nothing is created."""
     file = get_sweep_lock_file(name)
@@ -180,16 +189,6 @@ def is_sweep_running(name: str) -> bool:
         return False
     with _open_lock(file) as opened:
         return not _try_lock(opened)
-
-
-def refuse_second_call(name: str) -> None:
-    """Raise UserError if another process runs the sweep. Nothing is created."""
-    if is_sweep_running(name):
-        raise _is_running(name)
-
-
-def _is_running(name: str) -> UserError:
-    return UserError(f"{name}: another process is running this sweep (it holds {get_sweep_lock_file(name)})")
 
 
 def is_trained(cell: Cell) -> bool:
@@ -211,11 +210,25 @@ def find_killed(cells: Iterable[str]) -> set[str]:
 
 @contextlib.contextmanager
 def lock_sweep(name: str) -> Iterator[None]:
-    """Allow one process per sweep and storage; the lock ends with its holder, however that ends. Raises UserError."""
-    with _open_lock(get_sweep_lock_file(name)) as file:
-        if not _try_lock(file):
-            raise _is_running(name)
-        yield
+    """Allow one process per sweep and storage; the lock ends with its holder, however that ends.
+
+    If the block raises before anything else was written to a new storage, it goes again. Raises UserError if another
+    process runs the sweep.
+    """
+    path, above = get_sweep_lock_file(name), find_storage_parent("locks")
+    new = not path.exists()
+    with _open_lock(path) as file:
+        if not _try_lock(file) or not (path.exists() and os.path.samefile(path, file.fileno())):  # or just removed
+            raise UserError(f"{name}: another process is running this sweep (it holds {path})")
+        try:
+            yield
+        except BaseException:
+            if new:
+                path.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):  # others have files there
+                    for folder in takewhile(lambda folder: folder != above, path.parents):
+                        folder.rmdir()
+            raise
 
 
 def refuse_moved(folder: Path) -> None:

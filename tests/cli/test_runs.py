@@ -47,6 +47,7 @@ def test_status_counts_and_says_why(store: Tracker, call: Call) -> None:
         f"            run {run_id(store, cells[1])}",
         f"            {traceback}",
         f"missing     {cells[2]['hash']}  {cells[2]['label']}",
+        "the same `fedray sweep` command runs what is left: 2 cells; missing ones have not begun",
     ]
     _, whole, _ = call("status", "sweep", "--all")
     assert f"finished    {cells[0]['hash']}  {cells[0]['label']}\n            run {run_id(store, cells[0])}" in whole
@@ -72,6 +73,8 @@ def test_status_lists_sweeps_and_nothing_runs_whose_lock_is_free(store: Tracker,
             _, locked, _ = call("status")
         with lock_sweep("new"):  # Ray starts, and the store does not know the sweep yet
             assert call("status", "new") == (2, "", "fedray: new is starting; ask again in a minute\n")
+            assert call("status").out.splitlines()[-1] == "new        starting"
+            assert json.loads(call("status", "--json").out)[-1] == {"name": "new", "cells": {}, "running": True}
         _, one, _ = call("status", "sweep")
     finally:
         os.kill(child, signal.SIGKILL)

@@ -20,6 +20,7 @@ from fedray.sweep.storage import (
     get_cell_locks_file,
     get_sweep_lock_file,
     list_abandoned,
+    list_running_sweeps,
     lock_sweep,
     make_scratch,
     refuse_unwritable_storage,
@@ -143,6 +144,27 @@ def test_no_two_sweeps_share_a_lock_and_none_has_that_of_the_cells(
             stack.enter_context(lock_sweep(name))
         with find_running_sweeps() as running:
             assert running == files
+
+
+@pytest.mark.parametrize("written", ["", "storage/file", "storage/locks/s", "storage/locks/other"])
+def test_a_sweep_that_is_refused_under_its_lock_leaves_what_was_there(
+    written: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray starts under the lock. One that opened the file before it went does not take it for the sweep's lock."""
+    monkeypatch.setenv("FEDRAY_STORAGE", str(tmp_path / "storage"))
+    if written:
+        (tmp_path / written).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / written).touch()
+    before = sorted(tmp_path.rglob("*"))
+    running = []
+    with contextlib.suppress(UserError), lock_sweep("s"):
+        running = list_running_sweeps()
+        raise UserError("no room")
+    assert running == ["s"]
+    assert sorted(tmp_path.rglob("*")) == before
+    monkeypatch.setattr(fcntl, "flock", lambda *_: get_sweep_lock_file("s").unlink())
+    with pytest.raises(UserError, match="another process is running this sweep"), lock_sweep("s"):
+        pass
 
 
 @pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
