@@ -104,8 +104,9 @@ def accept_options(
 
 
 ANNOUNCER = """
-import os, sys, time, webbrowser
+import os, signal, sys, time, webbrowser
 from urllib.request import urlopen
+signal.signal(signal.SIGINT, signal.SIG_IGN)
 host, page = sys.argv[1:]
 server = os.getppid()
 while os.getppid() == server:
@@ -119,7 +120,8 @@ while os.getppid() == server:
         webbrowser.open(page)
     break
 """
-"""Says and opens the address once the server answers; a separate process, because the server replaces this one."""
+"""Says and opens the address once the server answers; a separate process, because the server replaces this one. Ctrl-C
+is for the server, whose end it notices."""
 
 
 @app.command("ui")
@@ -157,18 +159,20 @@ def open_ui(
     bound = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     subprocess.Popen([sys.executable, "-P", "-c", ANNOUNCER, bound, page])  # noqa: S603
     # The store's address can contain a password: an environment is private, a command line is not. MLflow's jobs judge
-    # language models, in eight processes that start before the server answers.
+    # language models, in eight processes that start before the server answers. With a lifespan (it clears up after
+    # MLflow's assistant) Ctrl-C ends in a traceback.
     os.execve(  # noqa: S606
         sys.executable,
         # Neither this process nor the server that it starts imports from the working folder.
         [
             *(sys.executable, "-P", "-m", "mlflow", "ui", "--host", host, "--port", str(port), "--workers", "1"),
-            *("--uvicorn-opts", f"--app-dir {shlex.quote(sys.prefix)} --log-level warning"),
+            *("--uvicorn-opts", f"--app-dir {shlex.quote(sys.prefix)} --log-level warning --lifespan off"),
         ],
         admitted
         | os.environ
         | {
             "MLFLOW_BACKEND_STORE_URI": uri,
+            "MLFLOW_REGISTRY_STORE_URI": os.environ.get("MLFLOW_REGISTRY_STORE_URI", uri),
             "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
             "PYTHONSAFEPATH": "1",
             "PYTHONWARNINGS": "ignore",  # deprecations inside of MLflow

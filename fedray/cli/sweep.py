@@ -181,7 +181,6 @@ class SweepRequest:
             from fedray.sweep.dry_run import print_cells
 
             print_cells(sweep if sweep.tune is None else make_tune_stage(sweep))
-            print(
-                f"fedray: what has run and whether it can run are not known without the data: {error}", file=sys.stderr
-            )
+            print("which cells have run, and whether they can run, is not known without the data:", file=sys.stderr)
+            print(f"fedray: {error}", file=sys.stderr)
             return 0

@@ -214,7 +214,8 @@ def describe(
         meant = model.suggest(above, key) if model is not None and issubclass(model, Checked) else ""
         if key.partition(":")[0] in valid and (space := _suggest_space(key)):
             return UserError(f"{above or 'configuration'}: found {truncate_repr(key)}{space}")
-        return UserError(f"{unknown(above or 'configuration', key, valid, meant=meant)}{owners}")
+        of = f" {model.name}" if model is not None and issubclass(model, Component) and len(first["loc"]) == 1 else ""
+        return UserError(f"{unknown(f'{above}{of}' if above else 'configuration', key, valid, meant=meant)}{owners}")
     if first["type"] == "missing":
         return UserError(f"{path} is required")
     if first["type"] in WANTED:

@@ -222,9 +222,16 @@ def load_class(section: str, path: str) -> type:
         sys.path.append(get_folder())
     module, _, name = path.partition(":")
     try:
-        found = getattr(importlib.import_module(module), name)
+        holder = importlib.import_module(module)
+        found = getattr(holder, name)
     except (Exception, SystemExit) as error:  # a user's module can raise anything
         reason = f"{type(error).__name__}: " * (not isinstance(error, ImportError | AttributeError)) + str(error)
+        if isinstance(error, ModuleNotFoundError) and error.name == module:
+            reason += f" in {get_folder()} or among the installed packages; call fedray where {module}.py is"
+        elif isinstance(error, AttributeError) and error.obj is holder:
+            classes = [key for key, value in vars(holder).items() if inspect.isclass(value)]
+            near = get_close_matches(name, classes, n=1)
+            reason += f"; did you mean {near[0]!r}?" if near else ""
         raise UserError(f"{_get_key(section)}: {path!r} cannot be imported: {reason}") from None
     if not inspect.isclass(found):
         raise UserError(f"{_get_key(section)}: {path!r} is not a class")

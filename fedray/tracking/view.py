@@ -49,8 +49,9 @@ def admit(host: str, port: int) -> tuple[str, dict[str, str]]:
 
     MLflow refuses requests to a host that it does not know, and writes of a page from there: 403.
     """
-    if host in ("127.0.0.1", "::1", "localhost"):
-        return host, {}
+    if host in ("127.0.0.1", "::1", "localhost"):  # named, or MLflow advises to bind to all addresses of the machine
+        places = [f"http://{name}:{port}" for name in ("127.0.0.1", "[::1]", "localhost")]
+        return host, {"MLFLOW_SERVER_CORS_ALLOWED_ORIGINS": ",".join(places)}
     from mlflow.server.security_utils import get_default_allowed_hosts  # here: it takes a second to import
 
     names = [host]

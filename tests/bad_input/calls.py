@@ -119,7 +119,7 @@ CASES: dict[str, Case] = {
     ),
     "show two options": Case(
         ["data", "show", "digits", "--alpha", "1", "--shards", "2"],
-        "partition: unknown name 'shards'; valid: alpha, min_size, seed; 'shards' belongs to sharding",
+        "partition dirichlet: unknown name 'shards'; valid: alpha, min_size, seed; 'shards' belongs to sharding",
     ),
     "check a folder of a name too long": Case(
         ["data", "check", "mnist"],

@@ -89,7 +89,7 @@ CASES: dict[str, Case] = {
         "data={name: npz, path: x.npz, preset: fedsol}",
     ),
     "option of another": run(
-        "--set: data: unknown name 'clients_per_domain'; valid: augment, channels, mean, path, preset, std, test, "
+        "--set: data npz: unknown name 'clients_per_domain'; valid: augment, channels, mean, path, preset, std, test, "
         "train_samples, validation; 'clients_per_domain' belongs to domains",
         "data={name: npz, path: x.npz, clients_per_domain: 1}",
     ),

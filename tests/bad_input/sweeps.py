@@ -238,8 +238,8 @@ CASES: dict[str, Case] = {
     **{
         f"smoke value {' '.join(options)}": Case(
             ["sweep", "sweep.yaml", "--smoke", *options],
-            "sweep.yaml with --smoke: data: unknown name 'sed'; did you mean 'std'? valid: augment, channels, mean, "
-            "preset, std, test, validation",
+            "sweep.yaml with --smoke: data digits: unknown name 'sed'; did you mean 'std'? valid: augment, channels, "
+            "mean, preset, std, test, validation",
             put("sweep.yaml", f"{{name: x, base: {BASE}, smoke: {{base: {{data: {{name: digits, sed: 1}}}}}}}}"),
         )
         for options in ((), ("--dry-run", "--json"))

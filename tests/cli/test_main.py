@@ -56,7 +56,7 @@ def test_dry_run_without_the_data(folder: Path, call: Call) -> None:
         0,
         ["2  fedavg dirichlet(0.5) s1", "3  fedsam dirichlet(0.5) s0", "4  fedsam dirichlet(0.5) s1", "x: 4 cells"],
     )
-    assert "whether it can run are not known without the data: sweep.yaml: data.name: mnist is not in" in err
+    assert "whether they can run, is not known without the data:\nfedray: sweep.yaml: data.name: mnist is not in" in err
     assert call("sweep", "sweep.yaml").code == 2
     assert "methods/tune: 650 cells" in call("sweep", "methods", "--dry-run").out
 

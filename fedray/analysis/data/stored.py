@@ -31,6 +31,8 @@ def read_sweep(name: str) -> Sheet:
         if name.endswith((".yaml", ".yml")):
             here = ", ".join(sorted(parents))
             raise NotStored(f"sweep: found {name}, a file; the `name` in it is required; here are {here}")
+        if changed := ", ".join(sorted(one for one in parents if one.startswith(f"{name}-"))):
+            raise NotStored(f"sweep: {name!r} has no run in this store; it has {changed}")
         if name in list_sweeps():
             raise NotStored(f"sweep: {name!r} has no run in this store; `fedray sweep {name}` runs it")
         if not parents:
