@@ -58,13 +58,9 @@ class SGD(Rule):
 
 @dataclass(frozen=True)
 class Optimiser:
-    """Settings that all local steps of a run share.
+    """Settings that all local steps of a run share: C (None: no clipping), wd, and what makes the rule of a round.
 
-    Attributes:
-        clip_norm: C; None for no clipping.
-        weight_decay: wd.
-        decayed: float32 `(P,)`, 1 for the parameters with weight decay; None if all have it.
-        make_rule: returns the local optimiser of a round.
+    decayed: float32 `(P,)`, 1 for the parameters with weight decay; None if all have it.
     """
 
     clip_norm: float | None = None
@@ -83,17 +79,9 @@ class Descent:
     def step(
         self, theta: Tensor, q: Tensor, lr: float, mask: Tensor | None = None, decoupled_weight: float = 0.0
     ) -> Tensor:
-        """Make one step.
+        """Make one step of η = lr from y = theta along q, both `(P,)`; return the new y.
 
-        Args:
-            theta: y `(P,)`.
-            q: The direction `(P,)`.
-            lr: η of this step.
-            mask: float32 `(P,)`, 1 where the step may move; None for everywhere.
-            decoupled_weight: λ of a term λ y that is not clipped.
-
-        Returns:
-            The new y `(P,)`.
+        It moves only where the mask is 1, if there is one. `decoupled_weight` is λ of a term λ y that is not clipped.
         """
         clip_norm, weight_decay, decayed = (
             self.optimiser.clip_norm,

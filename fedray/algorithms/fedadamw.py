@@ -59,10 +59,7 @@ class FedAdamW(GlobalDirection):
     )
     idea = "AdamW with averaged second moments, and a share of the last global direction in each step"
     alpha: float = Field(
-        0.5,
-        ge=0,
-        description="α: weight of the global direction",
-        json_schema_extra={"paper": {"FedAdamW": 0.5}},
+        0.5, ge=0, description="α: weight of the global direction", json_schema_extra={"paper": {"FedAdamW": 0.5}}
     )
     beta1: float = Field(0.9, ge=0, lt=1, description="β1: decay of the mean of gradients")
     beta2: float = Field(0.999, ge=0, lt=1, description="β2: decay of the mean of squared gradients")
@@ -115,11 +112,7 @@ def spread(values: Tensor, layout: Layout) -> Tensor:
 
 
 class LADA(Rule):
-    """FedLADA's step, in its paper's form or its code's.
-
-    Attributes:
-        state: m, v, v_max `(P,)` in the paper's form; m, v, steps in the code's.
-    """
+    """FedLADA's step: its state is m, v, v_max `(P,)` in the paper's form, and m, v, steps in the code's."""
 
     def __init__(self, method: "FedLADA", state: Vectors, g: Tensor, first: bool) -> None:
         super().__init__(state)

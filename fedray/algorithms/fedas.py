@@ -38,10 +38,7 @@ class FedAS(Algorithm):
     personal = "kept"
     generic = False
     align_lr: float = Field(
-        0.01,
-        ge=0,
-        description="a: learning rate of the alignment",
-        json_schema_extra={"paper": {"FedAS's code": 0.01}},
+        0.01, ge=0, description="a: learning rate of the alignment", json_schema_extra={"paper": {"FedAS's code": 0.01}}
     )
     align_batch: int = Field(
         16, gt=0, description="samples per batch of the alignment", json_schema_extra={"paper": {"FedAS's code": 16}}
@@ -62,7 +59,8 @@ class FedAS(Algorithm):
 
     def begin(self, c: Client) -> None:
         output, y = c.shard(c.state.get("initial", c.theta) if c.first else self.last(c))
-        means, theta = class_means(output.features.flatten(1), y, c.counts), c.theta
+        means = by_class(output.features.flatten(1), y, len(c.counts)) / c.counts.clamp(min=1)[:, None]
+        theta = c.theta
         for _ in c.batches("alignment", self.align_batch):
             theta = theta - self.align_lr * c.grad(theta, self.distance, means, part="body")
         c.theta = theta
@@ -99,11 +97,6 @@ class FedAS(Algorithm):
     def prepare(self, c: Client) -> None:
         if not c.first:
             c.theta = self.last(c)
-
-
-def class_means(features: Tensor, y: Tensor, counts: Tensor) -> Tensor:
-    """Return the mean features of each class `(C, d)`; 0 for a class without samples."""
-    return by_class(features, y, len(counts)) / counts.clamp(min=1)[:, None]
 
 
 def body(c: Client) -> Tensor:

@@ -46,10 +46,7 @@ class FedGloSS(DynamicRegularisation):
         json_schema_extra={"paper": {"CIFAR-10": 0.15, "CIFAR-100": 0.2}},
     )
     start_rho: float = Field(
-        1e-3,
-        ge=0,
-        description="both radii in round 1 of the warm-up",
-        json_schema_extra={"paper": {"FedGloSS": 1e-3}},
+        1e-3, ge=0, description="both radii in round 1 of the warm-up", json_schema_extra={"paper": {"FedGloSS": 1e-3}}
     )
     warmup: int = Field(
         0,

@@ -29,10 +29,7 @@ class FedGMT(Algorithm):
     )
     idea = "distils a moving average of the global models, and carries duals"
     gamma: float = Field(
-        1.0,
-        ge=0,
-        description="γ: weight of the distillation",
-        json_schema_extra={"paper": {"searched": [0.5, 1, 2]}},
+        1.0, ge=0, description="γ: weight of the distillation", json_schema_extra={"paper": {"searched": [0.5, 1, 2]}}
     )
     tau: float = Field(3.0, gt=0, description="τ: temperature", json_schema_extra={"paper": {"FedGMT's code": 3}})
     beta: float = Field(

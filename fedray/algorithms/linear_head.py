@@ -67,8 +67,8 @@ def counts(c: Client, classes: int) -> Tensor:
 def phi(c: Client, classes: int, q: Q = "x", gamma: Gamma = "client") -> Tensor:
     """Return Φ_k, float32 `(classes,)`: γ Q(n_kc/n_k) with Q: x, e^x or √x.
 
-    Args:
-        gamma: client: Φ_k averages to 1 over the classes. shared: Σ_k p_k Φ_kc is 1 for each class, over all clients.
+    With γ `client` Φ_k averages to 1 over the classes; with `shared` Σ_k p_k Φ_kc is 1 for each class, over all
+    clients.
     """
     scaled = _q(counts(c, classes) / c.samples, q)
     if gamma == "client":

@@ -55,8 +55,7 @@ class MuonOptions(Checked):
 class AdamW(Rule):
     """d = m/(1 - β1^k) / (√(v/(1 - β2^k)) + ε) + wd y; k counts the steps of each parameter.
 
-    Attributes:
-        state: m, v `(P,)`, and k: one number, or `(P,)` if steps move parts of the model.
+    Its state is m, v `(P,)`, and k: one number, or `(P,)` if steps move parts of the model.
     """
 
     def __init__(
@@ -82,7 +81,8 @@ class AdamW(Rule):
         steps = old.steps + (1.0 if mask is None else mask)
         self.state.update(m=keep_still(m, old.m, mask), v=keep_still(v, old.v, mask), steps=steps)
         first, second = (steps + made for made in self.before)
-        return divide_moments(m / correction(self.beta1, first), v / correction(self.beta2, second), self.eps)
+        m, below = m / correction(self.beta1, first), (v / correction(self.beta2, second)).sqrt() + self.eps
+        return m / below if self.eps else torch.where(below == 0, torch.zeros_like(m), m / below)
 
 
 def keep_still(new: Tensor, old: Tensor, mask: Tensor | None) -> Tensor:
@@ -95,17 +95,10 @@ def correction(beta: float, steps: Tensor) -> Tensor:
     return torch.ones_like(steps) if beta == 0 else -torch.expm1(steps.clamp(min=1) * math.log(beta))
 
 
-def divide_moments(m: Tensor, v: Tensor, eps: float) -> Tensor:
-    """Return m/(√v + ε); with ε = 0 and v = 0 it is 0."""
-    below = v.sqrt() + eps
-    return m / below if eps else torch.where(below == 0, torch.zeros_like(m), m / below)
-
-
 class Muon(Rule):
     """Muon's step on matrices, AdamW's on all other parameters.
 
-    Attributes:
-        state: momentum `(Q,)` of the Q entries of matrices, and AdamW's vectors of the others.
+    Its state is the momentum `(Q,)` of the Q entries of matrices, and AdamW's vectors of the others.
     """
 
     def __init__(self, options: MuonOptions, layout: Layout, state: Vectors | None = None) -> None:
@@ -149,14 +142,8 @@ class Muon(Rule):
 def turn(matrix: Tensor, steps: int) -> Tensor:
     """Return the nearly orthogonal matrix with the same singular vectors: five steps bring singular values to about 1.
 
-    X = G/(||G||_F + 1e-7), transposed if it is tall; `steps` times A = X X^T, X <- a X + (b A + c A²) X.
-
-    Args:
-        matrix: `(..., rows, columns)`; a convolution's `(out, in, height, width)` counts as `(out, in height width)`.
-        steps: number of steps.
-
-    Returns:
-        A tensor of the same shape.
+    X = G/(||G||_F + 1e-7), transposed if it is tall; `steps` times A = X X^T, X <- a X + (b A + c A²) X. A
+    convolution's `(out, in, height, width)` counts as `(out, in height width)`.
     """
     a, b, c = NEWTON_SCHULZ
     flat = matrix.flatten(1) if matrix.ndim > 3 else matrix

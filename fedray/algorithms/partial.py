@@ -110,11 +110,9 @@ def share_matrix(method: Algorithm, share: Literal["A", "B"]) -> Algorithm:
     """Return a method as it runs if each client keeps one matrix of the model's adapters.
 
     With `share: A` and FedAvg this is FedSA-LoRA (Guo et al., Selective aggregation for low-rank adaptation in
-    federated learning, ICLR 2025): A and the head are averaged, B stays with its client, and the personal model is
-    the one that results, unchanged. The local training may be that of any method that exchanges parameters alone.
-
-    Raises:
-        UserError: the method exchanges more than parameters, or has parts of its own.
+    federated learning, ICLR 2025): A and the head are averaged, B stays with its client, and the personal model is the
+    one that results, unchanged. The local training may be that of any method that exchanges parameters alone; UserError
+    is raised for another one.
     """
     kind = type(method)
     if any(map(method.overrides, EXCHANGE)) or (kind.shares, kind.keeps, kind.personal) != ("all", "none", "tuned"):

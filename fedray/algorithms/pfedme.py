@@ -40,10 +40,7 @@ class PFedMe(Algorithm):
         json_schema_extra={"paper": {"pFedMe's code": [0.1, 0.09, 0.05, 0.01]}},
     )
     inner_decay: float = Field(
-        0.0,
-        ge=0,
-        description="weight decay of θ's steps (D-67)",
-        json_schema_extra={"paper": {"pFedMe's code": 0.001}},
+        0.0, ge=0, description="weight decay of θ's steps (D-67)", json_schema_extra={"paper": {"pFedMe's code": 0.001}}
     )
     tested: Literal["personal", "local"] = Field(
         "personal", description="personal model: θ, or the local y as in the authors' code (D-66)"

@@ -89,12 +89,8 @@ def fits(value: Any, hint: Any) -> bool:
 def make_plain(place: str, value: Any) -> Any:
     """Return a value of a user's code as a YAML file would give it: numbers, texts, lists and mappings.
 
-    Args:
-        place: key of the value, for messages.
-        value: may hold NumPy's or PyTorch's numbers, and arrays and tensors of one dimension, which become lists.
-
-    Raises:
-        UserError: a part of the value could not stand in a file.
+    It may hold NumPy's or PyTorch's numbers, and arrays and tensors of one dimension, which become lists. Raises
+    UserError, with the key, if a part could not stand in a file.
     """
     if place.count(".") > DEEPEST:
         raise UserError(f"{truncate_repr(place)}: is nested too deeply")

@@ -83,12 +83,8 @@ class Diverged(Exception):
 def unknown(kind: str, name: str, valid: Iterable[str], listing: str = "", meant: str = "") -> UserError:
     """Return the error for an unknown name: the nearest valid one first, then all of them.
 
-    Args:
-        kind: the key or option, with which the message begins.
-        name: what was found.
-        valid: the names that are allowed.
-        listing: the command or page that lists them; a long list is then cut to the nearest names.
-        meant: what was probably meant, if the caller knows more than the spelling.
+    If a command or page lists them (`listing`), a long list is cut to the nearest names. `meant` is what was probably
+    meant, if the caller knows more than the spelling.
     """
     names = sorted(set(valid))
     spellings = (name[:LONGEST], name[:LONGEST].lower())  # `IID` has no letter of `iid`
@@ -103,16 +99,7 @@ def unknown(kind: str, name: str, valid: Iterable[str], listing: str = "", meant
 
 
 def refuse_missing_package(key: str, package: str, extra: str) -> None:
-    """Refuse an option whose package is not installed.
-
-    Args:
-        key: the key or option, with which the message begins.
-        package: name of the distribution.
-        extra: the extra of fedray that adds it.
-
-    Raises:
-        UserError: it is not installed.
-    """
+    """Raise UserError, with the key or option first, if a package is not installed that an extra of fedray adds."""
     from importlib import metadata  # here: every command imports this module
 
     try:
@@ -130,9 +117,9 @@ def truncate_repr(value: object) -> str:
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 3]}..."
 
 
-def format_count(n: int, noun: str, plural: str = "") -> str:
-    """Format `1 seed`, `2 seeds`; plural: of a noun that does not simply take an s."""
-    return f"{n} {noun if n == 1 else plural or f'{noun}s'}"
+def format_count(n: int, noun: str) -> str:
+    """Format `1 seed`, `2 seeds`."""
+    return f"{n} {noun}{'' if n == 1 else 's'}"
 
 
 def format_number(value: float) -> str:

@@ -54,12 +54,7 @@ def find_local_file(uri: str) -> Path | None:
 def locate_artifacts(store: Path, address: str) -> Path | None:
     """Return the folder of an experiment's files: as the store has it, or next to the store if it has moved with it.
 
-    Args:
-        store: a SQLite file.
-        address: of the folder in the store.
-
-    Returns:
-        The folder; None if the address is not one of a folder.
+    None if the address is not one of a folder.
     """
     parts = urllib.parse.urlsplit(address)
     there = Path(urllib.parse.unquote(parts.path))
@@ -158,15 +153,8 @@ def _refuse_file(path: Path) -> None:
 def refuse_other_tables(store: str, revision: str, upgrade: str) -> None:
     """Refuse a store with the tables of another version of MLflow, which upgrades older ones unasked.
 
-    Each version has a file for each change of the tables; the last one names the revision that it expects.
-
-    Args:
-        store: names the store, for messages.
-        revision: of its tables.
-        upgrade: command that upgrades them.
-
-    Raises:
-        UserError: the tables are older or newer than those of this version.
+    Each version has a file for each change of the tables; the last one names the revision that it expects. Raises
+    UserError, with the command that upgrades them.
     """
     package = find_spec("mlflow")  # does not import it
     folder = Path(str(package and package.origin)).parent / "store" / "db_migrations" / "versions"
@@ -204,11 +192,8 @@ def refuse_other_file(path: Path) -> None:
 def store_uri() -> str:
     """Return the store's address: MLFLOW_TRACKING_URI, else a SQLite file in the working directory.
 
-    Returns:
-        The address; files are absolute, since Tune changes the working directory.
-
-    Raises:
-        UserError: the working directory's name cannot be part of an address.
+    Files are absolute, since Tune changes the working directory. Raises UserError if its name cannot be part of an
+    address.
     """
     uri = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{_get_directory() / 'mlflow.db'}"
     local = find_local_file(uri)
@@ -240,10 +225,9 @@ def get_patience() -> float:
 def refuse_unwritable_store() -> None:
     """Refuse a store that could not be written at the end, before anything is computed.
 
-    Raises:
-        UserError: FEDRAY_STORE_PATIENCE is not a number, the address cannot be used, no server answers there, or a
-            SQLite file's directory or the file itself cannot be written, or has the tables of another program or of
-            another version of MLflow.
+    Raises UserError if FEDRAY_STORE_PATIENCE is not a number, the address cannot be used, no server answers there, or a
+    SQLite file's directory or the file itself cannot be written, or has the tables of another program or of another
+    version of MLflow.
     """
     get_patience()
     uri = store_uri()

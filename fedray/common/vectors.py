@@ -53,11 +53,7 @@ def unit(v: Tensor, eps: float = 1e-7) -> Tensor:
 def move_along(theta: Tensor, length: Tensor | float, v: Tensor, eps: float = 1e-7) -> Tensor:
     """Return `theta + length * unit(v)`, in one new tensor: for large models new memory takes as long as the numbers.
 
-    Args:
-        theta: `(..., P)`.
-        length: a number, or a tensor that broadcasts.
-        v: `(..., P)`, not 0-dimensional.
-        eps: as in `unit`.
+    theta and v are `(..., P)`, v not 0-dimensional; length is a number, or a tensor that broadcasts.
     """
     moved = unit(v, eps)
     moved *= length
@@ -95,12 +91,7 @@ def view_bytes(tensor: Tensor) -> np.ndarray:
 def upload(arrays: Sequence[np.ndarray], device: torch.device | str) -> list[Tensor]:
     """Copy arrays to a device, all in one copy that the caller does not wait for.
 
-    Args:
-        arrays: of any dtypes and shapes that torch has.
-        device: the target.
-
-    Returns:
-        Tensors on the device: views of one block of memory, which lives as long as any of them.
+    The tensors returned are views of one block of memory, which lives as long as any of them.
     """
     starts, total = [], 0
     for array in arrays:

@@ -17,10 +17,8 @@ MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 def write_whole(path: Path) -> Iterator[BinaryIO]:
     """Yield a file to write to. It takes its name at the end of the block; a block that fails leaves no file behind.
 
-    The other name has a random number and `.tmp` at its end; `Checkpoints` removes what killed processes left.
-
-    Raises:
-        OSError: the file cannot be written.
+    The other name has a random number and `.tmp` at its end; `Checkpoints` removes what killed processes left. Raises
+    OSError.
     """
     partial = path.with_name(f"{path.name}.{secrets.randbits(64)}.tmp")
     try:
@@ -36,12 +34,8 @@ def write_whole(path: Path) -> Iterator[BinaryIO]:
 def open_file(path: Path, most: int = MEMORY) -> BufferedReader:
     """Open a file that a user names, or has put among data, for reading.
 
-    Args:
-        path: the file.
-        most: maximum size in bytes.
-
-    Raises:
-        OSError: it cannot be read, is larger, or is a pipe or a device, from which reading may never end.
+    Raises OSError if it cannot be read, is larger than `most` bytes, or is a pipe or a device, from which reading may
+    never end.
     """
     if path.exists() and not (path.is_file() or path.is_dir()):
         raise OSError(errno.EINVAL, "it is not a regular file", str(path))

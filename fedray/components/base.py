@@ -49,12 +49,8 @@ class Checked(BaseModel):
     def suggest(cls, above: str, key: str) -> str:
         """Return what was probably meant by a key that is unknown here, as text; empty if only its spelling can tell.
 
-        Args:
-            above: dotted name of the section that holds it; empty for the whole.
-            key: as the user wrote it.
-
-        Raises:
-            UserError: it belongs somewhere else altogether.
+        `above` is the dotted name of the section that holds it. Raises UserError if it belongs somewhere else
+        altogether.
         """
         return ""
 
@@ -190,11 +186,8 @@ def describe(
 ) -> UserError:
     """Return the first complaint of a pydantic error as one line: key, what was found, what is allowed.
 
-    Args:
-        error: the error.
-        section: beginning of the key.
-        model: the class that was validated.
-        others: name -> class of what the section may choose; those that have an option that `model` lacks are named.
+    The key begins with `section`. Of `others`, which the section may choose, those that have an option that `model`
+    lacks are named.
     """
     first = _join_complaints(error)
     if first["type"] == "missing":  # an unknown name next to it is its typing mistake

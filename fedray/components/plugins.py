@@ -59,16 +59,10 @@ def resolve(
 ) -> C:
     """Return the component that a section of a configuration chooses.
 
-    Args:
-        section: the section's name, for messages.
-        value: a name of the registry, `package.module:Class`, a class, a mapping with one of these as `name` and the
-            options next to it, or a component.
-        registry: name -> class.
-        base: base class that a user's own class must have; None: the section accepts none.
-        adapt: turns a class that is not a `base`, given with its path, into a component (an nn.Module into a model).
-
-    Raises:
-        UserError: a name or an option is unknown (the nearest valid one is named), or the class cannot serve.
+    The value is a name of the registry, `package.module:Class`, a class, a mapping with one of these as `name` and the
+    options next to it, or a component. A user's own class must have the base class (None: the section accepts none);
+    `adapt` turns another class, given with its path, into a component (an nn.Module into a model). Raises UserError if
+    a name or an option is unknown (the nearest valid one is named), or the class cannot serve.
     """
     if isinstance(value, Component):
         known = [*registry.values(), *(list_variants().values() if value.name.endswith(FORMS) else ())]
@@ -252,8 +246,7 @@ def refuse_unreachable(component: Component) -> None:
 def blame(*components: Component) -> Iterator[None]:
     """Turn an exception of a user's own class within a block into a PluginError; other errors pass unchanged.
 
-    Args:
-        components: the run's. The error names the one whose module is innermost in the traceback.
+    The error names the one of the run's components whose module is innermost in the traceback.
     """
     try:
         yield

@@ -31,14 +31,7 @@ class Transform(Checked):
     draws: ClassVar[int] = 1
 
     def draw(self, b: int, h: int, w: int, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
-        """Return the draws for a batch of b images of h x w pixels. Every image gets its own.
-
-        Args:
-            b: number of images.
-            h: their height.
-            w: their width.
-            rng: the stream to draw from.
-        """
+        """Return the draws for a batch of b images of h x w pixels. Every image gets its own."""
         raise NotImplementedError
 
     def move(self, source: Tensor, *drawn: Tensor) -> Tensor:
@@ -170,16 +163,9 @@ def draw_chain(
 
 
 def apply_draws(x: Tensor, chain: Sequence[Transform], black: Tensor, drawn: Sequence[Sequence[Tensor]]) -> Tensor:
-    """Augment each image of a batch.
+    """Augment each image of a batch, float32 `(b, c, h, w)`, normalised, by the draws of each transform, in order.
 
-    Args:
-        x: float32 `(b, c, h, w)`, normalised.
-        chain: the transforms, in the order they are applied.
-        black: float32 `(1, c, 1, 1)`, the value of a black pixel after normalisation.
-        drawn: the draws of each transform, on the device of `x`.
-
-    Returns:
-        float32 `(b, c, h, w)`.
+    black: the value of a black pixel after normalisation, `(1, c, 1, 1)`.
     """
     b, c, h, w = x.shape
     source = torch.arange(h * w, device=x.device).view(1, h, w).expand(b, h, w)

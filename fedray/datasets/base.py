@@ -2,7 +2,6 @@
 
 import logging
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -38,12 +37,7 @@ def list_entries(folder: Path, pattern: str = "*") -> list[Path]:
 class Published:
     """Facts about a data set before its files are read; None if they depend on how the files were made.
 
-    Attributes:
-        train: number of training samples.
-        test: number of test samples.
-        shape: of one sample as it is read.
-        clients: number of natural clients.
-        size: of the download.
+    train, test, clients: numbers of samples and natural clients; shape: of one sample as read; size: of the download.
     """
 
     train: int | None
@@ -164,8 +158,7 @@ class Recipe:
 def load_data(source: DataSource) -> Dataset:
     """Read a data set; warn if samples of your own are trained on and tested on, or an output has none.
 
-    Raises:
-        UserError: that is not possible, or a user's own class raises or returns no data.
+    Raises UserError if that is not possible, or a user's own class raises or returns no data.
     """
     with blame(source):
         data = _refuse_other(source, "load", source.load())
@@ -227,16 +220,12 @@ class Images(DataSource):
         if not width and (self.mean or self.std):
             raise UserError(f"data.mean: only uint8 images are normalised; x_train is {data.x_train.dtype}")
         mean, std = (
-            _spread_over_channels(self.mean or recipe.mean, width),
-            _spread_over_channels(self.std or recipe.std, width),
+            tuple(values) * width if len(values) == 1 else tuple(values)
+            for values in (self.mean or recipe.mean, self.std or recipe.std)
         )
         if len(mean) != len(std) or (mean and len(mean) != width):
             raise UserError(f"data.mean: found {len(mean)} means and {len(std)} stds; the images have {width} channels")
         return replace(data, mean=mean, std=std, augment=recipe.augment if self.augment is None else self.augment)
-
-
-def _spread_over_channels(values: Sequence[float], channels: int) -> tuple[float, ...]:
-    return tuple(values) * channels if len(values) == 1 else tuple(values)
 
 
 def _repeat_channels(data: Dataset, part: str, channels: int) -> np.ndarray:

@@ -44,26 +44,16 @@ def write_data_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def cache_arrays(
-    name: str,
-    version: str,
-    sources: Iterable[Path],
-    decode: Callable[[], dict[str, np.ndarray]],
+    name: str, version: str, sources: Iterable[Path], decode: Callable[[], dict[str, np.ndarray]]
 ) -> dict[str, Any]:
     """Return the arrays of `decode()` by name, read-only and memory-mapped; they are decoded again only if what decides
     them has changed.
 
-    The key consists of `version` and of every source's path, size and times, in order. One of these times is that of
-    the last change of any kind (ctime): it tells apart files that exchange their contents and keep size and
-    modification time. The folder appears whole or not at all. If two processes decode at once, one of them wins.
-
-    Args:
-        name: of the data set.
-        version: of the decoder, with everything else that decides the arrays: options, labels, the test set.
-        sources: the files that `decode` reads, in the order in which it reads them.
-        decode: makes the arrays.
-
-    Raises:
-        UserError: the cache cannot be written or read, or it is damaged.
+    The key consists of `version` (of the decoder, with everything else that decides the arrays: options, labels, the
+    test set) and of every source's path, size and times, in the order in which `decode` reads them. One of these times
+    is that of the last change of any kind (ctime): it tells apart files that exchange their contents and keep size and
+    modification time. The folder appears whole or not at all. If two processes decode at once, one of them wins. Raises
+    UserError if the cache cannot be written or read, or is damaged.
     """
     root = get_data_dir() / ".fedray-cache"
     folder = root / f"{name}-{_make_key(version, sources)}"
@@ -120,17 +110,7 @@ def _make_key(version: str, sources: Iterable[Path]) -> str:
 
 
 def download(name: str, url: str, path: Path, md5: str) -> None:
-    """Download a file, unless it exists.
-
-    Args:
-        name: of the data set, for messages.
-        url: an https address.
-        path: where the file belongs.
-        md5: as published.
-
-    Raises:
-        UserError: there is no access, or the file is not the published one.
-    """
+    """Download a file, unless it exists. Raises UserError without access, or for another than the published file."""
     if path.exists():
         return
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -161,15 +141,9 @@ def check_md5(name: str, what: str, path: Path, md5: str) -> None:
 
 
 def unpack(name: str, archive: Path, folder: Path) -> None:
-    """Unpack a zip file whose content is one folder; the folder appears whole or not at all.
+    """Unpack a trusted zip file whose content is one folder; the folder appears whole or not at all.
 
-    Args:
-        name: of the data set, for messages.
-        archive: the zip file, which is trusted.
-        folder: the folder to create; the archive has it under the same name.
-
-    Raises:
-        UserError: the archive is damaged, or the folder cannot be written.
+    Raises UserError if the archive is damaged, or the folder cannot be written.
     """
     partial = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}")
     try:

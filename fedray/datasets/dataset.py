@@ -192,12 +192,7 @@ def as_tensor(array: np.ndarray) -> Tensor:
 class Samples:
     """One split of a data set; uint8 images become float32, scaled to [0, 1] and normalised, when gathered.
 
-    Args:
-        x: the inputs.
-        y: int64 labels.
-        data: the data set that they belong to.
-        device: where batches go.
-        held: where the samples stay; by default on `device`.
+    Batches go to `device`; the samples stay on `held`, by default the same.
     """
 
     def __init__(
@@ -281,12 +276,7 @@ class Samples:
         return x, y
 
     def prepare(self, x: Tensor, drawn: Sequence[Sequence[Tensor]] | None = None) -> Tensor:
-        """Return the inputs of a model, float32 (token ids int64), on the device of `x`.
-
-        Args:
-            x: inputs as they are held.
-            drawn: the draws of each transform; None for no augmentation.
-        """
+        """Return a model's inputs, float32 (token ids int64), on the device of `x`; augmented if draws are given."""
         if self._tokens:
             x = x.long()
         elif self._scale is not None and self._shift is not None:
@@ -300,12 +290,7 @@ class Samples:
 
 
 class ClientSamples:
-    """A client's training samples, by their positions in its shard; they are gathered where the data set is.
-
-    Args:
-        samples: the training set.
-        indices: the shard, int64 `(n_i,)`.
-    """
+    """A client's training samples, by their positions in the training set; they are gathered where that is."""
 
     def __init__(self, samples: Samples, indices: np.ndarray) -> None:
         self._samples, self._indices = samples, indices
@@ -327,12 +312,9 @@ class ClientSamples:
 
 
 class ResidentSamples(ClientSamples):
-    """A client's training samples on the training device. Positions and draws of all batches go there in one copy.
+    """A client's training samples on the training device: inputs as they are held, and labels.
 
-    Args:
-        samples: the training set, which prepares batches.
-        x: the shard's inputs as they are held, on the device.
-        y: its labels, int64 `(n_i,)`.
+    Positions and draws of all batches go there in one copy.
     """
 
     def __init__(self, samples: Samples, x: Tensor, y: Tensor) -> None:

@@ -137,9 +137,7 @@ class Domains(Pictures):
     level = "domain"
     clients_per_domain: int = Field(1, ge=1, description="natural clients of each domain, which share its pictures")
     classes: tuple[str, ...] | None = Field(
-        None,
-        min_length=2,
-        description="the classes that are used, in the order of their labels; default all",
+        None, min_length=2, description="the classes that are used, in the order of their labels; default all"
     )
 
     def list_pictures(self, root: Path) -> Iterator[Picture]:

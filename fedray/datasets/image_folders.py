@@ -35,8 +35,7 @@ CINIC_COLOURS = ((0.47889522, 0.47227842, 0.43047404), (0.24205776, 0.23828046, 
 def open_picture(file: Path | BinaryIO, mode: str | None = None, upright: bool = True) -> "Image.Image":
     """Read a picture with 8 bits per channel. Grey of more bits is scaled from its whole range: 65,535 becomes 255.
 
-    Raises:
-        Exception: of a dozen types: it cannot be read (some files unpack to gigabytes), or its range is not known.
+    Raises a dozen types if it cannot be read (some files unpack to gigabytes), or if its range is not known.
     """
     from PIL import Image, ImageOps
 
@@ -82,21 +81,11 @@ def list_class(folder: Path, kind: str, above: str = "", pattern: str = "*", *, 
 def decode_pictures(
     where: str, paths: Sequence[Path], size: int, channels: int = 3, cut: Literal["no", "centre", "scaled"] = "no"
 ) -> np.ndarray:
-    """Read pictures of one size.
+    """Read pictures, uint8 `(n, channels, size, size)`. Raises UserError for a file of another size or that cannot be
+    read.
 
-    Args:
-        where: start of messages.
-        paths: the files.
-        size: height and width in pixels.
-        channels: 3 for RGB, 1 for grey.
-        cut: no: every picture must have that size; centre: take the centre of larger pictures; scaled: turn a picture
-            upright, scale it until its shorter side has `size` pixels, and take its centre.
-
-    Returns:
-        uint8 `(n, channels, size, size)`.
-
-    Raises:
-        UserError: a file cannot be read or has another size; the message names it.
+    cut: no: every picture must have that size; centre: take the centre of larger pictures; scaled: turn a picture
+    upright, scale it until its shorter side has `size` pixels, and take its centre.
     """
     from PIL import Image, ImageOps
 
@@ -128,15 +117,11 @@ def read_pictures(
     kinds: Sequence[str],
     clients: Mapping[str, np.ndarray | None] | None = None,
 ) -> Dataset:
-    """Return the data set of these pictures, decoded once and cached.
+    """Return the data set of the pictures of train and test, decoded once (to uint8 `(n, channels, size, size)`) and
+    cached.
 
-    Args:
-        name: of the data set.
-        version: of the decoder and its options.
-        decode: makes uint8 `(n, channels, size, size)` of n files.
-        parts: the pictures of train and test.
-        kinds: the classes in the order of their labels.
-        clients: each picture's natural client, int64 `(n,)`, of train and test.
+    `version` is that of the decoder and its options, `kinds` are the classes in the order of their labels, `clients`
+    each picture's natural client.
     """
     every = [picture.path for pictures in parts.values() for picture in pictures]
     if twice := [path for path, count in Counter(every).items() if count > 1]:
@@ -285,7 +270,7 @@ class FedISIC2019(Images):
     used_by = "FedGELA (6 centres split into 20 clients)"
     files = "fed_isic2019/train_test_split, fed_isic2019/ISIC_2019_Training_Input_preprocessed/*.jpg"
     recipes: ClassVar[dict[str, Recipe]] = {
-        "plain": Recipe((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),  # ImageNet's, for weights trained there
+        "plain": Recipe((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # ImageNet's, for weights trained there
     }
     published = Published(18_597, 4_650, 8, (3, 200, 200), clients=6, size="9 GB, 23,247 images after preprocessing")
     size: int = Field(200, gt=0, le=4096, description="side of the central square, pixels; FLamby's 200")

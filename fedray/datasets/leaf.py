@@ -31,13 +31,7 @@ Decode = Callable[[list[Any], list[Any], str], tuple[np.ndarray, np.ndarray]]
 
 
 def load_leaf(source: DataSource, version: str, decoder: Callable[[list[Path]], Decode]) -> Dataset:
-    """Read the two splits of a LEAF data set.
-
-    Args:
-        source: the data set.
-        version: of the decoder, for the cache.
-        decoder: makes the function that decodes a user from the training files.
-    """
+    """Read the two splits of a LEAF data set. decoder: makes the function that decodes a user of the training files."""
     root = get_data_dir() / source.name
     folder = root / "data" if (root / "data" / "train").is_dir() else root
     files = {part: list_entries(folder / part, "*.json") for part in ("train", "test")}

@@ -130,18 +130,10 @@ def refuse_typos(values: int) -> None:
 
 
 def assign_owners(clients: int, count: int, part: str) -> np.ndarray | None:
-    """A natural client for each sample. Every client has one sample; the rest favours the first clients.
+    """Return a natural client for each sample, int64, or None for no clients.
 
-    Args:
-        clients: number of clients.
-        count: number of samples.
-        part: `train` or `test`, for the message and the draw.
-
-    Returns:
-        int64 `(count,)`, or None for data without natural clients.
-
-    Raises:
-        UserError: there are fewer samples than clients.
+    Every client has one sample; the rest favours the first clients. Raises UserError if there are fewer samples than
+    clients.
     """
     if not clients:
         return None

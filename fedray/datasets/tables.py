@@ -197,15 +197,7 @@ def _parse(fields: np.ndarray) -> np.ndarray:
 
 
 def refuse_two_spellings(where: str, names: Iterable[str]) -> None:
-    """Refuse two spellings of one number, such as 5 and 05, and two Unicode forms of one name: they look like one.
-
-    Args:
-        where: start of the message.
-        names: different names of classes or clients.
-
-    Raises:
-        UserError: there are two; the message has both.
-    """
+    """Raise UserError for two spellings of one number, such as 5 and 05, or two Unicode forms of one name."""
     known: dict[str | Decimal, str] = {}
     for name in names:
         visible = (c for c in unicodedata.normalize("NFKC", name) if unicodedata.category(c) != "Cf")

@@ -73,9 +73,7 @@ class Cost:
 class _Meter(InlineBackend):
     """Trains as the inline backend does, and measures the first client of the last round.
 
-    Args:
-        training: the local training to measure; None for the run's own.
-        last: the round (from 0) whose operations are counted; None for none.
+    `training` replaces the run's own; operations are counted in the round `last` (from 0), if one is given.
     """
 
     def __init__(self, training: Training | None = None, last: int | None = None) -> None:
@@ -157,16 +155,9 @@ def _run_metered(
 def measure_cost(
     algorithm: Algorithm, model: object = None, shape: tuple[int, ...] = (1, 28, 28), classes: int = 10
 ) -> Cost:
-    """Measure an algorithm on random inputs, with three local steps per round.
+    """Measure an algorithm on random inputs, with three local steps per round; the model is a small MLP by default.
 
-    Args:
-        algorithm: the method.
-        model: a configuration's `model` section; default: a small MLP.
-        shape: shape of one sample.
-        classes: number of classes.
-
-    Raises:
-        UserError: the model cannot serve the method.
+    Raises UserError if the model cannot serve the method.
     """
     meter = _Meter()
     simulation = _run_metered(
@@ -175,26 +166,14 @@ def measure_cost(
     size = simulation.layout.size
     server = _count_numbers(simulation.state.server.values()) / size
     return Cost(
-        meter.down,
-        meter.up,
-        meter.client,
-        server,
-        meter.gradients,
-        meter.predictions,
-        meter.full_gradients,
-        meter.own,
+        meter.down, meter.up, meter.client, server, meter.gradients, meter.predictions, meter.full_gradients, meter.own
     )
 
 
 def find_input_shape(config: RunConfig, known: Published | None = None) -> tuple[tuple[int, ...], int]:
-    """Return the shape of a sample as the model receives it, and the number of classes.
+    """Return the shape of a sample as the model receives it, and the number of classes, by default the published ones.
 
-    Args:
-        config: the run's configuration.
-        known: shape and classes of its data; None for the published ones.
-
-    Raises:
-        UserError: the shape is not known before the data are read.
+    Raises UserError if the shape is not known before the data are read.
     """
     known = known or config.data.get_expected()
     if known is not None:
@@ -219,10 +198,8 @@ def measure_relative_compute(config: RunConfig) -> float:
 
     PyTorch counts them during a round with the run's model, input shape and epochs: matrix products and convolutions,
     forward and backward. Operations on whole parameter vectors are not counted. A forward pass is about a third of a
-    gradient. Batches have two samples here, and an epoch has one batch.
-
-    Raises:
-        UserError: the data's shape is not known before they are read.
+    gradient. Batches have two samples here, and an epoch has one batch. Raises UserError if the data's shape is not
+    known before they are read.
     """
     shape, classes = find_input_shape(config)
     options, model = config.algorithm.list_options(), config.model.list_options() | {"init": None}

@@ -58,18 +58,10 @@ class Accumulator:
         self.sums: dict[str, Tensor] = {}
 
     def add(self, name: str, vector: Tensor, weight: float, terms: int, wide: bool = False) -> None:
-        """Add weight x vector.
+        """Add weight x vector to a sum of `terms` vectors (the cohort's size).
 
-        Args:
-            name: name of the sum.
-            vector: any shape.
-            weight: factor of the vector.
-            terms: number of vectors in the whole sum (the cohort's size).
-            wide: whether the sum is wide.
-
-        Raises:
-            NotSummable: |vector| x weight x terms reaches 2^18, of a wide sum 2^30, or an entry is not finite. Then
-                nothing is added, so the sums cannot overflow.
+        Raises NotSummable if |vector| x weight x terms reaches 2^18, of a wide sum 2^30, or if an entry is not finite.
+        Then nothing is added, so the sums cannot overflow.
         """
         for part, each, times, scale in split(name, vector.detach(), weight, wide):
             factor = times * scale
@@ -82,13 +74,7 @@ class Accumulator:
             self.add_unchecked(part, each, factor)
 
     def add_unchecked(self, name: str, vector: Tensor, factor: float) -> None:
-        """Add factor x vector, rounded, on the vector's device; the caller checks the vector.
-
-        Args:
-            name: name of the sum.
-            vector: any shape, without gradient.
-            factor: weight x scale.
-        """
+        """Add factor x vector, rounded, on the vector's device; the caller checks it. factor: weight x scale."""
         if vector.numel() <= BLOCK or not vector.is_cpu:
             self._add(name, _scale(vector, factor).to(torch.int64))
             return
@@ -119,14 +105,7 @@ class Accumulator:
 
 
 def split(name: str, vector: Tensor, weight: float, wide: bool) -> list[tuple[str, Tensor, float, float]]:
-    """Return the integer sums to which weight x vector is added: name, vector, weight and scale (1/unit) of each.
-
-    Args:
-        name: name of the sum.
-        vector: any shape, without gradient.
-        weight: factor of the vector.
-        wide: whether the sum is wide.
-    """
+    """Return the integer sums to which weight x vector is added: name, vector, weight and scale (1/unit) of each."""
     if not wide:
         return [(name, vector, weight, SCALE)]
     rest = torch.empty(vector.shape, dtype=torch.float32, device=vector.device)
@@ -138,17 +117,10 @@ def split(name: str, vector: Tensor, weight: float, wide: bool) -> list[tuple[st
 
 
 def refuse_inexact(name: str, largest: float, factor: float, terms: int, scale: float) -> None:
-    """Refuse a vector that cannot be summed exactly.
+    """Raise NotSummable if an entry of a vector is not finite, or if the sum of `terms` vectors might overflow.
 
-    Args:
-        name: of the vector, for the message.
-        largest: its largest magnitude; NaN if an entry is.
-        factor: weight x scale; 0 for a vector that only has to be finite.
-        terms: number of vectors in the whole sum.
-        scale: units of the sum in 1.
-
-    Raises:
-        NotSummable: an entry is not finite, or the sum might overflow.
+    `largest`: the vector's largest magnitude, NaN if an entry is; `factor`: weight x scale, 0 for a vector that only
+    has to be finite; `scale`: units of the sum in 1.
     """
     if not math.isfinite(scaled := largest * factor) or not math.isfinite(largest):
         raise NotSummable(f"{name} is not finite")
@@ -157,15 +129,9 @@ def refuse_inexact(name: str, largest: float, factor: float, terms: int, scale: 
 
 
 def add_up(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """Add the sums of several accumulators.
+    """Add the sums of several accumulators, whose tensors may be in read-only memory: name -> float32.
 
     This works block by block: int64 and float64 copies of whole vectors would take three times as long.
-
-    Args:
-        parts: name -> sum, of each accumulator. The tensors may be in read-only memory.
-
-    Returns:
-        name -> float32.
     """
     result: dict[str, Tensor] = {}
     for name in dict.fromkeys(name for part in parts for name in part if not name.endswith(REST)):

@@ -14,21 +14,8 @@ from fedray.algorithms.base import Algorithm
 from fedray.common.errors import UserError
 
 
-def forbid_changes(algorithm: Algorithm, tensors: Mapping[str, Tensor]) -> "Guard":
-    """Refuse changes in place: after the block, which runs the algorithm's code, every tensor must be as before.
-
-    Args:
-        algorithm: its class is named in the message.
-        tensors: the tensors that must not change, by the names that the method uses for them.
-
-    Raises:
-        UserError: a tensor was changed in place.
-    """
-    return Guard(algorithm, tensors)
-
-
 class Guard:
-    """A block in which tensors must not change (`forbid_changes`)."""
+    """A block that runs an algorithm's code. Raises UserError if a tensor, by the method's name of it, changes."""
 
     def __init__(self, algorithm: Algorithm, tensors: Mapping[str, Tensor]) -> None:
         self._algorithm = algorithm

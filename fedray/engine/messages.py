@@ -11,16 +11,10 @@ from fedray.engine.state import ClientState
 
 @dataclass(frozen=True, kw_only=True)
 class Broadcast:
-    """Message to every client of a round.
+    """Message to every client of a round t, from 0, with η_t = `lr`, theta `(P,)` and buffers `(B,)`, both float32.
 
-    Attributes:
-        round: t, from 0.
-        lr: η_t.
-        theta: float32 `(P,)`.
-        buffers: float32 `(B,)`.
-        measured: True if the probes look at each client after its training.
-        message: the method's own vectors (`Algorithm.message`).
-        cohort: number of clients in the round.
+    `message` holds the method's own vectors (`Algorithm.message`). The round has `cohort` clients, whom the probes look
+    at after their training if it is `measured`.
     """
 
     round: int
@@ -43,15 +37,10 @@ class ClientTask:
 
 @dataclass
 class Reply:
-    """Results of some clients of a round.
+    """Results of some clients of a round; all but the sums, and the bytes that they upload, map a client to its own.
 
-    Attributes:
-        sums: reduced uploads, int64, as `Accumulator` has them.
-        each: client -> uploads that are not reduced.
-        states: client -> its new state.
-        diverged: client -> why it diverged.
-        probes: client -> its measurements.
-        sent: bytes that these clients upload.
+    sums: reduced uploads, int64, as `Accumulator` has them. each: uploads that are not reduced. diverged: why a client
+    diverged. probes: its measurements.
     """
 
     sums: dict[str, Tensor] = field(default_factory=dict)

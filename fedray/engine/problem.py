@@ -52,14 +52,9 @@ class Problem:
 
     @classmethod
     def build(cls, config: RunConfig, data: Dataset | None = None) -> "Problem":
-        """Load the data, fit them to the model and split them.
+        """Load the data (or take those given), fit them to the model and split them.
 
-        Args:
-            config: the run's configuration.
-            data: what the configured source would load; None to load it.
-
-        Raises:
-            UserError: a mistake that only shows once the data are loaded.
+        Raises UserError for a mistake that only shows once the data are loaded.
         """
         with blame(*config.components):
             return cls._build(config, data)
@@ -102,13 +97,10 @@ class Problem:
 
     @cached_property
     def evaluated(self) -> dict[str, np.ndarray]:
-        """Samples of each evaluated set.
+        """Samples of each evaluated set: split -> int64 `(n,)`, positions in the test set or in the training set.
 
-        Returns:
-            Split -> int64 `(n,)`, positions in the test set or in the training set. `test` lists the clients' test
-            samples client by client with `data.test`. `train` excludes held-out samples and those that only unseen
-            clients hold; `validation`, present if any are held out, lists them client by
-            client.
+        `test` lists the clients' test samples client by client with `data.test`. `train` excludes held-out samples and
+        those that only unseen clients hold; `validation`, present if any are held out, lists them client by client.
         """
         own = self.tests if self.config.data.test is not None else None
         sets = {"test": np.arange(len(self.data.y_test)) if own is None else own.indices}
@@ -192,10 +184,8 @@ class Problem:
     def build_network(self, device: torch.device | str) -> Network:
         """Return the model on `device`, laid out flat, checked against one sample, at the algorithm's x⁰.
 
-        On the CPU all processes of the node share its frozen weights.
-
-        Raises:
-            UserError: the model does not accept the input shape, or has fewer outputs than the data have classes.
+        On the CPU all processes of the node share its frozen weights. Raises UserError if the model does not accept the
+        input shape, or has fewer outputs than the data have classes.
         """
         algorithm, model = self.config.algorithm, self.config.model
         training = self.config.training

@@ -14,19 +14,14 @@ from fedray.common.vectors import Vectors, digest_tensors
 class StateRef(ABC):
     """A client's state that is held elsewhere: in another process's memory, or in a file.
 
-    Attributes:
-        sha256: `digest_tensors` of the state, once a process that holds it has computed it.
+    `sha256` is its `digest_tensors`, once a process that holds it has computed it.
     """
 
     sha256: str | None
 
     @abstractmethod
     def load(self) -> Vectors:
-        """Return the state; its tensors may be in read-only memory.
-
-        Raises:
-            StateDamaged: the file does not hold what was written.
-        """
+        """Return the state, perhaps in read-only memory. Raises StateDamaged if its file is not as written."""
 
 
 ClientState = Vectors | StateRef
@@ -79,16 +74,7 @@ class State:
 
 
 def refuse_other_weights(state: State, theta: Tensor, frozen: str) -> None:
-    """Refuse a state that belongs to a model with other frozen weights.
-
-    Args:
-        state: from a checkpoint.
-        theta: the trained parameters of the model as it is built here, `(P,)`.
-        frozen: `Network.frozen_sha256` of this model.
-
-    Raises:
-        UserError: it does.
-    """
+    """Raise UserError if a checkpoint's state belongs to a model with other trained or frozen weights than this one."""
     if len(state.theta) != len(theta):
         raise UserError(f"checkpoint: holds {len(state.theta):,} trained parameters, the model has {len(theta):,}")
     if state.frozen != frozen:

@@ -88,8 +88,7 @@ class ModelSpec(Component):
     def adapt(self, module: nn.Module) -> None:
         """Add adapters, and exclude from training what is frozen; draws from torch's global generator.
 
-        Raises:
-            UserError: a name fits nothing, or nothing is left to train.
+        Raises UserError if a name fits nothing, or nothing is left to train.
         """
         if self.lora is not None:
             self.lora.adapt(module)
@@ -137,8 +136,7 @@ class ModelSpec(Component):
 def build(spec: ModelSpec, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
     """Return a model's freshly initialised module; lazy layers take their sizes from a sample of zeros.
 
-    Raises:
-        UserError: it cannot be built, or a user's own class raises or returns something else than a module.
+    Raises UserError if it cannot be built, or a user's own class raises or returns something else than a module.
     """
     try:
         with blame(spec):

@@ -25,10 +25,8 @@ def share_frozen(tensors: Mapping[str, Tensor], sha256: str) -> None:
     """Let all processes of this node and user hold the same copy of frozen weights.
 
     The tensors become views of a file `fedray-frozen-UID/SHA256` in the node's temporary folder. Pages that a process
-    writes to become its own. A file that was not used for a day is removed; who has it mapped keeps it.
-
-    Raises:
-        UserError: the folder cannot be used.
+    writes to become its own. A file that was not used for a day is removed; who has it mapped keeps it. Raises
+    UserError if the folder cannot be used.
     """
     shared = [tensor for _, tensor in sorted(tensors.items()) if tensor.dtype == torch.float32]
     if sum(tensor.nbytes for tensor in shared) < SHARED_FROM:

@@ -24,11 +24,8 @@ from fedray.models.parts import find_head, matches
 class LoRALinear(nn.Linear):
     """A linear layer with an adapter: `weight` and `bias` keep their names, `lora_A` and `lora_B` are added.
 
-    Args:
-        layer: the layer; its parameters become this one's.
-        rank: r, the rows of A and the columns of B.
-        scale: alpha / r.
-        share_dropped: the probability with which an entry of the adapter's input is dropped in training.
+    The layer's parameters become this one's. rank: rows of A and columns of B; scale: alpha / rank; share_dropped: the
+    probability with which an entry of the adapter's input is dropped in training.
     """
 
     def __init__(self, layer: nn.Linear, rank: int, scale: float, share_dropped: float = 0.0) -> None:
@@ -75,8 +72,8 @@ class LoRA(Checked):
     def adapt(self, module: nn.Module) -> None:
         """Freeze a module except for its head, and give its linear layers adapters; draws from torch's generator.
 
-        Raises:
-            UserError: a pattern names no linear layer of the body, or one of a kind that is not `nn.Linear` itself.
+        Raises UserError if a pattern names no linear layer of the body, or one of a kind that is not `nn.Linear`
+        itself.
         """
         head = find_head(module)[0]
         for name, parameter in module.named_parameters():
@@ -111,10 +108,8 @@ class LoRA(Checked):
 
 @contextlib.contextmanager
 def refuse_unused_adapters(module: nn.Module) -> Iterator[None]:
-    """Refuse adapters that no forward pass within a block calls: PyTorch reads some layers' weights itself.
-
-    Raises:
-        UserError: at the end of the block, with the layer's name.
+    """Raise UserError at the end of a block in which no forward pass calls an adapter: PyTorch reads some weights
+    itself.
     """
     adapted = {name: layer for name, layer in module.named_modules() if isinstance(layer, LoRALinear)}
     called = set[str]()

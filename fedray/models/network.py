@@ -160,25 +160,16 @@ class Network:
     """A module laid out flat: `theta` (P,) and `buffers` (B,) are the storage of what a run changes.
 
     These are its trained parameters, and the float buffers of all layers but the frozen ones
-    (`fedray.models.parts.iter_statistics`), which stay in evaluation mode.
-
-    Args:
-        module: the model.
-        device: its device.
-        taps: names of the submodules (activations, as a rule) whose input every forward pass is to return. If a module
-            is called more than once, as a residual block's ReLU is, its last call counts.
-        bf16: run forward and backward passes in bfloat16 wherever torch's autocast does that. Parameters, gradients and
-            the results of a forward pass stay float32.
-        channels_last: keep images with the channels innermost, if there are convolutions.
+    (`fedray.models.parts.iter_statistics`), which stay in evaluation mode. Parameters, gradients and results stay
+    float32 with `bf16`. `taps` names the submodules (activations, as a rule) whose input every forward pass is to
+    return; of one that is called more than once, as a residual block's ReLU is, the last call counts. Raises UserError
+    without a linear head, without a parameter to train, or for the name of a tap that is no submodule's.
 
     Attributes:
         trained: the parameters that theta holds, in its order.
         frozen: the other parameters, and the float buffers of frozen layers, by name.
         layers: its layers, if such models can be stacked (`fedray.models.stacked`); otherwise None.
         recorder: computes gradients and predictions from CUDA graphs; None to compute them eagerly.
-
-    Raises:
-        UserError: the module has no linear head, no parameter to train, or no submodule with the name of a tap.
     """
 
     def __init__(
@@ -324,12 +315,9 @@ class Network:
         return self._indices[part]
 
     def find_buffers(self, part: str) -> Tensor:
-        """Return the positions in `buffers` of the running statistics of a part.
+        """Return the positions in `buffers` of the running statistics of a part: int64 `(n,)`, on the device.
 
         Running statistics belong to the same part as the parameters of their layer.
-
-        Returns:
-            int64 `(n,)`, on the device.
         """
         if part in self._buffer_indices:
             return self._buffer_indices[part]
@@ -344,12 +332,10 @@ class Network:
         return self.find_buffers(BESIDE[part])
 
     def load(self, theta: Tensor) -> None:
-        """Make `theta` the module's parameters.
+        """Make `theta` `(P,)` the module's parameters. A large one is viewed, not copied: it must not be written to
+        later.
 
         A copy at every step takes 2 % of a step of 10 images with 1.6 million parameters; a few views cost 10 µs.
-
-        Args:
-            theta: `(P,)`. A large one is viewed, not copied, so it must not be written to later.
         """
         if theta.numel() <= VIEWED:
             self.theta.copy_(theta)
@@ -393,20 +379,11 @@ class Network:
         loss: MethodType | None = None,
         tensors: Sequence[Tensor] = (),
     ) -> tuple[Tensor, Tensor]:
-        """Return the loss of a batch and its gradient, in the module's present mode.
+        """Return the loss of a batch and its gradient at theta `(P,)`, 0 outside the part, in the module's present
+        mode.
 
-        Float buffers follow the forward pass.
-
-        Args:
-            theta: `(P,)`, where the gradient is taken.
-            x: the inputs `(n, ...)`.
-            y: int64 labels `(n,)`.
-            part: part of the model; the gradient is 0 elsewhere.
-            loss: a method `loss(forward, x, y, *tensors)`; None for the mean cross-entropy.
-            tensors: its other arguments.
-
-        Returns:
-            The loss, and the gradient `(P,)`.
+        Float buffers follow the forward pass. The loss is the mean cross-entropy, or a method `loss(forward, x, y,
+        *tensors)`.
         """
 
         def compute(theta: Tensor, x: Tensor, y: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:

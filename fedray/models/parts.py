@@ -23,11 +23,7 @@ OF_TORCH = vars(nn.Module()).keys()
 
 
 def find_head(module: nn.Module) -> tuple[str, nn.Module]:
-    """Return the head's name and module: the class attribute `head` names it, else it is the last nn.Linear.
-
-    Raises:
-        UserError: there is none.
-    """
+    """Return the head's name and module: what the class's `head` names, else the last nn.Linear, or UserError."""
     named = dict(module.named_modules())
     if isinstance(name := getattr(type(module), "head", None), str):
         if name not in named:
@@ -69,8 +65,7 @@ def matches(name: str, pattern: str) -> bool:
 def freeze(module: nn.Module, patterns: Sequence[str]) -> None:
     """Exclude the parameters that `model.freeze` names from training. `body` is everything but the head.
 
-    Raises:
-        UserError: a pattern names no parameter, or nothing is left to train.
+    Raises UserError if a pattern names no parameter, or nothing is left to train.
     """
     named = dict(module.named_parameters(remove_duplicate=False))
     for pattern in patterns:
@@ -93,12 +88,9 @@ def freeze(module: nn.Module, patterns: Sequence[str]) -> None:
 def iter_statistics(module: nn.Module, frozen: bool = False) -> Iterator[tuple[str, nn.Module, Tensor]]:
     """Yield the path of each float buffer's layer, the layer and the buffer, in `module.buffers()` order.
 
-    A layer is frozen if the nearest module around it that has parameters, or the layer itself, trains none of them. A
-    buffer that holds infinities, such as a causal mask, is no statistic: it stays as the model made it.
-
-    Args:
-        module: the model.
-        frozen: yield the buffers of frozen layers instead of the others.
+    A layer is frozen if the nearest module around it that has parameters, or the layer itself, trains none of them;
+    with `frozen` the buffers of these layers are yielded instead of the others. A buffer that holds infinities, such as
+    a causal mask, is no statistic: it stays as the model made it.
     """
     trained = {"": True}
     seen: set[int] = set()

@@ -78,13 +78,9 @@ class _Entry:
 
 @dataclass(eq=False)
 class Recorder:
-    """The recordings of a network.
+    """The recordings of a network: at most `recordings`, 0 once the device had no memory for another.
 
-    Attributes:
-        network: the model.
-        make_graph: returns an empty graph.
-        stream: where graphs are captured; None on a CPU.
-        recordings: number of recordings at most; 0 once the device had no memory for another.
+    `make_graph` returns an empty graph; `stream` is where graphs are captured, None on a CPU.
     """
 
     network: Recordable
@@ -97,10 +93,8 @@ class Recorder:
     def run(self, kind: Hashable, compute: Compute, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Return `compute(*given)`, from a recording if there is one.
 
-        Args:
-            kind: names the computation, with all values that it reads besides the inputs and the network.
-            compute: reads and writes nothing but its inputs and the network.
-            given: its inputs.
+        `kind` names the computation, with all values that it reads besides the inputs and the network; it writes
+        nothing else.
         """
         key = kind, self.network.module.training, tuple((t.shape, t.stride(), t.dtype) for t in given)
         entry = self._entries.get(key)
@@ -201,11 +195,9 @@ class CudaGraph:
     """A CUDA graph.
 
     It draws from a generator state of its own, set to the device's at each replay: a capture that fails spoils that
-    state alone, and graphs of several streams do not share it.
-
-    Args:
-        stream: where it is captured; graphs with one pool have one stream. cuBLAS keeps a workspace for each stream.
-        pools: its memory pool, shared with other graphs that never run at the same time; replaced after a failure.
+    state alone, and graphs of several streams do not share it. It is captured on a stream: graphs with one pool have
+    one stream, and cuBLAS keeps a workspace for each. Its memory pool is shared with other graphs that never run at the
+    same time, and replaced after a failure.
     """
 
     def __init__(self, stream: torch.cuda.Stream, pools: list[Any]) -> None:

@@ -87,11 +87,7 @@ OPTIONS: dict[type[nn.Module], dict[str, object]] = {
 
 
 def list_layers(module: nn.Module) -> list[nn.Module] | None:
-    """Return the layers of a model in the order of its forward pass; None if it cannot be stacked.
-
-    Args:
-        module: the model, before fedray adds its hooks.
-    """
+    """Return a model's layers in order of the forward pass, before fedray adds hooks; None if it cannot be stacked."""
     kind, hooks = type(module), ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     if "forward" in vars(module) or any(getattr(module, name) for name in hooks):
         return None
@@ -110,20 +106,10 @@ def list_layers(module: nn.Module) -> list[nn.Module] | None:
 def compute_gradients(
     layers: Sequence[nn.Module], shapes: Sequence[tuple[int, ...]], theta: Tensor, x: Tensor, y: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return what `Network.compute_gradient` returns for each row.
+    """Return what `Network.compute_gradient` returns for each row: losses `(S,)` and gradients `(S, P)`.
 
-    Args:
-        layers: of the model, by `list_layers`.
-        shapes: of its parameters, in the order of the layers.
-        theta: `(S, P)`.
-        x: inputs `(S, n, ...)`.
-        y: int64 labels `(S, n)`.
-
-    Returns:
-        The losses `(S,)`, and the gradients `(S, P)`.
-
-    Raises:
-        Unstackable: the bits would differ.
+    theta is `(S, P)`, x `(S, n, ...)`, y `(S, n)`; shapes are those of the parameters. Raises Unstackable if the bits
+    would differ.
     """
     sizes = [math.prod(shape) for shape in shapes]
     parameters = [part.view(len(theta), *shape) for part, shape in zip(theta.split(sizes, 1), shapes, strict=True)]

@@ -60,16 +60,9 @@ class Partition(Component):
         return None
 
     def check_dealt(self, method: str, shards: object, clients: int, samples: int) -> Shards:
-        """Return what a user's own class has dealt.
+        """Return what a method of a user's own class has dealt to this many clients of this many samples.
 
-        Args:
-            method: that returned it.
-            shards: what it returned.
-            clients: number of clients that it deals to.
-            samples: number of samples that it deals from.
-
-        Raises:
-            UserError: it is not Shards of these samples for these clients.
+        Raises UserError if it is not Shards of these samples for these clients.
         """
         name = f"partition.name: {self.name}"
         if not isinstance(shards, Shards):

@@ -19,13 +19,10 @@ from fedray.partitions.shards import Shards
 class Split:
     """The samples of each client, as positions in the (merged) data set.
 
-    Attributes:
-        train: each client's training samples.
-        test: its test samples, with `data.test`; else None.
-        validation: the held-out samples with `data.validation`: each client's (`from: clients`), or all of them as one
-            entry (`from: pool`); else None.
-        unseen: the samples of the clients that never train (`clients.unseen`), which hold none out for validation; None
-            if there are none.
+    test: the clients' test samples, with `data.test`; else None. validation: the held-out samples with
+    `data.validation`, each client's (`from: clients`) or all of them as one entry (`from: pool`); else None. unseen:
+    the samples of the clients that never train (`clients.unseen`), which hold none out for validation; None if there
+    are none.
     """
 
     train: Shards
@@ -42,24 +39,17 @@ class Split:
 def split_samples(
     source: DataSource, partition: Partition, data: Dataset, clients: int, seed: int, unseen: int = 0
 ) -> Split:
-    """Hold out samples for testing and validation, and deal the rest.
+    """Hold out samples for testing and validation, as `data.test` and `data.validation` ask, and deal the rest.
 
-    Args:
-        source: says what is held out (`data.test`, `data.validation`).
-        partition: deals the samples.
-        data: the whole data set; merged (`Dataset.merged`) with `data.test`.
-        clients: N.
-        seed: of the run. It keys the held-out samples, even if the partition has a seed of its own.
-        unseen: clients after these N that never train.
-
-    Raises:
-        UserError: the partition is impossible, or a fraction is too small to hold out any sample.
+    With `data.test` the data are merged. The run's seed keys the held-out samples, even if the partition has a seed of
+    its own. `unseen` clients after the others never train. Raises UserError if the partition is impossible, or a
+    fraction is too small to hold out any sample.
     """
-    if not unseen:
-        return _split_samples(source, partition, data, clients, clients, seed)
     try:
         return _split_samples(source, partition, data, clients, clients + unseen, seed)
     except UserError as error:  # a partition knows only the number of clients that it deals to
+        if not unseen:
+            raise
         raise UserError(str(error).replace("clients.total", "clients.total + clients.unseen")) from None
 
 

@@ -11,12 +11,9 @@ EXACT_CLIENTS = 500
 
 
 def draw_heatmap(counts: np.ndarray, title: str = "", unseen: int = 0) -> Figure:
-    """Draw samples per client (across) and class (down), without changing matplotlib's global state.
+    """Draw samples per client (across) and class (down), `(clients, classes)`, without changing matplotlib's state.
 
-    Args:
-        counts: int64 `(clients, classes)`.
-        title: of the figure.
-        unseen: number of clients, the last ones, that never train; a line sets them apart.
+    A line sets the unseen clients, which are the last ones, apart.
     """
     clients, classes = counts.shape
     figure = Figure(figsize=(7.5, min(max(2.5, 1.2 + 0.22 * classes), 7.5)), layout="constrained")

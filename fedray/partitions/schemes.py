@@ -80,7 +80,7 @@ class DirichletClient(Partition):
 
     def draw(self, labels: np.ndarray, classes: int, clients: int, rng: np.random.Generator) -> Shards:
         sizes = draw_lognormal_sizes(len(labels), clients, self.sigma, rng) if self.sigma else None
-        return deal_by_prior(draw_dirichlet_priors(self.alpha, classes, clients, rng), labels, rng, sizes)
+        return deal_by_prior(rng.dirichlet(np.full(classes, self.alpha), size=clients), labels, rng, sizes)
 
 
 class Pathological(Partition):
@@ -330,10 +330,7 @@ def _choose_classes(cumulative: Array, uniform: Array) -> Array:
 
 
 def _redraw_where_exhausted(
-    drawn: Array,
-    supply: Array,
-    prior_at: Callable[[int], Array],
-    rng: np.random.Generator,
+    drawn: Array, supply: Array, prior_at: Callable[[int], Array], rng: np.random.Generator
 ) -> None:
     """Replace, in order of time, the draws that find an empty pool.
 
@@ -356,11 +353,6 @@ def _redraw_where_exhausted(
             empty_at[label] += supply[label]
         empty_at[label] -= 1
         drawn[time] = label
-
-
-def draw_dirichlet_priors(alpha: float, classes: int, clients: int, rng: np.random.Generator) -> Array:
-    """Return a Dirichlet(α) draw over the classes per client, `(clients, classes)`."""
-    return rng.dirichlet(np.full(classes, alpha), size=clients)
 
 
 def draw_pathological_priors(active: int, classes: int, clients: int, rng: np.random.Generator) -> Array:

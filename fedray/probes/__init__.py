@@ -9,17 +9,7 @@ from fedray.probes.probe import Probe
 from fedray.probes.probes import Adaptation, Angles, Classes, Drift, Forgetting, Lambda, ProximalProbe, Step
 
 PROBES: dict[str, type[Probe]] = {
-    kind.name: kind
-    for kind in (
-        Adaptation,
-        Angles,
-        Classes,
-        Drift,
-        Forgetting,
-        Lambda,
-        ProximalProbe,
-        Step,
-    )
+    kind.name: kind for kind in (Adaptation, Angles, Classes, Drift, Forgetting, Lambda, ProximalProbe, Step)
 }
 
 

@@ -14,14 +14,9 @@ from fedray.models.network import Network, Output
 
 
 class Landscape:
-    """The loss over some samples as a function of θ, float32 `(P,)`. The buffers do not change.
+    """The loss over some samples as a function of θ, float32 `(P,)`. The buffers `(B,)` do not change.
 
-    Args:
-        network: the model.
-        buffers: float32 `(B,)`.
-        samples: the set of samples.
-        indices: positions of the samples to use.
-        logits: returns the generic model's logits from an output (`Algorithm.logits`).
+    `indices` are positions of the samples to use; `logits` is the generic model's (`Algorithm.logits`).
     """
 
     def __init__(

@@ -58,15 +58,9 @@ class EvaluatedRound:
 
 
 def check_metrics(probe: "Probe", found: object, taken: Container[str]) -> dict[str, float]:
-    """Return the measurements of a probe as numbers, without NaN, which stands for undefined.
+    """Return what a probe has found as numbers, without NaN, which stands for undefined.
 
-    Args:
-        probe: the probe.
-        found: result of its `of_client` or `of_round`.
-        taken: metrics that have been measured already.
-
-    Raises:
-        UserError: the result is not a dictionary of numbers, or a metric's name cannot be logged or is taken.
+    Raises UserError if it is not a dictionary of numbers, or a metric's name cannot be logged or is taken.
     """
     if not isinstance(found, Mapping):
         raise UserError(

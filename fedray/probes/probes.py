@@ -154,9 +154,11 @@ class Drift(Probe):
         if seen.update is None:
             return {}
         lengths = {i: found["drift"] for i, found in seen.measured.items()}
-        return measure_drift_between(lengths, seen.weights, seen.update) | measure_divergence(
-            lengths, seen.weights, seen.update, seen.moved
-        )
+        drift = measure_drift_between(lengths, seen.weights, seen.update)
+        # with d = x' - x: Σ π_i ||y_i - x'||² = Σ π_i ||u_i||² - 2 <Σ π_i u_i, d> + ||d||², as FL-Simulator measures it
+        squares = math.fsum(seen.weights[i] * length**2 for i, length in lengths.items())
+        d = seen.moved.double()
+        return drift | {"divergence": max(squares - 2 * float(seen.update.double() @ d) + float(d.square().sum()), 0.0)}
 
 
 class Forgetting(Probe):
@@ -307,18 +309,6 @@ def measure_drift_between(
     return {"drift_between": float(np.sqrt(max(2 * square / pairs, 0.0)))}
 
 
-def measure_divergence(
-    lengths: Mapping[int, float], weights: Mapping[int, float], update: Tensor, moved: Tensor
-) -> dict[str, float]:
-    """Return `divergence`: Σ π_i ||y_i - x'||², x' the new global model (FL-Simulator's, whose code FedTOGA's builds
-    on).
-
-    By y_i - x' = u_i - d it is Σ π_i ||u_i||² - 2 <Σ π_i u_i, d> + ||d||².
-    """
-    own, d = math.fsum(weights[i] * length**2 for i, length in lengths.items()), moved.double()
-    return {"divergence": max(own - 2 * float(update.double() @ d) + float(d.square().sum()), 0.0)}
-
-
 def summarise_cohort(measured: Mapping[int, Mapping[str, float]]) -> dict[str, float]:
     """Return mean and standard deviation of each metric over the clients, in ascending order of their ids."""
     names = dict.fromkeys(name for i in sorted(measured) for name in measured[i])
@@ -373,14 +363,7 @@ def average_angle(angles: Tensor, members: Tensor) -> float | None:
 def _measure_groups(theta: Tensor, layout: Layout, sums: Tensor, existing: Tensor) -> dict[str, float]:
     """Return the angles of a model among the classes that a client holds and among the classes it lacks.
 
-    Args:
-        theta: float32 `(P,)`, the model.
-        layout: of theta.
-        sums: `sum_classes` of the test set under that model, which has samples of the missing classes too.
-        existing: bool `(C,)`, the classes that the client holds.
-
-    Returns:
-        `classifier_existing`, `classifier_missing`, `means_existing`, `means_missing`.
+    `sums` are `sum_classes` of the test set under that model, which has samples of the missing classes too.
     """
     result = {}
     for kind, vectors in (("classifier", get_classifier(theta, layout, len(sums))), ("means", sums)):

@@ -46,14 +46,9 @@ def measure_forgetting(c: LocalClient, algorithm: Algorithm) -> dict[str, float]
 def measure_cosine(c: LocalClient, algorithm: Algorithm, q: Tensor) -> dict[str, float]:
     """Return `proximal_cosine`, of a local step's direction and ∇L_p, and its size. Changes nothing.
 
-    Args:
-        c: the client at y, with the batch of the step.
-        algorithm: the method.
-        q: the direction that it descends on this batch, before clipping and weight decay, 0 on what it does not move.
-
-    Returns:
-        The cosine of q and ∇L_p(y) over all parameters, on the batch, in training mode. Nothing if one of them is 0,
-        and at the first step, where y = x and ∇L_p has no direction.
+    q is the direction at y on the step's batch, before clipping and weight decay, 0 on what it does not move. The
+    cosine is over all parameters, in training mode. Nothing if one of them is 0, and at the first step, where y = x and
+    ∇L_p has no direction.
     """
     if c.step == 0:
         return {}

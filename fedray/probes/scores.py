@@ -77,10 +77,7 @@ def add_newcomers(table: Table, scores: Mapping[int, Mapping[str, float]], epoch
     known = len(table["client"])
     joined = {name: [*column, *rows.get(name, [none] * len(ids))] for name, column in table.items()}
     finetuned = [scores[i][f"own_{epochs}"] for i in ids]
-    return joined | {
-        "unseen": [0.0] * known + [1.0] * len(ids),
-        "finetuned_accuracy": [none] * known + finetuned,
-    }
+    return joined | {"unseen": [0.0] * known + [1.0] * len(ids), "finetuned_accuracy": [none] * known + finetuned}
 
 
 def tabulate_confusion(counts: Tensor) -> Table:
@@ -151,15 +148,7 @@ def summarise_newcomers(scores: Mapping[int, Mapping[str, float]], epochs: Seque
 
 
 def summarise_clients(name: str, accuracies: np.ndarray) -> dict[str, float]:
-    """Return mean, deviation (population) and mean of the worst tenth (rounded up) of the clients' accuracies.
-
-    Args:
-        name: prefix of the metrics.
-        accuracies: float `(clients,)`, percent.
-
-    Returns:
-        `NAME_accuracy`, `NAME_std` and `NAME_worst10`.
-    """
+    """Return `NAME_accuracy`, `NAME_std` (population) and `NAME_worst10`, the mean of the worst tenth (rounded up)."""
     return {
         f"{name}_accuracy": float(accuracies.mean()),
         f"{name}_std": float(accuracies.std()),

@@ -30,10 +30,7 @@ from fedray.engine.state import State
 Sample = tuple[float, float, float, float]
 Point = tuple[float, float]
 
-CLIENTS: tuple[tuple[Sample, ...], ...] = (
-    ((1, 2, -3, 2),),
-    ((2, 1, 2, -3), (1, 1, 3, 1)),
-)
+CLIENTS: tuple[tuple[Sample, ...], ...] = (((1, 2, -3, 2),), ((2, 1, 2, -3), (1, 1, 3, 1)))
 TRAINING = {"rounds": 10, "lr": 0.5, "batch_size": 1, "local_epochs": 1, "shuffle": False}
 
 

@@ -68,10 +68,7 @@ def fedmuon() -> Case:
     """
     return Case(
         {"name": "fedmuon", "momentum": 0.0},
-        [
-            {"theta": (-0.15 * SIZE, 0.2 * SIZE), "server.momentum": (3, -4)},
-            {"theta": (-0.375 * SIZE, 0.5 * SIZE)},
-        ],
+        [{"theta": (-0.15 * SIZE, 0.2 * SIZE), "server.momentum": (3, -4)}, {"theta": (-0.375 * SIZE, 0.5 * SIZE)}],
         **ONE,
     )
 

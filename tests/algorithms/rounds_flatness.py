@@ -137,9 +137,6 @@ def fednsam_of_one_round() -> Case:
     """
     return Case(
         {"name": "fednsam", "gamma": 0.5, "rho": 5.0, "perturbation": "momentum", "memory": "last"},
-        [
-            {"theta": (1, -0.75), "server.m": (1, -0.75)},
-            {"theta": (5.3125, -3.28125), "server.m": (4.3125, -2.53125)},
-        ],
+        [{"theta": (1, -0.75), "server.m": (1, -0.75)}, {"theta": (5.3125, -3.28125), "server.m": (4.3125, -2.53125)}],
         **NESTEROV,
     )

@@ -200,12 +200,7 @@ def fedtoga_as_printed() -> Case:
     h = (-1, 0) + u0/1, x = u0 + h, Δ = -u0/(1 η).
     """
     return Case(
-        {
-            **FEDTOGA_FORMS,
-            "perturbation": "global",
-            "delta_scale": "gradient",
-            "dual_divisor": "cohort",
-        },
+        {**FEDTOGA_FORMS, "perturbation": "global", "delta_scale": "gradient", "dual_divisor": "cohort"},
         [
             {
                 "theta": (-9.25, -2.75),

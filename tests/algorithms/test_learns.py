@@ -10,10 +10,7 @@ from fedray.engine.loop import run
 from fedray.engine.process.backend import InlineBackend
 from tests import small
 
-OPTIONS: dict[str, dict[str, Any]] = {
-    "mofedsam": {"rho": 0.05, "beta": 0.3},
-    "fedgela": {"scale_w": 4},
-}
+OPTIONS: dict[str, dict[str, Any]] = {"mofedsam": {"rho": 0.05, "beta": 0.3}, "fedgela": {"scale_w": 4}}
 """The defaults are the papers', for networks of a million parameters and more; the norm of this one's is 3.7."""
 
 TRAINING: dict[str, dict[str, Any]] = {"fedadamw": {"lr": 0.01}, "fedmuon": {"lr": 0.02}}

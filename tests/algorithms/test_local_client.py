@@ -215,11 +215,7 @@ def test_the_received_model_answers_with_the_statistics_received_with_it() -> No
         frozen, frozen_bias = network.frozen["frozen.weight"], network.frozen["frozen.bias"]
         return ((scale * normalised + shift) @ frozen.T + frozen_bias) @ weight.T + bias
 
-    for theta, statistics in (
-        (c.theta_0, c.received_buffers),
-        (c.theta_0.clone(), present),
-        (c.theta, present),
-    ):
+    for theta, statistics in ((c.theta_0, c.received_buffers), (c.theta_0.clone(), present), (c.theta, present)):
         expected = answers(theta, statistics)
         assert torch.allclose(c.predict(theta).logits, expected, atol=1e-6)
         assert torch.allclose(c.shard(theta)[0].logits, answers(theta, statistics, shard), atol=1e-6)

@@ -122,9 +122,7 @@ CASES: dict[str, Case] = {
         "partition dirichlet: unknown name 'shards'; valid: alpha, min_size, seed; 'shards' belongs to sharding",
     ),
     "check a folder of a name too long": Case(
-        ["data", "check", "mnist"],
-        f"/{LONG}/mnist.npz: File name too long",
-        environment={"FEDRAY_DATA": f"/{LONG}"},
+        ["data", "check", "mnist"], f"/{LONG}/mnist.npz: File name too long", environment={"FEDRAY_DATA": f"/{LONG}"}
     ),
     "fetch npz": Case(["data", "fetch", "npz"], "data.name: npz is your own; give it as data.path"),
     "fetch by hand": Case(
@@ -182,11 +180,7 @@ CASES: dict[str, Case] = {
         "table2, table3, table4, table5, table9, v1_table1",
         stored,
     ),
-    "kind": Case(
-        ["figures", "sweep", "--kind", "pie"],
-        "--kind: unknown name 'pie'; valid: bars, …",
-        stored,
-    ),
+    "kind": Case(["figures", "sweep", "--kind", "pie"], "--kind: unknown name 'pie'; valid: bars, …", stored),
     "compare with nothing": Case(
         ["compare", "sweep", "--rows", "partition.alpha"],
         "--reference: fedavg is not a row; one of these is required: 0.1",

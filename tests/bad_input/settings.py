@@ -86,8 +86,7 @@ CASES: dict[str, Case] = {
         "seed=" + "9" * 5000,
     ),
     "1.5 GPUs": run(
-        "--set: runtime.gpus_per_actor: found 1.5; a fraction below 1 or whole GPUs",
-        "runtime.gpus_per_actor=1.5",
+        "--set: runtime.gpus_per_actor: found 1.5; a fraction below 1 or whole GPUs", "runtime.gpus_per_actor=1.5"
     ),
     "GPUs measured": run(
         "--set: runtime.gpus_per_actor: found auto; a number is required, such as 0.25 for four actors a GPU",

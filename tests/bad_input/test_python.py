@@ -24,10 +24,7 @@ FLOATS = np.random.default_rng(0).standard_normal((24, 16), dtype=np.float32)
 ARRAYS = {"x_train": FLOATS, "y_train": np.arange(24) % 3, "x_test": FLOATS[:6], "y_test": np.arange(6) % 3}
 
 IDS = {"client_train": np.arange(24) % 8, "client_test": np.zeros(6, dtype=np.int64)}
-UNSEEN = RUN | {
-    "clients": {"total": 6, "per_round": 3, "unseen": 2},
-    "evaluation": {"personal": {"split": "disjoint"}},
-}
+UNSEEN = RUN | {"clients": {"total": 6, "per_round": 3, "unseen": 2}, "evaluation": {"personal": {"split": "disjoint"}}}
 LOOP: dict[str, Any] = {"name": "x"}
 LOOP["loop"] = LOOP
 
@@ -66,10 +63,7 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
         "simulate: data: found the data set arrays; data.name is digits",
     ),
     "sweep": (lambda: fedray.run_sweep(None), "run_sweep: sweep: found None; str | Path | Mapping[str, Any]…"),  # type: ignore[arg-type]
-    "only": (
-        lambda: fedray.run_sweep(SWEEP, only="12"),
-        "run_sweep: only: found '12'; Sequence[str] is required",
-    ),
+    "only": (lambda: fedray.run_sweep(SWEEP, only="12"), "run_sweep: only: found '12'; Sequence[str] is required"),
     "trials 0": (
         lambda: fedray.run_sweep(SWEEP, max_concurrent=0),
         "run_sweep: max_concurrent: found 0; at least 1 is required",

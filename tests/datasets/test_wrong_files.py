@@ -155,11 +155,7 @@ WRONG: list[tuple[str, Callable[[Path], None], list[str]]] = [
 
 @pytest.mark.parametrize(("name", "spoil", "words"), WRONG)
 def test_what_is_wrong_with_the_files_is_one_line_and_leaves_nothing(
-    root: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    name: str,
-    spoil: Callable[[Path], None],
-    words: list[str],
+    root: Path, monkeypatch: pytest.MonkeyPatch, name: str, spoil: Callable[[Path], None], words: list[str]
 ) -> None:
     MAKE[name](root, monkeypatch)
     load(name)

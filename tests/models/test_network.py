@@ -216,10 +216,7 @@ class TinyBatchNorm(nn.Module):
 )
 @pytest.mark.parametrize("algorithm", ["fedavg", {"name": "fedsam", "rho": 0.1}])
 def test_buffers_are_averaged_like_the_update(
-    algorithm: object,
-    aggregation: str,
-    mean: float,
-    variance: float,
+    algorithm: object, aggregation: str, mean: float, variance: float
 ) -> None:
     """One full-batch step. Client 0 holds (0, 2): mean 1, unbiased variance 2; client 1 (6, 6, 8, 8): 7 and 4/3.
 

@@ -123,12 +123,7 @@ CASES: list[Case] = [
     *cases("fedge", scale_w=4.0),
     *cases("fedge@forms", "batch norm", scale_w=4.0, feature_norm="model", **NORMED),
     *values("fedgela", "phi", "x", "exp", "sqrt", scale_w=9.0),
-    *each(
-        {f"{q}, shared": {"phi": q} for q in ("x", "exp", "sqrt")},
-        "fedgela",
-        scale_w=4.0,
-        gamma="shared",
-    ),
+    *each({f"{q}, shared": {"phi": q} for q in ("x", "exp", "sqrt")}, "fedgela", scale_w=4.0, gamma="shared"),
     *cases("fedgela@forms", "batch norm", scale_w=4.0, feature_norm="model", **NORMED),
     *cases("fedgela@forms", "present", scale_w=9.0, softmax="present"),
     *values("fedavg-la", "phi", "x", "exp", "sqrt"),
@@ -203,22 +198,10 @@ CASES: list[Case] = [
     *values("fedmoswa", "first_round", "plain", rho=0.3, alpha=1.3, gamma=0.4),
     *values("fedmoswa", "variate_divisor", "nominal", rho=0.3, alpha=1.3, gamma=0.4),
     *each(
-        {
-            "": {},
-            "fixed": {"adaptive": False},
-            "plain momentum": {"variates": False},
-        },
-        "fedwmsam",
-        rho=0.5,
-        alpha=0.4,
+        {"": {}, "fixed": {"adaptive": False}, "plain momentum": {"variates": False}}, "fedwmsam", rho=0.5, alpha=0.4
     ),
     *each(
-        {
-            "downhill": {"sign": "code"},
-            "scaled": {"target": "scaled"},
-            "decayed": {"delta_decay": True},
-            **FORMS,
-        },
+        {"downhill": {"sign": "code"}, "scaled": {"target": "scaled"}, "decayed": {"delta_decay": True}, **FORMS},
         "fedwmsam@forms",
         rho=0.5,
         alpha=0.4,

@@ -47,12 +47,7 @@ def shared_scales(w: World, i: int, form: str) -> np.ndarray:
 
 
 def fedgela(
-    w: World,
-    scale_w: float,
-    phi: str = "x",
-    softmax: str = "all",
-    gamma: str = "client",
-    feature_norm: str = "length",
+    w: World, scale_w: float, phi: str = "x", softmax: str = "all", gamma: str = "client", feature_norm: str = "length"
 ) -> Tensors:
     """Fan et al., NeurIPS 2023: z_c = Phi_c sqrt(E_W) <m_c, h/|h|>, m_c fixed, x0's; `phi` one: FedGE.
 

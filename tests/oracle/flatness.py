@@ -49,12 +49,7 @@ def fedswa(w: World, rho: float, alpha: float) -> Tensors:
 
 
 def fedmoswa(
-    w: World,
-    rho: float,
-    alpha: float,
-    gamma: float,
-    first_round: str = "usual",
-    variate_divisor: str = "rates",
+    w: World, rho: float, alpha: float, gamma: float, first_round: str = "usual", variate_divisor: str = "rates"
 ) -> Tensors:
     """The same with variates, option II; m moves to the mean of the cohort's new variates.
 

@@ -130,13 +130,7 @@ def pfedme(
 
 
 def fedala(
-    w: World,
-    order: Order,
-    layers: int,
-    share: float,
-    weight_lr: float,
-    start_epochs: int,
-    threshold: float = 0.0,
+    w: World, order: Order, layers: int, share: float, weight_lr: float, start_epochs: int, threshold: float = 0.0
 ) -> Kept:
     """Zhang et al., AAAI 2023, local form: y = o + W (x - o) on the top tensors, W clipped to [0, 1] at each batch.
 
@@ -185,12 +179,7 @@ def class_means(w: World, y: Tensors, i: int) -> dict[int, np.ndarray]:
 
 
 def fedas(
-    w: World,
-    order: Order,
-    align_lr: float,
-    align_batch: int,
-    fisher: str = "batches",
-    aligns_with: str = "received",
+    w: World, order: Order, align_lr: float, align_batch: int, fisher: str = "batches", aligns_with: str = "received"
 ) -> Kept:
     """Yang et al., CVPR 2024, with a body to align per client; fisher `samples`: F_i over single samples.
 

@@ -53,12 +53,7 @@ def fedgamma(w: World, rho: float, perturb: str = "all", **options: str) -> Tens
 
 
 def fedspeed(
-    w: World,
-    alpha: float,
-    rho: float,
-    perturb: str = "all",
-    mix: float = 1.0,
-    dual_mean: str = "all",
+    w: World, alpha: float, rho: float, perturb: str = "all", mix: float = 1.0, dual_mean: str = "all"
 ) -> Tensors:
     """Sun et al., ICLR 2023, code form: SAM gradients under FedDyn's duals; mix and dual_mean `cohort`: D-15."""
 

@@ -19,7 +19,6 @@ from fedray.partitions.heterogeneity import EXACT_CLIENTS, draw_heatmap, measure
 from fedray.partitions.schemes import (
     _redraw_where_exhausted,
     deal_by_prior,
-    draw_dirichlet_priors,
     draw_lognormal_sizes,
     draw_pathological_priors,
 )
@@ -247,7 +246,7 @@ def test_lognormal_sizes() -> None:
 
 def test_classes_without_samples_are_never_drawn() -> None:
     labels = np.full(40, 2)
-    shards = deal_by_prior(draw_dirichlet_priors(0.1, 5, 4, generator(0, "t")), labels, generator(0, "t"))
+    shards = deal_by_prior(np.full((4, 5), 0.2), labels, generator(0, "t"))
     assert set(labels[shards.indices]) == {2}
 
 

@@ -99,11 +99,8 @@ class Manifest(BaseModel):
 
 
 class Checkpoints:
-    """The checkpoints of one cell.
-
-    Args:
-        directory: their folder.
-        cell: the cell's hash, which each manifest names; empty if the directory's name tells the cell.
+    """The checkpoints of one cell in a directory; each manifest names the cell's hash, unless the directory's name
+    tells.
     """
 
     def __init__(self, directory: Path, cell: str = "") -> None:
@@ -113,11 +110,7 @@ class Checkpoints:
         self._damaged: set[int] = set()  # rounds that `load` has skipped
 
     def list_rounds(self) -> list[int]:
-        """Return the rounds that have a manifest, ascending.
-
-        Raises:
-            UserError: the directory cannot be read.
-        """
+        """Return the rounds that have a manifest, ascending. Raises UserError if the directory cannot be read."""
         try:
             found = retry(lambda: os.listdir(self.directory), self.directory)
         except FileNotFoundError:
@@ -128,9 +121,8 @@ class Checkpoints:
     def save(self, state: State, writer: Writer = write_states) -> None:
         """Write the state; only clients that changed since the previous checkpoint are written.
 
-        Raises:
-            OSError: a file cannot be written (disk full, say). The previous checkpoint then stays as it was.
-            UserError: a file cannot be read at the moment; then nothing is removed.
+        Raises OSError if a file cannot be written (disk full, say): the previous checkpoint then stays as it was.
+        Raises UserError if a file cannot be read at the moment; then nothing is removed.
         """
         self.directory.mkdir(parents=True, exist_ok=True)
         clients = {i: known for i, known in self._before.items() if state.active.get(i) == known.active}
@@ -167,11 +159,8 @@ class Checkpoints:
     def load(self) -> State | None:
         """Return the newest intact state, or None; clients' states are read and checked when they are needed.
 
-        A damaged checkpoint is logged and skipped.
-
-        Raises:
-            UserError: a checkpoint was written by a later version, a file cannot be read at the moment, or the rounds
-                belong to another cell.
+        A damaged checkpoint is logged and skipped. Raises UserError if a checkpoint was written by a later version, a
+        file cannot be read at the moment, or the rounds belong to another cell.
         """
         self.refuse_other_cell()
         for round in reversed(self.list_rounds()):

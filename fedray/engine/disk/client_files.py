@@ -55,17 +55,10 @@ class StoredState(StateRef):
 
 
 def retry(access: Callable[[], T], path: str | Path) -> T:
-    """Return the result of `access`, repeating it a few times if it fails.
+    """Return the result of `access` to a file or folder, repeating it a few times if it fails.
 
-    A file server that is away, or too many open files, says nothing about a file's content.
-
-    Args:
-        access: reads or removes a file, or lists a folder.
-        path: the file or folder, for the message.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        UserError: the file system still refuses.
+    A file server that is away, or too many open files, says nothing about a file's content. Raises FileNotFoundError,
+    or UserError if the file system still refuses.
     """
     pauses = list(PAUSES)
     while True:
@@ -101,8 +94,7 @@ def name_file(client: int, active: int) -> str:
 def write_states(directory: str, versions: Sequence[Version]) -> dict[int, Written]:
     """Write each state to a file of its own; a reader sees whole files or none.
 
-    Raises:
-        OSError: a file cannot be written (disk full, say). Files already written stay, unnamed by any manifest.
+    Raises OSError if a file cannot be written (disk full, say). Files already written stay, unnamed by any manifest.
     """
     written: dict[int, Written] = {}
     for client, active, state in versions:

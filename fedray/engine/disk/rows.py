@@ -15,29 +15,20 @@ class RowFile:
         self._lines: int | None = None  # None: the file was written by another process, or does not exist
 
     def follow(self, history: Sequence[Mapping[str, float]]) -> None:
-        """Make the file hold exactly these rows, each once.
+        """Make the file hold exactly these rows, each once. Raises OSError if it cannot be written.
 
         New rows are appended. At the start of a process, and if a run has gone back to an earlier checkpoint, the whole
         file is replaced; otherwise the rows of repeated rounds would appear twice.
-
-        Raises:
-            OSError: the file cannot be written.
         """
-        if self._lines is None or len(history) < self._lines:
-            self._replace(_write_lines(history))
-        elif len(history) > self._lines:
-            if self.path.is_file():
+        exists = self.path.is_file()
+        if exists and self._lines is not None and self._lines <= len(history):
+            if new := history[self._lines :]:
                 with self.path.open("ab") as file:
-                    file.write(_write_lines(history[self._lines :]))
-            else:
-                self._replace(_write_lines(history))
-        self._lines = len(history)
-
-    def _replace(self, content: bytes) -> None:
-        found = self.path.read_bytes() if self.path.is_file() else b""
-        if content != found:
+                    file.write(_write_lines(new))
+        elif (content := _write_lines(history)) != (self.path.read_bytes() if exists else b""):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             write_file(self.path, content)
+        self._lines = len(history)
 
 
 def _write_lines(history: Sequence[Mapping[str, float]]) -> bytes:

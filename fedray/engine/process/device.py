@@ -25,12 +25,9 @@ CONTEXT = 600 * MIB
 
 
 def keep_memory() -> bool:
-    """Tune this process's malloc to keep freed memory; for a process that trains.
+    """Tune this process's malloc to keep freed memory, for a process that trains; return False if it is not glibc's.
 
     Otherwise every vector above 128 KiB is mapped, faulted in page by page and unmapped, at each operation.
-
-    Returns:
-        True if that was possible; False if the C library is not glibc.
     """
     return _tune_malloc({M_MMAP_THRESHOLD: 32 * MIB, M_TRIM_THRESHOLD: 1024 * MIB, M_TOP_PAD: 64 * MIB})
 
@@ -96,12 +93,7 @@ def refuse_missing(device: str) -> None:
 
 
 def warn_of_slow_precision(precision: str, device: str) -> None:
-    """Warn once per process if `training.precision` is bf16 and this machine's CPU would have to emulate it.
-
-    Args:
-        precision: the key's value.
-        device: `cpu` or `cuda`.
-    """
+    """Warn once per process if `training.precision` is bf16 and this machine's CPU would have to emulate it."""
     if precision == "bf16" and device == "cpu" and has_bf16() is False:
         warn_once(
             "training.precision: bf16: this machine's CPU has no instructions for it (avx512_bf16 or AMX), so it is "
@@ -110,12 +102,9 @@ def warn_of_slow_precision(precision: str, device: str) -> None:
 
 
 def prepare(tf32: bool, deterministic: bool) -> None:
-    """Choose the kernels of this process, before its first one.
+    """Choose the kernels of this process, before its first one: allow TensorFloat-32, or only the same bits each time.
 
-    Args:
-        tf32: allow TensorFloat-32.
-        deterministic: use kernels that give the same bits for the same numbers. An operation without such a kernel
-            raises RuntimeError when it is used.
+    With `deterministic` an operation without such a kernel raises RuntimeError when it is used.
     """
     # By default torch allows TF32 in convolutions. Filling new tensors would be a pass over each; nothing reads them
     # before they are written.

@@ -24,20 +24,12 @@ def evaluate(
 ) -> dict[str, Tensor]:
     """Test a model on chunks of 500 consecutive samples of a set of `Problem.evaluated` (not augmented).
 
-    Args:
-        theta: float32 `(P,)`.
-        buffers: float32 `(B,)`.
-        chunks: numbers of the chunks, from 0.
-        split: the set.
-        round: rounds made so far, which key what the user's own code draws while testing.
-
-    Returns:
-        Exact sums over the whole set: `loss` (its mean), `correct` per class, and `unbounded`, the number of chunks
-        whose mean loss is not finite or above 1e5 (such chunks are left out of `loss`). For the test set also
-        `answers` per output, `confusion`, samples by class and answer `(C, outputs)` for up to 200 outputs, each
-        chunk's probabilities (`evaluation.auc`), and, under each probe's name, its sums (`Probe.test_sums`) divided
-        by 500. For samples held out by clients also `correct_of_clients`, the correct answers of each client that
-        holds samples out.
+    Chunks are numbered from 0; `round`, the number of rounds made so far, keys what the user's own code draws while
+    testing. Returns exact sums over the whole set: `loss` (its mean), `correct` per class, and `unbounded`, the number
+    of chunks whose mean loss is not finite or above 1e5 (such chunks are left out of `loss`). For the test set also
+    `answers` per output, `confusion`, samples by class and answer `(C, outputs)` for up to 200 outputs, each chunk's
+    probabilities (`evaluation.auc`), and, under each probe's name, its sums (`Probe.test_sums`) divided by 500. For
+    samples held out by clients also `correct_of_clients`, the correct answers of each client that holds samples out.
     """
     theta, buffers = theta.to(worker.device), buffers.to(worker.device)
     worker.network.train(False)

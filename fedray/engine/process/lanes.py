@@ -36,13 +36,9 @@ Given = tuple[ClientTask, Drawn | None]
 
 @dataclass(eq=False)
 class Lane:
-    """A stream and the client that trains there.
+    """A stream with a network of its own, and the client that trains there, the round's `number`-th.
 
-    Attributes:
-        network: its own.
-        number: the client's place among those of the round.
-        given: the client and its batches.
-        result: of its training, once that is done.
+    `given` is the client with its batches, `result` that of its training, once it is done.
     """
 
     network: Network
@@ -120,14 +116,11 @@ class Lane:
 
 
 class Lanes:
-    """The lanes of a process.
+    """The lanes of a process: the first has its network, `build` builds another lane's.
 
-    Args:
-        network: the first lane's network.
-        build: builds another lane's.
-        wanted: their number; None for up to MOST, as many as the memory allows that the first client leaves.
-        count_memory: returns the bytes that this process holds of its GPU, and those that it may still take; None if
-            memory is no limit.
+    There are as many as are wanted; with None up to MOST, as many as the memory allows that the first client leaves.
+    `count_memory` returns the bytes that this process holds of its GPU, and those that it may still take; without it
+    memory is no limit.
     """
 
     def __init__(
@@ -153,12 +146,8 @@ class Lanes:
         """Train clients, and yield their results in the order in which they are given.
 
         If the memory of a GPU does not hold them side by side, half as many go on, and those in training begin again.
-
-        Args:
-            trainer: what it would train with alone.
-            broadcast: what the clients receive.
-            given: clients with their batches, taken on the stream of the lane that trains them.
-            explain: raises the error that a user is to see for that of a client.
+        Clients and batches are taken on the stream of the lane that trains them; `explain` raises the error that a user
+        is to see.
         """
         left, again, busy = enumerate(given), list[tuple[int, Given]](), list[Lane]()
         results, sent = dict[int, ClientResult](), 0

@@ -15,19 +15,13 @@ from fedray.engine.process.worker import Worker, explain
 def evaluate_personal(
     worker: Worker, broadcast: Broadcast, tasks: Sequence[ClientTask], request: PersonalEval
 ) -> dict[int, dict[str, float]]:
-    """Test the personal models of some clients.
+    """Test the personal models of some clients: returns client -> test -> value.
 
-    Args:
-        broadcast: the global model and the server.
-        tasks: the clients.
-        request: which tests they take.
-
-    Returns:
-        client -> test -> value. `own_E` after E epochs: accuracy on the client's own test samples, percent.
-        `everyone`, `everyone_loss`: accuracy and mean loss on the whole test set. If samples are held out, also
-        `validation_E` on the client's own (if it has any), `everyone_validation` and `everyone_validation_loss`.
-        `train_E`: accuracy on the client's own training samples. A score is NaN if the model's outputs are NaN.
-        For newcomers: `received`, before any training, and `own_E`, both on the client's own test samples.
+    `own_E` after E epochs: accuracy on the client's own test samples, percent. `everyone`, `everyone_loss`: accuracy
+    and mean loss on the whole test set. If samples are held out, also `validation_E` on the client's own (if it has
+    any), `everyone_validation` and `everyone_validation_loss`. `train_E`: accuracy on the client's own training
+    samples. A score is NaN if the model's outputs are NaN. For newcomers: `received`, before any training, and `own_E`,
+    both on the client's own test samples.
     """
     there, tests = worker.to_device(broadcast), worker.problem.tests
     held, evaluated = worker.problem.own_validation, worker.problem.evaluated

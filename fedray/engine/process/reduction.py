@@ -23,14 +23,10 @@ NOBODY = ClientTask(-1, 0.0, Vectors())
 
 @dataclass
 class ClientResult:
-    """A client, or a stack of clients, after its training.
+    """A client, or a stack of clients, after its training, with its new state.
 
-    Attributes:
-        tasks: the clients.
-        loss: sum of the steps' losses; `(S,)` for a stack.
-        steps: number of the steps of each client.
-        uploads: as `LocalTrainer.train` returns them.
-        state: the new state.
+    loss: sum of the steps' losses, `(S,)` for a stack. steps: number of each client's. uploads: as `LocalTrainer.train`
+    returns them.
     """
 
     tasks: Sequence[ClientTask]
@@ -107,12 +103,8 @@ class Reduction:
     def add(self, result: ClientResult, cohort: int) -> dict[int, Vectors]:
         """Add up what some clients upload, and note what must be finite, in the order of the messages.
 
-        Args:
-            result: the clients.
-            cohort: number of clients in the whole sum.
-
-        Returns:
-            client -> its uploads that are not summed, on the device; empty if there are none.
+        Returns client -> its uploads that are not summed, on the device; empty if there are none. cohort: clients in
+        the whole sum.
         """
         each = Vectors({name: sent.vector for name, sent in result.uploads.items() if isinstance(sent, PerClient)})
         weights = [task.weight for task in result.tasks]
@@ -144,13 +136,7 @@ class Reduction:
     ) -> None:
         """Add weight x vector to a sum, and note that it must be finite and not too large, as `Accumulator.add`.
 
-        Args:
-            result: the clients whose vector it is.
-            name: name of the sum.
-            vector: any shape, or rows.
-            weights: factor of each client's.
-            terms: number of vectors in the whole sum.
-            wide: whether the sum is wide.
+        The vector may hold rows, one for each of the result's clients, with a weight each.
         """
         rows = result.get_rows(vector.detach())
         if not rows.numel():
@@ -185,21 +171,13 @@ class Reduction:
             group.measure(self._sums)
 
     def settle(self) -> dict[int, str]:
-        """Read what was noted since the last call, in one copy.
-
-        Returns:
-            client -> the first reason why its vectors cannot be used; empty if all can.
-        """
+        """Read what was noted since the last call, in one copy; return client -> the first reason why it is refused."""
         return self._judge(download(self._join_extremes()))
 
     def finish(self, also: Sequence[Tensor] = ()) -> tuple[dict[int, str], dict[str, Tensor], list[Tensor]]:
-        """Settle, and fetch the sums; one wait for everything.
+        """Settle, and fetch the sums and the tensors of `also`; one wait for everything.
 
-        Args:
-            also: more tensors to fetch.
-
-        Returns:
-            As `settle`; the exact sums on the CPU, as `Accumulator` has them; and the tensors of `also` on the CPU.
+        Returns what `settle` returns; the exact sums, as `Accumulator` has them; and the tensors, all on the CPU.
         """
         joined, sums = self._join_extremes(), self._sums.sums
         copies = download([*joined, *sums.values(), *also])

@@ -25,15 +25,9 @@ Spill = Callable[[Vectors], ClientState]
 
 
 class Residence:
-    """The shards and states on one device, least recently used first.
+    """The shards and states on one device, least recently used first, of at most `limit` bytes together.
 
-    Args:
-        samples: the training set.
-        limit: bytes that they may take together.
-
-    Attributes:
-        spill: where evicted states go; by default this process's memory.
-        used: bytes in use.
+    spill: where evicted states go; by default this process's memory. used: bytes in use.
     """
 
     def __init__(self, samples: Samples, limit: int) -> None:
@@ -58,8 +52,13 @@ class Residence:
     def keep(self, vectors: Vectors) -> "DeviceState":
         """Return a client's new state as one that stays on the device until it has to leave."""
         state = DeviceState(vectors, self)
-        key, found = state.key, weakref.ref(state)
-        self._hold(key, count_bytes(vectors.values()), lambda: _evict(found()))
+        key, reference = state.key, weakref.ref(state)
+
+        def evict() -> None:
+            if (kept := reference()) is not None:
+                kept.evict()
+
+        self._hold(key, count_bytes(vectors.values()), evict)
         weakref.finalize(state, self._drop, key)
         return state
 
@@ -110,11 +109,6 @@ class DeviceState(StateRef):
 
     def __reduce__(self) -> tuple[type, tuple[dict[str, Tensor]]]:
         return Vectors, (dict(self.load()),)
-
-
-def _evict(state: DeviceState | None) -> None:
-    if state is not None:
-        state.evict()
 
 
 def limit_memory(share: float) -> int:

@@ -1,6 +1,6 @@
 """Training of some clients in one process, and the sum of what they upload."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from torch import Tensor
 
@@ -52,7 +52,10 @@ def train(worker: Worker, broadcast: Broadcast, tasks: Sequence[ClientTask]) -> 
     groups = [reply.each] if residence else [reply.each, states]
     diverged, reply.sums, copies = reduction.finish(_list_tensors(groups))
     reply.diverged |= diverged
-    reply.each, *kept = _replace_tensors(groups, copies)
+    left = iter(copies)
+    reply.each, *kept = (
+        {i: Vectors({name: next(left) for name in vectors}) for i, vectors in group.items()} for group in groups
+    )
     if residence is None:
         reply.states = {**kept[0]}
     else:
@@ -69,11 +72,13 @@ def _train_in_lanes(
     ordered = sorted(tasks, key=lambda task: -trainer.count(len(shards[task.client])).steps)
     drawn_ahead = draw_ahead(config.training, trainer.shards, config.seed, there, ordered)
 
-    def explain_client(error: Exception, task: ClientTask) -> None:
-        explain_error(error, f"client {task.client} ({len(shards[task.client])} samples)")
-
     given = ((worker.task_to_device(task), drawn) for task, drawn in drawn_ahead)
-    yield from lanes.train(trainer, there, given, explain_client)
+    yield from lanes.train(
+        trainer,
+        there,
+        given,
+        lambda error, task: explain_error(error, f"client {task.client} ({len(shards[task.client])} samples)"),
+    )
 
 
 def _iter_parts(
@@ -158,9 +163,3 @@ def _reduce(results: list[ClientResult], reduction: Reduction, cohort: int, repl
 
 def _list_tensors(groups: Sequence[Mapping[int, Vectors]]) -> list[Tensor]:
     return [tensor for group in groups for vectors in group.values() for tensor in vectors.values()]
-
-
-def _replace_tensors(groups: Sequence[Mapping[int, Vectors]], tensors: Iterable[Tensor]) -> list[dict[int, Vectors]]:
-    """Return the clients' vectors with other tensors, given in the order of `_list_tensors`."""
-    left = iter(tensors)
-    return [{i: Vectors({name: next(left) for name in vectors}) for i, vectors in group.items()} for group in groups]

@@ -33,12 +33,9 @@ PREVIOUS_THETA = "previous_theta"
 
 @dataclass(frozen=True)
 class Tested:
-    """Test results of a state.
+    """Test results of a state: its metrics, and tables as `State.tables`.
 
-    Attributes:
-        row: the metrics.
-        sums: the sums over the test set from which the metrics are computed; empty without a global model.
-        tables: as `State.tables`.
+    sums: those over the test set from which the metrics are computed; empty without a global model.
     """
 
     row: dict[str, float]
@@ -55,14 +52,7 @@ def get_tested_theta(state: State) -> Tensor:
 
 @dataclass(frozen=True)
 class Tester:
-    """The tests of one state.
-
-    Attributes:
-        problem: the run.
-        backend: where it is tested.
-        state: what is tested.
-        broadcast: returns what a given number of clients would receive now.
-    """
+    """The tests of one state. `broadcast` returns what a given number of clients would receive now."""
 
     problem: Problem
     backend: Backend
@@ -105,7 +95,9 @@ class Tester:
             row |= summarise(scores, epochs, generic, self.problem.tests.sizes)
             tables["clients"] = tabulate_clients(scores, epochs[-1], self.problem.shards.sizes)
             if self.problem.unseen is not None:
-                newcomers, last = self.test_newcomers(asked.personal.tuned), asked.personal.tuned[-1]
+                request = PersonalEval(asked.personal.tuned, own=True, everyone=False, newcomers=True)
+                newcomers = self._test_models([int(i) for i in self.problem.list_newcomers()], request)
+                last = asked.personal.tuned[-1]
                 row |= summarise_newcomers(newcomers, asked.personal.tuned)
                 tables["clients"] = add_newcomers(tables["clients"], newcomers, last, self.problem.dealt.sizes)
         elif algorithm.generic:
@@ -139,15 +131,6 @@ class Tester:
     def test_personal(self, request: PersonalEval) -> dict[int, dict[str, float]]:
         """Return the scores of `list_tested`: client -> test -> value. Raises Diverged."""
         return self._test_models(self.list_tested(request.own), request)
-
-    def test_newcomers(self, epochs: tuple[int, ...]) -> dict[int, dict[str, float]]:
-        """Return the scores of the unseen clients: client -> test -> value. Raises Diverged.
-
-        Args:
-            epochs: of fine-tuning, ascending.
-        """
-        request = PersonalEval(epochs, own=True, everyone=False, newcomers=True)
-        return self._test_models([int(i) for i in self.problem.list_newcomers()], request)
 
     def _test_models(self, ids: Sequence[int], request: PersonalEval) -> dict[int, dict[str, float]]:
         s = self.state

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self
 
 import numpy as np
 import torch
@@ -20,89 +19,52 @@ from fedray.probes.probe import EvaluatedRound, check_metrics
 from fedray.probes.probes import summarise_cohort
 
 
-@dataclass(frozen=True)
-class RoundSums:
-    """A round's uploads, reduced over the cohort.
+class Trained:
+    """Result of a round's local training: the uploads of all processes, added up, and the per-client parts of `reply`.
 
     Attributes:
+        weights: client -> π_i, for clients that took part.
+        dropped: number of clients whose numbers went wrong.
+        broadcast: what each client received.
         train_loss: mean of the clients' losses.
         update: U of the shared parameters; None if none is sent.
         buffers: mean change of the running statistics that are exchanged; None if there are none.
         uploads: the method's own: exact sums, and `(M, ...)` for those that are not summed, by ascending client.
     """
 
-    train_loss: float
-    update: Tensor | None
-    buffers: Tensor | None
-    uploads: Vectors
-
-    @classmethod
-    def reduce(cls, replies: Sequence[Reply], each: Mapping[int, Vectors]) -> Self:
-        """Add up the replies of all processes, and stack those of the uploads that the server sees one by one."""
+    def __init__(
+        self, weights: dict[int, float], broadcast: Broadcast, parts: Sequence[Reply], reply: Reply, dropped: int
+    ) -> None:
+        self.weights, self.broadcast, self.reply, self.dropped = weights, broadcast, reply, dropped
+        each, sums = reply.each, add_up([part.sums for part in parts])
         names = sorted({name for vectors in each.values() for name in vectors})
-        sums = add_up([reply.sums for reply in replies])
         sums |= {name: torch.stack([each[i][name] for i in sorted(each)]) for name in names}
-        loss, update, buffers = sums.pop("train_loss"), sums.pop("update", None), sums.pop("buffers", None)
-        return cls(float(loss), update, buffers, Vectors(sums))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Trained:
-    """Result of a round's local training.
-
-    Attributes:
-        weights: client -> π_i, for clients that took part.
-        sums: its uploads.
-        reply: the per-client parts of all replies.
-        dropped: number of clients whose numbers went wrong.
-        broadcast: what each client received.
-    """
-
-    weights: dict[int, float]
-    sums: RoundSums
-    reply: Reply
-    dropped: int
-    broadcast: Broadcast
+        self.train_loss = float(sums.pop("train_loss"))
+        self.update, self.buffers = sums.pop("update", None), sums.pop("buffers", None)
+        self.uploads = Vectors(sums)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prober:
-    """The probes of a run, and what they look at besides a round.
-
-    Attributes:
-        problem: the run.
-        layout: the slices of theta.
-        shared: positions in theta of the parameters that clients and server exchange, int64.
-    """
+    """The probes of a run. shared: positions in theta of the parameters that clients and server exchange, int64."""
 
     problem: Problem
     layout: Layout
     shared: Tensor
 
     def measure(
-        self,
-        state: State,
-        trained: Trained,
-        tested: Mapping[str, Tensor],
-        row: Mapping[str, float],
+        self, state: State, trained: Trained, tested: Mapping[str, Tensor], row: Mapping[str, float]
     ) -> dict[str, float]:
-        """Return the probes' metrics of a round.
+        """Return the probes' metrics of a round, given the state after it and the sums over the test set.
 
-        Args:
-            state: the state after the round.
-            trained: its local training.
-            tested: the sums over the test set.
-            row: the metrics measured without a probe.
-
-        Raises:
-            UserError: a probe uses the name of another metric.
+        Raises UserError if a probe uses the name of a metric in `row`, which is measured without a probe.
         """
         data, measured = self.problem.data, trained.reply.probes
         probes = self.problem.config.evaluation.probes
         seen = EvaluatedRound(
             weights=trained.weights,
             measured=measured,
-            update=trained.sums.update,
+            update=trained.update,
             moved=(state.theta - trained.broadcast.theta)[self.shared],
             theta=get_tested_theta(state),
             layout=self.layout,

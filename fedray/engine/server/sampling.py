@@ -1,5 +1,6 @@
 """The clients of a round, and each one's weight in the average."""
 
+import itertools
 from collections.abc import Callable
 
 import numpy as np
@@ -7,22 +8,14 @@ import numpy as np
 from fedray.algorithms.base import Cohort
 from fedray.common.errors import Diverged, UserError, truncate_repr
 from fedray.common.rng import generator
-from fedray.config import Clients, RunConfig, Training
+from fedray.config import RunConfig, Training
 
 
 def draw_cohort(config: RunConfig, sizes: np.ndarray, t: int) -> np.ndarray:
-    """Draw the clients of round t (from 0).
+    """Draw the clients of round t (from 0): ids, int64 `(M,)`, ascending. An empty cohort is redrawn.
 
-    Args:
-        config: the run's configuration; `clients` and `seed` matter here.
-        sizes: int64 `(N,)`, each client's training samples. Clients without samples do not take part.
-        t: the round, from 0.
-
-    Returns:
-        Ids, int64 `(M,)`, ascending. An empty cohort is redrawn.
-
-    Raises:
-        Diverged: every client that `clients.cohorts` names for this round is empty.
+    Clients without samples do not take part (`sizes`: int64 `(N,)`). Raises Diverged if every client that
+    `clients.cohorts` names for this round is empty.
     """
     clients = config.clients
     if clients.cohorts is not None:
@@ -30,20 +23,15 @@ def draw_cohort(config: RunConfig, sizes: np.ndarray, t: int) -> np.ndarray:
         if len(listed := np.sort(listed[sizes[listed] > 0])) == 0:
             raise Diverged(t + 1, None, "every client of clients.cohorts in this round is empty")
         return listed
-    attempt = 0
-    while True:
-        drawn = _draw(clients, generator(config.seed, "cohort", t, attempt))
+    for attempt in itertools.count():
+        rng, count = generator(config.seed, "cohort", t, attempt), clients.cohort_size
+        if clients.sampling == "bernoulli":  # the number of successes first, then which: no draw per client
+            rate = clients.per_round if isinstance(clients.per_round, float) else count / clients.total
+            count = int(rng.binomial(clients.total, rate))
+        drawn = rng.choice(clients.total, size=count, replace=False, shuffle=False)
         if len(drawn := np.sort(drawn[sizes[drawn] > 0])):
-            return drawn
-        attempt += 1
-
-
-def _draw(clients: Clients, rng: np.random.Generator) -> np.ndarray:
-    count = clients.cohort_size
-    if clients.sampling == "bernoulli":  # the number of successes first, then which: no draw per client
-        rate = clients.per_round if isinstance(clients.per_round, float) else count / clients.total
-        count = int(rng.binomial(clients.total, rate))
-    return rng.choice(clients.total, size=count, replace=False, shuffle=False)
+            break
+    return drawn
 
 
 def weigh_cohort(

@@ -14,12 +14,12 @@ from fedray.common.errors import Diverged
 from fedray.common.rng import seed_torch
 from fedray.common.vectors import Vectors
 from fedray.engine.exact_sum import is_finite
-from fedray.engine.guard import forbid_changes
+from fedray.engine.guard import Guard
 from fedray.engine.messages import Broadcast, ClientTask, Reply, count_bytes, join
 from fedray.engine.problem import Problem
 from fedray.engine.process.backend import Backend
 from fedray.engine.server.evaluate import PREVIOUS_THETA, Tester, get_tested_theta
-from fedray.engine.server.probing import Prober, RoundSums, Trained
+from fedray.engine.server.probing import Prober, Trained
 from fedray.engine.server.profile import Profile
 from fedray.engine.server.sampling import draw_cohort, weigh_cohort
 from fedray.engine.state import State, StateRef, refuse_other_weights
@@ -85,22 +85,19 @@ class Simulation:
             self.lap("local")
             reply = join(parts)
             if not reply.diverged:
-                sums = RoundSums.reduce(parts, reply.each)
-                dropped = drawn - len(cohort)
-                return Trained(weights=weights, sums=sums, reply=reply, dropped=dropped, broadcast=broadcast)
+                return Trained(weights, broadcast, parts, reply, dropped=drawn - len(cohort))
             cohort = self._leave_out(t, cohort, reply)  # the round is made again, as if they had not been drawn
 
     def _aggregate(self, trained: Trained) -> Server:
         """Let the algorithm make the new server."""
         config, t = self.problem.config, self._state.round
         server = self._make_server(t, len(trained.weights))
-        sums = trained.sums
-        received = Received(Vectors(sums.uploads, update=self._spread_update(sums.update)))
-        if sums.update is not None:
-            received.sums["shared_update"] = sums.update
+        received = Received(Vectors(trained.uploads, update=self._spread_update(trained.update)))
+        if trained.update is not None:
+            received.sums["shared_update"] = trained.update
         given = {"server.theta": self._state.theta}
         given |= {f"server.state.{name}": v for name, v in self._state.server.items()}
-        with seed_torch(config.seed, "server", t), forbid_changes(config.algorithm, given):
+        with seed_torch(config.seed, "server", t), Guard(config.algorithm, given):
             server.server_lr *= config.stepping.server_step(server, received)
             config.algorithm.aggregate(server, received)
         for name, vector in (("theta", server.theta), *server.state.items()):
@@ -110,7 +107,7 @@ class Simulation:
 
     def _commit(self, trained: Trained, server: Server, started: float) -> None:
         """Move to the next state, in one assignment: after a failure above, the state is unchanged."""
-        s, moved = self._state, trained.sums.buffers
+        s, moved = self._state, trained.buffers
         previous = {PREVIOUS_THETA: s.theta} if self.problem.config.stepping.tests_average else {}
         changed = {i: state for i, state in trained.reply.states.items() if state}
         self._state = replace(
@@ -146,7 +143,7 @@ class Simulation:
         """Test the new state, and add a row to the history."""
         started = time.perf_counter()
         tested = self.tester.test()
-        row = {"round": self._state.round, **tested.row, "train_loss": trained.sums.train_loss}
+        row = {"round": self._state.round, **tested.row, "train_loss": trained.train_loss}
         if self.probes:
             prober = Prober(problem=self.problem, layout=self.layout, shared=self._shared)
             row |= prober.measure(self._state, trained, tested.sums, row)

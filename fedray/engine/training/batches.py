@@ -26,9 +26,7 @@ GATHERED = 1 << 18
 class Drawn:
     """The batches of a client's round, drawn before it trains.
 
-    Attributes:
-        order: positions in its shard, one int64 array per step.
-        batches: inputs and labels of each step, if they are gathered already.
+    order: positions in its shard, one int64 array per step. batches: their inputs and labels, if gathered already.
     """
 
     order: list[np.ndarray]
@@ -36,14 +34,7 @@ class Drawn:
 
 
 class Counts(NamedTuple):
-    """Steps and batches of a client.
-
-    Attributes:
-        steps: K_i.
-        per_epoch: steps of one pass over its samples.
-        batch_size: samples of a whole batch.
-        counted_steps: K_i as methods divide by it (`Training.find_counted_steps`).
-    """
+    """K_i and the steps of one pass of a client, samples of a whole batch, and K_i as methods divide by it."""
 
     steps: int
     per_epoch: int
@@ -67,24 +58,12 @@ def count_with(training: Training, of_client_0: int) -> Callable[[int], Counts]:
 
 
 def draw_batches(
-    training: Training,
-    samples: int,
-    seed: int,
-    round: int,
-    client: int,
-    purpose: str = "",
+    training: Training, samples: int, seed: int, round: int, client: int, purpose: str = ""
 ) -> Iterator[np.ndarray]:
-    """Yield positions in the client's shard, one int64 array per step.
+    """Yield positions in the client's shard of this many samples, one int64 array per step.
 
-    An epoch's last batch may be smaller, or left out.
-
-    Args:
-        training: batch size, epochs or steps.
-        samples: number of samples in the client's shard.
-        seed: the run's seed. Together with round, client and purpose it keys the order.
-        round: t, from 0.
-        client: its id.
-        purpose: purpose of the draw; empty for ordinary local training.
+    An epoch's last batch may be smaller, or left out. Seed, round (from 0), client and purpose (empty for ordinary
+    local training) key the order.
     """
     rng = generator(seed, f"{purpose}shuffle", round, client)
     size = training.find_largest_batch(samples)
@@ -111,15 +90,7 @@ def draw_ahead(
     """Yield each client with its batches, which are drawn and gathered for several small clients at a time.
 
     Going back and forth between NumPy, torch and Python takes longer than a draw, or than gathering a small batch. A
-    large client draws while it trains: None.
-
-    Args:
-        training: as in `draw_batches`.
-        shards: each client's training samples.
-        seed: the run's seed.
-        broadcast: the round.
-        tasks: the clients.
-        samples: the training set; None if each client gathers its own batches.
+    large client draws while it trains: None. Without `samples` each client gathers its own batches.
     """
 
     def draw(client: int) -> list[np.ndarray] | None:

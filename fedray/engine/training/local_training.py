@@ -18,7 +18,7 @@ from fedray.common.errors import UserError
 from fedray.common.rng import generator
 from fedray.common.vectors import Vectors
 from fedray.config import Training
-from fedray.engine.guard import Guard, forbid_changes, refuse_changed
+from fedray.engine.guard import Guard, refuse_changed
 from fedray.engine.messages import Broadcast, ClientTask
 from fedray.engine.state import load_state
 from fedray.engine.training.batches import Counts, Drawn, count_with, draw_batches
@@ -43,13 +43,8 @@ RESERVED = {"update", "shared_update", "buffers", "train_loss", "sums"}
 class LocalTrainer:
     """Trains the clients of a run in one process, one at a time, and makes their personal models.
 
-    Attributes:
-        algorithm: the method.
-        training: batches, steps and the local optimiser.
-        network: the model; during a client's training it holds that client's running statistics.
-        population: what all clients have in common.
-        shards: each client's training samples.
-        stepping: another method whose server step is taken and which may need uploads of its own; None for none.
+    During a client's training the network holds that client's running statistics. stepping: another method whose server
+    step is taken and which may need uploads of its own; None for none.
     """
 
     algorithm: Algorithm
@@ -109,33 +104,20 @@ class LocalTrainer:
         return x.index_copy(0, shared, x[shared] + beta * (x[shared] - last))
 
     def train(
-        self,
-        broadcast: Broadcast,
-        task: ClientTask,
-        watch: Watch | None = None,
-        drawn: Drawn | None = None,
+        self, broadcast: Broadcast, task: ClientTask, watch: Watch | None = None, drawn: Drawn | None = None
     ) -> tuple[LocalClient, dict[str, Sum | PerClient]]:
         """Make all local steps of one client, as `iter_steps` does."""
         return exhaust(self.iter_steps(broadcast, task, watch, drawn))
 
     def iter_steps(
-        self,
-        broadcast: Broadcast,
-        task: ClientTask,
-        watch: Watch | None = None,
-        drawn: Drawn | None = None,
+        self, broadcast: Broadcast, task: ClientTask, watch: Watch | None = None, drawn: Drawn | None = None
     ) -> Turns[tuple[LocalClient, dict[str, Sum | PerClient]]]:
-        """Train one client, and yield after each local step.
+        """Train one client on its batches (as `batches.draw_ahead` gives them, or drawn here), and yield after each
+        local step.
 
-        Args:
-            broadcast: what the client receives.
-            task: the client.
-            watch: called with the client and the direction before each step.
-            drawn: its batches, as `batches.draw_ahead` gives them; None if they are not drawn yet.
-
-        Returns:
-            The client (its new state, its update) and every upload, including `update` and `buffers`. The update holds
-            the shared parameters only, in theta's order; `buffers` the running statistics that clients do not keep.
+        `watch` is called with the client and the direction before each step. Returns the client (its new state, its
+        update) and every upload, including `update` and `buffers`. The update holds the shared parameters only, in
+        theta's order; `buffers` the running statistics that clients do not keep.
         """
         algorithm, network = self.algorithm, self.network
         c = self.start(broadcast, task, relaxed=True)
@@ -164,13 +146,8 @@ class LocalTrainer:
     def personalise(self, broadcast: Broadcast, task: ClientTask, epochs: int) -> LocalClient:
         """Make a client's personal model (`Algorithm.personal`) and prepare it; the run itself does not change.
 
-        Args:
-            broadcast: what the client receives.
-            task: the client.
-            epochs: epochs of fine-tuning, for methods that fine-tune.
-
-        Returns:
-            The client, with its personal model at `theta`; the network holds its buffers.
+        Methods that fine-tune do so for `epochs`. Returns the client, with its personal model at `theta`; the network
+        holds its buffers.
         """
         kind = self.algorithm.personal
         trainer = replace(self, training=self._make_tuning(epochs)) if kind == "tuned" else self
@@ -232,11 +209,7 @@ class LocalTrainer:
         return SGD(training.momentum)
 
     def _take_steps(
-        self,
-        c: LocalClient,
-        purpose: str = "",
-        watch: Watch | None = None,
-        drawn: Drawn | None = None,
+        self, c: LocalClient, purpose: str = "", watch: Watch | None = None, drawn: Drawn | None = None
     ) -> Turns[Rule]:
         """Call `begin` and take all local steps; return the local optimiser. purpose: keys the draws."""
         algorithm, training = self.algorithm, self.training
@@ -274,16 +247,9 @@ class LocalTrainer:
     ) -> Turns[None]:
         """Take the canonical step on direction q, K_i times: clip, d by the local optimiser, y <- y - η_k d.
 
-        Args:
-            c: the client.
-            purpose: keys the draws.
-            direction: q.
-            trained_part: the part of the parameters that each step changes.
-            rate: η_k.
-            decoupled_weight: λ of a term λ y that is not clipped.
-            rule: the local optimiser; default `training.optimizer`, without anything carried over.
-            watch: sees q, 0 on what the step does not change.
-            drawn: the batches; None to draw them.
+        `rate` gives η_k, `decoupled_weight` is λ of a term λ y that is not clipped, `rule` the local optimiser (by
+        default a fresh one). `watch` sees q, 0 on what the step does not change. `purpose` keys the draws of batches
+        that are not `drawn`.
         """
         descent = Descent(c.optimiser, rule)
         c.step_rate = rate
@@ -327,14 +293,9 @@ class LocalTrainer:
         return c.held.iter_batches(order if drawn is None else drawn.order, augment)
 
     def gather(self, clients: Sequence[int], positions: Sequence[np.ndarray]) -> tuple[Tensor, Tensor]:
-        """Return a batch of each client, not augmented.
+        """Return a batch of each client, not augmented: inputs `(S, n, ...)` and labels `(S, n)`.
 
-        Args:
-            clients: the clients.
-            positions: n positions in the shard of each, int64.
-
-        Returns:
-            Inputs `(S, n, ...)` and labels `(S, n)`.
+        `positions`: n positions in the shard of each, int64.
         """
         size, indices = len(clients), [self.shards[client] for client in clients]
         if self.population.take is None:
@@ -349,8 +310,7 @@ class LocalTrainer:
     def finish(self, c: LocalClient, weight: float) -> dict[str, Sum | PerClient]:
         """Set a client's state after its last step, and return its uploads: the methods' and the update.
 
-        Raises:
-            UserError: a method's upload has a name that is taken.
+        Raises UserError if a method's upload has a name that is taken.
         """
         uploads: dict[str, Sum | PerClient] = {}
         for method in (self.algorithm, *([self.stepping] if self.stepping else [])):
@@ -369,7 +329,7 @@ class LocalTrainer:
         given = {"c.theta_0": c.theta_0, "the initial parameters": c.network.initial}
         given |= {f"c.message.{name}": v for name, v in c.message.items()}
         given |= {f"c.state.{name}": v for name, v in c.state.items()}
-        return forbid_changes(self.algorithm, given)
+        return Guard(self.algorithm, given)
 
     @cached_property
     def count(self) -> Callable[[int], Counts]:

@@ -35,14 +35,9 @@ MOST = 64
 
 @dataclass
 class TrainedStack:
-    """Clients after their training.
+    """Clients after their training: c is the client, or all of them as one, and `steps` is each one's number.
 
-    Attributes:
-        tasks: the clients.
-        c: the client, or all of them as one.
-        steps: how many steps each has made.
-        uploads: its uploads. Of several clients every vector of c and of uploads has a row for each, or is the same for
-            all.
+    Of several clients every vector of c and of uploads has a row for each, or is the same for all.
     """
 
     tasks: Sequence[ClientTask]
@@ -53,13 +48,10 @@ class TrainedStack:
 
 @dataclass(eq=False)
 class Stacking:
-    """The stacks of a process.
+    """The stacks of a process, of `size` clients; 1 for no stacks.
 
-    Attributes:
-        network: the model.
-        size: clients in a stack; 1 for no stacks.
-        mixes: whether clients that are new and clients with a state may train together.
-        compared: the methods whose first stack agreed with its clients alone.
+    mixes: whether clients that are new and clients with a state may train together. compared: the methods whose first
+    stack agreed with its clients alone.
     """
 
     network: Network
@@ -131,11 +123,8 @@ def can_stack(trainer: LocalTrainer, broadcast: Broadcast) -> bool:
 class StackedClient(LocalClient):
     """Several clients as one: vectors are `(S, P)`, a row for each; the server's message is `(P,)` as ever.
 
-    It has those numbers of a client that are the same for all.
-
-    Attributes:
-        stacking: computes the gradients.
-        total: sum over the steps of each step's first loss, `(S,)`.
+    It has those numbers of a client that are the same for all. `stacking` computes the gradients; `total` is the sum
+    over the steps of each step's first loss, `(S,)`.
     """
 
     stacking: Stacking
@@ -164,10 +153,7 @@ class StackedClient(LocalClient):
 
 
 def train_stack(
-    trainer: LocalTrainer,
-    stacking: Stacking,
-    broadcast: Broadcast,
-    given: Sequence[tuple[ClientTask, Drawn | None]],
+    trainer: LocalTrainer, stacking: Stacking, broadcast: Broadcast, given: Sequence[tuple[ClientTask, Drawn | None]]
 ) -> list[TrainedStack]:
     """Make all local steps of several clients; return all as one, or one by one.
 
@@ -229,8 +215,7 @@ def _make_client(
 class _Rows:
     """The steps of a stack. If its batches differ in size, so do the clients that make a step together.
 
-    Attributes:
-        theta, local, total: of each client, once the stack is split: y, scratch vectors, sum of losses.
+    theta, local and total are each client's y, scratch vectors and sum of losses, once the stack is split.
     """
 
     def __init__(self, c: StackedClient, descent: Descent) -> None:

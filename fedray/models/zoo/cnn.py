@@ -44,11 +44,7 @@ class MLP(ModelSpec):
 def build_cnn(channels: int, filters: Sequence[int], widths: Sequence[int], padding: int = 0) -> nn.Sequential:
     """Return 5x5 convolutions with pooling and ReLU, then linear layers with ReLU between them.
 
-    Args:
-        channels: of the images.
-        filters: of each convolution.
-        widths: of the first linear layer's inputs and of each one's outputs.
-        padding: of the convolutions.
+    `widths`: of the first linear layer's inputs and of each one's outputs.
     """
     layers: list[nn.Module] = []
     for before, after in pairwise((channels, *filters)):

@@ -198,10 +198,7 @@ WRONG_DOMAINS: list[tuple[dict[str, Any], str]] = [
         "required",
     ),
     ({"path": "empty"}, "data.path: empty/sketch_train.txt lists no picture"),
-    (
-        {"path": "net", "classes": ["bird", "owl"]},
-        "data.path: net/clipart_train.txt lists no picture of the `classes`",
-    ),
+    ({"path": "net", "classes": ["bird", "owl"]}, "data.path: net/clipart_train.txt lists no picture of the `classes`"),
     ({"path": "both"}, "data.path: both/clipart/cat/1.png is listed for training and for testing"),
     ({"path": "twice"}, "data: domains: twice/clipart/cat/1.png is listed twice"),
     ({"path": "gone"}, "gone/clipart/cat/1.png cannot be read: No such file or directory"),
@@ -247,10 +244,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"path": "flat", "split": 0.1}, "data.split: found 0.1, which leaves no picture for the test set"),
     ({"path": "flat", "split": 0.9}, "data.split: found 0.9, which leaves no picture of flat/cat for training"),
     ({"path": "text", "split": 0.5}, "cannot be read: UnidentifiedImageError"),
-    (
-        {"path": "forms", "split": 0.5, "client": "folder"},
-        "clients: found 'Ko\\u0308ln' and 'K\\xf6ln', two spellings",
-    ),
+    ({"path": "forms", "split": 0.5, "client": "folder"}, "clients: found 'Ko\\u0308ln' and 'K\\xf6ln', two spellings"),
     ({"path": "sites", "split": 0.5}, "data.path: sites: classes: found '05' and '5', two spellings of one; use one"),
     ({"path": "flat", "split": 0.5, "size": 0}, "data.size: found 0; input should be greater than 0"),
 ]

@@ -94,10 +94,7 @@ SWEEP = "name: x\nbase: {" + ", ".join(RUN.strip().splitlines()) + "}\ngrid: {tr
 
 @pytest.mark.parametrize(
     ("text", "command"),
-    [
-        (RUN, ["run", "file.yaml", "--no-track"]),
-        (SWEEP, ["sweep", "file.yaml", "--dry-run", "--estimate"]),
-    ],
+    [(RUN, ["run", "file.yaml", "--no-track"]), (SWEEP, ["sweep", "file.yaml", "--dry-run", "--estimate"])],
 )
 def test_commands_warn_of_emulated_bf16(
     text: str,

@@ -64,8 +64,7 @@ def test_running_statistics_are_sent_both_ways() -> None:
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "sent"),
-    [("fedbn", P), ("fedper", P - HEAD + NORM + RUNNING), ("lg-fedavg", HEAD), ("local-only", 0)],
+    ("algorithm", "sent"), [("fedbn", P), ("fedper", P - HEAD + NORM + RUNNING), ("lg-fedavg", HEAD), ("local-only", 0)]
 )
 def test_running_statistics_that_clients_keep_are_not_sent(algorithm: str, sent: int) -> None:
     """They belong where the parameters of their layer do, here to the body."""
