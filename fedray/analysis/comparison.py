@@ -130,17 +130,14 @@ def tabulate_by_seed(sweep: SweepTable, metric: str, rows: str = "algorithm", co
     """Return the cells with `_row`, `_column` and `_value`: NaN if the cell has not finished, has never reached the
     target, or the metric is undefined.
 
-    Raises:
-        UserError: a metric or key is unknown, the metric is a ratio of runs, or several runs share method, setting and
-            seed.
+    Raises UserError if a metric or key is unknown, the metric is a ratio of runs, or several runs share method, setting
+    and seed.
     """
     Metric.parse(metric).refuse_ratio("--metric")
-    cells = sweep.cells.assign(_value=read_values(sweep, metric), _row=label_cells(sweep.cells, rows))
+    values = read_values(sweep, metric).replace(NEVER, math.nan)
+    cells = sweep.cells.assign(_value=values, _row=label_cells(sweep.cells, rows))
     columns = columns or find_columns(cells, cells["_row"])
-    cells = cells.assign(
-        _column=label_cells(cells, columns),
-        _value=cells["_value"].replace(NEVER, math.nan),
-    )
+    cells = cells.assign(_column=label_cells(cells, columns))
     if cells.duplicated(["_row", "_column", "seed"]).any():
         raise UserError(f"--cols: with {columns!r} several runs share method, setting and seed; name what differs")
     return cells
@@ -240,30 +237,18 @@ def compare(
 ) -> Comparison:
     """Compare every method with the reference row `to`, by default fedavg if it is a row.
 
-    Raises:
-        UserError: a row, metric or key is unknown, there is no reference, the confidence is outside (0, 1), or runs
-            cannot be paired.
+    Raises UserError if a row, metric or key is unknown, there is no reference, the confidence is outside (0, 1), or
+    runs cannot be paired.
     """
     cells = tabulate_by_seed(sweep, metric, rows, columns)
     to = find_reference(sweep.cells, to, cells["_row"], rows)
     _refuse_unlike(cells, to)
     differences, lower = pair_by_seed(cells, to, confidence), is_smaller_better(metric, sweep.cells)
-    return Comparison(
-        sweep.name,
-        to,
-        metric,
-        make_title(metric, sweep.cells),
-        lower,
-        [
-            *describe_undeclared(metric, sweep.cells),
-            *describe_rounds_left_out(sweep, metric),
-            *([sweep.note] if sweep.note else []),
-        ],
-        confidence,
-        differences,
-        count_wins(differences, lower),
-        _average(sweep, cells),
-    )
+    notes = [*describe_undeclared(metric, sweep.cells), *describe_rounds_left_out(sweep, metric)]
+    notes += [sweep.note] if sweep.note else []
+    title, wins = make_title(metric, sweep.cells), count_wins(differences, lower)
+    means = _average(sweep, cells)
+    return Comparison(sweep.name, to, metric, title, lower, notes, confidence, differences, wins, means)
 
 
 def _refuse_unlike(cells: pd.DataFrame, to: str) -> None:
@@ -469,16 +454,7 @@ def main(
         ]
         names = {"_row": "row", "_column": "column", "_value": "mean"}
         means = found.means.reset_index().rename(columns=names).to_dict("records")
-        print(
-            format_json(
-                {
-                    "sweep": found.sweep,
-                    "reference": found.to,
-                    "metric": found.metric,
-                    "differences": lines,
-                    "means": means,
-                }
-            )
-        )
+        about = {"sweep": found.sweep, "reference": found.to, "metric": found.metric}
+        print(format_json(about | {"differences": lines, "means": means}))
         return
     write_or_print(format_report(found), None)

@@ -127,14 +127,10 @@ def main(
         drawn[f"heatmap-{x}-{y}"] = draw_heatmap(sweep, x, y, metric or DEFAULT)
     if kind == "differences":
         drawn[kind] = draw_forests(compare(sweep, reference, metric or DEFAULT))
-    if kind == "class-accuracy":
-        drawn[kind] = draw_classes(sweep)
     if kind == "search" or (not kind and sweep.searched):
         drawn |= {f"search-{what}": figures for what, figures in search.draw_all(sweep).items()}
-    if kind == "fairness":
-        drawn["fairness"] = draw_fairness(sweep)
-    if kind == "confusion":
-        drawn["confusion"] = draw_confusion(sweep)
+    if draw := {"class-accuracy": draw_classes, "fairness": draw_fairness, "confusion": draw_confusion}.get(kind):
+        drawn[kind] = draw(sweep)
     if not drawn:
         raise UserError("--x: no finished runs of this sweep differ by a number of the configuration alone")
     _save(drawn, out, name, metric, overwrite)

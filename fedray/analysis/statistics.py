@@ -44,19 +44,10 @@ def bound_mean(differences: Sequence[float], confidence: float = 0.95) -> Interv
 
 
 def bootstrap(differences: Sequence[float], confidence: float = 0.95) -> Interval | None:
-    """Return the percentile bootstrap interval of the mean: it assumes no normality, but is too short for few
-    differences.
+    """Return the percentile bootstrap interval of the mean; None for fewer than BOOTSTRAP_SEEDS differences.
 
-    Resampling is keyed, so equal differences have equal intervals.
-
-    Args:
-        differences: a number per pair.
-        confidence: level of the interval.
-
-    Returns:
-        None for fewer than BOOTSTRAP_SEEDS differences.
-
-    Source: Efron and Tibshirani, An Introduction to the Bootstrap, section 13.3.
+    It assumes no normality, but is too short for few differences. Resampling is keyed, so equal differences have equal
+    intervals. Source: Efron and Tibshirani, An Introduction to the Bootstrap, section 13.3.
     """
     if len(differences) < BOOTSTRAP_SEEDS:
         return None
@@ -98,15 +89,10 @@ def compute_p(differences: Sequence[float]) -> float | None:
 
 def flip_signs(differences: Sequence[float]) -> float | None:
     """Return the exact two-sided p of the sign-flip test: the share of the 2**n signs whose |sum| is at least the
-    observed.
+    observed; None for no differences, or more than EXACT.
 
     It assumes only that each difference is as likely as its negative if the methods are equal. It is never below
-    2**(1 - n), so fewer than six seeds never reach 5 %.
-
-    Returns:
-        None for no differences, or more than EXACT.
-
-    Source: Fisher, The Design of Experiments, section 21.
+    2**(1 - n), so fewer than six seeds never reach 5 %. Source: Fisher, The Design of Experiments, section 21.
     """
     n = len(differences)
     if not 0 < n <= EXACT:

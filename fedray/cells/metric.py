@@ -140,11 +140,6 @@ class Metric:
         return cls(name, found[1], prefix, found[2]) if found else cls(name, plain, prefix)
 
     @property
-    def untuned(self) -> str:
-        """The name without a number of epochs."""
-        return self.prefix + self.plain
-
-    @property
     def is_smaller_better(self) -> bool:
         """True if the smallest value is the best, of the metrics of this module; probes declare it of theirs."""
         return self.plain in LOWER_IS_BETTER

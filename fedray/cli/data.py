@@ -162,10 +162,9 @@ def show(
     inputs = [str(value) for section in settings.values() for value in section.values()]
     file = OutputFile("--out", path, PICTURES, overwrite, inputs)
     source = _make_source(name, settings["data"])
-    given = {"alpha": alpha, "shards": shards, "classes": classes}
-    chosen = make_partition(
-        {"name": kind, **{k: v for k, v in given.items() if v is not None}, **settings["partition"]}
-    )
+    options = {"alpha": alpha, "shards": shards, "classes": classes}
+    given = {key: value for key, value in options.items() if value is not None}
+    chosen = make_partition({"name": kind, **given, **settings["partition"]})
     data = load_data(source) if source.test is None else load_data(source).merge()
     split = split_samples(source, chosen, data, clients, seed, unseen)
     dealt = split.train
@@ -182,19 +181,9 @@ def show(
         f"{numbers['samples']} samples, {numbers['clients']} clients ({numbers['empty_clients']} empty), "
         f"{numbers['mean_classes']:.2f} of {data.num_classes} classes per client"
     )
-    print(
-        "samples per client: "
-        + ", ".join(
-            f"{word} {numbers[f'size_{key}']:g}"
-            for key, word in (
-                ("min", "smallest"),
-                ("q25", "lower quartile"),
-                ("median", "median"),
-                ("q75", "upper quartile"),
-                ("max", "largest"),
-            )
-        )
-    )
+    words = {"min": "smallest", "q25": "lower quartile", "median": "median", "q75": "upper quartile", "max": "largest"}
+    sizes = ", ".join(f"{word} {numbers[f'size_{key}']:g}" for key, word in words.items())
+    print(f"samples per client: {sizes}")
     if split.unseen is not None:
         sizes = split.unseen.train.sizes
         print(f"{unseen} more clients never train: {sizes.sum()} samples, {sizes.min()} to {sizes.max()} per client")

@@ -53,10 +53,7 @@ class RunRequest:
             autocompletion=complete_file,
         ),
     ]
-    cell: Annotated[
-        str | None,
-        typer.Option(metavar="CELL", help=f"the cell of a sweep to run: {CELL}"),
-    ] = None
+    cell: Annotated[str | None, typer.Option(metavar="CELL", help=f"the cell of a sweep to run: {CELL}")] = None
     set_: Set = None
     backend: Annotated[str | None, typer.Option(help="inline | ray")] = None
     as_json: Annotated[bool, typer.Option("--json", help="one JSON object as the last line")] = False

@@ -31,8 +31,7 @@ class SweepRequest:
     ]
     set_: Set = None
     only: Annotated[
-        list[str] | None,
-        typer.Option("--only", metavar="CELL", help=f"only these cells, {CELL}; can be repeated"),
+        list[str] | None, typer.Option("--only", metavar="CELL", help=f"only these cells, {CELL}; can be repeated")
     ] = None
     dry_run: Annotated[bool, typer.Option("--dry-run", help="show what would run, and whether it fits")] = False
     estimate: Annotated[

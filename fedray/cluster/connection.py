@@ -38,13 +38,9 @@ PRELOAD = "RAY_preload_python_modules"
 def use_cluster(address: str | None = None, preload: Sequence[str] = ()) -> Iterator[None]:
     """Provide Ray for the duration of a block; a Ray that this process already uses is kept.
 
-    Args:
-        address: the cluster to join (`auto` or HOST:PORT); None for $RAY_ADDRESS, or for a local Ray on this machine if
-            that is not set.
-        preload: modules that each process of a local Ray imports at its start.
-
-    Raises:
-        UserError: the cluster cannot be joined, or the local Ray does not start.
+    address: the cluster to join (`auto` or HOST:PORT); None for $RAY_ADDRESS, or for a local Ray on this machine if
+    that is not set. preload: modules that each process of a local Ray imports at its start. Raises UserError if the
+    cluster cannot be joined, or the local Ray does not start.
     """
     key, address = _find_address(address)
     if ray.is_initialized():

@@ -65,16 +65,9 @@ def copy_tensor(array: np.ndarray) -> Tensor:
 
 
 def assign_longest_first(loads: Sequence[int], parts: int) -> list[list[int]]:
-    """Assign positions to parts: longest first, each to the least loaded part (Graham 1969).
+    """Return the positions of each part, out of 0..len(loads)-1: longest first, to the least loaded (Graham 1969).
 
     The largest part's load is at most 4/3 - 1/(3 parts) of the best possible.
-
-    Args:
-        loads: load of each position.
-        parts: number of parts.
-
-    Returns:
-        For each part its positions, out of 0..len(loads)-1.
     """
     shares: list[list[int]] = [[] for _ in range(parts)]
     heap = [(0, part) for part in range(parts)]
@@ -86,15 +79,9 @@ def assign_longest_first(loads: Sequence[int], parts: int) -> list[list[int]]:
 
 
 def assign_to_actors(loads: Sequence[int], homes: Sequence[int | None], parts: int) -> list[list[int]]:
-    """Assign as `assign_longest_first` does, but keep positions at home as long as the balance allows.
+    """Assign as `assign_longest_first` does, but keep positions at home, where their states are, if the balance allows.
 
-    Args:
-        loads: load of each position.
-        homes: the part that holds each position's state; None if there is none.
-        parts: number of parts.
-
-    Returns:
-        Positions of each part. The largest part's load is at most SLACK times that of `assign_longest_first`.
+    The largest part's load is at most SLACK times that of `assign_longest_first`.
     """
     balanced = assign_longest_first(loads, parts)
     if all(home is None for home in homes):

@@ -43,8 +43,6 @@ from fedray.engine.process.personal import evaluate_personal
 from fedray.engine.process.train import train
 from fedray.engine.process.worker import LESS_MEMORY, Worker
 from fedray.engine.state import ClientState, StateDamaged, StateRef, load_state
-from fedray.partitions.held_out import Split
-from fedray.partitions.shards import Shards
 
 log = logging.getLogger("fedray")
 T = TypeVar("T")
@@ -59,40 +57,27 @@ SentTask = tuple[int, float, Arrays | StateRef]
 class ClientActor:
     """A process that trains clients; it keeps nothing of a client between calls."""
 
-    def open(
-        self,
-        config: bytes,
-        data: Dataset,
-        shards: Shards,
-        tests: Shards | None,
-        validation: Shards | None,
-        unseen: Split | None,
-    ) -> str:
+    def open(self, config: bytes, data: Dataset, split: tuple[Any, ...]) -> str:
         """Prepare for a run, whose configuration comes packed; everything of the previous run is replaced.
 
-        Returns:
-            `Network.sha256` of the model as this process has built it.
+        split: the problem's shards, tests, validation and unseen clients. Return `Network.sha256` of the model as this
+        process has built it.
         """
         run = RunConfig.unpack(config)
         self._components = run.components
         with blame(*run.components):
-            self._worker = Worker(Problem(run, data, shards, tests, validation, unseen))
+            self._worker = Worker(Problem(run, data, *split))
         return self._worker.network.sha256
 
     def train(self, broadcast: dict[str, Any], tasks: list[SentTask], stays_from: int | None) -> Any:
         """Train clients. Everything is returned, not put into the store, so that it outlives this actor.
 
-        Args:
-            broadcast: `Broadcast` as arrays.
-            tasks: the clients.
-            stays_from: size in bytes from which a state is a return value of its own; None: all travel with the reply.
-
-        Returns:
-            The reply; with `stays_from` a tuple of the reply and, for each task, its client's state, or None for a
-            small state, which is in the reply.
+        stays_from: size in bytes from which a state is a return value of its own; None: all travel with the reply.
+        Return the reply; with `stays_from` a tuple of the reply and, for each task, its client's state, or None for a
+        small state, which is in the reply.
         """
         with blame(*self._components):
-            reply = train(self._worker, _receive_broadcast(broadcast), _receive_tasks(tasks))
+            reply = train(self._worker, *_receive_call(broadcast, tasks))
         states = {i: as_arrays(load_state(state)) for i, state in reply.states.items()}
         sizes = {i: sum(array.nbytes for array in state.values()) for i, state in states.items()}
         apart = [] if stays_from is None else [i for i, size in sizes.items() if size >= stays_from]
@@ -118,7 +103,7 @@ class ClientActor:
     ) -> dict[int, dict[str, float]]:
         """Test the personal models of clients."""
         with blame(*self._components):
-            return evaluate_personal(self._worker, _receive_broadcast(broadcast), _receive_tasks(tasks), request)
+            return evaluate_personal(self._worker, *_receive_call(broadcast, tasks), request)
 
     def write_states(self, directory: str, versions: list[tuple[int, int, Arrays | StateRef]]) -> dict[int, Written]:
         """Write clients' states, each hashed here once."""
@@ -132,15 +117,9 @@ class ClientActor:
 class RayBackend:
     """Actors of one trial or of a single run. Results do not depend on their number.
 
-    Args:
-        runtime: the run's `runtime` section.
-        group: the trial's placement group, one bundle per actor; None outside of a trial.
-
-    Attributes:
-        data: may be set to the data set's reference if the caller has put it into the object store (one copy per
-            node).
-        heartbeat: may be set to the trial's heartbeat.
-        moved: how often a client was trained away from its home, the actor of its time before.
+    group: the trial's placement group, one bundle per actor; None outside of a trial. A caller may set `data` to the
+    reference of the data set if it has put it into the object store (one copy per node), and `heartbeat` to the
+    trial's. `moved` counts how often a client was trained away from its home, the actor of its time before.
     """
 
     def __init__(self, runtime: Runtime, group: PlacementGroup | None = None) -> None:
@@ -151,14 +130,8 @@ class RayBackend:
         self._actors: list[Any] = [None] * self.processes
 
     def open(self, problem: Problem) -> None:
-        self._setup = (
-            problem.config.pack(),
-            self.data or ray.put(problem.data),
-            ray.put(problem.shards),
-            None if problem.tests is None else ray.put(problem.tests),
-            None if problem.validation is None else ray.put(problem.validation),
-            None if problem.unseen is None else ray.put(problem.unseen),
-        )
+        split = ray.put((problem.shards, problem.tests, problem.validation, problem.unseen))
+        self._setup = problem.config.pack(), self.data or ray.put(problem.data), split
         self._steps = [problem.config.training.count_steps(int(n)) for n in problem.dealt.sizes]
         self.moved = 0
         self._chunks = {split: count_chunks(len(samples)) for split, samples in problem.evaluated.items()}
@@ -321,13 +294,10 @@ def _join(answers: Sequence[dict[int, T]]) -> dict[int, T]:
     return {i: value for answer in answers for i, value in answer.items()}
 
 
-def _receive_broadcast(sent: dict[str, Any]) -> Broadcast:
-    theta, buffers = copy_tensor(sent["theta"]), copy_tensor(sent["buffers"])
-    return Broadcast(**sent | {"theta": theta, "buffers": buffers, "message": _receive_vectors(sent["message"])})
-
-
-def _receive_tasks(sent: "list[SentTask]") -> list[ClientTask]:
-    return [ClientTask(i, weight, unpack(state)) for i, weight, state in sent]
+def _receive_call(sent: dict[str, Any], tasks: list[SentTask]) -> tuple[Broadcast, list[ClientTask]]:
+    vectors = {"theta": copy_tensor(sent["theta"]), "buffers": copy_tensor(sent["buffers"])}
+    broadcast = Broadcast(**sent | vectors | {"message": _receive_vectors(sent["message"])})
+    return broadcast, [ClientTask(i, weight, unpack(state)) for i, weight, state in tasks]
 
 
 def _receive_vectors(sent: Arrays) -> Vectors:
@@ -341,10 +311,7 @@ def _receive_sums(sent: Arrays) -> dict[str, Tensor]:
 class TrialBackend(InlineBackend):
     """One worker, in a process of Ray. States are in the node's object store, as with actors.
 
-    Calls have the same limits as calls of actors; this process cannot enforce them, so the driver does.
-
-    Attributes:
-        heartbeat: may be set to the trial's heartbeat.
+    Calls have the same limits as calls of actors; this process cannot enforce them, so the driver does by `heartbeat`.
     """
 
     def __init__(self) -> None:

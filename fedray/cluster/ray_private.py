@@ -42,8 +42,7 @@ class Job(JobConfig):
 def find_running_address() -> str:
     """Return the address of the Ray running on this machine, or the one in Ray's address file, which may have ended.
 
-    Raises:
-        ConnectionError: none is running.
+    Raises ConnectionError if none is running.
     """
     from ray._private.services import get_ray_address_from_environment
 

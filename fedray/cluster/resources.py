@@ -4,7 +4,6 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import ray
@@ -93,19 +92,6 @@ def list_nodes() -> list[dict[str, float]]:
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
 
-@dataclass(frozen=True)
-class Running:
-    """A running cell.
-
-    Attributes:
-        actors: number of its actors.
-        seconds: seconds until it ends; infinite if unknown.
-    """
-
-    actors: int
-    seconds: float
-
-
 class FreeCapacity:
     """Number of actors that fit the cluster, without the resources that others held when this object was made."""
 
@@ -114,12 +100,7 @@ class FreeCapacity:
         self._others: dict[str, float] = {name: have.get(name, 0.0) - free.get(name, 0.0) for name in ("CPU", "GPU")}
 
     def count_actors(self, runtime: Runtime, held: Sequence[Mapping[str, float]] = ()) -> int:
-        """Return the number of a run's actors that fit now, on the living nodes.
-
-        Args:
-            runtime: the run's `runtime` section.
-            held: the bundles that the caller's own cells hold.
-        """
+        """Return the number of a run's actors that fit now on the living nodes; held: bundles of the caller's cells."""
         asked = get_bundle(runtime)
         taken: float = max(
             (self._others.get(name, 0.0) + sum(one.get(name, 0.0) for one in held)) / amount
@@ -138,20 +119,15 @@ def with_actor_count(run: RunConfig, most: int | None = None) -> RunConfig:
     return run.model_copy(update={"runtime": run.runtime.model_copy(update={"actors": actors})})
 
 
-def allocate(free: int, left: int, running: Sequence[Running], seconds: float, most: int) -> int:
-    """Return the number of actors for the next cell.
+def allocate(free: int, left: int, running: Sequence[tuple[float, int]], seconds: float, most: int) -> int:
+    """Return the number of actors for the next of `left` cells that have not begun, of `free` that fit now.
 
-    Args:
-        free: number of actors that fit now.
-        left: number of cells that have not begun, including this one.
-        running: the cells that have begun.
-        seconds: duration of a cell with one actor; NaN if unknown.
-        most: largest number of actors that a cell can use.
+    running: the seconds until a cell ends that has begun (infinite if unknown), and its actors. seconds: duration of a
+    cell with one actor; NaN if unknown. most: largest number of actors that a cell can use.
 
-    Returns:
-        1 if more would start longer than they save, else the cell's share of the free capacity. 0 if it should wait:
-        nothing is free, or the remaining cells are expected to end sooner if they wait for cells that are about to end
-        and take over their capacity.
+    1 if more would start longer than they save, else the cell's share of the free capacity. 0 if it should wait:
+    nothing is free, or the remaining cells are expected to end sooner if they wait for cells that are about to end
+    and take over their capacity.
     """
     if not (math.isnan(seconds) or pays(seconds, most)):
         return 1
@@ -159,9 +135,9 @@ def allocate(free: int, left: int, running: Sequence[Running], seconds: float, m
         return 0
     if left <= free and not math.isnan(seconds):
         room, soonest = free, left * seconds / min(free, left * most)
-        for other in sorted(running, key=lambda one: one.seconds):
-            room += other.actors
-            if other.seconds + left * seconds / min(room, left * most) < soonest:
+        for ends, actors in sorted(running):
+            room += actors
+            if ends + left * seconds / min(room, left * most) < soonest:
                 return 0
     share = min(max(free // left, 1), most)
     return share if math.isnan(seconds) or pays(seconds, share) else 1

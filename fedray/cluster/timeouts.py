@@ -36,10 +36,8 @@ class CallTimeouts:
 class Heartbeat:
     """Tells the driver how long a trial may stay silent, so that a slow trial is not presumed hung.
 
-    A trial reports about every second if rounds are short. It announces only calls that may take longer.
-
-    Args:
-        send: tells the driver within how many seconds it will hear from the trial again.
+    A trial reports about every second if rounds are short. It announces only calls that may take longer. send: tells
+    the driver within how many seconds it will hear from the trial again.
     """
 
     def __init__(self, send: Callable[[float], None] = lambda seconds: None) -> None:

@@ -5,9 +5,10 @@ starts.
 import pickle
 from collections.abc import Mapping
 from difflib import get_close_matches
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 from pydantic import (
+    BeforeValidator,
     ConfigDict,
     Field,
     ValidationError,
@@ -90,29 +91,14 @@ class RunConfig(Checked):
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
     seed: int = Field(0, ge=0, lt=2**32)
-    data: DataSource
-    partition: Partition
+    data: Annotated[DataSource, BeforeValidator(make_data_source)]
+    partition: Annotated[Partition, BeforeValidator(make_partition)]
     clients: Clients = Clients()
-    model: ModelSpec
+    model: Annotated[ModelSpec, BeforeValidator(make_model_spec)]
     algorithm: Algorithm
     training: Training = Field(Training(), validate_default=True)
     evaluation: Evaluation = Evaluation()
     runtime: Runtime = Runtime()
-
-    @field_validator("data", mode="before")
-    @classmethod
-    def _make_data(cls, value: Any) -> DataSource:
-        return make_data_source(value)
-
-    @field_validator("partition", mode="before")
-    @classmethod
-    def _make_partition(cls, value: Any) -> Partition:
-        return make_partition(value)
-
-    @field_validator("model", mode="before")
-    @classmethod
-    def _make_model(cls, value: Any) -> ModelSpec:
-        return make_model_spec(value)
 
     @field_validator("algorithm", mode="before")
     @classmethod
@@ -150,7 +136,6 @@ class RunConfig(Checked):
             raise UserError(f"clients.cohorts: lists {len(cohorts)} rounds, training.rounds is {self.training.rounds}")
         if self.training.precision == "tf32" and self.runtime.torch_device != "cuda":
             raise UserError("training.precision: found tf32, which CPUs do not have; fp32 or bf16")
-        probes = self.evaluation.probes
         if self.runtime.backend == "ray":
             for component in self.components:
                 refuse_unreachable(component)
@@ -163,7 +148,7 @@ class RunConfig(Checked):
             )
         if self.evaluation.auc and self.algorithm.keeps != "none":
             raise UserError(f"evaluation.auc: tests the global model; {self.algorithm.name} has none")
-        for probe in probes:
+        for probe in self.evaluation.probes:
             probe.check(self.algorithm)
         if self.clients.unseen:
             found, method = f"clients.unseen: found {self.clients.unseen}", self.algorithm

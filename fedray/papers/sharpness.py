@@ -78,16 +78,11 @@ class Sharpness:
 
 
 class TrainedRun:
-    """A run's global model, from its newest checkpoint, on its training samples.
+    """The global model of a run, from its newest checkpoint, on its training samples.
 
-    Args:
-        run: its id in MLflow.
-        device: device of the model.
-        samples: number of samples, drawn without replacement by the run's seed; all if there are fewer.
-
-    Raises:
-        UserError: the run is not in the store, is not a cell, has no checkpoint here or no global model; or its test
-            loss differs from the logged one, so data or model have changed.
+    samples: their number, drawn without replacement by the run's seed; all if there are fewer. Raises UserError if the
+    run is not in the store, is not a cell, has no checkpoint here or no global model; or its test loss differs from the
+    logged one, so data or model have changed.
     """
 
     def __init__(self, run: str, samples: int, device: str = "cpu") -> None:
@@ -121,14 +116,8 @@ class TrainedRun:
         values, vectors = find_top_eigenvalues(
             lambda v: self.landscape.multiply_hessian(self.theta, v.to(self.theta.device)), start, COUNT
         )
-        return Sharpness(
-            self.run,
-            self.label,
-            self.state.round,
-            len(self.indices),
-            self.landscape.compute_loss(self.theta),
-            [float(value) for value in values],
-        ), vectors
+        loss, count = self.landscape.compute_loss(self.theta), len(self.indices)
+        return Sharpness(self.run, self.label, self.state.round, count, loss, values.tolist()), vectors
 
     def measure_plane(self, kind: str, vectors: np.ndarray, steps: np.ndarray) -> np.ndarray:
         """Return the loss at θ + steps[i] d1 + steps[j] d2, for each pair of steps."""
@@ -266,8 +255,7 @@ def main(
 def find_runs(sweep: str | None, cells: Sequence[str], runs: Sequence[str]) -> list[str]:
     """Return the run ids of a sweep's cells, in the order of `cells`, each once; or the given ones.
 
-    Raises:
-        UserError: neither or both are given, a text names no cell, or a named cell has no finished run.
+    Raises UserError if neither or both are given, a text names no cell, or a named cell has no finished run.
     """
     if sweep is None:
         if cells or not runs:

@@ -36,9 +36,7 @@ def list_papers() -> list[str]:
 def locate_sweep(file: Path, folder: Path = Path()) -> Path:
     """Return the file itself if it exists, otherwise the shipped sweep of that name; a folder does not hide it.
 
-    Raises:
-        UserError: neither exists; the message names the file of another ending in `folder`, or the nearest shipped
-            sweep.
+    Raises UserError if neither exists: it names the file of another ending in `folder`, or the nearest shipped sweep.
     """
     known = list_sweeps()
     if file.as_posix() in known and (file.is_dir() or not file.exists()):
@@ -61,10 +59,8 @@ def load_document(path: Path, readers: tuple[Path, ...] = ()) -> dict[str, Any]:
     """Return the contents of a sweep's or a run's file.
 
     A sweep that `extends` another has the other's keys unless it gives them itself, an empty list for none; keys
-    of its `base` are set in all runs of the other (`points.Change`). readers: files that extend this one.
-
-    Raises:
-        UserError: a file cannot be read, or it extends something that it cannot; the message names the file.
+    of its `base` are set in all runs of the other (`points.Change`). readers: files that extend this one. Raises
+    UserError, which names the file, if one cannot be read, or extends something that it cannot.
     """
     own = load_yaml(path)
     if EXTENDS not in own:

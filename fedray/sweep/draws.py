@@ -108,7 +108,7 @@ def count_gradients(run: RunConfig, known: Published | None = None) -> float | N
         return None
     training, evaluation, method = run.training, run.evaluation, run.algorithm
     samples = count_samples(run, known.train)
-    batch, epoch = get_batch_size(run, samples), training.count_steps_per_epoch(samples)
+    batch, epoch = training.find_largest_batch(samples), training.count_steps_per_epoch(samples)
     client = count_of_client(run, samples)
     total = training.rounds * run.clients.cohort_size * client
     rounds = range(1, training.rounds + 1)
@@ -142,11 +142,6 @@ def count_of_client(run: RunConfig, samples: int) -> float:
 def count_samples(run: RunConfig, train: int) -> int:
     """Return the samples per client if all clients have equally many."""
     return -(-train // run.clients.dealt)
-
-
-def get_batch_size(run: RunConfig, samples: int) -> int:
-    """Return the number of samples in a full batch of a client with this many samples."""
-    return samples if run.training.batch_size == "full" else min(run.training.batch_size, samples)
 
 
 def get_cost(run: RunConfig) -> Cost:

@@ -98,13 +98,8 @@ def print_forecast(
 ) -> None:
     """Print how many cells run at a time, in how many waves, how long, and what a preemption costs.
 
-    Args:
-        runs: the cells.
-        nodes: resources of each node.
-        seconds: seconds of each cell with one actor; None if unknown.
-        per_round: seconds of a round of any cell; None if unknown.
-        start: seconds until the first cell begins; None if unknown.
-        most: largest number of cells at a time; None for as many as fit.
+    nodes: resources of each node. seconds: of each cell with one actor. per_round: seconds of a round of any cell.
+    start: seconds until the first cell begins. None if unknown. most: largest number of cells at a time.
     """
     import torch
 

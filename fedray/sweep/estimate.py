@@ -36,7 +36,7 @@ from fedray.engine.process.backend import InlineBackend
 from fedray.engine.process.device import warn_of_slow_precision
 from fedray.engine.server.simulation import Simulation
 from fedray.partitions.shards import Shards
-from fedray.sweep.draws import count_gradients, count_of_client, count_samples, get_batch_size, get_cost, iter_points
+from fedray.sweep.draws import count_gradients, count_of_client, count_samples, get_cost, iter_points
 from fedray.sweep.sweep import Sweep
 
 ROUND = 1.0
@@ -88,19 +88,13 @@ def _count_data(options: str) -> Published | None:
 def make_key(run: RunConfig, known: Published | None = None) -> Key:
     """Return everything that the duration of a run's gradient depends on; `known` as for `count_gradients`.
 
-    Raises:
-        UserError: the data's shape is not known.
+    Raises UserError if the data's shape is not known.
     """
     known = known or run.data.get_expected()
     shape, classes = find_input_shape(run, known)
-    samples = count_samples(run, known.train) if known and known.train else 1
-    return Key(
-        json.dumps(run.model.list_options() | {"init": None}),
-        shape,
-        classes,
-        get_batch_size(run, samples),
-        run.training.precision == "bf16",
-    )
+    batch = run.training.find_largest_batch(count_samples(run, known.train) if known and known.train else 1)
+    model = json.dumps(run.model.list_options() | {"init": None})
+    return Key(model, shape, classes, batch, run.training.precision == "bf16")
 
 
 def make_batch(key: Key, takes_tokens: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -112,33 +106,12 @@ def make_batch(key: Key, takes_tokens: bool) -> tuple[np.ndarray, np.ndarray]:
     return x, np.arange(key.batch) % key.classes
 
 
-@dataclass(frozen=True)
-class Counted:
-    """A run with the number of samples of one of its clients, and its gradients."""
-
-    run: RunConfig
-    samples: int
-    gradients: float
-
-
-@dataclass(frozen=True)
-class Pace:
-    """How fast cells train here.
-
-    Attributes:
-        seconds: seconds of one gradient.
-        slowdown: elapsed time over processor time.
-    """
-
-    seconds: float
-    slowdown: float
-
-
-def measure_pace(run: RunConfig, key: Key, samples: int, device: str, barrier: Any = None) -> Pace:
+def measure_pace(run: RunConfig, key: Key, samples: int, device: str, barrier: Any = None) -> tuple[float, float]:
     """Time rounds of a run's method and model on random data, for `SPAN` seconds, after rounds that do not count.
 
     Its number of clients (of so many samples) and of local steps are reduced to what takes this long. barrier: where
-    processes wait for each other before they measure; None for one process.
+    processes wait for each other before they measure; None for one process. Return the seconds of one gradient, and the
+    slowdown: elapsed time over processor time.
     """
     threads = torch.get_num_threads()
     try:
@@ -161,7 +134,7 @@ def measure_pace(run: RunConfig, key: Key, samples: int, device: str, barrier: A
             rounds += 1
         used = time.process_time() - used
         slowdown = 1.0 if device == "cuda" else max(elapsed / max(used, 1e-9), 1.0)
-        return Pace(elapsed / rounds / count, slowdown)
+        return elapsed / rounds / count, slowdown
     finally:
         torch.set_num_threads(threads)
 
@@ -191,14 +164,14 @@ def _make_short(run: RunConfig, key: Key, device: str, clients: int, steps: int)
     return simulation, clients * count_of_client(config, own)
 
 
-def rank_work(one: Counted) -> tuple[float, float]:
+def rank_work(run: RunConfig, samples: int) -> tuple[float, float]:
     """Return what orders methods by the work of a client: its gradients, then the vectors that it handles."""
-    cost = get_cost(one.run)
-    return count_of_client(one.run, one.samples), cost.down + cost.up + cost.client
+    cost = get_cost(run)
+    return count_of_client(run, samples), cost.down + cost.up + cost.client
 
 
-def measure_together(run: RunConfig, key: Key, samples: int, device: str, cells: int) -> Pace:
-    """Return the mean pace of so many processes that measure at the same time. Raises UserError if a process died."""
+def measure_together(run: RunConfig, key: Key, samples: int, device: str, cells: int) -> tuple[float, float]:
+    """Return the mean `measure_pace` of so many processes at the same time. Raises UserError if a process died."""
     if cells == 1:
         return measure_pace(run, key, samples, device)
     context = multiprocessing.get_context("spawn")  # CUDA does not work in a fork
@@ -207,12 +180,12 @@ def measure_together(run: RunConfig, key: Key, samples: int, device: str, cells:
         pool = stack.enter_context(ProcessPoolExecutor(cells, context))
         waiting = [pool.submit(measure_pace, run, key, samples, device, barrier) for _ in range(cells)]
         try:
-            found = [one.result() for one in waiting]
+            seconds, slowdown = np.mean([measured.result() for measured in waiting], axis=0)
         except (BrokenProcessPool, threading.BrokenBarrierError):
             raise UserError(
                 f"--estimate: a process died of {cells} that measured {key} at a time; take a smaller --max-concurrent"
             ) from None
-    return Pace(*(float(np.mean([getattr(one, name) for one in found])) for name in ("seconds", "slowdown")))
+    return float(seconds), float(slowdown)
 
 
 def list_distinct(sweep: Sweep) -> list[RunConfig]:
@@ -231,30 +204,29 @@ def print_estimate(sweep: Sweep, cells: int = 1) -> tuple[list[float | None], fl
     size; and the seconds until the first cell begins. Raises UserError if so many cells do not fit the memory here.
     """
     device, load = "cuda" if torch.cuda.is_available() else "cpu", os.getloadavg()[0]
-    runs, counted = list_distinct(sweep), defaultdict[Key, dict[int, Counted]](dict)
+    runs, counted = list_distinct(sweep), defaultdict[Key, dict[int, tuple[int, float]]](dict)
     for place, run in enumerate(runs):
         warn_of_slow_precision(run.training.precision, device)
         known = get_facts(run)
         if known is not None and known.train and (number := count_gradients(run, known)) is not None:
-            samples = count_samples(run, known.train)
-            counted[make_key(run, known)][place] = Counted(run, samples, number)
+            counted[make_key(run, known)][place] = count_samples(run, known.train), number
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
     unit = "GPU-hours" if device == "cuda" else "core-hours"
     table = Table("cells", "model", "method timed", "gradients", "seconds each", unit, box=None, pad_edge=False)
-    found: list[float | None] = [None] * len(runs)
+    estimates: list[float | None] = [None] * len(runs)
     start, cells, total = START, min(cells, len(runs)), 0.0
     for key, members in counted.items():
-        slowest = max(members.values(), key=rank_work)
-        pace = measure_together(slowest.run, key, slowest.samples, device, cells)
-        start = max(start, START * pace.slowdown)
-        for place, one in members.items():
-            found[place] = one.gradients * pace.seconds + CELL * pace.slowdown
-        number = sum(one.gradients for one in members.values())
-        total += number * pace.seconds / 3600
-        table.add_row(
-            *(str(len(members)), str(key), slowest.run.algorithm.name, f"{number:.3g}", f"{pace.seconds:.3g}"),
-            format_number(number * pace.seconds / 3600),
-        )
+        most = max(members, key=lambda place: rank_work(runs[place], members[place][0]))
+        slowest, samples = runs[most], members[most][0]
+        seconds, slowdown = measure_together(slowest, key, samples, device, cells)
+        start = max(start, START * slowdown)
+        for place, (_, gradients) in members.items():
+            estimates[place] = gradients * seconds + CELL * slowdown
+        number = sum(gradients for _, gradients in members.values())
+        hours = number * seconds / 3600
+        total += hours
+        about = (len(members), key, slowest.algorithm.name, f"{number:.3g}", f"{seconds:.3g}", format_number(hours))
+        table.add_row(*map(str, about))
     console.print(table)
     where = torch.cuda.get_device_name() if device == "cuda" else "one core of this machine"
     console.print(
@@ -265,6 +237,6 @@ def print_estimate(sweep: Sweep, cells: int = 1) -> tuple[list[float | None], fl
     )
     busy = "; other programs slow a measurement: repeat it on an idle machine"
     console.print(f"measured at a load of {load:.1f} on {os.cpu_count()} CPUs" + busy * (load > 0.5), soft_wrap=True)
-    if unknown := found.count(None):
+    if unknown := estimates.count(None):
         console.print(f"without {unknown} cells whose data are not here and have no published size")
-    return found, start
+    return estimates, start

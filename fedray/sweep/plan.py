@@ -80,10 +80,8 @@ class Problems:
         """Split the data and build the model, once per kind of cell.
 
         Cells that differ only in their seed, or in hyper-parameters that change no shape, are of one kind. An error
-        that only one seed causes is found when its trial starts.
-
-        Raises:
-            UserError: the data cannot be split this way, or the model cannot be built for them.
+        that only one seed causes is found when its trial starts. Raises UserError if the data cannot be split this way,
+        or the model cannot be built for them.
         """
         run = cell.run
         warn_of_slow_precision(run.training.precision, run.runtime.torch_device)
@@ -332,11 +330,8 @@ class Plan:
             if self.is_done(record):
                 metrics = record.summarise() if record.ending.status is Status.FINISHED else {select: None}
                 if select not in metrics:
-                    why = (
-                        "all test samples are of one class"
-                        if select.endswith("test_auc")
-                        else "evaluation.personal gives personal accuracies"
-                    )
+                    why = "evaluation.personal gives personal accuracies"
+                    why = "all test samples are of one class" if select.endswith("test_auc") else why
                     raise UserError(f"select: {select} is not logged by the runs; {why}")
                 values[hash] = metrics[select]
         return values

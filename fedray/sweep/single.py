@@ -180,15 +180,11 @@ def run_problem(
     progress: bool | None = None,
     sweep: str = "",
 ) -> Result:
-    """Run one problem.
+    """Run one problem; arguments that are not named here are as for `fedray.simulate`.
 
-    Args:
-        problem: data, configuration and clients.
-        cell: its hash, needed with `track` or `checkpoints`.
-        track: as for `fedray.simulate`, like the arguments that are not listed here.
-        checkpoints: yields the directory of the checkpoints, None for none; entered once nothing can be refused any
-            more but what it refuses itself.
-        sweep: name of the sweep in MLflow whose cell it is; empty for none.
+    cell: its hash, needed with `track` or `checkpoints`. checkpoints: yields the directory of the checkpoints, None for
+    none; entered once nothing can be refused any more but what it refuses itself. sweep: name of the sweep in MLflow
+    whose cell it is; empty for none.
     """
     if track is not None:
         from fedray.common.location import refuse_unwritable_store

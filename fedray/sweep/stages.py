@@ -18,17 +18,8 @@ from fedray.sweep.space import Space, format_range, is_at_edge
 from fedray.sweep.sweep import Sweep
 
 SHARED = (
-    "description",
-    "names",
-    "base",
-    "cases",
-    "grid",
-    "search",
-    "samples",
-    "searcher",
-    "select",
-    "scheduler",
-    "changes",
+    *("description", "names", "base", "cases", "grid", "search"),
+    *("samples", "searcher", "select", "scheduler", "changes"),
 )
 """Keys of the file that the tune stage adopts."""
 
@@ -114,23 +105,15 @@ def make_final_stage(sweep: Sweep, configs: Sequence[Mapping[str, Any]]) -> Swee
     assert sweep.final is not None  # noqa: S101 (for the type checker)
     validation = _get_validation(sweep).model_dump(mode="json")
     held = {"data.validation": [validation]} if sweep.final.train_on == "training" else {}
-    document: dict[str, Any] = {
-        "name": sweep.name,
-        "description": sweep.description,
-        "names": sweep.names,
-        "base": sweep.base,
-        "cases": {"chosen": [dict(config) for config in configs]},
-        "grid": held | {"seed": list(sweep.final.seeds)},
-    }
-    return Sweep.model_validate(document)
+    given = {key: getattr(sweep, key) for key in ("name", "description", "names", "base")}
+    cases, grid = {"chosen": [dict(config) for config in configs]}, held | {"seed": list(sweep.final.seeds)}
+    return Sweep.model_validate(given | {"cases": cases, "grid": grid})
 
 
 def preview_final_stage(sweep: Sweep) -> Sweep:
     """Return the final stage as far as it is known before tuning, with the first draw in place of the chosen one."""
-    return make_final_stage(
-        sweep,
-        [apply_draw(config, draw(space, sweep.searcher, 0)) for config, space in sweep.points],
-    )
+    configs = [apply_draw(config, draw(space, sweep.searcher, 0)) for config, space in sweep.points]
+    return make_final_stage(sweep, configs)
 
 
 def _get_validation(sweep: Sweep) -> Validation:
@@ -140,10 +123,8 @@ def _get_validation(sweep: Sweep) -> Validation:
 def choose(plan: Plan) -> list[Choice]:
     """Return the best draw of each method and setting of a tune stage whose cells all have an outcome.
 
-    A method and setting without a draw that has finished with every seed is left out, with a printed line.
-
-    Raises:
-        UserError: none has such a draw.
+    A method and setting without a draw that has finished with every seed is left out, with a printed line. Raises
+    UserError if none has such a draw.
     """
     known = plan.get_values()
     choices, lost = list[Choice](), list[str]()

@@ -1,5 +1,6 @@
 """A sweep file and its cells. Independent of Ray."""
 
+import contextlib
 import itertools
 import math
 import re
@@ -43,15 +44,21 @@ CELLS = 100_000
 """A sweep of more cells is presumed a mistake."""
 
 
-Cases = dict[str, Annotated[list[dict[str, Any]], Field(min_length=1)]]
-"""Axes of settings that belong together: name of the axis -> settings, each a mapping of dotted keys."""
-Seed = Annotated[int, Field(ge=0, lt=2**32)]
+Cases = Annotated[
+    dict[str, Annotated[list[dict[str, Any]], Field(min_length=1)]],
+    BeforeValidator(lambda cases: {"cases": cases} if isinstance(cases, list) else cases),
+]
+"""Axes of settings that belong together: name of the axis -> settings, each a mapping of dotted keys; a plain list is
+one axis, named `cases`."""
 
 
 def _refuse_repeats(seeds: tuple[int, ...]) -> tuple[int, ...]:
     if len(set(seeds)) < len(seeds):
         raise ValueError("each seed once")
     return seeds
+
+
+Seeds = Annotated[tuple[Annotated[int, Field(ge=0, lt=2**32)], ...], AfterValidator(_refuse_repeats)]
 
 
 class Scheduler(Checked):
@@ -84,7 +91,7 @@ class Scheduler(Checked):
 class Tune(Checked):
     """The first stage: every draw of every method and setting, with seeds of its own."""
 
-    seeds: tuple[Seed, ...] = Field(min_length=1, description="seeds of this stage; `final` must use others")
+    seeds: Seeds = Field(min_length=1, description="seeds of this stage; `final` must use others")
     validation: Validation | None = Field(
         None, description="samples to hold out and select on; default `{}`, or none if `select` names the test set"
     )
@@ -95,17 +102,14 @@ class Tune(Checked):
         "both lists; a block is a sweep of its own, NAME/0, NAME/1, ...",
     )
 
-    _different = field_validator("seeds")(_refuse_repeats)
-
 
 class Final(Checked):
     """The second stage: the best draw of each method and setting, with fresh seeds."""
 
-    seeds: tuple[Seed, ...] = Field(min_length=1, description="seeds that were not used to tune")
+    seeds: Seeds = Field(min_length=1, description="seeds that were not used to tune")
     train_on: Literal["all", "training"] = Field(
         "all", description="all: also the samples held out for tuning; training: without them"
     )
-    _different = field_validator("seeds")(_refuse_repeats)
 
 
 SELECT = tuple(
@@ -116,11 +120,6 @@ SELECT = tuple(
     for prefix in prefixes
 ) + tuple(f"{prefix}test_{what}" for what in OF_CLASSES for prefix in (LAST, FINAL, BEST))
 """Metrics of a whole run that can select a draw; those without `validation` are of the test set."""
-
-
-def _name_axes(cases: Any) -> Any:
-    """Turn a plain list of cases into one axis named `cases`."""
-    return {"cases": cases} if isinstance(cases, list) else cases
 
 
 def _refuse_unprintable(name: str) -> str:
@@ -145,7 +144,7 @@ class Smoke(Checked):
 
     base: dict[str, Any] = {}
     grid: Grid = {}
-    cases: Annotated[Cases, BeforeValidator(_name_axes)] = {}
+    cases: Cases = {}
 
 
 class Sweep(Checked):
@@ -158,9 +157,7 @@ class Sweep(Checked):
     )
     base: dict[str, Any]
     grid: Grid = {}
-    cases: Annotated[Cases, BeforeValidator(_name_axes)] = Field(
-        {}, description="settings that belong together: a list is one axis, a mapping names several"
-    )
+    cases: Cases = Field({}, description="settings that belong together: a list is one axis, a mapping names several")
     search: Space = Field({}, description="keys to draw; a case may also have a `search` of its own")
     samples: int = Field(1, gt=0, description="draws of `search` per grid point")
     searcher: Searcher = Field(Searcher(), description="how the values are drawn")
@@ -245,12 +242,9 @@ class Sweep(Checked):
         if not self.spaces:
             if self.samples > 1:
                 raise UserError(f"samples: found {self.samples}; without `search` there is nothing to draw")
-            for key, is_given in (
-                ("searcher", self.searcher != Searcher()),
-                ("tune", self.tune is not None),
-            ):
-                if is_given:
-                    raise UserError(f"{key}: without `search` there is nothing to draw")
+            if self.searcher != Searcher() or self.tune is not None:
+                key = "searcher" if self.searcher != Searcher() else "tune"
+                raise UserError(f"{key}: without `search` there is nothing to draw")
         count = self.samples * math.prod(map(len, [*self.cases.values(), *self.grid.values()]))
         if count > CELLS:
             raise UserError(f"grid: the axes multiply to {count} cells; at most {CELLS} are allowed")
@@ -379,24 +373,16 @@ class Sweep(Checked):
 
     @classmethod
     def parse(cls, document: Mapping[str, Any], smoke: bool = False, file: Path | None = None) -> "Sweep":
-        """Make a sweep from the contents of a file.
+        """Make a sweep from the contents of a file; with `smoke` apply its `smoke` section.
 
-        Args:
-            document: the file's contents.
-            smoke: apply the file's `smoke` section.
-            file: its path, for messages.
-
-        Raises:
-            UserError: a key is wrong; the message names it, and the file if it is given.
+        Raises UserError for a key that is wrong; the message names it, and the file if it is given.
         """
-        try:
+        with contextlib.nullcontext() if file is None else name_place(file):
             try:
                 sweep = cls.model_validate(dict(document))
                 return sweep._apply_smoke() if smoke else sweep
             except ValidationError as error:
                 raise describe(error, "", cls) from None
-        except UserError as error:
-            raise UserError(str(error) if file is None else f"{file}: {error}") from None
 
     def to_yaml(self) -> str:
         """Return the sweep as a file, with the changes of `--smoke` and `--set`."""
@@ -488,11 +474,8 @@ def _with_distribution(document: Mapping[str, Any], key: str, distribution: Any)
         ]
         for name, axis in axes.items()
     }
-    return {
-        **document,
-        **({"cases": changed} if in_cases else {}),
-        **({"search": common | {key: distribution}} if key in common or not in_cases else {}),
-    }
+    searched = {"search": common | {key: distribution}} if key in common or not in_cases else {}
+    return {**document, **({"cases": changed} if in_cases else {}), **searched}
 
 
 def _with_file_key(section: Mapping[str, Any], key: str, value: Any, what: str) -> dict[str, Any]:

@@ -35,7 +35,7 @@ from fedray.cluster.ray_private import (
     read_heartbeat,
     restart_trials_killed_for_memory,
 )
-from fedray.cluster.resources import FreeCapacity, Running, allocate, get_bundle
+from fedray.cluster.resources import FreeCapacity, allocate, get_bundle
 from fedray.cluster.timeouts import FIRST, SILENT
 from fedray.config import RunConfig
 from fedray.sweep.draws import find_axes
@@ -254,7 +254,7 @@ class ActorAllocator(OfThisCall, tune.Callback):
         known = [pace * live.run.training.rounds * live.actors for live, pace in paced if pace is not None]
         length = fmean([*self._lengths, *known]) if self._lengths or known else float("nan")
         now = time.monotonic()
-        running = [Running(live.actors, live.estimate_remaining(now, length)) for live in self._live.values()]
+        running = [(live.estimate_remaining(now, length), live.actors) for live in self._live.values()]
         return allocate(free, left, running, length, run.clients.largest_cohort)
 
     def on_trial_start(self, iteration: int, trials: Sequence[Trial], trial: Trial, **_: Any) -> None:

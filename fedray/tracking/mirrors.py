@@ -94,11 +94,9 @@ class _Mirror:
                 if not failed:
                     steps[step](*arguments)
             except Exception as error:  # a viewer's package can raise anything
-                failed = True
+                failed, why = True, redact(join_lines(error))
                 log.warning(
-                    "runtime.mirror: %s failed (%s); its copy ends here, MLflow has everything",
-                    self._kind,
-                    redact(join_lines(error)),
+                    "runtime.mirror: %s failed (%s); its copy ends here, MLflow has everything", self._kind, why
                 )
 
     def _open(self, cell: Cell, sweep: str, storage: Path) -> None:

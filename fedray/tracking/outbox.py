@@ -30,12 +30,8 @@ class Outbox:
     """A queue of writes. Sending waits for a write at most SLOW seconds: one that fails is retried at a later call.
 
     A write may be retried after it has arrived (if its answer was lost), so repeating it must be harmless. One that has
-    no answer yet is not repeated: later calls wait for it further, and a process that ends leaves it behind.
-
-    Args:
-        away: returns True for an exception that means the store cannot be reached; others are raised.
-        clock: seconds, monotonic.
-        sleep: waits for so many seconds.
+    no answer yet is not repeated: later calls wait for it further, and a process that ends leaves it behind. away:
+    returns True for an exception that means the store cannot be reached; others are raised.
     """
 
     def __init__(
@@ -105,9 +101,8 @@ class Outbox:
     def drain(self, patience: float) -> None:
         """Wait until everything is written.
 
-        Raises:
-            Undelivered: the store has been away for `patience` seconds.
-            KeyboardInterrupt: it has been away for GRACE seconds, and this process is to end.
+        Raises Undelivered if the store has been away for `patience` seconds, KeyboardInterrupt if it has been away for
+        GRACE seconds, and this process is to end.
         """
         since = self._clock()
         left = len(self._waiting)

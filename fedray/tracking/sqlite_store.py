@@ -109,10 +109,8 @@ class SqliteClient:
         if not (found := self._load([run_id])):
             raise LookupError(run_id)
         (run,) = found
-        params = {
-            str(key): str(value)
-            for key, value in self._ask("SELECT key, value FROM params WHERE run_uuid = ?", [run_id])
-        }
+        rows = self._ask("SELECT key, value FROM params WHERE run_uuid = ?", [run_id])
+        params = {str(key): str(value) for key, value in rows}
         return StoredRun(run.info, RunData(run.data.tags, run.data.metrics, params))
 
     def find_runs(self, experiment: str, filter: str, deleted: bool = False) -> Iterator[StoredRun]:
@@ -144,9 +142,8 @@ class SqliteClient:
     def download_artifacts(self, run_id: str, path: str, folder: str) -> str:
         """Return the path of a run's file, where it is; `folder` stays empty.
 
-        Raises:
-            OSError: it is missing.
-            UserError: its address is none of this store's, or it is a link to a file elsewhere, or a pipe.
+        Raises OSError if it is missing, UserError if its address is none of this store's, or it is a link to a file
+        elsewhere, or a pipe.
         """
         root, own = self._locate(run_id)
         file = root / own / path

@@ -72,14 +72,10 @@ BATCH = 990
 
 
 class Tracker:
-    """Writes one sweep, or one run, from the driver.
+    """Writes one sweep, or one run, from the driver. Every method raises UserError if the store refuses a write.
 
     Writes about cells do not wait for a store that is unreachable; `flush`, called now and then, retries them, and
-    `close` waits until all have arrived.
-
-    Raises:
-        Undelivered: in `close`, some writes never arrived.
-        UserError: in every method, the store refuses a write.
+    `close` waits until all have arrived; it raises Undelivered if some never do.
     """
 
     def __init__(self) -> None:

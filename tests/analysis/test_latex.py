@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from fedray.analysis.tables.formats import TEX, escape_tex, to_latex, to_markdown
-from fedray.analysis.tables.result_table import Entry, Printed, ResultTable
+from fedray.analysis.tables.published import PublishedNumber
+from fedray.analysis.tables.result_table import Entry, ResultTable
+from fedray.cells.metric import Metric
 from fedray.common.errors import escape, warn_once
 
 DOCUMENT = r"""\documentclass{article}
@@ -44,13 +46,17 @@ def compile_document(source: Path) -> str:
     return done.stdout
 
 
+def number(value: float | None, std: float | None) -> PublishedNumber:
+    return PublishedNumber({}, "", "", Metric.parse("test_accuracy"), value, std, (), "")
+
+
 def test_a_table_with_everything_compiles(tmp_path: Path) -> None:
     """Every symbol, every character that TeX reads otherwise, in titles, rows, columns, notes; all kinds of entries."""
     odd = "[a_b] 100% c&d #1 $x^2 {y} ~z \\ -- '' `é ß" + "".join(TEX) + "₀₁⁺²ᵀ"
     entries = {
-        ("row", "plain"): Entry(80.0, 1.5, 3, Counter(), -1.25, Printed(81.0, 0.5)),
+        ("row", "plain"): Entry(80.0, 1.5, 3, Counter(), -1.25, number(81.0, 0.5)),
         (odd, "plain"): Entry(None, None, 0, Counter(missing=2, diverged=1)),
-        ("row", odd): Entry(90.0, None, 1, Counter(), 1.5, Printed(None, None)),
+        ("row", odd): Entry(90.0, None, 1, Counter(), 1.5, number(None, None)),
     }
     ranks = {("row", "plain"): 1, ("row", odd): 2}
     for is_round in (False, True):

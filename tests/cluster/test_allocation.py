@@ -11,7 +11,7 @@ import ray
 
 from fedray import results, simulate
 from fedray.cells.cell import Cell
-from fedray.cluster.resources import FreeCapacity, Running, allocate, with_actor_count
+from fedray.cluster.resources import FreeCapacity, allocate, with_actor_count
 from fedray.common.errors import UserError
 from fedray.config import RunConfig, Runtime
 from fedray.engine import loop
@@ -46,26 +46,26 @@ def idle_ray(local_ray: None) -> None:
         (8, 1, [], UNKNOWN, 8),
         (8, 3, [], UNKNOWN, 2),
         (2, 28, [], UNKNOWN, 1),
-        (0, 1, [Running(2, 1)], 100, 0),
-        (0, 1, [Running(2, 1)], 8, 1),  # one process in any case
+        (0, 1, [(1, 2)], 100, 0),
+        (0, 1, [(1, 2)], 8, 1),  # one process in any case
         # Two cores, the last cell of 100 s. The other one ends in 1 s: 1 + 100 / 2 = 51 s against 100 s.
-        (1, 1, [Running(1, 1)], 100, 0),
+        (1, 1, [(1, 1)], 100, 0),
         # It ends in 60 s: 60 + 50 = 110 s against 100 s.
-        (1, 1, [Running(1, 60)], 100, 1),
-        (1, 1, [Running(1, NEVER)], 100, 1),
-        (1, 1, [Running(1, 1)], UNKNOWN, 1),
+        (1, 1, [(60, 1)], 100, 1),
+        (1, 1, [(NEVER, 1)], 100, 1),
+        (1, 1, [(1, 1)], UNKNOWN, 1),
         # More cells than fit: freed actors will be used.
-        (1, 2, [Running(1, 1)], 100, 1),
+        (1, 2, [(1, 1)], 100, 1),
         # One of three ends in 1 s.
-        (1, 1, [Running(1, 2), Running(1, 1), Running(1, 90)], 100, 0),
+        (1, 1, [(2, 1), (1, 1), (90, 1)], 100, 0),
         # The start of more processes, 8 s, has to be earned half again: 13 x 7/8 = 11.4 s, 14 x 7/8 = 12.3 s.
         (8, 1, [], 13, 1),
         (8, 1, [], 14, 8),
-        (1, 1, [Running(1, 1)], 12, 1),
+        (1, 1, [(1, 1)], 12, 1),
     ],
 )
 def test_the_next_cells_share_of_the_room(
-    free: int, left: int, running: list[Running], seconds: float, expected: int
+    free: int, left: int, running: list[tuple[float, int]], seconds: float, expected: int
 ) -> None:
     assert allocate(free, left, running, seconds, most=100) == expected
 
@@ -73,7 +73,7 @@ def test_the_next_cells_share_of_the_room(
 def test_a_cell_takes_no_more_than_its_cohort_and_waits_for_no_more() -> None:
     """A cohort of 2: waiting 1 s for two more actors would not make it faster."""
     assert allocate(4, 1, [], UNKNOWN, most=2) == 2
-    assert allocate(2, 1, [Running(2, 1)], 100, most=2) == 2
+    assert allocate(2, 1, [(1, 2)], 100, most=2) == 2
     base = AUTO | {"algorithm": "fedavg"}
     assert RunConfig.parse(base).clients.largest_cohort == 3
     cohorts = {"total": 10, "cohorts": [[0, 1], [2, 3, 4, 5]]}

@@ -25,7 +25,7 @@ class Weighing(RayBackend):
         self._steps = [problem.config.training.count_steps(int(n)) for n in problem.shards.sizes]
         self._workers = [ClientActor() for _ in range(2)]
         for actor in self._workers:
-            actor.open(problem.config.pack(), problem.data, problem.shards, None, None, None)
+            actor.open(problem.config.pack(), problem.data, (problem.shards, None, None, None))
         self.received: list[int] = []
         self._homes, self._stay, self._apart = {}, False, False
 

@@ -53,14 +53,9 @@ def choose_search_rows(cells: pd.DataFrame, keys: Iterable[str]) -> str:
 def label_cells(cells: pd.DataFrame, key: str, always: Sequence[str] = ()) -> pd.Series:
     """Return each cell's name along an axis: `fedsam ρ=0.05`, `dirichlet α=0.1`; constant options are left out.
 
-    Args:
-        cells: a row per cell, as in `SweepTable`.
-        key: a section that has a name (algorithm, partition, model, data), a dotted key (`clients.per_round`, `seed`),
-            or several of these with commas: `data,partition,clients.total` gives `cifar10 dirichlet α=0.1 total=100`.
-        always: options to name even if they have a single value.
-
-    Returns:
-        The labels with the display names of the sweep's `names`; labels that these would make equal keep both.
+    key: a section that has a name (algorithm, partition, model, data), a dotted key (`clients.per_round`, `seed`), or
+    several of these with commas: `data,partition,clients.total` gives `cifar10 dirichlet α=0.1 total=100`. always:
+    options to name even if they have a single value. Labels that the sweep's `names` would make equal keep both.
     """
     plain, names = _join_labels(cells, key, always, {}), list_names(cells)
     if not names:
@@ -116,22 +111,15 @@ def label_finished(sweep: SweepTable, without: Sequence[str] = (), statuses: Seq
     """Return the cells of these statuses with `_row` (the method) and `_column` (the setting), without some keys.
 
     `_figure` names the data set and model of a figure. Settings of others have accuracies of another order, so they
-    share no axes.
-
-    Raises:
-        UserError: no cell has finished.
+    share no axes. Raises UserError if no cell has finished.
     """
     cells = sweep.cells[sweep.cells["status"].isin(statuses)].drop(columns=list(without), errors="ignore")
     if not len(cells):
         raise UserError(f"sweep: {sweep.name!r} has no finished run")
     methods, settings = label_table(cells)
-    apart = [name for name in COMPONENTS if name in ("data", "model") and _differs(cells, name)]
-    figures = label_cells(cells, ",".join(apart)) if apart else ""  # settings of other data and models share no axes
-    return cells.assign(_row=methods, _column=settings, _figure=figures)
-
-
-def _differs(cells: pd.DataFrame, section: str) -> bool:
-    return f"{section}.name" in cells and label_cells(cells, section).nunique() > 1
+    named = [name for name in ("data", "model") if f"{name}.name" in cells]
+    apart = [name for name in named if label_cells(cells, name).nunique() > 1]
+    return cells.assign(_row=methods, _column=settings, _figure=label_cells(cells, ",".join(apart)) if apart else "")
 
 
 def list_varying_settings(cells: pd.DataFrame) -> list[str]:

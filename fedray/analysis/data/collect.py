@@ -15,7 +15,6 @@ from fedray.cells.record import Record, parse_table
 from fedray.cells.sheet import Sheet
 from fedray.cells.status import Status
 from fedray.common.errors import UserError, name_place
-from fedray.common.location import get_storage
 from fedray.common.yaml_files import parse_yaml
 from fedray.components.base import Component
 from fedray.config import COMPONENTS, RunConfig
@@ -23,6 +22,7 @@ from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.state import State
 from fedray.sweep.document import list_sweeps, locate_sweep
 from fedray.sweep.draws import iter_points
+from fedray.sweep.storage import get_cell_dir
 from fedray.sweep.sweep import Sweep
 from fedray.tracking.environment import describe_mixture
 from fedray.tracking.store import (
@@ -101,15 +101,10 @@ class SweepTable:
 
 
 def collect(name: str, *others: str) -> SweepTable:
-    """Return all cells of a sweep, including cells that another sweep ran.
+    """Return all cells of a sweep, including cells that another sweep ran, and then those of other sweeps, each once.
 
-    Args:
-        name: name of the sweep, or of one with `tune.blocks`, for its blocks NAME/0, NAME/1, ...
-        others: further sweeps, whose cells follow; one of several sweeps is there once.
-
-    Raises:
-        NotStored: the store does not know it.
-        UserError: as in `stored.read_sweep`.
+    The name of a sweep with `tune.blocks` stands for NAME/0, NAME/1, ... Raises NotStored if the store does not know
+    one of them, UserError as `stored.read_sweep` does.
     """
     client, experiment = open_reader()
     blocks = find_blocks(client, experiment, dict.fromkeys((name, *others)))
@@ -134,11 +129,7 @@ def collect(name: str, *others: str) -> SweepTable:
 
 
 def find_cells(name: str, *others: str) -> SweepTable:
-    """Return `collect`, or else the cells of the file or shipped sweep of that one name, none of them run.
-
-    Raises:
-        UserError: there is neither.
-    """
+    """Return `collect`, or else the cells of the file or shipped sweep of that one name, none of them run."""
     try:
         return collect(name, *others)
     except NotStored as unknown:
@@ -170,10 +161,9 @@ def list_expected(sweep: Sweep) -> SweepTable:
 def make_frame(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     """Return the cells of `make_row` as a table.
 
-    Returns:
-        A row per cell: `cell` (hash), `label`, `status` (a `Status`), `run_id`, `spec` (the `Cell`), `sweep` (whose
-        cell it is, as it was named; from a store), the configuration under dotted names (values as `flatten` gives
-        them, so that a column may hold those of several types), metrics under `metrics.NAME` (floats).
+    A row per cell: `cell` (hash), `label`, `status` (a `Status`), `run_id`, `spec` (the `Cell`), `sweep` (whose cell it
+    is, as it was named; from a store), the configuration under dotted names (values as `flatten` gives them, so that a
+    column may hold those of several types), metrics under `metrics.NAME` (floats).
     """
     cells = pd.DataFrame(list(rows), dtype=object)
     cells = cells.astype({name: float for name in cells if str(name).startswith("metrics.")})
@@ -255,10 +245,9 @@ def read_configuration(client: "AnyClient", run: str) -> dict[str, Any]:
 
 def load_newest_state(option: str, cell: str) -> State:
     """Return the state in a cell's newest checkpoint. Raises UserError, beginning with `option`, if none is intact."""
-    directory = get_storage() / "cells" / cell
+    directory = get_cell_dir(cell)
     checkpoints = Checkpoints(directory, cell)
-    state = checkpoints.load()
-    if state is not None:
+    if (state := checkpoints.load()) is not None:
         return state
     if rounds := checkpoints.list_rounds():
         raise UserError(

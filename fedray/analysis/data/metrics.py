@@ -43,20 +43,12 @@ NEVER = float("inf")
 
 
 def read_values(sweep: SweepTable, metric: str) -> pd.Series:
-    """Return a metric of each cell.
+    """Return a metric, as in tables, of each cell. Raises UserError if a finished run has not measured it.
 
-    Args:
-        sweep: the sweep.
-        metric: as in tables, including `rounds_to:METHOD` and `speedup:TARGET/METHOD`.
-
-    Returns:
-        A float per cell: NaN if the run has not finished or the metric is undefined in the rounds that count, NEVER if
-        it has finished without reaching the target; a run that was stopped has the rounds to a target that it reached
-        before. With `rounds_to:METHOD` also NaN if the method's run of the same setting and seed has not finished; with
-        a ratio also NaN if that run has not reached the target.
-
-    Raises:
-        UserError: a finished run has not measured the metric.
+    NaN if the run has not finished or the metric is undefined in the rounds that count, NEVER if it has finished
+    without reaching the target; a run that was stopped has the rounds to a target that it reached before. With
+    `rounds_to:METHOD` also NaN if the method's run of the same setting and seed has not finished; with a ratio also NaN
+    if that run has not reached the target.
     """
     wanted = Metric.parse(metric)
     if wanted.reference:
@@ -176,7 +168,7 @@ def make_title(metric: str, cells: pd.DataFrame, held_out: bool = False) -> str:
         return OF_RUN[metric]
     if one.epochs:
         many = "epoch" if one.epochs == "1" else "epochs"
-        tested = make_title(one.untuned, cells, held_out)
+        tested = make_title(one.prefix + one.plain, cells, held_out)
         return f"{tested}, after {one.epochs} {many} of fine-tuning if the method has any"
     said = BY_ROUND.get(one.plain) or title_metric(one.plain, list_titles(cells))
     if one.prefix == LAST:
@@ -195,17 +187,14 @@ def list_averaged_rounds(name: str, cells: pd.DataFrame) -> list[tuple[int, ...]
     Generic accuracy is known in all evaluated rounds, or only when personal models are tested: both are listed.
     """
     keys = ("training.rounds", "evaluation.every", "evaluation.last", "evaluation.personal.every")
-    found = []
-    for rounds, every, last, personal in dict.fromkeys(tuple(map(one.get, keys)) for one in cells["spec"]):
+    kinds = (False, True) if name == "generic_accuracy" else (Metric.parse(name).is_of_clients,)
+    averaged = []
+    for rounds, every, last, personal in dict.fromkeys(tuple(map(cell.get, keys)) for cell in cells["spec"]):
         given = {"every": every, "last": last, "personal": None if personal is None else {"every": personal}}
         if rounds is not None:
             asked = Evaluation.model_validate({key: value for key, value in given.items() if value is not None})
-            found += [
-                asked.list_averaged(rounds, of_clients)
-                for of_clients in (False, True)
-                if name == "generic_accuracy" or of_clients == Metric.parse(name).is_of_clients
-            ]
-    return [rounds for rounds in found if rounds]
+            averaged += [asked.list_averaged(rounds, of_clients) for of_clients in kinds]
+    return [rounds for rounds in averaged if rounds]
 
 
 def find_selection_metric(sweep: SweepTable) -> str:
@@ -218,10 +207,8 @@ def is_smaller_better(metric: str, cells: pd.DataFrame) -> bool:
     """Return True if the smallest entry of a metric of a sweep's cells is the best one, as it is declared.
 
     The deviation NAME_std of a probe's metric is best when small, unless a probe declares this very name. Of an
-    undeclared metric the largest entry is the best (`describe_undeclared`).
-
-    Raises:
-        UserError: its probe says that no entry is the best.
+    undeclared metric the largest entry is the best (`describe_undeclared`). Raises UserError if its probe says that no
+    entry is the best.
     """
     one = Metric.parse(metric)
     if not is_ranked(metric, cells):
@@ -287,18 +274,14 @@ def _count(metric: str, spec: Cell) -> float:
     if metric == "relative_flops":
         return measure_relative_compute(run)
     shape, classes = find_input_shape(run)
-    model = 4 * count_parameters(run.model, shape, classes)[0] / 1e6
-    found = measure_once(
-        json.dumps(run.algorithm.list_options()), json.dumps(run.model.list_options() | {"init": None}), shape, classes
-    )
-    return (
-        model
-        * {
-            "megabytes_kept_by_client": found.client,
-            "megabytes_held_by_client": found.held,
-            "megabytes_kept_by_server": 1 + found.server,
-        }[metric]
-    )
+    model = json.dumps(run.model.list_options() | {"init": None})
+    cost = measure_once(json.dumps(run.algorithm.list_options()), model, shape, classes)
+    models = {
+        "megabytes_kept_by_client": cost.client,
+        "megabytes_held_by_client": cost.held,
+        "megabytes_kept_by_server": 1 + cost.server,
+    }
+    return 4 * count_parameters(run.model, shape, classes)[0] / 1e6 * models[metric]
 
 
 def _read_accuracies(sweep: SweepTable, run_id: str) -> dict[int, float]:

@@ -18,9 +18,7 @@ from fedray.tracking.store import NotStored, find_sweeps, open_reader, read_shee
 def read_sweep(name: str) -> Sheet:
     """Return a sweep; if only its smoke version was run, that one, with a message.
 
-    Raises:
-        NotStored: the store does not know it.
-        UserError: the store cannot be used, or the sweep has no cells.
+    Raises NotStored if the store does not know it, UserError if the store cannot be used, or the sweep has no cells.
     """
     client, experiment = open_reader()
     parents = find_sweeps(client, experiment)

@@ -10,14 +10,7 @@ from fedray.analysis.comparison import Comparison
 from fedray.analysis.data.axes import WITH_CURVE, label_finished
 from fedray.analysis.data.collect import SweepTable
 from fedray.analysis.data.metrics import NEVER, list_parts, make_title, read_values
-from fedray.analysis.plots.style import (
-    HATCHES,
-    describe_seeds,
-    iter_methods,
-    make_axes,
-    styled,
-    with_legend,
-)
+from fedray.analysis.plots.style import HATCHES, describe_seeds, iter_methods, make_axes, styled, with_legend
 from fedray.cells.looks import COLOURS
 from fedray.cells.metric import DEFAULT
 from fedray.common.errors import UserError

@@ -51,20 +51,15 @@ def draw_curves(
 ) -> dict[str, Figure]:
     """Draw metrics by round, or by another metric that grows from round to round.
 
-    Args:
-        sweep: the collected sweep.
-        metric: names; a comma separates panels with axes of their own, `+` adds a metric to the same panels.
-        band: `seeds`, the sample standard deviation over seeds; or `clients`, the metric's `_std`, which is over
-            clients, averaged over seeds. A metric without `_std` next to one that has it gets the band over seeds.
-        smooth: each point is the mean of this many evaluated rounds, ending with its own.
-        x: `round`, `seconds` of training, or a metric; each method's mean over its seeds is used. Methods end at
-            different seconds and values, so there is no zoom; with several axes there is none either.
+    metric: names; a comma separates panels with axes of their own, `+` adds a metric to the same panels. band: `seeds`,
+    the sample standard deviation over seeds; or `clients`, the metric's `_std`, which is over clients, averaged over
+    seeds (a metric without `_std` next to one that has it gets the band over seeds). smooth: each point is the mean of
+    this many evaluated rounds, ending with its own. x: `round`, `seconds` of training, or a metric; each method's mean
+    over its seeds is used. Methods end at different seconds and values, so there is no zoom; with several axes there is
+    none either.
 
-    Returns:
-        Data set and model -> figure with a panel per setting; the key is empty if all runs share both.
-
-    Raises:
-        UserError: no run logs the metric by round, or no run has finished.
+    Return data set and model -> figure with a panel per setting; the key is empty if all runs share both. Raises
+    UserError if no run logs the metric by round, or no run has finished.
     """
     cells, quantities = label_finished(sweep, statuses=WITH_CURVE), [part.split("+") for part in metric.split(",")]
     across = [] if x == "round" else [x]

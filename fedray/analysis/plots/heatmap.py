@@ -1,7 +1,5 @@
 """A table's metric over two keys: a field for each pair of values, the best one framed, a panel per method."""
 
-import math
-
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -13,7 +11,7 @@ from matplotlib.patches import Rectangle
 from fedray.analysis.data.axes import WITH_CURVE, label_finished, title_axes, unknown_key
 from fedray.analysis.data.collect import SweepTable
 from fedray.analysis.data.metrics import NEVER, is_ranked, is_smaller_better, make_title, read_values
-from fedray.analysis.plots.style import contrast, describe_seeds, make_panels, sort_by_size, split_figures, styled
+from fedray.analysis.plots.style import describe_seeds, draw_fields, make_panels, sort_by_size, split_figures, styled
 from fedray.cells.metric import DEFAULT
 from fedray.common.errors import UserError
 
@@ -99,22 +97,8 @@ def _format(value: object) -> str:
 def _draw_panel(area: Axes, grid: np.ndarray, scale: Normalize, lower: bool | None, digits: int) -> AxesImage:
     """Draw the fields with their numbers; the best one of the panel, if any is, has a frame and a bold number."""
     best = None if lower is None else np.unravel_index((np.nanargmin if lower else np.nanargmax)(grid), grid.shape)
-    for (row, column), value in np.ndenumerate(grid):
-        if not math.isnan(value):
-            area.text(
-                column,
-                row,
-                f"{value:.{digits}f}",
-                ha="center",
-                va="center",
-                size=6,
-                weight="bold" if (row, column) == best else "normal",
-                color=contrast(float(scale(value))),
-            )
     if best is not None:
         area.add_patch(
             Rectangle((best[1] - 0.5, best[0] - 0.5), 1, 1, fill=False, edgecolor="#d55e00", linewidth=1.5, zorder=3)
         )
-    area.patch.set(hatch="//", edgecolor="0.7")  # a field without a finished run
-    area.grid(visible=False)
-    return area.imshow(grid, origin="lower", aspect="auto", cmap="Greys_r", norm=scale)
+    return draw_fields(area, grid, digits, scale, best, size=6)

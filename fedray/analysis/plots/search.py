@@ -5,9 +5,7 @@ accuracy on validation samples if some are held out, or else on the test set, wh
 """
 
 import itertools
-import math
 
-import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
@@ -20,7 +18,7 @@ from fedray.analysis.data.metrics import find_selection_metric, is_smaller_bette
 from fedray.analysis.plots.style import (
     PLAIN,
     choose_styles,
-    contrast,
+    draw_fields,
     is_logarithmic,
     make_axes,
     sort_by_size,
@@ -73,17 +71,15 @@ def draw_best_so_far(sweep: SweepTable) -> dict[str, Figure]:
     """Return setting -> figure of each method's best finished trial by rounds trained, including pruned trials."""
     found, figures = list_trials(sweep), dict[str, Figure]()
     styles = choose_styles((method, method) for method in map(str, found["_method"]))
-    on_test_set = Metric.parse(find_selection_metric(sweep)).is_on_test_set
-    title = f"best {_title_value(sweep)}" + ("\n(selected on the test set)" if on_test_set else "")
+    by = find_selection_metric(sweep)
+    title = f"best {_title_value(sweep)}" + "\n(selected on the test set)" * Metric.parse(by).is_on_test_set
     for setting, panel in found.groupby("_setting", sort=False):
         figure, area = make_axes("rounds trained", title, str(setting))
         for method, group in panel.groupby("_method", sort=False):
             style = styles[str(method)]
             done = group["_value"].where(group["status"] == "finished")
-            best = (
-                done.cummin() if is_smaller_better(find_selection_metric(sweep), sweep.cells) else done.cummax()
-            ).ffill()
-            area.step(group["_rounds"].cumsum(), best, where="post", label=str(method), **style)
+            best = done.cummin() if is_smaller_better(by, sweep.cells) else done.cummax()
+            area.step(group["_rounds"].cumsum(), best.ffill(), where="post", label=str(method), **style)
         figures[str(setting)] = with_legend(figure, area)
     return figures
 
@@ -134,13 +130,7 @@ def _draw_grid(area: Axes, group: pd.DataFrame, first: str, second: str) -> Scal
     table = table.loc[sort_by_size(table.index), sort_by_size(table.columns)]
     area.set_xticks(range(len(table.columns)), list(table.columns))
     area.set_yticks(range(len(table.index)), list(table.index))
-    image = area.imshow(table.to_numpy(), origin="lower", aspect="auto", cmap="Greys_r")
-    for (row, column), value in np.ndenumerate(table.to_numpy()):
-        if not math.isnan(value):
-            colour = contrast(np.asarray(image.norm(value)).item())
-            area.text(column, row, f"{value:.1f}", ha="center", va="center", color=colour)
-    area.patch.set(hatch="//", edgecolor="0.7")  # no trial; white is the best value
-    return image
+    return draw_fields(area, table.to_numpy(), 1)
 
 
 def _scale(area: Axes, values: pd.Series, axis: str) -> pd.Series:
@@ -161,11 +151,7 @@ def _scale(area: Axes, values: pd.Series, axis: str) -> pd.Series:
 
 def draw_all(sweep: SweepTable) -> dict[str, dict[str, Figure]]:
     """Return every figure of a search: kind -> subject -> figure."""
-    return {
-        "best-so-far": draw_best_so_far(sweep),
-        "trials": draw_scatters(sweep),
-        "heatmap": draw_heatmaps(sweep),
-    }
+    return {"best-so-far": draw_best_so_far(sweep), "trials": draw_scatters(sweep), "heatmap": draw_heatmaps(sweep)}
 
 
 def _title_value(sweep: SweepTable) -> str:

@@ -6,13 +6,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.transforms import ScaledTranslation
 
-from fedray.analysis.data.axes import (
-    WITH_CURVE,
-    find_symbol,
-    label_finished,
-    list_varying_settings,
-    unknown_key,
-)
+from fedray.analysis.data.axes import WITH_CURVE, find_symbol, label_finished, list_varying_settings, unknown_key
 from fedray.analysis.data.collect import SweepTable
 from fedray.analysis.data.metrics import NEVER, make_title, read_values
 from fedray.analysis.plots.style import (
@@ -41,17 +35,10 @@ def draw_sensitivity(sweep: SweepTable, x: str, metric: str = DEFAULT) -> dict[s
     A method without such an option (fedavg has no ρ) is a horizontal line, unless options of its own vary in the panel.
     A method with only one value of it, since another key varies there, is left out.
 
-    Args:
-        sweep: the collected sweep.
-        x: the dotted key; or METHOD.OPTION and 1-METHOD.OPTION with commas, options of several methods that mean the
-            same, which alone are drawn.
-        metric: as in tables; several joined by `+` are drawn in the same panels.
-
-    Returns:
-        Data set and model -> figure with a panel per setting; the key is empty if all runs share both.
-
-    Raises:
-        UserError: a key is unknown or not a number, or never varies by itself.
+    x: the dotted key; or METHOD.OPTION and 1-METHOD.OPTION with commas, options of several methods that mean the same,
+    which alone are drawn. metric: as in tables; several joined by `+` are drawn in the same panels. Return data set and
+    model -> figure with a panel per setting; the key is empty if all runs share both. Raises UserError if a key is
+    unknown or not a number, or never varies by itself.
     """
     every = label_finished(sweep, statuses=WITH_CURVE)
     looks, methods = every["_row"], every["algorithm.name"]

@@ -14,7 +14,9 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from fedray.cells.looks import COLOURS
@@ -259,12 +261,23 @@ def _measure_unevenness(values: np.ndarray) -> float:
     return float(gaps.std() / gaps.mean())
 
 
-def contrast(share: float) -> str:
-    """Return the colour of a number on a field of a grey heat map (`Greys_r`): share is 0 for black, 1 for white.
+def draw_fields(
+    area: Axes, grid: np.ndarray, digits: int, scale: Normalize | None = None, best: Any = None, **text: Any
+) -> AxesImage:
+    """Draw the numbers of a table on fields of grey, the smallest black, hatched where there is none; `best` is bold.
 
-    At 0.38 black and white text have the same contrast, 4.6 : 1.
+    scale: of several tables, None for that of this one. A number is black or white: at 0.38 of the way from black to
+    white both have the same contrast, 4.6 : 1.
     """
-    return "white" if share < 0.38 else "black"
+    image = area.imshow(grid, origin="lower", aspect="auto", cmap="Greys_r", norm=scale)
+    for (row, column), value in np.ndenumerate(grid):
+        if not math.isnan(value):
+            colour = "white" if np.asarray(image.norm(value)).item() < 0.38 else "black"
+            look = {"weight": "bold" if (row, column) == best else "normal", "color": colour} | text
+            area.text(column, row, f"{value:.{digits}f}", ha="center", va="center", **look)
+    area.patch.set(hatch="//", edgecolor="0.7")
+    area.grid(visible=False)
+    return image
 
 
 def describe_seeds(counts: Iterable[int], what: str) -> str:
@@ -280,11 +293,7 @@ def describe_seeds(counts: Iterable[int], what: str) -> str:
 
 @styled
 def save(figures: Mapping[str, Figure], out: Path, stem: str, overwrite: bool = False) -> list[Path]:
-    """Write `OUT/STEM-SETTING.png` and `.pdf`, or without the setting if there is only one.
-
-    Raises:
-        UserError: a file cannot be written.
-    """
+    """Write `OUT/STEM-SETTING.png` and `.pdf`, or without the setting if there is only one. Raises UserError."""
     paths = []
     for setting, figure in figures.items():
         for suffix in (".png", ".pdf"):

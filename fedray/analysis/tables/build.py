@@ -61,29 +61,15 @@ def build(
     average_over: str = "",
     best_except: str | None = None,
 ) -> ResultTable:
-    """Group a sweep's cells.
+    """Group a sweep's cells; the arguments are the options of `fedray tables`.
 
-    Args:
-        sweep: the sweep.
-        metric: a metric of the runs; several, separated by commas, are shown side by side.
-        rows: default the method, for a search with every searched key, best first.
-        columns: default partition and all other keys that entries would mix.
-        reference: a row to compare with.
-        paper: the published table (`fedtoga/table1`) to compare with; not used for a smoke sweep of the same name.
-        average_over: keys, separated by commas, over which columns are averaged.
-        best_except: rows, separated by commas, that are not baselines; adds a row with the best of the others.
-
-    Raises:
-        UserError: no finished run has the metric, or a key, reference, row or published table is unknown.
+    A published table `paper` is not used for a smoke sweep of the same name. Raises UserError if no finished run has
+    the metric, or a key, reference, row or published table is unknown.
     """
     rows = rows or choose_search_rows(sweep.cells, sweep.searched)
     if "," in metric:
-        return join_tables(
-            {
-                one: build(sweep, one, rows, columns, reference, paper, average_over, best_except)
-                for one in dict.fromkeys(metric.split(","))
-            }
-        )
+        options = rows, columns, reference, paper, average_over, best_except
+        return join_tables({name: build(sweep, name, *options) for name in dict.fromkeys(metric.split(","))})
     cells = sweep.cells.assign(_value=read_values(sweep, metric), _row=label_cells(sweep.cells, rows, sweep.searched))
     if Metric.parse(metric).target is None:  # a finished run without a value: the metric is undefined there
         undefined = (cells["status"] == Status.FINISHED) & cells["_value"].isna()

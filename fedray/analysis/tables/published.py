@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from fedray.analysis.tables.result_table import BEST, Printed
+from fedray.analysis.tables.result_table import BEST
 from fedray.cells.cell import Cell
 from fedray.cells.metric import Metric
 from fedray.common.errors import UserError, unknown
@@ -147,7 +147,7 @@ def find_numbers(name: str, metric: str) -> list[PublishedNumber]:
 
 def match_published(
     name: str, metric: str, groups: Groups, averaged: bool = False
-) -> tuple[dict[Key, Printed], list[str]]:
+) -> tuple[dict[Key, PublishedNumber], list[str]]:
     """Return the printed numbers of entries, and notes: doubts, and numbers and entries without a counterpart."""
     matches, numbers = match_numbers(name, metric, groups, averaged), find_numbers(name, metric)
     told = f"in brackets: {name} of the paper and our difference to it; {PROTOCOL[name.partition('/')[0]]}"
@@ -164,7 +164,7 @@ def match_published(
         notes.append(f"printed, but not in this table: {', '.join(f'{method} ({n})' for method, n in left.items())}")
     doubts = {key: [note for note in one.notes.split("; ") if note[:6] == "doubt:"] for key, one in matches.items()}
     notes += [f"{row}, {column}: {note}" for (row, column), of_key in doubts.items() for note in of_key]
-    return {key: Printed(one.value, one.std) for key, one in matches.items()}, notes
+    return matches, notes
 
 
 def match_numbers(name: str, metric: str, groups: Groups, averaged: bool = False) -> dict[Key, PublishedNumber]:

@@ -2,20 +2,16 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from fedray.analysis.data.metrics import NEVER
 from fedray.common.errors import UserError, unknown
 
-
-@dataclass(frozen=True)
-class Printed:
-    """A paper's number; value is None if it prints that a target was not reached."""
-
-    value: float | None
-    std: float | None
+if TYPE_CHECKING:
+    from fedray.analysis.tables.published import PublishedNumber
 
 
 @dataclass(frozen=True)
@@ -29,7 +25,7 @@ class Entry:
     """Number of seeds with each other outcome (missing, failed, diverged, stopped, running, interrupted, never)."""
     change: float | None = None
     """Difference from the reference, or for rounds the speed-up; None if either is incomplete."""
-    printed: Printed | None = None
+    printed: "PublishedNumber | None" = None
     digits: int = 2
     """Number of printed digits after the point."""
     is_round: bool = False
@@ -79,30 +75,29 @@ BEST = "best baseline"
 def make_entry(group: pd.DataFrame) -> Entry:
     """Return the entry of cells (`_value`, `status`) that differ by the seed: mean and sample standard deviation."""
     counted = (group["status"] == "finished") | group["_value"].notna()
-    others, found = Counter(map(str, group.loc[~counted, "status"])), group.loc[counted, "_value"]
-    if untold := int(found.isna().sum()):
+    others, values = Counter(map(str, group.loc[~counted, "status"])), group.loc[counted, "_value"]
+    if untold := int(values.isna().sum()):
         others["without a counterpart"] = untold
-    if never := int((found == NEVER).sum()):
+    if never := int((values == NEVER).sum()):
         others["never"] = never
-    found = found[(found != NEVER) & found.notna()]
-    return Entry(
-        float(found.mean()) if len(found) else None, float(found.std()) if len(found) > 1 else None, len(found), others
-    )
+    return _summarise(values[(values != NEVER) & values.notna()], others)
 
 
 def average(group: pd.DataFrame, settings: int) -> Entry:
     """Return an entry of each seed's mean over `settings` settings; incomplete seeds are left out."""
-    found, others = [], Counter[str]()
+    means, others = [], Counter[str]()
     for _, cells in group.groupby("seed"):
-        one = make_entry(cells)
-        if one.others or len(cells) != settings:
-            others += one.others or Counter(["missing"])
-        elif one.mean is not None:
-            found.append(one.mean)
-    values = pd.Series(found, dtype=float)
-    return Entry(
-        float(values.mean()) if found else None, float(values.std()) if len(found) > 1 else None, len(found), others
-    )
+        entry = make_entry(cells)
+        if entry.others or len(cells) != settings:
+            others += entry.others or Counter(["missing"])
+        else:
+            means.append(entry.mean)
+    return _summarise(pd.Series(means, dtype=float), others)
+
+
+def _summarise(values: pd.Series, others: Counter[str]) -> Entry:
+    count = len(values)
+    return Entry(float(values.mean()) if count else None, float(values.std()) if count > 1 else None, count, others)
 
 
 def add_best(cells: pd.DataFrame, leave_out: Sequence[str], lower: bool) -> tuple[pd.DataFrame, list[str]]:
@@ -133,27 +128,16 @@ def add_best(cells: pd.DataFrame, leave_out: Sequence[str], lower: bool) -> tupl
 
 def join_tables(tables: Mapping[str, ResultTable]) -> ResultTable:
     """Join metric -> table into one table: for each setting a column per metric."""
-    first = next(iter(tables.values()))
-    columns = [f"{column}: {name}" for column in first.columns for name in tables]
-    entries = {
-        (row, f"{column}: {name}"): one
-        for name, table in tables.items()
-        for (row, column), one in table.entries.items()
-    }
-    ranks = {
-        (row, f"{column}: {name}"): rank
-        for name, table in tables.items()
-        for (row, column), rank in table.ranks.items()
-    }
-    titles = [first.title, *(table.title.partition(": ")[2] for table in list(tables.values())[1:])]
-    notes = dict.fromkeys(note for table in tables.values() for note in table.notes)
-    return ResultTable(
-        "; ".join(titles),
-        first.rows,
-        columns,
-        entries,
-        ranks,
-        list(notes),
-        first.reference,
-        first.paper,
+    first, *others = tables.values()
+    entries, ranks = dict[tuple[str, str], Entry](), dict[tuple[str, str], int]()
+    for name, table in tables.items():
+        entries |= {(row, f"{column}: {name}"): entry for (row, column), entry in table.entries.items()}
+        ranks |= {(row, f"{column}: {name}"): rank for (row, column), rank in table.ranks.items()}
+    return replace(
+        first,
+        title="; ".join([first.title, *(table.title.partition(": ")[2] for table in others)]),
+        columns=[f"{column}: {name}" for column in first.columns for name in tables],
+        entries=entries,
+        ranks=ranks,
+        notes=list(dict.fromkeys(note for table in tables.values() for note in table.notes)),
     )

@@ -106,7 +106,7 @@ def test_commands_warn_of_emulated_bf16(
 ) -> None:
     """On a machine that has no instructions for it: one line, and the run goes on."""
     monkeypatch.setattr(device, "has_bf16", lambda: False)
-    monkeypatch.setattr(estimate, "measure_together", lambda *_: estimate.Pace(1e-3, 1.0))
+    monkeypatch.setattr(estimate, "measure_together", lambda *_: (1e-3, 1.0))
     warn_once.cache_clear()
     (project / "file.yaml").write_text(text)
     code, _, err = call(*command)

@@ -31,16 +31,13 @@ def test_shipped_sweeps_go_by_name() -> None:
         locate_sweep(Path("quickstrat"))
 
 
-def test_a_file_of_ones_own_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("quickstart").write_text("name: mine\n")
-    assert locate_sweep(Path("quickstart")) == Path("quickstart")
-
-
-def test_a_folder_does_not_hide_a_shipped_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_of_ones_own_comes_first_but_a_folder_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("quickstart").mkdir()
     assert locate_sweep(Path("quickstart")) == get_sweeps_folder() / "quickstart.yaml"
+    Path("quickstart").rmdir()
+    Path("quickstart").write_text("name: mine\n")
+    assert locate_sweep(Path("quickstart")) == Path("quickstart")
 
 
 def test_cells_by_number_hash_and_label() -> None:
