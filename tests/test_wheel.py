@@ -38,11 +38,7 @@ def fedray(installed: Path, folder: Path, *arguments: str) -> subprocess.Complet
 
 
 def test_every_file_is_in_the_wheel(installed: Path) -> None:
-    for ours, theirs in (
-        ("fedray", "fedray"),
-        ("analysis/published", "fedray/published"),
-        ("sweeps", "fedray/sweeps"),
-    ):
+    for ours, theirs in (("fedray", "fedray"), ("analysis/published", "fedray/published"), ("sweeps", "fedray/sweeps")):
         expected = {
             path.relative_to(REPOSITORY / ours).as_posix()
             for path in (REPOSITORY / ours).rglob("*")

@@ -185,8 +185,8 @@ def show(
     sizes = ", ".join(f"{word} {numbers[f'size_{key}']:g}" for key, word in words.items())
     print(f"samples per client: {sizes}")
     if split.unseen is not None:
-        sizes = split.unseen.train.sizes
-        print(f"{unseen} more clients never train: {sizes.sum()} samples, {sizes.min()} to {sizes.max()} per client")
+        more = split.unseen.train.sizes
+        print(f"{unseen} more clients never train: {more.sum()} samples, {more.min()} to {more.max()} per client")
     print(f"mean pairwise total-variation distance {numbers['mean_tv']:.3f}")
     print(path)
 

@@ -43,10 +43,7 @@ def test_interval_of_paired_seeds(store: Tracker) -> None:
     assert [one.judge(lower=False) for one in found.differences] == ["not told apart", "better", "too few seeds"]
     assert [one.judge(lower=True) for one in found.differences] == ["not told apart", "worse", "too few seeds"]
     assert (lone.n, lone.mean, lone.interval, lone.unpaired) == (1, -10, None, 1)
-    assert [(one.row, one.won, one.pairs) for one in found.wins] == [
-        ("fedsam ρ=0.1", 3, 4),
-        ("fedsam ρ=0.5", 3, 3),
-    ]
+    assert [(one.row, one.won, one.pairs) for one in found.wins] == [("fedsam ρ=0.1", 3, 4), ("fedsam ρ=0.5", 3, 3)]
     text = format_report(found)
     assert re.search(r"fedavg +\| dirichlet α=0.5 +\| +\| 70.00 +\| +\| reference +\|", text)
     assert re.search(

@@ -2,6 +2,8 @@
 
 import io
 import re
+import shutil
+import subprocess
 from collections.abc import Mapping
 from html.parser import HTMLParser
 from importlib.metadata import version
@@ -23,7 +25,6 @@ from fedray.cells.status import Ending, Status
 from fedray.tracking.outbox import CellRun
 from fedray.tracking.store import find_runs, open_store
 from fedray.tracking.tracker import Tracker
-from tests.analysis.browser import opened, pictured
 from tests.analysis.plots.test_clients import write as write_clients
 from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, history, sheet, write, write_run
 
@@ -350,3 +351,48 @@ def test_the_seconds_of_a_run(tag: str | None, per_round: float | None, expected
     (hours,) = measure_hours(sweep)["hours"]
     assert 3600 * hours == pytest.approx(np.nan if expected is None else expected, nan_ok=True)
     assert "2 killed calls are not included" in _describe_hours(measure_hours(sweep))[0]
+
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--hide-scrollbars",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--no-first-run",
+    "--enable-logging=stderr",
+    "--window-size=1200,1600",
+)
+
+
+def browser() -> str:
+    """Return its path; skips if there is none."""
+    found = next(filter(None, map(shutil.which, NAMES)), None)
+    if found is None:
+        pytest.skip(f"no browser here ({', '.join(NAMES)}); Debian's package is chromium")
+    return found
+
+
+def opened(address: str, profile: Path, *flags: str) -> tuple[str, list[str]]:
+    """The page's DOM once it is loaded, and what the console says."""
+    done = subprocess.run(
+        [browser(), *FLAGS, f"--user-data-dir={profile}", "--dump-dom", *flags, address],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    return done.stdout, re.findall(r":CONSOLE(?::|\().*", done.stderr)
+
+
+def pictured(address: str, profile: Path, path: Path, *flags: str) -> Path:
+    """A screenshot."""
+    subprocess.run(
+        [browser(), *FLAGS, f"--user-data-dir={profile}", f"--screenshot={path}", *flags, address],
+        capture_output=True,
+        timeout=120,
+        check=True,
+    )
+    return path

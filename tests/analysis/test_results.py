@@ -97,15 +97,6 @@ def test_a_sweep_and_a_run_from_python_on_one_ray(project: Path, monkeypatch: py
     assert len(result.history) == 3
 
 
-def test_the_longest_wait_for_an_accuracy_begins_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Evaluated in rounds 10, 12 and 20: a target of round 1 would be seen in round 10, nine rounds late."""
-    monkeypatch.setattr(metrics, "_read_accuracies", lambda sweep, run_id: dict.fromkeys((10, 12, 20), 50.0))
-    sweep: Any = None
-    assert metrics.find_longest_wait(sweep, "run") == 10
-    monkeypatch.setattr(metrics, "_read_accuracies", lambda sweep, run_id: {})
-    assert metrics.find_longest_wait(sweep, "run") == 0
-
-
 def test_a_metric_by_its_plain_name_is_that_of_the_last_round(store: Tracker) -> None:
     """75 after 90, and its loss; for any deviation the smallest is the best."""
     one = cell(FEDAVG, 0.5, 0)

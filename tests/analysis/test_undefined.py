@@ -56,14 +56,6 @@ def test_a_table_shows_the_last_rounds_value_or_none(metric: str, mean: float, c
 
 
 @pytest.mark.usefixtures("undefined")
-def test_without_any_value_an_entry_says_so(call: Call) -> None:
-    write(Tracker(), [cell(SMALL, 0.5, 0)], [], name="alone")
-    out = call("tables", "alone", "--metric", "gap").out
-    assert "- (1 undefined)" in out
-    assert "50" not in out
-
-
-@pytest.mark.usefixtures("undefined")
 def test_a_comparison_pairs_what_is_defined() -> None:
     """Of two pairs one is left: 4 - 2."""
     (one,) = compare(collect("sweep"), "fedavg", "gap").differences

@@ -77,13 +77,6 @@ CASES: dict[str, Case] = {
         NPZ,
         prepare=npz(x_test=np.zeros((6, 5, 4), np.uint8)),
     ),
-    "FEDRAY_DATA a file": run(
-        "data.name: mnist is not in file: MNIST/raw/train-images-idx3-ubyte (or mnist.npz, as Keras has it) is "
-        "missing; `fedray data fetch mnist` tells how to get it, FEDRAY_DATA names another folder",
-        "data=mnist",
-        prepare=put("file", ""),
-        FEDRAY_DATA="file",
-    ),
     "preset of another": run(
         "--set: data.preset of npz: unknown name 'fedsol'; valid: plain; 'fedsol' belongs to mnist, cifar10, …",
         "data={name: npz, path: x.npz, preset: fedsol}",

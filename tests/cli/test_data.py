@@ -112,11 +112,7 @@ def test_fetch_goes_through_torchvision(root: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("name", ["mnist", "cifar10", "svhn", "pathmnist", "tiny_imagenet", "ag_news"])
-def test_fetch_without_network_says_what_to_put_where(
-    root: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    name: str,
-) -> None:
+def test_fetch_without_network_says_what_to_put_where(root: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     def offline(*_: Any, **__: Any) -> None:
         raise urllib.error.URLError("no network")
 

@@ -188,11 +188,7 @@ def test_a_preset_can_be_written_out_for_files_of_ones_own(call: Call) -> None:
 
 
 COMMANDS = [*LAZY]
-OWN = {
-    "tables": "--best-except",
-    "compare": "--confidence",
-    "sharpness": "--run",
-}
+OWN = {"tables": "--best-except", "compare": "--confidence", "sharpness": "--run"}
 """Command -> what its help alone has, or one of few; the others have `--out`."""
 
 

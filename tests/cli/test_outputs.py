@@ -184,10 +184,7 @@ def test_what_a_command_reads_stays(here: Path, call: Call) -> None:
         yaml.safe_dump(RUN | {"model": {"name": "mlp", "hidden": [4], "init": "init.safetensors"}})
     )
     held = {name: (here / name).read_bytes() for name in ("run.yaml", "init.safetensors")}
-    for line in (
-        "run run.yaml --save run.yaml --overwrite",
-        "run init.yaml --no-track --save ./init.safetensors",
-    ):
+    for line in ("run run.yaml --save run.yaml --overwrite", "run init.yaml --no-track --save ./init.safetensors"):
         code, _, err = call(*line.split())
         assert code == 2, line
         assert "is read or written by this command; choose another name" in err

@@ -318,10 +318,7 @@ def test_a_full_disk_is_the_same_error_from_an_actor(staying: dict[int, RayBacke
     running.step()
     (tmp_path / "file").write_text("not a directory")
     with pytest.raises(OSError, match="Not a directory"):
-        staying[3].write_states(
-            str(tmp_path / "file"),
-            [Version(i, 1, s) for i, s in running.state.clients.items()],
-        )
+        staying[3].write_states(str(tmp_path / "file"), [Version(i, 1, s) for i, s in running.state.clients.items()])
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,14 @@
-"""The parts of Ray and Tune beyond their public interfaces exist, and are used in one file only."""
+"""The parts of Ray beyond its public interface exist, and are used in one file only; clients' states in its store."""
 
 import importlib
 import re
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import ray
+import torch
 from ray._private import worker
 from ray.air.execution._internal.actor_manager import RayActorManager
 from ray.air.execution._internal.tracked_actor import TrackedActor
@@ -16,7 +18,9 @@ from ray.tune import TuneError
 from ray.tune.experiment import Trial
 
 import fedray
+from fedray.cluster.object_states import SLACK, ObjectState, assign_longest_first, assign_to_actors
 from fedray.cluster.ray_private import read_error, restart_trials_killed_for_memory, shorten_messages
+from fedray.common.vectors import Vectors
 
 NAMES = [
     "ray.air.execution._internal.actor_manager:RayActorManager._actor_task_failed",
@@ -107,11 +111,6 @@ def test_what_ended_a_trial_is_known_when_it_ends(tmp_path: Path, monkeypatch: p
     assert "it is gone" in str(read_error(trial))
 
 
-def test_a_missing_name_is_told_in_one_line() -> None:
-    with pytest.raises(pytest.fail.Exception, match=rf"^Ray {ray.__version__} has no ray.x:y any more; change fedray/"):
-        refuse_missing(ray, "y", "ray.x:y")
-
-
 def test_one_file_uses_private_names() -> None:
     folder = Path(fedray.__file__).parent
     using = {path.relative_to(folder).as_posix() for path in folder.rglob("*.py") if PRIVATE.search(path.read_text())}
@@ -129,3 +128,39 @@ def test_a_message_of_rays_is_a_short_line(monkeypatch: pytest.MonkeyPatch, caps
     out, err = capsys.readouterr()
     assert out == ""
     assert err == f"Ray: A worker died\\x1b[2J\nRay: {200 * 'y'}\n"
+
+
+def test_what_is_read_lies_in_the_store_and_not_in_the_reader(local_ray: None) -> None:
+    """No copy: the tensor's memory is that of the store's array."""
+    state = ObjectState(ray.put({"h": np.arange(1 << 18, dtype=np.float32)}))
+    first, second = state.load(), state.load()
+    assert isinstance(first, Vectors)
+    assert first.h.data_ptr() == second.h.data_ptr()
+    assert torch.equal(first.h, torch.arange(1 << 18, dtype=torch.float32))
+
+
+@pytest.mark.parametrize("parts", [2, 4, 8])
+def test_clients_stay_at_home_within_the_balance(parts: int) -> None:
+    """300 cohorts of unequal clients: never longer than 1.1 x longest-first's largest share; most stay at home."""
+    rng = np.random.default_rng(0)
+    sizes = 1 + rng.dirichlet(np.full(10, 0.5), 300).max(1) * 100
+    homes: dict[int, int] = {}
+    stayed = moved = 0
+    for _ in range(300):
+        cohort = rng.choice(300, 10 * parts, replace=False)
+        loads = [int(sizes[i]) for i in cohort]
+        shares = assign_to_actors(loads, [homes.get(int(i)) for i in cohort], parts)
+        assert sorted(k for share in shares for k in share) == list(range(len(cohort)))
+        best = max(sum(loads[k] for k in share) for share in assign_longest_first(loads, parts))
+        assert max(sum(loads[k] for k in share) for share in shares) <= SLACK * best
+        for part, share in enumerate(shares):
+            for k in share:
+                stayed += homes.get(int(cohort[k])) == part
+                moved += homes.get(int(cohort[k]), part) != part
+                homes[int(cohort[k])] = part
+    assert stayed > 1.5 * moved
+
+
+def test_without_homes_it_is_longest_first() -> None:
+    loads = [5, 3, 9, 1, 1, 7]
+    assert assign_to_actors(loads, [None] * 6, 3) == assign_longest_first(loads, 3)

@@ -27,13 +27,10 @@ HASHES = ("0123456789abcdef", "fedcba9876543210")
 
 
 @pytest.fixture
-def here(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with an empty store."""
-    monkeypatch.chdir(tmp_path)
-    for name in ("MLFLOW_TRACKING_URI", "FEDRAY_STORAGE", "RAY_ADDRESS", "WANDB_MODE", "WANDB_PROJECT"):
+def here(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("WANDB_MODE", "WANDB_PROJECT"):
         monkeypatch.delenv(name, raising=False)
-    (tmp_path / "mlflow.db").write_bytes(empty_store.read_bytes())
-    return tmp_path
+    return project
 
 
 def copy(*kinds: str, cells: tuple[str, ...] = HASHES[:1]) -> list[CellRun]:

@@ -112,12 +112,7 @@ COUNTS = {Status.FINISHED: 2, Status.FAILED: 1, Status.MISSING: 1}
     ],
 )
 def test_a_sweep_is_recorded_if_nothing_would_change(
-    tracker: Tracker,
-    name: str,
-    cells: list[dict[str, Any]],
-    file: str,
-    counts: Mapping[Status, int],
-    same: bool,
+    tracker: Tracker, name: str, cells: list[dict[str, Any]], file: str, counts: Mapping[Status, int], same: bool
 ) -> None:
     listed = sheet(name, cells, file=file)
     statuses = [status for status, count in counts.items() for _ in range(count)]

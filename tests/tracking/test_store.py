@@ -1,16 +1,19 @@
-"""Requests that the store refuses or repeats, and how much of it is read."""
+"""Requests that the store refuses or repeats, how much of it is read, and stores that cannot be used."""
 
 import contextlib
 import http.server
+import platform
 import sqlite3
 import subprocess
 import sys
 import threading
 import time
 import unittest.mock
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException, RestException, get_error_code
 
 from fedray.cells.cell import Cell
@@ -18,9 +21,12 @@ from fedray.cells.record import Record
 from fedray.cells.status import Ending, Status
 from fedray.common import location
 from fedray.common.errors import UserError
+from fedray.sweep.storage import lock_sweep
 from fedray.tracking import store
+from fedray.tracking.environment import describe_mixture, make_environment_tags
 from fedray.tracking.outbox import CellRun
 from fedray.tracking.tracker import Tracker
+from tests.analysis.runs import history, write
 from tests.conftest import Call
 
 CONFIG = {"algorithm": {"name": "fedavg"}, "runtime": {"actors": 1}}
@@ -28,28 +34,26 @@ ONE = Cell("a" * 16, "one", CONFIG)
 FINISHED = Ending(Status.FINISHED)
 
 
-@pytest.fixture
-def database(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A SQLite store of the test's own, without runs; MLFLOW_TRACKING_URI names it."""
-    path = tmp_path / "mlflow.db"
-    path.write_bytes(empty_store.read_bytes())
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{path}")
-    return path
-
-
 def answered(status: int) -> MlflowException:
     """The error of MLflow's client for a proxy's answer that is not JSON (mlflow.utils.rest_utils)."""
     return MlflowException("API request failed", error_code=get_error_code(status))
 
 
-@pytest.mark.parametrize("status", [401, 403, 404, 429, 500, 502, 503, 504])
-def test_what_stands_before_the_store_may_refuse_for_a_while(status: int) -> None:
-    assert store.is_transient(answered(status))
+@pytest.mark.parametrize(
+    "error",
+    [
+        *map(answered, (401, 403, 404, 429, 500, 502, 503, 504)),
+        MlflowException.invalid_parameter_value("(sqlite3.OperationalError) database is locked [SQL: INSERT]"),
+        MlflowException.invalid_parameter_value("(sqlite3.IntegrityError) UNIQUE constraint failed: tags.key"),
+    ],
+)
+def test_what_stands_before_the_store_and_what_loses_a_race_refuse_for_a_while(error: MlflowException) -> None:
+    assert store.is_transient(error)
 
 
 @pytest.mark.parametrize("code", ["RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE", "BAD_REQUEST"])
 def test_what_mlflow_itself_says_stays_true(code: str) -> None:
-    error = RestException({"error_code": code, "message": "No Run with id=7 exists"})
+    error = RestException({"error_code": code, "message": "(sqlite3.OperationalError) no such table: runs"})
     assert not store.is_transient(error)
     with pytest.raises(UserError, match="the store refuses a request: RestException: "), store.translate_refusals():
         raise error
@@ -149,7 +153,7 @@ def test_relative_addresses_of_files_are_made_absolute(tmp_path: Path, monkeypat
     assert location.store_uri() == "sqlite:////srv/my.db"
 
 
-def test_two_drivers_that_log_one_cell_at_once_double_nothing(database: Path) -> None:
+def test_two_drivers_that_log_one_cell_at_once_double_nothing(project: Path) -> None:
     """Two storages, one store: neither knows of the other's locks. One run, each round and each result in it once."""
     drivers = [(Tracker(), CellRun(ONE)), (Tracker(), CellRun(ONE))]
     for tracker, run in drivers:
@@ -166,25 +170,7 @@ def test_two_drivers_that_log_one_cell_at_once_double_nothing(database: Path) ->
         assert [metric.step for metric in client.get_metric_history(found.info.run_id, name)] == steps
 
 
-def test_drivers_that_make_a_cells_run_at_the_same_moment_agree_on_one(
-    database: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each looks before the other has made its run. Then both have one: the older one stays, the other is deleted."""
-    first, second = (Tracker(), CellRun(ONE)), (Tracker(), CellRun(ONE))
-    make = second[0]._make
-
-    def late(*arguments: object) -> None:
-        first[0].open_cell(first[1])
-        time.sleep(0.01)
-        make(*arguments)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(second[0], "_make", late)
-    second[0].open_cell(second[1])
-    assert first[1].id == second[1].id
-    assert len(list(store.find_runs(*store.open_store(), ["a" * 16]))) == 1
-
-
-def test_a_cells_run_takes_eight_requests(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cells_run_takes_eight_requests(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """If the store was checked and had none: made, described (files, data, parameters), checked, ended in two, checked
     for a run of another storage that has ended meanwhile.
 
@@ -227,7 +213,7 @@ def test_a_cells_run_takes_eight_requests(database: Path, monkeypatch: pytest.Mo
     assert {file.path for file in client.list_artifacts(run.id)} == {"config.yaml", "partition.png"}
 
 
-def test_two_drivers_that_know_of_no_run_agree_on_one(database: Path) -> None:
+def test_two_drivers_that_know_of_no_run_agree_on_one(project: Path) -> None:
     """Both looked before either began. Each makes a run; the second finds the older one, and deletes its own."""
     made = [CellRun(ONE), CellRun(ONE)]
     for run in made:
@@ -238,7 +224,7 @@ def test_two_drivers_that_know_of_no_run_agree_on_one(database: Path) -> None:
 
 
 @pytest.mark.parametrize("ends", [(0, 1), (1, 0)], ids=["in order", "the later one ends first"])
-def test_of_two_runs_of_a_cell_that_have_finished_the_older_one_counts(ends: tuple[int, int], database: Path) -> None:
+def test_of_two_runs_of_a_cell_that_have_finished_the_older_one_counts(ends: tuple[int, int], project: Path) -> None:
     """Two folders with one store: each begins before it can know of the other's run, which has ended when it looks."""
     made = [CellRun(ONE), CellRun(ONE)]
     trackers = [Tracker(), Tracker()]
@@ -253,7 +239,7 @@ def test_of_two_runs_of_a_cell_that_have_finished_the_older_one_counts(ends: tup
 
 
 @pytest.mark.parametrize("rows", [0, 1, 700])
-def test_many_rows_come_whole_with_the_end(rows: int, database: Path) -> None:
+def test_many_rows_come_whole_with_the_end(rows: int, project: Path) -> None:
     """700 rows of 3 metrics are 2,100: three requests. Each round is there once, with the summary."""
     tracker, run = Tracker(), CellRun(ONE)
     tracker.open_cell(run, known=False)
@@ -267,7 +253,7 @@ def test_many_rows_come_whole_with_the_end(rows: int, database: Path) -> None:
 
 
 def test_a_cell_that_is_closed_while_the_store_is_away_is_written_later(
-    database: Path, monkeypatch: pytest.MonkeyPatch
+    project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A caller that waits for its outcome is called once, when the store has it."""
     tracker, run, told = Tracker(), CellRun(ONE), list[str]()
@@ -285,7 +271,7 @@ def test_a_cell_that_is_closed_while_the_store_is_away_is_written_later(
     assert told == ["FINISHED"]
 
 
-def test_mlflow_shows_how_long_a_cell_took_however_late_its_run_was_made(database: Path) -> None:
+def test_mlflow_shows_how_long_a_cell_took_however_late_its_run_was_made(project: Path) -> None:
     """One is closed 7 s after its start, one after 8 s, although it ended after 5. Of a run that was there before (the
     second's) the end is now."""
     tracker = Tracker()
@@ -330,9 +316,9 @@ def _copy(db: sqlite3.Connection, table: str, key: str, source: str) -> None:
     db.execute(f"INSERT INTO {table} ({names}) SELECT {picked} FROM {table}, copies WHERE {key} = ?", (source,))  # noqa: S608
 
 
-def test_only_the_cells_that_are_asked_for_are_read(database: Path) -> None:
+def test_only_the_cells_that_are_asked_for_are_read(project: Path) -> None:
     """20 of 20,000 foreign cells, and 100 that do not exist: at most 2 s of CPU (reading all takes minutes)."""
-    fill(database, 20_000)
+    fill(project / "mlflow.db", 20_000)
     began = time.process_time()
     found = store.read_records([f"{i:016x}" for i in range(19_981, 20_101)])
     assert time.process_time() - began < 2
@@ -385,3 +371,112 @@ def test_a_process_that_is_killed_while_it_makes_the_store_breaks_none(
     assert store.open_store() == (unittest.mock.ANY, experiment)
     assert [path.name for path in tmp_path.iterdir()] == ["mlflow.db"]
     assert 0 < made < tables(database)
+
+
+HERE = {"environment.numpy": "2.1.0", "environment.cpu": "Xeon", "fedray.cell": "a"}
+ELSEWHERE = {"environment.numpy": "2.2.0", "environment.cpu": "Xeon", "environment.gpu": "H100"}
+
+
+@pytest.mark.parametrize(
+    ("tags", "said"),
+    [
+        ([], ""),
+        ([HERE, HERE | {"fedray.cell": "c"}], ""),
+        (
+            [HERE, ELSEWHERE, HERE],
+            "the cells come from different environments: numpy 2.1.0 (2 cells), 2.2.0 (1 cell); "
+            "gpu not recorded (2 cells), H100 (1 cell)",
+        ),
+    ],
+)
+def test_cells_of_different_environments(tags: list[dict[str, str]], said: str) -> None:
+    assert describe_mixture(tags) == said
+
+
+def attempt(status: Status, seconds: float, shown: bool = False) -> None:
+    """Call a cell for so long; a RUNNING one is killed."""
+    tracker, run = Tracker(), CellRun(ONE, began=0.0, ended=seconds, shown=shown)
+    tracker.open_cell(run)
+    if status is not Status.RUNNING:
+        tracker.close_cell(run, Record(Ending(status), history(50)))
+
+
+def test_a_resumed_run_adds_up_its_time_and_has_the_environment_of_its_last_call(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Interrupted after 5 s, then killed, then finished in 7 s elsewhere: 12 s, one call without a time.
+
+    A call that only shows the finished run changes nothing.
+    """
+
+    def tags() -> list[str | None]:
+        (run,) = store.find_runs(*store.open_store(), [ONE.hash])
+        names = ("fedray.seconds", "fedray.untimed", "environment.numpy", "environment.python")
+        return [run.data.tags.get(name) for name in names]
+
+    attempt(Status.INTERRUPTED, 5)
+    assert tags() == ["5.000", None, version("numpy"), platform.python_version()]
+    attempt(Status.RUNNING, 100)
+    monkeypatch.setattr("fedray.tracking.tracker.make_environment_tags", lambda: make_environment_tags() | ELSEWHERE)
+    attempt(Status.FINISHED, 7)
+    expected = ["12.000", "1", "2.2.0", platform.python_version()]
+    assert tags() == expected
+    monkeypatch.setattr("fedray.tracking.tracker.make_environment_tags", lambda: HERE)
+    attempt(Status.FINISHED, 3, shown=True)
+    assert tags() == expected
+
+
+@pytest.mark.parametrize("scheme", ["http", "https", "postgresql", "mysql+pymysql"])
+@pytest.mark.parametrize("sign", ["/", "#", "?"])
+def test_no_part_of_a_password_is_shown(scheme: str, sign: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The parser of addresses takes what stands before the sign for a port, and says it."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"{scheme}://me:hunter2{sign}secret@127.0.0.1:1/db")
+    with pytest.raises(UserError, match=r"whose host or port cannot be read; write / \? # of a password as") as caught:
+        store.open_store()
+    assert not [word for word in ("hunter2", "secret") if word in str(caught.value)]
+
+
+@pytest.mark.parametrize("create", [False, True])
+def test_an_experiment_that_was_deleted(project: Path, create: bool) -> None:
+    client = MlflowClient(location.store_uri())
+    number = client.create_experiment("fedray")
+    client.delete_experiment(number)
+    refusal = rf"'fedray' has been deleted in MLflow; `mlflow experiments restore --experiment-id {number}` restores it"
+    with pytest.raises(UserError, match=refusal):
+        store.open_store(create)
+    with pytest.raises(UserError, match=refusal):
+        store.open_reader()
+
+
+@pytest.mark.parametrize(
+    ("address", "module"),
+    [("s3://bucket/a", "boto3"), ("gs://bucket/a", "google.cloud.storage"), ("hdfs://host/a", "pyarrow")],
+)
+def test_artefacts_that_need_a_library(
+    address: str, module: str, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "find_spec", lambda name: None)
+    MlflowClient(location.store_uri()).create_experiment("fedray", address)
+    for open_ in (store.open_store, store.open_reader):
+        with pytest.raises(UserError, match=rf"are at {address}, which needs the module {module}; install it"):
+            open_()
+
+
+def test_rm_leaves_a_running_sweep_alone(project: Path, call: Call) -> None:
+    """By its name, and by a run of it."""
+    write(Tracker(), [ONE.to_json()], [history(50)])
+    (run,) = store.find_runs(*store.open_store(), [ONE.hash])
+    for argument in ("sweep", run.info.run_id):
+        with lock_sweep("sweep"):
+            code, out, err = call("rm", argument, "--yes")
+        assert (code, out) == (2, "")
+        assert err.startswith("fedray: rm: the sweep sweep is running here; stop it first")
+    assert call("rm", "sweep", "--yes").code == 0
+
+
+@pytest.mark.parametrize("option", ["--nodes", "--cpus-per-node", "--gpus-per-node", "--max-concurrent"])
+@pytest.mark.parametrize("number", ["1000000000", "9" * 400])
+def test_a_number_that_no_cluster_has(option: str, number: str, call: Call) -> None:
+    code, out, err = call("sweep", "quickstart", "--dry-run", option, number)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith(f"fedray: Invalid value for '{option}'")

@@ -129,10 +129,7 @@ def test_unseen_clients_are_drawn_and_do_not_count(store: Tracker) -> None:
 @pytest.mark.parametrize(
     ("tables", "message"),
     [
-        (
-            {"clients": {"client": [0], "samples": [5], "accuracy": [120.0]}},
-            r"clients.csv of run \w+: line 2: acc",
-        ),
+        ({"clients": {"client": [0], "samples": [5], "accuracy": [120.0]}}, r"clients.csv of run \w+: line 2: acc"),
         ({"confusion": {"class": [0, 1], "predicted_0": [5, 5]}}, r"confusion.csv of run \w+: its column class is"),
         ({"confusion": {"class": [0], "predicted_0": [5]}}, "the runs of fedavg have confusion.csv of different sizes"),
     ],

@@ -27,11 +27,7 @@ CLUSTER = ("--nodes", "2", "--cpus-per-node", "16", "--gpus-per-node", "4")
     ],
 )
 def test_memory_on_a_gpu(
-    runtime: dict[str, Any],
-    kept: str,
-    limit: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    runtime: dict[str, Any], kept: str, limit: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setattr(dry_run, "list_local_nodes", lambda: [{"CPU": 8.0, "GPU": 2.0}])

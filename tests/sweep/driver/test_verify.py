@@ -20,10 +20,8 @@ RUN = small.sections("scaffold", (5, 2), 4, training={"rounds": 2, "local_epochs
 
 
 @pytest.fixture
-def cells(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def cells(project: Path) -> list[str]:
     """A store with a sweep of three finished cells; their hashes."""
-    (tmp_path / "mlflow.db").write_bytes(empty_store.read_bytes())
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
     configs = [RunConfig.parse(RUN | {"seed": seed}) for seed in range(3)]
     digest = configs[0].data.load().digest
     for config in configs:

@@ -1,12 +1,18 @@
-"""Sweep files as objects: axes of cases, and draws."""
+"""Sweep files as objects: axes, draws, files that extend others, and keys that are set in every run."""
 
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from fedray.cells.cell import get_dotted
+from fedray.common.errors import UserError
+from fedray.sweep.document import get_sweeps_folder, list_sweeps, load_document
 from fedray.sweep.draws import find_axes, iter_points
+from fedray.sweep.points import has_option
 from fedray.sweep.run import describe_partial
 from fedray.sweep.sweep import Sweep
 from tests.sweep.running import write
@@ -19,8 +25,7 @@ def written(folder: Path, sweep: dict[str, Any]) -> Path:
 def test_axes_of_cases_are_multiplied_and_later_ones_win(tmp_path: Path) -> None:
     """2 x 2 cases x 2 seeds, in the file's order: the second axis overrides the first."""
     path = written(
-        tmp_path,
-        {"cases": {"a": [{"x": 1}, {"x": 2}], "b": [{"y": 1}, {"y": 2, "x": 9}]}, "grid": {"seed": [0, 1]}},
+        tmp_path, {"cases": {"a": [{"x": 1}, {"x": 2}], "b": [{"y": 1}, {"y": 2, "x": 9}]}, "grid": {"seed": [0, 1]}}
     )
     assert [(p["x"], p["y"], p["seed"]) for p in iter_points(Sweep.load(path))] == [
         (1, 1, 0),
@@ -112,16 +117,217 @@ def test_what_varies_is_named_key_by_key(tmp_path: Path) -> None:
     ]
 
 
-def test_draws_are_keyed_by_key_and_index(tmp_path: Path) -> None:
-    """A longer search begins with the shorter one, another seed or key changes no draw, and draws are short numbers."""
+OTHER = """
+name: other
+base: {data: digits, partition: {name: dirichlet, alpha: 0.1}, training: {rounds: 4, lr: 0.1}}
+grid: {algorithm: [fedavg, fedsam], seed: [0, 1, 2]}
+"""
 
-    def drawn(samples: int, **more: Any) -> list[float]:
-        search = {"rho": {"loguniform": [0.001, 0.1]}, **more}
-        path = written(tmp_path, {"search": search, "samples": samples, "grid": {"seed": [0, 1]}})
-        return [point["rho"] for point in iter_points(Sweep.load(path))]
 
-    short = drawn(3)
-    assert len(set(short)) == 3
-    assert short[:3] == short[3:], "the same draws for every seed"
-    assert drawn(5)[:3] == drawn(3, alpha={"choice": [1, 2]})[:3] == short[:3]
-    assert all(value == float(f"{value:.6g}") and 0.001 <= value <= 0.1 for value in short)
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "other.yaml").write_text(OTHER)
+    (tmp_path / "run.yaml").write_text("data: digits\nalgorithm: fedavg\n")
+    return tmp_path
+
+
+def save(folder: Path, text: str, name: str = "own.yaml") -> Path:
+    (folder / name).write_text(text)
+    return folder / name
+
+
+def test_base_is_changed_and_other_keys_are_replaced(folder: Path) -> None:
+    """A mapping is merged into `training` but replaces `partition`, which is a component."""
+    text = "extends: other.yaml\nname: own\nbase: {partition.alpha: 0.6, training: {lr: 1}}\ngrid: {seed: [7]}"
+    save(folder, text)
+    ((config, _),) = Sweep.load(folder / "own.yaml").points
+    assert config == {
+        "data": "digits",
+        "partition": {"name": "dirichlet", "alpha": 0.6},
+        "training": {"rounds": 4, "lr": 1},
+        "seed": 7,
+    }
+    text = "extends: own.yaml\nname: third\nbase: {partition: iid}"
+    ((third, _),) = Sweep.load(save(folder, text, "third.yaml")).points
+    assert third == config | {"partition": "iid"}
+    bare = load_document(save(folder, "extends: own.yaml\nname: bare\ngrid: []", "bare.yaml"))
+    assert "grid" not in bare, "an empty list leaves the other's out"
+
+
+def test_a_shipped_sweep_is_extended_by_name(folder: Path) -> None:
+    """The cells are those of the shipped sweep with one key changed."""
+    sweep = Sweep.load(save(folder, "extends: quickstart\nname: own\nbase: {training.rounds: 2}"))
+    shipped = Sweep.load(get_sweeps_folder() / "quickstart.yaml")
+    changed = shipped.with_overrides({"training.rounds": 2, "name": "own"})
+    assert list(sweep.points) == list(changed.points) != list(shipped.points)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("extends: 3\nname: own", "extends: found 3; a sweep's name or file is required"),
+        ("extends: ''\nname: own", "own.yaml: extends: found ''; a path is required"),
+        ("extends: gone.yaml\nname: own", "gone.yaml: cannot be read: No such file or directory"),
+        ("extends: quickstar\nname: own", "extends: 'quickstar': .* did you mean quickstart?"),
+        ("extends: other\nname: own", "extends: 'other': there is no such file; did you mean other.yaml?"),
+        ("extends: run.yaml\nname: own", "extends: .*run.yaml has no `base`; the file of a sweep is required"),
+        ("extends: own.yaml\nname: own", "own.yaml: extends: the file extends itself"),
+        ("extends: other.yaml", "own.yaml: name: a sweep that extends .*other.yaml needs a name of its own"),
+        ("extends: other.yaml\nname: other", "own.yaml: name: a sweep that extends .*other.yaml needs a name"),
+        ("extends: other.yaml\nname: own\nbase: 3", "own.yaml: base: found 3, which is not a mapping"),
+        ("extends: other.yaml\nname: own\nbase: {training.lr.x: 1}", "own.yaml: base: lr.x: lr holds 0.1, which has"),
+        ("extends: other.yaml\nname: own\nsamples: 3", "own.yaml: samples: found 3; without `search`"),
+    ],
+)
+def test_what_cannot_be_extended(folder: Path, text: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        Sweep.load(save(folder, text))
+
+
+SETTINGS: dict[str, Any] = {
+    "training.lr": 0.123,
+    "training.rounds": 3,
+    "seed": 77,
+    "clients.per_round": 2,
+    "partition.alpha": 0.77,
+    "algorithm.rho": 0.077,
+    "algorithm.perturb": "body",
+    "partition": "iid",
+    "model": {"name": "mlp", "hidden": [7]},
+}
+BASE = {
+    "data": "digits",
+    "partition": "iid",
+    "clients": {"total": 4, "per_round": 2},
+    "model": "mlp",
+    "algorithm": "fedavg",
+    "training": {"lr": 0.1, "rounds": 2},
+}
+
+
+def follow(sweep: Sweep, key: str, value: Any) -> Sweep:
+    """Set a key as a user would: set what a refusal names to one setting, then the key."""
+    for _ in range(8):
+        try:
+            return sweep.with_overrides({key: value})
+        except UserError as error:
+            said = str(error)
+        found = re.fullmatch(rf"(--set {key}): (\S+) (varies|draws) it; set \2", said)
+        assert found, said
+        name = found[2].partition(".")[2]
+        if found[3] == "draws":
+            first: Any = {"choice": [value]}
+        else:
+            first = [value] if name == key else [next(v for v in sweep.grid[name] if has_option({name: v}, key))]
+        sweep = sweep.with_overrides({found[2]: first})
+        if found[3] == "draws" or name == key:
+            return sweep
+    raise AssertionError(f"{key}: the advice never ends")
+
+
+def list_values(sweep: Sweep, key: str) -> list[Any]:
+    """Return the value of a key in each run that has the option; of a section its name, since axes may add options."""
+    found = [get_dotted(point, key) for point in iter_points(sweep) if has_option(point, key)]
+    return [value["name"] if isinstance(value, Mapping) else value for value in found]
+
+
+ALIKE = re.compile(r"fed\w+/(?!table2$|printed$|search$)")
+"""Of each paper's sweeps, those whose axes and stages are of the kinds of the others."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow) if ALIKE.match(name) else name
+        for name in list_sweeps()
+        if name != "example"
+    ],
+)
+def test_set_reaches_every_run_of_a_shipped_sweep(name: str) -> None:
+    """An option that the sweep does not mention is left out: RunConfig says which method has it."""
+    sweep = Sweep.load(get_sweeps_folder() / f"{name}.yaml")
+    for key, value in SETTINGS.items():
+        if key == "seed" and sweep.tune is not None:
+            with pytest.raises(UserError, match="--set seed: belongs to `tune` and `final`"):
+                sweep.with_overrides({key: value})
+            continue
+        before = list_values(sweep, key)
+        if before and (not key.startswith("algorithm.") or any(one is not None for one in before)):
+            found = list_values(follow(sweep, key, value), key)
+            assert set(found) == {value["name"] if isinstance(value, Mapping) else value}, key
+
+
+def points(sweep: Sweep, *keys: str) -> list[tuple[Any, ...]]:
+    return [tuple(get_dotted(point, key) for key in keys) for point in iter_points(sweep)]
+
+
+def test_a_case_does_not_undo_what_is_set() -> None:
+    """lr is 0.2 in the first case and the base's in the second: both are 0.5, and the momentum stays."""
+    cases = [{"training": {"lr": 0.2, "momentum": 0.5}}, {"training.rounds": 3}]
+    sweep = Sweep.parse({"name": "x", "base": BASE, "cases": cases})
+    assert points(sweep, "training.lr", "training.momentum") == [(0.2, 0.5), (0.1, None)]
+    changed = sweep.with_overrides({"training.lr": 0.5})
+    assert points(changed, "training.lr", "training.momentum") == [(0.5, 0.5), (0.5, None)]
+
+
+SMOKE = {"smoke": {"base": {"training.lr": 0.5}}}
+
+
+@pytest.mark.parametrize(
+    ("axes", "message"),
+    [
+        (
+            {"grid": {"training.lr": [0.1, 0.2]}},
+            r"smoke\.base\.training\.lr: grid\.training\.lr varies it; set smoke\.grid\.training\.lr",
+        ),
+        (
+            {"search": {"training.lr": {"uniform": [0.1, 0.2]}}},
+            r"smoke\.base\.training\.lr: search\.training\.lr draws it",
+        ),
+    ],
+)
+def test_smoke_follows_the_same_rule(axes: dict[str, Any], message: str) -> None:
+    cases = [{"training": {"lr": 0.2}}, {"training.rounds": 3}]
+    small = Sweep.parse({"name": "x", "base": BASE, "cases": cases, **SMOKE}, smoke=True)
+    assert points(small, "training.lr") == [(0.5,), (0.5,)]
+    with pytest.raises(UserError, match=message):
+        Sweep.parse({"name": "x", "base": BASE, **axes, **SMOKE}, smoke=True)
+
+
+def test_extends_follows_the_same_rule(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(
+        "name: a\nbase: {data: digits, partition: iid, model: mlp, training: {lr: 0.1}}\n"
+        "grid: {algorithm: [{name: fedsam, rho: 0.1}, fedavg], seed: [0, 1]}\n"
+    )
+    (tmp_path / "b.yaml").write_text("extends: a.yaml\nname: b\nbase: {algorithm.rho: 0.3}\n")
+    (tmp_path / "c.yaml").write_text("extends: a.yaml\nname: c\nbase: {seed: 5}\n")
+    assert points(Sweep.load(tmp_path / "b.yaml"), "algorithm.rho") == [(0.3,), (0.3,), (None,), (None,)]
+    with pytest.raises(UserError, match=r"c\.yaml: base\.seed: grid\.seed varies it; set grid\.seed"):
+        Sweep.load(tmp_path / "c.yaml")
+    (tmp_path / "d.yaml").write_text("extends: a.yaml\nname: d\ngrid: {algorithm: [fedavg, fedsam], seed: [5]}\n")
+    assert points(Sweep.load(tmp_path / "d.yaml"), "seed") == [(5,), (5,)]
+
+
+def test_tune_and_final_are_set_as_keys_of_the_file() -> None:
+    more = {"search": {"training.lr": {"uniform": [0.1, 0.2]}}, "tune": {"seeds": [0]}, "final": {"seeds": [1]}}
+    sweep = Sweep.parse({"name": "x", "base": BASE, **more})
+    assert sweep.with_overrides({"final.seeds": [2, 3]}).final == sweep.final.model_copy(update={"seeds": (2, 3)})  # type: ignore[union-attr]
+    assert follow(sweep, "training.lr", 0.15).search == {"training.lr": {"choice": [0.15]}}
+
+
+def test_what_changed_a_sweep_is_read_again_from_its_stored_file() -> None:
+    """The file stays as written; smoke's own axes are set after its base, those that it keeps before."""
+    document = {
+        "name": "x",
+        "base": BASE,
+        "cases": {"a": [{"training": {"rounds": 9}}], "b": [{"training": {"rounds": 8, "lr": 0.3}}]},
+        "grid": {"algorithm": ["fedavg", "fedsam"]},
+        "smoke": {"base": {"training.rounds": 2, "clients.total": 3}, "cases": {"a": [{}, {"clients.total": 5}]}},
+    }
+    sweep = Sweep.parse(document, smoke=True).with_overrides({"algorithm.rho": 0.3})
+    keys = ("training.rounds", "training.lr", "clients.total", "algorithm.rho")
+    expected = [(2, 0.3, 3, None), (2, 0.3, 3, 0.3), (2, 0.3, 5, None), (2, 0.3, 5, 0.3)]
+    assert points(sweep, *keys) == expected
+    stored = yaml.safe_load(sweep.to_yaml())
+    assert stored["base"] == BASE
+    assert points(Sweep.parse(stored), *keys) == expected
