@@ -73,12 +73,14 @@ def test_many_methods_also_have_a_panel_each(store: Tracker, tmp_path: Path) -> 
 
 
 def test_sensitivity_over_a_hyper_parameter(store: Tracker) -> None:
-    """ρ = 0.1: 60 and 62, mean 61 ± 1.41; ρ = 0.5: 70. fedavg has no ρ: a level line at 50."""
-    cells = [cell(SMALL, 0.5, 0), cell(SMALL, 0.5, 1), cell(LARGE, 0.5, 0), cell(FEDAVG, 0.5, 0)]
-    write(store, cells, (60, 62, 70, 50))
+    """ρ = 0.1: 60 and 62, mean 61 ± 1.41; ρ = 0.5: 70. fedavg has no ρ, but 49 and 51: a level line, 50 ± 1.41."""
+    cells = [cell(SMALL, 0.5, 0), cell(SMALL, 0.5, 1), cell(LARGE, 0.5, 0), cell(FEDAVG, 0.5, 0), cell(FEDAVG, 0.5, 1)]
+    write(store, cells, (60, 62, 70, 49, 51))
     (figure,) = draw_sensitivity(collect("sweep"), "algorithm.rho").values()
     (axes,) = figure.axes
-    assert note(figure) == "bars: ± standard deviation over 1 to 2 seeds"
+    assert note(figure) == "bars and bands: ± standard deviation over 1 to 2 seeds"
+    (band,) = axes.patches
+    assert (band.get_y(), band.get_y() + band.get_height()) == pytest.approx((50 - 2**0.5, 50 + 2**0.5))  # type: ignore[attr-defined]
     assert ticks(axes) == {0.1: "0.1", 0.5: "0.5"}
     (container,) = axes.containers
     _, _, (whiskers,) = container.lines

@@ -145,7 +145,7 @@ def test_the_page_works_from_an_empty_folder(tmp_path: Path) -> None:
     assert "2 passed" in said["python -m pytest test_momscaf.py"]
     assert "2 finished" in said["fedray sweep lookback.yaml"]
     for command in ("fedray tables lookback", "fedray tables lookback --metric travelled"):
-        row = next(line for line in said[command].splitlines() if "lookback:LookBack" in line)
+        row = next(line for line in said[command].splitlines() if "look-back" in line)
         assert re.search(r"\d\.\d", row), row
         assert "quantity:Quantity π=1 " in said[command]
     assert "length of the averaged update" in said["fedray tables lookback --metric travelled"]

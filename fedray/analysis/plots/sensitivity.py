@@ -91,14 +91,17 @@ def draw_sensitivity(sweep: SweepTable, x: str, metric: str = DEFAULT) -> dict[s
                     area.errorbar(at.mean().index, at.mean(), yerr=spread, transform=aside, **bar)
                     area.plot(at.mean().index, at.mean(), label=method, **style)
                 elif len(group):
-                    reach.append(group["_value"].mean())
-                    area.axhline(reach[-1], label=method, **{**style, "marker": ""})
+                    mean, spread = group["_value"].mean(), group["_value"].std() if len(group) > 1 else 0.0
+                    reach += [mean - spread, mean + spread]
+                    area.axhspan(mean - spread, mean + spread, color=style["color"], alpha=0.12, linewidth=0)
+                    area.axhline(mean, label=method, **{**style, "marker": ""})
             margin = 0.06 * (max(reach) - min(reach)) or 1.0
             area.set_ylim(min(reach) - margin, max(reach) + margin)  # matplotlib's own would count the dodging as data
         set_value_ticks(next(iter(drawn.main.values())), cells["_x"].dropna())
         level_panels([*drawn.main.values()])
         seeds = cells.groupby(["_column", "_row", "_x"], dropna=False)["seed"].nunique()
-        figures[name] = with_legend(drawn.figure, *drawn.main.values(), note=describe_seeds(seeds, "bars"))
+        bars = "bars and bands" if cells["_x"].isna().any() else "bars"
+        figures[name] = with_legend(drawn.figure, *drawn.main.values(), note=describe_seeds(seeds, bars))
     return figures
 
 
