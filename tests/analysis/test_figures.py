@@ -80,7 +80,7 @@ def test_sensitivity_over_a_hyper_parameter(store: Tracker) -> None:
     (axes,) = figure.axes
     assert note(figure) == "bars and bands: ± standard deviation over 1 to 2 seeds"
     (band,) = axes.patches
-    assert (band.get_y(), band.get_y() + band.get_height()) == pytest.approx((50 - 2**0.5, 50 + 2**0.5))  # type: ignore[attr-defined]
+    assert (band.get_y(), band.get_y() + band.get_height()) == pytest.approx((50 - 2**0.5, 50 + 2**0.5))
     assert ticks(axes) == {0.1: "0.1", 0.5: "0.5"}
     (container,) = axes.containers
     _, _, (whiskers,) = container.lines
