@@ -133,7 +133,8 @@ def tabulate_by_seed(sweep: SweepTable, metric: str, rows: str = "algorithm", co
     Raises UserError if a metric or key is unknown, the metric is a ratio of runs, or several runs share method, setting
     and seed.
     """
-    Metric.parse(metric).refuse_ratio("--metric")
+    if (ratio := Metric.parse(metric)).reference:
+        raise UserError(f"--metric: found {metric!r}, which compares runs already; {ratio.rounds} is allowed")
     values = read_values(sweep, metric).replace(NEVER, math.nan)
     cells = sweep.cells.assign(_value=values, _row=label_cells(sweep.cells, rows))
     columns = columns or find_columns(cells, cells["_row"])

@@ -149,11 +149,6 @@ class Metric:
         """The `rounds_to` that a ratio divides."""
         return f"{ROUNDS_TO}:{self.name.partition(':')[2].partition('/')[0]}"
 
-    def refuse_ratio(self, option: str) -> None:
-        """Raise UserError, which begins with `option`, for a ratio of two runs: comparisons are of each run's own."""
-        if self.reference:
-            raise UserError(f"{option}: found {self.name!r}, which compares runs already; {self.rounds} is allowed")
-
     @property
     def is_on_test_set(self) -> bool:
         """True unless it is measured on held-out samples."""

@@ -44,9 +44,7 @@ def list_(
     what: Annotated[
         str,
         typer.Argument(
-            metavar="KIND",
-            help=" | ".join(KINDS),
-            autocompletion=lambda incomplete: complete("kinds", incomplete),
+            metavar="KIND", help=" | ".join(KINDS), autocompletion=lambda incomplete: complete("kinds", incomplete)
         ),
     ],
     name: Annotated[

@@ -140,10 +140,7 @@ def _print_sweeps(as_json: bool, prefix: str = "") -> bool:
 
 def remove_runs(
     name: Annotated[str, typer.Argument(help="a sweep's name, or the id of one run", **OF_STORE)],
-    cell: Annotated[
-        str | None,
-        typer.Option(metavar="CELL", help=f"only these cells' runs: {CELL}"),
-    ] = None,
+    cell: Annotated[str | None, typer.Option(metavar="CELL", help=f"only these cells' runs: {CELL}")] = None,
     unlisted: Annotated[
         bool, typer.Option("--unlisted", help="only cells of this name that the sweep's file no longer has")
     ] = False,
@@ -155,7 +152,7 @@ def remove_runs(
     """
     from fedray.common.location import refuse_unwritable_store
     from fedray.sweep.storage import is_sweep_running
-    from fedray.tracking.store import delete_runs, find_deletable_runs, open_reader
+    from fedray.tracking.store import find_deletable_runs, open_reader, open_store
 
     refuse_unwritable_store()
     runs, kept = find_deletable_runs(name, cell, unlisted)
@@ -177,7 +174,9 @@ def remove_runs(
     if not agreed:
         print("nothing deleted")
         raise typer.Exit(130)
-    delete_runs(runs)
+    client, _ = open_store()
+    for run in runs:  # as MLflow's UI does: they disappear from queries, and `mlflow gc` frees their space
+        client.delete_run(run)
     print(f"{name}: {counted} deleted{shared}")
 
 
@@ -250,8 +249,7 @@ def import_(
 
 
 def verify(
-    name: Name,
-    cells: Annotated[int, typer.Option(min=1, help="how many finished cells to run again")] = 3,
+    name: Name, cells: Annotated[int, typer.Option(min=1, help="how many finished cells to run again")] = 3
 ) -> None:
     """Run some finished cells of a sweep again. Exit code 1 unless each has the same hash and last row.
 

@@ -233,8 +233,8 @@ def read_error(trial: "Trial") -> Exception | str:
     return Path(trial.error_file).read_text(encoding="utf-8") if trial.error_file else ""
 
 
-def make_median_rule(time: str, metric: str, grace: int) -> "MedianStoppingRule":
-    """Return Tune's median rule for a metric whose largest value is the best, changed to never pause a trial.
+def make_median_rule(metric: str, grace: int) -> "MedianStoppingRule":
+    """Return Tune's median rule for a metric by round, whose largest value is the best, that never pauses a trial.
 
     A paused trial would have to give Tune a checkpoint, but trials keep their own.
     """
@@ -244,4 +244,4 @@ def make_median_rule(time: str, metric: str, grace: int) -> "MedianStoppingRule"
         def _on_insufficient_samples(self, *_: object) -> str:
             return str(self.CONTINUE)
 
-    return Median(time, metric, "max", grace_period=grace)
+    return Median("round", metric, "max", grace_period=grace)

@@ -69,8 +69,8 @@ def prepare_ray(runtime: Runtime) -> Iterator[None]:
         yield
 
 
-def refuse_unseen(key: str, path: Path) -> None:
-    """Raise UserError if some nodes of the cluster do not see a path that all have to share."""
+def refuse_unseen(path: Path) -> None:
+    """Raise UserError if some nodes of the cluster do not see a path in the storage, which all have to share."""
     nodes = [node for node in ray.nodes() if node["Alive"]]
     if len(nodes) == 1:
         return
@@ -82,8 +82,8 @@ def refuse_unseen(key: str, path: Path) -> None:
     blind = [node["NodeManagerAddress"] for node, sees in zip(nodes, ray.get(answers), strict=True) if not sees]
     if blind:
         raise UserError(
-            f"{key}: {path.parent} is not shared by all nodes of the cluster: {', '.join(blind)} cannot see it; "
-            "set it to a directory that all of them mount"
+            f"FEDRAY_STORAGE: {path.parent} is not shared by all nodes of the cluster: {', '.join(blind)} cannot see "
+            "it; set it to a directory that all of them mount"
         )
 
 

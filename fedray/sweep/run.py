@@ -63,11 +63,7 @@ def describe_partial(sweep: Sweep) -> Iterator[str]:
 def drive(plan: Plan) -> int:
     """Run a planned sweep with this process as its driver, and print its counts.
 
-    Returns:
-        The exit code: 0; 1 if cells failed or are missing; 130 if the sweep was interrupted.
-
-    Raises:
-        UserError: as in `execute`.
+    Return the exit code: 0; 1 if cells failed or are missing; 130 if the sweep was interrupted. Raises as `execute`.
     """
     session = execute(plan)
     counts = plan.sheet.counts
@@ -78,14 +74,10 @@ def drive(plan: Plan) -> int:
 
 
 def execute(plan: Plan) -> Session:
-    """Run a planned sweep.
+    """Run a planned sweep; return the session at its end, with the outcomes.
 
-    Returns:
-        The session at its end, with the outcomes.
-
-    Raises:
-        UserError: a trial can never be placed, another process runs this sweep, or a viewer of `runtime.mirror` is not
-            installed. Raised before anything is written that stays.
+    Raises UserError, before anything is written that stays, if a trial can never be placed, another process runs this
+    sweep, or a viewer of `runtime.mirror` is not installed.
     """
     refuse_missing_extras(kind for cell in plan.to_run for kind in cell.run.runtime.mirror)
     with contextlib.ExitStack() as stack:
@@ -105,7 +97,7 @@ def execute(plan: Plan) -> Session:
             if line := describe_idle_gpus(plan.requests, nodes):
                 print(f"{plan.sweep.name}: {line}", flush=True)
             with tempfile.NamedTemporaryFile(dir=find_storage_parent(), prefix=".seen-") as marker:
-                refuse_unseen("FEDRAY_STORAGE", Path(marker.name))
+                refuse_unseen(Path(marker.name))
         locks = stack.enter_context(CellLocks(get_cell_locks_file()))
         session = Session(plan, locks, stack.enter_context(Writer()))
         if plan.unlisted:

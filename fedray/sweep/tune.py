@@ -148,7 +148,7 @@ def make_scheduler(sweep: Sweep, rounds: int, run_of: Callable[[str], RunConfig]
 
     def make() -> TrialScheduler:
         if asked.name == "median":
-            return make_median_rule("round", metric, grace)
+            return make_median_rule(metric, grace)
         return ASHAScheduler("round", metric, "max", max_t=rounds, grace_period=grace, reduction_factor=factor)
 
     return PerGroupScheduler(cache(lambda cell: get_group(run_of(cell), searched)), make)

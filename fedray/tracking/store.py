@@ -387,13 +387,6 @@ def pick_best(runs: "Iterable[AnyRun]") -> "dict[str, AnyRun]":
     return best
 
 
-def delete_runs(runs: Iterable[str]) -> None:
-    """Delete runs by id, as MLflow's UI does: they disappear from queries, and `mlflow gc` frees their space."""
-    client, _ = open_store()
-    for run in runs:
-        client.delete_run(run)
-
-
 def read_metrics(run: "AnyRun") -> dict[str, float]:
     """Return a run's latest metrics under the names that tables use, without the prefix of summaries."""
     return {name.removeprefix(SUMMARY): bound(run.info.run_id, name, v) for name, v in run.data.metrics.items()}

@@ -78,9 +78,12 @@ def test_refusals(store: Tracker) -> None:
         ("fedavg", 95, "", "--confidence: expected a number between 0 and 1, got 95"),
         ("fedavg", 0.95, "algorithm", "--cols: with 'algorithm' several runs share method, setting and seed"),
     ):
-        with pytest.raises(UserError) as error:
+        with pytest.raises(UserError, match=re.escape(message)):
             compare(collect("sweep"), to, confidence=confidence, columns=columns)
-        assert message in str(error.value)
+    with pytest.raises(
+        UserError, match=r"^--metric: found 'speedup:80/fedavg', which compares runs already; rounds_to:80 "
+    ):
+        compare(collect("sweep"), "fedavg", "speedup:80/fedavg")
 
 
 def test_the_reference_is_fedavg_if_it_is_a_row(store: Tracker, call: Call) -> None:

@@ -164,9 +164,9 @@ def test_a_storage_that_a_node_does_not_see_is_refused(cluster: Cluster, tmp_pat
     wait(lambda: sum(one["Alive"] for one in ray.nodes()) == 2)
     marker = tmp_path / "marker"
     marker.touch()
-    refuse_unseen("FEDRAY_STORAGE", marker)
+    refuse_unseen(marker)
     marker.unlink()
     with pytest.raises(
         UserError, match=r"FEDRAY_STORAGE: .* is not shared by all nodes of the cluster: \S+, \S+ cannot"
     ):
-        refuse_unseen("FEDRAY_STORAGE", marker)
+        refuse_unseen(marker)
