@@ -84,6 +84,12 @@ class Called(NamedTuple):
     out: str
     err: str
 
+    @property
+    def done(self) -> str:
+        """The output of a call that ended well."""
+        assert self.code == 0, self.err
+        return self.out
+
 
 Call = Callable[..., Called]
 Hide = Callable[[str], None]

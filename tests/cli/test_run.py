@@ -45,8 +45,7 @@ def counting() -> list[Run]:
 
 def test_a_run_is_kept_shown_again_and_loaded(folder: Path, call: Call) -> None:
     """The second call trains nothing (its checkpoint is the same file) and makes no second run in MLflow."""
-    code, out, err = call("run", "run.yaml", "--save", "model.safetensors")
-    assert code == 0, err
+    out = call("run", "run.yaml", "--save", "model.safetensors").done
     (run,) = counting()
     assert f"run {run.info.run_id} in MLflow: `fedray ui` shows it" in out  # no server answers
     (checkpoint,) = folder.glob(".fedray/cells/*/checkpoint-2.json")
@@ -69,8 +68,7 @@ def test_a_model_in_mlflow_is_the_trained_one_and_holds_no_pickle(
     folder: Path, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
     """MLflow loads it without the class of the model, for any number of images; the run stays as it was."""
-    code, out, err = call("run", "run.yaml", "--log-model")
-    assert code == 0, err
+    out = call("run", "run.yaml", "--log-model").done
     (run,) = counting()
     assert run.info.status == "FINISHED"
     address = re.search(r"model (models:/\S+) in MLflow", out)
@@ -117,8 +115,7 @@ def test_an_interrupted_run_goes_on_and_its_summary_is_that_of_an_uninterrupted_
     (run,) = counting()
     assert run.data.tags["fedray.status"] == "interrupted"
     assert "resumed" not in caplog.text
-    code, out, _ = call("run", "run.yaml", "--json", "--set", "training.rounds=4")
-    assert code == 0
+    out = call("run", "run.yaml", "--json", "--set", "training.rounds=4").done
     assert ": resumed, goes on with round 3 of 4\n" in caplog.text
     (run,) = counting()
     client, _ = open_store()
@@ -153,8 +150,7 @@ def test_a_cell_that_another_process_runs_is_left_alone(options: list[str], fold
         f"fedray: run: another process is running this cell, {cell.name}; wait for it, or give --no-track\n",
     )
     assert {path: path.stat().st_mtime_ns for path in cell.iterdir()} == before
-    code, _, err = call("run", "run.yaml", *options)
-    assert code == 0, err
+    assert call("run", "run.yaml", *options).code == 0
 
 
 def test_storage_that_cannot_be_written_is_found_out_before_training(
@@ -174,8 +170,7 @@ def test_one_cell_of_a_sweep(folder: Path, call: Call) -> None:
     sweep = {"name": "x", "base": BASE, "grid": {"seed": [3, 4]}}
     (folder / "sweep.yaml").write_text(yaml.safe_dump(sweep))
     for arguments, seed in (((), "s3"), (("--cell", "2"), "s4")):
-        code, out, err = call("run", "sweep.yaml", *arguments, "--backend", "inline", "--no-track")
-        assert code == 0, err
+        out = call("run", "sweep.yaml", *arguments, "--backend", "inline", "--no-track").done
         assert f"{seed}: " in out
     code, _, err = call("run", "run.yaml", "--cell", "1")
     assert (code, err) == (2, "fedray: --cell: run.yaml is one run, not a sweep\n")
@@ -194,13 +189,11 @@ def test_a_cell_counts_in_its_sweep_at_once(folder: Path, call: Call) -> None:
         ("2", {"missing": 1, "finished": 1}, "RUNNING"),
         ("1", {"finished": 2}, "FINISHED"),
     ):
-        code, out, err = call(*one, number)
-        assert code == 0, err
+        out = call(*one, number).done
         assert "no such cell" not in out
         assert json.loads(call("status", "--json").out) == [{"name": "x", "cells": statuses, "running": False}]
         assert find_sweeps(*open_store())["x"].info.status == ended
-    code, out, err = call("tables", "x", "--format", "csv")
-    assert code == 0, err
+    out = call("tables", "x", "--format", "csv").done
     assert "missing" not in out
     parent = find_sweeps(*open_store())["x"].info.run_id
     of_sweep = [run for run in counting() if run.data.tags.get("mlflow.parentRunId") == parent]
@@ -209,8 +202,7 @@ def test_a_cell_counts_in_its_sweep_at_once(folder: Path, call: Call) -> None:
         "fedsam ρ=0.1 dirichlet(0.5) s4",
     ]
     assert {run.data.tags["fedray.sweep"] for run in of_sweep} == {"x"}
-    code, out, err = call("sweep", "sweep.yaml")
-    assert code == 0, err
+    out = call("sweep", "sweep.yaml").done
     assert "x: 2 cells, 2 finished, 0 diverged, 0 to run\n" in out
     (folder / "sweep.yaml").write_text(yaml.safe_dump({"name": "x", "base": BASE, "grid": {"seed": [4, 5]}}))
     code, _, err = call(*one, "1")
@@ -230,8 +222,7 @@ def test_a_cell_as_an_archive(folder: Path, call: Call, monkeypatch: pytest.Monk
         f"fedray: MLFLOW_TRACKING_URI: the tasks of a Slurm array cannot share the SQLite file {folder}/mlflow.db",
     )
     for number in ("1", "2"):
-        code, out, err = call(*one, number, "--archive", f"cells/{number}.zip")
-        assert code == 0, err
+        out = call(*one, number, "--archive", f"cells/{number}.zip").done
         assert out.endswith(f"archive cells/{number}.zip: `fedray import cells/{number}.zip` adds it to a store\n")
     assert not (folder / "mlflow.db").exists()
     assert "MLFLOW_TRACKING_URI" not in os.environ
@@ -253,8 +244,7 @@ def test_a_cell_as_an_archive(folder: Path, call: Call, monkeypatch: pytest.Monk
 def test_every_place_shows_the_same_number(folder: Path, call: Call) -> None:
     """The last fifth of 10 rounds is 9 and 10."""
     asked = ("run", "run.yaml", "--set", "training.rounds=10")
-    code, out, err = call(*asked)
-    assert code == 0, err
+    out = call(*asked).done
     (run,) = counting()
     client, _ = open_store()
     curve = {one.step: one.value for one in client.get_metric_history(run.info.run_id, "test_accuracy")}

@@ -37,8 +37,7 @@ def test_status_counts_and_says_why(store: Tracker, call: Call) -> None:
     traceback = get_storage() / "cells" / cells[1]["hash"] / "traceback.txt"
     traceback.parent.mkdir(parents=True)
     traceback.write_text("Traceback")
-    code, out, _ = call("status", "sweep")
-    assert code == 0
+    out = call("status", "sweep").done
     first, *rest = out.splitlines()
     assert first.startswith("sweep: 3 cells, ")
     assert set(first.removeprefix("sweep: 3 cells, ").split(", ")) == {"1 finished", "1 failed", "1 missing"}
@@ -143,8 +142,7 @@ def test_rm_leaves_what_another_sweep_shares(store: Tracker, call: Call) -> None
     one, two, three = (cell(FEDAVG, 0.1, seed) for seed in (0, 1, 2))
     write(store, [one, two], [50, 50])
     write(store, [one, three], [None, 50], name="other")
-    code, out, _ = call("rm", "sweep", "--yes")
-    assert code == 0
+    out = call("rm", "sweep", "--yes").done
     assert out.splitlines() == [
         "deletes the sweep's own run",
         f"deletes {two['hash']}  {two['label']}",
@@ -222,8 +220,7 @@ def test_clean_lists_and_with_yes_removes_what_is_done(store: Tracker, call: Cal
     left = get_storage() / "tune" / "left"
     left.mkdir(parents=True)
     (left / "lock").touch()
-    code, out, _ = call("clean")
-    assert code == 0
+    out = call("clean").done
     assert sorted(out.splitlines()[:3]) == sorted(
         [
             f"     1 kB {finished} (finished)",
@@ -294,8 +291,7 @@ def test_clean_never_touches_what_runs(store: Tracker, call: Call) -> None:
         held_elsewhere(get_cell_locks_file(), int(two["hash"], 16) % 2**62),
     ]
     try:
-        code, out, _ = call("clean", "--yes")
-        assert code == 0
+        out = call("clean", "--yes").done
         assert "stay: 1 cell (belongs to a sweep that is running)" in out
         assert "stay: 1 cell (is being run)" in out
         assert mine.exists()

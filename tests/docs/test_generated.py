@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -16,9 +17,11 @@ from fedray.algorithms import ALGORITHMS, base
 from tests.shipped.papers import CELLS, NO_TABLES
 
 
-def test_the_page_is_current() -> None:
-    written = (Path(__file__).parents[2] / "docs" / "algorithms.md").read_text(encoding="utf-8")
-    assert written == algorithms.page(), "run: python -m docs.generate.algorithms > docs/algorithms.md"
+@pytest.mark.parametrize("made", [algorithms, configuration])
+def test_a_page_of_the_code_is_current(made: ModuleType) -> None:
+    name = made.__name__.rpartition(".")[2]
+    written = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+    assert written == made.page(), f"run: python -m docs.generate.{name} > docs/{name}.md"
 
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
@@ -31,11 +34,6 @@ def test_every_method_is_described(name: str) -> None:
     formula = (kind.__dict__.get("__doc__") or "").partition("\n\n")[0]
     assert "q = " in formula
     assert all(field.description for field in kind.model_fields.values())
-
-
-def test_configuration_reference_is_current() -> None:
-    committed = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text(encoding="utf-8")
-    assert committed == configuration.page(), "run: python -m docs.generate.configuration > docs/configuration.md"
 
 
 @pytest.mark.slow
@@ -53,49 +51,26 @@ def test_every_sweep_has_its_cells_and_a_cost() -> None:
             assert cells * seeds == count(names[0])[0], row[1]
 
 
-REPOSITORY = Path(__file__).parents[2]
-PAGE = REPOSITORY / "docs" / "discrepancies.md"
+PAGE = ROOT / "docs" / "discrepancies.md"
 WRITE = "write `- **D-NUMBER, ...` into docs/discrepancies.md (no command does), or correct the citation"
 FOLDERS = {"fedray": ".py", "tests": ".py", "docs": ".md", "analysis": ".py", "sweeps": ".yaml"}
 
 
-def number(mark: str) -> tuple[int, str]:
-    """`11b` to (11, "b"), which sorts."""
-    digits, letter = re.fullmatch(r"(\d+)([a-f]?)", mark).groups()
-    return int(digits), letter
-
-
 def citations(text: str) -> set[tuple[int, str]]:
-    """Every number named, and every number of a range written with two dots."""
-    ranges = re.findall(r"\bD-(\d+)\.\.D-(\d+)\b", text)
-    return {number(mark) for mark in re.findall(r"\bD-(\d+[a-f]?)\b", text)} | {
-        (n, "") for first, last in ranges for n in range(int(first), int(last) + 1)
-    }
+    """Every number named, `D-11b` as (11, "b"), and every number of a range written with two dots."""
+    found = re.findall(r"\bD-(\d+)([a-f]?)\b(?:\.\.D-(\d+)\b)?", text)
+    ranges = ((int(first), letter, int(last or first)) for first, letter, last in found)
+    return {(n, letter if n == first else "") for first, letter, last in ranges for n in range(first, last + 1)}
 
 
-def cited() -> dict[tuple[int, str], set[str]]:
-    """Which files cite a number; the page itself does not count."""
-    files = [path for folder, suffix in FOLDERS.items() for path in (REPOSITORY / folder).rglob(f"*{suffix}")]
-    found: dict[tuple[int, str], set[str]] = {}
-    for path in [REPOSITORY / "README.md", *files]:
-        for mark in citations(path.read_text(encoding="utf-8")) if path != PAGE else ():
-            found.setdefault(mark, set()).add(str(path.relative_to(REPOSITORY)))
-    return found
-
-
-def defined() -> list[tuple[int, str]]:
-    return [number(mark) for mark in re.findall(r"^- \*\*D-(\d+[a-f]?),", PAGE.read_text(encoding="utf-8"), re.M)]
-
-
-def test_every_number_cited_is_defined() -> None:
-    assert citations(PAGE.read_text(encoding="utf-8")) == set(defined()), WRITE
-    assert {mark: files for mark, files in cited().items() if mark not in defined()} == {}, WRITE
-
-
-def test_numbers_ascend() -> None:
-    """Which also says that none is defined twice."""
-    assert defined() == sorted(set(defined())), "sort docs/discrepancies.md by number, each once; it is written by hand"
-    assert len(defined()) > 30
+def test_every_number_cited_is_defined_once_and_in_order() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    defined = [(int(n), letter) for n, letter in re.findall(r"^- \*\*D-(\d+)([a-f]?),", page, re.M)]
+    assert defined == sorted(set(defined)), "sort docs/discrepancies.md by number, each once; it is written by hand"
+    assert len(defined) > 30
+    files = [path for folder, suffix in FOLDERS.items() for path in (ROOT / folder).rglob(f"*{suffix}")]
+    for path in (ROOT / "README.md", *files):
+        assert citations(path.read_text(encoding="utf-8")) <= set(defined), f"{path}: {WRITE}"
 
 
 EXAMPLE = re.compile(r"^```pycon\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -1,5 +1,6 @@
 """Heat maps, read back from their axes, options of several methods along one axis, and a search made by hand."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -88,9 +89,8 @@ def test_refusals(store: Tracker) -> None:
         ("algorithm.rho", "partition.alhpa", "--y: unknown name 'partition.alhpa'; did you mean 'partition.alpha'?"),
         ("algorithm.rho", "partition.min_size", "--y: partition.min_size has one value in this sweep"),
     ):
-        with pytest.raises(UserError) as error:
+        with pytest.raises(UserError, match=re.escape(message)):
             draw_heatmap(sweep, x, y)
-        assert message in str(error.value)
 
 
 SAME = "mofedsam.beta,fedcm.alpha,1-mimelite.beta"
@@ -147,9 +147,8 @@ def test_unknown_options_are_refused(store: Tracker) -> None:
         ("fedavg.beta", "--x: unknown name 'fedavg.beta'"),
         ("mofedsam.beta,", "--x: unknown name ''"),
     ):
-        with pytest.raises(UserError) as error:
+        with pytest.raises(UserError, match=f"^{re.escape(message)}"):
             main("sweep", "sensitivity", x)
-        assert str(error.value).startswith(message)
 
 
 DRAWS = ((0.01, 0.1, 60), (0.3, 0.1, 80), (0.1, 0.5, 70), (0.02, 0.9, None), (0.2, 0.9, 75))

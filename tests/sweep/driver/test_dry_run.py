@@ -65,8 +65,7 @@ def test_a_plan_for_a_cluster_that_is_not_here(call: Call) -> None:
     that in GPU-hours. Of 30 rounds since a checkpoint a preemption costs 0.3 h. With 399 times the
     seconds a wave takes 399 h.
     """
-    code, out, err = call("sweep", "sweep.yaml", "--dry-run", *CLUSTER)
-    assert code == 0, err
+    out = call("sweep", "sweep.yaml", "--dry-run", *CLUSTER).done
     assert "cluster: 2 node(s), 32 CPU, 8 GPU\n" in out
     assert "12 cells ask for as many actors as fit of 1 CPU + 0.25 GPU each: 32 at a time, 1 wave(s)\n" in out
     assert "12 cells: hours not measured" in out
@@ -74,16 +73,14 @@ def test_a_plan_for_a_cluster_that_is_not_here(call: Call) -> None:
     asked = "--nodes=2 --cpus-per-task=16 --gpus-per-node=4"
     assert f"under Slurm: sbatch {asked} slurm.sh sweep.yaml; " in out
     changes = ("--set", "training.rounds=4", "--set", "runtime.gpus_per_actor=0", "--max-concurrent", "3")
-    code, out, err = call("sweep", "sweep.yaml", "--dry-run", *CLUSTER, *changes)
-    assert code == 0, err
+    out = call("sweep", "sweep.yaml", "--dry-run", *CLUSTER, *changes).done
     assert (
         "no cell uses a GPU, and there are 8: runtime.gpus_per_actor is 0; `--set runtime.gpus_per_actor=0.25`" in out
     )
     assert "32 CPU, 8 GPU\n12 cells ask for as many actors as fit of 1 CPU each: 3 at a time, 4 wave(s)\n" in out
     assert f"sbatch --nodes=2 --cpus-per-task=16 slurm.sh sweep.yaml {' '.join(changes)}; " in out
     small_one = ("--nodes", "1", "--cpus-per-node", "16", "--gpus-per-node", "1", "--seconds-per-round", "36")
-    code, out, err = call("sweep", "sweep.yaml", "--dry-run", *small_one)
-    assert code == 0, err
+    out = call("sweep", "sweep.yaml", "--dry-run", *small_one).done
     assert "4 at a time, 3 wave(s)\n" in out
     assert "12 cells: 3 h of wall clock, 12 core-hours and 3 GPU-hours reserved, at 36 s per round; Ray's start" in out
     assert "at most 30 rounds or 18 min (" in out
@@ -97,8 +94,7 @@ def test_both_stages_are_planned_and_what_does_not_fit_is_named(call: Call) -> N
     """3 methods x 2 draws x 1 seed, then 3 methods x 2 seeds; without a GPU none of them fits."""
     stages = {"search": {"training.lr": {"uniform": [0.1, 1]}}, "samples": 2, "tune": {"seeds": [0]}}
     write_sweep(grid={"algorithm": ["fedavg", "fedsam", "fedadam"]}, **stages, final={"seeds": [5, 6]})
-    code, out, err = call("sweep", "sweep.yaml", "--dry-run", "--nodes", "3", "--cpus-per-node", "8")
-    assert code == 0, err
+    out = call("sweep", "sweep.yaml", "--dry-run", "--nodes", "3", "--cpus-per-node", "8").done
     assert "x/tune: 6 cells\n" in out
     assert "x: 6 cells\n" in out
     assert out.count("0.25 GPU each: they do not fit; lower runtime.cpus_per_actor, or") == 2
