@@ -199,17 +199,6 @@ def test_slurm_jobs_queue_again_where_another_try_may_do_better(
     assert (calls.read_text().split() if calls.exists() else []) == (["requeue", "7"] if again else [])
 
 
-@pytest.mark.parametrize("script", ["slurm.sh", "slurm-array.sh"])
-def test_slurm_script_says_that_fedray_is_missing(script: str, tmp_path: Path) -> None:
-    """Outside of a checkout it needs an activated environment."""
-    env = {"PATH": "/usr/bin:/bin", "FEDRAY_STORAGE": str(tmp_path)}
-    command = ["bash", str(CLUSTERS / script), "x.yaml"]
-    done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 2
-    assert "fedray is neither on PATH nor" in done.stderr
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize(
     ("store", "code", "archive"),
     [("http://h:1", "0", False), ("", "0", True), ("sqlite:///x", "1", True), ("", "", True)],
@@ -228,27 +217,26 @@ def test_a_task_of_an_array_runs_its_cell(store: str, code: str, archive: bool, 
     assert (calls.read_text().split() if calls.exists() else []) == ([] if code else ["requeue", "9"])
 
 
-@pytest.mark.parametrize("missing", ["FEDRAY_STORAGE", "MLFLOW_TRACKING_URI", "file"])
-def test_slurm_script_says_what_is_missing(missing: str, tmp_path: Path) -> None:
-    env = {
-        "PATH": os.environ["PATH"],
-        "FEDRAY_STORAGE": str(tmp_path),
-        "MLFLOW_TRACKING_URI": "sqlite:///x",
-        "SLURM_JOB_ID": "7",
-    }
+@pytest.mark.parametrize(
+    ("script", "missing", "said"),
+    [
+        ("slurm.sh", "FEDRAY_STORAGE", "FEDRAY_STORAGE"),
+        ("slurm.sh", "MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_URI"),
+        ("slurm.sh", "file", "file"),
+        ("slurm.sh", "fedray", "fedray is neither on PATH nor"),
+        ("slurm-array.sh", "fedray", "fedray is neither on PATH nor"),
+    ],
+)
+def test_slurm_script_says_what_is_missing(script: str, missing: str, said: str, tmp_path: Path) -> None:
+    """Outside of a checkout it needs an activated environment."""
+    env = {"FEDRAY_STORAGE": str(tmp_path), "MLFLOW_TRACKING_URI": "sqlite:///x", "SLURM_JOB_ID": "7"}
+    env |= {"PATH": "/usr/bin:/bin" if missing == "fedray" else os.environ["PATH"]}
     env.pop(missing, None)
-    arguments = [] if missing == "file" else ["sweeps/quickstart.yaml"]
-    done = subprocess.run(
-        ["bash", CLUSTERS / "slurm.sh", *arguments],
-        env=env,
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert done.returncode != 0
-    assert missing in done.stderr
+    command = ["bash", CLUSTERS / script, *([] if missing == "file" else ["sweeps/quickstart.yaml"])]
+    folder = tmp_path if missing == "fedray" else REPOSITORY
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == (1 if missing.isupper() else 2)
+    assert said in done.stderr
     assert not list(tmp_path.iterdir())
 
 

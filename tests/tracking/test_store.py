@@ -170,6 +170,24 @@ def test_two_drivers_that_log_one_cell_at_once_double_nothing(project: Path) -> 
         assert [metric.step for metric in client.get_metric_history(found.info.run_id, name)] == steps
 
 
+def test_drivers_that_make_a_cells_run_at_the_same_moment_agree_on_one(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each looks before the other has made its run. Then both have one: the older one stays, the other is deleted."""
+    first, second = (Tracker(), CellRun(ONE)), (Tracker(), CellRun(ONE))
+    make = second[0]._make
+
+    def late(*arguments: object) -> None:
+        first[0].open_cell(first[1])
+        time.sleep(0.01)
+        make(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(second[0], "_make", late)
+    second[0].open_cell(second[1])
+    assert first[1].id == second[1].id
+    assert len(list(store.find_runs(*store.open_store(), ["a" * 16]))) == 1
+
+
 def test_a_cells_run_takes_eight_requests(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """If the store was checked and had none: made, described (files, data, parameters), checked, ended in two, checked
     for a run of another storage that has ended meanwhile.
