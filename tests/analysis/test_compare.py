@@ -86,6 +86,12 @@ def test_refusals(store: Tracker) -> None:
         compare(collect("sweep"), "fedavg", "speedup:80/fedavg")
 
 
+def test_a_sweep_without_a_finished_run_is_one_line(store: Tracker, call: Call) -> None:
+    """Not a table without numbers, under which 0 seeds are too few."""
+    write(store, [cell(FEDAVG, 0.5, 0), cell(SMALL, 0.5, 0)], (None, None))
+    assert call("compare", "sweep") == (2, "", "fedray: sweep: 'sweep' has no finished run\n")
+
+
 def test_the_reference_is_fedavg_if_it_is_a_row(store: Tracker, call: Call) -> None:
     """Also by its display name, and for figures; without such a row it must be named: 73 - 71 = 2 to ρ=0.1."""
     one = [cell(a, 0.5, 0) for a in (FEDAVG, SMALL)]
