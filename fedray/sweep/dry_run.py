@@ -50,9 +50,8 @@ def print_plan(plan: Plan) -> None:
     console.print(_describe_nodes(nodes))
     for runtime, count in plan.requests.items():
         refuse_infeasible(runtime, nodes)
-        console.print(
-            f"{count} trials ask for {_describe_request(runtime)}: fits, {count_room(runtime, nodes)} at a time"
-        )
+        asking = f"{format_count(count, 'trial')} ask{'s' * (count == 1)}"
+        console.print(f"{asking} for {_describe_request(runtime)}: fits, {count_room(runtime, nodes)} at a time")
         if runtime.torch_device == "cuda":
             kept = "shards and states" if runtime.actors == 1 else "shards"
             limit = f"{100 * KEPT * runtime.gpu_share:.3g} % of a GPU's memory"
@@ -73,12 +72,12 @@ def print_cells(sweep: Sweep) -> None:
 
 def _describe_nodes(nodes: Sequence[Mapping[str, float]]) -> str:
     have = {name: sum(node.get(name, 0.0) for node in nodes) for name in ("CPU", "GPU")}
-    return f"cluster: {len(nodes)} node(s), {have['CPU']:g} CPU, {have['GPU']:g} GPU"
+    return f"cluster: {format_count(len(nodes), 'node')}, {have['CPU']:g} CPU, {have['GPU']:g} GPU"
 
 
 def _describe_request(runtime: Runtime) -> str:
     asked = " + ".join(f"{amount:g} {name}" for name, amount in get_bundle(runtime).items())
-    actors = "as many actors as fit" if runtime.actors == "auto" else f"{runtime.actors} actor(s)"
+    actors = "as many actors as fit" if runtime.actors == "auto" else format_count(runtime.actors, "actor")
     return f"{actors} of {asked} each"
 
 
@@ -109,11 +108,12 @@ def print_forecast(
     counts = Counter(run.runtime for run in runs)
     for runtime, room in rooms.items():
         waves = (
-            f"{room} at a time, {-(-counts[runtime] // room)} wave(s)"
+            f"{room} at a time, {format_count(-(-counts[runtime] // room), 'wave')}"
             if room
             else "they do not fit; lower runtime.cpus_per_actor, or gpus_per_actor (0: no GPU)"
         )
-        console.print(f"{counts[runtime]} cells ask for {_describe_request(runtime)}: {waves}")
+        asking = f"{format_count(counts[runtime], 'cell')} ask{'s' * (counts[runtime] == 1)}"
+        console.print(f"{asking} for {_describe_request(runtime)}: {waves}")
     if line := describe_idle_gpus(rooms, nodes):
         console.print(line)
     fitting = [(run, each) for run, each in zip(runs, seconds, strict=True) if rooms[run.runtime]]

@@ -66,8 +66,8 @@ def test_a_plan_for_a_cluster_that_is_not_here(call: Call) -> None:
     seconds a wave takes 399 h.
     """
     out = call("sweep", "sweep.yaml", "--dry-run", *CLUSTER).done
-    assert "cluster: 2 node(s), 32 CPU, 8 GPU\n" in out
-    assert "12 cells ask for as many actors as fit of 1 CPU + 0.25 GPU each: 32 at a time, 1 wave(s)\n" in out
+    assert "cluster: 2 nodes, 32 CPU, 8 GPU\n" in out
+    assert "12 cells ask for as many actors as fit of 1 CPU + 0.25 GPU each: 32 at a time, 1 wave\n" in out
     assert "12 cells: hours not measured" in out
     assert "at most 30 rounds (runtime.checkpoint_every)" in out
     asked = "--nodes=2 --cpus-per-task=16 --gpus-per-node=4"
@@ -77,11 +77,11 @@ def test_a_plan_for_a_cluster_that_is_not_here(call: Call) -> None:
     assert (
         "no cell uses a GPU, and there are 8: runtime.gpus_per_actor is 0; `--set runtime.gpus_per_actor=0.25`" in out
     )
-    assert "32 CPU, 8 GPU\n12 cells ask for as many actors as fit of 1 CPU each: 3 at a time, 4 wave(s)\n" in out
+    assert "32 CPU, 8 GPU\n12 cells ask for as many actors as fit of 1 CPU each: 3 at a time, 4 waves\n" in out
     assert f"sbatch --nodes=2 --cpus-per-task=16 slurm.sh sweep.yaml {' '.join(changes)}; " in out
     small_one = ("--nodes", "1", "--cpus-per-node", "16", "--gpus-per-node", "1", "--seconds-per-round", "36")
     out = call("sweep", "sweep.yaml", "--dry-run", *small_one).done
-    assert "4 at a time, 3 wave(s)\n" in out
+    assert "4 at a time, 3 waves\n" in out
     assert "12 cells: 3 h of wall clock, 12 core-hours and 3 GPU-hours reserved, at 36 s per round; Ray's start" in out
     assert "at most 30 rounds or 18 min (" in out
     out = call("sweep", "sweep.yaml", "--dry-run", *small_one[:-1], str(399 * 36)).out
