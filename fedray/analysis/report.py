@@ -217,10 +217,10 @@ def _draw_if_any(draw: Callable[[SweepTable], dict[str, Figure]], sweep: SweepTa
 def _list_fairness(sweep: SweepTable) -> list[list[str]]:
     """Return the header and a line per setting and method; nothing if no run has tested its clients."""
     try:
-        found = measure_fairness(read_accuracies(sweep, label_finished(sweep)))[[*FAIRNESS]]
+        fairness = measure_fairness(read_accuracies(sweep, label_finished(sweep)))[[*FAIRNESS]]
     except UserError:
         return []
-    lines = [[f"{one:.2f}" if isinstance(one, float) else str(one) for one in line] for line in found.to_numpy()]
+    lines = [[f"{one:.2f}" if isinstance(one, float) else str(one) for one in line] for line in fairness.to_numpy()]
     return [list(FAIRNESS), *lines]
 
 
@@ -239,15 +239,15 @@ def split_settings(cells: pd.DataFrame) -> tuple[list[dict[str, Any]], list[tupl
     """Return configuration keys with one value, and those with several; keys that a component lacks do not count."""
     same, several = [], []
     for key in list_settings(cells):
-        found = [str(value) for value in dict.fromkeys(cells[key].dropna())]
+        values = [str(value) for value in dict.fromkeys(cells[key].dropna())]
         everywhere = cells[key].notna().all()
-        if len(found) == 1:
+        if len(values) == 1:
             default = find_default(key, cells) if everywhere else None
-            changed = default is not None and default != found[0]
-            value = found[0] + ("" if everywhere else " (where it applies)")
+            changed = default is not None and default != values[0]
+            value = values[0] + ("" if everywhere else " (where it applies)")
             same.append({"key": key, "value": value, "changed": changed, "default": default or "none"})
-        elif found:
-            several.append((key, ", ".join(found) + ("" if everywhere else " (where it applies)")))
+        elif values:
+            several.append((key, ", ".join(values) + ("" if everywhere else " (where it applies)")))
     return same, several
 
 
@@ -286,8 +286,8 @@ def measure_hours(sweep: SweepTable) -> pd.DataFrame:
     records = {record.run_id: (record, "") for one in stages for record in one.records.values() if record.run_id}
     for name in (f"{sweep.name}{smoke}{stage}" for smoke in ("", "-smoke") for stage in ("", "/tune")):
         for gone in ("", "deleted"):
-            made = search_runs(client, experiment, f"{IS_CELL} AND tags.`fedray.sweep` = '{name}'", bool(gone))
-            records |= {run.info.run_id: (read_record(run), gone) for run in made}
+            stored = search_runs(client, experiment, f"{IS_CELL} AND tags.`fedray.sweep` = '{name}'", bool(gone))
+            records |= {run.info.run_id: (read_record(run), gone) for run in stored}
     for run_id, (record, gone) in records.items():
         tags, status = record.tags, Status.parse(record.tags.get("fedray.status"))
         outcome = gone or ("superseded" if tags.get("fedray.status") == "superseded" else status)
@@ -298,8 +298,8 @@ def measure_hours(sweep: SweepTable) -> pd.DataFrame:
         took = [tags.get(SECONDS), per_round, rounds.get(tags.get("fedray.cell", "")), tags.get(UNTIMED, 0)]
         rows.append([what, *asked, *took])
     columns = ["what", *ASKED, "seconds", "per_round", "rounds", "killed"]
-    found = pd.DataFrame(rows, columns=columns).set_index("what")
-    numbers: pd.DataFrame = found.apply(pd.to_numeric, errors="coerce")  # a stranger's tags can hold any text
+    runs = pd.DataFrame(rows, columns=columns).set_index("what")
+    numbers: pd.DataFrame = runs.apply(pd.to_numeric, errors="coerce")  # a stranger's tags can hold any text
     numbers = numbers.where((numbers >= 0) & (numbers < 1e12))
     numbers["hours"] = np.fmax(numbers["seconds"], numbers["per_round"] * numbers["rounds"]) / 3600
     numbers["CPU-hours"] = numbers["hours"] * numbers["actors"] * numbers["cpus_per_actor"]

@@ -128,9 +128,9 @@ def _read_listed(listed: Any) -> Any:
     if not isinstance(listed, Mapping):
         return listed
     search = listed.get("search")
-    found = {"searched": search.get("keys"), "select": search.get("select")} if isinstance(search, Mapping) else {}
+    searched = {"searched": search.get("keys"), "select": search.get("select")} if isinstance(search, Mapping) else {}
     keys = ("hash", "label", "config", "identity", "plugins", "names", "tuned")
-    return {key: listed[key] for key in keys if key in listed} | found
+    return {key: listed[key] for key in keys if key in listed} | searched
 
 
 ListedCell = Annotated[Cell, BeforeValidator(_read_listed)]

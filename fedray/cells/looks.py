@@ -83,14 +83,14 @@ def _find_options(cells: Iterable[tuple[_Words, Mapping[str, Any]]]) -> dict[tup
     The label does not tell: several options may have that value in a cell, so it is one that has it in all cells.
     cells: label and section `partition` of each.
     """
-    found: dict[tuple[str, int], list[str]] = {}
+    options: dict[tuple[str, int], list[str]] = {}
     for words, section in cells:
         for place, value in enumerate(words.values):
             having = [key for key, given in section.items() if key != "name" and format_value(given) == value]
-            before = found.setdefault((section["name"], place), having)
-            found[section["name"], place] = [key for key in before if key in having]
-    symbols = {place: [key for key in keys if Component.get_symbol(key) != key] for place, keys in found.items()}
-    return {place: [*symbols[place], *keys][0] for place, keys in found.items() if keys}
+            before = options.setdefault((section["name"], place), having)
+            options[section["name"], place] = [key for key in before if key in having]
+    symbols = {place: [key for key in keys if Component.get_symbol(key) != key] for place, keys in options.items()}
+    return {place: [*symbols[place], *keys][0] for place, keys in options.items() if keys}
 
 
 def _split(label: str, number: object, name: object) -> _Words:

@@ -208,11 +208,11 @@ def describe_rounds(runs: Iterable[Iterable[int]]) -> str:
 
     runs: the rounds of each run that count and were evaluated, ascending.
     """
-    found = {tuple(rounds) for rounds in runs}
-    windows = {list_last_rounds(rounds[-1]) for rounds in found}
-    if all(len(rounds) == 1 for rounds in found) and found:
-        return f"round {found.pop()[0]}" if len(found) == 1 else "the last round"
-    whole = all(len(rounds) == len(list_last_rounds(rounds[-1])) for rounds in found)
+    counted = {tuple(rounds) for rounds in runs}
+    windows = {list_last_rounds(rounds[-1]) for rounds in counted}
+    if all(len(rounds) == 1 for rounds in counted) and counted:
+        return f"round {counted.pop()[0]}" if len(counted) == 1 else "the last round"
+    whole = all(len(rounds) == len(list_last_rounds(rounds[-1])) for rounds in counted)
     if len(windows) == 1:
         (window,) = windows
         return f"mean of {'rounds' if whole else 'the tests in rounds'} {window[0]} to {window[-1]}"

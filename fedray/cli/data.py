@@ -203,11 +203,11 @@ def _make_source(name: str, options: dict[str, Any]) -> "DataSource":
 
 
 def _parse_settings(assignments: list[str] | None) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {"data": {}, "partition": {}}
+    settings: dict[str, dict[str, Any]] = {"data": {}, "partition": {}}
     for key, value in parse_assignments(assignments).items():
         section, _, option = key.partition(".")
-        if section not in found or not option:
+        if section not in settings or not option:
             given = truncate_repr(f"{key}={value}")
             raise UserError(f"--set: found {given}; data.KEY=VALUE or partition.KEY=VALUE is required")
-        found[section][option] = value
-    return found
+        settings[section][option] = value
+    return settings

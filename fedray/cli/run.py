@@ -188,13 +188,13 @@ def parse_assignments(given: list[str] | None) -> dict[str, Any]:
     """Return dotted key -> value of every `--set`. Raises UserError."""
     from fedray.common.yaml_files import parse_yaml
 
-    found = {}
+    changes = {}
     for assignment in given or []:
         key, equals, value = assignment.partition("=")
         if not equals or not key:
             raise UserError(f"--set: found {truncate_repr(assignment)}; KEY=VALUE is required")
-        found[key] = parse_yaml(value, f"--set {key}")
-    return found
+        changes[key] = parse_yaml(value, f"--set {key}")
+    return changes
 
 
 def _show(result: "Result", name: str) -> None:

@@ -81,8 +81,8 @@ OF_SWEEPS |= {"select", "scheduler", "stop", "tune", "final", "smoke", "changes"
 
 def find_component(section: str, name: str | type) -> type[Component]:
     """Return the class that a section of COMPONENTS names. Raises UserError if there is none of that name."""
-    found: type[Component] = find_class(section, name, *COMPONENTS[section])
-    return found
+    kind: type[Component] = find_class(section, name, *COMPONENTS[section])
+    return kind
 
 
 class RunConfig(Checked):
@@ -267,17 +267,17 @@ class RunConfig(Checked):
 
     def make_identity(self, data_digest: str) -> dict[str, Any]:
         """Return everything that can change a number, in JSON types (`fedray.components.identity`)."""
-        found = {"numerics": NUMERICS, **self.list_identity_entries()}
-        found["data"]["digest"] = data_digest
+        identity = {"numerics": NUMERICS, **self.list_identity_entries()}
+        identity["data"]["digest"] = data_digest
         if self.channels_last:  # the default depends on model and device
-            found["training"] = {**found.get("training", {}), "channels_last": True}
+            identity["training"] = {**identity.get("training", {}), "channels_last": True}
         for part in iter_parts(self):
             name = part.name if isinstance(part, Component) else type(part).__name__
             if revision := part.count_revisions():
-                found.setdefault("revisions", {})[name] = revision
+                identity.setdefault("revisions", {})[name] = revision
             if ":" in name:
-                found.setdefault("sources", {})[name] = digest_source(part.section, name)
-        return found
+                identity.setdefault("sources", {})[name] = digest_source(part.section, name)
+        return identity
 
     def hash_cell(self, data_digest: str) -> str:
         """Return the cell's hash."""

@@ -82,10 +82,10 @@ class Runtime(Checked):
         return self
 
     def list_identity_entries(self) -> dict[str, Any]:
-        found = super().list_identity_entries()
+        entries = super().list_identity_entries()
         if self.torch_device == "cuda":
-            return found | {"device": "cuda"}
-        return {key: value for key, value in found.items() if key == "threads"}
+            return entries | {"device": "cuda"}
+        return {key: value for key, value in entries.items() if key == "threads"}
 
     @property
     def actor_count(self) -> int:

@@ -62,22 +62,22 @@ def load_document(path: Path, readers: tuple[Path, ...] = ()) -> dict[str, Any]:
     of its `base` are set in all runs of the other (`points.Change`). readers: files that extend this one. Raises
     UserError, which names the file, if one cannot be read, or extends something that it cannot.
     """
-    own = load_yaml(path)
-    if EXTENDS not in own:
-        return own
+    document = load_yaml(path)
+    if EXTENDS not in document:
+        return document
     if path.resolve() in readers:
         raise UserError(f"{path}: {EXTENDS}: the file extends itself")
-    file = _locate(path, own.pop(EXTENDS))
-    other, changes = load_document(file, (*readers, path.resolve())), own.pop("base", {})
+    file = _locate(path, document.pop(EXTENDS))
+    other, changes = load_document(file, (*readers, path.resolve())), document.pop("base", {})
     if not isinstance(other.get("base"), Mapping):
         raise UserError(f"{path}: {EXTENDS}: {file} has no `base`; the file of a sweep is required")
-    if own.get("name", other.get("name")) == other.get("name"):
+    if document.get("name", other.get("name")) == other.get("name"):
         raise UserError(f"{path}: name: a sweep that extends {file} needs a name of its own")
     if not isinstance(changes, Mapping):
         raise UserError(f"{path}: base: found {truncate_repr(changes)}, which is not a mapping")
-    whole = {key: value for key, value in (other | own).items() if value != [] or key not in other}
+    whole = {key: value for key, value in (other | document).items() if value != [] or key not in other}
     if changes:
-        before = [f"{axes}.{name}" for axes in ("grid", "cases") for name in _list_axes(axes, own.get(axes))]
+        before = [f"{axes}.{name}" for axes in ("grid", "cases") for name in _list_axes(axes, document.get(axes))]
         whole["changes"] = [*other.get("changes", []), {"origin": "base", "values": changes, "before": before}]
     return whole
 

@@ -120,7 +120,7 @@ def print_forecast(
     if not fitting:
         return
     cells, here = list[tuple[float, float]](), "cuda" if torch.cuda.is_available() else "cpu"
-    held = dict.fromkeys(("CPU", "GPU"), 0.0)
+    reserved = dict.fromkeys(("CPU", "GPU"), 0.0)
     for run, each in fitting:
         runtime = run.runtime
         if per_round is not None:
@@ -131,12 +131,12 @@ def print_forecast(
             continue
         cells.append((1 / rooms[runtime], each))
         for name, amount in get_bundle(runtime).items():
-            held[name] += amount * runtime.actor_count * each / 3600
+            reserved[name] += amount * runtime.actor_count * each / 3600
     started = start if start is not None and per_round is None else 0.0
     if cells:
         hours = " and ".join(
             f"{format_number(amount)} {unit}-hours"
-            for unit, amount in zip(("core", "GPU"), held.values(), strict=True)
+            for unit, amount in zip(("core", "GPU"), reserved.values(), strict=True)
             if amount
         )
         console.print(
@@ -173,8 +173,8 @@ def _describe_averaged(runs: Sequence[RunConfig]) -> Iterator[str]:
     """Yield the rounds that `last10_*` averages, with the number of cells for each choice if cells differ."""
     for metric, personal in (("test_accuracy", False), ("personal_accuracy", True)):
         rounds = (run.evaluation.list_averaged(run.training.rounds, personal) for run in runs)
-        found = Counter(describe_rounds([one]) for one in rounds if one)
-        many = len(found) > 1
-        each = [said + f" in {count} of {len(runs)} cells" * many for said, count in found.items()]
+        choices = Counter(describe_rounds([one]) for one in rounds if one)
+        many = len(choices) > 1
+        each = [said + f" in {count} of {len(runs)} cells" * many for said, count in choices.items()]
         if each:
             yield f"{LAST}{metric}: {', '.join(each)}"

@@ -190,11 +190,11 @@ def measure_together(run: RunConfig, key: Key, samples: int, device: str, cells:
 
 def list_distinct(sweep: Sweep) -> list[RunConfig]:
     """Return the runs of a sweep's cells, each once, without reading data."""
-    found: dict[str, RunConfig] = {}
+    distinct: dict[str, RunConfig] = {}
     for point in iter_points(sweep):
         run = RunConfig.parse(point)
-        found.setdefault(json.dumps(run.resolve() | {"runtime": None}, sort_keys=True), run)
-    return list(found.values())
+        distinct.setdefault(json.dumps(run.resolve() | {"runtime": None}, sort_keys=True), run)
+    return list(distinct.values())
 
 
 def print_estimate(sweep: Sweep, cells: int = 1) -> tuple[list[float | None], float]:

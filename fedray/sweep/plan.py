@@ -158,8 +158,8 @@ def label_points(sweep: Sweep) -> Iterator[tuple[dict[str, Any], RunConfig, Call
     varied = [key for key, varies in find_axes(sweep.keys, points).items() if varies]
 
     def choose(point: Mapping[str, Any], run: RunConfig, cell: str) -> str:
-        found = (make_label(point, run, varied, digits) for digits in range(FEWEST_DIGITS, MOST_DIGITS + 1))
-        free = (label for label in found if labels.setdefault(label, cell) == cell)
+        labelled = (make_label(point, run, varied, digits) for digits in range(FEWEST_DIGITS, MOST_DIGITS + 1))
+        free = (label for label in labelled if labels.setdefault(label, cell) == cell)
         return next(free, make_label(point, run, varied))
 
     for point in points:
@@ -233,17 +233,17 @@ def make_label(
 
 def describe_plugins(run: RunConfig) -> PluginLabels:
     """Return how tables and figures show a run's plug-ins; empty if it has none."""
-    own = [component for component in run.components if ":" in component.name]
-    probes = [probe for probe in run.evaluation.probes if probe in own]
+    plugins = [component for component in run.components if ":" in component.name]
+    probes = [probe for probe in run.evaluation.probes if probe in plugins]
     return PluginLabels(
         {
             one.name: {
                 option: one.get_symbol(option) for option in type(one).model_fields if one.get_symbol(option) != option
             }
-            for one in own
+            for one in plugins
         },
-        {one.name: one.list_required() for one in own if one is run.partition},
-        {one.name: one.own_name for one in own if one.own_name},
+        {one.name: one.list_required() for one in plugins if one is run.partition},
+        {one.name: one.own_name for one in plugins if one.own_name},
         {metric: title for probe in probes for metric, title in probe.metrics.items()},
         sorted(metric for probe in probes for metric in probe.lower_is_better),
         sorted(metric for probe in probes for metric in probe.unranked),
@@ -364,8 +364,8 @@ def make_plan(sweep: Sweep, options: Options = Options(), file: str = "") -> Pla
 
 def refuse_unknown_names(sweep: Sweep, cells: Iterable[Cell]) -> None:
     """Raise UserError if `names` has a word that no component has, or a dotted key that no run has."""
-    own = {part for cell in cells for part in cell.run.components if ":" in part.name} if sweep.names else set()
-    labels = {type(part).__name__: part.own_name or part.name for part in own}
+    plugins = {part for cell in cells for part in cell.run.components if ":" in part.name} if sweep.names else set()
+    labels = {type(part).__name__: part.own_name or part.name for part in plugins}
     known = {name for registry, *_ in COMPONENTS.values() for name in registry} | set(labels.values())
     for key in sweep.names:
         if re.fullmatch(r"\w+", key) and key not in known and key not in RunConfig.model_fields:

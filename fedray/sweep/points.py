@@ -79,13 +79,13 @@ class Points:
         }
         first = [pair for change in self._changes for pair in change.pairs]
         for settings in itertools.product(*self._axes.values()):
-            values, own = list(first), Space()
+            values, space = list(first), Space()
             for level, setting in zip(levels.values(), settings, strict=True):
-                own |= setting.get("search", {})
+                space |= setting.get("search", {})
                 for key, value in setting.items():
                     if key != "search":
                         values += [(key, value), *self._list_undone(key, value, level)]
-            yield values, own
+            yield values, space
 
     def _list_undone(self, key: str, value: Any, level: int) -> list[tuple[str, Any]]:
         """Return what the changes after an axis set that one of its values has undone."""
@@ -193,8 +193,8 @@ def expand_case(where: str, case: Mapping[str, Any]) -> list[dict[str, Any]]:
     grid = case.get("grid", {})
     if not isinstance(grid, Mapping):
         raise UserError(f"{where}.grid: expected a mapping, got {truncate_repr(grid)}")
-    own = {key: value for key, value in case.items() if key != "grid"}
-    given = {leaf for key, value in own.items() for leaf in list_leaves(key, value)}
+    entries = {key: value for key, value in case.items() if key != "grid"}
+    given = {leaf for key, value in entries.items() for leaf in list_leaves(key, value)}
     for key, values in grid.items():
         if not isinstance(values, list) or not values:
             raise UserError(f"{where}.grid.{key}: expected a list of values, got {truncate_repr(values)}")
@@ -203,7 +203,7 @@ def expand_case(where: str, case: Mapping[str, Any]) -> list[dict[str, Any]]:
         if both := next((leaf for value in values for leaf in list_leaves(key, value) if leaf in given), None):
             raise UserError(f"{where}.grid.{key}: the case gives {both}, too; leave one out")
     points = itertools.product(*grid.values())
-    return [one for values in points for one in expand_entries(own | dict(zip(grid, values, strict=True)))]
+    return [one for values in points for one in expand_entries(entries | dict(zip(grid, values, strict=True)))]
 
 
 def has_option(config: Mapping[str, Any], key: str) -> bool:
@@ -259,15 +259,15 @@ def _list_origins(annotation: Any) -> Iterator[Any]:
 def with_key(config: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
     """Return a copy with one dotted key set. A mapping replaces a component section and is merged into any other."""
     head, _, rest = key.partition(".")
-    held = config.get(head)
+    inner = config.get(head)
     if rest:
-        if isinstance(held, str) and head in COMPONENTS:
-            held = {"name": held}
-        if held is not None and not isinstance(held, Mapping):
-            raise UserError(f"{key}: {head} holds {truncate_repr(held)}, which has no keys")
-        return {**config, head: with_key(held or {}, rest, value)}
-    if isinstance(value, Mapping) and isinstance(held, Mapping) and head not in COMPONENTS:
-        return {**config, head: apply_draw(held, value)}
+        if isinstance(inner, str) and head in COMPONENTS:
+            inner = {"name": inner}
+        if inner is not None and not isinstance(inner, Mapping):
+            raise UserError(f"{key}: {head} holds {truncate_repr(inner)}, which has no keys")
+        return {**config, head: with_key(inner or {}, rest, value)}
+    if isinstance(value, Mapping) and isinstance(inner, Mapping) and head not in COMPONENTS:
+        return {**config, head: apply_draw(inner, value)}
     return {**config, key: value}
 
 

@@ -115,11 +115,11 @@ class Progress:
 
     def _estimate_end(self) -> str:
         left = self.total - len(self.outcomes)
-        made = sum(self.shares.get(cell, 1) for cell in self.outcomes)
-        if not left or not made or self._began is None:
+        done = sum(self.shares.get(cell, 1) for cell in self.outcomes)
+        if not left or not done or self._began is None:
             return ""
         begun = [share for cell, share in self.shares.items() if cell not in self.outcomes]
-        seconds = (time.monotonic() - self._began) / made * (left - len(begun) + sum(begun))
+        seconds = (time.monotonic() - self._began) / done * (left - len(begun) + sum(begun))
         return f"; {left} to go, about {format_duration(seconds)}"
 
     def _make_table(self) -> Table:

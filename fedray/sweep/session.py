@@ -179,17 +179,17 @@ class Session:
 
 def describe_results(plan: Plan) -> str:
     """Return Markdown with the best setting, a table and the parameters; empty before a cell has finished."""
-    found: dict[str, list[float]] = {}
+    accuracies: dict[str, list[float]] = {}
     for hash, cell in plan.sheet.cells.items():
         if plan.sheet.get_status(hash) is Status.FINISHED and DEFAULT in plan.sheet.records[hash].totals:
             label = leave_out_seed(cell.label, cell.config["seed"])
-            found.setdefault(label, []).append(plan.sheet.records[hash].totals[DEFAULT])
-    if not found:
+            accuracies.setdefault(label, []).append(plan.sheet.records[hash].totals[DEFAULT])
+    if not accuracies:
         return ""
-    best, *_ = ranked = sorted(found, key=lambda label: -mean(found[label]))
-    rows = [f"| {label} | {mean(found[label]):.2f} | {len(found[label])} |" for label in ranked[:SHOWN]]
+    best, *_ = ranked = sorted(accuracies, key=lambda label: -mean(accuracies[label]))
+    rows = [f"| {label} | {mean(accuracies[label]):.2f} | {len(accuracies[label])} |" for label in ranked[:SHOWN]]
     more = [f"| and {len(ranked) - SHOWN} more: `fedray tables {plan.sweep.name}` | | |"] if ranked[SHOWN:] else []
-    head = [plan.sweep.description, "", f"**Best: {best}, test accuracy {mean(found[best]):.2f} %**", ""]
+    head = [plan.sweep.description, "", f"**Best: {best}, test accuracy {mean(accuracies[best]):.2f} %**", ""]
     table = ["| method and setting | test accuracy % | seeds |", "|---|---:|---:|", *rows, *more]
     given = plan.sweep.model_dump(
         mode="json", include={"base", "grid", "cases", "search", "changes"}, exclude_defaults=True

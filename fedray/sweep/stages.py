@@ -94,9 +94,11 @@ class Choice:
 def make_tune_stage(sweep: Sweep) -> Sweep:
     """Return the tune stage as a sweep of its own, `NAME/tune`."""
     assert sweep.tune is not None  # noqa: S101 (for the type checker)
-    held = {} if sweep.metric.is_on_test_set else {"data.validation": [_get_validation(sweep).model_dump(mode="json")]}
+    held_out = (
+        {} if sweep.metric.is_on_test_set else {"data.validation": [_get_validation(sweep).model_dump(mode="json")]}
+    )
     given = {key: getattr(sweep, key) for key in SHARED}
-    grid = sweep.grid | held | {"seed": list(sweep.tune.seeds)}
+    grid = sweep.grid | held_out | {"seed": list(sweep.tune.seeds)}
     return Sweep.model_validate(given | {"name": f"{sweep.name}/tune", "grid": grid})
 
 
@@ -104,9 +106,9 @@ def make_final_stage(sweep: Sweep, configs: Sequence[Mapping[str, Any]]) -> Swee
     """Return the final stage as a sweep of its own, with the file's name."""
     assert sweep.final is not None  # noqa: S101 (for the type checker)
     validation = _get_validation(sweep).model_dump(mode="json")
-    held = {"data.validation": [validation]} if sweep.final.train_on == "training" else {}
+    held_out = {"data.validation": [validation]} if sweep.final.train_on == "training" else {}
     given = {key: getattr(sweep, key) for key in ("name", "description", "names", "base")}
-    cases, grid = {"chosen": [dict(config) for config in configs]}, held | {"seed": list(sweep.final.seeds)}
+    cases, grid = {"chosen": [dict(config) for config in configs]}, held_out | {"seed": list(sweep.final.seeds)}
     return Sweep.model_validate(given | {"cases": cases, "grid": grid})
 
 
@@ -154,7 +156,7 @@ def describe_choices(sweep: Sweep, choices: Sequence[Choice], plan: Plan) -> dic
     """
     assert sweep.tune is not None  # noqa: S101 (for the type checker)
     assert sweep.final is not None  # noqa: S101 (for the type checker)
-    found = dict[str, dict[str, Any]]()
+    tuned = dict[str, dict[str, Any]]()
     common = {
         "stage": f"{sweep.name}/tune",
         "select": sweep.select,
@@ -165,21 +167,21 @@ def describe_choices(sweep: Sweep, choices: Sequence[Choice], plan: Plan) -> dic
         "scheduler": sweep.scheduler.rule if sweep.scheduler else "",
     }
     hashes = iter(hash for _, hash in plan.points)  # choices x seeds
-    for one in choices:
-        runs = [RunConfig.parse(apply_draw(one.config, values)) for values in one.draws]
+    for choice in choices:
+        runs = [RunConfig.parse(apply_draw(choice.config, values)) for values in choice.draws]
         gradients = [count_training_gradients(run) for run in runs]
         chosen = common | {
-            "values": one.values,
-            "score": one.score,
-            "draws": len(one.draws),
-            "finished": one.finished,
+            "values": choice.values,
+            "score": choice.score,
+            "draws": len(choice.draws),
+            "finished": choice.finished,
             "rounds": len(sweep.tune.seeds) * sum(run.training.rounds for run in runs),
             "gradients": None if None in gradients else len(sweep.tune.seeds) * sum(filter(None, gradients)),
-            "ranges": {key: format_range(distribution) for key, distribution in one.space.items()},
-            "edges": [key for key in one.values if is_at_edge(one.values[key], one.space[key])],
+            "ranges": {key: format_range(distribution) for key, distribution in choice.space.items()},
+            "edges": [key for key in choice.values if is_at_edge(choice.values[key], choice.space[key])],
         }
-        found |= {next(hashes): chosen for _ in sweep.final.seeds}
-    return found
+        tuned |= {next(hashes): chosen for _ in sweep.final.seeds}
+    return tuned
 
 
 def run_file(sweep: Sweep, file: str, options: Options = Options(), dry_run: bool = False) -> int:

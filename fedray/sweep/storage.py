@@ -108,14 +108,14 @@ def make_scratch() -> Iterator[Path]:
     with _lock_scratch() as root:
         for left in _list_abandoned(root):
             shutil.rmtree(left, ignore_errors=True)
-        own = root / uuid.uuid4().hex
-        own.mkdir()
-        lock = (own / "lock").open("w")
+        folder = root / uuid.uuid4().hex
+        folder.mkdir()
+        lock = (folder / "lock").open("w")
         _try_lock(lock)
     try:
-        yield own
+        yield folder
     finally:
-        shutil.rmtree(own, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
         lock.close()
 
 
@@ -295,12 +295,12 @@ def find_removable(name: str | None = None) -> Iterator[tuple[list[CellFolder], 
     store knows which cells are done, or it does not know the sweep.
     """
     root = get_storage()
-    found = sorted((root / "cells").iterdir()) if (root / "cells").is_dir() else []
+    paths = sorted((root / "cells").iterdir()) if (root / "cells").is_dir() else []
     cells = None if name is None else read_stored_sweep(name).cells
-    folders = [path for path in found if _is_cell_dir(path) and (cells is None or path.name in cells)]
+    folders = [path for path in paths if _is_cell_dir(path) and (cells is None or path.name in cells)]
     client, experiment = open_reader()
     records = find_records(client, experiment, [path.name for path in folders])
-    odd = [path for path in found if name is None and not _is_cell_dir(path)]
+    odd = [path for path in paths if name is None and not _is_cell_dir(path)]
     goes, stays = list[CellFolder](), [CellFolder(path, path.lstat().st_size, "not a cell's folder") for path in odd]
     with CellLocks(get_cell_locks_file()) as locks, find_running_sweeps() as running_locks:
         running = {

@@ -268,10 +268,10 @@ class Sweep(Checked):
             for leaf in ([] if key == "search" else list_leaves(key, value))
         }
         for key, values in self.grid.items():
-            own = dict.fromkeys(leaf for value in values for leaf in list_leaves(key, value))
-            if both := next((leaf for leaf in own if leaf in places), None):
+            leaves = dict.fromkeys(leaf for value in values for leaf in list_leaves(key, value))
+            if both := next((leaf for leaf in leaves if leaf in places), None):
                 raise UserError(f"grid.{key}: {both} also has a value in {places[both]}; leave one out")
-            places |= dict.fromkeys(own, f"grid.{key}")
+            places |= dict.fromkeys(leaves, f"grid.{key}")
         return self
 
     @model_validator(mode="after")
@@ -303,14 +303,14 @@ class Sweep(Checked):
             )
         if self.stop:
             raise UserError("stop: found with `tune`, which cannot choose cells that `stop` ends; leave one out")
-        held = get_dotted(self.base, "data.validation") is not None
+        is_held_out = get_dotted(self.base, "data.validation") is not None
         changed = {
             leaf: change.name_key(leaf)
             for change in self.changes
             for pair in change.values.items()
             for leaf in list_leaves(*pair)
         }
-        base = {"data.validation": "base.data.validation"} if held else {}
+        base = {"data.validation": "base.data.validation"} if is_held_out else {}
         for key, place in ({key: key for key in self.keys} | base | changed).items():
             if key == "seed" or key.startswith("data.validation"):
                 raise UserError(f"{place}: belongs to `tune` and `final`, which say it for each stage")
@@ -348,8 +348,8 @@ class Sweep(Checked):
     @property
     def spaces(self) -> list[Space]:
         """All nonempty spaces, of `search` and of the cases."""
-        found = [self.search, *(case.get("search", {}) for axis in self.cases.values() for case in axis)]
-        return [space for space in found if space]
+        every = [self.search, *(case.get("search", {}) for axis in self.cases.values() for case in axis)]
+        return [space for space in every if space]
 
     @property
     def keys(self) -> list[str]:
@@ -481,11 +481,11 @@ def _with_distribution(document: Mapping[str, Any], key: str, distribution: Any)
 def _with_file_key(section: Mapping[str, Any], key: str, value: Any, what: str) -> dict[str, Any]:
     """Return a section (or a mapping whose own keys are dotted) with one key set. Raises UserError."""
     head, _, rest = key.partition(".")
-    held = section.get(head)
+    inner = section.get(head)
     if not rest:
         return {**section, head: value}
-    if isinstance(held, Checked):
-        return {**section, head: _with_file_key(held.model_dump(by_alias=True, exclude_unset=True), rest, value, what)}
-    if held is not None and not isinstance(held, Mapping):
+    if isinstance(inner, Checked):
+        return {**section, head: _with_file_key(inner.model_dump(by_alias=True, exclude_unset=True), rest, value, what)}
+    if inner is not None and not isinstance(inner, Mapping):
         raise UserError(f"{what}: {head} is not a mapping; only the whole of it can be set")
-    return {**section, head: {**(held or {}), rest: value}}
+    return {**section, head: {**(inner or {}), rest: value}}

@@ -16,10 +16,10 @@ PACKAGES = ("torch", "torchvision", "numpy", "ray", "mlflow")
 
 def describe_mixture(runs: Iterable[Mapping[str, str]]) -> str:
     """Return a sentence on the tags in which the environments of runs differ, given each run's tags; empty for none."""
-    found = [{key: tags[key] for key in tags if key.startswith(PREFIX)} for tags in runs]
+    environments = [{key: tags[key] for key in tags if key.startswith(PREFIX)} for tags in runs]
     parts = []
-    for key in dict.fromkeys(key for tags in found for key in tags):
-        counts = Counter(tags.get(key, "not recorded") for tags in found)
+    for key in dict.fromkeys(key for tags in environments for key in tags):
+        counts = Counter(tags.get(key, "not recorded") for tags in environments)
         if len(counts) > 1:
             values = ", ".join(f"{value} ({format_count(count, 'cell')})" for value, count in counts.items())
             parts.append(f"{key.removeprefix(PREFIX)} {values}")
@@ -29,8 +29,8 @@ def describe_mixture(runs: Iterable[Mapping[str, str]]) -> str:
 @cache
 def make_environment_tags() -> dict[str, str]:
     """Return `environment.KEY` -> value. `cpu` and `gpu` are named as by the kernel, each kind once; no GPU, no tag."""
-    found = {"python": platform.python_version(), "system": f"{platform.system()} {platform.machine()}"}
-    found |= {name: version(name) for name in PACKAGES}
+    environment = {"python": platform.python_version(), "system": f"{platform.system()} {platform.machine()}"}
+    environment |= {name: version(name) for name in PACKAGES}
     for key, label, files in (
         ("cpu", "model name", ["/proc/cpuinfo"]),
         ("gpu", "Model:", sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))),
@@ -38,8 +38,8 @@ def make_environment_tags() -> dict[str, str]:
         texts = [path.read_text(encoding="utf-8") for path in map(Path, files) if path.exists()]
         lines = [line for text in texts for line in text.splitlines() if line.startswith(label)]
         if models := dict.fromkeys(line.removeprefix(label).lstrip(" \t:").strip() for line in lines):
-            found[key] = ", ".join(models)
-    return {PREFIX + key: value for key, value in found.items()}
+            environment[key] = ", ".join(models)
+    return {PREFIX + key: value for key, value in environment.items()}
 
 
 @cache

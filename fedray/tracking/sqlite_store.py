@@ -101,8 +101,8 @@ class SqliteClient:
     def get_experiment(self, name: str) -> str | None:
         """Return the id of an experiment; None if there is none, it is deleted, or its artefacts are not files."""
         query = "SELECT experiment_id, artifact_location FROM experiments WHERE name = ? AND lifecycle_stage = 'active'"
-        found = self._ask(query, [name])
-        return str(found[0][0]) if found and locate_artifacts(self._path, str(found[0][1])) else None
+        rows = self._ask(query, [name])
+        return str(rows[0][0]) if rows and locate_artifacts(self._path, str(rows[0][1])) else None
 
     def get_run(self, run_id: str) -> StoredRun:
         """Return one run, with its parameters. Raises LookupError if there is none."""
@@ -145,8 +145,8 @@ class SqliteClient:
         Raises OSError if it is missing, UserError if its address is none of this store's, or it is a link to a file
         elsewhere, or a pipe.
         """
-        root, own = self._locate(run_id)
-        file = root / own / path
+        root, below = self._locate(run_id)
+        file = root / below / path
         for one in (file, *file.rglob("*")):
             real = one.resolve(strict=True)
             if not real.is_relative_to(root.resolve()) or not (real.is_file() or real.is_dir()):

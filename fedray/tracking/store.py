@@ -270,11 +270,11 @@ def find_run(client: "AnyClient", run_id: str) -> "AnyRun | None":
 
 def find_sweeps(client: "AnyClient", experiment: str) -> "dict[str, AnyRun]":
     """Return name -> the sweep's own run; the newest if there are several, as `Tracker.open_sweep` takes it."""
-    found: dict[str, AnyRun] = {}
+    sweeps: dict[str, AnyRun] = {}
     for run in search(client, experiment, "tags.`fedray.kind` = 'sweep'"):
         if name := _get_name(run, "fedray.sweep"):
-            found.setdefault(name, run)
-    return found
+            sweeps.setdefault(name, run)
+    return sweeps
 
 
 def find_blocks(client: "AnyClient", experiment: str, names: Iterable[str]) -> dict[str, list[int]]:
@@ -332,10 +332,10 @@ def read_trials(client: "AnyClient", run_id: str) -> "pd.DataFrame":
 
     content, types = read_artefact(client, run_id, TRIALS), {TRIAL_CELL: str, "trial_id": str}
     try:
-        found = pd.DataFrame() if content is None else pd.read_csv(io.BytesIO(content), dtype=types)
+        trials = pd.DataFrame() if content is None else pd.read_csv(io.BytesIO(content), dtype=types)
     except ValueError:  # pandas' own errors are such
-        found = pd.DataFrame(_leave_out(run_id, TRIALS))
-    return found if TRIAL_CELL in found else pd.DataFrame(columns=[*types])
+        trials = pd.DataFrame(_leave_out(run_id, TRIALS))
+    return trials if TRIAL_CELL in trials else pd.DataFrame(columns=[*types])
 
 
 def read_sweep_file(client: "AnyClient", sweep: "AnyRun") -> str:
@@ -440,13 +440,13 @@ def find_unlisted(client: "AnyClient", experiment: str, sheet: Sheet) -> "dict[s
 
     Such a cell ran before the sweep's file was changed, or from another file of that name.
     """
-    own = f"{IS_CELL} AND tags.`fedray.sweep` = '{sheet.name}'"
-    found = {cell: run for cell, run in pick_best(search(client, experiment, own)).items() if cell not in sheet.cells}
-    for name, run in find_sweeps(client, experiment).items() if found else ():
+    query = f"{IS_CELL} AND tags.`fedray.sweep` = '{sheet.name}'"
+    left = {cell: run for cell, run in pick_best(search(client, experiment, query)).items() if cell not in sheet.cells}
+    for name, run in find_sweeps(client, experiment).items() if left else ():
         if name != sheet.name:
             for cell in read_list(client, run.info.run_id):
-                found.pop(cell["hash"], None)
-    return found
+                left.pop(cell["hash"], None)
+    return left
 
 
 def read_records(cells: Iterable[str]) -> dict[str, Record]:
@@ -457,8 +457,8 @@ def read_records(cells: Iterable[str]) -> dict[str, Record]:
 def count_unlisted(sheet: Sheet) -> int:
     """Return how many of `find_unlisted` have finished; 0 if there is no store yet. Raises UserError."""
     nothing: dict[str, AnyRun] = {}
-    found = _ask(lambda client, experiment: find_unlisted(client, experiment, sheet), nothing)
-    return sum(read_status(run) is Status.FINISHED for run in found.values())
+    unlisted = _ask(lambda client, experiment: find_unlisted(client, experiment, sheet), nothing)
+    return sum(read_status(run) is Status.FINISHED for run in unlisted.values())
 
 
 def describe_unlisted(sweep: str, count: int) -> str:
@@ -568,6 +568,6 @@ def find_deletable_runs(name: str, cell: str | None = None, unlisted: bool = Fal
             )
         cells = {one: cells[one] for one in chosen}
     runs = {one: [run.info.run_id for run in find_runs(client, experiment, [one])] for one in cells}
-    own = {run: f"{one}  {cells[one].label}" for one in cells if one not in shared for run in runs[one]}
+    of_cells = {run: f"{one}  {cells[one].label}" for one in cells if one not in shared for run in runs[one]}
     whole = {} if unlisted or cell is not None else {sweeps[name].info.run_id: "the sweep's own run"}
-    return whole | own, sum(bool(runs[one]) for one in cells if one in shared)
+    return whole | of_cells, sum(bool(runs[one]) for one in cells if one in shared)

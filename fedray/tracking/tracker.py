@@ -197,14 +197,14 @@ class Tracker:
             self._make(run)
 
     def _find_or_make(self, run: CellRun, known: bool) -> None:
-        found = self._find_runs(run) if known or run.id else []
-        if not found:
+        runs = self._find_runs(run) if known or run.id else []
+        if not runs:
             self._make(run)
-            found = self._find_runs(run)  # another driver may have created one as well
-            if found[0].info.run_id == run.id:
+            runs = self._find_runs(run)  # another driver may have created one as well
+            if runs[0].info.run_id == run.id:
                 return
             self.client.delete_run(run.id)
-        first = found[0]
+        first = runs[0]
         if not run.id:  # the first attempt of this write: later ones find what it has changed
             # A run that is still RUNNING was killed, so it left no time.
             earlier, was_killed = first.data.tags, read_status(first) is Status.RUNNING
@@ -236,8 +236,8 @@ class Tracker:
         name, tags = run.cell.label, self._make_tags(run)
         if look := self._looks.get(run.cell.hash):
             name, tags[COLOUR] = look
-        made = self.client.create_run(self.experiment, run_name=name, tags=tags)
-        run.id, run.start, run.new = made.info.run_id, made.info.start_time, True
+        created = self.client.create_run(self.experiment, run_name=name, tags=tags)
+        run.id, run.start, run.new = created.info.run_id, created.info.start_time, True
         self._describe(run)
 
     def _describe(self, run: CellRun) -> None:

@@ -48,19 +48,19 @@ def draw_fairness(sweep: SweepTable) -> dict[str, Figure]:
     """
     cells = label_finished(sweep)
     clients = read_accuracies(sweep, cells)
-    found = {(one["setting"], one["method"]): one for one in measure_fairness(clients).to_dict("records")}
+    spread = {(one["setting"], one["method"]): one for one in measure_fairness(clients).to_dict("records")}
     figures = {}
     for name, settings in split_figures(cells):
         names = [setting for setting, _ in settings]
-        methods = [method for method, _ in iter_methods(cells, cells) if any((one, method) in found for one in names)]
+        methods = [method for method, _ in iter_methods(cells, cells) if any((one, method) in spread for one in names)]
         drawn = make_panels(names, "personal accuracy in %", "", height=0.5 + 0.22 * len(methods))
         for setting, area in drawn.main.items():
             for place, method in enumerate(methods):
-                if (setting, method) in found:
+                if (setting, method) in spread:
                     of_both = clients[(clients["setting"] == setting) & (clients["method"] == method)]
                     new = is_unseen(of_both)
                     known, unseen = (of_both.loc[which, "accuracy"].to_numpy() for which in (~new, new))
-                    _draw_row(area, place, known, found[setting, method])
+                    _draw_row(area, place, known, spread[setting, method])
                     if len(unseen):
                         said = "an unseen client, with the model it receives"
                         area.plot(
@@ -72,7 +72,7 @@ def draw_fairness(sweep: SweepTable) -> dict[str, Figure]:
         first.set_ylim(len(methods) - 0.5, -0.5)
         first.set_xlim(max(first.get_xlim()[0], -2), 102)  # a deviation may reach beyond 100 %
         figures[name] = with_legend(
-            drawn.figure, *drawn.main.values(), note=describe_seeds((one["seeds"] for one in found.values()), "")
+            drawn.figure, *drawn.main.values(), note=describe_seeds((one["seeds"] for one in spread.values()), "")
         )
     return figures
 

@@ -72,8 +72,8 @@ def _draw_figure(
         "\n".join(name[k] for k in apart): table.reindex(index=rows, columns=columns).to_numpy()
         for name, table in tables.items()
     }
-    found = np.concatenate([grid.ravel() for grid in grids.values()])
-    scale, digits = Normalize(np.nanmin(found), np.nanmax(found)), 2 if np.nanmax(np.abs(found)) >= 1 else 4
+    numbers = np.concatenate([grid.ravel() for grid in grids.values()])
+    scale, digits = Normalize(np.nanmin(numbers), np.nanmax(numbers)), 2 if np.nanmax(np.abs(numbers)) >= 1 else 4
     x, y = title_axes(keys, sweep.cells)
     drawn = make_panels(list(grids), x, y, height=max(LOWEST, FIELD * len(rows)))
     images = [_draw_panel(drawn.main[name], grid, scale, lower, digits) for name, grid in grids.items()]

@@ -91,9 +91,9 @@ def draw_sensitivity(sweep: SweepTable, x: str, metric: str = DEFAULT) -> dict[s
                     area.errorbar(at.mean().index, at.mean(), yerr=spread, transform=aside, **bar)
                     area.plot(at.mean().index, at.mean(), label=method, **style)
                 elif len(group):
-                    mean, spread = group["_value"].mean(), group["_value"].std() if len(group) > 1 else 0.0
-                    reach += [mean - spread, mean + spread]
-                    area.axhspan(mean - spread, mean + spread, color=style["color"], alpha=0.12, linewidth=0)
+                    mean, half = group["_value"].mean(), group["_value"].std() if len(group) > 1 else 0.0
+                    reach += [mean - half, mean + half]
+                    area.axhspan(mean - half, mean + half, color=style["color"], alpha=0.12, linewidth=0)
                     area.axhline(mean, label=method, **{**style, "marker": ""})
             margin = 0.06 * (max(reach) - min(reach)) or 1.0
             area.set_ylim(min(reach) - margin, max(reach) + margin)  # matplotlib's own would count the dodging as data

@@ -282,10 +282,10 @@ def draw_fields(
 
 def describe_seeds(counts: Iterable[int], what: str) -> str:
     """Return the note of a figure; what: the bands or bars that it has, empty for none."""
-    found = sorted(set(counts))
-    if not found or found == [1]:
+    seeds = sorted(set(counts))
+    if not seeds or seeds == [1]:
         return "one seed"
-    number = str(found[0]) if len(found) == 1 else f"{found[0]} to {found[-1]}"
+    number = str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
     if not what:
         return f"mean over {number} seeds"
     return f"{what}: ± standard deviation over {number} seeds"

@@ -17,17 +17,17 @@ def read_accuracies(sweep: SweepTable, cells: pd.DataFrame) -> pd.DataFrame:
     clients that never trained, whose `accuracy` is that of the model they receive) and `finetuned_accuracy`. Raises
     UserError if no run has tested its clients, or its table is none.
     """
-    found = []
+    tables = []
     for cell in cells.to_dict("records"):
         columns = sweep.read_table(cell["run_id"], "clients")
         if columns is not None:
             run = {"method": cell["_row"], "setting": cell["_column"], "seed": cell["seed"]}
-            found.append(pd.DataFrame(columns).assign(**run))
-    if not found:
+            tables.append(pd.DataFrame(columns).assign(**run))
+    if not tables:
         raise UserError(
             f"sweep: no finished run of {sweep.name!r} has clients.csv; evaluation.personal tests each client"
         )
-    table = pd.concat(found, ignore_index=True)
+    table = pd.concat(tables, ignore_index=True)
     first = ["method", "setting", "seed", "client", "samples"]
     return table[[*first, *(name for name in table if name not in first)]]
 
@@ -68,7 +68,7 @@ def read_confusions(sweep: SweepTable, cells: pd.DataFrame) -> dict[tuple[str, s
 
     Percent of the class's test samples, mean over seeds; NaN for a class without test samples.
     """
-    found = {}
+    confusions = {}
     for (setting, method), group in cells.groupby(["_column", "_row"], sort=False):
         tables = [sweep.read_table(run_id, "confusion") for run_id in group["run_id"]]
         counts = [np.stack([*one.values()][1:], axis=1) for one in tables if one is not None]
@@ -77,10 +77,10 @@ def read_confusions(sweep: SweepTable, cells: pd.DataFrame) -> dict[tuple[str, s
         if counts:
             with np.errstate(invalid="ignore"):
                 shares = [100 * one / one.sum(axis=1, keepdims=True) for one in counts]
-            found[str(setting), str(method)] = np.mean(shares, axis=0)
-    if not found:
+            confusions[str(setting), str(method)] = np.mean(shares, axis=0)
+    if not confusions:
         raise UserError(
             f"sweep: no finished run of {sweep.name!r} has confusion.csv; runs of this version have it where there is "
             "a global model and at most 200 classes"
         )
-    return found
+    return confusions

@@ -230,8 +230,8 @@ def escape_tex(text: str) -> str:
     """Return a text as LaTeX prints it; warn of characters for which no command is known."""
     if text == "-":
         return "--"
-    found = "".join(TEX.get(sign) or _write_other(sign) for sign in unicodedata.normalize("NFC", escape(text)))
-    return re.sub(r"(?<=-)(?=-)|(?<=')(?=')", "{}", found)  # two would be printed as one sign
+    escaped = "".join(TEX.get(sign) or _write_other(sign) for sign in unicodedata.normalize("NFC", escape(text)))
+    return re.sub(r"(?<=-)(?=-)|(?<=')(?=')", "{}", escaped)  # two would be printed as one sign
 
 
 def _write_other(sign: str) -> str:

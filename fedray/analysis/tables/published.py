@@ -123,13 +123,13 @@ def _iter_values(section: str, text: str) -> Iterator[tuple[str, tuple[Any, ...]
 def with_deviations(name: str) -> list[PublishedNumber]:
     """Return the table, with its deviations over clients as numbers of fedray's metrics for them."""
     numbers = load(name)
-    found = list(numbers)
+    every = list(numbers)
     for ours, (printed, column) in OVER_CLIENTS.get(name.partition("/")[0], {}).items():
         for one in numbers:
             if one.metric.plain == printed:
-                own = replace(one, metric=Metric.parse(ours + one.metric.name.removeprefix(printed)))
-                found.append(own if column == "value" else replace(own, value=one.std, std=None))
-    return found
+                deviation = replace(one, metric=Metric.parse(ours + one.metric.name.removeprefix(printed)))
+                every.append(deviation if column == "value" else replace(deviation, value=one.std, std=None))
+    return every
 
 
 def find_numbers(name: str, metric: str) -> list[PublishedNumber]:
@@ -173,7 +173,7 @@ def match_numbers(name: str, metric: str, groups: Groups, averaged: bool = False
     So are the rows of a column that share a number, since they differ in something that it does not name; a number that
     names several values of an option is meant for all of them.
     """
-    numbers, found = find_numbers(name, metric), dict[Key, int]()
+    numbers, place_of = find_numbers(name, metric), dict[Key, int]()
     for key, specs in groups.items():
         # cells of a setting differ in seed and method, so one configuration stands for each
         settings = list({repr([spec.get(one) for one in SETTING]): spec for spec in specs}.values())
@@ -181,14 +181,14 @@ def match_numbers(name: str, metric: str, groups: Groups, averaged: bool = False
         sets = {tuple(k for k, one in enumerate(numbers) if _is_of(one, key[0], of, metric)) for of in entries}
         places = sets.pop() if len(sets) == 1 else ()
         if len(places) == 1:
-            found[key] = places[0]
-    shared = Counter((key[1], place) for key, place in found.items())
+            place_of[key] = places[0]
+    shared = Counter((key[1], place) for key, place in place_of.items())
     meant = {
         place
-        for place in found.values()
+        for place in place_of.values()
         if any(len(values) > 1 for key, values in numbers[place].config.items() if key.startswith("algorithm."))
     }
-    return {key: numbers[at] for key, at in found.items() if shared[key[1], at] == 1 or at in meant}
+    return {key: numbers[at] for key, at in place_of.items() if shared[key[1], at] == 1 or at in meant}
 
 
 def _is_of(number: PublishedNumber, row: str, specs: Sequence[Cell], metric: str) -> bool:
