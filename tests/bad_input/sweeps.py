@@ -43,6 +43,7 @@ CASES: dict[str, Case] = {
         f"a: &a {'x' * 100_000}\nb: [{', '.join(['*a'] * 70_000)}]\n",
     ),
     "a list": text("file.yaml: expected a mapping, got list", "- 1\n"),
+    "an empty file": text("file.yaml: expected a mapping, got nothing", ""),
     "broken": text("file.yaml: line 2: is not YAML: expected ',' or ']', but got '<stream end>'", "a: [1\n"),
     "twice": text("file.yaml: line 2: the key 'seed' is repeated", "seed: 1\nseed: 2\n"),
     "object": text(

@@ -12,12 +12,12 @@ import pytest
 from fedray.cli import main as cli
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import FEDAVG, SMALL, cell, history, write
-from tests.bad_input import calls, data, settings, splits, sweeps
+from tests.bad_input import calls, data, settings, sweeps
 from tests.bad_input.case import Case
 
 CASES = {
     f"{module.__name__.rpartition('.')[2]}: {name}": case
-    for module in (settings, splits, data, sweeps, calls)
+    for module in (settings, data, sweeps, calls)
     for name, case in module.CASES.items()
 }
 REAL = "settings: unknown key"
