@@ -91,22 +91,15 @@ class Hangs(Algorithm):
             os.kill(os.getpid(), signal.SIGSTOP)
 
 
-class HangsLate(Algorithm):
-    """SIGSTOPs its own process in round 6, once, when the file `marker` exists; naps, so that it has reported before.
-
-    It leaves its process id next to the marker.
-    """
+class HangsLate(Hangs):
+    """The same in round 6; it naps, so that it has reported before."""
 
     name = "hangs_late"
-    marker: str = ""
 
     def begin(self, c: Client) -> None:
         time.sleep(0.3 if self.marker else 0)
         if c.lr < 0.1 * 0.9**4.5:
-            with contextlib.suppress(OSError):
-                Path(self.marker).unlink()
-                Path(f"{self.marker}.pid").write_text(str(os.getpid()))
-                os.kill(os.getpid(), signal.SIGSTOP)
+            super().begin(c)
 
 
 class Greedy(Algorithm):

@@ -81,8 +81,8 @@ class FedAdamW(GlobalDirection):
 
     def local_optimizer(self, c: Client) -> Rule:
         before = c.message.steps
-        made = (before if self.correction == "code" else torch.zeros_like(before), before)
-        rule = AdamW(self.beta1, self.beta2, self.eps, c.local, made)
+        counts = (before if self.correction == "code" else torch.zeros_like(before), before)
+        rule = AdamW(self.beta1, self.beta2, self.eps, c.local, counts)
         return Corrected(rule, self.alpha / c.steps * c.message.delta)
 
     @property

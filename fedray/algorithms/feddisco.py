@@ -46,13 +46,13 @@ class FedDisco(Algorithm):
         classes = shares.shape[1]
         apart: np.ndarray = shares - 1 / classes
         if self.metric == "l2":
-            found = np.linalg.norm(apart, axis=1)
+            distance = np.linalg.norm(apart, axis=1)
         elif self.metric == "l1":
-            found = np.abs(apart).sum(1)
+            distance = np.abs(apart).sum(1)
         elif self.metric == "cosine":
-            found = 1 - shares.sum(1) / (np.linalg.norm(shares, axis=1) * np.sqrt(classes))
+            distance = 1 - shares.sum(1) / (np.linalg.norm(shares, axis=1) * np.sqrt(classes))
         else:
             divergence = np.where(shares > 0, shares * np.log(np.maximum(shares, 1e-300) * classes), 0.0).sum(1)
-            found = divergence / max(divergence.sum(), 1e-300)
-        result: np.ndarray = found
+            distance = divergence / max(divergence.sum(), 1e-300)
+        result: np.ndarray = distance
         return result

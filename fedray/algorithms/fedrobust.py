@@ -33,8 +33,8 @@ class FedRobust(Algorithm):
         """Return (I, 0) for inputs of this shape."""
         if self.affine == "full":
             return torch.eye(math.prod(shape), math.prod(shape) + 1)
-        own = (shape[0], *[1] * (len(shape) - 1)) if self.affine == "channel" else shape
-        return torch.stack([torch.ones(own), torch.zeros(own)])
+        extent = (shape[0], *[1] * (len(shape) - 1)) if self.affine == "channel" else shape
+        return torch.stack([torch.ones(extent), torch.zeros(extent)])
 
     def shifted(self, affine: Tensor, z: Tensor) -> Tensor:
         """Return Λ z + δ for a batch of inputs `(b, ...)`."""

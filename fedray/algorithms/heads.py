@@ -35,8 +35,8 @@ class FedRod(LinearHead):
     def gradient(self, c: Client) -> Tensor:
         def losses(forward: Forward, head: Tensor) -> Tensor:
             output = forward(c.x)
-            own = self.own(Output(output.logits.detach(), output.features.detach()), head)
-            return cross_entropy(output.logits + c.local.log_counts, c.y) + cross_entropy(own, c.y)
+            logits = self.own(Output(output.logits.detach(), output.features.detach()), head)
+            return cross_entropy(output.logits + c.local.log_counts, c.y) + cross_entropy(logits, c.y)
 
         g, by_head = c.grad_with(c.theta, c.local.head, losses)
         c.local.velocity = c.momentum * c.local.velocity + by_head

@@ -80,7 +80,7 @@ class AdamW(Rule):
         v = self.beta2 * old.v + (1 - self.beta2) * q.square()
         steps = old.steps + (1.0 if mask is None else mask)
         self.state.update(m=keep_still(m, old.m, mask), v=keep_still(v, old.v, mask), steps=steps)
-        first, second = (steps + made for made in self.before)
+        first, second = (steps + count for count in self.before)
         m, below = m / correction(self.beta1, first), (v / correction(self.beta2, second)).sqrt() + self.eps
         return m / below if self.eps else torch.where(below == 0, torch.zeros_like(m), m / below)
 
@@ -114,8 +114,8 @@ class Muon(Rule):
         self.index, self.others = self.index.to(q.device), self.others.to(q.device)
         d = torch.zeros_like(q)
         if len(self.others):
-            own = None if mask is None else mask[self.others]
-            d = d.index_copy(0, self.others, self.adamw.adapt(q[self.others], own))
+            part = None if mask is None else mask[self.others]
+            d = d.index_copy(0, self.others, self.adamw.adapt(q[self.others], part))
         if len(self.index):
             d = d.index_copy(0, self.index, self._turn(q, mask))
         d = d + decay

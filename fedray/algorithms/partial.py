@@ -136,6 +136,6 @@ def _keep_matrix(kind: type[Algorithm], share: Literal["A", "B"]) -> type[Algori
 
 
 def _rebuild(kind: type[Algorithm], share: Literal["A", "B"], state: dict[Any, Any]) -> Algorithm:
-    made = object.__new__(_keep_matrix(kind, share))
-    made.__setstate__(state)
-    return made
+    method = object.__new__(_keep_matrix(kind, share))
+    method.__setstate__(state)
+    return method

@@ -88,7 +88,8 @@ def unknown(kind: str, name: str, valid: Iterable[str], listing: str = "", meant
     """
     names = sorted(set(valid))
     spellings = (name[:LONGEST], name[:LONGEST].lower())  # `IID` has no letter of `iid`
-    near = next((found for one in spellings if (found := get_close_matches(one, names, n=1, cutoff=0.5))), [])
+    matches = (get_close_matches(spelling, names, n=1, cutoff=0.5) for spelling in spellings)
+    near = next(filter(None, matches), [])
     meant = meant or (repr(near[0]) if near else "")
     hint = f"did you mean {meant}? " if meant else ""
     told = f"valid: {', '.join(names)}"

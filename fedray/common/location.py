@@ -120,16 +120,16 @@ def _refuse_slow(uri: str, page: str) -> None:
 
 def start_call(call: Callable[[], T]) -> Future[T]:
     """Start a call to a server, which may never answer, in a thread that no process waits for at its end."""
-    made = Future[T]()
+    result = Future[T]()
 
     def run() -> None:
         try:
-            made.set_result(call())
+            result.set_result(call())
         except BaseException as error:
-            made.set_exception(error)
+            result.set_exception(error)
 
     threading.Thread(target=run, daemon=True).start()
-    return made
+    return result
 
 
 def _refuse_file(path: Path) -> None:

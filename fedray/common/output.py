@@ -83,8 +83,8 @@ class OutputFile:
         with contextlib.suppress(UserError):  # no store can be here
             if (store := find_local_file(store_uri())) is not None:
                 taken += [(store, "is MLflow's store"), (store.parent / ARTIFACTS, "belongs to MLflow's store")]
-        for one, why in taken:
-            if file.is_relative_to(os.path.realpath(one)):
+        for location, why in taken:
+            if file.is_relative_to(os.path.realpath(location)):
                 raise UserError(f"{self.option}: {self.path} {why}; choose another name")
         folder = self.path.parent
         if folder.suffix in ENDINGS and not folder.exists():

@@ -84,8 +84,8 @@ def digest_tensors(tensors: Mapping[str, Tensor]) -> str:
 
 def view_bytes(tensor: Tensor) -> np.ndarray:
     """Return the bytes of a tensor, uint8 `(n,)`; a view if the tensor is contiguous and on the CPU."""
-    found: np.ndarray = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-    return found
+    content: np.ndarray = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    return content
 
 
 def upload(arrays: Sequence[np.ndarray], device: torch.device | str) -> list[Tensor]:

@@ -39,7 +39,7 @@ _Loader.add_implicit_resolver(
 
 def _construct_mapping(loader: _Loader, node: yaml.MappingNode) -> dict[str, Any]:
     """Return a mapping; keys merged by `<<:` come first, and the mapping's own keys override them."""
-    found: dict[str, Any] = {}
+    mapping: dict[str, Any] = {}
     merged: dict[str, Any] = {}
     for key_node, value in node.value:
         if key_node.tag == MERGE:
@@ -47,17 +47,17 @@ def _construct_mapping(loader: _Loader, node: yaml.MappingNode) -> dict[str, Any
             continue
         key, line = loader.construct_object(key_node, deep=True), key_node.start_mark.line + 1
         if not isinstance(key, str):
-            is_decimal = isinstance(key, int) and not isinstance(key, bool) and not value.value and found
+            is_decimal = isinstance(key, int) and not isinstance(key, bool) and not value.value and mapping
             hint = (
                 f"; write a number's decimals with a point, as 0.{key}, and several values in brackets"
                 if is_decimal
                 else ""
             )
             raise UserError(f"line {line}: keys must be strings; quote {truncate_repr(key)}{hint}")
-        if key in found:
+        if key in mapping:
             raise UserError(f"line {line}: the key {key!r} is repeated")
-        found[key] = loader.construct_object(value, deep=True)
-    return merged | found
+        mapping[key] = loader.construct_object(value, deep=True)
+    return merged | mapping
 
 
 def _construct_sequence(loader: _Loader, node: yaml.SequenceNode) -> list[Any]:
@@ -161,21 +161,21 @@ def locate_file(key: str, path: str) -> Path:
 
     Raises UserError with the key.
     """
-    found = locate(key, path)
-    if _exists(key, found) and not found.is_file():
-        raise UserError(f"{key}: {found} is not a regular file")
-    if found.exists() and (size := found.stat().st_size) > MEMORY:
-        raise UserError(f"{key}: {found} has {size} bytes, and this machine {MEMORY} bytes of memory")
-    return found
+    place = locate(key, path)
+    if _exists(key, place) and not place.is_file():
+        raise UserError(f"{key}: {place} is not a regular file")
+    if place.exists() and (size := place.stat().st_size) > MEMORY:
+        raise UserError(f"{key}: {place} has {size} bytes, and this machine {MEMORY} bytes of memory")
+    return place
 
 
 def locate_folder(key: str, path: str) -> Path:
     """Return the path of a folder, or of one that can be made. Raises UserError with the key."""
-    found = locate(key, path)
-    nearest = found if _exists(key, found) else next(one for one in (found, *found.parents) if os.path.lexists(one))
+    place = locate(key, path)
+    nearest = place if _exists(key, place) else next(filter(os.path.lexists, (place, *place.parents)))
     if not nearest.is_dir():
         raise UserError(f"{key}: {nearest} is not a folder")
-    return found
+    return place
 
 
 def _exists(key: str, path: Path) -> bool:

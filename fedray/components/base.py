@@ -60,19 +60,19 @@ class Checked(BaseModel):
 
     def list_identity_entries(self) -> dict[str, Any]:
         """Return the options that enter the identity of a cell (all that are not the default), in JSON types."""
-        defaults, found = list_default_entries(type(self)), dict(self.model_extra or {})
+        defaults, entries = list_default_entries(type(self)), dict(self.model_extra or {})
         for name, field in type(self).model_fields.items():
             if EXCLUDED not in field.metadata:
                 value = make_entry(getattr(self, name))
-                found |= {} if name in defaults and value == defaults[name] else {name: value}
-        return found
+                entries |= {} if name in defaults and value == defaults[name] else {name: value}
+        return entries
 
     @field_validator("*", mode="before")
     @classmethod
     def _is_a_number(cls, value: Any, info: ValidationInfo) -> Any:
         kinds = _list_types(cls, info.field_name or "")
         if kinds & {int, float}:
-            if bool not in kinds and _holds_any(value, lambda one: isinstance(one, bool)):
+            if bool not in kinds and _holds_any(value, lambda item: isinstance(item, bool)):
                 raise ValueError("expected a number, got a boolean")
             if _holds_any(value, _is_too_large):
                 raise ValueError("the number is too large")
@@ -92,7 +92,7 @@ def _list_types(kind: type[BaseModel], field: str) -> set[Any]:
 def _holds_any(value: Any, holds: Callable[[Any], bool]) -> bool:
     if isinstance(value, Mapping):
         value = list(value.values())
-    return any(_holds_any(one, holds) for one in value) if isinstance(value, list | tuple) else holds(value)
+    return any(_holds_any(item, holds) for item in value) if isinstance(value, list | tuple) else holds(value)
 
 
 def _is_too_large(value: Any) -> bool:
@@ -129,9 +129,9 @@ class Component(Checked):
     """Option -> the paper's letter for it in labels, tables and figures; added to the letters of the base classes."""
 
     def list_identity_entries(self) -> dict[str, Any]:
-        found = {"name": self.name, **super().list_identity_entries()}
-        paths = {name: found[name] for name in list_files(type(self)) if found.get(name) is not None}
-        return found | {name: digest_file(f"{self.section}.{name}", path) for name, path in paths.items()}
+        entries = {"name": self.name, **super().list_identity_entries()}
+        paths = {name: entries[name] for name in list_files(type(self)) if entries.get(name) is not None}
+        return entries | {name: digest_file(f"{self.section}.{name}", path) for name, path in paths.items()}
 
     @classmethod
     def get_symbol(cls, option: str) -> str:
@@ -191,8 +191,8 @@ def describe(
     """
     first = _join_complaints(error)
     if first["type"] == "missing":  # an unknown name next to it is its typing mistake
-        strays = (one for one in error.errors() if one["type"] == "extra_forbidden")
-        first = next((dict(one) for one in strays if one["loc"][:-1] == first["loc"][:-1]), first)
+        strays = (complaint for complaint in error.errors() if complaint["type"] == "extra_forbidden")
+        first = next((dict(complaint) for complaint in strays if complaint["loc"][:-1] == first["loc"][:-1]), first)
     if isinstance(cause := first.get("ctx", {}).get("error"), UserError):
         return cause
     path = ".".join(str(part) for part in (section, *first["loc"]) if part != "")
@@ -243,8 +243,8 @@ def _suggest_owners(key: str, others: Mapping[str, type[BaseModel]]) -> str:
 
 def _suggest_space(text: str) -> str:
     """Return the end of a message about `lr:0.1`, which YAML reads as one word; empty for other texts."""
-    found = re.fullmatch(r"(\w+):(\S+)", text)
-    return f"; a space is missing after the colon: {found[1]}: {found[2]}" if found else ""
+    match = re.fullmatch(r"(\w+):(\S+)", text)
+    return f"; a space is missing after the colon: {match[1]}: {match[2]}" if match else ""
 
 
 def describe_owners(found: str, owners: Sequence[str]) -> str:
@@ -255,10 +255,10 @@ def describe_owners(found: str, owners: Sequence[str]) -> str:
 
 def _read_number(text: str) -> str:
     """Return as YAML has it a number that is written with a percent sign or a decimal comma; empty for other texts."""
-    found = re.fullmatch(r"\s*([-+]?\d+)(?:[.,](\d+))?\s*(%?)\s*", text)
-    if found is None:
+    match = re.fullmatch(r"\s*([-+]?\d+)(?:[.,](\d+))?\s*(%?)\s*", text)
+    if match is None:
         return ""
-    whole, part, percent = found.groups(default="")
+    whole, part, percent = match.groups(default="")
     return f"{float(f'{whole}.{part}') / (100 if percent else 1):.12g}"
 
 
@@ -277,7 +277,7 @@ def _join_complaints(error: ValidationError) -> dict[str, Any]:
         return dict(first)
     place = first["loc"][:at]
     each = [first, *(other for other in others if other["loc"][:at] == place)]
-    if inside := [one for one in each if len(one["loc"]) > at + 1]:
+    if inside := [complaint for complaint in each if len(complaint["loc"]) > at + 1]:
         return {**inside[0], "loc": (*place, *inside[0]["loc"][at + 1 :])}
     rest = [other["msg"].removeprefix("Input should be ") for other in each[1:]]
     return {**first, "loc": place, "msg": " or ".join([first["msg"], *rest])}

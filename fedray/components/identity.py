@@ -64,9 +64,9 @@ def make_entry(value: Any) -> Any:
     if hasattr(value, "list_identity_entries"):
         return value.list_identity_entries()
     if isinstance(value, tuple | list):
-        return [make_entry(one) for one in value]
+        return [make_entry(item) for item in value]
     if isinstance(value, dict):
-        return {key: make_entry(one) for key, one in value.items()}
+        return {key: make_entry(item) for key, item in value.items()}
     return to_jsonable_python(value)
 
 
@@ -130,23 +130,23 @@ def hash_module(name: str, file: Path, source: str) -> str:
     root = file.parents[package.count(".") + 1 if package else 0]
     top = name.partition(".")[0]
     is_installed = str(root) in sysconfig.get_paths().values() or root.name in ("site-packages", "dist-packages")
-    found: dict[str, bytes] = {}
+    sources: dict[str, bytes] = {}
     waiting = [*_list_parents(name), *_list_imports(package, source)]
     while waiting:
         other = waiting.pop()
         own = other.partition(".")[0]
-        if other in (name, *found) or own in ("", "fedray") or (is_installed and own != top):
+        if other in (name, *sources) or own in ("", "fedray") or (is_installed and own != top):
             continue
         stem = root.joinpath(*other.split("."))
         files = [stem / "__init__.py", *(stem.with_name(stem.name + suffix) for suffix in all_suffixes())]
         if (path := next((file for file in files if file.is_file()), None)) is not None:
-            found[other] = read_file(path, LARGEST).replace(b"\r\n", b"\n")
-            waiting += _list_imports(other if path.stem == "__init__" else other.rpartition(".")[0], found[other])
+            sources[other] = read_file(path, LARGEST).replace(b"\r\n", b"\n")
+            waiting += _list_imports(other if path.stem == "__init__" else other.rpartition(".")[0], sources[other])
         waiting += _list_parents(other)
     hashed = hashlib.sha256(source.encode())
-    for other in sorted(found):
-        if found[other].strip():  # an empty `__init__.py` is as good as none
-            hashed.update(f"\0{other}\0".encode() + found[other])
+    for other in sorted(sources):
+        if sources[other].strip():  # an empty `__init__.py` is as good as none
+            hashed.update(f"\0{other}\0".encode() + sources[other])
     return hashed.hexdigest()
 
 

@@ -86,8 +86,8 @@ def resolve(
 
 def list_variants() -> Mapping[str, type[Any]]:
     """Return name -> class of the other forms of methods."""
-    found: Mapping[str, type[Any]] = importlib.import_module(VARIANTS).VARIANTS
-    return found
+    variants: Mapping[str, type[Any]] = importlib.import_module(VARIANTS).VARIANTS
+    return variants
 
 
 def list_form_options(name: str) -> dict[str, Any]:
@@ -117,8 +117,8 @@ def find_class(
         listing = f"`fedray list {LISTS[section]}`" if section in LISTS else ""
         raise UserError(f"{unknown(_get_key(section), str(name), registry, listing)}{getattr(base, 'hint', '')}")
     path = name if isinstance(name, str) else f"{name.__module__}:{name.__qualname__}"
-    found = load_class(section, path) if isinstance(name, str) else name
-    return _with_name(section, path, found, base, adapt)
+    kind = load_class(section, path) if isinstance(name, str) else name
+    return _with_name(section, path, kind, base, adapt)
 
 
 def _get_key(section: str) -> str:
@@ -135,7 +135,7 @@ def _with_name(
         _refuse_slips(section, path, found, base)
         _refuse_declarations(section, path, found, base)
         own_name = vars(found).get("name")
-        own = {"name": path, "own_name": own_name or "", "__module__": found.__module__, "__doc__": found.__doc__}
+        members = {"name": path, "own_name": own_name or "", "__module__": found.__module__, "__doc__": found.__doc__}
         if section == "algorithm":  # what other classes return is checked where it is used
             checked: dict[str, Any] = {"stacks": vars(found).get("stacks", False)}
             for name in dir(base):
@@ -150,8 +150,8 @@ def _with_name(
                 hint = get_type_hints(given).get("return", Any)
                 if not hook.__module__.startswith("fedray.") and hint is not type(None):
                     checked[name] = check_return(f"algorithm: {path}.{name}", hook, hint)
-            own |= checked
-        kind: type[C] = type(found.__name__, (found,), own)
+            members |= checked
+        kind: type[C] = type(found.__name__, (found,), members)
     elif adapt is not None:
         kind = adapt(found, path)
     else:
@@ -169,9 +169,9 @@ def _rebuild(
 ) -> C:
     """Return a pickled component of a user's own class. Raises UserError if the class cannot be imported here."""
     kind = _with_name(section, path, load_class(section, path), base, adapt)
-    made: C = object.__new__(kind)
-    made.__setstate__(state)
-    return made
+    component: C = object.__new__(kind)
+    component.__setstate__(state)
+    return component
 
 
 def _refuse_slips(section: str, path: str, found: type[Component], base: type[Component]) -> None:
@@ -217,7 +217,7 @@ def load_class(section: str, path: str) -> type:
     module, _, name = path.partition(":")
     try:
         holder = importlib.import_module(module)
-        found = getattr(holder, name)
+        kind = getattr(holder, name)
     except (Exception, SystemExit) as error:  # a user's module can raise anything
         reason = f"{type(error).__name__}: " * (not isinstance(error, ImportError | AttributeError)) + str(error)
         if isinstance(error, ModuleNotFoundError) and error.name == module:
@@ -227,9 +227,9 @@ def load_class(section: str, path: str) -> type:
             near = get_close_matches(name, classes, n=1)
             reason += f"; did you mean {near[0]!r}?" if near else ""
         raise UserError(f"{_get_key(section)}: {path!r} cannot be imported: {reason}") from None
-    if not inspect.isclass(found):
+    if not inspect.isclass(kind):
         raise UserError(f"{_get_key(section)}: {path!r} is not a class")
-    return found
+    return kind
 
 
 def refuse_unreachable(component: Component) -> None:

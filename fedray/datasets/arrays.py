@@ -46,8 +46,8 @@ def _load_digits() -> tuple[np.ndarray, np.ndarray]:
 
     Importing scikit-learn takes a second, the file five milliseconds.
     """
-    found = find_spec("sklearn")
-    file = Path(found.origin if found and found.origin else "").parent / "datasets/data/digits.csv.gz"
+    package = find_spec("sklearn")
+    file = Path(package.origin if package and package.origin else "").parent / "datasets/data/digits.csv.gz"
     if file.is_file():
         table = np.loadtxt(file, delimiter=",")
         return table[:, :-1], table[:, -1].astype(np.int64)

@@ -180,5 +180,5 @@ def _look_up(source: Tensor, rows: Tensor, columns: Tensor, fill: Fill) -> Tenso
     b, h, w = source.shape
     inside = (rows >= 0) & (rows < h) & (columns >= 0) & (columns < w)
     flat = rows.clamp(0, h - 1) * w + columns.clamp(0, w - 1)
-    found = source.reshape(b, h * w).gather(1, flat.view(b, h * w)).view(b, h, w)
-    return torch.where(inside, found, h * w + (fill == "mean"))
+    moved = source.reshape(b, h * w).gather(1, flat.view(b, h * w)).view(b, h, w)
+    return torch.where(inside, moved, h * w + (fill == "mean"))

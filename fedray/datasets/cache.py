@@ -135,9 +135,9 @@ def check_md5(name: str, what: str, path: Path, md5: str) -> None:
     except OSError as error:
         raise UserError(f"data.name: {name}: {path} cannot be read: {error.strerror}") from None
     with file:
-        found = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
-    if found != md5:
-        raise UserError(f"data.name: {name}: {what} has md5 {found}, published is {md5}")
+        digest = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+    if digest != md5:
+        raise UserError(f"data.name: {name}: {what} has md5 {digest}, published is {md5}")
 
 
 def unpack(name: str, archive: Path, folder: Path) -> None:

@@ -42,7 +42,7 @@ class Pictures(Images):
 
     def name_classes(self, train: Sequence[Picture]) -> list[str]:
         """Return the classes in the order of their labels. Raises UserError."""
-        return sorted({one.kind for one in train})
+        return sorted({picture.kind for picture in train})
 
     def number_clients(self, part: str, pictures: Sequence[Picture], above: Sequence[str]) -> np.ndarray | None:
         """Return each picture's client, int64 `(n,)`, or None. part: train or test; above: the folders' names."""
@@ -63,8 +63,8 @@ class Pictures(Images):
         train, test = _split(pictures, self.split)
         if not test:
             raise UserError(f"data.split: found {self.split:g}, which leaves no picture for the test set")
-        groups = {one.path.parent for one in train}
-        if lost := [one for one in pictures if one.path.parent not in groups]:
+        groups = {picture.path.parent for picture in train}
+        if lost := [picture for picture in pictures if picture.path.parent not in groups]:
             raise UserError(
                 f"data.split: found {self.split:g}, which leaves no picture of {lost[0].path.parent} for training"
             )
@@ -82,14 +82,14 @@ class Pictures(Images):
                 len(misplaced),
                 ", of train or of test" if self.split is None else "",
             )
-        kinds, above = self.name_classes(train), sorted({one.above for one in train})
+        kinds, above = self.name_classes(train), sorted({picture.above for picture in train})
         for what, names in (("classes", kinds), (f"{self.level}s", above)):
             refuse_two_spellings(f"data.path: {root}: {what}", names)
-        if shared := {one.path for one in train} & {one.path for one in test}:
+        if shared := {picture.path for picture in train} & {picture.path for picture in test}:
             raise UserError(f"data.path: {min(shared)} is listed for training and for testing")
-        for one in test:
-            if one.kind not in kinds or one.above not in above:
-                raise UserError(f"data.path: {one.path}: no training picture is of that class and {self.level}")
+        for picture in test:
+            if picture.kind not in kinds or picture.above not in above:
+                raise UserError(f"data.path: {picture.path}: no training picture is of that class and {self.level}")
         parts = {"train": train, "test": test}
         return read_pictures(
             self.name,
@@ -120,7 +120,7 @@ class Folder(Pictures):
                 yield from list_class(kind, kind.name, client.name if self.client else "", empty=missing)
 
     def number_clients(self, part: str, pictures: Sequence[Picture], above: Sequence[str]) -> np.ndarray | None:
-        return np.array([above.index(one.above) for one in pictures]) if self.client else None
+        return np.array([above.index(picture.above) for picture in pictures]) if self.client else None
 
 
 class Domains(Pictures):
@@ -154,8 +154,8 @@ class Domains(Pictures):
         if twice := [kind for kind in kinds if kinds.count(kind) > 1]:
             raise UserError(f"data.classes: found {truncate_repr(twice[0])} twice")
         owners: dict[str, set[str]] = {}
-        for one in train:
-            owners.setdefault(one.above, set()).add(one.kind)
+        for picture in train:
+            owners.setdefault(picture.above, set()).add(picture.kind)
         for domain in sorted(owners):
             for kind in kinds:
                 if kind not in owners[domain]:
@@ -189,7 +189,7 @@ class Domains(Pictures):
             raise UserError(
                 f"data.split: found {self.split:g}; {root} holds lists DOMAIN_train.txt and DOMAIN_test.txt"
             )
-        parts = [[one for path in lists[start::2] for one in self._read_list(root, path)] for start in (0, 1)]
+        parts = [[picture for path in lists[start::2] for picture in self._read_list(root, path)] for start in (0, 1)]
         return parts[0], parts[1]
 
     def _read_list(self, root: Path, path: Path) -> Iterator[Picture]:
@@ -215,10 +215,10 @@ class Domains(Pictures):
 
 def _find_misplaced(root: Path, read: Sequence[Picture]) -> list[Path]:
     """Return the pictures that are not in a class folder; folders next to those that are read are other classes."""
-    kinds = {one.path.parent for one in read}
+    kinds = {picture.path.parent for picture in read}
     homes = {kind.parent for kind in kinds}
     seen = kinds.union(*(kind.parents for kind in kinds))
-    folders, found = [root], list[Path]()
+    folders, pictures = [root], list[Path]()
     while folders:
         folder = folders.pop()
         entries = list_entries(folder)
@@ -231,27 +231,27 @@ def _find_misplaced(root: Path, read: Sequence[Picture]) -> list[Path]:
             and (path in seen or not path.is_symlink())  # a link may lead back
         ]
         if folder not in kinds:
-            found += [path for path in entries if path.suffix.lower() in SUFFIXES]
-    return sorted(found)
+            pictures += [path for path in entries if path.suffix.lower() in SUFFIXES]
+    return sorted(pictures)
 
 
 def _list_folders(root: Path) -> list[Path]:
-    found = [path for path in list_entries(root) if path.is_dir()]
-    if not found:
+    folders = [path for path in list_entries(root) if path.is_dir()]
+    if not folders:
         raise UserError(f"data.path: {root} holds no folder; a folder per class is required")
-    return found
+    return folders
 
 
 def _split(pictures: list[Picture], fraction: float) -> tuple[list[Picture], list[Picture]]:
     """Return the pictures for training and for testing: a fixed fraction of each class of each folder."""
     groups: dict[tuple[str, str], list[Picture]] = {}
-    for one in pictures:
-        groups.setdefault((one.above, one.kind), []).append(one)
+    for picture in pictures:
+        groups.setdefault((picture.above, picture.kind), []).append(picture)
     train: list[Picture] = []
     test: list[Picture] = []
     for (above, kind), group in groups.items():
         order = generator(0, f"folder/split/{above}/{kind}").permutation(len(group))
         held = set(order[: round(fraction * len(group))].tolist())
-        for place, one in enumerate(group):
-            (test if place in held else train).append(one)
+        for place, picture in enumerate(group):
+            (test if place in held else train).append(picture)
     return train, test

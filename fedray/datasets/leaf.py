@@ -35,8 +35,8 @@ def load_leaf(source: DataSource, version: str, decoder: Callable[[list[Path]], 
     root = get_data_dir() / source.name
     folder = root / "data" if (root / "data" / "train").is_dir() else root
     files = {part: list_entries(folder / part, "*.json") for part in ("train", "test")}
-    for part, found in files.items():
-        if not found:
+    for part, paths in files.items():
+        if not paths:
             raise source.make_missing(str((folder / part / "*.json").relative_to(get_data_dir())))
     facts = source.get_expected()
     assert facts is not None  # noqa: S101
@@ -184,7 +184,7 @@ class Shakespeare(DataSource):
         allowed = frozenset(LETTERS)
         for text, letter in zip(x, y, strict=True):
             if letter not in allowed or not allowed.issuperset(text):
-                wrong = next(found for found in (letter, *text) if found not in allowed)
+                wrong = next(character for character in (letter, *text) if character not in allowed)
                 raise UserError(
                     f"data.name: shakespeare: {where}: {truncate_repr(wrong)} is not one of LEAF's "
                     f"{len(LETTERS)} characters"

@@ -117,9 +117,9 @@ class Csv(DataSource):
             raise UserError(f"data.{key}: {file} has two columns {truncate_repr(twice[0])}")
         named = {"label": self.label_column, "client": self.client, "split": self.split}
         several = [(option, name) for option in ("drop", "texts") for name in getattr(self, option)]
-        if self.label_column not in header and (found := [mark for mark in SEPARATORS if mark in "".join(header)]):
+        if self.label_column not in header and (marks := [mark for mark in SEPARATORS if mark in "".join(header)]):
             raise UserError(
-                f"data.{key}: {file} has {SEPARATORS[found[0]]} in its header; commas between the columns are "
+                f"data.{key}: {file} has {SEPARATORS[marks[0]]} in its header; commas between the columns are "
                 "required, and numbers with a decimal point"
             )
         for option, name in [*named.items(), *several]:
@@ -133,8 +133,8 @@ class Csv(DataSource):
     def _refuse_row(self, table: Table, name: str, wrong: np.ndarray, what: str) -> None:
         if wrong.any():
             row = int(np.flatnonzero(wrong)[0])
-            found = truncate_repr(table[name][row])
-            raise UserError(f"data.path: {self.path}: row {row + 1}, column {name}: found {found}; {what}")
+            value = truncate_repr(table[name][row])
+            raise UserError(f"data.path: {self.path}: row {row + 1}, column {name}: found {value}; {what}")
 
     def _encode(self, table: Table, name: str) -> np.ndarray:
         """Return the position of each row's text among the sorted texts, int64 `(n,)`; numbers sort as numbers."""
@@ -143,19 +143,19 @@ class Csv(DataSource):
         refuse_two_spellings(f"data.path: {self.path}: column {name}", names)
         if all(map(NUMBER.fullmatch, names)):
             if name == self.label_column:
-                broken = {one for one in names if Decimal(one) != Decimal(one).to_integral_value()}
-                is_broken = np.array([one in broken for one in table[name]])
+                broken = {text for text in names if Decimal(text) != Decimal(text).to_integral_value()}
+                is_broken = np.array([text in broken for text in table[name]])
                 self._refuse_row(table, name, is_broken, "classes are texts or integers")
             names.sort(key=Decimal)
-        places = {one: place for place, one in enumerate(names)}
-        return np.array([places[one] for one in table[name]], dtype=np.int64)
+        places = {text: place for place, text in enumerate(names)}
+        return np.array([places[text] for text in table[name]], dtype=np.int64)
 
     def _make_features(self, table: Table, name: str, is_train: np.ndarray) -> np.ndarray:
         """Return a column's features, float64: `(n, 1)`, or `(n, texts)` of a column with texts."""
         values, is_empty = _parse(table[name]), table[name] == ""
         is_text = np.isnan(values) & ~is_empty
         if is_text.any() or name in self.texts:
-            forms = [SEPARATED.fullmatch(unicodedata.normalize("NFKC", one)) for one in table[name]]
+            forms = [SEPARATED.fullmatch(unicodedata.normalize("NFKC", text)) for text in table[name]]
             # Letters right behind a number are a unit if all are the same: 3kg, 5kg. Others are codes: 1a, 2b.
             letters = {form[2] for form in forms if form and not form[1] and form[2].strip("%‰$€£¥")}
             odd = is_text & [form is not None and (form[2] not in letters or len(letters) == 1) for form in forms]
@@ -192,7 +192,8 @@ def _parse(fields: np.ndarray) -> np.ndarray:
     """Return the numbers in a column, float64 `(n,)`; NaN for anything else."""
     spelled = ("inf", "-inf", "+inf", "infinity", "-infinity", "+infinity")
     return np.array(
-        [float(one) if NUMBER.fullmatch(one) or one.lower() in spelled else np.nan for one in fields], dtype=np.float64
+        [float(field) if NUMBER.fullmatch(field) or field.lower() in spelled else np.nan for field in fields],
+        dtype=np.float64,
     )
 
 

@@ -31,14 +31,14 @@ def rebuild_passages(x: list[str], y: list[str]) -> list[str]:
 
     Returns texts; a new one begins at each sample that does not continue the one before.
     """
-    found: list[list[str]] = []
+    passages: list[list[str]] = []
     expected = ""
     for text, after in zip(x, y, strict=True):
         if text != expected:
-            found.append([text])
-        found[-1].append(after)
+            passages.append([text])
+        passages[-1].append(after)
         expected = text[1:] + after
-    return ["".join(parts) for parts in found]
+    return ["".join(parts) for parts in passages]
 
 
 def split_words(passage: str) -> list[str]:
@@ -64,9 +64,9 @@ def make_samples(x: list[str], y: list[str], numbers: dict[str, int]) -> tuple[n
     """
     windows = [np.empty((0, LENGTH + 1), dtype=np.uint8)]
     for passage in rebuild_passages(x, y):
-        found = np.array([numbers.get(word, 0) for word in split_words(passage)], dtype=np.uint8)
-        if len(found) > LENGTH:
-            windows.append(np.lib.stride_tricks.sliding_window_view(found, LENGTH + 1))
+        tokens = np.array([numbers.get(word, 0) for word in split_words(passage)], dtype=np.uint8)
+        if len(tokens) > LENGTH:
+            windows.append(np.lib.stride_tricks.sliding_window_view(tokens, LENGTH + 1))
     joined = np.concatenate(windows)
     return joined[:, :-1].copy(), joined[:, -1].astype(np.int64)
 

@@ -78,9 +78,9 @@ class Torchvision(Images):
 
     def _read_arrays(self, **arguments: Any) -> tuple[np.ndarray, np.ndarray]:
         """Images as the class has them, without a channel axis if grey, and int64 labels."""
-        found = self._import_class()(str(get_data_dir()), download=False, **arguments)
-        labels = getattr(found, "targets", None)
-        return np.asarray(found.data), np.asarray(found.labels if labels is None else labels, dtype=np.int64)
+        source = self._import_class()(str(get_data_dir()), download=False, **arguments)
+        labels = getattr(source, "targets", None)
+        return np.asarray(source.data), np.asarray(source.labels if labels is None else labels, dtype=np.int64)
 
     def read(self) -> Dataset:
         train, test = self._draw_train(*self._read_part(train=True)), self._read_part(train=False)

@@ -56,9 +56,9 @@ def make_rounds(
         Diverged: numbers went wrong (`Simulation.step`).
     """
     start = simulation.state
-    if checkpoints is not None and (found := checkpoints.load()) is not None:
-        simulation.restore(found)
-        if simulation.done and not found.history:
+    if checkpoints is not None and (resumed := checkpoints.load()) is not None:
+        simulation.restore(resumed)
+        if simulation.done and not resumed.history:
             raise UserError(f"{checkpoints.directory}: its checkpoint has no rows; start again with --force")
     rows = None if checkpoints is None else RowFile(checkpoints.directory)
     state = simulation.state

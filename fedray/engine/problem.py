@@ -28,10 +28,10 @@ log = logging.getLogger("fedray")
 
 def resolve_with(config: RunConfig, data: Dataset) -> dict[str, Any]:
     """Return the resolved configuration with the mean and std in use, also if they come from a preset."""
-    found = config.resolve()
-    if "mean" in found["data"]:
-        found["data"] |= {"mean": list(data.mean), "std": list(data.std)}
-    return found
+    settings = config.resolve()
+    if "mean" in settings["data"]:
+        settings["data"] |= {"mean": list(data.mean), "std": list(data.std)}
+    return settings
 
 
 @dataclass(frozen=True)
@@ -154,14 +154,14 @@ class Problem:
         """
         file = io.BytesIO()
         parts = {"train": self.shards, "test": self.tests, "validation": self.validation}
-        held = {name: shards for name, shards in parts.items() if shards is not None}
+        packed = {name: shards for name, shards in parts.items() if shards is not None}
         if self.unseen is not None:
             none = Shards.from_lists([np.zeros(0, dtype=np.int64)] * len(self.unseen.train))
             others = {"train": self.unseen.train, "test": self.unseen.test}
             if self.own_validation is not None:
                 others["validation"] = none
-            held |= {name: held[name].join(more) for name, more in others.items() if more is not None}
-        arrays = {f"{name}_{what}": getattr(held[name], what) for name in held for what in ("indices", "offsets")}
+            packed |= {name: packed[name].join(more) for name, more in others.items() if more is not None}
+        arrays = {f"{name}_{what}": getattr(packed[name], what) for name in packed for what in ("indices", "offsets")}
         train, test = len(self.data.y_train), len(self.data.y_test)
         samples = np.array([train] if self.data.is_merged else [train, test])
         digest = np.frombuffer(bytes.fromhex(self.data.labels_digest), dtype=np.uint8)

@@ -233,8 +233,8 @@ class Result:
         refuse_without_personal(config.algorithm)
         for client in clients:
             if client not in (owners := self._list_owners()):
-                found = f"personal_model: client: found {truncate_repr(client)}"
-                raise UserError(f"{found}; one of the {len(owners)} clients that train is required")
+                mistake = f"personal_model: client: found {truncate_repr(client)}"
+                raise UserError(f"{mistake}; one of the {len(owners)} clients that train is required")
         here = config.model_copy(update={"runtime": Runtime(backend="inline")})
         problem, backend = replace(self.problem, config=here), InlineBackend()
         simulation = Simulation(problem, backend)

@@ -95,11 +95,11 @@ class LoRA(Checked):
             raise UserError("model.lora: the model has no linear layer besides its head")
         chosen: dict[str, nn.Linear] = {}
         for pattern in self.targets:
-            found = {name: layer for name, layer in linears.items() if matches(name, pattern)}
-            if not found:
+            layers = {name: layer for name, layer in linears.items() if matches(name, pattern)}
+            if not layers:
                 valid = ", ".join(linears)
                 raise UserError(f"model.lora.targets: {pattern!r} names no linear layer of the body; valid: {valid}")
-            chosen |= found
+            chosen |= layers
         for name, layer in chosen.items():
             if type(layer) is not nn.Linear:  # its forward() may never be called, as in nn.MultiheadAttention
                 raise UserError(f"model.lora.targets: {name} is a {type(layer).__name__}; only nn.Linear is adapted")

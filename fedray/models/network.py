@@ -459,9 +459,9 @@ def _refuse_numbers(module: nn.Module, named: Mapping[str, nn.Parameter], moving
     statistics = {name: buffer for name, buffer in module.named_buffers() if any(buffer is one for one in moving)}
     every = [*named.items(), *statistics.items()]
     if other := {str(one.dtype).removeprefix("torch."): name for name, one in every if one.dtype != torch.float32}:
-        found = ", ".join(f"{name} is {kind}" for kind, name in other.items())
+        types = ", ".join(f"{name} is {kind}" for kind, name in other.items())
         warn_once(
-            f"model.name: {type(module).__name__}: {found}; trained parameters and running statistics become float32"
+            f"model.name: {type(module).__name__}: {types}; trained parameters and running statistics become float32"
         )
 
 

@@ -18,7 +18,7 @@ class Preprocess(nn.Module):
 
     def __init__(self, mean: Sequence[float], std: Sequence[float], size: Sequence[int]) -> None:
         super().__init__()
-        shift, scale = (torch.tensor(list(one)).view(1, -1, 1, 1) for one in (mean or (0.0,), std or (1.0,)))
+        shift, scale = (torch.tensor(list(values)).view(1, -1, 1, 1) for values in (mean or (0.0,), std or (1.0,)))
         self.register_buffer("scale", 1 / (255 * scale))
         self.register_buffer("shift", -shift / scale)
         self.size = tuple(size)

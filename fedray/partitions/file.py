@@ -66,18 +66,18 @@ class FromFile(Partition):
         strange = shards.indices[(shards.indices < 0) | (shards.indices >= samples)]
         if len(strange):
             raise self._make_error(f"lists the sample {strange[0]} for {part}; allowed are 0 to {samples - 1}")
-        found, counts = np.unique(shards.indices, return_counts=True)
+        listed, counts = np.unique(shards.indices, return_counts=True)
         if not self.overlap and len(counts) and counts.max() > 1:
-            twice = found[counts > 1][0]
+            twice = listed[counts > 1][0]
             raise self._make_error(f"lists the sample {twice} twice for {part}; partition.overlap: true accepts it")
 
     def _refuse_other_data(self, data: Dataset, samples: list[int] | None, digest: str | None) -> None:
-        found = [len(data.y_train)] if data.is_merged else [len(data.y_train), len(data.y_test)]
-        if samples is not None and samples != found:
+        sizes = [len(data.y_train)] if data.is_merged else [len(data.y_train), len(data.y_test)]
+        if samples is not None and samples != sizes:
             kinds = {1: "training and test samples as one set", 2: "training and test samples apart"}
             raise self._make_error(
                 f"counts {' + '.join(map(str, samples))} samples ({kinds.get(len(samples), 'unknown')}); "
-                f"{data.name} has {' + '.join(map(str, found))} {'with' if data.is_merged else 'without'} data.test"
+                f"{data.name} has {' + '.join(map(str, sizes))} {'with' if data.is_merged else 'without'} data.test"
             )
         if digest not in (None, data.labels_digest):
             raise self._make_error(
@@ -114,10 +114,10 @@ class FromFile(Partition):
 
 
 def _refuse_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    mapping = dict(pairs)
+    if len(mapping) < len(pairs):
         raise ValueError("a name is listed twice")
-    return found
+    return mapping
 
 
 def _read_json(path: Path) -> dict[str, np.ndarray]:
@@ -131,12 +131,12 @@ def _read_json(path: Path) -> dict[str, np.ndarray]:
     content = {"train": content} if isinstance(content, list) else content
     arrays: dict[str, np.ndarray] = {}
     for part, lists in content.items() if isinstance(content, dict) else [("", None)]:
-        if part not in PARTS or not isinstance(lists, list) or not all(isinstance(one, list) for one in lists):
+        if part not in PARTS or not isinstance(lists, list) or not all(isinstance(shard, list) for shard in lists):
             raise UserError(f"partition.path: {path}: a list of lists for each of {', '.join(PARTS)} is required")
-        if strange := [index for one in lists for index in one if type(index) is not int or abs(index) >= 2**63]:
+        if strange := [index for shard in lists for index in shard if type(index) is not int or abs(index) >= 2**63]:
             raise UserError(
                 f"partition.path: {path}: found {truncate_repr(strange[0])} in {part}; integers are required"
             )
-        shards = Shards.from_lists([np.array(one, dtype=np.int64) for one in lists])
+        shards = Shards.from_lists([np.array(shard, dtype=np.int64) for shard in lists])
         arrays |= {f"{part}_indices": shards.indices, f"{part}_offsets": shards.offsets}
     return arrays

@@ -130,8 +130,8 @@ def _refuse_nothing(section: str, held: Shards, fraction: float, whose: str) -> 
 def _hold_out_pool(
     partition: Partition, data: Dataset, clients: int, seed: int, fraction: float
 ) -> tuple[Shards, Shards]:
-    held = draw_stratified(data.y_train, _count_held_out(fraction, len(data.y_train)), generator(seed, "validation"))
-    rest = np.setdiff1d(np.arange(len(data.y_train)), held)
+    indices = draw_stratified(data.y_train, _count_held_out(fraction, len(data.y_train)), generator(seed, "validation"))
+    rest = np.setdiff1d(np.arange(len(data.y_train)), indices)
     left = replace(
         data,
         x_train=data.x_train[rest],
@@ -139,7 +139,7 @@ def _hold_out_pool(
         client_train=None if data.client_train is None else data.client_train[rest],
     )
     shards = _deal(partition, left, clients, seed)
-    return Shards(rest[shards.indices], shards.offsets), Shards.from_lists([held])
+    return Shards(rest[shards.indices], shards.offsets), Shards.from_lists([indices])
 
 
 def hold_out(

@@ -264,7 +264,10 @@ def deal_by_prior(priors: Array, labels: Array, rng: np.random.Generator, sizes:
     clients, classes = priors.shape
     pools = [rng.permutation(np.flatnonzero(labels == label)) for label in range(classes)]
     supply = np.array([len(pool) for pool in pools])
-    cumulative = _accumulate(priors, supply > 0)
+    priors = priors * (supply > 0)  # a client whose prior has only classes without samples draws uniformly from others
+    priors[priors.sum(axis=1) == 0] = supply > 0
+    cumulative = np.cumsum(priors / priors.sum(axis=1, keepdims=True), axis=1)
+    cumulative[:, np.flatnonzero(supply)[-1] :] = 1.0  # rounding leaves it slightly off
 
     if sizes is None:
         sizes = np.full(clients, len(labels) // clients)
@@ -306,17 +309,6 @@ def draw_lognormal_sizes(n: int, clients: int, sigma: float, rng: np.random.Gene
     sizes: Array = (drawn / drawn.sum() * n).astype(np.int64)
     sizes[0] += n - sizes.sum()
     return sizes
-
-
-def _accumulate(priors: Array, present: Array) -> Array:
-    """Return the cumulative prior over the classes that have samples; uniform over these if a client's prior has
-    none.
-    """
-    priors = priors * present
-    priors[priors.sum(axis=1) == 0] = present
-    cumulative = np.cumsum(priors / priors.sum(axis=1, keepdims=True), axis=1)
-    cumulative[:, np.flatnonzero(present)[-1] :] = 1.0  # rounding leaves it slightly off
-    return cumulative
 
 
 def _choose_classes(cumulative: Array, uniform: Array) -> Array:

@@ -104,11 +104,11 @@ def split_in_proportion(counts: np.ndarray, labels: np.ndarray, rng: np.random.G
     unused.
     """
     owner = np.full(len(labels), -1, dtype=np.int64)
-    for label, held in enumerate(counts.T):
-        if held.sum() == 0:
+    for label, holders in enumerate(counts.T):
+        if holders.sum() == 0:
             continue
         members = rng.permutation(np.flatnonzero(labels == label))
-        cuts = np.cumsum(held) * len(members) // held.sum()
+        cuts = np.cumsum(holders) * len(members) // holders.sum()
         owner[members] = np.repeat(np.arange(len(counts)), np.diff(cuts, prepend=0))
     return Shards.from_owner(owner, len(counts))
 

@@ -18,11 +18,11 @@ def make_probes(values: Sequence[object]) -> tuple[Probe, ...]:
 
     Raises UserError if a name is unknown, given twice, or not a probe; an option is wrong.
     """
-    found = tuple(resolve("evaluation.probes", value, PROBES, Probe) for value in values)
-    names = [probe.name for probe in found]
+    probes = tuple(resolve("evaluation.probes", value, PROBES, Probe) for value in values)
+    names = [probe.name for probe in probes]
     if len(set(names)) < len(names):
         raise UserError(f"evaluation.probes: found {', '.join(names)}; each once")
-    return found
+    return probes
 
 
 DECLARED = {name: title for kind in PROBES.values() for name, title in kind.metrics.items()}

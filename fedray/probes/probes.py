@@ -91,8 +91,8 @@ class Angles(Probe):
     def of_client(self, seen: TrainedClient) -> dict[str, float]:
         if self.client not in (None, seen.c.id):
             return {}
-        found = _measure_groups(seen.c.theta, seen.c.layout, seen.sums[self.name], seen.c.counts > 0)
-        return {f"angle_{name}": value for name, value in found.items()}
+        angles = _measure_groups(seen.c.theta, seen.c.layout, seen.sums[self.name], seen.c.counts > 0)
+        return {f"angle_{name}": value for name, value in angles.items()}
 
     def of_round(self, seen: EvaluatedRound) -> dict[str, float]:
         if self.name not in seen.sums:
@@ -101,9 +101,9 @@ class Angles(Probe):
         whole = _measure_groups(seen.theta, seen.layout, sums, torch.ones(len(sums), dtype=torch.bool))
         result = {name.removesuffix("_existing"): value for name, value in whole.items()}
         held = [seen.holds(i) for i in seen.weights if self.client in (None, i)]
-        found = [_measure_groups(seen.theta, seen.layout, sums, existing) for existing in held]
-        for name in dict.fromkeys(name for client in found for name in client):  # means over the round's clients
-            values = [client[name] for client in found if name in client]
+        angles = [_measure_groups(seen.theta, seen.layout, sums, existing) for existing in held]
+        for name in dict.fromkeys(name for client in angles for name in client):  # means over the round's clients
+            values = [client[name] for client in angles if name in client]
             result[name] = sum(values) / len(values)
         return {f"global_angle_{name}": value for name, value in result.items()}
 
@@ -129,8 +129,8 @@ class Classes(Probe):
 
     def of_round(self, seen: EvaluatedRound) -> dict[str, float]:
         counted = enumerate(seen.test_counts.tolist())
-        found = {f"accuracy_class_{k}": 100 * float(seen.correct[k]) / int(n) for k, n in counted if n}
-        return found | {"deviation_of_classes": float(np.std(list(found.values())))}
+        metrics = {f"accuracy_class_{k}": 100 * float(seen.correct[k]) / int(n) for k, n in counted if n}
+        return metrics | {"deviation_of_classes": float(np.std(list(metrics.values())))}
 
 
 class Drift(Probe):
@@ -153,7 +153,7 @@ class Drift(Probe):
     def of_round(self, seen: EvaluatedRound) -> dict[str, float]:
         if seen.update is None:
             return {}
-        lengths = {i: found["drift"] for i, found in seen.measured.items()}
+        lengths = {i: metrics["drift"] for i, metrics in seen.measured.items()}
         drift = measure_drift_between(lengths, seen.weights, seen.update)
         # with d = x' - x: Σ π_i ||y_i - x'||² = Σ π_i ||u_i||² - 2 <Σ π_i u_i, d> + ||d||², as FL-Simulator measures it
         squares = math.fsum(seen.weights[i] * length**2 for i, length in lengths.items())
@@ -265,10 +265,10 @@ def probe_client(
     testing = [probe for probe in probes if "local" in probe.tested_models]
     correct, sums = _test_local_model(c, algorithm, testing, test, tested)
     seen = TrainedClient(c=c, algorithm=algorithm, correct=correct, sums=sums, test_samples=len(tested))
-    found = steps.average()
+    metrics = steps.average()
     for probe in probes:
-        found |= check_metrics(probe, probe.of_client(seen), found)
-    return found
+        metrics |= check_metrics(probe, probe.of_client(seen), metrics)
+    return metrics
 
 
 def _test_local_model(
@@ -289,8 +289,8 @@ def _test_local_model(
             output = c.network(x)
             correct += torch.bincount(y[algorithm.logits(output).argmax(1) == y], minlength=classes).cpu()
         for probe in probes:
-            if (found := probe.test_sums(output, y, classes)) is not None:
-                sums[probe.name] = found + sums[probe.name] if probe.name in sums else found
+            if (added := probe.test_sums(output, y, classes)) is not None:
+                sums[probe.name] = added + sums[probe.name] if probe.name in sums else added
     return correct, sums
 
 

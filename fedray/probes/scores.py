@@ -58,7 +58,7 @@ def tabulate_clients(scores: Mapping[int, Mapping[str, float]], epochs: int, siz
         "samples": [float(sizes[i]) for i in sorted(scores)],
     }
     for name, test in (("accuracy", f"own_{epochs}"), ("train_accuracy", f"train_{epochs}")):
-        if scores and all(test in one for one in scores.values()):
+        if scores and all(test in marks for marks in scores.values()):
             columns[name] = [scores[i][test] for i in sorted(scores)]
     return columns
 
@@ -128,7 +128,7 @@ def summarise(
                 if len(epochs) > 1:
                     result |= {f"{key}_e{e}": value for key, value in values.items()}
     for name, test in (("personal", "own"), ("personal_train", "train")):
-        if last := [one[f"{test}_{epochs[-1]}"] for one in scores.values() if f"{test}_{epochs[-1]}" in one]:
+        if last := [marks[f"{test}_{epochs[-1]}"] for marks in scores.values() if f"{test}_{epochs[-1]}" in marks]:
             result |= {f"{name}_best": max(last), f"{name}_worst": min(last)}
     generic = test_accuracy if test_accuracy is not None else average_everyone(scores)["test_accuracy"]
     return result | {"generic_accuracy": generic}

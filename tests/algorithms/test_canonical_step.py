@@ -7,10 +7,18 @@ import pytest
 
 from fedray.config import Training
 from fedray.engine.training.batches import draw_batches
-from tests.algorithms.quadratic import Case, check
+from tests.algorithms.quadratic import Case, Point, check
 
 ONE = [[(1, 1, -2, 3), (1, 1, -3, -3.75)]]
 """One client whose gradients are (3, -4) at x = (1, -1) and (3, 4) at (0, 0.25)."""
+
+
+def walk(
+    training: dict[str, Any], *rounds: Point, method: Any = None, samples: Any = (ONE[0][:1],), **more: Any
+) -> None:
+    """Check theta after each round from x = (1, -1); by default of FedAvg with the first sample."""
+    expected: list[dict[str, Any]] = [{"theta": theta} for theta in rounds]
+    check(Case(method or {"name": "fedavg"}, expected, samples=list(samples), start=(1, -1), training=training, **more))
 
 
 def test_clip_then_weight_decay_then_momentum_then_lr() -> None:
@@ -18,54 +26,26 @@ def test_clip_then_weight_decay_then_momentum_then_lr() -> None:
 
     Step 1: (3, 4) clips to (1.5, 2); + ½ y = (1.5, 2.125); v = ½ (2, -2.5) + that = (2.5, 0.875); y = (-1.25, -0.1875).
     """
-    check(
-        Case(
-            {"name": "fedavg"},
-            [{"theta": (-1.25, -0.1875)}],
-            samples=ONE,
-            start=(1, -1),
-            training={"clip_norm": 2.5, "weight_decay": 0.5, "momentum": 0.5},
-        )
-    )
+    walk({"clip_norm": 2.5, "weight_decay": 0.5, "momentum": 0.5}, (-1.25, -0.1875), samples=ONE)
 
 
 def test_a_direction_within_the_clip_norm_is_left_alone() -> None:
     """C = 5.5 > ||(3, -4)||: y = (1, -1) - ½ (3, -4)."""
-    check(
-        Case(
-            {"name": "fedavg"}, [{"theta": (-0.5, 1)}], samples=[ONE[0][:1]], start=(1, -1), training={"clip_norm": 5.5}
-        )
-    )
+    walk({"clip_norm": 5.5}, (-0.5, 1))
 
 
 def test_learning_rate_decays_per_round_and_momentum_restarts() -> None:
     """η = ½, ¼, one step a round with g = y - b, b = (-2, 3), m = ½: y = (1, -1) - ½ (3, -4) = (-0.5, 1);
     with no velocity left over, y = (-0.5, 1) - ¼ (1.5, -2) = (-0.875, 1.5).
     """
-    check(
-        Case(
-            {"name": "fedavg"},
-            [{"theta": (-0.5, 1)}, {"theta": (-0.875, 1.5)}],
-            samples=[ONE[0][:1]],
-            start=(1, -1),
-            training={"lr_decay": 0.5, "momentum": 0.5},
-        )
-    )
+    walk({"lr_decay": 0.5, "momentum": 0.5}, (-0.5, 1), (-0.875, 1.5))
 
 
 def test_sam_ascends_the_bare_gradient() -> None:
     """ρ = 5, C = 5, wd = ½, x = (1, -1): e = (3, -4), without weight decay; g~ = (6, -8) clips to (3, -4);
     weight decay at x, not at x + e: q = (3.5, -4.5), y = (-0.75, 1.25).
     """
-    check(
-        Case(
-            {"name": "fedsam", "rho": 5.0},
-            [{"theta": (-0.75, 1.25)}],
-            samples=[ONE[0][:1]],
-            start=(1, -1),
-            training={"clip_norm": 5.0, "weight_decay": 0.5},
-        )
-    )
+    walk({"clip_norm": 5.0, "weight_decay": 0.5}, (-0.75, 1.25), method={"name": "fedsam", "rho": 5.0})
 
 
 CLIP_SCOPE: dict[str, tuple[dict[str, Any], float]] = {
@@ -93,16 +73,12 @@ def test_clip_scope(name: str) -> None:
     kept = {"x_old": (1, -1)} if name == "fedlesam-d" else variates
     for scope in ("direction", "code"):
         expected = (-1, 3.5) if scope == "code" and pull else (0.0447862, 2.8638034)
-        check(
-            Case(
-                {"name": name, **options},
-                [{"theta": expected}],
-                samples=[ONE[0][:1]],
-                start=(1, -1),
-                training={"clip_norm": 1.5, "clip_scope": scope, "weight_decay": 0.5},
-                server={"h": (1, 3)},
-                clients={0: {"h": (1, 3), **kept}},
-            )
+        walk(
+            {"clip_norm": 1.5, "clip_scope": scope, "weight_decay": 0.5},
+            expected,
+            method={"name": name, **options},
+            server={"h": (1, 3)},
+            clients={0: {"h": (1, 3), **kept}},
         )
 
 
@@ -112,15 +88,8 @@ def test_clip_scope_of_fedprox() -> None:
     Then q = y - b + (y - x) = (0.6132496, -0.9198742), less μy = (0.8066248, -1.4599371), norm 1.668 < C: q it is;
     y = (-0.5, 1).
     """
-    check(
-        Case(
-            {"name": "fedprox", "mu": 1.0},
-            [{"theta": (-0.5, 1.0)}],
-            samples=[ONE[0][:1]],
-            start=(1, -1),
-            training={"clip_norm": 2.5, "clip_scope": "code", "local_epochs": 2},
-        )
-    )
+    training = {"clip_norm": 2.5, "clip_scope": "code", "local_epochs": 2}
+    walk(training, (-0.5, 1.0), method={"name": "fedprox", "mu": 1.0})
 
 
 def test_server_lr_scales_only_the_averaged_update() -> None:

@@ -171,26 +171,15 @@ def by_hand(name: Any, logits: Any, trained: bool) -> None:
     assert len(set(accuracies)) > 1
 
 
-def test_personal_accuracy_of_fedgela() -> None:
-    """Φ_k W h/||h||, the body trained for a round on the client."""
-    by_hand(
-        {"name": "fedgela", "scale_w": 9.0},
-        lambda h, w, b, n, kept: (10 * n / n.sum()) * (h / h.norm(dim=1, keepdim=True) @ w.T),
-        trained=True,
-    )
+def test_personal_accuracy_of_scaled_classifiers() -> None:
+    """Φ_k W h/||h||, the body trained for a round on the client; over its present classes alone; and without a norm."""
 
+    def scaled(h: Tensor, w: Tensor, b: Tensor, n: Tensor, kept: Vectors) -> Tensor:
+        return (10 * n / n.sum()) * (h / h.norm(dim=1, keepdim=True) @ w.T)
 
-def test_personal_accuracy_of_fedgela_over_present_classes() -> None:
-    by_hand(
-        {"name": "fedgela@forms", "scale_w": 9.0, "softmax": "present"},
-        lambda h, w, b, n, kept: torch.where(
-            n > 0, (10 * n / n.sum()) * (h / h.norm(dim=1, keepdim=True) @ w.T), -torch.inf
-        ),
-        trained=True,
-    )
-
-
-def test_personal_accuracy_of_la() -> None:
+    by_hand({"name": "fedgela", "scale_w": 9.0}, scaled, trained=True)
+    present = {"name": "fedgela@forms", "scale_w": 9.0, "softmax": "present"}
+    by_hand(present, lambda h, w, b, n, kept: torch.where(n > 0, scaled(h, w, b, n, kept), -torch.inf), trained=True)
     by_hand("fedavg-la", lambda h, w, b, n, kept: (10 * n / n.sum()) * (h @ w.T), trained=True)
 
 

@@ -16,7 +16,6 @@ from torch.nn.functional import normalize, softplus
 from fedray.algorithms.auxiliary import AuxiliaryLoss, FedRCL, kl
 from fedray.algorithms.base import Output, Received, Server, Sum, Vectors
 from fedray.algorithms.feature_terms import correlation, crowding, missing_variance
-from fedray.algorithms.fednova import effective_steps
 from fedray.algorithms.fedsol import FedSOL
 from fedray.client import Population
 from fedray.datasets.dataset import Dataset, Samples
@@ -176,14 +175,3 @@ def test_fedsmoo_corrected_after_one_first_step() -> None:
     """μ_i = e after one step from μ = s = 0, so μ_i - e = 0: s is 0, not 0/0 (D-16)."""
     options = {"batch_size": "full", "local_epochs": 1, "rounds": 1}
     assert not final({"name": "fedsmoo", "perturbation_dual": "corrected"}, **options).server["s"].any()
-
-
-def test_effective_steps() -> None:
-    """A constant gradient G moves y by -η a_i G: a_i against closed forms, K, with momentum m alone
-    (K - m(1 - m^K)/(1 - m))/(1 - m), with a proximal pull s alone (1 - (1 - s)^K)/s.
-    """
-    for steps in (1, 2, 7):
-        assert effective_steps(steps, 0.0) == steps
-        m, s = 0.9, 0.05
-        assert effective_steps(steps, m) == pytest.approx((steps - m * (1 - m**steps) / (1 - m)) / (1 - m), rel=1e-12)
-        assert effective_steps(steps, 0.0, s) == pytest.approx((1 - (1 - s) ** steps) / s, rel=1e-12)

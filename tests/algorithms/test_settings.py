@@ -116,35 +116,17 @@ def test_without_an_average_there_is_no_step(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("training", "message"),
-    [
-        ({"feddisco": {"a": 0.1}}, "training.feddisco: has options, but training.aggregation is samples"),
-        ({"fedexp": {"epsilon": 0.1}}, "training.fedexp: has options, but training.server_step is average"),
-        ({"relaxed_average": "models"}, "training.relaxed_average: found models, but training.relaxed_start is 0"),
-    ],
-)
-def test_what_a_setting_refuses(training: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        problem("fedavg", **training)
-
-
-@pytest.mark.parametrize(
     ("method", "training", "message"),
     [
-        (
-            "feddisco",
-            {"aggregation": "feddisco"},
-            "training.aggregation: found feddisco; feddisco has weights of its own",
-        ),
-        (
-            "fedexp",
-            {"server_step": "fedexp"},
-            "training.server_step: found fedexp; fedexp has a server step of its own",
-        ),
+        ("fedavg", {"feddisco": {"a": 0.1}}, "feddisco: has options, but training.aggregation is samples"),
+        ("fedavg", {"fedexp": {"epsilon": 0.1}}, "fedexp: has options, but training.server_step is average"),
+        ("fedavg", {"relaxed_average": "models"}, "relaxed_average: found models, but training.relaxed_start is 0"),
+        ("feddisco", {"aggregation": "feddisco"}, "aggregation: found feddisco; feddisco has weights of its own"),
+        ("fedexp", {"server_step": "fedexp"}, "server_step: found fedexp; fedexp has a server step of its own"),
     ],
 )
-def test_two_rules_for_the_same_are_refused(method: Any, training: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=message):
+def test_what_a_setting_refuses(method: str, training: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=rf"^training\.{message}"):
         problem(method, **training)
 
 

@@ -13,31 +13,36 @@ BOUNDS: list[tuple[str, int | float | str, str]] = [
     ("training.batch_size", 0, "greater than 0 or 'full'"),
     ("training.momentum", 1, "less than 1"),
 ]
+VALUES: dict[str, str] = {
+    **{f"{key}={value}": f"found {value!r}; input should be {rule}" for key, value, rule in BOUNDS},
+    "runtime.mirror=[wandb, wandb]": "found wandb twice; each viewer once is required",
+    "training.lr=.nan": "found nan; input should be a finite number",
+    "training.lr=[0.1, 0.2]": "found [0.1, 0.2]; input should be a valid number; several values go into a sweep's "
+    "`grid`: `training.lr: [0.1, 0.2]`",
+    "training.lr=1e308": "found 1e+308; the number is too large",
+    "training.lr=true": "found True; expected a number, got a boolean",
+    "training.batch_size=all": "found 'all'; input should be a valid integer, unable to parse string as an integer or "
+    "'full'",
+    "training.local_steps=3": "give either local_steps or local_epochs, not both",
+    "runtime.cpus_per_actor=1e-5": "found 1e-05; Ray counts in units of 0.0001",
+    "runtime.cpus_per_actor=0": "found 0; an actor without a GPU needs some CPU",
+    "runtime.gpus_per_actor=1.5": "found 1.5; a fraction below 1 or whole GPUs",
+    "runtime.gpus_per_actor=auto": "found auto; a number is required, such as 0.25 for four actors a GPU",
+    "clients.per_round=11": "found 11; clients.total is only 10",
+    "clients.per_round=1.5": "found 1.5; a fraction is at most 1.0, a number of clients is written without a point",
+    "clients.cohorts=[[0], []]": "round 1 lists []; different ids in 0..9 are required, at least one",
+    "clients.cohorts=[[0], [1, 1]]": "round 1 lists [1, 1]; different ids in 0..9 are required, at least one",
+    "clients.cohorts=[[0]]": "lists 1 rounds, training.rounds is 2",
+    "seed=0x" + "f" * 9000: "found <int>; the number is too large",
+}
+"""Value of a setting -> what is said about it."""
 
 CASES: dict[str, Case] = {
-    **{
-        f"{key} {value}": run(f"--set: {key}: found {value!r}; input should be {rule}", f"{key}={value}")
-        for key, value, rule in BOUNDS
-    },
+    **{change[:40]: run(f"--set: {change.partition('=')[0]}: {said}", change) for change, said in VALUES.items()},
     "unknown section": run("--set: configuration: unknown name 'trainig'; did you mean 'training'?…", "trainig.lr=1"),
     "unknown key": run("--set: training: unknown name 'learning_rate';…", "training.learning_rate=1"),
-    "unknown algorithm": run(
-        "--set: algorithm.name: unknown name 'fed_sam'; did you mean 'fedsam'?…", "algorithm=fed_sam"
-    ),
-    "a mirror twice": run(
-        "--set: runtime.mirror: found wandb twice; each viewer once is required", "runtime.mirror=[wandb, wandb]"
-    ),
+    "unknown algorithm": run("--set: algorithm.name: unknown name 'fed_sam'; did you mean 'fe…", "algorithm=fed_sam"),
     "alpha missing": run("--set: partition.alpha is required", "partition={name: dirichlet}"),
-    "nan lr": run("--set: training.lr: found nan; input should be a finite number", "training.lr=.nan"),
-    "lr as a list": run(
-        "--set: training.lr: found [0.1, 0.2]; input should be a valid number; several values go into a sweep's "
-        "`grid`: `training.lr: [0.1, 0.2]`",
-        "training.lr=[0.1, 0.2]",
-    ),
-    "lr beyond float32": run("--set: training.lr: found 1e+308; the number is too large", "training.lr=1e308"),
-    "less of a CPU than Ray counts": run(
-        "--set: runtime.cpus_per_actor: found 1e-05; Ray counts in units of 0.0001", "runtime.cpus_per_actor=1e-5"
-    ),
     "synthetic data of 10^12 samples": run(
         "--set: data.train_samples: samples and shape ask for 3.07e+15 values; at most 4e+09 are allowed",
         f"data={{name: synthetic, train_samples: {10**12}}}",
@@ -54,52 +59,11 @@ CASES: dict[str, Case] = {
         "clients.total=1797",
     ),
     "octal": run("--set seed: line 1: 010 is octal in YAML; write 10, or quote it if it is a string", "seed=010"),
-    "base 60": run(
-        "--set seed: line 1: 1:30 is the number 90 in YAML; write 90, or quote it if it is a string", "seed=1:30"
-    ),
-    "lr is true": run("--set: training.lr: found True; expected a number, got a boolean", "training.lr=true"),
-    "more than all": run("--set: clients.per_round: found 11; clients.total is only 10", "clients.per_round=11"),
-    "fraction above 1": run(
-        "--set: clients.per_round: found 1.5; a fraction is at most 1.0, a number of clients is written "
-        "without a point",
-        "clients.per_round=1.5",
-    ),
-    "empty cohort": run(
-        "--set: clients.cohorts: round 1 lists []; different ids in 0..9 are required, at least one",
-        "clients.cohorts=[[0], []]",
-    ),
-    "client twice": run(
-        "--set: clients.cohorts: round 1 lists [1, 1]; different ids in 0..9 are required, at least one",
-        "clients.cohorts=[[0], [1, 1]]",
-    ),
-    "too few cohorts": run("--set: clients.cohorts: lists 1 rounds, training.rounds is 2", "clients.cohorts=[[0]]"),
-    "epochs and steps": run(
-        "--set: training.local_steps: give either local_steps or local_epochs, not both", "training.local_steps=3"
-    ),
+    "base 60": run("--set seed: line 1: 1:30 is the number 90 in YAML; write 90, or quote it if it…", "seed=1:30"),
     "component without name": run(
         "--set: algorithm.name is required: found algorithm.rho without it; `fedray list…", "algorithm={rho: 1}"
     ),
-    "seed huge": run("--set: seed: found <int>; the number is too large", "seed=0x" + "f" * 9000),
-    "seed of 5000 digits": run(
-        "--set seed: is not YAML: ValueError: Exceeds the limit (4300 digits) for integer string conversion: "
-        "value has 5000…",
-        "seed=" + "9" * 5000,
-    ),
-    "1.5 GPUs": run(
-        "--set: runtime.gpus_per_actor: found 1.5; a fraction below 1 or whole GPUs", "runtime.gpus_per_actor=1.5"
-    ),
-    "GPUs measured": run(
-        "--set: runtime.gpus_per_actor: found auto; a number is required, such as 0.25 for four actors a GPU",
-        "runtime.gpus_per_actor=auto",
-    ),
-    "a size in words": run(
-        "--set: training.batch_size: found 'all'; input should be a valid integer, unable to parse string as an "
-        "integer or 'full'",
-        "training.batch_size=all",
-    ),
-    "no CPU": run(
-        "--set: runtime.cpus_per_actor: found 0; an actor without a GPU needs some CPU", "runtime.cpus_per_actor=0"
-    ),
+    "seed of 5000 digits": run("--set seed: is not YAML: ValueError: Exceeds the limit (4300…", "seed=" + "9" * 5000),
     "no CUDA": run(
         "runtime.device: no CUDA device is visible to PyTorch here; set runtime.device: cpu", "runtime.device=cuda"
     ),
@@ -118,24 +82,18 @@ CASES: dict[str, Case] = {
     "no natural clients": run(
         "partition.name: data digits have no natural clients (client_train)", "partition=natural"
     ),
-    "plug-in module": run(
-        "--set: algorithm.name: 'nowhere:Thing' cannot be imported: No module named…", "algorithm=nowhere:Thing"
-    ),
+    "plug-in module": run("--set: algorithm.name: 'nowhere:X' cannot be imported: No mod…", "algorithm=nowhere:X"),
     "plug-in that raises": run(
         "--set: algorithm.name: 'broken_plugin:X' cannot be imported: ZeroDivisionError: division by zero",
         "algorithm=broken_plugin:X",
         prepare=put("broken_plugin.py", "1 / 0\n"),
     ),
-    "--set without =": run(
-        "--set: found 'training.lr'; KEY=VALUE is required, without a space: --set training.lr=VALUE", "training.lr"
-    ),
+    "--set without =": run("--set: found 'training.lr'; KEY=VALUE is required, without a space: --…", "training.lr"),
     "--set with a colon": run(
         "--set: found 'training.lr:0.1'; KEY=VALUE is required, without a space: --set training.lr=0.1",
         "training.lr:0.1",
     ),
     "--set without key": run("--set: found '=1'; KEY=VALUE is required", "=1"),
-    "--set not YAML": run(
-        "--set training.lr: line 1: is not YAML: expected ',' or ']', but got '<stream end>'", "training.lr=[1"
-    ),
+    "--set not YAML": run("--set training.lr: line 1: is not YAML: expected ',' or ']', but got…", "training.lr=[1"),
     "section of a number": run("seed.x: seed holds 0, which has no keys", "seed.x=1"),
 }

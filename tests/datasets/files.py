@@ -156,15 +156,15 @@ def tiny_imagenet(root: Path) -> dict[str, int]:
     return grey
 
 
-def ag_news(root: Path, train: str = "", test: str = "") -> None:
+def ag_news(root: Path) -> None:
     """The published csv: class, title and description in quotes, doubled inside; a backslash for a line break."""
     (root / "ag_news_csv").mkdir(parents=True, exist_ok=True)
-    train = train or (
+    train = (
         '"3","Wall St. Bears","Reuters - The ""band"" of bears, dwindling\\band of bears."\n'
         '"4","Bears\' chips","The chips #39;s"\n'
     )
     (root / "ag_news_csv" / "train.csv").write_text(train, encoding="utf-8")
-    (root / "ag_news_csv" / "test.csv").write_text(test or '"1","Unheard","of bears"\n', encoding="utf-8")
+    (root / "ag_news_csv" / "test.csv").write_text('"1","Unheard","of bears"\n', encoding="utf-8")
 
 
 def leaf(root: Path, name: str, users: dict[str, dict[str, tuple[list[Any], list[Any]]]]) -> None:

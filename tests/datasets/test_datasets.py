@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-import fedray
 from fedray.common.errors import UserError
 from fedray.common.rng import generator
 from fedray.datasets import arrays, make_data_source
@@ -22,6 +21,7 @@ from fedray.datasets.dataset import Dataset
 from fedray.datasets.image_folders import CIFAR_CLASSES
 from fedray.datasets.leaf import LETTERS
 from fedray.datasets.torchvision_sets import count_long_tail
+from tests import small
 from tests.conftest import Call, shared_data
 from tests.datasets import files
 from tests.datasets.files import cached, femnist, load
@@ -290,33 +290,13 @@ def test_the_most_frequent_words_have_ids_from_2(root: Path) -> None:
     assert load("ag_news").x_train.max() == 2 + 12 - 1  # twelve different words
 
 
-def run(**model: object) -> fedray.Result:
-    return fedray.simulate(
-        {
-            "data": {"name": "ag_news", "vocabulary": 50, "length": 6},
-            "partition": "iid",
-            "clients": {"total": 2, "per_round": 2},
-            "model": {"name": "text_cnn", "embedding": 8, "filters": 8, "dropout": 0.0, **model},
-            "algorithm": "fedavg",
-            "training": {"rounds": 10, "batch_size": 8, "lr": 0.5},
-            "runtime": {"backend": "inline"},
-        }
-    )
-
-
-def articles(seed: int) -> str:
-    """40 articles of random words, one of which tells the class."""
-    rng = np.random.default_rng(seed)
-    words = [[f"w{i}" for i in rng.integers(0, 20, 3)] for _ in range(40)]
-    return "".join(f'"{i % 4 + 1}","{" ".join(w)}","topic{i % 4} end"\n' for i, w in enumerate(words))
-
-
 def test_a_vocabulary_that_is_too_small_is_refused(root: Path) -> None:
-    files.ag_news(root, articles(0), articles(1))
+    files.ag_news(root)
+    built = small.problem(clients=(2, 2), data="ag_news", model={"name": "text_cnn", "vocabulary": 10})
     with pytest.raises(
-        UserError, match=r"text_cnn takes token ids below 20, the data have ids up to 26; set model\.vocabulary"
+        UserError, match=r"text_cnn takes token ids below 10, the data have ids up to 13; set model\.vocabulary"
     ):
-        run(vocabulary=20)
+        built.build_network("cpu")
 
 
 def test_each_class_keeps_its_share() -> None:

@@ -253,41 +253,41 @@ def test_a_counter_follows_the_first_pass_of_a_step(method: str) -> None:
     assert firsts.count(1) == 9, "three clients in each of three rounds"
 
 
-@pytest.mark.parametrize("method", ["fedbabu", "fedper", "fedrep", "lg-fedavg"])
-def test_a_method_that_would_tear_a_tied_tensor_is_refused(method: str) -> None:
-    with pytest.raises(UserError, match=rf"^model: emb.weight and out.weight are one tensor; {method} needs head and"):
-        Problem.build(RunConfig.parse(config("Tied", method))).build_network("cpu")
+TIED = "emb.weight and out.weight are one tensor"
 
 
-@pytest.mark.parametrize("part", ["body", "head"])
-def test_freezing_half_of_a_tied_tensor_is_refused(part: str) -> None:
-    with pytest.raises(
-        UserError, match=rf"^model\.freeze: found {part}; emb.weight of the body and out.weight are one"
-    ):
-        Problem.build(RunConfig.parse(config("Tied", freeze=[part]))).build_network("cpu")
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        *[
+            (config("Tied", method), f"^model: {TIED}; {method} needs head and")
+            for method in ("fedbabu", "fedper", "fedrep", "lg-fedavg")
+        ],
+        *[
+            (
+                config("Tied", freeze=[part]),
+                rf"^model\.freeze: found {part}; emb.weight of the body and out.weight are one",
+            )
+            for part in ("body", "head")
+        ],
+        (config("Complex"), r"Complex\.phase is complex; real numbers are required"),
+    ],
+)
+def test_a_tied_tensor_is_not_torn_and_numbers_are_real(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        Problem.build(RunConfig.parse(given)).build_network("cpu")
 
 
-def test_complex_parameters_are_refused() -> None:
-    with pytest.raises(UserError, match=r"Complex\.phase is complex; real numbers are required"):
-        Problem.build(RunConfig.parse(config("Complex"))).build_network("cpu")
-
-
-def test_parameters_of_another_type_become_float32_and_are_named(caplog: pytest.LogCaptureFixture) -> None:
+def test_tensors_of_another_type_become_float32_and_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    """Trained parameters and running statistics; other buffers are not named."""
     warn_once.cache_clear()
-    network = Problem.build(RunConfig.parse(config("Half"))).build_network("cpu")
-    assert network.theta.dtype == torch.float32
-    assert (
-        "model.name: Half: out.bias is float64; trained parameters and running statistics become float32" in caplog.text
+    half, averaging = (
+        Problem.build(RunConfig.parse(config(name))).build_network("cpu") for name in ("Half", "Averaging")
     )
-
-
-def test_running_statistics_of_another_type_are_named_other_buffers_not(caplog: pytest.LogCaptureFixture) -> None:
-    warn_once.cache_clear()
-    network = Problem.build(RunConfig.parse(config("Averaging"))).build_network("cpu")
-    assert (network.buffers.dtype, network.buffers.numel()) == (torch.float32, 3)
-    assert caplog.messages == [
-        "model.name: Averaging: mean is float64; trained parameters and running statistics become float32"
-    ]
+    assert half.theta.dtype == torch.float32
+    assert (averaging.buffers.dtype, averaging.buffers.numel()) == (torch.float32, 3)
+    become = "is float64; trained parameters and running statistics become float32"
+    assert caplog.messages == [f"model.name: Half: out.bias {become}", f"model.name: Averaging: mean {become}"]
 
 
 @pytest.mark.parametrize(

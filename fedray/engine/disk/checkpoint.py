@@ -175,10 +175,10 @@ class Checkpoints:
         """Raise UserError if the newest manifest names another cell: its rounds belong to that cell."""
         for round in reversed(self.list_rounds()):
             with contextlib.suppress(*DAMAGE):
-                if (found := self._load_manifest(round).cell or self.cell) != self.cell:
+                if (cell := self._load_manifest(round).cell or self.cell) != self.cell:
                     raise UserError(
                         f"checkpoints: {self.directory} holds checkpoints of another configuration, seed or data set "
-                        f"(cell {found}; this one is {self.cell}); move or remove it, or choose another directory"
+                        f"(cell {cell}; this one is {self.cell}); move or remove it, or choose another directory"
                     )
                 return
 
@@ -244,10 +244,10 @@ class Checkpoints:
         document = json.loads(read(path))
         if hashlib.sha256(document["manifest"].encode()).hexdigest() != document["sha256"]:
             raise ValueError("the manifest does not have the checksum it was written with")
-        if (found := json.loads(document["manifest"])["format"]) > FORMAT:
+        if (version := json.loads(document["manifest"])["format"]) > FORMAT:
             raise UserError(
-                f"{path}: written by a later fedray (format {found}, this one reads up to {FORMAT}); use that version, "
-                "or another FEDRAY_STORAGE"
+                f"{path}: written by a later fedray (format {version}, this one reads up to {FORMAT}); use that "
+                "version, or another FEDRAY_STORAGE"
             )
         manifest = Manifest.model_validate_json(document["manifest"])
         if manifest.round != round:

@@ -190,8 +190,8 @@ class Reduction:
         """Measure what waits; return the extremes of all groups in one tensor, float64 `(2, n)`, if there are any."""
         for group in self._groups.values():
             group.measure(self._sums)
-        found = [part for group in self._groups.values() for part in group.extremes]
-        return [torch.cat(found, 1)] if found else []
+        parts = [part for group in self._groups.values() for part in group.extremes]
+        return [torch.cat(parts, 1)] if parts else []
 
     def _judge(self, read: Sequence[Tensor]) -> dict[int, str]:
         notes, groups = self._notes, list(self._groups.values())
@@ -201,7 +201,7 @@ class Reduction:
         ends = np.cumsum([len(group.factors) for group in groups])
         values = dict(zip(groups, np.split(read[0].numpy(), ends[:-1], axis=1), strict=True))
         refused: dict[int, str] = {}
-        if any(_is_refused(group, found) for group, found in values.items()):
+        if any(_is_refused(group, extremes) for group, extremes in values.items()):
             for tasks, group, first in notes:
                 for place, task in enumerate(tasks, first):
                     low, high = values[group][:, place].tolist()

@@ -1,7 +1,6 @@
 """Measure an evaluated round with probes: means over the cohort, and values of the round."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -44,43 +43,38 @@ class Trained:
         self.uploads = Vectors(sums)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Prober:
-    """The probes of a run. shared: positions in theta of the parameters that clients and server exchange, int64."""
+def measure_round(
+    problem: Problem,
+    layout: Layout,
+    shared: Tensor,
+    state: State,
+    trained: Trained,
+    tested: Mapping[str, Tensor],
+    row: Mapping[str, float],
+) -> dict[str, float]:
+    """Return the probes' metrics of a round, given the state after it and the sums over the test set.
 
-    problem: Problem
-    layout: Layout
-    shared: Tensor
-
-    def measure(
-        self, state: State, trained: Trained, tested: Mapping[str, Tensor], row: Mapping[str, float]
-    ) -> dict[str, float]:
-        """Return the probes' metrics of a round, given the state after it and the sums over the test set.
-
-        Raises UserError if a probe uses the name of a metric in `row`, which is measured without a probe.
-        """
-        data, measured = self.problem.data, trained.reply.probes
-        probes = self.problem.config.evaluation.probes
-        seen = EvaluatedRound(
-            weights=trained.weights,
-            measured=measured,
-            update=trained.update,
-            moved=(state.theta - trained.broadcast.theta)[self.shared],
-            theta=get_tested_theta(state),
-            layout=self.layout,
-            correct=tested.get("correct", torch.zeros(0)),
-            sums=tested,
-            test_counts=torch.from_numpy(
-                np.bincount(data.y_test[self.problem.evaluated["test"]], minlength=data.num_classes)
-            ),
-            holds=lambda i: torch.from_numpy(
-                np.bincount(data.y_train[self.problem.shards[i]], minlength=data.num_classes) > 0
-            ),
-            samples={i: int(self.problem.shards.sizes[i]) for i in trained.weights},
-        )
-        found = summarise_cohort(measured)
-        for probe in probes:
-            found |= check_metrics(probe, probe.of_round(seen), found)
-        if taken := found.keys() & {*row, "lr", "dropped_clients", "megabytes_sent"}:
-            raise UserError(f"evaluation.probes: {min(taken)} is measured without a probe; rename the probe's metric")
-        return found
+    shared: positions in theta of the parameters that clients and server exchange, int64.
+    Raises UserError if a probe uses the name of a metric in `row`, which is measured without a probe.
+    """
+    data, measured = problem.data, trained.reply.probes
+    probes = problem.config.evaluation.probes
+    seen = EvaluatedRound(
+        weights=trained.weights,
+        measured=measured,
+        update=trained.update,
+        moved=(state.theta - trained.broadcast.theta)[shared],
+        theta=get_tested_theta(state),
+        layout=layout,
+        correct=tested.get("correct", torch.zeros(0)),
+        sums=tested,
+        test_counts=torch.from_numpy(np.bincount(data.y_test[problem.evaluated["test"]], minlength=data.num_classes)),
+        holds=lambda i: torch.from_numpy(np.bincount(data.y_train[problem.shards[i]], minlength=data.num_classes) > 0),
+        samples={i: int(problem.shards.sizes[i]) for i in trained.weights},
+    )
+    metrics = summarise_cohort(measured)
+    for probe in probes:
+        metrics |= check_metrics(probe, probe.of_round(seen), metrics)
+    if taken := metrics.keys() & {*row, "lr", "dropped_clients", "megabytes_sent"}:
+        raise UserError(f"evaluation.probes: {min(taken)} is measured without a probe; rename the probe's metric")
+    return metrics

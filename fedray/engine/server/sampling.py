@@ -45,10 +45,10 @@ def weigh_cohort(
     if weights is None:
         weights = _weigh_by_size(config.training, sizes[cohort])
     elif np.shape(weights) != np.shape(cohort) or not (np.min(weights) >= 0 and abs(np.sum(weights) - 1) < 1e-6):
-        found = truncate_repr(np.asarray(weights).tolist())
+        numbers = truncate_repr(np.asarray(weights).tolist())
         raise UserError(
-            f"algorithm: {config.weighing.name}.weights gives {found}; {len(cohort)} numbers of at least 0 that sum to "
-            "1 are required"
+            f"algorithm: {config.weighing.name}.weights gives {numbers}; {len(cohort)} numbers of at least 0 that sum "
+            "to 1 are required"
         )
     return {int(i): float(w) for i, w in zip(cohort, weights, strict=True)}
 

@@ -19,7 +19,7 @@ from fedray.engine.messages import Broadcast, ClientTask, Reply, count_bytes, jo
 from fedray.engine.problem import Problem
 from fedray.engine.process.backend import Backend
 from fedray.engine.server.evaluate import PREVIOUS_THETA, Tester, get_tested_theta
-from fedray.engine.server.probing import Prober, Trained
+from fedray.engine.server.probing import Trained, measure_round
 from fedray.engine.server.profile import Profile
 from fedray.engine.server.sampling import draw_cohort, weigh_cohort
 from fedray.engine.state import State, StateRef, refuse_other_weights
@@ -145,8 +145,7 @@ class Simulation:
         tested = self.tester.test()
         row = {"round": self._state.round, **tested.row, "train_loss": trained.train_loss}
         if self.probes:
-            prober = Prober(problem=self.problem, layout=self.layout, shared=self._shared)
-            row |= prober.measure(self._state, trained, tested.sums, row)
+            row |= measure_round(self.problem, self.layout, self._shared, self._state, trained, tested.sums, row)
         row["lr"] = trained.broadcast.lr
         if self._drops:
             row["dropped_clients"] = float(self._state.dropped)
