@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from pydantic import Field, TypeAdapter, ValidationError, model_validator
+from pydantic import Field, TypeAdapter, ValidationError
 
 from fedray.common.errors import UserError, truncate_repr, unknown
 from fedray.components.base import Checked, describe, format_value
@@ -22,16 +22,6 @@ class Searcher(Checked):
         "evenly",
     )
     seed: int = Field(0, ge=0, lt=2**32, description="seed of the draws; not the seed of a run")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_optuna(cls, value: Any) -> Any:
-        if isinstance(value, Mapping) and value.get("name") == "optuna":
-            raise UserError(
-                "searcher: found optuna; random or sobol is allowed, and docs/recipes.md has a script in which Optuna "
-                "calls `fedray.simulate`"
-            )
-        return value
 
 
 def round_short(value: float) -> float:

@@ -173,13 +173,6 @@ class Sweep(Checked):
     smoke: Smoke | None = None
     changes: list[Change] = Field([], description="written by `--set`, `--smoke` and `extends` into the store's file")
 
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_claims(cls, value: Any) -> Any:
-        if isinstance(value, Mapping) and "claims" in value:
-            raise UserError("claims: is no key any more; leave it out: `fedray compare NAME` tells methods apart")
-        return value
-
     @field_validator("searcher", "scheduler", mode="before")
     @classmethod
     def _expand_name(cls, value: Any) -> Any:

@@ -121,7 +121,6 @@ CASES: dict[str, Case] = {
         grid={"seed": list(range(400)), "training.rounds": list(range(1, 402))},
     ),
     "samples of nothing": sweep("samples: found 3; without `search` there is nothing to draw", samples=3),
-    "claims": sweep("claims: is no key any more; leave it out: `fedray compare NAME` tells methods apart", claims=[]),
     "distribution": sweep(
         "search.algorithm.rho: unknown name 'lognormal'; did you mean 'loguniform'? valid: choice, loguniform, "
         "randint, uniform",
@@ -148,12 +147,6 @@ CASES: dict[str, Case] = {
         "stop.validation_accuracy: the cells have no `data.validation`", stop={"validation_accuracy": 90}
     ),
     "searcher of nothing": sweep("searcher: without `search` there is nothing to draw", searcher="sobol"),
-    "optuna": sweep(
-        "searcher: found optuna; random or sobol is allowed, and docs/recipes.md has a script in which Optuna calls "
-        "`fedray.simulate`",
-        searcher="optuna",
-        search=LR,
-    ),
     "select": sweep("select: unknown name 'validation_acuracy'; did you mean…", search=LR, select="validation_acuracy"),
     "tune without final": sweep("final: is required with `tune`", search=LR, tune={"seeds": [1]}),
     "a seed in both stages": sweep(
