@@ -46,7 +46,7 @@ def list_(
         typer.Argument(
             metavar="KIND", help=" | ".join(KINDS), autocompletion=lambda incomplete: complete("kinds", incomplete)
         ),
-    ],
+    ] = "",
     name: Annotated[
         str | None,
         typer.Argument(
@@ -60,6 +60,8 @@ def list_(
 
     Without a NAME each entry has one line; with it you see all about that entry.
     """
+    if not what:
+        raise UserError(f"list: one of these is required: {', '.join(KINDS)}")
     if what not in KINDS:
         raise unknown("list", what, KINDS)
     if name is None:

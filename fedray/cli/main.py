@@ -52,6 +52,11 @@ VALUES: dict[str, Callable[[], list[str]]] = {
 class Commands(typer.core.TyperGroup):
     """The commands in groups; `LAZY` ones are imported when they are called."""
 
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        later: dict[str, Any] = dict.fromkeys(LAZY)
+        self.commands = {**later, **self.commands}  # so that a mistyped name finds those, too
+
     def list_commands(self, ctx: Any) -> list[str]:
         return [name for names in GROUPS.values() for name in names]
 
@@ -71,8 +76,8 @@ class Commands(typer.core.TyperGroup):
         return command
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        helps = {name: command.get_short_help_str(limit=1000) for name, command in self.commands.items()}
-        helps |= {name: line for name, (_, line) in LAZY.items()}
+        helps = {name: line for name, (_, line) in LAZY.items()}
+        helps |= {name: one.get_short_help_str(limit=1000) for name, one in self.commands.items() if name not in LAZY}
         for heading, names in GROUPS.items():
             with formatter.section(heading.capitalize()):
                 formatter.write_dl([(name, helps[name]) for name in names])

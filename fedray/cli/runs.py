@@ -45,7 +45,7 @@ def print_status(
     """
     from fedray.analysis.data.stored import read_sweep
     from fedray.common.location import get_storage
-    from fedray.sweep.storage import is_sweep_running
+    from fedray.sweep.storage import get_sweep_lock_file, is_sweep_running
     from fedray.tracking.store import NotStored, count_unlisted, describe_unlisted
 
     if name is None:
@@ -56,6 +56,9 @@ def print_status(
     except NotStored:
         if is_sweep_running(name):
             raise UserError(f"{name} is starting; ask again in a minute") from None
+        if get_sweep_lock_file(name).is_file():
+            why = "its call ended before a cell began, or its runs were removed"
+            raise UserError(f"sweep: {name!r} has nothing in this store: {why}; run it again") from None
         if not _print_sweeps(as_json, f"{name}/"):  # the stages and blocks of a sweep whose final stage has not begun
             raise
         return

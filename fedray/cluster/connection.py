@@ -98,7 +98,9 @@ def _start_local(preload: Sequence[str]) -> Iterator[None]:
 
 
 def _advise(error: str) -> str:
-    """Return what helps against an error about Ray's folders: too long for a socket, another user's, or not known."""
+    """Return what helps against an error about load or Ray's folders: too long for a socket, another's, not known."""
+    if "timed out" in error:
+        return "; call again, once less runs on this machine"
     folder = os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp"  # noqa: S108, as Ray finds it
     if f"{folder.rstrip('/')}/ray" in error:
         return "; set RAY_TMPDIR to another folder, of few characters, that you can write"

@@ -88,13 +88,14 @@ def unknown(kind: str, name: str, valid: Iterable[str], listing: str = "", meant
     """
     names = sorted(set(valid))
     spellings = (name[:LONGEST], name[:LONGEST].lower())  # `IID` has no letter of `iid`
+    swapped = [other for other in names if sorted(other) == sorted(spellings[1])]
     matches = (get_close_matches(spelling, names, n=1, cutoff=0.5) for spelling in spellings)
-    near = next(filter(None, matches), [])
+    near = swapped or next(filter(None, matches), [])
     meant = meant or (repr(near[0]) if near else "")
     hint = f"did you mean {meant}? " if meant else ""
     told = f"valid: {', '.join(names)}"
     if listing and len(names) > MANY:
-        nearest = get_close_matches(name[:LONGEST], names, n=NEAREST, cutoff=0.0)
+        nearest = get_close_matches(spellings[1], names, n=NEAREST, cutoff=0.0)
         told = f"nearest of {len(names)}: {', '.join(nearest)}; {listing} lists all"
     return UserError(f"{kind}: unknown name {truncate_repr(name)}; {hint}{told}")
 

@@ -50,8 +50,8 @@ CASES: dict[str, Case] = {
     ),
     "ui without store": Case(
         ["ui"],
-        "MLFLOW_TRACKING_URI: there is no store at {here}/mlflow.db; run a sweep first, which makes it "
-        "once Ray has started, or name its store",
+        "there is no store at {here}/mlflow.db; a sweep makes it once Ray has started, and MLFLOW_TRACKING_URI names "
+        "another",
     ),
     "ui of a store that is being made": Case(
         ["ui"],
@@ -125,11 +125,15 @@ CASES: dict[str, Case] = {
         "data.name: cinic10 cannot be downloaded by fedray; put "
         "cinic-10/{train,valid,test}/{airplane,...,truck}/*.png in {here}/data",
     ),
+    "command with a typo": Case(["table", "x"], "No such command 'table'. Did you mean 'tables'?"),
+    "list of nothing": Case(
+        ["list"], "list: one of these is required: algorithms, models, datasets, partitions, metrics, sweeps, clusters"
+    ),
     # Tables and figures
     "no store": Case(
         ["tables", "x"],
-        "MLFLOW_TRACKING_URI: there is no store at {here}/mlflow.db; run a sweep first, which makes it "
-        "once Ray has started, or name its store",
+        "there is no store at {here}/mlflow.db; a sweep makes it once Ray has started, and MLFLOW_TRACKING_URI names "
+        "another",
     ),
     "sweep": Case(["tables", "swep"], "sweep: unknown name 'swep'; did you mean 'sweep'? valid: sweep", stored),
     "format": Case(

@@ -85,6 +85,14 @@ def test_status_lists_sweeps_and_nothing_runs_whose_lock_is_free(store: Tracker,
     assert one.count("running     ") == 2
 
 
+def test_a_sweep_that_was_killed_while_ray_started_is_said_to_have_nothing(store: Tracker, call: Call) -> None:
+    get_sweep_lock_file("dead").parent.mkdir(parents=True)
+    get_sweep_lock_file("dead").touch()
+    code, _, err = call("status", "dead")
+    assert code == 2
+    assert err.startswith("fedray: sweep: 'dead' has nothing in this store: its call ended before a cell began")
+
+
 def test_rm_of_one_cell_and_clean_of_what_it_left(store: Tracker, call: Call) -> None:
     cells = [hashed(seed) for seed in range(3)]
     write(store, cells, [50] * 3)

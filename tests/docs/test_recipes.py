@@ -127,6 +127,7 @@ def execute(folder: Path, command: str) -> str:
 def test_the_page_works_from_an_empty_folder(tmp_path: Path) -> None:
     """The derived numbers hold; the sweep runs on Ray's workers; table and figure know the probe's metric."""
     assert sorted(FILES) == [
+        "first.yaml",
         "lookback.py",
         "lookback.yaml",
         "momscaf.py",
@@ -144,6 +145,7 @@ def test_the_page_works_from_an_empty_folder(tmp_path: Path) -> None:
     assert "2 passed" in said["python -m pytest test_lookback.py"]
     assert "2 passed" in said["python -m pytest test_momscaf.py"]
     assert "2 finished" in said["fedray sweep lookback.yaml"]
+    assert re.search(r"look-back +\| *[*<]?.*\d\.\d", said["fedray tables first"])
     for command in ("fedray tables lookback", "fedray tables lookback --metric travelled"):
         row = next(line for line in said[command].splitlines() if "look-back" in line)
         assert re.search(r"\d\.\d", row), row
