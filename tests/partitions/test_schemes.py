@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from fedray.common.errors import UserError
 from fedray.common.rng import generator
 from fedray.datasets.dataset import Dataset
-from fedray.partitions import make_partition
+from fedray.partitions import PARTITIONS, make_partition
 from fedray.partitions.heterogeneity import EXACT_CLIENTS, draw_heatmap, measure_heterogeneity
 from fedray.partitions.schemes import (
     _redraw_where_exhausted,
@@ -52,6 +52,11 @@ REUSING: dict[str, dict[str, Any]] = {"dirichlet_client": {"alpha": 0.3}, "patho
 
 def chosen(name: str, **more: Any) -> Any:
     return make_partition({"name": name, **{**EXACT, **REUSING}.get(name, {}), **more})
+
+
+def test_each_scheme_is_here() -> None:
+    """Those that deal samples, and do not look up whose they are."""
+    assert {chosen(name).name for name in (*EXACT, *REUSING)} == {*PARTITIONS} - {"natural", "file"}
 
 
 @st.composite
