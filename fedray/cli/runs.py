@@ -56,12 +56,12 @@ def print_status(
     except NotStored:
         if is_sweep_running(name):
             raise UserError(f"{name} is starting; ask again in a minute") from None
+        if _print_sweeps(as_json, f"{name}/"):  # the stages and blocks of a sweep whose final stage has not begun
+            return
         if get_sweep_lock_file(name).is_file():
             why = "its call ended before a cell began, or its runs were removed"
             raise UserError(f"sweep: {name!r} has nothing in this store: {why}; run it again") from None
-        if not _print_sweeps(as_json, f"{name}/"):  # the stages and blocks of a sweep whose final stage has not begun
-            raise
-        return
+        raise
     listed = [(cell, sweep.records.get(hash, Record(Ending(Status.MISSING)))) for hash, cell in sweep.cells.items()]
     note = describe_unlisted(sweep.name, count_unlisted(sweep))
     if as_json:

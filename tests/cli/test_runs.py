@@ -91,6 +91,8 @@ def test_a_sweep_that_was_killed_while_ray_started_is_said_to_have_nothing(store
     code, _, err = call("status", "dead")
     assert code == 2
     assert err.startswith("fedray: sweep: 'dead' has nothing in this store: its call ended before a cell began")
+    write(store, [hashed(0)], [50], name="dead/tune")  # it had tuned, and its final stage was killed while Ray started
+    assert call("status", "dead").done.startswith("dead/tune")
 
 
 def test_rm_of_one_cell_and_clean_of_what_it_left(store: Tracker, call: Call) -> None:
