@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 import typer
 
-from fedray.analysis.data.axes import FINISHED, find_columns, find_label, label_cells, label_finished
+from fedray.analysis.data.axes import FINISHED, find_columns, find_label, label_cells, pick_finished
 from fedray.analysis.data.collect import SweepTable, collect, list_plugins, parse
 from fedray.analysis.data.metrics import (
     NEVER,
@@ -446,7 +446,7 @@ def main(
 ) -> None:
     """Print every method's paired difference from a reference."""
     sweep = collect(*name)
-    label_finished(sweep)  # refuses one without a finished run
+    pick_finished(sweep)  # refuses one without a finished run
     found = compare(sweep, reference, metric, confidence, rows, cols)
     if as_json:
         keys = ("row", "column", "n", "mean", "p", "adjusted", "gaps", "unpaired")

@@ -54,8 +54,8 @@ class Commands(typer.core.TyperGroup):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        later: dict[str, Any] = dict.fromkeys(LAZY)
-        self.commands = {**later, **self.commands}  # so that a mistyped name finds those, too
+        later = {name: typer.core.TyperCommand(name, short_help=line) for name, (_, line) in LAZY.items()}
+        self.commands = {**later, **self.commands}  # in place of `LAZY` ones, for help and for mistyped names
 
     def list_commands(self, ctx: Any) -> list[str]:
         return [name for names in GROUPS.values() for name in names]
@@ -76,8 +76,7 @@ class Commands(typer.core.TyperGroup):
         return command
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        helps = {name: line for name, (_, line) in LAZY.items()}
-        helps |= {name: one.get_short_help_str(limit=1000) for name, one in self.commands.items() if name not in LAZY}
+        helps = {name: command.get_short_help_str(limit=1000) for name, command in self.commands.items()}
         for heading, names in GROUPS.items():
             with formatter.section(heading.capitalize()):
                 formatter.write_dl([(name, helps[name]) for name in names])
@@ -173,11 +172,11 @@ def open_ui(
             *(sys.executable, "-P", "-m", "mlflow", "ui", "--host", host, "--port", str(port), "--workers", "1"),
             *("--uvicorn-opts", f"--app-dir {shlex.quote(sys.prefix)} --log-level warning --lifespan off"),
         ],
-        admitted
+        {"MLFLOW_REGISTRY_STORE_URI": uri}  # or MLflow says that it takes this one
+        | admitted
         | os.environ
         | {
             "MLFLOW_BACKEND_STORE_URI": uri,
-            "MLFLOW_REGISTRY_STORE_URI": os.environ.get("MLFLOW_REGISTRY_STORE_URI", uri),
             "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
             "PYTHONSAFEPATH": "1",
             "PYTHONWARNINGS": "ignore",  # deprecations inside of MLflow

@@ -157,7 +157,7 @@ def _name_commands(error: Any) -> str:
     having = [
         f"`fedray {name}`"
         for name, command in commands.items()
-        if command is not None and any(error.option_name in parameter.opts for parameter in command.params)
+        if any(error.option_name in parameter.opts for parameter in command.params)
     ]
     return f"; {' and '.join(having)} {'has' if len(having) == 1 else 'have'} it" if having else ""
 

@@ -205,10 +205,12 @@ def describe(
         if not valid and model is not None and issubclass(model, Component):
             return UserError(f"{path}: {model.name} has no options{owners or _suggest_owners(key, others)}")
         meant = model.suggest(above, key) if model is not None and issubclass(model, Checked) else ""
+        place = above or "configuration"
         if key.partition(":")[0] in valid and (space := _suggest_space(key)):
-            return UserError(f"{above or 'configuration'}: found {truncate_repr(key)}{space}")
-        of = f" {model.name}" if model is not None and issubclass(model, Component) and len(first["loc"]) == 1 else ""
-        return UserError(f"{unknown(f'{above}{of}' if above else 'configuration', key, valid, meant=meant)}{owners}")
+            return UserError(f"{place}: found {truncate_repr(key)}{space}")
+        if model is not None and issubclass(model, Component) and len(first["loc"]) == 1:
+            place += f" {model.name}"
+        return UserError(f"{unknown(place, key, valid, meant=meant)}{owners}")
     if first["type"] == "missing":
         return UserError(f"{path} is required")
     if first["type"] in WANTED:

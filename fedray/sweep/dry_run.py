@@ -50,8 +50,8 @@ def print_plan(plan: Plan) -> None:
     console.print(_describe_nodes(nodes))
     for runtime, count in plan.requests.items():
         refuse_infeasible(runtime, nodes)
-        asking = f"{format_count(count, 'trial')} ask{'s' * (count == 1)}"
-        console.print(f"{asking} for {_describe_request(runtime)}: fits, {count_room(runtime, nodes)} at a time")
+        asked = _describe_request(count, "trial", runtime)
+        console.print(f"{asked}: fits, {count_room(runtime, nodes)} at a time")
         if runtime.torch_device == "cuda":
             kept = "shards and states" if runtime.actors == 1 else "shards"
             limit = f"{100 * KEPT * runtime.gpu_share:.3g} % of a GPU's memory"
@@ -75,10 +75,11 @@ def _describe_nodes(nodes: Sequence[Mapping[str, float]]) -> str:
     return f"cluster: {format_count(len(nodes), 'node')}, {have['CPU']:g} CPU, {have['GPU']:g} GPU"
 
 
-def _describe_request(runtime: Runtime) -> str:
+def _describe_request(count: int, noun: str, runtime: Runtime) -> str:
+    """Return what so many trials or cells ask for: `1 cell asks for 2 actors of 1 CPU each`."""
     asked = " + ".join(f"{amount:g} {name}" for name, amount in get_bundle(runtime).items())
     actors = "as many actors as fit" if runtime.actors == "auto" else format_count(runtime.actors, "actor")
-    return f"{actors} of {asked} each"
+    return f"{format_count(count, noun)} {'asks' if count == 1 else 'ask'} for {actors} of {asked} each"
 
 
 def count_room(runtime: Runtime, nodes: Sequence[dict[str, float]], most: int | None = None) -> int:
@@ -112,8 +113,7 @@ def print_forecast(
             if room
             else "they do not fit; lower runtime.cpus_per_actor, or gpus_per_actor (0: no GPU)"
         )
-        asking = f"{format_count(counts[runtime], 'cell')} ask{'s' * (counts[runtime] == 1)}"
-        console.print(f"{asking} for {_describe_request(runtime)}: {waves}")
+        console.print(f"{_describe_request(counts[runtime], 'cell', runtime)}: {waves}")
     if line := describe_idle_gpus(rooms, nodes):
         console.print(line)
     fitting = [(run, each) for run, each in zip(runs, seconds, strict=True) if rooms[run.runtime]]

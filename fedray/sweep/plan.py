@@ -330,8 +330,11 @@ class Plan:
             if self.is_done(record):
                 metrics = record.summarise() if record.ending.status is Status.FINISHED else {select: None}
                 if select not in metrics:
-                    why = "evaluation.personal gives personal accuracies"
-                    why = "all test samples are of one class" if select.endswith("test_auc") else why
+                    why = (
+                        "all test samples are of one class"
+                        if select.endswith("test_auc")
+                        else "evaluation.personal gives personal accuracies"
+                    )
                     raise UserError(f"select: {select} is not logged by the runs; {why}")
                 values[hash] = metrics[select]
         return values

@@ -18,8 +18,17 @@ from fedray.sweep.space import Space, format_range, is_at_edge
 from fedray.sweep.sweep import Sweep
 
 SHARED = (
-    *("description", "names", "base", "cases", "grid", "search"),
-    *("samples", "searcher", "select", "scheduler", "changes"),
+    "description",
+    "names",
+    "base",
+    "cases",
+    "grid",
+    "search",
+    "samples",
+    "searcher",
+    "select",
+    "scheduler",
+    "changes",
 )
 """Keys of the file that the tune stage adopts."""
 

@@ -176,10 +176,15 @@ def lock_registration() -> Iterator[None]:
 
 def list_running_sweeps() -> list[str]:
     """Return the names of the sweeps that processes run on this storage, from their locks. Nothing is created."""
+    names = (file.name.replace("%", "/") for file in _list_sweep_locks())
+    return [name for name in names if is_sweep_running(name)]
+
+
+def _list_sweep_locks() -> list[Path]:
+    """Return the files that `get_sweep_lock_file` has named, in order; none if nothing has run here."""
     folder = get_storage() / "locks"
     files = sorted(folder.iterdir()) if folder.is_dir() else []
-    names = [file.name.replace("%", "/") for file in files if file.name[0] != "."]
-    return [name for name in names if is_sweep_running(name)]
+    return [file for file in files if file.is_file() and file.name[0] != "."]
 
 
 def is_sweep_running(name: str) -> bool:
@@ -244,11 +249,7 @@ def refuse_moved(folder: Path) -> None:
 def find_running_sweeps() -> Iterator[set[Path]]:
     """Yield the lock files of running sweeps; no other sweep can start for the duration of a block."""
     with contextlib.ExitStack() as stack:
-        yield {
-            path
-            for path in (get_storage() / "locks").iterdir()
-            if path.is_file() and path.name[0] != "." and not _try_lock(stack.enter_context(_open_lock(path)))
-        }
+        yield {path for path in _list_sweep_locks() if not _try_lock(stack.enter_context(_open_lock(path)))}
 
 
 def _try_lock(file: IO[str], how: int = fcntl.LOCK_EX | fcntl.LOCK_NB) -> bool:

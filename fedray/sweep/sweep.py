@@ -235,8 +235,7 @@ class Sweep(Checked):
         if not self.spaces:
             if self.samples > 1:
                 raise UserError(f"samples: found {self.samples}; without `search` there is nothing to draw")
-            if self.searcher != Searcher() or self.tune is not None:
-                key = "searcher" if self.searcher != Searcher() else "tune"
+            if key := "searcher" if self.searcher != Searcher() else "tune" if self.tune is not None else "":
                 raise UserError(f"{key}: without `search` there is nothing to draw")
         count = self.samples * math.prod(map(len, [*self.cases.values(), *self.grid.values()]))
         if count > CELLS:

@@ -107,15 +107,21 @@ def label_table(cells: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
     return methods, label_cells(cells, find_columns(cells, methods))
 
 
+def pick_finished(sweep: SweepTable, statuses: Sequence[str] = FINISHED) -> pd.DataFrame:
+    """Return the cells of these statuses. Raises UserError if there are none."""
+    cells: pd.DataFrame = sweep.cells[sweep.cells["status"].isin(statuses)]
+    if not len(cells):
+        raise UserError(f"sweep: {sweep.name!r} has no finished run")
+    return cells
+
+
 def label_finished(sweep: SweepTable, without: Sequence[str] = (), statuses: Sequence[str] = FINISHED) -> pd.DataFrame:
     """Return the cells of these statuses with `_row` (the method) and `_column` (the setting), without some keys.
 
     `_figure` names the data set and model of a figure. Settings of others have accuracies of another order, so they
     share no axes. Raises UserError if no cell has finished.
     """
-    cells = sweep.cells[sweep.cells["status"].isin(statuses)].drop(columns=list(without), errors="ignore")
-    if not len(cells):
-        raise UserError(f"sweep: {sweep.name!r} has no finished run")
+    cells = pick_finished(sweep, statuses).drop(columns=list(without), errors="ignore")
     methods, settings = label_table(cells)
     named = [name for name in ("data", "model") if f"{name}.name" in cells]
     apart = [name for name in named if label_cells(cells, name).nunique() > 1]

@@ -40,8 +40,8 @@ from fedray.analysis.data.metrics import (
 )
 from fedray.analysis.tables.clients import read_accuracies
 from fedray.analysis.tables.formats import FORMATS, SUFFIXES, format_run_by_run
-from fedray.analysis.tables.published import match_published
-from fedray.analysis.tables.result_table import BEST, Entry, ResultTable, add_best, average, join_tables, make_entry
+from fedray.analysis.tables.published import BEST, match_published
+from fedray.analysis.tables.result_table import Entry, ResultTable, add_best, average, join_tables, make_entry
 from fedray.cells.metric import DEFAULT, ROUNDS_TO, Metric
 from fedray.cells.status import Status
 from fedray.common.entry import Overwrite, ShowPublished

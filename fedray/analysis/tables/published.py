@@ -15,7 +15,6 @@ from typing import Any
 
 import yaml
 
-from fedray.analysis.tables.result_table import BEST
 from fedray.cells.cell import Cell
 from fedray.cells.metric import Metric
 from fedray.common.errors import UserError, unknown
@@ -24,6 +23,8 @@ from fedray.config import Clients
 SECTIONS = ("algorithm", "data", "model", "partition", "clients")
 BEST_BASELINE = "best-baseline"
 """Algorithm of a number that is printed for the best of the other methods."""
+BEST = "best baseline"
+"""Row of our tables that has such numbers."""
 OVER_CLIENTS = {
     "fedsam": {
         "personal_accuracy": ("test_accuracy", "value"),

@@ -3,15 +3,12 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from fedray.analysis.data.metrics import NEVER
+from fedray.analysis.tables.published import BEST, PublishedNumber
 from fedray.common.errors import UserError, unknown
-
-if TYPE_CHECKING:
-    from fedray.analysis.tables.published import PublishedNumber
 
 
 @dataclass(frozen=True)
@@ -25,7 +22,7 @@ class Entry:
     """Number of seeds with each other outcome (missing, failed, diverged, stopped, running, interrupted, never)."""
     change: float | None = None
     """Difference from the reference, or for rounds the speed-up; None if either is incomplete."""
-    printed: "PublishedNumber | None" = None
+    printed: PublishedNumber | None = None
     digits: int = 2
     """Number of printed digits after the point."""
     is_round: bool = False
@@ -67,9 +64,6 @@ class ResultTable:
     """LaTeX's label; empty for none."""
     caption: str = ""
     """LaTeX's caption, as LaTeX reads it; empty for the title."""
-
-
-BEST = "best baseline"
 
 
 def make_entry(group: pd.DataFrame) -> Entry:

@@ -16,7 +16,7 @@ from fedray.analysis.data.metrics import is_smaller_better, make_title
 from fedray.analysis.plots.curves import draw_curves
 from fedray.analysis.tables.build import build
 from fedray.analysis.tables.build import main as print_table
-from fedray.analysis.tables.result_table import BEST
+from fedray.analysis.tables.published import BEST
 from fedray.cells.cell import PluginLabels
 from fedray.config import RunConfig
 from fedray.partitions.base import Partition

@@ -10,8 +10,14 @@ from fedray.algorithms import ALGORITHMS
 from fedray.analysis.data.axes import find_columns, label_cells
 from fedray.analysis.data.collect import SweepTable, list_expected
 from fedray.analysis.tables.build import drop_keys
-from fedray.analysis.tables.published import BEST_BASELINE, list_tables, load, match_numbers, with_deviations
-from fedray.analysis.tables.result_table import BEST
+from fedray.analysis.tables.published import (
+    BEST,
+    BEST_BASELINE,
+    list_tables,
+    load,
+    match_numbers,
+    with_deviations,
+)
 from fedray.cells.cell import Cell
 from fedray.components.plugins import list_form_options
 from fedray.datasets import DATASETS
