@@ -48,12 +48,12 @@ def _construct_mapping(loader: _Loader, node: yaml.MappingNode) -> dict[str, Any
         key, line = loader.construct_object(key_node, deep=True), key_node.start_mark.line + 1
         if not isinstance(key, str):
             is_decimal = isinstance(key, int) and not isinstance(key, bool) and not value.value and mapping
-            hint = (
-                f"; write a number's decimals with a point, as 0.{key}, and several values in brackets"
+            advice = (
+                f"write a number's decimals with a point, as 0.{key}, and several values in brackets"
                 if is_decimal
-                else ""
+                else f"quote {truncate_repr(key)}"
             )
-            raise UserError(f"line {line}: keys must be strings; quote {truncate_repr(key)}{hint}")
+            raise UserError(f"line {line}: keys must be strings; {advice}")
         if key in mapping:
             raise UserError(f"line {line}: the key {key!r} is repeated")
         mapping[key] = loader.construct_object(value, deep=True)

@@ -1,6 +1,7 @@
 """`fedray sweep --dry-run`: number of cells, resource requests of trials, whether they fit, and how long they take."""
 
 import heapq
+import math
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +20,9 @@ from fedray.engine.process.lanes import MOST
 from fedray.engine.process.residence import KEPT
 from fedray.sweep.plan import Plan, label_points
 from fedray.sweep.sweep import Sweep
+
+LONG = 600.0
+"""Seconds of wall clock from which more nodes are worth a line."""
 
 
 def list_local_nodes() -> list[dict[str, float]]:
@@ -96,10 +100,10 @@ def print_forecast(
     start: float | None = None,
     most: int | None = None,
 ) -> None:
-    """Print how many cells run at a time, in how many waves, how long, and what a preemption costs.
+    """Print how many cells run at a time, in how many waves, how long, also on more nodes, and what a preemption costs.
 
-    nodes: resources of each node. seconds: of each cell with one actor. per_round: seconds of a round of any cell.
-    start: seconds until the first cell begins. None if unknown. most: largest number of cells at a time.
+    nodes: resources of each node, the same for all. seconds: of each cell with one actor. per_round: seconds of a round
+    of any cell. start: seconds until the first cell begins. None if unknown. most: largest number of cells at a time.
     """
     import torch
 
@@ -119,7 +123,7 @@ def print_forecast(
     fitting = [(run, each) for run, each in zip(runs, seconds, strict=True) if rooms[run.runtime]]
     if not fitting:
         return
-    cells, here = list[tuple[float, float]](), "cuda" if torch.cuda.is_available() else "cpu"
+    cells, here = list[tuple[Runtime, float]](), "cuda" if torch.cuda.is_available() else "cpu"
     reserved = dict.fromkeys(("CPU", "GPU"), 0.0)
     for run, each in fitting:
         runtime = run.runtime
@@ -129,21 +133,37 @@ def print_forecast(
             each /= runtime.actor_count
         else:
             continue
-        cells.append((1 / rooms[runtime], each))
+        cells.append((runtime, each))
         for name, amount in get_bundle(runtime).items():
             reserved[name] += amount * runtime.actor_count * each / 3600
     started = start if start is not None and per_round is None else 0.0
+
+    def find_wall(nodes: Sequence[dict[str, float]]) -> float:
+        """Return the seconds that the cells take on these nodes; infinite if one does not fit."""
+        rooms = {runtime: count_room(runtime, nodes, most) for runtime, _ in cells}
+        shares = [(1 / rooms[runtime], each) for runtime, each in cells] if all(rooms.values()) else []
+        return started + find_makespan(shares) if shares else math.inf
+
     if cells:
         hours = " and ".join(
             f"{format_number(amount)} {unit}-hours"
             for unit, amount in zip(("core", "GPU"), reserved.values(), strict=True)
             if amount
         )
+        walls = {count: find_wall([nodes[0]] * count) for count in sorted({1, 2, 4, 8, len(nodes)})}
+        wall = walls[len(nodes)]
         console.print(
-            f"{len(cells)} cells: {format_duration(find_makespan(cells) + started)} of wall clock, {hours} reserved"
+            f"{format_count(len(cells), 'cell')}: {format_duration(wall)} of wall clock, {hours} reserved, busy or not"
             + (f", at {per_round:g} s per round" if per_round is not None else ", without communication")
             + f"; Ray's start, {f'{format_duration(started)}, is' if started else 'a few seconds, is not'} included"
         )
+        if wall > LONG:
+            others = [
+                f"{format_duration(seconds)} with {format_count(count, 'node')}"
+                for count, seconds in walls.items()
+                if seconds < math.inf
+            ]
+            console.print(f"on nodes like {'this one' if len(nodes) == 1 else 'these'}: {', '.join(others)}")
     if len(cells) < len(fitting):
         console.print(
             f"{len(fitting) - len(cells)} cells: hours not measured; measure a round where they will run "

@@ -55,7 +55,7 @@ CASES: dict[str, Case] = {
     "two documents": text("file.yaml: line 2: is not YAML: but found another document", "a: 1\n---\nb: 2\n"),
     "number as key": text("file.yaml: line 1: keys must be strings; quote 1", "1: 2\n"),
     "decimal comma": text(
-        "file.yaml: line 1: keys must be strings; quote 1; write a number's decimals with a point, as 0.1, and several "
+        "file.yaml: line 1: keys must be strings; write a number's decimals with a point, as 0.1, and several "
         "values in brackets",
         "x: {lr: 0,1}\n",
     ),

@@ -62,8 +62,8 @@ def test_a_plan_for_a_cluster_that_is_not_here(call: Call) -> None:
     """2 nodes with 4 GPUs hold 32 cells of a quarter; on 1 node with 1 GPU 4 run at a time, in three waves.
 
     A cell of 100 rounds of 36 s takes an hour, so three waves take 3 h; 12 cells reserve 12 core-hours, a quarter of
-    that in GPU-hours. Of 30 rounds since a checkpoint a preemption costs 0.3 h. With 399 times the
-    seconds a wave takes 399 h.
+    that in GPU-hours; 2 such nodes have room for 8, 4 for all. Of 30 rounds since a checkpoint a preemption
+    costs 0.3 h. With 399 times the seconds a wave takes 399 h.
     """
     out = call("sweep", "sweep.yaml", "--dry-run", *CLUSTER).done
     assert "cluster: 2 nodes, 32 CPU, 8 GPU\n" in out
@@ -82,7 +82,8 @@ def test_a_plan_for_a_cluster_that_is_not_here(call: Call) -> None:
     small_one = ("--nodes", "1", "--cpus-per-node", "16", "--gpus-per-node", "1", "--seconds-per-round", "36")
     out = call("sweep", "sweep.yaml", "--dry-run", *small_one).done
     assert "4 at a time, 3 waves\n" in out
-    assert "12 cells: 3 h of wall clock, 12 core-hours and 3 GPU-hours reserved, at 36 s per round; Ray's start" in out
+    assert "12 cells: 3 h of wall clock, 12 core-hours and 3 GPU-hours reserved, busy or not, at 36 s per" in out
+    assert "like this one: 3 h with 1 node, 2 h with 2 nodes, 60 min with 4 nodes, 60 min with 8 nodes\n" in out
     assert "at most 30 rounds or 18 min (" in out
     out = call("sweep", "sweep.yaml", "--dry-run", *small_one[:-1], str(399 * 36)).out
     assert "12 cells: 1,200 h of wall clock, 4,790 core-hours and 1,200 GPU-hours reserved" in out

@@ -269,8 +269,8 @@ def test_the_command_needs_no_data(
     assert re.search(r"^measured at a load of \d+\.\d on \d+ CPUs", out, re.MULTILINE)
     assert re.search(r"^4 cells ask for as many actors as fit of 1 CPU each: 1 at a time, 4 waves$", out, re.MULTILINE)
     assert re.search(
-        r"^2 cells: \S+ (h|min|s) of wall clock, \S+ core-hours reserved, without communication; Ray's start, "
-        r"\S+ (min|s), is included$",
+        r"^2 cells: \S+ (h|min|s) of wall clock, \S+ core-hours reserved, busy or not, without communication; "
+        r"Ray's start, \S+ (min|s), is included$",
         out,
         re.MULTILINE,
     )
