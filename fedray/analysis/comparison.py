@@ -273,7 +273,7 @@ def _average(sweep: SweepTable, cells: pd.DataFrame) -> pd.DataFrame:
 
 
 def tabulate(found: Comparison) -> list[list[str]]:
-    """Return a header and a line per method and setting, as text; the reference has the first of each setting.
+    """Return a header and a line per method and setting, as text: setting by setting, the reference first.
 
     Columns that say nothing are left out: intervals and verdicts of too few seeds, unknown costs, one `n` or cost for
     all, which is in `list_notes`.
@@ -289,12 +289,11 @@ def tabulate(found: Comparison) -> list[list[str]]:
         "seeds needed",
         *COSTS,
     ]
-    lines, begun = list[list[str]](), set[str]()
-    for one in found.differences:
-        if one.column not in begun and (found.to, one.column) in found.means.index:
+    lines, columns = list[list[str]](), [*dict.fromkeys(one.column for one in found.differences)]
+    for one in sorted(found.differences, key=lambda one: columns.index(one.column)):
+        if (not lines or lines[-1][1] != one.column) and (found.to, one.column) in found.means.index:
             value, *costs = _list_means(found, found.to, one.column)
             lines.append([found.to, one.column, "", value, "", "reference", *[""] * 6, *costs])
-        begun.add(one.column)
         value, *costs = _list_means(found, one.row, one.column)
         detectable = one.find_detectable()
         lines.append(
@@ -346,10 +345,13 @@ def list_notes(found: Comparison) -> list[str]:
     level = 100 * (1 - found.confidence)
     seeds = sorted({one.n for one in found.differences})
     paired = f"paired by {format_count(seeds[0], 'seed')}" if len(seeds) == 1 else "paired by seed"
+    costs = "gradients and megabytes: of a run's training, all clients and rounds; mean over its seeds"
+    known = [costs] if found.means[[*COSTS]].notna().to_numpy().any() else []
     if found.lacks_seeds:
         return [
             f"{format_count(seeds[-1], 'paired seed')} a setting {'is' if seeds[-1] == 1 else 'are'} too few for an "
             f"interval or a test; {FEWEST} give the first, five or more are usual",
+            *known,
             *found.notes,
         ]
     return [
@@ -367,6 +369,7 @@ def list_notes(found: Comparison) -> list[str]:
             f"{one.won / one.pairs:.2f} ({one.interval.low:.2f} .. {one.interval.high:.2f}, Clopper and Pearson)"
             for one in found.wins
         ),
+        *known,
         *found.notes,
     ]
 

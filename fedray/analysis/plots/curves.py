@@ -112,7 +112,8 @@ def draw_curves(
         areas = [area for drawn in every for area in drawn.main.values()]
         banded = len(methods) * max(map(len, quantities)) <= BANDED
         note = _note(of_clients, seeds) if banded else describe_seeds(lines, "")
-        figures[figure_name] = with_legend(every[0].figure, *areas, note=note + many_ends)
+        shaded = "" if start is None else "; shaded: rounds that tables average"
+        figures[figure_name] = with_legend(every[0].figure, *areas, note=note + shaded + many_ends)
     return figures
 
 

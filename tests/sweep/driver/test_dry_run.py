@@ -99,7 +99,7 @@ def test_both_stages_are_planned_and_what_does_not_fit_is_named(call: Call) -> N
     assert "x/tune: 6 cells\n" in out
     assert "x: 6 cells\n" in out
     assert out.count("0.25 GPU each: they do not fit; lower runtime.cpus_per_actor, or") == 2
-    assert "hours" not in out
+    assert "wall clock" not in out
 
 
 @pytest.mark.usefixtures("elsewhere")
