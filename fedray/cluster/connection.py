@@ -17,11 +17,11 @@ from fedray.cluster.ray_private import (
     Job,
     count_machine_cpus,
     find_running_address,
-    hasten_shutdown,
     keep_sigterm_handler,
     leave_out_servers,
     reread_environment,
     shorten_messages,
+    shut_down,
 )
 from fedray.common.calls import check_arguments
 from fedray.common.errors import UserError, join_lines, truncate_repr
@@ -54,15 +54,9 @@ def use_cluster(address: str | None = None, preload: Sequence[str] = ()) -> Iter
                 stack.enter_context(_start_local(preload))
             else:
                 _join(key, address)
-        stack.callback(_end)
+        stack.callback(shut_down)
         stack.enter_context(treat_sigterm_as_interrupt())  # Ray has just set one in C++, which aborts
         yield
-
-
-def _end() -> None:
-    """End the local Ray, or leave the cluster."""
-    hasten_shutdown()
-    ray.shutdown()
 
 
 @contextlib.contextmanager
@@ -89,10 +83,10 @@ def _start_local(preload: Sequence[str]) -> Iterator[None]:
                     logging_level=logging.ERROR,
                 )
         except KeyboardInterrupt:
-            _end()
+            shut_down()
             raise
         except Exception as error:  # Ray raises plain Exceptions, too
-            ray.shutdown()
+            shut_down()
             raise UserError(f"Ray does not start on this machine: {join_lines(error)}{_advise(str(error))}") from None
         yield
 

@@ -218,8 +218,11 @@ def test_a_local_ray_counts_the_cpus_that_this_process_may_use(
 def test_a_local_ray_ends_at_once_ignores_sigterm_and_is_not_nicer_than_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ray waits 1.0 s for each process that ignores SIGTERM; without that the end takes 0.4 s.
 
-    Servers that fedray does not use are not started; a Ray that the user starts has them.
+    Servers that fedray does not use are not started; a Ray that the user starts has them. The raylet's agents end with
+    it.
     """
+    import psutil  # Ray brings it along
+
     start_monitor = Node.start_monitor
     began: list[float] = []
     shutdown = ray.shutdown
@@ -237,8 +240,14 @@ def test_a_local_ray_ends_at_once_ignores_sigterm_and_is_not_nicer_than_others(m
         for name in ("raylet", "gcs_server"):
             node.all_processes[name][0].process.send_signal(signal.SIGTERM)
         assert ray.get(ray.remote(lambda: os.nice(0)).remote()) == os.nice(0)
+        left = psutil.Process(node.all_processes["raylet"][0].process.pid).children()
+        assert len(left) >= 3, "two agents and a worker"
     start, end = began
     assert end - start < 1, "of 0.4 s"
+    deadline = time.monotonic() + 10
+    while left and time.monotonic() < deadline:
+        left = [one for one in left if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+    assert not left
 
 
 @pytest.mark.parametrize("address", ["http://127.0.0.1:8265", "https://head:8265", "127.0.0.1:1", "nowhere:port"])
