@@ -70,8 +70,6 @@ def drive(plan: Plan) -> int:
     print(f"{plan.sweep.name}: " + ", ".join(f"{n} {status}" for status, n in sorted(counts.items())))
     if session.stopped:
         return 130
-    if counts[Status.FINISHED]:
-        print(f"`fedray tables {plan.sweep.name}` shows the results")
     return 1 if counts[Status.FAILED] or (counts[Status.MISSING] and plan.chosen is None) else 0
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from fedray.cells.status import Status
 from fedray.common.errors import UserError, format_duration, name_place
 from fedray.components.base import format_value
 from fedray.config import RunConfig
@@ -198,12 +199,15 @@ def run_file(sweep: Sweep, file: str, options: Options = Options(), dry_run: boo
     if not dry_run:
         refuse_unwritable()
     if sweep.tune is not None:
-        return run_stages(sweep, file, options, dry_run)
-    plan = plan_and_print(sweep, file, options)
-    if not dry_run:
-        return drive(plan)
-    _print_plan(plan)
-    return 0
+        code = run_stages(sweep, file, options, dry_run)
+        has_results = code == 0
+    else:
+        plan = plan_and_print(sweep, file, options)
+        code = _print_plan(plan) if dry_run else drive(plan)
+        has_results = plan.sheet.counts[Status.FINISHED] > 0 and code != 130
+    if has_results and not dry_run:
+        print(f"`fedray tables {sweep.name}` shows the results")
+    return code
 
 
 def run_stages(sweep: Sweep, file: str, options: Options = Options(), dry_run: bool = False) -> int:
@@ -273,7 +277,9 @@ def _run_block(sweep: Sweep, file: str, options: Options, dry_run: bool) -> tupl
     return drive(second), len(first.sheet.cells) - done + len(second.to_run)
 
 
-def _print_plan(plan: Plan) -> None:
+def _print_plan(plan: Plan) -> int:
+    """Print a plan; return the exit code."""
     from fedray.sweep.dry_run import print_plan  # here: only a dry run needs rich's tables
 
     print_plan(plan)
+    return 0

@@ -84,7 +84,7 @@ def test_a_half_finished_grid_is_read_and_finished(local_ray: None, stored: None
     code, printed, err = call("sweep", "grid.yaml", "--max-concurrent", "1")
     assert code == 0, err
     assert printed.startswith("golden-grid: 4 cells, 2 finished, 0 diverged, 2 to run\n")
-    assert printed.rstrip().endswith("golden-grid: 4 finished")
+    assert printed.endswith("golden-grid: 4 finished\n`fedray tables golden-grid` shows the results\n")
     _, table, _ = call("tables", "golden-grid")
     rows = [line.split("|") for line in table.splitlines() if line.startswith("| fed")]
     assert [row[2].strip().strip("*") for row in rows] == ["73.33", "<u>68.89</u>"]
@@ -96,7 +96,7 @@ def test_a_half_finished_search_goes_on_with_its_draws(local_ray: None, stored: 
     code, out, err = call("sweep", "sobol.yaml", "--max-concurrent", "1")
     assert code == 0, err
     assert out.splitlines()[0] == "golden-sobol/tune: 4 cells, 2 finished, 0 diverged, 2 to run"
-    assert out.rstrip().endswith("golden-sobol: 2 finished")
+    assert out.endswith("golden-sobol: 2 finished\n`fedray tables golden-sobol` shows the results\n")
     rows = [line for line in call("tables", "golden-sobol").out.splitlines() if line.startswith("| fed")]
     assert len(rows) == 2
     assert not any("missing" in row for row in rows)
