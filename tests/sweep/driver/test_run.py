@@ -33,7 +33,7 @@ def finished(local_ray: None, tmp_path_factory: pytest.TempPathFactory, empty_st
         patch.chdir(folder)
         for name in [name for name in os.environ if name.startswith(("MLFLOW_", "RAY_ADDRESS", "FEDRAY_STORAGE"))]:
             patch.delenv(name)
-        patch.setattr("sys.argv", ["fedray", "sweep", str(write(folder, SWEEP)), "--max-concurrent", "2"])
+        patch.setattr("sys.argv", ["fedray", "sweep", str(write(folder, SWEEP)), "--max-concurrent", "1"])
         patch.setattr("fedray.sweep.run.list_nodes", lambda: [node | {"GPU": 1.0} for node in list_nodes()])
         with pytest.raises(SystemExit, match="0"):
             cli.main()
@@ -57,8 +57,8 @@ def test_a_second_call_has_nothing_to_run(finished: Path, monkeypatch: pytest.Mo
 def test_killed_half_way_and_called_again_ends_like_an_undisturbed_one(
     finished: Path, local_ray: None, project: Path, call: Call
 ) -> None:
-    """SIGKILL of the driver when one cell has finished and others are on their way."""
-    driver = fedray(project, "sweep", str(write(project, SWEEP)))
+    """SIGKILL of the driver when one cell has finished and another one is on its way."""
+    driver = fedray(project, "sweep", str(write(project, SWEEP)), "--max-concurrent", "1")
     assert driver.stdout is not None
     for line in driver.stdout:
         if "finished" in line and "[1/4]" in line:
