@@ -27,13 +27,22 @@ from tests.sweep.running import REPOSITORY
 from tests.sweep.running import fedray as start
 
 CODE = """
-import json, sys, time
+import json, os, sys, time
 from fedray.cli.main import main
+def plan():  # as `fedray sweep` begins in a folder without a store
+    os.chdir("new")
+    from fedray.sweep.sweep import Sweep
+    from fedray.sweep.run import plan_and_print, refuse_unwritable
+    from pathlib import Path
+    refuse_unwritable()
+    assert len(plan_and_print(Sweep.load(Path("grid.yaml")), "grid.yaml").to_run) == 2
+    import fedray.cluster.connection, fedray.sweep.session
+    sys.exit(0)
 for words in json.loads(sys.argv[1]):
     sys.argv[1:] = words
     start = time.process_time()
     try:
-        main()
+        main() if words != ["a plan"] else plan()
     except SystemExit as end:
         code = end.code
     sys.stdout.flush()
@@ -87,19 +96,6 @@ def test_help_and_slips_take_no_pytorch(tmp_path: Path) -> None:
     assert max(seconds for _, seconds, *_ in ended) < 1
 
 
-def test_lists_and_refusals_import_pytorch_at_most(tmp_path: Path) -> None:
-    refused = "data: digits, partition: iid, model: mlp, algorithm: fedavgg"
-    (tmp_path / "refused.yaml").write_text(refused.replace(", ", "\n"))
-    (tmp_path / "grid.yaml").write_text(f"name: x\nbase: {{{refused}}}\ngrid: {{sead: []}}\n")
-    own = "from fedray.algorithms.base import Algorithm\n\nclass Own(Algorithm):\n    pull: float = 0.5\n"
-    (tmp_path / "own.py").write_text(own)
-    lists = [["list", "algorithms"], ["list", "algorithms", "own:Own"], ["list", "datasets"]]
-    out, ended = call(tmp_path, *lists, ["run", "refused.yaml"], ["sweep", "grid.yaml"])
-    assert "  pull = 0.5 " in out
-    assert [code for code, *_ in ended] == [0, 0, 0, 2, 2], ended
-    assert ended[-1][2] & (HEAVY - {"torch", "numpy"}) == set()
-
-
 @pytest.fixture
 def finished(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a sweep of two cells, and a store in which both have finished."""
@@ -120,46 +116,34 @@ def finished(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch)
     return tmp_path
 
 
-def test_what_only_reads_a_sqlite_store_takes_no_mlflow(finished: Path) -> None:
-    """MLflow takes two seconds to import. A sweep with nothing to do leaves the store as it is."""
+def test_a_command_imports_no_more_than_it_uses(finished: Path) -> None:
+    """Ever more in one process: what lists cells; what lists classes or refuses, with PyTorch at most; what reads a
+    SQLite store, without MLflow, which takes two seconds; a sweep with nothing to do, which leaves the store as it is;
+    and the plan of one with a new store: Tune and MLflow take seconds, in which Ray can start.
+    """
     before = (finished / "mlflow.db").read_bytes()
-    status, tables, sweep = [["status"], ["status", "done", "--all"]], ["tables", "done"], ["sweep", "done.yaml"]
-    out, ended = call(finished, *status, tables, sweep)
-    for text in ("2 finished", "done: 2 cells, 2 finished", "60.00 ± 0.00", "done: 2 finished"):
+    refused = "{data: digits, partition: iid, model: mlp, algorithm: fedavgg}"
+    (finished / "refused.yaml").write_text(refused)
+    (finished / "refused_grid.yaml").write_text(f"name: x\nbase: {refused}\ngrid: {{sead: []}}\n")
+    own = "from fedray.algorithms.base import Algorithm\n\nclass Own(Algorithm):\n    pull: float = 0.5\n"
+    (finished / "own.py").write_text(own)
+    (finished / "new").mkdir()
+    shutil.copy(finished / "done.yaml", finished / "new" / "grid.yaml")
+    status = [["status"], ["status", "done", "--all"]]
+    classes = [["list", "algorithms"], ["list", "algorithms", "own:Own"], ["list", "datasets"]]
+    refusals = [["run", "refused.yaml"], ["sweep", "refused_grid.yaml"]]
+    out, ended = call(finished, *status, *classes, *refusals, ["tables", "done"], ["sweep", "done.yaml"], ["a plan"])
+    for text in ("2 finished", "done: 2 cells, 2 finished", "  pull = 0.5 ", "60.00 ± 0.00", "done: 2 finished"):
         assert text in out
-    assert [code for code, *_ in ended] == [0] * 4, ended
-    assert ended[1][2] & HEAVY == set()
-    assert ended[2][2] & {"mlflow", "ray", "matplotlib"} == set()
-    assert ended[3][2] & {"mlflow", "matplotlib"} == set()
+    assert [code for code, *_ in ended] == [0] * 5 + [2] * 2 + [0] * 3, ended
+    imported = [modules for _, _, modules, _ in ended]
+    assert imported[1] & HEAVY == set()
+    assert imported[6] & (HEAVY - {"torch", "numpy"}) == set()
+    assert imported[7] & {"mlflow", "ray", "matplotlib"} == set()
+    assert imported[8] & {"mlflow", "matplotlib"} == set()
+    assert imported[9] & {"mlflow", "ray.tune", "matplotlib", "ray"} == {"ray"}
     assert (finished / "mlflow.db").read_bytes() == before
-
-
-PLAN = """
-import sys
-from fedray.sweep.sweep import Sweep
-from fedray.sweep.run import plan_and_print, refuse_unwritable
-from pathlib import Path
-refuse_unwritable()
-made = plan_and_print(Sweep.load(Path(sys.argv[1])), "grid.yaml")
-assert len(made.to_run) == 2
-import fedray.cluster.connection, fedray.sweep.session
-print(*sys.modules)
-"""
-
-
-def test_ray_starts_before_tune_and_mlflow_are_imported(tmp_path: Path) -> None:
-    """A sweep with a new store is planned without them: they take seconds, in which Ray can start."""
-    (tmp_path / "grid.yaml").write_text(
-        "name: x\nbase: {data: digits, partition: iid, model: {name: mlp, hidden: [4]}, algorithm: fedavg}\n"
-        "grid: {seed: [0, 1]}\n"
-    )
-    out = subprocess.run(
-        [sys.executable, "-c", PLAN, "grid.yaml"], capture_output=True, text=True, cwd=tmp_path, timeout=200
-    )
-    assert out.returncode == 0, out.stderr
-    *_, modules = out.stdout.splitlines()
-    assert set(modules.split()) & {"mlflow", "ray.tune", "matplotlib", "ray"} == {"ray"}
-    assert [path.name for path in tmp_path.iterdir() if path.name != ".fedray"] == ["grid.yaml"], "nothing is written"
+    assert {path.name for path in (finished / "new").iterdir()} <= {"grid.yaml", ".fedray"}, "nothing is written"
 
 
 NOBODY = """
@@ -170,8 +154,8 @@ pwd.getpwuid = getpwuid
 """What containers see of a user without an entry in passwd."""
 
 
-@pytest.mark.parametrize("home", [True, False])
-def test_a_user_without_an_entry_in_passwd(tmp_path: Path, empty_store: Path, home: bool) -> None:
+@pytest.mark.parametrize(("home", "command"), [(True, "run run.yaml"), (False, "rm nosuch --yes")])
+def test_a_user_without_an_entry_in_passwd(tmp_path: Path, empty_store: Path, home: bool, command: str) -> None:
     """With HOME all is as ever; without, MLflow's import ended in a traceback."""
     shutil.copy(empty_store, tmp_path / "mlflow.db")
     (tmp_path / "site").mkdir()
@@ -180,7 +164,7 @@ def test_a_user_without_an_entry_in_passwd(tmp_path: Path, empty_store: Path, ho
     environment = {key: value for key, value in os.environ.items() if key not in ("HOME", "USER", "LOGNAME", "LNAME")}
     environment |= {"HOME": str(tmp_path)} if home else {}
     environment["PYTHONPATH"] = os.pathsep.join([str(tmp_path / "site"), str(REPOSITORY)])
-    words = [sys.executable, "-P", "-m", "fedray.cli", "run", "run.yaml"]
+    words = [sys.executable, "-P", "-m", "fedray.cli", *command.split()]
     out = subprocess.run(words, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=200)
     said = "fedray: HOME: it is not set, and this user has no entry in passwd; set it to a folder that can be written\n"
     assert (out.returncode, out.stderr) == ((0, "") if home else (2, said))
