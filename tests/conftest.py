@@ -1,5 +1,6 @@
 """Shared by all tests: one thread per process, and the place of real data, if there are any."""
 
+import contextlib
 import gc
 import os
 import shutil
@@ -7,7 +8,7 @@ import sqlite3
 import sys
 import time
 from collections.abc import Callable
-from functools import cache
+from functools import cache, wraps
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -49,13 +50,30 @@ def _write_without_waiting() -> None:
 
 @pytest.fixture(scope="session")
 def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """MLflow's database without runs; making one takes seconds, copying it none."""
+    """MLflow's database without runs: making one takes seconds, copying it none. MLflow copies its tables after it."""
     from mlflow import MlflowClient
     from mlflow.store.db import utils
 
     utils._get_latest_schema_revision = cache(utils._get_latest_schema_revision)  # 67 modules are read for it
     path = tmp_path_factory.mktemp("store") / "mlflow.db"
+    make, tables = utils._initialize_tables, sqlite3.connect(":memory:", check_same_thread=False)
+
+    def keep(engine: Engine) -> None:
+        make(engine)
+        with contextlib.closing(engine.raw_connection()) as made:
+            made.driver_connection.backup(tables)
+
+    @wraps(make)
+    def copy(engine: Engine) -> None:
+        if engine.dialect.name == "sqlite":
+            with contextlib.closing(engine.raw_connection()) as new:
+                tables.backup(new.driver_connection)
+        else:
+            make(engine)
+
+    utils._initialize_tables = keep
     MlflowClient(tracking_uri=f"sqlite:///{path}").search_experiments()
+    utils._initialize_tables = copy
     return path
 
 

@@ -2,10 +2,11 @@
 
 import contextlib
 import http.server
+import inspect
+import os
 import platform
+import signal
 import sqlite3
-import subprocess
-import sys
 import threading
 import time
 import unittest.mock
@@ -124,7 +125,7 @@ def test_a_working_directory_whose_name_no_address_can_hold_is_refused(
         location.store_uri()
 
 
-@pytest.mark.parametrize("name", ["100%", "a$HOME", "a#b", "a b", "ä"])
+@pytest.mark.parametrize("name", ["100%", "a$HOME #b ä"])
 def test_other_odd_names_of_the_working_directory_hold_a_store(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -335,11 +336,11 @@ def _copy(db: sqlite3.Connection, table: str, key: str, source: str) -> None:
 
 
 def test_only_the_cells_that_are_asked_for_are_read(project: Path) -> None:
-    """20 of 20,000 foreign cells, and 100 that do not exist: at most 2 s of CPU (reading all takes minutes)."""
-    fill(project / "mlflow.db", 20_000)
+    """20 of 5,000 foreign cells, and 100 that do not exist: at most 1 s of CPU (reading all takes half a minute)."""
+    fill(project / "mlflow.db", 5_000)
     began = time.process_time()
-    found = store.read_records([f"{i:016x}" for i in range(19_981, 20_101)])
-    assert time.process_time() - began < 2
+    found = store.read_records([f"{i:016x}" for i in range(4_981, 5_101)])
+    assert time.process_time() - began < 1
     assert len(found) == 20
     assert {record.ending.status for record in found.values()} == {"finished"}
 
@@ -354,14 +355,6 @@ def test_mlflow_prints_no_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT.get()
 
 
-def test_the_first_call_in_a_folder_prints_nothing_of_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """MLflow logs `Creating initial MLflow database tables...`; its import sets the level of its loggers."""
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
-    code = "from fedray.tracking.store import open_store; open_store(create=True)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout + done.stderr == ""
-
-
 def tables(database: Path) -> int:
     """How many a SQLite file has."""
     with contextlib.closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as opened:
@@ -372,18 +365,22 @@ def test_a_process_that_is_killed_while_it_makes_the_store_breaks_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A real SIGKILL once some tables are there; MLflow refuses to open such a file (`table ... already exists`)."""
+    from mlflow.store.db import utils
+
+    monkeypatch.setattr(utils, "_initialize_tables", inspect.unwrap(utils._initialize_tables))
     database, half = tmp_path / "mlflow.db", tmp_path / "mlflow.db.new"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{database}")
-    maker = subprocess.Popen(
-        [sys.executable, "-c", "from fedray.tracking.store import open_store; open_store(create=True)"]
-    )
+    maker = os.fork()  # it has imported MLflow
+    if maker == 0:
+        store.open_store(create=True)
+        os._exit(0)
     made = 0
     while not made:
-        assert maker.poll() is None
+        assert os.waitpid(maker, os.WNOHANG) == (0, 0), "it has ended"
         with contextlib.suppress(sqlite3.OperationalError):  # not there yet, or locked
             made = tables(half)
-    maker.kill()
-    maker.wait()
+    os.kill(maker, signal.SIGKILL)
+    os.waitpid(maker, 0)
     assert not database.exists()
     _, experiment = store.open_store(create=True)
     assert store.open_store() == (unittest.mock.ANY, experiment)
