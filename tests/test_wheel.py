@@ -27,14 +27,29 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out / "site"
 
 
-def fedray(installed: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """The command line as the console script starts it: the working directory is not on the path."""
+CALLS = """
+import sys
+sys.path.insert(0, sys.argv.pop(1))
+from fedray.cli.main import main
+for line in sys.argv[1:]:
+    sys.argv[1:] = line.split()
+    try:
+        main()
+    except SystemExit as end:
+        assert end.code == 0, line
+"""
+
+
+def fedray(installed: Path, folder: Path, *lines: str) -> str:
+    """The command line as the console script starts it: the working directory is not on the path. Returns the output
+    of the calls, which one process makes."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("MLFLOW_", "RAY_", "FEDRAY_"))}
-    code = f"import sys; sys.path.insert(0, {str(installed)!r}); from fedray.cli.main import main; main()"
-    command = [sys.executable, "-P", "-c", code, *arguments]
-    return subprocess.run(
+    command = [sys.executable, "-P", "-c", CALLS, str(installed), *lines]
+    done = subprocess.run(
         command, cwd=folder, env=environment | {"PYTHONPATH": ""}, capture_output=True, text=True, timeout=280
     )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_every_file_is_in_the_wheel(installed: Path) -> None:
@@ -48,24 +63,15 @@ def test_every_file_is_in_the_wheel(installed: Path) -> None:
         assert expected <= found
 
 
-def test_a_shipped_sweep_goes_by_name(installed: Path, tmp_path: Path) -> None:
-    done = fedray(installed, tmp_path, "sweep", "quickstart", "--dry-run")
-    assert done.returncode == 0, done.stderr
-    assert "quickstart: 28 cells" in done.stdout
-
-
-def test_a_folder_with_an_analysis_package_of_its_own(installed: Path, tmp_path: Path) -> None:
-    """A global package `analysis` belongs to the user; the wheel holds none."""
+def test_outside_of_the_repository(installed: Path, tmp_path: Path) -> None:
+    """A shipped sweep goes by its name. A global package `analysis` belongs to the user; the wheel holds none."""
     assert not (installed / "analysis").exists()
     (tmp_path / "analysis").mkdir()
     (tmp_path / "analysis" / "__init__.py").touch()
     (tmp_path / "analysis" / "mine.py").write_text(
         "from fedray.algorithms.fedavg import FedAvg\nclass Mine(FedAvg):\n    '''Mine.'''\n"
     )
-    done = fedray(installed, tmp_path, "list", "metrics")
-    assert done.returncode == 0, done.stderr
-    assert "test_accuracy" in done.stdout
-    run = ("run", "example", "--backend", "inline", "--no-track", "--set", "algorithm=analysis.mine:Mine")
-    done = fedray(installed, tmp_path, *run, "--set", "training.rounds=1")
-    assert done.returncode == 0, done.stderr
-    assert "analysis.mine:Mine" in done.stdout
+    run = "run example --backend inline --no-track --set algorithm=analysis.mine:Mine --set training.rounds=1"
+    out = fedray(installed, tmp_path, "list metrics", "sweep quickstart --dry-run", run)
+    for text in ("test_accuracy", "quickstart: 28 cells", "analysis.mine:Mine"):
+        assert text in out

@@ -23,7 +23,7 @@ from fedray.tracking.sqlite_store import SqliteClient
 from fedray.tracking.tracker import Tracker
 from tests import small
 from tests.analysis.runs import sheet
-from tests.conftest import Call
+from tests.conftest import Call, Called
 from tests.sweep.running import REPOSITORY, SWEEP
 
 SMALL = small.sections(model=4, training={"rounds": 2, "local_epochs": 1})
@@ -295,42 +295,53 @@ def _limit_files() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))  # the store cannot grow
 
 
-def call_limited(limit: Callable[[], None], *arguments: str) -> subprocess.CompletedProcess[str]:
-    words = [sys.executable, "-P", "-m", "fedray.cli", *arguments]
-    return subprocess.run(words, capture_output=True, text=True, preexec_fn=limit, timeout=300)
+CALLS = """
+import contextlib, io, json, logging, sys
+from fedray.cli.main import main
+for line in sys.argv[1:]:
+    logging.root.handlers.clear()
+    sys.argv[1:], out, err = line.split(), io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code
+    print(json.dumps([code, out.getvalue(), err.getvalue()]))
+"""
 
 
-@pytest.mark.parametrize("line", ["rm sweep --yes", f"import {ARCHIVE}", "ui"])
-def test_a_store_that_can_only_be_read(folder: Path, line: str) -> None:
+def call_limited(limit: Callable[[], None], *lines: str) -> list[Called]:
+    """Call `fedray` with each of the lines, in one process of its own with a limit."""
+    words = [sys.executable, "-P", "-c", CALLS, *lines]
+    done = subprocess.run(words, capture_output=True, text=True, preexec_fn=limit, timeout=300)
+    return [Called(*json.loads(line)) for line in done.stdout.splitlines()]
+
+
+def test_a_store_that_can_only_be_read(folder: Path) -> None:
     """The message of MLflow, `attempt to write a readonly database`, comes with two tracebacks."""
     writable = folder.stat().st_mode
     (folder / "mlflow.db").chmod(stat.S_IRUSR)
     folder.chmod(stat.S_IRUSR | stat.S_IXUSR)
     try:
-        done = call_limited(_keep_to_permissions, *line.split())
-        shown = call_limited(_keep_to_permissions, "status")
+        *refused, shown = call_limited(_keep_to_permissions, "rm sweep --yes", f"import {ARCHIVE}", "ui", "status")
     finally:
         folder.chmod(writable)
-    assert (done.returncode, done.stdout, done.stderr) == (
-        2,
-        "",
-        f"fedray: MLFLOW_TRACKING_URI: cannot write {folder / 'mlflow.db'}: Permission denied; set it to a store that "
-        "can be written\n",
-    )
-    assert (shown.returncode, shown.stderr) == (0, "")
-    assert "2 finished" in shown.stdout
+    said = f"cannot write {folder / 'mlflow.db'}: Permission denied; set it to a store that can be written"
+    assert refused == [(2, "", f"fedray: MLFLOW_TRACKING_URI: {said}\n")] * 3
+    assert (shown.code, shown.err) == (0, "")
+    assert "2 finished" in shown.out
 
 
-@pytest.mark.parametrize("line", ["rm sweep --yes", f"import {ARCHIVE}"])
-def test_a_full_disk(folder: Path, line: str, call: Call) -> None:
+def test_a_full_disk(folder: Path, call: Call) -> None:
     """What was there stays; once there is room, the same command does its work."""
     with contextlib.closing(sqlite3.connect("mlflow.db")) as database:
         database.execute("VACUUM")  # no free pages
-    done = call_limited(_limit_files, *line.split())
-    assert done.returncode == 2 or "rm" in line, "a deletion may fit into the pages that are there"
-    assert (done.stderr.count("\n"), "Traceback" in done.stderr) == (int(done.returncode == 2), False), done.stderr
-    if "rm" not in line:
-        assert "what it has taken stays, and the same command completes it" in done.stderr
-        assert "2 finished" in call("status", "sweep").out
-        assert call(*line.split()).out.startswith("fedsol/mnist_causes: ")
-        assert "fedsol/mnist_causes: 6 cells, 6 finished" in call("status", "fedsol/mnist_causes").out
+    taken, shown, removed = call_limited(_limit_files, f"import {ARCHIVE}", "status sweep", "rm sweep --yes")
+    assert taken.code == 2
+    assert "what it has taken stays, and the same command completes it" in taken.err
+    assert "2 finished" in shown.out
+    assert removed.code in (0, 2), "a deletion may fit into the pages that are there"
+    for done in (taken, removed):
+        assert (done.err.count("\n"), "Traceback" in done.err) == (int(done.code == 2), False), done.err
+    assert call("import", str(ARCHIVE)).out.startswith("fedsol/mnist_causes: ")
+    assert "fedsol/mnist_causes: 6 cells, 6 finished" in call("status", "fedsol/mnist_causes").out
