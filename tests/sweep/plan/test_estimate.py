@@ -89,17 +89,17 @@ def test_every_kind_is_tried_before_anything_starts() -> None:
 
 
 def test_the_driver_holds_little_of_a_cell() -> None:
-    """At most 20 kB for each of 1,000 cells, and only the latest few split data sets."""
+    """At most 20 kB for each of 200 cells, and only the latest few split data sets."""
     make_sheet(sweep(1), Problems())  # imports and data
     tracemalloc.start()
     try:
         problems = Problems()
-        planned = make_sheet(sweep(50), problems)
+        planned = make_sheet(sweep(10), problems)
         held, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert len(planned[0].cells) == 1000
-    assert held / 1000 < 20_000
+    assert len(planned[0].cells) == 200
+    assert held / 200 < 20_000
     for cell in planned[0].cells.values():
         problems.get_problem(cell)
     assert len(problems._problems) == KEPT_PROBLEMS
