@@ -15,9 +15,20 @@ result = fedray.simulate({"data": "digits", "partition": "iid", "model": {"name"
                           "algorithm": "fedtoga", "training": {"rounds": 1}, "clients": {"total": 5, "per_round": 2},
                           "runtime": {"backend": "inline"}})
 print(result.summary()["rounds"], len(result.theta) == result.layout.size, len(result.history))
+class Mine(fedray.algorithms.Algorithm):
+    pass
+try:
+    fedray.simulate({"data": "digits", "partition": "iid", "model": "mlp", "algorithm": Mine})
+except fedray.UserError as error:
+    print(error)
 """
 
 
 def test_a_run_without_ray_and_mlflow() -> None:
+    """A class that Ray's workers could not import is refused before Ray is imported."""
     out = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True, timeout=120)
-    assert out.stdout.split() == ["1", "True", "1"], out.stderr
+    assert out.stdout.splitlines() == [
+        "1 True 1",
+        "algorithm.name: Ray's workers cannot import __main__:Mine; put the class in a .py file, or set "
+        "runtime.backend: inline",
+    ], out.stderr

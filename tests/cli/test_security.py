@@ -157,9 +157,19 @@ def test_an_archive_unpacks_nothing_outside(here: Path, monkeypatch: pytest.Monk
 
 DECOYS = (
     *("mlflow", "socket", "yaml", "json", "numpy", "torch", "ray", "typer", "pydantic", "rich", "click", "alembic"),
-    *("sqlalchemy", "uvicorn", "fastapi", "flask", "webbrowser", "pandas", "optuna", "random", "logging", "digits"),
+    *("sqlalchemy", "uvicorn", "fastapi", "flask", "webbrowser", "pandas", "optuna", "random", "logging", "sklearn"),
+    *("statistics", "digits"),
 )
 """Modules that fedray, MLflow's server, Ray's processes and the opener of a browser import; the last is nobody's."""
+PLUG_IN = """
+from fedray.algorithms.base import Algorithm
+class Mine(Algorithm):
+    def direction(self, c):
+        import statistics
+        assert statistics.fmean([1, 3]) == 2
+        return c.grad(c.theta)
+"""
+"""It is searched for in the working folder, after all others."""
 
 
 @pytest.fixture
@@ -170,7 +180,8 @@ def decoys(here: Path) -> Path:
         (here / f"{name}.py").write_text(code)
         (here / name).mkdir()
         (here / name / "__init__.py").write_text(code)
-    base = {key: value for key, value in RUN.items() if key != "runtime"}
+    (here / "plug_in.py").write_text(PLUG_IN)
+    base = {key: value for key, value in RUN.items() if key != "runtime"} | {"algorithm": "plug_in:Mine"}
     (here / "sweep.yaml").write_text(yaml.safe_dump({"name": "x", "base": base}))
     return here
 
@@ -187,7 +198,7 @@ def test_these_decoys_are_imported_from_the_working_folder(decoys: Path) -> None
 
 @pytest.mark.parametrize("line", ["status", "sweep sweep.yaml"])
 def test_no_process_of_a_command_imports_from_the_working_folder(decoys: Path, line: str) -> None:
-    """`python -m` itself puts it first. `sweep` starts Ray's servers and workers."""
+    """`python -m` itself puts it first. `sweep` starts Ray's servers and workers, which import a plug-in from there."""
     process = start("-m", "fedray.cli", *line.split(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     said, _ = process.communicate(timeout=300)
     assert process.returncode == (2 if line == "status" else 0), said
