@@ -1,9 +1,7 @@
 """The round loop resumes, saves when due, keeps finished rounds if stopped, and reports a full disk in one line."""
 
-import contextlib
 import itertools
 import signal
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -88,9 +86,8 @@ def test_an_interrupt_that_was_swallowed_ends_the_run_after_its_round(tmp_path: 
     states = make_rounds(simulation(), Checkpoints(tmp_path), every=100)
     assert [next(states).round for _ in range(5)] == [0, 1, 2, 3, 4]
     with treat_sigterm_as_interrupt():
-        with contextlib.suppress(KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGTERM)
-            time.sleep(10)
         with pytest.raises(KeyboardInterrupt):
             next(states)
     assert Checkpoints(tmp_path).list_rounds() == [4]

@@ -216,6 +216,7 @@ CASES: list[Case] = [
         for case in cases(
             f"fedsol{'@forms' * ('lambda_norm' in chosen)}",
             f"{target}, {radius}",
+            settings=("plain", "together") if target == "all" or radius == "dim0" else PLAIN,
             **{**KL, "perturb": target, **chosen},
             proximal={"name": "kl", "tau": 2.0},
         )
@@ -248,6 +249,7 @@ CASES: list[Case] = [
         for case in cases(
             "fedsol",
             f"with {other}, {radius}",
+            settings=("plain", "together") if radius == "dim0" else PLAIN,
             **KL,
             **RADII[radius],
             inert=("alpha", "mu"),

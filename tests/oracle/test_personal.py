@@ -1,8 +1,9 @@
 """The personalised methods against their oracle: theta and every vector that a client keeps, and draws that have to be
 repeated.
 
-The federation, its settings and the bound are those of `test_oracle`: five rounds, half of the clients in each. Draws
-are fedray's: their keys are part of what a run is, so here they are written out again.
+The federation, its settings and the bound are those of `test_oracle`, and as there it is the plain setting in which a
+number that is off is outside the bound. Draws are fedray's: their keys are part of what a run is, so here they are
+written out again.
 """
 
 import functools
@@ -38,9 +39,14 @@ def case(method: str, setting: str = "plain", **options: Any) -> Case:
     return Case(method, options, setting)
 
 
+STATES: dict[str, State] = {}
+
+
 def state(given: Case) -> State:
-    """fedray's, after the last round."""
-    return run(problem(given, SEED), InlineBackend()).state
+    """fedray's, after the last round; each case is run once."""
+    if (key := repr(given)) not in STATES:
+        STATES[key] = run(problem(given, SEED), InlineBackend()).state
+    return STATES[key]
 
 
 def draw(t: int, i: int, k: int, n: int, size: int) -> np.ndarray:
@@ -68,6 +74,8 @@ def test_perfedavg(options: dict[str, Any], setting: str) -> None:
         return float(np.abs(found - flat(personal.perfedavg(world(given, SEED), draw, **changed))).max())
 
     assert distance(**options) < TOLERANCE
+    if setting != "plain":
+        return
     for option, value in options.items():
         assert value is True or distance(**options | {option: 1.5 * value}) > 3 * TOLERANCE, option
     assert all(other == options or distance(**other) > 3 * TOLERANCE for other in PERFEDAVG)
@@ -104,8 +112,9 @@ def test_fedproto(options: dict[str, str], setting: str) -> None:
         )
 
     assert max(distances(2.0, **options)) < TOLERANCE
-    assert min(distances(2.04, **options)) > 3 * TOLERANCE
-    assert all(min(distances(2.0, **other)) > 3 * TOLERANCE for other in FEDPROTO if other != options)
+    if setting == "plain":
+        assert min(distances(2.04, **options)) > 3 * TOLERANCE
+        assert all(min(distances(2.0, **other)) > 3 * TOLERANCE for other in FEDPROTO if other != options)
 
 
 @functools.cache
@@ -206,7 +215,7 @@ def fedgen_oracle(given: Case, **options: Any) -> tuple[np.ndarray, np.ndarray, 
 @pytest.mark.parametrize("setting", ["plain", "together"])
 @pytest.mark.parametrize("epochs", [20, 1])
 def test_fedgen(setting: str, epochs: int) -> None:
-    """theta, generator and its statistics after five rounds; every hyper-parameter 2 % off is outside the bound."""
+    """theta, generator and its statistics; every hyper-parameter 2 % off is outside the bound."""
     given = case("fedgen", setting, **GENERATOR, **OPTIONS, epochs=epochs)
     found = state(given)
     sides = [
@@ -220,6 +229,8 @@ def test_fedgen(setting: str, epochs: int) -> None:
         return [float(np.abs(a - b).max()) for a, b in zip(sides, other, strict=True)]
 
     assert max(distances()) < TOLERANCE
+    if setting != "plain":
+        return
     for name, value in OPTIONS.items():
         assert max(distances(**{name: 1.02 * value if name != "decay" else 0.98 * value})) > 3 * TOLERANCE, name
     assert max(distances(epochs=21 - epochs)) > 3 * TOLERANCE
@@ -271,7 +282,7 @@ def kept_oracle(w: World, method: str, options: dict[str, Any]) -> partial.Kept:
 def distances(method: str, options: dict[str, Any], setting: str, **changed: Any) -> dict[str, float]:
     """Largest difference of theta and of each kept vector; and how far the oracle moved."""
     given = Case(method, options, setting)
-    found, w = run(problem(given, SEED), InlineBackend()).state, world(given, SEED)
+    found, w = state(given), world(given, SEED)
     x, vectors = kept_oracle(w, method, options | changed)
     result = {"theta": float(np.abs(found.theta.numpy() - flat(x)).max())}
     for vector, each in vectors.items():
@@ -300,10 +311,10 @@ def test_the_comparison_of_what_clients_keep_can_fail(method: str, options: dict
 def compute_answers(given: Case, client: int) -> np.ndarray:
     """The logits of a client's personal model, after the run, on the first client's samples."""
     built = problem(given, SEED)
-    state, worker = run(built, InlineBackend()).state, Worker(built)
+    found, worker = state(given), Worker(built)
     c = worker.trainer.personalise(
-        Broadcast(round=5, lr=0.1, theta=state.theta, buffers=worker.network.buffers, message=Vectors(), cohort=1),
-        ClientTask(client, 1.0, state.clients[client]),
+        Broadcast(round=5, lr=0.1, theta=found.theta, buffers=worker.network.buffers, message=Vectors(), cohort=1),
+        ClientTask(client, 1.0, found.clients[client]),
         0,
     )
     c.start_step(0, *worker.train_samples.make_batch(built.shards[0]))

@@ -102,7 +102,7 @@ def _warn_again() -> None:
 @pytest.mark.parametrize("name", COVER)
 def test_methods_have_the_same_bits_in_lanes(name: str) -> None:
     """With every hook, second and personal models, running statistics and dropout; recorded as well."""
-    training = OPTIONS["training"] | {"momentum": small.momentum(name)}
+    training = OPTIONS["training"] | {"local_epochs": 1, "momentum": small.momentum(name)}
     evaluation = {"personal": {"epochs": [1]}}
     alone = in_lanes(1, name, training=training, evaluation=evaluation)
     Called.replays = 0

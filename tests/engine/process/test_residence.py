@@ -87,7 +87,8 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 
 def run(backend: InlineBackend, algorithm: str, **options: Any) -> Simulation:
-    training = {"rounds": 2, "batch_size": 16, "lr": 0.05, "momentum": small.momentum(algorithm), "weight_decay": 1e-3}
+    training = {"rounds": 2, "local_epochs": 1, "batch_size": 32, "lr": 0.05, "weight_decay": 1e-3}
+    training["momentum"] = small.momentum(algorithm)
     sections = {"partition": 0.3, "training": training, "evaluation": {"every": 2}, **options}
     return Simulation(small.problem(algorithm, (6, 3), 12, **sections), backend)
 
@@ -149,7 +150,7 @@ def test_one_upload_per_client_and_one_wait_per_share(algorithm: str, copies: Co
     compared.
     """
     backend = ResidentBackend()
-    training = {"rounds": 4, "batch_size": 16, "local_epochs": 2}
+    training = {"rounds": 4, "batch_size": 64, "local_epochs": 2}
     running = run(backend, algorithm, training=training, evaluation={"every": 100, "last": 1}, runtime=ALONE)
     waits, met, train = Waits(), set[int](), backend.train
 
@@ -203,7 +204,7 @@ def test_the_dispatch_mode_sees_what_waits() -> None:
 def test_a_client_that_diverges_is_named(algorithm: str) -> None:
     """As where every number is read at once: all clients with such steps; on_divergence: drop leaves none."""
     for backend in (InlineBackend(), ResidentBackend()):
-        running = run(backend, algorithm, training={"rounds": 1, "lr": 1e30, "batch_size": 16})
+        running = run(backend, algorithm, training={"rounds": 1, "lr": 1e30, "batch_size": 64})
         with pytest.raises(Diverged, match=f"round 1, client {min(running.draw_cohort(0))}: the training loss is not"):
             running.step()
 
@@ -249,7 +250,7 @@ def test_states_leave_in_their_turn_and_can_be_read_and_sent() -> None:
 def test_a_state_stays_on_the_device_from_round_to_round(copies: Counter[str]) -> None:
     """With one actor; each participation of a client makes one state, which only a checkpoint or the end reads."""
     backend = ResidentBackend()
-    running = run(backend, "scaffold", training={"rounds": 3, "batch_size": 16})
+    running = run(backend, "scaffold", training={"rounds": 1, "batch_size": 64})
     running.step()
     assert all(isinstance(state, DeviceState) for state in running.state.clients.values())
     residence = backend._worker.residence

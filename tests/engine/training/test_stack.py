@@ -113,8 +113,8 @@ def lines(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
 
 
 def outcome(algorithm: Any, size: int | str, alpha: Any = 0.1, training: Any = None, **options: Any) -> Any:
-    """The hashes and rows of three rounds of 16 of 24 clients, most of which come back."""
-    steps = {"rounds": 3, "local_epochs": 2, "batch_size": 16, "lr": 0.05, "weight_decay": 1e-3} | (training or {})
+    """The hashes and rows of two rounds of 16 of 24 clients, most of which come back."""
+    steps = {"rounds": 2, "local_epochs": 2, "batch_size": 16, "lr": 0.05, "weight_decay": 1e-3} | (training or {})
     options["runtime"] = {"backend": "inline", "stack": size}
     return small.outcome(small.simulation(algorithm, (24, 16), 12, partition=alpha, training=steps, **options))
 
@@ -134,7 +134,8 @@ def test_no_bit_changes_on_unequal_shards(name: str, made: list[int], lines: Cal
 @pytest.mark.parametrize("name", DECLARED)
 def test_no_bit_changes_on_equal_shards(name: str, made: list[int], lines: Callable[[], list[str]]) -> None:
     """Everything of a round happens in stacks, uploads included; `auto` makes one of the whole cohort if it can."""
-    assert outcome(name, "auto", "iid") == outcome(name, 1, "iid")
+    once = {"local_epochs": 1}
+    assert outcome(name, "auto", "iid", once) == outcome(name, 1, "iid", once)
     assert made
     assert lines() == []
 
@@ -178,7 +179,7 @@ def test_other_optimisers_and_given_steps(
     ],
 )
 def test_what_has_no_stack_goes_alone(algorithm: Any, training: Any, options: Any, made: list[int]) -> None:
-    steps = {"rounds": 2, "batch_size": 16, "lr": 0.05, **training}
+    steps = {"rounds": 1, "batch_size": 64, "lr": 0.05, **training}
     runtime = {"backend": "inline", "stack": 8}
     sections = {"partition": 0.3, "training": steps, "model": {"name": "mlp", "hidden": [12]}, **options}
     small.outcome(small.simulation(algorithm, (6, 3), **sections, runtime=runtime))
@@ -187,7 +188,8 @@ def test_what_has_no_stack_goes_alone(algorithm: Any, training: Any, options: An
 
 def test_a_user_s_model_of_known_layers_is_stacked(made: list[int], lines: Callable[[], list[str]]) -> None:
     model = f"{__name__}:Plain"
-    sections = {"partition": 0.1, "training": {"rounds": 3, "batch_size": 16, "lr": 0.05}, "model": model}
+    steps = {"rounds": 2, "local_epochs": 1, "batch_size": 16, "lr": 0.05}
+    sections = {"partition": 0.1, "training": steps, "model": model}
     found = [
         small.outcome(small.simulation("fedsam", (12, 8), **sections, runtime={"backend": "inline", "stack": size}))
         for size in (1, 8)
@@ -267,7 +269,7 @@ def test_a_stack_out_of_memory_is_halved(
 
 def test_the_option_reaches_a_run(tmp_path: Path, made: list[int], call: Call) -> None:
     """Through `simulate` and `fedray run`, with the same θ, and without a place in the cell's identity."""
-    sections = small.sections("fedavg", (12, 8), 12, 0.1, training={"rounds": 2, "batch_size": 16, "lr": 0.05})
+    sections = small.sections("fedavg", (12, 8), 12, 0.1, training={"rounds": 1, "batch_size": 64, "lr": 0.05})
     found, sizes = set(), []
     for size in (1, 4, "auto"):
         given = sections | {"runtime": {"backend": "inline", "stack": size}}
@@ -329,7 +331,7 @@ def test_a_state_keeps_no_memory_of_other_clients(name: str, vector: str, client
 
     1,437 samples make 3 equal shards, whose clients upload as one; 4 are unequal, so `upload` may be called for each.
     """
-    training = {"rounds": 2, "batch_size": 64, "lr": 0.05, "aggregation": "samples"}
+    training = {"rounds": 2, "local_epochs": 1, "batch_size": 64, "lr": 0.05, "aggregation": "samples"}
     running = small.simulation(name, (clients, clients), 12, training=training)
     running.step()
     running.step()
@@ -360,7 +362,7 @@ def test_new_clients_train_with_those_that_have_a_state(
     Then the stack of the second round, the first one with both kinds, is given up: the clients are divided, in this
     round and in the third one.
     """
-    running = small.simulation(name, (20, 10), 12, training={"rounds": 3, "batch_size": 64, "lr": 0.05})
+    running = small.simulation(name, (20, 10), 12, training={"rounds": 3, "local_epochs": 1, "batch_size": 64})
     new, seen = list[int](), set[int]()
     for k in range(3):
         cohort = set(map(int, running.draw_cohort(k)))
