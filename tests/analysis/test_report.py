@@ -356,10 +356,10 @@ def test_the_seconds_of_a_run(tag: str | None, per_round: float | None, expected
 
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
-FLAGS = (
-    "--headless --no-sandbox --disable-gpu --hide-scrollbars --disable-background-networking "
-    "--disable-component-update --no-first-run --enable-logging=stderr --window-size=1200,1600"
-).split()
+FLAGS = [
+    "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--disable-background-networking",
+    "--disable-component-update", "--no-first-run", "--enable-logging=stderr", "--window-size=1200,1600",
+]  # fmt: skip
 
 
 def browser() -> str:

@@ -32,13 +32,29 @@ def listed(line: str, train: object, *changes: str, clients: int = 2, **parts: o
     return run(line, *sets, prepare=put("split.json", content))
 
 
+CHANGES: dict[str, str] = {
+    "data={name: npz, path: data.npz}": "data.path: data.npz does not exist",
+    "data={name: npz, path: ~no_such_user/x}": "data.path: found '~no_such_user/x': Could not determine home "
+    "directory…",
+    "data={name: npz, path: x.npz, preset: fedsol}": "--set: data.preset of npz: unknown name 'fedsol'; valid: plain; "
+    "'fedsol' belongs to mnist, cifar10, …",
+    "data={name: npz, path: x.npz, clients_per_domain: 1}": "--set: data npz: unknown name 'clients_per_domain'; "
+    "valid: augment, channels, mean, path, preset, std, test, train_samples, validation; 'clients_per_domain' belongs "
+    "to domains",
+    "data.augment=[flip, crop]": "--set: data.augment: found crop; it needs a number: {crop: 4}",
+    "data.mean=[0.1, 0.2]": "data.mean: found 2 means and 1 stds; the images have 1 channels",
+    "model.init=none.pt": "model.init: none.pt does not exist",
+    "partition={name: file, path: split.npz}": "partition.path: split.npz does not exist",
+}
+"""What --set changes -> what is said about it."""
+
 CASES: dict[str, Case] = {
+    **{change: run(line, change) for change, line in CHANGES.items()},
     "npz larger than memory": run(
         f"data.path: data.npz has {MEMORY + 1} bytes, and this machine {MEMORY} bytes of memory",
         NPZ,
         prepare=larger_than_memory("data.npz"),
     ),
-    "npz absent": run("data.path: data.npz does not exist", NPZ),
     "npz is text": run(
         "data.path: data.npz is not a readable .npz file: ValueError: it is not an archive of arrays",
         NPZ,
@@ -51,10 +67,6 @@ CASES: dict[str, Case] = {
         "data.path: data.npz: x_train has shape (20, 0); at least one sample and one feature are required",
         NPZ,
         prepare=npz(x_train=np.zeros((20, 0), np.float32)),
-    ),
-    "npz of nobody": run(
-        "data.path: found '~no_such_user/x': Could not determine home directory…",
-        "data={name: npz, path: ~no_such_user/x}",
     ),
     "npz without headers": run(
         "data.path: data.npz is not a readable .npz file: ValueError: x_train has no header of an array",
@@ -85,20 +97,6 @@ CASES: dict[str, Case] = {
         NPZ,
         prepare=npz(x_test=np.zeros((6, 5, 4), np.uint8)),
     ),
-    "preset of another": run(
-        "--set: data.preset of npz: unknown name 'fedsol'; valid: plain; 'fedsol' belongs to mnist, cifar10, …",
-        "data={name: npz, path: x.npz, preset: fedsol}",
-    ),
-    "option of another": run(
-        "--set: data npz: unknown name 'clients_per_domain'; valid: augment, channels, mean, path, preset, std, test, "
-        "train_samples, validation; 'clients_per_domain' belongs to domains",
-        "data={name: npz, path: x.npz, clients_per_domain: 1}",
-    ),
-    "transform without number": run(
-        "--set: data.augment: found crop; it needs a number: {crop: 4}", "data.augment=[flip, crop]"
-    ),
-    "means": run("data.mean: found 2 means and 1 stds; the images have 1 channels", "data.mean=[0.1, 0.2]"),
-    "init absent": run("model.init: none.pt does not exist", "model.init=none.pt"),
     "init a pickle": run(
         "model.init: a.pt does not fit mlp: it is not a file of tensors that torch.save wrote; the "
         "name of a safetensors file ends in "
@@ -111,7 +109,6 @@ CASES: dict[str, Case] = {
         "model.init=m.pt",
         prepare=lambda here: torch.save({"0.weight": torch.zeros(2, dtype=torch.complex64)}, here / "m.pt"),
     ),
-    "split absent": run("partition.path: split.npz does not exist", "partition={name: file, path: split.npz}"),
     "split of other arrays": run(
         "partition.path: data.npz holds 'x_test'; allowed are digest, samples, test_indices, test_offsets, "
         "train_indices, train_offsets, validation_indices, validation_offsets",

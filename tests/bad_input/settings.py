@@ -37,16 +37,31 @@ VALUES: dict[str, str] = {
 }
 """Value of a setting -> what is said about it."""
 
+CHANGES: dict[str, str] = {
+    "trainig.lr=1": "--set: configuration: unknown name 'trainig'; did you mean 'training'?…",
+    "training.learning_rate=1": "--set: training: unknown name 'learning_rate';…",
+    "algorithm=fed_sam": "--set: algorithm.name: unknown name 'fed_sam'; did you mean 'fe…",
+    "partition={name: dirichlet}": "--set: partition.alpha is required",
+    "data={name: synthetic, train_samples: 1000000000000}": "--set: data.train_samples: samples and shape ask for "
+    "3.07e+15 values; at most 4e+09 are allowed",
+    "seed=010": "--set seed: line 1: 010 is octal in YAML; write 10, or quote it if it is a string",
+    "seed=1:30": "--set seed: line 1: 1:30 is the number 90 in YAML; write 90, or quote it if it…",
+    "algorithm={rho: 1}": "--set: algorithm.name is required: found algorithm.rho without it; `fedray list…",
+    "runtime.device=cuda": "runtime.device: no CUDA device is visible to PyTorch here; set runtime.device: cpu",
+    "model.hidden=[10000000000000]": "model: mlp cannot be built: RuntimeError: [enforce fail…",
+    "partition=natural": "partition.name: data digits have no natural clients (client_train)",
+    "algorithm=nowhere:X": "--set: algorithm.name: 'nowhere:X' cannot be imported: No mod…",
+    "training.lr": "--set: found 'training.lr'; KEY=VALUE is required, without a space: --…",
+    "training.lr:0.1": "--set: found 'training.lr:0.1'; KEY=VALUE is required, without a space: --set training.lr=0.1",
+    "=1": "--set: found '=1'; KEY=VALUE is required",
+    "training.lr=[1": "--set training.lr: line 1: is not YAML: expected ',' or ']', but got…",
+    "seed.x=1": "seed.x: seed holds 0, which has no keys",
+}
+"""What --set changes -> what is said about it."""
+
 CASES: dict[str, Case] = {
+    **{change: run(line, change) for change, line in CHANGES.items()},
     **{change[:40]: run(f"--set: {change.partition('=')[0]}: {said}", change) for change, said in VALUES.items()},
-    "unknown section": run("--set: configuration: unknown name 'trainig'; did you mean 'training'?…", "trainig.lr=1"),
-    "unknown key": run("--set: training: unknown name 'learning_rate';…", "training.learning_rate=1"),
-    "unknown algorithm": run("--set: algorithm.name: unknown name 'fed_sam'; did you mean 'fe…", "algorithm=fed_sam"),
-    "alpha missing": run("--set: partition.alpha is required", "partition={name: dirichlet}"),
-    "synthetic data of 10^12 samples": run(
-        "--set: data.train_samples: samples and shape ask for 3.07e+15 values; at most 4e+09 are allowed",
-        f"data={{name: synthetic, train_samples: {10**12}}}",
-    ),
     "both kinds of own test samples": run(
         "--set: evaluation.personal.split: found share; with data.test clients have test samples already",
         "data={name: digits, test: {from: clients}}",
@@ -58,42 +73,21 @@ CASES: dict[str, Case] = {
         "partition=iid",
         "clients.total=1797",
     ),
-    "octal": run("--set seed: line 1: 010 is octal in YAML; write 10, or quote it if it is a string", "seed=010"),
-    "base 60": run("--set seed: line 1: 1:30 is the number 90 in YAML; write 90, or quote it if it…", "seed=1:30"),
-    "component without name": run(
-        "--set: algorithm.name is required: found algorithm.rho without it; `fedray list…", "algorithm={rho: 1}"
-    ),
     "seed of 5000 digits": run("--set seed: is not YAML: ValueError: Exceeds the limit (4300…", "seed=" + "9" * 5000),
-    "no CUDA": run(
-        "runtime.device: no CUDA device is visible to PyTorch here; set runtime.device: cpu", "runtime.device=cuda"
-    ),
     "a run on a cluster that is not there": run(
         "RAY_ADDRESS: cannot connect to 127.0.0.1:1: [Errno 111] Connection refused",
         "runtime.backend=ray",
         RAY_ADDRESS="127.0.0.1:1",
     ),
-    "hidden enormous": run("model: mlp cannot be built: RuntimeError: [enforce fail…", "model.hidden=[10000000000000]"),
     "empty clients": run(
         "partition.min_size: dirichlet left a client with 0 samples in each of 100 draws, 1 are required; lower "
         "clients.total or set min_size: 0",
         "clients.total=300",
         "partition.alpha=0.01",
     ),
-    "no natural clients": run(
-        "partition.name: data digits have no natural clients (client_train)", "partition=natural"
-    ),
-    "plug-in module": run("--set: algorithm.name: 'nowhere:X' cannot be imported: No mod…", "algorithm=nowhere:X"),
     "plug-in that raises": run(
         "--set: algorithm.name: 'broken_plugin:X' cannot be imported: ZeroDivisionError: division by zero",
         "algorithm=broken_plugin:X",
         prepare=put("broken_plugin.py", "1 / 0\n"),
     ),
-    "--set without =": run("--set: found 'training.lr'; KEY=VALUE is required, without a space: --…", "training.lr"),
-    "--set with a colon": run(
-        "--set: found 'training.lr:0.1'; KEY=VALUE is required, without a space: --set training.lr=0.1",
-        "training.lr:0.1",
-    ),
-    "--set without key": run("--set: found '=1'; KEY=VALUE is required", "=1"),
-    "--set not YAML": run("--set training.lr: line 1: is not YAML: expected ',' or ']', but got…", "training.lr=[1"),
-    "section of a number": run("seed.x: seed holds 0, which has no keys", "seed.x=1"),
 }

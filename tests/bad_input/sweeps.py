@@ -1,6 +1,7 @@
 """Mistakes in the YAML itself and in a sweep's keys."""
 
 import os
+from typing import Any
 
 import yaml
 
@@ -21,7 +22,76 @@ DRAWS: list[tuple[str, list[object], str]] = [
     ("uniform", [True, 5], "[LOW, HIGH]"),
 ]
 
+WORDS: dict[str, str] = {
+    "grid: {algorithm.rho: [0.1, -0.1]}": "algorithm.rho: found -0.1; input should be greater than or equal to 0",
+    "names: {fedavg: ' '}": "names.fedavg: found ' '; a name is one line of characters that can be printed",
+    "names: {fedsan: SAM}": "names: unknown name 'fedsan'; did you mean…",
+    "cases: [{model: mlp, grid: {seed: 3}}]": "cases.cases.0.grid.seed: expected a list of values, got 3",
+    "cases: [{algorithm: {name: fedsam, rho: 1}, grid: {algorithm.rho: [2]}}]": "cases.cases.0.grid.algorithm.rho: the "
+    "case gives algorithm.rho, too; leave one out",
+    "cases: [{grid: {search: [{}]}}]": "cases.cases.0.grid.search: `search` belongs next to the case's keys, not in "
+    "its grid",
+    "grid: {algorithm: [fedavg], algorithm.rho: [0.1]}": "algorithm.rho: fedavg has no options; 'rho' belongs to "
+    "mofedsam, fedsam, fe…",
+    "grid: {algorithm: [fedavg], algorithm.roh: [0.1]}": "algorithm.roh: fedavg has no options; 'rho' belongs to "
+    "mofedsam, fedsam, fe…",
+    "grid: {seed: '0, 1'}": "grid.seed: expected a list, got '0, 1'; did you mean [0, 1]?",
+    "grid: {seed: []}": "grid.seed: found []; at least one value is required",
+    "grid: {seed: [0, 1, 0]}": "grid.seed: lists 0 more than once",
+    "samples: 3": "samples: found 3; without `search` there is nothing to draw",
+    "search: {algorithm.rho: {lognormal: [0, 1]}}": "search.algorithm.rho: unknown name 'lognormal'; did you mean "
+    "'loguniform'? valid: choice, loguniform, randint, uniform",
+    "search: {seed: {choice: [1], randint: [0, 3]}}": "search.seed: one distribution is required, found ['choice', "
+    "'randint']",
+    "search: {training.lr_decay: {uniform: [0.5, 2]}}": "search.training.lr_decay: found [0.5, 2]; input should be "
+    "less than or equal to 1",
+    "scheduler: asha": "scheduler.metric: found validation_accuracy, but the cells have no `data.validation`; hold "
+    "samples out, or name the test set: `metric: test_accuracy`",
+    "scheduler: {name: median, metric: test_accuracy, factor: 2}": "scheduler.factor: belongs to asha; median has none",
+    "stop: {validation_accuracy: 90}": "stop.validation_accuracy: the cells have no `data.validation`",
+    "searcher: sobol": "searcher: without `search` there is nothing to draw",
+    "search: {training.lr: {loguniform: [0.01, 1]}}, select: validation_acuracy": "select: unknown name "
+    "'validation_acuracy'; did you mean…",
+    "search: {training.lr: {loguniform: [0.01, 1]}}, tune: {seeds: [1]}": "final: is required with `tune`",
+    "stop: {acuracy: 3}": "stop: unknown name 'acuracy'; did you mean 'test_accuracy'? valid: round, test_accuracy, "
+    "validation_accuracy",
+    "stop: {round: 0}": "stop.round: found 0; every cell would stop at once",
+    "stop: {test_accuracy: 0.9}": "stop.test_accuracy: found 0.9, in percent; write 90",
+    "stop: {test_accuracy: 950}": "stop.test_accuracy: found 950; at most 100 (percent) is reached",
+    "grid: {algorithm.rho: [0.1], algorithm: [fedsam]}": "grid.algorithm: follows algorithm.rho, which it would undo; "
+    "list it first",
+    "cases: [{algorithm.rho: 0.1}, {seed: 0}], grid: {seed: [0, 1]}": "grid.seed: seed also has a value in "
+    "cases.cases.1; leave one out",
+    "grid: {search: [1]}": "grid: found {'search': [1]}; `search` belongs next to `grid`, not in it; a case may have "
+    "one of its own",
+    "grid: {algorithm: [fedavg, moon], model.hidden: [[]]}": "model.name: found mlp, all of it head; moon needs a "
+    "feature layer",
+    "name: a b": "name: found 'a b'; string should match pattern '^\\w[\\w.-]*(/\\w[\\w.-]*)*$'",
+}
+"""What a sweep's file has besides its base -> what is said about it."""
+
+STAGED: dict[str, str] = {
+    "tune: {seeds: [1, 2]}, final: {seeds: [2, 3]}": "final.seeds: 2 is also in tune.seeds; a seed that helped to "
+    "choose says nothing about the choice",
+    "tune: {seeds: [1], blocks: true}, final: {seeds: [2, 3]}": "final.seeds: found 2; tune.blocks requires as many "
+    "as tune.seeds has, 1",
+    "tune: {seeds: [1, 1]}": "tune.seeds: found [1, 1]; each seed once",
+    "grid: {seed: [0]}": "seed: belongs to `tune` and `final`, which say it for each stage",
+    "stop: {round: 2}": "stop: found with `tune`, which cannot choose cells that `stop` ends; leave one out",
+    "select: last10_personal_accuracy": "select: found last10_personal_accuracy, but the cells have no "
+    "`evaluation.personal`",
+}
+"""The same of a sweep that tunes: its stages are STAGES, unless they are given."""
+STAGES: dict[str, Any] = {"search": LR, "tune": {"seeds": [1]}, "final": FINAL}
+
+
+def read(text: str) -> dict[str, Any]:
+    return yaml.safe_load(f"{{{text}}}")  # type: ignore[no-any-return]
+
+
 CASES: dict[str, Case] = {
+    **{more[:60]: sweep(line, **read(more)) for more, line in WORDS.items()},
+    **{f"stages, {more[:60]}": sweep(line, **STAGES | read(more)) for more, line in STAGED.items()},
     **{
         f"{kind} of {given}": sweep(
             f"search.seed: {kind} does not take {given}; {rule} is required", search={"seed": {kind: given}}
@@ -69,13 +139,6 @@ CASES: dict[str, Case] = {
     "no date": text("file.yaml: is not YAML: ValueError: month must be in 1..12", "seed: 2001-99-99\n"),
     "nothing in it": text("file.yaml: data is required", "{}"),
     # Sweeps
-    "bad cell": sweep(
-        "algorithm.rho: found -0.1; input should be greater than or equal to 0", grid={"algorithm.rho": [0.1, -0.1]}
-    ),
-    "a blank name": sweep(
-        "names.fedavg: found ' '; a name is one line of characters that can be printed", names={"fedavg": " "}
-    ),
-    "a name that nothing has": sweep("names: unknown name 'fedsan'; did you mean…", names={"fedsan": "SAM"}),
     "an axis without its method, extending": Case(
         ["sweep", "own.yaml"],
         "own.yaml: algorithm.name is required: found algorithm.rho without it; `fedray list algorithms` has the names",
@@ -87,106 +150,19 @@ CASES: dict[str, Case] = {
             )
         ],
     ),
-    "grid of a case": sweep(
-        "cases.cases.0.grid.seed: expected a list of values, got 3", cases=[{"model": "mlp", "grid": {"seed": 3}}]
-    ),
-    "grid of a case over the case": sweep(
-        "cases.cases.0.grid.algorithm.rho: the case gives algorithm.rho, too; leave one out",
-        cases=[{"algorithm": {"name": "fedsam", "rho": 0.1}, "grid": {"algorithm.rho": [0.2]}}],
-    ),
-    "search in the grid of a case": sweep(
-        "cases.cases.0.grid.search: `search` belongs next to the case's keys, not in its grid",
-        cases=[{"grid": {"search": [{}]}}],
-    ),
-    "a key that no method has": sweep(
-        "algorithm.rho: fedavg has no options; 'rho' belongs to mofedsam, fedsam, fe…",
-        grid={"algorithm": ["fedavg"], "algorithm.rho": [0.1]},
-    ),
-    "nearly a key of another method": sweep(
-        "algorithm.roh: fedavg has no options; 'rho' belongs to mofedsam, fedsam, fe…",
-        grid={"algorithm": ["fedavg"], "algorithm.roh": [0.1]},
-    ),
-    "a list without brackets": sweep(
-        "grid.seed: expected a list, got '0, 1'; did you mean [0, 1]?", grid={"seed": "0, 1"}
-    ),
     "an axis without its partition": sweep(
         "partition.name is required: found partition.alpha without it; valid names: dirichlet,…",
         base={key: value for key, value in BASE.items() if key != "partition"},
         grid={"partition.alpha": [0.1, 0.5]},
     ),
-    "axis empty": sweep("grid.seed: found []; at least one value is required", grid={"seed": []}),
-    "value twice": sweep("grid.seed: lists 0 more than once", grid={"seed": [0, 1, 0]}),
     "too many cells": sweep(
         "grid: the axes multiply to 160400 cells; at most 100000 are allowed",
         grid={"seed": list(range(400)), "training.rounds": list(range(1, 402))},
-    ),
-    "samples of nothing": sweep("samples: found 3; without `search` there is nothing to draw", samples=3),
-    "distribution": sweep(
-        "search.algorithm.rho: unknown name 'lognormal'; did you mean 'loguniform'? valid: choice, loguniform, "
-        "randint, uniform",
-        search={"algorithm.rho": {"lognormal": [0, 1]}},
-    ),
-    "two distributions": sweep(
-        "search.seed: one distribution is required, found ['choice', 'randint']",
-        search={"seed": {"choice": [1], "randint": [0, 3]}},
-    ),
-    "search beyond what a key allows": sweep(
-        "search.training.lr_decay: found [0.5, 2]; input should be less than or equal to 1",
-        search={"training.lr_decay": {"uniform": [0.5, 2]}},
-    ),
-    "scheduler on the test set, unasked": sweep(
-        "scheduler.metric: found validation_accuracy, but the cells have no `data.validation`; hold samples out, or "
-        "name the test set: `metric: test_accuracy`",
-        scheduler="asha",
-    ),
-    "factor of median": sweep(
-        "scheduler.factor: belongs to asha; median has none",
-        scheduler={"name": "median", "metric": "test_accuracy", "factor": 2},
-    ),
-    "stop on what is not held out": sweep(
-        "stop.validation_accuracy: the cells have no `data.validation`", stop={"validation_accuracy": 90}
-    ),
-    "searcher of nothing": sweep("searcher: without `search` there is nothing to draw", searcher="sobol"),
-    "select": sweep("select: unknown name 'validation_acuracy'; did you mean…", search=LR, select="validation_acuracy"),
-    "tune without final": sweep("final: is required with `tune`", search=LR, tune={"seeds": [1]}),
-    "a seed in both stages": sweep(
-        "final.seeds: 2 is also in tune.seeds; a seed that helped to choose says nothing about the choice",
-        search=LR,
-        tune={"seeds": [1, 2]},
-        final={"seeds": [2, 3]},
-    ),
-    "blocks of other lengths": sweep(
-        "final.seeds: found 2; tune.blocks requires as many as tune.seeds has, 1",
-        search=LR,
-        tune={"seeds": [1], "blocks": True},
-        final={"seeds": [2, 3]},
-    ),
-    "a seed twice": sweep("tune.seeds: found [1, 1]; each seed once", search=LR, tune={"seeds": [1, 1]}, final=FINAL),
-    "seeds in the grid of stages": sweep(
-        "seed: belongs to `tune` and `final`, which say it for each stage",
-        search=LR,
-        grid={"seed": [0]},
-        tune={"seeds": [1]},
-        final=FINAL,
     ),
     "held out twice": sweep(
         "base.data.validation: belongs to `tune` and `final`, which say it for each stage",
         base=BASE | {"data": {"name": "digits", "validation": {"fraction": 0.3}}},
         search=LR,
-        tune={"seeds": [1]},
-        final=FINAL,
-    ),
-    "stop while tuning": sweep(
-        "stop: found with `tune`, which cannot choose cells that `stop` ends; leave one out",
-        stop={"round": 2},
-        search=LR,
-        tune={"seeds": [1]},
-        final=FINAL,
-    ),
-    "tune by what is not logged": sweep(
-        "select: found last10_personal_accuracy, but the cells have no `evaluation.personal`",
-        search=LR,
-        select="last10_personal_accuracy",
         tune={"seeds": [1]},
         final=FINAL,
     ),
@@ -197,38 +173,11 @@ CASES: dict[str, Case] = {
         tune={"seeds": [1], "validation": {"from": "pool"}},
         final=FINAL,
     ),
-    "stop": sweep(
-        "stop: unknown name 'acuracy'; did you mean 'test_accuracy'? valid: round, test_accuracy, validation_accuracy",
-        stop={"acuracy": 3},
-    ),
-    "stop at once": sweep("stop.round: found 0; every cell would stop at once", stop={"round": 0}),
-    "stop as a fraction": sweep("stop.test_accuracy: found 0.9, in percent; write 90", stop={"test_accuracy": 0.9}),
-    "stop above 100 %": sweep(
-        "stop.test_accuracy: found 950; at most 100 (percent) is reached", stop={"test_accuracy": 950}
-    ),
-    "order": sweep(
-        "grid.algorithm: follows algorithm.rho, which it would undo; list it first",
-        grid={"algorithm.rho": [0.1], "algorithm": ["fedsam"]},
-    ),
-    "a key in a case and in the grid": sweep(
-        "grid.seed: seed also has a value in cases.cases.1; leave one out",
-        cases=[{"algorithm.rho": 0.1}, {"seed": 0}],
-        grid={"seed": [0, 1]},
-    ),
-    "search in the grid": sweep(
-        "grid: found {'search': [1]}; `search` belongs next to `grid`, not in it; a case may have one of its own",
-        grid={"search": [1]},
-    ),
     "set in the name": Case(
         ["sweep", "quickstart", "--set", "name.x=1", "--dry-run"],
         "--set name.x: name is not a mapping; only the whole of it can be set",
     ),
     "inline": sweep("runtime.backend: found inline; a sweep runs on Ray", base=RUN),
-    "second algorithm": sweep(
-        "model.name: found mlp, all of it head; moon needs a feature layer",
-        grid={"algorithm": ["fedavg", "moon"], "model.hidden": [[]]},
-    ),
-    "name": sweep("name: found 'a b'; string should match pattern '^\\w[\\w.-]*(/\\w[\\w.-]*)*$'", name="a b"),
     **{
         f"smoke value {' '.join(options)}": Case(
             ["sweep", "sweep.yaml", "--smoke", *options],

@@ -20,7 +20,7 @@ CASES = {
     for module in (settings, data, sweeps, calls)
     for name, case in module.CASES.items()
 }
-REAL = "settings: unknown key"
+REAL = "settings: training.learning_rate=1"
 """Also called as a user does, in a process of its own."""
 
 
