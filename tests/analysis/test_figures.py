@@ -108,8 +108,7 @@ def test_a_method_looks_as_among_the_curves(store: Tracker) -> None:
 def test_one_key_at_a_time(store: Tracker) -> None:
     """A star: ρ = 0.1, 0.5 at β = 1, and β = 2 at ρ = 0.1. Neither panel draws the lone point of the other arm."""
     base = {"name": "mofedsam", "rho": 0.1, "beta": 1}
-    cells = [cell(a, 0.5, 0) for a in (base, base | {"rho": 0.5}, base | {"beta": 2})]
-    write(store, cells, (60, 70, 80))
+    write(store, [cell(a, 0.5, 0) for a in (base, base | {"rho": 0.5}, base | {"beta": 2})], (60, 70, 80))
     sweep = collect("sweep")
     assert list_varied(sweep) == ["algorithm.rho", "algorithm.beta"]
     for key, points in (("algorithm.rho", [[0.1, 60], [0.5, 70]]), ("algorithm.beta", [[1, 60], [2, 80]])):

@@ -105,8 +105,7 @@ def test_what_is_missing_comes_first_by_name_and_text_is_escaped(paged: tuple[Sw
 
 
 def test_three_seeds_have_a_picture_of_their_differences(store: Tracker) -> None:
-    cells = [cell(method, 0.1, seed) for method in (FEDAVG, SMALL) for seed in range(3)]
-    write(store, cells, [50, 51, 52, 53, 54, 56])
+    write(store, [cell(method, 0.1, seed) for method in (FEDAVG, SMALL) for seed in range(3)], [50, 51, 52, 53, 54, 56])
     text = make_page(collect("sweep"), ["final_test_accuracy"])
     assert text.count('alt="Difference from fedavg: dirichlet α=0.1') == 1
 
@@ -197,8 +196,7 @@ def test_cells_have_their_accuracy_and_a_link_where_the_store_has_an_address(
 
 
 def test_a_pruned_draw_is_not_missing(store: Tracker) -> None:
-    cells = [cell(a, 0.5, 0) for a in (FEDAVG, SMALL, LARGE)]
-    write(store, cells, [60, ("pruned", 60), ("stopped", 60)])
+    write(store, [cell(a, 0.5, 0) for a in (FEDAVG, SMALL, LARGE)], [60, ("pruned", 60), ("stopped", 60)])
     text = make_page(collect("sweep"), ["last10_test_accuracy"])
     found = Page(text)
     assert "missing" not in found.ids

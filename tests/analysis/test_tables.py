@@ -225,8 +225,7 @@ def test_rounds_to_a_target_and_the_speed_up(store: Tracker) -> None:
 
 def test_differences_to_a_reference(store: Tracker) -> None:
     """82 and 90 compared with 80: +2 and +10; 0 for the reference itself; no difference if a seed is missing."""
-    cells = [cell(a, alpha, 0) for alpha in (0.5, 0.1) for a in (FEDAVG, SMALL, LARGE)]
-    write(store, cells, (80, 82, 90, 70, 65))
+    write(store, [cell(a, alpha, 0) for alpha in (0.5, 0.1) for a in (FEDAVG, SMALL, LARGE)], (80, 82, 90, 70, 65))
     table = build(collect("sweep"), reference="fedavg")
     assert [entry.change for entry in table.entries.values()] == [0, 2, 10, 0, -5, None]
     assert "90.00** (+10.00)" in to_markdown(table)
@@ -486,8 +485,7 @@ def test_small_numbers_have_three_figures(store: Tracker) -> None:
 @pytest.mark.parametrize("metrics", ["rounds_to:80,test_accuracy", "test_accuracy,rounds_to:80"])
 def test_speed_ups_and_differences_side_by_side(store: Tracker, metrics: str) -> None:
     """fedavg: 80 % in round 2, 81 at the end; fedsam: in round 1, 83 at the end. Twice as fast, 2 points better."""
-    cells = [cell(a, 0.5, 0) for a in (FEDAVG, SMALL)]
-    write(store, cells, [history(70, 81), history(82, 83)])
+    write(store, [cell(a, 0.5, 0) for a in (FEDAVG, SMALL)], [history(70, 81), history(82, 83)])
     table = build(collect("sweep"), metrics, reference="fedavg")
     text = to_markdown(table)
     assert "**1.0** (2.00×)" in text
@@ -573,7 +571,6 @@ def test_methods_without_fine_tuning_stand_beside_the_fine_tuned(store: Tracker)
 def test_figures_name_the_runs_that_never_reached_the_target(
     store: Tracker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    cells = [cell(a, 0.5, 0) for a in (FEDAVG, SMALL)]
-    write(store, cells, [history(70, 90), history(70, 75)])
+    write(store, [cell(a, 0.5, 0) for a in (FEDAVG, SMALL)], [history(70, 90), history(70, 75)])
     draw("sweep", "methods", metric="rounds_to:80", out=tmp_path)
     assert "not drawn, never at the target, or without one: fedsam-0.1-0.5-0" in capsys.readouterr().out

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -111,6 +112,12 @@ def arrays(
 
 def last_row(problem: Problem) -> dict[str, float]:
     return run(problem, InlineBackend()).history[-1]
+
+
+@cache
+def measure_everything() -> tuple[dict[str, float], dict[str, float]]:
+    """The last row of FedSOL without probes and with all of them."""
+    return last_row(digits("fedsol")), last_row(digits("fedsol", probes=EVERY_PROBE))
 
 
 def trained(problem: Problem) -> tuple[dict[int, tuple[Tensor, Tensor]], Tensor]:

@@ -322,8 +322,13 @@ def test_shared_test_sets() -> None:
 
 
 def test_the_global_model_on_own_samples() -> None:
-    """x answers 0: 100, 0 and 2/3 of the clients' training samples, 100, 0 and 75 % of their test samples."""
+    """x answers 0: 100, 0 and 2/3 of the clients' training samples, 100, 0 and 75 % of their test samples.
+
+    One number of epochs has no suffix.
+    """
     found = few("fedavg", {"epochs": 0, "split": "share", "train": True})
+    assert found["personal_accuracy"] == pytest.approx(175 / 3)
+    assert not [name for name in found if "_e" in name]
     assert found["personal_train_accuracy"] == pytest.approx(500 / 9)
     assert found["personal_train_std"] == pytest.approx(sqrt((100**2 + (200 / 3) ** 2) / 3 - (500 / 9) ** 2))
     assert (found["personal_train_best"], found["personal_train_worst"]) == pytest.approx((100, 0))
@@ -337,12 +342,6 @@ def test_generic_accuracy_is_of_the_clients_with_test_samples() -> None:
     assert "personal_accuracy" not in first
     assert first["generic_accuracy"] == pytest.approx(75)
     assert last["generic_accuracy"] == pytest.approx(75)
-
-
-def test_one_number_of_epochs_has_no_suffix() -> None:
-    found = few("fedavg", {"epochs": 0, "split": "share"})
-    assert found["personal_accuracy"] == pytest.approx(175 / 3)
-    assert not [name for name in found if "_e" in name]
 
 
 def test_without_a_global_model() -> None:

@@ -105,27 +105,14 @@ def test_angles_of_clients_and_server() -> None:
     assert {name: value for name, value in row.items() if "angle" in name} == pytest.approx(expected, abs=1e-4)
 
 
-@pytest.mark.parametrize("aggregation", ["uniform", "samples"])
-def test_drift_on_quadratics(aggregation: str) -> None:
-    """Client 0: u = -½ (3, -4) = (-1.5, 2), of length 2.5. Client 1: -½ (-4, 3) = (2, -1.5), then -½ (2 - 3, -1.5 - 1),
-    so u = (2.5, -0.25), of length √6.3125. Their distance is √(4² + 2.25²) = √21.0625, for any weights."""
-    case = quadratic.Case(
-        algorithm={"name": "fedavg"},
-        rounds=[{}],
-        training={"aggregation": aggregation},
-        model={"name": "tests.algorithms.quadratic:Quadratic", "start": [0, 0]},
-    )
-    row = last_row(with_probes(quadratic.problem(case), ["drift"]))
-    lengths = 2.5, math.sqrt(6.3125)
-    assert row["drift"] == pytest.approx(sum(lengths) / 2)
-    assert row["drift_std"] == pytest.approx((lengths[1] - lengths[0]) / 2, rel=1e-4)
-    assert row["drift_between"] == pytest.approx(math.sqrt(21.0625))
-
-
 @pytest.mark.parametrize("server_lr", [1.0, 0.5])
 @pytest.mark.parametrize("aggregation", ["uniform", "samples"])
-def test_divergence_on_quadratics(aggregation: str, server_lr: float) -> None:
-    """u_0 = (-1.5, 2), u_1 = (2.5, -0.25) as above; π = (½, ½), or (1/3, 2/3) by 1 and 2 samples; d = η_g Σ π_i u_i."""
+def test_drift_and_divergence_on_quadratics(aggregation: str, server_lr: float) -> None:
+    """Client 0: u = -½ (3, -4) = (-1.5, 2), of length 2.5. Client 1: -½ (-4, 3) = (2, -1.5), then -½ (2 - 3, -1.5 - 1),
+    so u = (2.5, -0.25), of length √6.3125. Their distance is √(4² + 2.25²) = √21.0625, for any weights.
+
+    π = (½, ½), or (1/3, 2/3) by 1 and 2 samples; d = η_g Σ π_i u_i.
+    """
     case = quadratic.Case(
         algorithm={"name": "fedavg"},
         rounds=[{}],
@@ -133,6 +120,10 @@ def test_divergence_on_quadratics(aggregation: str, server_lr: float) -> None:
         model={"name": "tests.algorithms.quadratic:Quadratic", "start": [0, 0]},
     )
     row = last_row(with_probes(quadratic.problem(case), ["drift"]))
+    lengths = 2.5, math.sqrt(6.3125)
+    assert row["drift"] == pytest.approx(sum(lengths) / 2)
+    assert row["drift_std"] == pytest.approx((lengths[1] - lengths[0]) / 2, rel=1e-4)
+    assert row["drift_between"] == pytest.approx(math.sqrt(21.0625))
     u, pi = [np.array([-1.5, 2]), np.array([2.5, -0.25])], (0.5, 0.5) if aggregation == "uniform" else (1 / 3, 2 / 3)
     d = server_lr * sum(p * v for p, v in zip(pi, u, strict=True))
     assert row["divergence"] == pytest.approx(sum(p * ((v - d) ** 2).sum() for p, v in zip(pi, u, strict=True)))

@@ -17,14 +17,14 @@ from fedray.engine.process import train
 from fedray.engine.process.backend import InlineBackend
 from fedray.engine.server.simulation import Simulation
 from fedray.probes import make_probes
+from tests import small
 from tests.algorithms import quadratic
 from tests.methods import METHODS
-from tests.probes.probed import EVERY_PROBE, digits, last_row, with_probes
+from tests.probes.probed import EVERY_PROBE, digits, last_row, measure_everything, with_probes
 
 
 def outcome(problem: Problem) -> tuple[str, str, list[dict[str, float]]]:
-    result = run(problem, InlineBackend())
-    return result.summary()["theta_sha256"], result.summary()["state_sha256"], result.history
+    return small.outcome(Simulation(problem, InlineBackend()))
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -52,11 +52,11 @@ def test_probes_change_nothing(method: str) -> None:
 
 def test_a_probe_does_not_depend_on_the_others() -> None:
     """They do not depend on torch's generator either: dropout in the gradients is drawn by key."""
-    together = last_row(digits("fedsol", probes=EVERY_PROBE))
+    plain, together = measure_everything()
     for seed, probe in enumerate(EVERY_PROBE):
         torch.manual_seed(seed)
         alone = last_row(digits("fedsol", probes=[probe]))
-        assert len(alone) > len(last_row(digits("fedsol")))
+        assert len(alone) > len(plain)
         assert alone == {name: together[name] for name in alone}
 
 
@@ -136,11 +136,9 @@ def test_angles_without_a_linear_head_are_refused() -> None:
 def test_every_metric_is_documented() -> None:
     """docs/metrics.md names each one, except its `_std`; CLASS, LAYER and K are placeholders."""
     page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(encoding="utf-8")
-    plain, result = last_row(digits("fedsol")), last_row(digits("fedsol", probes=EVERY_PROBE, train=True))
-    names = {
-        re.sub(r"^(accuracy_class_|lambda_).*", r"\1", name.removesuffix("_std"))
-        for name in result.keys() - plain.keys()
-    }
+    plain, result = measure_everything()
+    measured = (result.keys() | {"train_accuracy"}) - plain.keys()
+    names = {re.sub(r"^(accuracy_class_|lambda_).*", r"\1", name.removesuffix("_std")) for name in measured}
     assert len(names) > len(EVERY_PROBE), "each logs something"
     for name in names:
         placeholder = {"accuracy_class_": "CLASS", "lambda_": "LAYER"}.get(name, "")

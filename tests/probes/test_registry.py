@@ -18,7 +18,7 @@ from fedray.models.network import Output
 from fedray.probes import DECLARED, PROBES, find_declared, make_probes, title_metric
 from fedray.probes.probe import EvaluatedRound, Probe, TrainedClient
 from tests import small
-from tests.probes.probed import EVERY_PROBE, digits, last_row
+from tests.probes.probed import EVERY_PROBE, digits, last_row, measure_everything
 
 OWN = "tests.probes.test_registry:Sizes"
 COUNTED = "tests.probes.test_registry:Counted"
@@ -114,7 +114,7 @@ def test_what_is_no_probe_is_refused_in_one_line(names: list[object], message: s
 
 def test_every_metric_of_a_probe_has_a_title() -> None:
     """A probe logs the metrics that its class declares, and all titles differ."""
-    plain, row = last_row(digits("fedsol")), last_row(digits("fedsol", probes=EVERY_PROBE))
+    plain, row = measure_everything()
     scaled = last_row(digits("fedgela", {"name": "mlp", "hidden": [16]}, ["adaptation"]))
     measured = (row.keys() | scaled.keys()) - plain.keys()
     assert len({title_metric(name) for name in measured}) == len(measured)

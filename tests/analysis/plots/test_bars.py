@@ -20,8 +20,7 @@ from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, history, rows, write
 
 def test_a_bar_for_each_method(store: Tracker, tmp_path: Path) -> None:
     """Means over seeds, 20 and 50; a run that has not finished has none."""
-    cells = [cell(FEDAVG, 0.5, 0), cell(FEDAVG, 0.5, 1), cell(SMALL, 0.5, 0), cell(LARGE, 0.1, 0)]
-    write(store, cells, [10, 30, 50])
+    write(store, [cell(FEDAVG, 0.5, 0), cell(FEDAVG, 0.5, 1), cell(SMALL, 0.5, 0), cell(LARGE, 0.1, 0)], [10, 30, 50])
     (figure,) = draw_methods(collect("sweep"), "test_accuracy").values()
     (area,) = figure.axes
     assert [bar.get_height() for bar in area.patches] == [20, 50]

@@ -50,16 +50,6 @@ def test_what_is_loaded_is_what_was_saved(simulation: Simulation, tmp_path: Path
     assert set(loaded.clients) == set(state.clients)
 
 
-def test_states_that_did_not_change_are_not_written_again(simulation: Simulation, tmp_path: Path) -> None:
-    """Between rounds 3 and 4 only the 2 clients of round 4's cohort change."""
-    store = Checkpoints(tmp_path)
-    store.save(advance(simulation, 3))
-    store.save(advance(simulation, 1))
-    written = {path.name for path in tmp_path.glob("client-*-4.safetensors")}
-    assert written == {f"client-{i}-4.safetensors" for i in simulation.draw_cohort(3)}
-    assert store.load().digest() == simulation.state.digest()
-
-
 def test_two_checkpoints_are_kept_with_the_files_they_need(simulation: Simulation, tmp_path: Path) -> None:
     store = Checkpoints(tmp_path)
     for _ in range(5):

@@ -84,7 +84,9 @@ def test_the_numbers_are_those_of_the_clients() -> None:
     """accuracy: of the global model on each client's own test samples; finetuned: as any client's personal model."""
     built = problem()
     running, here = worker(built)
-    found, table = make_result(running).history[-1], make_result(running).table("clients")
+    result = make_result(running)
+    found, table, summary = result.history[-1], result.table("clients"), result.summary()
+    assert [summary[name] for name in METRICS] == [found[name] for name in METRICS]
     broadcast, network = running._make_personal_broadcast(2), here.network
     network.load(running.state.theta)
     received, tuned = [], []
@@ -198,9 +200,3 @@ def test_a_wrong_number_of_clients_names_both_keys(tmp_path: Path) -> None:
     (tmp_path / "split.npz").write_bytes(problem().pack_split())
     with pytest.raises(UserError, match=r"^clients\.total \+ clients\.unseen: found 7; .* lists 6 clients for train"):
         problem(unseen=3, partition={"name": "file", "path": str(tmp_path / "split.npz")})
-
-
-def test_the_summary_has_what_newcomers_reach() -> None:
-    running, _ = worker(problem())
-    summary, last = make_result(running).summary(), running.state.history[-1]
-    assert [summary[name] for name in METRICS] == [last[name] for name in METRICS]
