@@ -6,6 +6,7 @@ import pickle
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,6 +33,24 @@ def listed(line: str, train: object, *changes: str, clients: int = 2, **parts: o
     return run(line, *sets, prepare=put("split.json", content))
 
 
+UNREADABLE = "data.path: data.npz is not a readable .npz file: ValueError: "
+ARRAYS: dict[str, dict[str, Any]] = {
+    "data.path: data.npz: x_train has shape (20, 0); at least one sample and one feature are required": {
+        "x_train": np.zeros((20, 0), np.float32),
+    },
+    f"{UNREADABLE}Object arrays cannot be loaded when allow_pickle=False": {"y_train": np.array([Opens()] * 20)},
+    "data.path: data.npz lacks y_test; found: x_test, x_train, y_train": {"y_test": None},
+    "data.path: data.npz: y_train holds -1..18; labels in 0..99999 are required": {"y_train": np.arange(20) - 1},
+    "data.path: data.npz: x_train holds NaN or infinity": {
+        "x_train": np.full((20, 25), np.nan, np.float32),
+        "x_test": np.zeros((6, 25), np.float32),
+    },
+    "data npz: x_train samples have shape (1, 5, 5), x_test samples (1, 5, 4)": {
+        "x_test": np.zeros((6, 5, 4), np.uint8),
+    },
+}
+"""What is said of data.npz -> its arrays that are wrong."""
+
 CHANGES: dict[str, str] = {
     "data={name: npz, path: data.npz}": "data.path: data.npz does not exist",
     "data={name: npz, path: ~no_such_user/x}": "data.path: found '~no_such_user/x': Could not determine home "
@@ -49,6 +68,7 @@ CHANGES: dict[str, str] = {
 """What --set changes -> what is said about it."""
 
 CASES: dict[str, Case] = {
+    **{f"arrays: {line[:60]}": run(line, NPZ, prepare=npz(**wrong)) for line, wrong in ARRAYS.items()},
     **{change: run(line, change) for change, line in CHANGES.items()},
     "npz larger than memory": run(
         f"data.path: data.npz has {MEMORY + 1} bytes, and this machine {MEMORY} bytes of memory",
@@ -63,39 +83,10 @@ CASES: dict[str, Case] = {
     "npz is a pipe": run(
         "data.path: data.npz is not a regular file", NPZ, prepare=lambda here: os.mkfifo(here / "data.npz")
     ),
-    "npz without features": run(
-        "data.path: data.npz: x_train has shape (20, 0); at least one sample and one feature are required",
-        NPZ,
-        prepare=npz(x_train=np.zeros((20, 0), np.float32)),
-    ),
     "npz without headers": run(
         "data.path: data.npz is not a readable .npz file: ValueError: x_train has no header of an array",
         NPZ,
         prepare=bare,
-    ),
-    "npz of objects": run(
-        "data.path: data.npz is not a readable .npz file: ValueError: Object arrays cannot be loaded when "
-        "allow_pickle=False",
-        NPZ,
-        prepare=npz(y_train=np.array([Opens()] * 20)),
-    ),
-    "npz without labels": run(
-        "data.path: data.npz lacks y_test; found: x_test, x_train, y_train", NPZ, prepare=npz(y_test=None)
-    ),
-    "npz labels negative": run(
-        "data.path: data.npz: y_train holds -1..18; labels in 0..99999 are required",
-        NPZ,
-        prepare=npz(y_train=np.arange(20) - 1),
-    ),
-    "npz NaN": run(
-        "data.path: data.npz: x_train holds NaN or infinity",
-        NPZ,
-        prepare=npz(x_train=np.full((20, 25), np.nan, np.float32), x_test=np.zeros((6, 25), np.float32)),
-    ),
-    "npz shapes": run(
-        "data npz: x_train samples have shape (1, 5, 5), x_test samples (1, 5, 4)",
-        NPZ,
-        prepare=npz(x_test=np.zeros((6, 5, 4), np.uint8)),
     ),
     "init a pickle": run(
         "model.init: a.pt does not fit mlp: it is not a file of tensors that torch.save wrote; the "

@@ -130,7 +130,7 @@ def test_bf16_steps_have_the_bits_of_plain_pytorch() -> None:
 def test_bf16_gradients_hold_nothing_uninitialised() -> None:
     """ResNet-18 on 16x16 ends in 3x3 convolutions of 1x1 images, so most of their weights see only padding."""
     exact = gradient("resnet18")[1]
-    for _ in range(6):
+    for _ in range(3):
         torch.full((5_000_000,), torch.inf)  # what the allocator hands out next
         rounded = gradient("resnet18", bf16=True)[1]
         assert float(torch.cosine_similarity(exact, rounded, dim=0)) > 0.98
