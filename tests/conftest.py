@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 
 torch.set_num_threads(1)  # results depend on it, and the suite's processes share few cores
 gc.set_threshold(50_000)  # imports make a million objects that stay: looking through them all takes a tenth of the time
-SITE = Path(__file__).parent / "site"
-"""On PYTHONPATH, it does the same in the processes that tests start, Ray's among them."""
-os.environ["PYTHONPATH"] = os.pathsep.join([str(SITE), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 def shared_data(name: str) -> Path:

@@ -21,7 +21,6 @@ from fedray.engine.process.backend import InlineBackend
 from fedray.sweep.plan import Problems, make_sheet
 from fedray.sweep.sweep import Sweep
 from fedray.tracking.store import get_label
-from tests.conftest import SITE
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -43,7 +42,7 @@ SWEEP: dict[str, Any] = {
 def fedray(folder: Path, *arguments: str, module: str = "fedray.cli", **variables: str) -> subprocess.Popen[str]:
     """A command in its own folder and session, so that killing it is like a lost machine, not like Ctrl-C."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("MLFLOW_", "RAY_", "FEDRAY_"))}
-    environment |= {"PYTHONPATH": f"{SITE}{os.pathsep}{REPOSITORY}", "PYTHONUNBUFFERED": "1"} | variables
+    environment |= {"PYTHONPATH": str(REPOSITORY), "PYTHONUNBUFFERED": "1"} | variables
     return subprocess.Popen(
         [sys.executable, "-m", module, *arguments],
         cwd=folder,
