@@ -206,6 +206,19 @@ def test_pools_are_used_up_before_anything_repeats() -> None:
     np.testing.assert_array_equal(np.bincount(twice.indices, minlength=100), np.repeat([2, 0], 50))
 
 
+def test_clients_that_are_not_full_are_picked_uniformly() -> None:
+    """Clients of 2 and 9 samples, one class, whose pool is used from its end: at each pick the first client's chance is
+    1/2 until it is full. Its second sample is the pick number 1 or 2, from 0, with probability 2^-2 + 2 2^-3 = 1/2; in
+    1,600 deals the deviation of that part is 0.0125.
+    """
+    early = 0
+    for seed in range(1600):
+        order = {sample: place for place, sample in enumerate(generator(seed, "t").permutation(11)[::-1])}
+        dealt = deal_by_prior(np.ones((2, 1)), np.zeros(11, np.int64), generator(seed, "t"), np.array([2, 9]))
+        early += max(order[sample] for sample in dealt[0]) <= 2
+    assert early / 1600 == pytest.approx(0.5, abs=0.05)
+
+
 @pytest.mark.parametrize(
     ("classes", "sizes", "expected", "within"),
     [
