@@ -345,8 +345,9 @@ def list_notes(found: Comparison) -> list[str]:
     level = 100 * (1 - found.confidence)
     seeds = sorted({one.n for one in found.differences})
     paired = f"paired by {format_count(seeds[0], 'seed')}" if len(seeds) == 1 else "paired by seed"
-    costs = "gradients and megabytes: of a run's training, all clients and rounds; mean over its seeds"
-    known = [costs] if found.means[[*COSTS]].notna().to_numpy().any() else []
+    costs = " and ".join(name for name in COSTS if found.means[name].notna().any())
+    what = "of a run's training, all clients and rounds, mean over its seeds; -: not known, as of a class of yours"
+    known = [f"{costs}: {what}"] if costs else []
     if found.lacks_seeds:
         return [
             f"{format_count(seeds[-1], 'paired seed')} a setting {'is' if seeds[-1] == 1 else 'are'} too few for an "

@@ -55,7 +55,9 @@ def print_status(
         sweep = read_sweep(name)
     except NotStored:
         if is_sweep_running(name):
-            raise UserError(f"{name} is starting; ask again in a minute") from None
+            starting = f"{name} is starting; ask again in a minute"
+            print(format_json({"name": name, "cells": [], "note": starting}) if as_json else starting)
+            return
         if _print_sweeps(as_json, f"{name}/"):  # the stages and blocks of a sweep whose final stage has not begun
             return
         if get_sweep_lock_file(name).is_file():
@@ -92,8 +94,10 @@ def print_status(
             print(f"{outcome:<11} and {len(cells) - len(shown)} more (--all)")
     left = sum(record.ending.status.is_open or record.ending.status is Status.FAILED for _, record in listed)
     if left and not running:
-        begun = "; missing ones have not begun" if sweep.counts[Status.MISSING] else ""
-        print(f"the same `fedray sweep` command runs what is left: {format_count(left, 'cell')}{begun}")
+        print(
+            f"the same `fedray sweep` command runs what is left, from its checkpoints: {format_count(left, 'cell')}"
+            + ("; missing ones are not in the store yet" if sweep.counts[Status.MISSING] else "")
+        )
 
 
 def _print_sweeps(as_json: bool, prefix: str = "") -> bool:
@@ -110,7 +114,7 @@ def _print_sweeps(as_json: bool, prefix: str = "") -> bool:
     try:
         client, experiment = open_reader()
     except NotStored:
-        if not running:
+        if not (running or prefix):
             raise
     else:
         sweeps = {name: run for name, run in find_sweeps(client, experiment).items() if name.startswith(prefix)}

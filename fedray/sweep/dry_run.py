@@ -169,6 +169,18 @@ def print_forecast(
             f"{len(fitting) - len(cells)} cells: hours not measured; measure a round where they will run "
             "(`fedray run FILE --set training.rounds=3 --no-track` prints it); --nodes takes --seconds-per-round"
         )
+    if per_round is not None:
+        together = max(
+            int(1 / run.runtime.gpus_per_actor + 1e-9) if run.runtime.gpus_per_actor else 1 for run, _ in fitting
+        )
+        console.print(
+            f"{per_round:g} s have to be a round of the slowest method"
+            + (
+                f", with {together} processes on each GPU"
+                if together > 1
+                else ", with as many cells on a node as planned"
+            )
+        )
     lost = max(min(run.runtime.checkpoint_every, run.training.rounds) for run, _ in fitting)
     price = "" if per_round is None else f" or {format_duration(lost * per_round)}"
     console.print(

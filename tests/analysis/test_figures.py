@@ -346,7 +346,7 @@ def test_more_than_six_lines_have_no_bands(store: Tracker) -> None:
     cells = [cell({"name": "fedsam", "rho": rho}, 0.5, seed) for rho in range(1, 8) for seed in (0, 1)]
     write(store, cells, [history(60 + k, 70) for k in range(14)])
     (figure,) = draw_curves(collect("sweep")).values()
-    assert note(figure) == "mean over 2 seeds"
+    assert note(figure) == "mean over 2 seeds; no bands with more than 6 lines"
     assert not figure.axes[0].collections
 
 

@@ -46,7 +46,8 @@ def test_status_counts_and_says_why(store: Tracker, call: Call) -> None:
         f"            run {run_id(store, cells[1])}",
         f"            {traceback}",
         f"missing     {cells[2]['hash']}  {cells[2]['label']}",
-        "the same `fedray sweep` command runs what is left: 2 cells; missing ones have not begun",
+        "the same `fedray sweep` command runs what is left, from its checkpoints: 2 cells; "
+        "missing ones are not in the store yet",
     ]
     _, whole, _ = call("status", "sweep", "--all")
     assert f"finished    {cells[0]['hash']}  {cells[0]['label']}\n            run {run_id(store, cells[0])}" in whole
@@ -71,7 +72,8 @@ def test_status_lists_sweeps_and_nothing_runs_whose_lock_is_free(store: Tracker,
         with lock_sweep("other/one"):
             _, locked, _ = call("status")
         with lock_sweep("new"):  # Ray starts, and the store does not know the sweep yet
-            assert call("status", "new") == (2, "", "fedray: new is starting; ask again in a minute\n")
+            assert call("status", "new") == (0, "new is starting; ask again in a minute\n", "")
+            assert json.loads(call("status", "new", "--json").out)["note"].startswith("new is starting")
             assert call("status").out.splitlines()[-1] == "new        starting"
             assert json.loads(call("status", "--json").out)[-1] == {"name": "new", "cells": {}, "running": True}
         _, one, _ = call("status", "sweep")
@@ -85,12 +87,17 @@ def test_status_lists_sweeps_and_nothing_runs_whose_lock_is_free(store: Tracker,
     assert one.count("running     ") == 2
 
 
-def test_a_sweep_that_was_killed_while_ray_started_is_said_to_have_nothing(store: Tracker, call: Call) -> None:
+def test_a_sweep_that_was_killed_while_ray_started_is_said_to_have_nothing(
+    store: Tracker, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
     get_sweep_lock_file("dead").parent.mkdir(parents=True)
     get_sweep_lock_file("dead").touch()
     code, _, err = call("status", "dead")
     assert code == 2
     assert err.startswith("fedray: sweep: 'dead' has nothing in this store: its call ended before a cell began")
+    with monkeypatch.context() as patch:  # without any store
+        patch.setenv("MLFLOW_TRACKING_URI", "sqlite:///none.db")
+        assert call("status", "dead").err == err
     write(store, [hashed(0)], [50], name="dead/tune")  # it had tuned, and its final stage was killed while Ray started
     assert call("status", "dead").done.startswith("dead/tune")
 

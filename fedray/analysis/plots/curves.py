@@ -111,7 +111,11 @@ def draw_curves(
             level_panels([*drawn.main.values()])
         areas = [area for drawn in every for area in drawn.main.values()]
         banded = len(methods) * max(map(len, quantities)) <= BANDED
-        note = _note(of_clients, seeds) if banded else describe_seeds(lines, "")
+        note = (
+            _note(of_clients, seeds)
+            if banded
+            else f"{describe_seeds(lines, '')}; no bands with more than {BANDED} lines"
+        )
         shaded = "" if start is None else "; shaded: rounds that tables average"
         figures[figure_name] = with_legend(every[0].figure, *areas, note=note + shaded + many_ends)
     return figures

@@ -84,6 +84,7 @@ def test_a_plan_for_a_cluster_that_is_not_here(call: Call) -> None:
     assert "4 at a time, 3 waves\n" in out
     assert "12 cells: 3 h of wall clock, 12 core-hours and 3 GPU-hours reserved, busy or not, at 36 s per" in out
     assert "like this one: 3 h with 1 node, 2 h with 2 nodes, 60 min with 4 nodes, 60 min with 8 nodes\n" in out
+    assert "36 s have to be a round of the slowest method, with 4 processes on each GPU\n" in out
     assert "at most 30 rounds or 18 min (" in out
     out = call("sweep", "sweep.yaml", "--dry-run", *small_one[:-1], str(399 * 36)).out
     assert "12 cells: 1,200 h of wall clock, 4,790 core-hours and 1,200 GPU-hours reserved" in out
