@@ -345,7 +345,7 @@ def list_notes(found: Comparison) -> list[str]:
     level = 100 * (1 - found.confidence)
     seeds = sorted({one.n for one in found.differences})
     paired = f"paired by {format_count(seeds[0], 'seed')}" if len(seeds) == 1 else "paired by seed"
-    costs = " and ".join(name for name in COSTS if found.means[name].notna().any())
+    costs = " and ".join(name for name in COSTS if found.means[name].nunique() > 1)
     what = "of a run's training, all clients and rounds, mean over its seeds; -: not known, as of a class of yours"
     known = [f"{costs}: {what}"] if costs else []
     if found.lacks_seeds:

@@ -7,6 +7,8 @@ import contextlib
 import json
 import logging
 import os
+import signal
+import threading
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -130,12 +132,17 @@ def _run_tune(session: Session, cells: Sequence[Cell], reporter: TuneReporter, f
             failure_config=tune.FailureConfig(max_failures=RETRIES),
         ),
     )
+    kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGUSR1)}
     try:
         session.trials.append(tuner.fit().get_dataframe().drop(columns="logdir", errors="ignore"))
     except Exception:
         if session.writer.refusal is None:
             raise
         raise session.writer.refusal from None  # Tune wraps it
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in kept.items():  # Tune's would swallow the caller's next Ctrl-C
+                signal.signal(number, handler)
 
 
 def make_scheduler(sweep: Sweep, rounds: int, run_of: Callable[[str], RunConfig]) -> TrialScheduler:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fedray.analysis.comparison import Difference, Wins, compare, count_wins, format_report
+from fedray.analysis.comparison import Difference, Wins, compare, count_wins, format_report, tabulate
 from fedray.analysis.data.collect import collect
 from fedray.analysis.statistics import bound_proportion, count_seeds, find_effect
 from fedray.analysis.tables.build import build
@@ -61,6 +61,13 @@ def test_interval_of_paired_seeds(store: Tracker) -> None:
     narrow = compare(collect("sweep"), "fedavg", confidence=0.5).differences[0].interval
     assert narrow is not None
     assert narrow.high == pytest.approx(2 + 0.816497 / math.sqrt(3), abs=1e-5)  # t(0.75, 2) = 0.8165
+
+
+def test_it_is_listed_setting_by_setting(store: Tracker) -> None:
+    write(store, [cell(a, alpha, 0) for a in (FEDAVG, SMALL, LARGE) for alpha in (0.1, 0.5)], (80, 60, 70, 81, 62, 73))
+    lines = [line[:2] for line in tabulate(compare(collect("sweep"), "fedavg"))[1:]]
+    rows = ("fedavg", "fedsam ρ=0.1", "fedsam ρ=0.5")
+    assert lines == [[row, f"dirichlet α={alpha}"] for alpha in (0.1, 0.5) for row in rows]
 
 
 @pytest.mark.parametrize(("lower", "wins"), [(False, 3.5), (True, 2.5)])

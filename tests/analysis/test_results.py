@@ -7,6 +7,7 @@ import io
 import json
 import math
 import re
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +96,9 @@ def test_a_sweep_and_a_run_from_python_on_one_ray(project: Path, monkeypatch: py
     try:
         node = ray.get_runtime_context().get_node_id()
         fedray.connect()
+        handler = signal.getsignal(signal.SIGINT)
         found = fedray.run_sweep(SWEEP, only=["scaffold*"], max_concurrent=1, changes={"training.rounds": 3})
+        assert signal.getsignal(signal.SIGINT) is handler, "Tune leaves its own, which swallows the next Ctrl-C"
         result = fedray.simulate(RUN | {"training": RUN["training"] | {"rounds": 3}}, progress=False)
         assert ray.get_runtime_context().get_node_id() == node, "the same Ray all along"
     finally:

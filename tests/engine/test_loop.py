@@ -85,11 +85,14 @@ def test_an_interrupt_that_was_swallowed_ends_the_run_after_its_round(tmp_path: 
     """SIGTERM in round 4, whose KeyboardInterrupt is lost, as in a callback of a library."""
     states = make_rounds(simulation(), Checkpoints(tmp_path), every=100)
     assert [next(states).round for _ in range(5)] == [0, 1, 2, 3, 4]
-    with treat_sigterm_as_interrupt():
-        with pytest.raises(KeyboardInterrupt):
+    before = signal.signal(signal.SIGINT, lambda *_: None)
+    try:
+        with treat_sigterm_as_interrupt():
             signal.raise_signal(signal.SIGTERM)
-        with pytest.raises(KeyboardInterrupt):
-            next(states)
+            with pytest.raises(KeyboardInterrupt):
+                next(states)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert Checkpoints(tmp_path).list_rounds() == [4]
 
 
