@@ -3,6 +3,7 @@
 import heapq
 import math
 import os
+import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -150,8 +151,7 @@ def print_forecast(
             for unit, amount in zip(("core", "GPU"), reserved.values(), strict=True)
             if amount
         )
-        walls = {count: find_wall([nodes[0]] * count) for count in sorted({1, 2, 4, 8, len(nodes)})}
-        wall = walls[len(nodes)]
+        wall = find_wall(nodes)
         console.print(
             f"{format_count(len(cells), 'cell')}: {format_duration(wall)} of wall clock, {hours} reserved, busy or not"
             + (f", at {per_round:g} s per round" if per_round is not None else ", without communication")
@@ -159,9 +159,9 @@ def print_forecast(
         )
         if wall > LONG:
             others = [
-                f"{format_duration(seconds)} with {format_count(count, 'node')}"
-                for count, seconds in walls.items()
-                if seconds < math.inf
+                f"{format_duration(there)} with {format_count(count, 'node')}"
+                for count in sorted({1, 2, 4, 8, len(nodes)})
+                if (there := find_wall([nodes[0]] * count)) < math.inf
             ]
             console.print(f"on nodes like {'this one' if len(nodes) == 1 else 'these'}: {', '.join(others)}")
     if len(cells) < len(fitting):
@@ -170,9 +170,8 @@ def print_forecast(
             "(`fedray run FILE --set training.rounds=3 --no-track` prints it); --nodes takes --seconds-per-round"
         )
     if per_round is not None:
-        together = max(
-            int(1 / run.runtime.gpus_per_actor + 1e-9) if run.runtime.gpus_per_actor else 1 for run, _ in fitting
-        )
+        one_gpu = {"CPU": float(sys.maxsize), "GPU": 1.0}
+        together = max(count_capacity(run.runtime, one_gpu) if run.runtime.gpus_per_actor else 0 for run, _ in fitting)
         console.print(
             f"{per_round:g} s have to be a round of the slowest method"
             + (

@@ -200,12 +200,15 @@ def run_file(sweep: Sweep, file: str, options: Options = Options(), dry_run: boo
         refuse_unwritable()
     if sweep.tune is not None:
         code = run_stages(sweep, file, options, dry_run)
-        has_results = code == 0
+        has_results = code == 0 and not dry_run
     else:
         plan = plan_and_print(sweep, file, options)
-        code = _print_plan(plan) if dry_run else drive(plan)
+        if dry_run:
+            _print_plan(plan)
+            return 0
+        code = drive(plan)
         has_results = plan.sheet.counts[Status.FINISHED] > 0 and code != 130
-    if has_results and not dry_run:
+    if has_results:
         print(f"`fedray tables {sweep.name}` shows the results")
     return code
 
@@ -277,9 +280,7 @@ def _run_block(sweep: Sweep, file: str, options: Options, dry_run: bool) -> tupl
     return drive(second), len(first.sheet.cells) - done + len(second.to_run)
 
 
-def _print_plan(plan: Plan) -> int:
-    """Print a plan; return the exit code."""
+def _print_plan(plan: Plan) -> None:
     from fedray.sweep.dry_run import print_plan  # here: only a dry run needs rich's tables
 
     print_plan(plan)
-    return 0
