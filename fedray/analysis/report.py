@@ -167,12 +167,12 @@ def _tabulate_cells(sweep: SweepTable, metric: str) -> list[dict[str, Any]]:
     shown = []
     for cell, value in zip(sweep.cells.to_dict("records"), read_values(sweep, metric), strict=True):
         record = sweep.sheet.records.get(cell["cell"], Record(Ending(cell["status"])))
-        seconds, message = cell.get("metrics.seconds_per_round"), cell.get("message")
+        seconds = cell.get("metrics.seconds_per_round")
         shown.append(
             {
                 **{key: cell[key] for key in ("cell", "label", "status")},
                 "run_id": record.run_id,
-                "message": message if isinstance(message, str) else "",
+                "message": record.ending.message,
                 "value": "" if pd.isna(value) else "never" if value == NEVER else f"{value:.2f}",
                 "link": link.replace("RUN", record.run_id) if record.run_id else "",
                 "seconds": "" if seconds is None or pd.isna(seconds) else f"{seconds:.3g}",

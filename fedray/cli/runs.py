@@ -2,6 +2,7 @@
 
 import shutil
 from collections import Counter
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,10 +25,11 @@ LISTED_ORDER = (
     Status.STOPPED,
     Status.PRUNED,
     Status.RUNNING,
-    Status.UNLOGGED,
     Status.MISSING,
+    Status.UNLOGGED,
+    Status.FINISHED,
 )
-"""Order in which `fedray status` lists the cells that have not finished."""
+"""Order in which `fedray status` lists cells."""
 LISTED = 20
 """Number of cells that `fedray status` lists per outcome other than `finished`, and `fedray rm`."""
 
@@ -45,7 +47,7 @@ def print_status(
     """
     from fedray.analysis.data.stored import read_sweep
     from fedray.common.location import get_storage
-    from fedray.sweep.storage import get_sweep_lock_file, is_sweep_running
+    from fedray.sweep.storage import count_kept_rounds, get_sweep_lock_file, is_sweep_running
     from fedray.tracking.store import NotStored, count_unlisted, describe_unlisted
 
     if name is None:
@@ -74,16 +76,18 @@ def print_status(
         ]
         print(format_json({"name": sweep.name, "cells": told, "note": note}))
         return
-    counts = ", ".join(f"{n} {status}" for status, n in sweep.counts.most_common())
     running = is_sweep_running(sweep.name)
-    print(f"{sweep.name}: {format_count(len(listed), 'cell')}, {counts}" + ("; running now" if running else ""))
+    print(f"{sweep.name}: {format_count(len(listed), 'cell')}, {_describe_counts(sweep.counts, running)}")
     if note:
         print(note)
-    for outcome in (*LISTED_ORDER, *([Status.FINISHED] if every else [])):
+    trained = {Status.UNLOGGED, Status.FINISHED}
+    hidden = set[Status]() if every else trained | {Status.MISSING} if running else trained
+    for outcome in (status for status in LISTED_ORDER if status not in hidden):
         cells = [(cell, record) for cell, record in listed if record.ending.status is outcome]
         shown = cells if every else cells[:LISTED]
         for cell, record in shown:
-            reason = record.ending.message
+            kept = count_kept_rounds(cell) if outcome.is_open else 0
+            reason = f"round {kept} of {cell.get('training.rounds')}" if kept else record.ending.message
             print(shorten(escape(f"{outcome:<11} {cell.hash}  {cell.label}{f': {reason}' if reason else ''}")))
             if record.run_id:
                 print(f"            run {record.run_id}")
@@ -92,12 +96,25 @@ def print_status(
                 print(f"            {traceback}")
         if len(shown) < len(cells):
             print(f"{outcome:<11} and {len(cells) - len(shown)} more (--all)")
-    left = sum(record.ending.status.is_open or record.ending.status is Status.FAILED for _, record in listed)
+    left = [cell for cell, record in listed if record.ending.status.is_open or record.ending.status is Status.FAILED]
     if left and not running:
-        print(
-            f"the same `fedray sweep` command runs what is left, from its checkpoints: {format_count(left, 'cell')}"
-            + ("; missing ones are not in the store yet" if sweep.counts[Status.MISSING] else "")
-        )
+        unlogged = sweep.counts[Status.UNLOGGED]
+        kept = sum(count_kept_rounds(cell) > 0 for cell in left) - unlogged
+        rest = f"{format_count(len(left) - unlogged, 'cell')} to train"
+        rest += f" ({kept} from a checkpoint)" if kept else ""
+        tasks = [rest] if len(left) > unlogged else []
+        tasks += [f"{format_count(unlogged, 'cell')} to log"] if unlogged else []
+        print(f"the same `fedray sweep` command runs what is left: {', '.join(tasks)}")
+
+
+def _describe_counts(counts: Mapping[Status, int], running: bool) -> str:
+    """Return the numbers of cells by status; those that a running call has not begun are `to run`."""
+    unlogged = counts.get(Status.UNLOGGED, 0)
+    shown = Counter(counts) + Counter({Status.FINISHED: unlogged}) - Counter({Status.UNLOGGED: unlogged})
+    words = {Status.FINISHED: f"finished ({unlogged} of them not yet in MLflow)" if unlogged else "finished"}
+    words |= {Status.MISSING: "to run"} if running else {}
+    told = ", ".join(f"{shown[status]} {words.get(status, status)}" for status in Status if shown[status])
+    return f"{told}; running now" if running else told
 
 
 def _print_sweeps(as_json: bool, prefix: str = "") -> bool:
@@ -106,15 +123,20 @@ def _print_sweeps(as_json: bool, prefix: str = "") -> bool:
     Returns False if no name begins with the prefix; nothing is printed then.
     """
     from fedray.analysis.data.stored import correct_statuses
-    from fedray.sweep.storage import list_running_sweeps
+    from fedray.sweep.storage import find_started_sweeps
     from fedray.tracking.store import NotStored, find_sweeps, open_reader, pick_best, read_cells, read_record, search
 
-    running = [name for name in list_running_sweeps() if name.startswith(prefix)]
+    started = find_started_sweeps()
+    running = [name for name, runs in started.items() if runs and name.startswith(prefix)]
     sweeps, every = dict[str, Any](), dict[str, Counter[Status]]()
     try:
         client, experiment = open_reader()
     except NotStored:
         if not (running or prefix):
+            if started:
+                raise UserError(
+                    f"there is no store; {', '.join(started)}: ended before a cell began; run again"
+                ) from None
             raise
     else:
         sweeps = {name: run for name, run in find_sweeps(client, experiment).items() if name.startswith(prefix)}
@@ -132,7 +154,7 @@ def _print_sweeps(as_json: bool, prefix: str = "") -> bool:
         return True
     widest = max(map(len, (*sweeps, *starting)), default=0)
     for name, run in sweeps.items():
-        said = ", ".join(f"{n} {one}" for one, n in every[name].most_common()) + "; running now" * (name in running)
+        said = _describe_counts(every[name], name in running)
         try:
             began = datetime.fromtimestamp(run.info.start_time / 1000).strftime("%Y-%m-%d %H:%M")
         except (TypeError, ValueError, OverflowError, OSError):  # missing, or of no calendar

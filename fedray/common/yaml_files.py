@@ -129,13 +129,23 @@ def parse_yaml(text: str, name: str) -> Any:
         raise UserError(f"{name}: {error}") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        line = f" line {mark.line + 1}:" if mark else ""
+        line = mark.line if mark else None
         reason = getattr(error, "problem", None) or str(error).partition("\n")[0]
-        raise UserError(f"{name}:{line} is not YAML: {reason}") from None
+        if "'\\t'" in reason:
+            reason = "it is indented with a tab; YAML takes spaces"
+        elif line and (space := suggest_space(text.splitlines()[line - 1].strip())):
+            line, reason = line - 1, space.removeprefix("; ")
+        raise UserError(f"{name}:{'' if line is None else f' line {line + 1}:'} is not YAML: {reason}") from None
     except RecursionError:
         raise UserError(f"{name}: is not YAML: it is nested too deeply") from None
     except (ValueError, LookupError, AttributeError, TypeError) as error:  # a scalar that its tag does not allow
         raise UserError(f"{name}: is not YAML: {type(error).__name__}: {error}") from None
+
+
+def suggest_space(text: str) -> str:
+    """Return the end of a message about `lr:0.1`, which YAML reads as one word; empty for other texts."""
+    match = re.fullmatch(r"(\w+):(\S+)", text)
+    return f"; a space is missing after the colon: {match[1]}: {match[2]}" if match else ""
 
 
 def format_flow(value: Any) -> str:

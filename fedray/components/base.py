@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, fie
 from pydantic.fields import FieldInfo
 
 from fedray.common.errors import NEAREST, UserError, truncate_repr, unknown
+from fedray.common.yaml_files import suggest_space
 from fedray.components.identity import (
     EXCLUDED,
     digest_file,
@@ -206,7 +207,7 @@ def describe(
             return UserError(f"{path}: {model.name} has no options{owners or _suggest_owners(key, others)}")
         meant = model.suggest(above, key) if model is not None and issubclass(model, Checked) else ""
         place = above or "configuration"
-        if key.partition(":")[0] in valid and (space := _suggest_space(key)):
+        if key.partition(":")[0] in valid and (space := suggest_space(key)):
             return UserError(f"{place}: found {truncate_repr(key)}{space}")
         if model is not None and issubclass(model, Component) and len(first["loc"]) == 1:
             place += f" {model.name}"
@@ -217,7 +218,7 @@ def describe(
         wanted = f"{path}: expected a {WANTED[first['type']]}, got {truncate_repr(first['input'])}"
         if isinstance(given := first["input"], str):
             wanted += f"; did you mean [{given}]?" if "," in given and WANTED[first["type"]] == "list" else ""
-            wanted += _suggest_space(given)
+            wanted += suggest_space(given)
         keys = [] if model is None else _get_fields(model, first["loc"])
         longer = [] if model is None else _get_fields(model, first["loc"][:-1])
         if keys and (near := [key for key in longer if key.startswith(f"{first['loc'][-1]}_")]):
@@ -226,6 +227,8 @@ def describe(
     message = first["msg"].removeprefix("Value error, ")
     if first["type"].endswith("_parsing") and (number := _read_number(str(first["input"]))):
         message = f"write {number}"
+    elif first["type"].endswith("_parsing") and len(numbers := [*map(_read_number, str(first["input"]).split())]) > 1:
+        message = f"several values need commas: [{', '.join(numbers)}]" if all(numbers) else message
     text = f"{path}: found {truncate_repr(first['input'])}; {message[0].lower()}{message[1:]}"
     is_of_run = model is not None and (issubclass(model, Component) or "algorithm" in model.model_fields)
     if is_of_run and isinstance(first["input"], list) and first["type"] in ONE_VALUE:
@@ -241,12 +244,6 @@ def _suggest_owners(key: str, others: Mapping[str, type[BaseModel]]) -> str:
         if near
         else ""
     )
-
-
-def _suggest_space(text: str) -> str:
-    """Return the end of a message about `lr:0.1`, which YAML reads as one word; empty for other texts."""
-    match = re.fullmatch(r"(\w+):(\S+)", text)
-    return f"; a space is missing after the colon: {match[1]}: {match[2]}" if match else ""
 
 
 def describe_owners(found: str, owners: Sequence[str]) -> str:

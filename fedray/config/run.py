@@ -55,6 +55,7 @@ PLAIN: dict[str, type[Checked]] = {
 MEANT = {
     "batch": "training.batch_size",
     "communication_rounds": "training.rounds",
+    "count": "clients.total",
     "cpus": "runtime.cpus_per_actor",
     "dataset": "data",
     "epochs": "training.local_epochs",
@@ -63,6 +64,7 @@ MEANT = {
     "fraction": "clients.per_round",
     "gpu": "runtime.gpus_per_actor",
     "gpus": "runtime.gpus_per_actor",
+    "interval": "evaluation.every",
     "learning_rate": "training.lr",
     "method": "algorithm",
     "n_clients": "clients.total",
@@ -71,6 +73,7 @@ MEANT = {
     "number": "clients.total",
     "optimiser": "training.optimizer",
     "participation": "clients.per_round",
+    "steps": "training.local_steps",
     "workers": "runtime.actors",
 }
 """Word of other frameworks -> the key of a run."""

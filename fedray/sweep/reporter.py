@@ -104,8 +104,9 @@ class Progress:
         label, since = self._running.pop(cell, (cell, time.monotonic()))
         self._rows.pop(cell, None)
         self.outcomes[cell] = status
-        mark = f"[{len(self.outcomes)}/{self.total}]".rjust(2 * len(str(self.total)) + 3)
-        took = f"({time.monotonic() - since:.1f} s{self._estimate_end()})"
+        ended = sum(not outcome.is_open for outcome in self.outcomes.values())
+        mark = f"[{ended}/{self.total}]".rjust(2 * len(str(self.total)) + 3)
+        took = f"({time.monotonic() - since:.1f} s{'' if status.is_open else self._estimate_end()})"
         self.console.print(
             f"{mark} {status:<9} {label}: {shorten(escape(redact(text)))} {took}",
             style=STYLE.get(status),

@@ -174,10 +174,11 @@ def lock_registration() -> Iterator[None]:
         yield
 
 
-def list_running_sweeps() -> list[str]:
-    """Return the names of the sweeps that processes run on this storage, from their locks. Nothing is created."""
+def find_started_sweeps() -> dict[str, bool]:
+    """Return the names of the sweeps that were started on this storage -> whether a process runs it now, from their
+    locks. Nothing is created."""
     names = (file.name.replace("%", "/") for file in _list_sweep_locks())
-    return [name for name in names if is_sweep_running(name)]
+    return {name: is_sweep_running(name) for name in names}
 
 
 def _list_sweep_locks() -> list[Path]:
@@ -196,13 +197,19 @@ def is_sweep_running(name: str) -> bool:
         return not _try_lock(opened)
 
 
+def count_kept_rounds(cell: Cell) -> int:
+    """Return the round of the cell's newest checkpoint in this storage; 0 if it has none."""
+    names = (path.stem.rpartition("-")[2] for path in get_cell_dir(cell.hash).glob("checkpoint-*.json"))
+    return max((int(round) for round in names if round.isdecimal()), default=0)
+
+
 def is_trained(cell: Cell) -> bool:
     """Return True if this storage has a checkpoint of the cell's last round."""
-    return (get_cell_dir(cell.hash) / f"checkpoint-{cell.get('training.rounds')}.json").is_file()
+    return bool(count_kept_rounds(cell) == cell.get("training.rounds"))
 
 
 def find_killed(cells: Iterable[str]) -> set[str]:
-    """Return the cells with a folder in this storage that no process runs, of cells that the store calls running.
+    """Return the cells with a folder in this storage that no process runs, of cells that have begun.
 
     A process that runs cells itself finds none: looking would release its locks.
     """

@@ -122,6 +122,10 @@ CASES: dict[str, Case] = {
         "a: !!python/object/apply:os.system ['true']\n",
     ),
     "latin-1": text("file.yaml: is not a text file", "name: é".encode("latin-1")),
+    "no space": text(
+        "file.yaml: line 1: is not YAML: a space is missing after the colon: name: a", "name:a\nseed: 0\n"
+    ),
+    "tab": text("file.yaml: line 2: is not YAML: it is indented with a tab; YAML takes spaces", "base:\n\tseed: 0\n"),
     "two documents": text("file.yaml: line 2: is not YAML: but found another document", "a: 1\n---\nb: 2\n"),
     "number as key": text("file.yaml: line 1: keys must be strings; quote 1", "1: 2\n"),
     "decimal comma": text(

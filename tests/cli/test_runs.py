@@ -46,8 +46,7 @@ def test_status_counts_and_says_why(store: Tracker, call: Call) -> None:
         f"            run {run_id(store, cells[1])}",
         f"            {traceback}",
         f"missing     {cells[2]['hash']}  {cells[2]['label']}",
-        "the same `fedray sweep` command runs what is left, from its checkpoints: 2 cells; "
-        "missing ones are not in the store yet",
+        "the same `fedray sweep` command runs what is left: 2 cells to train",
     ]
     _, whole, _ = call("status", "sweep", "--all")
     assert f"finished    {cells[0]['hash']}  {cells[0]['label']}\n            run {run_id(store, cells[0])}" in whole
@@ -81,7 +80,7 @@ def test_status_lists_sweeps_and_nothing_runs_whose_lock_is_free(store: Tracker,
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
     words = {line.split()[0]: line.split(maxsplit=3)[3] for line in out.splitlines()}
-    assert words == {"sweep": "2 running, 1 interrupted, 1 finished", "other/one": "1 interrupted"}
+    assert words == {"sweep": "1 finished, 1 interrupted, 2 running", "other/one": "1 interrupted"}
     assert "1 interrupted; running now" in locked
     assert f"interrupted {cells[0]['hash']}  " in one
     assert one.count("running     ") == 2
@@ -98,6 +97,7 @@ def test_a_sweep_that_was_killed_while_ray_started_is_said_to_have_nothing(
     with monkeypatch.context() as patch:  # without any store
         patch.setenv("MLFLOW_TRACKING_URI", "sqlite:///none.db")
         assert call("status", "dead").err == err
+        assert call("status").err == "fedray: there is no store; dead: ended before a cell began; run again\n"
     write(store, [hashed(0)], [50], name="dead/tune")  # it had tuned, and its final stage was killed while Ray started
     assert call("status", "dead").done.startswith("dead/tune")
 
@@ -129,15 +129,29 @@ def test_a_killed_driver_leaves_trained_cells_that_are_not_missing(store: Tracke
     for (folder,), round in zip((stored(one["hash"])[:1] for one in cells[1:]), (4, 4, 2), strict=True):
         (folder / f"checkpoint-{round}.json").touch()
     get_cell_locks_file().parent.mkdir(parents=True, exist_ok=True)
-    told = {"1 finished", "1 missing", "2 finished but not yet in MLflow"}
-    _, every, _ = call("status")
-    assert set(every.strip().split("  ")[-1].split(", ")) == told
-    _, out, _ = call("status", "sweep")
-    assert set(out.splitlines()[0].removeprefix("sweep: 4 cells, ").split(", ")) == told
-    assert f"finished but not yet in MLflow {cells[2]['hash']}  {cells[2]['label']}" in out
+    told = "3 finished (2 of them not yet in MLflow), 1 interrupted"
+    assert call("status").done.strip().split("  ")[-1] == told
+    assert call("status", "sweep").done.splitlines() == [
+        f"sweep: 4 cells, {told}",
+        f"interrupted {cells[3]['hash']}  {cells[3]['label']}: round 2 of 4",
+        "the same `fedray sweep` command runs what is left: 1 cell to train (1 from a checkpoint), 2 cells to log",
+    ]
+    assert (
+        f"finished but not yet in MLflow {cells[2]['hash']}  {cells[2]['label']}"
+        in call("status", "sweep", "--all").out
+    )
     _, table, _ = call("tables", "sweep")
-    assert "- 1 of 4 cells missing; `fedray sweep` with its file runs it\n" in table
+    assert "- 1 of 4 cells interrupted; `fedray sweep` with its file resumes it\n" in table
     assert "- 2 of 4 cells finished but not yet in MLflow; `fedray sweep` with its file logs them\n" in table
+    child = held_elsewhere(get_cell_locks_file(), int(cells[3]["hash"], 16))
+    try:
+        with lock_sweep("sweep"):
+            first, line = call("status", "sweep").done.splitlines()
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    assert first == "sweep: 4 cells, 3 finished (2 of them not yet in MLflow), 1 running; running now"
+    assert line == f"running     {cells[3]['hash']}  {cells[3]['label']}: round 2 of 4"
 
 
 def test_a_sweep_that_waits_says_which_other_one_has_its_cells(store: Tracker) -> None:

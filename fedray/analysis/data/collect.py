@@ -184,10 +184,9 @@ def make_row(cell: Cell, record: Record | None = None, chosen: Iterable[str] = (
     moved = {f"chosen.{key}": values.pop(key, None) for key in (*chosen, *cell.tuned.get("values", ()))}
     status = Status.MISSING if record is None else record.ending.status
     row: dict[str, Any] = {"cell": cell.hash, "label": cell.label, "status": status, "run_id": None, "spec": cell}
-    row |= values | moved
+    row |= values | moved | {"message": "" if record is None else record.ending.message}
     if record is not None and record.run_id:
-        row |= {f"metrics.{name}": value for name, value in record.totals.items()}
-        row |= {"run_id": record.run_id, "message": record.ending.message}
+        row |= {f"metrics.{name}": value for name, value in record.totals.items()} | {"run_id": record.run_id}
     return row
 
 

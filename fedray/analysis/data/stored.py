@@ -9,9 +9,9 @@ from dataclasses import replace
 from fedray.cells.record import Record
 from fedray.cells.sheet import Sheet
 from fedray.cells.status import Ending, Status
-from fedray.common.errors import UserError, unknown
+from fedray.common.errors import unknown
 from fedray.sweep.document import list_sweeps
-from fedray.sweep.storage import find_killed, is_trained
+from fedray.sweep.storage import count_kept_rounds, find_killed, is_trained
 from fedray.tracking.store import NotStored, find_sweeps, open_reader, read_sheet
 
 
@@ -38,22 +38,26 @@ def read_sweep(name: str) -> Sheet:
         raise NotStored(str(unknown("sweep", name, parents, "`fedray status`")))
     sheet = read_sheet(client, name, parents[name])
     if not sheet.cells:
-        raise UserError(f"sweep: {name!r} lists no cells; run it again")
+        raise NotStored(f"sweep: {name!r} lists no cells; run it again")
     return correct_statuses(sheet)
 
 
 def correct_statuses(sheet: Sheet) -> Sheet:
-    """Return a sheet in which a running cell whose process is gone is interrupted.
+    """Return a sheet whose open cells have the statuses that this machine's processes and checkpoints give them.
 
-    One that is interrupted or missing is unlogged if its last checkpoint is here.
+    A cell with its last checkpoint is unlogged; one that has begun is running, or interrupted if its process is gone.
     """
-    killed = find_killed(cell for cell in sheet.cells if sheet.get_status(cell) is Status.RUNNING)
     records = dict(sheet.records)
-    for hash, cell in sheet.cells.items():
-        status = Status.INTERRUPTED if hash in killed else sheet.get_status(hash)
-        if status in (Status.INTERRUPTED, Status.MISSING) and is_trained(cell):
+    is_open = (cell for cell in sheet.cells.values() if sheet.get_status(cell.hash).is_open)
+    begun = [cell for cell in is_open if sheet.get_status(cell.hash) is not Status.MISSING or count_kept_rounds(cell)]
+    killed = find_killed(cell.hash for cell in begun)
+    for cell in begun:
+        record = records.get(cell.hash, Record(Ending(Status.RUNNING)))
+        if is_trained(cell):
             status = Status.UNLOGGED
-        if status is not sheet.get_status(hash):
-            record = records.get(hash, Record(Ending(status)))
-            records[hash] = replace(record, ending=replace(record.ending, status=status))
+        elif cell.hash in killed:
+            status = Status.INTERRUPTED
+        else:
+            status = record.ending.status
+        records[cell.hash] = replace(record, ending=replace(record.ending, status=status))
     return replace(sheet, records=records)

@@ -220,14 +220,14 @@ def _list_notes(sweep: SweepTable, cells: pd.DataFrame, metric: str, over: str) 
     if mixture := sweep.describe_mixture():
         notes.append(f"WARNING: {mixture}")
     command = f"`fedray sweep {sweep.name}`" if sweep.name in list_sweeps() else "`fedray sweep` with its file"
-    for status, done in ((Status.MISSING, "runs"), (Status.UNLOGGED, "logs")):
+    for status, done in ((Status.MISSING, "runs"), (Status.INTERRUPTED, "resumes"), (Status.UNLOGGED, "logs")):
         if count := int((cells["status"] == status).sum()):
             what = "it" if count == 1 else "them"
             notes.append(f"{count} of {format_count(len(cells), 'cell')} {status}; {command} {done} {what}")
-    told = [Status.FINISHED, Status.MISSING, Status.UNLOGGED, Status.RUNNING]
+    told = [Status.FINISHED, Status.MISSING, Status.INTERRUPTED, Status.UNLOGGED, Status.RUNNING]
     bad = cells[~cells["status"].isin(told) & cells["_value"].isna()]
     notes += [
-        f"{cell['status']}: {cell['label']}" + (f": {cell['message']}" if cell.get("message") else "")
+        f"{cell['status']}: {cell['label']}" + (f": {cell['message']}" if cell["message"] else "")
         for _, cell in bad.iterrows()
     ]
     return notes

@@ -17,10 +17,10 @@ from fedray.common.errors import UserError
 from fedray.sweep.storage import (
     CellLocks,
     find_running_sweeps,
+    find_started_sweeps,
     get_cell_locks_file,
     get_sweep_lock_file,
     list_abandoned,
-    list_running_sweeps,
     lock_sweep,
     make_scratch,
     refuse_unwritable_storage,
@@ -158,7 +158,7 @@ def test_a_sweep_that_is_refused_under_its_lock_leaves_what_was_there(
     before = sorted(tmp_path.rglob("*"))
     running = []
     with contextlib.suppress(UserError), lock_sweep("s"):
-        running = list_running_sweeps()
+        running = [name for name, runs in find_started_sweeps().items() if runs]
         raise UserError("no room")
     assert running == ["s"]
     assert sorted(tmp_path.rglob("*")) == before

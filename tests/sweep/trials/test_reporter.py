@@ -128,11 +128,13 @@ def test_a_cell_that_goes_on_says_from_which_round(capsys: pytest.CaptureFixture
     assert capsys.readouterr().out == f"{cell.label}: resumed, goes on with round 2 of 2\n"
 
 
-def test_the_time_left_counts_no_resumed_round(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_left_counts_no_resumed_round_and_no_interrupted_cell_is_done(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The first of four cells made half of its rounds here in 30 s, so a whole one takes a minute.
 
     The second goes on at a third of its rounds left; with two whole ones that are 2 1/3 min. Counted in cells it would
-    be three times 30 s.
+    be three times 30 s. Interrupted, it is still to go.
     """
     now = [100.0]
     monkeypatch.setattr("fedray.sweep.reporter.time", SimpleNamespace(monotonic=lambda: now[0]))
@@ -143,6 +145,11 @@ def test_the_time_left_counts_no_resumed_round(monkeypatch: pytest.MonkeyPatch) 
     now[0] = 130.0
     shown.note_end("a", Status.FINISHED, "97 %")
     assert shown._estimate_end() == "; 3 to go, about 2.3 min"
+    shown.note_end("b", Status.INTERRUPTED, "run it again")
+    assert capsys.readouterr().out.splitlines() == [
+        "[1/4] finished  fedavg s0: 97 % (30.0 s; 3 to go, about 2.3 min)",
+        "[1/4] interrupted fedavg s1: run it again (30.0 s)",
+    ]
 
 
 def test_a_session_opens_the_store_once() -> None:
