@@ -213,8 +213,9 @@ class Problem:
                 logits = network(torch.zeros(1, *shape, device=device)).logits
         except RuntimeError as error:
             reason = str(error).splitlines()[0]
+            how = " with training.precision bf16 on this device" if training.precision == "bf16" else ""
             raise UserError(
-                f"model.name: {self.config.model.name} does not take inputs of shape {shape}: {reason}"
+                f"model.name: {self.config.model.name} does not take inputs of shape {shape}{how}: {reason}"
             ) from None
         if not isinstance(logits, torch.Tensor):
             raise UserError(

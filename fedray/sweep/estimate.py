@@ -212,7 +212,7 @@ def print_estimate(sweep: Sweep, cells: int = 1) -> tuple[list[float | None], fl
             counted[make_key(run, known)][place] = count_samples(run, known.train), number
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
     unit = "GPU-hours" if device == "cuda" else "core-hours"
-    table = Table("cells", "model", "method timed", "gradients", "seconds each", unit, box=None, pad_edge=False)
+    table = Table("cells", "model", "method timed", "gradients", "seconds per gradient", unit, box=None, pad_edge=False)
     estimates: list[float | None] = [None] * len(runs)
     start, cells, total = START, min(cells, len(runs)), 0.0
     for key, members in counted.items():

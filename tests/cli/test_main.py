@@ -112,11 +112,15 @@ def test_a_diverged_run_says_so(folder: Path, call: Call) -> None:
     assert re.match(r"fedray: diverged in round 1, client \d: ", err)
 
 
-def test_more_classes_than_outputs_is_refused(folder: Path, call: Call) -> None:
+def test_a_model_that_cannot_take_the_data_is_refused(folder: Path, call: Call) -> None:
+    """Too few outputs, outputs of another kind, and a layer without a bfloat16 kernel, as an LSTM on many CPUs."""
     (folder / "small_model.py").write_text(
         "import torch\nclass Three(torch.nn.Sequential):\n"
         "    def __init__(self):\n        super().__init__(torch.nn.Flatten(), torch.nn.Linear(64, 3))\n"
         "class Two(Three):\n    def forward(self, x):\n        return super().forward(x), 1\n"
+        "class Whole(torch.nn.Linear):\n    def __init__(self):\n        super().__init__(64, 10)\n"
+        "    def forward(self, x):\n        if torch.is_autocast_enabled('cpu'):\n"
+        "            raise RuntimeError('no kernel')\n        return super().forward(x.flatten(1))\n"
     )
     (folder / "run.yaml").write_text(yaml.safe_dump(RUN | {"model": "small_model:Three"}))
     code, _, err = call("run", "run.yaml")
@@ -124,6 +128,14 @@ def test_more_classes_than_outputs_is_refused(folder: Path, call: Call) -> None:
     assert "model.name: small_model:Three gives outputs of shape (3,), the data have 10 classes" in err
     code, _, err = call("run", "run.yaml", "--set", "model=small_model:Two")
     assert (code, err.split("; ")[0]) == (2, "fedray: model.name: small_model:Two.forward gives a tuple")
+    whole = ("run", "run.yaml", "--no-track", "--set", "model=small_model:Whole")
+    assert call(*whole).code == 0
+    code, _, err = call(*whole, "--set", "training.precision=bf16")
+    assert (code, err.splitlines()[-1]) == (
+        2,
+        "fedray: model.name: small_model:Whole does not take inputs of shape (1, 8, 8) with training.precision bf16 on "
+        "this device: no kernel",
+    )
 
 
 def test_cluster_files_are_listed_and_written_as_they_are(call: Call) -> None:
