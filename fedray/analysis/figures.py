@@ -17,7 +17,8 @@ Without --kind: curves, and the sensitivity to every number with three or more v
 - search: best so far by rounds trained, each trial by key, pairs of keys; also for a grid's options.
 A line is the mean over the finished seeds, the band (of up to six lines; the bars) the sample standard deviation. A
 colour is a method, dashes its values; lines differ in dashes or markers, not only in colour. Panels share their axes,
-unless that left one half empty. Each data set and model has its own file. Formats: PNG and PDF.
+unless that left one half empty, as the line above the legend says. Each data set and model has its own file.
+Formats: PNG and PDF.
 """
 
 import sys
@@ -29,7 +30,7 @@ import typer
 from matplotlib.figure import Figure
 
 from fedray.analysis.comparison import compare
-from fedray.analysis.data.axes import FINISHED, WITH_CURVE
+from fedray.analysis.data.axes import FINISHED, WITH_CURVE, find_key
 from fedray.analysis.data.collect import SweepTable, collect, find_cells
 from fedray.analysis.data.metrics import NEVER, read_values
 from fedray.analysis.plots import search
@@ -67,8 +68,9 @@ def main(
     x: Annotated[
         str,
         typer.Option(
-            help="sensitivity, heatmap: a key such as algorithm.rho; sensitivity: also mofedsam.beta,1-mimelite.beta, "
-            "options that mean the same; curves: seconds, or a metric such as megabytes_sent"
+            help="sensitivity, heatmap: a key such as algorithm.rho, or rho alone; sensitivity: also "
+            "mofedsam.beta,1-mimelite.beta, options that mean the same; curves: seconds, or a metric such as "
+            "megabytes_sent"
         ),
     ] = "",
     metric: Annotated[
@@ -105,6 +107,8 @@ def main(
             write_or_print(f"not drawn, {message}: {'; '.join(names)}\n", None)
         return
     sweep, drawn, unzoomed = collect(name), dict[str, dict[str, Figure]](), ""
+    if kind != "curves":  # its x is a metric
+        x, y = find_key(x, sweep.cells), find_key(y, sweep.cells)
     if kind in ("", "curves"):
         by = x if kind and x else "round"
         drawn["curves" if by == "round" else f"by-{by}"] = draw_curves(

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from fedray.analysis import figures
+from fedray.analysis.data.axes import find_key
 from fedray.analysis.data.collect import collect
 from fedray.analysis.figures import main
 from fedray.analysis.plots.curves import draw_curves, find_zoom
@@ -37,7 +38,7 @@ def test_curves_are_means_over_finished_seeds_with_a_band(
     assert band.get_paths()[0].get_extents().extents == pytest.approx([1, 20 - 200**0.5, 2, 30 + 200**0.5])
     assert [line.get_color() for line in other.lines] == [axes.lines[1].get_color()], "a method looks alike everywhere"
     assert figure.get_figwidth() == WIDE
-    assert note(figure) == "band: ± standard deviation over 1 to 2 seeds"
+    assert note(figure) == "band: ± standard deviation over 1 to 2 seeds; y axes differ"
     main("sweep", "curves", out=tmp_path / "figures")
     names = sorted(path.name for path in (tmp_path / "figures").iterdir())
     assert names == ["sweep-curves.pdf", "sweep-curves.png"]
@@ -103,6 +104,19 @@ def test_a_method_looks_as_among_the_curves(store: Tracker) -> None:
     drawn = {line.get_color() for line in figure.axes[0].lines if not str(line.get_label()).startswith("_")}
     assert names == ["fedavg", "fedsam"]
     assert drawn == {colours["fedavg"], colours["fedsam ρ=0.1"]}
+
+
+@pytest.mark.parametrize(
+    ("given", "key"), [("rho", "algorithm.rho"), ("ρ", "algorithm.rho"), ("alpha", "partition.alpha"), ("seed", "seed")]
+)
+def test_a_key_by_its_last_part(given: str, key: str, store: Tracker) -> None:
+    """fedtoga's α has one value, so `alpha` is the partition's; with a second value it may be either."""
+    toga = {"name": "fedtoga", "rho": 0.1, "alpha": 0.1}
+    cells = [cell(one, alpha, 0) for one in (SMALL, LARGE, toga) for alpha in (0.1, 0.5)]
+    write(store, cells, range(60, 66))
+    found = collect("sweep").cells
+    assert find_key(given, found) == key
+    assert find_key(given, found.assign(**{"algorithm.alpha": range(6)})) == ("alpha" if given == "alpha" else key)
 
 
 def test_one_key_at_a_time(store: Tracker) -> None:
@@ -210,6 +224,7 @@ def test_a_zoom_on_the_rounds_that_tables_average(store: Tracker) -> None:
     assert ticks(other) == ticks(main_)
     assert main_.get_shared_x_axes().joined(main_, other)
     assert main_.get_ylim() == other.get_ylim()
+    assert note(figure).endswith("; y axes of the lower panels differ")
     assert not main_.get_shared_y_axes().joined(zoom, other_zoom), "each zoom is on its own setting's height"
     assert (main_.get_ylabel(), other.get_ylabel(), main_.get_xlabel(), zoom.get_xlabel()) == (
         "test accuracy in %",
@@ -323,6 +338,19 @@ def test_the_legend_covers_no_line(store: Tracker) -> None:
     assert box.x1 <= figure.bbox.x1
 
 
+def test_the_values_of_a_method_stand_in_one_column_of_the_legend(store: Tracker) -> None:
+    """A column for FedAvg, filled up with nothing, and one each for the three values of FedSAM and FedTOGA."""
+    tuned = [{"name": name, "rho": rho} for name in ("fedsam", "fedtoga") for rho in (0.1, 0.2, 0.3)]
+    write(store, [cell(one, 0.5, 0) for one in (FEDAVG, *tuned)], [history(60, 70)] * 7)
+    (figure,) = draw_curves(collect("sweep")).values()
+    figure.draw_without_rendering()
+    places: dict[float, list[str]] = {}
+    for text in figure.legends[0].get_texts():
+        places.setdefault(round(text.get_window_extent().x0), []).append(text.get_text())
+    fedsam, fedtoga = ([f"{name} ρ={rho}" for rho in (0.1, 0.2, 0.3)] for name in ("fedsam", "fedtoga"))
+    assert [*places.values()] == [["fedavg", "", ""], fedsam, fedtoga]
+
+
 def test_smoothing(store: Tracker) -> None:
     """Means of up to two evaluations: 10, (10+20)/2, (20+60)/2."""
     write(store, [cell(FEDAVG, 0.5, 0)], [history(10, 20, 60)])
@@ -336,6 +364,7 @@ def test_a_colour_is_a_method_and_dashes_its_values() -> None:
     avg, first, second, other = some.values()
     assert first["color"] == second["color"] not in (avg["color"], other["color"])
     assert first["linestyle"] == other["linestyle"] != second["linestyle"]
+    assert [style.get("linewidth", 1) > 1 for style in some.values()] == [True, False, False, True], "one line is broad"
     for values, methods, grey in ((1, 40, 40), (10, 4, 40), (8, 10, 0), (1, 100, 0)):
         lines = choose_styles((f"{m} {v}", str(m)) for m in range(methods) for v in range(values))
         assert len({str(style) for style in lines.values()}) == values * methods
@@ -357,8 +386,10 @@ def test_panels_share_an_axis_unless_most_of_one_would_be_empty(store: Tracker) 
     assert len(limits) == 1
     cells = [cell(FEDAVG, alpha, 0) for alpha in (0.3, 0.4)]
     write(store, cells, [history(60, 90), history(10, 12)], name="apart")
-    first, second = next(iter(draw_curves(collect("apart")).values())).axes
+    (figure,) = draw_curves(collect("apart")).values()
+    first, second = figure.axes
     assert second.get_ylim()[1] < 30 < first.get_ylim()[0]
+    assert note(figure) == "one seed; y axes differ"
 
 
 def test_refusals(store: Tracker) -> None:
@@ -369,6 +400,7 @@ def test_refusals(store: Tracker) -> None:
         ("bars", "", "lambda", "--metric: unknown name 'lambda'"),
         ("class-accuracy", "", "", "--kind: class-accuracy needs runs with the probe: evaluation.probes: [classes]"),
         ("sensitivity", "algorithm.rho", "", "--x: algorithm.rho has one value in this sweep"),
+        ("sensitivity", "rho", "", "--x: algorithm.rho has one value in this sweep"),
         ("sensitivity", "algorithm.name", "", "--x: the values of algorithm.name are not numbers: fedavg, fedsam"),
     ):
         with pytest.raises(UserError, match=re.escape(message)):

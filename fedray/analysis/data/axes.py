@@ -183,6 +183,16 @@ def _shorten(value: Any) -> str:
     return re.sub(r"^(-?\d+)\.0$", r"\1", str(value))
 
 
+def find_key(given: str, cells: pd.DataFrame) -> str:
+    """Return the dotted key that its last part or its letter names, `rho` or `ρ`, if one alone does; else as given."""
+    keys = [str(name) for name in cells if "." in str(name) and not str(name).startswith(("metrics.", "chosen."))]
+    named = (
+        [] if given in ("", *keys) else [key for key in keys if given in (key.split(".")[-1], find_symbol(key, cells))]
+    )
+    found = [key for key in named if cells[key].nunique() > 1] or named
+    return found[0] if len(found) == 1 else given
+
+
 def unknown_key(option: str, key: str, cells: pd.DataFrame, others: Iterable[str] = ()) -> UserError:
     """Return the error for an option that is neither a dotted key of the cells nor one of the other names.
 

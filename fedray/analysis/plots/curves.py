@@ -107,8 +107,10 @@ def draw_curves(
                     drawn.zoom[setting].plot(late.index, late, **style)
         if not across:
             _set_ticks(list(every[0].main.values()), list(every[0].zoom.values()), rounds, start)
-        for drawn in every:
-            level_panels([*drawn.main.values()])
+        level = [level_panels([*drawn.main.values()]) for drawn in every]
+        apart = "" if all(level) and (start is None or len(settings) == 1) else "; y axes differ"
+        if apart and all(level):
+            apart = "; y axes of the lower panels differ"
         areas = [area for drawn in every for area in drawn.main.values()]
         banded = len(methods) * max(map(len, quantities)) <= BANDED
         note = (
@@ -117,7 +119,7 @@ def draw_curves(
             else f"{describe_seeds(lines, '')}; no bands with more than {BANDED} lines"
         )
         shaded = "" if start is None else "; shaded: rounds that tables average"
-        figures[figure_name] = with_legend(every[0].figure, *areas, note=note + shaded + many_ends)
+        figures[figure_name] = with_legend(every[0].figure, *areas, note=note + shaded + many_ends + apart)
     return figures
 
 

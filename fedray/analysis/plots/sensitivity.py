@@ -98,10 +98,10 @@ def draw_sensitivity(sweep: SweepTable, x: str, metric: str = DEFAULT) -> dict[s
             margin = 0.06 * (max(reach) - min(reach)) or 1.0
             area.set_ylim(min(reach) - margin, max(reach) + margin)  # matplotlib's own would count the dodging as data
         set_value_ticks(next(iter(drawn.main.values())), cells["_x"].dropna())
-        level_panels([*drawn.main.values()])
+        apart = "" if level_panels([*drawn.main.values()]) else "; y axes differ"
         seeds = cells.groupby(["_column", "_row", "_x"], dropna=False)["seed"].nunique()
         bars = "bars and bands" if cells["_x"].isna().any() else "bars"
-        figures[name] = with_legend(drawn.figure, *drawn.main.values(), note=describe_seeds(seeds, bars))
+        figures[name] = with_legend(drawn.figure, *drawn.main.values(), note=describe_seeds(seeds, bars) + apart)
     return figures
 
 

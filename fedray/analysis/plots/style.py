@@ -5,6 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -17,6 +18,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
+from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from fedray.cells.looks import COLOURS
@@ -45,6 +47,8 @@ MARGIN = 0.06
 """Part of an axis left free next to the outermost values."""
 FILLED = 0.5
 """Part of a common axis that each panel's values must fill."""
+BLANK = Line2D([], [], linestyle="none")
+"""Entry of a legend that fills a column."""
 MARKS = 6
 """Approximate number of markers per line."""
 STYLE: Any = {
@@ -66,6 +70,8 @@ STYLE: Any = {
 DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 HATCHES = ("", "////", "....", "xxxx", "\\\\\\\\", "++++", "oooo", "----")
+BROAD = {"linewidth": 1.8, "markersize": 4.2, "zorder": 1.9}
+"""Look of a method with one line, next to others with several: seen on both sides of a line that covers it."""
 PLAIN = FuncFormatter(lambda value, _: f"{value:g}")
 styled = mpl.rc_context(STYLE)
 """Decorator of all functions that draw or write a figure."""
@@ -74,11 +80,13 @@ styled = mpl.rc_context(STYLE)
 def choose_styles(lines: Iterable[tuple[str, str]]) -> dict[str, dict[str, Any]]:
     """Return label -> style of each line, given its label and method: a colour for each method, dashes for its values.
 
-    The first 40 differ in dashes or marker, so also in grey.
+    The first 40 differ in dashes or marker, so also in grey. If some methods have several lines, others are broad.
     """
     colours, places, used = dict[str, int](), Counter[str](), set[tuple[int, int, int]]()
     styles = dict[str, dict[str, Any]]()
-    for label, method in dict.fromkeys(lines):
+    pairs = dict.fromkeys(lines)
+    of_method = Counter(method for _, method in pairs)
+    for label, method in pairs:
         colour = colours.setdefault(method, len(colours)) % len(COLOURS)
         dash = (places[method] + colours[method] // len(COLOURS)) % len(DASHES)
         places[method] += 1
@@ -89,6 +97,8 @@ def choose_styles(lines: Iterable[tuple[str, str]]) -> dict[str, dict[str, Any]]
         look = next((look for look in looks if look not in used), looks[0])
         used |= {(0, *look[1:]), (colour + 1, *look[1:])}
         styles[label] = {"color": COLOURS[colour], "linestyle": DASHES[look[1]], "marker": MARKERS[look[2]]}
+        if of_method[method] == 1 < max(of_method.values()):
+            styles[label] |= BROAD
     return styles
 
 
@@ -154,16 +164,20 @@ def make_blocks(
     return found
 
 
-def level_panels(areas: Sequence[Axes]) -> None:
-    """Give panels one axis upwards, with labels at the left, unless that would leave most of a panel empty."""
+def level_panels(areas: Sequence[Axes]) -> bool:
+    """Give panels one axis upwards, with labels at the left, unless that would leave most of a panel empty.
+
+    Return False if each keeps its own.
+    """
     limits = [area.get_ylim() for area in areas]
     low, high = min(limits)[0], max(top for _, top in limits)
     if any(top - bottom < FILLED * (high - low) for bottom, top in limits):
         for area in areas:
             area.tick_params(labelleft=True)
-        return
+        return False
     for area in areas:
         area.set_ylim(low, high)
+    return True
 
 
 def _wrap(label: str, height: float) -> str:
@@ -184,7 +198,8 @@ def _fill(text: str, letters: int) -> str:
 def with_legend(figure: Figure, *panels: Axes, note: str = "") -> Figure:
     """Return the figure with the legend below its panels, where it covers no line; it grows by that.
 
-    note: meaning of lines and bars, and the number of seeds; the legend's title.
+    Neighbours of one colour stand in one column. note: meaning of lines and bars, and the number of seeds; the legend's
+    title.
     """
     found: dict[str, Any] = {}
     for panel in panels:
@@ -193,21 +208,49 @@ def with_legend(figure: Figure, *panels: Axes, note: str = "") -> Figure:
     if not found:
         return figure
     width = figure.get_figwidth()
-    names, note = [_fill(name, int((width - HANDLE) / LETTER)) for name in found], _fill(note, int(width / LETTER))
-    letters = max(len(line) for name in names for line in name.split("\n"))
-    columns = max(1, min(len(names), int(width / (LETTER * letters + HANDLE))))
-    renderer, legend = FigureCanvasAgg(figure).get_renderer(), None  # type: ignore[no-untyped-call]
-    while legend is None or (columns > 0 and legend.get_window_extent(renderer).width > figure.bbox.width):
-        if legend is not None:
-            legend.remove()
+    texts = {name: _fill(name, int((width - HANDLE) / LETTER)) for name in found}
+    letters = max(len(line) for text in texts.values() for line in text.split("\n"))
+    most = max(1, int(width / (LETTER * letters + HANDLE)))
+    groups = [[*group] for _, group in groupby(found, lambda name: _find_colour(found[name]) or name)]
+    if len(groups) == 1:
+        groups = [[name] for name in found]
+    renderer = FigureCanvasAgg(figure).get_renderer()  # type: ignore[no-untyped-call]
+    for rows in range(max(map(len, groups)), len(found) + 1):
+        columns = _stack(groups, rows)
+        if len(columns) > most:
+            continue
+        deep = max(map(len, columns)) if len(groups) < len(found) else 0
+        entries = [name for column in columns for name in (*column, *[""] * (deep - len(column)))]
         legend = figure.legend(
-            [*found.values()], names, loc="outside lower center", ncols=columns, title=note or None, title_fontsize=6
+            [found.get(name, BLANK) for name in entries],
+            [texts.get(name, "") for name in entries],
+            loc="outside lower center",
+            ncols=len(columns),
+            title=_fill(note, int(width / LETTER)) or None,
+            title_fontsize=6,
         )
-        columns -= 1
+        if len(columns) == 1 or legend.get_window_extent(renderer).width <= figure.bbox.width:
+            break
+        legend.remove()
     legend.get_title().set_multialignment("center")
     height = legend.get_window_extent(renderer).height / figure.dpi
     figure.set_size_inches(width, figure.get_figheight() + height)
     return figure
+
+
+def _find_colour(handle: Any) -> str:
+    """Return the colour of a line; empty for other things."""
+    return str(handle.get_color()) if isinstance(handle, Line2D) else ""
+
+
+def _stack(groups: Sequence[Sequence[str]], rows: int) -> list[list[str]]:
+    """Return groups in order in columns of so many rows; none is split."""
+    columns = list[list[str]]([[]])
+    for group in groups:
+        if columns[-1] and len(columns[-1]) + len(group) > rows:
+            columns.append([])
+        columns[-1] += group
+    return columns
 
 
 def thin_markers(points: int, place: int, lines: int) -> tuple[int, int]:
