@@ -1,5 +1,7 @@
 """Recipes with other libraries, and docs/plug-ins.md, followed from an empty folder: their files, run as they are."""
 
+import ast
+import inspect
 import os
 import pickle
 import re
@@ -13,6 +15,7 @@ import numpy as np
 import pytest
 
 import fedray
+from fedray.algorithms.base import Algorithm, Client, Proximal, Server
 from fedray.engine.problem import Problem
 from fedray.tracking.store import IS_CELL, open_store, search
 from tests import small
@@ -124,6 +127,43 @@ def execute(folder: Path, command: str) -> str:
     )
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     return done.stdout
+
+
+def test_the_tables_of_hooks_are_the_contract() -> None:
+    """Hooks with their parameters, attributes with their defaults, all that a client and the server offer."""
+    section = PAGE.partition("## Every hook\n")[2].partition("\n## ")[0]
+    hooks, attributes = (
+        re.findall(r"^\| (`.*?) \| (.*?) \|", part, re.MULTILINE) for part in section.split("| attribute")
+    )
+    members = {
+        name: one for kind in (Algorithm, Proximal) for name, one in vars(kind).items() if not name.startswith("_")
+    }
+    functions = {
+        name: [*inspect.signature(one).parameters][1:]
+        for name, one in members.items()
+        if inspect.isfunction(one) and name not in ("overrides", "refuse_untrained")
+    }
+    properties = {name for name, one in members.items() if isinstance(one, property)}
+    told = [hook for first, _ in hooks for hook in re.findall(r"`(.*?)`", first)]
+    assert sorted(told) == sorted([f"{name}({', '.join(given)})" for name, given in functions.items()] + [*properties])
+    defaults = {
+        name: value
+        for first, given in attributes
+        for name, value in zip(re.findall(r"\w+", first), re.findall(r"`(.*?)`", given), strict=True)
+    }
+    declared = {name for name in get_class_variables(Algorithm) if name not in ("model_config", "section")}
+    assert defaults.keys() == declared
+    assert all(ast.literal_eval(value) == getattr(Algorithm, name) for name, value in defaults.items())
+    client, computes, server, got = (re.findall(r"`([\w.]+)[^`]*`", part) for part in section.split("\n- ")[1:])
+    offered = {*Client.__dataclass_fields__, *(name for name in vars(Client) if not name.startswith("_"))}
+    assert sorted([*client, *computes]) == sorted(offered)
+    assert sorted(server) == sorted(Server.__dataclass_fields__)
+    assert got == ["got.update", "got.shared_update", "got.NAME"]
+
+
+def get_class_variables(kind: type) -> set[str]:
+    """The names that a class itself annotates as ClassVar."""
+    return {name for name, one in vars(kind)["__annotations__"].items() if "ClassVar" in str(one)}
 
 
 @pytest.mark.slow
