@@ -23,6 +23,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", str(out)]
     subprocess.run([*command, str(source)], check=True, timeout=280)
     (wheel,) = out.glob("*.whl")
+    assert wheel.match("fedray-*.whl"), "the README installs it by this name"
     zipfile.ZipFile(wheel).extractall(out / "site")
     return out / "site"
 
