@@ -147,8 +147,8 @@ class SweepRequest:
             same += ["--max-concurrent", str(self.max_concurrent)] if self.max_concurrent else []
             print(
                 f"under Slurm: sbatch {asked} slurm.sh {shlex.join([str(self.file), *same])}; "
-                "`fedray list clusters slurm.sh > slurm.sh` writes it; after its --time of 24 hours "
-                "the job is requeued and goes on"
+                "`fedray list clusters slurm.sh > slurm.sh` writes it; after 24 hours, or "
+                "those of --time=HH:MM:SS before slurm.sh, the job is requeued and goes on"
             )
 
     def _list_cells(self, sweep: "Sweep", source: str) -> None:

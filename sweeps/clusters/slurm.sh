@@ -3,10 +3,11 @@
 #
 #   fedray list clusters slurm.sh > slurm.sh
 #   export FEDRAY_STORAGE=/shared/me/fedray MLFLOW_TRACKING_URI=http://mlflow.example.org:5000
-#   sbatch --nodes=4 --gpus-per-node=4 slurm.sh sweep.yaml
+#   sbatch --nodes=4 --gpus-per-node=4 --time=12:00:00 slurm.sh sweep.yaml
 #
 # Submit with fedray's environment activated, or next to its .venv, on a file system that all nodes see. Arguments after
-# the file, or a name of `fedray list sweeps`, go to `fedray sweep`.
+# the file, or a name of `fedray list sweeps`, go to `fedray sweep`. `fedray sweep FILE --dry-run --nodes 4 ...` prints this
+# line with your numbers. Options of sbatch before slurm.sh replace those below.
 #
 #SBATCH --job-name=fedray
 #SBATCH --output=fedray-%j.log

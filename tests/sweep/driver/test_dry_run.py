@@ -72,6 +72,7 @@ def test_a_plan_for_a_cluster_that_is_not_here(call: Call) -> None:
     assert "at most 30 rounds (runtime.checkpoint_every)" in out
     asked = "--nodes=2 --cpus-per-task=16 --gpus-per-node=4"
     assert f"under Slurm: sbatch {asked} slurm.sh sweep.yaml; " in out
+    assert "after 24 hours, or those of --time=HH:MM:SS before slurm.sh, the job is requeued" in out
     changes = ("--set", "training.rounds=4", "--set", "runtime.gpus_per_actor=0", "--max-concurrent", "3")
     out = call("sweep", "sweep.yaml", "--dry-run", *CLUSTER, *changes).done
     assert (
