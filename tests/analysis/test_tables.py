@@ -141,6 +141,18 @@ def test_a_row_per_seed(store: Tracker, tmp_path: Path, capsys: pytest.CaptureFi
     assert rows[0]["run_id"] == collect("sweep").cells["run_id"][0]
 
 
+def test_methods_in_columns_are_ranked_within_rows(store: Tracker) -> None:
+    """fedsam is the better method in both settings; one of two settings is never the best. One has a second seed."""
+    cells = [cell(a, alpha, 0) for alpha in (0.5, 0.1) for a in (FEDAVG, SMALL)] + [cell(FEDAVG, 0.1, 1)]
+    write(store, cells, [80, 90, 50, 60, 52])
+    across = build(collect("sweep"), rows="partition", columns="algorithm")
+    assert {key for key, rank in across.ranks.items() if rank == 1} == {
+        ("dirichlet α=0.5", "fedsam"),
+        ("dirichlet α=0.1", "fedsam"),
+    }
+    assert across.notes[0] == ("mean ± sample standard deviation over 1 to 2 seeds; best bold, second best underlined")
+
+
 def test_a_file_with_a_label(store: Tracker, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The label follows the caption, which counts the tables; the file is what is printed without one."""
     write(store, [cell(FEDAVG, 0.5, 0)], [70])
@@ -160,6 +172,15 @@ def test_a_file_with_a_label(store: Tracker, tmp_path: Path, capsys: pytest.Capt
     (caption,) = re.findall(r"^\\caption\{(.*)\}$", text, re.MULTILINE)
     assert caption.startswith(r"Test accuracy in \%, "), "without the sweep's name, which is a file's"
     assert caption.endswith("; one seed"), "without a legend"
+    write(store, [cell(a, 0.5, 0) for a in (FEDAVG, SMALL)], [70, 80], name="two")
+    main(["two"], "latex", out=tmp_path / "two.tex")
+    said = "LaTeX: the table needs \\usepackage{booktabs}"
+    ranked = f"{said}; its caption leaves out: best bold, second best underlined\n"
+    assert capsys.readouterr() == (f"{tmp_path / 'two.tex'}\n", ranked)
+    main(["two"], "latex", caption="Best in bold.", out=tmp_path / "captioned.tex")
+    assert capsys.readouterr().err == f"{said}\n", "the user's own caption may say it"
+    main(["two"], "latex")
+    assert not capsys.readouterr().err
     main(["sweep"], label="tab:main-results", out=tmp_path / "another.tex")
     assert (tmp_path / "another.tex").read_text(encoding="utf-8") == text
     main(["sweep"], out=tmp_path / "table.csv")

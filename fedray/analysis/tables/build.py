@@ -10,6 +10,7 @@ separated by commas, are shown side by side. `--average-over partition` averages
 
 import math
 import re
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -41,7 +42,7 @@ from fedray.analysis.data.metrics import (
 from fedray.analysis.tables.clients import read_accuracies
 from fedray.analysis.tables.formats import FORMATS, SUFFIXES, format_run_by_run
 from fedray.analysis.tables.published import BEST, match_published
-from fedray.analysis.tables.result_table import Entry, ResultTable, add_best, average, join_tables, make_entry
+from fedray.analysis.tables.result_table import LEGEND, Entry, ResultTable, add_best, average, join_tables, make_entry
 from fedray.cells.metric import DEFAULT, ROUNDS_TO, Metric
 from fedray.cells.status import Status
 from fedray.common.entry import Overwrite, ShowPublished
@@ -117,13 +118,14 @@ def build(
         entries = {key: replace(one, printed=printed.get(key)) for key, one in entries.items()}
         notes += said
     held_out = all(spec.get("data.validation.fraction") is not None for spec in sweep.cells["spec"])
+    across = "algorithm" in columns.split(",") and "algorithm" not in rows.split(",")
     on_test_set = any(Metric.parse(one["select"]).is_on_test_set for one in sweep.tuned.values())
     return ResultTable(
         f"{sweep.name.replace(' ', ' and ')}: {make_title(metric, cells, held_out)}"
         + " (selected on the test set)" * on_test_set,
         *names,
         entries,
-        _rank(entries, names[1], is_smaller_better(metric, cells)) if is_ranked(metric, cells) else {},
+        _rank(entries, across, is_smaller_better(metric, cells)) if is_ranked(metric, cells) else {},
         notes,
         reference,
         paper,
@@ -175,14 +177,17 @@ def _set_digits(entries: Mapping[tuple[str, str], Entry], rounds: bool) -> dict[
     return {key: replace(one, digits=digits[key[1]], is_round=rounds) for key, one in entries.items()}
 
 
-def _rank(entries: dict[tuple[str, str], Entry], columns: Sequence[str], lower: bool) -> dict[tuple[str, str], int]:
-    """Return ranks of complete entries within columns; means with equal digits (at least two) share one."""
-    ranks = dict[tuple[str, str], int]()
-    for column in columns:
+def _rank(entries: dict[tuple[str, str], Entry], across: bool, lower: bool) -> dict[tuple[str, str], int]:
+    """Return ranks of complete entries within columns; means with equal digits (at least two) share one.
+
+    across: True for ranks within rows, if the columns are the methods.
+    """
+    ranks, place = dict[tuple[str, str], int](), 0 if across else 1
+    for setting in dict.fromkeys(key[place] for key in entries):
         whole = {
             key: round(one.mean, max(2, one.digits))
             for key, one in entries.items()
-            if key[1] == column and one.whole and key[0] != BEST and one.mean is not None
+            if key[place] == setting and one.whole and key[0] != BEST and one.mean is not None
         }
         order = sorted(set(whole.values()), reverse=not lower)
         ranks |= {key: order.index(mean) + 1 for key, mean in whole.items() if mean in order[:2] and len(whole) > 1}
@@ -193,11 +198,9 @@ def _list_notes(sweep: SweepTable, cells: pd.DataFrame, metric: str, over: str) 
     notes = []
     cells = cells[cells["_row"] != BEST]
     seeds = cells.groupby(["_row", "_column"])["seed"].nunique()
-    if seeds.nunique() == 1:
-        few = f"mean ± sample standard deviation over {seeds.iloc[0]} seeds" if seeds.iloc[0] > 1 else "one seed"
-        notes.append(few + "; best bold, second best underlined" * is_ranked(metric, cells))
-    else:
-        notes.append(f"mean ± sample standard deviation over {seeds.min()} to {seeds.max()} seeds")
+    number = str(seeds.min()) if seeds.nunique() == 1 else f"{seeds.min()} to {seeds.max()}"
+    many = "one seed" if seeds.max() == 1 else f"mean ± sample standard deviation over {number} seeds"
+    notes.append(f"{many}; {LEGEND}" if is_ranked(metric, cells) else many)
     if over:
         counts = cells.groupby("_column")["_setting"].nunique()
         notes.append(
@@ -366,3 +369,6 @@ def main(
     table = build(sweep, metric, rows, cols, reference, paper, average_over, best_except)
     caption = re.sub(r"(?<!\\)((?:\\\\)*)%", r"\1\%", " ".join(caption.split()))  # a bare % would end the line
     write_or_print(FORMATS[format](replace(table, label=label, caption=caption)), file)
+    if format == "latex" and file is not None:
+        marks = f"; its caption leaves out: {LEGEND}" if table.ranks and not caption else ""
+        print(f"LaTeX: the table needs \\usepackage{{booktabs}}{marks}", file=sys.stderr)

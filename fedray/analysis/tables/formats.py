@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
-from fedray.analysis.tables.result_table import ResultTable
+from fedray.analysis.tables.result_table import LEGEND, ResultTable
 from fedray.common.entry import format_json
 from fedray.common.errors import UserError, escape, truncate_repr, warn_once
 from fedray.common.output import format_grid
@@ -51,7 +51,7 @@ def to_latex(table: ResultTable) -> str:
 
     heads = _split_rows(table.rows)
     title = table.title.partition(": ")[2] or table.title  # without the sweep's name
-    said = [note.partition("; best bold")[0] for note in table.notes[:1]]
+    said = [note.partition(f"; {LEGEND}")[0] for note in table.notes[:1]]
     lines = [
         r"\begin{table}",
         r"\centering",

@@ -10,6 +10,9 @@ from fedray.analysis.data.metrics import NEVER
 from fedray.analysis.tables.published import BEST, PublishedNumber
 from fedray.common.errors import UserError, unknown
 
+LEGEND = "best bold, second best underlined"
+"""What the marks of a table mean."""
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -54,7 +57,7 @@ class ResultTable:
     columns: list[str]
     entries: dict[tuple[str, str], Entry]
     ranks: dict[tuple[str, str], int]
-    """1 for the best complete entry of a column, 2 for the second best (equal values share a rank)."""
+    """1 for the best complete entry of a setting, 2 for the second best (equal values share a rank)."""
     notes: list[str]
     reference: str = ""
     """The row that `Entry.change` refers to."""
