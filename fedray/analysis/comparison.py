@@ -42,7 +42,7 @@ from fedray.analysis.statistics import (
     find_effect,
     flip_signs,
 )
-from fedray.cells.metric import DEFAULT, Metric
+from fedray.cells.metric import DEFAULT, FEWEST_SEEDS, Metric, describe_few_seeds
 from fedray.common.entry import Json, format_json
 from fedray.common.errors import UserError, format_count, unknown
 from fedray.common.output import format_grid, write_or_print
@@ -51,8 +51,6 @@ from fedray.sweep.draws import count_of_client
 
 DIFFERENCE_HEADER = ("method", "setting", "n", "mean", "difference")
 COSTS = ("gradients", "megabytes")
-FEWEST = 3
-"""Minimum number of paired seeds for an interval or a test that says anything: with two, t is 12.7 spreads."""
 ACROSS = 120
 """Maximum number of letters in a line of the printed table."""
 ALIKE = ("data.", "partition.", "model.", "clients.", "training.rounds", "evaluation.every", "evaluation.last", "seed")
@@ -219,7 +217,7 @@ class Comparison:
     @property
     def lacks_seeds(self) -> bool:
         """True if no method has enough seeds for an interval or a test."""
-        return bool(self.differences) and all(one.n < FEWEST for one in self.differences)
+        return bool(self.differences) and all(one.n < FEWEST_SEEDS for one in self.differences)
 
 
 def find_reference(cells: pd.DataFrame, given: str, found: Iterable[str], rows: str = "algorithm") -> str:
@@ -349,12 +347,7 @@ def list_notes(found: Comparison) -> list[str]:
     what = "of a run's training, all clients and rounds, mean over its seeds; -: not known, as of a class of yours"
     known = [f"{costs}: {what}"] if costs else []
     if found.lacks_seeds:
-        return [
-            f"{format_count(seeds[-1], 'paired seed')} a setting {'is' if seeds[-1] == 1 else 'are'} too few for an "
-            f"interval or a test; {FEWEST} give the first, five or more are usual",
-            *known,
-            *found.notes,
-        ]
+        return [describe_few_seeds(seeds[-1], "paired seed"), *known, *found.notes]
     return [
         f"{paired}; better or worse where the adjusted p is at most {level:.2g} %: the paired t-test's p, "
         f"corrected by Holm's method for the methods of a setting, so at most {level:.2g} % of settings without any "

@@ -16,9 +16,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from fedray.common.errors import UserError
+from fedray.common.errors import UserError, format_count
 
 LAST, BEST, FINAL = PREFIXES = ("last10_", "best_", "final_")
+FEWEST_SEEDS = 3
+"""Minimum number of paired seeds for an interval or a test that says anything: with two, t is 12.7 spreads."""
 ROUNDS_TO = "rounds_to"
 RATIOS = SPEEDUP, SLOWDOWN = ("speedup", "slowdown")
 """Metrics that divide two `rounds_to`."""
@@ -201,6 +203,14 @@ def describe_accuracy(history: Sequence[Mapping[str, float]]) -> str:
 
 def _describe_mean(found: Mapping[int, float]) -> str:
     return f"{mean(found.values()):.2f} %, {describe_rounds([found])}"
+
+
+def describe_few_seeds(count: int, noun: str = "seed") -> str:
+    """Return that so many seeds of a setting, fewer than `FEWEST_SEEDS`, compare no methods."""
+    return (
+        f"{format_count(count, noun)} a setting {'is' if count == 1 else 'are'} too few for an interval or a test; "
+        f"{FEWEST_SEEDS} give the first, five or more are usual"
+    )
 
 
 def describe_rounds(runs: Iterable[Iterable[int]]) -> str:

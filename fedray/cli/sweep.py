@@ -123,7 +123,7 @@ class SweepRequest:
 
     def _forecast(self, sweep: "Sweep", source: str) -> None:
         """Print hours, and how many cells run at a time on the nodes that were described, or on this machine."""
-        from fedray.sweep.dry_run import count_room, list_local_nodes, print_forecast
+        from fedray.sweep.dry_run import count_room, list_local_nodes, print_few_seeds, print_forecast
         from fedray.sweep.estimate import list_distinct, print_estimate
         from fedray.sweep.stages import make_tune_stage, preview_final_stage
 
@@ -134,6 +134,7 @@ class SweepRequest:
                 runs = list_distinct(one)
             used = used or any(run.runtime.gpus_per_actor for run in runs)
             print(f"{one.name}: {format_count(len(runs), 'cell')}")
+            print_few_seeds(one.name, runs)
             seconds, start = list[float | None]([None] * len(runs)), None
             if self.estimate:
                 at_a_time = max(count_room(run.runtime, here, self.max_concurrent) for run in runs)

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fedray.cells.metric import LAST, describe_rounds
+from fedray.cells.metric import FEWEST_SEEDS, LAST, describe_few_seeds, describe_rounds
 from fedray.cells.status import Status
 from fedray.cluster.connection import count_cpus, use_cluster
 from fedray.cluster.resources import count_capacity, describe_idle_gpus, get_bundle, list_nodes, refuse_infeasible
@@ -46,6 +46,7 @@ def print_plan(plan: Plan) -> None:
     console.print(table)
     for line in _describe_averaged([cell.run for cell in filter(plan.is_chosen, sheet.cells.values())]):
         console.print(line, soft_wrap=True)
+    print_few_seeds(sheet.name, [cell.run for cell in sheet.cells.values()])
     address = plan.options.address or os.environ.get("RAY_ADDRESS")
     if address is None:
         nodes = list_local_nodes()
@@ -73,6 +74,13 @@ def print_cells(sweep: Sweep) -> None:
     for number, label in enumerate(cells, 1):
         print(f"{number:>{len(str(len(cells)))}}  {escape(label)}")
     print(f"{sweep.name}: {format_count(len(cells), 'cell')}")
+
+
+def print_few_seeds(name: str, runs: Sequence[RunConfig]) -> None:
+    """Print a line if methods have too few seeds to be compared. A tune stage and a small version are not compared."""
+    seeds, methods = len({run.seed for run in runs}), len({run.algorithm.name for run in runs})
+    if methods > 1 and seeds < FEWEST_SEEDS and not name.endswith("/tune") and "-smoke" not in name:
+        print(f"{name}: {describe_few_seeds(seeds)}")
 
 
 def _describe_nodes(nodes: Sequence[Mapping[str, float]]) -> str:

@@ -93,6 +93,20 @@ def test_a_plan_for_a_cluster_that_is_not_here(call: Call) -> None:
 
 
 @pytest.mark.usefixtures("elsewhere")
+def test_a_plan_says_that_methods_have_too_few_seeds(call: Call) -> None:
+    """In the words of `compare`, before the hours are spent; not for one method, three seeds or a small version."""
+    said = "x: 2 seeds a setting are too few for an interval or a test; 3 give the first, five or more are usual\n"
+    both = ["fedavg", "fedsam"]
+    for methods, seeds, few in ((both, [0, 1], True), (["fedavg"], [0, 1], False), (both, [0, 1, 2], False)):
+        smoke = {"smoke": {"base": {"training": {"rounds": 1}}}}
+        write_sweep(grid={"algorithm": methods, "seed": seeds}, **smoke)
+        assert (said in call("sweep", "sweep.yaml", "--dry-run", *CLUSTER).done) == few
+        assert "too few" not in call("sweep", "sweep.yaml", "--dry-run", "--smoke", *CLUSTER).done
+    write_sweep(grid={"algorithm": both, "seed": [0, 1]}, base=small.sections(runtime={}))
+    assert said in call("sweep", "sweep.yaml", "--dry-run").done
+
+
+@pytest.mark.usefixtures("elsewhere")
 def test_both_stages_are_planned_and_what_does_not_fit_is_named(call: Call) -> None:
     """3 methods x 2 draws x 1 seed, then 3 methods x 2 seeds; without a GPU none of them fits."""
     stages = {"search": {"training.lr": {"uniform": [0.1, 1]}}, "samples": 2, "tune": {"seeds": [0]}}
