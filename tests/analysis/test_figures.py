@@ -365,6 +365,9 @@ def test_a_colour_is_a_method_and_dashes_its_values() -> None:
     assert first["color"] == second["color"] not in (avg["color"], other["color"])
     assert first["linestyle"] == other["linestyle"] != second["linestyle"]
     assert [style.get("linewidth", 1) > 1 for style in some.values()] == [True, False, False, True], "one line is broad"
+    assert len({style["color"] for style in choose_styles([("x 1", "x"), ("x 2", "x")]).values()}) == 2, (
+        "no other method"
+    )
     for values, methods, grey in ((1, 40, 40), (10, 4, 40), (8, 10, 0), (1, 100, 0)):
         lines = choose_styles((f"{m} {v}", str(m)) for m in range(methods) for v in range(values))
         assert len({str(style) for style in lines.values()}) == values * methods

@@ -81,10 +81,13 @@ def choose_styles(lines: Iterable[tuple[str, str]]) -> dict[str, dict[str, Any]]
     """Return label -> style of each line, given its label and method: a colour for each method, dashes for its values.
 
     The first 40 differ in dashes or marker, so also in grey. If some methods have several lines, others are broad.
+    Lines of a single method have a colour each.
     """
     colours, places, used = dict[str, int](), Counter[str](), set[tuple[int, int, int]]()
     styles = dict[str, dict[str, Any]]()
-    pairs = dict.fromkeys(lines)
+    pairs = [*dict.fromkeys(lines)]
+    if len({method for _, method in pairs}) == 1:
+        pairs = [(label, label) for label, _ in pairs]
     of_method = Counter(method for _, method in pairs)
     for label, method in pairs:
         colour = colours.setdefault(method, len(colours)) % len(COLOURS)
