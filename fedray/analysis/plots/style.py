@@ -214,7 +214,8 @@ def with_legend(figure: Figure, *panels: Axes, note: str = "") -> Figure:
     texts = {name: _fill(name, int((width - HANDLE) / LETTER)) for name in found}
     letters = max(len(line) for text in texts.values() for line in text.split("\n"))
     most = max(1, int(width / (LETTER * letters + HANDLE)))
-    groups = [[*group] for _, group in groupby(found, lambda name: _find_colour(found[name]) or name)]
+    colours = {name: one.get_color() if isinstance(one, Line2D) else name for name, one in found.items()}
+    groups = [[*group] for _, group in groupby(found, colours.__getitem__)]
     if len(groups) == 1:
         groups = [[name] for name in found]
     renderer = FigureCanvasAgg(figure).get_renderer()  # type: ignore[no-untyped-call]
@@ -239,11 +240,6 @@ def with_legend(figure: Figure, *panels: Axes, note: str = "") -> Figure:
     height = legend.get_window_extent(renderer).height / figure.dpi
     figure.set_size_inches(width, figure.get_figheight() + height)
     return figure
-
-
-def _find_colour(handle: Any) -> str:
-    """Return the colour of a line; empty for other things."""
-    return str(handle.get_color()) if isinstance(handle, Line2D) else ""
 
 
 def _stack(groups: Sequence[Sequence[str]], rows: int) -> list[list[str]]:
