@@ -4,6 +4,7 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import numpy as np
@@ -16,7 +17,7 @@ from fedray.common.calls import check_return, fits, make_plain
 from fedray.common.errors import UserError, redact, shorten, truncate_repr, unknown
 from fedray.common.process import treat_sigterm_as_interrupt
 from fedray.common.progress import show_bar
-from fedray.common.vectors import Vectors
+from fedray.common.vectors import Vectors, mark_read
 from fedray.common.yaml_files import parse_yaml
 
 
@@ -225,3 +226,12 @@ def test_sigterm_ends_a_block_also_of_a_background_job(interrupt: Any) -> None:
         assert signal.getsignal(signal.SIGTERM) is before[1]
     finally:
         signal.signal(signal.SIGINT, before[0])
+
+
+def test_memory_on_a_gpu_is_kept_for_the_stream_that_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stand-ins for a tensor on a GPU, which notes the stream, and for one on the CPU, which would raise."""
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: "lane 2")
+    noted: list[str] = []
+    there: Any = SimpleNamespace(is_cuda=True, record_stream=noted.append)
+    mark_read([there, torch.zeros(1), there])
+    assert noted == ["lane 2", "lane 2"]
