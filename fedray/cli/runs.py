@@ -45,7 +45,7 @@ def print_status(
 
     Each cell has its hash and run; a failed one also the traceback's file.
     """
-    from fedray.analysis.data.stored import read_sweep
+    from fedray.analysis.data.stored import read_started_sweep, read_sweep
     from fedray.common.location import get_storage
     from fedray.sweep.storage import count_kept_rounds, get_sweep_lock_file, is_sweep_running
     from fedray.tracking.store import NotStored, count_unlisted, describe_unlisted
@@ -56,16 +56,19 @@ def print_status(
     try:
         sweep = read_sweep(name)
     except NotStored:
-        if is_sweep_running(name):
+        sweep = read_started_sweep(name)
+        if not sweep.cells and is_sweep_running(name):
             starting = f"{name} is starting; ask again in a minute"
             print(format_json({"name": name, "cells": [], "note": starting}) if as_json else starting)
             return
-        if _print_sweeps(as_json, f"{name}/"):  # the stages and blocks of a sweep whose final stage has not begun
+        # the stages and blocks of a sweep whose final stage has not begun
+        if not sweep.cells and _print_sweeps(as_json, f"{name}/"):
             return
-        if get_sweep_lock_file(name).is_file():
+        if not sweep.cells and get_sweep_lock_file(name).is_file():
             why = "its call ended before a cell began, or its runs were removed"
             raise UserError(f"sweep: {name!r} has nothing in this store: {why}; run it again") from None
-        raise
+        if not sweep.cells:
+            raise
     listed = [(cell, sweep.records.get(hash, Record(Ending(Status.MISSING)))) for hash, cell in sweep.cells.items()]
     note = describe_unlisted(sweep.name, count_unlisted(sweep))
     if as_json:
@@ -88,6 +91,7 @@ def print_status(
         for cell, record in shown:
             kept = count_kept_rounds(cell) if outcome.is_open else 0
             reason = f"round {kept} of {cell.get('training.rounds')}" if kept else record.ending.message
+            reason = reason or ("no checkpoint here yet" if outcome is Status.INTERRUPTED else "")
             print(shorten(escape(f"{outcome:<11} {cell.hash}  {cell.label}{f': {reason}' if reason else ''}")))
             if record.run_id:
                 print(f"            run {record.run_id}")
@@ -122,46 +126,47 @@ def _print_sweeps(as_json: bool, prefix: str = "") -> bool:
 
     Returns False if no name begins with the prefix; nothing is printed then.
     """
-    from fedray.analysis.data.stored import correct_statuses
+    from fedray.analysis.data.stored import correct_statuses, read_started_sweep
     from fedray.sweep.storage import find_started_sweeps
     from fedray.tracking.store import NotStored, find_sweeps, open_reader, pick_best, read_cells, read_record, search
 
-    started = find_started_sweeps()
-    running = [name for name, runs in started.items() if runs and name.startswith(prefix)]
-    sweeps, every = dict[str, Any](), dict[str, Counter[Status]]()
+    started = {name: runs for name, runs in find_started_sweeps().items() if name.startswith(prefix)}
+    sweeps, every, unknown = dict[str, Any](), dict[str, Counter[Status]](), None
     try:
         client, experiment = open_reader()
-    except NotStored:
-        if not (running or prefix):
-            if started:
-                raise UserError(
-                    f"there is no store; {', '.join(started)}: ended before a cell began; run again"
-                ) from None
-            raise
-    else:
         sweeps = {name: run for name, run in find_sweeps(client, experiment).items() if name.startswith(prefix)}
         best = pick_best(search(client, experiment, "tags.`fedray.kind` = 'cell'"))
         for name, run in sweeps.items():
             cells = read_cells(client, run)
             records = {hash: read_record(best[hash]) for hash in cells if hash in best}
             every[name] = correct_statuses(Sheet(name, cells, records)).counts
-    starting = {name: Counter[Status]() for name in running if name not in sweeps}
+    except NotStored as error:
+        unknown = error
+    begun = {name: read_started_sweep(name).counts for name in started if name not in sweeps}
+    starting = {name: counts for name, counts in begun.items() if counts or started[name]}
+    if unknown is not None and not (starting or prefix):
+        ended = f"there is no store; {', '.join(started)}: ended before a cell began; run again"
+        raise UserError(ended) if started else unknown
     if prefix and not (sweeps or starting):
         return False
     if as_json:
         counted = (every | starting).items()
-        print(format_json([{"name": name, "cells": counts, "running": name in running} for name, counts in counted]))
+        print(
+            format_json(
+                [{"name": name, "cells": counts, "running": started.get(name, False)} for name, counts in counted]
+            )
+        )
         return True
     widest = max(map(len, (*sweeps, *starting)), default=0)
     for name, run in sweeps.items():
-        said = _describe_counts(every[name], name in running)
+        said = _describe_counts(every[name], started.get(name, False))
         try:
             began = datetime.fromtimestamp(run.info.start_time / 1000).strftime("%Y-%m-%d %H:%M")
         except (TypeError, ValueError, OverflowError, OSError):  # missing, or of no calendar
             began = "at an unknown time"
         print(escape(f"{name:<{widest}}  {began:<16}  {said}"))
-    for name in starting:
-        print(escape(f"{name:<{widest}}  starting"))
+    for name, counts in starting.items():
+        print(escape(f"{name:<{widest}}  {_describe_counts(counts, started[name]) if counts else 'starting'}"))
     if not (sweeps or starting):
         print("this store holds no sweep")
     return True

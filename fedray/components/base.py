@@ -217,7 +217,8 @@ def describe(
     if first["type"] in WANTED:
         wanted = f"{path}: expected a {WANTED[first['type']]}, got {truncate_repr(first['input'])}"
         if isinstance(given := first["input"], str):
-            wanted += f"; did you mean [{given}]?" if "," in given and WANTED[first["type"]] == "list" else ""
+            listed = _suggest_list(given) if WANTED[first["type"]] == "list" else ""
+            wanted += f"; did you mean [{listed}]?" if listed else ""
             wanted += suggest_space(given)
         keys = [] if model is None else _get_fields(model, first["loc"])
         longer = [] if model is None else _get_fields(model, first["loc"][:-1])
@@ -244,6 +245,13 @@ def _suggest_owners(key: str, others: Mapping[str, type[BaseModel]]) -> str:
         if near
         else ""
     )
+
+
+def _suggest_list(text: str) -> str:
+    """Return the values that a text such as `0, 1`, `0 1` or `0-2` stands for, with commas; empty for one value."""
+    if span := re.fullmatch(r"(\d{1,3})-(\d{1,3})", text):
+        return ", ".join(map(str, range(int(span[1]), int(span[2]) + 1)))
+    return text if "," in text else ", ".join(text.split()) if " " in text.strip() else ""
 
 
 def describe_owners(found: str, owners: Sequence[str]) -> str:

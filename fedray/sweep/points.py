@@ -4,7 +4,8 @@ A value of one method is a list in an entry, a case's own `grid`, or a key of th
 """
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from functools import cache
 from typing import Any, Literal, get_args, get_origin
 
@@ -12,7 +13,7 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from fedray.cells.cell import get_dotted
 from fedray.common.errors import UserError, truncate_repr
-from fedray.components.base import Checked, describe
+from fedray.components.base import Checked, describe, describe_owners
 from fedray.sweep.space import Space
 
 COMPONENTS = ("data", "partition", "model", "algorithm")
@@ -53,7 +54,10 @@ class Points:
         self._base, self._axes, self._search, self._changes = base, axes, search, changes
         given = [key for name in axes if name.startswith("grid.") for key in axes[name][0]]
         given += [*search, *(key for change in changes for key, _ in change.pairs)]
-        self._optional = {key for key in given if "." in key and key.partition(".")[0] in COMPONENTS}
+        split = {key: key.partition(".") for key in given}
+        self._optional = {
+            key for key, (head, _, rest) in split.items() if rest not in ("", "name") and head in COMPONENTS
+        }
         self.partial = self._find_partial() if self._optional else {}
 
     def __iter__(self) -> Iterator[tuple[dict[str, Any], Space]]:
@@ -108,6 +112,9 @@ class Points:
                 entry = config.get(key.partition(".")[0])
                 name = str(entry.get("name") if isinstance(entry, Mapping) else entry)
                 names[key][has_option(config, key)][name] = None
+        for key, each in names.items():
+            if len(each[False]) > 1 and not each[True]:
+                raise UserError(f"{key}: none of {', '.join(each[False])} has it{_suggest_option(key, each[False])}")
         return {key: ([*each[True]], [*each[False]]) for key, each in names.items() if each[True] and each[False]}
 
     def refuse_varied(self) -> None:
@@ -124,6 +131,22 @@ class Points:
                 for name in searched:
                     if name == key or is_inside(name, key) or is_inside(key, name):
                         raise UserError(f"{change.name_key(key)}: search.{name} draws it; set search.{name}")
+
+
+def _suggest_option(key: str, names: Iterable[str]) -> str:
+    """Return the end of a message with the option of these components that the key nearly names; empty for none."""
+    section, _, option = key.partition(".")
+    having: dict[str, list[str]] = {}
+    for name in names:
+        kind = _find_kind(section, name)
+        for one in kind.model_fields if kind is not None else ():
+            having.setdefault(one, []).append(name)
+    if near := get_close_matches(option, having, n=1):
+        return f"; did you mean {section}.{near[0]}, of {', '.join(having[near[0]])}?"
+    from fedray.config import COMPONENTS as REGISTRIES  # here: as in `_find_kind`
+
+    every = REGISTRIES[section][0]
+    return describe_owners(option, [name for name, kind in every.items() if option in kind.model_fields])
 
 
 def _split(key: str, value: Any) -> Iterator[tuple[str, Any]]:

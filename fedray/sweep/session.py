@@ -178,18 +178,25 @@ class Session:
 
 
 def describe_results(plan: Plan) -> str:
-    """Return Markdown with the best setting, a table and the parameters; empty before a cell has finished."""
+    """Return Markdown with the best of each split, a table and the parameters; empty before a cell has finished."""
     accuracies: dict[str, list[float]] = {}
+    splits: dict[str, str] = {}
     for hash, cell in plan.sheet.cells.items():
         if plan.sheet.get_status(hash) is Status.FINISHED and DEFAULT in plan.sheet.records[hash].totals:
             label = leave_out_seed(cell.label, cell.config["seed"])
             accuracies.setdefault(label, []).append(plan.sheet.records[hash].totals[DEFAULT])
+            splits[label] = cell.run.partition.make_label()
     if not accuracies:
         return ""
-    best, *_ = ranked = sorted(accuracies, key=lambda label: -mean(accuracies[label]))
+    ranked = sorted(accuracies, key=lambda label: -mean(accuracies[label]))
+    best = {splits[label]: label for label in reversed(ranked)}
+    told = [
+        f"**Best: {best[of]}, test accuracy {mean(accuracies[best[of]]):.2f} %**"
+        for of in dict.fromkeys(splits.values())
+    ]
     rows = [f"| {label} | {mean(accuracies[label]):.2f} | {len(accuracies[label])} |" for label in ranked[:SHOWN]]
     more = [f"| and {len(ranked) - SHOWN} more: `fedray tables {plan.sweep.name}` | | |"] if ranked[SHOWN:] else []
-    head = [plan.sweep.description, "", f"**Best: {best}, test accuracy {mean(accuracies[best]):.2f} %**", ""]
+    head = [plan.sweep.description, "", *[line for one in told for line in (one, "")]]
     table = ["| method and setting | test accuracy % | seeds |", "|---|---:|---:|", *rows, *more]
     given = plan.sweep.model_dump(
         mode="json", include={"base", "grid", "cases", "search", "changes"}, exclude_defaults=True

@@ -6,6 +6,7 @@ when its holder ends, however that ends; on NFS the lock daemon does the same.
 
 import contextlib
 import fcntl
+import json
 import os
 import re
 import shutil
@@ -19,6 +20,7 @@ from types import TracebackType
 from typing import IO, Any, ClassVar
 
 from fedray.cells.cell import Cell
+from fedray.cells.sheet import Sheet
 from fedray.cells.status import Status
 from fedray.common.errors import UserError, redact, truncate_repr
 from fedray.common.location import get_storage
@@ -221,11 +223,12 @@ def find_killed(cells: Iterable[str]) -> set[str]:
 
 
 @contextlib.contextmanager
-def lock_sweep(name: str) -> Iterator[None]:
+def lock_sweep(name: str, sheet: Sheet | None = None) -> Iterator[None]:
     """Allow one process per sweep and storage; the lock ends with its holder, however that ends.
 
-    If the block raises before anything else was written to a new storage, it goes again. Raises UserError if another
-    process runs the sweep.
+    Until the block ends, the lock's file has the sweep's cells, from which `fedray status` tells how far it is while
+    the store does not know it. If the block raises before anything else was written to a new storage, it goes again.
+    Raises UserError if another process runs the sweep.
     """
     path, above = get_sweep_lock_file(name), find_storage_parent("locks")
     new = not path.exists()
@@ -233,8 +236,14 @@ def lock_sweep(name: str) -> Iterator[None]:
         if not _try_lock(file) or not (path.exists() and os.path.samefile(path, file.fileno())):  # or just removed
             raise UserError(f"{name}: another process is running this sweep (it holds {path})")
         try:
+            with contextlib.suppress(OSError):  # a full disk: status says less
+                file.truncate(0)
+                file.write("" if sheet is None else json.dumps(sheet.to_json()))
+                file.flush()
             yield
+            file.truncate(0)
         except BaseException:
+            file.truncate(0)
             if new:
                 path.unlink(missing_ok=True)
                 with contextlib.suppress(OSError):  # others have files there

@@ -35,6 +35,12 @@ WORDS: dict[str, str] = {
     "mofedsam, fedsam, fe…",
     "grid: {algorithm: [fedavg], algorithm.roh: [0.1]}": "algorithm.roh: fedavg has no options; 'rho' belongs to "
     "mofedsam, fedsam, fe…",
+    "grid: {algorithm: [fedavg, fedsam], algorithm.roh: [0.1]}": "algorithm.roh: none of fedavg, fedsam has it; did "
+    "you mean algorithm.rho, of fedsam?",
+    "grid: {algorithm: [fedavg, scaffold], algorithm.rho: [0.1]}": "algorithm.rho: none of fedavg, scaffold has it; "
+    "'rho' belongs to mofedsam, fedsam, fe…",
+    "grid: {seed: 0-2}": "grid.seed: expected a list, got '0-2'; did you mean [0, 1, 2]?",
+    "grid: {seed: 0 1}": "grid.seed: expected a list, got '0 1'; did you mean [0, 1]?",
     "grid: {seed: '0, 1'}": "grid.seed: expected a list, got '0, 1'; did you mean [0, 1]?",
     "grid: {seed: []}": "grid.seed: found []; at least one value is required",
     "grid: {seed: [0, 1, 0]}": "grid.seed: lists 0 more than once",

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,7 @@ import yaml
 
 from fedray.cells.cell import Cell
 from fedray.cells.looks import choose_looks
+from fedray.cells.sheet import Sheet
 from fedray.common.location import get_storage
 from fedray.sweep.run import describe_elsewhere
 from fedray.sweep.storage import CellLocks, get_cell_locks_file, get_sweep_lock_file, lock_sweep
@@ -100,6 +102,31 @@ def test_a_sweep_that_was_killed_while_ray_started_is_said_to_have_nothing(
         assert call("status").err == "fedray: there is no store; dead: ended before a cell began; run again\n"
     write(store, [hashed(0)], [50], name="dead/tune")  # it had tuned, and its final stage was killed while Ray started
     assert call("status", "dead").done.startswith("dead/tune")
+
+
+def test_a_sweep_whose_store_is_being_made_is_told_from_its_lock_and_checkpoints(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of three cells has its last checkpoint; a killed process leaves the lock's file as it is."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/none.db")
+    monkeypatch.setenv("FEDRAY_STORAGE", str(tmp_path / "storage"))
+    cells = [replace(Cell.from_json(hashed(seed)), config={"training": {"rounds": 4}}) for seed in range(3)]
+    sheet = Sheet("early", {one.hash: one for one in cells})
+    with lock_sweep("early", sheet):
+        assert call("status", "early").done == "early is starting; ask again in a minute\n"
+        (folder,) = stored(cells[0].hash)
+        (folder / "checkpoint-4.json").touch()
+        get_cell_locks_file().touch()
+        told = "1 finished (1 of them not yet in MLflow), 2 to run; running now"
+        assert call("status", "early").done == f"early: 3 cells, {told}\n"
+        assert call("status").done == f"early  {told}\n"
+        left = get_sweep_lock_file("early").read_text()
+    assert get_sweep_lock_file("early").read_text() == ""
+    get_sweep_lock_file("early").write_text(left)
+    assert call("status").done == "early  1 finished (1 of them not yet in MLflow), 2 missing\n"
+    assert call("status", "early").done.endswith("runs what is left: 2 cells to train, 1 cell to log\n")
+    get_sweep_lock_file("early").write_text(left[:-5])
+    assert call("status").code == 2
 
 
 def test_rm_of_one_cell_and_clean_of_what_it_left(store: Tracker, call: Call) -> None:

@@ -3,15 +3,17 @@
 It imports neither pandas nor PyTorch, so that `fedray status` is quick.
 """
 
+import json
 import sys
 from dataclasses import replace
 
+from fedray.cells.cell import Cell
 from fedray.cells.record import Record
 from fedray.cells.sheet import Sheet
 from fedray.cells.status import Ending, Status
 from fedray.common.errors import unknown
 from fedray.sweep.document import list_sweeps
-from fedray.sweep.storage import count_kept_rounds, find_killed, is_trained
+from fedray.sweep.storage import count_kept_rounds, find_killed, get_sweep_lock_file, is_trained
 from fedray.tracking.store import NotStored, find_sweeps, open_reader, read_sheet
 
 
@@ -40,6 +42,16 @@ def read_sweep(name: str) -> Sheet:
     if not sheet.cells:
         raise NotStored(f"sweep: {name!r} lists no cells; run it again")
     return correct_statuses(sheet)
+
+
+def read_started_sweep(name: str) -> Sheet:
+    """Return a sweep that the store does not know, from its process's lock; without cells if none has begun."""
+    try:
+        listed = json.loads(get_sweep_lock_file(name).read_text())["cells"]
+        sheet = correct_statuses(Sheet(name, {cell.hash: cell for cell in map(Cell.from_json, listed)}))
+    except (OSError, ValueError, LookupError, TypeError):  # it is being written, or another file's
+        return Sheet(name)
+    return sheet if sheet.records else Sheet(name)
 
 
 def correct_statuses(sheet: Sheet) -> Sheet:

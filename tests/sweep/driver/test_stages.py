@@ -8,12 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedray.cells.metric import DEFAULT
 from fedray.cells.record import Record
 from fedray.cells.status import Ending, Status
 from fedray.common.errors import UserError
+from fedray.config import RunConfig
 from fedray.sweep.draws import iter_points
 from fedray.sweep.plan import Plan, make_plan
 from fedray.sweep.points import apply_draw
+from fedray.sweep.session import describe_results
 from fedray.sweep.stages import choose, describe_choices, make_final_stage, make_tune_stage, preview_final_stage
 from fedray.sweep.sweep import Sweep
 
@@ -185,3 +188,32 @@ def test_a_draw_that_diverged_with_a_seed_is_never_chosen_and_none_at_all_is_sai
 
 def test_before_tuning_the_final_stage_is_known_but_for_the_values() -> None:
     assert len(list(iter_points(preview_final_stage(file())))) == 2 * 2 * 3
+
+
+def test_the_page_of_a_sweep_names_the_best_of_each_split() -> None:
+    """FedAvg is best on IID data, (90 + 80) / 2 = 85, FedProx with α = 0.5, where one cell diverged: 70 is one seed."""
+    grid = FILE["grid"] | {"algorithm": ["fedavg", {"name": "fedprox", "mu": 0.1}], "seed": [0, 1]}
+    asked = Sweep.model_validate({"name": "x", "description": "What it is", "base": FILE["base"], "grid": grid})
+    known = {("iid", "fedavg", 0): 90, ("iid", "fedavg", 1): 80, ("iid", "fedprox", 0): 60, ("iid", "fedprox", 1): 50}
+    known |= {("dirichlet", "fedavg", 0): 40, ("dirichlet", "fedavg", 1): 40, ("dirichlet", "fedprox", 0): 70}
+
+    def value(run: RunConfig) -> dict[str, float] | None:
+        found = known.get((run.partition.name, run.algorithm.name, run.seed))
+        return None if found is None else {DEFAULT: found}
+
+    page = describe_results(with_outcomes(make_plan(asked), value))
+    assert page.partition("\n```yaml\n")[0].splitlines() == [
+        "What it is",
+        "",
+        "**Best: fedavg iid, test accuracy 85.00 %**",
+        "",
+        "**Best: fedprox μ=0.1 dirichlet(0.5), test accuracy 70.00 %**",
+        "",
+        "| method and setting | test accuracy % | seeds |",
+        "|---|---:|---:|",
+        "| fedavg iid | 85.00 | 2 |",
+        "| fedprox μ=0.1 dirichlet(0.5) | 70.00 | 1 |",
+        "| fedprox μ=0.1 iid | 55.00 | 2 |",
+        "| fedavg dirichlet(0.5) | 40.00 | 2 |",
+    ]
+    assert describe_results(with_outcomes(make_plan(asked), lambda run: None)) == ""
