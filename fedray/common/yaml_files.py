@@ -133,6 +133,8 @@ def parse_yaml(text: str, name: str) -> Any:
         reason = getattr(error, "problem", None) or str(error).partition("\n")[0]
         if "'\\t'" in reason:
             reason = "it is indented with a tab; YAML takes spaces"
+        elif "<block end>" in reason and ("block" in reason.partition("found")[2] or "'?'" in reason):
+            reason = "the line is indented otherwise than those before"
         elif line and (space := suggest_space(text.splitlines()[line - 1].strip())):
             line, reason = line - 1, space.removeprefix("; ")
         raise UserError(f"{name}:{'' if line is None else f' line {line + 1}:'} is not YAML: {reason}") from None

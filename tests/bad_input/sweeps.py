@@ -132,6 +132,10 @@ CASES: dict[str, Case] = {
         "file.yaml: line 1: is not YAML: a space is missing after the colon: name: a", "name:a\nseed: 0\n"
     ),
     "tab": text("file.yaml: line 2: is not YAML: it is indented with a tab; YAML takes spaces", "base:\n\tseed: 0\n"),
+    "indented": text(
+        "file.yaml: line 3: is not YAML: the line is indented otherwise than those before",
+        "base:\n   seed: 0\n  model: a\n",
+    ),
     "two documents": text("file.yaml: line 2: is not YAML: but found another document", "a: 1\n---\nb: 2\n"),
     "number as key": text("file.yaml: line 1: keys must be strings; quote 1", "1: 2\n"),
     "decimal comma": text(
