@@ -15,10 +15,10 @@ Without --kind: curves, and the sensitivity to every number with three or more v
 - differences: each method's paired difference to `--reference`, with its interval; a file per setting.
 - heatmap: a table's metric over two keys, a panel per method, the best field framed.
 - search: best so far by rounds trained, each trial by key, pairs of keys; also for a grid's options.
-A line is the mean over the finished seeds, the band (of up to six lines; the bars) the sample standard deviation. A
-colour is a method, dashes its values; lines differ in dashes or markers, not only in colour. Panels share their axes,
-unless that left one half empty, as the line above the legend says. Each data set and model has its own file.
-Formats: PNG and PDF.
+A line is the mean over the finished seeds, the band (of more than six lines in the zoom alone) and the bars the sample
+standard deviation. A colour is a method, dashes its values; lines differ in dashes or markers, not only in colour.
+Panels share their axes, unless that left one half empty, as the line above the legend says. Each data set and model has
+its own file. Formats: PNG and PDF.
 """
 
 import sys

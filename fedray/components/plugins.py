@@ -8,6 +8,7 @@ import contextlib
 import importlib
 import inspect
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -175,7 +176,8 @@ def _rebuild(
 
 
 def _refuse_slips(section: str, path: str, found: type[Component], base: type[Component]) -> None:
-    """Refuse a constructor, and a method whose name resembles a hook's: nothing would call them."""
+    """Refuse a constructor, and a method that is no hook: one whose name resembles a hook's, or is nowhere else in its
+    module, so that nothing would call it."""
     ours = next(kind for kind in found.__mro__ if kind.__module__.startswith("fedray.") or kind is base)
     hooks = [name for name in dir(ours) if callable(getattr(ours, name)) and not hasattr(Component, name)]
     for kind in found.__mro__[: found.__mro__.index(ours)]:
@@ -185,12 +187,25 @@ def _refuse_slips(section: str, path: str, found: type[Component], base: type[Co
                 "for example `strength: float = 1.0`"
             )
         for name, member in vars(kind).items():
+            if not inspect.isfunction(member) or name.startswith("_") or hasattr(ours, name):
+                continue
             near = get_close_matches(name, hooks, n=1, cutoff=0.8)
-            if inspect.isfunction(member) and not name.startswith("_") and not hasattr(ours, name) and near:
-                raise UserError(
-                    f"{_get_key(section)}: {path} defines {name}, which nothing calls; did you mean {near[0]!r}? "
-                    f"Rename it; if it is a helper of yours, call it _{name}"
+            if near or _is_alone(name, kind):
+                meant = (
+                    f"did you mean {near[0]!r}? Rename it" if near else "it is no hook (docs/plug-ins.md lists them)"
                 )
+                raise UserError(
+                    f"{_get_key(section)}: {path} defines {name}, which nothing calls; {meant}; if it is a helper of "
+                    f"yours, call it _{name}"
+                )
+
+
+def _is_alone(name: str, kind: type) -> bool:
+    """Return True if a name stands once in the module that defines a class; False if its text is not known."""
+    try:
+        return len(re.findall(rf"\b{name}\b", inspect.getsource(sys.modules[kind.__module__]))) == 1
+    except (OSError, TypeError, KeyError):
+        return False
 
 
 def _refuse_declarations(section: str, path: str, found: type, base: type) -> None:

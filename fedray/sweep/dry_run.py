@@ -175,7 +175,8 @@ def print_forecast(
     if len(cells) < len(fitting):
         console.print(
             f"{len(fitting) - len(cells)} cells: hours not measured; measure a round where they will run "
-            "(`fedray run FILE --set training.rounds=3 --no-track` prints it); --nodes takes --seconds-per-round"
+            "(`fedray run FILE --cell N --set training.rounds=3 --no-track` prints it, N a cell of the slowest "
+            "method); --nodes takes --seconds-per-round"
         )
     if per_round is not None:
         one_gpu = {"CPU": float(sys.maxsize), "GPU": 1.0}

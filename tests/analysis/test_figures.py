@@ -374,12 +374,17 @@ def test_a_colour_is_a_method_and_dashes_its_values() -> None:
         assert len({(str(style["linestyle"]), style["marker"]) for style in lines.values()}) >= grey
 
 
-def test_more_than_six_lines_have_no_bands(store: Tracker) -> None:
+def test_more_than_six_lines_have_bands_in_the_zoom_alone(store: Tracker) -> None:
     cells = [cell({"name": "fedsam", "rho": rho}, 0.5, seed) for rho in range(1, 8) for seed in (0, 1)]
     write(store, cells, [history(60 + k, 70) for k in range(14)])
     (figure,) = draw_curves(collect("sweep")).values()
-    assert note(figure) == "mean over 2 seeds; no bands with more than 6 lines"
+    assert note(figure) == "mean over 2 seeds; no bands with more than 6 lines", "two rounds have no zoom"
     assert not figure.axes[0].collections
+    cells = [cell({"name": "fedsam", "rho": rho}, 0.6, seed) for rho in range(1, 8) for seed in (0, 1)]
+    write(store, cells, [history(*range(60 + k, 72 + k)) for k in range(14)], name="long")
+    (figure,) = draw_curves(collect("long")).values()
+    assert note(figure).startswith("band: ± standard deviation over 2 seeds in the lower panels; shaded: ")
+    assert [len(area.collections) for area in figure.axes] == [0, 7]
 
 
 def test_panels_share_an_axis_unless_most_of_one_would_be_empty(store: Tracker) -> None:

@@ -161,10 +161,17 @@ class Misspelt(Scaled):
         return {}
 
 
-class Helped(Scaled):
-    """Helpers are private."""
+class Idle(Scaled):
+    """A method of another framework."""
 
-    def _uplod(self) -> None: ...
+    def on_round_start(self, c: Client) -> None: ...
+
+
+class Helped(Scaled):
+    """Helpers are private, or called."""
+
+    def _uplod(self) -> float:
+        return self.temperature()
 
     def temperature(self) -> float:
         return 1.0
@@ -175,6 +182,7 @@ class Helped(Scaled):
     [
         ("algorithm", "Constructed", "Constructed defines __init__; declare its options as fields instead"),
         ("algorithm", "Misspelt", "Misspelt defines uplod, which nothing calls; did you mean 'upload'?"),
+        ("algorithm", "Idle", "Idle defines on_.*_start, which nothing calls; it is no hook .docs/plug-ins.md lists"),
         ("algorithm", "Striped", "Striped is not a subclass of fedray.algorithms.base.Algorithm"),
         ("partition", "Few", "Few is not a subclass of fedray.partitions.base.Partition"),
         ("data", "Linear", "Linear is not a subclass of fedray.datasets.base.DataSource"),

@@ -10,7 +10,15 @@ from fedray.analysis.comparison import Comparison
 from fedray.analysis.data.axes import WITH_CURVE, label_finished
 from fedray.analysis.data.collect import SweepTable
 from fedray.analysis.data.metrics import NEVER, list_parts, make_title, read_values
-from fedray.analysis.plots.style import HATCHES, describe_seeds, iter_methods, make_axes, styled, with_legend
+from fedray.analysis.plots.style import (
+    HATCHES,
+    choose_styles,
+    describe_seeds,
+    iter_methods,
+    make_axes,
+    styled,
+    with_legend,
+)
 from fedray.cells.looks import COLOURS
 from fedray.cells.metric import DEFAULT
 from fedray.common.errors import UserError
@@ -76,6 +84,8 @@ def draw_methods(sweep: SweepTable, metric: str = DEFAULT) -> dict[str, Figure]:
         found = panel.groupby("_row", sort=False)["_value"]
         figure, area = make_axes("", make_title(metric, cells), str(setting))
         heights = found.mean().dropna()
+        methods = panel.drop_duplicates("_row").set_index("_row")["algorithm.name"]
+        looks = choose_styles((str(row), str(methods[row])) for row in heights.index)
         spread = found.std().reindex(heights.index).fillna(0)
         area.bar(
             heights.index,
@@ -83,7 +93,7 @@ def draw_methods(sweep: SweepTable, metric: str = DEFAULT) -> dict[str, Figure]:
             0.7,
             yerr=spread if spread.any() else None,
             capsize=1.5,
-            facecolor="0.75",
+            color=[looks[str(row)]["color"] for row in heights.index],
             edgecolor="black",
             linewidth=0.6,
         )

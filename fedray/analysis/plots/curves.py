@@ -1,4 +1,4 @@
-"""Learning curves: a panel per setting, and below it a zoom on the last rounds, without bands."""
+"""Learning curves: a panel per setting, and below it a zoom on the last rounds; of many lines it alone has bands."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -94,13 +94,13 @@ def draw_curves(
                 style = {"label": label, "markevery": thin_markers(len(mean), place, len(pairs)), **looks[label]}
                 drawn.main[setting].plot(mean.index, mean, **style)
                 lines.append(count)
-                if len(pairs) <= BANDED:
-                    seeds += [] if name in of_clients else [count]
-                if spread.notna().any() and len(pairs) <= BANDED:
-                    low, high = mean - spread, mean + spread
-                    drawn.main[setting].fill_between(
-                        mean.index, low, high, color=style["color"], alpha=0.12, linewidth=0
-                    )
+                # Of many lines only the zoom has bands, where they are apart.
+                of_band = drawn.main if len(pairs) <= BANDED else drawn.zoom
+                seeds += [count] if of_band and name not in of_clients else []
+                if spread.notna().any() and of_band:
+                    bounds = [mean - spread, mean + spread]
+                    low, high = bounds if of_band is drawn.main else (bound.loc[start:] for bound in bounds)
+                    of_band[setting].fill_between(low.index, low, high, color=style["color"], alpha=0.12, linewidth=0)
                 if start is not None:
                     late = mean.loc[start:]
                     style["markevery"] = thin_markers(len(late), place, len(pairs))
@@ -113,11 +113,10 @@ def draw_curves(
             apart = "; y axes of the lower panels differ"
         areas = [area for drawn in every for area in drawn.main.values()]
         banded = len(methods) * max(map(len, quantities)) <= BANDED
-        note = (
-            _note(of_clients, seeds)
-            if banded
-            else f"{describe_seeds(lines, '')}; no bands with more than {BANDED} lines"
-        )
+        note = _note(of_clients, seeds)
+        note += " in the lower panels" if note.startswith("band") and not banded else ""
+        if not banded and start is None:
+            note = f"{describe_seeds(lines, '')}; no bands with more than {BANDED} lines"
         shaded = "" if start is None else "; shaded: rounds that tables average"
         figures[figure_name] = with_legend(every[0].figure, *areas, note=note + shaded + many_ends + apart)
     return figures
