@@ -468,3 +468,10 @@ def test_set_reaches_into_every_section() -> None:
     assert tuned.with_overrides({"base.training.rounds": 3}) == tuned.with_overrides({"training.rounds": 3})
     assert {point["training"]["rounds"] for point, _ in tuned.with_overrides({"training.rounds": 3}).points} == {3}
     assert {point["name"] for point, _ in tuned.with_overrides({"base.name": "x"}).points} == {"x"}  # cells refuse it
+
+
+def test_a_file_in_the_store_is_written_as_people_read_it() -> None:
+    """A description with a letter of ρ's kind stays one, in the order of the keys, on one line up to 120 letters."""
+    words = "Sensitivity to ρ, α and β " * 3
+    text = Sweep.model_validate({"name": "x", "description": words.strip(), "base": {"data": "digits"}}).to_yaml()
+    assert text.splitlines()[:3] == ["name: x", f"description: {words.strip()}", "base:"]
