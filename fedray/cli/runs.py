@@ -57,17 +57,16 @@ def print_status(
         sweep = read_sweep(name)
     except NotStored:
         sweep = read_started_sweep(name)
-        if not sweep.cells and is_sweep_running(name):
-            starting = f"{name} is starting; ask again in a minute"
-            print(format_json({"name": name, "cells": [], "note": starting}) if as_json else starting)
-            return
-        # the stages and blocks of a sweep whose final stage has not begun
-        if not sweep.cells and _print_sweeps(as_json, f"{name}/"):
-            return
-        if not sweep.cells and get_sweep_lock_file(name).is_file():
-            why = "its call ended before a cell began, or its runs were removed"
-            raise UserError(f"sweep: {name!r} has nothing in this store: {why}; run it again") from None
         if not sweep.cells:
+            if is_sweep_running(name):
+                starting = f"{name} is starting; ask again in a minute"
+                print(format_json({"name": name, "cells": [], "note": starting}) if as_json else starting)
+                return
+            if _print_sweeps(as_json, f"{name}/"):  # the stages and blocks of a sweep whose final one has not begun
+                return
+            if get_sweep_lock_file(name).is_file():
+                why = "its call ended before a cell began, or its runs were removed"
+                raise UserError(f"sweep: {name!r} has nothing in this store: {why}; run it again") from None
             raise
     listed = [(cell, sweep.records.get(hash, Record(Ending(Status.MISSING)))) for hash, cell in sweep.cells.items()]
     note = describe_unlisted(sweep.name, count_unlisted(sweep))

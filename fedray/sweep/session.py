@@ -191,12 +191,12 @@ def describe_results(plan: Plan) -> str:
     ranked = sorted(accuracies, key=lambda label: -mean(accuracies[label]))
     best = {splits[label]: label for label in reversed(ranked)}
     told = [
-        f"**Best: {best[of]}, test accuracy {mean(accuracies[best[of]]):.2f} %**"
+        f"**Best: {best[of]}, test accuracy {mean(accuracies[best[of]]):.2f} %**\n"
         for of in dict.fromkeys(splits.values())
     ]
     rows = [f"| {label} | {mean(accuracies[label]):.2f} | {len(accuracies[label])} |" for label in ranked[:SHOWN]]
     more = [f"| and {len(ranked) - SHOWN} more: `fedray tables {plan.sweep.name}` | | |"] if ranked[SHOWN:] else []
-    head = [plan.sweep.description, "", *[line for one in told for line in (one, "")]]
+    head = [plan.sweep.description, "", *told]
     table = ["| method and setting | test accuracy % | seeds |", "|---|---:|---:|", *rows, *more]
     given = plan.sweep.model_dump(
         mode="json", include={"base", "grid", "cases", "search", "changes"}, exclude_defaults=True

@@ -207,7 +207,7 @@ def count_kept_rounds(cell: Cell) -> int:
 
 def is_trained(cell: Cell) -> bool:
     """Return True if this storage has a checkpoint of the cell's last round."""
-    return bool(count_kept_rounds(cell) == cell.get("training.rounds"))
+    return (get_cell_dir(cell.hash) / f"checkpoint-{cell.get('training.rounds')}.json").is_file()
 
 
 def find_killed(cells: Iterable[str]) -> set[str]:
@@ -241,15 +241,15 @@ def lock_sweep(name: str, sheet: Sheet | None = None) -> Iterator[None]:
                 file.write("" if sheet is None else json.dumps(sheet.to_json()))
                 file.flush()
             yield
-            file.truncate(0)
         except BaseException:
-            file.truncate(0)
             if new:
                 path.unlink(missing_ok=True)
                 with contextlib.suppress(OSError):  # others have files there
                     for folder in takewhile(lambda folder: folder != above, path.parents):
                         folder.rmdir()
             raise
+        finally:
+            file.truncate(0)
 
 
 def refuse_moved(folder: Path) -> None:

@@ -183,12 +183,17 @@ def _shorten(value: Any) -> str:
     return re.sub(r"^(-?\d+)\.0$", r"\1", str(value))
 
 
+def _list_dotted(cells: pd.DataFrame) -> list[str]:
+    """Return the dotted keys of the cells' configurations."""
+    return [str(name) for name in cells if "." in str(name) and not str(name).startswith(("metrics.", "chosen."))]
+
+
 def find_key(given: str, cells: pd.DataFrame) -> str:
     """Return the dotted key that its last part or its letter names, `rho` or `ρ`, if one alone does; else as given."""
-    keys = [str(name) for name in cells if "." in str(name) and not str(name).startswith(("metrics.", "chosen."))]
-    named = (
-        [] if given in ("", *keys) else [key for key in keys if given in (key.split(".")[-1], find_symbol(key, cells))]
-    )
+    keys = _list_dotted(cells)
+    if given in ("", *keys):
+        return given
+    named = [key for key in keys if given in (key.split(".")[-1], find_symbol(key, cells))]
     found = [key for key in named if cells[key].nunique() > 1] or named
     return found[0] if len(found) == 1 else given
 
@@ -198,7 +203,7 @@ def unknown_key(option: str, key: str, cells: pd.DataFrame, others: Iterable[str
 
     It names the keys that vary, and what was meant among all: a key may be given by its last part, `rho`.
     """
-    keys = {str(name) for name in cells if "." in str(name) and not str(name).startswith(("metrics.", "chosen."))}
+    keys = set(_list_dotted(cells))
     meant = sorted(name for name in keys if name.endswith(f".{key}"))
     meant = meant or get_close_matches(key, sorted(keys.union(others)), n=1, cutoff=0.5)
     varying = {name for name in keys if cells[name].nunique(dropna=False) > 1}
