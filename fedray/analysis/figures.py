@@ -119,7 +119,7 @@ def main(
             for one in (metric or "test_accuracy").replace("+", ",").split(","):
                 drawn["multiples" if one == metric or not metric else f"multiples-{one}"] = draw_multiples(sweep, one)
     if kind in ("", "sensitivity"):
-        keys = [x] if x else [key for key in list_varied(sweep) if kind or sweep.cells[key].nunique() > 2]
+        keys = [x] if x else list_varied(sweep, 2 if kind else 3)
         drawn |= {
             f"sensitivity-{key}": draw_sensitivity(sweep, key, (metric if kind else "") or DEFAULT) for key in keys
         }

@@ -21,6 +21,7 @@ from fedray.analysis.plots.curves import draw_multiples, is_crowded
 from fedray.analysis.report import (
     _describe_hours,
     _draw_curves,
+    _draw_sections,
     _make_uri,
     _read_pictures,
     main,
@@ -28,6 +29,7 @@ from fedray.analysis.report import (
     measure_hours,
 )
 from fedray.cells.cell import Cell
+from fedray.cells.metric import DEFAULT
 from fedray.cells.record import Record
 from fedray.cells.status import Ending, Status
 from fedray.tracking.outbox import CellRun
@@ -169,8 +171,18 @@ def test_the_contents_lead_to_every_section(paged: tuple[SweepTable, str]) -> No
         name for name in found.ids if name in {link.removeprefix("#") for link in found.links}
     ]
     assert len(found.links) == len(set(found.links)) == len(found.headings)
-    sections = "Missing, Results, Learning curves, Difference from fedavg, Sensitivity, Partitions, Hours, Settings"
+    sections = "Missing, Results, Learning curves, Difference from fedavg, Partitions, Hours, Settings"
     assert found.headings == [*sections.split(", "), "Commits and environment", "Cells"]
+
+
+def test_numbers_with_three_values_are_drawn(store: Tracker) -> None:
+    """ρ has three values, α two: one picture, between the curves and the partitions."""
+    cells = [cell({"name": "fedsam", "rho": rho}, alpha, 0) for rho in (0.1, 0.2, 0.5) for alpha in (0.1, 0.5)]
+    write(store, cells, range(60, 66))
+    sections = list(_draw_sections(collect("sweep"), DEFAULT))
+    assert [section.heading for section in sections] == ["Learning curves", "Sensitivity", "Partitions"]
+    ((name, _),) = sections[1].pictures
+    assert name == "algorithm.rho"
 
 
 def test_cells_have_their_accuracy_and_a_link_where_the_store_has_an_address(

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.transforms import ScaledTranslation
 
 from fedray.analysis.data.axes import WITH_CURVE, find_symbol, label_finished, list_varying_settings, unknown_key
 from fedray.analysis.data.collect import SweepTable
@@ -23,9 +22,6 @@ from fedray.analysis.plots.style import (
 )
 from fedray.cells.metric import DEFAULT
 from fedray.common.errors import UserError
-
-DODGE, WIDEST = 2.5, 6.0
-"""Points between the error bars of neighbouring methods, and of all at a value; the drawn values do not change."""
 
 
 @styled
@@ -70,7 +66,6 @@ def draw_sensitivity(sweep: SweepTable, x: str, metric: str = DEFAULT) -> dict[s
         cells["_look"] = looks
     styles = choose_styles(zip(looks, methods.astype(str), strict=True))
     of_method = cells.groupby("_row")["_look"].first().map(styles)
-    dodged = list(dict.fromkeys(cells.loc[cells["_x"].notna(), "_row"]))
     figures = {}
     for name, settings in split_figures(cells):
         what = (
@@ -85,10 +80,8 @@ def draw_sensitivity(sweep: SweepTable, x: str, metric: str = DEFAULT) -> dict[s
                 if at.ngroups:
                     spread = at.std().fillna(0)
                     reach += [*(at.mean() - spread), *(at.mean() + spread)]
-                    points = min(DODGE, WIDEST / len(dodged)) * (dodged.index(method) - (len(dodged) - 1) / 2)
-                    aside = area.transData + ScaledTranslation(points / 72, 0, drawn.figure.dpi_scale_trans)
-                    bar = {"fmt": "none", "ecolor": style["color"], "capsize": 1.5, "elinewidth": 0.6}
-                    area.errorbar(at.mean().index, at.mean(), yerr=spread, transform=aside, **bar)
+                    bar = {"fmt": "none", "ecolor": style["color"], "capsize": 1.5, "elinewidth": 0.6, "alpha": 0.7}
+                    area.errorbar(at.mean().index, at.mean(), yerr=spread, **bar)
                     area.plot(at.mean().index, at.mean(), label=method, **style)
                 elif len(group):
                     mean, half = group["_value"].mean(), group["_value"].std() if len(group) > 1 else 0.0
@@ -96,7 +89,7 @@ def draw_sensitivity(sweep: SweepTable, x: str, metric: str = DEFAULT) -> dict[s
                     area.axhspan(mean - half, mean + half, color=style["color"], alpha=0.12, linewidth=0)
                     area.axhline(mean, label=method, **{**style, "marker": ""})
             margin = 0.06 * (max(reach) - min(reach)) or 1.0
-            area.set_ylim(min(reach) - margin, max(reach) + margin)  # matplotlib's own would count the dodging as data
+            area.set_ylim(min(reach) - margin, max(reach) + margin)
         set_value_ticks(next(iter(drawn.main.values())), cells["_x"].dropna())
         apart = "" if level_panels([*drawn.main.values()]) else "; y axes differ"
         seeds = cells.groupby(["_column", "_row", "_x"], dropna=False)["seed"].nunique()
@@ -142,15 +135,15 @@ def _join_options(cells: pd.DataFrame, x: str) -> tuple[pd.Series, str, list[str
     return numbers.round(9), ", ".join(titles), [*keys, *decided]
 
 
-def list_varied(sweep: SweepTable) -> list[str]:
-    """Return the dotted keys that `sensitivity` can draw: numbers by which alone finished runs differ."""
+def list_varied(sweep: SweepTable, fewest: int = 3) -> list[str]:
+    """Return the dotted keys that `sensitivity` can draw: so many numbers, by which alone finished runs differ."""
     cells = label_finished(sweep, statuses=WITH_CURVE)
     keys = [
         key
         for key in map(str, cells)
         if "." in key
         and not key.startswith("metrics.")
-        and cells[key].nunique() > 1
+        and cells[key].nunique() >= fewest
         and to_numbers(cells[key].dropna()).notna().all()
     ]
     alike = {
