@@ -135,6 +135,44 @@ def test_options_have_a_column_of_their_own(rows: list[str], expected: list[str]
     ]
 
 
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        (["iid", "dirichlet α=1"], [r" & iid & dirichlet $\alpha$=1 \\"]),  # nothing is shared
+        (
+            ["iid", "dirichlet α=0.1", "dirichlet α=1", "[x] n=2"],
+            [
+                r" & \multicolumn{1}{c}{iid} & \multicolumn{2}{c}{dirichlet} & \multicolumn{1}{c}{[x]} \\",
+                r"\cmidrule(lr){2-2} \cmidrule(lr){3-4} \cmidrule(lr){5-5}",
+                r" &  & $\alpha$=0.1 & $\alpha$=1 & n=2 \\",
+            ],
+        ),
+        (
+            ["fedavg", "fedsam ρ=0.1", "fedsam ρ=0.2"],
+            [
+                r" & \multicolumn{1}{c}{fedavg} & \multicolumn{2}{c}{fedsam $\rho$} \\",
+                r"\cmidrule(lr){2-2} \cmidrule(lr){3-4}",
+                r" &  & 0.1 & 0.2 \\",
+            ],
+        ),
+    ],
+)
+def test_columns_of_a_split_stand_below_its_name(columns: list[str], expected: list[str]) -> None:
+    lines = to_latex(ResultTable("s: t", ["row"], columns, {}, {}, [])).splitlines()
+    assert lines[lines.index(r"\toprule") + 1 : lines.index(r"\midrule")] == expected
+
+
+def test_rows_with_options_above_columns_with_options() -> None:
+    """The line above the header leaves both columns of the rows' names free; its rule begins at the third column."""
+    rows, columns = ["fedsam ρ=0.1", "fedsam ρ=0.2"], ["dirichlet α=0.1", "dirichlet α=1"]
+    lines = to_latex(ResultTable("s: t", rows, columns, {}, {}, [])).splitlines()
+    assert lines[lines.index(r"\toprule") + 1 : lines.index(r"\midrule")] == [
+        r" &  & \multicolumn{2}{c}{dirichlet $\alpha$} \\",
+        r"\cmidrule(lr){3-4}",
+        r" & $\rho$ & 0.1 & 1 \\",
+    ]
+
+
 class Cells(HTMLParser):
     """The text of each cell of a table."""
 

@@ -493,6 +493,15 @@ def test_a_choice_by_the_test_set_is_marked_where_the_numbers_are() -> None:
     assert any("SELECTED ON THE TEST SET" in note for note in found.notes)
 
 
+def test_a_component_s_key_has_its_display_names(store: Tracker) -> None:
+    """`--cols algorithm.name` shows the names that `algorithm` shows, without a word for the key."""
+    named = {"names": {"fedavg": "FedAvg", "fedsam": "FedSAM", "dirichlet": "Dir"}}
+    write(store, [cell(a, 0.5, 0) | named for a in (FEDAVG, SMALL)], [70, 71])
+    assert build(collect("sweep"), rows="partition", columns="algorithm.name").columns == ["FedAvg", "FedSAM"]
+    both = build(collect("sweep"), rows="seed", columns="partition.name,algorithm.name")
+    assert both.columns == ["Dir FedAvg", "Dir FedSAM"]
+
+
 def test_small_numbers_have_three_figures(store: Tracker) -> None:
     """0.0011 and 0.0049 are not both 0.00, and not tied."""
     cells = [cell(a, 0.5, 0) for a in (FEDAVG, SMALL)]

@@ -80,7 +80,7 @@ def _join_labels(cells: pd.DataFrame, key: str, always: Sequence[str], names: Ma
     titles = dict(zip(keys, title_axes(keys, cells), strict=True))
     parts = [
         _label_by_key(cells, part, (), names)
-        if f"{part}.name" in cells
+        if f"{part}.name" in cells or part.endswith(".name")
         else f"{titles[part]}=" + _label_by_key(cells, part)
         for part in keys
     ]
@@ -144,7 +144,8 @@ def _label_by_key(
 ) -> pd.Series:
     columns = [str(name) for name in cells]
     if key in columns and key != "spec":
-        return cells[key].where(cells[key].notna(), "-").map(_shorten)
+        words = cells[key].where(cells[key].notna(), "-").map(_shorten)
+        return words.map(lambda word: names.get(word, word)) if key.endswith(".name") else words
     if f"{key}.name" not in cells:
         sections = {name.removesuffix(".name") for name in columns if name.endswith(".name")}
         raise unknown_key("--rows/--cols", key, cells, {*sections, "seed"})

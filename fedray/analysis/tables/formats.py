@@ -6,6 +6,7 @@ import io
 import re
 import unicodedata
 from collections.abc import Callable, Sequence
+from itertools import groupby
 from typing import Any
 
 import pandas as pd
@@ -40,8 +41,8 @@ def to_latex(table: ResultTable) -> str:
     """Format as a booktabs table; its notes are comments.
 
     Rows of a method with other options (`fedsam ρ=0.05`) have them in a column of their own, and a space sets methods
-    apart. Unless the user has given one, the caption is the metric and what ± is. Raises UserError if LaTeX does not
-    accept the label.
+    apart; columns of a split with other options stand below its name. Unless the user has given one, the caption is the
+    metric and what ± is. Raises UserError if LaTeX does not accept the label.
     """
     if not re.fullmatch(r"[\w:./+*-]*", table.label, re.ASCII):
         raise UserError(f"--label: found {truncate_repr(table.label)}; letters, digits and : . / + * - _ are allowed")
@@ -49,7 +50,7 @@ def to_latex(table: ResultTable) -> str:
     def cell(key: Key) -> str:
         return _fill(table, key, escape_tex, {1: r"\textbf{{{}}}", 2: r"\underline{{{}}}"})
 
-    heads = _split_rows(table.rows)
+    heads, tops = _split_names(table.rows), _split_names(table.columns)
     title = table.title.partition(": ")[2] or table.title  # without the sweep's name
     said = [note.partition(f"; {LEGEND}")[0] for note in table.notes[:1]]
     lines = [
@@ -59,7 +60,8 @@ def to_latex(table: ResultTable) -> str:
         *([rf"\label{{{table.label}}}"] if table.label else []),
         rf"\begin{{tabular}}{{{'l' * len(heads[0])}{'c' * len(table.columns)}}}",
         r"\toprule",
-        " & ".join(map(escape_tex, [*heads[0], *table.columns])) + r" \\",
+        *_write_groups(tops, len(heads[0])),
+        " & ".join(map(escape_tex, [*heads[0], *(top[-1] for top in tops[1:])])) + r" \\",
         r"\midrule",
     ]
     apart = len(heads[0]) > 1
@@ -76,16 +78,30 @@ def to_latex(table: ResultTable) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _split_rows(rows: Sequence[str]) -> list[list[str]]:
-    """Return the header and the rows' names, in two columns, method and options, if a method has several rows.
+def _write_groups(tops: Sequence[Sequence[str]], before: int) -> list[str]:
+    """Return the line above a header that names what neighbouring columns share, and its rules; none if they do not."""
+    if len(tops[0]) == 1:
+        return []
+    names, rules, first = [""] * (before - 1), list[str](), before + 1
+    for group, columns in groupby(tops[1:], key=lambda top: top[0]):
+        options = [option for _, option in columns]
+        name = " ".join(filter(None, [group, tops[0][1] if any(options) else ""]))
+        names.append(rf"\multicolumn{{{len(options)}}}{{c}}{{{escape_tex(name)}}}")
+        rules.append(rf"\cmidrule(lr){{{first}-{first + len(options) - 1}}}")
+        first += len(options)
+    return [" & ".join(["", *names]) + r" \\", " ".join(rules)]
+
+
+def _split_names(labels: Sequence[str]) -> list[list[str]]:
+    """Return the header and the labels, in two parts, method and options, if a method has several of them.
 
     If all have the same option, the header names it: `ρ`.
     """
-    parts = [re.fullmatch(r"(.*?)((?: [^ =]+=[^ =]+)*)", row, re.DOTALL) for row in rows]
+    parts = [re.fullmatch(r"(.*?)((?: [^ =]+=[^ =]+)*)", label, re.DOTALL) for label in labels]
     split = [(part[1], part[2].strip()) for part in parts if part]
     methods = [method for method, _ in split]
-    if len(split) < len(rows) or "" in methods or len({*methods}) == len(rows):
-        return [[""], *([row] for row in rows)]
+    if len(split) < len(labels) or "" in methods or len({*methods}) == len(labels):
+        return [[""], *([label] for label in labels)]
     names = {options.partition("=")[0] for _, options in split if options}
     if len(names) == 1 and not any(" " in options for _, options in split):
         split = [(method, options.partition("=")[2]) for method, options in split]
