@@ -48,7 +48,7 @@ class SweepRequest:
     cpus_per_node: Annotated[int | None, typer.Option(min=1, max=MOST, help="with --nodes")] = None
     gpus_per_node: Annotated[int | None, typer.Option(min=0, max=MOST, help="with --nodes; default: none")] = None
     seconds_per_round: Annotated[
-        float | None, typer.Option(help="with --nodes: seconds of a round there, which you have measured")
+        float | None, typer.Option(help="with --nodes: measured seconds of a round there, of the slowest method")
     ] = None
     force: Annotated[bool, typer.Option("--force", help="run finished cells again; with --only, just those")] = False
     max_concurrent: Annotated[

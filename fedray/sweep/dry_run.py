@@ -19,6 +19,7 @@ from fedray.common.errors import escape, format_count, format_duration, format_n
 from fedray.config import RunConfig, Runtime
 from fedray.engine.process.lanes import MOST
 from fedray.engine.process.residence import KEPT
+from fedray.sweep.draws import count_training_gradients
 from fedray.sweep.plan import Plan, label_points
 from fedray.sweep.sweep import Sweep
 
@@ -112,7 +113,8 @@ def print_forecast(
     """Print how many cells run at a time, in how many waves, how long, also on more nodes, and what a preemption costs.
 
     nodes: resources of each node, the same for all. seconds: of each cell with one actor. per_round: seconds of a round
-    of any cell. start: seconds until the first cell begins. None if unknown. most: largest number of cells at a time.
+    of the cell with the most gradients in it. start: seconds until the first cell begins. None if unknown. most:
+    largest number of cells at a time.
     """
     import torch
 
@@ -134,10 +136,11 @@ def print_forecast(
         return
     cells, here = list[tuple[Runtime, float]](), "cuda" if torch.cuda.is_available() else "cpu"
     reserved = dict.fromkeys(("CPU", "GPU"), 0.0)
-    for run, each in fitting:
+    shares = [1.0] * len(fitting) if per_round is None else _compare_rounds([run for run, _ in fitting])
+    for (run, each), share in zip(fitting, shares, strict=True):
         runtime = run.runtime
         if per_round is not None:
-            each = per_round * run.training.rounds
+            each = per_round * share * run.training.rounds
         elif each is not None and runtime.torch_device == here:
             each /= runtime.actor_count
         else:
@@ -160,9 +163,10 @@ def print_forecast(
             if amount
         )
         wall = find_wall(nodes)
+        unequal = " of the slowest method, of the others by their gradients" if min(shares) < 1 else ""
         console.print(
             f"{format_count(len(cells), 'cell')}: {format_duration(wall)} of wall clock, {hours} reserved, busy or not"
-            + (f", at {per_round:g} s per round" if per_round is not None else ", without communication")
+            + (f", at {per_round:g} s per round{unequal}" if per_round is not None else ", without communication")
             + f"; Ray's start, {f'{format_duration(started)}, is' if started else 'a few seconds, is not'} included"
         )
         if wall > LONG:
@@ -195,6 +199,12 @@ def print_forecast(
         f"a preemption costs each running cell the rounds since its last checkpoint, at most {lost} rounds{price} "
         "(runtime.checkpoint_every), and finished cells nothing; the same command goes on"
     )
+
+
+def _compare_rounds(runs: Sequence[RunConfig]) -> list[float]:
+    """Return the gradients in a round of each run relative to the most; 1 for all if the data's size is not known."""
+    work = [(count_training_gradients(run) or 0.0) / run.training.rounds for run in runs]
+    return [each / max(work) for each in work] if all(work) else [1.0] * len(runs)
 
 
 def find_makespan(cells: Sequence[tuple[float, float]]) -> float:

@@ -4,11 +4,13 @@
 #   fedray list clusters slurm-array.sh > slurm-array.sh
 #   fedray sweep sweep.yaml --dry-run                  # numbers the cells
 #   export FEDRAY_STORAGE=/shared/me/fedray MLFLOW_TRACKING_URI=http://mlflow.example.org:5000
+#   export FEDRAY_DATA=/shared/data    # `fedray data fetch` has put the data sets there
 #   sbatch --array=1-28%8 slurm-array.sh sweep.yaml    # 28 cells, at most 8 at a time
 #
 # With an MLflow server `fedray status` and `fedray tables` show the cells at once. Without one each cell writes an
 # archive, and one command adds them to a store: fedray import "$FEDRAY_STORAGE"/archives/JOB/*.zip
-# Submit with fedray's environment activated, or next to its .venv. Arguments after the file go to `fedray run`.
+# Submit with fedray's environment activated, or next to its .venv. Arguments after the file go to `fedray run`. Options of
+# sbatch before slurm-array.sh replace those below; your site's, such as --account=... and --partition=..., go there, too.
 #
 #SBATCH --job-name=fedray
 #SBATCH --output=fedray-%A-%a.log

@@ -3,11 +3,13 @@
 #
 #   fedray list clusters slurm.sh > slurm.sh
 #   export FEDRAY_STORAGE=/shared/me/fedray MLFLOW_TRACKING_URI=http://mlflow.example.org:5000
+#   export FEDRAY_DATA=/shared/data    # `fedray data fetch` has put the data sets there
 #   sbatch --nodes=4 --gpus-per-node=4 --time=12:00:00 slurm.sh sweep.yaml
 #
 # Submit with fedray's environment activated, or next to its .venv, on a file system that all nodes see. Arguments after
 # the file, or a name of `fedray list sweeps`, go to `fedray sweep`. `fedray sweep FILE --dry-run --nodes 4 ...` prints this
-# line with your numbers. Options of sbatch before slurm.sh replace those below.
+# line with your numbers. Options of sbatch before slurm.sh replace those below; your site's, such as --account=... and
+# --partition=..., go there, too.
 #
 #SBATCH --job-name=fedray
 #SBATCH --output=fedray-%j.log

@@ -61,9 +61,10 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_plan_for_a_cluster_that_is_not_here(call: Call) -> None:
     """2 nodes with 4 GPUs hold 32 cells of a quarter; on 1 node with 1 GPU 4 run at a time, in three waves.
 
-    A cell of 100 rounds of 36 s takes an hour, so three waves take 3 h; 12 cells reserve 12 core-hours, a quarter of
-    that in GPU-hours; 2 such nodes have room for 8, 4 for all. Of 30 rounds since a checkpoint a preemption
-    costs 0.3 h. With 399 times the seconds a wave takes 399 h.
+    A cell of 100 rounds of 36 s takes an hour, of FedSAM; those of FedAvg and FedAdam, with one gradient a step instead
+    of two, take half of it. So three waves take 0.5 + 1 + 0.5 = 2 h; 4 cells of each method reserve 8 core-hours, a
+    quarter of that in GPU-hours; 2 such nodes have room for 8, and FedAdam's follow FedAvg's, 4 for all: 1 h. Of 30
+    rounds since a checkpoint a preemption costs 0.3 h. With 399 times the seconds the waves take 798 h.
     """
     out = call("sweep", "sweep.yaml", "--dry-run", *CLUSTER).done
     assert "cluster: 2 nodes, 32 CPU, 8 GPU\n" in out
@@ -83,12 +84,15 @@ def test_a_plan_for_a_cluster_that_is_not_here(call: Call) -> None:
     small_one = ("--nodes", "1", "--cpus-per-node", "16", "--gpus-per-node", "1", "--seconds-per-round", "36")
     out = call("sweep", "sweep.yaml", "--dry-run", *small_one).done
     assert "4 at a time, 3 waves\n" in out
-    assert "12 cells: 3 h of wall clock, 12 core-hours and 3 GPU-hours reserved, busy or not, at 36 s per" in out
-    assert "like this one: 3 h with 1 node, 2 h with 2 nodes, 60 min with 4 nodes, 60 min with 8 nodes\n" in out
+    assert (
+        "12 cells: 2 h of wall clock, 8 core-hours and 2 GPU-hours reserved, busy or not, at 36 s per round of" in out
+    )
+    assert "the slowest method, of the others by their gradients; " in out
+    assert "like this one: 2 h with 1 node, 60 min with 2 nodes, 60 min with 4 nodes, 60 min with 8 nodes\n" in out
     assert "36 s have to be a round of the slowest method, with 4 processes on each GPU\n" in out
     assert "at most 30 rounds or 18 min (" in out
     out = call("sweep", "sweep.yaml", "--dry-run", *small_one[:-1], str(399 * 36)).out
-    assert "12 cells: 1,200 h of wall clock, 4,790 core-hours and 1,200 GPU-hours reserved" in out
+    assert "12 cells: 798 h of wall clock, 3,190 core-hours and 798 GPU-hours reserved" in out
     assert [path.name for path in Path().iterdir()] == ["sweep.yaml"]
 
 
