@@ -352,8 +352,9 @@ def list_notes(found: Comparison) -> list[str]:
         f"{paired}; better or worse where the adjusted p is at most {level:.2g} %: the paired t-test's p, "
         f"corrected by Holm's method for the methods of a setting, so at most {level:.2g} % of settings without any "
         "difference show one; settings are not corrected for each other",
-        "each interval stands alone, without correction; the t interval assumes normal differences, the bootstrap "
-        f"does not, but it is too short for fewer than {BOOTSTRAP_SEEDS} seeds",
+        "each interval stands alone, without correction, so one without 0 may stand beside `not told apart`; the t "
+        "interval assumes normal differences, the bootstrap does not, but it is too short for fewer than "
+        f"{BOOTSTRAP_SEEDS} seeds",
         "p (sign flips): exact, without assuming normality, never below 2^(1 - n): 5 % needs at least six seeds",
         f"told apart from: the smallest true difference that so many seeds of this spread show with a probability of "
         f"{100 * POWER:g} %, at the level of the first of Holm's tests",

@@ -143,10 +143,10 @@ def _describe(sweep: Any, file: Any) -> str:
 
 
 def format_overview(what: str) -> str:
-    """Format one line per entry; cut to the terminal's width, or to 100 characters in a pipe."""
+    """Format one line per entry, cut to the width of a terminal."""
     entries = list_entries(what)
     widest = max(map(len, entries)) + 2
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 100
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
     rows = [f"{name:<{widest}}{text}".rstrip() for name, text in entries.items()]
     first = next((place for place, name in enumerate(entries) if name.endswith(FORMS)), len(rows))
     rows[first:first] = [] if first == len(rows) else ["", "Other forms of methods, with the options that they add:"]

@@ -142,7 +142,8 @@ def list_parts(sweep: SweepTable, metric: str) -> list[str]:
     }
     if not found:
         names = {name.rpartition("_")[0] for name in list_by_round(sweep) if "_" in name}
-        raise unknown("--metric", metric, names, "`fedray list metrics`")
+        missing = unknown("--metric", metric, names, "`fedray list metrics`")
+        raise UserError(f"{missing}; bars show parts, such as {metric}_0; --kind methods draws one number a method")
     return sorted(found, key=lambda part: [int(word) if word.isdigit() else word for word in re.split(r"(\d+)", part)])
 
 
