@@ -273,8 +273,8 @@ def test_other_data_are_another_figure(store: Tracker) -> None:
     assert [figure.get_figwidth() for figure in figures.values()] == [WIDTH, WIDTH]
 
 
-def test_error_bars_stand_at_the_values(store: Tracker) -> None:
-    """Two methods at ρ = 0.05, 0.1, 0.2; ρ grows by factors: log axis."""
+def test_error_bars_stand_at_their_points_and_aside_of_each_other(store: Tracker) -> None:
+    """Two methods at ρ = 0.05, 0.1, 0.2, drawn 1.5 points apart; ρ grows by factors: log axis."""
     rhos = [0.05, 0.1, 0.2]
     cells = [
         cell({"name": name, "rho": rho}, 0.5, seed) for name in ("fedsam", "fedtoga") for rho in rhos for seed in (0, 1)
@@ -288,9 +288,14 @@ def test_error_bars_stand_at_the_values(store: Tracker) -> None:
     assert [
         np.asarray(line.get_xdata()).tolist() for line in axes.lines if str(line.get_label()).startswith("fed")
     ] == [rhos] * 2
-    for container in axes.containers:
+    figure.draw_without_rendering()
+    lines = [line for line in axes.lines if str(line.get_label()).startswith("fed")]
+    for line, container, aside in zip(lines, axes.containers, (-0.75, 0.75), strict=True):
         _, _, (bars_,) = container.lines
-        assert [segment[0][0] for segment in bars_.get_segments()] == rhos
+        low = bars_.get_segments()[0][0]
+        for drawn in (bars_, line):
+            shift = drawn.get_transform().transform(low) - axes.transData.transform(low)
+            assert shift[0] * 72 / figure.dpi == pytest.approx(aside), drawn
     bottom, top = axes.get_ylim()
     assert bottom < 60 < 71 < top
 

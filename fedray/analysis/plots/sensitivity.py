@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.transforms import ScaledTranslation
 
 from fedray.analysis.data.axes import WITH_CURVE, find_symbol, label_finished, list_varying_settings, unknown_key
 from fedray.analysis.data.collect import SweepTable
@@ -22,6 +23,9 @@ from fedray.analysis.plots.style import (
 )
 from fedray.cells.metric import DEFAULT
 from fedray.common.errors import UserError
+
+DODGE, WIDEST = 1.5, 5.0
+"""Points between neighbouring methods at a value, and between the outermost: a marker still covers its tick."""
 
 
 @styled
@@ -66,6 +70,7 @@ def draw_sensitivity(sweep: SweepTable, x: str, metric: str = DEFAULT) -> dict[s
         cells["_look"] = looks
     styles = choose_styles(zip(looks, methods.astype(str), strict=True))
     of_method = cells.groupby("_row")["_look"].first().map(styles)
+    dodged = list(dict.fromkeys(cells.loc[cells["_x"].notna(), "_row"]))
     figures = {}
     for name, settings in split_figures(cells):
         what = (
@@ -80,16 +85,18 @@ def draw_sensitivity(sweep: SweepTable, x: str, metric: str = DEFAULT) -> dict[s
                 if at.ngroups:
                     spread = at.std().fillna(0)
                     reach += [*(at.mean() - spread), *(at.mean() + spread)]
-                    bar = {"fmt": "none", "ecolor": style["color"], "capsize": 1.5, "elinewidth": 0.6, "alpha": 0.7}
-                    area.errorbar(at.mean().index, at.mean(), yerr=spread, **bar)
-                    area.plot(at.mean().index, at.mean(), label=method, **style)
+                    points = min(DODGE, WIDEST / len(dodged)) * (dodged.index(method) - (len(dodged) - 1) / 2)
+                    aside = area.transData + ScaledTranslation(points / 72, 0, drawn.figure.dpi_scale_trans)
+                    bar = {"fmt": "none", "ecolor": style["color"], "capsize": 1.5, "elinewidth": 0.6}
+                    area.errorbar(at.mean().index, at.mean(), yerr=spread, transform=aside, **bar)
+                    area.plot(at.mean().index, at.mean(), label=method, transform=aside, **style)
                 elif len(group):
                     mean, half = group["_value"].mean(), group["_value"].std() if len(group) > 1 else 0.0
                     reach += [mean - half, mean + half]
                     area.axhspan(mean - half, mean + half, color=style["color"], alpha=0.12, linewidth=0)
                     area.axhline(mean, label=method, **{**style, "marker": ""})
             margin = 0.06 * (max(reach) - min(reach)) or 1.0
-            area.set_ylim(min(reach) - margin, max(reach) + margin)
+            area.set_ylim(min(reach) - margin, max(reach) + margin)  # matplotlib's own would count the dodging as data
         set_value_ticks(next(iter(drawn.main.values())), cells["_x"].dropna())
         apart = "" if level_panels([*drawn.main.values()]) else "; y axes differ"
         seeds = cells.groupby(["_column", "_row", "_x"], dropna=False)["seed"].nunique()
