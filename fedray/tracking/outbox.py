@@ -137,7 +137,6 @@ class CellRun:
         logged: the last round that the store has.
         began: when the cell was started here, by the monotonic clock in seconds.
         ended: when it ended, by the same clock; None: when the run is closed.
-        new: whether this process has made the run.
         spent: seconds that earlier calls spent on it.
         untimed: number of earlier calls that were killed, so that their seconds are not known.
     """
@@ -152,7 +151,6 @@ class CellRun:
     logged: int = 0
     began: float = field(default_factory=time.monotonic)
     ended: float | None = None
-    new: bool = False
     spent: float = 0.0
     untimed: int = 0
 

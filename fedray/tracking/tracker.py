@@ -209,7 +209,7 @@ class Tracker:
             # A run that is still RUNNING was killed, so it left no time.
             earlier, was_killed = first.data.tags, read_status(first) is Status.RUNNING
             run.spent, run.untimed = float(earlier.get(SECONDS, 0)), int(earlier.get(UNTIMED, 0)) + was_killed
-        run.id, run.start, run.new = first.info.run_id, first.info.start_time or 0, False
+        run.id, run.start = first.info.run_id, first.info.start_time or 0
         self.client.update_run(run.id, status="RUNNING")
         tags = self._make_tags(run, first)
         self.client.log_batch(run.id, tags=[RunTag(k, v) for k, v in tags.items()])
@@ -237,7 +237,7 @@ class Tracker:
         if look := self._looks.get(run.cell.hash):
             name, tags[COLOUR] = look
         created = self.client.create_run(self.experiment, run_name=name, tags=tags)
-        run.id, run.start, run.new = created.info.run_id, created.info.start_time, True
+        run.id, run.start = created.info.run_id, created.info.start_time
         self._describe(run)
 
     def _describe(self, run: CellRun) -> None:
@@ -300,7 +300,8 @@ class Tracker:
         # MLflow draws step 0 as a bar. A cell that was stopped early and goes on is closed twice: of equal steps MLflow
         # shows the later timestamp.
         step = record.last_round
-        milliseconds = round(1000 * ((run.ended or time.monotonic()) - run.began))
+        seconds = (run.ended or time.monotonic()) - run.began
+        trained = metrics.get("seconds_per_round_with_evaluation", 0.0) * step  # in killed calls, too
 
         def write() -> None:
             if ending.status.is_early and step < run.logged:  # another rule had ended it later, in the run found
@@ -308,7 +309,7 @@ class Tracker:
                 run.spent, run.untimed = 0.0, 0
                 self._make(run)
                 run.logged = 0  # last: if the store fails meanwhile, all of this is done again
-            took = {} if run.shown else {SECONDS: f"{run.spent + milliseconds / 1000:.3f}"}
+            took = {} if run.shown else {SECONDS: f"{run.spent + seconds:.3f}"}
             final = [Metric(f"{SUMMARY}{k}", v, run.start + step, 0) for k, v in metrics.items()]
             *batches, last = _batch_rows([*_iter_new(run, record.history), final]) or [[]]
             for batch in batches:
@@ -321,8 +322,8 @@ class Tracker:
                 self.client.log_text(run.id, format_table(table), f"{name}.csv")
             if ending.traceback:
                 self.client.log_text(run.id, redact(ending.traceback), "traceback.txt")
-            # The store may have been made, or reached, long after the cell was started: MLflow shows how long it took.
-            end = run.start + milliseconds if run.new else None
+            # MLflow shows how long the cell took in all calls, however late or often its run was opened.
+            end = run.start + round(1000 * max(run.spent + seconds, trained))
             self.client.set_terminated(run.id, "FINISHED" if ending.status.is_success else "FAILED", end)
             if ending.status.is_success and not run.shown:
                 self._keep_oldest(run, ending.status)

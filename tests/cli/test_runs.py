@@ -415,22 +415,10 @@ def test_the_view_of_a_sweep_has_the_cells_of_its_file_whoever_ran_them(store: T
     assert shown("sweep") == {cells[0]["hash"], cells[3]["hash"]}
 
 
-@pytest.mark.parametrize(
-    ("alphas", "names"), [((0.1, 1.0), ["α=0.1 fedavg s0", "α=1 fedavg s0"]), ((1.0,), ["fedavg s0"])]
-)
-def test_a_name_has_the_partition_s_option_and_not_one_of_equal_value(
-    alphas: tuple[float, ...], names: list[str]
-) -> None:
-    """`dirichlet(1)` is α = 1, not the smallest shard, which is 1 as well; it was named `min_size=1`."""
-    cells = {
-        f"{alpha}": Cell("", f"fedavg dirichlet({alpha:g}) s0", {"seed": 0, "partition": section(alpha)})
-        for alpha in alphas
-    }
-    assert [look.name for look in choose_looks(cells).values()] == names
-
-
-def section(alpha: float) -> dict[str, Any]:
-    return {"name": "dirichlet", "min_size": 1, "alpha": alpha}
+def test_names_leave_out_what_all_runs_share() -> None:
+    partition = {"name": "dirichlet", "alpha": 1.0}
+    cells = {f"{k}": Cell("", f"fedavg dirichlet(1) s{k}", {"seed": k, "partition": partition}) for k in (0, 1)}
+    assert [look.name for look in choose_looks(cells).values()] == ["fedavg s0", "fedavg s1"]
 
 
 def test_the_view_of_a_sweep_tells_its_runs_apart(store: Tracker) -> None:
@@ -451,8 +439,8 @@ def test_the_view_of_a_sweep_tells_its_runs_apart(store: Tracker) -> None:
     save_view("sweep")
     runs = {run.info.run_name: run.data for run in search(store.client, store.experiment, IS_CELL)}
     assert list(runs)[::-1] == [
-        *("α=0.1 fedavg s0", "ρ=0.1 α=0.1 fedsam s0", "ρ=0.5 α=0.1 fedsam s0"),
-        *("α=0.5 fedavg s0", "ρ=0.1 α=0.5 fedsam s0", "ρ=0.5 α=0.5 fedsam s0"),
+        *("Dir(0.1) fedavg s0", "ρ=0.1 Dir(0.1) fedsam s0", "ρ=0.5 Dir(0.1) fedsam s0"),
+        *("Dir(0.5) fedavg s0", "ρ=0.1 Dir(0.5) fedsam s0", "ρ=0.5 Dir(0.5) fedsam s0"),
     ]
     assert {get_label(run) for run in of_store} == {one["label"] for one in cells}
     colours = [data.tags["mlflow.runColor"] for data in list(runs.values())[::-1]]

@@ -291,16 +291,21 @@ def test_a_cell_that_is_closed_while_the_store_is_away_is_written_later(
 
 
 def test_mlflow_shows_how_long_a_cell_took_however_late_its_run_was_made(project: Path) -> None:
-    """One is closed 7 s after its start, one after 8 s, although it ended after 5. Of a run that was there before (the
-    second's) the end is now."""
-    tracker = Tracker()
-    now = time.monotonic()
-    for cell, began, ended, lasted in (("b", now - 7, None, 7), ("c", now - 8, now - 3, 5), ("c", now - 70, now, 0)):
+    """One is closed 7 s after its start, one after 8 s, although it ended after 5, and goes on for 70 s: 75. One has
+    been trained by a killed call, 10 rounds of 3 s; this call logs it: 30."""
+    tracker, now, interrupted = Tracker(), time.monotonic(), Record(Ending(Status.INTERRUPTED))
+    whole = Record(FINISHED, [{"round": 10, "test_accuracy": 50.0}], {"seconds_per_round_with_evaluation": 3.0})
+    for cell, began, ended, record, lasted in (
+        ("b", now - 7, None, interrupted, 7),
+        ("c", now - 8, now - 3, interrupted, 5),
+        ("c", now - 70, now, interrupted, 75),
+        ("d", now, now, whole, 30),
+    ):
         run = CellRun(Cell(cell * 16, "cell", CONFIG), began=began, ended=ended)
         tracker.open_cell(run)
-        tracker.close_cell(run, Record(Ending(Status.INTERRUPTED)))
+        tracker.close_cell(run, record)
         info = tracker.client.get_run(run.id).info
-        meanwhile = 0 if ended and lasted else time.monotonic() - now
+        meanwhile = 0 if ended else time.monotonic() - now
         assert lasted <= (info.end_time - info.start_time) / 1000 < lasted + meanwhile + 1
 
 
