@@ -450,6 +450,7 @@ def main(
         keys = ("row", "column", "n", "mean", "p", "adjusted", "gaps", "unpaired")
         lines = [
             {key: getattr(one, key) for key in keys}
+            | {"low": one.interval and one.interval.low, "high": one.interval and one.interval.high}
             | {"told_apart_from": one.find_detectable(), "verdict": one.judge(found.lower)}
             for one in found.differences
         ]

@@ -4,6 +4,7 @@ import json
 import math
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -146,6 +147,19 @@ def test_blocks_of_several_sweeps_share_a_table(store: Tracker, call: Call) -> N
     assert "mine/1" not in call("compare", "methods").out
     told = json.loads(call("compare", "methods", "mine", "--json").out)
     assert [one["mean"] for one in told["means"]] == [80, 82, 85.5]
+
+
+def test_the_page_makes_latex_of_differences(
+    store: Tracker, call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Differences 1, 2, 3: mean 2, and the t interval is 2 ± 4.303 · 1 / √3 = 2 ± 2.484; Holm's p that of t = 2 √3."""
+    write(store, [cell(a, 0.5, seed) for a in (FEDAVG, SMALL) for seed in range(3)], [70, 70, 70, 71, 72, 73])
+    (tmp_path / "compare.json").write_text(call("compare", "sweep", "--json").out, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    page = (Path(__file__).parents[2] / "docs/analysis.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"^```python\n(# differences\.py\n.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    exec(code, {})  # noqa: S102
+    assert "fedsam & dirichlet α=0.5 & 2.00 & -0.48 & 4.48 & 0.07 \\\\" in capsys.readouterr().out
 
 
 def test_a_sweep_in_another_setting_or_with_other_seeds_is_refused(store: Tracker, call: Call) -> None:

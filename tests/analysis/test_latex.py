@@ -155,6 +155,14 @@ def test_options_have_a_column_of_their_own(rows: list[str], expected: list[str]
                 r" &  & 0.1 & 0.2 \\",
             ],
         ),
+        (
+            ["dirichlet α=0.1: test_accuracy", "dirichlet α=0.1: rounds_to:90"],
+            [
+                r" & \multicolumn{2}{c}{dirichlet $\alpha$=0.1} \\",
+                r"\cmidrule(lr){2-3}",
+                r" & test accuracy & rounds to 90 \\",
+            ],
+        ),
     ],
 )
 def test_columns_of_a_split_stand_below_its_name(columns: list[str], expected: list[str]) -> None:

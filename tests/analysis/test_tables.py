@@ -264,7 +264,17 @@ def test_settings_that_differ_are_never_averaged(store: Tracker) -> None:
     assert table.columns == ["dirichlet α=0.5 total=100", "dirichlet α=0.5 total=200"]
     assert [entry.mean for entry in table.entries.values()] == [80, 90]
     mixed = build(collect("sweep"), columns="partition")
-    assert any("1 entries mix runs that differ by more than the seed" in note for note in mixed.notes)
+    assert mixed.notes[0] == "mean ± sample standard deviation over 2 runs; best bold, second best underlined"
+    assert mixed.notes[1].startswith("runs of an entry differ by more than the seed; --cols")
+
+
+def test_an_option_with_one_value_is_named_if_asked_for(store: Tracker) -> None:
+    """`algorithm,algorithm.rho`: beside the method, once, and not for a method without it."""
+    write(store, [cell(a, 0.5, 0) for a in (FEDAVG, SMALL)], [70, 71])
+    assert build(collect("sweep")).rows == ["fedavg", "fedsam"]
+    assert build(collect("sweep"), rows="algorithm,algorithm.rho").rows == ["fedavg", "fedsam ρ=0.1"]
+    write(store, [cell(a, 0.5, 0) for a in (FEDAVG, SMALL, LARGE)], [70, 71, 72], name="more")
+    assert build(collect("more"), rows="algorithm,algorithm.rho").rows == ["fedavg", "fedsam ρ=0.1", "fedsam ρ=0.5"]
 
 
 def test_two_metrics_side_by_side(store: Tracker) -> None:

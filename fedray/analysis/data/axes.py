@@ -54,8 +54,9 @@ def label_cells(cells: pd.DataFrame, key: str, always: Sequence[str] = ()) -> pd
     """Return each cell's name along an axis: `fedsam ρ=0.05`, `dirichlet α=0.1`; constant options are left out.
 
     key: a section that has a name (algorithm, partition, model, data), a dotted key (`clients.per_round`, `seed`), or
-    several of these with commas: `data,partition,clients.total` gives `cifar10 dirichlet α=0.1 total=100`. always:
-    options to name even if they have a single value. Labels that the sweep's `names` would make equal keep both.
+    several of these with commas: `data,partition,clients.total` gives `cifar10 dirichlet α=0.1 total=100`, and
+    `algorithm,algorithm.rho` names ρ even if it has a single value, as do the options of `always`. Labels that the
+    sweep's `names` would make equal keep both.
     """
     plain, names = _join_labels(cells, key, always, {}), list_names(cells)
     if not names:
@@ -75,11 +76,13 @@ def find_label(cells: pd.DataFrame, given: str, key: str = "algorithm", always: 
 
 def _join_labels(cells: pd.DataFrame, key: str, always: Sequence[str], names: Mapping[str, str]) -> pd.Series:
     keys = key.split(",")
+    named = {one for one in keys if one.rpartition(".")[0] in keys and not one.endswith(".name")}
+    keys, always = [one for one in keys if one not in named], [*always, *named]  # `algorithm,algorithm.rho`
     if len(keys) == 1:
-        return _label_by_key(cells, key, always, names)
+        return _label_by_key(cells, keys[0], always, names)
     titles = dict(zip(keys, title_axes(keys, cells), strict=True))
     parts = [
-        _label_by_key(cells, part, (), names)
+        _label_by_key(cells, part, [*named], names)
         if f"{part}.name" in cells or part.endswith(".name")
         else f"{titles[part]}=" + _label_by_key(cells, part)
         for part in keys

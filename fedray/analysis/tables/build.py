@@ -197,9 +197,12 @@ def _rank(entries: dict[tuple[str, str], Entry], across: bool, lower: bool) -> d
 def _list_notes(sweep: SweepTable, cells: pd.DataFrame, metric: str, over: str) -> list[str]:
     notes = []
     cells = cells[cells["_row"] != BEST]
-    seeds = cells.groupby(["_row", "_column"])["seed"].nunique()
-    number = str(seeds.min()) if seeds.nunique() == 1 else f"{seeds.min()} to {seeds.max()}"
-    many = "one seed" if seeds.max() == 1 else f"mean ± sample standard deviation over {number} seeds"
+    groups = cells.groupby(["_row", "_setting"])
+    mixed = groups.size() > groups["seed"].nunique()
+    counted = groups.size() if mixed.any() else cells.groupby(["_row", "_column"])["seed"].nunique()
+    number = str(counted.min()) if counted.nunique() == 1 else f"{counted.min()} to {counted.max()}"
+    what = "runs" if mixed.any() else "seeds"
+    many = "one seed" if counted.max() == 1 else f"mean ± sample standard deviation over {number} {what}"
     notes.append(f"{many}; {LEGEND}" if is_ranked(metric, cells) else many)
     if over:
         counts = cells.groupby("_column")["_setting"].nunique()
@@ -207,10 +210,8 @@ def _list_notes(sweep: SweepTable, cells: pd.DataFrame, metric: str, over: str) 
             f"averaged over {over}, seed by seed: "
             + ", ".join(f"{n} settings ({column})" for column, n in counts.items())
         )
-    groups = cells.groupby(["_row", "_setting"])
-    mixed = groups.size() > groups["seed"].nunique()
     if mixed.any():
-        notes.append(f"{mixed.sum()} entries mix runs that differ by more than the seed; --cols can name what by")
+        notes.append("runs of an entry differ by more than the seed; --cols, or --rows, can name by what")
     if Metric.parse(metric).target is not None:
         every = sorted({find_longest_wait(sweep, run) for run in cells.loc[cells["_value"].notna(), "run_id"]})
         if every and every != [1]:

@@ -95,8 +95,11 @@ def _write_groups(tops: Sequence[Sequence[str]], before: int) -> list[str]:
 def _split_names(labels: Sequence[str]) -> list[list[str]]:
     """Return the header and the labels, in two parts, method and options, if a method has several of them.
 
-    If all have the same option, the header names it: `ρ`.
+    If all have the same option, the header names it: `ρ`. Columns of several metrics have these as their second part.
     """
+    of_metrics = [re.fullmatch(r"(.*): ([\w:/]+)", label, re.DOTALL) for label in labels]
+    if all(of_metrics):
+        return [["", ""], *([part[1], re.sub("[_:]", " ", part[2])] for part in of_metrics if part)]
     parts = [re.fullmatch(r"(.*?)((?: [^ =]+=[^ =]+)*)", label, re.DOTALL) for label in labels]
     split = [(part[1], part[2].strip()) for part in parts if part]
     methods = [method for method, _ in split]
