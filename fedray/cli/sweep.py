@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 MOST = 100_000
 """Largest number of nodes, of a node's CPUs, and of trials at a time that is no mistake."""
+LIMIT, SPARE = 24, 1.25
+"""Hours after which slurm.sh is requeued, and the limit of a shorter job relative to its plan."""
 
 
 @dataclass(frozen=True)
@@ -128,6 +130,7 @@ class SweepRequest:
         from fedray.sweep.stages import make_tune_stage, preview_final_stage
 
         cpus, gpus, used, here = self.cpus_per_node, self.gpus_per_node, False, list_local_nodes()
+        walls = list[float | None]()
         room = [{"CPU": float(cpus or 0), "GPU": float(gpus or 0)}] * (self.nodes or 0)
         for one in [sweep] if sweep.tune is None else [make_tune_stage(sweep), preview_final_stage(sweep)]:
             with name_place(source):
@@ -139,16 +142,20 @@ class SweepRequest:
             if self.estimate:
                 at_a_time = max(count_room(run.runtime, here, self.max_concurrent) for run in runs)
                 seconds, start = print_estimate(one, max(at_a_time, 1))
-            print_forecast(runs, room or here, seconds, self.seconds_per_round, start, self.max_concurrent)
-        if self.nodes:
+            walls.append(
+                print_forecast(runs, room or here, seconds, self.seconds_per_round, start, self.max_concurrent)
+            )
+        if self.nodes and math.inf not in walls:
             asked = f"--nodes={self.nodes} --cpus-per-task={cpus}" + (
                 f" --gpus-per-node={gpus}" if gpus and used else ""
             )
+            hours = math.ceil(SPARE * math.fsum(filter(None, walls)) / 3600)
+            asked += f" --time={hours}:00:00" if None not in walls and hours < LIMIT else ""
             same = ["--smoke"] * self.smoke + [part for one in self.set_ or () for part in ("--set", one)]
             same += ["--max-concurrent", str(self.max_concurrent)] if self.max_concurrent else []
             print(
                 f"under Slurm: sbatch {asked} slurm.sh {shlex.join([str(self.file), *same])}; "
-                "`fedray list clusters slurm.sh > slurm.sh` writes it; after 24 hours, or "
+                f"`fedray list clusters slurm.sh > slurm.sh` writes it; after {LIMIT} hours, or "
                 "those of --time=HH:MM:SS before slurm.sh, the job is requeued and goes on"
             )
 

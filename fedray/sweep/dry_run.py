@@ -23,6 +23,8 @@ from fedray.sweep.draws import count_training_gradients
 from fedray.sweep.plan import Plan, label_points
 from fedray.sweep.sweep import Sweep
 
+UNITS = {"CPU": "core", "GPU": "GPU"}
+"""A resource of Ray -> the unit of its hours."""
 LONG = 600.0
 """Seconds of wall clock from which more nodes are worth a line."""
 
@@ -109,8 +111,10 @@ def print_forecast(
     per_round: float | None = None,
     start: float | None = None,
     most: int | None = None,
-) -> None:
+) -> float | None:
     """Print how many cells run at a time, in how many waves, how long, also on more nodes, and what a preemption costs.
+
+    Return the seconds of wall clock: None if they are not known, infinite if no cell fits.
 
     nodes: resources of each node, the same for all. seconds: of each cell with one actor. per_round: seconds of a round
     of the cell with the most gradients in it. start: seconds until the first cell begins. None if unknown. most:
@@ -123,17 +127,20 @@ def print_forecast(
     rooms = {runtime: count_room(runtime, nodes, most) for runtime in dict.fromkeys(run.runtime for run in runs)}
     counts = Counter(run.runtime for run in runs)
     for runtime, room in rooms.items():
+        lacks_gpus = runtime.gpus_per_actor and not any(node.get("GPU") for node in nodes)
         waves = (
             f"{room} at a time, {format_count(-(-counts[runtime] // room), 'wave')}"
             if room
-            else "they do not fit; lower runtime.cpus_per_actor, or gpus_per_actor (0: no GPU)"
+            else f"they do not fit; {'there is no GPU (--gpus-per-node); or ' * bool(lacks_gpus)}"
+            "lower runtime.cpus_per_actor, or gpus_per_actor (0: no GPU)"
         )
         console.print(f"{_describe_request(counts[runtime], 'cell', runtime)}: {waves}")
     if line := describe_idle_gpus(rooms, nodes):
         console.print(line)
     fitting = [(run, each) for run, each in zip(runs, seconds, strict=True) if rooms[run.runtime]]
     if not fitting:
-        return
+        return math.inf
+    wall = None
     cells, here = list[tuple[Runtime, float]](), "cuda" if torch.cuda.is_available() else "cpu"
     reserved = dict.fromkeys(("CPU", "GPU"), 0.0)
     shares = [1.0] * len(fitting) if per_round is None else _compare_rounds([run for run, _ in fitting])
@@ -158,9 +165,7 @@ def print_forecast(
 
     if cells:
         hours = " and ".join(
-            f"{format_number(amount)} {unit}-hours"
-            for unit, amount in zip(("core", "GPU"), reserved.values(), strict=True)
-            if amount
+            f"{format_number(amount)} {UNITS[name]}-hours" for name, amount in reserved.items() if amount
         )
         wall = find_wall(nodes)
         unequal = " of the slowest method, of the others by their gradients" if min(shares) < 1 else ""
@@ -169,6 +174,10 @@ def print_forecast(
             + (f", at {per_round:g} s per round{unequal}" if per_round is not None else ", without communication")
             + f"; Ray's start, {f'{format_duration(started)}, is' if started else 'a few seconds, is not'} included"
         )
+        if per_round is not None:
+            have = {name: sum(node.get(name, 0.0) for node in nodes) * wall / 3600 for name in reserved}
+            whole = [f"{format_number(have[name])} {unit}-hours" for name, unit in UNITS.items() if have[name]]
+            console.print(f"a cluster that bills whole nodes for that time counts {' and '.join(whole)}")
         if wall > LONG:
             others = [
                 f"{format_duration(there)} with {format_count(count, 'node')}"
@@ -199,6 +208,7 @@ def print_forecast(
         f"a preemption costs each running cell the rounds since its last checkpoint, at most {lost} rounds{price} "
         "(runtime.checkpoint_every), and finished cells nothing; the same command goes on"
     )
+    return wall
 
 
 def _compare_rounds(runs: Sequence[RunConfig]) -> list[float]:

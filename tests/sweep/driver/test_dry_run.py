@@ -62,9 +62,10 @@ def test_a_plan_for_a_cluster_that_is_not_here(call: Call) -> None:
     """2 nodes with 4 GPUs hold 32 cells of a quarter; on 1 node with 1 GPU 4 run at a time, in three waves.
 
     A cell of 100 rounds of 36 s takes an hour, of FedSAM; those of FedAvg and FedAdam, with one gradient a step instead
-    of two, take half of it. So three waves take 0.5 + 1 + 0.5 = 2 h; 4 cells of each method reserve 8 core-hours, a
-    quarter of that in GPU-hours; 2 such nodes have room for 8, and FedAdam's follow FedAvg's, 4 for all: 1 h. Of 30
-    rounds since a checkpoint a preemption costs 0.3 h. With 399 times the seconds the waves take 798 h.
+    of two, take half of it. So three waves take 0.5 + 1 + 0.5 = 2 h, and the job may take a quarter more, 3 h; 4 cells
+    of each method reserve 8 core-hours, a quarter of that in GPU-hours, of 32 and 2 that the node has; 2 such nodes
+    have room for 8, and FedAdam's follow FedAvg's, 4 for all: 1 h. Of 30 rounds since a checkpoint a preemption costs
+    0.3 h. With 399 times the seconds the waves take 798 h.
     """
     out = call("sweep", "sweep.yaml", "--dry-run", *CLUSTER).done
     assert "cluster: 2 nodes, 32 CPU, 8 GPU\n" in out
@@ -88,11 +89,14 @@ def test_a_plan_for_a_cluster_that_is_not_here(call: Call) -> None:
         "12 cells: 2 h of wall clock, 8 core-hours and 2 GPU-hours reserved, busy or not, at 36 s per round of" in out
     )
     assert "the slowest method, of the others by their gradients; " in out
+    assert "a cluster that bills whole nodes for that time counts 32 core-hours and 2 GPU-hours\n" in out
+    assert "sbatch --nodes=1 --cpus-per-task=16 --gpus-per-node=1 --time=3:00:00 slurm.sh sweep.yaml; " in out
     assert "like this one: 2 h with 1 node, 60 min with 2 nodes, 60 min with 4 nodes, 60 min with 8 nodes\n" in out
     assert "36 s have to be a round of the slowest method, with 4 processes on each GPU\n" in out
     assert "at most 30 rounds or 18 min (" in out
     out = call("sweep", "sweep.yaml", "--dry-run", *small_one[:-1], str(399 * 36)).out
     assert "12 cells: 798 h of wall clock, 3,190 core-hours and 798 GPU-hours reserved" in out
+    assert "--time=" not in out.partition("slurm.sh")[0], "it is requeued after 24 hours"
     assert [path.name for path in Path().iterdir()] == ["sweep.yaml"]
 
 
@@ -118,7 +122,8 @@ def test_both_stages_are_planned_and_what_does_not_fit_is_named(call: Call) -> N
     out = call("sweep", "sweep.yaml", "--dry-run", "--nodes", "3", "--cpus-per-node", "8").done
     assert "x/tune: 6 cells\n" in out
     assert "x: 6 cells\n" in out
-    assert out.count("0.25 GPU each: they do not fit; lower runtime.cpus_per_actor, or") == 2
+    assert out.count("0.25 GPU each: they do not fit; there is no GPU (--gpus-per-node); or lower runtime.cpus") == 2
+    assert "sbatch" not in out
     assert "wall clock" not in out
 
 
