@@ -14,7 +14,10 @@ from typing import Any
 
 import matplotlib
 import pytest
+import yaml
 
+from fedray.sweep.draws import iter_points
+from fedray.sweep.sweep import Sweep
 from tests.conftest import Call
 
 REPOSITORY = Path(__file__).parents[2]
@@ -121,6 +124,13 @@ def test_the_table_in_the_readme_is_the_one_printed(
         assert all((home / name).stat().st_size > 1000 for name in drawn)
     page = read(next(c for c in COMMANDS if "fedray report" in c)).strip()
     assert "28 cells: 28 finished" in (home / page).read_text(encoding="utf-8")
+
+
+def test_the_sweep_file_has_as_many_cells_as_the_text_says() -> None:
+    """4 settings of methods, 2 splits, 3 seeds."""
+    (text,) = re.findall(r"^```yaml\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
+    assert len(list(iter_points(Sweep.parse(yaml.safe_load(text))))) == 4 * 2 * 3
+    assert "This one has 24 cells" in README
 
 
 @pytest.mark.slow
