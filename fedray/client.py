@@ -76,7 +76,7 @@ class LocalClient(Client):
         population: what all clients of the run have in common.
         network: the model, which holds the client's running statistics.
         indices: its training samples, int64 `(n_i,)`.
-        round: t, from 0.
+        _round: t, from 0, for keyed draws alone: a method's numbers of a round come in `message`.
         optimiser: clipping, weight decay and momentum.
         shares: the parameters that `shared_update` holds.
         shuffle: whether a pass over its samples (`batches`) is in random order, otherwise in their own order.
@@ -88,7 +88,7 @@ class LocalClient(Client):
     population: Population
     network: Network
     indices: np.ndarray
-    round: int
+    _round: int
     optimiser: Optimiser = field(default_factory=Optimiser)
     shares: Share = "all"
     shuffle: bool = True
@@ -277,12 +277,12 @@ class LocalClient(Client):
             ), torch.cat(labels)
 
     def draw(self) -> tuple[Tensor, Tensor]:
-        rng = generator(self.population.seed, f"draw {self.step} {self._draws}", self.round, self.id)
+        rng = generator(self.population.seed, f"draw {self.step} {self._draws}", self._round, self.id)
         self._draws += 1
         return next(self.held.iter_batches([rng.choice(self.samples, len(self.y), replace=False)], rng))
 
     def batches(self, purpose: str, size: int | None = None, share: float = 1.0) -> Iterator[int]:
-        rng = generator(self.population.seed, f"{purpose} batches", self.round, self.id)
+        rng = generator(self.population.seed, f"{purpose} batches", self._round, self.id)
         order = rng.permutation(self.samples)[: max(1, round(share * self.samples))]
         order = order if self.shuffle else np.sort(order)
         step = self.batch_size if size is None else size
@@ -370,7 +370,7 @@ class LocalSecondModel(SecondModel):
         c.network.restore(self._buffers)
         purpose, self._calls = f"second torch {self._calls}", self._calls + 1
         try:
-            with c.population.key_draws(purpose, c.round, c.id, c.theta.device):
+            with c.population.key_draws(purpose, c._round, c.id, c.theta.device):
                 yield
         finally:
             self._buffers = c.network.keep()

@@ -116,10 +116,29 @@ def find_class(
             return forms
     if base is None or (isinstance(name, str) and ":" not in name):
         listing = f"`fedray list {LISTS[section]}`" if section in LISTS else ""
-        raise UserError(f"{unknown(_get_key(section), str(name), registry, listing)}{getattr(base, 'hint', '')}")
+        meant = "" if base is None else _suggest_class(str(name))
+        raise UserError(f"{unknown(_get_key(section), str(name), registry, listing, meant)}{getattr(base, 'hint', '')}")
     path = name if isinstance(name, str) else f"{name.__module__}:{name.__qualname__}"
     kind = load_class(section, path) if isinstance(name, str) else name
     return _with_name(section, path, kind, base, adapt)
+
+
+def _suggest_class(name: str) -> str:
+    """Return how a class is written whose file a name means: `mine`, `mine.Class`, `mine.py`; empty for no file."""
+    whole = _name_module(name)
+    for module, kind in ((whole, "CLASS"), whole.rpartition(".")[::2]):
+        file = f"{module.replace('.', '/')}.py"
+        if module.replace(".", "").isidentifier() and os.path.isfile(os.path.join(get_folder(), file)):
+            return f"{module}:{kind}, a class of {file}"
+    return ""
+
+
+def _name_module(file: str) -> str:
+    """Return the module that a file is, seen from the folder: `methods.mine` of `./methods/mine.py`; else the text."""
+    if not file.endswith(".py"):
+        return file
+    parts = Path(os.path.relpath(os.path.join(get_folder(), file), get_folder())).with_suffix("").parts
+    return parts[-1] if ".." in parts else ".".join(parts)
 
 
 def _get_key(section: str) -> str:
@@ -235,12 +254,14 @@ def load_class(section: str, path: str) -> type:
         kind = getattr(holder, name)
     except (Exception, SystemExit) as error:  # a user's module can raise anything
         reason = f"{type(error).__name__}: " * (not isinstance(error, ImportError | AttributeError)) + str(error)
-        if isinstance(error, ModuleNotFoundError) and error.name == module:
+        if module.endswith(".py") and isinstance(error, ModuleNotFoundError | TypeError):
+            reason = f"write {f'{_name_module(module)}:{name}'!r}, without .py"
+        elif isinstance(error, ModuleNotFoundError) and error.name == module:
             reason += f" in {get_folder()} or among the installed packages; call fedray where {module}.py is"
         elif isinstance(error, AttributeError) and error.obj is holder:
-            classes = [key for key, value in vars(holder).items() if inspect.isclass(value)]
-            near = get_close_matches(name, classes, n=1)
-            reason += f"; did you mean {near[0]!r}?" if near else ""
+            classes = {key.lower(): key for key, value in vars(holder).items() if inspect.isclass(value)}
+            near = get_close_matches(name.lower(), classes, n=1)
+            reason += f"; did you mean {classes[near[0]]!r}?" if near else ""
         raise UserError(f"{_get_key(section)}: {path!r} cannot be imported: {reason}") from None
     if not inspect.isclass(kind):
         raise UserError(f"{_get_key(section)}: {path!r} is not a class")

@@ -52,7 +52,7 @@ def measure_cosine(c: LocalClient, algorithm: Algorithm, q: Tensor) -> dict[str,
     """
     if c.step == 0:
         return {}
-    with _keep_buffers(c), seed_torch(c.population.seed, f"probes {c.step}", c.round, c.id, c.theta.device):
+    with _keep_buffers(c), seed_torch(c.population.seed, f"probes {c.step}", c._round, c.id, c.theta.device):
         _, g_p = _compute_proximal_gradient(_copy_client(c), algorithm, get_temperature(algorithm))
     lengths = [float(torch.linalg.vector_norm(v)) for v in (q, g_p)]
     if min(lengths) < NOTHING:
@@ -94,7 +94,7 @@ def measure_step(c: LocalClient, algorithm: Algorithm) -> dict[str, float]:
     """
     buffers, tau = c.network.buffers.clone(), get_temperature(algorithm)
     twin, found = _copy_client(c), dict[str, list[float]]()
-    with _keep_buffers(c), seed_torch(c.population.seed, "probes", c.round, c.id, c.theta.device):
+    with _keep_buffers(c), seed_torch(c.population.seed, "probes", c._round, c.id, c.theta.device):
         for target, g_p, q in _take_directions(twin, algorithm, tau):
             plain = twin.grad(twin.theta) * twin.network.mask(algorithm.trained_part(twin))
             twin.network.buffers.copy_(buffers)

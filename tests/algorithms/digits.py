@@ -107,7 +107,7 @@ def before_its_step(network: Network, population: Population, indices: np.ndarra
         theta_0=network.theta.clone(),
         message=Vectors(),
         state=Vectors(),
-        round=0,
+        _round=0,
         steps=1,
         per_epoch=1,
         lr=0.1,

@@ -59,9 +59,24 @@ CHANGES: dict[str, str] = {
 }
 """What --set changes -> what is said about it."""
 
+OWN = put("own_wsam.py", "from fedray.algorithms.base import Algorithm\n\n\nclass WSAM(Algorithm):\n    pass\n")
+WAYS: dict[str, str] = {
+    "algorithm=own_wsam.py:WSAM": "'own_wsam.py:WSAM' cannot be imported: write 'own_wsam:WSAM', without .py",
+    "algorithm=./own_wsam.py:WSAM": "'./own_wsam.py:WSAM' cannot be imported: write 'own_wsam:WSAM', without .py",
+    "algorithm=own_wsam": "unknown name 'own_wsam'; did you mean own_wsam:CLASS, a class of own_wsam.py? nearest of…",
+    "algorithm=own_wsam.py": "unknown name 'own_wsam.py'; did you mean own_wsam:CLASS, a class of own_wsam.py? nea…",
+    "model=own_wsam.WSAM": "unknown name 'own_wsam.WSAM'; did you mean own_wsam:WSAM, a class of own_wsam.py? near…",
+    "partition=own_wsam": "unknown name 'own_wsam'; did you mean own_wsam:CLASS, a class of own_wsam.py? valid: di…",
+    "data=own_wsam": "unknown name 'own_wsam'; did you mean own_wsam:CLASS, a class of own_wsam.py? nearest of…",
+    "algorithm=own_wsam:Wsam": "'own_wsam:Wsam' cannot be imported: module 'own_wsam' has no attribute 'Wsam'; did "
+    "you mean 'WSAM'?",
+}
+"""How a class of a file in the folder is named by mistake -> what is said about it."""
+
 CASES: dict[str, Case] = {
     **{change: run(line, change) for change, line in CHANGES.items()},
     **{change[:40]: run(f"--set: {change.partition('=')[0]}: {said}", change) for change, said in VALUES.items()},
+    **{way: run(f"--set: {way.partition('=')[0]}.name: {said}", way, prepare=OWN) for way, said in WAYS.items()},
     "both kinds of own test samples": run(
         "--set: evaluation.personal.split: found share; with data.test clients have test samples already",
         "data={name: digits, test: {from: clients}}",

@@ -68,6 +68,8 @@ PLUGINS: dict[tuple[str, str], dict[str, str]] = {
         "return a[0].grad(a[0].theta) + torch.zeros(3)": "algorithm: {path} raises RuntimeError: The size of tensor a "
         "(",
         "pass": "algorithm: {path}.direction returns None; Tensor is required",
+        "return a[0].theta * a[0].round": "algorithm: {path} raises AttributeError: 'LocalClient' object has no "
+        "attribute 'round' ({module}.py:",
     },
     ("Algorithm", "message"): {"1 / 0": f"algorithm: {RAISES}"},
     ("Algorithm", "upload"): {

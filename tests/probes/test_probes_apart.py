@@ -65,7 +65,7 @@ def test_probes_cost_only_what_is_asked_and_only_in_evaluated_rounds(monkeypatch
     probe_client = train.probe_client
 
     def counted(probes: Any, c: Any, *rest: Any) -> dict[str, float]:
-        rounds.append(c.round + 1)
+        rounds.append(c._round + 1)
         return probe_client(probes, c, *rest)
 
     monkeypatch.setattr(train, "probe_client", counted)

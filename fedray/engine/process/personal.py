@@ -81,7 +81,7 @@ def _score(
     correct, loss = 0, 0.0
     for start in range(0, len(indices), CHUNK):
         c.start_step(0, *samples.make_batch(indices[start : start + CHUNK]))
-        with torch.no_grad(), worker.key_draws(f"score {split} {start}", c.round, c.id):
+        with torch.no_grad(), worker.key_draws(f"score {split} {start}", c._round, c.id):
             logits = algorithm.logits(c.predict(c.theta)) if received else algorithm.personal_logits(c)
         if torch.isnan(logits).any():
             return float("nan"), float("nan")

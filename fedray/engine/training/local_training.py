@@ -75,7 +75,7 @@ class LocalTrainer:
             theta_0=theta,
             message=Vectors(broadcast.message),
             state=state,
-            round=broadcast.round,
+            _round=broadcast.round,
             steps=counts.steps,
             per_epoch=counts.per_epoch,
             samples=len(indices),
@@ -288,8 +288,8 @@ class LocalTrainer:
         if drawn is not None and drawn.batches is not None:
             return drawn.batches
         seed = c.population.seed
-        augment = generator(seed, f"{purpose}augment", c.round, c.id) if c.population.samples.augment else None
-        order = draw_batches(self.training, c.samples, seed, c.round, c.id, purpose)
+        augment = generator(seed, f"{purpose}augment", c._round, c.id) if c.population.samples.augment else None
+        order = draw_batches(self.training, c.samples, seed, c._round, c.id, purpose)
         return c.held.iter_batches(order if drawn is None else drawn.order, augment)
 
     def gather(self, clients: Sequence[int], positions: Sequence[np.ndarray]) -> tuple[Tensor, Tensor]:
@@ -357,4 +357,4 @@ def exhaust(steps: Turns[T]) -> T:
 
 def _seed(c: LocalClient, purpose: str) -> AbstractContextManager[None]:
     """Key draws by the client within a block."""
-    return c.population.key_draws(purpose, c.round, c.id, c.theta.device)
+    return c.population.key_draws(purpose, c._round, c.id, c.theta.device)
