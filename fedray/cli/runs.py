@@ -1,6 +1,7 @@
 """`fedray status`, `rm`, `clean`, `export`, `import` and `verify`: commands on sweeps that have been run."""
 
 import shutil
+import time
 from collections import Counter
 from collections.abc import Mapping
 from datetime import datetime
@@ -14,7 +15,7 @@ from fedray.cells.sheet import Sheet
 from fedray.cells.status import Ending, Status
 from fedray.cli.listing import complete
 from fedray.common.entry import CELL, Json, Overwrite, format_json
-from fedray.common.errors import UserError, escape, format_count, shorten
+from fedray.common.errors import UserError, escape, format_count, format_duration, shorten
 
 OF_STORE: Any = {"autocompletion": lambda incomplete: complete("stored", incomplete)}
 """Completes a name of the store."""
@@ -59,7 +60,8 @@ def print_status(
         sweep = read_started_sweep(name)
         if not sweep.cells:
             if is_sweep_running(name):
-                starting = f"{name} is starting; ask again in a minute"
+                since = time.time() - get_sweep_lock_file(name).stat().st_mtime
+                starting = f"{name} is starting, {format_duration(round(since))} so far; ask again in a minute"
                 print(format_json({"name": name, "cells": [], "note": starting}) if as_json else starting)
                 return
             if _print_sweeps(as_json, f"{name}/"):  # the stages and blocks of a sweep whose final one has not begun

@@ -46,6 +46,7 @@ STYLE = {
 }
 
 
+STARTING = "starting"
 MINUTE = 60.0
 """Seconds between lines about running cells, where no table can be drawn."""
 
@@ -82,7 +83,7 @@ class Progress:
         """Show that a trial of the cell begins."""
         now = time.monotonic()
         self._running[cell], self._began = (escape(label), now), self._began or now
-        self._rows[cell] = "starting"
+        self._rows[cell] = STARTING
 
     def note_round(self, cell: str, made: int, rounds: int, rows: Sequence[Mapping[str, float]]) -> None:
         """Show the rounds that a running cell has made, and the last of its newly evaluated ones.
@@ -126,15 +127,19 @@ class Progress:
     def _make_table(self) -> Table:
         counts = {status: list(self.outcomes.values()).count(status) for status in STYLE}
         summary = ", ".join(f"{n} {status}" for status, n in counts.items() if n)
+        now = time.monotonic()
+        done = f"{len(self.outcomes)}/{self.total} done{', ' + summary if summary else ''}{self._estimate_end()}"
+        waits = "" if self._began else f"; the first processes start, {format_duration(round(now - self._told))} so far"
         table = Table(
-            title=f"{len(self.outcomes)}/{self.total} done{', ' + summary if summary else ''}{self._estimate_end()}",
+            title=done + waits,
             box=None,
             title_justify="left",
         )
         table.add_column("running", no_wrap=True)
         table.add_column("rounds, last test", no_wrap=True)
-        for cell, (name, _) in self._running.items():
-            table.add_row(Text(name), self._rows[cell])
+        for cell, (name, since) in self._running.items():
+            row = self._rows[cell]
+            table.add_row(Text(name), row + f", {format_duration(round(now - since))} so far" * (row == STARTING))
         return table
 
 

@@ -96,6 +96,17 @@ def trial(cell: Cell) -> Any:
     )
 
 
+def test_the_table_says_how_long_processes_take_to_start() -> None:
+    progress = Progress(3)
+    assert progress._make_table().title == "0/3 done; the first processes start, 0 s so far"
+    progress.note_start("a", "fedavg s0")
+    table = progress._make_table()
+    assert table.title == "0/3 done"
+    assert list(table.columns[1].cells) == ["starting, 0 s so far"]
+    progress.note_round("a", 2, 5, [])
+    assert list(progress._make_table().columns[1].cells) == ["round 2/5"]
+
+
 def test_the_store_is_opened_for_the_first_trial_and_not_before() -> None:
     """MLflow and a new store take seconds of a core, which Ray's processes use until then to import torch."""
     told = Told()
