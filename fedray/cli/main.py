@@ -127,6 +127,16 @@ while os.getppid() == server:
 """Says and opens the address once the server answers; a separate process, because the server replaces this one. Ctrl-C
 is for the server, whose end it notices."""
 
+SERVER = """
+import sys
+try:
+    from mlflow.cli import cli
+    cli()
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+"""Serves MLflow's UI; Ctrl-C while it still imports is no traceback."""
+
 
 @app.command("ui")
 def open_ui(
@@ -169,7 +179,7 @@ def open_ui(
         sys.executable,
         # Neither this process nor the server that it starts imports from the working folder.
         [
-            *(sys.executable, "-P", "-m", "mlflow", "ui", "--host", host, "--port", str(port), "--workers", "1"),
+            *(sys.executable, "-P", "-c", SERVER, "ui", "--host", host, "--port", str(port), "--workers", "1"),
             *("--uvicorn-opts", f"--app-dir {shlex.quote(sys.prefix)} --log-level warning --lifespan off"),
         ],
         {"MLFLOW_REGISTRY_STORE_URI": uri}  # or MLflow says that it takes this one

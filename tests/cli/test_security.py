@@ -413,6 +413,15 @@ def test_the_address_is_printed_when_the_server_answers() -> None:
     assert not answers
 
 
+def test_ctrl_c_while_mlflow_is_imported_ends_without_a_traceback(tmp_path: Path) -> None:
+    (tmp_path / "mlflow").mkdir()
+    (tmp_path / "mlflow" / "__init__.py").touch()
+    (tmp_path / "mlflow" / "cli.py").write_text("raise KeyboardInterrupt")
+    words, where = [sys.executable, "-P", "-c", cli.SERVER, "ui"], os.environ | {"PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(words, env=where, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 def test_the_ui_listens_here_and_has_the_address_from_its_environment(
     here: Path, ui: Started, monkeypatch: pytest.MonkeyPatch
 ) -> None:
