@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from fedray.analysis import figures
-from fedray.analysis.data.axes import find_key
+from fedray.analysis.data.axes import find_key, label_cells, title_axes
 from fedray.analysis.data.collect import collect
 from fedray.analysis.figures import main
 from fedray.analysis.plots.curves import draw_curves, find_zoom
@@ -18,6 +18,9 @@ from fedray.common.errors import UserError
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, history, note, rows, ticks, write
 from tests.conftest import Call
+
+AVERAGED = "mean of the tests in the last fifth of the rounds, at most 10"
+"""A note's end, for cells that do not say how many rounds they have."""
 
 
 def test_curves_are_means_over_finished_seeds_with_a_band(
@@ -78,7 +81,7 @@ def test_sensitivity_over_a_hyper_parameter(store: Tracker) -> None:
     write(store, cells, (60, 62, 70, 49, 51))
     (figure,) = draw_sensitivity(collect("sweep"), "algorithm.rho").values()
     (axes,) = figure.axes
-    assert note(figure) == "bars and bands: ± standard deviation over 1 to 2 seeds"
+    assert note(figure) == f"bars and bands: ± standard deviation over 1 to 2 seeds; {AVERAGED}"
     (band,) = axes.patches
     assert (band.get_y(), band.get_y() + band.get_height()) == pytest.approx((50 - 2**0.5, 50 + 2**0.5))
     assert ticks(axes) == {0.1: "0.1", 0.5: "0.5"}
@@ -284,7 +287,7 @@ def test_error_bars_stand_at_their_points_and_aside_of_each_other(store: Tracker
     (axes,) = figure.axes
     assert axes.get_xscale() == "log"
     assert ticks(axes) == {0.05: "0.05", 0.1: "0.1", 0.2: "0.2"}
-    assert note(figure) == "bars: ± standard deviation over 2 seeds"
+    assert note(figure) == f"bars: ± standard deviation over 2 seeds; {AVERAGED}"
     assert [
         np.asarray(line.get_xdata()).tolist() for line in axes.lines if str(line.get_label()).startswith("fed")
     ] == [rhos] * 2
@@ -370,10 +373,44 @@ def test_a_colour_is_a_method_and_dashes_its_values() -> None:
     assert len({style["color"] for style in choose_styles([("x 1", "x"), ("x 2", "x")]).values()}) == 2, (
         "no other method"
     )
+    assert "linewidth" not in choose_styles((str(m), str(m)) for m in range(4))["0"], "four thin lines"
     for values, methods, grey in ((1, 40, 40), (10, 4, 40), (8, 10, 0), (1, 100, 0)):
         lines = choose_styles((f"{m} {v}", str(m)) for m in range(methods) for v in range(values))
         assert len({str(style) for style in lines.values()}) == values * methods
         assert len({(str(style["linestyle"]), style["marker"]) for style in lines.values()}) >= grey
+
+
+def test_a_method_is_seen_where_another_coincides(store: Tracker) -> None:
+    """FedAvg is the broadest and is drawn first, among curves and as a level line; so is the first of three lines."""
+    prox = {"name": "fedprox", "mu": 0.01}
+    write(store, [cell(one, 0.5, 0) for one in (FEDAVG, prox, SMALL, LARGE)], [history(*[70] * 9)] * 4)
+    sweep = collect("sweep")
+    for drawn in (draw_curves(sweep), draw_sensitivity(sweep, "algorithm.rho")):
+        for area in next(iter(drawn.values())).axes:
+            avg, other, *thin = (line for line in area.lines if line.get_linestyle() != "None")
+            assert avg.get_linewidth() > other.get_linewidth() + 0.8 > thin[0].get_linewidth() + 1
+            assert avg.get_zorder() == other.get_zorder() < thin[0].get_zorder()
+    few = choose_styles((name, name) for name in "abc")
+    assert [round(style["linewidth"], 1) for style in few.values()] == [2.8, 1.9, 1.0]
+
+
+def test_an_axis_says_whose_letter_it_is(store: Tracker) -> None:
+    """FedTOGA has an α with one value; the axis is the partition's. Metrics that average other rounds are named."""
+    toga = {"name": "fedtoga", "rho": 0.1, "alpha": 0.1}
+    cells = [cell(one, alpha, 0) for one in (SMALL, toga) for alpha in (0.1, 0.5)]
+    for one in cells:
+        one["config"]["training"] = {"rounds": 20}
+    write(store, cells, [history(60, 70)] * 4)
+    sweep = collect("sweep")
+    (figure,) = draw_sensitivity(sweep, "partition.alpha").values()
+    assert (figure.axes[0].get_xlabel(), figure.axes[0].get_ylabel()) == ("α (partition)", "test accuracy in %")
+    assert note(figure) == "one seed; mean of rounds 17 to 20"
+    (figure,) = draw_sensitivity(sweep, "partition.alpha", "last10_test_accuracy+final_test_accuracy").values()
+    assert note(figure) == "one seed; last10_test_accuracy: mean of rounds 17 to 20"
+    for alone, title in ((SMALL, "α"), (toga, "α (partition)")):
+        own = sweep.cells[sweep.cells["algorithm.name"] == alone["name"]].dropna(axis=1, how="all")
+        assert title_axes(["partition.alpha"], own) == [title]
+        assert label_cells(own, "partition.alpha,seed").iloc[0] == "α=0.1 seed=0", "labels name what they tell apart"
 
 
 def test_more_than_six_lines_have_bands_in_the_zoom_alone(store: Tracker) -> None:

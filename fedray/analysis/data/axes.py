@@ -27,12 +27,16 @@ def list_names(cells: pd.DataFrame) -> dict[str, str]:
     return {kind: given.get(name, name) for kind, name in own.items()} | given
 
 
-def title_axes(keys: Sequence[str], cells: pd.DataFrame) -> list[str]:
-    """Return the names of several dotted keys; if two share a letter, each with its section: `α (partition)`."""
-    titles = [find_symbol(key, cells) for key in keys]
+def title_axes(keys: Sequence[str], cells: pd.DataFrame, among: Sequence[str] | None = None) -> list[str]:
+    """Return the names of dotted keys; one that shares its letter has its section, too: `α (partition)`.
+
+    among: keys that may share it, by default all of the cells' configurations. A display name stays as it is given.
+    """
+    letters = {key: find_symbol(key, cells) for key in {*keys, *(_list_dotted(cells) if among is None else among)}}
+    count, given = Counter(letters.values()), list_names(cells)
     return [
-        f"{title} ({key.partition('.')[0]})" if titles.count(title) > 1 else title
-        for key, title in zip(keys, titles, strict=True)
+        f"{letters[key]} ({key.partition('.')[0]})" if count[letters[key]] > 1 and key not in given else letters[key]
+        for key in keys
     ]
 
 
@@ -80,7 +84,7 @@ def _join_labels(cells: pd.DataFrame, key: str, always: Sequence[str], names: Ma
     keys, always = [one for one in keys if one not in named], [*always, *named]  # `algorithm,algorithm.rho`
     if len(keys) == 1:
         return _label_by_key(cells, keys[0], always, names)
-    titles = dict(zip(keys, title_axes(keys, cells), strict=True))
+    titles = dict(zip(keys, title_axes(keys, cells, keys), strict=True))
     parts = [
         _label_by_key(cells, part, [*named], names)
         if f"{part}.name" in cells or part.endswith(".name")

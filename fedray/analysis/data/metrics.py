@@ -182,6 +182,14 @@ def make_title(metric: str, cells: pd.DataFrame, held_out: bool = False) -> str:
     return said + (best if one.prefix == BEST else " of the last round")
 
 
+def describe_omitted(metrics: Sequence[str], cells: pd.DataFrame) -> str:
+    """Return what an axis leaves out of the metrics' titles, the part after a comma, as the end of a figure's note."""
+    parts = {metric: make_title(metric, cells).partition(", ")[2] for metric in metrics}
+    if len(set(parts.values())) > 1:
+        parts = {metric: f"{metric}: {part}" for metric, part in parts.items() if part}
+    return "".join(f"; {part}" for part in dict.fromkeys(parts.values()) if part)
+
+
 def list_averaged_rounds(name: str, cells: pd.DataFrame) -> list[tuple[int, ...]]:
     """Return the rounds that `last10_NAME` averages, for each way in which the cells are evaluated.
 

@@ -10,8 +10,16 @@ from matplotlib.patches import Rectangle
 
 from fedray.analysis.data.axes import WITH_CURVE, label_finished, title_axes, unknown_key
 from fedray.analysis.data.collect import SweepTable
-from fedray.analysis.data.metrics import NEVER, is_ranked, is_smaller_better, make_title, read_values
-from fedray.analysis.plots.style import describe_seeds, draw_fields, make_panels, sort_by_size, split_figures, styled
+from fedray.analysis.data.metrics import NEVER, describe_omitted, is_ranked, is_smaller_better, make_title, read_values
+from fedray.analysis.plots.style import (
+    add_note,
+    describe_seeds,
+    draw_fields,
+    make_panels,
+    sort_by_size,
+    split_figures,
+    styled,
+)
 from fedray.cells.metric import DEFAULT
 from fedray.common.errors import UserError
 
@@ -83,9 +91,8 @@ def _draw_figure(
     label = make_title(metric, sweep.cells).partition(",")[0]
     drawn.figure.colorbar(images[0], ax=list(drawn.main.values()), label=label)
     seeds = every.groupby(["_column", "_row", "_x", "_y"])["seed"].nunique()
-    drawn.figure.supxlabel(
-        describe_seeds(seeds, "") + "; the best field of a panel is framed" * (lower is not None), size=6
-    )
+    note = describe_seeds(seeds, "") + describe_omitted([metric], sweep.cells)
+    add_note(drawn.figure, note + "; the best field of a panel is framed" * (lower is not None))
     return drawn.figure
 
 

@@ -12,7 +12,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from fedray.analysis.data.axes import find_columns, find_symbol, label_cells, list_names, title_axes
+from fedray.analysis.data.axes import find_columns, label_cells, list_names, title_axes
 from fedray.analysis.data.collect import SweepTable
 from fedray.analysis.data.metrics import find_selection_metric, is_smaller_better, make_title
 from fedray.analysis.plots.style import (
@@ -91,12 +91,12 @@ def draw_scatters(sweep: SweepTable) -> dict[str, Figure]:
     styles = choose_styles((method, method) for method in map(str, found["_method"]))
     for key in list_keys(sweep):
         for setting, panel in found[found[key].notna()].groupby("_setting", sort=False):
-            figure, area = make_axes(find_symbol(key, sweep.cells), _title_value(sweep), str(setting))
+            figure, area = make_axes(title_axes([key], sweep.cells)[0], _title_value(sweep), str(setting))
             at = _scale(area, panel[key], "x")
             for method, group in panel.groupby("_method", sort=False):
                 style = styles[str(method)]
                 whole = group["status"] == "finished"
-                look = {**style, "linestyle": ""}
+                look = {"color": style["color"], "marker": style["marker"], "linestyle": ""}
                 area.plot(at[group.index[whole]], group["_value"][whole], label=str(method), **look)
                 area.plot(at[group.index[~whole]], group["_value"][~whole], markerfacecolor="white", **look)
             figures[f"{key} {setting}"] = with_legend(figure, area)

@@ -6,9 +6,16 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.transforms import ScaledTranslation
 
-from fedray.analysis.data.axes import WITH_CURVE, find_symbol, label_finished, list_varying_settings, unknown_key
+from fedray.analysis.data.axes import (
+    WITH_CURVE,
+    find_symbol,
+    label_finished,
+    list_varying_settings,
+    title_axes,
+    unknown_key,
+)
 from fedray.analysis.data.collect import SweepTable
-from fedray.analysis.data.metrics import NEVER, make_title, read_values
+from fedray.analysis.data.metrics import NEVER, describe_omitted, make_title, read_values
 from fedray.analysis.plots.style import (
     choose_styles,
     describe_seeds,
@@ -43,7 +50,7 @@ def draw_sensitivity(sweep: SweepTable, x: str, metric: str = DEFAULT) -> dict[s
     every = label_finished(sweep, statuses=WITH_CURVE)
     looks, methods = every["_row"], every["algorithm.name"]
     if x in sweep.cells:
-        numbers, title, without = _read_numbers(sweep.cells, x), find_symbol(x, sweep.cells), [x]
+        numbers, title, without = _read_numbers(sweep.cells, x), title_axes([x], sweep.cells)[0], [x]
     else:
         numbers, title, without = _join_options(sweep.cells, x)
         sweep = replace(sweep, cells=sweep.cells[numbers.notna()])
@@ -101,7 +108,8 @@ def draw_sensitivity(sweep: SweepTable, x: str, metric: str = DEFAULT) -> dict[s
         apart = "" if level_panels([*drawn.main.values()]) else "; y axes differ"
         seeds = cells.groupby(["_column", "_row", "_x"], dropna=False)["seed"].nunique()
         bars = "bars and bands" if cells["_x"].isna().any() else "bars"
-        figures[name] = with_legend(drawn.figure, *drawn.main.values(), note=describe_seeds(seeds, bars) + apart)
+        note = describe_seeds(seeds, bars) + describe_omitted(names, sweep.cells) + apart
+        figures[name] = with_legend(drawn.figure, *drawn.main.values(), note=note)
     return figures
 
 

@@ -70,8 +70,11 @@ STYLE: Any = {
 DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 HATCHES = ("", "////", "....", "xxxx", "\\\\\\\\", "++++", "oooo", "----")
-BROAD = {"linewidth": 1.8, "markersize": 4.2, "zorder": 1.9}
-"""Look of a method with one line, next to others with several: seen on both sides of a line that covers it."""
+BROAD, STEP, BROADEST, BELOW = 1.8, 0.9, 3.6, 1.9
+"""Width of the last method with one line next to others with several, what each before it has more, and the most; their
+height. So each is seen on both sides of a line that covers it."""
+FEW = 3
+"""Maximum number of lines that also differ in width if each method has one."""
 PLAIN = FuncFormatter(lambda value, _: f"{value:g}")
 styled = mpl.rc_context(STYLE)
 """Decorator of all functions that draw or write a figure."""
@@ -80,8 +83,8 @@ styled = mpl.rc_context(STYLE)
 def choose_styles(lines: Iterable[tuple[str, str]]) -> dict[str, dict[str, Any]]:
     """Return label -> style of each line, given its label and method: a colour for each method, dashes for its values.
 
-    The first 40 differ in dashes or marker, so also in grey. If some methods have several lines, others are broad.
-    Lines of a single method have a colour each.
+    The first 40 differ in dashes or marker, so also in grey. If some methods have several lines, others are broad, and
+    the first ones the broadest; so are the first of a few lines. Lines of a single method have a colour each.
     """
     colours, places, used = dict[str, int](), Counter[str](), set[tuple[int, int, int]]()
     styles = dict[str, dict[str, Any]]()
@@ -100,8 +103,12 @@ def choose_styles(lines: Iterable[tuple[str, str]]) -> dict[str, dict[str, Any]]
         look = next((look for look in looks if look not in used), looks[0])
         used |= {(0, *look[1:]), (colour + 1, *look[1:])}
         styles[label] = {"color": COLOURS[colour], "linestyle": DASHES[look[1]], "marker": MARKERS[look[2]]}
-        if of_method[method] == 1 < max(of_method.values()):
-            styles[label] |= BROAD
+    single = [label for label, method in pairs if of_method[method] == 1]
+    if len(single) < len(pairs) or len(pairs) <= FEW:
+        narrowest = BROAD if len(single) < len(pairs) else STYLE["lines.linewidth"]
+        for above, label in enumerate(reversed(single)):
+            width = min(narrowest + STEP * above, BROADEST)
+            styles[label] |= {"linewidth": width, "markersize": width + 2, "zorder": BELOW}
     return styles
 
 
@@ -211,6 +218,7 @@ def with_legend(figure: Figure, *panels: Axes, note: str = "") -> Figure:
     if not found:
         return figure
     width = figure.get_figwidth()
+    note = _wrap_note(note, figure)
     texts = {name: _fill(name, int((width - HANDLE) / LETTER)) for name in found}
     letters = max(len(line) for text in texts.values() for line in text.split("\n"))
     most = max(1, int(width / (LETTER * letters + HANDLE)))
@@ -230,7 +238,7 @@ def with_legend(figure: Figure, *panels: Axes, note: str = "") -> Figure:
             [texts.get(name, "") for name in entries],
             loc="outside lower center",
             ncols=len(columns),
-            title=_fill(note, int(width / LETTER)) or None,
+            title=note or None,
             title_fontsize=6,
         )
         if len(columns) == 1 or legend.get_window_extent(renderer).width <= figure.bbox.width:
@@ -240,6 +248,15 @@ def with_legend(figure: Figure, *panels: Axes, note: str = "") -> Figure:
     height = legend.get_window_extent(renderer).height / figure.dpi
     figure.set_size_inches(width, figure.get_figheight() + height)
     return figure
+
+
+def add_note(figure: Figure, note: str) -> None:
+    """Write the note of a figure without a legend below its panels."""
+    figure.supxlabel(_wrap_note(note, figure), size=STYLE["legend.fontsize"])
+
+
+def _wrap_note(note: str, figure: Figure) -> str:
+    return _fill(note, int(figure.get_figwidth() / LETTER))
 
 
 def _stack(groups: Sequence[Sequence[str]], rows: int) -> list[list[str]]:

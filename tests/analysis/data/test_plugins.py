@@ -232,6 +232,9 @@ def test_a_sweep_gives_methods_settings_and_axes_names(store: Tracker) -> None:
         spec=[replace(spec, names={}, plugins=replace(spec.plugins, names={})) for spec in sweep.cells["spec"]]
     )
     assert title_axes(["partition.alpha", "algorithm.alpha"], plain) == ["α (partition)", "α (algorithm)"]
+    toga = plain.assign(**{"algorithm.alpha": 0.1})
+    assert title_axes(["partition.alpha"], toga) == ["α (partition)"]
+    assert title_axes(["partition.alpha"], sweep.cells.assign(**{"algorithm.alpha": 0.1})) == ["Dirichlet α"]
     assert list(label_cells(plain, "algorithm").unique()) == ["fedavg", "fedsam ρ=0.1", "fedsam ρ=0.5"]
 
 

@@ -47,6 +47,9 @@ def test_fields_are_means_over_seeds_and_the_best_is_framed(store: Tracker, tmp_
     (frame,) = area.patches
     assert (frame.get_x(), frame.get_y()) == (0.5, 0.5)
     assert area.get_title() == "fedsam"
+    averaged = "mean of the tests in the last fifth of the rounds, at most 10"
+    said = f"mean over 2 seeds; {averaged}; the best field of a panel is framed"
+    assert figure.get_supxlabel().replace("\n", " ") == said
     main("sweep", "heatmap", "algorithm.rho", y="partition.alpha", out=tmp_path / "figures")
     assert sorted(path.suffix for path in (tmp_path / "figures").iterdir()) == [".pdf", ".png"]
 
