@@ -4,6 +4,7 @@ import io
 import json
 import os
 import re
+from difflib import get_close_matches
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from fedray.common.whole_files import MEMORY, read_file
 MERGE = "tag:yaml.org,2002:merge"
 ALIASED = 100_000
 """Maximum number of values that YAML's aliases may repeat in one file."""
+ENDINGS = (".yaml", ".yml", ".json")
+"""Endings of files that are suggested for a missing one."""
 LARGEST = 16 << 20
 """Maximum size of a YAML file in bytes."""
 
@@ -107,13 +110,23 @@ def load_yaml(path: Path) -> dict[str, Any]:
     try:
         text = io.TextIOWrapper(io.BytesIO(read_file(path, LARGEST)), encoding="utf-8").read()  # any end of lines
     except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
+        raise UserError(f"{path}: cannot be read: {error.strerror}{_suggest_file(path)}") from None
     except UnicodeDecodeError:
         raise UserError(f"{path}: is not a text file") from None
     value = parse_yaml(text, str(path))
     if not isinstance(value, dict):
         raise UserError(f"{path}: expected a mapping, got {'nothing' if value is None else type(value).__name__}")
     return value
+
+
+def _suggest_file(path: Path) -> str:
+    """Return the end of a message with the nearest name of a file next to one that is missing; empty for none."""
+    try:
+        others = {} if path.exists() else {one.stem: one.name for one in path.parent.iterdir() if one.suffix in ENDINGS}
+    except OSError:
+        return ""
+    near = get_close_matches(path.stem, others, n=1)
+    return f"; did you mean {others[near[0]]}?" if near else ""
 
 
 def parse_yaml(text: str, name: str) -> Any:

@@ -216,9 +216,11 @@ def describe(
         return UserError(f"{path} is required")
     if first["type"] in WANTED:
         wanted = f"{path}: expected a {WANTED[first['type']]}, got {truncate_repr(first['input'])}"
-        if isinstance(given := first["input"], str):
+        given = first["input"]
+        if isinstance(given, str | int | float):
             listed = _suggest_list(given) if WANTED[first["type"]] == "list" else ""
             wanted += f"; did you mean [{listed}]?" if listed else ""
+        if isinstance(given, str):
             wanted += suggest_space(given)
         keys = [] if model is None else _get_fields(model, first["loc"])
         longer = [] if model is None else _get_fields(model, first["loc"][:-1])
@@ -247,8 +249,11 @@ def _suggest_owners(key: str, others: Mapping[str, type[BaseModel]]) -> str:
     )
 
 
-def _suggest_list(text: str) -> str:
-    """Return the values that a text such as `0, 1`, `0 1` or `0-2` stands for, with commas; empty for one value."""
+def _suggest_list(given: str | float) -> str:
+    """Return the values that `0, 1`, `0 1`, `0-2` or a number stand for, with commas; empty for one word."""
+    if not isinstance(given, str):
+        return truncate_repr(given).lower()
+    text = given
     if span := re.fullmatch(r"(\d{1,3})-(\d{1,3})", text):
         return ", ".join(map(str, range(int(span[1]), int(span[2]) + 1)))
     return text if "," in text else ", ".join(text.split()) if " " in text.strip() else ""

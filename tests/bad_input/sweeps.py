@@ -42,6 +42,11 @@ WORDS: dict[str, str] = {
     "grid: {seed: 0-2}": "grid.seed: expected a list, got '0-2'; did you mean [0, 1, 2]?",
     "grid: {seed: 0 1}": "grid.seed: expected a list, got '0 1'; did you mean [0, 1]?",
     "grid: {seed: '0, 1'}": "grid.seed: expected a list, got '0, 1'; did you mean [0, 1]?",
+    "grid: {seed: 0}": "grid.seed: expected a list, got 0; did you mean [0]?",
+    "grid: {algorithm: [fedavg, {fedprox: {mu: 0.01}}]}": "algorithm.name is required: found algorithm.fedprox without "
+    "it; did you mean {name: fedprox, mu: 0.01}?",
+    "grid: {algorithm: [fedavg, {fedprox: , mu: 0.01}]}": "algorithm.name is required: found algorithm.fedprox, "
+    "algorithm.mu without it; did you mean {name: fedprox, mu: 0.01}?",
     "grid: {seed: []}": "grid.seed: found []; at least one value is required",
     "grid: {seed: [0, 1, 0]}": "grid.seed: lists 0 more than once",
     "samples: 3": "samples: found 3; without `search` there is nothing to draw",
@@ -153,6 +158,17 @@ CASES: dict[str, Case] = {
     "no date": text("file.yaml: is not YAML: ValueError: month must be in 1..12", "seed: 2001-99-99\n"),
     "nothing in it": text("file.yaml: data is required", "{}"),
     # Sweeps
+    **{
+        f"a file {command} does not find": Case(
+            [command, "bas.yaml"],
+            "bas.yaml: cannot be read: No such file or directory; did you mean base.yaml?",
+            lambda here: [put(name, "{}")(here) for name in ("base.yaml", "own.yaml", "bass.txt")],
+        )
+        for command in ("run", "sweep")
+    },
+    "a file without a near one": Case(
+        ["sweep", "bas.yaml"], "bas.yaml: cannot be read: No such file or directory", put("own.yaml", "{}")
+    ),
     "an axis without its method, extending": Case(
         ["sweep", "own.yaml"],
         "own.yaml: algorithm.name is required: found algorithm.rho without it; `fedray list algorithms` has the names",
