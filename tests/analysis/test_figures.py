@@ -448,6 +448,8 @@ def test_refusals(store: Tracker) -> None:
         ("class-accuracy", "", "", "--kind: class-accuracy needs runs with the probe: evaluation.probes: [classes]"),
         ("sensitivity", "algorithm.rho", "", "--x: algorithm.rho has one value in this sweep"),
         ("sensitivity", "rho", "", "--x: algorithm.rho has one value in this sweep"),
+        ("sensitivity", "roh", "", "--x: unknown name 'roh'; did you mean 'algorithm.rho'? valid: "),
+        ("sensitivity", "partition.alhpa", "", "did you mean 'partition.alpha'? valid: "),
         ("sensitivity", "algorithm.name", "", "--x: the values of algorithm.name are not numbers: fedavg, fedsam"),
     ):
         with pytest.raises(UserError, match=re.escape(message)):

@@ -209,10 +209,12 @@ def find_key(given: str, cells: pd.DataFrame) -> str:
 def unknown_key(option: str, key: str, cells: pd.DataFrame, others: Iterable[str] = ()) -> UserError:
     """Return the error for an option that is neither a dotted key of the cells nor one of the other names.
 
-    It names the keys that vary, and what was meant among all: a key may be given by its last part, `rho`.
+    It names the keys that vary, and what was meant among all: a key may be given by its last part, `rho` or `roh`.
     """
     keys = set(_list_dotted(cells))
-    meant = sorted(name for name in keys if name.endswith(f".{key}"))
-    meant = meant or get_close_matches(key, sorted(keys.union(others)), n=1, cutoff=0.5)
+    words = {name: [name] for name in keys.union(others)}
+    for name in sorted(keys):
+        words.setdefault(name.rpartition(".")[2], []).append(name)
+    meant = (name for word in get_close_matches(key, words, n=1, cutoff=0.5) for name in words[word])
     varying = {name for name in keys if cells[name].nunique(dropna=False) > 1}
     return unknown(option, key, varying.union(others), meant=" or ".join(map(repr, meant)))

@@ -9,10 +9,14 @@ from matplotlib.figure import Figure
 from fedray.analysis.comparison import Comparison
 from fedray.analysis.data.axes import WITH_CURVE, label_finished
 from fedray.analysis.data.collect import SweepTable
-from fedray.analysis.data.metrics import NEVER, list_parts, make_title, read_values
+from fedray.analysis.data.metrics import NEVER, describe_omitted, list_parts, make_title, read_values
 from fedray.analysis.plots.style import (
     HATCHES,
+    UPRIGHT,
+    WIDTH,
+    add_note,
     choose_styles,
+    count_digits,
     describe_seeds,
     iter_methods,
     make_axes,
@@ -25,6 +29,8 @@ from fedray.common.errors import UserError
 
 UPRIGHT_LETTERS = 40
 """Names with fewer letters than this are upright along an axis."""
+UPRIGHT_BARS = 10
+"""Numbers at more bars than this are turned: they are wider than a bar."""
 
 
 @styled
@@ -77,17 +83,18 @@ def draw_bars(sweep: SweepTable, metric: str, at: int | None = None) -> dict[str
 
 @styled
 def draw_methods(sweep: SweepTable, metric: str = DEFAULT) -> dict[str, Figure]:
-    """Return setting -> figure of a table's metric: one bar for each method, mean over seeds."""
+    """Return setting -> figure of a table's metric: one bar for each method with its number, the mean over seeds."""
     cells = label_finished(sweep, statuses=WITH_CURVE).assign(_value=read_values(sweep, metric))
     figures = {}
     for setting, panel in cells[cells["_value"] != NEVER].groupby("_column", sort=False):
         found = panel.groupby("_row", sort=False)["_value"]
-        figure, area = make_axes("", make_title(metric, cells), str(setting))
         heights = found.mean().dropna()
+        below = max(map(len, heights.index), default=0) * (len(heights) > 4)  # letters of a turned name
+        figure, area = make_axes("", make_title(metric, cells), str(setting), 0.75 + below * UPRIGHT / WIDTH)
         methods = panel.drop_duplicates("_row").set_index("_row")["algorithm.name"]
         looks = choose_styles((str(row), str(methods[row])) for row in heights.index)
         spread = found.std().reindex(heights.index).fillna(0)
-        area.bar(
+        bars = area.bar(
             heights.index,
             heights,
             0.7,
@@ -97,8 +104,13 @@ def draw_methods(sweep: SweepTable, metric: str = DEFAULT) -> dict[str, Figure]:
             edgecolor="black",
             linewidth=0.6,
         )
-        area.tick_params(axis="x", rotation=90 if len(heights) > 4 else 0)
+        digits, turned = count_digits(heights), 90 * (len(heights) > UPRIGHT_BARS)
+        area.bar_label(bars, [f"{height:.{digits}f}" for height in heights], fontsize=5, padding=2, rotation=turned)
+        area.margins(y=0.25 if turned else 0.12)  # room for the numbers
+        area.tick_params(axis="x", rotation=90 if below else 0)
         area.grid(axis="x", visible=False)
+        note = describe_seeds(found.count()[heights.index], "error bars" if spread.any() else "")
+        add_note(figure, note + describe_omitted([metric], cells))
         figures[str(setting)] = figure
     return figures
 

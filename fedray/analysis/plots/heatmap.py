@@ -13,6 +13,7 @@ from fedray.analysis.data.collect import SweepTable
 from fedray.analysis.data.metrics import NEVER, describe_omitted, is_ranked, is_smaller_better, make_title, read_values
 from fedray.analysis.plots.style import (
     add_note,
+    count_digits,
     describe_seeds,
     draw_fields,
     make_panels,
@@ -81,7 +82,7 @@ def _draw_figure(
         for name, table in tables.items()
     }
     numbers = np.concatenate([grid.ravel() for grid in grids.values()])
-    scale, digits = Normalize(np.nanmin(numbers), np.nanmax(numbers)), 2 if np.nanmax(np.abs(numbers)) >= 1 else 4
+    scale, digits = Normalize(np.nanmin(numbers), np.nanmax(numbers)), count_digits(numbers)
     x, y = title_axes(keys, sweep.cells)
     drawn = make_panels(list(grids), x, y, height=max(LOWEST, FIELD * len(rows)))
     images = [_draw_panel(drawn.main[name], grid, scale, lower, digits) for name, grid in grids.items()]

@@ -320,6 +320,11 @@ def _measure_unevenness(values: np.ndarray) -> float:
     return float(gaps.std() / gaps.mean())
 
 
+def count_digits(numbers: Iterable[float]) -> int:
+    """Return the digits after the point of a metric's numbers in a figure, some of which may be NaN."""
+    return 2 if np.nanmax(np.abs([0.0, *numbers])) >= 1 else 4
+
+
 def draw_fields(
     area: Axes, grid: np.ndarray, digits: int, scale: Normalize | None = None, best: Any = None, **text: Any
 ) -> AxesImage:
@@ -359,7 +364,7 @@ def save(figures: Mapping[str, Figure], out: Path, stem: str, overwrite: bool = 
             text = stem if len(figures) == 1 else f"{stem}-{setting}"
             for word, symbol in Component.symbols.items():
                 text = text.replace(symbol, word)
-            name = re.sub(r"[^\w.=-]+", "-", text)
+            name = re.sub(r"[^\w-]+", "-", text.replace(".", "_"))  # LaTeX reads a second dot as a suffix
             paths.append(out / f"{name}{suffix}")
             OutputFile("--out", paths[-1], (suffix,), overwrite).draw(figure, dpi=300)
     return paths

@@ -1,6 +1,7 @@
 """Bars, differences of methods, curves by seconds, loss surfaces and classes, read back from their axes."""
 
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -25,8 +26,27 @@ def test_a_bar_for_each_method(store: Tracker, tmp_path: Path) -> None:
     (area,) = figure.axes
     assert [bar.get_height() for bar in area.patches] == [20, 50]
     assert [text.get_text() for text in area.get_xticklabels()] == ["fedavg", "fedsam"]
+    assert [(text.get_text(), text.get_rotation()) for text in area.texts] == [("20.00", 0), ("50.00", 0)]
+    assert figure.get_supxlabel() == "error bars: ± standard deviation over 1 to 2 seeds"
+    figure.draw_without_rendering()
+    top = 20 + 200**0.5
+    assert area.texts[0].get_window_extent().y0 > area.transData.transform((0, top))[1], "above the error bar"
+    assert all(text.get_window_extent().y1 < area.bbox.y1 for text in area.texts), "below the title"
     main("sweep", "methods", metric="test_accuracy", out=tmp_path)
     assert len(list(tmp_path.glob("sweep-methods-*"))) == 2
+
+
+def test_numbers_at_many_bars_are_turned(store: Tracker) -> None:
+    """One seed each, so no error bars; the note has what the axis leaves out."""
+    write(store, [cell({"name": "fedsam", "rho": rho}, 0.5, 0) for rho in range(11)], [10 + 8 * k for k in range(11)])
+    (figure,) = draw_methods(collect("sweep")).values()
+    (area,) = figure.axes
+    said = "one seed; mean of the tests in the last fifth of the rounds, at most 10"
+    assert figure.get_supxlabel().replace("\n", " ") == said
+    figure.draw_without_rendering()
+    boxes = [text.get_window_extent() for text in area.texts]
+    assert all(left.x1 < right.x0 for left, right in pairwise(boxes))
+    assert max(box.y1 for box in boxes) < area.bbox.y1
 
 
 def test_bars_of_layers_at_a_round(store: Tracker) -> None:
@@ -142,8 +162,8 @@ grid: {partition: [{name: dirichlet, alpha: 0.1}, {name: pathological, classes: 
     )
     main("own.yaml", "partition", out=Path("drawn"))
     assert sorted(path.name for path in Path("drawn").glob("*.png")) == [
-        "own-partition-digits-dirichlet-alpha=0.1.png",
-        "own-partition-digits-pathological-classes=2.png",
+        "own-partition-digits-dirichlet-alpha-0_1.png",
+        "own-partition-digits-pathological-classes-2.png",
     ]
     assert Path("mlflow.db").exists() == with_store
     with pytest.raises(UserError, match=r"there is no store at|sweep: unknown name .own"):
