@@ -20,9 +20,9 @@ class Look(NamedTuple):
 
 
 def choose_looks(cells: Mapping[str, Cell]) -> dict[str, Look]:
-    """Return each cell's look in its sweep, hash -> `ρ=0.05 Dir(0.1) fedtoga s0`, given all its cells in its order.
+    """Return each cell's look in its sweep, hash -> `ρ=0.05 D=0.1 fedtoga s0`, given all its cells in its order.
 
-    `Dir(0.1)` is the papers' word for `dirichlet(0.1)`; its letter, α, would read as an option of FedTOGA.
+    `D=0.1` stands for `dirichlet(0.1)`: MLflow's list cuts longer names, and `α=0.1` would read as FedTOGA's own α.
     """
     split = {hash: _split(cell.label, cell.config) for hash, cell in cells.items()}
     shared = set.intersection(*({*words.options, *words.setting} for words in split.values())) if split else set()
@@ -65,5 +65,5 @@ def _split(label: str, config: Mapping[str, Any]) -> _Words:
     method, *rest = re.split(r" (?![^\[(]*[\])])", label)
     seed = [rest.pop()] if rest and rest[-1] == f"s{config.get('seed')}" else []
     at = next((k for k, word in enumerate(rest) if word.split("(")[0] == kind), len(rest))
-    setting = [re.sub(r"^dirichlet\(", "Dir(", word) for word in rest[at:]]
+    setting = [re.sub(r"^dirichlet\(([^,]+)\)$", r"D=\1", word) for word in rest[at:]]
     return _Words(method, rest[:at], setting, seed)

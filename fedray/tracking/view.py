@@ -153,7 +153,7 @@ def _describe_curves(metric: str, section: str) -> dict[str, Any]:
 def _describe_parallels(
     params: Sequence[Mapping[str, str]], keys: Sequence[str], number: str
 ) -> Iterator[dict[str, Any]]:
-    """Yield a chart of the parameters that all runs have, and one of the parameters that `MOST` have.
+    """Yield a chart of the parameters that `MOST` runs have, and one of those that all have.
 
     MLflow leaves runs that lack a number on an axis out of the chart, or all others if these are fewer than half.
     """
@@ -163,7 +163,7 @@ def _describe_parallels(
         having = [run for run in left if run.get(key, NONE) != NONE]
         if len(having) >= MOST * len(left):
             left, most = having, [*most, key]
-    for axes in [common, most] if common != most else [common]:
+    for axes in [most, common] if common != most else [common]:
         if axes:
             uuid = "parallel " + " ".join(axes)
             yield _describe_chart(

@@ -439,8 +439,8 @@ def test_the_view_of_a_sweep_tells_its_runs_apart(store: Tracker) -> None:
     save_view("sweep")
     runs = {run.info.run_name: run.data for run in search(store.client, store.experiment, IS_CELL)}
     assert list(runs)[::-1] == [
-        *("Dir(0.1) fedavg s0", "ρ=0.1 Dir(0.1) fedsam s0", "ρ=0.5 Dir(0.1) fedsam s0"),
-        *("Dir(0.5) fedavg s0", "ρ=0.1 Dir(0.5) fedsam s0", "ρ=0.5 Dir(0.5) fedsam s0"),
+        *("D=0.1 fedavg s0", "ρ=0.1 D=0.1 fedsam s0", "ρ=0.5 D=0.1 fedsam s0"),
+        *("D=0.5 fedavg s0", "ρ=0.1 D=0.5 fedsam s0", "ρ=0.5 D=0.5 fedsam s0"),
     ]
     assert {get_label(run) for run in of_store} == {one["label"] for one in cells}
     colours = [data.tags["mlflow.runColor"] for data in list(runs.values())[::-1]]
@@ -453,8 +453,8 @@ def test_the_view_of_a_sweep_tells_its_runs_apart(store: Tracker) -> None:
     axes = ["algorithm.name", "algorithm.rho", "partition.alpha"]
     assert [(chart["type"], chart.get("metricKey", chart.get("selectedParams"))) for chart in charts] == [
         ("LINE", "test_accuracy"),
-        ("PARALLEL", [axes[0], axes[2]]),
         ("PARALLEL", axes),
+        ("PARALLEL", [axes[0], axes[2]]),
         ("BAR", "summary/last10_test_accuracy"),
         ("LINE", "test_loss"),
     ]
