@@ -246,10 +246,11 @@ class Steps:
         self.algorithm, self.found = algorithm, dict[str, list[float]]()
 
     def __call__(self, c: LocalClient, q: Tensor) -> None:
-        """Measure one step."""
+        """Measure one step; draws of a probe are none of the training's."""
         taken: dict[str, float] = {}
-        for probe in self.probes:
-            taken |= check_metrics(probe, probe.of_step(c, self.algorithm, q), taken)
+        with c.population.key_draws(f"probes {c.step}", c._round, c.id, c.theta.device):
+            for probe in self.probes:
+                taken |= check_metrics(probe, probe.of_step(c, self.algorithm, q), taken)
         for name, value in taken.items():
             self.found.setdefault(name, []).append(value)
 

@@ -18,7 +18,6 @@ from fedray.algorithms.auxiliary import FedAvgKL, kl
 from fedray.algorithms.base import Algorithm, Forward
 from fedray.algorithms.fedsol import WithProximalLoss
 from fedray.client import LocalClient
-from fedray.common.rng import seed_torch
 from fedray.common.vectors import Vectors
 
 NOTHING = 1e-8
@@ -52,7 +51,7 @@ def measure_cosine(c: LocalClient, algorithm: Algorithm, q: Tensor) -> dict[str,
     """
     if c.step == 0:
         return {}
-    with _keep_buffers(c), seed_torch(c.population.seed, f"probes {c.step}", c._round, c.id, c.theta.device):
+    with _keep_buffers(c):
         _, g_p = _compute_proximal_gradient(_copy_client(c), algorithm, get_temperature(algorithm))
     lengths = [float(torch.linalg.vector_norm(v)) for v in (q, g_p)]
     if min(lengths) < NOTHING:
@@ -94,7 +93,7 @@ def measure_step(c: LocalClient, algorithm: Algorithm) -> dict[str, float]:
     """
     buffers, tau = c.network.buffers.clone(), get_temperature(algorithm)
     twin, found = _copy_client(c), dict[str, list[float]]()
-    with _keep_buffers(c), seed_torch(c.population.seed, "probes", c._round, c.id, c.theta.device):
+    with _keep_buffers(c), c.population.key_draws("probes", c._round, c.id, c.theta.device):
         for target, g_p, q in _take_directions(twin, algorithm, tau):
             plain = twin.grad(twin.theta) * twin.network.mask(algorithm.trained_part(twin))
             twin.network.buffers.copy_(buffers)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedray.algorithms.base import Received, Server
 from fedray.common.errors import Diverged
-from fedray.common.rng import seed_torch
+from fedray.common.rng import seed_everything
 from fedray.common.vectors import Vectors
 from fedray.engine.exact_sum import is_finite
 from fedray.engine.guard import Guard
@@ -42,7 +42,7 @@ class Simulation:
         self._exchanged_buffers = network.find_other_buffers(config.algorithm.keeps)
         backend.open(problem)
         theta = network.theta.clone()
-        with seed_torch(config.seed, "server state"):
+        with seed_everything(config.seed, "server state"):
             server = config.algorithm.server_state(theta)
         self._state = State(0, theta, network.buffers.clone(), server, frozen=network.frozen_sha256)
 
@@ -77,7 +77,10 @@ class Simulation:
         s, drawn = self._state, len(cohort)
         while True:
             server = self._make_server(t, len(cohort))
-            weights = weigh_cohort(self.problem.config, self.problem.shards.sizes, cohort, lambda: self._label_counts)
+            with seed_everything(self.problem.config.seed, "weights", t):
+                weights = weigh_cohort(
+                    self.problem.config, self.problem.shards.sizes, cohort, lambda: self._label_counts
+                )
             broadcast = self._make_broadcast(server, bool(self.probes) and self._is_evaluated(t + 1))
             tasks = [ClientTask(i, w, s.clients.get(i, Vectors())) for i, w in weights.items()]
             self.lap("broadcast")
@@ -97,7 +100,7 @@ class Simulation:
             received.sums["shared_update"] = trained.update
         given = {"server.theta": self._state.theta}
         given |= {f"server.state.{name}": v for name, v in self._state.server.items()}
-        with seed_torch(config.seed, "server", t), Guard(config.algorithm, given):
+        with seed_everything(config.seed, "server", t), Guard(config.algorithm, given):
             server.server_lr *= config.stepping.server_step(server, received)
             config.algorithm.aggregate(server, received)
         for name, vector in (("theta", server.theta), *server.state.items()):
@@ -189,12 +192,14 @@ class Simulation:
 
     def _make_broadcast(self, server: Server, measured: bool = False) -> Broadcast:
         algorithm = self.problem.config.algorithm
+        with seed_everything(self.problem.config.seed, "message", server.round):
+            theta, message = algorithm.broadcast(server), algorithm.message(server)
         return Broadcast(
             round=server.round,
             lr=server.lr,
-            theta=algorithm.broadcast(server),
+            theta=theta,
             buffers=self._state.buffers,
-            message=algorithm.message(server),
+            message=message,
             cohort=server.cohort,
             measured=measured,
         )

@@ -51,7 +51,7 @@ def test_the_keys_of_a_run(drawn: list[Key]) -> None:
     cohorts = [(0, i) for i in (0, 2)] + [(1, i) for i in (1, 2)]
     split = {(7, "partition", 0, 0), (7, "partition test", 0, 0), *((7, "validation", 0, i) for i in range(3))}
     start = {(7, purpose, 0, 0) for purpose in ("init", "adapters", "check", "initial", "server state")}
-    server = {(7, "server", t, 0) for t in (0, 1)}
+    server = {(7, purpose, t, 0) for purpose in ("weights", "message", "server") for t in (0, 1)}
     local = {(7, purpose, t, i) for purpose in ("shuffle", "augment", "torch") for t, i in cohorts}
     tuned = {(7, f"personal {purpose}", 1, i) for purpose in ("shuffle", "augment", "torch") for i in range(3)}
     assert set(drawn) == split | start | server | local | tuned
