@@ -193,6 +193,11 @@ class RunConfig(Checked):
         return (self.data, self.partition, self.model, self.algorithm, *self.evaluation.probes)
 
     @property
+    def has_own_code(self) -> bool:
+        """Return True if the user wrote a part of the run, which may draw from any global generator."""
+        return any(":" in component.name for component in self.components)
+
+    @property
     def weighing(self) -> Algorithm:
         """Return the method whose `weights` count: that of `training.aggregation`, or the run's."""
         return self.training.feddisco if self.training.aggregation == "feddisco" else self.algorithm

@@ -63,7 +63,7 @@ class Worker:
             clients=len(problem.shards),
             total_samples=int(problem.shards.sizes.sum()),
             counts=cache(lambda: problem.shards.count_labels(data.y_train, data.num_classes)),
-            own_code=any(":" in component.name for component in config.components),
+            own_code=config.has_own_code,
         )
         self.trainer = LocalTrainer(
             algorithm=config.algorithm,

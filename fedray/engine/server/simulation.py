@@ -2,6 +2,7 @@
 
 import logging
 import time
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cached_property
 
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from fedray.algorithms.base import Received, Server
 from fedray.common.errors import Diverged
-from fedray.common.rng import seed_everything
+from fedray.common.rng import seed_everything, seed_torch
 from fedray.common.vectors import Vectors
 from fedray.engine.exact_sum import is_finite
 from fedray.engine.guard import Guard
@@ -42,7 +43,7 @@ class Simulation:
         self._exchanged_buffers = network.find_other_buffers(config.algorithm.keeps)
         backend.open(problem)
         theta = network.theta.clone()
-        with seed_everything(config.seed, "server state"):
+        with self._key_draws("server state"):
             server = config.algorithm.server_state(theta)
         self._state = State(0, theta, network.buffers.clone(), server, frozen=network.frozen_sha256)
 
@@ -77,7 +78,7 @@ class Simulation:
         s, drawn = self._state, len(cohort)
         while True:
             server = self._make_server(t, len(cohort))
-            with seed_everything(self.problem.config.seed, "weights", t):
+            with self._key_draws("weights", t):
                 weights = weigh_cohort(
                     self.problem.config, self.problem.shards.sizes, cohort, lambda: self._label_counts
                 )
@@ -100,7 +101,7 @@ class Simulation:
             received.sums["shared_update"] = trained.update
         given = {"server.theta": self._state.theta}
         given |= {f"server.state.{name}": v for name, v in self._state.server.items()}
-        with seed_everything(config.seed, "server", t), Guard(config.algorithm, given):
+        with self._key_draws("server", t), Guard(config.algorithm, given):
             server.server_lr *= config.stepping.server_step(server, received)
             config.algorithm.aggregate(server, received)
         for name, vector in (("theta", server.theta), *server.state.items()):
@@ -174,6 +175,11 @@ class Simulation:
     def _drops(self) -> bool:
         return self.problem.config.training.on_divergence == "drop"
 
+    def _key_draws(self, purpose: str, t: int = 0) -> AbstractContextManager[None]:
+        """Key the draws of hooks within a block, of NumPy and Python only if there is code of the user's own."""
+        config = self.problem.config
+        return (seed_everything if config.has_own_code else seed_torch)(config.seed, purpose, t)
+
     def _make_server(self, t: int, cohort: int) -> Server:
         """Return the server of round t, with copies, so that a round that fails leaves no trace."""
         s, training = self._state, self.problem.config.training
@@ -192,7 +198,7 @@ class Simulation:
 
     def _make_broadcast(self, server: Server, measured: bool = False) -> Broadcast:
         algorithm = self.problem.config.algorithm
-        with seed_everything(self.problem.config.seed, "message", server.round):
+        with self._key_draws("message", server.round):
             theta, message = algorithm.broadcast(server), algorithm.message(server)
         return Broadcast(
             round=server.round,
