@@ -1,6 +1,7 @@
 """`fedray sweep --dry-run`: number of cells, resource requests of trials, whether they fit, and how long they take."""
 
 import heapq
+import itertools
 import math
 import os
 import sys
@@ -230,7 +231,7 @@ def find_makespan(cells: Sequence[tuple[float, float]]) -> float:
 
 
 def _describe_averaged(runs: Sequence[RunConfig]) -> Iterator[str]:
-    """Yield the rounds that `last10_*` averages, with the number of cells for each choice if cells differ."""
+    """Yield the rounds that `last10_*` averages, with the number of cells for each choice, and a late first test."""
     for metric, personal in (("test_accuracy", False), ("personal_accuracy", True)):
         rounds = (run.evaluation.list_averaged(run.training.rounds, personal) for run in runs)
         choices = Counter(describe_rounds([one]) for one in rounds if one)
@@ -238,3 +239,12 @@ def _describe_averaged(runs: Sequence[RunConfig]) -> Iterator[str]:
         each = [said + f" in {count} of {len(runs)} cells" * many for said, count in choices.items()]
         if each:
             yield f"{LAST}{metric}: {', '.join(each)}"
+    late = {
+        first
+        for run in runs
+        if 4 * (first := next(t for t in itertools.count(1) if run.evaluation.is_due(t, run.training.rounds)))
+        > run.training.rounds
+        > 1
+    }
+    if late:
+        yield f"curves begin in round {min(late)}, the first that is tested; evaluation.every: 1 tests every round"

@@ -3,6 +3,7 @@
 import logging
 import os
 import shutil
+import sys
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +15,7 @@ from typing import Any
 from ray import tune
 from ray.exceptions import RayActorError
 from ray.tune.experiment import Trial
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -68,16 +69,19 @@ class Progress:
         self._tests: dict[str, str] = {}
         self._told = time.monotonic()
         self._began: float | None = None
-        self._live = Live(get_renderable=self._make_table, console=self.console, refresh_per_second=2, transient=True)
+        self._left = ""
+        self._live = Live(get_renderable=self._draw, console=self.console, refresh_per_second=2, transient=True)
 
     def __enter__(self) -> "Progress":
         if self.console.is_terminal:
             self._live.start()
+            _log_to_stderr()
         return self
 
     def __exit__(self, *_: object) -> None:
         if self.console.is_terminal:
             self._live.stop()
+            _log_to_stderr()
 
     def note_start(self, cell: str, label: str) -> None:
         """Show that a trial of the cell begins."""
@@ -107,13 +111,11 @@ class Progress:
         self.outcomes[cell] = status
         ended = sum(not outcome.is_open for outcome in self.outcomes.values())
         mark = f"[{ended}/{self.total}]".rjust(2 * len(str(self.total)) + 3)
-        took = f"({time.monotonic() - since:.1f} s{'' if status.is_open else self._estimate_end()})"
-        self.console.print(
-            f"{mark} {status:<9} {label}: {shorten(escape(redact(text)))} {took}",
-            style=STYLE.get(status),
-            markup=False,
-            soft_wrap=True,
-        )
+        self._left = self._estimate_end()
+        took = f"({time.monotonic() - since:.1f} s{'' if status.is_open else self._left})"
+        line = f"{mark} {status:<9} {label}: {shorten(escape(redact(text)))} {took}"
+        # A style of `print` would also be the table's, which is drawn with each line.
+        self.console.print(Text(line, style=STYLE.get(status, "")), soft_wrap=True)
 
     def _estimate_end(self) -> str:
         left = self.total - len(self.outcomes)
@@ -124,23 +126,28 @@ class Progress:
         seconds = (time.monotonic() - self._began) / done * (left - len(begun) + sum(begun))
         return f"; {left} to go, about {format_duration(seconds)}"
 
-    def _make_table(self) -> Table:
+    def _draw(self) -> Group:
+        """Return what stands below the lines: a summary, and a table of the running cells."""
         counts = {status: list(self.outcomes.values()).count(status) for status in STYLE}
         summary = ", ".join(f"{n} {status}" for status, n in counts.items() if n)
         now = time.monotonic()
-        done = f"{len(self.outcomes)}/{self.total} done{', ' + summary if summary else ''}{self._estimate_end()}"
-        waits = "" if self._began else f"; the first processes start, {format_duration(round(now - self._told))} so far"
-        table = Table(
-            title=done + waits,
-            box=None,
-            title_justify="left",
-        )
-        table.add_column("running", no_wrap=True)
-        table.add_column("rounds, last test", no_wrap=True)
+        done = f"{len(self.outcomes)}/{self.total} done{', ' + summary if summary else ''}{self._left}"
+        if self._began is None:
+            return Group(Text(f"{done}; the first processes start, {format_duration(round(now - self._told))} so far"))
+        table = Table("running", "rounds, last test", box=None)
         for cell, (name, since) in self._running.items():
             row = self._rows[cell]
             table.add_row(Text(name), row + f", {format_duration(round(now - since))} so far" * (row == STARTING))
-        return table
+        for column in table.columns:
+            column.no_wrap = True
+        return Group(Text(done), table)
+
+
+def _log_to_stderr() -> None:
+    """Let lines of the log go to what `sys.stderr` is now: the live display prints what comes there above itself."""
+    for handler in logging.getLogger().handlers:
+        if type(handler) is logging.StreamHandler:
+            handler.setStream(sys.stderr)
 
 
 class TuneReporter(OfThisCall, tune.Callback):

@@ -65,7 +65,10 @@ def test_dry_run_without_the_data(folder: Path, call: Call) -> None:
 
 
 def test_dry_run_says_which_rounds_are_averaged(folder: Path, call: Call) -> None:
-    """A fifth of 20 rounds is 17 to 20, of 60 the last ten. Personal models are tested in rounds 50 and 60."""
+    """A fifth of 20 rounds is 17 to 20, of 60 the last ten. Personal models are tested in rounds 50 and 60.
+
+    Round 10 is the first test, which is late for 20 rounds.
+    """
     base = BASE | {"evaluation": {"personal": {}}}
     sweep = {"name": "x", "base": base, "grid": {"training.rounds": [20, 60], "seed": [0, 1]}}
     (folder / "sweep.yaml").write_text(yaml.safe_dump(sweep))
@@ -73,7 +76,9 @@ def test_dry_run_says_which_rounds_are_averaged(folder: Path, call: Call) -> Non
     assert (
         "last10_test_accuracy: mean of rounds 17 to 20 in 2 of 4 cells, mean of rounds 51 to 60 in 2 of 4 cells\n"
         "last10_personal_accuracy: round 20 in 2 of 4 cells, round 60 in 2 of 4 cells\n"
+        "curves begin in round 10, the first that is tested; evaluation.every: 1 tests every round\n"
     ) in out
+    assert "curves begin" not in call("sweep", "sweep.yaml", "--dry-run", "--set", "evaluation.every=2").done
 
 
 def test_the_same_sweep_twice_at_once_is_refused(folder: Path, call: Call) -> None:

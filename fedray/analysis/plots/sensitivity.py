@@ -40,7 +40,7 @@ def draw_sensitivity(sweep: SweepTable, x: str, metric: str = DEFAULT) -> dict[s
     """Draw the metric against a key whose numbers are the x axis, with a tick at each of them.
 
     A method without such an option (fedavg has no ρ) is a horizontal line, unless options of its own vary in the panel.
-    A method with only one value of it, since another key varies there, is left out.
+    A method with only one value of it, since another key varies there, is left out, and named below if it is nowhere.
 
     x: the dotted key; or METHOD.OPTION and 1-METHOD.OPTION with commas, options of several methods that mean the same,
     which alone are drawn. metric: as in tables; several joined by `+` are drawn in the same panels. Return data set and
@@ -70,8 +70,11 @@ def draw_sensitivity(sweep: SweepTable, x: str, metric: str = DEFAULT) -> dict[s
     if not (count > 1).any():
         raise UserError(f"--x: no finished runs differ by {x} alone")
     own = cells[cells["_x"].isna()].groupby(["_column", "algorithm.name"])["_row"].transform("nunique")
+    every_method = dict.fromkeys(cells["algorithm.name"])
     cells = cells[(count != 1) & ~(own.reindex(cells.index) > 1)]
     cells = cells[cells["_column"].isin(cells.loc[cells["_x"].notna(), "_column"])]
+    gone = [name for name in every_method if name not in {*cells["algorithm.name"]}]
+    absent = f"; not drawn, with one value: {', '.join(gone)}" if gone else ""
     if len(names) > 1:  # no curves have these lines
         looks, methods = cells["_row"], cells["algorithm.name"]
         cells["_look"] = looks
@@ -108,7 +111,7 @@ def draw_sensitivity(sweep: SweepTable, x: str, metric: str = DEFAULT) -> dict[s
         apart = "" if level_panels([*drawn.main.values()]) else "; y axes differ"
         seeds = cells.groupby(["_column", "_row", "_x"], dropna=False)["seed"].nunique()
         bars = "bars and bands" if cells["_x"].isna().any() else "bars"
-        note = describe_seeds(seeds, bars) + describe_omitted(names, sweep.cells) + apart
+        note = describe_seeds(seeds, bars) + describe_omitted(names, sweep.cells) + apart + absent
         figures[name] = with_legend(drawn.figure, *drawn.main.values(), note=note)
     return figures
 

@@ -1,6 +1,8 @@
 """Tune's reports reach the tracker in order, from a thread that Tune does not wait for."""
 
 import io
+import logging
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -11,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from ray.exceptions import RayActorError
+from rich.console import Console
 
 from fedray.cells.cell import Cell
 from fedray.cells.record import Record
@@ -96,15 +99,34 @@ def trial(cell: Cell) -> Any:
     )
 
 
-def test_the_table_says_how_long_processes_take_to_start() -> None:
+def test_the_display_says_how_long_processes_take_to_start() -> None:
     progress = Progress(3)
-    assert progress._make_table().title == "0/3 done; the first processes start, 0 s so far"
+
+    def draw() -> list[str]:
+        console = Console(width=80, file=io.StringIO())
+        with console.capture() as captured:
+            console.print(progress._draw())
+        return [line.strip() for line in captured.get().splitlines()]
+
+    assert draw() == ["0/3 done; the first processes start, 0 s so far"]
     progress.note_start("a", "fedavg s0")
-    table = progress._make_table()
-    assert table.title == "0/3 done"
-    assert list(table.columns[1].cells) == ["starting, 0 s so far"]
+    assert draw()[0] == "0/3 done"
+    assert draw()[2].split() == ["fedavg", "s0", "starting,", "0", "s", "so", "far"]
     progress.note_round("a", 2, 5, [])
-    assert list(progress._make_table().columns[1].cells) == ["round 2/5"]
+    assert draw()[2].split() == ["fedavg", "s0", "round", "2/5"]
+
+
+def test_lines_of_the_log_leave_the_live_display_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A handler keeps the stream that it was made with; the display replaces `sys.stderr`."""
+    handler, root = logging.StreamHandler(sys.stderr), logging.getLogger()
+    monkeypatch.setattr(root, "handlers", [handler])
+    progress = Progress(1)
+    progress.console = Console(force_terminal=True, file=io.StringIO())
+    progress._live.console = progress.console
+    before = sys.stderr
+    with progress:
+        assert handler.stream is sys.stderr is not before
+    assert handler.stream is sys.stderr is before
 
 
 def test_the_store_is_opened_for_the_first_trial_and_not_before() -> None:
