@@ -479,7 +479,7 @@ def test_parallel_coordinates_have_the_option_of_three_methods_but_not_that_of_t
     save_view("sweep")
     view = json.loads(store.client.get_experiment(store.experiment).tags["mlflow.sharedViewState.sweep"])
     axes = [chart["selectedParams"] for chart in view["compareRunCharts"] if chart["type"] == "PARALLEL"]
-    assert axes == [["algorithm.name"], ["algorithm.name", "algorithm.rho"]]
+    assert axes == [["algorithm.name", "algorithm.rho"], ["algorithm.name"]]
 
 
 def test_json_for_programs(store: Tracker, call: Call) -> None:
