@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 from fedray.algorithms.base import Client, Forward, Loss, Part, SecondModel, Share
 from fedray.algorithms.descent import Descent, Optimiser
 from fedray.common.errors import UserError
-from fedray.common.rng import generator, seed_everything, seed_torch
+from fedray.common.rng import generator, key_draws
 from fedray.common.vectors import Vectors
 from fedray.datasets.dataset import ClientSamples, Samples
 from fedray.models.network import Network, Output
@@ -50,8 +50,7 @@ class Population:
         self, purpose: str, round: int, client: int, device: torch.device
     ) -> contextlib.AbstractContextManager[None]:
         """Key all draws within a block, of NumPy and Python only if there is code of the user's own."""
-        seed = seed_everything if self.own_code else seed_torch
-        return seed(self.seed, purpose, round, client, device)
+        return key_draws(self.own_code, self.seed, purpose, round, client, device)
 
     def take_shard(self, client: int, indices: np.ndarray) -> ClientSamples:
         """Return a client's samples. indices: int64 `(n_i,)`."""

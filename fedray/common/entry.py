@@ -86,6 +86,14 @@ def make_command(request: type[Request]) -> Callable[..., None]:
     return command
 
 
+class StderrHandler(logging.StreamHandler[Any]):
+    """Writes to what `sys.stderr` is now: a live display takes it over, and prints lines above itself."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.setStream(sys.stderr)
+        super().emit(record)
+
+
 def run_command(command: Callable[..., None] | typer.Typer) -> NoReturn:
     """Run a command line. A user's mistake gives one line and exit code 2, a diverged run exit code 3.
 
@@ -99,7 +107,7 @@ def run_command(command: Callable[..., None] | typer.Typer) -> NoReturn:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # batch systems have terminals that show ASCII only
     logging.setLogRecordFactory(_make_discreet_record)
-    logging.basicConfig(format="%(message)s", stream=sys.stderr)
+    logging.basicConfig(format="%(message)s", handlers=[StderrHandler()])
     logging.getLogger("fedray").setLevel(logging.INFO)
     app = command if isinstance(command, typer.Typer) else make_app(command)
     try:

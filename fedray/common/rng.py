@@ -75,6 +75,13 @@ def seed_everything(
         np.random.set_state(of_numpy)
 
 
+def key_draws(
+    everything: bool, seed: int, purpose: str, round: int = 0, client: int = 0, device: torch.device = CPU
+) -> contextlib.AbstractContextManager[None]:
+    """Key the draws of hooks within a block, with `everything` those of NumPy and Python, too."""
+    return (seed_everything if everything else seed_torch)(seed, purpose, round, client, device)
+
+
 class TorchStream:
     """A block in which generators are seeded (`seed_torch`)."""
 

@@ -253,10 +253,9 @@ def _suggest_list(given: str | float) -> str:
     """Return the values that `0, 1`, `0 1`, `0-2` or a number stand for, with commas; empty for one word."""
     if not isinstance(given, str):
         return truncate_repr(given).lower()
-    text = given
-    if span := re.fullmatch(r"(\d{1,3})-(\d{1,3})", text):
+    if span := re.fullmatch(r"(\d{1,3})-(\d{1,3})", given):
         return ", ".join(map(str, range(int(span[1]), int(span[2]) + 1)))
-    return text if "," in text else ", ".join(text.split()) if " " in text.strip() else ""
+    return given if "," in given else ", ".join(given.split()) if " " in given.strip() else ""
 
 
 def describe_owners(found: str, owners: Sequence[str]) -> str:

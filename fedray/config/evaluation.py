@@ -65,6 +65,10 @@ class Evaluation(Checked):
         """Return True if a round, from 1, of this many is evaluated."""
         return round % self.every == 0 or round > rounds - self.last or self.is_personal_due(round, rounds)
 
+    def find_first(self, rounds: int) -> int:
+        """Return the first of so many rounds that is evaluated."""
+        return next(t for t in range(1, rounds + 1) if self.is_due(t, rounds))
+
     def is_personal_due(self, round: int, rounds: int) -> bool:
         """Return True if personal models are tested after a round, from 1, of this many."""
         return self.personal is not None and (round % self.personal.every == 0 or round >= rounds)

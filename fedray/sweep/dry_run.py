@@ -1,7 +1,6 @@
 """`fedray sweep --dry-run`: number of cells, resource requests of trials, whether they fit, and how long they take."""
 
 import heapq
-import itertools
 import math
 import os
 import sys
@@ -26,6 +25,8 @@ from fedray.sweep.sweep import Sweep
 
 UNITS = {"CPU": "core", "GPU": "GPU"}
 """A resource of Ray -> the unit of its hours."""
+LATE = 0.25
+"""Part of the rounds after which a first test is late: a curve shows no rise."""
 LONG = 600.0
 """Seconds of wall clock from which more nodes are worth a line."""
 
@@ -48,7 +49,7 @@ def print_plan(plan: Plan) -> None:
             status = Status.UNLOGGED if plan.is_unlogged(cell) else status
             table.add_row(str(number), cell.hash, status, Text(escape(cell.label)))
     console.print(table)
-    for line in _describe_averaged([cell.run for cell in filter(plan.is_chosen, sheet.cells.values())]):
+    for line in _describe_tests([cell.run for cell in filter(plan.is_chosen, sheet.cells.values())]):
         console.print(line, soft_wrap=True)
     print_few_seeds(sheet.name, [cell.run for cell in sheet.cells.values()])
     address = plan.options.address or os.environ.get("RAY_ADDRESS")
@@ -128,11 +129,11 @@ def print_forecast(
     rooms = {runtime: count_room(runtime, nodes, most) for runtime in dict.fromkeys(run.runtime for run in runs)}
     counts = Counter(run.runtime for run in runs)
     for runtime, room in rooms.items():
-        lacks_gpus = runtime.gpus_per_actor and not any(node.get("GPU") for node in nodes)
+        lacks_gpus = bool(runtime.gpus_per_actor) and not any(node.get("GPU") for node in nodes)
         waves = (
             f"{room} at a time, {format_count(-(-counts[runtime] // room), 'wave')}"
             if room
-            else f"they do not fit; {'there is no GPU (--gpus-per-node); or ' * bool(lacks_gpus)}"
+            else f"they do not fit; {'there is no GPU (--gpus-per-node); or ' if lacks_gpus else ''}"
             "lower runtime.cpus_per_actor, or gpus_per_actor (0: no GPU)"
         )
         console.print(f"{_describe_request(counts[runtime], 'cell', runtime)}: {waves}")
@@ -230,7 +231,7 @@ def find_makespan(cells: Sequence[tuple[float, float]]) -> float:
     return max((end for end, _ in running), default=0.0)
 
 
-def _describe_averaged(runs: Sequence[RunConfig]) -> Iterator[str]:
+def _describe_tests(runs: Sequence[RunConfig]) -> Iterator[str]:
     """Yield the rounds that `last10_*` averages, with the number of cells for each choice, and a late first test."""
     for metric, personal in (("test_accuracy", False), ("personal_accuracy", True)):
         rounds = (run.evaluation.list_averaged(run.training.rounds, personal) for run in runs)
@@ -239,12 +240,6 @@ def _describe_averaged(runs: Sequence[RunConfig]) -> Iterator[str]:
         each = [said + f" in {count} of {len(runs)} cells" * many for said, count in choices.items()]
         if each:
             yield f"{LAST}{metric}: {', '.join(each)}"
-    late = {
-        first
-        for run in runs
-        if 4 * (first := next(t for t in itertools.count(1) if run.evaluation.is_due(t, run.training.rounds)))
-        > run.training.rounds
-        > 1
-    }
-    if late:
+    firsts = ((run.evaluation.find_first(run.training.rounds), run.training.rounds) for run in runs)
+    if late := [first for first, rounds in firsts if 1 < first > LATE * rounds]:
         yield f"curves begin in round {min(late)}, the first that is tested; evaluation.every: 1 tests every round"

@@ -3,7 +3,6 @@
 import logging
 import os
 import shutil
-import sys
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -47,7 +46,6 @@ STYLE = {
 }
 
 
-STARTING = "starting"
 MINUTE = 60.0
 """Seconds between lines about running cells, where no table can be drawn."""
 
@@ -75,19 +73,17 @@ class Progress:
     def __enter__(self) -> "Progress":
         if self.console.is_terminal:
             self._live.start()
-            _log_to_stderr()
         return self
 
     def __exit__(self, *_: object) -> None:
         if self.console.is_terminal:
             self._live.stop()
-            _log_to_stderr()
 
     def note_start(self, cell: str, label: str) -> None:
         """Show that a trial of the cell begins."""
         now = time.monotonic()
         self._running[cell], self._began = (escape(label), now), self._began or now
-        self._rows[cell] = STARTING
+        self._rows.pop(cell, None)
 
     def note_round(self, cell: str, made: int, rounds: int, rows: Sequence[Mapping[str, float]]) -> None:
         """Show the rounds that a running cell has made, and the last of its newly evaluated ones.
@@ -98,7 +94,10 @@ class Progress:
         self._rows[cell] = f"round {made}/{rounds}{self._tests[cell]}"
         if not self.console.is_terminal and time.monotonic() > self._told + MINUTE:
             self._told = time.monotonic()
-            self.note("running: " + "; ".join(f"{label} {self._rows[c]}" for c, (label, _) in self._running.items()))
+            self.note(
+                "running: "
+                + "; ".join(f"{label} {self._rows.get(c, 'starting')}" for c, (label, _) in self._running.items())
+            )
 
     def note(self, text: str) -> None:
         """Print one line that is not an outcome."""
@@ -134,20 +133,13 @@ class Progress:
         done = f"{len(self.outcomes)}/{self.total} done{', ' + summary if summary else ''}{self._left}"
         if self._began is None:
             return Group(Text(f"{done}; the first processes start, {format_duration(round(now - self._told))} so far"))
-        table = Table("running", "rounds, last test", box=None)
+        table = Table(box=None)
+        table.add_column("running", no_wrap=True)
+        table.add_column("rounds, last test", no_wrap=True)
         for cell, (name, since) in self._running.items():
-            row = self._rows[cell]
-            table.add_row(Text(name), row + f", {format_duration(round(now - since))} so far" * (row == STARTING))
-        for column in table.columns:
-            column.no_wrap = True
+            starting = f"starting, {format_duration(round(now - since))} so far"
+            table.add_row(Text(name), self._rows.get(cell, starting))
         return Group(Text(done), table)
-
-
-def _log_to_stderr() -> None:
-    """Let lines of the log go to what `sys.stderr` is now: the live display prints what comes there above itself."""
-    for handler in logging.getLogger().handlers:
-        if type(handler) is logging.StreamHandler:
-            handler.setStream(sys.stderr)
 
 
 class TuneReporter(OfThisCall, tune.Callback):

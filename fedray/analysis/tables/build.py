@@ -198,10 +198,10 @@ def _list_notes(sweep: SweepTable, cells: pd.DataFrame, metric: str, over: str) 
     notes = []
     cells = cells[cells["_row"] != BEST]
     groups = cells.groupby(["_row", "_setting"])
-    mixed = groups.size() > groups["seed"].nunique()
-    counted = groups.size() if mixed.any() else cells.groupby(["_row", "_column"])["seed"].nunique()
+    is_mixed = bool((groups.size() > groups["seed"].nunique()).any())
+    counted = groups.size() if is_mixed else cells.groupby(["_row", "_column"])["seed"].nunique()
     number = str(counted.min()) if counted.nunique() == 1 else f"{counted.min()} to {counted.max()}"
-    what = "runs" if mixed.any() else "seeds"
+    what = "runs" if is_mixed else "seeds"
     many = "one seed" if counted.max() == 1 else f"mean ± sample standard deviation over {number} {what}"
     notes.append(f"{many}; {LEGEND}" if is_ranked(metric, cells) else many)
     if over:
@@ -210,7 +210,7 @@ def _list_notes(sweep: SweepTable, cells: pd.DataFrame, metric: str, over: str) 
             f"averaged over {over}, seed by seed: "
             + ", ".join(f"{n} settings ({column})" for column, n in counts.items())
         )
-    if mixed.any():
+    if is_mixed:
         notes.append("runs of an entry differ by more than the seed; --cols, or --rows, can name by what")
     if Metric.parse(metric).target is not None:
         every = sorted({find_longest_wait(sweep, run) for run in cells.loc[cells["_value"].notna(), "run_id"]})

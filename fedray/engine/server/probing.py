@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fedray.common.errors import UserError
-from fedray.common.rng import seed_everything
+from fedray.common.rng import key_draws
 from fedray.common.vectors import Vectors
 from fedray.engine.exact_sum import add_up
 from fedray.engine.messages import Broadcast, Reply
@@ -74,7 +74,7 @@ def measure_round(
         samples={i: int(problem.shards.sizes[i]) for i in trained.weights},
     )
     metrics = summarise_cohort(measured)
-    with seed_everything(problem.config.seed, "probes", state.round):
+    with key_draws(problem.config.has_own_code, problem.config.seed, "probes", state.round):
         for probe in probes:
             metrics |= check_metrics(probe, probe.of_round(seen), metrics)
     if taken := metrics.keys() & {*row, "lr", "dropped_clients", "megabytes_sent"}:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedray.algorithms.base import Received, Server
 from fedray.common.errors import Diverged
-from fedray.common.rng import seed_everything, seed_torch
+from fedray.common.rng import key_draws
 from fedray.common.vectors import Vectors
 from fedray.engine.exact_sum import is_finite
 from fedray.engine.guard import Guard
@@ -176,9 +176,8 @@ class Simulation:
         return self.problem.config.training.on_divergence == "drop"
 
     def _key_draws(self, purpose: str, t: int = 0) -> AbstractContextManager[None]:
-        """Key the draws of hooks within a block, of NumPy and Python only if there is code of the user's own."""
-        config = self.problem.config
-        return (seed_everything if config.has_own_code else seed_torch)(config.seed, purpose, t)
+        """Key the draws of the server's hooks within a block."""
+        return key_draws(self.problem.config.has_own_code, self.problem.config.seed, purpose, t)
 
     def _make_server(self, t: int, cohort: int) -> Server:
         """Return the server of round t, with copies, so that a round that fails leaves no trace."""

@@ -18,6 +18,7 @@ from rich.console import Console
 from fedray.cells.cell import Cell
 from fedray.cells.record import Record
 from fedray.cells.status import Ending, Status
+from fedray.common.entry import StderrHandler
 from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.loop import make_rounds
 from fedray.engine.process.backend import InlineBackend
@@ -116,17 +117,19 @@ def test_the_display_says_how_long_processes_take_to_start() -> None:
     assert draw()[2].split() == ["fedavg", "s0", "round", "2/5"]
 
 
-def test_lines_of_the_log_leave_the_live_display_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A handler keeps the stream that it was made with; the display replaces `sys.stderr`."""
-    handler, root = logging.StreamHandler(sys.stderr), logging.getLogger()
-    monkeypatch.setattr(root, "handlers", [handler])
-    progress = Progress(1)
-    progress.console = Console(force_terminal=True, file=io.StringIO())
-    progress._live.console = progress.console
+def test_lines_of_the_log_leave_the_live_display_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    """A line goes to what `sys.stderr` is at that time: the display's, which prints it above itself, and ours again."""
+    handler, progress, screen = StderrHandler(), Progress(1), io.StringIO()
+    progress.console = progress._live.console = Console(force_terminal=True, file=screen)
     before = sys.stderr
     with progress:
-        assert handler.stream is sys.stderr is not before
+        assert sys.stderr is not before
+        handler.emit(logging.makeLogRecord({"msg": "making the store"}))
+        assert handler.stream is sys.stderr
+    assert "making the store" in screen.getvalue()
+    handler.emit(logging.makeLogRecord({"msg": "afterwards"}))
     assert handler.stream is sys.stderr is before
+    assert capsys.readouterr().err == "afterwards\n"
 
 
 def test_the_store_is_opened_for_the_first_trial_and_not_before() -> None:
