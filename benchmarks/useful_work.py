@@ -106,7 +106,7 @@ def main(
                 "FEDRAY_STORAGE": name,
                 "PYTHONPATH": str(p.ROOT),
             }
-            return watched([sys.executable, "-m", "fedray.cli", "sweep", str(file)], folder, env)
+            return watched([sys.executable, "-m", "fedray", "sweep", str(file)], folder, env)
 
         wall, _ = run(cells, TRAIN)
         # Both have equally many cells, so their heaps grow alike.

@@ -88,7 +88,8 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    help="Federated-learning sweeps on Ray, tracked in MLflow.",
+    help="Federated-learning sweeps on Ray, tracked in MLflow. "
+    "First `fedray sweep quickstart`, then `fedray tables quickstart`.",
 )
 
 
@@ -111,7 +112,7 @@ ANNOUNCER = """
 import os, signal, sys, time, webbrowser
 from urllib.request import urlopen
 signal.signal(signal.SIGINT, signal.SIG_IGN)
-host, page = sys.argv[1:]
+host, page, more = sys.argv[1:]
 server = os.getppid()
 while os.getppid() == server:
     try:
@@ -119,7 +120,7 @@ while os.getppid() == server:
     except OSError:
         time.sleep(0.2)
         continue
-    print(f"MLflow shows the runs at {page} (Ctrl-C ends it)", flush=True)
+    print(f"MLflow shows the runs at {page} (Ctrl-C ends it){more}", flush=True)
     if sys.stdout.isatty():
         webbrowser.open(page)
     break
@@ -158,7 +159,7 @@ def open_ui(
     uri = store_uri()
     if is_server(uri):
         raise UserError(f"MLFLOW_TRACKING_URI: {redact(uri)} is a server, which shows its own UI in a browser")
-    view = save_view(name)
+    views = save_view(name)
     try:
         with socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET):
             pass
@@ -168,10 +169,11 @@ def open_ui(
             f"--{option}: {host}:{port} cannot be listened at: {error.strerror}; give another --{option}"
         ) from None
     shown, admitted = admit(host, port)
-    page = f"http://{f'[{shown}]' if ':' in shown else shown}:{port}{view}"
+    server = f"http://{f'[{shown}]' if ':' in shown else shown}:{port}"
+    more = "".join(f"\n  {what} alone: {server}{view}" for what, view in views.items() if what)
     print("MLflow starts; its address follows when it answers", flush=True)
     bound = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    subprocess.Popen([sys.executable, "-P", "-c", ANNOUNCER, bound, page])  # noqa: S603
+    subprocess.Popen([sys.executable, "-P", "-c", ANNOUNCER, bound, server + views[""], more])  # noqa: S603
     # The store's address can contain a password: an environment is private, a command line is not. MLflow's jobs judge
     # language models, in eight processes that start before the server answers. With a lifespan (it clears up after
     # MLflow's assistant) Ctrl-C ends in a traceback.

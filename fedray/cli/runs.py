@@ -1,5 +1,6 @@
 """`fedray status`, `rm`, `clean`, `export`, `import` and `verify`: commands on sweeps that have been run."""
 
+import math
 import shutil
 import time
 from collections import Counter
@@ -46,7 +47,7 @@ def print_status(
 
     Each cell has its hash and run; a failed one also the traceback's file.
     """
-    from fedray.analysis.data.stored import read_started_sweep, read_sweep
+    from fedray.analysis.data.stored import estimate_left, read_started_sweep, read_sweep, read_to_run
     from fedray.common.location import get_storage
     from fedray.sweep.storage import count_kept_rounds, get_sweep_lock_file, is_sweep_running
     from fedray.tracking.store import NotStored, count_unlisted, describe_unlisted
@@ -81,7 +82,12 @@ def print_status(
         print(format_json({"name": sweep.name, "cells": told, "note": note}))
         return
     running = is_sweep_running(sweep.name)
-    print(f"{sweep.name}: {format_count(len(listed), 'cell')}, {_describe_counts(sweep.counts, running)}")
+    to_run = read_to_run(sweep.name) if running else []
+    aside = sum(record.ending.status is Status.MISSING and cell.hash not in to_run for cell, record in listed)
+    said = _describe_counts(sweep.counts, running, aside if to_run else 0)
+    seconds = estimate_left(sweep, to_run) if to_run else math.nan
+    said += f", about {format_duration(seconds)} to go" if seconds > 0 else ""
+    print(f"{sweep.name}: {format_count(len(listed), 'cell')}, {said}")
     if note:
         print(note)
     trained = {Status.UNLOGGED, Status.FINISHED}
@@ -112,14 +118,16 @@ def print_status(
         print(f"the same `fedray sweep` command runs what is left: {', '.join(tasks)}")
 
 
-def _describe_counts(counts: Mapping[Status, int], running: bool) -> str:
-    """Return the numbers of cells by status; those that a running call has not begun are `to run`."""
+def _describe_counts(counts: Mapping[Status, int], running: bool, aside: int = 0) -> str:
+    """Return the numbers of cells by status; those that a running call has not begun are `to run`, but for `aside`."""
     unlogged = counts.get(Status.UNLOGGED, 0)
     shown = Counter(counts) + Counter({Status.FINISHED: unlogged}) - Counter({Status.UNLOGGED: unlogged})
     words = {Status.FINISHED: f"finished ({unlogged} of them not yet in MLflow)" if unlogged else "finished"}
+    shown -= Counter({Status.MISSING: aside})
     words |= {Status.MISSING: "to run"} if running else {}
-    told = ", ".join(f"{shown[status]} {words.get(status, status)}" for status in Status if shown[status])
-    return f"{told}; running now" if running else told
+    told = [f"{shown[status]} {words.get(status, status)}" for status in Status if shown[status]]
+    told += [f"{aside} that this call leaves out"] if aside else []
+    return f"{', '.join(told)}; running now" if running else ", ".join(told)
 
 
 def _print_sweeps(as_json: bool, prefix: str = "") -> bool:

@@ -111,7 +111,8 @@ class Progress:
         ended = sum(not outcome.is_open for outcome in self.outcomes.values())
         mark = f"[{ended}/{self.total}]".rjust(2 * len(str(self.total)) + 3)
         self._left = self._estimate_end()
-        took = f"({time.monotonic() - since:.1f} s{'' if status.is_open else self._left})"
+        left = "" if status.is_open or self.console.is_terminal else self._left  # a terminal's table has it
+        took = f"({time.monotonic() - since:.1f} s{left})"
         line = f"{mark} {status:<9} {label}: {shorten(escape(redact(text)))} {took}"
         # A style of `print` would also be the table's, which is drawn with each line.
         self.console.print(Text(line, style=STYLE.get(status, "")), soft_wrap=True)

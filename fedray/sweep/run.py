@@ -84,7 +84,7 @@ def execute(plan: Plan) -> Session:
         stack.enter_context(treat_sigterm_as_interrupt())
         if plan.to_run:
             refuse_bad_address(plan.options.address)
-        stack.enter_context(lock_sweep(plan.sweep.name, plan.sheet))
+        stack.enter_context(lock_sweep(plan.sweep.name, plan.sheet, [cell.hash for cell in plan.to_run]))
         if plan.to_run:
             with ThreadPoolExecutor(1, "imports") as pool:  # seconds each; Ray needs the main thread for signals
                 logging.getLogger("fedray").info("%s: starting Ray", plan.sweep.name)

@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from statistics import stdev
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -180,24 +181,25 @@ class Session:
 def describe_results(plan: Plan) -> str:
     """Return Markdown with the best of each split, a table and the parameters; empty before a cell has finished."""
     accuracies: dict[str, list[float]] = {}
-    splits: dict[str, str] = {}
+    splits: dict[str, list[str]] = {}
     for hash, cell in plan.sheet.cells.items():
         if plan.sheet.get_status(hash) is Status.FINISHED and DEFAULT in plan.sheet.records[hash].totals:
             label = leave_out_seed(cell.label, cell.config["seed"])
             accuracies.setdefault(label, []).append(plan.sheet.records[hash].totals[DEFAULT])
-            splits[label] = cell.run.partition.make_label()
+            of_split = splits.setdefault(cell.run.partition.make_label(), [])
+            of_split += [label] * (label not in of_split)
     if not accuracies:
         return ""
-    ranked = sorted(accuracies, key=lambda label: -mean(accuracies[label]))
-    best = {splits[label]: label for label in reversed(ranked)}
-    told = [
-        f"**Best: {best[of]}, test accuracy {mean(accuracies[best[of]]):.2f} %**\n"
-        for of in dict.fromkeys(splits.values())
-    ]
-    rows = [f"| {label} | {mean(accuracies[label]):.2f} | {len(accuracies[label])} |" for label in ranked[:SHOWN]]
-    more = [f"| and {len(ranked) - SHOWN} more: `fedray tables {plan.sweep.name}` | | |"] if ranked[SHOWN:] else []
+    means = {label: f"{mean(values):.2f}" for label, values in accuracies.items()}
+    told, rows = list[str](), list[str]()
+    for labels in splits.values():
+        ranked = sorted(labels, key=lambda label: -mean(accuracies[label]))
+        best = [label for label in ranked if means[label] == means[ranked[0]]]
+        told.append(f"**Best: {' and '.join(best)}, test accuracy {means[best[0]]} %**\n")
+        rows += [f"| {label} | {_describe_mean(accuracies[label])} | {len(accuracies[label])} |" for label in ranked]
+    more = [f"| and {len(rows) - SHOWN} more: `fedray tables {plan.sweep.name}` | | |"] if rows[SHOWN:] else []
     head = [plan.sweep.description, "", *told]
-    table = ["| method and setting | test accuracy % | seeds |", "|---|---:|---:|", *rows, *more]
+    table = ["| method and setting | test accuracy % | seeds |", "|---|---:|---:|", *rows[:SHOWN], *more]
     given = plan.sweep.model_dump(
         mode="json", include={"base", "grid", "cases", "search", "changes"}, exclude_defaults=True
     )
@@ -205,3 +207,8 @@ def describe_results(plan: Plan) -> str:
     text = "\n".join([*head, *table, ""])
     whole = f"{text}\n```yaml\n{written}```"
     return whole if len(whole) <= LONGEST_TAG else text[:LONGEST_TAG]
+
+
+def _describe_mean(values: list[float]) -> str:
+    """Format the mean over seeds, and their sample standard deviation: `85.00 ± 7.07`."""
+    return f"{mean(values):.2f}" + (f" ± {stdev(values):.2f}" if len(values) > 1 else "")

@@ -223,12 +223,12 @@ def find_killed(cells: Iterable[str]) -> set[str]:
 
 
 @contextlib.contextmanager
-def lock_sweep(name: str, sheet: Sheet | None = None) -> Iterator[None]:
+def lock_sweep(name: str, sheet: Sheet | None = None, to_run: Iterable[str] = ()) -> Iterator[None]:
     """Allow one process per sweep and storage; the lock ends with its holder, however that ends.
 
-    Until the block ends, the lock's file has the sweep's cells, from which `fedray status` tells how far it is while
-    the store does not know it. If the block raises before anything else was written to a new storage, it goes again.
-    Raises UserError if another process runs the sweep.
+    Until the block ends, the lock's file has the sweep's cells and the hashes of those to run: `fedray status` tells
+    how far a sweep is that the store does not know, and how long it takes. If the block raises before anything else
+    was written to a new storage, it goes again. Raises UserError if another process runs the sweep.
     """
     path, above = get_sweep_lock_file(name), find_storage_parent("locks")
     new = not path.exists()
@@ -238,7 +238,7 @@ def lock_sweep(name: str, sheet: Sheet | None = None) -> Iterator[None]:
         try:
             with contextlib.suppress(OSError):  # a full disk: status says less
                 file.truncate(0)
-                file.write("" if sheet is None else json.dumps(sheet.to_json()))
+                file.write("" if sheet is None else json.dumps(sheet.to_json() | {"to_run": [*to_run]}))
                 file.flush()
             yield
         except BaseException:

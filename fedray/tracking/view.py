@@ -30,6 +30,8 @@ from fedray.tracking.store import (
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
+    from fedray.tracking.store import AnyRun
+
 UI = "http://127.0.0.1:5000"
 """Default address of `fedray ui`."""
 FIRST = ("test_accuracy", "personal_accuracy", "validation_accuracy", "test_loss")
@@ -38,6 +40,8 @@ HEIGHT, WIDTH = 360, 220
 """Height of a chart, and width of the column of the sweep's number, in pixels."""
 MOST = 0.6
 """Part of the runs that must have a parameter for an axis of parallel coordinates: ρ of three methods, not β of two."""
+SPLITS = 6
+"""Maximum number of settings, such as columns of the table, that have a view each."""
 NONE = "none"
 """Value of a parameter that varies in the sweep and that a run's method does not have."""
 TRAINING = "?workflowType=machine_learning"
@@ -84,12 +88,13 @@ def make_address(run: str) -> str:
     return f"{server}/#/experiments/{experiment}/runs/{run}{TRAINING}"
 
 
-def save_view(sweep: str = "") -> str:
-    """Save a view of the experiment's charts and table in MLflow and return its address without the server.
+def save_view(sweep: str = "") -> dict[str, str]:
+    """Save views of the experiment's charts and table in MLflow and return their addresses without the server.
 
-    The view has the curves of `FIRST`, the parameters that vary and the sweep's number as parallel coordinates, and
-    that number as bars; other metrics and the summaries are folded. The table has the parameters that vary, the number
-    and the status, the best run first. Raises UserError if the store has no such sweep.
+    Key `""` has all runs; if at most `SPLITS` settings vary, `partition.alpha=0.1` has those of one. A view has the
+    curves of `FIRST`, the parameters that vary and the sweep's number as parallel coordinates, and that number as bars;
+    other metrics and the summaries are folded. The table has the parameters that vary, the number and the status, the
+    best run first. Raises UserError if the store has no such sweep.
     """
     from mlflow.entities import Param
 
@@ -97,22 +102,44 @@ def save_view(sweep: str = "") -> str:
     client, experiment = open_store()
     if sweep and sweep not in (known := find_sweeps(client, experiment)):
         raise unknown("sweep", sweep, known, "`fedray status`")
-    chosen = f" AND {_mark_listed(sweep, client)}" if sweep else ""
-    filter = f"{IS_CELL} AND tags.`fedray.status` != 'superseded'{chosen}"
+    chosen = f"{_mark_listed(sweep, client)} AND " if sweep else ""
+    filter = f"{chosen}{IS_CELL} AND tags.`fedray.status` != 'superseded'"
     runs = list(search(client, experiment, filter))
+    keys = _list_varying([run.data.params for run in runs if run.data.params])
+    for run in runs if sweep else ():
+        lacking = [key for key in keys if run.data.params and key not in run.data.params]
+        if lacking:  # MLflow's compare page draws such a run next to the largest number, 0.21 after 0.2
+            client.log_batch(run.info.run_id, params=[Param(key, NONE) for key in lacking])
+    of_setting = [key for key in keys if not key.startswith("algorithm.") and key != "seed"]
+    views = {"": (filter, runs)}
+    for values in dict.fromkeys(tuple(run.data.params.get(key, NONE) for key in of_setting) for run in runs[::-1]):
+        wanted = dict(zip(of_setting, values, strict=True))
+        here = [run for run in runs if all(run.data.params.get(key, NONE) == value for key, value in wanted.items())]
+        conditions = [f"params.`{key}` = '{value}' AND " for key, value in wanted.items()]
+        views[", ".join(f"{key}={value}" for key, value in wanted.items())] = ("".join([*conditions, filter]), here)
+    addresses = {}
+    for number, (name, (of_view, here)) in enumerate(views.items()):
+        if name and not (sweep and 2 < len(views) <= SPLITS + 1):
+            break
+        key = f"{sweep or EXPERIMENT}{f':{number}' if name else ''}"
+        view = json.dumps(_describe_view(of_view, here))
+        client.set_experiment_tag(experiment, f"mlflow.sharedViewState.{key}", view)
+        place = f"/#/experiments/{experiment}/runs{TRAINING}&compareRunsMode=CHART"
+        addresses[name] = f"{place}&viewStateShareKey={quote(key, safe='')}"
+    return addresses
+
+
+def _describe_view(filter: str, runs: "Sequence[AnyRun]") -> dict[str, Any]:
+    """Return the view of these runs, which MLflow finds by the filter, as MLflow's page keeps it."""
     logged = {name for run in runs for name in run.data.metrics if not name.startswith(SUMMARY)}
     numbers = [f"{SUMMARY}{LAST}{name}" for name in FIRST]
     number = next((name for name in numbers if any(name in run.data.metrics for run in runs)), numbers[0])
     params = [run.data.params for run in runs if run.data.params]
     keys = _list_varying(params)
-    for run in runs if sweep else ():
-        lacking = [key for key in keys if run.data.params and key not in run.data.params]
-        if lacking:  # MLflow's compare page draws such a run next to the largest number, 0.21 after 0.2
-            client.log_batch(run.info.run_id, params=[Param(key, NONE) for key in lacking])
     columns = [*(f"params.`{key}`" for key in keys), f"metrics.`{number}`", "tags.`fedray.status`"]
     opened = [name for name in FIRST if name in logged or name == FIRST[0]]
     section = {"display": True, "isReordered": True, "deleted": False, "isGenerated": True}
-    view = {
+    return {
         "searchFilter": filter,
         "orderByKey": f"metrics.`{number}`",  # ordered by time, MLflow adds the sweep's own run
         "orderByAsc": False,
@@ -134,9 +161,6 @@ def save_view(sweep: str = "") -> str:
         ],
         "isAccordionReordered": True,
     }
-    name = sweep or EXPERIMENT
-    client.set_experiment_tag(experiment, f"mlflow.sharedViewState.{name}", json.dumps(view))
-    return f"/#/experiments/{experiment}/runs{TRAINING}&compareRunsMode=CHART&viewStateShareKey={quote(name, safe='')}"
 
 
 def _describe_chart(kind: str, uuid: str, section: str, **more: Any) -> dict[str, Any]:

@@ -238,6 +238,22 @@ def test_a_zoom_on_the_rounds_that_tables_average(store: Tracker) -> None:
     )
 
 
+def test_a_method_far_below_the_others_does_not_flatten_their_zoom(store: Tracker) -> None:
+    """Two at 91 and 92, one at 40, in all rounds: the zoom has 1 and a twentieth of it above and below, no 52."""
+    write(store, [cell(one, 0.5, 0) for one in (FEDAVG, SMALL, LARGE)], [history(*[v] * 9) for v in (40, 91, 92)])
+    (figure,) = draw_curves(collect("sweep")).values()
+    main_, zoom = figure.axes
+    assert zoom.get_ylim() == pytest.approx((90.95, 92.05))
+    assert main_.get_ylim()[0] < 40
+    assert note(figure).endswith("; outside of the lower panel: fedavg")
+    write(
+        store, [cell(one, 0.2, 0) for one in (FEDAVG, SMALL, LARGE)], [history(*[v] * 9) for v in (88, 90, 92)], "near"
+    )
+    (figure,) = draw_curves(collect("near")).values()
+    assert "outside" not in note(figure)
+    assert figure.axes[1].get_ylim()[0] < 88
+
+
 @pytest.mark.parametrize(("rounds", "start"), [(8, None), (9, 7), (15, 13), (30, 25), (40, 33), (100, 81)])
 def test_where_a_zoom_begins(rounds: int, start: int | None) -> None:
     """None for fewer than nine evaluated rounds; else the last fifth of the rounds, three at least."""

@@ -168,7 +168,7 @@ def test_a_user_without_an_entry_in_passwd(tmp_path: Path, empty_store: Path, ho
     environment = {key: value for key, value in os.environ.items() if key not in ("HOME", "USER", "LOGNAME", "LNAME")}
     environment |= {"HOME": str(tmp_path)} if home else {}
     environment["PYTHONPATH"] = os.pathsep.join([str(tmp_path / "site"), str(REPOSITORY)])
-    words = [sys.executable, "-P", "-m", "fedray.cli", *command.split()]
+    words = [sys.executable, "-P", "-m", "fedray", *command.split()]
     out = subprocess.run(words, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=200)
     said = "fedray: HOME: it is not set, and this user has no entry in passwd; set it to a folder that can be written\n"
     assert (out.returncode, out.stderr) == ((0, f"making the store {tmp_path}/mlflow.db\n") if home else (2, said))

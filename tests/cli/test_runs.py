@@ -5,6 +5,7 @@ import io
 import json
 import os
 import signal
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -107,18 +108,23 @@ def test_a_sweep_that_was_killed_while_ray_started_is_said_to_have_nothing(
 def test_a_sweep_whose_store_is_being_made_is_told_from_its_lock_and_checkpoints(
     call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One of three cells has its last checkpoint; a killed process leaves the lock's file as it is."""
+    """One of three cells has its last checkpoint; a killed process leaves the lock's file as it is.
+
+    The call began 100 s ago with two cells, `--only` these: the second one takes another 100 s.
+    """
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/none.db")
     monkeypatch.setenv("FEDRAY_STORAGE", str(tmp_path / "storage"))
     cells = [replace(Cell.from_json(hashed(seed)), config={"training": {"rounds": 4}}) for seed in range(3)]
     sheet = Sheet("early", {one.hash: one for one in cells})
-    with lock_sweep("early", sheet):
+    with lock_sweep("early", sheet, [one.hash for one in cells[:2]]):
         assert call("status", "early").done.startswith("early is starting, ")
         (folder,) = stored(cells[0].hash)
         (folder / "checkpoint-4.json").touch()
         get_cell_locks_file().touch()
         told = "1 finished (1 of them not yet in MLflow), 2 to run; running now"
-        assert call("status", "early").done == f"early: 3 cells, {told}\n"
+        os.utime(get_sweep_lock_file("early"), (time.time() - 100, time.time() - 100))
+        chosen = "1 finished (1 of them not yet in MLflow), 1 to run, 1 that this call leaves out; running now"
+        assert call("status", "early").done == f"early: 3 cells, {chosen}, about 1.7 min to go\n"
         assert call("status").done == f"early  {told}\n"
         left = get_sweep_lock_file("early").read_text()
     assert get_sweep_lock_file("early").read_text() == ""
@@ -465,6 +471,25 @@ def test_the_view_of_a_sweep_tells_its_runs_apart(store: Tracker) -> None:
         "metrics.`summary/last10_test_accuracy`",
         "tags.`fedray.status`",
     ]
+
+
+def test_each_setting_has_a_view_of_its_own(store: Tracker) -> None:
+    """Two α, four runs each: a view has those of one, and α is no axis there. One setting, or seven, have none."""
+    methods = [FEDAVG, SMALL, LARGE]
+    write(store, [cell(method, alpha, 0) for alpha in (0.1, 0.5) for method in methods], [50] * 6)
+    write(store, [cell(FEDAVG, alpha, 0) for alpha in range(1, 8)], [50] * 7, name="many")
+    write(store, [cell(method, 0.1, 0) for method in methods], [], name="one")
+    views = save_view("sweep")
+    assert [*views] == ["", "partition.alpha=0.1", "partition.alpha=0.5"]
+    tags = store.client.get_experiment(store.experiment).tags
+    for number, alpha in ((1, "0.1"), (2, "0.5")):
+        of_alpha = f"partition.alpha={alpha}"
+        view = json.loads(tags[f"mlflow.sharedViewState.sweep:{number}"])
+        assert views[of_alpha].endswith(f"&viewStateShareKey=sweep%3A{number}")
+        found = [run.data.params for run in search(store.client, store.experiment, view["searchFilter"])]
+        assert [params["partition.alpha"] for params in found] == [alpha] * 3
+        assert view["selectedColumns"][:2] == ["params.`algorithm.name`", "params.`algorithm.rho`"]
+    assert [*save_view("many")] == [*save_view("one")] == [*save_view()] == [""]
 
 
 def test_parallel_coordinates_have_the_option_of_three_methods_but_not_that_of_two(store: Tracker) -> None:

@@ -199,7 +199,7 @@ def test_these_decoys_are_imported_from_the_working_folder(decoys: Path) -> None
 @pytest.mark.parametrize("line", ["status", "sweep sweep.yaml"])
 def test_no_process_of_a_command_imports_from_the_working_folder(decoys: Path, line: str) -> None:
     """`python -m` itself puts it first. `sweep` starts Ray's servers and workers, which import a plug-in from there."""
-    process = start("-m", "fedray.cli", *line.split(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    process = start("-m", "fedray", *line.split(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     said, _ = process.communicate(timeout=300)
     assert process.returncode == (2 if line == "status" else 0), said
     assert not (decoys / "owned").exists(), (decoys / "owned").read_text()
@@ -214,7 +214,7 @@ def test_neither_the_ui_nor_what_opens_its_page_imports_from_the_working_folder(
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     terminal, end = pty.openpty()
-    process = start("-m", "fedray.cli", "ui", "--port", str(port), stdout=end, stderr=subprocess.PIPE)
+    process = start("-m", "fedray", "ui", "--port", str(port), stdout=end, stderr=subprocess.PIPE)
     try:
         until_listening(port)
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=60) as answer:
@@ -382,8 +382,8 @@ class Started(NamedTuple):
 def ui(monkeypatch: pytest.MonkeyPatch) -> Started:
     started = Started([], [])
     monkeypatch.setattr(os, "execve", lambda *words: started.servers.append(words))
-    monkeypatch.setattr(subprocess, "Popen", lambda words: started.announced.append(words[-2:]))
-    monkeypatch.setattr(view, "save_view", lambda name: "/#/")
+    monkeypatch.setattr(subprocess, "Popen", lambda words: started.announced.append(words[-3:]))
+    monkeypatch.setattr(view, "save_view", lambda name: {"": "/#/", "α=0.1": "/#/a"})
     return started
 
 
@@ -404,12 +404,13 @@ def test_the_address_is_printed_when_the_server_answers() -> None:
 
     with http.server.HTTPServer(("127.0.0.1", 0), Health) as server:
         command = [sys.executable, "-P", "-c", cli.ANNOUNCER, f"127.0.0.1:{server.server_port}", "http://x/#/"]
+        command.append("\nmore")
         pipes: dict[str, Any] = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
         announcers.append(subprocess.Popen(command, text=True, **pipes))
         threading.Thread(target=server.serve_forever, daemon=True).start()
         said = announcers[0].communicate(timeout=60)
         server.shutdown()
-    assert said == ("MLflow shows the runs at http://x/#/ (Ctrl-C ends it)\n", "")
+    assert said == ("MLflow shows the runs at http://x/#/ (Ctrl-C ends it)\nmore\n", "")
     assert not answers
 
 
@@ -453,7 +454,7 @@ def test_the_ui_answers_under_the_names_of_the_machine_and_no_others(
     addresses = [(socket.AF_INET, 1, 6, "", ("203.0.113.7", 5999)), (socket.AF_INET6, 1, 6, "", ("2001:db8::7", 5999))]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_: addresses)
     call(monkeypatch, "ui", "--port", "5999", "--host", "0.0.0.0")  # noqa: S104
-    assert ui.announced == [["0.0.0.0:5999", "http://node7:5999/#/"]]
+    assert ui.announced == [["0.0.0.0:5999", "http://node7:5999/#/", "\n  α=0.1 alone: http://node7:5999/#/a"]]
     ((_, _, environment),) = ui.servers
     for name in ("MLFLOW_SERVER_ALLOWED_HOSTS", "MLFLOW_SERVER_CORS_ALLOWED_ORIGINS"):
         monkeypatch.setenv(name, environment[name])
@@ -467,7 +468,7 @@ def test_the_ui_answers_under_the_names_of_the_machine_and_no_others(
 @pytest.mark.skipif(not socket.has_ipv6, reason="this machine has no IPv6")
 def test_the_ui_can_listen_at_an_ipv6_address(here: Path, ui: Started, monkeypatch: pytest.MonkeyPatch) -> None:
     call(monkeypatch, "ui", "--port", "5999", "--host", "::1")
-    assert ui.announced == [["[::1]:5999", "http://[::1]:5999/#/"]]
+    assert ui.announced == [["[::1]:5999", "http://[::1]:5999/#/", "\n  α=0.1 alone: http://[::1]:5999/#/a"]]
 
 
 def test_names_that_the_user_allows_stay(here: Path, ui: Started, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,7 +39,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def words(command: str) -> list[str]:
     program, *arguments = shlex.split(command)
     name = Path(program).name
-    return [sys.executable, *(["-m", "fedray.cli"] if name == "fedray" else []), *arguments]
+    return [sys.executable, *(["-m", "fedray"] if name == "fedray" else []), *arguments]
 
 
 def environment() -> dict[str, str]:

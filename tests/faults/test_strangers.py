@@ -47,7 +47,7 @@ def test_a_cluster_that_asks_for_a_token_is_one_line_and_leaves_nothing(
     with use_cluster():
         address = ray.get_runtime_context().gcs_address
         done = subprocess.run(
-            [sys.executable, "-m", "fedray.cli", "sweep", "sweep.yaml", "--address", address],
+            [sys.executable, "-m", "fedray", "sweep", "sweep.yaml", "--address", address],
             cwd=tmp_path,
             env=environment | {"PYTHONPATH": str(REPOSITORY)},
             capture_output=True,

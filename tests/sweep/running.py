@@ -39,7 +39,7 @@ SWEEP: dict[str, Any] = {
 }
 
 
-def fedray(folder: Path, *arguments: str, module: str = "fedray.cli", **variables: str) -> subprocess.Popen[str]:
+def fedray(folder: Path, *arguments: str, module: str = "fedray", **variables: str) -> subprocess.Popen[str]:
     """A command in its own folder and session, so that killing it is like a lost machine, not like Ctrl-C."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("MLFLOW_", "RAY_", "FEDRAY_"))}
     environment |= {"PYTHONPATH": str(REPOSITORY), "PYTHONUNBUFFERED": "1"} | variables

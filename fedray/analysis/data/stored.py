@@ -4,7 +4,10 @@ It imports neither pandas nor PyTorch, so that `fedray status` is quick.
 """
 
 import json
+import math
 import sys
+import time
+from collections.abc import Collection
 from dataclasses import replace
 
 from fedray.cells.cell import Cell
@@ -52,6 +55,23 @@ def read_started_sweep(name: str) -> Sheet:
     except (OSError, ValueError, LookupError, TypeError):  # it is being written, or another file's
         return Sheet(name)
     return sheet if sheet.records else Sheet(name)
+
+
+def read_to_run(name: str) -> list[str]:
+    """Return the hashes of the cells that a running call of a sweep began with, from its process's lock."""
+    try:
+        return [str(hash) for hash in json.loads(get_sweep_lock_file(name).read_text())["to_run"]]
+    except (OSError, ValueError, LookupError, TypeError):  # as above, or of an older version
+        return []
+
+
+def estimate_left(sheet: Sheet, to_run: Collection[str]) -> float:
+    """Return about how many seconds a running call still takes, by how many of its cells have ended; NaN before one
+    has."""
+    began = get_sweep_lock_file(sheet.name).stat().st_mtime
+    left = (Status.RUNNING, Status.INTERRUPTED, Status.MISSING, Status.FAILED)  # an earlier call's failure is, too
+    ended = sum(sheet.get_status(hash) not in left for hash in to_run)
+    return (time.time() - began) / ended * (len(to_run) - ended) if ended else math.nan
 
 
 def correct_statuses(sheet: Sheet) -> Sheet:

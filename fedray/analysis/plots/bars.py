@@ -153,6 +153,7 @@ def draw_forests(found: Comparison) -> dict[str, Figure]:
         area.set_ylim(len(drawn) - 0.5, -0.5)
         area.grid(axis="y", visible=False)
         cut = max(halves) > max(shown)
-        note = f"line: {found.confidence:.0%} interval of the mean" + ("; an arrow: it goes on" if cut else "")
-        figures[setting] = with_legend(figure, area, note="" if found.lacks_seeds else note)
+        seeds = describe_seeds((one.n for one in drawn), "")
+        line = f"; line: its {found.confidence:.0%} interval" + ("; an arrow: it goes on" if cut else "")
+        figures[setting] = with_legend(figure, area, note=seeds + (line if not found.lacks_seeds else ""))
     return figures

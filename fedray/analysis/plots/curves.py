@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from itertools import product
+from itertools import pairwise, product
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -35,6 +35,8 @@ FEWEST = 9
 """Minimum number of evaluated rounds of a curve with a zoom."""
 BANDED = 6
 """Maximum number of lines in a panel with bands; more of them hide each other."""
+SQUEEZED = 0.4
+"""Part of a zoom that most lines must fill; if they fill less, the few beyond the widest gap are outside of it."""
 READABLE = 8
 """Maximum number of methods whose curves a reader can tell apart in one panel."""
 UNIT = re.compile(r"(?:in |\()(%|degrees)\)?$")
@@ -83,9 +85,9 @@ def draw_curves(
             zoom=start is not None,
             level=False,
         )
-        seeds, lines = [], []
+        seeds, lines, far = [], [], dict[str, None]()
         for (names, drawn), (setting, panel) in product(zip(quantities, every, strict=True), settings):
-            pairs = list(product(iter_methods(cells, panel), names))
+            pairs, reach = list(product(iter_methods(cells, panel), names)), dict[str, tuple[float, float]]()
             for place, ((method, group), name) in enumerate(pairs):
                 mean, spread, count = _average(logged, of_clients, group, name, across, smooth)
                 if not count:
@@ -102,9 +104,11 @@ def draw_curves(
                     low, high = bounds if of_band is drawn.main else (bound.loc[start:] for bound in bounds)
                     of_band[setting].fill_between(low.index, low, high, color=style["color"], alpha=0.12, linewidth=0)
                 if start is not None:
-                    late = mean.loc[start:]
+                    late, half = mean.loc[start:], spread.loc[start:].fillna(0)
+                    reach[label] = float((late - half).min()), float((late + half).max())
                     style["markevery"] = thin_markers(len(late), place, len(pairs))
                     drawn.zoom[setting].plot(late.index, late, **style)
+            far |= dict.fromkeys(_leave_out_far(drawn.zoom[setting], reach) if start is not None else ())
         if not across:
             _set_ticks(list(every[0].main.values()), list(every[0].zoom.values()), rounds, start)
         level = [level_panels([*drawn.main.values()]) for drawn in every]
@@ -118,6 +122,8 @@ def draw_curves(
         if not banded and start is None:
             note = f"{describe_seeds(lines, '')}; no bands with more than {BANDED} lines"
         shaded = "" if start is None else "; shaded: rounds that tables average"
+        which = "the lower panel" if len(settings) == 1 else "a lower panel"
+        shaded += f"; outside of {which}: {', '.join(far)}" if far else ""
         figures[figure_name] = with_legend(every[0].figure, *areas, note=note + shaded + many_ends + apart)
     return figures
 
@@ -243,6 +249,25 @@ def find_zoom(rounds: list[int]) -> int | None:
         return None
     late = sum(t > rounds[-1] - rounds[-1] // 5 for t in rounds)
     return rounds[-max(ZOOMED, late)]
+
+
+def _leave_out_far(zoom: Axes, reach: Mapping[str, tuple[float, float]]) -> list[str]:
+    """Limit a zoom to most lines if these fill little of it; return the labels of the others.
+
+    reach: label -> the lowest and highest point of a line with its band.
+    """
+    order = sorted(reach, key=lambda label: sum(reach[label]))
+    gaps = [reach[upper][0] - reach[lower][1] for lower, upper in pairwise(order)]
+    cut = max(range(len(gaps)), key=gaps.__getitem__, default=0) + 1
+    most, others = sorted((order[:cut], order[cut:]), key=len, reverse=True)
+    every, kept = ([reach[label] for label in labels] for labels in (order, most))
+    low, high = (min(kept)[0], max(top for _, top in kept)) if kept else (0.0, 0.0)
+    whole = max(top for _, top in every) - min(every)[0] if every else 0.0
+    if len(most) < 2 * len(others) or not 0 < high - low < SQUEEZED * whole:
+        return []
+    margin = 0.05 * (high - low)
+    zoom.set_ylim(low - margin, high + margin)
+    return others
 
 
 def _set_ticks(main: list[Axes], zooms: list[Axes], rounds: list[int], start: int | None) -> None:

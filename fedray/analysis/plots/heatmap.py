@@ -1,4 +1,4 @@
-"""A table's metric over two keys: a field for each pair of values, the best one framed, a panel per method."""
+"""A table's metric over two keys: a field for each pair of values, the best framed, a panel per method."""
 
 import numpy as np
 import pandas as pd
@@ -93,7 +93,7 @@ def _draw_figure(
     drawn.figure.colorbar(images[0], ax=list(drawn.main.values()), label=label)
     seeds = every.groupby(["_column", "_row", "_x", "_y"])["seed"].nunique()
     note = describe_seeds(seeds, "") + describe_omitted([metric], sweep.cells)
-    add_note(drawn.figure, note + "; the best field of a panel is framed" * (lower is not None))
+    add_note(drawn.figure, note + "; the best of a panel is framed" * (lower is not None))
     return drawn.figure
 
 
@@ -103,10 +103,11 @@ def _format(value: object) -> str:
 
 
 def _draw_panel(area: Axes, grid: np.ndarray, scale: Normalize, lower: bool | None, digits: int) -> AxesImage:
-    """Draw the fields with their numbers; the best one of the panel, if any is, has a frame and a bold number."""
-    best = None if lower is None else np.unravel_index((np.nanargmin if lower else np.nanargmax)(grid), grid.shape)
-    if best is not None:
+    """Draw the fields with their numbers; the best of the panel, if any is, have a frame and a bold number."""
+    shown = np.round(grid, digits)
+    best = [] if lower is None else np.argwhere(shown == (np.nanmin if lower else np.nanmax)(shown)).tolist()
+    for row, column in best:
         area.add_patch(
-            Rectangle((best[1] - 0.5, best[0] - 0.5), 1, 1, fill=False, edgecolor="#d55e00", linewidth=1.5, zorder=3)
+            Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, edgecolor="#d55e00", linewidth=1.5, zorder=3)
         )
     return draw_fields(area, grid, digits, scale, best, size=6)

@@ -3,7 +3,7 @@
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -326,18 +326,18 @@ def count_digits(numbers: Iterable[float]) -> int:
 
 
 def draw_fields(
-    area: Axes, grid: np.ndarray, digits: int, scale: Normalize | None = None, best: Any = None, **text: Any
+    area: Axes, grid: np.ndarray, digits: int, scale: Normalize | None = None, best: Collection[Any] = (), **text: Any
 ) -> AxesImage:
-    """Draw the numbers of a table on fields of grey, the smallest black, hatched where there is none; `best` is bold.
+    """Draw the numbers of a table on fields of grey, the smallest black, hatched where there is none.
 
-    scale: of several tables, None for that of this one. A number is black or white: at 0.38 of the way from black to
-    white both have the same contrast, 4.6 : 1.
+    best: row and column of each bold one. scale: of several tables, None for that of this one. A number is black or
+    white: at 0.38 of the way from black to white both have the same contrast, 4.6 : 1.
     """
     image = area.imshow(grid, origin="lower", aspect="auto", cmap="Greys_r", norm=scale)
     for (row, column), value in np.ndenumerate(grid):
         if not math.isnan(value):
             colour = "white" if np.asarray(image.norm(value)).item() < 0.38 else "black"
-            look = {"weight": "bold" if (row, column) == best else "normal", "color": colour} | text
+            look = {"weight": "bold" if [row, column] in best else "normal", "color": colour} | text
             area.text(column, row, f"{value:.{digits}f}", ha="center", va="center", **look)
     area.patch.set(hatch="//", edgecolor="0.7")
     area.grid(visible=False)

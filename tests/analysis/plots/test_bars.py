@@ -16,7 +16,7 @@ from fedray.analysis.plots.clients import draw_classes, draw_partitions
 from fedray.common.errors import UserError
 from fedray.papers.sharpness import draw_contours, draw_surfaces
 from fedray.tracking.tracker import Tracker
-from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, history, rows, write
+from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, history, note, rows, write
 
 
 def test_a_bar_for_each_method(store: Tracker, tmp_path: Path) -> None:
@@ -76,6 +76,7 @@ def test_differences_of_methods_in_settings(store: Tracker, tmp_path: Path) -> N
     assert [len(line.get_xdata()) for line in forest.axes[0].lines] == [2, 1, 2, 0]  # no width, the mean, 0, the legend
     assert np.ptp(forest.axes[0].lines[0].get_xdata()) == 0
     assert [text.get_text() for text in forest.legends[0].get_texts()] == ["too few seeds for an interval"]
+    assert note(forest) == "mean over 2 seeds"
 
 
 def test_an_interval_far_wider_than_others_ends_in_arrows(store: Tracker) -> None:
@@ -94,7 +95,7 @@ def test_an_interval_far_wider_than_others_ends_in_arrows(store: Tracker) -> Non
         (">", pytest.approx(high, abs=0.01)),
         ("o", 20.0),
     ]
-    assert forest.legends[0].get_title().get_text().endswith("an arrow: it goes on")
+    assert note(forest) == "mean over 3 seeds; line: its 95% interval; an arrow: it goes on"
     assert [text.get_text() for text in forest.legends[0].get_texts()] == ["not told apart", "p < 0.05 (Holm)"]
 
 

@@ -48,7 +48,7 @@ def test_fields_are_means_over_seeds_and_the_best_is_framed(store: Tracker, tmp_
     assert (frame.get_x(), frame.get_y()) == (0.5, 0.5)
     assert area.get_title() == "fedsam"
     averaged = "mean of the tests in the last fifth of the rounds, at most 10"
-    said = f"mean over 2 seeds; {averaged}; the best field of a panel is framed"
+    said = f"mean over 2 seeds; {averaged}; the best of a panel is framed"
     assert figure.get_supxlabel().replace("\n", " ") == said
     main("sweep", "heatmap", "algorithm.rho", y="partition.alpha", out=tmp_path / "figures")
     assert sorted(path.suffix for path in (tmp_path / "figures").iterdir()) == [".pdf", ".png"]
@@ -60,6 +60,17 @@ def test_the_smallest_loss_is_the_best(store: Tracker) -> None:
     (figure,) = draw_heatmap(collect("sweep"), "partition.alpha", "algorithm.rho", "test_loss").values()
     np.testing.assert_allclose(fields(figure), [[0.65, 0.39], [np.nan, 0.28]])
     assert [text.get_text() for text in figure.axes[0].texts if text.get_weight() == "bold"] == ["0.2800"]
+
+
+def test_fields_with_the_same_number_are_equally_good(store: Tracker) -> None:
+    """61.001 and 61.004 are both written 61.00."""
+    write(
+        store, [cell(method, alpha, 0) for alpha in (0.5, 0.1) for method in (SMALL, LARGE)], (61.001, 60, 50, 61.004)
+    )
+    (figure,) = draw_heatmap(collect("sweep"), "algorithm.rho", "partition.alpha").values()
+    area = figure.axes[0]
+    assert [text.get_text() for text in area.texts if text.get_weight() == "bold"] == ["61.00", "61.00"]
+    assert [(frame.get_x(), frame.get_y()) for frame in area.patches] == [(0.5, -0.5), (-0.5, 0.5)]
 
 
 def test_methods_are_panels_with_one_scale(store: Tracker) -> None:

@@ -191,7 +191,10 @@ def test_before_tuning_the_final_stage_is_known_but_for_the_values() -> None:
 
 
 def test_the_page_of_a_sweep_names_the_best_of_each_split() -> None:
-    """FedAvg is best on IID data, (90 + 80) / 2 = 85, FedProx with α = 0.5, where one cell diverged: 70 is one seed."""
+    """FedAvg is best on IID data, (90 + 80) / 2 = 85, FedProx with α = 0.5, where one cell diverged: 70 is one seed.
+
+    The sample standard deviation of two numbers is their distance over √2: 10 / 1.414 = 7.07.
+    """
     grid = FILE["grid"] | {"algorithm": ["fedavg", {"name": "fedprox", "mu": 0.1}], "seed": [0, 1]}
     asked = Sweep.model_validate({"name": "x", "description": "What it is", "base": FILE["base"], "grid": grid})
     known = {("iid", "fedavg", 0): 90, ("iid", "fedavg", 1): 80, ("iid", "fedprox", 0): 60, ("iid", "fedprox", 1): 50}
@@ -211,9 +214,12 @@ def test_the_page_of_a_sweep_names_the_best_of_each_split() -> None:
         "",
         "| method and setting | test accuracy % | seeds |",
         "|---|---:|---:|",
-        "| fedavg iid | 85.00 | 2 |",
+        "| fedavg iid | 85.00 ± 7.07 | 2 |",
+        "| fedprox μ=0.1 iid | 55.00 ± 7.07 | 2 |",
         "| fedprox μ=0.1 dirichlet(0.5) | 70.00 | 1 |",
-        "| fedprox μ=0.1 iid | 55.00 | 2 |",
-        "| fedavg dirichlet(0.5) | 40.00 | 2 |",
+        "| fedavg dirichlet(0.5) | 40.00 ± 0.00 | 2 |",
     ]
+    known = dict.fromkeys(known, 60)
+    alike = describe_results(with_outcomes(make_plan(asked), value))
+    assert "**Best: fedavg iid and fedprox μ=0.1 iid, test accuracy 60.00 %**" in alike
     assert describe_results(with_outcomes(make_plan(asked), lambda run: None)) == ""

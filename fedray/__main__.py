@@ -1,4 +1,4 @@
-"""Entry point of `fedray`, also as `python -m fedray.cli`."""
+"""Entry point of `fedray`, also as `python -m fedray`."""
 
 import sys
 
