@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 import typer
 
-from fedray.analysis.data.axes import FINISHED, find_columns, find_label, label_cells, pick_finished
+from fedray.analysis.data.axes import FINISHED, find_columns, find_keys, find_label, label_cells, pick_finished
 from fedray.analysis.data.collect import SweepTable, collect, list_plugins, parse
 from fedray.analysis.data.metrics import (
     NEVER,
@@ -239,6 +239,7 @@ def compare(
     Raises UserError if a row, metric or key is unknown, there is no reference, the confidence is outside (0, 1), or
     runs cannot be paired.
     """
+    rows, columns = (find_keys(keys, sweep.cells) for keys in (rows, columns))
     cells = tabulate_by_seed(sweep, metric, rows, columns)
     to = find_reference(sweep.cells, to, cells["_row"], rows)
     _refuse_unlike(cells, to)
@@ -267,7 +268,13 @@ def _average(sweep: SweepTable, cells: pd.DataFrame) -> pd.DataFrame:
     sent = [f"metrics.megabytes_{way}" for way in ("down", "up")]
     megabytes = cells[sent].sum(axis=1, skipna=False) if {*sent} <= {*cells} else math.nan
     cells = cells.assign(gradients=count_gradients(sweep), megabytes=megabytes)
-    return cells.groupby(["_row", "_column"], sort=False)[["_value", "gradients", "megabytes"]].mean()
+    of_entry = cells.groupby(["_row", "_column"], sort=False)[["_value", "gradients", "megabytes"]]
+    means: pd.DataFrame = of_entry.agg(_mean)  # as tables do; pandas' mean of groups has other last bits
+    return means
+
+
+def _mean(runs: pd.Series) -> float:
+    return float(runs.mean())
 
 
 def tabulate(found: Comparison) -> list[list[str]]:
@@ -361,7 +368,8 @@ def list_notes(found: Comparison) -> list[str]:
         f"seeds needed: to tell a difference of this size and spread apart with a probability of {100 * POWER:g} %",
         *(
             f"{one.row} beats {found.to} with the same setting and seed in {one.won:g} of {one.pairs} pairs: "
-            f"{one.won / one.pairs:.2f} ({one.interval.low:.2f} .. {one.interval.high:.2f}, Clopper and Pearson)"
+            f"{one.won / one.pairs:.2f} ({one.interval.low:.2f} .. {one.interval.high:.2f}, Clopper and Pearson"
+            f"{'; a tie counts half' if one.won % 1 else ''})"
             for one in found.wins
         ),
         *known,
@@ -448,10 +456,12 @@ def main(
     found = compare(sweep, reference, metric, confidence, rows, cols)
     if as_json:
         keys = ("row", "column", "n", "mean", "p", "adjusted", "gaps", "unpaired")
+        tested = {"p", "adjusted", "low", "high", "told_apart_from"}
         lines = [
             {key: getattr(one, key) for key in keys}
             | {"low": one.interval and one.interval.low, "high": one.interval and one.interval.high}
             | {"told_apart_from": one.find_detectable(), "verdict": one.judge(found.lower)}
+            | (dict.fromkeys(tested) | {"verdict": "too few seeds"} if one.n < FEWEST_SEEDS else {})
             for one in found.differences
         ]
         names = {"_row": "row", "_column": "column", "_value": "mean"}

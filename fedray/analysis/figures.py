@@ -36,7 +36,13 @@ from fedray.analysis.data.metrics import NEVER, read_values
 from fedray.analysis.plots import search
 from fedray.analysis.plots.bars import draw_bars, draw_forests, draw_methods
 from fedray.analysis.plots.clients import draw_classes, draw_confusion, draw_fairness, draw_partitions
-from fedray.analysis.plots.curves import draw_curves, draw_multiples, explain_missing_zoom, is_crowded
+from fedray.analysis.plots.curves import (
+    draw_curves,
+    draw_multiples,
+    explain_late_start,
+    explain_missing_zoom,
+    is_crowded,
+)
 from fedray.analysis.plots.heatmap import draw_heatmap
 from fedray.analysis.plots.sensitivity import draw_sensitivity, list_varied
 from fedray.analysis.plots.style import save
@@ -140,6 +146,8 @@ def main(
     _save(drawn, out, name, metric, overwrite)
     if unzoomed:
         write_or_print(f"no zoom on the last rounds: {unzoomed}\n", None)
+    if "curves" in drawn and (late := explain_late_start(sweep, metric or "test_accuracy")):
+        write_or_print(f"{late}\n", None)
     for what, names in _list_left_out(sweep, drawn, metric):
         write_or_print(f"not drawn, {what}: {'; '.join(names)}\n", None)
 

@@ -21,7 +21,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from matplotlib.figure import Figure
 
 from fedray.analysis.comparison import compare, find_reference, list_notes, tabulate
-from fedray.analysis.data.axes import label_cells, label_finished
+from fedray.analysis.data.axes import find_symbol, label_cells, label_finished
 from fedray.analysis.data.collect import SweepTable, collect, list_settings
 from fedray.analysis.data.metrics import NEVER, is_ranked, read_values
 from fedray.analysis.plots import search
@@ -147,7 +147,7 @@ def _draw_sections(sweep: SweepTable, metric: str) -> Iterator[Section]:
     yield Section("curves", "Learning curves", _draw_curves(sweep) if finished else [], "No finished run to draw.")
     varied = list_varied(sweep) if finished and not sweep.searched else []
     if drawn := [
-        (", ".join(filter(None, (key, of))), _encode(one))
+        (", ".join(filter(None, (f"{find_symbol(key, sweep.cells)} ({key})", of))), _encode(one))
         for key in varied
         for of, one in draw_sensitivity(sweep, key, metric).items()
     ]:
@@ -192,9 +192,11 @@ def _read_pictures(sweep: SweepTable) -> Pictures:
         numbers = dict(zip(keys, key, strict=True))
         named = str(key[0]) + (f", {numbers['clients.total']} clients" if "clients.total" in numbers else "")
         named += f", {numbers['clients.unseen']} unseen" if float(str(numbers.get("clients.unseen", 0))) > 0 else ""
-        runs = group.sort_values("seed", key=pd.to_numeric)["run_id"]
-        if content := next(filter(None, (sweep.read_artefact(run, "partition.png") for run in runs)), None):
-            pictures.append((named, _make_uri(content)))
+        by_seed = group.sort_values("seed", key=pd.to_numeric)
+        for run, seed in zip(by_seed["run_id"], by_seed["seed"], strict=True):
+            if content := sweep.read_artefact(run, "partition.png"):
+                pictures.append((f"{named}, seed {seed}", _make_uri(content)))
+                break
     return pictures
 
 

@@ -62,7 +62,7 @@ def print_status(
         if not sweep.cells:
             if is_sweep_running(name):
                 since = time.time() - get_sweep_lock_file(name).stat().st_mtime
-                starting = f"{name} is starting, {format_duration(round(since))} so far; ask again in a minute"
+                starting = f"{name} is starting, {format_duration(round(since))} so far"
                 print(format_json({"name": name, "cells": [], "note": starting}) if as_json else starting)
                 return
             if _print_sweeps(as_json, f"{name}/"):  # the stages and blocks of a sweep whose final one has not begun

@@ -217,7 +217,7 @@ def describe(
     if first["type"] in WANTED:
         wanted = f"{path}: expected a {WANTED[first['type']]}, got {truncate_repr(first['input'])}"
         given = first["input"]
-        if isinstance(given, str | int | float):
+        if isinstance(given, str | int | float | Mapping):
             listed = _suggest_list(given) if WANTED[first["type"]] == "list" else ""
             wanted += f"; did you mean [{listed}]?" if listed else ""
         if isinstance(given, str):
@@ -249,10 +249,10 @@ def _suggest_owners(key: str, others: Mapping[str, type[BaseModel]]) -> str:
     )
 
 
-def _suggest_list(given: str | float) -> str:
-    """Return the values that `0, 1`, `0 1`, `0-2` or a number stand for, with commas; empty for one word."""
+def _suggest_list(given: str | float | Mapping[str, Any]) -> str:
+    """Return the values that `0, 1`, `0 1`, `0-2`, a number or an entry stand for, with commas; empty for one word."""
     if not isinstance(given, str):
-        return truncate_repr(given).lower()
+        return truncate_repr(given) if isinstance(given, Mapping) else truncate_repr(given).lower()
     if span := re.fullmatch(r"(\d{1,3})-(\d{1,3})", given):
         return ", ".join(map(str, range(int(span[1]), int(span[2]) + 1)))
     return given if "," in given else ", ".join(given.split()) if " " in given.strip() else ""

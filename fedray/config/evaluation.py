@@ -1,5 +1,6 @@
 """`evaluation`: when models are tested, and other measurements."""
 
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_serializer, field_validator, model_validator
@@ -9,6 +10,9 @@ from fedray.cells.metric import list_last_rounds
 from fedray.common.errors import UserError
 from fedray.components.base import Allowed, Checked
 from fedray.probes.probe import Probe
+
+LATE = 0.25
+"""Part of the rounds after which a first test is late: a curve shows no rise."""
 
 
 class Personal(Checked):
@@ -86,3 +90,11 @@ class Evaluation(Checked):
     @field_serializer("probes")
     def _dump_probes(self, probes: tuple[Probe, ...]) -> list[Any]:
         return [probe.list_options() if type(probe).model_fields else probe.name for probe in probes]
+
+
+def describe_late_start(starts: Iterable[tuple[int, int]]) -> str:
+    """Return a line on curves that begin late, given each run's first tested round and its rounds; empty for none."""
+    late = [first for first, rounds in starts if 1 < first > LATE * rounds]
+    if not late:
+        return ""
+    return f"curves begin in round {min(late)}, the first that is tested; evaluation.every: 1 tests every round"

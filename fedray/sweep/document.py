@@ -45,6 +45,9 @@ def locate_sweep(file: Path, folder: Path = Path()) -> Path:
     others = [folder / file.with_suffix(end) for end in endings if file.name and file.suffix in ("", *endings)]
     if not file.exists() and (other := next((one for one in others if one.is_file()), None)):
         raise UserError(f"{truncate_repr(str(file))}: there is no such file; did you mean {other.name}?")
+    if not file.exists() and file.suffix in endings and file.with_suffix("").as_posix() in known:
+        shipped = file.with_suffix("").as_posix()
+        raise UserError(f"{truncate_repr(str(file))}: there is no such file; {shipped} is the sweep that fedray has")
     if file.exists() or file.suffix in endings:
         return file
     near = get_close_matches(file.as_posix(), known, n=1, cutoff=0.5)

@@ -17,16 +17,15 @@ from fedray.cluster.connection import count_cpus, use_cluster
 from fedray.cluster.resources import count_capacity, describe_idle_gpus, get_bundle, list_nodes, refuse_infeasible
 from fedray.common.errors import escape, format_count, format_duration, format_number
 from fedray.config import RunConfig, Runtime
+from fedray.config.evaluation import describe_late_start
 from fedray.engine.process.lanes import MOST
 from fedray.engine.process.residence import KEPT
-from fedray.sweep.draws import count_training_gradients
+from fedray.sweep.draws import count_training_gradients, get_cost
 from fedray.sweep.plan import Plan, label_points
 from fedray.sweep.sweep import Sweep
 
 UNITS = {"CPU": "core", "GPU": "GPU"}
 """A resource of Ray -> the unit of its hours."""
-LATE = 0.25
-"""Part of the rounds after which a first test is late: a curve shows no rise."""
 LONG = 600.0
 """Seconds of wall clock from which more nodes are worth a line."""
 
@@ -61,7 +60,7 @@ def print_plan(plan: Plan) -> None:
     console.print(_describe_nodes(nodes))
     for runtime, count in plan.requests.items():
         refuse_infeasible(runtime, nodes)
-        asked = _describe_request(count, "trial", runtime)
+        asked = _describe_request(count, runtime)
         console.print(f"{asked}: fits, {count_room(runtime, nodes)} at a time")
         if runtime.torch_device == "cuda":
             kept = "shards and states" if runtime.actors == 1 else "shards"
@@ -93,11 +92,11 @@ def _describe_nodes(nodes: Sequence[Mapping[str, float]]) -> str:
     return f"cluster: {format_count(len(nodes), 'node')}, {have['CPU']:g} CPU, {have['GPU']:g} GPU"
 
 
-def _describe_request(count: int, noun: str, runtime: Runtime) -> str:
-    """Return what so many trials or cells ask for: `1 cell asks for 2 actors of 1 CPU each`."""
+def _describe_request(count: int, runtime: Runtime) -> str:
+    """Return what so many cells ask for: `1 cell asks for 2 actors of 1 CPU each`."""
     asked = " + ".join(f"{amount:g} {name}" for name, amount in get_bundle(runtime).items())
     actors = "as many actors as fit" if runtime.actors == "auto" else format_count(runtime.actors, "actor")
-    return f"{format_count(count, noun)} {'asks' if count == 1 else 'ask'} for {actors} of {asked} each"
+    return f"{format_count(count, 'cell')} {'asks' if count == 1 else 'ask'} for {actors} of {asked} each"
 
 
 def count_room(runtime: Runtime, nodes: Sequence[dict[str, float]], most: int | None = None) -> int:
@@ -136,13 +135,13 @@ def print_forecast(
             else f"they do not fit; {'there is no GPU (--gpus-per-node); or ' if lacks_gpus else ''}"
             "lower runtime.cpus_per_actor, or gpus_per_actor (0: no GPU)"
         )
-        console.print(f"{_describe_request(counts[runtime], 'cell', runtime)}: {waves}")
+        console.print(f"{_describe_request(counts[runtime], runtime)}: {waves}")
     if line := describe_idle_gpus(rooms, nodes):
         console.print(line)
     fitting = [(run, each) for run, each in zip(runs, seconds, strict=True) if rooms[run.runtime]]
     if not fitting:
         return math.inf
-    wall = None
+    wall, slowest = None, _find_slowest(runs)
     cells, here = list[tuple[Runtime, float]](), "cuda" if torch.cuda.is_available() else "cpu"
     reserved = dict.fromkeys(("CPU", "GPU"), 0.0)
     shares = [1.0] * len(fitting) if per_round is None else _compare_rounds([run for run, _ in fitting])
@@ -190,18 +189,19 @@ def print_forecast(
     if len(cells) < len(fitting):
         console.print(
             f"{len(fitting) - len(cells)} cells: hours not measured; measure a round where they will run "
-            "(`fedray run FILE --cell N --set training.rounds=3 --no-track` prints it, N a cell of the slowest "
-            "method); --nodes takes --seconds-per-round"
+            f"(`fedray run FILE --cell {slowest + 1} --set training.rounds=3 --no-track` prints it, of "
+            f"{runs[slowest].algorithm.name}, the slowest method); --nodes takes --seconds-per-round"
         )
     if per_round is not None:
         one_gpu = {"CPU": float(sys.maxsize), "GPU": 1.0}
         together = max(count_capacity(run.runtime, one_gpu) if run.runtime.gpus_per_actor else 0 for run, _ in fitting)
         console.print(
-            f"{per_round:g} s have to be a round of the slowest method"
+            f"{per_round:g} s have to be a round of {runs[slowest].algorithm.name}, the slowest method (cell "
+            f"{slowest + 1}), with "
             + (
-                f", with {together} processes on each GPU"
+                f"{together} processes on each GPU"
                 if together > 1
-                else ", with as many cells on a node as planned"
+                else "as many such runs at once on a node as planned"
             )
         )
     lost = max(min(run.runtime.checkpoint_every, run.training.rounds) for run, _ in fitting)
@@ -217,6 +217,16 @@ def _compare_rounds(runs: Sequence[RunConfig]) -> list[float]:
     """Return the gradients in a round of each run relative to the most; 1 for all if the data's size is not known."""
     work = [(count_training_gradients(run) or 0.0) / run.training.rounds for run in runs]
     return [each / max(work) for each in work] if all(work) else [1.0] * len(runs)
+
+
+def _find_slowest(runs: Sequence[RunConfig]) -> int:
+    """Return the place of the run with the most gradients in a round, of equal ones with the most vectors."""
+
+    def rank(run: RunConfig) -> tuple[float, float]:
+        cost = get_cost(run)
+        return (count_training_gradients(run) or 0.0) / run.training.rounds, cost.down + cost.up + cost.client
+
+    return max(range(len(runs)), key=lambda place: rank(runs[place]))
 
 
 def find_makespan(cells: Sequence[tuple[float, float]]) -> float:
@@ -240,6 +250,7 @@ def _describe_tests(runs: Sequence[RunConfig]) -> Iterator[str]:
         each = [said + f" in {count} of {len(runs)} cells" * many for said, count in choices.items()]
         if each:
             yield f"{LAST}{metric}: {', '.join(each)}"
-    firsts = ((run.evaluation.find_first(run.training.rounds), run.training.rounds) for run in runs)
-    if late := [first for first, rounds in firsts if 1 < first > LATE * rounds]:
-        yield f"curves begin in round {min(late)}, the first that is tested; evaluation.every: 1 tests every round"
+    if late := describe_late_start(
+        (run.evaluation.find_first(run.training.rounds), run.training.rounds) for run in runs
+    ):
+        yield late

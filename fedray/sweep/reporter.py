@@ -1,5 +1,6 @@
 """Passes Tune's reports on to MLflow and to the display: a live table on a terminal, plain lines into a pipe."""
 
+import contextlib
 import logging
 import os
 import shutil
@@ -31,7 +32,7 @@ from fedray.engine.problem import resolve_with
 from fedray.engine.process.worker import LESS_MEMORY
 from fedray.sweep.plan import KEPT_PROBLEMS
 from fedray.sweep.session import OfThisCall, Session
-from fedray.sweep.storage import get_cell_dir, refuse_moved
+from fedray.sweep.storage import get_cell_dir, get_sweep_lock_file, refuse_moved
 from fedray.tracking.outbox import CellRun
 from fedray.tracking.store import ACTORS
 
@@ -116,6 +117,8 @@ class Progress:
         line = f"{mark} {status:<9} {label}: {shorten(escape(redact(text)))} {took}"
         # A style of `print` would also be the table's, which is drawn with each line.
         self.console.print(Text(line, style=STYLE.get(status, "")), soft_wrap=True)
+        if self._live.is_started:
+            self._live.refresh()  # the table below still has the cell
 
     def _estimate_end(self) -> str:
         left = self.total - len(self.outcomes)
@@ -159,6 +162,9 @@ class TuneReporter(OfThisCall, tune.Callback):
         self._start(self._get_cell(trial), trial.config["actors"])
 
     def _start(self, cell: Cell, actors: int) -> None:
+        if not self._runs:  # `fedray status` tells from here how long the sweep takes
+            with contextlib.suppress(OSError):
+                os.utime(get_sweep_lock_file(self.session.plan.sheet.name))
         if cell.hash not in self._runs:
             config = resolve_with(cell.run, self.session.plan.problems.data[cell.data])
             tags = {"fedray.sweep": self.session.plan.sheet.name, ACTORS: str(actors), **cell.run.make_tags()}

@@ -234,7 +234,8 @@ def lock_sweep(name: str, sheet: Sheet | None = None, to_run: Iterable[str] = ()
     new = not path.exists()
     with _open_lock(path) as file:
         if not _try_lock(file) or not (path.exists() and os.path.samefile(path, file.fileno())):  # or just removed
-            raise UserError(f"{name}: another process is running this sweep (it holds {path})")
+            shown = f"`fedray status {name}` shows how far it is"
+            raise UserError(f"{name}: another process is running this sweep (it holds {path}); {shown}")
         try:
             with contextlib.suppress(OSError):  # a full disk: status says less
                 file.truncate(0)

@@ -8,6 +8,7 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
+import fedray
 from fedray.common.errors import format_count
 
 PREFIX = "environment."
@@ -30,7 +31,7 @@ def describe_mixture(runs: Iterable[Mapping[str, str]]) -> str:
 def make_environment_tags() -> dict[str, str]:
     """Return `environment.KEY` -> value. `cpu` and `gpu` are named as by the kernel, each kind once; no GPU, no tag."""
     environment = {"python": platform.python_version(), "system": f"{platform.system()} {platform.machine()}"}
-    environment |= {name: version(name) for name in PACKAGES}
+    environment |= {"fedray": fedray.__version__} | {name: version(name) for name in PACKAGES}
     for key, label, files in (
         ("cpu", "model name", ["/proc/cpuinfo"]),
         ("gpu", "Model:", sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))),

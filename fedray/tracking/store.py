@@ -125,8 +125,8 @@ def open_store(create: bool = False) -> "tuple[MlflowClient, str]":
             )
         folder = "" if local is None or local.parent.is_dir() else f", and no folder {local.parent}"
         raise NotStored(
-            f"there is no store at {local}{folder}; a sweep makes it once Ray has started, and MLFLOW_TRACKING_URI "
-            "names another"
+            f"there is no store at {local}{folder}; the first sweep makes it, some seconds after its start, unless "
+            "MLFLOW_TRACKING_URI names another"
         )
     refuse_unusable(uri)
     from mlflow import MlflowClient

@@ -89,18 +89,19 @@ def make_address(run: str) -> str:
 
 
 def save_view(sweep: str = "") -> dict[str, str]:
-    """Save views of the experiment's charts and table in MLflow and return their addresses without the server.
+    """Save views of the experiment's charts and table in MLflow; return what is where, without the server's address.
 
-    Key `""` has all runs; if at most `SPLITS` settings vary, `partition.alpha=0.1` has those of one. A view has the
-    curves of `FIRST`, the parameters that vary and the sweep's number as parallel coordinates, and that number as bars;
-    other metrics and the summaries are folded. The table has the parameters that vary, the number and the status, the
-    best run first. Raises UserError if the store has no such sweep.
+    First a view of all runs; of a sweep also, if at most `SPLITS` settings vary, a view of each, and the page of its
+    own run, with the means over seeds. A view has the curves of `FIRST`, and the sweep's number by what varies, in
+    points, parallel coordinates and bars; other metrics and the summaries are folded. The table has the parameters that
+    vary, the number and the status, the best run first. Raises UserError if the store has no such sweep.
     """
     from mlflow.entities import Param
 
     refuse_unwritable_store()
     client, experiment = open_store()
-    if sweep and sweep not in (known := find_sweeps(client, experiment)):
+    known = find_sweeps(client, experiment)
+    if sweep and sweep not in known:
         raise unknown("sweep", sweep, known, "`fedray status`")
     chosen = f"{_mark_listed(sweep, client)} AND " if sweep else ""
     filter = f"{chosen}{IS_CELL} AND tags.`fedray.status` != 'superseded'"
@@ -111,21 +112,23 @@ def save_view(sweep: str = "") -> dict[str, str]:
         if lacking:  # MLflow's compare page draws such a run next to the largest number, 0.21 after 0.2
             client.log_batch(run.info.run_id, params=[Param(key, NONE) for key in lacking])
     of_setting = [key for key in keys if not key.startswith("algorithm.") and key != "seed"]
-    views = {"": (filter, runs)}
+    views = {"all runs": (filter, runs)}
     for values in dict.fromkeys(tuple(run.data.params.get(key, NONE) for key in of_setting) for run in runs[::-1]):
         wanted = dict(zip(of_setting, values, strict=True))
         here = [run for run in runs if all(run.data.params.get(key, NONE) == value for key, value in wanted.items())]
         conditions = [f"params.`{key}` = '{value}' AND " for key, value in wanted.items()]
-        views[", ".join(f"{key}={value}" for key, value in wanted.items())] = ("".join([*conditions, filter]), here)
-    addresses = {}
+        name = ", ".join(f"{key}={value}" for key, value in wanted.items())
+        views[f"runs with {name}"] = ("".join([*conditions, filter]), here)
+    runs_page, addresses = f"/#/experiments/{experiment}/runs", dict[str, str]()
     for number, (name, (of_view, here)) in enumerate(views.items()):
-        if name and not (sweep and 2 < len(views) <= SPLITS + 1):
+        if number and not (sweep and 2 < len(views) <= SPLITS + 1):
             break
-        key = f"{sweep or EXPERIMENT}{f':{number}' if name else ''}"
+        key = f"{sweep or EXPERIMENT}{f':{number}' if number else ''}"
         view = json.dumps(_describe_view(of_view, here))
         client.set_experiment_tag(experiment, f"mlflow.sharedViewState.{key}", view)
-        place = f"/#/experiments/{experiment}/runs{TRAINING}&compareRunsMode=CHART"
-        addresses[name] = f"{place}&viewStateShareKey={quote(key, safe='')}"
+        addresses[name] = f"{runs_page}{TRAINING}&compareRunsMode=CHART&viewStateShareKey={quote(key, safe='')}"
+    if sweep:
+        addresses["means over seeds, a table"] = f"{runs_page}/{known[sweep].info.run_id}{TRAINING}"
     return addresses
 
 
@@ -149,6 +152,7 @@ def _describe_view(filter: str, runs: "Sequence[AnyRun]") -> dict[str, Any]:
         "columnWidths": {f"metrics.`{number}`": WIDTH},
         "compareRunCharts": [
             *(_describe_curves(name, "curves") for name in opened[:1]),
+            *_describe_points(params, keys, number),
             *_describe_parallels(params, [key for key in keys if key != "seed"], number),
             _describe_chart("BAR", number, "curves", metricKey=number, runsCountToCompare=len(runs)),
             *(_describe_curves(name, "curves") for name in opened[1:]),
@@ -172,6 +176,15 @@ def _describe_curves(metric: str, section: str) -> dict[str, Any]:
     """Return a chart of a metric by round."""
     more = {"displayName": metric, "lineSmoothness": 0, "xAxisKey": "step", "useGlobalXaxisKey": True}
     return _describe_chart("LINE", metric, section, metricKey=metric, **more)
+
+
+def _describe_points(params: Sequence[Mapping[str, str]], keys: Sequence[str], number: str) -> Iterator[dict[str, Any]]:
+    """Yield a chart of the number by method, and one by the method's option that most runs have, such as ρ."""
+    options = [key for key in keys if key.startswith("algorithm.") and key != "algorithm.name"]
+    options.sort(key=lambda key: -sum(run.get(key, NONE) != NONE for run in params))
+    for key in [*(["algorithm.name"] if "algorithm.name" in keys else []), *options[:1]]:
+        axes = {"xaxis": {"key": key, "type": "PARAM"}, "yaxis": {"key": number, "type": "METRIC"}}
+        yield _describe_chart("SCATTER", f"points {key}", "curves", runsCountToCompare=len(params), **axes)
 
 
 def _describe_parallels(

@@ -11,6 +11,7 @@ import pytest
 
 from fedray.analysis.comparison import Difference, Wins, compare, count_wins, format_report, tabulate
 from fedray.analysis.data.collect import collect
+from fedray.analysis.plots.bars import draw_methods
 from fedray.analysis.statistics import bound_proportion, count_seeds, find_effect
 from fedray.analysis.tables.build import build
 from fedray.common.errors import UserError
@@ -159,9 +160,21 @@ def test_the_page_makes_latex_of_differences(
     page = (Path(__file__).parents[2] / "docs/analysis.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"^```python\n(# differences\.py\n.*?)^```$", page, re.DOTALL | re.MULTILINE)
     exec(code, {})  # noqa: S102
-    assert (
-        r"fedsam & dirichlet $\alpha$=0.5 & 2.00 & -0.48 & 4.48 & 0.07 & not told apart \\" in capsys.readouterr().out
-    )
+    line = r"dirichlet $\alpha$=0.5 & fedsam & 3 & 2.00 & -0.48 & 4.48 & 0.074 & not told apart \\"
+    assert line in capsys.readouterr().out
+    write(store, [cell(a, 0.5, seed) for a in (FEDAVG, SMALL) for seed in range(2)], [70, 70, 71, 72], name="few")
+    (one,) = json.loads(call("compare", "few", "--json").out)["differences"]
+    assert (one["mean"], one["low"], one["adjusted"], one["verdict"]) == (1.5, None, None, "too few seeds")
+
+
+def test_all_commands_round_a_mean_alike(store: Tracker, call: Call) -> None:
+    """pandas has two means: 93.06500000000001 of a column, 93.065, whose double is below it, of a group."""
+    seeds = [93.351, 93.004, 92.973, 92.629, 93.368]
+    write(store, [cell(a, 0.5, seed) for a in (FEDAVG, SMALL) for seed in range(5)], [*seeds, *seeds])
+    assert call("tables", "sweep").out.count("93.07 ± 0.31") == 2
+    assert call("compare", "sweep").out.count("| 93.07 |") == 2
+    (figure,) = draw_methods(collect("sweep")).values()
+    assert [text.get_text() for text in figure.axes[0].texts] == ["93.07", "93.07"]
 
 
 def test_a_sweep_in_another_setting_or_with_other_seeds_is_refused(store: Tracker, call: Call) -> None:

@@ -276,8 +276,17 @@ def test_figures_say_why_they_have_no_zoom(
 ) -> None:
     write(store, [cell(FEDAVG, 0.5, 0)], [[row | {"seconds_per_round": 1.0} for row in history(*range(rounds))]])
     out = call("figures", "sweep", "--kind", "curves", "--out", str(tmp_path), *options).done
+    assert "curves begin" not in out
     assert ("no zoom on the last rounds" in out) == bool(said)
     assert said in out
+
+
+def test_figures_say_that_curves_begin_late(store: Tracker, tmp_path: Path, call: Call) -> None:
+    one = cell(FEDAVG, 0.5, 0)
+    one["config"]["training"] = {"rounds": 20}
+    write(store, [one], [[row | {"round": row["round"] + 9} for row in history(*range(60, 71))]])
+    out = call("figures", "sweep", "--kind", "curves", "--out", str(tmp_path)).done
+    assert out.endswith("curves begin in round 10, the first that is tested; evaluation.every: 1 tests every round\n")
 
 
 def test_other_data_are_another_figure(store: Tracker) -> None:
@@ -404,10 +413,10 @@ def test_a_method_is_seen_where_another_coincides(store: Tracker) -> None:
     for drawn in (draw_curves(sweep), draw_sensitivity(sweep, "algorithm.rho")):
         for area in next(iter(drawn.values())).axes:
             avg, other, *thin = (line for line in area.lines if line.get_linestyle() != "None")
-            assert avg.get_linewidth() > other.get_linewidth() + 0.8 > thin[0].get_linewidth() + 1
+            assert avg.get_linewidth() > other.get_linewidth() + 0.5 > thin[0].get_linewidth() + 1
             assert avg.get_zorder() == other.get_zorder() < thin[0].get_zorder()
     few = choose_styles((name, name) for name in "abc")
-    assert [round(style["linewidth"], 1) for style in few.values()] == [2.8, 1.9, 1.0]
+    assert [round(style["linewidth"], 1) for style in few.values()] == [2.2, 1.6, 1.0]
 
 
 def test_an_axis_says_whose_letter_it_is(store: Tracker) -> None:

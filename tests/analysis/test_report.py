@@ -182,7 +182,7 @@ def test_numbers_with_three_values_are_drawn(store: Tracker) -> None:
     sections = list(_draw_sections(collect("sweep"), DEFAULT))
     assert [section.heading for section in sections] == ["Learning curves", "Sensitivity", "Partitions"]
     ((name, _),) = sections[1].pictures
-    assert name == "algorithm.rho"
+    assert name == "ρ (algorithm.rho)"
 
 
 def test_cells_have_their_accuracy_and_a_link_where_the_store_has_an_address(
@@ -277,7 +277,7 @@ def test_the_picture_of_a_partition_is_that_of_the_smallest_seed(store: Tracker)
     parent = store.open_sweep(sheet("two", cells))
     for one in cells:
         write_run(store, one, parent=parent, files={"partition.png": f"seed {one['config']['seed']}".encode()})
-    assert _read_pictures(collect("two")) == [("dirichlet α=0.5", _make_uri(b"seed 2"))]
+    assert _read_pictures(collect("two")) == [("dirichlet α=0.5, seed 2", _make_uri(b"seed 2"))]
 
 
 def run(one: Mapping[str, Any], hours: float, status: str = "finished", sweep: str = "s", again: bool = False) -> None:

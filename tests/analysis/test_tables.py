@@ -272,7 +272,8 @@ def test_an_option_with_one_value_is_named_if_asked_for(store: Tracker) -> None:
     """`algorithm,algorithm.rho`: beside the method, once, and not for a method without it."""
     write(store, [cell(a, 0.5, 0) for a in (FEDAVG, SMALL)], [70, 71])
     assert build(collect("sweep")).rows == ["fedavg", "fedsam"]
-    assert build(collect("sweep"), rows="algorithm,algorithm.rho").rows == ["fedavg", "fedsam ρ=0.1"]
+    for keys in ("algorithm,algorithm.rho", "algorithm,rho", "algorithm,ρ"):
+        assert build(collect("sweep"), rows=keys).rows == ["fedavg", "fedsam ρ=0.1"]
     write(store, [cell(a, 0.5, 0) for a in (FEDAVG, SMALL, LARGE)], [70, 71, 72], name="more")
     assert build(collect("more"), rows="algorithm,algorithm.rho").rows == ["fedavg", "fedsam ρ=0.1", "fedsam ρ=0.5"]
 
@@ -325,6 +326,7 @@ def test_the_best_of_the_other_rows(store: Tracker) -> None:
     for but, message in (
         ("fedavgg", "--best-except: unknown name 'fedavgg'"),
         ("fedavg,fedsam ρ=0.1,fedsam ρ=0.5", "--best-except: leaves no row"),
+        ("fedavg,fedsam", "--best-except: leaves no row"),  # a method stands for all its rows
     ):
         with pytest.raises(UserError, match=message):
             build(collect("sweep"), best_except=but)
@@ -565,7 +567,7 @@ def test_rounds_that_are_tested_rarely_are_said(first: int, store: Tracker) -> N
     one = cell(FEDAVG, 0.5, 0)
     write(store, [one], [rows])
     notes = build(collect("sweep"), "rounds_to:80").notes
-    assert "evaluated every 3 rounds, so the target may have been met earlier" in notes
+    assert "tests are up to 3 rounds apart, so the target may have been met earlier" in notes
 
 
 def test_titles_say_which_rounds_are_averaged(store: Tracker) -> None:

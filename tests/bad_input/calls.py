@@ -19,8 +19,8 @@ COMMANDS: dict[str, str] = {
     "datasets, metrics, models, partitions, sweeps",
     "sweep x.yaml --max-concurrent 0": "Invalid value for '--max-concurrent': Input should be greater than or equal "
     "to 1",
-    "ui": "there is no store at {here}/mlflow.db; a sweep makes it once Ray has started, and MLFLOW_TRACKING_URI "
-    "names another",
+    "ui": "there is no store at {here}/mlflow.db; the first sweep makes it, some seconds after its start, unless "
+    "MLFLOW_TRACKING_URI names another",
     "data check sweep.yaml": "data.name: found 'sweep.yaml', a file; the `name` in its section `data` is required, "
     "and the section's other keys by `--set data.KEY=VALUE`",
     "run run.yaml --dry-run": "No such option: --dry-run; `fedray sweep` has it",
@@ -33,7 +33,7 @@ COMMANDS: dict[str, str] = {
     "cinic-10/{train,valid,test}/{airplane,...,truck}/*.png in {here}/data",
     "table x": "No such command 'table'. Did you mean 'tables'?",
     "list": "list: one of these is required: algorithms, models, datasets, partitions, metrics, sweeps, clusters",
-    "tables x": "there is no store at {here}/mlflow.db; a sweep makes it once Ray has started, and "
+    "tables x": "there is no store at {here}/mlflow.db; the first sweep makes it, some seconds after its start, unless "
     "MLFLOW_TRACKING_URI names another",
 }
 """What is called in an empty folder -> what is said about it."""

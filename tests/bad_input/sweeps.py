@@ -42,6 +42,8 @@ WORDS: dict[str, str] = {
     "grid: {seed: 0-2}": "grid.seed: expected a list, got '0-2'; did you mean [0, 1, 2]?",
     "grid: {seed: 0 1}": "grid.seed: expected a list, got '0 1'; did you mean [0, 1]?",
     "grid: {seed: '0, 1'}": "grid.seed: expected a list, got '0, 1'; did you mean [0, 1]?",
+    "grid: {partition: {name: dirichlet, alpha: [0.1, 0.5]}}": "grid.partition: expected a list, got {'name': "
+    "'dirichlet', 'alpha': [0.1, 0.5]}; did you mean [{'name': 'dirichlet', 'alpha': [0.1, 0.5]}]?",
     "grid: {seed: 0}": "grid.seed: expected a list, got 0; did you mean [0]?",
     "grid: {algorithm: [fedavg, {fedprox: {mu: 0.01}}]}": "algorithm.name is required: found algorithm.fedprox without "
     "it; did you mean {name: fedprox, mu: 0.01}?",

@@ -76,6 +76,7 @@ SLIPS = [
     (["sweep", "bad.yaml"], "fedray: bad.yaml: line 2: is not YAML"),
     (["run", "ok.yaml", "--set", "seed"], "fedray: --set: found 'seed'"),
     (["sweep", "quickstat"], "fedray: 'quickstat': there is no such file"),
+    (["sweep", "quickstart.yaml"], "fedray: 'quickstart.yaml': there is no such file; quickstart is the sweep that"),
 ]
 
 

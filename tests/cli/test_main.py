@@ -44,7 +44,7 @@ def test_dry_run(folder: Path, call: Call) -> None:
     out = call("sweep", "sweep.yaml", "--dry-run").done
     assert "x: 4 cells, 0 finished, 0 diverged, 4 to run" in out
     assert re.search(r"[0-9a-f]{16} +to run +fedsam ρ=0.2 dirichlet\(0.5\) s1", out)
-    assert "4 trials ask for as many actors as fit of 1 CPU each: fits" in out
+    assert "4 cells ask for as many actors as fit of 1 CPU each: fits" in out
     assert not (folder / "mlflow.db").exists(), "a dry run writes nothing"
     assert "\nlast10_test_accuracy: round 2\n" in out
     assert "last10_personal_accuracy" not in out

@@ -74,7 +74,7 @@ def test_status_lists_sweeps_and_nothing_runs_whose_lock_is_free(store: Tracker,
         with lock_sweep("other/one"):
             _, locked, _ = call("status")
         with lock_sweep("new"):  # Ray starts, and the store does not know the sweep yet
-            assert call("status", "new").done == "new is starting, 0 s so far; ask again in a minute\n"
+            assert call("status", "new").done == "new is starting, 0 s so far\n"
             assert json.loads(call("status", "new", "--json").out)["note"].startswith("new is starting")
             assert call("status").out.splitlines()[-1] == "new        starting"
             assert json.loads(call("status", "--json").out)[-1] == {"name": "new", "cells": {}, "running": True}
@@ -459,11 +459,14 @@ def test_the_view_of_a_sweep_tells_its_runs_apart(store: Tracker) -> None:
     axes = ["algorithm.name", "algorithm.rho", "partition.alpha"]
     assert [(chart["type"], chart.get("metricKey", chart.get("selectedParams"))) for chart in charts] == [
         ("LINE", "test_accuracy"),
+        ("SCATTER", None),
+        ("SCATTER", None),
         ("PARALLEL", axes),
         ("PARALLEL", [axes[0], axes[2]]),
         ("BAR", "summary/last10_test_accuracy"),
         ("LINE", "test_loss"),
     ]
+    assert [chart["xaxis"]["key"] for chart in charts if chart["type"] == "SCATTER"] == axes[:2]
     folded = [chart["metricKey"] for chart in view["compareRunCharts"] if chart["metricSectionId"] not in opened]
     assert folded == ["lr", "test_macro_f1", "train_loss"]
     assert view["selectedColumns"] == [
@@ -480,16 +483,18 @@ def test_each_setting_has_a_view_of_its_own(store: Tracker) -> None:
     write(store, [cell(FEDAVG, alpha, 0) for alpha in range(1, 8)], [50] * 7, name="many")
     write(store, [cell(method, 0.1, 0) for method in methods], [], name="one")
     views = save_view("sweep")
-    assert [*views] == ["", "partition.alpha=0.1", "partition.alpha=0.5"]
+    of_settings = ["runs with partition.alpha=0.1", "runs with partition.alpha=0.5"]
+    assert [*views] == ["all runs", *of_settings, "means over seeds, a table"]
     tags = store.client.get_experiment(store.experiment).tags
     for number, alpha in ((1, "0.1"), (2, "0.5")):
-        of_alpha = f"partition.alpha={alpha}"
+        of_alpha = f"runs with partition.alpha={alpha}"
         view = json.loads(tags[f"mlflow.sharedViewState.sweep:{number}"])
         assert views[of_alpha].endswith(f"&viewStateShareKey=sweep%3A{number}")
         found = [run.data.params for run in search(store.client, store.experiment, view["searchFilter"])]
         assert [params["partition.alpha"] for params in found] == [alpha] * 3
         assert view["selectedColumns"][:2] == ["params.`algorithm.name`", "params.`algorithm.rho`"]
-    assert [*save_view("many")] == [*save_view("one")] == [*save_view()] == [""]
+    assert [*save_view("many")] == [*save_view("one")] == ["all runs", "means over seeds, a table"]
+    assert [*save_view()] == ["all runs"]
 
 
 def test_parallel_coordinates_have_the_option_of_three_methods_but_not_that_of_two(store: Tracker) -> None:

@@ -383,7 +383,7 @@ def ui(monkeypatch: pytest.MonkeyPatch) -> Started:
     started = Started([], [])
     monkeypatch.setattr(os, "execve", lambda *words: started.servers.append(words))
     monkeypatch.setattr(subprocess, "Popen", lambda words: started.announced.append(words[-3:]))
-    monkeypatch.setattr(view, "save_view", lambda name: {"": "/#/", "α=0.1": "/#/a"})
+    monkeypatch.setattr(view, "save_view", lambda name: {"all runs": "/#/", "α=0.1": "/#/a"})
     return started
 
 
@@ -454,7 +454,7 @@ def test_the_ui_answers_under_the_names_of_the_machine_and_no_others(
     addresses = [(socket.AF_INET, 1, 6, "", ("203.0.113.7", 5999)), (socket.AF_INET6, 1, 6, "", ("2001:db8::7", 5999))]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_: addresses)
     call(monkeypatch, "ui", "--port", "5999", "--host", "0.0.0.0")  # noqa: S104
-    assert ui.announced == [["0.0.0.0:5999", "http://node7:5999/#/", "\n  α=0.1 alone: http://node7:5999/#/a"]]
+    assert ui.announced == [["0.0.0.0:5999", "http://node7:5999/#/", "\n  α=0.1: http://node7:5999/#/a"]]
     ((_, _, environment),) = ui.servers
     for name in ("MLFLOW_SERVER_ALLOWED_HOSTS", "MLFLOW_SERVER_CORS_ALLOWED_ORIGINS"):
         monkeypatch.setenv(name, environment[name])
@@ -468,7 +468,7 @@ def test_the_ui_answers_under_the_names_of_the_machine_and_no_others(
 @pytest.mark.skipif(not socket.has_ipv6, reason="this machine has no IPv6")
 def test_the_ui_can_listen_at_an_ipv6_address(here: Path, ui: Started, monkeypatch: pytest.MonkeyPatch) -> None:
     call(monkeypatch, "ui", "--port", "5999", "--host", "::1")
-    assert ui.announced == [["[::1]:5999", "http://[::1]:5999/#/", "\n  α=0.1 alone: http://[::1]:5999/#/a"]]
+    assert ui.announced == [["[::1]:5999", "http://[::1]:5999/#/", "\n  α=0.1: http://[::1]:5999/#/a"]]
 
 
 def test_names_that_the_user_allows_stay(here: Path, ui: Started, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -206,6 +206,12 @@ def find_key(given: str, cells: pd.DataFrame) -> str:
     return found[0] if len(found) == 1 else given
 
 
+def find_keys(given: str, cells: pd.DataFrame) -> str:
+    """Return sections and keys with commas, each key as `find_key` completes it."""
+    sections = {name.partition(".")[0] for name in _list_dotted(cells)}
+    return ",".join(one if one in {*sections, "seed"} else find_key(one, cells) for one in given.split(","))
+
+
 def unknown_key(option: str, key: str, cells: pd.DataFrame, others: Iterable[str] = ()) -> UserError:
     """Return the error for an option that is neither a dotted key of the cells nor one of the other names.
 

@@ -67,7 +67,7 @@ def read_to_run(name: str) -> list[str]:
 
 def estimate_left(sheet: Sheet, to_run: Collection[str]) -> float:
     """Return about how many seconds a running call still takes, by how many of its cells have ended; NaN before one
-    has."""
+    has. Its process touches the lock when the first cell starts."""
     began = get_sweep_lock_file(sheet.name).stat().st_mtime
     left = (Status.RUNNING, Status.INTERRUPTED, Status.MISSING, Status.FAILED)  # an earlier call's failure is, too
     ended = sum(sheet.get_status(hash) not in left for hash in to_run)

@@ -11,6 +11,7 @@ from fedray.analysis.data.axes import WITH_CURVE, label_finished
 from fedray.analysis.data.collect import SweepTable
 from fedray.analysis.data.metrics import NEVER, describe_omitted, list_parts, make_title, read_values
 from fedray.analysis.plots.style import (
+    DASHES,
     HATCHES,
     UPRIGHT,
     WIDTH,
@@ -88,7 +89,7 @@ def draw_methods(sweep: SweepTable, metric: str = DEFAULT) -> dict[str, Figure]:
     figures = {}
     for setting, panel in cells[cells["_value"] != NEVER].groupby("_column", sort=False):
         found = panel.groupby("_row", sort=False)["_value"]
-        heights = found.mean().dropna()
+        heights = found.agg(lambda runs: runs.mean()).dropna()  # the bits of tables, whose numbers stand here
         below = max(map(len, heights.index), default=0) * (len(heights) > 4)  # letters of a turned name
         figure, area = make_axes("", make_title(metric, cells), str(setting), 0.75 + below * UPRIGHT / WIDTH)
         methods = panel.drop_duplicates("_row").set_index("_row")["algorithm.name"]
@@ -101,6 +102,7 @@ def draw_methods(sweep: SweepTable, metric: str = DEFAULT) -> dict[str, Figure]:
             yerr=spread if spread.any() else None,
             capsize=1.5,
             color=[looks[str(row)]["color"] for row in heights.index],
+            hatch=[HATCHES[DASHES.index(looks[str(row)]["linestyle"])] for row in heights.index],
             edgecolor="black",
             linewidth=0.6,
         )

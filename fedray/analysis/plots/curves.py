@@ -28,6 +28,7 @@ from fedray.analysis.plots.style import (
 from fedray.cells.looks import COLOURS
 from fedray.cells.metric import list_last_rounds
 from fedray.common.errors import UserError, unknown
+from fedray.config.evaluation import describe_late_start
 
 ZOOMED = 3
 """Minimum number of evaluated rounds in a zoom."""
@@ -138,6 +139,14 @@ def explain_missing_zoom(sweep: SweepTable, metric: str = "test_accuracy", x: st
     runs = _read(sweep, cells, [first], [])[first]
     fewest = min((_list_rounds(settings, runs) for _, settings in split_figures(cells)), key=len)
     return "" if find_zoom(fewest) else f"found {len(fewest)} evaluated rounds; {FEWEST} are required"
+
+
+def explain_late_start(sweep: SweepTable, metric: str = "test_accuracy") -> str:
+    """Return a line if the curves of `draw_curves` by round begin late; empty if they do not."""
+    cells, name = label_finished(sweep, statuses=WITH_CURVE), metric.replace("+", ",").partition(",")[0]
+    runs = zip(cells["run_id"], cells["training.rounds"], strict=True) if "training.rounds" in cells else ()
+    logged = ((sweep.get_history(run, name), rounds) for run, rounds in runs)
+    return describe_late_start((min(found), rounds) for found, rounds in logged if found)
 
 
 def _list_rounds(settings: Sequence[tuple[str, pd.DataFrame]], runs: Mapping[str, Mapping[int, float]]) -> list[int]:

@@ -37,7 +37,8 @@ def draw_heatmap(sweep: SweepTable, x: str, y: str, metric: str = DEFAULT) -> di
     """
     for option, key in (("--x", x), ("--y", y)):
         if not key:
-            raise UserError(f"{option} is required for a heatmap: a key, algorithm.rho, say")
+            other = "partition.alpha" if "algorithm.rho" in (x, y) else "algorithm.rho"
+            raise UserError(f"{option} is required for a heatmap: a key, {other}, say")
         if key not in sweep.cells:
             raise unknown_key(option, key, sweep.cells)
         if sweep.cells[key].nunique() < 2:
@@ -69,7 +70,9 @@ def _draw_figure(
     sweep: SweepTable, settings: list[tuple[str, pd.DataFrame]], keys: tuple[str, str], metric: str, lower: bool | None
 ) -> Figure:
     tables = {
-        (str(method), setting): group.pivot_table(values="_value", index="_y", columns="_x", aggfunc="mean")
+        (str(method), setting): group.pivot_table(
+            values="_value", index="_y", columns="_x", aggfunc=lambda runs: runs.mean()
+        )
         for setting, panel in settings
         for method, group in panel.groupby("_row", sort=False)
     }

@@ -70,7 +70,7 @@ STYLE: Any = {
 DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 HATCHES = ("", "////", "....", "xxxx", "\\\\\\\\", "++++", "oooo", "----")
-BROAD, STEP, BROADEST, BELOW = 1.8, 0.9, 3.6, 1.9
+BROAD, STEP, BROADEST, BELOW = 1.6, 0.6, 2.8, 1.9
 """Width of the last method with one line next to others with several, what each before it has more, and the most; their
 height. So each is seen on both sides of a line that covers it."""
 FEW = 3

@@ -23,6 +23,7 @@ import typer
 from fedray.analysis.data.axes import (
     choose_search_rows,
     find_columns,
+    find_keys,
     find_label,
     find_symbol,
     label_cells,
@@ -67,7 +68,8 @@ def build(
     A published table `paper` is not used for a smoke sweep of the same name. Raises UserError if no finished run has
     the metric, or a key, reference, row or published table is unknown.
     """
-    rows = rows or choose_search_rows(sweep.cells, sweep.searched)
+    rows = find_keys(rows, sweep.cells) or choose_search_rows(sweep.cells, sweep.searched)
+    columns = find_keys(columns, sweep.cells)
     if "," in metric:
         options = rows, columns, reference, paper, average_over, best_except
         return join_tables({name: build(sweep, name, *options) for name in dict.fromkeys(metric.split(","))})
@@ -80,7 +82,10 @@ def build(
     said: list[str] = []
     reference = reference and find_label(cells, reference, rows, sweep.searched)
     if best_except is not None:
-        others = [find_label(cells, row, rows, sweep.searched) for row in best_except.split(",") if row]
+        rows_of = cells.groupby("algorithm.name", sort=False)["_row"].unique()
+        named = [find_label(cells, row, rows, sweep.searched) for row in best_except.split(",") if row]
+        known = {*cells["_row"]}
+        others = [row for name in named for row in ([name] if name in known else rows_of.get(name, [name]))]
         cells, said = add_best(cells, others, is_smaller_better(metric, cells))
     cells = cells.assign(_column=drop_keys(cells, columns, average_over) if average_over else cells["_setting"])
     groups = {(str(row), str(column)): group for (row, column), group in cells.groupby(["_row", "_column"], sort=False)}
@@ -138,9 +143,9 @@ def list_runs(sweep: SweepTable, metric: str = DEFAULT, rows: str = "", columns:
 
     A metric is empty if the run has not finished, or never reached the target.
     """
-    rows = rows or choose_search_rows(sweep.cells, sweep.searched)
+    rows = find_keys(rows, sweep.cells) or choose_search_rows(sweep.cells, sweep.searched)
     named = label_cells(sweep.cells, rows, sweep.searched)
-    settings = label_cells(sweep.cells, columns or find_columns(sweep.cells, named))
+    settings = label_cells(sweep.cells, find_keys(columns, sweep.cells) or find_columns(sweep.cells, named))
     found = {one: read_values(sweep, one).replace(math.inf, math.nan) for one in dict.fromkeys(metric.split(","))}
     told = {"row": named, "column": settings, **{key: sweep.cells[key] for key in ("seed", "status", "run_id")}}
     return pd.DataFrame(told | found)
@@ -215,9 +220,7 @@ def _list_notes(sweep: SweepTable, cells: pd.DataFrame, metric: str, over: str) 
     if Metric.parse(metric).target is not None:
         every = sorted({find_longest_wait(sweep, run) for run in cells.loc[cells["_value"].notna(), "run_id"]})
         if every and every != [1]:
-            notes.append(
-                f"evaluated every {' or '.join(map(str, every))} rounds, so the target may have been met earlier"
-            )
+            notes.append(f"tests are up to {every[-1]} rounds apart, so the target may have been met earlier")
     notes += describe_undeclared(metric, cells)
     notes += describe_rounds_left_out(sweep, metric)
     notes += [sweep.note] if sweep.note else []
