@@ -128,7 +128,7 @@ def save_view(sweep: str = "") -> dict[str, str]:
         client.set_experiment_tag(experiment, f"mlflow.sharedViewState.{key}", view)
         addresses[name] = f"{runs_page}{TRAINING}&compareRunsMode=CHART&viewStateShareKey={quote(key, safe='')}"
     if sweep:
-        addresses["means over seeds, a table"] = f"{runs_page}/{known[sweep].info.run_id}{TRAINING}"
+        addresses["means over seeds (Show more)"] = f"{runs_page}/{known[sweep].info.run_id}{TRAINING}"
     return addresses
 
 
