@@ -24,6 +24,7 @@ from fedray.analysis.data.metrics import (
     NEVER,
     describe_rounds_left_out,
     describe_undeclared,
+    find_mean,
     is_smaller_better,
     make_title,
     read_values,
@@ -269,12 +270,8 @@ def _average(sweep: SweepTable, cells: pd.DataFrame) -> pd.DataFrame:
     megabytes = cells[sent].sum(axis=1, skipna=False) if {*sent} <= {*cells} else math.nan
     cells = cells.assign(gradients=count_gradients(sweep), megabytes=megabytes)
     of_entry = cells.groupby(["_row", "_column"], sort=False)[["_value", "gradients", "megabytes"]]
-    means: pd.DataFrame = of_entry.agg(_mean)  # as tables do; pandas' mean of groups has other last bits
+    means: pd.DataFrame = of_entry.agg(find_mean)
     return means
-
-
-def _mean(runs: pd.Series) -> float:
-    return float(runs.mean())
 
 
 def tabulate(found: Comparison) -> list[list[str]]:

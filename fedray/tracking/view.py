@@ -116,7 +116,7 @@ def save_view(sweep: str = "") -> dict[str, str]:
     for values in dict.fromkeys(tuple(run.data.params.get(key, NONE) for key in of_setting) for run in runs[::-1]):
         wanted = dict(zip(of_setting, values, strict=True))
         here = [run for run in runs if all(run.data.params.get(key, NONE) == value for key, value in wanted.items())]
-        conditions = [f"params.`{key}` = '{value}' AND " for key, value in wanted.items()]
+        conditions = [f"params.`{key}` = {value!r} AND " for key, value in wanted.items()]
         name = ", ".join(f"{key}={value}" for key, value in wanted.items())
         views[f"runs with {name}"] = ("".join([*conditions, filter]), here)
     runs_page, addresses = f"/#/experiments/{experiment}/runs", dict[str, str]()

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from fedray.analysis.comparison import Comparison
 from fedray.analysis.data.axes import WITH_CURVE, label_finished
 from fedray.analysis.data.collect import SweepTable
-from fedray.analysis.data.metrics import NEVER, describe_omitted, list_parts, make_title, read_values
+from fedray.analysis.data.metrics import NEVER, describe_omitted, find_mean, list_parts, make_title, read_values
 from fedray.analysis.plots.style import (
     DASHES,
     HATCHES,
@@ -89,7 +89,7 @@ def draw_methods(sweep: SweepTable, metric: str = DEFAULT) -> dict[str, Figure]:
     figures = {}
     for setting, panel in cells[cells["_value"] != NEVER].groupby("_column", sort=False):
         found = panel.groupby("_row", sort=False)["_value"]
-        heights = found.agg(lambda runs: runs.mean()).dropna()  # the bits of tables, whose numbers stand here
+        heights = found.agg(find_mean).dropna()
         below = max(map(len, heights.index), default=0) * (len(heights) > 4)  # letters of a turned name
         figure, area = make_axes("", make_title(metric, cells), str(setting), 0.75 + below * UPRIGHT / WIDTH)
         methods = panel.drop_duplicates("_row").set_index("_row")["algorithm.name"]

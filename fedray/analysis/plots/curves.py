@@ -105,7 +105,7 @@ def draw_curves(
                     low, high = bounds if of_band is drawn.main else (bound.loc[start:] for bound in bounds)
                     of_band[setting].fill_between(low.index, low, high, color=style["color"], alpha=0.12, linewidth=0)
                 if start is not None:
-                    late, half = mean.loc[start:], spread.loc[start:].fillna(0)
+                    late, half = mean.loc[start:], spread.loc[start:].fillna(0) * (of_band is drawn.zoom)
                     reach[label] = float((late - half).min()), float((late + half).max())
                     style["markevery"] = thin_markers(len(late), place, len(pairs))
                     drawn.zoom[setting].plot(late.index, late, **style)

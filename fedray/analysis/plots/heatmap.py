@@ -10,7 +10,15 @@ from matplotlib.patches import Rectangle
 
 from fedray.analysis.data.axes import WITH_CURVE, label_finished, title_axes, unknown_key
 from fedray.analysis.data.collect import SweepTable
-from fedray.analysis.data.metrics import NEVER, describe_omitted, is_ranked, is_smaller_better, make_title, read_values
+from fedray.analysis.data.metrics import (
+    NEVER,
+    describe_omitted,
+    find_mean,
+    is_ranked,
+    is_smaller_better,
+    make_title,
+    read_values,
+)
 from fedray.analysis.plots.style import (
     add_note,
     count_digits,
@@ -70,9 +78,7 @@ def _draw_figure(
     sweep: SweepTable, settings: list[tuple[str, pd.DataFrame]], keys: tuple[str, str], metric: str, lower: bool | None
 ) -> Figure:
     tables = {
-        (str(method), setting): group.pivot_table(
-            values="_value", index="_y", columns="_x", aggfunc=lambda runs: runs.mean()
-        )
+        (str(method), setting): group.pivot_table(values="_value", index="_y", columns="_x", aggfunc=find_mean)
         for setting, panel in settings
         for method, group in panel.groupby("_row", sort=False)
     }

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from fedray.analysis.data.metrics import NEVER
+from fedray.analysis.data.metrics import NEVER, find_mean
 from fedray.analysis.tables.published import BEST, PublishedNumber
 from fedray.common.errors import UserError, unknown
 
@@ -94,7 +94,7 @@ def average(group: pd.DataFrame, settings: int) -> Entry:
 
 def _summarise(values: pd.Series, others: Counter[str]) -> Entry:
     count = len(values)
-    return Entry(float(values.mean()) if count else None, float(values.std()) if count > 1 else None, count, others)
+    return Entry(find_mean(values) if count else None, float(values.std()) if count > 1 else None, count, others)
 
 
 def add_best(cells: pd.DataFrame, leave_out: Sequence[str], lower: bool) -> tuple[pd.DataFrame, list[str]]:
