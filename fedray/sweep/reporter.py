@@ -137,6 +137,8 @@ class Progress:
         done = f"{len(self.outcomes)}/{self.total} done{', ' + summary if summary else ''}{self._left}"
         if self._began is None:
             return Group(Text(f"{done}; the first processes start, {format_duration(round(now - self._told))} so far"))
+        if not self._running:
+            return Group(Text(done))
         table = Table(box=None)
         table.add_column("running", no_wrap=True)
         table.add_column("rounds, last test", no_wrap=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import yaml
 
 from fedray.cells.cell import Cell, leave_out_seed
-from fedray.cells.metric import DEFAULT, mean
+from fedray.cells.metric import DEFAULT, describe_rounds, mean
 from fedray.cells.status import Status
 from fedray.sweep.plan import Plan
 from fedray.sweep.storage import CellLocks
@@ -199,7 +199,9 @@ def describe_results(plan: Plan) -> str:
         rows += [f"| {label} | {_describe_mean(accuracies[label])} | {len(accuracies[label])} |" for label in ranked]
     more = [f"| and {len(rows) - SHOWN} more: `fedray tables {plan.sweep.name}` | | |"] if rows[SHOWN:] else []
     head = [plan.sweep.description, "", *told]
-    table = ["| method and setting | test accuracy % | seeds |", "|---|---:|---:|", *rows[:SHOWN], *more]
+    averaged = {cell.run.evaluation.list_averaged(cell.run.training.rounds) for cell in plan.sheet.cells.values()}
+    number = f"test accuracy %, {describe_rounds(averaged)}"
+    table = [f"| method and setting | {number} | seeds |", "|---|---:|---:|", *rows[:SHOWN], *more]
     given = plan.sweep.model_dump(
         mode="json", include={"base", "grid", "cases", "search", "changes"}, exclude_defaults=True
     )

@@ -156,6 +156,6 @@ def draw_forests(found: Comparison) -> dict[str, Figure]:
         area.grid(axis="y", visible=False)
         cut = max(halves) > max(shown)
         seeds = describe_seeds((one.n for one in drawn), "")
-        line = f"; line: its {found.confidence:.0%} interval" + ("; an arrow: it goes on" if cut else "")
+        line = f"; line: its {found.confidence:.0%} interval, uncorrected" + ("; an arrow: it goes on" if cut else "")
         figures[setting] = with_legend(figure, area, note=seeds + (line if not found.lacks_seeds else ""))
     return figures

@@ -95,7 +95,7 @@ def test_an_interval_far_wider_than_others_ends_in_arrows(store: Tracker) -> Non
         (">", pytest.approx(high, abs=0.01)),
         ("o", 20.0),
     ]
-    assert note(forest) == "mean over 3 seeds; line: its 95% interval; an arrow: it goes on"
+    assert note(forest) == "mean over 3 seeds; line: its 95% interval, uncorrected; an arrow: it goes on"
     assert [text.get_text() for text in forest.legends[0].get_texts()] == ["not told apart", "p < 0.05 (Holm)"]
 
 

@@ -212,7 +212,7 @@ def test_the_page_of_a_sweep_names_the_best_of_each_split() -> None:
         "",
         "**Best: fedprox μ=0.1 dirichlet(0.5), test accuracy 70.00 %**",
         "",
-        "| method and setting | test accuracy % | seeds |",
+        "| method and setting | test accuracy %, round 3 | seeds |",
         "|---|---:|---:|",
         "| fedavg iid | 85.00 ± 7.07 | 2 |",
         "| fedprox μ=0.1 iid | 55.00 ± 7.07 | 2 |",
