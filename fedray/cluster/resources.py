@@ -54,7 +54,7 @@ def describe_idle_gpus(runtimes: Iterable[Runtime], nodes: Sequence[dict[str, fl
         return ""
     return (
         f"no cell uses a GPU, and there {'is 1' if gpus == 1 else f'are {gpus:g}'}: runtime.gpus_per_actor is 0; "
-        "0.25 in the file lets four actors share one"
+        "1 in the file gives a cell a GPU, 0.25 lets four share one"
     )
 
 

@@ -153,6 +153,19 @@ def test_methods_in_columns_are_ranked_within_rows(store: Tracker) -> None:
     assert across.notes[0] == ("mean ± sample standard deviation over 1 to 2 seeds; best bold, second best underlined")
 
 
+def test_methods_in_columns_are_ranked_within_their_setting(store: Tracker) -> None:
+    """A row has both methods under both α: 60 is the best at α = 0.1, though 80 stands beside it."""
+    toga = {"name": "fedtoga", "rho": 0.1}
+    write(store, [cell(one, alpha, 0) for alpha in (0.5, 0.1) for one in (SMALL, toga)], [80, 90, 50, 60])
+    table = build(collect("sweep"), rows="algorithm.rho", columns="partition,algorithm")
+    assert {column: rank for (_, column), rank in table.ranks.items()} == {
+        "dirichlet α=0.5 fedsam": 2,
+        "dirichlet α=0.5 fedtoga": 1,
+        "dirichlet α=0.1 fedsam": 2,
+        "dirichlet α=0.1 fedtoga": 1,
+    }
+
+
 def test_a_file_with_a_label(store: Tracker, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The label follows the caption, which counts the tables; the file is what is printed without one."""
     write(store, [cell(FEDAVG, 0.5, 0)], [70])

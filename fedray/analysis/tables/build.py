@@ -123,7 +123,11 @@ def build(
         entries = {key: replace(one, printed=printed.get(key)) for key, one in entries.items()}
         notes += said
     held_out = all(spec.get("data.validation.fraction") is not None for spec in sweep.cells["spec"])
-    across = "algorithm" in columns.split(",") and "algorithm" not in rows.split(",")
+    across = dict[str, str]()
+    if "algorithm" in columns.split(",") and "algorithm" not in rows.split(","):
+        left_out = ",".join(filter(None, ("algorithm", average_over)))
+        named = cells.assign(_of=drop_keys(cells, columns, left_out))
+        across = dict(zip(named["_column"], named["_of"], strict=True))
     on_test_set = any(Metric.parse(one["select"]).is_on_test_set for one in sweep.tuned.values())
     return ResultTable(
         f"{sweep.name.replace(' ', ' and ')}: {make_title(metric, cells, held_out)}"
@@ -182,17 +186,20 @@ def _set_digits(entries: Mapping[tuple[str, str], Entry], rounds: bool) -> dict[
     return {key: replace(one, digits=digits[key[1]], is_round=rounds) for key, one in entries.items()}
 
 
-def _rank(entries: dict[tuple[str, str], Entry], across: bool, lower: bool) -> dict[tuple[str, str], int]:
+def _rank(entries: dict[tuple[str, str], Entry], across: Mapping[str, str], lower: bool) -> dict[tuple[str, str], int]:
     """Return ranks of complete entries within columns; means with equal digits (at least two) share one.
 
-    across: True for ranks within rows, if the columns are the methods.
+    across: column -> what it names besides the method, for ranks within a row among columns that agree in it; empty if
+    the columns are no methods.
     """
-    ranks, place = dict[tuple[str, str], int](), 0 if across else 1
-    for setting in dict.fromkeys(key[place] for key in entries):
+    ranks, groups = dict[tuple[str, str], int](), defaultdict[tuple[str, str], list[tuple[str, str]]](list)
+    for row, column in entries:
+        groups[(row, across[column]) if across else ("", column)].append((row, column))
+    for group in groups.values():
         whole = {
             key: round(one.mean, max(2, one.digits))
-            for key, one in entries.items()
-            if key[place] == setting and one.whole and key[0] != BEST and one.mean is not None
+            for key in group
+            if (one := entries[key]).whole and key[0] != BEST and one.mean is not None
         }
         order = sorted(set(whole.values()), reverse=not lower)
         ranks |= {key: order.index(mean) + 1 for key, mean in whole.items() if mean in order[:2] and len(whole) > 1}

@@ -77,7 +77,7 @@ def test_a_plan_for_a_cluster_that_is_not_here(call: Call) -> None:
     assert "after 24 hours, or those of --time=HH:MM:SS before slurm.sh, the job is requeued" in out
     changes = ("--set", "training.rounds=4", "--set", "runtime.gpus_per_actor=0", "--max-concurrent", "3")
     out = call("sweep", "sweep.yaml", "--dry-run", *CLUSTER, *changes).done
-    assert "no cell uses a GPU, and there are 8: runtime.gpus_per_actor is 0; 0.25 in the file lets" in out
+    assert "no cell uses a GPU, and there are 8: runtime.gpus_per_actor is 0; 1 in the file gives a cell a GPU" in out
     assert "32 CPU, 8 GPU\n12 cells ask for as many actors as fit of 1 CPU each: 3 at a time, 4 waves\n" in out
     assert f"sbatch --nodes=2 --cpus-per-task=16 slurm.sh sweep.yaml {' '.join(changes)}; " in out
     small_one = ("--nodes", "1", "--cpus-per-node", "16", "--gpus-per-node", "1", "--seconds-per-round", "36")
