@@ -126,8 +126,8 @@ def build(
     across = dict[str, str]()
     if "algorithm" in columns.split(",") and "algorithm" not in rows.split(","):
         left_out = ",".join(filter(None, ("algorithm", average_over)))
-        named = cells.assign(_of=drop_keys(cells, columns, left_out))
-        across = dict(zip(named["_column"], named["_of"], strict=True))
+        placed = cells.assign(_of=drop_keys(cells, columns, left_out))
+        across = dict(zip(placed["_column"], placed["_of"], strict=True))
     on_test_set = any(Metric.parse(one["select"]).is_on_test_set for one in sweep.tuned.values())
     return ResultTable(
         f"{sweep.name.replace(' ', ' and ')}: {make_title(metric, cells, held_out)}"
