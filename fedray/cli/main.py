@@ -170,11 +170,11 @@ def open_ui(
         ) from None
     shown, admitted = admit(host, port)
     server = f"http://{f'[{shown}]' if ':' in shown else shown}:{port}"
-    page, *others = [(what, server + view) for what, view in views.items()]
-    more = "".join(f"\n  {what}: {address}" for what, address in others)
+    (_, page), *others = views.items()
+    more = "".join(f"\n  {what}: {server}{view}" for what, view in others)
     print("MLflow starts; its address follows when it answers", flush=True)
     bound = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    subprocess.Popen([sys.executable, "-P", "-c", ANNOUNCER, bound, page[1], more])  # noqa: S603
+    subprocess.Popen([sys.executable, "-P", "-c", ANNOUNCER, bound, server + page, more])  # noqa: S603
     # The store's address can contain a password: an environment is private, a command line is not. MLflow's jobs judge
     # language models, in eight processes that start before the server answers. With a lifespan (it clears up after
     # MLflow's assistant) Ctrl-C ends in a traceback.

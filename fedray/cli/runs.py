@@ -82,10 +82,11 @@ def print_status(
         print(format_json({"name": sweep.name, "cells": told, "note": note}))
         return
     running = is_sweep_running(sweep.name)
-    to_run = read_to_run(sweep.name) if running else []
-    aside = sum(record.ending.status is Status.MISSING and cell.hash not in to_run for cell, record in listed)
-    said = _describe_counts(sweep.counts, running, aside if to_run else 0)
-    seconds = estimate_left(sweep, to_run) if to_run else math.nan
+    aside, seconds = 0, math.nan
+    if to_run := read_to_run(sweep.name) if running else set():
+        aside = sum(record.ending.status is Status.MISSING and cell.hash not in to_run for cell, record in listed)
+        seconds = estimate_left(sweep, to_run)
+    said = _describe_counts(sweep.counts, running, aside)
     said += f", about {format_duration(seconds)} to go" if seconds > 0 else ""
     print(f"{sweep.name}: {format_count(len(listed), 'cell')}, {said}")
     if note:

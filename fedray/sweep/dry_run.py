@@ -213,9 +213,14 @@ def print_forecast(
     return wall
 
 
+def _count_round(run: RunConfig) -> float:
+    """Return the gradients in a round of a run; 0 if the data's size is not known."""
+    return (count_training_gradients(run) or 0.0) / run.training.rounds
+
+
 def _compare_rounds(runs: Sequence[RunConfig]) -> list[float]:
     """Return the gradients in a round of each run relative to the most; 1 for all if the data's size is not known."""
-    work = [(count_training_gradients(run) or 0.0) / run.training.rounds for run in runs]
+    work = [_count_round(run) for run in runs]
     return [each / max(work) for each in work] if all(work) else [1.0] * len(runs)
 
 
@@ -224,7 +229,7 @@ def _find_slowest(runs: Sequence[RunConfig]) -> int:
 
     def rank(run: RunConfig) -> tuple[float, float]:
         cost = get_cost(run)
-        return (count_training_gradients(run) or 0.0) / run.training.rounds, cost.down + cost.up + cost.client
+        return _count_round(run), cost.down + cost.up + cost.client
 
     return max(range(len(runs)), key=lambda place: rank(runs[place]))
 

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import socket
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -112,17 +113,17 @@ def save_view(sweep: str = "") -> dict[str, str]:
         if lacking:  # MLflow's compare page draws such a run next to the largest number, 0.21 after 0.2
             client.log_batch(run.info.run_id, params=[Param(key, NONE) for key in lacking])
     of_setting = [key for key in keys if not key.startswith("algorithm.") and key != "seed"]
+    settings: dict[tuple[str, ...], list[AnyRun]] = defaultdict(list)
+    for run in runs[::-1]:
+        settings[tuple(run.data.params.get(key, NONE) for key in of_setting)].append(run)
     views = {"all runs": (filter, runs)}
-    for values in dict.fromkeys(tuple(run.data.params.get(key, NONE) for key in of_setting) for run in runs[::-1]):
+    for values, here in settings.items() if sweep and 1 < len(settings) <= SPLITS else ():
         wanted = dict(zip(of_setting, values, strict=True))
-        here = [run for run in runs if all(run.data.params.get(key, NONE) == value for key, value in wanted.items())]
         conditions = [f"params.`{key}` = {value!r} AND " for key, value in wanted.items()]
         name = ", ".join(f"{key}={value}" for key, value in wanted.items())
         views[f"runs with {name}"] = ("".join([*conditions, filter]), here)
     runs_page, addresses = f"/#/experiments/{experiment}/runs", dict[str, str]()
     for number, (name, (of_view, here)) in enumerate(views.items()):
-        if number and not (sweep and 2 < len(views) <= SPLITS + 1):
-            break
         key = f"{sweep or EXPERIMENT}{f':{number}' if number else ''}"
         view = json.dumps(_describe_view(of_view, here))
         client.set_experiment_tag(experiment, f"mlflow.sharedViewState.{key}", view)

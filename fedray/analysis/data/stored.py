@@ -57,12 +57,12 @@ def read_started_sweep(name: str) -> Sheet:
     return sheet if sheet.records else Sheet(name)
 
 
-def read_to_run(name: str) -> list[str]:
+def read_to_run(name: str) -> set[str]:
     """Return the hashes of the cells that a running call of a sweep began with, from its process's lock."""
     try:
-        return [str(hash) for hash in json.loads(get_sweep_lock_file(name).read_text())["to_run"]]
+        return {str(hash) for hash in json.loads(get_sweep_lock_file(name).read_text())["to_run"]}
     except (OSError, ValueError, LookupError, TypeError):  # as above, or of an older version
-        return []
+        return set()
 
 
 def estimate_left(sheet: Sheet, to_run: Collection[str]) -> float:

@@ -263,15 +263,16 @@ def find_zoom(rounds: list[int]) -> int | None:
 def _leave_out_far(zoom: Axes, reach: Mapping[str, tuple[float, float]]) -> list[str]:
     """Limit a zoom to most lines if these fill little of it; return the labels of the others.
 
-    reach: label -> the lowest and highest point of a line with its band.
+    reach: label -> the lowest and highest point of a line with its band. Of fewer than three lines none is far.
     """
+    if len(reach) < 3:
+        return []
     order = sorted(reach, key=lambda label: sum(reach[label]))
     gaps = [reach[upper][0] - reach[lower][1] for lower, upper in pairwise(order)]
-    cut = max(range(len(gaps)), key=gaps.__getitem__, default=0) + 1
+    cut = max(range(len(gaps)), key=gaps.__getitem__) + 1
     most, others = sorted((order[:cut], order[cut:]), key=len, reverse=True)
-    every, kept = ([reach[label] for label in labels] for labels in (order, most))
-    low, high = (min(kept)[0], max(top for _, top in kept)) if kept else (0.0, 0.0)
-    whole = max(top for _, top in every) - min(every)[0] if every else 0.0
+    low, high = (min(reach[label][0] for label in most), max(reach[label][1] for label in most))
+    whole = max(top for _, top in reach.values()) - min(bottom for bottom, _ in reach.values())
     if len(most) < 2 * len(others) or not 0 < high - low < SQUEEZED * whole:
         return []
     margin = 0.05 * (high - low)
