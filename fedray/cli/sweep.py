@@ -150,14 +150,22 @@ class SweepRequest:
                 f" --gpus-per-node={gpus}" if gpus and used else ""
             )
             hours = math.ceil(SPARE * math.fsum(filter(None, walls)) / 3600)
-            asked += f" --time={hours}:00:00" if None not in walls and hours < LIMIT else ""
+            known = None not in walls
+            asked += f" --time={hours}:00:00" if known and hours < LIMIT else ""
             same = ["--smoke"] * self.smoke + [part for one in self.set_ or () for part in ("--set", one)]
             same += ["--max-concurrent", str(self.max_concurrent)] if self.max_concurrent else []
+            if not known:
+                print("no --time below, since the hours are not known: --seconds-per-round gives them")
+            elif hours >= LIMIT:
+                print(f"no --time below, since {hours} h, with a quarter to spare, do not fit in slurm.sh's {LIMIT}")
             print(
-                f"under Slurm: sbatch {asked} slurm.sh {shlex.join([str(self.file), *same])}; "
-                f"`fedray list clusters slurm.sh > slurm.sh` writes it; after {LIMIT} hours, or "
-                "those of --time=HH:MM:SS before slurm.sh, the job is requeued and goes on"
+                f"after {LIMIT} hours, or those of --time=HH:MM:SS before slurm.sh, the job is requeued and goes on; "
+                "submitted again, it goes on, too"
             )
+            print("under Slurm, with a folder and a store that all nodes reach:")
+            print("  export FEDRAY_STORAGE=/shared/me/fedray MLFLOW_TRACKING_URI=http://HOST:5000")
+            print("  fedray list clusters slurm.sh > slurm.sh")
+            print(f"  sbatch {asked} slurm.sh {shlex.join([str(self.file), *same])}")
 
     def _list_cells(self, sweep: "Sweep", source: str) -> None:
         """Print the cells as JSON."""

@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -47,11 +47,21 @@ def refuse_infeasible(runtime: Runtime, nodes: Sequence[dict[str, float]]) -> No
         )
 
 
-def describe_idle_gpus(runtimes: Iterable[Runtime], nodes: Sequence[dict[str, float]]) -> str:
-    """Return a line about GPUs of the nodes of which no run uses any; empty if there are none."""
-    gpus = sum(node.get("GPU", 0) for node in nodes)
-    if not gpus or any(runtime.gpus_per_actor for runtime in runtimes):
+def describe_idle_gpus(actors: Mapping[Runtime, int], nodes: Sequence[dict[str, float]]) -> str:
+    """Return a line about GPUs of the nodes that no run can use; empty if there are none.
+
+    actors: of each runtime the most at a time, if they fit.
+    """
+    gpus, used = sum(node.get("GPU", 0) for node in nodes), 0
+    for runtime, most in actors.items():
+        if share := runtime.gpus_per_actor:
+            fitting = min(most, sum(count_capacity(runtime, node) for node in nodes))
+            used += math.ceil(fitting / int(1 / share + 1e-9) if share < 1 else fitting * share)
+    if not gpus or used >= gpus:
         return ""
+    if any(runtime.gpus_per_actor for runtime in actors):
+        each = f"; {math.ceil(used / len(nodes))} per node would do" if used else ""
+        return f"the cells that run at a time can use at most {used} of the {gpus:g} GPUs{each}"
     return (
         f"no cell uses a GPU, and there {'is 1' if gpus == 1 else f'are {gpus:g}'}: runtime.gpus_per_actor is 0; "
         "1 in the file gives a cell a GPU, 0.25 lets four share one"

@@ -36,6 +36,14 @@ WANTED = {"model_type": "mapping", "dict_type": "mapping", "tuple_type": "list",
 ONE_VALUE = ("float_type", "int_type", "bool_type", "string_type", "literal_error")
 """Pydantic's error types for a key that takes one value."""
 NAMES = {int: "integer", float: "number", str: "text", type(None): "null"}
+PHRASES = {
+    "a valid integer": "an integer",
+    "a valid number": "a number",
+    "a valid boolean": "true or false",
+    "a valid string": "a text",
+    "a valid tuple": "a list",
+}
+"""Pydantic's words for a type, after which it says how its parser failed -> those of messages."""
 
 
 class Checked(BaseModel):
@@ -227,10 +235,11 @@ def describe(
         if keys and (near := [key for key in longer if key.startswith(f"{first['loc'][-1]}_")]):
             return UserError(f"{wanted}; did you mean {near[0]!r}?")
         return UserError(f"{wanted}; its keys: {', '.join(keys)}" if keys else wanted)
-    message = first["msg"].removeprefix("Value error, ")
-    if first["type"].endswith("_parsing") and (number := _read_number(str(first["input"]))):
+    message, is_number = first["msg"], first["type"] in ("float_parsing", "int_parsing")
+    number = _read_number(str(first["input"])) if is_number else ""
+    if number and ("a number" in message or float(number).is_integer()):
         message = f"write {number}"
-    elif first["type"].endswith("_parsing") and len(numbers := [*map(_read_number, str(first["input"]).split())]) > 1:
+    elif is_number and len(numbers := [*map(_read_number, str(first["input"]).split())]) > 1:
         message = f"several values need commas: [{', '.join(numbers)}]" if all(numbers) else message
     text = f"{path}: found {truncate_repr(first['input'])}; {message[0].lower()}{message[1:]}"
     is_of_run = model is not None and (issubclass(model, Component) or "algorithm" in model.model_fields)
@@ -282,16 +291,25 @@ def _join_complaints(error: ValidationError) -> dict[str, Any]:
 
     If a list has wrong values, the first of them is reported.
     """
-    first, *others = error.errors()
+    complaints: list[dict[str, Any]] = [{**one, "msg": _rephrase(one["msg"])} for one in error.errors()]
+    first, *others = complaints
     at = next((i for i, part in enumerate(first["loc"]) if i and ALTERNATIVE.match(str(part))), None)
     if at is None:
-        return dict(first)
+        return first
     place = first["loc"][:at]
     each = [first, *(other for other in others if other["loc"][:at] == place)]
     if inside := [complaint for complaint in each if len(complaint["loc"]) > at + 1]:
         return {**inside[0], "loc": (*place, *inside[0]["loc"][at + 1 :])}
     rest = [other["msg"].removeprefix("Input should be ") for other in each[1:]]
     return {**first, "loc": place, "msg": " or ".join([first["msg"], *rest])}
+
+
+def _rephrase(message: str) -> str:
+    """Return pydantic's message in the words of ours, without how it tried to parse a value."""
+    said = message.removeprefix("Value error, ")
+    kind = next((kind for kind in PHRASES if said.startswith(f"Input should be {kind}")), None)
+    few = re.fullmatch(r"\w+ should have (at (?:least|most) \d+) items? after validation, not \d+", said)
+    return f"Input should be {PHRASES[kind]}" if kind else f"{few[1]} is required" if few else said
 
 
 def _get_fields(model: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:

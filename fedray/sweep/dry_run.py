@@ -20,7 +20,8 @@ from fedray.config import RunConfig, Runtime
 from fedray.config.evaluation import describe_late_start
 from fedray.engine.process.lanes import MOST
 from fedray.engine.process.residence import KEPT
-from fedray.sweep.draws import count_training_gradients, get_cost
+from fedray.sweep.draws import count_training_gradients
+from fedray.sweep.estimate import rank_work
 from fedray.sweep.plan import Plan, label_points
 from fedray.sweep.sweep import Sweep
 
@@ -68,7 +69,7 @@ def print_plan(plan: Plan) -> None:
             console.print(f"each actor keeps its clients' {kept} on the GPU, in at most {limit}")
             lanes = f"up to {MOST}" if runtime.lanes == "auto" else runtime.lanes
             console.print(f"and trains {lanes} clients side by side; each takes the memory of one client's training")
-    if plan.requests and (line := describe_idle_gpus(plan.requests, nodes)):
+    if plan.requests and (line := describe_idle_gpus(dict.fromkeys(plan.requests, sys.maxsize), nodes)):
         console.print(line, soft_wrap=True)
 
 
@@ -126,8 +127,10 @@ def print_forecast(
     console = Console(highlight=False, soft_wrap=True)
     console.print(_describe_nodes(nodes))
     rooms = {runtime: count_room(runtime, nodes, most) for runtime in dict.fromkeys(run.runtime for run in runs)}
-    counts = Counter(run.runtime for run in runs)
+    counts, actors = Counter(run.runtime for run in runs), dict[Runtime, int]()
     for runtime, room in rooms.items():
+        cohort = max(run.clients.largest_cohort for run in runs if run.runtime == runtime)
+        actors[runtime] = min(room, counts[runtime]) * (cohort if runtime.actors == "auto" else runtime.actors)
         lacks_gpus = bool(runtime.gpus_per_actor) and not any(node.get("GPU") for node in nodes)
         waves = (
             f"{room} at a time, {format_count(-(-counts[runtime] // room), 'wave')}"
@@ -136,16 +139,18 @@ def print_forecast(
             "lower runtime.cpus_per_actor, or gpus_per_actor (0: no GPU)"
         )
         console.print(f"{_describe_request(counts[runtime], runtime)}: {waves}")
-    if line := describe_idle_gpus(rooms, nodes):
+    if line := describe_idle_gpus(actors, nodes):
         console.print(line)
-    fitting = [(run, each) for run, each in zip(runs, seconds, strict=True) if rooms[run.runtime]]
+    work = [(count_training_gradients(run) or 0.0) / run.training.rounds for run in runs]  # 0: data of unknown size
+    shares = [each / max(work) if all(work) else 1.0 for each in work]
+    fitting = [part for part in zip(runs, seconds, shares, strict=True) if rooms[part[0].runtime]]
     if not fitting:
         return math.inf
-    wall, slowest = None, _find_slowest(runs)
+    slowest = max(range(len(runs)), key=lambda place: (work[place], *rank_work(runs[place], 1)))
+    wall, method = None, runs[slowest].algorithm.name
     cells, here = list[tuple[Runtime, float]](), "cuda" if torch.cuda.is_available() else "cpu"
     reserved = dict.fromkeys(("CPU", "GPU"), 0.0)
-    shares = [1.0] * len(fitting) if per_round is None else _compare_rounds([run for run, _ in fitting])
-    for (run, each), share in zip(fitting, shares, strict=True):
+    for run, each, share in fitting:
         runtime = run.runtime
         if per_round is not None:
             each = per_round * share * run.training.rounds
@@ -190,48 +195,33 @@ def print_forecast(
         console.print(
             f"{len(fitting) - len(cells)} cells: hours not measured; measure a round where they will run "
             f"(`fedray run FILE --cell {slowest + 1} --set training.rounds=3 --no-track` prints it, of "
-            f"{runs[slowest].algorithm.name}, the slowest method); --nodes takes --seconds-per-round"
+            f"{method}, the slowest method); --nodes takes --seconds-per-round"
         )
     if per_round is not None:
         one_gpu = {"CPU": float(sys.maxsize), "GPU": 1.0}
-        together = max(count_capacity(run.runtime, one_gpu) if run.runtime.gpus_per_actor else 0 for run, _ in fitting)
+        together = max(count_capacity(run.runtime, one_gpu) if run.runtime.gpus_per_actor else 0 for run, *_ in fitting)
         console.print(
-            f"{per_round:g} s have to be a round of {runs[slowest].algorithm.name}, the slowest method (cell "
-            f"{slowest + 1}), with "
+            f"{per_round:g} s have to be a round of {method}, the slowest method (cell {slowest + 1}), with "
             + (
                 f"{together} processes on each GPU"
                 if together > 1
                 else "as many such runs at once on a node as planned"
             )
         )
-    lost = max(min(run.runtime.checkpoint_every, run.training.rounds) for run, _ in fitting)
+        pace = [(run.data, run.model, run.training.batch_size, run.training.precision) for run in runs]
+        if other := sum(one != pace[slowest] for one in pace):
+            console.print(
+                f"{other} of {len(runs)} cells have other data, another model, batch or precision than cell "
+                f"{slowest + 1}: their gradients are taken to last as long as its; to plan such cells with seconds of "
+                "their own, leave the others out (`--set grid.KEY=[VALUE]`)"
+            )
+    lost = max(min(run.runtime.checkpoint_every, run.training.rounds) for run, *_ in fitting)
     price = "" if per_round is None else f" or {format_duration(lost * per_round)}"
     console.print(
         f"a preemption costs each running cell the rounds since its last checkpoint, at most {lost} rounds{price} "
         "(runtime.checkpoint_every), and finished cells nothing; the same command goes on"
     )
     return wall
-
-
-def _count_round(run: RunConfig) -> float:
-    """Return the gradients in a round of a run; 0 if the data's size is not known."""
-    return (count_training_gradients(run) or 0.0) / run.training.rounds
-
-
-def _compare_rounds(runs: Sequence[RunConfig]) -> list[float]:
-    """Return the gradients in a round of each run relative to the most; 1 for all if the data's size is not known."""
-    work = [_count_round(run) for run in runs]
-    return [each / max(work) for each in work] if all(work) else [1.0] * len(runs)
-
-
-def _find_slowest(runs: Sequence[RunConfig]) -> int:
-    """Return the place of the run with the most gradients in a round, of equal ones with the most vectors."""
-
-    def rank(run: RunConfig) -> tuple[float, float]:
-        cost = get_cost(run)
-        return _count_round(run), cost.down + cost.up + cost.client
-
-    return max(range(len(runs)), key=lambda place: rank(runs[place]))
 
 
 def find_makespan(cells: Sequence[tuple[float, float]]) -> float:

@@ -36,7 +36,7 @@ from fedray.engine.process.backend import InlineBackend
 from fedray.engine.process.device import warn_of_slow_precision
 from fedray.engine.server.simulation import Simulation
 from fedray.partitions.shards import Shards
-from fedray.sweep.draws import count_gradients, count_of_client, count_samples, get_cost, iter_points
+from fedray.sweep.draws import count_gradients, count_of_client, count_samples, get_cost, iter_points, parse_point
 from fedray.sweep.sweep import Sweep
 
 ROUND = 1.0
@@ -192,7 +192,7 @@ def list_distinct(sweep: Sweep) -> list[RunConfig]:
     """Return the runs of a sweep's cells, each once, without reading data."""
     distinct: dict[str, RunConfig] = {}
     for point in iter_points(sweep):
-        run = RunConfig.parse(point)
+        run = parse_point(sweep, point)
         distinct.setdefault(json.dumps(run.resolve() | {"runtime": None}, sort_keys=True), run)
     return list(distinct.values())
 

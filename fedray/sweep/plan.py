@@ -22,7 +22,7 @@ from fedray.datasets.base import load_data
 from fedray.datasets.dataset import Dataset
 from fedray.engine.problem import Problem, prepare_data
 from fedray.engine.process.device import warn_of_slow_precision
-from fedray.sweep.draws import find_axes, iter_points
+from fedray.sweep.draws import find_axes, iter_points, parse_point
 from fedray.sweep.storage import is_trained
 from fedray.sweep.sweep import Sweep
 from fedray.tracking.store import count_unlisted, describe_unlisted, read_records
@@ -163,7 +163,7 @@ def label_points(sweep: Sweep) -> Iterator[tuple[dict[str, Any], RunConfig, Call
         return next(free, make_label(point, run, varied))
 
     for point in points:
-        run = RunConfig.parse(point)
+        run = parse_point(sweep, point)
         yield point, run, partial(choose, point, run)
 
 

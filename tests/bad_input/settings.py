@@ -17,12 +17,18 @@ VALUES: dict[str, str] = {
     **{f"{key}={value}": f"found {value!r}; input should be {rule}" for key, value, rule in BOUNDS},
     "runtime.mirror=[wandb, wandb]": "found wandb twice; each viewer once is required",
     "training.lr=.nan": "found nan; input should be a finite number",
-    "training.lr=[0.1, 0.2]": "found [0.1, 0.2]; input should be a valid number; several values go into a sweep's "
+    "training.lr=O.6": "found 'O.6'; input should be a number",
+    "training.lr=null": "found None; input should be a number",
+    "training.rounds=1.5": "found 1.5; input should be an integer",
+    "training.rounds='1.5'": "found '1.5'; input should be an integer",
+    "evaluation.train=2": "found 2; input should be true or false",
+    "evaluation.train=maybe": "found 'maybe'; input should be true or false",
+    "runtime.actors=many": "found 'many'; input should be an integer or 'auto'",
+    "training.lr=[0.1, 0.2]": "found [0.1, 0.2]; input should be a number; several values go into a sweep's "
     "`grid`: `training.lr: [0.1, 0.2]`",
     "training.lr=1e308": "found 1e+308; the number is too large",
     "training.lr=true": "found True; expected a number, got a boolean",
-    "training.batch_size=all": "found 'all'; input should be a valid integer, unable to parse string as an integer or "
-    "'full'",
+    "training.batch_size=all": "found 'all'; input should be an integer or 'full'",
     "training.local_steps=3": "give either local_steps or local_epochs, not both",
     "runtime.cpus_per_actor=1e-5": "found 1e-05; Ray counts in units of 0.0001",
     "runtime.cpus_per_actor=0": "found 0; an actor without a GPU needs some CPU",
@@ -38,6 +44,8 @@ VALUES: dict[str, str] = {
 """Value of a setting -> what is said about it."""
 
 CHANGES: dict[str, str] = {
+    "evaluation.personal={epochs: five}": "--set: evaluation.personal.epochs: found 'five'; input should be an integer "
+    "or a list",
     "trainig.lr=1": "--set: configuration: unknown name 'trainig'; did you mean 'training'?…",
     "training.learning_rate=1": "--set: training: unknown name 'learning_rate';…",
     "algorithm=fed_sam": "--set: algorithm.name: unknown name 'fed_sam'; did you mean 'fe…",

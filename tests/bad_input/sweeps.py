@@ -24,6 +24,14 @@ DRAWS: list[tuple[str, list[object], str]] = [
 
 WORDS: dict[str, str] = {
     "grid: {algorithm.rho: [0.1, -0.1]}": "algorithm.rho: found -0.1; input should be greater than or equal to 0",
+    "grid: {trainin.lr: [0.1]}": "grid: unknown name 'trainin'; did you mean 'training'? valid: algorithm,…",
+    "cases: [{}, {trainin.lr: 1}]": "cases.cases.1: unknown name 'trainin'; did you mean 'training'? valid:…",
+    "search: {lr: {choice: [1]}}": "search: unknown name 'lr'; did you mean 'training.lr'? valid: algorithm,…",
+    "cases: []": "cases.cases: found []; at least 1 is required",
+    "grid: {training.lr: [O.6]}": "training.lr: found 'O.6'; input should be a number",
+    "cases: [{training.rounds: ten}]": "training.rounds: found 'ten'; input should be an integer",
+    "samples: 1.5": "samples: found 1.5; input should be an integer",
+    "description: 5": "description: found 5; input should be a text",
     "names: {fedavg: ' '}": "names.fedavg: found ' '; a name is one line of characters that can be printed",
     "names: {fedsan: SAM}": "names: unknown name 'fedsan'; did you mean…",
     "cases: [{model: mlp, grid: {seed: 3}}]": "cases.cases.0.grid.seed: expected a list of values, got 3",

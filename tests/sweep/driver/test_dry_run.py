@@ -73,13 +73,16 @@ def test_a_plan_for_a_cluster_that_is_not_here(call: Call) -> None:
     assert "12 cells: hours not measured" in out
     assert "at most 30 rounds (runtime.checkpoint_every)" in out
     asked = "--nodes=2 --cpus-per-task=16 --gpus-per-node=4"
-    assert f"under Slurm: sbatch {asked} slurm.sh sweep.yaml; " in out
+    assert "no --time below, since the hours are not known: --seconds-per-round gives them\n" in out
     assert "after 24 hours, or those of --time=HH:MM:SS before slurm.sh, the job is requeued" in out
+    export = "  export FEDRAY_STORAGE=/shared/me/fedray MLFLOW_TRACKING_URI=http://HOST:5000\n"
+    commands = f"{export}  fedray list clusters slurm.sh > slurm.sh\n  sbatch {asked} slurm.sh sweep.yaml\n"
+    assert out.endswith(f"under Slurm, with a folder and a store that all nodes reach:\n{commands}")
     changes = ("--set", "training.rounds=4", "--set", "runtime.gpus_per_actor=0", "--max-concurrent", "3")
     out = call("sweep", "sweep.yaml", "--dry-run", *CLUSTER, *changes).done
     assert "no cell uses a GPU, and there are 8: runtime.gpus_per_actor is 0; 1 in the file gives a cell a GPU" in out
     assert "32 CPU, 8 GPU\n12 cells ask for as many actors as fit of 1 CPU each: 3 at a time, 4 waves\n" in out
-    assert f"sbatch --nodes=2 --cpus-per-task=16 slurm.sh sweep.yaml {' '.join(changes)}; " in out
+    assert out.endswith(f"  sbatch --nodes=2 --cpus-per-task=16 slurm.sh sweep.yaml {' '.join(changes)}\n")
     small_one = ("--nodes", "1", "--cpus-per-node", "16", "--gpus-per-node", "1", "--seconds-per-round", "36")
     out = call("sweep", "sweep.yaml", "--dry-run", *small_one).done
     assert "4 at a time, 3 waves\n" in out
@@ -88,14 +91,48 @@ def test_a_plan_for_a_cluster_that_is_not_here(call: Call) -> None:
     )
     assert "the slowest method, of the others by their gradients; " in out
     assert "a cluster that bills whole nodes for that time counts 32 core-hours and 2 GPU-hours\n" in out
-    assert "sbatch --nodes=1 --cpus-per-task=16 --gpus-per-node=1 --time=3:00:00 slurm.sh sweep.yaml; " in out
+    assert "sbatch --nodes=1 --cpus-per-task=16 --gpus-per-node=1 --time=3:00:00 slurm.sh sweep.yaml\n" in out
+    assert "no --time" not in out
     assert "like this one: 2 h with 1 node, 60 min with 2 nodes, 60 min with 4 nodes, 60 min with 8 nodes\n" in out
     assert "36 s have to be a round of fedsam, the slowest method (cell 5), with 4 processes on each GPU\n" in out
     assert "at most 30 rounds or 18 min (" in out
     out = call("sweep", "sweep.yaml", "--dry-run", *small_one[:-1], str(399 * 36)).out
     assert "12 cells: 798 h of wall clock, 3,190 core-hours and 798 GPU-hours reserved" in out
-    assert "--time=" not in out.partition("slurm.sh")[0], "it is requeued after 24 hours"
+    assert "--time=" not in out.rpartition("sbatch")[2], "it is requeued after 24 hours"
+    assert "no --time below, since 998 h, with a quarter to spare, do not fit in slurm.sh's 24\n" in out
     assert [path.name for path in Path().iterdir()] == ["sweep.yaml"]
+
+
+@pytest.mark.usefixtures("elsewhere")
+@pytest.mark.parametrize(
+    ("runtime", "most", "says"),
+    [
+        ({"actors": 1}, 12, "at most 3 of the 8 GPUs; 2 per node would do\n"),  # 12 quarters
+        ({"actors": 1}, 4, "at most 1 of the 8 GPUs; 1 per node would do\n"),
+        ({"actors": 2}, 12, "at most 6 of the 8 GPUs; 3 per node would do\n"),
+        ({"actors": "auto"}, 12, ""),  # 4 clients a round: 48 quarters, of which 32 fit
+        ({"actors": "auto"}, 4, "at most 4 of the 8 GPUs; 2 per node would do\n"),
+        ({"actors": 1, "cpus_per_actor": 8}, 12, "at most 1 of the 8 GPUs; 1 per node would do\n"),  # 2 a node fit
+        ({"actors": 1, "gpus_per_actor": 1}, 12, ""),
+        ({"actors": 1, "gpus_per_actor": 2}, 3, "at most 6 of the 8 GPUs; 3 per node would do\n"),
+    ],
+)
+def test_a_plan_says_how_many_gpus_its_cells_can_use(runtime: dict[str, Any], most: int, says: str, call: Call) -> None:
+    sections = small.sections(clients=(10, 4), model="mlp", data="cifar10", runtime={"gpus_per_actor": 0.25} | runtime)
+    write_sweep(base=sections)
+    out = call("sweep", "sweep.yaml", "--dry-run", *CLUSTER, "--max-concurrent", str(most)).done
+    said = "the cells that run at a time can use "
+    assert f"{said}{says}" in out if says else said not in out
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_a_plan_says_which_cells_a_round_was_not_measured_for(call: Call) -> None:
+    """Cells 1 to 4 are FedAvg's, 5 to 8 FedSAM's, with batches of 10 and 20 in turn: cell 5 is the slowest."""
+    said = "cells have other data, another model, batch or precision than cell 5: their gradients are taken to last"
+    for key, others in (("training.batch_size", 4), ("training.lr", 0)):
+        write_sweep(grid={key: [10, 20], "algorithm": ["fedavg", "fedsam"], "seed": [0, 1]})
+        out = call("sweep", "sweep.yaml", "--dry-run", *CLUSTER, "--seconds-per-round", "2").done
+        assert f"{others} of 8 {said}" in out if others else said not in out
 
 
 @pytest.mark.usefixtures("elsewhere")
