@@ -318,6 +318,7 @@ def tabulate(found: Comparison) -> list[list[str]]:
     if not lines:
         return [header]
     tested = {*DIFFERENCE_HEADER, *COSTS} if found.lacks_seeds else {*header}
+    tested -= {"p (sign flips)"} if _are_flips_lowest(found) else set()
     said = [
         name in tested
         and any(text not in ("", "-", "too few seeds") for text in texts)
@@ -330,6 +331,11 @@ def tabulate(found: Comparison) -> list[list[str]]:
 def _list_means(found: Comparison, row: str, column: str) -> list[str]:
     value, *costs = map(float, found.means.loc[[(row, column)]].to_numpy()[0])
     return [_format(value, ".2f"), *(_format(cost, ",.0f" if cost > 99 else ".3g") for cost in costs)]
+
+
+def _are_flips_lowest(found: Comparison) -> bool:
+    """Return True if no method's p of sign flips is above the least that its number of seeds can give."""
+    return all(p is None or p <= 2.0 ** (1 - one.n) for one in found.differences for p in [flip_signs(one.gaps)])
 
 
 def _format(value: float, form: str) -> str:
@@ -359,19 +365,27 @@ def list_notes(found: Comparison) -> list[str]:
         "each interval stands alone, without correction, so one without 0 may stand beside `not told apart`; the t "
         "interval assumes normal differences, the bootstrap does not, but it is too short for fewer than "
         f"{BOOTSTRAP_SEEDS} seeds",
-        "p (sign flips): exact, without assuming normality, never below 2^(1 - n): 5 % needs at least six seeds",
+        "p (sign flips): exact, without assuming normality, never below 2^(1 - n)"
+        + ", where each of them is" * _are_flips_lowest(found)
+        + ": 5 % needs at least six seeds",
         f"told apart from: the smallest true difference that so many seeds of this spread show with a probability of "
         f"{100 * POWER:g} %, at the level of the first of Holm's tests",
         f"seeds needed: to tell a difference of this size and spread apart with a probability of {100 * POWER:g} %",
-        *(
-            f"{one.row} beats {found.to} with the same setting and seed in {one.won:g} of {one.pairs} pairs: "
-            f"{one.won / one.pairs:.2f} ({one.interval.low:.2f} .. {one.interval.high:.2f}, Clopper and Pearson"
-            f"{'; a tie counts half' if one.won % 1 else ''})"
-            for one in found.wins
-        ),
+        *_describe_wins(found),
         *known,
         *found.notes,
     ]
+
+
+def _describe_wins(found: Comparison) -> list[str]:
+    """Return a note with the pairs that each method wins; methods with equal numbers share them."""
+    rows = dict[str, list[str]]()
+    for one in found.wins:
+        share = f"{one.won / one.pairs:.2f} ({one.interval.low:.2f} .. {one.interval.high:.2f})"
+        rows.setdefault(f"{one.won:g} of {one.pairs}: {share}", []).append(one.row)
+    tie = "; a tie counts half" if any(one.won % 1 for one in found.wins) else ""
+    about = f"pairs with the same setting and seed that beat {found.to} (Clopper and Pearson's interval{tie})"
+    return [f"{about}: " + "; ".join(f"{said} by {', '.join(of)}" for said, of in rows.items())] if rows else []
 
 
 def format_report(found: Comparison) -> str:

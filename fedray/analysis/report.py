@@ -21,7 +21,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from matplotlib.figure import Figure
 
 from fedray.analysis.comparison import compare, find_reference, list_notes, tabulate
-from fedray.analysis.data.axes import find_symbol, label_cells, label_finished
+from fedray.analysis.data.axes import find_symbol, label_cells, label_finished, label_table
 from fedray.analysis.data.collect import SweepTable, collect, list_settings
 from fedray.analysis.data.metrics import NEVER, is_ranked, read_values
 from fedray.analysis.plots import search
@@ -164,8 +164,11 @@ def _tabulate_cells(sweep: SweepTable, metric: str) -> list[dict[str, Any]]:
     """Return the table of cells, with the metric of finished ones and, if the store has an address, links."""
     served = store_uri().startswith(("http://", "https://"))
     link = make_address("RUN") if served else ""
-    shown = []
-    for cell, value in zip(sweep.cells.to_dict("records"), read_values(sweep, metric), strict=True):
+    cells, shown = sweep.cells, list[dict[str, Any]]()
+    if any(spec.names for spec in cells["spec"]):
+        method, setting = label_table(cells)
+        cells = cells.assign(label=method + " " + setting + " s" + cells["seed"].astype(str))
+    for cell, value in zip(cells.to_dict("records"), read_values(sweep, metric), strict=True):
         record = sweep.sheet.records.get(cell["cell"], Record(Ending(cell["status"])))
         seconds = cell.get("metrics.seconds_per_round")
         shown.append(
@@ -184,8 +187,9 @@ def _tabulate_cells(sweep: SweepTable, metric: str) -> list[dict[str, Any]]:
 
 def _read_pictures(sweep: SweepTable) -> Pictures:
     """Return data set, partition and number of clients, and the picture of the first seed that has one."""
-    sections = ",".join(name for name in ("data", "partition") if f"{name}.name" in sweep.cells)
-    cells = sweep.cells.assign(_setting=label_cells(sweep.cells, sections))
+    sections = [name for name in ("data", "partition") if f"{name}.name" in sweep.cells]
+    labels = pd.concat([label_cells(sweep.cells, name) for name in sections], axis=1)
+    cells = sweep.cells.assign(_setting=labels.agg(" ".join, axis=1))
     keys = ["_setting", *(key for key in ("clients.total", "clients.unseen") if key in cells)]
     pictures = []
     for key, group in cells[cells["run_id"].notna()].groupby(keys, sort=False, dropna=False):
@@ -247,7 +251,8 @@ def split_settings(cells: pd.DataFrame) -> tuple[list[dict[str, Any]], list[tupl
             default = find_default(key, cells) if everywhere else None
             changed = default is not None and default != values[0]
             value = values[0] + ("" if everywhere else " (where it applies)")
-            same.append({"key": key, "value": value, "changed": changed, "default": default or "none"})
+            usual = default is not None and not changed
+            same.append({"key": key, "value": value, "changed": changed, "default": default or "none", "usual": usual})
         elif values:
             several.append((key, ", ".join(values) + ("" if everywhere else " (where it applies)")))
     return same, several

@@ -51,18 +51,35 @@ def test_interval_of_paired_seeds(store: Tracker) -> None:
     assert re.search(
         r"fedsam ρ=0.5 \| dirichlet α=0.5 +\| 3 +\| 75.10 +\| \+5.10 +\| better +\| \+4.85 .. \+5.35 +\| < 0.001 ", text
     )
-    assert re.search(r"fedsam ρ=0.5 \| dirichlet α=0.5 +\| 0.250 +\| [\d.]+ +\| \d+ +\|", text), "the second table"
+    assert re.search(r"fedsam ρ=0.5 \| dirichlet α=0.5 +\| [\d.]+ +\| \d+ +\|", text), "the second table"
+    assert "p (sign flips) |" not in text, "0.25 for three seeds and 1 for one, the least that they can give"
+    assert (
+        "- p (sign flips): exact, without assuming normality, never below 2^(1 - n), where each of them is: 5 %" in text
+    )
     assert max(map(len, (line for line in text.splitlines() if line.startswith("|")))) <= 120
     assert re.search(r"\| 1 \(unpaired: 1\) +\| 40.50 +\| -10.00 +\| too few seeds ", text)
     assert "bootstrap interval" not in text, "nor what the runs sent: columns that say nothing are left out"
     assert "megabytes" not in text
     assert small.find_detectable() == find_effect(3, 0.05 / 2), "for a spread of 1"
     assert lone.find_detectable() is None
-    won = "- fedsam ρ=0.5 beats fedavg with the same setting and seed in 3 of 3 pairs: 1.00 (0.29 .. 1.00, Clopper"
-    assert won in text
+    assert (
+        "- pairs with the same setting and seed that beat fedavg (Clopper and Pearson's interval): "
+        "3 of 4: 0.75 (0.19 .. 0.99) by fedsam ρ=0.1; 3 of 3: 1.00 (0.29 .. 1.00) by fedsam ρ=0.5\n"
+    ) in text
     narrow = compare(collect("sweep"), "fedavg", confidence=0.5).differences[0].interval
     assert narrow is not None
     assert narrow.high == pytest.approx(2 + 0.816497 / math.sqrt(3), abs=1e-5)  # t(0.75, 2) = 0.8165
+
+
+def test_what_is_alike_is_said_once(store: Tracker) -> None:
+    """Gaps 1, 2, 3 twice, and 1, 2, -3: their sum is 0, so all sign flips reach it, and p is 1; 0 ties."""
+    cells = [cell(a, 0.5, seed) for a in (FEDAVG, SMALL, LARGE, {"name": "fedprox", "mu": 1}) for seed in (0, 1, 2)]
+    write(store, cells, (80, 60, 70, 81, 62, 73, 81, 62, 73, 81, 62, 67))
+    text = format_report(compare(collect("sweep")))
+    assert text.count("Clopper") == text.count("beat fedavg") == 1
+    assert "3 of 3: 1.00 (0.29 .. 1.00) by fedsam ρ=0.1, fedsam ρ=0.5; 2 of 3: 0.67 (0.09 .. 0.99) by fedprox" in text
+    assert "p (sign flips) |" in text
+    assert "never below 2^(1 - n): 5 %" in text
 
 
 def test_it_is_listed_setting_by_setting(store: Tracker) -> None:

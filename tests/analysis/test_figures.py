@@ -23,6 +23,10 @@ AVERAGED = "mean of the tests in the last fifth of the rounds, at most 10"
 """A note's end, for cells that do not say how many rounds they have."""
 
 
+PAIRED = "methods share seeds: fedray compare pairs them"
+"""What a note says of bars of several methods."""
+
+
 def test_curves_are_means_over_finished_seeds_with_a_band(
     store: Tracker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -81,7 +85,7 @@ def test_sensitivity_over_a_hyper_parameter(store: Tracker) -> None:
     write(store, cells, (60, 62, 70, 49, 51))
     (figure,) = draw_sensitivity(collect("sweep"), "algorithm.rho").values()
     (axes,) = figure.axes
-    assert note(figure) == f"bars and bands: ± standard deviation over 1 to 2 seeds; {AVERAGED}"
+    assert note(figure) == f"bars and bands: ± standard deviation over 1 to 2 seeds; {PAIRED}; {AVERAGED}"
     (band,) = axes.patches
     assert (band.get_y(), band.get_y() + band.get_height()) == pytest.approx((50 - 2**0.5, 50 + 2**0.5))
     assert ticks(axes) == {0.1: "0.1", 0.5: "0.5"}
@@ -92,6 +96,14 @@ def test_sensitivity_over_a_hyper_parameter(store: Tracker) -> None:
     assert whiskers.get_segments()[0][:, 1] == pytest.approx([61 - 2**0.5, 61 + 2**0.5])
     (level,) = [one for one in axes.lines if one.get_label() == "fedavg"]
     assert np.asarray(level.get_ydata()).tolist() == [50, 50]
+
+
+def test_rounds_to_a_target_say_who_never_gets_there(store: Tracker) -> None:
+    """To 80 %: two of three ρ; the table and the figure say so in the same words."""
+    cells = [cell({"name": "fedsam", "rho": rho}, 0.5, 0) for rho in (0.1, 0.2, 0.5)]
+    write(store, cells, [history(70, 80), history(80, 90), history(1, 2)])
+    (figure,) = draw_sensitivity(collect("sweep"), "algorithm.rho", "rounds_to:80").values()
+    assert note(figure) == "one seed; never at the target, and in no mean: 1 of 3 runs of fedsam"
 
 
 def test_a_method_looks_as_among_the_curves(store: Tracker) -> None:
@@ -312,7 +324,7 @@ def test_error_bars_stand_at_their_points_and_aside_of_each_other(store: Tracker
     (axes,) = figure.axes
     assert axes.get_xscale() == "log"
     assert ticks(axes) == {0.05: "0.05", 0.1: "0.1", 0.2: "0.2"}
-    assert note(figure) == f"bars: ± standard deviation over 2 seeds; {AVERAGED}"
+    assert note(figure) == f"bars: ± standard deviation over 2 seeds; {PAIRED}; {AVERAGED}"
     assert [
         np.asarray(line.get_xdata()).tolist() for line in axes.lines if str(line.get_label()).startswith("fed")
     ] == [rhos] * 2
@@ -449,6 +461,16 @@ def test_more_than_six_lines_have_bands_in_the_zoom_alone(store: Tracker) -> Non
     (figure,) = draw_curves(collect("long")).values()
     assert note(figure).startswith("band: ± standard deviation over 2 seeds in the lower panels; shaded: ")
     assert [len(area.collections) for area in figure.axes] == [0, 7]
+    assert not figure.axes[0].texts
+    names = list(figure.axes[1].texts)
+    assert [name.get_text() for name in names] == [f"fedsam ρ={rho}" for rho in range(1, 8)], "by the last value"
+    assert names == sorted(names, key=lambda name: name.get_position()[1]), "from below"
+
+
+def test_up_to_six_lines_have_no_names_at_their_ends(store: Tracker) -> None:
+    write(store, [cell({"name": "fedsam", "rho": rho}, 0.5, 0) for rho in range(1, 7)], [history(*range(60, 72))] * 6)
+    (figure,) = draw_curves(collect("sweep")).values()
+    assert [len(area.texts) for area in figure.axes] == [0, 0]
 
 
 def test_panels_share_an_axis_unless_most_of_one_would_be_empty(store: Tracker) -> None:

@@ -122,6 +122,9 @@ def test_pictures_settings_environment(store: Tracker) -> None:
     page_ = Page(text)
     assert ["partition.alpha", "0.5"] in page_.tables["same"]
     assert ["training.rounds", "100"] in page_.tables["same"]
+    assert ["partition.min_size", "1"] in page_.tables["same"], "the default"
+    (folded,) = re.findall(r"<details><summary>2 more with fedray's default</summary>(.*?)</details>", text, re.DOTALL)
+    assert Page(folded).tables["same"] == [["partition.min_size", "1"], ["training.rounds", "100"]]
     assert page_.changed == ["training.lr 0.01 (default: 0.1)", "training.clip_norm 10 (default: none)"], "α has none"
     (row,) = page_.tables["cells"][1:]
     assert [row[k] for k in (1, 2, 5, 6)] == ["finished", "60.00", "0.25", "abababababababab"]
@@ -278,6 +281,24 @@ def test_the_picture_of_a_partition_is_that_of_the_smallest_seed(store: Tracker)
     for one in cells:
         write_run(store, one, parent=parent, files={"partition.png": f"seed {one['config']['seed']}".encode()})
     assert _read_pictures(collect("two")) == [("dirichlet α=0.5, seed 2", _make_uri(b"seed 2"))]
+
+
+def test_display_names_in_partitions_and_cells(store: Tracker) -> None:
+    """Of a method, of a whole label, and the label of a cell without any."""
+    names = {"fedavg": "FedAvg", "dirichlet α=0.5": "mild", "digits": "Digits"}
+    cells = [cell(FEDAVG, alpha, 0) | {"names": names} for alpha in (0.5, 0.1)]
+    for one in cells:
+        one["config"]["data"] = {"name": "digits"}
+    parent = store.open_sweep(sheet("named", cells))
+    for one in cells:
+        write_run(store, one, history(50), parent=parent, files={"partition.png": b"picture"})
+    sweep = collect("named")
+    assert [caption for caption, _ in _read_pictures(sweep)] == [
+        "Digits mild, seed 0",
+        "Digits dirichlet α=0.1, seed 0",
+    ]
+    page = Page(make_page(sweep, ["test_accuracy"]))
+    assert [row[0] for row in page.tables["cells"][1:]] == ["FedAvg mild s0", "FedAvg dirichlet α=0.1 s0"]
 
 
 def run(one: Mapping[str, Any], hours: float, status: str = "finished", sweep: str = "s", again: bool = False) -> None:

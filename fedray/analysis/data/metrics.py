@@ -27,7 +27,7 @@ from fedray.cells.metric import (
     describe_rounds,
     list_last_rounds,
 )
-from fedray.common.errors import UserError, unknown
+from fedray.common.errors import UserError, format_count, unknown
 from fedray.config import Evaluation
 from fedray.engine.cost import find_input_shape, measure_relative_compute
 from fedray.models.base import count_parameters
@@ -152,10 +152,18 @@ def list_parts(sweep: SweepTable, metric: str) -> list[str]:
     return sorted(found, key=lambda part: [int(word) if word.isdigit() else word for word in re.split(r"(\d+)", part)])
 
 
-def find_longest_wait(sweep: SweepTable, run_id: str) -> int:
-    """Return the largest number of rounds between two tests of a finished run with the accuracy of a target."""
-    rounds = list(_read_accuracies(sweep, run_id))
-    return max((later - earlier for earlier, later in zip([0, *rounds], rounds, strict=False)), default=0)
+def describe_target(sweep: SweepTable, metric: str, cells: pd.DataFrame) -> list[str]:
+    """Return notes on the rounds to a target of cells (`_row`, `_value`): what tests skip, and who never gets there."""
+    if Metric.parse(metric).target is None:
+        return []
+    tested = (list(_read_accuracies(sweep, run)) for run in cells.loc[cells["_value"].notna(), "run_id"])
+    apart = max((b - a for rounds in tested for a, b in zip([0, *rounds], rounds, strict=False)), default=0)
+    notes = [f"tests are up to {apart} rounds apart, so the target may have been met earlier"] if apart > 1 else []
+    of_row = cells.dropna(subset="_value").groupby("_row", sort=False)["_value"]
+    never = [
+        f"{(v == NEVER).sum()} of {format_count(len(v), 'run')} of {row}" for row, v in of_row if (v == NEVER).any()
+    ]
+    return [*notes, f"never at the target, and in no mean: {', '.join(never)}"] if never else notes
 
 
 def make_title(metric: str, cells: pd.DataFrame, held_out: bool = False) -> str:

@@ -6,10 +6,18 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from fedray.analysis.comparison import Comparison
+from fedray.analysis.comparison import Comparison, Difference
 from fedray.analysis.data.axes import WITH_CURVE, label_finished
 from fedray.analysis.data.collect import SweepTable
-from fedray.analysis.data.metrics import NEVER, describe_omitted, find_mean, list_parts, make_title, read_values
+from fedray.analysis.data.metrics import (
+    NEVER,
+    describe_omitted,
+    describe_target,
+    find_mean,
+    list_parts,
+    make_title,
+    read_values,
+)
 from fedray.analysis.plots.style import (
     DASHES,
     HATCHES,
@@ -77,7 +85,7 @@ def draw_bars(sweep: SweepTable, metric: str, at: int | None = None) -> dict[str
         turned = 0 if sum(map(len, parts)) < UPRIGHT_LETTERS else 90 if len(parts) > 6 else 30
         area.set_xticks(range(len(parts)), parts, rotation=turned, ha="center")
         area.grid(axis="x", visible=False)
-        note = describe_seeds((len(ids) for _, _, ids in drawn), "bars")
+        note = describe_seeds((len(ids) for _, _, ids in drawn), "bars", panel[panel["run_id"].isin(logged)])
         figures[str(setting)] = with_legend(figure, area, note=note)
     return figures
 
@@ -87,7 +95,9 @@ def draw_methods(sweep: SweepTable, metric: str = DEFAULT) -> dict[str, Figure]:
     """Return setting -> figure of a table's metric: one bar for each method with its number, the mean over seeds."""
     cells = label_finished(sweep, statuses=WITH_CURVE).assign(_value=read_values(sweep, metric))
     figures = {}
-    for setting, panel in cells[cells["_value"] != NEVER].groupby("_column", sort=False):
+    for setting, whole in cells.groupby("_column", sort=False):
+        if not len(panel := whole[whole["_value"] != NEVER]):
+            continue
         found = panel.groupby("_row", sort=False)["_value"]
         heights = found.agg(find_mean).dropna()
         below = max(map(len, heights.index), default=0) * (len(heights) > 4)  # letters of a turned name
@@ -111,8 +121,8 @@ def draw_methods(sweep: SweepTable, metric: str = DEFAULT) -> dict[str, Figure]:
         area.margins(y=0.25 if turned else 0.12)  # room for the numbers
         area.tick_params(axis="x", rotation=90 if below else 0)
         area.grid(axis="x", visible=False)
-        note = describe_seeds(found.count()[heights.index], "error bars" if spread.any() else "")
-        add_note(figure, note + describe_omitted([metric], cells))
+        note = describe_seeds(found.count()[heights.index], "error bars" if spread.any() else "", panel)
+        add_note(figure, "; ".join([note + describe_omitted([metric], cells), *describe_target(sweep, metric, whole)]))
         figures[str(setting)] = figure
     return figures
 
@@ -125,22 +135,22 @@ WIDE = 4
 def draw_forests(found: Comparison) -> dict[str, Figure]:
     """Return setting -> figure of each method's mean difference and t interval; filled if Holm's p tells it apart.
 
-    With too few seeds for an interval there are the means alone.
+    All have the same axis across. With too few seeds for an interval there are the means alone.
     """
-    figures = {}
-    for setting in dict.fromkeys(one.column for one in found.differences):
-        drawn = [one for one in found.differences if one.column == setting and one.mean is not None]
-        if not drawn:
-            continue
-        figure, area = make_axes(f"difference to {found.to}\n{found.title}", "", setting, 0.25 + 0.06 * len(drawn))
-        means = [float(one.mean or 0) for one in drawn]
-        bounds = [None if found.lacks_seeds else one.interval for one in drawn]
-        halves = [(bound.high - bound.low) / 2 if bound else 0.0 for bound in bounds]
-        usual = median([half for half in halves if half] or [0.0])
-        shown = [min(half, WIDE * usual) for half in halves]
-        left = min(0.0, *(mean - half for mean, half in zip(means, shown, strict=True)))
-        right = max(0.0, *(mean + half for mean, half in zip(means, shown, strict=True)))
-        for place, (one, mean, half) in enumerate(zip(drawn, means, halves, strict=True)):
+    figures, halves, ends = {}, dict[str, dict[Difference, float]](), [0.0]
+    for one in found.differences:
+        if one.mean is not None:
+            bound = None if found.lacks_seeds else one.interval
+            halves.setdefault(one.column, {})[one] = (bound.high - bound.low) / 2 if bound else 0.0
+    for rows in halves.values():
+        most = WIDE * median([half for half in rows.values() if half] or [0.0])
+        ends += [float(one.mean or 0) + sign * min(half, most) for one, half in rows.items() for sign in (-1, 1)]
+    left, right = min(ends), max(ends)
+    margin = 0.05 * (right - left) or 1.0
+    for setting, rows in halves.items():
+        figure, area = make_axes(f"difference to {found.to}\n{found.title}", "", setting, 0.25 + 0.06 * len(rows))
+        for place, (one, half) in enumerate(rows.items()):
+            mean = float(one.mean or 0)
             told = not found.lacks_seeds and one.judge(found.lower) in ("better", "worse")
             area.plot((max(mean - half, left), min(mean + half, right)), (place, place), color="0.3", linewidth=0.8)
             for arrow, end, cut in (("<", left, mean - half < left), (">", right, mean + half > right)):
@@ -151,11 +161,13 @@ def draw_forests(found: Comparison) -> dict[str, Figure]:
         marks = {"white": "not told apart", "0": f"p < {1 - found.confidence:.2g} (Holm)"}
         for fill, name in ({"white": "too few seeds for an interval"} if found.lacks_seeds else marks).items():
             area.plot([], [], "o", color="0", markerfacecolor=fill, label=name)
-        area.set_yticks(range(len(drawn)), [one.row for one in drawn])
-        area.set_ylim(len(drawn) - 0.5, -0.5)
+        area.set_yticks(range(len(rows)), [one.row for one in rows])
+        area.set(ylim=(len(rows) - 0.5, -0.5), xlim=(left - margin, right + margin))
         area.grid(axis="y", visible=False)
-        cut = max(halves) > max(shown)
-        seeds = describe_seeds((one.n for one in drawn), "")
+        cut = any(
+            one.mean - half < left or one.mean + half > right for one, half in rows.items() if one.mean is not None
+        )
+        seeds = describe_seeds((one.n for one in rows), "")
         line = f"; line: its {found.confidence:.0%} interval, uncorrected" + ("; an arrow: it goes on" if cut else "")
         figures[setting] = with_legend(figure, area, note=seeds + (line if not found.lacks_seeds else ""))
     return figures

@@ -1,5 +1,6 @@
 """Plots of clients' accuracies and of the model's confusion of classes."""
 
+from collections import Counter
 from collections.abc import Hashable, Mapping
 from typing import Any
 
@@ -7,6 +8,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 
 from fedray.analysis.data.axes import label_cells, label_finished
@@ -154,8 +156,8 @@ def draw_classes(sweep: SweepTable) -> dict[str, Figure]:
 def draw_partitions(sweep: SweepTable) -> tuple[dict[str, Figure], dict[str, list[str]]]:
     """Draw the samples per client and class, for the first seed. No run is needed.
 
-    Return data, partition and number of clients -> figure; and the message of data that cannot be read -> what it
-    leaves out.
+    Pictures of the same data share a scale. Return data, partition and number of clients -> figure; and the message of
+    data that cannot be read -> what it leaves out.
     """
     clients_of = [(spec.get("clients.total"), spec.get("clients.unseen")) for spec in sweep.cells["spec"]]
     cells = sweep.cells.assign(
@@ -163,6 +165,8 @@ def draw_partitions(sweep: SweepTable) -> tuple[dict[str, Figure], dict[str, lis
         _clients=[f"{total} clients" + (f" and {unseen} unseen" if unseen else "") for total, unseen in clients_of],
     ).drop_duplicates(["_setting", "_clients"])
     figures, left_out = dict[str, Figure](), dict[str, list[str]]()
+    of_data = dict[str, list[AxesImage]]()
+    most = Counter[str]()
     for spec, setting, clients in zip(cells["spec"], cells["_setting"], cells["_clients"], strict=True):
         if not spec.packed:
             refuse_plugins("--kind partition", {name: spec.get(name) for name in ("data", "partition")})
@@ -179,6 +183,11 @@ def draw_partitions(sweep: SweepTable) -> tuple[dict[str, Figure], dict[str, lis
         figures[name] = figure = draw_heatmap(counts, title=wrap_title(name, 0.8 * WIDTH), unseen=unseen)
         figure.set_size_inches(WIDTH, WIDTH * (0.45 + 0.02 * min(data.num_classes, 20)))
         figure.axes[0].grid(visible=False)
+        of_data.setdefault(key := str(spec.get("data")), []).append(figure.axes[0].images[0])
+        most[key] = max(most[key], int(counts.max()))
+    for key, images in of_data.items():
+        for image in images:
+            image.set_clim(0, most[key])
     if not figures:
         raise UserError("; ".join(left_out))
     return figures, left_out

@@ -1,9 +1,11 @@
 """Learning curves: a panel per setting, and below it a zoom on the last rounds; of many lines it alone has bands."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise, product
+from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -109,7 +111,11 @@ def draw_curves(
                     reach[label] = float((late - half).min()), float((late + half).max())
                     style["markevery"] = thin_markers(len(late), place, len(pairs))
                     drawn.zoom[setting].plot(late.index, late, **style)
-            far |= dict.fromkeys(_leave_out_far(drawn.zoom[setting], reach) if start is not None else ())
+            if start is not None:
+                left_out = _leave_out_far(drawn.zoom[setting], reach)
+                far |= dict.fromkeys(left_out)
+                if BANDED < len(reach) <= READABLE:
+                    _name_ends(drawn.zoom[setting], reach.keys() - left_out)
         if not across:
             _set_ticks(list(every[0].main.values()), list(every[0].zoom.values()), rounds, start)
         level = [level_panels([*drawn.main.values()]) for drawn in every]
@@ -278,6 +284,16 @@ def _leave_out_far(zoom: Axes, reach: Mapping[str, tuple[float, float]]) -> list
     margin = 0.05 * (high - low)
     zoom.set_ylim(low - margin, high + margin)
     return others
+
+
+def _name_ends(zoom: Axes, labels: Collection[str]) -> None:
+    """Name the lines at their ends, to the right of a zoom, in the order of their last values."""
+    ends = [(line, np.asarray(line.get_xydata())[-1:]) for line in zoom.lines if line.get_label() in labels]
+    ends = sorted((end for end in ends if len(end[1])), key=lambda end: float(end[1][0, 1]))
+    for k, (line, ((x, y),)) in enumerate(ends):
+        look: Any = {"color": line.get_color(), "fontsize": 5, "va": "center", "textcoords": "axes fraction"}
+        look["arrowprops"] = {"arrowstyle": "-", "linewidth": 0.4, "color": line.get_color(), "relpos": (0, 0.5)}
+        zoom.annotate(str(line.get_label()), (x, y), (1.03, (k + 0.5) / len(ends)), **look)
 
 
 def _set_ticks(main: list[Axes], zooms: list[Axes], rounds: list[int], start: int | None) -> None:

@@ -15,7 +15,7 @@ from fedray.analysis.data.axes import (
     unknown_key,
 )
 from fedray.analysis.data.collect import SweepTable
-from fedray.analysis.data.metrics import NEVER, describe_omitted, make_title, read_values
+from fedray.analysis.data.metrics import NEVER, describe_omitted, describe_target, make_title, read_values
 from fedray.analysis.plots.style import (
     choose_styles,
     describe_seeds,
@@ -64,7 +64,7 @@ def draw_sensitivity(sweep: SweepTable, x: str, metric: str = DEFAULT) -> dict[s
         )
         for name in names
     ]
-    cells = pd.concat(several, ignore_index=True)
+    cells = whole = pd.concat(several, ignore_index=True)
     cells = cells[cells["_value"].notna() & (cells["_value"] != NEVER)]
     count = cells.groupby(["_column", "_row"])["_x"].transform("nunique")
     if not (count > 1).any():
@@ -111,7 +111,12 @@ def draw_sensitivity(sweep: SweepTable, x: str, metric: str = DEFAULT) -> dict[s
         apart = "" if level_panels([*drawn.main.values()]) else "; y axes differ"
         seeds = cells.groupby(["_column", "_row", "_x"], dropna=False)["seed"].nunique()
         bars = "bars and bands" if cells["_x"].isna().any() else "bars"
-        note = describe_seeds(seeds, bars) + describe_omitted(names, sweep.cells) + apart + absent
+        note = describe_seeds(seeds, bars, cells.assign(_row=cells["algorithm.name"]))
+        note += describe_omitted(names, sweep.cells) + apart + absent
+        of_figure = whole[whole["_column"].isin(dict(settings))]
+        note = "; ".join(
+            [note, *dict.fromkeys(said for one in names for said in describe_target(sweep, one, of_figure))]
+        )
         figures[name] = with_legend(drawn.figure, *drawn.main.values(), note=note)
     return figures
 

@@ -116,7 +116,7 @@ def make_axes(x: str, y: str, name: str, height: float = 0.75) -> tuple[Figure, 
     """Return one panel. height: in column widths. The part of a label after a comma is left to the caption."""
     figure = Figure(figsize=(WIDTH, height * WIDTH), layout="constrained")
     panel = figure.subplots()
-    panel.set(xlabel=x, ylabel=_wrap(y, height * WIDTH), title=name)
+    panel.set(xlabel=x, ylabel=_wrap(y, min(height, 0.6) * WIDTH), title=name)
     return figure, panel
 
 
@@ -344,15 +344,17 @@ def draw_fields(
     return image
 
 
-def describe_seeds(counts: Iterable[int], what: str) -> str:
-    """Return the note of a figure; what: the bands or bars that it has, empty for none."""
+def describe_seeds(counts: Iterable[int], what: str, cells: pd.DataFrame | None = None) -> str:
+    """Return the note of a figure; what: the bands or bars that it has, empty for none. cells: those behind bars."""
     seeds = sorted(set(counts))
     if not seeds or seeds == [1]:
         return "one seed"
     number = str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
     if not what:
         return f"mean over {number} seeds"
-    return f"{what}: ± standard deviation over {number} seeds"
+    shared = cells is not None and (cells.groupby(["_column", "seed"])["_row"].nunique() > 1).any()
+    paired = "; methods share seeds: fedray compare pairs them" if shared else ""
+    return f"{what}: ± standard deviation over {number} seeds{paired}"
 
 
 @styled

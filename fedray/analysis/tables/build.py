@@ -32,8 +32,8 @@ from fedray.analysis.data.axes import (
 from fedray.analysis.data.collect import SweepTable, collect, find_cells
 from fedray.analysis.data.metrics import (
     describe_rounds_left_out,
+    describe_target,
     describe_undeclared,
-    find_longest_wait,
     find_selection_metric,
     is_ranked,
     is_smaller_better,
@@ -224,10 +224,7 @@ def _list_notes(sweep: SweepTable, cells: pd.DataFrame, metric: str, over: str) 
         )
     if is_mixed:
         notes.append("runs of an entry differ by more than the seed; --cols, or --rows, can name by what")
-    if Metric.parse(metric).target is not None:
-        every = sorted({find_longest_wait(sweep, run) for run in cells.loc[cells["_value"].notna(), "run_id"]})
-        if every and every != [1]:
-            notes.append(f"tests are up to {every[-1]} rounds apart, so the target may have been met earlier")
+    notes += describe_target(sweep, metric, cells)
     notes += describe_undeclared(metric, cells)
     notes += describe_rounds_left_out(sweep, metric)
     notes += [sweep.note] if sweep.note else []
