@@ -47,9 +47,9 @@ def print_status(
 
     Each cell has its hash and run; a failed one also the traceback's file.
     """
-    from fedray.analysis.data.stored import estimate_left, read_started_sweep, read_sweep, read_to_run
+    from fedray.analysis.data.stored import estimate_left, read_lock, read_started_sweep, read_sweep
     from fedray.common.location import get_storage
-    from fedray.sweep.storage import count_kept_rounds, get_sweep_lock_file, is_sweep_running
+    from fedray.sweep.storage import count_kept_rounds, find_last_round, get_sweep_lock_file, is_sweep_running
     from fedray.tracking.store import NotStored, count_unlisted, describe_unlisted
 
     if name is None:
@@ -77,13 +77,18 @@ def print_status(
         told = [
             {"hash": cell.hash, "label": cell.label, "status": record.ending.status}
             | ({"run_id": record.run_id, "message": record.ending.message} if record.run_id else {})
+            | (
+                {"round": find_last_round(cell), "rounds": cell.get("training.rounds")}
+                if record.ending.status is Status.RUNNING
+                else {}
+            )
             for cell, record in listed
         ]
         print(format_json({"name": sweep.name, "cells": told, "note": note}))
         return
     running = is_sweep_running(sweep.name)
     aside, seconds = 0, math.nan
-    if to_run := read_to_run(sweep.name) if running else set():
+    if to_run := read_lock(sweep.name)[1] if running else set():
         aside = sum(record.ending.status is Status.MISSING and cell.hash not in to_run for cell, record in listed)
         seconds = estimate_left(sweep, to_run)
     said = _describe_counts(sweep.counts, running, aside)
@@ -97,7 +102,8 @@ def print_status(
         cells = [(cell, record) for cell, record in listed if record.ending.status is outcome]
         shown = cells if every else cells[:LISTED]
         for cell, record in shown:
-            kept = count_kept_rounds(cell) if outcome.is_open else 0
+            find = find_last_round if outcome is Status.RUNNING else count_kept_rounds
+            kept = find(cell) if outcome.is_open else 0
             reason = f"round {kept} of {cell.get('training.rounds')}" if kept else record.ending.message
             reason = reason or ("no checkpoint here yet" if outcome is Status.INTERRUPTED else "")
             print(shorten(escape(f"{outcome:<11} {cell.hash}  {cell.label}{f': {reason}' if reason else ''}")))

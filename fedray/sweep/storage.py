@@ -205,6 +205,14 @@ def count_kept_rounds(cell: Cell) -> int:
     return max((int(round) for round in names if round.isdecimal()), default=0)
 
 
+def find_last_round(cell: Cell) -> int:
+    """Return the last evaluated round of the cell here, or its newest checkpoint's if that is later; 0 for neither."""
+    last = 0
+    with contextlib.suppress(OSError, ValueError, LookupError, TypeError):  # there is none; it is being written
+        last = int(json.loads((get_cell_dir(cell.hash) / "rows.jsonl").read_bytes().splitlines()[-1])["round"])
+    return max(last, count_kept_rounds(cell))
+
+
 def is_trained(cell: Cell) -> bool:
     """Return True if this storage has a checkpoint of the cell's last round."""
     return (get_cell_dir(cell.hash) / f"checkpoint-{cell.get('training.rounds')}.json").is_file()

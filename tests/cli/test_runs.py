@@ -180,9 +180,18 @@ def test_a_killed_driver_leaves_trained_cells_that_are_not_missing(store: Tracke
     try:
         with lock_sweep("sweep"):
             first, line = call("status", "sweep").done.splitlines()
+            (folder / "rows.jsonl").write_text('{"round": 1}\n{"round": 3}\n')  # tested since its checkpoint
+            _, later = call("status", "sweep").done.splitlines()
+            *others, told_last = json.loads(call("status", "sweep", "--json").done)["cells"]
+            (folder / "rows.jsonl").write_text('{"round": 1}\n{"rou')
+            _, cut = call("status", "sweep").done.splitlines()
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
+    assert later == f"{line.removesuffix('2 of 4')}3 of 4"
+    assert (told_last["round"], told_last["rounds"]) == (3, 4)
+    assert not any("round" in one for one in others), "they do not run"
+    assert cut == line
     assert first == "sweep: 4 cells, 3 finished (2 of them not yet in MLflow), 1 running; running now"
     assert line == f"running     {cells[3]['hash']}  {cells[3]['label']}: round 2 of 4"
 

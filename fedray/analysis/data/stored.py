@@ -49,20 +49,18 @@ def read_sweep(name: str) -> Sheet:
 
 def read_started_sweep(name: str) -> Sheet:
     """Return a sweep that the store does not know, from its process's lock; without cells if none has begun."""
-    try:
-        listed = json.loads(get_sweep_lock_file(name).read_text())["cells"]
-        sheet = correct_statuses(Sheet(name, {cell.hash: cell for cell in map(Cell.from_json, listed)}))
-    except (OSError, ValueError, LookupError, TypeError):  # it is being written, or another file's
-        return Sheet(name)
+    sheet = correct_statuses(read_lock(name)[0])
     return sheet if sheet.records else Sheet(name)
 
 
-def read_to_run(name: str) -> set[str]:
-    """Return the hashes of the cells that a running call of a sweep began with, from its process's lock."""
+def read_lock(name: str) -> tuple[Sheet, set[str]]:
+    """Return the cells in the lock of a sweep's process, and the hashes of those that its call began with."""
     try:
-        return {str(hash) for hash in json.loads(get_sweep_lock_file(name).read_text())["to_run"]}
-    except (OSError, ValueError, LookupError, TypeError):  # as above, or of an older version
-        return set()
+        found = json.loads(get_sweep_lock_file(name).read_text())
+        sheet = Sheet(name, {cell.hash: cell for cell in map(Cell.from_json, found["cells"])})
+        return sheet, {str(hash) for hash in found.get("to_run", ())}  # an older version has none
+    except (OSError, ValueError, LookupError, TypeError):  # it is being written, or another file's
+        return Sheet(name), set()
 
 
 def estimate_left(sheet: Sheet, to_run: Collection[str]) -> float:
