@@ -24,7 +24,6 @@ from fedray.analysis.data.metrics import (
     NEVER,
     describe_rounds_left_out,
     describe_undeclared,
-    find_mean,
     is_smaller_better,
     make_title,
     read_values,
@@ -43,7 +42,7 @@ from fedray.analysis.statistics import (
     find_effect,
     flip_signs,
 )
-from fedray.cells.metric import DEFAULT, FEWEST_SEEDS, Metric, describe_few_seeds
+from fedray.cells.metric import DEFAULT, FEWEST_SEEDS, Metric, describe_few_seeds, find_mean
 from fedray.common.entry import Json, format_json
 from fedray.common.errors import UserError, format_count, unknown
 from fedray.common.output import format_grid, write_or_print

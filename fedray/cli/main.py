@@ -151,15 +151,22 @@ def open_ui(
 ) -> None:
     """Open MLflow's UI on this directory's store.
 
-    MLFLOW_TRACKING_URI names another store. The address is 127.0.0.1 unless you give --host.
+    MLFLOW_TRACKING_URI names another store; of a server the addresses are printed. The UI's own is 127.0.0.1 unless you
+    give --host.
     """
     from fedray.common.location import is_server, store_uri
-    from fedray.tracking.view import admit, save_view
+    from fedray.tracking.view import admit, locate_server, save_view
 
     uri = store_uri()
-    if is_server(uri):
-        raise UserError(f"MLFLOW_TRACKING_URI: {redact(uri)} is a server, which shows its own UI in a browser")
+    if is_server(uri) and (host, port) != ("127.0.0.1", 5000):
+        raise UserError(
+            f"--{'host' if port == 5000 else 'port'}: {redact(uri)} is a server, which is already listening"
+        )
     views = save_view(name)
+    if is_server(uri):
+        page, more = _list_addresses(views, locate_server(uri))
+        print(f"the server shows the runs at {page}{more}")
+        return
     try:
         with socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET):
             pass
@@ -170,11 +177,10 @@ def open_ui(
         ) from None
     shown, admitted = admit(host, port)
     server = f"http://{f'[{shown}]' if ':' in shown else shown}:{port}"
-    (_, page), *others = views.items()
-    more = "".join(f"\n  {what}: {server}{view}" for what, view in others)
+    page, more = _list_addresses(views, server)
     print("MLflow starts; its address follows when it answers", flush=True)
     bound = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    subprocess.Popen([sys.executable, "-P", "-c", ANNOUNCER, bound, server + page, more])  # noqa: S603
+    subprocess.Popen([sys.executable, "-P", "-c", ANNOUNCER, bound, page, more])  # noqa: S603
     # The store's address can contain a password: an environment is private, a command line is not. MLflow's jobs judge
     # language models, in eight processes that start before the server answers. With a lifespan (it clears up after
     # MLflow's assistant) Ctrl-C ends in a traceback.
@@ -195,6 +201,12 @@ def open_ui(
             "PYTHONWARNINGS": "ignore",  # deprecations inside of MLflow
         },
     )
+
+
+def _list_addresses(views: dict[str, str], server: str) -> tuple[str, str]:
+    """Return the first view's address, and lines with the others'."""
+    (_, page), *others = views.items()
+    return server + page, "".join(f"\n  {what}: {server}{view}" for what, view in others)
 
 
 app.command("run")(make_command(RunRequest))

@@ -81,6 +81,10 @@ LIBRARIES = {
 LARGEST = 1e100
 """Largest metric that tables compute with."""
 IS_CELL = "tags.`fedray.kind` = 'cell'"
+NONE = "none"
+"""Value of a parameter that varies in the sweep and that a run's method does not have."""
+MEAN_OF = "fedray.mean_of"
+"""Tag of a run of means over seeds: its sweep."""
 LISTED = "fedray.listed."
 """With a sweep's name, tag of the runs of the cells that its file lists, whichever sweep ran them: MLflow's UI can
 select by it."""
@@ -275,6 +279,11 @@ def find_sweeps(client: "AnyClient", experiment: str) -> "dict[str, AnyRun]":
         if name := _get_name(run, "fedray.sweep"):
             sweeps.setdefault(name, run)
     return sweeps
+
+
+def select_means(sweep: str) -> str:
+    """Return the filter that finds a sweep's runs of means over seeds."""
+    return f"tags.`{MEAN_OF}` = '{sweep}'"
 
 
 def find_blocks(client: "AnyClient", experiment: str, names: Iterable[str]) -> dict[str, list[int]]:
@@ -569,5 +578,9 @@ def find_deletable_runs(name: str, cell: str | None = None, unlisted: bool = Fal
         cells = {one: cells[one] for one in chosen}
     runs = {one: [run.info.run_id for run in find_runs(client, experiment, [one])] for one in cells}
     of_cells = {run: f"{one}  {cells[one].label}" for one in cells if one not in shared for run in runs[one]}
-    whole = {} if unlisted or cell is not None else {sweeps[name].info.run_id: "the sweep's own run"}
-    return whole | of_cells, sum(bool(runs[one]) for one in cells if one in shared)
+    whole = {sweeps[name].info.run_id: "the sweep's own run"}
+    means = search(client, experiment, select_means(name))
+    whole |= {run.info.run_id: f"mean of {run.data.tags.get(SETTING, '')}" for run in means}
+    return (whole if cell is None and not unlisted else {}) | of_cells, sum(
+        bool(runs[one]) for one in cells if one in shared
+    )

@@ -6,18 +6,20 @@ import socket
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 from urllib.request import urlopen
 
+from fedray.cells.cell import Cell
 from fedray.cells.looks import choose_looks
 from fedray.cells.metric import LAST
-from fedray.common.errors import redact, unknown
+from fedray.common.errors import unknown
 from fedray.common.location import is_server, refuse_unwritable_store, store_uri
 from fedray.tracking.store import (
     COLOUR,
     EXPERIMENT,
     IS_CELL,
     LISTED,
+    NONE,
     SUMMARY,
     find_runs,
     find_sweeps,
@@ -26,6 +28,7 @@ from fedray.tracking.store import (
     pick_best,
     read_cells,
     search,
+    select_means,
 )
 
 if TYPE_CHECKING:
@@ -43,8 +46,6 @@ MOST = 0.6
 """Part of the runs that must have a parameter for an axis of parallel coordinates: ρ of three methods, not β of two."""
 SPLITS = 6
 """Maximum number of settings, such as columns of the table, that have a view each."""
-NONE = "none"
-"""Value of a parameter that varies in the sweep and that a run's method does not have."""
 TRAINING = "?workflowType=machine_learning"
 """Query of MLflow's view of an experiment for training; the other view is for language models."""
 
@@ -74,11 +75,17 @@ def admit(host: str, port: int) -> tuple[str, dict[str, str]]:
     }
 
 
+def locate_server(uri: str) -> str:
+    """Return the address of a server as a browser takes it: it asks for the password itself."""
+    parts = urlsplit(uri)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
+
+
 def make_address(run: str) -> str:
     """Return the address of a run in MLflow's UI if a server answers there, else the command that starts one."""
     uri = store_uri()
     remote = is_server(uri)
-    server = redact(uri).rstrip("/") if remote else UI
+    server = locate_server(uri) if remote else UI
     try:
         if not remote:
             with urlopen(f"{server}/api/2.0/mlflow/runs/get?run_id={run}", timeout=2):  # noqa: S310
@@ -92,36 +99,46 @@ def make_address(run: str) -> str:
 def save_view(sweep: str = "") -> dict[str, str]:
     """Save views of the experiment's charts and table in MLflow; return what is where, without the server's address.
 
-    First a view of all runs; of a sweep also, if at most `SPLITS` settings vary, a view of each, and the page of its
-    own run, with the means over seeds. A view has the curves of `FIRST`, and the sweep's number by what varies, in
-    points, parallel coordinates and bars; other metrics and the summaries are folded. The table has the parameters that
-    vary, the number and the status, the best run first. Raises UserError if the store has no such sweep.
+    Of a sweep, first a view of means over seeds if a setting has several; then one of all runs; then, if at most
+    `SPLITS` settings vary, one of each, with its means or runs; last the page of the sweep's own run. A view has the
+    curves of `FIRST`, and the sweep's number by what varies, in points, parallel coordinates and bars; other metrics
+    and the summaries are folded. The table has the parameters that vary, the number and the status, the best first.
+    Raises UserError if the store has no such sweep.
     """
     from mlflow.entities import Param
+
+    from fedray.tracking.means import write_means
 
     refuse_unwritable_store()
     client, experiment = open_store()
     known = find_sweeps(client, experiment)
     if sweep and sweep not in known:
         raise unknown("sweep", sweep, known, "`fedray status`")
-    chosen = f"{_mark_listed(sweep, client)} AND " if sweep else ""
-    filter = f"{chosen}{IS_CELL} AND tags.`fedray.status` != 'superseded'"
+    cells = _mark_listed(sweep, client) if sweep else {}
+    filter = f"{_is_listed(sweep)} AND " if sweep else ""
+    filter += f"{IS_CELL} AND tags.`fedray.status` != 'superseded'"
     runs = list(search(client, experiment, filter))
     keys = _list_varying([run.data.params for run in runs if run.data.params])
     for run in runs if sweep else ():
         lacking = [key for key in keys if run.data.params and key not in run.data.params]
         if lacking:  # MLflow's compare page draws such a run next to the largest number, 0.21 after 0.2
             client.log_batch(run.info.run_id, params=[Param(key, NONE) for key in lacking])
+    views, of_settings, noun = {"all runs": (filter, runs)}, runs, "runs"
+    if sweep:
+        by_cell = {run.data.tags["fedray.cell"]: run for run in runs}
+        write_means(client, known[sweep], cells, by_cell, [key for key in keys if key != "seed"], FIRST)
+        if means := list(search(client, experiment, select_means(sweep))):
+            filter, of_settings, noun = select_means(sweep), means, "means"
+            views = {"means over seeds": (filter, means)} | views
     of_setting = [key for key in keys if not key.startswith("algorithm.") and key != "seed"]
     settings: dict[tuple[str, ...], list[AnyRun]] = defaultdict(list)
-    for run in runs[::-1]:
+    for run in of_settings[::-1]:
         settings[tuple(run.data.params.get(key, NONE) for key in of_setting)].append(run)
-    views = {"all runs": (filter, runs)}
     for values, here in settings.items() if sweep and 1 < len(settings) <= SPLITS else ():
         wanted = dict(zip(of_setting, values, strict=True))
         conditions = [f"params.`{key}` = {value!r} AND " for key, value in wanted.items()]
         name = ", ".join(f"{key}={value}" for key, value in wanted.items())
-        views[f"runs with {name}"] = ("".join([*conditions, filter]), here)
+        views[f"{noun} with {name}"] = ("".join([*conditions, filter]), here)
     runs_page, addresses = f"/#/experiments/{experiment}/runs", dict[str, str]()
     for number, (name, (of_view, here)) in enumerate(views.items()):
         key = f"{sweep or EXPERIMENT}{f':{number}' if number else ''}"
@@ -129,7 +146,9 @@ def save_view(sweep: str = "") -> dict[str, str]:
         client.set_experiment_tag(experiment, f"mlflow.sharedViewState.{key}", view)
         addresses[name] = f"{runs_page}{TRAINING}&compareRunsMode=CHART&viewStateShareKey={quote(key, safe='')}"
     if sweep:
-        addresses["means over seeds (Show more)"] = f"{runs_page}/{known[sweep].info.run_id}{TRAINING}"
+        addresses["the sweep's own page, with a table (Show more)"] = (
+            f"{runs_page}/{known[sweep].info.run_id}{TRAINING}"
+        )
     return addresses
 
 
@@ -220,14 +239,17 @@ def _list_varying(params: Sequence[Mapping[str, str]]) -> list[str]:
     return sorted(varying, key=lambda key: (order.index(key.partition(".")[0]), not key.endswith(".name")))
 
 
-def _mark_listed(sweep: str, client: "MlflowClient") -> str:
-    """Mark and name the runs of the cells that a sweep lists now, and only these; return their filter."""
-    tag = LISTED + sweep
-    is_listed = f"tags.`{tag}` = 'yes'"
+def _is_listed(sweep: str) -> str:
+    """Return the filter that finds the runs of the cells that a sweep lists now."""
+    return f"tags.`{LISTED}{sweep}` = 'yes'"
+
+
+def _mark_listed(sweep: str, client: "MlflowClient") -> dict[str, Cell]:
+    """Mark and name the runs of the cells that a sweep lists now, and only these; return the cells."""
     reader, experiment = open_reader()
     cells = read_cells(reader, find_sweeps(reader, experiment)[sweep])
     runs = pick_best(find_runs(reader, experiment, cells))
-    marked = {run.info.run_id for run in search(reader, experiment, is_listed)}
+    marked = {run.info.run_id for run in search(reader, experiment, _is_listed(sweep))}
     for hash, look in choose_looks(cells).items():
         if (run := runs.get(hash)) is None:
             continue
@@ -236,7 +258,7 @@ def _mark_listed(sweep: str, client: "MlflowClient") -> str:
         if run.data.tags.get(COLOUR) != look.colour:
             client.set_tag(run.info.run_id, COLOUR, look.colour)
         if run.info.run_id not in marked:
-            client.set_tag(run.info.run_id, tag, "yes")
+            client.set_tag(run.info.run_id, LISTED + sweep, "yes")
     for id in marked - {run.info.run_id for run in runs.values()}:
-        client.delete_tag(id, tag)
-    return is_listed
+        client.delete_tag(id, LISTED + sweep)
+    return cells

@@ -109,8 +109,8 @@ CASES: dict[str, Case] = {
         put("mlflow.db.new", ""),
     ),
     "ui of a server": Case(
-        ["ui"],
-        "MLFLOW_TRACKING_URI: https://***@host/?token=*** is a server, which shows its own UI in a browser",
+        ["ui", "--port", "5001"],
+        "--port: https://***@host/?token=*** is a server, which is already listening",
         environment={"MLFLOW_TRACKING_URI": "https://me:pa55word@host/?token=t0ken"},
     ),
     "store no database": run(

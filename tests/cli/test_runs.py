@@ -493,7 +493,7 @@ def test_each_setting_has_a_view_of_its_own(store: Tracker) -> None:
     write(store, [cell(method, 0.1, 0) for method in methods], [], name="one")
     views = save_view("sweep")
     of_settings = ["runs with partition.alpha=0.1", "runs with partition.alpha=0.5"]
-    assert [*views] == ["all runs", *of_settings, "means over seeds (Show more)"]
+    assert [*views] == ["all runs", *of_settings, "the sweep's own page, with a table (Show more)"]
     tags = store.client.get_experiment(store.experiment).tags
     for number, alpha in ((1, "0.1"), (2, "0.5")):
         of_alpha = f"runs with partition.alpha={alpha}"
@@ -502,7 +502,7 @@ def test_each_setting_has_a_view_of_its_own(store: Tracker) -> None:
         found = [run.data.params for run in search(store.client, store.experiment, view["searchFilter"])]
         assert [params["partition.alpha"] for params in found] == [alpha] * 3
         assert view["selectedColumns"][:2] == ["params.`algorithm.name`", "params.`algorithm.rho`"]
-    assert [*save_view("many")] == [*save_view("one")] == ["all runs", "means over seeds (Show more)"]
+    assert [*save_view("many")] == [*save_view("one")] == ["all runs", "the sweep's own page, with a table (Show more)"]
     assert [*save_view()] == ["all runs"]
 
 

@@ -37,6 +37,8 @@ def test_a_server_killed_and_started_again_misses_nothing_and_repeats_nothing(tm
     assert driver.poll() is None
     with server(tmp_path, port):
         assert "small: 4 finished" in done(driver)
+        shown = done(fedray(tmp_path, "ui", "small", **variables))
+        assert shown.startswith(f"the server shows the runs at http://127.0.0.1:{port}/#/experiments/1/runs?")
     assert state_hashes(tmp_path) == undisturbed(SWEEP)
     logged_once(tmp_path, 12)
 

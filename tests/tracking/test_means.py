@@ -1,0 +1,100 @@
+"""Runs of means over seeds, which `fedray ui SWEEP` writes for MLflow's charts."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedray.analysis.data.collect import collect
+from fedray.analysis.tables.build import build
+from fedray.cells.metric import DEFAULT
+from fedray.tracking.store import IS_CELL, search, select_means
+from fedray.tracking.tracker import Tracker
+from fedray.tracking.view import save_view
+from tests.analysis.runs import FEDAVG, SMALL, cell, history, write
+from tests.conftest import Call
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def labelled(algorithm: dict[str, Any], alpha: float, seed: int) -> dict[str, Any]:
+    """A cell with a label as fedray writes it."""
+    rho = f" ρ={algorithm['rho']}" if "rho" in algorithm else ""
+    return cell(algorithm, alpha, seed) | {"label": f"{algorithm['name']}{rho} dirichlet({alpha}) s{seed}"}
+
+
+CELLS = [labelled(method, alpha, seed) for alpha in (0.1, 0.5) for method in (FEDAVG, SMALL) for seed in (0, 1, 2)]
+FIRST = (93.06500000000001, 93.065, 93.0)
+"""Accuracies whose mean has other last bits if they are summed in another order."""
+
+
+def find_means(store: Tracker) -> dict[str, Any]:
+    return {run.info.run_name: run for run in search(store.client, store.experiment, select_means("sweep"))}
+
+
+def read_curve(store: Tracker, run: Any) -> list[tuple[int, float]]:
+    points = store.client.get_metric_history(run.info.run_id, "test_accuracy")
+    return sorted((point.step, point.value) for point in points)
+
+
+def test_a_setting_has_a_run_of_its_seeds_means(store: Tracker) -> None:
+    """Two rounds: 50 and 60, 52 and 64 give 51 and 62. A third seed that failed, or ended early, does not count; a
+    setting with one finished seed has no mean. The number is that of the table, bit by bit.
+    """
+    two = [history(50, 60), history(52, 64), ("failed", history(0, 0))]
+    alone = [history(1, 2), None, ("stopped", history(7))]
+    write(store, CELLS, [*two, *FIRST, *alone, *two])
+    save_view("sweep")
+    means = find_means(store)
+    assert set(means) == {"D=0.1 fedavg", "ρ=0.1 D=0.1 fedsam", "ρ=0.1 D=0.5 fedsam"}
+    assert read_curve(store, means["D=0.1 fedavg"]) == [(1, 51), (2, 62)]
+    data = means["D=0.1 fedavg"].data
+    assert data.params == {"algorithm.name": "fedavg", "partition.alpha": "0.1"}
+    assert data.tags["fedray.status"] == "1 failed, 2 finished"
+    assert data.tags["mlflow.note.content"] == "Mean of 2 seeds: D=0.1 fedavg s0, D=0.1 fedavg s1"
+    first = next(search(store.client, store.experiment, f"{IS_CELL} AND tags.`fedray.cell` = '{CELLS[0]['hash']}'"))
+    assert data.tags["mlflow.runColor"] == first.data.tags["mlflow.runColor"]
+    shown = {entry.mean for entry in build(collect("sweep"), DEFAULT).entries.values()}
+    for run in means.values():
+        assert run.data.metrics[f"summary/{DEFAULT}"] in shown
+
+
+def test_means_have_views_and_runs_stay_the_runs(store: Tracker, call: Call) -> None:
+    """The first view is that of the means; each setting has one; nothing else in fedray counts them as runs."""
+    write(store, CELLS, [50.0] * 12)
+    before = call("status", "sweep").out, call("tables", "sweep").out
+    addresses = save_view("sweep")
+    of_settings = ["means with partition.alpha=0.1", "means with partition.alpha=0.5"]
+    assert [*addresses][:-1] == ["means over seeds", "all runs", *of_settings]
+    tags = store.client.get_experiment(store.experiment).tags
+    numbers = ("", ":1", ":2", ":3")
+    filters = [json.loads(tags[f"mlflow.sharedViewState.sweep{number}"])["searchFilter"] for number in numbers]
+    counts = [len(list(search(store.client, store.experiment, filter))) for filter in filters]
+    assert counts == [4, 12, 2, 2]
+    assert (call("status", "sweep").out, call("tables", "sweep").out) == before
+
+
+def test_means_follow_their_runs(store: Tracker, call: Call) -> None:
+    """A second call writes nothing; a third seed makes the mean anew; a cell that left the file takes its mean along;
+    `fedray rm` deletes them with the sweep."""
+    write(store, CELLS[:6], [50, 60, None, 70, 80, None])
+    save_view("sweep")
+    old = find_means(store)
+    save_view("sweep")
+    assert {name: run.info.run_id for name, run in find_means(store).items()} == {
+        name: run.info.run_id for name, run in old.items()
+    }
+    write(store, CELLS[:6], [None, None, 100])
+    save_view("sweep")
+    new = find_means(store)
+    assert read_curve(store, new["fedavg"]) == [(1, 70)]
+    assert new["ρ=0.1 fedsam"].info.run_id == old["ρ=0.1 fedsam"].info.run_id
+    write(store, CELLS[:3], [])
+    save_view("sweep")
+    assert [*find_means(store)] == ["fedavg"]
+    assert "mean of fedavg dirichlet(0.1)" in call("rm", "sweep", "--yes").out
+    assert not find_means(store)
