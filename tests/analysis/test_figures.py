@@ -98,6 +98,18 @@ def test_sensitivity_over_a_hyper_parameter(store: Tracker) -> None:
     assert np.asarray(level.get_ydata()).tolist() == [50, 50]
 
 
+def test_rows_of_one_method_share_seeds_and_two_metrics_of_a_row_do_not(store: Tracker) -> None:
+    base = {"name": "mofedsam", "rho": 0.1, "beta": 1}
+    pair = [base, base | {"rho": 0.5}]
+    cells = [cell(one, 0.5, seed) for one in (*pair, *(one | {"beta": 2} for one in pair)) for seed in (0, 1)]
+    write(store, cells, range(60, 68))
+    (figure,) = draw_sensitivity(collect("sweep"), "algorithm.rho").values()
+    assert PAIRED in note(figure)
+    write(store, cells[:4], range(60, 64), name="alone")
+    (figure,) = draw_sensitivity(collect("alone"), "algorithm.rho", "test_accuracy+final_test_accuracy").values()
+    assert note(figure) == "bars: ± standard deviation over 2 seeds"
+
+
 def test_rounds_to_a_target_say_who_never_gets_there(store: Tracker) -> None:
     """To 80 %: two of three ρ; the table and the figure say so in the same words."""
     cells = [cell({"name": "fedsam", "rho": rho}, 0.5, 0) for rho in (0.1, 0.2, 0.5)]

@@ -111,7 +111,7 @@ def draw_sensitivity(sweep: SweepTable, x: str, metric: str = DEFAULT) -> dict[s
         apart = "" if level_panels([*drawn.main.values()]) else "; y axes differ"
         seeds = cells.groupby(["_column", "_row", "_x"], dropna=False)["seed"].nunique()
         bars = "bars and bands" if cells["_x"].isna().any() else "bars"
-        note = describe_seeds(seeds, bars, cells.assign(_row=cells["algorithm.name"]))
+        note = describe_seeds(seeds, bars, rows)
         note += describe_omitted(names, sweep.cells) + apart + absent
         of_figure = whole[whole["_column"].isin(dict(settings))]
         note = "; ".join(
