@@ -48,6 +48,8 @@ START = 14.0
 CELL = 0.7
 """Seconds of processor time that a cell takes besides its rounds, in its process and in the sweep's, measured on two
 cores."""
+TURN = 0.5
+"""Seconds of them in the sweep's process, which has one cell after another: short cells wait for their turn."""
 MANY = 64
 """Most clients in a round that is timed: as many train together at most."""
 
@@ -221,7 +223,7 @@ def print_estimate(sweep: Sweep, cells: int = 1) -> tuple[list[float | None], fl
         seconds, slowdown = measure_together(slowest, key, samples, device, cells)
         start = max(start, START * slowdown)
         for place, (_, gradients) in members.items():
-            estimates[place] = gradients * seconds + CELL * slowdown
+            estimates[place] = max(gradients * seconds + CELL * slowdown, cells * TURN * slowdown)
         number = sum(gradients for _, gradients in members.values())
         hours = number * seconds / 3600
         total += hours

@@ -212,6 +212,16 @@ def test_cells_that_run_at_a_time_are_timed_at_a_time(monkeypatch: pytest.Monkey
     assert 0 < seconds < 1
 
 
+@pytest.mark.parametrize(("at_a_time", "seconds"), [(1, 2 * 0.7), (2, 2 * 2 * 0.5), (4, 2 * 4 * 0.5)])
+def test_short_cells_wait_for_the_sweeps_process(
+    at_a_time: int, seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twice as slow as on an idle machine. Alone a cell takes its 0.7 s; of each at a time the process takes 0.5 s."""
+    monkeypatch.setattr(estimate, "measure_together", lambda *_: (1e-9, 2.0))
+    asked = Sweep.parse({"name": "x", "base": RUN, "grid": {"seed": [0, 1, 2, 3]}})
+    assert estimate.print_estimate(asked, at_a_time)[0] == pytest.approx([seconds] * 4, rel=1e-5)
+
+
 def test_a_sweep_on_your_own_arrays_costs_something(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
