@@ -24,7 +24,6 @@ from fedray.tracking.store import (
     NONE,
     SETTING,
     SUMMARY,
-    bound,
     format_counts,
     open_reader,
     read_status,
@@ -87,7 +86,7 @@ def write_means(
         behind = [title, tags, params, [*metrics], sorted(run.info.run_id for run in seeds)]
         tags[SEEDS] = hashlib.sha256(json.dumps(behind).encode()).hexdigest()
         if known.pop(tags[SEEDS], None) is None:
-            _write(client, experiment, title, tags, params, _average(seeds, metrics))
+            _write(client, title, tags, params, _average(seeds, metrics), seeds)
     for left in known.values():
         client.delete_run(left.info.run_id)
 
@@ -97,33 +96,40 @@ def _average(seeds: Sequence["AnyRun"], metrics: Sequence[str]) -> list[tuple[st
     reader, _ = open_reader()
     found = []
     for name in metrics:
-        curves = [
-            {point.step: bound(run.info.run_id, name, point.value) for point in points}
-            for run in seeds
-            for points in [reader.get_metric_history(run.info.run_id, name)]
-        ]
+        histories = [reader.get_metric_history(run.info.run_id, name) for run in seeds]
+        curves = [{point.step: point.value for point in points} for points in histories]
         for step in sorted(set.intersection(*({*curve} for curve in curves))):
-            found.append((name, find_mean(pd.Series([curve[step] for curve in curves])), step))
+            found.append((name, _find_mean([curve[step] for curve in curves]), step))
     for name in sorted(set.intersection(*({*run.data.metrics} for run in seeds))):
         if name.startswith(SUMMARY):
-            found.append((name, find_mean(pd.Series([run.data.metrics[name] for run in seeds])), 0))
+            found.append((name, _find_mean([run.data.metrics[name] for run in seeds]), 0))
     return found
+
+
+def _find_mean(values: Sequence[float]) -> float:
+    """Return the tables' mean in six digits: MLflow's page shows all that a number has."""
+    return float(f"{find_mean(pd.Series(values)):.6g}")
 
 
 def _write(
     client: "MlflowClient",
-    experiment: str,
     title: str,
     tags: Mapping[str, str],
     params: Mapping[str, str],
     means: Sequence[tuple[str, float, int]],
+    seeds: Sequence["AnyRun"],
 ) -> None:
-    """Write a run of means; its tag `SEEDS` is last, so that one which was cut off is written again."""
-    run = client.create_run(experiment, run_name=title, tags={key: tags[key] for key in tags if key != SEEDS})
-    start = run.info.start_time
+    """Write a run of means, which took as long as its seeds on average.
+
+    Its tag `SEEDS` is last, so that one which was cut off is written again.
+    """
+    start = max(run.info.start_time for run in seeds)
+    took = sum((run.info.end_time or 0) - run.info.start_time for run in seeds) // len(seeds)
+    first = {key: tags[key] for key in tags if key != SEEDS}
+    run = client.create_run(seeds[0].info.experiment_id, start, first, title)
     logged = [Metric(name, value, start + step, step) for name, value, step in means]
     client.log_batch(run.info.run_id, params=[Param(key, value) for key, value in params.items()])
-    for first in range(0, len(logged), BATCH):
-        client.log_batch(run.info.run_id, logged[first : first + BATCH])
-    client.set_terminated(run.info.run_id)
+    for number in range(0, len(logged), BATCH):
+        client.log_batch(run.info.run_id, logged[number : number + BATCH])
+    client.set_terminated(run.info.run_id, "FINISHED", start + took)
     client.set_tag(run.info.run_id, SEEDS, tags[SEEDS])
