@@ -24,6 +24,7 @@ from fedray.analysis.data.metrics import (
     NEVER,
     describe_rounds_left_out,
     describe_undeclared,
+    find_mean,
     is_smaller_better,
     make_title,
     read_values,
@@ -42,7 +43,7 @@ from fedray.analysis.statistics import (
     find_effect,
     flip_signs,
 )
-from fedray.cells.metric import DEFAULT, FEWEST_SEEDS, Metric, describe_few_seeds, find_mean
+from fedray.cells.metric import DEFAULT, FEWEST_SEEDS, Metric, describe_few_seeds
 from fedray.common.entry import Json, format_json
 from fedray.common.errors import UserError, format_count, unknown
 from fedray.common.output import format_grid, write_or_print
@@ -365,8 +366,7 @@ def list_notes(found: Comparison) -> list[str]:
         "interval assumes normal differences, the bootstrap does not, but it is too short for fewer than "
         f"{BOOTSTRAP_SEEDS} seeds",
         "p (sign flips): exact, without assuming normality, never below 2^(1 - n)"
-        + ", where each of them is" * _are_flips_lowest(found)
-        + ": 5 % needs at least six seeds",
+        f"{', where each of them is' if _are_flips_lowest(found) else ''}: 5 % needs at least six seeds",
         f"told apart from: the smallest true difference that so many seeds of this spread show with a probability of "
         f"{100 * POWER:g} %, at the level of the first of Holm's tests",
         f"seeds needed: to tell a difference of this size and spread apart with a probability of {100 * POWER:g} %",

@@ -14,12 +14,9 @@ slowdown:TARGET/METHOD  the same the other way round: the run's own, divided by 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from fedray.common.errors import UserError, format_count
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 LAST, BEST, FINAL = PREFIXES = ("last10_", "best_", "final_")
 FEWEST_SEEDS = 3
@@ -192,11 +189,6 @@ def find_last_values(history: Sequence[Mapping[str, float]], metric: str) -> dic
 def mean(values: Collection[float]) -> float:
     """Return the mean."""
     return sum(values) / len(values)
-
-
-def find_mean(runs: "pd.Series") -> float:
-    """Return the mean over runs that all tables and figures show; pandas' mean of groups has other last bits."""
-    return float(runs.mean())
 
 
 def describe_accuracy(history: Sequence[Mapping[str, float]]) -> str:

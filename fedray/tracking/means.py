@@ -6,18 +6,19 @@ seeds have changed.
 
 import hashlib
 import json
+import logging
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import pandas as pd
-from mlflow.entities import Metric, Param
+from mlflow.entities import Metric, Param, RunTag
 from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NOTE
 
 from fedray.cells.cell import Cell, leave_out_seed
 from fedray.cells.looks import choose_looks
-from fedray.cells.metric import find_mean
 from fedray.cells.status import Status
+from fedray.common.errors import format_count
 from fedray.tracking.store import (
     COLOUR,
     MEAN_OF,
@@ -66,6 +67,7 @@ def write_means(
     for hash, cell in cells.items():
         settings[leave_out_seed(cell.label, cell.config.get("seed"))].append(hash)
     looks = choose_looks(cells)
+    changed = []
     for setting, hashes in settings.items():
         statuses = {hash: read_status(runs[hash]) if hash in runs else Status.MISSING for hash in hashes}
         seeds = [runs[hash] for hash, status in statuses.items() if status is Status.FINISHED]
@@ -84,52 +86,40 @@ def write_means(
         title = leave_out_seed(look.name, cells[hashes[0]].config.get("seed"))
         params = {key: seeds[0].data.params.get(key, NONE) for key in keys}
         behind = [title, tags, params, [*metrics], sorted(run.info.run_id for run in seeds)]
-        tags[SEEDS] = hashlib.sha256(json.dumps(behind).encode()).hexdigest()
-        if known.pop(tags[SEEDS], None) is None:
-            _write(client, title, tags, params, _average(seeds, metrics), seeds)
+        digest = hashlib.sha256(json.dumps(behind).encode()).hexdigest()
+        if known.pop(digest, None) is None:
+            changed.append((title, tags, params, seeds, digest))
+    if changed:
+        logging.getLogger("fedray").info("writing %s over seeds", format_count(len(changed), "mean"))
+    for title, tags, params, seeds, digest in changed:
+        start = max(run.info.start_time for run in seeds)
+        took = sum((run.info.end_time or 0) - run.info.start_time for run in seeds) // len(seeds)
+        run = client.create_run(experiment, start, tags, title)
+        client.set_terminated(run.info.run_id, "FINISHED", start + took)  # as long as its seeds took on average
+        means = [Metric(name, value, start + step, step) for name, value, step in _average(seeds, metrics)]
+        for first in range(0, len(means), BATCH):
+            client.log_batch(run.info.run_id, means[first : first + BATCH])
+        # Last, so that one which was cut off is written again.
+        written = [Param(key, value) for key, value in params.items()]
+        client.log_batch(run.info.run_id, params=written, tags=[RunTag(SEEDS, digest)])
     for left in known.values():
         client.delete_run(left.info.run_id)
 
 
-def _average(seeds: Sequence["AnyRun"], metrics: Sequence[str]) -> list[tuple[str, float, int]]:
-    """Return name, mean and round of what all seeds have: metrics in each round, then summaries, at round 0."""
-    reader, _ = open_reader()
-    found = []
-    for name in metrics:
-        histories = [reader.get_metric_history(run.info.run_id, name) for run in seeds]
-        curves = [{point.step: point.value for point in points} for points in histories]
-        for step in sorted(set.intersection(*({*curve} for curve in curves))):
-            found.append((name, _find_mean([curve[step] for curve in curves]), step))
-    for name in sorted(set.intersection(*({*run.data.metrics} for run in seeds))):
-        if name.startswith(SUMMARY):
-            found.append((name, _find_mean([run.data.metrics[name] for run in seeds]), 0))
-    return found
+def _average(seeds: Sequence["AnyRun"], metrics: Sequence[str]) -> Iterator[tuple[str, float, int]]:
+    """Yield name, mean and round of what all seeds have: metrics in each round, then summaries, at round 0.
 
-
-def _find_mean(values: Sequence[float]) -> float:
-    """Return the tables' mean in six digits: MLflow's page shows all that a number has."""
-    return float(f"{find_mean(pd.Series(values)):.6g}")
-
-
-def _write(
-    client: "MlflowClient",
-    title: str,
-    tags: Mapping[str, str],
-    params: Mapping[str, str],
-    means: Sequence[tuple[str, float, int]],
-    seeds: Sequence["AnyRun"],
-) -> None:
-    """Write a run of means, which took as long as its seeds on average.
-
-    Its tag `SEEDS` is last, so that one which was cut off is written again.
+    Six digits, since MLflow's page shows all that a number has.
     """
-    start = max(run.info.start_time for run in seeds)
-    took = sum((run.info.end_time or 0) - run.info.start_time for run in seeds) // len(seeds)
-    first = {key: tags[key] for key in tags if key != SEEDS}
-    run = client.create_run(seeds[0].info.experiment_id, start, first, title)
-    logged = [Metric(name, value, start + step, step) for name, value, step in means]
-    client.log_batch(run.info.run_id, params=[Param(key, value) for key, value in params.items()])
-    for number in range(0, len(logged), BATCH):
-        client.log_batch(run.info.run_id, logged[number : number + BATCH])
-    client.set_terminated(run.info.run_id, "FINISHED", start + took)
-    client.set_tag(run.info.run_id, SEEDS, tags[SEEDS])
+    reader, _ = open_reader()
+    totals = pd.DataFrame([run.data.metrics for run in seeds]).dropna(axis="columns")
+    for name in metrics:
+        if name in totals:
+            histories = [reader.get_metric_history(run.info.run_id, name) for run in seeds]
+            curves = pd.DataFrame([{point.step: point.value for point in points} for points in histories])
+            whole = curves.dropna(axis="columns")
+            for step, value in zip(whole.columns.tolist(), whole.mean().tolist(), strict=True):
+                yield name, float(f"{value:.6g}"), int(step)
+    summaries = [str(name) for name in totals if str(name).startswith(SUMMARY)]
+    for summary, value in zip(summaries, totals[summaries].mean().tolist(), strict=True):
+        yield summary, float(f"{value:.6g}"), 0

@@ -167,7 +167,7 @@ def path(tmp_path: Path) -> Path:
 def test_a_partition_npz_gives_the_same_run(tmp_path: Path, held_out: dict[str, Any]) -> None:
     """The split of a run, read again: the same samples, and the same numbers in the same training."""
     training = {"rounds": 2, "local_epochs": 1, "batch_size": 20}
-    sections = {"training": training, "evaluation": {"personal": {"every": 1}}}
+    sections = {"training": training, "evaluation": {"personal": {"every": 1, "epochs": 1}}}
     first = problem(0.5, {"name": "digits", **held_out}, 6, **sections)
     (tmp_path / "partition.npz").write_bytes(first.pack_split())
     of_file = {"name": "file", "path": str(tmp_path / "partition.npz")}

@@ -127,6 +127,11 @@ def _list_unmeasured(sweep: SweepTable, name: str, finished: pd.Series, logged: 
     return list(lacking.loc[~asked[lacking.index].isin(measured), "label"])
 
 
+def find_mean(runs: pd.Series) -> float:
+    """Return the mean over runs that all tables and figures show; pandas' mean of groups has other last bits."""
+    return float(runs.mean())
+
+
 def list_by_round(sweep: SweepTable) -> list[str]:
     """Return the metrics that the sweep's runs have logged by round."""
     names = (str(name).removeprefix("metrics.") for name in sweep.cells if str(name).startswith("metrics."))

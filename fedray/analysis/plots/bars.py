@@ -13,6 +13,7 @@ from fedray.analysis.data.metrics import (
     NEVER,
     describe_omitted,
     describe_target,
+    find_mean,
     list_parts,
     make_title,
     read_values,
@@ -32,7 +33,7 @@ from fedray.analysis.plots.style import (
     with_legend,
 )
 from fedray.cells.looks import COLOURS
-from fedray.cells.metric import DEFAULT, find_mean
+from fedray.cells.metric import DEFAULT
 from fedray.common.errors import UserError
 
 UPRIGHT_LETTERS = 40

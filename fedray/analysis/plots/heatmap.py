@@ -13,6 +13,7 @@ from fedray.analysis.data.collect import SweepTable
 from fedray.analysis.data.metrics import (
     NEVER,
     describe_omitted,
+    find_mean,
     is_ranked,
     is_smaller_better,
     make_title,
@@ -28,7 +29,7 @@ from fedray.analysis.plots.style import (
     split_figures,
     styled,
 )
-from fedray.cells.metric import DEFAULT, find_mean
+from fedray.cells.metric import DEFAULT
 from fedray.common.errors import UserError
 
 FIELD, LOWEST = 0.32, 1.0

@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
-from fedray.analysis.data.metrics import NEVER
+from fedray.analysis.data.metrics import NEVER, find_mean
 from fedray.analysis.tables.published import BEST, PublishedNumber
-from fedray.cells.metric import find_mean
 from fedray.common.errors import UserError, unknown
 
 LEGEND = "best bold, second best underlined"
