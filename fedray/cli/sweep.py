@@ -157,13 +157,17 @@ class SweepRequest:
             if not known:
                 print("no --time below, since the hours are not known: --seconds-per-round gives them")
             elif hours >= LIMIT:
-                print(f"no --time below, since {hours} h, with a quarter to spare, do not fit in slurm.sh's {LIMIT}")
+                print(
+                    f"no --time below, since {hours} h, with a quarter to spare, do not fit in slurm.sh's {LIMIT}; "
+                    f"where your site allows more, add --time={hours}:00:00 before slurm.sh"
+                )
             print(
-                f"after {LIMIT} hours, or those of --time=HH:MM:SS before slurm.sh, the job is requeued and goes on; "
-                "submitted again, it goes on, too"
+                f"after {'its --time' if known and hours < LIMIT else f'{LIMIT} hours'} the job is requeued and goes on"
             )
-            print("under Slurm, with a folder and a store that all nodes reach:")
-            print("  export FEDRAY_STORAGE=/shared/me/fedray MLFLOW_TRACKING_URI=http://HOST:5000")
+            print("under Slurm, with data, a folder and a store that all nodes reach:")
+            print(
+                "  export FEDRAY_DATA=/shared/data FEDRAY_STORAGE=/shared/me/fedray MLFLOW_TRACKING_URI=http://HOST:5000"
+            )
             print("  fedray list clusters slurm.sh > slurm.sh")
             print(f"  sbatch {asked} slurm.sh {shlex.join([str(self.file), *same])}")
 

@@ -256,7 +256,7 @@ def add_note(figure: Figure, note: str) -> None:
 
 
 def _wrap_note(note: str, figure: Figure) -> str:
-    return _fill(note, int(figure.get_figwidth() / LETTER))
+    return _fill(note, int(0.95 * figure.get_figwidth() / LETTER))  # some lines have wider letters
 
 
 def _stack(groups: Sequence[Sequence[str]], rows: int) -> list[list[str]]:
@@ -353,7 +353,7 @@ def describe_seeds(counts: Iterable[int], what: str, cells: pd.DataFrame | None 
     if not what:
         return f"mean over {number} seeds"
     shared = cells is not None and (cells.groupby(["_column", "seed"])["_row"].nunique() > 1).any()
-    paired = "; methods share seeds: fedray compare pairs them" if shared else ""
+    paired = ", which methods share" if shared else ""
     return f"{what}: ± standard deviation over {number} seeds{paired}"
 
 

@@ -74,10 +74,10 @@ def test_a_plan_for_a_cluster_that_is_not_here(call: Call) -> None:
     assert "at most 30 rounds (runtime.checkpoint_every)" in out
     asked = "--nodes=2 --cpus-per-task=16 --gpus-per-node=4"
     assert "no --time below, since the hours are not known: --seconds-per-round gives them\n" in out
-    assert "after 24 hours, or those of --time=HH:MM:SS before slurm.sh, the job is requeued" in out
-    export = "  export FEDRAY_STORAGE=/shared/me/fedray MLFLOW_TRACKING_URI=http://HOST:5000\n"
+    assert "after 24 hours the job is requeued and goes on" in out
+    export = "  export FEDRAY_DATA=/shared/data FEDRAY_STORAGE=/shared/me/fedray MLFLOW_TRACKING_URI=http://HOST:5000\n"
     commands = f"{export}  fedray list clusters slurm.sh > slurm.sh\n  sbatch {asked} slurm.sh sweep.yaml\n"
-    assert out.endswith(f"under Slurm, with a folder and a store that all nodes reach:\n{commands}")
+    assert out.endswith(f"under Slurm, with data, a folder and a store that all nodes reach:\n{commands}")
     changes = ("--set", "training.rounds=4", "--set", "runtime.gpus_per_actor=0", "--max-concurrent", "3")
     out = call("sweep", "sweep.yaml", "--dry-run", *CLUSTER, *changes).done
     assert "no cell uses a GPU, and there are 8: runtime.gpus_per_actor is 0; 1 in the file gives a cell a GPU" in out
@@ -99,7 +99,7 @@ def test_a_plan_for_a_cluster_that_is_not_here(call: Call) -> None:
     out = call("sweep", "sweep.yaml", "--dry-run", *small_one[:-1], str(399 * 36)).out
     assert "12 cells: 798 h of wall clock, 3,190 core-hours and 798 GPU-hours reserved" in out
     assert "--time=" not in out.rpartition("sbatch")[2], "it is requeued after 24 hours"
-    assert "no --time below, since 998 h, with a quarter to spare, do not fit in slurm.sh's 24\n" in out
+    assert "no --time below, since 998 h, with a quarter to spare, do not fit in slurm.sh's 24; where your" in out
     assert [path.name for path in Path().iterdir()] == ["sweep.yaml"]
 
 
