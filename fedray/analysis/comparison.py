@@ -12,6 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Annotated
 
 import numpy as np
@@ -89,6 +90,11 @@ class Difference:
     @property
     def interval(self) -> Interval | None:
         return bound_mean(self.gaps, self.confidence)
+
+    @cached_property
+    def flips(self) -> float | None:
+        """p of the sign-flip test."""
+        return flip_signs(self.gaps)
 
     @property
     def spread(self) -> float:
@@ -309,7 +315,7 @@ def tabulate(found: Comparison) -> list[list[str]]:
                 str(one.interval or "-"),
                 _format_p(one.adjusted),
                 str(bootstrap(one.gaps, found.confidence) or "too few seeds"),
-                _format_p(flip_signs(one.gaps)),
+                _format_p(one.flips),
                 f"{detectable:.2f}" if detectable else "-",
                 "-" if one.adjusted is None or one.spread == 0 else str(one.count_needed_seeds() or f"> {MOST_SEEDS}"),
                 *costs,
@@ -335,7 +341,7 @@ def _list_means(found: Comparison, row: str, column: str) -> list[str]:
 
 def _are_flips_lowest(found: Comparison) -> bool:
     """Return True if no method's p of sign flips is above the least that its number of seeds can give."""
-    return all(p is None or p <= 2.0 ** (1 - one.n) for one in found.differences for p in [flip_signs(one.gaps)])
+    return all(one.flips is None or one.flips <= 2.0 ** (1 - one.n) for one in found.differences)
 
 
 def _format(value: float, form: str) -> str:

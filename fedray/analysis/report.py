@@ -39,7 +39,7 @@ from fedray.cells.record import Record
 from fedray.cells.status import Ending, Status
 from fedray.common.entry import Overwrite, ShowPublished
 from fedray.common.errors import FORMS, UserError, format_count
-from fedray.common.location import store_uri
+from fedray.common.location import is_server, store_uri
 from fedray.common.output import OutputFile, write_or_print
 from fedray.components.plugins import list_variants
 from fedray.config import COMPONENTS, PLAIN
@@ -162,7 +162,7 @@ def _draw_sections(sweep: SweepTable, metric: str) -> Iterator[Section]:
 
 def _tabulate_cells(sweep: SweepTable, metric: str) -> list[dict[str, Any]]:
     """Return the table of cells, with the metric of finished ones and, if the store has an address, links."""
-    served = store_uri().startswith(("http://", "https://"))
+    served = is_server(store_uri())
     link = make_address("RUN") if served else ""
     cells, shown = sweep.cells, list[dict[str, Any]]()
     if any(spec.names for spec in cells["spec"]):

@@ -151,19 +151,18 @@ class SweepRequest:
             )
             hours = math.ceil(SPARE * math.fsum(filter(None, walls)) / 3600)
             known = None not in walls
-            asked += f" --time={hours}:00:00" if known and hours < LIMIT else ""
+            is_short = known and hours < LIMIT
+            asked += f" --time={hours}:00:00" if is_short else ""
             same = ["--smoke"] * self.smoke + [part for one in self.set_ or () for part in ("--set", one)]
             same += ["--max-concurrent", str(self.max_concurrent)] if self.max_concurrent else []
             if not known:
                 print("no --time below, since the hours are not known: --seconds-per-round gives them")
-            elif hours >= LIMIT:
+            elif not is_short:
                 print(
                     f"no --time below, since {hours} h, with a quarter to spare, do not fit in slurm.sh's {LIMIT}; "
                     f"where your site allows more, add --time={hours}:00:00 before slurm.sh"
                 )
-            print(
-                f"after {'its --time' if known and hours < LIMIT else f'{LIMIT} hours'} the job is requeued and goes on"
-            )
+            print(f"after {'its --time' if is_short else f'{LIMIT} hours'} the job is requeued and goes on")
             print("under Slurm, with data, a folder and a store that all nodes reach:")
             print(
                 "  export FEDRAY_DATA=/shared/data FEDRAY_STORAGE=/shared/me/fedray MLFLOW_TRACKING_URI=http://HOST:5000"

@@ -7,7 +7,7 @@ seeds have changed.
 import hashlib
 import json
 import logging
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,6 @@ from mlflow.entities import Metric, Param, RunTag
 from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NOTE
 
 from fedray.cells.cell import Cell, leave_out_seed
-from fedray.cells.looks import choose_looks
 from fedray.cells.status import Status
 from fedray.common.errors import format_count
 from fedray.tracking.store import (
@@ -57,7 +56,7 @@ def write_means(
     Args:
         sweep: its own run.
         cells: all its cells, hash -> cell.
-        runs: those that have run, hash -> run.
+        runs: those that have run, hash -> run, under the names and in the colours of the sweep.
         keys: parameters that a mean has.
         metrics: metrics by round that it has, besides all summaries.
     """
@@ -66,24 +65,22 @@ def write_means(
     settings: dict[str, list[str]] = defaultdict(list)
     for hash, cell in cells.items():
         settings[leave_out_seed(cell.label, cell.config.get("seed"))].append(hash)
-    looks = choose_looks(cells)
     changed = []
     for setting, hashes in settings.items():
         statuses = {hash: read_status(runs[hash]) if hash in runs else Status.MISSING for hash in hashes}
         seeds = [runs[hash] for hash, status in statuses.items() if status is Status.FINISHED]
         if len(seeds) < 2:
             continue
-        look = looks[hashes[0]]
         tags = {
             "fedray.kind": "mean",
             MEAN_OF: name,
             SETTING: setting,
-            "fedray.status": format_counts({one: [*statuses.values()].count(one) for one in statuses.values()}),
-            COLOUR: look.colour,
+            "fedray.status": format_counts(Counter(statuses.values())),
+            COLOUR: seeds[0].data.tags[COLOUR],
             MLFLOW_PARENT_RUN_ID: sweep.info.run_id,
             MLFLOW_RUN_NOTE: f"Mean of {len(seeds)} seeds: " + ", ".join(run.info.run_name for run in seeds),
         }
-        title = leave_out_seed(look.name, cells[hashes[0]].config.get("seed"))
+        title = leave_out_seed(seeds[0].info.run_name, seeds[0].data.params.get("seed"))
         params = {key: seeds[0].data.params.get(key, NONE) for key in keys}
         behind = [title, tags, params, [*metrics], sorted(run.info.run_id for run in seeds)]
         digest = hashlib.sha256(json.dumps(behind).encode()).hexdigest()

@@ -281,6 +281,11 @@ def find_sweeps(client: "AnyClient", experiment: str) -> "dict[str, AnyRun]":
     return sweeps
 
 
+def select_listed(sweep: str) -> str:
+    """Return the filter that finds the runs of the cells that a sweep lists now."""
+    return f"tags.`{LISTED}{sweep}` = 'yes'"
+
+
 def select_means(sweep: str) -> str:
     """Return the filter that finds a sweep's runs of means over seeds."""
     return f"tags.`{MEAN_OF}` = '{sweep}'"
@@ -578,9 +583,9 @@ def find_deletable_runs(name: str, cell: str | None = None, unlisted: bool = Fal
         cells = {one: cells[one] for one in chosen}
     runs = {one: [run.info.run_id for run in find_runs(client, experiment, [one])] for one in cells}
     of_cells = {run: f"{one}  {cells[one].label}" for one in cells if one not in shared for run in runs[one]}
-    whole = {sweeps[name].info.run_id: "the sweep's own run"}
-    means = search(client, experiment, select_means(name))
-    whole |= {run.info.run_id: f"mean of {run.data.tags.get(SETTING, '')}" for run in means}
-    return (whole if cell is None and not unlisted else {}) | of_cells, sum(
-        bool(runs[one]) for one in cells if one in shared
-    )
+    whole = dict[str, str]()
+    if cell is None and not unlisted:
+        whole[sweeps[name].info.run_id] = "the sweep's own run"
+        for run in search(client, experiment, select_means(name)):
+            whole[run.info.run_id] = f"mean of {run.data.tags.get(SETTING, '')}"
+    return whole | of_cells, sum(bool(runs[one]) for one in cells if one in shared)

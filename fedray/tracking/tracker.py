@@ -57,6 +57,7 @@ from fedray.tracking.store import (
     read_status,
     read_trials,
     search,
+    select_listed,
     translate_refusals,
 )
 
@@ -154,7 +155,7 @@ class Tracker:
 
     def close_whole_sweep(self, sheet: Sheet) -> None:
         """Close the sweep's run if all its cells have an outcome; other processes may run them."""
-        marked = f"{IS_CELL} AND tags.`{LISTED}{sheet.name}` = 'yes'"
+        marked = f"{IS_CELL} AND {select_listed(sheet.name)}"
         best = self._ask(lambda: pick_best(search(self.client, self.experiment, marked)))
         sheet = replace(sheet, records={cell: read_record(run) for cell, run in best.items()})
         if not any(status.is_open for status in sheet.counts):

@@ -28,6 +28,7 @@ from fedray.tracking.store import (
     pick_best,
     read_cells,
     search,
+    select_listed,
     select_means,
 )
 
@@ -115,7 +116,7 @@ def save_view(sweep: str = "") -> dict[str, str]:
     if sweep and sweep not in known:
         raise unknown("sweep", sweep, known, "`fedray status`")
     cells = _mark_listed(sweep, client) if sweep else {}
-    filter = f"{_is_listed(sweep)} AND " if sweep else ""
+    filter = f"{select_listed(sweep)} AND " if sweep else ""
     filter += f"{IS_CELL} AND tags.`fedray.status` != 'superseded'"
     runs = list(search(client, experiment, filter))
     keys = _list_varying([run.data.params for run in runs if run.data.params])
@@ -125,8 +126,7 @@ def save_view(sweep: str = "") -> dict[str, str]:
             client.log_batch(run.info.run_id, params=[Param(key, NONE) for key in lacking])
     views, of_settings, noun = {"all runs": (filter, runs)}, runs, "runs"
     if sweep:
-        by_cell = {run.data.tags["fedray.cell"]: run for run in runs}
-        write_means(client, known[sweep], cells, by_cell, [key for key in keys if key != "seed"], FIRST)
+        write_means(client, known[sweep], cells, pick_best(runs), [key for key in keys if key != "seed"], FIRST)
         if means := list(search(client, experiment, select_means(sweep))):
             filter, of_settings, noun = select_means(sweep), means, "means"
             views = {"means over seeds": (filter, means)} | views
@@ -239,17 +239,12 @@ def _list_varying(params: Sequence[Mapping[str, str]]) -> list[str]:
     return sorted(varying, key=lambda key: (order.index(key.partition(".")[0]), not key.endswith(".name")))
 
 
-def _is_listed(sweep: str) -> str:
-    """Return the filter that finds the runs of the cells that a sweep lists now."""
-    return f"tags.`{LISTED}{sweep}` = 'yes'"
-
-
 def _mark_listed(sweep: str, client: "MlflowClient") -> dict[str, Cell]:
     """Mark and name the runs of the cells that a sweep lists now, and only these; return the cells."""
     reader, experiment = open_reader()
     cells = read_cells(reader, find_sweeps(reader, experiment)[sweep])
     runs = pick_best(find_runs(reader, experiment, cells))
-    marked = {run.info.run_id for run in search(reader, experiment, _is_listed(sweep))}
+    marked = {run.info.run_id for run in search(reader, experiment, select_listed(sweep))}
     for hash, look in choose_looks(cells).items():
         if (run := runs.get(hash)) is None:
             continue

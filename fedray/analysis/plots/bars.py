@@ -149,12 +149,14 @@ def draw_forests(found: Comparison) -> dict[str, Figure]:
     margin = 0.05 * (right - left) or 1.0
     for setting, rows in halves.items():
         figure, area = make_axes(f"difference to {found.to}\n{found.title}", "", setting, 0.25 + 0.06 * len(rows))
+        cut = False
         for place, (one, half) in enumerate(rows.items()):
             mean = float(one.mean or 0)
             told = not found.lacks_seeds and one.judge(found.lower) in ("better", "worse")
             area.plot((max(mean - half, left), min(mean + half, right)), (place, place), color="0.3", linewidth=0.8)
-            for arrow, end, cut in (("<", left, mean - half < left), (">", right, mean + half > right)):
-                if cut:
+            for arrow, end, beyond in (("<", left, mean - half < left), (">", right, mean + half > right)):
+                if beyond:
+                    cut = True
                     area.plot(end, place, arrow, color="0.3", markersize=4)
             area.plot(mean, place, "o", color="0", markerfacecolor="0" if told else "white")
         area.axvline(0, color="0.5", linewidth=0.6, linestyle="--")
@@ -164,9 +166,6 @@ def draw_forests(found: Comparison) -> dict[str, Figure]:
         area.set_yticks(range(len(rows)), [one.row for one in rows])
         area.set(ylim=(len(rows) - 0.5, -0.5), xlim=(left - margin, right + margin))
         area.grid(axis="y", visible=False)
-        cut = any(
-            one.mean - half < left or one.mean + half > right for one, half in rows.items() if one.mean is not None
-        )
         seeds = describe_seeds((one.n for one in rows), "")
         line = f"; line: its {found.confidence:.0%} interval, uncorrected" + ("; an arrow: it goes on" if cut else "")
         figures[setting] = with_legend(figure, area, note=seeds + (line if not found.lacks_seeds else ""))
