@@ -308,8 +308,7 @@ def _rephrase(message: str) -> str:
     """Return pydantic's message in the words of ours, without how it tried to parse a value."""
     said = message.removeprefix("Value error, ")
     kind = next((kind for kind in PHRASES if said.startswith(f"Input should be {kind}")), None)
-    few = re.fullmatch(r"\w+ should have (at (?:least|most) \d+) items? after validation, not \d+", said)
-    return f"Input should be {PHRASES[kind]}" if kind else f"{few[1]} is required" if few else said
+    return f"Input should be {PHRASES[kind]}" if kind else said
 
 
 def _get_fields(model: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:

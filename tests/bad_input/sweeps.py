@@ -27,7 +27,7 @@ WORDS: dict[str, str] = {
     "grid: {trainin.lr: [0.1]}": "grid: unknown name 'trainin'; did you mean 'training'? valid: algorithm,…",
     "cases: [{}, {trainin.lr: 1}]": "cases.cases.1: unknown name 'trainin'; did you mean 'training'? valid:…",
     "search: {lr: {choice: [1]}}": "search: unknown name 'lr'; did you mean 'training.lr'? valid: algorithm,…",
-    "cases: []": "cases.cases: found []; at least 1 is required",
+    "cases: []": "cases.cases: found []; list should have at least 1 item after validation, not 0",
     "grid: {training.lr: [O.6]}": "training.lr: found 'O.6'; input should be a number",
     "cases: [{training.rounds: ten}]": "training.rounds: found 'ten'; input should be an integer",
     "samples: 1.5": "samples: found 1.5; input should be an integer",
