@@ -142,8 +142,8 @@ def _print_sweeps(as_json: bool, prefix: str = "") -> bool:
 
     Returns False if no name begins with the prefix; nothing is printed then.
     """
-    from fedray.analysis.data.stored import correct_statuses, read_started_sweep
-    from fedray.sweep.storage import find_started_sweeps
+    from fedray.analysis.data.stored import read_started_sweep
+    from fedray.sweep.storage import correct_statuses, find_started_sweeps
     from fedray.tracking.store import NotStored, find_sweeps, open_reader, pick_best, read_cells, read_record, search
 
     started = {name: runs for name, runs in find_started_sweeps().items() if name.startswith(prefix)}

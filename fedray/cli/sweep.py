@@ -21,6 +21,8 @@ MOST = 100_000
 """Largest number of nodes, of a node's CPUs, and of trials at a time that is no mistake."""
 LIMIT, SPARE = 24, 1.25
 """Hours after which slurm.sh is requeued, and the limit of a shorter job relative to its plan."""
+CPUS = 16
+"""CPUs of a node that slurm.sh asks for."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,9 @@ class SweepRequest:
         int | None,
         typer.Option(min=1, max=MOST, help="with --dry-run: plan for a cluster of so many nodes; needs no data"),
     ] = None
-    cpus_per_node: Annotated[int | None, typer.Option(min=1, max=MOST, help="with --nodes")] = None
+    cpus_per_node: Annotated[
+        int | None, typer.Option(min=1, max=MOST, help=f"with --nodes; default: {CPUS}, as slurm.sh asks for")
+    ] = None
     gpus_per_node: Annotated[int | None, typer.Option(min=0, max=MOST, help="with --nodes; default: none")] = None
     seconds_per_round: Annotated[
         float | None, typer.Option(help="with --nodes: measured seconds of a round there, of the slowest method")
@@ -109,8 +113,6 @@ class SweepRequest:
         }
         if option := next((option for option, given in of_node.items() if given is not None and not self.nodes), ""):
             raise UserError(f"--{option}: goes with --nodes")
-        if self.nodes and self.cpus_per_node is None:
-            raise UserError("--cpus-per-node: is required with --nodes")
         if self.seconds_per_round is not None and not 0 < self.seconds_per_round < math.inf:
             raise UserError(f"--seconds-per-round: found {self.seconds_per_round}; a number above 0 is required")
         if not self.estimate and not self.nodes:
@@ -129,9 +131,9 @@ class SweepRequest:
         from fedray.sweep.estimate import list_distinct, print_estimate
         from fedray.sweep.stages import make_tune_stage, preview_final_stage
 
-        cpus, gpus, used, here = self.cpus_per_node, self.gpus_per_node, False, list_local_nodes()
+        cpus, gpus, used, here = self.cpus_per_node or CPUS, self.gpus_per_node, False, list_local_nodes()
         walls = list[float | None]()
-        room = [{"CPU": float(cpus or 0), "GPU": float(gpus or 0)}] * (self.nodes or 0)
+        room = [{"CPU": float(cpus), "GPU": float(gpus or 0)}] * (self.nodes or 0)
         for one in [sweep] if sweep.tune is None else [make_tune_stage(sweep), preview_final_stage(sweep)]:
             with name_place(source):
                 runs = list_distinct(one)
@@ -145,7 +147,9 @@ class SweepRequest:
             walls.append(
                 print_forecast(runs, room or here, seconds, self.seconds_per_round, start, self.max_concurrent)
             )
-        if self.nodes and math.inf not in walls:
+        if self.nodes and math.inf in walls:
+            raise UserError(f"{source}: not all cells fit on these nodes, so that the sweep would not start")
+        if self.nodes:
             asked = f"--nodes={self.nodes} --cpus-per-task={cpus}" + (
                 f" --gpus-per-node={gpus}" if gpus and used else ""
             )
@@ -174,16 +178,18 @@ class SweepRequest:
         """Print the cells as JSON."""
         from fedray.sweep.plan import make_plan
         from fedray.sweep.stages import make_tune_stage
+        from fedray.sweep.storage import correct_statuses
 
         blocks = [one if one.tune is None else make_tune_stage(one) for one in sweep.list_blocks()]
         with name_place(source):
             plans = [make_plan(one, self._options) for one in blocks]
         left = {cell.hash for plan in plans for cell in plan.to_run}
+        sheets = [correct_statuses(plan.sheet) for plan in plans]
         cells = [
             {"hash": cell.hash, "label": cell.label, "to_run": cell.hash in left}
-            | ({"status": plan.sheet.get_status(cell.hash)} if cell.hash in plan.sheet.records else {})
-            for plan in plans
-            for cell in plan.sheet.cells.values()
+            | ({"status": sheet.get_status(cell.hash)} if cell.hash in sheet.records else {})
+            for sheet in sheets
+            for cell in sheet.cells.values()
         ]
         name = sweep.name if len(blocks) > 1 else blocks[0].name
         print(format_json({"name": name, "cells": cells, "unlisted": sum(plan.unlisted for plan in plans)}))

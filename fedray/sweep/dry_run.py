@@ -12,7 +12,6 @@ from rich.table import Table
 from rich.text import Text
 
 from fedray.cells.metric import FEWEST_SEEDS, LAST, describe_few_seeds, describe_rounds
-from fedray.cells.status import Status
 from fedray.cluster.connection import count_cpus, use_cluster
 from fedray.cluster.resources import count_capacity, describe_idle_gpus, get_bundle, list_nodes, refuse_infeasible
 from fedray.common.errors import escape, format_count, format_duration, format_number
@@ -23,6 +22,7 @@ from fedray.engine.process.residence import KEPT
 from fedray.sweep.draws import count_training_gradients
 from fedray.sweep.estimate import rank_work
 from fedray.sweep.plan import Plan, label_points
+from fedray.sweep.storage import correct_statuses
 from fedray.sweep.sweep import Sweep
 
 UNITS = {"CPU": "core", "GPU": "GPU"}
@@ -42,11 +42,10 @@ def print_plan(plan: Plan) -> None:
     """Print the plan. Raises UserError if a trial can never be placed."""
     console = Console(highlight=False)
     table = Table("", "cell", "status", "run", box=None, pad_edge=False)
-    sheet = plan.sheet
+    sheet = correct_statuses(plan.sheet)
     for number, cell in enumerate(sheet.cells.values(), 1):
         if plan.is_chosen(cell):
             status = sheet.get_status(cell.hash) if cell.hash in sheet.records else "to run"
-            status = Status.UNLOGGED if plan.is_unlogged(cell) else status
             table.add_row(str(number), cell.hash, status, Text(escape(cell.label)))
     console.print(table)
     for line in _describe_tests([cell.run for cell in filter(plan.is_chosen, sheet.cells.values())]):
@@ -116,7 +115,7 @@ def print_forecast(
 ) -> float | None:
     """Print how many cells run at a time, in how many waves, how long, also on more nodes, and what a preemption costs.
 
-    Return the seconds of wall clock: None if they are not known, infinite if no cell fits.
+    Return the seconds of wall clock: None if they are not known, infinite if a cell does not fit.
 
     nodes: resources of each node, the same for all. seconds: of each cell with one actor. per_round: seconds of a round
     of the cell with the most gradients in it. start: seconds until the first cell begins. None if unknown. most:
@@ -185,12 +184,15 @@ def print_forecast(
             whole = [f"{format_number(have[name])} {unit}-hours" for name, unit in UNITS.items() if have[name]]
             console.print(f"a cluster that bills whole nodes for that time counts {' and '.join(whole)}")
         if wall > LONG:
+            walls = {count: find_wall([nodes[0]] * count) for count in sorted({1, 2, 4, 8, len(nodes)})}
+            least = min(count for count, there in walls.items() if there == min(walls.values()))
             others = [
                 f"{format_duration(there)} with {format_count(count, 'node')}"
-                for count in sorted({1, 2, 4, 8, len(nodes)})
-                if (there := find_wall([nodes[0]] * count)) < math.inf
+                for count, there in walls.items()
+                if count <= max(least, len(nodes)) and there < math.inf
             ]
-            console.print(f"on nodes like {'this one' if len(nodes) == 1 else 'these'}: {', '.join(others)}")
+            enough = "; more save no time" if least < max(walls) else ""
+            console.print(f"on nodes like {'this one' if len(nodes) == 1 else 'these'}: {', '.join(others)}{enough}")
     if len(cells) < len(fitting):
         console.print(
             f"{len(fitting) - len(cells)} cells: hours not measured; measure a round where they will run "
@@ -221,7 +223,7 @@ def print_forecast(
         f"a preemption costs each running cell the rounds since its last checkpoint, at most {lost} rounds{price} "
         "(runtime.checkpoint_every), and finished cells nothing; the same command goes on"
     )
-    return wall
+    return wall if len(fitting) == len(runs) else math.inf
 
 
 def find_makespan(cells: Sequence[tuple[float, float]]) -> float:

@@ -23,7 +23,7 @@ from fedray.datasets.dataset import Dataset
 from fedray.engine.problem import Problem, prepare_data
 from fedray.engine.process.device import warn_of_slow_precision
 from fedray.sweep.draws import find_axes, iter_points, parse_point
-from fedray.sweep.storage import is_trained
+from fedray.sweep.storage import count_kept_rounds, is_trained
 from fedray.sweep.sweep import Sweep
 from fedray.tracking.store import count_unlisted, describe_unlisted, read_records
 
@@ -317,7 +317,9 @@ class Plan:
             f"{name}: {format_count(len(self.sheet.cells), 'cell')}, {counts[Status.FINISHED]} finished, "
             f"{counts[Status.DIVERGED]} diverged, {len(self.to_run)} to run"
         )
+        begun = 0 if self.options.force else sum(map(bool, map(count_kept_rounds, self.to_run))) - unlogged
         line += f", {unlogged} of them {Status.UNLOGGED}" if unlogged else ""
+        line += f", {begun} of them from a checkpoint" if begun else ""
         return "\n".join(filter(None, [line, describe_unlisted(name, self.unlisted)]))
 
     def get_values(self) -> dict[str, float | None]:

@@ -32,7 +32,7 @@ from fedray.engine.problem import resolve_with
 from fedray.engine.process.worker import LESS_MEMORY
 from fedray.sweep.plan import KEPT_PROBLEMS
 from fedray.sweep.session import OfThisCall, Session
-from fedray.sweep.storage import get_cell_dir, get_sweep_lock_file, refuse_moved
+from fedray.sweep.storage import get_cell_dir, get_sweep_lock_file, make_cell_dir, refuse_moved
 from fedray.tracking.outbox import CellRun
 from fedray.tracking.store import ACTORS
 
@@ -171,6 +171,7 @@ class TuneReporter(OfThisCall, tune.Callback):
             config = resolve_with(cell.run, self.session.plan.problems.data[cell.data])
             tags = {"fedray.sweep": self.session.plan.sheet.name, ACTORS: str(actors), **cell.run.make_tags()}
             self._runs[cell.hash] = CellRun(replace(cell, config=config), tags)
+            make_cell_dir(cell.hash)
             self._write(partial(self._open, cell, cell.hash in self.session.plan.sheet.records))
         self._histories[cell.hash] = []  # a trial's first report holds all rows so far
         self.progress.note_start(cell.hash, cell.label)
@@ -272,6 +273,8 @@ class TuneReporter(OfThisCall, tune.Callback):
         kept = replace(record, history=(), totals=record.summarise(), tables={}, profile=())
         self.session.plan.sheet.records[cell.hash] = kept
         text = ending.message or (describe_accuracy(history) if history else "no evaluation")
+        if ending.status is Status.INTERRUPTED:  # the command's last line says what to do
+            text = f"tested at round {history[-1]['round']:g}" if history else "not tested yet"
         if ending.traceback:
             text += f" (traceback: {self._keep(cell, ending.traceback)})"
         self.progress.note_end(cell.hash, ending.status, text)

@@ -41,6 +41,7 @@ from fedray.sweep.storage import (
     get_cell_locks_file,
     is_sweep_running,
     lock_registration,
+    make_cell_dir,
     refuse_unwritable_storage,
 )
 from fedray.sweep.sweep import Sweep
@@ -153,7 +154,7 @@ def _hold_cell(hash: str, again: bool, listed: Sheet | None) -> Iterator[Path]:
             with lock_registration():
                 Tracker().list_sweep(listed)
         try:
-            yield directory
+            yield make_cell_dir(hash)
         except Diverged:
             _close(listed)
             raise

@@ -13,15 +13,16 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, ClassVar
 
 from fedray.cells.cell import Cell
+from fedray.cells.record import Record
 from fedray.cells.sheet import Sheet
-from fedray.cells.status import Status
+from fedray.cells.status import Ending, Status
 from fedray.common.errors import UserError, redact, truncate_repr
 from fedray.common.location import get_storage
 from fedray.tracking.store import find_records, find_sweeps, open_reader, read_cells, read_stored_sweep, search
@@ -158,6 +159,14 @@ def get_cell_dir(hash: str) -> Path:
     return get_storage() / "cells" / hash
 
 
+def make_cell_dir(hash: str) -> Path:
+    """Make the folder of a cell, before the store says that it runs: so it is known as killed if it is."""
+    directory = get_cell_dir(hash)
+    with contextlib.suppress(OSError):  # a full disk: its first checkpoint says so
+        directory.mkdir(parents=True, exist_ok=True)
+    return directory
+
+
 def get_cell_locks_file() -> Path:
     """Return the file in which cells are locked; no sweep's name starts with a dot."""
     return get_storage() / "locks" / ".cells"
@@ -228,6 +237,27 @@ def find_killed(cells: Iterable[str]) -> set[str]:
         return set()
     with CellLocks(get_cell_locks_file()) as locks:
         return locks.take(known)
+
+
+def correct_statuses(sheet: Sheet) -> Sheet:
+    """Return a sheet whose open cells have the statuses that this machine's processes and checkpoints give them.
+
+    A cell with its last checkpoint is unlogged; one that has begun is running, or interrupted if its process is gone.
+    """
+    records = dict(sheet.records)
+    is_open = (cell for cell in sheet.cells.values() if sheet.get_status(cell.hash).is_open)
+    begun = [cell for cell in is_open if sheet.get_status(cell.hash) is not Status.MISSING or count_kept_rounds(cell)]
+    killed = find_killed(cell.hash for cell in begun)
+    for cell in begun:
+        record = records.get(cell.hash, Record(Ending(Status.RUNNING)))
+        if is_trained(cell):
+            status = Status.UNLOGGED
+        elif cell.hash in killed:
+            status = Status.INTERRUPTED
+        else:
+            status = record.ending.status
+        records[cell.hash] = replace(record, ending=replace(record.ending, status=status))
+    return replace(sheet, records=records)
 
 
 @contextlib.contextmanager

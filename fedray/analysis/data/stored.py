@@ -8,15 +8,13 @@ import math
 import sys
 import time
 from collections.abc import Collection
-from dataclasses import replace
 
 from fedray.cells.cell import Cell
-from fedray.cells.record import Record
 from fedray.cells.sheet import Sheet
-from fedray.cells.status import Ending, Status
+from fedray.cells.status import Status
 from fedray.common.errors import unknown
 from fedray.sweep.document import list_sweeps
-from fedray.sweep.storage import count_kept_rounds, find_killed, get_sweep_lock_file, is_trained
+from fedray.sweep.storage import correct_statuses, get_sweep_lock_file
 from fedray.tracking.store import NotStored, find_sweeps, open_reader, read_sheet
 
 
@@ -70,24 +68,3 @@ def estimate_left(sheet: Sheet, to_run: Collection[str]) -> float:
     left = (Status.RUNNING, Status.INTERRUPTED, Status.MISSING, Status.FAILED)  # an earlier call's failure is, too
     ended = sum(sheet.get_status(hash) not in left for hash in to_run)
     return (time.time() - began) / ended * (len(to_run) - ended) if ended else math.nan
-
-
-def correct_statuses(sheet: Sheet) -> Sheet:
-    """Return a sheet whose open cells have the statuses that this machine's processes and checkpoints give them.
-
-    A cell with its last checkpoint is unlogged; one that has begun is running, or interrupted if its process is gone.
-    """
-    records = dict(sheet.records)
-    is_open = (cell for cell in sheet.cells.values() if sheet.get_status(cell.hash).is_open)
-    begun = [cell for cell in is_open if sheet.get_status(cell.hash) is not Status.MISSING or count_kept_rounds(cell)]
-    killed = find_killed(cell.hash for cell in begun)
-    for cell in begun:
-        record = records.get(cell.hash, Record(Ending(Status.RUNNING)))
-        if is_trained(cell):
-            status = Status.UNLOGGED
-        elif cell.hash in killed:
-            status = Status.INTERRUPTED
-        else:
-            status = record.ending.status
-        records[cell.hash] = replace(record, ending=replace(record.ending, status=status))
-    return replace(sheet, records=records)

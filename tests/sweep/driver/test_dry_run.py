@@ -1,5 +1,6 @@
 """`--dry-run` says what an actor keeps on a GPU, and plans for a cluster that is not here."""
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -8,10 +9,14 @@ import pytest
 import yaml
 
 from fedray.cells.sheet import Sheet
+from fedray.common.location import get_storage
 from fedray.config import Runtime
 from fedray.sweep import dry_run
-from fedray.sweep.plan import Options
+from fedray.sweep.plan import Options, make_plan
+from fedray.sweep.sweep import Sweep
+from fedray.tracking.tracker import Tracker
 from tests import small
+from tests.analysis import runs
 from tests.conftest import Call
 
 CLUSTER = ("--nodes", "2", "--cpus-per-node", "16", "--gpus-per-node", "4")
@@ -93,7 +98,7 @@ def test_a_plan_for_a_cluster_that_is_not_here(call: Call) -> None:
     assert "a cluster that bills whole nodes for that time counts 32 core-hours and 2 GPU-hours\n" in out
     assert "sbatch --nodes=1 --cpus-per-task=16 --gpus-per-node=1 --time=3:00:00 slurm.sh sweep.yaml\n" in out
     assert "no --time" not in out
-    assert "like this one: 2 h with 1 node, 60 min with 2 nodes, 60 min with 4 nodes, 60 min with 8 nodes\n" in out
+    assert "like this one: 2 h with 1 node, 60 min with 2 nodes; more save no time\n" in out
     assert "36 s have to be a round of fedsam, the slowest method (cell 5), with 4 processes on each GPU\n" in out
     assert "at most 30 rounds or 18 min (" in out
     out = call("sweep", "sweep.yaml", "--dry-run", *small_one[:-1], str(399 * 36)).out
@@ -101,6 +106,28 @@ def test_a_plan_for_a_cluster_that_is_not_here(call: Call) -> None:
     assert "--time=" not in out.rpartition("sbatch")[2], "it is requeued after 24 hours"
     assert "no --time below, since 998 h, with a quarter to spare, do not fit in slurm.sh's 24; where your" in out
     assert [path.name for path in Path().iterdir()] == ["sweep.yaml"]
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_statuses_are_those_that_this_machine_knows(store: Tracker, call: Call) -> None:
+    """Of five cells that MLflow takes for running, the first three have a folder here and no process: of these one has
+    no checkpoint, one that of round 1, one that of its last. A call trains the first with a checkpoint from there."""
+    write_sweep(base=small.sections(training={"rounds": 2}, runtime={}), grid={"seed": list(range(6))})
+    asked = ("sweep", "sweep.yaml", "--dry-run")
+    cells = make_plan(Sweep.parse(yaml.safe_load(Path("sweep.yaml").read_text()))).sheet.to_json()["cells"]
+    runs.write(store, cells, [("running", [])] * 5, name="x")
+    for cell, checkpoint in zip(cells[:3], ("", "checkpoint-1.json", "checkpoint-2.json"), strict=True):
+        folder = get_storage() / "cells" / cell["hash"]
+        folder.mkdir(parents=True)
+        (folder / (checkpoint or "traceback.txt")).touch()
+    expected = ["interrupted", "interrupted", "finished but not yet in MLflow", "running", "running", "to run"]
+    out = call(*asked).done
+    listed = (line.split(maxsplit=2)[2] for line in out.splitlines()[2:8])
+    assert [line.partition("  ")[0] for line in listed] == expected
+    begun = "6 to run, 1 of them finished but not yet in MLflow, 1 of them from a checkpoint\n"
+    assert out.startswith(f"x: 6 cells, 0 finished, 0 diverged, {begun}")
+    assert [one.get("status", "to run") for one in json.loads(call(*asked, "--json").done)["cells"]] == expected
+    assert ", 6 to run\n" in call(*asked, "--force").done
 
 
 @pytest.mark.usefixtures("elsewhere")
@@ -151,15 +178,25 @@ def test_a_plan_says_that_methods_have_too_few_seeds(call: Call) -> None:
 
 @pytest.mark.usefixtures("elsewhere")
 def test_both_stages_are_planned_and_what_does_not_fit_is_named(call: Call) -> None:
-    """3 methods x 2 draws x 1 seed, then 3 methods x 2 seeds; without a GPU none of them fits."""
+    """3 methods x 2 draws x 1 seed, then 3 methods x 2 seeds; without a GPU none of them fits. With 16 CPUs a node, as
+    slurm.sh asks for, a method of 20 CPUs does not fit, and a sweep does not start without it."""
     stages = {"search": {"training.lr": {"uniform": [0.1, 1]}}, "samples": 2, "tune": {"seeds": [0]}}
     write_sweep(grid={"algorithm": ["fedavg", "fedsam", "fedadam"]}, **stages, final={"seeds": [5, 6]})
-    out = call("sweep", "sweep.yaml", "--dry-run", "--nodes", "3", "--cpus-per-node", "8").done
+    code, out, err = call("sweep", "sweep.yaml", "--dry-run", "--nodes", "3", "--cpus-per-node", "8")
+    refused = (2, "fedray: sweep.yaml: not all cells fit on these nodes, so that the sweep would not start\n")
+    assert (code, err) == refused
     assert "x/tune: 6 cells\n" in out
     assert "x: 6 cells\n" in out
     assert out.count("0.25 GPU each: they do not fit; there is no GPU (--gpus-per-node); or lower runtime.cpus") == 2
     assert "sbatch" not in out
     assert "wall clock" not in out
+    cells = [{"algorithm": "fedavg"}, {"algorithm": "fedsam", "runtime.cpus_per_actor": 20}]
+    write_sweep(cases={"a": cells}, grid={"seed": [0, 1]})
+    code, out, err = call("sweep", "sweep.yaml", "--dry-run", "--nodes", "3", "--gpus-per-node", "1")
+    assert (code, err) == refused
+    assert "cluster: 3 nodes, 48 CPU, 3 GPU\n" in out
+    assert "2 cells ask for as many actors as fit of 20 CPU + 0.25 GPU each: they do not fit; lower" in out
+    assert "sbatch" not in out
 
 
 @pytest.mark.usefixtures("elsewhere")
@@ -169,7 +206,6 @@ def test_both_stages_are_planned_and_what_does_not_fit_is_named(call: Call) -> N
         (CLUSTER, "--nodes: goes with --dry-run"),
         (("--estimate",), "--estimate: goes with --dry-run"),
         (("--json",), "--json: goes with --dry-run"),
-        (("--dry-run", "--nodes", "2"), "--cpus-per-node: is required with --nodes"),
         (("--dry-run", "--gpus-per-node", "2"), "--gpus-per-node: goes with --nodes"),
         (("--dry-run", "--seconds-per-round", "2"), "--seconds-per-round: goes with --nodes"),
         (("--dry-run", *CLUSTER, "--seconds-per-round", "nan"), "--seconds-per-round: found nan; a number above 0"),

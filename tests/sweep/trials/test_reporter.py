@@ -36,6 +36,12 @@ ROW = {"round": 1, "test_accuracy": 50.0, "train_loss": 1.0}
 FINISHED = {"rows": [ROW], "made": 1, "done": True, "record": Record(Ending(Status.FINISHED), [ROW])}
 
 
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The storage is below the working folder."""
+    monkeypatch.chdir(tmp_path)
+
+
 class Told:
     """A tracker that records its calls and their thread; opening a cell takes as long as `gate` is closed."""
 
@@ -135,11 +141,12 @@ def test_lines_of_the_log_leave_the_live_display_whole(capsys: pytest.CaptureFix
 def test_the_store_is_opened_for_the_first_trial_and_not_before() -> None:
     """MLflow and a new store take seconds of a core, which Ray's processes use until then to import torch."""
     told = Told()
-    sink, (first, _), _ = made(told, lambda _: None)
+    sink, (first, _), listed = made(told, lambda _: None)
     sink.on_step_end(0, [])
     assert told.opened == []
     sink.on_trial_start(0, [], first)
     assert told.opened[0] is False, "nothing has been written yet"
+    assert get_cell_dir(listed[0].hash).is_dir(), "if it is killed now, `fedray status` knows that it is"
     told.gate.set()
     sink.close_rest()
 
