@@ -420,8 +420,8 @@ class Sweep(Checked):
         A key of a run (`training.rounds`, `base.training.rounds`) is set in all runs (`points.Change`), one of the
         file (`name`, `grid.training.lr`, `tune.validation.fraction`) in the file; `search.KEY` also in the `search` of
         each case that has the key. Unless `name` is among the changes, the copy has a name of its own,
-        `NAME-KEY-VALUE...`, so that its results are not confused with the unchanged file's. Raises UserError if the
-        grid or the search varies a key.
+        `NAME-KEY-VALUE...`, so that its results are not confused with the unchanged file's; `runtime` changes none.
+        Raises UserError if the grid or the search varies a key.
         """
         document = {key: getattr(self, key) for key in self.model_fields_set}
         words, of_runs = [self.name], dict[str, Any]()
@@ -435,8 +435,8 @@ class Sweep(Checked):
                 document = _with_distribution(document, key.removeprefix("search."), value)
             else:
                 document = _with_file_key(document, key, value, f"--set {key}")
-            words += [key, format_value(value)]
-        if "name" not in changes:
+            words += [] if key.partition(".")[0] == "runtime" else [key, format_value(value)]
+        if "name" not in changes and words[1:]:
             changed_words = re.sub(r"[^\w.]+", "-", "-".join(words[1:])).strip("-")
             document["name"] = f"{self.name}-{changed_words}"[:120]
         if of_runs:

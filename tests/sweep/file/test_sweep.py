@@ -443,6 +443,8 @@ def test_set_changes_the_base_or_the_file_and_the_name() -> None:
     assert changed.grid["seed"] == [7]
     assert changed.name == "x-training.rounds-1-grid.seed-7", "its results are not taken for the file's"
     assert sweep().with_overrides({"training.rounds": 1, "name": "mine"}).name == "mine"
+    elsewhere = sweep().with_overrides({"runtime.actors": 2, "base.runtime.checkpoint_every": 3})
+    assert (elsewhere.name, {run["runtime"]["actors"] for run, _ in elsewhere.points}) == (sweep().name, {2})
     assert sweep().with_overrides({"grid.training.lr": [0.1, 0.2]}).grid["training.lr"] == [0.1, 0.2]
 
 
