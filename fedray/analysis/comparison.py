@@ -435,7 +435,7 @@ def count_gradients(sweep: SweepTable) -> pd.Series:
             continue
         if drawn not in trained:  # methods of a setting and seed share their cohorts
             trained[drawn] = Counter()
-            if (dealt := _read_sizes(sweep, str(run_id))) is not None:
+            if (dealt := read_sizes(sweep, str(run_id))) is not None:
                 run = parse(spec, "gradients")
                 cohorts = (draw_cohort(run, dealt, t) for t in range(run.training.rounds))
                 trained[drawn].update(int(dealt[i]) for cohort in cohorts for i in cohort)
@@ -444,7 +444,7 @@ def count_gradients(sweep: SweepTable) -> pd.Series:
     return pd.Series(counts, cells.index, dtype=float)
 
 
-def _read_sizes(sweep: SweepTable, run_id: str) -> np.ndarray | None:
+def read_sizes(sweep: SweepTable, run_id: str) -> np.ndarray | None:
     """Return the training samples of each client of a run; None without an intact split in the store."""
     content = sweep.read_artefact(run_id, "partition.npz")
     try:

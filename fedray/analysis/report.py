@@ -9,7 +9,8 @@ import base64
 import io
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,13 +21,13 @@ import typer
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from matplotlib.figure import Figure
 
-from fedray.analysis.comparison import compare, find_reference, list_notes, tabulate
+from fedray.analysis.comparison import compare, find_reference, list_notes, read_sizes, tabulate
 from fedray.analysis.data.axes import find_symbol, label_cells, label_finished, label_table
 from fedray.analysis.data.collect import SweepTable, collect, list_settings
 from fedray.analysis.data.metrics import NEVER, is_ranked, read_values
 from fedray.analysis.plots import search
 from fedray.analysis.plots.bars import draw_forests
-from fedray.analysis.plots.clients import draw_confusion, draw_fairness
+from fedray.analysis.plots.clients import draw_confusion, draw_fairness, draw_partitions, name_partitions
 from fedray.analysis.plots.curves import draw_curves, draw_multiples, is_crowded
 from fedray.analysis.plots.sensitivity import draw_sensitivity, list_varied
 from fedray.analysis.plots.style import styled
@@ -186,21 +187,33 @@ def _tabulate_cells(sweep: SweepTable, metric: str) -> list[dict[str, Any]]:
 
 
 def _read_pictures(sweep: SweepTable) -> Pictures:
-    """Return data set, partition and number of clients, and the picture of the first seed that has one."""
+    """Return data set, partition and number of clients, and the picture of the first seed that has one.
+
+    It is drawn as by `fedray figures`, with one scale; or is the run's own, if its data are not here as they were.
+    """
     sections = [name for name in ("data", "partition") if f"{name}.name" in sweep.cells]
     labels = pd.concat([label_cells(sweep.cells, name) for name in sections], axis=1)
     cells = sweep.cells.assign(_setting=labels.agg(" ".join, axis=1))
     keys = ["_setting", *(key for key in ("clients.total", "clients.unseen") if key in cells)]
-    pictures = []
+    stored = dict[Any, tuple[str, bytes]]()
     for key, group in cells[cells["run_id"].notna()].groupby(keys, sort=False, dropna=False):
         numbers = dict(zip(keys, key, strict=True))
         named = str(key[0]) + (f", {numbers['clients.total']} clients" if "clients.total" in numbers else "")
         named += f", {numbers['clients.unseen']} unseen" if float(str(numbers.get("clients.unseen", 0))) > 0 else ""
         by_seed = group.sort_values("seed", key=pd.to_numeric)
-        for run, seed in zip(by_seed["run_id"], by_seed["seed"], strict=True):
+        for row, run, seed in zip(by_seed.index, by_seed["run_id"], by_seed["seed"], strict=True):
             if content := sweep.read_artefact(run, "partition.png"):
-                pictures.append((f"{named}, seed {seed}", _make_uri(content)))
+                stored[row] = f"{named}, seed {seed}", content
                 break
+    shown, drawn, pictures = cells.loc[[*stored]], dict[str, Figure](), list[tuple[str, str]]()
+    if stored and {"data.name", "clients.total"} <= {*shown}:
+        shown["_setting"] = name_partitions(shown)
+        with suppress(UserError):
+            drawn, _ = draw_partitions(replace(sweep, cells=shown))
+    for (caption, content), run, name in zip(stored.values(), shown["run_id"], shown["_setting"], strict=True):
+        dealt, sizes = drawn[name].axes[0].images[0].get_array() if name in drawn else None, read_sizes(sweep, run)
+        same = dealt is not None and sizes is not None and np.array_equal(dealt.sum(axis=0), sizes)
+        pictures.append((caption, _encode(drawn[name]) if same else _make_uri(content)))
     return pictures
 
 
@@ -246,16 +259,26 @@ def split_settings(cells: pd.DataFrame) -> tuple[list[dict[str, Any]], list[tupl
     same, several = [], []
     for key in list_settings(cells):
         values = [str(value) for value in dict.fromkeys(cells[key].dropna())]
-        everywhere = cells[key].notna().all()
+        everywhere, owners = cells[key].notna().all(), _name_owners(key, cells)
         if len(values) == 1:
             default = find_default(key, cells) if everywhere else None
             changed = default is not None and default != values[0]
-            value = values[0] + ("" if everywhere else " (where it applies)")
+            value = values[0] + owners
             usual = default is not None and not changed
             same.append({"key": key, "value": value, "changed": changed, "default": default or "none", "usual": usual})
         elif values:
-            several.append((key, ", ".join(values) + ("" if everywhere else " (where it applies)")))
+            several.append((key, ", ".join(values) + owners))
     return same, several
+
+
+def _name_owners(key: str, cells: pd.DataFrame) -> str:
+    """Return in brackets the methods, or other components, that have an option; empty if every cell has it."""
+    has, section = cells[key].notna(), key.partition(".")[0]
+    if has.all():
+        return ""
+    names = cells[f"{section}.name" if f"{section}.name" in cells else "algorithm.name"]
+    apart = not names[has].isin(names[~has]).any()
+    return f" ({', '.join(names[has].astype(str).unique()) if apart else 'where it applies'})"
 
 
 def find_default(key: str, cells: pd.DataFrame) -> str | None:

@@ -443,6 +443,33 @@ def test_a_method_is_seen_where_another_coincides(store: Tracker) -> None:
     assert [round(style["linewidth"], 1) for style in few.values()] == [2.2, 1.6, 1.0]
 
 
+def test_the_note_names_lines_that_lie_under_others(store: Tracker) -> None:
+    """An axis of 50 points: 0.4 apart coincide, 1 apart do not; at α = 0.1 all are apart. Many are counted."""
+    levels = ((FEDAVG, 70.0, 70.0), (SMALL, 70.4, 80.0), (LARGE, 71.5, 90.0))
+    cells = [cell(method, alpha, 0) for method, *_ in levels for alpha in (0.5, 0.1)]
+    write(store, cells, [history(25, *[at] * 8) for _, *both in levels for at in both])
+    (figure,) = draw_curves(collect("sweep")).values()
+    assert "; fedavg lies under fedsam ρ=0.1 in dirichlet α=0.5;" in note(figure)
+    assert note(figure).count("lies under") == 1
+    same = [cell({"name": "fedsam", "rho": n}, 0.5, 0) for n in range(1, 7)]
+    write(store, same, [history(10, 60)] * 6, "alike")
+    (figure,) = draw_curves(collect("alike")).values()
+    assert note(figure) == "one seed; 5 lines lie under others"
+
+
+def test_error_bars_of_many_methods_stay_near_their_tick(store: Tracker) -> None:
+    """Ten methods at two values: 0.7 points apart, so at most 3.15 aside, and caps as narrow."""
+    rhos = [n / 10 for n in range(1, 11)]
+    cells = [cell({"name": "fedsam", "rho": rho}, alpha, seed) for rho in rhos for alpha in (0.1, 1) for seed in (0, 1)]
+    write(store, cells, [60 + k for k in range(40)])
+    (figure,) = draw_sensitivity(collect("sweep"), "partition.alpha").values()
+    (area,) = figure.axes
+    lines = [line for line in area.lines if str(line.get_label()).startswith("fed")]
+    shifts = [(line.get_transform().transform((1, 70)) - area.transData.transform((1, 70)))[0] for line in lines]
+    assert [shift * 72 / figure.dpi for shift in shifts] == pytest.approx([0.7 * (k - 4.5) for k in range(10)])
+    assert {cap.get_markersize() for one in area.containers for cap in one.lines[1]} == {1.4}
+
+
 def test_an_axis_says_whose_letter_it_is(store: Tracker) -> None:
     """FedTOGA has an α with one value; the axis is the partition's. Metrics that average other rounds are named."""
     toga = {"name": "fedtoga", "rho": 0.1, "alpha": 0.1}

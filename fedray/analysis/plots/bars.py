@@ -119,6 +119,9 @@ def draw_methods(sweep: SweepTable, metric: str = DEFAULT) -> dict[str, Figure]:
         digits, turned = count_digits(heights), 90 * (len(heights) > UPRIGHT_BARS)
         area.bar_label(bars, [f"{height:.{digits}f}" for height in heights], fontsize=5, padding=2, rotation=turned)
         area.margins(y=0.25 if turned else 0.12)  # room for the numbers
+        if make_title(metric, cells).partition(",")[0].endswith(" in %"):
+            low, high = area.get_ylim()
+            area.set_yticks([tick for tick in area.get_yticks() if low <= tick <= min(high, 100)])
         area.tick_params(axis="x", rotation=90 if below else 0)
         area.grid(axis="x", visible=False)
         note = describe_seeds(found.count()[heights.index], "error bars" if spread.any() else "", panel)

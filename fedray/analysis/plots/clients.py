@@ -152,6 +152,13 @@ def draw_classes(sweep: SweepTable) -> dict[str, Figure]:
     return figures
 
 
+def name_partitions(cells: pd.DataFrame) -> pd.Series:
+    """Return each cell's data, partition and, if it varies, number of clients, as `draw_partitions` names them."""
+    clients_of = [(spec.get("clients.total"), spec.get("clients.unseen")) for spec in cells["spec"]]
+    clients = [f" {total} clients" + (f" and {unseen} unseen" if unseen else "") for total, unseen in clients_of]
+    return label_cells(cells, "data,partition") + (clients if len(set(clients)) > 1 else "")
+
+
 @styled
 def draw_partitions(sweep: SweepTable) -> tuple[dict[str, Figure], dict[str, list[str]]]:
     """Draw the samples per client and class, for the first seed. No run is needed.
@@ -159,18 +166,13 @@ def draw_partitions(sweep: SweepTable) -> tuple[dict[str, Figure], dict[str, lis
     Pictures of the same data share a scale. Return data, partition and number of clients -> figure; and the message of
     data that cannot be read -> what it leaves out.
     """
-    clients_of = [(spec.get("clients.total"), spec.get("clients.unseen")) for spec in sweep.cells["spec"]]
-    cells = sweep.cells.assign(
-        _setting=label_cells(sweep.cells, "data,partition"),
-        _clients=[f"{total} clients" + (f" and {unseen} unseen" if unseen else "") for total, unseen in clients_of],
-    ).drop_duplicates(["_setting", "_clients"])
+    cells = sweep.cells.assign(_name=name_partitions(sweep.cells)).drop_duplicates("_name")
     figures, left_out = dict[str, Figure](), dict[str, list[str]]()
     of_data = dict[str, list[AxesImage]]()
     most = Counter[str]()
-    for spec, setting, clients in zip(cells["spec"], cells["_setting"], cells["_clients"], strict=True):
+    for spec, name in zip(cells["spec"], cells["_name"], strict=True):
         if not spec.packed:
             refuse_plugins("--kind partition", {name: spec.get(name) for name in ("data", "partition")})
-        name = f"{setting} {clients}" if cells["_clients"].nunique() > 1 else setting
         source, partition = make_data_source(spec.get("data")), make_partition(spec.get("partition"))
         try:
             data = load_data(source) if source.test is None else load_data(source).merge()

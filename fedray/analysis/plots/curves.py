@@ -42,6 +42,8 @@ SQUEEZED = 0.4
 """Part of a zoom that most lines must fill; if they fill less, the few beyond the widest gap are outside of it."""
 READABLE = 8
 """Maximum number of methods whose curves a reader can tell apart in one panel."""
+COVERED, NAMED = 0.01, 4
+"""Part of an axis upwards within which a line lies under another; maximum number of such lines that a note names."""
 UNIT = re.compile(r"(?:in |\()(%|degrees)\)?$")
 """End of a title."""
 SECONDS = "seconds"
@@ -131,6 +133,7 @@ def draw_curves(
         shaded = "" if start is None else "; shaded: rounds that tables average"
         which = "the lower panel" if len(settings) == 1 else "a lower panel"
         shaded += f"; outside of {which}: {', '.join(far)}" if far else ""
+        shaded += _describe_covered([(setting, area) for drawn in every for setting, area in drawn.main.items()])
         figures[figure_name] = with_legend(every[0].figure, *areas, note=note + shaded + many_ends + apart)
     return figures
 
@@ -284,6 +287,26 @@ def _leave_out_far(zoom: Axes, reach: Mapping[str, tuple[float, float]]) -> list
     margin = 0.05 * (high - low)
     zoom.set_ylim(low - margin, high + margin)
     return others
+
+
+def _describe_covered(areas: Sequence[tuple[str, Axes]]) -> str:
+    """Return for the note which lines lie under others over their whole length; too many are counted."""
+    found = dict[str, list[str]]()
+    for setting, area in areas:
+        low, high = area.get_ylim()
+        ordered = sorted(area.lines, key=lambda line: line.get_zorder())
+        lines = [(line.get_label(), np.asarray(line.get_xydata())) for line in ordered]
+        for place, (label, own) in enumerate(lines):
+            near = (0, COVERED * (high - low))
+            later = [(over, at) for over, at in lines[place + 1 :] if at.shape == own.shape]
+            above = [over for over, at in later if (np.abs(at - own) <= near).all()]
+            if above:
+                found.setdefault(f"{label} lies under {above[-1]}", []).append(setting)
+    if len(found) > NAMED:
+        return f"; {len(found)} lines lie under others"
+    return "".join(
+        f"; {said}" + (f" in {', '.join(where)}" if len(where) < len(areas) else "") for said, where in found.items()
+    )
 
 
 def _name_ends(zoom: Axes, labels: Collection[str]) -> None:

@@ -31,8 +31,9 @@ from fedray.analysis.plots.style import (
 from fedray.cells.metric import DEFAULT
 from fedray.common.errors import UserError
 
-DODGE, WIDEST = 1.5, 5.0
-"""Points between neighbouring methods at a value, and between the outermost: a marker still covers its tick."""
+DODGE, WIDEST = 1.5, 7.0
+"""Points between neighbouring methods at a value, and between the outermost: at most 2 % of a column to each side. The
+caps of error bars are as narrow, so that neighbours do not merge."""
 
 
 @styled
@@ -81,6 +82,7 @@ def draw_sensitivity(sweep: SweepTable, x: str, metric: str = DEFAULT) -> dict[s
     styles = choose_styles(zip(looks, methods.astype(str), strict=True))
     of_method = cells.groupby("_row")["_look"].first().map(styles)
     dodged = list(dict.fromkeys(cells.loc[cells["_x"].notna(), "_row"]))
+    gap = min(DODGE, WIDEST / len(dodged))
     figures = {}
     for name, settings in split_figures(cells):
         what = (
@@ -95,9 +97,9 @@ def draw_sensitivity(sweep: SweepTable, x: str, metric: str = DEFAULT) -> dict[s
                 if at.ngroups:
                     spread = at.std().fillna(0)
                     reach += [*(at.mean() - spread), *(at.mean() + spread)]
-                    points = min(DODGE, WIDEST / len(dodged)) * (dodged.index(method) - (len(dodged) - 1) / 2)
+                    points = gap * (dodged.index(method) - (len(dodged) - 1) / 2)
                     aside = area.transData + ScaledTranslation(points / 72, 0, drawn.figure.dpi_scale_trans)
-                    bar = {"fmt": "none", "ecolor": style["color"], "capsize": 1.5, "elinewidth": 0.6}
+                    bar = {"fmt": "none", "ecolor": style["color"], "capsize": gap, "elinewidth": 0.6}
                     area.errorbar(at.mean().index, at.mean(), yerr=spread, transform=aside, **bar)
                     area.plot(at.mean().index, at.mean(), label=method, transform=aside, **style)
                 elif len(group):

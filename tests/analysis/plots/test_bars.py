@@ -75,6 +75,7 @@ def test_numbers_at_many_bars_are_turned(store: Tracker) -> None:
     boxes = [text.get_window_extent() for text in area.texts]
     assert all(left.x1 < right.x0 for left, right in pairwise(boxes))
     assert max(box.y1 for box in boxes) < area.bbox.y1
+    assert (max(area.get_yticks()), area.get_ylim()[1] > 105) == (100, True), "at most 100 %"
 
 
 def test_bars_of_layers_at_a_round(store: Tracker) -> None:
