@@ -197,7 +197,8 @@ def print_forecast(
         console.print(
             f"{len(fitting) - len(cells)} cells: hours not measured; measure a round where they will run "
             f"(`fedray run FILE --cell {slowest + 1} --set training.rounds=3 --no-track` prints it, of "
-            f"{method}, the slowest method); --nodes takes --seconds-per-round"
+            f"{method}, the slowest method{_describe_work(runs[slowest], work[slowest])}); --nodes takes "
+            "--seconds-per-round"
         )
     if per_round is not None:
         one_gpu = {"CPU": float(sys.maxsize), "GPU": 1.0}
@@ -224,6 +225,15 @@ def print_forecast(
         "(runtime.checkpoint_every), and finished cells nothing; the same command goes on"
     )
     return wall if len(fitting) == len(runs) else math.inf
+
+
+def _describe_work(run: RunConfig, gradients: float) -> str:
+    """Return what a round computes, for those who know a GPU's samples per second; empty if that is unknown."""
+    if not gradients:
+        return ""
+    size = run.training.batch_size
+    of = "all of a client's samples" if size == "full" else format_count(size, "sample")
+    return f", with {gradients:,.0f} gradients of {of} in a round"
 
 
 def find_makespan(cells: Sequence[tuple[float, float]]) -> float:

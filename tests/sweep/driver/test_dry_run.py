@@ -160,6 +160,11 @@ def test_a_plan_says_which_cells_a_round_was_not_measured_for(call: Call) -> Non
         write_sweep(grid={key: [10, 20], "algorithm": ["fedavg", "fedsam"], "seed": [0, 1]})
         out = call("sweep", "sweep.yaml", "--dry-run", *CLUSTER, "--seconds-per-round", "2").done
         assert f"{others} of 8 {said}" in out if others else said not in out
+    for size, of in ((20, "20 samples"), ("full", "all of a client's samples")):  # 2 gradients of each of 3 clients
+        training = {"rounds": 2, "local_steps": 5, "batch_size": size}
+        write_sweep(base=small.sections(model="mlp", data="cifar10", training=training))
+        out = call("sweep", "sweep.yaml", "--dry-run", *CLUSTER).done
+        assert f"of fedsam, the slowest method, with 30 gradients of {of} in a round)" in out
 
 
 @pytest.mark.usefixtures("elsewhere")
