@@ -42,7 +42,7 @@ SQUEEZED = 0.4
 """Part of a zoom that most lines must fill; if they fill less, the few beyond the widest gap are outside of it."""
 READABLE = 8
 """Maximum number of methods whose curves a reader can tell apart in one panel."""
-COVERED, NAMED = 0.01, 4
+COVERED, NAMED = 0.01, 2
 """Part of an axis upwards within which a line lies under another; maximum number of such lines that a note names."""
 UNIT = re.compile(r"(?:in |\()(%|degrees)\)?$")
 """End of a title."""
