@@ -32,9 +32,12 @@ def choose_looks(cells: Mapping[str, Cell]) -> dict[str, Look]:
             rows[words.method].append(words.options)
     looks = {}
     for hash, words in split.items():
-        differing = [word for word in (*words.options, *words.setting) if word not in shared]
+        of_method = rows[words.method]
+        same = set[str]().union(shared, set(of_method[0]).intersection(*of_method[1:]))
+        options = [word for word in words.options if word not in same]
+        differing = [*options, *(word for word in words.setting if word not in shared)]
         name = " ".join([*differing, words.method, *words.seed])
-        colour, of_method = COLOURS[[*rows].index(words.method) % len(COLOURS)], rows[words.method]
+        colour = COLOURS[[*rows].index(words.method) % len(COLOURS)]
         if len(of_method) > 1:
             colour = shade(colour, of_method.index(words.options) / (len(of_method) - 1))
         looks[hash] = Look(name, colour)

@@ -5,7 +5,7 @@ import logging
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
 from functools import cache
 from itertools import pairwise
 from urllib.parse import unquote
@@ -89,15 +89,29 @@ def unknown(kind: str, name: str, valid: Iterable[str], listing: str = "", meant
     names = sorted(set(valid))
     spellings = (name[:LONGEST], name[:LONGEST].lower())  # `IID` has no letter of `iid`
     swapped = [other for other in names if sorted(other) == sorted(spellings[1])]
-    matches = (get_close_matches(spelling, names, n=1, cutoff=0.5) for spelling in spellings)
-    near = swapped or next(filter(None, matches), [])
-    meant = meant or (repr(near[0]) if near else "")
+    near = next(filter(None, [*swapped, *(find_nearest(spelling, names, 0.5) for spelling in spellings)]), "")
+    meant = meant or (repr(near) if near else "")
     hint = f"did you mean {meant}? " if meant else ""
     told = f"valid: {', '.join(names)}"
     if listing and len(names) > MANY:
         nearest = get_close_matches(spellings[1], names, n=NEAREST, cutoff=0.0)
+        nearest = list(dict.fromkeys([*filter(None, [near]), *nearest]))[:NEAREST]
         told = f"nearest of {len(names)}: {', '.join(nearest)}; {listing} lists all"
     return UserError(f"{kind}: unknown name {truncate_repr(name)}; {hint}{told}")
+
+
+def find_nearest(word: str, names: Iterable[str], cutoff: float = 0.6) -> str:
+    """Return the name that is most like a word; empty for none.
+
+    Of equally near ones it is one with a single letter in place of another, or with the longest common beginning.
+    """
+
+    def rank(name: str) -> tuple[float, bool, int]:
+        differing = [k for k, (one, other) in enumerate(zip(word, name, strict=False)) if one != other]
+        is_one_letter = len(name) == len(word) and len(differing) == 1
+        return SequenceMatcher(None, name, word).ratio(), is_one_letter, min([*differing, len(word), len(name)])
+
+    return max(get_close_matches(word, names, n=NEAREST, cutoff=cutoff), key=rank, default="")
 
 
 def refuse_missing_package(key: str, package: str, extra: str) -> None:

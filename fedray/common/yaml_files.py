@@ -1,17 +1,16 @@
 """YAML as users write it: safely loaded, `1e-3` is a number, a repeated key is refused, `<<` merges."""
 
 import io
+import itertools
 import json
 import os
 import re
-from difflib import get_close_matches
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from fedray.common.errors import UserError, truncate_repr
+from fedray.common.errors import UserError, find_nearest, truncate_repr
 from fedray.common.whole_files import MEMORY, read_file
 
 MERGE = "tag:yaml.org,2002:merge"
@@ -44,18 +43,17 @@ def _construct_mapping(loader: _Loader, node: yaml.MappingNode) -> dict[str, Any
     """Return a mapping; keys merged by `<<:` come first, and the mapping's own keys override them."""
     mapping: dict[str, Any] = {}
     merged: dict[str, Any] = {}
-    for key_node, value in node.value:
+    for place, (key_node, value) in enumerate(node.value):
         if key_node.tag == MERGE:
             merged = _merge(loader, value) | merged
             continue
         key, line = loader.construct_object(key_node, deep=True), key_node.start_mark.line + 1
         if not isinstance(key, str):
             is_decimal = isinstance(key, int) and not isinstance(key, bool) and not value.value and mapping
-            advice = (
-                f"write a number's decimals with a point, as 0.{key}, and several values in brackets"
-                if is_decimal
-                else f"quote {truncate_repr(key)}"
-            )
+            listed = _list_values(node, place)
+            advice = f"several values stand in brackets: [{listed}]" if listed else f"quote {truncate_repr(key)}"
+            if is_decimal and not listed:
+                advice = f"write a number's decimals with a point, as 0.{key}, and several values in brackets"
             raise UserError(f"line {line}: keys must be strings; {advice}")
         if key in mapping:
             raise UserError(f"line {line}: the key {key!r} is repeated")
@@ -63,10 +61,21 @@ def _construct_mapping(loader: _Loader, node: yaml.MappingNode) -> dict[str, Any
     return merged | mapping
 
 
+def _list_values(node: yaml.MappingNode, place: int) -> str:
+    """Return the values of `{rho: 0.05, 0.1}`, whose key at `place` is the second; empty if a value follows that key,
+    or no space stands before it, as in the decimal comma of `{lr: 0,1}`.
+    """
+    (_, last), tail = node.value[place - 1], node.value[place:]
+    keys = [one.value for one, _ in itertools.takewhile(lambda pair: pair[1].value == "", tail)]
+    is_spaced = tail[0][0].start_mark.index - last.end_mark.index > 1
+    is_list = place and node.flow_style and isinstance(last, yaml.ScalarNode) and last.value and keys and is_spaced
+    return ", ".join([last.value, *map(str, keys)]) if is_list else ""
+
+
 def _construct_sequence(loader: _Loader, node: yaml.SequenceNode) -> list[Any]:
     """Return a list; `[0.1, 0,6]` has a decimal comma, since other commas of the list have a space after them."""
-    gaps = [right.start_mark.index - left.end_mark.index for left, right in pairwise(node.value)]
-    for gap, (left, right) in zip(gaps, pairwise(node.value), strict=True):
+    gaps = [right.start_mark.index - left.end_mark.index for left, right in itertools.pairwise(node.value)]
+    for gap, (left, right) in zip(gaps, itertools.pairwise(node.value), strict=True):
         if node.flow_style and gap == 1 < max(gaps) and f"{left.value}{right.value}".isdecimal():
             number = f"{left.value}.{right.value}"
             raise UserError(
@@ -125,8 +134,8 @@ def _suggest_file(path: Path) -> str:
         others = {} if path.exists() else {one.stem: one.name for one in path.parent.iterdir() if one.suffix in ENDINGS}
     except OSError:
         return ""
-    near = get_close_matches(path.stem, others, n=1)
-    return f"; did you mean {others[near[0]]}?" if near else ""
+    near = find_nearest(path.stem, others)
+    return f"; did you mean {others[near]}?" if near else ""
 
 
 def parse_yaml(text: str, name: str) -> Any:
@@ -141,14 +150,20 @@ def parse_yaml(text: str, name: str) -> Any:
     except UserError as error:
         raise UserError(f"{name}: {error}") from None
     except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
+        mark, around = getattr(error, "problem_mark", None), text.splitlines()
         line = mark.line if mark else None
         reason = getattr(error, "problem", None) or str(error).partition("\n")[0]
         if "'\\t'" in reason:
             reason = "it is indented with a tab; YAML takes spaces"
+        elif (
+            line
+            and "flow" not in str(getattr(error, "context", ""))
+            and (item := next((k for k in (line - 1, line) if k < len(around) and find_item(around[k])), None))
+        ):
+            line, reason = item, f"after `-` a space is needed: - {find_item(around[item])}"
         elif "<block end>" in reason and ("block" in reason.partition("found")[2] or "'?'" in reason):
             reason = "the line is indented otherwise than those before"
-        elif line and (space := suggest_space(text.splitlines()[line - 1].strip())):
+        elif line and (space := suggest_space(around[line - 1].strip())):
             line, reason = line - 1, space.removeprefix("; ")
         raise UserError(f"{name}:{'' if line is None else f' line {line + 1}:'} is not YAML: {reason}") from None
     except RecursionError:
@@ -157,8 +172,16 @@ def parse_yaml(text: str, name: str) -> Any:
         raise UserError(f"{name}: is not YAML: {type(error).__name__}: {error}") from None
 
 
+def find_item(text: str) -> str:
+    """Return the item of a line `-fedavg` of a list, which lacks a space; empty for other lines."""
+    match = re.fullmatch(r"-([\w.{\[\"'].*)", text.strip())
+    return match[1] if match else ""
+
+
 def suggest_space(text: str) -> str:
-    """Return the end of a message about `lr:0.1`, which YAML reads as one word; empty for other texts."""
+    """Return the end of a message about `lr:0.1` or `-fedavg`, which YAML reads as words; empty for other texts."""
+    if item := find_item(text):
+        return f"; after `-` a space is needed: - {item.split()[0]}"
     match = re.fullmatch(r"(\w+):(\S+)", text)
     return f"; a space is missing after the colon: {match[1]}: {match[2]}" if match else ""
 

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, fie
 from pydantic.fields import FieldInfo
 
 from fedray.common.errors import NEAREST, UserError, truncate_repr, unknown
-from fedray.common.yaml_files import suggest_space
+from fedray.common.yaml_files import find_item, suggest_space
 from fedray.components.identity import (
     EXCLUDED,
     digest_file,
@@ -53,6 +53,9 @@ class Checked(BaseModel):
 
     revision: ClassVar[int] = 0
     """Increment when a fix changes the numbers of this class (`fedray.components.identity`)."""
+
+    of_file: ClassVar[tuple[str, ...]] = ()
+    """Keys that only a file may have, which are replaced while it is read."""
 
     @classmethod
     def suggest(cls, above: str, key: str) -> str:
@@ -207,6 +210,8 @@ def describe(
     path = ".".join(str(part) for part in (section, *first["loc"]) if part != "")
     if first["type"] == "extra_forbidden":
         valid = [] if model is None else _get_fields(model, first["loc"][:-1])
+        if model is not None and issubclass(model, Checked) and len(first["loc"]) == 1:
+            valid += model.of_file
         above = ".".join(str(part) for part in (section, *first["loc"][:-1]) if part != "")
         key = str(first["loc"][-1])
         having = [name for name, kind in others.items() if key in kind.model_fields and len(first["loc"]) == 1]
@@ -226,7 +231,8 @@ def describe(
         wanted = f"{path}: expected a {WANTED[first['type']]}, got {truncate_repr(first['input'])}"
         given = first["input"]
         if isinstance(given, str | int | float | Mapping):
-            listed = _suggest_list(given) if WANTED[first["type"]] == "list" else ""
+            is_list = WANTED[first["type"]] == "list" and not (isinstance(given, str) and find_item(given))
+            listed = _suggest_list(given) if is_list else ""
             wanted += f"; did you mean [{listed}]?" if listed else ""
         if isinstance(given, str):
             wanted += suggest_space(given)

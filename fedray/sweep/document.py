@@ -1,11 +1,10 @@
 """Sweep files: the shipped ones, named without a path (`quickstart`, `fedtoga/table1`), and the contents of a file."""
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from fedray.common.errors import UserError, name_place, truncate_repr
+from fedray.common.errors import UserError, find_nearest, name_place, truncate_repr
 from fedray.common.yaml_files import load_yaml, locate
 
 
@@ -50,8 +49,8 @@ def locate_sweep(file: Path, folder: Path = Path()) -> Path:
         raise UserError(f"{truncate_repr(str(file))}: there is no such file; {shipped} is the sweep that fedray has")
     if file.exists() or file.suffix in endings:
         return file
-    near = get_close_matches(file.as_posix(), known, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]}?" if near else "`fedray list sweeps` names them all"
+    near = find_nearest(file.as_posix(), known, 0.5)
+    hint = f"did you mean {near}?" if near else "`fedray list sweeps` names them all"
     raise UserError(f"{truncate_repr(str(file))}: there is no such file and no shipped sweep of that name; {hint}")
 
 

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import yaml
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator, model_validator
@@ -16,7 +16,7 @@ from fedray.cells.metric import BEST, FINAL, LAST, OF_CLASSES, Metric
 from fedray.common.errors import UserError, name_place, truncate_repr, unknown
 from fedray.components.base import Checked, describe, format_value
 from fedray.datasets.base import Validation
-from fedray.sweep.document import load_document
+from fedray.sweep.document import EXTENDS, load_document
 from fedray.sweep.points import (
     COMPONENTS,
     Axes,
@@ -149,6 +149,8 @@ class Smoke(Checked):
 
 class Sweep(Checked):
     """The contents of a sweep file."""
+
+    of_file: ClassVar[tuple[str, ...]] = (EXTENDS,)
 
     name: SweepName
     description: str = ""

@@ -482,7 +482,8 @@ def describe_unlisted(sweep: str, count: int) -> str:
     verb = "is" if count == 1 else "are"
     return (
         f"{sweep}: {format_count(count, 'finished cell')} of this name {verb} not among these; "
-        "tables leave them out: the file has changed, or another has its name; to keep both, give one another "
+        "tables leave them out: the file or a plug-in's source has changed, or another file has its name; to keep "
+        "both, give one another "
         f"`name`; `fedray rm {sweep} --unlisted` deletes the old ones"
     )
 
@@ -544,12 +545,20 @@ def read_sheet(client: "AnyClient", name: str, parent: "AnyRun", with_file: bool
     return Sheet(name, cells, records, str(parent.data.tags.get(DESCRIPTION, "")), file, parent.info.run_id)
 
 
+def describe_unknown_sweep(name: str, known: Iterable[str]) -> UserError:
+    """Return the error for a sweep that the store does not know, or for a file's name in place of a sweep's."""
+    if name.endswith((".yaml", ".yml")):
+        here = ", ".join(sorted(known)) or "none"
+        return UserError(f"sweep: found {name}, a file; the `name` in it is required; here are {here}")
+    return unknown("sweep", name, known, "`fedray status`")
+
+
 def read_stored_sweep(name: str) -> Sheet:
     """Return a sweep of the store with its file, by its name. Raises UserError for a name that it does not know."""
     client, experiment = open_reader()
     parents = find_sweeps(client, experiment)
     if name not in parents:
-        raise unknown("sweep", name, parents, "`fedray status`")
+        raise describe_unknown_sweep(name, parents)
     return read_sheet(client, name, parents[name], with_file=True)
 
 
@@ -562,6 +571,8 @@ def find_deletable_runs(name: str, cell: str | None = None, unlisted: bool = Fal
     client, experiment = open_store()
     sweeps = find_sweeps(client, experiment)
     if name not in sweeps:
+        if name.endswith((".yaml", ".yml")):
+            raise describe_unknown_sweep(name, sweeps)
         if (found := find_run(client, name)) is None:
             raise UserError(f"rm: {name!r} is neither a sweep nor the id of a run in this store")
         if found.data.tags.get("fedray.kind") != "cell" or found.info.lifecycle_stage != "active":

@@ -12,7 +12,6 @@ from urllib.request import urlopen
 from fedray.cells.cell import Cell
 from fedray.cells.looks import choose_looks
 from fedray.cells.metric import LAST
-from fedray.common.errors import unknown
 from fedray.common.location import is_server, refuse_unwritable_store, store_uri
 from fedray.tracking.store import (
     COLOUR,
@@ -21,6 +20,7 @@ from fedray.tracking.store import (
     LISTED,
     NONE,
     SUMMARY,
+    describe_unknown_sweep,
     find_runs,
     find_sweeps,
     open_reader,
@@ -114,7 +114,7 @@ def save_view(sweep: str = "") -> dict[str, str]:
     client, experiment = open_store()
     known = find_sweeps(client, experiment)
     if sweep and sweep not in known:
-        raise unknown("sweep", sweep, known, "`fedray status`")
+        raise describe_unknown_sweep(sweep, known)
     cells = _mark_listed(sweep, client) if sweep else {}
     filter = f"{select_listed(sweep)} AND " if sweep else ""
     filter += f"{IS_CELL} AND tags.`fedray.status` != 'superseded'"

@@ -39,6 +39,9 @@ def test_one_table_of_two_sweeps(store: Tracker, call: Call) -> None:
     assert r"\caption{Test accuracy in \%, " in latex
     message = "fedray: sweep: found x.yaml, a file; the `name` in it is required; here are second, sweep\n"
     assert call("tables", "x.yaml") == (2, "", message)
+    calls = ("rm", "--yes"), ("verify",), ("export",), ("ui",)
+    for command, *more in calls:
+        assert call(command, "x.yaml", *more) == (2, "", message), command
     message = "fedray: sweep: 'fedtoga/table1' has no run in this store; `fedray sweep fedtoga/table1` runs it\n"
     assert call("tables", "fedtoga/table1") == (2, "", message)
 
@@ -68,6 +71,7 @@ def test_mean_std_ranks_and_every_kind_of_hole(store: Tracker) -> None:
     table = build(collect("sweep"))
     assert table.rows == ["fedavg", "fedsam ρ=0.1", "fedsam ρ=0.5"]
     assert table.columns == ["dirichlet α=0.5", "dirichlet α=0.1"]
+    assert [note.endswith("runs it; entries that lack seeds are not ranked") for note in table.notes].count(True) == 1
     text = to_markdown(table)
     lines = {
         line.split("|")[1].strip(): [c.strip() for c in line.split("|")[2:4]]

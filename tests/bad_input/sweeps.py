@@ -52,6 +52,8 @@ WORDS: dict[str, str] = {
     "grid: {seed: '0, 1'}": "grid.seed: expected a list, got '0, 1'; did you mean [0, 1]?",
     "grid: {partition: {name: dirichlet, alpha: [0.1, 0.5]}}": "grid.partition: expected a list, got {'name': "
     "'dirichlet', 'alpha': [0.1, 0.5]}; did you mean [{'name': 'dirichlet', 'alpha': [0.1, 0.5]}]?",
+    "grid: {algorithm: -fedavg -fedsam}": "grid.algorithm: expected a list, got '-fedavg -fedsam'; after "
+    "`-` a space is needed: - fedavg",
     "grid: {seed: 0}": "grid.seed: expected a list, got 0; did you mean [0]?",
     "grid: {algorithm: [fedavg, {fedprox: {mu: 0.01}}]}": "algorithm.name is required: found algorithm.fedprox without "
     "it; did you mean {name: fedprox, mu: 0.01}?",
@@ -157,6 +159,19 @@ CASES: dict[str, Case] = {
         "file.yaml: line 1: keys must be strings; write a number's decimals with a point, as 0.1, and several "
         "values in brackets",
         "x: {lr: 0,1}\n",
+    ),
+    "several values in braces": text(
+        "file.yaml: line 1: keys must be strings; several values stand in brackets: [0.05, 0.1, 0.2]",
+        "x: {rho: 0.05, 0.1, 0.2, mu: 1}\n",
+    ),
+    "several whole numbers in braces": text(
+        "file.yaml: line 1: keys must be strings; several values stand in brackets: [0, 1]", "x: {seed: 0, 1}\n"
+    ),
+    "an item without its space": text(
+        "file.yaml: line 3: is not YAML: after `-` a space is needed: - fedsam", "a:\n  - fedavg\n  -fedsam\nb: 1\n"
+    ),
+    "a mapping without its space": text(
+        "file.yaml: line 3: is not YAML: after `-` a space is needed: - {name: b}", "a:\n  - c\n  -{name: b}\nb: 1\n"
     ),
     "decimal comma in a list": text(
         "file.yaml: line 1: 0,6 is two values; write 0.6, or a space after the comma", "rho: [0.1, 0,6]\n"

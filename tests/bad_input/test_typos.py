@@ -34,6 +34,7 @@ IN_A_SWEEP: list[tuple[dict[str, Any], str]] = [
     ({"algorithm": "fedavg"}, "'algorithm' in `base`, or with a list of values in `grid`"),
     ({"base": None, "config": BASE}, "unknown name 'config'; did you mean 'base'?"),
     ({"base": None, "bsae": BASE}, "unknown name 'bsae'; did you mean 'base'?"),
+    ({"extnds": "quickstart"}, "'extnds'; did you mean 'extends'? valid: base, cases, changes, description, extends"),
     ({"base": BASE | {"grid": {"seed": [0]}}}, "grid: is a key of a sweep's file, next to its `base`"),
     ({"base": BASE | {"training.lr": 0.1}}, "`training: {lr: ...}`"),
     ({"tune": {"seed": [1]}, "final": {"seeds": [2]}}, "tune: unknown name 'seed'; did you mean 'seeds'?"),

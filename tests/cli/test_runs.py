@@ -174,7 +174,8 @@ def test_a_killed_driver_leaves_trained_cells_that_are_not_missing(store: Tracke
         in call("status", "sweep", "--all").out
     )
     _, table, _ = call("tables", "sweep")
-    assert "- 1 of 4 cells interrupted; `fedray sweep` with its file resumes it\n" in table
+    resumed = "- 1 of 4 cells interrupted; `fedray sweep` with its file resumes it"
+    assert f"{resumed}; entries that lack seeds are not ranked\n" in table
     assert "- 2 of 4 cells finished but not yet in MLflow; `fedray sweep` with its file logs them\n" in table
     child = held_elsewhere(get_cell_locks_file(), int(cells[3]["hash"], 16))
     try:
@@ -397,7 +398,7 @@ def test_cells_that_a_changed_file_has_no_more_are_told_and_deleted(store: Track
     write(store, [shared], [None], name="other")
     assert "sweep: 2 finished cells of this name are not among these" in call("sweep", "f.yaml", "--dry-run").out
     write(store, [kept, new], [None, 80])
-    said = "sweep: 1 finished cell of this name is not among these; tables leave them out"
+    said = "sweep: 1 finished cell of this name is not among these; tables leave them out: the file or a plug-in's "
     for command in (("status", "sweep"), ("tables", "sweep"), ("compare", "sweep", "--reference", "fedavg")):
         assert said in call(*command).out, command
     assert call("rm", "sweep", "--unlisted", "--yes").out == (
@@ -434,6 +435,12 @@ def test_names_leave_out_what_all_runs_share() -> None:
     partition = {"name": "dirichlet", "alpha": 1.0}
     cells = {f"{k}": Cell("", f"fedavg dirichlet(1) s{k}", {"seed": k, "partition": partition}) for k in (0, 1)}
     assert [look.name for look in choose_looks(cells).values()] == ["fedavg s0", "fedavg s1"]
+
+
+def test_names_leave_out_what_all_runs_of_a_method_share() -> None:
+    labels = "fedavg s0", "fedprox μ=0.01 s0", "fedtoga ρ=0.1 β=2 s0", "fedtoga ρ=0.5 β=2 s0"
+    looks = choose_looks({label: Cell("", label, {"seed": 0}) for label in labels}).values()
+    assert [look.name for look in looks] == ["fedavg s0", "fedprox s0", "ρ=0.1 fedtoga s0", "ρ=0.5 fedtoga s0"]
 
 
 def test_the_view_of_a_sweep_tells_its_runs_apart(store: Tracker) -> None:

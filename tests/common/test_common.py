@@ -12,9 +12,10 @@ import pytest
 import torch
 
 import fedray
+from fedray.algorithms import ALGORITHMS
 from fedray.common import process
 from fedray.common.calls import check_return, fits, make_plain
-from fedray.common.errors import UserError, redact, shorten, truncate_repr, unknown
+from fedray.common.errors import UserError, find_nearest, redact, shorten, truncate_repr, unknown
 from fedray.common.process import treat_sigterm_as_interrupt
 from fedray.common.progress import show_bar
 from fedray.common.vectors import Vectors, mark_read
@@ -121,6 +122,11 @@ def test_a_short_list_is_repeated() -> None:
     assert str(unknown("--kind", "bar", ["bars", "curves"])) == (
         "--kind: unknown name 'bar'; did you mean 'bars'? valid: bars, curves"
     )
+
+
+def test_of_equally_near_names_one_letter_in_place_and_then_the_beginning_decide() -> None:
+    assert "did you mean 'fedsam'? nearest of 66: fedsam, fedswa, " in str(unknown("name", "fedsan", ALGORITHMS, "`x`"))
+    assert find_nearest("abxx", ["xxab", "abyy"], 0.5) == "abyy"
 
 
 def test_of_a_long_list_five_names_and_the_command_that_lists_all() -> None:

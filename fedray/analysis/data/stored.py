@@ -12,10 +12,9 @@ from collections.abc import Collection
 from fedray.cells.cell import Cell
 from fedray.cells.sheet import Sheet
 from fedray.cells.status import Status
-from fedray.common.errors import unknown
 from fedray.sweep.document import list_sweeps
 from fedray.sweep.storage import correct_statuses, get_sweep_lock_file
-from fedray.tracking.store import NotStored, find_sweeps, open_reader, read_sheet
+from fedray.tracking.store import NotStored, describe_unknown_sweep, find_sweeps, open_reader, read_sheet
 
 
 def read_sweep(name: str) -> Sheet:
@@ -29,16 +28,13 @@ def read_sweep(name: str) -> Sheet:
         print(f"{name}: only its smoke version has been run; this is {name}-smoke", file=sys.stderr)
         name += "-smoke"
     if name not in parents:
-        if name.endswith((".yaml", ".yml")):
-            here = ", ".join(sorted(parents))
-            raise NotStored(f"sweep: found {name}, a file; the `name` in it is required; here are {here}")
         if changed := ", ".join(sorted(one for one in parents if one.startswith(f"{name}-"))):
             raise NotStored(f"sweep: {name!r} has no run in this store; it has {changed}")
         if name in list_sweeps():
             raise NotStored(f"sweep: {name!r} has no run in this store; `fedray sweep {name}` runs it")
         if not parents:
             raise NotStored(f"sweep: {name!r} is not in this store, which holds no sweep at all")
-        raise NotStored(str(unknown("sweep", name, parents, "`fedray status`")))
+        raise NotStored(str(describe_unknown_sweep(name, parents)))
     sheet = read_sheet(client, name, parents[name])
     if not sheet.cells:
         raise NotStored(f"sweep: {name!r} lists no cells; run it again")

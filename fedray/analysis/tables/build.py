@@ -94,7 +94,9 @@ def build(
         key: average(group, settings[key[1]]) if average_over else make_entry(group) for key, group in groups.items()
     }
     names = list(dict.fromkeys(cells["_row"])), list(dict.fromkeys(cells["_column"]))
-    ratio, notes = Metric.parse(metric).plain == ROUNDS_TO, _list_notes(sweep, cells, metric, average_over) + said
+    is_partial = is_ranked(metric, cells) and any(one.others and one.mean is not None for one in entries.values())
+    notes = _list_notes(sweep, cells, metric, average_over, is_partial) + said
+    ratio = Metric.parse(metric).plain == ROUNDS_TO
     entries = _set_digits(entries, ratio)
     if sweep.searched:
         names = sort_best_first(sweep, cells), names[1]
@@ -206,7 +208,8 @@ def _rank(entries: dict[tuple[str, str], Entry], across: Mapping[str, str], lowe
     return ranks
 
 
-def _list_notes(sweep: SweepTable, cells: pd.DataFrame, metric: str, over: str) -> list[str]:
+def _list_notes(sweep: SweepTable, cells: pd.DataFrame, metric: str, over: str, partial: bool) -> list[str]:
+    """List the notes; `partial`: some entries are means of fewer seeds than they should be, and so not ranked."""
     notes = []
     cells = cells[cells["_row"] != BEST]
     groups = cells.groupby(["_row", "_setting"])
@@ -235,6 +238,8 @@ def _list_notes(sweep: SweepTable, cells: pd.DataFrame, metric: str, over: str) 
         if count := int((cells["status"] == status).sum()):
             what = "it" if count == 1 else "them"
             notes.append(f"{count} of {format_count(len(cells), 'cell')} {status}; {command} {done} {what}")
+            notes[-1] += "; entries that lack seeds are not ranked" if partial else ""
+            partial = False
     told = [Status.FINISHED, Status.MISSING, Status.INTERRUPTED, Status.UNLOGGED, Status.RUNNING]
     bad = cells[~cells["status"].isin(told) & cells["_value"].isna()]
     notes += [
