@@ -161,7 +161,8 @@ def pair_by_seed(cells: pd.DataFrame, to: str, confidence: float = 0.95) -> list
             f"--reference: fedavg is not a row; one of these is required: {', '.join(cells['_row'].unique())}"
         )
     if to not in set(cells["_row"]):
-        raise unknown("--reference", to, cells["_row"])
+        rows = [repr(row) for row in cells["_row"].unique() if row.lower().startswith(f"{to.lower()} ")]
+        raise unknown("--reference", to, cells["_row"], meant=" or ".join(rows))
     by_seed = {key: group.set_index("seed")["_value"] for key, group in cells.groupby(["_row", "_column"], sort=False)}
     nothing = pd.Series(dtype=float)
     found = []

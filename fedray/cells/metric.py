@@ -209,7 +209,7 @@ def describe_few_seeds(count: int, noun: str = "seed") -> str:
     """Return that so many seeds of a setting, fewer than `FEWEST_SEEDS`, compare no methods."""
     return (
         f"{format_count(count, noun)} a setting {'is' if count == 1 else 'are'} too few for an interval or a test; "
-        f"{FEWEST_SEEDS} give the first, five or more are usual"
+        f"{FEWEST_SEEDS} give the first, six or more serve every test"
     )
 
 

@@ -57,15 +57,21 @@ class Sheet:
         Raises:
             UserError: the text names no cell.
         """
-        hashes = list(self.cells)
-        if text.isdecimal() and 1 <= int(text) <= len(hashes):
-            return [hashes[int(text) - 1]]
-        named = [hash for hash in hashes if len(text) >= 4 and hash.startswith(text)]
-        named = named or [hash for hash, cell in self.cells.items() if fnmatchcase(cell.label, text)]
-        if not named:
-            example = next((cell.label for cell in self.cells.values()), "fedavg").partition(" ")[0]
-            raise UserError(
-                f"{option}: {truncate_repr(text)} names no cell; give a number from 1 to {len(hashes)}, the beginning "
-                f"of a hash or a pattern of labels such as '{example}*'"
-            )
-        return named
+        return select_labels({hash: cell.label for hash, cell in self.cells.items()}, text, option)
+
+
+def select_labels(labels: Mapping[str, str], text: str, option: str) -> list[str]:
+    """Return the hashes, of hash -> label, that a text names, as for `Sheet.select`."""
+    hashes = list(labels)
+    if text.isdecimal() and 1 <= int(text) <= len(hashes):
+        return [hashes[int(text) - 1]]
+    named = [hash for hash in hashes if len(text) >= 4 and hash.startswith(text)]
+    named = named or [hash for hash, label in labels.items() if fnmatchcase(label, text)]
+    if not named:
+        meant = next((f"'*{text}*'" for label in labels.values() if text.isalpha() and text in label), "")
+        example = meant or f"'{next(iter(labels.values()), 'fedavg').partition(' ')[0]}*'"
+        raise UserError(
+            f"{option}: {truncate_repr(text)} names no cell; give a number from 1 to {len(hashes)}, the beginning "
+            f"of a hash or a pattern of labels such as {example}"
+        )
+    return named

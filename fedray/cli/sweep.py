@@ -119,31 +119,31 @@ class SweepRequest:
             return
         if self.as_json:
             raise UserError("--json: --estimate and --nodes print no JSON; --dry-run --json alone lists the cells")
-        for option, value in (("only", self.only), ("force", self.force), ("address", self.address)):
+        for option, value in (("force", self.force), ("address", self.address)):
             if value:
-                raise UserError(
-                    f"--{option}: --estimate and --nodes are of all cells, and look nothing up; leave it out"
-                )
+                raise UserError(f"--{option}: --estimate and --nodes look nothing up; leave it out")
 
     def _forecast(self, sweep: "Sweep", source: str) -> None:
         """Print hours, and how many cells run at a time on the nodes that were described, or on this machine."""
         from fedray.sweep.dry_run import count_room, list_local_nodes, print_few_seeds, print_forecast
         from fedray.sweep.estimate import list_distinct, print_estimate
-        from fedray.sweep.stages import make_tune_stage, preview_final_stage
+        from fedray.sweep.stages import ONLY_WHOLE, make_tune_stage, preview_final_stage
 
+        if self.only and sweep.tune is not None:
+            raise UserError(ONLY_WHOLE)
         cpus, gpus, used, here = self.cpus_per_node or CPUS, self.gpus_per_node, False, list_local_nodes()
         walls = list[float | None]()
         room = [{"CPU": float(cpus), "GPU": float(gpus or 0)}] * (self.nodes or 0)
         for one in [sweep] if sweep.tune is None else [make_tune_stage(sweep), preview_final_stage(sweep)]:
             with name_place(source):
-                runs = list_distinct(one)
+                runs = list_distinct(one, self.only or ())
             used = used or any(run.runtime.gpus_per_actor for run in runs)
             print(f"{one.name}: {format_count(len(runs), 'cell')}")
             print_few_seeds(one.name, runs)
             seconds, start = list[float | None]([None] * len(runs)), None
             if self.estimate:
                 at_a_time = max(count_room(run.runtime, here, self.max_concurrent) for run in runs)
-                seconds, start = print_estimate(one, max(at_a_time, 1))
+                seconds, start = print_estimate(one.name, runs, max(at_a_time, 1))
             walls.append(
                 print_forecast(runs, room or here, seconds, self.seconds_per_round, start, self.max_concurrent)
             )
@@ -158,6 +158,7 @@ class SweepRequest:
             is_short = known and hours < LIMIT
             asked += f" --time={hours}:00:00" if is_short else ""
             same = ["--smoke"] * self.smoke + [part for one in self.set_ or () for part in ("--set", one)]
+            same += [part for one in self.only or () for part in ("--only", one)]
             same += ["--max-concurrent", str(self.max_concurrent)] if self.max_concurrent else []
             if not known:
                 print("no --time below, since the hours are not known: --seconds-per-round gives them")

@@ -247,6 +247,8 @@ def describe(
         message = f"write {number}"
     elif is_number and len(numbers := [*map(_read_number, str(first["input"]).split())]) > 1:
         message = f"several values need commas: [{', '.join(numbers)}]" if all(numbers) else message
+    if first["type"] == "string_pattern_mismatch":  # a sweep's name alone has a pattern
+        message = "letters, digits and _ - . are allowed, without spaces, in parts joined by /"
     text = f"{path}: found {truncate_repr(first['input'])}; {message[0].lower()}{message[1:]}"
     is_of_run = model is not None and (issubclass(model, Component) or "algorithm" in model.model_fields)
     if is_of_run and isinstance(first["input"], list) and first["type"] in ONE_VALUE:

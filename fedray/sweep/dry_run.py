@@ -132,7 +132,7 @@ def print_forecast(
         actors[runtime] = min(room, counts[runtime]) * (cohort if runtime.actors == "auto" else runtime.actors)
         lacks_gpus = bool(runtime.gpus_per_actor) and not any(node.get("GPU") for node in nodes)
         waves = (
-            f"{room} at a time, {format_count(-(-counts[runtime] // room), 'wave')}"
+            f"{room} at a time, {format_count(-(-counts[runtime] // room), 'wave')}{_describe_limit(runtime, nodes)}"
             if room
             else f"they do not fit; {'there is no GPU (--gpus-per-node); or ' if lacks_gpus else ''}"
             "lower runtime.cpus_per_actor, or gpus_per_actor (0: no GPU)"
@@ -183,7 +183,7 @@ def print_forecast(
             have = {name: sum(node.get(name, 0.0) for node in nodes) * wall / 3600 for name in reserved}
             whole = [f"{format_number(have[name])} {unit}-hours" for name, unit in UNITS.items() if have[name]]
             console.print(f"a cluster that bills whole nodes for that time counts {' and '.join(whole)}")
-        if wall > LONG:
+        if wall > LONG or per_round is not None:
             walls = {count: find_wall([nodes[0]] * count) for count in sorted({1, 2, 4, 8, len(nodes)})}
             least = min(count for count, there in walls.items() if there == min(walls.values()))
             others = [
@@ -201,8 +201,10 @@ def print_forecast(
             "--seconds-per-round"
         )
     if per_round is not None:
-        one_gpu = {"CPU": float(sys.maxsize), "GPU": 1.0}
-        together = max(count_capacity(run.runtime, one_gpu) if run.runtime.gpus_per_actor else 0 for run, *_ in fitting)
+        each_on = {
+            run.runtime: count_on_gpu(run.runtime, nodes[0]) for run, *_ in fitting if run.runtime.gpus_per_actor
+        }
+        together = max((min(number, actors[runtime]) for runtime, number in each_on.items()), default=0)
         console.print(
             f"{per_round:g} s have to be a round of {method}, the slowest method (cell {slowest + 1}), with "
             + (
@@ -216,7 +218,7 @@ def print_forecast(
             console.print(
                 f"{other} of {len(runs)} cells have other data, another model, batch or precision than cell "
                 f"{slowest + 1}: their gradients are taken to last as long as its; to plan such cells with seconds of "
-                "their own, leave the others out (`--set grid.KEY=[VALUE]`)"
+                "their own, leave the others out (`--only`, a pattern of their labels)"
             )
     lost = max(min(run.runtime.checkpoint_every, run.training.rounds) for run, *_ in fitting)
     price = "" if per_round is None else f" or {format_duration(lost * per_round)}"
@@ -234,6 +236,20 @@ def _describe_work(run: RunConfig, gradients: float) -> str:
     size = run.training.batch_size
     of = "all of a client's samples" if size == "full" else format_count(size, "sample")
     return f", with {gradients:,.0f} gradients of {of} in a round"
+
+
+def count_on_gpu(runtime: Runtime, node: Mapping[str, float]) -> int:
+    """Return how many processes of these requests share a GPU at most, on a node like this: Ray fills one GPU first."""
+    return min(count_capacity(runtime, {"CPU": float(sys.maxsize), "GPU": 1.0}), count_capacity(runtime, dict(node)))
+
+
+def _describe_limit(runtime: Runtime, nodes: Sequence[Mapping[str, float]]) -> str:
+    """Return that a node's CPUs leave parts of its GPUs to nobody; empty if they do not."""
+    node = nodes[0]
+    room, of_gpus = count_capacity(runtime, dict(node)), count_capacity(runtime, {**node, "CPU": float(sys.maxsize)})
+    if not runtime.gpus_per_actor or room >= of_gpus:
+        return ""
+    return f"; a node's {node['CPU']:g} CPUs are the limit, its GPUs have room for {of_gpus}"
 
 
 def find_makespan(cells: Sequence[tuple[float, float]]) -> float:

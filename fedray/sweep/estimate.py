@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Collection, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
@@ -25,6 +26,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from fedray.cells.sheet import select_labels
 from fedray.common.errors import UserError, format_count, format_number
 from fedray.config import RunConfig
 from fedray.datasets import make_data_source
@@ -36,7 +38,8 @@ from fedray.engine.process.backend import InlineBackend
 from fedray.engine.process.device import warn_of_slow_precision
 from fedray.engine.server.simulation import Simulation
 from fedray.partitions.shards import Shards
-from fedray.sweep.draws import count_gradients, count_of_client, count_samples, get_cost, iter_points, parse_point
+from fedray.sweep.draws import count_gradients, count_of_client, count_samples, get_cost
+from fedray.sweep.plan import label_points
 from fedray.sweep.sweep import Sweep
 
 ROUND = 1.0
@@ -190,23 +193,25 @@ def measure_together(run: RunConfig, key: Key, samples: int, device: str, cells:
     return float(seconds), float(slowdown)
 
 
-def list_distinct(sweep: Sweep) -> list[RunConfig]:
-    """Return the runs of a sweep's cells, each once, without reading data."""
-    distinct: dict[str, RunConfig] = {}
-    for point in iter_points(sweep):
-        run = parse_point(sweep, point)
-        distinct.setdefault(json.dumps(run.resolve() | {"runtime": None}, sort_keys=True), run)
-    return list(distinct.values())
+def list_distinct(sweep: Sweep, only: Collection[str] = ()) -> list[RunConfig]:
+    """Return the runs of a sweep's cells, each once, without reading data; `only` as `Sheet.select` takes them."""
+    distinct, labels = dict[str, RunConfig](), dict[str, str]()
+    for _, run, name in label_points(sweep):
+        key = json.dumps(run.resolve() | {"runtime": None}, sort_keys=True)
+        distinct.setdefault(key, run)
+        labels.setdefault(key, name(key))
+    chosen = {key for text in only for key in select_labels(labels, text, "--only")}
+    return [run for key, run in distinct.items() if key in chosen or not only]
 
 
-def print_estimate(sweep: Sweep, cells: int = 1) -> tuple[list[float | None], float]:
+def print_estimate(name: str, runs: Sequence[RunConfig], cells: int = 1) -> tuple[list[float | None], float]:
     """Print gradients, seconds and hours by model, and how and under which load they were measured, `cells` at a time.
 
-    Return, of each of `list_distinct`, the seconds of one core, or of this machine's GPU, None for data of unknown
+    Return, of each run, the seconds of one core, or of this machine's GPU, None for data of unknown
     size; and the seconds until the first cell begins. Raises UserError if so many cells do not fit the memory here.
     """
     device, load = "cuda" if torch.cuda.is_available() else "cpu", os.getloadavg()[0]
-    runs, counted = list_distinct(sweep), defaultdict[Key, dict[int, tuple[int, float]]](dict)
+    counted = defaultdict[Key, dict[int, tuple[int, float]]](dict)
     for place, run in enumerate(runs):
         warn_of_slow_precision(run.training.precision, device)
         known = get_facts(run)
@@ -232,7 +237,7 @@ def print_estimate(sweep: Sweep, cells: int = 1) -> tuple[list[float | None], fl
     console.print(table)
     where = torch.cuda.get_device_name() if device == "cuda" else "one core of this machine"
     console.print(
-        f"{sweep.name}: {format_number(total)} {unit} on {where}, measured now with "
+        f"{name}: {format_number(total)} {unit} on {where}, measured now with "
         f"{format_count(cells, 'cell')} at a time"
         + ("" if device == "cuda" else "; GPU-hours: not measured, there is no GPU here"),
         soft_wrap=True,

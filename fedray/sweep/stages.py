@@ -34,6 +34,8 @@ SHARED = (
 """Keys of the file that the tune stage adopts."""
 
 
+ONLY_WHOLE = "--only: the final stage follows from the whole tune stage; run the file whole"
+
 Known = Mapping[str, float | None]
 """Hash -> value of `select`, for cells that have an outcome; None if that is not a finished run."""
 
@@ -221,7 +223,7 @@ def run_stages(sweep: Sweep, file: str, options: Options = Options(), dry_run: b
     `options.only` names cells, or no draw of a method and setting has finished.
     """
     if options.only:
-        raise UserError("--only: the final stage follows from the whole tune stage; run the file whole")
+        raise UserError(ONLY_WHOLE)
     blocks = sweep.list_blocks()
     if len(blocks) == 1:
         return _run_block(blocks[0], file, options, dry_run)[0]

@@ -129,6 +129,8 @@ def test_the_reference_is_fedavg_if_it_is_a_row(store: Tracker, call: Call) -> N
     required = "fedray: --reference: fedavg is not a row; one of these is required: fedsam ρ=0.1, fedsam ρ=0.5\n"
     for command in (("compare", "without"), ("figures", "without", "--kind", "differences")):
         assert call(*command).err == required
+    named = call("compare", "without", "--reference", "FedSAM").err
+    assert "unknown name 'FedSAM'; did you mean 'fedsam ρ=0.1' or 'fedsam ρ=0.5'? valid" in named
     (difference,) = compare(collect("without"), "fedsam ρ=0.1").differences
     assert difference.mean == 2
 

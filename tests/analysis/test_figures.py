@@ -23,7 +23,7 @@ AVERAGED = "mean of the tests in the last fifth of the rounds, at most 10"
 """A note's end, for cells that do not say how many rounds they have."""
 
 
-PAIRED = "which methods share"
+PAIRED = "that methods share"
 """What a note says of bars of several methods."""
 
 
@@ -85,7 +85,7 @@ def test_sensitivity_over_a_hyper_parameter(store: Tracker) -> None:
     write(store, cells, (60, 62, 70, 49, 51))
     (figure,) = draw_sensitivity(collect("sweep"), "algorithm.rho").values()
     (axes,) = figure.axes
-    assert note(figure) == f"bars and bands: ± standard deviation over 1 to 2 seeds, {PAIRED}; {AVERAGED}"
+    assert note(figure) == f"bars and bands: ± standard deviation over 1 to 2 seeds {PAIRED}; {AVERAGED}"
     (band,) = axes.patches
     assert (band.get_y(), band.get_y() + band.get_height()) == pytest.approx((50 - 2**0.5, 50 + 2**0.5))
     assert ticks(axes) == {0.1: "0.1", 0.5: "0.5"}
@@ -336,7 +336,7 @@ def test_error_bars_stand_at_their_points_and_aside_of_each_other(store: Tracker
     (axes,) = figure.axes
     assert axes.get_xscale() == "log"
     assert ticks(axes) == {0.05: "0.05", 0.1: "0.1", 0.2: "0.2"}
-    assert note(figure) == f"bars: ± standard deviation over 2 seeds, {PAIRED}; {AVERAGED}"
+    assert note(figure) == f"bars: ± standard deviation over 2 seeds {PAIRED}; {AVERAGED}"
     assert [
         np.asarray(line.get_xdata()).tolist() for line in axes.lines if str(line.get_label()).startswith("fed")
     ] == [rhos] * 2

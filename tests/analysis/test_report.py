@@ -82,8 +82,10 @@ def test_curves_of_many_methods_have_a_panel_each(store: Tracker) -> None:
     assert len(others) == 9
     ((said, _),) = _draw_curves(found)
     assert said.endswith("each method over the others in grey, mean over seeds")
-    write(store, cells[:16], [50] * 16, name="few")
+    write(store, cells[:12], [50] * 12, name="few")
+    write(store, cells[:14], [50] * 14, name="seven")
     assert is_crowded(found)
+    assert is_crowded(collect("seven"))
     assert not is_crowded(collect("few"))
 
 

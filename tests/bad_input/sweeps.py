@@ -89,7 +89,7 @@ WORDS: dict[str, str] = {
     "one of its own",
     "grid: {algorithm: [fedavg, moon], model.hidden: [[]]}": "model.name: found mlp, all of it head; moon needs a "
     "feature layer",
-    "name: a b": "name: found 'a b'; string should match pattern '^\\w[\\w.-]*(/\\w[\\w.-]*)*$'",
+    "name: a b": "name: found 'a b'; letters, digits and _ - . are allowed, without spaces, in parts joined by /",
 }
 """What a sweep's file has besides its base -> what is said about it."""
 

@@ -37,11 +37,11 @@ ZOOMED = 3
 FEWEST = 9
 """Minimum number of evaluated rounds of a curve with a zoom."""
 BANDED = 6
-"""Maximum number of lines in a panel with bands; more of them hide each other."""
+"""Maximum number of lines in a panel with bands; more hide each other, and get a panel each as well."""
 SQUEEZED = 0.4
 """Part of a zoom that most lines must fill; if they fill less, the few beyond the widest gap are outside of it."""
 READABLE = 8
-"""Maximum number of methods whose curves a reader can tell apart in one panel."""
+"""Maximum number of methods whose curves have their names at the ends."""
 COVERED, NAMED = 0.01, 2
 """Part of an axis upwards within which a line lies under another; maximum number of such lines that a note names."""
 UNIT = re.compile(r"(?:in |\()(%|degrees)\)?$")
@@ -165,7 +165,7 @@ def _list_rounds(settings: Sequence[tuple[str, pd.DataFrame]], runs: Mapping[str
 
 def is_crowded(sweep: SweepTable) -> bool:
     """Return True if a panel of all methods' curves cannot be read, so that `draw_multiples` is needed."""
-    return label_finished(sweep, statuses=WITH_CURVE)["_row"].nunique() > READABLE
+    return label_finished(sweep, statuses=WITH_CURVE)["_row"].nunique() > BANDED
 
 
 @styled

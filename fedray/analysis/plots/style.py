@@ -353,7 +353,7 @@ def describe_seeds(counts: Iterable[int], what: str, cells: pd.DataFrame | None 
     if not what:
         return f"mean over {number} seeds"
     shared = cells is not None and (cells.groupby(["_column", "seed"])["_row"].nunique() > 1).any()
-    paired = ", which methods share" if shared else ""
+    paired = " that methods share" if shared else ""
     return f"{what}: ± standard deviation over {number} seeds{paired}"
 
 

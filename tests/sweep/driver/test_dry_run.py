@@ -168,9 +168,33 @@ def test_a_plan_says_which_cells_a_round_was_not_measured_for(call: Call) -> Non
 
 
 @pytest.mark.usefixtures("elsewhere")
+def test_a_plan_of_some_cells(call: Call) -> None:
+    """FedSAM's four of the twelve, and FedAvg's first: five at a time, a wave of 100 rounds of 36 s, which more nodes
+    do not shorten. The job runs the same cells."""
+    only = ("--only", "fedsam*", "--only", "1")
+    out = call("sweep", "sweep.yaml", "--dry-run", *CLUSTER, "--seconds-per-round", "36", *only).done
+    assert "x: 5 cells\n" in out
+    assert "5 cells: 60 min of wall clock" in out
+    assert "on nodes like these: 60 min with 1 node, 60 min with 2 nodes; more save no time\n" in out
+    assert "of fedsam, the slowest method (cell 2), with 4 processes on each GPU\n" in out
+    assert out.endswith(" slurm.sh sweep.yaml --only 'fedsam*' --only 1\n")
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_a_plan_says_that_cpus_leave_gpus_idle(call: Call) -> None:
+    """Each cell asks for a CPU and a quarter of a GPU: 3 CPUs hold 3 of the 4 that would fit on the GPU."""
+    few = ("--nodes", "1", "--cpus-per-node", "3", "--gpus-per-node", "1", "--seconds-per-round", "36")
+    out = call("sweep", "sweep.yaml", "--dry-run", *few).done
+    assert "3 at a time, 4 waves; a node's 3 CPUs are the limit, its GPUs have room for 4\n" in out
+    assert "with 3 processes on each GPU\n" in out
+
+
+@pytest.mark.usefixtures("elsewhere")
 def test_a_plan_says_that_methods_have_too_few_seeds(call: Call) -> None:
     """In the words of `compare`, before the hours are spent; not for one method, three seeds or a small version."""
-    said = "x: 2 seeds a setting are too few for an interval or a test; 3 give the first, five or more are usual\n"
+    said = (
+        "x: 2 seeds a setting are too few for an interval or a test; 3 give the first, six or more serve every test\n"
+    )
     both = ["fedavg", "fedsam"]
     for methods, seeds, few in ((both, [0, 1], True), (["fedavg"], [0, 1], False), (both, [0, 1, 2], False)):
         smoke = {"smoke": {"base": {"training": {"rounds": 1}}}}
@@ -215,9 +239,11 @@ def test_both_stages_are_planned_and_what_does_not_fit_is_named(call: Call) -> N
         (("--dry-run", "--seconds-per-round", "2"), "--seconds-per-round: goes with --nodes"),
         (("--dry-run", *CLUSTER, "--seconds-per-round", "nan"), "--seconds-per-round: found nan; a number above 0"),
         (("--dry-run", *CLUSTER, "--seconds-per-round", "0"), "--seconds-per-round: found 0.0; a number above 0"),
-        (("--dry-run", *CLUSTER, "--only", "1"), "--only: --estimate and --nodes are of all cells"),
+        (("--dry-run", *CLUSTER, "--only", "13"), "sweep.yaml: --only: '13' names no cell; give a number from 1 to 12"),
+        (("--dry-run", *CLUSTER, "--only", "fedsam"), "sweep.yaml: --only: 'fedsam' names no cell; give a number from"),
+        (("--dry-run", *CLUSTER, "--force"), "--force: --estimate and --nodes look nothing up; leave it out"),
         (("--dry-run", "--estimate", "--json"), "--json: --estimate and --nodes print no JSON; --dry-run --json"),
-        (("--dry-run", *CLUSTER, "--address", "auto"), "--address: --estimate and --nodes are of all cells"),
+        (("--dry-run", *CLUSTER, "--address", "auto"), "--address: --estimate and --nodes look nothing up"),
     ],
 )
 def test_half_a_cluster_is_refused(arguments: tuple[str, ...], says: str, call: Call) -> None:

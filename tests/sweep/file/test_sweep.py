@@ -378,6 +378,8 @@ def test_cells_by_number_hash_and_label() -> None:
     for wrong in ("0", "5", "moon*", "zz"):
         with pytest.raises(UserError, match=r"^--only: '.*' names no cell; give a number from 1 to 4.*'fedavg\*'"):
             sheet.select(wrong, "--only")
+    with pytest.raises(UserError, match=r"such as '\*sam\*'$"):
+        sheet.select("sam", "--only")
 
 
 @pytest.mark.parametrize(
