@@ -37,11 +37,12 @@ from fedray.analysis.plots import search
 from fedray.analysis.plots.bars import draw_bars, draw_forests, draw_methods
 from fedray.analysis.plots.clients import draw_classes, draw_confusion, draw_fairness, draw_partitions
 from fedray.analysis.plots.curves import (
+    BANDED,
+    count_lines,
     draw_curves,
     draw_multiples,
     explain_late_start,
     explain_missing_zoom,
-    is_crowded,
 )
 from fedray.analysis.plots.heatmap import draw_heatmap
 from fedray.analysis.plots.sensitivity import draw_sensitivity, list_varied
@@ -121,7 +122,7 @@ def main(
             sweep, metric or "test_accuracy", band, smooth, by
         )
         unzoomed = explain_missing_zoom(sweep, metric or "test_accuracy", by)
-        if by == "round" and is_crowded(sweep):
+        if by == "round" and count_lines(sweep) > BANDED:
             for one in (metric or "test_accuracy").replace("+", ",").split(","):
                 drawn["multiples" if one == metric or not metric else f"multiples-{one}"] = draw_multiples(sweep, one)
     if kind in ("", "sensitivity"):

@@ -28,7 +28,7 @@ from fedray.analysis.data.metrics import NEVER, is_ranked, read_values
 from fedray.analysis.plots import search
 from fedray.analysis.plots.bars import draw_forests
 from fedray.analysis.plots.clients import draw_confusion, draw_fairness, draw_partitions, name_partitions
-from fedray.analysis.plots.curves import draw_curves, draw_multiples, is_crowded
+from fedray.analysis.plots.curves import READABLE, count_lines, draw_curves, draw_multiples
 from fedray.analysis.plots.sensitivity import draw_sensitivity, list_varied
 from fedray.analysis.plots.style import styled
 from fedray.analysis.tables.build import build
@@ -219,7 +219,7 @@ def _read_pictures(sweep: SweepTable) -> Pictures:
 
 def _draw_curves(sweep: SweepTable) -> Pictures:
     """Return the curves; those of more methods than a panel can tell apart get a panel each."""
-    many = is_crowded(sweep)
+    many = count_lines(sweep) > READABLE
     drawn = draw_multiples(sweep) if many else draw_curves(sweep)
     note = "each method over the others in grey, mean over seeds" if many else ""
     return [(": ".join(filter(None, (setting, note))), _encode(figure)) for setting, figure in drawn.items()]

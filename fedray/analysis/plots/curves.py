@@ -163,9 +163,9 @@ def _list_rounds(settings: Sequence[tuple[str, pd.DataFrame]], runs: Mapping[str
     return sorted({t for _, panel in settings for run in panel["run_id"] for t in runs[run]})
 
 
-def is_crowded(sweep: SweepTable) -> bool:
-    """Return True if a panel of all methods' curves cannot be read, so that `draw_multiples` is needed."""
-    return label_finished(sweep, statuses=WITH_CURVE)["_row"].nunique() > BANDED
+def count_lines(sweep: SweepTable) -> int:
+    """Return the number of curves in a panel of all methods; many are read more easily by `draw_multiples`."""
+    return int(label_finished(sweep, statuses=WITH_CURVE)["_row"].nunique())
 
 
 @styled
