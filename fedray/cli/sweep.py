@@ -126,7 +126,8 @@ class SweepRequest:
     def _forecast(self, sweep: "Sweep", source: str) -> None:
         """Print hours, and how many cells run at a time on the nodes that were described, or on this machine."""
         from fedray.sweep.dry_run import count_room, list_local_nodes, print_few_seeds, print_forecast
-        from fedray.sweep.estimate import list_distinct, print_estimate
+        from fedray.sweep.estimate import print_estimate
+        from fedray.sweep.plan import list_distinct
         from fedray.sweep.stages import ONLY_WHOLE, make_tune_stage, preview_final_stage
 
         if self.only and sweep.tune is not None:

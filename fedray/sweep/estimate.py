@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
@@ -26,7 +26,6 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from fedray.cells.sheet import select_labels
 from fedray.common.errors import UserError, format_count, format_number
 from fedray.config import RunConfig
 from fedray.datasets import make_data_source
@@ -39,8 +38,6 @@ from fedray.engine.process.device import warn_of_slow_precision
 from fedray.engine.server.simulation import Simulation
 from fedray.partitions.shards import Shards
 from fedray.sweep.draws import count_gradients, count_of_client, count_samples, get_cost
-from fedray.sweep.plan import label_points
-from fedray.sweep.sweep import Sweep
 
 ROUND = 1.0
 """Approximate seconds that a timed round takes at most."""
@@ -191,17 +188,6 @@ def measure_together(run: RunConfig, key: Key, samples: int, device: str, cells:
                 f"--estimate: a process died of {cells} that measured {key} at a time; take a smaller --max-concurrent"
             ) from None
     return float(seconds), float(slowdown)
-
-
-def list_distinct(sweep: Sweep, only: Collection[str] = ()) -> list[RunConfig]:
-    """Return the runs of a sweep's cells, each once, without reading data; `only` as `Sheet.select` takes them."""
-    distinct, labels = dict[str, RunConfig](), dict[str, str]()
-    for _, run, name in label_points(sweep):
-        key = json.dumps(run.resolve() | {"runtime": None}, sort_keys=True)
-        distinct.setdefault(key, run)
-        labels.setdefault(key, name(key))
-    chosen = {key for text in only for key in select_labels(labels, text, "--only")}
-    return [run for key, run in distinct.items() if key in chosen or not only]
 
 
 def print_estimate(name: str, runs: Sequence[RunConfig], cells: int = 1) -> tuple[list[float | None], float]:

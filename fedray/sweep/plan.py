@@ -3,7 +3,7 @@
 import json
 import re
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any
 from fedray.cells.cell import Cell, PluginLabels, get_dotted
 from fedray.cells.metric import OF_CLASSES, Metric
 from fedray.cells.record import Record
-from fedray.cells.sheet import Sheet
+from fedray.cells.sheet import Sheet, select_labels
 from fedray.cells.status import Status
 from fedray.common.errors import UserError, escape, format_count, unknown
 from fedray.components.base import format_value
@@ -165,6 +165,17 @@ def label_points(sweep: Sweep) -> Iterator[tuple[dict[str, Any], RunConfig, Call
     for point in points:
         run = parse_point(sweep, point)
         yield point, run, partial(choose, point, run)
+
+
+def list_distinct(sweep: Sweep, only: Collection[str] = ()) -> list[RunConfig]:
+    """Return the runs of a sweep's cells, each once, without reading data; `only` as `Sheet.select` takes them."""
+    distinct, labels = dict[str, RunConfig](), dict[str, str]()
+    for _, run, name in label_points(sweep):
+        key = json.dumps(run.resolve() | {"runtime": None}, sort_keys=True)
+        distinct.setdefault(key, run)
+        labels.setdefault(key, name(key))
+    chosen = {key for text in only for key in select_labels(labels, text, "--only")}
+    return [run for key, run in distinct.items() if key in chosen or not only]
 
 
 def refuse_unlogged(run: RunConfig, select: str) -> None:

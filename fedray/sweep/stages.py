@@ -12,7 +12,7 @@ from fedray.components.base import format_value
 from fedray.config import RunConfig
 from fedray.datasets.base import Validation
 from fedray.sweep.draws import count_training_gradients, draw, make_draws
-from fedray.sweep.plan import Options, Plan, refuse_unlogged
+from fedray.sweep.plan import Options, Plan, list_distinct, refuse_unlogged
 from fedray.sweep.points import apply_draw
 from fedray.sweep.run import drive, plan_and_print, refuse_unwritable
 from fedray.sweep.space import Space, format_range, is_at_edge
@@ -227,8 +227,6 @@ def run_stages(sweep: Sweep, file: str, options: Options = Options(), dry_run: b
     blocks = sweep.list_blocks()
     if len(blocks) == 1:
         return _run_block(blocks[0], file, options, dry_run)[0]
-    from fedray.sweep.estimate import list_distinct  # here: it imports rich's tables
-
     each = len(list_distinct(make_tune_stage(blocks[0]))) + len(list_distinct(preview_final_stage(blocks[0])))
     total, trained, spent = each * len(blocks), 0, 0.0
     print(f"{sweep.name}: {total} cells in {len(blocks)} blocks", flush=True)
