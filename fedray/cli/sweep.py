@@ -137,7 +137,8 @@ class SweepRequest:
         room = [{"CPU": float(cpus), "GPU": float(gpus or 0)}] * (self.nodes or 0)
         for one in [sweep] if sweep.tune is None else [make_tune_stage(sweep), preview_final_stage(sweep)]:
             with name_place(source):
-                runs = list_distinct(one, self.only or ())
+                numbered = list_distinct(one, self.only or ())
+            runs = [*numbered.values()]
             used = used or any(run.runtime.gpus_per_actor for run in runs)
             print(f"{one.name}: {format_count(len(runs), 'cell')}")
             print_few_seeds(one.name, runs)
@@ -146,7 +147,7 @@ class SweepRequest:
                 at_a_time = max(count_room(run.runtime, here, self.max_concurrent) for run in runs)
                 seconds, start = print_estimate(one.name, runs, max(at_a_time, 1))
             walls.append(
-                print_forecast(runs, room or here, seconds, self.seconds_per_round, start, self.max_concurrent)
+                print_forecast(numbered, room or here, seconds, self.seconds_per_round, start, self.max_concurrent)
             )
         if self.nodes and math.inf in walls:
             raise UserError(f"{source}: not all cells fit on these nodes, so that the sweep would not start")

@@ -106,7 +106,7 @@ def count_room(runtime: Runtime, nodes: Sequence[dict[str, float]], most: int | 
 
 
 def print_forecast(
-    runs: Sequence[RunConfig],
+    numbered: Mapping[int, RunConfig],
     nodes: Sequence[dict[str, float]],
     seconds: Sequence[float | None],
     per_round: float | None = None,
@@ -117,13 +117,13 @@ def print_forecast(
 
     Return the seconds of wall clock: None if they are not known, infinite if a cell does not fit.
 
-    nodes: resources of each node, the same for all. seconds: of each cell with one actor. per_round: seconds of a round
-    of the cell with the most gradients in it. start: seconds until the first cell begins. None if unknown. most:
-    largest number of cells at a time.
+    numbered: cell number -> run. nodes: resources of each node, the same for all. seconds: of each cell with one actor.
+    per_round: seconds of a round of the cell with the most gradients in it. start: seconds until the first cell begins.
+    None if unknown. most: largest number of cells at a time.
     """
     import torch
 
-    console = Console(highlight=False, soft_wrap=True)
+    console, runs = Console(highlight=False, soft_wrap=True), [*numbered.values()]
     console.print(_describe_nodes(nodes))
     rooms = {runtime: count_room(runtime, nodes, most) for runtime in dict.fromkeys(run.runtime for run in runs)}
     counts, actors = Counter(run.runtime for run in runs), dict[Runtime, int]()
@@ -146,7 +146,7 @@ def print_forecast(
     if not fitting:
         return math.inf
     slowest = max(range(len(runs)), key=lambda place: (work[place], *rank_work(runs[place], 1)))
-    wall, method = None, runs[slowest].algorithm.name
+    wall, method, cell = None, runs[slowest].algorithm.name, [*numbered][slowest]
     cells, here = list[tuple[Runtime, float]](), "cuda" if torch.cuda.is_available() else "cpu"
     reserved = dict.fromkeys(("CPU", "GPU"), 0.0)
     for run, each, share in fitting:
@@ -196,7 +196,7 @@ def print_forecast(
     if len(cells) < len(fitting):
         console.print(
             f"{len(fitting) - len(cells)} cells: hours not measured; measure a round where they will run "
-            f"(`fedray run FILE --cell {slowest + 1} --set training.rounds=3 --no-track` prints it, of "
+            f"(`fedray run FILE --cell {cell} --set training.rounds=3 --no-track` prints it, of "
             f"{method}, the slowest method{_describe_work(runs[slowest], work[slowest])}); --nodes takes "
             "--seconds-per-round"
         )
@@ -206,7 +206,7 @@ def print_forecast(
         }
         together = max((min(number, actors[runtime]) for runtime, number in each_on.items()), default=0)
         console.print(
-            f"{per_round:g} s have to be a round of {method}, the slowest method (cell {slowest + 1}), with "
+            f"{per_round:g} s have to be a round of {method}, the slowest method (cell {cell}), with "
             + (
                 f"{together} processes on each GPU"
                 if together > 1
@@ -217,7 +217,7 @@ def print_forecast(
         if other := sum(one != pace[slowest] for one in pace):
             console.print(
                 f"{other} of {len(runs)} cells have other data, another model, batch or precision than cell "
-                f"{slowest + 1}: their gradients are taken to last as long as its; to plan such cells with seconds of "
+                f"{cell}: their gradients are taken to last as long as its; to plan such cells with seconds of "
                 "their own, leave the others out (`--only`, a pattern of their labels)"
             )
     lost = max(min(run.runtime.checkpoint_every, run.training.rounds) for run, *_ in fitting)

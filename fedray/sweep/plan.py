@@ -167,15 +167,15 @@ def label_points(sweep: Sweep) -> Iterator[tuple[dict[str, Any], RunConfig, Call
         yield point, run, partial(choose, point, run)
 
 
-def list_distinct(sweep: Sweep, only: Collection[str] = ()) -> list[RunConfig]:
-    """Return the runs of a sweep's cells, each once, without reading data; `only` as `Sheet.select` takes them."""
+def list_distinct(sweep: Sweep, only: Collection[str] = ()) -> dict[int, RunConfig]:
+    """Return cell number -> run of a sweep, each run once, without reading data; `only` as for `Sheet.select`."""
     distinct, labels = dict[str, RunConfig](), dict[str, str]()
     for _, run, name in label_points(sweep):
         key = json.dumps(run.resolve() | {"runtime": None}, sort_keys=True)
         distinct.setdefault(key, run)
         labels.setdefault(key, name(key))
     chosen = {key for text in only for key in select_labels(labels, text, "--only")}
-    return [run for key, run in distinct.items() if key in chosen or not only]
+    return {number: run for number, (key, run) in enumerate(distinct.items(), 1) if key in chosen or not only}
 
 
 def refuse_unlogged(run: RunConfig, select: str) -> None:

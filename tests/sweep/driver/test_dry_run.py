@@ -176,7 +176,7 @@ def test_a_plan_of_some_cells(call: Call) -> None:
     assert "x: 5 cells\n" in out
     assert "5 cells: 60 min of wall clock" in out
     assert "on nodes like these: 60 min with 1 node, 60 min with 2 nodes; more save no time\n" in out
-    assert "of fedsam, the slowest method (cell 2), with 4 processes on each GPU\n" in out
+    assert "of fedsam, the slowest method (cell 5), with 4 processes on each GPU\n" in out
     assert out.endswith(" slurm.sh sweep.yaml --only 'fedsam*' --only 1\n")
 
 

@@ -219,7 +219,9 @@ def test_short_cells_wait_for_the_sweeps_process(
     """Twice as slow as on an idle machine. Alone a cell takes its 0.7 s; of each at a time the process takes 0.5 s."""
     monkeypatch.setattr(estimate, "measure_together", lambda *_: (1e-9, 2.0))
     asked = Sweep.parse({"name": "x", "base": RUN, "grid": {"seed": [0, 1, 2, 3]}})
-    assert estimate.print_estimate("x", list_distinct(asked), at_a_time)[0] == pytest.approx([seconds] * 4, rel=1e-5)
+    assert estimate.print_estimate("x", [*list_distinct(asked).values()], at_a_time)[0] == pytest.approx(
+        [seconds] * 4, rel=1e-5
+    )
 
 
 def test_a_sweep_on_your_own_arrays_costs_something(
@@ -230,7 +232,7 @@ def test_a_sweep_on_your_own_arrays_costs_something(
     np.savez("own.npz", x_train=images[:90], y_train=labels[:90], x_test=images[90:], y_test=labels[90:])
     monkeypatch.setattr(estimate, "SPAN", 0.3)
     asked = {"name": "own", "base": RUN | {"data": {"name": "npz", "path": "own.npz"}}, "grid": {"seed": [0, 1]}}
-    seconds, start = estimate.print_estimate("own", list_distinct(Sweep.parse(asked)))
+    seconds, start = estimate.print_estimate("own", [*list_distinct(Sweep.parse(asked)).values()])
     assert start >= estimate.START
     assert min(filter(None, seconds)) > estimate.CELL, "a cell's own start counts"
     out = capsys.readouterr().out
