@@ -6,6 +6,7 @@ and the words by which tables and figures show its plug-ins; the parsed configur
 
 import hashlib
 import pickle
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -17,6 +18,16 @@ if TYPE_CHECKING:
     from fedray.config import RunConfig
 
 
+NAME = r"^\w[\w.-]*(/\w[\w.-]*)*$"
+
+
+def _refuse_other(name: Any) -> Any:
+    """Refuse what is not such a name, in our words; the pattern of the field is for the schema of files."""
+    if isinstance(name, str) and not re.fullmatch(NAME, name):
+        raise ValueError("letters, digits and _ - . are allowed, without spaces, in parts joined by /")
+    return name
+
+
 def _refuse_long(name: str) -> str:
     """Refuse a name that no file can have, with a suffix: 255 bytes are the limit of all file systems."""
     if len(name.encode()) > 200:
@@ -24,7 +35,9 @@ def _refuse_long(name: str) -> str:
     return name
 
 
-SweepName = Annotated[str, Field(pattern=r"^\w[\w.-]*(/\w[\w.-]*)*$", max_length=120), AfterValidator(_refuse_long)]
+SweepName = Annotated[
+    str, Field(pattern=NAME, max_length=120), BeforeValidator(_refuse_other), AfterValidator(_refuse_long)
+]
 """A sweep's name: words of letters, digits and `_ - .`, joined by `/`; no word begins with a dot."""
 
 

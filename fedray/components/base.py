@@ -10,7 +10,6 @@ import re
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cache
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, Self, Union, get_args, get_origin
@@ -18,7 +17,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, Union, get_args, get
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
 from pydantic.fields import FieldInfo
 
-from fedray.common.errors import NEAREST, UserError, truncate_repr, unknown
+from fedray.common.errors import NEAREST, UserError, find_nearest, truncate_repr, unknown
 from fedray.common.yaml_files import find_item, suggest_space
 from fedray.components.identity import (
     EXCLUDED,
@@ -247,8 +246,6 @@ def describe(
         message = f"write {number}"
     elif is_number and len(numbers := [*map(_read_number, str(first["input"]).split())]) > 1:
         message = f"several values need commas: [{', '.join(numbers)}]" if all(numbers) else message
-    if first["type"] == "string_pattern_mismatch":  # a sweep's name alone has a pattern
-        message = "letters, digits and _ - . are allowed, without spaces, in parts joined by /"
     text = f"{path}: found {truncate_repr(first['input'])}; {message[0].lower()}{message[1:]}"
     is_of_run = model is not None and (issubclass(model, Component) or "algorithm" in model.model_fields)
     if is_of_run and isinstance(first["input"], list) and first["type"] in ONE_VALUE:
@@ -258,12 +255,8 @@ def describe(
 
 def _suggest_owners(key: str, others: Mapping[str, type[BaseModel]]) -> str:
     """Return the end of a message with the option of another class that is nearly `key`; empty for none."""
-    near = get_close_matches(key, {option for kind in others.values() for option in kind.model_fields}, n=1)
-    return (
-        describe_owners(near[0], [name for name, kind in others.items() if near[0] in kind.model_fields])
-        if near
-        else ""
-    )
+    near = find_nearest(key, {option for kind in others.values() for option in kind.model_fields})
+    return describe_owners(near, [name for name, kind in others.items() if near in kind.model_fields]) if near else ""
 
 
 def _suggest_list(given: str | float | Mapping[str, Any]) -> str:

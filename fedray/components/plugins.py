@@ -12,7 +12,6 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, get_args, get_origin, get_type_hints
@@ -25,6 +24,7 @@ from fedray.common.errors import (
     Diverged,
     PluginError,
     UserError,
+    find_nearest,
     join_lines,
     truncate_repr,
     unknown,
@@ -220,11 +220,9 @@ def _refuse_slips(section: str, path: str, found: type[Component], base: type[Co
         for name, member in vars(kind).items():
             if not inspect.isfunction(member) or name.startswith("_") or hasattr(ours, name):
                 continue
-            near = get_close_matches(name, hooks, n=1, cutoff=0.8)
+            near = find_nearest(name, hooks, 0.8)
             if near or _is_alone(name, kind):
-                meant = (
-                    f"did you mean {near[0]!r}? Rename it" if near else "it is no hook (docs/plug-ins.md lists them)"
-                )
+                meant = f"did you mean {near!r}? Rename it" if near else "it is no hook (docs/plug-ins.md lists them)"
                 raise UserError(
                     f"{_get_key(section)}: {path} defines {name}, which nothing calls; {meant}; if it is a helper of "
                     f"yours, call it _{name}"
@@ -272,8 +270,8 @@ def load_class(section: str, path: str) -> type:
             reason += f" in {get_folder()} or among the installed packages; call fedray where {module}.py is"
         elif isinstance(error, AttributeError) and error.obj is holder:
             classes = {key.lower(): key for key, value in vars(holder).items() if inspect.isclass(value)}
-            near = get_close_matches(name.lower(), classes, n=1)
-            reason += f"; did you mean {classes[near[0]]!r}?" if near else ""
+            near = find_nearest(name.lower(), classes)
+            reason += f"; did you mean {classes[near]!r}?" if near else ""
         raise UserError(f"{_get_key(section)}: {path!r} cannot be imported: {reason}") from None
     if not inspect.isclass(kind):
         raise UserError(f"{_get_key(section)}: {path!r} is not a class")

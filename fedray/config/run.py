@@ -4,7 +4,6 @@ starts.
 
 import pickle
 from collections.abc import Mapping
-from difflib import get_close_matches
 from typing import Annotated, Any, Self
 
 from pydantic import (
@@ -20,7 +19,7 @@ from pydantic import (
 
 from fedray.algorithms import ALGORITHMS, Algorithm, algorithm
 from fedray.algorithms.partial import share_matrix
-from fedray.common.errors import UserError
+from fedray.common.errors import UserError, find_nearest
 from fedray.components.base import Checked, Component, describe
 from fedray.components.identity import digest_source, hash_of, iter_parts
 from fedray.components.plugins import find_class, refuse_unreachable
@@ -240,7 +239,7 @@ class RunConfig(Checked):
         if option and head in cls.model_fields:
             return f"`{head}: {{{option}: ...}}`"
         places = [MEANT[key]] if key in MEANT else []
-        if not places and not (not above and get_close_matches(key, cls.model_fields, cutoff=0.8)):
+        if not places and not (not above and find_nearest(key, cls.model_fields, 0.8)):
             places = [f"{name}.{key}" for name, section in PLAIN.items() if key in section.model_fields]
             places = places or [
                 f"{name}.{key}"

@@ -193,8 +193,8 @@ def measure_together(run: RunConfig, key: Key, samples: int, device: str, cells:
 def print_estimate(name: str, runs: Sequence[RunConfig], cells: int = 1) -> tuple[list[float | None], float]:
     """Print gradients, seconds and hours by model, and how and under which load they were measured, `cells` at a time.
 
-    Return, of each run, the seconds of one core, or of this machine's GPU, None for data of unknown
-    size; and the seconds until the first cell begins. Raises UserError if so many cells do not fit the memory here.
+    Return, of each run, the seconds of one core, or of this machine's GPU, None for data of unknown size; and the
+    seconds until the first cell begins. Raises UserError if so many cells do not fit the memory here.
     """
     device, load = "cuda" if torch.cuda.is_available() else "cpu", os.getloadavg()[0]
     counted = defaultdict[Key, dict[int, tuple[int, float]]](dict)

@@ -169,13 +169,12 @@ def label_points(sweep: Sweep) -> Iterator[tuple[dict[str, Any], RunConfig, Call
 
 def list_distinct(sweep: Sweep, only: Collection[str] = ()) -> dict[int, RunConfig]:
     """Return cell number -> run of a sweep, each run once, without reading data; `only` as for `Sheet.select`."""
-    distinct, labels = dict[str, RunConfig](), dict[str, str]()
+    distinct = dict[str, tuple[RunConfig, Callable[[str], str]]]()
     for _, run, name in label_points(sweep):
-        key = json.dumps(run.resolve() | {"runtime": None}, sort_keys=True)
-        distinct.setdefault(key, run)
-        labels.setdefault(key, name(key))
-    chosen = {key for text in only for key in select_labels(labels, text, "--only")}
-    return {number: run for number, (key, run) in enumerate(distinct.items(), 1) if key in chosen or not only}
+        distinct.setdefault(json.dumps(run.resolve() | {"runtime": None}, sort_keys=True), (run, name))
+    labels = {key: name(key) for key, (_, name) in distinct.items()} if only else {}
+    chosen = {key for text in only for key in select_labels(labels, text, "--only")} if only else distinct.keys()
+    return {number: run for number, (key, (run, _)) in enumerate(distinct.items(), 1) if key in chosen}
 
 
 def refuse_unlogged(run: RunConfig, select: str) -> None:

@@ -5,14 +5,13 @@ A value of one method is a list in an entry, a case's own `grid`, or a key of th
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from functools import cache
 from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from fedray.cells.cell import get_dotted
-from fedray.common.errors import UserError, truncate_repr
+from fedray.common.errors import UserError, find_nearest, truncate_repr
 from fedray.components.base import Checked, describe, describe_owners
 from fedray.sweep.space import Space
 
@@ -141,8 +140,8 @@ def _suggest_option(key: str, names: Iterable[str]) -> str:
         kind = _find_kind(section, name)
         for one in kind.model_fields if kind is not None else ():
             having.setdefault(one, []).append(name)
-    if near := get_close_matches(option, having, n=1):
-        return f"; did you mean {section}.{near[0]}, of {', '.join(having[near[0]])}?"
+    if near := find_nearest(option, having):
+        return f"; did you mean {section}.{near}, of {', '.join(having[near])}?"
     from fedray.config import COMPONENTS as REGISTRIES  # here: as in `_find_kind`
 
     every = REGISTRIES[section][0]

@@ -33,8 +33,8 @@ SHARED = (
 )
 """Keys of the file that the tune stage adopts."""
 
-
 ONLY_WHOLE = "--only: the final stage follows from the whole tune stage; run the file whole"
+"""The error for cells chosen from a file with both stages."""
 
 Known = Mapping[str, float | None]
 """Hash -> value of `select`, for cells that have an outcome; None if that is not a finished run."""

@@ -483,8 +483,7 @@ def describe_unlisted(sweep: str, count: int) -> str:
     return (
         f"{sweep}: {format_count(count, 'finished cell')} of this name {verb} not among these; "
         "tables leave them out: the file or a plug-in's source has changed, or another file has its name; to keep "
-        "both, give one another "
-        f"`name`; `fedray rm {sweep} --unlisted` deletes the old ones"
+        f"both, give one another `name`; `fedray rm {sweep} --unlisted` deletes the old ones"
     )
 
 

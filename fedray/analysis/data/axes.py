@@ -3,7 +3,6 @@
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from difflib import get_close_matches
 from functools import reduce
 from types import MappingProxyType
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from fedray.analysis.data.collect import SweepTable, get_symbol
-from fedray.common.errors import UserError, unknown
+from fedray.common.errors import UserError, find_nearest, unknown
 from fedray.partitions import PARTITIONS
 from fedray.sweep.points import COMPONENTS
 
@@ -221,6 +220,6 @@ def unknown_key(option: str, key: str, cells: pd.DataFrame, others: Iterable[str
     words = {name: [name] for name in keys.union(others)}
     for name in sorted(keys):
         words.setdefault(name.rpartition(".")[2], []).append(name)
-    meant = (name for word in get_close_matches(key, words, n=1, cutoff=0.5) for name in words[word])
+    meant = words.get(find_nearest(key, words, 0.5), [])
     varying = {name for name in keys if cells[name].nunique(dropna=False) > 1}
     return unknown(option, key, varying.union(others), meant=" or ".join(map(repr, meant)))
