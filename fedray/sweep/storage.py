@@ -255,6 +255,8 @@ def correct_statuses(sheet: Sheet) -> Sheet:
     begun = [cell for cell in is_open if cell.hash in records or get_cell_dir(cell.hash).is_dir()]
     killed = find_killed(cell.hash for cell in begun)
     for cell in begun:
+        if cell.hash in killed and cell.hash not in records and not count_kept_rounds(cell):
+            continue  # its run was removed, or it was killed before its first checkpoint
         record = records.get(cell.hash, Record(Ending(Status.RUNNING)))
         if is_trained(cell):
             status = Status.UNLOGGED

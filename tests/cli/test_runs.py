@@ -120,9 +120,16 @@ def test_a_sweep_whose_store_is_being_made_is_told_from_its_lock_and_checkpoints
     sheet = Sheet("early", {one.hash: one for one in cells})
     with lock_sweep("early", sheet, [one.hash for one in cells[:2]]):
         assert call("status", "early").done.startswith("early is starting, ")
-        (folder,) = stored(cells[0].hash)
-        (folder / "checkpoint-4.json").touch()
         get_cell_locks_file().touch()
+        stored(cells[0].hash)
+        child = held_elsewhere(get_cell_locks_file(), int(cells[0].hash, 16))
+        try:
+            assert call("status", "early").done.startswith("early: 3 cells, 1 running, 1 to run, ")
+        finally:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+        assert call("status", "early").done.startswith("early is starting, "), "it has not come to a checkpoint"
+        (get_storage() / "cells" / cells[0].hash / "checkpoint-4.json").touch()
         told = "1 finished (1 of them not yet in MLflow), 2 to run; running now"
         os.utime(get_sweep_lock_file("early"), (time.time() - 100, time.time() - 100))
         chosen = "1 finished (1 of them not yet in MLflow), 1 to run, 1 that this call leaves out; running now"
@@ -187,6 +194,8 @@ def test_a_killed_driver_leaves_trained_cells_that_are_not_missing(store: Tracke
             (folder / "rows.jsonl").write_text('{"round": 1}\n{"round": 3}\n')  # tested since its checkpoint
             _, later = call("status", "sweep").done.splitlines()
             *others, told_last = json.loads(call("status", "sweep", "--json").done)["cells"]
+            assert "- 1 of 4 cells running" not in (shown := call("tables", "sweep").out)
+            assert "- 2 of 4 cells finished but not yet in MLflow; a call of the sweep is running" in shown
             (folder / "rows.jsonl").write_text('{"round": 1}\n{"rou')
             _, cut = call("status", "sweep").done.splitlines()
     finally:

@@ -51,6 +51,7 @@ from fedray.common.errors import UserError, format_count, unknown
 from fedray.common.output import OutputFile, write_or_print
 from fedray.components.base import format_value
 from fedray.sweep.document import list_papers, list_sweeps
+from fedray.sweep.storage import is_sweep_running
 
 
 def build(
@@ -234,10 +235,11 @@ def _list_notes(sweep: SweepTable, cells: pd.DataFrame, metric: str, over: str, 
     if mixture := sweep.describe_mixture():
         notes.append(f"WARNING: {mixture}")
     command = f"`fedray sweep {sweep.name}`" if sweep.name in list_sweeps() else "`fedray sweep` with its file"
+    running = is_sweep_running(sweep.name)
     for status, done in ((Status.MISSING, "runs"), (Status.INTERRUPTED, "resumes"), (Status.UNLOGGED, "logs")):
         if count := int((cells["status"] == status).sum()):
-            what = "it" if count == 1 else "them"
-            notes.append(f"{count} of {format_count(len(cells), 'cell')} {status}; {command} {done} {what}")
+            then = "a call of the sweep is running" if running else f"{command} {done} {'it' if count == 1 else 'them'}"
+            notes.append(f"{count} of {format_count(len(cells), 'cell')} {status}; {then}")
             notes[-1] += "; entries that lack seeds are not ranked" if partial else ""
             partial = False
     told = [Status.FINISHED, Status.MISSING, Status.INTERRUPTED, Status.UNLOGGED, Status.RUNNING]
