@@ -12,7 +12,7 @@ Without --kind: curves, and the sensitivity to every number with three or more v
 - fairness: distribution of the accuracy over the clients, a panel per setting (evaluation.personal).
 - confusion: predicted classes for each true class, a file per setting and method.
 - partition: samples per client and class, from the configuration alone; also of a file that has not been run.
-- differences: each method's paired difference to `--reference`, with its interval; a file per setting.
+- differences: each method's paired difference to `--reference`, with its interval, a panel per setting.
 - heatmap: a table's metric over two keys, a panel per method, the best framed.
 - search: best so far by rounds trained, each trial by key, pairs of keys; also for a grid's options.
 A line is the mean over the finished seeds, the band (of more than six lines in the zoom alone) and the bars the sample

@@ -29,6 +29,7 @@ from fedray.analysis.plots.style import (
     describe_seeds,
     iter_methods,
     make_axes,
+    make_panels,
     styled,
     with_legend,
 )
@@ -136,11 +137,12 @@ WIDE = 4
 
 @styled
 def draw_forests(found: Comparison) -> dict[str, Figure]:
-    """Return setting -> figure of each method's mean difference and t interval; filled if Holm's p tells it apart.
+    """Draw each method's mean difference and t interval, a panel per setting; filled if Holm's p tells it apart.
 
-    All have the same axis across. With too few seeds for an interval there are the means alone.
+    With too few seeds for an interval there are the means alone. Return a figure under an empty name; nothing without
+    differences.
     """
-    figures, halves, ends = {}, dict[str, dict[Difference, float]](), [0.0]
+    halves, ends = dict[str, dict[Difference, float]](), [0.0]
     for one in found.differences:
         if one.mean is not None:
             bound = None if found.lacks_seeds else one.interval
@@ -148,13 +150,15 @@ def draw_forests(found: Comparison) -> dict[str, Figure]:
     for rows in halves.values():
         most = WIDE * median([half for half in rows.values() if half] or [0.0])
         ends += [float(one.mean or 0) + sign * min(half, most) for one, half in rows.items() for sign in (-1, 1)]
+    if not halves:
+        return {}
     left, right = min(ends), max(ends)
-    margin = 0.05 * (right - left) or 1.0
-    for setting, rows in halves.items():
-        figure, area = make_axes(f"difference to {found.to}\n{found.title}", "", setting, 0.25 + 0.06 * len(rows))
-        cut = False
-        for place, (one, half) in enumerate(rows.items()):
-            mean = float(one.mean or 0)
+    margin, cut = 0.05 * (right - left) or 1.0, False
+    names = list(dict.fromkeys(one.row for rows in halves.values() for one in rows))
+    drawn = make_panels([*halves], f"difference to {found.to}\n{found.title}", "", 0.4 + 0.2 * len(names))
+    for setting, area in drawn.main.items():
+        for one, half in halves[setting].items():
+            mean, place = float(one.mean or 0), names.index(one.row)
             told = not found.lacks_seeds and one.judge(found.lower) in ("better", "worse")
             area.plot((max(mean - half, left), min(mean + half, right)), (place, place), color="0.3", linewidth=0.8)
             for arrow, end, beyond in (("<", left, mean - half < left), (">", right, mean + half > right)):
@@ -163,13 +167,12 @@ def draw_forests(found: Comparison) -> dict[str, Figure]:
                     area.plot(end, place, arrow, color="0.3", markersize=4)
             area.plot(mean, place, "o", color="0", markerfacecolor="0" if told else "white")
         area.axvline(0, color="0.5", linewidth=0.6, linestyle="--")
-        marks = {"white": "not told apart", "0": f"p < {1 - found.confidence:.2g} (Holm)"}
-        for fill, name in ({"white": "too few seeds for an interval"} if found.lacks_seeds else marks).items():
-            area.plot([], [], "o", color="0", markerfacecolor=fill, label=name)
-        area.set_yticks(range(len(rows)), [one.row for one in rows])
-        area.set(ylim=(len(rows) - 0.5, -0.5), xlim=(left - margin, right + margin))
+        area.set_yticks(range(len(names)), names)
         area.grid(axis="y", visible=False)
-        seeds = describe_seeds((one.n for one in rows), "")
-        line = f"; line: its {found.confidence:.0%} interval, uncorrected" + ("; an arrow: it goes on" if cut else "")
-        figures[setting] = with_legend(figure, area, note=seeds + (line if not found.lacks_seeds else ""))
-    return figures
+    area.set(ylim=(len(names) - 0.5, -0.5), xlim=(left - margin, right + margin))
+    marks = {"white": "not told apart", "0": f"p < {1 - found.confidence:.2g} (Holm)"}
+    for fill, name in ({"white": "too few seeds for an interval"} if found.lacks_seeds else marks).items():
+        area.plot([], [], "o", color="0", markerfacecolor=fill, label=name)
+    seeds = describe_seeds((one.n for rows in halves.values() for one in rows), "")
+    line = f"; line: its {found.confidence:.0%} interval, uncorrected" + ("; an arrow: it goes on" if cut else "")
+    return {"": with_legend(drawn.figure, area, note=seeds + (line if not found.lacks_seeds else ""))}

@@ -14,6 +14,7 @@ from fedray.analysis.data.axes import WITH_CURVE, label_finished
 from fedray.analysis.data.collect import SweepTable
 from fedray.analysis.data.metrics import list_by_round, make_title
 from fedray.analysis.plots.style import (
+    add_note,
     choose_styles,
     describe_seeds,
     iter_methods,
@@ -42,8 +43,9 @@ SQUEEZED = 0.4
 """Part of a zoom that most lines must fill; if they fill less, the few beyond the widest gap are outside of it."""
 READABLE = 8
 """Maximum number of methods whose curves have their names at the ends."""
-COVERED, NAMED = 0.01, 2
-"""Part of an axis upwards within which a line lies under another; maximum number of such lines that a note names."""
+COVERED, MOSTLY, NAMED = 0.01, 0.8, 2
+"""Part of an axis upwards within which a line lies under another, in that part of its rounds at least; maximum number
+of such lines that a note names."""
 UNIT = re.compile(r"(?:in |\()(%|degrees)\)?$")
 """End of a title."""
 SECONDS = "seconds"
@@ -90,7 +92,7 @@ def draw_curves(
             zoom=start is not None,
             level=False,
         )
-        seeds, lines, far = [], [], dict[str, None]()
+        seeds, lines, far = [], [], list[tuple[str, Axes, tuple[float, float]]]()
         for (names, drawn), (setting, panel) in product(zip(quantities, every, strict=True), settings):
             pairs, reach = list(product(iter_methods(cells, panel), names)), dict[str, tuple[float, float]]()
             for place, ((method, group), name) in enumerate(pairs):
@@ -115,15 +117,15 @@ def draw_curves(
                     drawn.zoom[setting].plot(late.index, late, **style)
             if start is not None:
                 left_out = _leave_out_far(drawn.zoom[setting], reach)
-                far |= dict.fromkeys(left_out)
+                far += [(label, drawn.zoom[setting], reach[label]) for label in left_out]
                 if BANDED < len(reach) <= READABLE:
                     _name_ends(drawn.zoom[setting], reach.keys() - left_out)
         if not across:
             _set_ticks(list(every[0].main.values()), list(every[0].zoom.values()), rounds, start)
         level = [level_panels([*drawn.main.values()]) for drawn in every]
-        apart = "" if all(level) and (start is None or len(settings) == 1) else "; y axes differ"
-        if apart and all(level):
-            apart = "; y axes of the lower panels differ"
+        of_zooms = [level_panels([*drawn.zoom.values()]) for drawn in every if drawn.zoom]
+        apart = "" if all(of_zooms) else "; y axes of the lower panels differ"
+        apart = apart if all(level) else "; y axes differ"
         areas = [area for drawn in every for area in drawn.main.values()]
         banded = len(methods) * max(map(len, quantities)) <= BANDED
         note = _note(of_clients, seeds)
@@ -132,7 +134,9 @@ def draw_curves(
             note = f"{describe_seeds(lines, '')}; no bands with more than {BANDED} lines"
         shaded = "" if start is None else "; shaded: rounds that tables average"
         which = "the lower panel" if len(settings) == 1 else "a lower panel"
-        shaded += f"; outside of {which}: {', '.join(far)}" if far else ""
+        limits = {zoom: zoom.get_ylim() for _, zoom, _ in far}
+        outside = dict.fromkeys(name for name, of, (low, high) in far if high < limits[of][0] or low > limits[of][1])
+        shaded += f"; outside of {which}: {', '.join(outside)}" if outside else ""
         shaded += _describe_covered([(setting, area) for drawn in every for setting, area in drawn.main.items()])
         figures[figure_name] = with_legend(every[0].figure, *areas, note=note + shaded + many_ends + apart)
     return figures
@@ -183,12 +187,14 @@ def draw_multiples(sweep: SweepTable, metric: str = "test_accuracy") -> dict[str
             if not means:
                 continue
             panels = make_panels(list(means), "round", _describe(metric, cells), height=1.1)
+            seeds = panel[panel["_row"].isin(means)].groupby("_row")["seed"].nunique()
             rounds = sorted({t for mean in means.values() for t in mean.index})
             for method, area in panels.main.items():
                 for mean in means.values():
                     area.plot(mean.index, mean, color="0.82", linewidth=0.6)
                 area.plot(means[method].index, means[method], color=COLOURS[1], linewidth=1.4)
                 set_round_ticks(area, rounds[0], rounds[-1], most=3)
+            add_note(panels.figure, f"grey: the other methods; {describe_seeds(seeds, '')}")
             figures[" ".join(filter(None, (model, setting)))] = panels.figure
     return figures
 
@@ -290,8 +296,8 @@ def _leave_out_far(zoom: Axes, reach: Mapping[str, tuple[float, float]]) -> list
 
 
 def _describe_covered(areas: Sequence[tuple[str, Axes]]) -> str:
-    """Return for the note which lines lie under others over their whole length; too many are counted."""
-    found = dict[str, list[str]]()
+    """Return for the note which lines lie under others; many are counted, with the names of their methods."""
+    found = dict[tuple[str, str], list[str]]()
     for setting, area in areas:
         low, high = area.get_ylim()
         ordered = sorted(area.lines, key=lambda line: line.get_zorder())
@@ -299,13 +305,15 @@ def _describe_covered(areas: Sequence[tuple[str, Axes]]) -> str:
         for place, (label, own) in enumerate(lines):
             near = (0, COVERED * (high - low))
             later = [(over, at) for over, at in lines[place + 1 :] if at.shape == own.shape]
-            above = [over for over, at in later if (np.abs(at - own) <= near).all()]
+            above = [over for over, at in later if (np.abs(at - own) <= near).all(axis=1).mean() >= MOSTLY]
             if above:
-                found.setdefault(f"{label} lies under {above[-1]}", []).append(setting)
-    if len(found) > NAMED:
-        return f"; {len(found)} lines lie under others"
+                found.setdefault((str(label), str(above[-1])), []).append(setting)
+    if len(covered := dict.fromkeys(label for label, _ in found)) > NAMED:
+        methods = dict.fromkeys(re.sub(r"( \S+=\S+)+", "", label) for label in covered)
+        return f"; {len(covered)} lines of {', '.join(methods)} lie under others"
     return "".join(
-        f"; {said}" + (f" in {', '.join(where)}" if len(where) < len(areas) else "") for said, where in found.items()
+        f"; {label} lies under {over}" + (f" in {', '.join(where)}" if len(where) < len(areas) else "")
+        for (label, over), where in found.items()
     )
 
 

@@ -144,7 +144,8 @@ def make_blocks(
     """Return a block of `make_panels` for each label of an axis upwards, in one figure; only a block's panels share it.
 
     Blocks of one panel are side by side, other blocks one below the other. With `zoom` each has a lower panel, which
-    shares only the axis across: a zoom on 90 % shows nothing of 40 %.
+    shares only the axis across, unless `level_panels` finds that these fill a common one: a zoom on 90 % shows nothing
+    of 40 %.
     """
     aside = len(names) == 1 and len(labels) > 1
     across = 2 if aside else min(len(names), ACROSS if len(labels) == 1 else BLOCKS_ACROSS)
@@ -169,7 +170,8 @@ def make_blocks(
                 lowest = drawn.zoom[name] = figure.add_subplot(
                     grid[row * 2 + 1, column], sharex=next(iter(drawn.zoom.values()), None)
                 )
-            lowest.set_xlabel(x)
+                lowest.tick_params(labelleft=leftmost)
+            lowest.set_xlabel(_fill(x, int(size[0] / across / UPRIGHT)))
         found.append(drawn)
     return found
 

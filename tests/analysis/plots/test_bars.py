@@ -98,12 +98,15 @@ def test_differences_of_methods_in_settings(store: Tracker, tmp_path: Path) -> N
     cells = [cell(method, alpha, seed) for method in (FEDAVG, SMALL) for alpha in (0.1, 0.5) for seed in (0, 1)]
     write(store, cells, [history(40, last) for last in (50, 51, 50, 51, 52, 55, 54, 57)])
     main("sweep", "differences", out=tmp_path)
-    assert len(list(tmp_path.glob("sweep-differences-*"))) == 4
-    (forest, *_) = draw_forests(compare(collect("sweep"), "fedavg", "final_test_accuracy")).values()
-    assert forest.axes[0].lines[1].get_xdata() == pytest.approx([3.0])
-    assert forest.axes[0].get_xlabel() == "difference to fedavg\ntest accuracy in % of the last round"
-    assert [len(line.get_xdata()) for line in forest.axes[0].lines] == [2, 1, 2, 0]  # no width, the mean, 0, the legend
-    assert np.ptp(forest.axes[0].lines[0].get_xdata()) == 0
+    assert {path.name for path in tmp_path.glob("sweep-*")} == {"sweep-differences.pdf", "sweep-differences.png"}
+    (forest,) = draw_forests(compare(collect("sweep"), "fedavg", "final_test_accuracy")).values()
+    first, second = forest.axes
+    assert (first.get_title(), second.get_title()) == ("dirichlet α=0.1", "dirichlet α=0.5")
+    assert first.lines[1].get_xdata() == pytest.approx([3.0])
+    assert first.get_xlabel() == "difference to fedavg\ntest accuracy in % of the last round"
+    assert [len(line.get_xdata()) for line in second.lines] == [2, 1, 2, 0]  # no width, the mean, 0, the legend
+    assert [text.get_text() for text in first.get_yticklabels()] == ["fedsam"]
+    assert np.ptp(first.lines[0].get_xdata()) == 0
     assert [text.get_text() for text in forest.legends[0].get_texts()] == ["too few seeds for an interval"]
     assert note(forest) == "mean over 2 seeds"
 
@@ -112,12 +115,12 @@ def test_differences_of_all_settings_have_one_axis(store: Tracker) -> None:
     """0.1, 0.2, 0.3 at α = 0.1 and 5, 10, 15 at α = 0.5: 10 ± 4.303 · 5 / √3 = 22.42 reaches furthest, to -2.42."""
     cells = [cell(method, alpha, seed) for alpha in (0.1, 0.5) for method in (FEDAVG, SMALL) for seed in range(3)]
     write(store, cells, [history(40, last) for last in (50, 50, 50, 50.1, 50.2, 50.3, 50, 50, 50, 55, 60, 65)])
-    forests = draw_forests(compare(collect("sweep"), "fedavg", "final_test_accuracy"))
+    (figure,) = draw_forests(compare(collect("sweep"), "fedavg", "final_test_accuracy")).values()
     low, high = 10 - 4.30265 * 5 / 3**0.5, 10 + 4.30265 * 5 / 3**0.5
     margin = 0.05 * (high - low)
-    assert len(forests) == 2
-    for figure in forests.values():
-        assert figure.axes[0].get_xlim() == pytest.approx((low - margin, high + margin), abs=0.01)
+    assert len(figure.axes) == 2
+    for area in figure.axes:
+        assert area.get_xlim() == pytest.approx((low - margin, high + margin), abs=0.01)
 
 
 def test_an_interval_far_wider_than_others_ends_in_arrows(store: Tracker) -> None:
@@ -210,7 +213,7 @@ grid: {partition: [{name: dirichlet, alpha: 0.1}, {name: pathological, classes: 
         "own-partition-digits-pathological-classes-2.png",
     ]
     assert Path("mlflow.db").exists() == with_store
-    with pytest.raises(UserError, match=r"there is no store at|sweep: unknown name .own"):
+    with pytest.raises(UserError, match=r"there is no store at|'own' of own.yaml has no run in this store"):
         main("own", "partition")
 
 
