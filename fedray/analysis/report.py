@@ -37,7 +37,7 @@ from fedray.analysis.tables.formats import to_html
 from fedray.cells.cell import flatten
 from fedray.cells.metric import DEFAULT
 from fedray.cells.record import Record
-from fedray.cells.status import Ending, Status
+from fedray.cells.status import INTERRUPTED, Ending, Status
 from fedray.common.entry import Overwrite, ShowPublished
 from fedray.common.errors import FORMS, UserError, format_count
 from fedray.common.location import is_server, store_uri
@@ -122,11 +122,12 @@ def make_page(sweep: SweepTable, metrics: list[str], paper: str = "", to: str = 
         early=early,
         early_why=", ".join(f"{counts[status]} {why}" for status, why in EARLY.items() if counts[status]),
         tables=tables,
+        drop_advice=_drop_advice,
         to_html=to_html,
         comparison=comparison,
         compared=comparison and tabulate(comparison),
         compared_notes=comparison and list_notes(comparison),
-        forests={what: _encode(figure) for what, figure in forests.items()},
+        forests=list(map(_encode, forests.values())),
         sections=sections,
         first=first,
         fairness=_list_fairness(sweep),
@@ -161,6 +162,11 @@ def _draw_sections(sweep: SweepTable, metric: str) -> Iterator[Section]:
     yield Section("partitions", "Partitions", _read_pictures(sweep), empty)
 
 
+def _drop_advice(note: str) -> str:
+    """Return a note without what it says about commands, which are for the one who runs the sweep."""
+    return "; ".join(part for part in note.split("; ") if "`fedray " not in part).replace("`", "")
+
+
 def _tabulate_cells(sweep: SweepTable, metric: str) -> list[dict[str, Any]]:
     """Return the table of cells, with the metric of finished ones and, if the store has an address, links."""
     served = is_server(store_uri())
@@ -176,7 +182,7 @@ def _tabulate_cells(sweep: SweepTable, metric: str) -> list[dict[str, Any]]:
             {
                 **{key: cell[key] for key in ("cell", "label", "status")},
                 "run_id": record.run_id,
-                "message": record.ending.message,
+                "message": record.ending.message.removeprefix(INTERRUPTED),
                 "value": "" if pd.isna(value) else "never" if value == NEVER else f"{value:.2f}",
                 "link": link.replace("RUN", record.run_id) if record.run_id else "",
                 "seconds": "" if seconds is None or pd.isna(seconds) else f"{seconds:.3g}",
@@ -219,10 +225,8 @@ def _read_pictures(sweep: SweepTable) -> Pictures:
 
 def _draw_curves(sweep: SweepTable) -> Pictures:
     """Return the curves; those of more methods than a panel can tell apart get a panel each."""
-    many = count_lines(sweep) > READABLE
-    drawn = draw_multiples(sweep) if many else draw_curves(sweep)
-    note = "each method over the others in grey, mean over seeds" if many else ""
-    return [(": ".join(filter(None, (setting, note))), _encode(figure)) for setting, figure in drawn.items()]
+    drawn = draw_multiples(sweep) if count_lines(sweep) > READABLE else draw_curves(sweep)
+    return [(setting, _encode(figure)) for setting, figure in drawn.items()]
 
 
 def _draw_if_any(draw: Callable[[SweepTable], dict[str, Figure]], sweep: SweepTable) -> Pictures:
