@@ -174,9 +174,10 @@ def print_forecast(
         )
         wall = find_wall(nodes)
         unequal = " of the slowest method, of the others by their gradients" if min(shares) < 1 else ""
+        added = " (with each cell's start and wait for its turn), without communication"
         console.print(
             f"{format_count(len(cells), 'cell')}: {format_duration(wall)} of wall clock, {hours} reserved, busy or not"
-            + (f", at {per_round:g} s per round{unequal}" if per_round is not None else ", without communication")
+            + (f", at {per_round:g} s per round{unequal}" if per_round is not None else added)
             + f"; Ray's start, {f'{format_duration(started)}, is' if started else 'a few seconds, is not'} included"
         )
         if per_round is not None:

@@ -205,7 +205,8 @@ def print_estimate(name: str, runs: Sequence[RunConfig], cells: int = 1) -> tupl
             counted[make_key(run, known)][place] = count_samples(run, known.train), number
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
     unit = "GPU-hours" if device == "cuda" else "core-hours"
-    table = Table("cells", "model", "method timed", "gradients", "seconds per gradient", unit, box=None, pad_edge=False)
+    names = ("cells", "model", "method timed (the slowest)", "gradients", "seconds per gradient", unit)
+    table = Table(*names, box=None, pad_edge=False)
     estimates: list[float | None] = [None] * len(runs)
     start, cells, total = START, min(cells, len(runs)), 0.0
     for key, members in counted.items():
@@ -218,12 +219,13 @@ def print_estimate(name: str, runs: Sequence[RunConfig], cells: int = 1) -> tupl
         number = sum(gradients for _, gradients in members.values())
         hours = number * seconds / 3600
         total += hours
-        about = (len(members), key, slowest.algorithm.name, f"{number:.3g}", f"{seconds:.3g}", format_number(hours))
+        shown = format_number(number), f"{seconds:.3g}", format_number(hours)
+        about = (len(members), key, slowest.algorithm.name, *shown)
         table.add_row(*map(str, about))
     console.print(table)
     where = torch.cuda.get_device_name() if device == "cuda" else "one core of this machine"
     console.print(
-        f"{name}: {format_number(total)} {unit} on {where}, measured now with "
+        f"{name}: {format_number(total)} {unit} of gradients on {where}, measured now with "
         f"{format_count(cells, 'cell')} at a time"
         + ("" if device == "cuda" else "; GPU-hours: not measured, there is no GPU here"),
         soft_wrap=True,

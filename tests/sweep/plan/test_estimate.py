@@ -239,7 +239,7 @@ def test_a_sweep_on_your_own_arrays_costs_something(
     row = re.search(r"^2 +mlp, 1x5x7, 3 classes, batches of 9 +fedavg +(\S+) +(\S+) +(\S+)", out, re.MULTILINE)
     assert row is not None, out
     assert float(row[1]) == pytest.approx(2 * (48 + 30 / 27), rel=1e-2)
-    hours = re.search(r"own: (\S+) core-hours", out)
+    hours = re.search(r"own: (\S+) core-hours of gradients on ", out)
     assert hours is not None
     assert float(hours[1]) == pytest.approx(float(row[1]) * float(row[2]) / 3600, rel=0.02)
     assert float(hours[1]) > 0
@@ -278,8 +278,8 @@ def test_the_command_needs_no_data(
     assert re.search(r"^measured at a load of \d+\.\d on \d+ CPUs", out, re.MULTILINE)
     assert re.search(r"^4 cells ask for as many actors as fit of 1 CPU each: 1 at a time, 4 waves$", out, re.MULTILINE)
     assert re.search(
-        r"^2 cells: \S+ (h|min|s) of wall clock, \S+ core-hours reserved, busy or not, without communication; "
-        r"Ray's start, \S+ (min|s), is included$",
+        r"^2 cells: \S+ (h|min|s) of wall clock, \S+ core-hours reserved, busy or not \(with each cell's start and "
+        r"wait for its turn\), without communication; Ray's start, \S+ (min|s), is included$",
         out,
         re.MULTILINE,
     )
