@@ -1,10 +1,12 @@
 """YAML as users write it: safely loaded, `1e-3` is a number, a repeated key is refused, `<<` merges."""
 
+import contextlib
 import io
 import itertools
 import json
 import os
 import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +130,20 @@ def load_yaml(path: Path) -> dict[str, Any]:
     return value
 
 
+def is_yaml(name: Path | str) -> bool:
+    """Return True if a name ends like that of a YAML file."""
+    return str(name).endswith((".yaml", ".yml"))
+
+
+def iter_names(folder: Path) -> Iterator[tuple[Path, str]]:
+    """Yield the YAML files of a folder that have a `name`, as a sweep's file has, and the name."""
+    for path in filter(is_yaml, sorted(folder.glob("*.y*ml"))):
+        with contextlib.suppress(OSError):
+            text = read_file(path, LARGEST).decode(errors="replace")
+            if found := re.search(r"^name:[ \t]+(['\"]?)([\w./-]+)\1[ \t\r]*(#.*)?$", text, re.MULTILINE):
+                yield path, found[2]
+
+
 def _suggest_file(path: Path) -> str:
     """Return the end of a message with the nearest name of a file next to one that is missing; empty for none."""
     try:
@@ -150,26 +166,62 @@ def parse_yaml(text: str, name: str) -> Any:
     except UserError as error:
         raise UserError(f"{name}: {error}") from None
     except yaml.YAMLError as error:
-        mark, around = getattr(error, "problem_mark", None), text.splitlines()
-        line = mark.line if mark else None
-        reason = getattr(error, "problem", None) or str(error).partition("\n")[0]
-        if "'\\t'" in reason:
-            reason = "it is indented with a tab; YAML takes spaces"
-        elif (
-            line
-            and "flow" not in str(getattr(error, "context", ""))
-            and (item := next((k for k in (line - 1, line) if k < len(around) and find_item(around[k])), None))
-        ):
-            line, reason = item, f"after `-` a space is needed: - {find_item(around[item])}"
-        elif "<block end>" in reason and ("block" in reason.partition("found")[2] or "'?'" in reason):
-            reason = "the line is indented otherwise than those before"
-        elif line and (space := suggest_space(around[line - 1].strip())):
-            line, reason = line - 1, space.removeprefix("; ")
-        raise UserError(f"{name}:{'' if line is None else f' line {line + 1}:'} is not YAML: {reason}") from None
+        place, reason = _explain(error, [*text.splitlines(), ""])
+        where = f" line {place[0] + 1}, column {place[1] + 1}:" if place else ""
+        raise UserError(f"{name}:{where} is not YAML: {reason}") from None
     except RecursionError:
         raise UserError(f"{name}: is not YAML: it is nested too deeply") from None
     except (ValueError, LookupError, AttributeError, TypeError) as error:  # a scalar that its tag does not allow
         raise UserError(f"{name}: is not YAML: {type(error).__name__}: {error}") from None
+
+
+def _explain(error: yaml.YAMLError, lines: Sequence[str]) -> tuple[tuple[int, int] | None, str]:
+    """Return line and column, from 0, of a parser's error, if it has a place, and the usual cause."""
+    reason = getattr(error, "problem", None) or str(error).partition("\n")[0]
+    context = str(getattr(error, "context", ""))
+    start: Any = getattr(error, "context_mark", None)
+    if (mark := getattr(error, "problem_mark", None)) is None:
+        return None, reason
+    line, text = mark.line, lines[mark.line]
+    char = text[mark.column : mark.column + 1]
+    indented, closing = "the line is indented otherwise than those before", char and char in "]}"
+    is_flow, is_block = "flow" in context, "<block end>" in reason or "<document start>" in reason
+
+    def at(row: int) -> tuple[int, int]:
+        return row, len(lines[row]) - len(lines[row].lstrip())
+
+    if "'\\t'" in reason:
+        return (line, mark.column), "it is indented with a tab; YAML takes spaces"
+    if is_flow and reason.startswith("expected ','"):
+        opened, needed = ("[", "]") if "sequence" in context else ("{", "}")
+        if start.line < line or closing or not char:
+            return (start.line, start.column), f"this {opened} is not closed by {needed}"
+        return (line, mark.column), f"a comma or {needed} is missing before {text[mark.column :]}"
+    if is_flow and not char:
+        return (line, mark.column), "a [ or { before this end is not closed"
+    if line and not is_flow and (item := next((row for row in (line - 1, line) if find_item(lines[row])), None)):
+        return at(item), f"after `-` a space is needed: - {find_item(lines[item])}"
+    if "quoted" in context:
+        return (start.line, start.column), "this quote is not closed"
+    if "cannot start any token" in reason:
+        return (line, mark.column), f"a text that begins with {char} needs quotes"
+    if "expected ':'" in reason or "mapping values" in reason:
+        row = start.line if start else line - 1
+        key = lines[row].strip().removeprefix("- ")
+        if row >= 0 and (space := suggest_space(key)):
+            return at(row), space.removeprefix("; ")
+        if start or (line and ":" not in key and at(row)[1] == at(line)[1]):
+            return at(row), f"a colon is missing: {': '.join([*key.split(None, 1), ''][:2]).strip()}"
+        if ": " in text[: mark.column]:
+            return (line, mark.column), "a text with a colon needs quotes"
+        return at(line), indented
+    if closing and (is_block or "node content" in reason):
+        return (line, mark.column), f"this {char} closes nothing"
+    if "found '-'" in reason:
+        return at(line), "an item of a list (-) follows keys; a list has a key of its own"
+    if is_block and ("block" in reason.partition("found")[2] or "'?'" in reason):
+        return at(line), indented
+    return (line, mark.column), reason
 
 
 def find_item(text: str) -> str:

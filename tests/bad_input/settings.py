@@ -62,7 +62,7 @@ CHANGES: dict[str, str] = {
     "training.lr": "--set: found 'training.lr'; KEY=VALUE is required, without a space: --…",
     "training.lr:0.1": "--set: found 'training.lr:0.1'; KEY=VALUE is required, without a space: --set training.lr=0.1",
     "=1": "--set: found '=1'; KEY=VALUE is required",
-    "training.lr=[1": "--set training.lr: line 1: is not YAML: expected ',' or ']', but got…",
+    "training.lr=[1": "--set training.lr: line 1, column 1: is not YAML: this [ is not closed by ]",
     "seed.x=1": "seed.x: seed holds 0, which has no keys",
 }
 """What --set changes -> what is said about it."""

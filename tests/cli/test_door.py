@@ -72,8 +72,8 @@ def call(folder: Path, *calls: list[str]) -> tuple[str, list[tuple[int, float, s
 SLIPS = [
     (["nope"], "fedray: No such command 'nope'."),
     (["run"], "fedray: Missing argument"),
-    (["run", "bad.yaml"], "fedray: bad.yaml: line 2: is not YAML"),
-    (["sweep", "bad.yaml"], "fedray: bad.yaml: line 2: is not YAML"),
+    (["run", "bad.yaml"], "fedray: bad.yaml: line 2, column 1: is not YAML"),
+    (["sweep", "bad.yaml"], "fedray: bad.yaml: line 2, column 1: is not YAML"),
     (["run", "ok.yaml", "--set", "seed"], "fedray: --set: found 'seed'"),
     (["sweep", "quickstat"], "fedray: 'quickstat': there is no such file"),
     (["sweep", "quickstart.yaml"], "fedray: 'quickstart.yaml': there is no such file; quickstart is the sweep that"),
