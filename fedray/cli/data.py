@@ -10,6 +10,7 @@ from fedray.cli.listing import complete
 from fedray.cli.run import parse_assignments
 from fedray.common.entry import Overwrite
 from fedray.common.errors import UserError, truncate_repr, unknown
+from fedray.common.yaml_files import is_yaml
 
 if TYPE_CHECKING:  # imported where they are used: PyTorch takes two seconds, and `--help` does not need it
     import numpy as np
@@ -194,7 +195,7 @@ def show(
 def _make_source(name: str, options: dict[str, Any]) -> "DataSource":
     from fedray.datasets import make_data_source
 
-    if name.endswith((".yaml", ".yml")):
+    if is_yaml(name):
         raise UserError(
             f"data.name: found {truncate_repr(name)}, a file; the `name` in its section `data` is required, and the "
             "section's other keys by `--set data.KEY=VALUE`"

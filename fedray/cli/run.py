@@ -13,6 +13,7 @@ import typer
 
 from fedray.common.entry import CELL, Overwrite, format_json
 from fedray.common.errors import UserError, escape, truncate_repr
+from fedray.common.yaml_files import is_yaml
 
 if TYPE_CHECKING:
     from fedray.common.output import OutputFile
@@ -38,7 +39,7 @@ def complete_file(incomplete: str) -> list[str]:
     """Return the YAML files of this folder and the shipped sweeps that begin so."""
     from fedray.sweep.document import list_sweeps
 
-    names = [str(path) for path in sorted(Path().glob(f"{incomplete}*")) if path.suffix in (".yaml", ".yml")]
+    names = [str(path) for path in sorted(Path().glob(f"{incomplete}*")) if is_yaml(path)]
     return names + [name for name in list_sweeps() if name.startswith(incomplete)]
 
 

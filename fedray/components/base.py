@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, fie
 from pydantic.fields import FieldInfo
 
 from fedray.common.errors import NEAREST, UserError, find_nearest, truncate_repr, unknown
-from fedray.common.yaml_files import find_item, suggest_space
+from fedray.common.yaml_files import find_item, format_flow, suggest_space
 from fedray.components.identity import (
     EXCLUDED,
     digest_file,
@@ -53,6 +53,8 @@ class Checked(BaseModel):
     revision: ClassVar[int] = 0
     """Increment when a fix changes the numbers of this class (`fedray.components.identity`)."""
 
+    place: ClassVar[str] = "configuration"
+    """What messages call the whole of it."""
     of_file: ClassVar[tuple[str, ...]] = ()
     """Keys that only a file may have, which are replaced while it is read."""
 
@@ -218,7 +220,7 @@ def describe(
         if not valid and model is not None and issubclass(model, Component):
             return UserError(f"{path}: {model.name} has no options{owners or _suggest_owners(key, others)}")
         meant = model.suggest(above, key) if model is not None and issubclass(model, Checked) else ""
-        place = above or "configuration"
+        place = above or getattr(model, "place", Checked.place)
         if key.partition(":")[0] in valid and (space := suggest_space(key)):
             return UserError(f"{place}: found {truncate_repr(key)}{space}")
         if model is not None and issubclass(model, Component) and len(first["loc"]) == 1:
@@ -227,8 +229,9 @@ def describe(
     if first["type"] == "missing":
         return UserError(f"{path} is required")
     if first["type"] in WANTED:
-        wanted = f"{path}: expected a {WANTED[first['type']]}, got {truncate_repr(first['input'])}"
         given = first["input"]
+        found = format_flow(given) if isinstance(given, Mapping) else truncate_repr(given)
+        wanted = f"{path}: expected a {WANTED[first['type']]}, got {found}"
         if isinstance(given, str | int | float | Mapping):
             is_list = WANTED[first["type"]] == "list" and not (isinstance(given, str) and find_item(given))
             listed = _suggest_list(given) if is_list else ""
@@ -260,9 +263,12 @@ def _suggest_owners(key: str, others: Mapping[str, type[BaseModel]]) -> str:
 
 
 def _suggest_list(given: str | float | Mapping[str, Any]) -> str:
-    """Return the values that `0, 1`, `0 1`, `0-2`, a number or an entry stand for, with commas; empty for one word."""
+    """Return the values that `0, 1`, `0 1`, `0-2`, a number, an entry or `{a, b}` stand for, with commas; empty for one
+    word."""
+    if isinstance(given, Mapping):
+        return ", ".join(given) if all(one is None for one in given.values()) else format_flow(given)
     if not isinstance(given, str):
-        return truncate_repr(given) if isinstance(given, Mapping) else truncate_repr(given).lower()
+        return truncate_repr(given).lower()
     if span := re.fullmatch(r"(\d{1,3})-(\d{1,3})", given):
         return ", ".join(map(str, range(int(span[1]), int(span[2]) + 1)))
     return given if "," in given else ", ".join(given.split()) if " " in given.strip() else ""

@@ -79,19 +79,25 @@ def resolve(
             told = f"`fedray list {LISTS[section]}` has the names"
         if isinstance(value, Mapping) and "name" not in value:
             given = ", ".join(f"{section}.{key}" for key in value) or "nothing"
-            told = _suggest_form(value, registry) or told
+            told = _suggest_form(section, value, registry) or told
             raise UserError(f"{section}.name is required: found {given} without it; {told}")
         raise UserError(f"{section}: expected a name or a mapping with `name`, got {truncate_repr(value)}; {told}")
     kind = find_class(section, value["name"], registry, base, adapt)
     return kind.parse(section, {k: v for k, v in value.items() if k != "name"}, registry)
 
 
-def _suggest_form(value: Mapping[Any, Any], registry: Mapping[str, Any]) -> str:
-    """Return what `{fedprox: {mu: 0.01}}` means, `{name: fedprox, mu: 0.01}`; empty if no key is a name."""
+def _suggest_form(section: str, value: Mapping[Any, Any], registry: Mapping[str, type[Component]]) -> str:
+    """Return what `{fedprox: {mu: 0.01}}` or `{fedprox: 0.01}` means, `{name: fedprox, mu: 0.01}`, and that several
+    names stand in brackets; empty if no key is a name.
+    """
     name = next((key for key in value if key in registry or str(key).partition(":")[2].isidentifier()), None)
     if name is None:
         return ""
+    if len(value) > 1 and all(key in registry and one is None for key, one in value.items()):
+        return f"several values go into a sweep's `grid`: `{section}: [{', '.join(value)}]`"
     inner = value[name] if isinstance(value[name], Mapping) else {}
+    if inner == {} and value[name] is not None and (kind := registry.get(name)):
+        inner = {option: value[name] for option in [*kind.list_required(), *kind.model_fields][:1]}
     options = {**inner, **{key: one for key, one in value.items() if key != name}}
     form = ", ".join(f"{key}: {one}" for key, one in {"name": name, **options}.items())
     return f"did you mean {{{form}}}?"

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from fedray.common.errors import UserError, find_nearest, name_place, truncate_repr
-from fedray.common.yaml_files import load_yaml, locate
+from fedray.common.yaml_files import is_yaml, load_yaml, locate
 
 
 def get_sweeps_folder() -> Path:
@@ -95,7 +95,7 @@ def _locate(path: Path, written: Any) -> Path:
     if not isinstance(written, str):
         raise UserError(f"{key}: found {truncate_repr(written)}; a sweep's name or file is required")
     file = locate(key, written)
-    if file.suffix in (".yaml", ".yml"):
+    if is_yaml(file):
         return path.parent / file
     with name_place(key):
         return locate_sweep(file, path.parent)

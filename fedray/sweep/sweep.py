@@ -13,7 +13,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, fi
 
 from fedray.cells.cell import SweepName, get_dotted
 from fedray.cells.metric import BEST, FINAL, LAST, OF_CLASSES, Metric
-from fedray.common.errors import UserError, name_place, truncate_repr, unknown
+from fedray.common.errors import UserError, name_place, unknown
+from fedray.common.yaml_files import format_flow
 from fedray.components.base import Checked, describe, format_value
 from fedray.datasets.base import Validation
 from fedray.sweep.document import EXTENDS, load_document
@@ -150,6 +151,7 @@ class Smoke(Checked):
 class Sweep(Checked):
     """The contents of a sweep file."""
 
+    place: ClassVar[str] = "sweep file"
     of_file: ClassVar[tuple[str, ...]] = (EXTENDS,)
 
     name: SweepName
@@ -233,7 +235,7 @@ class Sweep(Checked):
                 raise UserError(f"{name}: found []; at least one value is required")
             if len(set(written)) < len(values):
                 twice = next(value for value in values if written.count(repr(value)) > 1)
-                raise UserError(f"{name}: lists {truncate_repr(twice)} more than once")
+                raise UserError(f"{name}: lists {format_flow([twice])[1:-1]} more than once")
         if not self.spaces:
             if self.samples > 1:
                 raise UserError(f"samples: found {self.samples}; without `search` there is nothing to draw")

@@ -32,6 +32,7 @@ from fedray.common.location import (
     refuse_unusable,
     store_uri,
 )
+from fedray.common.yaml_files import is_yaml, iter_names
 from fedray.tracking.sqlite_store import SqliteClient, StoredRun
 
 if TYPE_CHECKING:  # MLflow takes two seconds to import
@@ -123,9 +124,10 @@ def open_store(create: bool = False) -> "tuple[MlflowClient, str]":
     name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or EXPERIMENT
     if not create and not is_there():
         if local is not None and (new := local.with_name(f"{local.name}.new")).exists():
-            if _is_locked(local.parent):
-                raise NotStored(f"the store {local} is being made ({new.name}); ask again in a minute")
-            raise NotStored(f"the store {local} was not completed: its call was killed ({new.name}); run it again")
+            raise NotStored(
+                f"MLFLOW_TRACKING_URI: the store {local} is being made ({new.name}); ask again in a minute, or run the "
+                "sweep again if it was killed"
+            )
         folder = "" if local is None or local.parent.is_dir() else f", and no folder {local.parent}"
         raise NotStored(
             f"there is no store at {local}{folder}; the first sweep makes it, some seconds after its start, unless "
@@ -239,18 +241,6 @@ def _lock_folder(store: Path | None) -> Iterator[None]:
         yield
     finally:
         os.close(directory)
-
-
-def _is_locked(folder: Path) -> bool:
-    """Return True if another process makes a store in the folder now, or if that cannot be told."""
-    directory = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(directory, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(directory)
-    return False
 
 
 def search(client: "AnyClient", experiment: str, filter: str, deleted: bool = False) -> "Iterator[AnyRun]":
@@ -493,8 +483,8 @@ def describe_unlisted(sweep: str, count: int) -> str:
     verb = "is" if count == 1 else "are"
     return (
         f"{sweep}: {format_count(count, 'finished cell')} of this name {verb} not among these; "
-        "tables leave them out: the file or a plug-in's source has changed, or another file has its name; to keep "
-        f"both, give one another `name`; `fedray rm {sweep} --unlisted` deletes the old ones"
+        "tables leave them out: the file or a plug-in's source has changed, or another file has its name; "
+        f"another `name` for one of them keeps both, and `fedray rm {sweep} --unlisted` deletes the old ones"
     )
 
 
@@ -557,10 +547,18 @@ def read_sheet(client: "AnyClient", name: str, parent: "AnyRun", with_file: bool
 
 def describe_unknown_sweep(name: str, known: Iterable[str]) -> UserError:
     """Return the error for a sweep that the store does not know, or for a file's name in place of a sweep's."""
-    if name.endswith((".yaml", ".yml")):
-        here = ", ".join(sorted(known)) or "none"
+    names, meant = set(known), ""
+    if is_yaml(name):
+        here = ", ".join(sorted(names)) or "none"
         return UserError(f"sweep: found {name}, a file; the `name` in it is required; here are {here}")
-    return unknown("sweep", name, known, "`fedray status`")
+    for path, own in iter_names(Path()):
+        if name in (path.stem, own):
+            if own not in names:
+                return UserError(f"sweep: {own!r} of {path} has no run in this store; `fedray sweep {path}` runs it")
+            meant = repr(own)
+    if not names:
+        return UserError(f"sweep: {name!r} is not in this store, which holds no sweep at all")
+    return unknown("sweep", name, names, "`fedray status`", meant)
 
 
 def read_stored_sweep(name: str) -> Sheet:
@@ -581,7 +579,7 @@ def find_deletable_runs(name: str, cell: str | None = None, unlisted: bool = Fal
     client, experiment = open_store()
     sweeps = find_sweeps(client, experiment)
     if name not in sweeps:
-        if name.endswith((".yaml", ".yml")):
+        if is_yaml(name):
             raise describe_unknown_sweep(name, sweeps)
         if (found := find_run(client, name)) is None:
             raise UserError(f"rm: {name!r} is neither a sweep nor the id of a run in this store")

@@ -102,9 +102,10 @@ CASES: dict[str, Case] = {
         "`ray job submit --address http://HOST:8265 --working-dir . -- fedray sweep FILE --address auto`",
         sweep("").prepare,
     ),
-    "ui of a store whose maker was killed": Case(
+    "ui of a store that is being made": Case(
         ["ui"],
-        "the store {here}/mlflow.db was not completed: its call was killed (mlflow.db.new); run it again",
+        "MLFLOW_TRACKING_URI: the store {here}/mlflow.db is being made (mlflow.db.new); ask again in a minute, or "
+        "run the sweep again if it was killed",
         put("mlflow.db.new", ""),
     ),
     "ui of a server": Case(
@@ -123,4 +124,17 @@ CASES: dict[str, Case] = {
         ["data", "check", "mnist"], f"/{LONG}/mnist.npz: File name too long", environment={"FEDRAY_DATA": f"/{LONG}"}
     ),
     # Tables and figures
+    **{
+        f"tables {name} of a file {line[:20]}": Case(
+            ["tables", name],
+            f"sweep: {line}",
+            lambda here, file=file, own=own: [stored(here), put(file, f"name: {own}  # mine\nbase: {{}}\n")(here)],
+        )
+        for name, file, own, line in (
+            ("min", "min.yaml", "min", "'min' of min.yaml has no run in this store; `fedray sweep min.yaml` runs it"),
+            ("min", "mine.yml", "min", "'min' of mine.yml has no run in this store; `fedray sweep mine.yml` runs it"),
+            ("min", "min.yaml", "x", "'x' of min.yaml has no run in this store; `fedray sweep min.yaml` runs it"),
+            ("min", "min.yaml", "sweep", "unknown name 'min'; did you mean 'sweep'? valid: sweep"),
+        )
+    },
 }

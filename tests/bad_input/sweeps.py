@@ -50,8 +50,15 @@ WORDS: dict[str, str] = {
     "grid: {seed: 0-2}": "grid.seed: expected a list, got '0-2'; did you mean [0, 1, 2]?",
     "grid: {seed: 0 1}": "grid.seed: expected a list, got '0 1'; did you mean [0, 1]?",
     "grid: {seed: '0, 1'}": "grid.seed: expected a list, got '0, 1'; did you mean [0, 1]?",
-    "grid: {partition: {name: dirichlet, alpha: [0.1, 0.5]}}": "grid.partition: expected a list, got {'name': "
-    "'dirichlet', 'alpha': [0.1, 0.5]}; did you mean [{'name': 'dirichlet', 'alpha': [0.1, 0.5]}]?",
+    "grid: {partition: {name: dirichlet, alpha: [0.1, 0.5]}}": "grid.partition: expected a list, got {name: "
+    "dirichlet, alpha: [0.1, 0.5]}; did you mean [{name: dirichlet, alpha: [0.1, 0.5]}]?",
+    "grid: {algorithm: {fedavg, fedsam}}": "grid.algorithm: expected a list, got {fedavg: null, fedsam: null}; did you "
+    "mean [fedavg, fedsam]?",
+    "grid: {partition: [iid, {dirichlet: 0.1}]}": "partition.name is required: found partition.dirichlet without it; "
+    "did you mean {name: dirichlet, alpha: 0.1}?",
+    "grid: {algorithm: [{name: fedsam, rho: 0.1}, {name: fedsam, rho: 0.1}]}": "grid.algorithm: lists {name: fedsam, "
+    "rho: 0.1} more than once",
+    "grids: {seed: [0, 1]}": "sweep file: unknown name 'grids'; did you mean 'grid'?",
     "grid: {algorithm: -fedavg -fedsam}": "grid.algorithm: expected a list, got '-fedavg -fedsam'; after "
     "`-` a space is needed: - fedavg",
     "grid: {seed: 0}": "grid.seed: expected a list, got 0; did you mean [0]?",
@@ -137,23 +144,45 @@ CASES: dict[str, Case] = {
     ),
     "a list": text("file.yaml: expected a mapping, got list", "- 1\n"),
     "an empty file": text("file.yaml: expected a mapping, got nothing", ""),
-    "broken": text("file.yaml: line 2: is not YAML: expected ',' or ']', but got '<stream end>'", "a: [1\n"),
+    **{
+        f"broken {content!r}": text(f"file.yaml: line {line}, column {column}: is not YAML: {said}", content)
+        for content, line, column, said in (
+            ("a: [1\n", 1, 4, "this [ is not closed by ]"),
+            ("a: [\n", 2, 1, "a [ or { before this end is not closed"),
+            ("g:\n  a: [0, 1\n  b: [x]\n", 2, 6, "this [ is not closed by ]"),
+            ("g: [{name: a, b: [1, 2}]\n", 1, 18, "this [ is not closed by ]"),
+            ("a: {b: 1 c: 2}\n", 1, 11, "a comma or } is missing before : 2}"),
+            ("a: [1]]\n", 1, 7, "this ] closes nothing"),
+            ("a: }\n", 1, 4, "this } closes nothing"),
+            ("name: 'x\nb: 1\n", 1, 7, "this quote is not closed"),
+            ("name x\nb: 1\n", 1, 1, "a colon is missing: name: x"),
+            ("b:\n  c: 1\n  seed 0\n", 3, 3, "a colon is missing: seed: 0"),
+            ("a: 1\nbase\n  b: 2\n", 2, 1, "a colon is missing: base:"),
+            ("a: b: c\n", 1, 5, "a text with a colon needs quotes"),
+            ("a: @b\n", 1, 4, "a text that begins with @ needs quotes"),
+            ("a:\n  b: 1\n   c: 2\n", 3, 4, "the line is indented otherwise than those before"),
+            (" a: 1\nb: 2\n", 2, 1, "the line is indented otherwise than those before"),
+            ("a:\n  b: 1\n  - c\n", 3, 3, "an item of a list (-) follows keys; a list has a key of its own"),
+        )
+    },
     "twice": text("file.yaml: line 2: the key 'seed' is repeated", "seed: 1\nseed: 2\n"),
     "object": text(
-        "file.yaml: line 1: is not YAML: could not determine a constructor for the tag "
+        "file.yaml: line 1, column 4: is not YAML: could not determine a constructor for the tag "
         "'tag:yaml.org,2002:python/object/apply:os.system'",
         "a: !!python/object/apply:os.system ['true']\n",
     ),
     "latin-1": text("file.yaml: is not a text file", "name: é".encode("latin-1")),
     "no space": text(
-        "file.yaml: line 1: is not YAML: a space is missing after the colon: name: a", "name:a\nseed: 0\n"
+        "file.yaml: line 1, column 1: is not YAML: a space is missing after the colon: name: a", "name:a\nseed: 0\n"
     ),
-    "tab": text("file.yaml: line 2: is not YAML: it is indented with a tab; YAML takes spaces", "base:\n\tseed: 0\n"),
+    "tab": text(
+        "file.yaml: line 2, column 1: is not YAML: it is indented with a tab; YAML takes spaces", "base:\n\tseed: 0\n"
+    ),
     "indented": text(
-        "file.yaml: line 3: is not YAML: the line is indented otherwise than those before",
+        "file.yaml: line 3, column 3: is not YAML: the line is indented otherwise than those before",
         "base:\n   seed: 0\n  model: a\n",
     ),
-    "two documents": text("file.yaml: line 2: is not YAML: but found another document", "a: 1\n---\nb: 2\n"),
+    "two documents": text("file.yaml: line 2, column 1: is not YAML: but found another document", "a: 1\n---\nb: 2\n"),
     "number as key": text("file.yaml: line 1: keys must be strings; quote 1", "1: 2\n"),
     "decimal comma": text(
         "file.yaml: line 1: keys must be strings; write a number's decimals with a point, as 0.1, and several "
@@ -168,10 +197,12 @@ CASES: dict[str, Case] = {
         "file.yaml: line 1: keys must be strings; several values stand in brackets: [0, 1]", "x: {seed: 0, 1}\n"
     ),
     "an item without its space": text(
-        "file.yaml: line 3: is not YAML: after `-` a space is needed: - fedsam", "a:\n  - fedavg\n  -fedsam\nb: 1\n"
+        "file.yaml: line 3, column 3: is not YAML: after `-` a space is needed: - fedsam",
+        "a:\n  - fedavg\n  -fedsam\nb: 1\n",
     ),
     "a mapping without its space": text(
-        "file.yaml: line 3: is not YAML: after `-` a space is needed: - {name: b}", "a:\n  - c\n  -{name: b}\nb: 1\n"
+        "file.yaml: line 3, column 3: is not YAML: after `-` a space is needed: - {name: b}",
+        "a:\n  - c\n  -{name: b}\nb: 1\n",
     ),
     "decimal comma in a list": text(
         "file.yaml: line 1: 0,6 is two values; write 0.6, or a space after the comma", "rho: [0.1, 0,6]\n"

@@ -138,8 +138,9 @@ def test_of_a_long_list_five_names_and_the_command_that_lists_all() -> None:
     assert error.count("metric_") == 6, "the guess and five names"
 
 
-def test_without_a_command_that_lists_them_every_name_is_repeated() -> None:
-    assert all(name in str(unknown("key", "metrc", MANY)) for name in MANY)
+def test_without_a_command_that_lists_them_every_name_is_repeated_unless_one_is_near() -> None:
+    assert all(name in str(unknown("key", "zzzzz", MANY)) for name in MANY)
+    assert str(unknown("key", "metrc_12", MANY)) == "key: unknown name 'metrc_12'; did you mean 'metric_12'?"
 
 
 @pytest.mark.parametrize("part", ["a", "a://", "a://b:", "?a=;", "@", "://", "\x1b[", "a.", " \n", "a b@"])
