@@ -9,7 +9,10 @@ import atexit
 import contextlib
 import os
 
-from fedray.cli.main import main
+try:
+    from fedray.cli.main import main
+except KeyboardInterrupt:
+    sys.exit(130)
 
 
 def run() -> None:

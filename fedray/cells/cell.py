@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, TypeAdapter
 
+from fedray.components.base import Component
+
 if TYPE_CHECKING:
     from fedray.config import RunConfig
 
@@ -114,6 +116,11 @@ class Cell:
         """Return the value of a dotted key of the configuration; None if there is none."""
         return get_dotted(self.config, key)
 
+    def get_symbol(self, section: str, option: str) -> str:
+        """Return the letter for an option of the class that a section chooses; the option's name if it has none."""
+        declared = self.plugins.symbols.get(str(self.get(f"{section}.name")), {})
+        return declared.get(option) or Component.get_symbol(option)
+
     @cached_property
     def run(self) -> "RunConfig":
         """The parsed configuration of a cell that was made here; a process that gets the cell unpacks it only now,
@@ -157,6 +164,11 @@ def get_dotted(config: Mapping[str, Any], key: str) -> Any:
     for part in key.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
     return value
+
+
+def shorten_number(value: Any) -> str:
+    """Return a value as tables and labels have it: `1.0` is `1`."""
+    return re.sub(r"^(-?\d+)\.0$", r"\1", str(value))
 
 
 def flatten(nested: Mapping[str, Any], prefix: str = "") -> dict[str, bool | int | float | str]:

@@ -6,6 +6,7 @@ import errno
 import importlib
 import os
 import shlex
+import signal
 import socket
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from fedray.cli.runs import OF_STORE, clean, export, import_, print_status, remo
 from fedray.cli.sweep import SweepRequest
 from fedray.common.entry import HELP, make_app, make_command, run_command
 from fedray.common.errors import UserError, redact
+from fedray.common.process import block_signal
 from fedray.sweep.document import list_sweeps
 
 GROUPS = {
@@ -129,14 +131,26 @@ while os.getppid() == server:
 is for the server, whose end it notices."""
 
 SERVER = """
-import sys
-try:
-    from mlflow.cli import cli
-    cli()
-except KeyboardInterrupt:
-    sys.exit(130)
+import os, signal, subprocess, sys
+asked, server = [], None
+def end(number, _):
+    asked.append(number)
+    if server and server.poll() is None:
+        os.killpg(server.pid, signal.SIGKILL if asked[1:] else signal.SIGTERM)
+for number in signal.SIGINT, signal.SIGTERM, signal.SIGHUP:
+    if number == signal.SIGINT or signal.getsignal(number) == signal.SIG_DFL:
+        signal.signal(number, end)
+signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+words = [sys.executable, "-P", "-c", "from mlflow.cli import cli; cli()", *sys.argv[1:]]
+if not asked:
+    server = subprocess.Popen(words, process_group=0)
+    if asked:
+        os.killpg(server.pid, signal.SIGTERM)
+    server.wait()
+sys.exit(128 + asked[0] if asked else server.returncode)
 """
-"""Serves MLflow's UI; Ctrl-C while it still imports is no traceback."""
+"""Serves MLflow's UI. Its processes are a group of their own, because Ctrl-C while they import is a traceback or
+`Aborted!`: they get SIGTERM instead, and SIGKILL the second time."""
 
 
 @app.command("ui")
@@ -162,7 +176,10 @@ def open_ui(
         raise UserError(
             f"--{'host' if port == 5000 else 'port'}: {redact(uri)} is a server, which is already listening"
         )
-    views = save_view(name)
+    try:
+        views = save_view(name)
+    except KeyboardInterrupt:  # nothing that could be resumed
+        sys.exit(130)
     if is_server(uri):
         page, more = _list_addresses(views, locate_server(uri))
         print(f"the server shows the runs at {page}{more}")
@@ -180,27 +197,28 @@ def open_ui(
     page, more = _list_addresses(views, server)
     print("MLflow starts; its address follows when it answers", flush=True)
     bound = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    subprocess.Popen([sys.executable, "-P", "-c", ANNOUNCER, bound, page, more])  # noqa: S603
-    # The store's address can contain a password: an environment is private, a command line is not. MLflow's jobs judge
-    # language models, in eight processes that start before the server answers. With a lifespan (it clears up after
-    # MLflow's assistant) Ctrl-C ends in a traceback.
-    os.execve(  # noqa: S606
-        sys.executable,
-        # Neither this process nor the server that it starts imports from the working folder.
-        [
-            *(sys.executable, "-P", "-c", SERVER, "ui", "--host", host, "--port", str(port), "--workers", "1"),
-            *("--uvicorn-opts", f"--app-dir {shlex.quote(sys.prefix)} --log-level warning --lifespan off"),
-        ],
-        {"MLFLOW_REGISTRY_STORE_URI": uri}  # or MLflow says that it takes this one
-        | admitted
-        | os.environ
-        | {
-            "MLFLOW_BACKEND_STORE_URI": uri,
-            "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
-            "PYTHONSAFEPATH": "1",
-            "PYTHONWARNINGS": "ignore",  # deprecations inside of MLflow
-        },
-    )
+    with block_signal(signal.SIGINT):  # of the announcer, and of the server until it takes it
+        subprocess.Popen([sys.executable, "-P", "-c", ANNOUNCER, bound, page, more])  # noqa: S603
+        # The store's address can contain a password: an environment is private, a command line is not. MLflow's jobs
+        # judge language models, in eight processes that start before the server answers. With a lifespan (it clears up
+        # after MLflow's assistant) Ctrl-C ends in a traceback.
+        os.execve(  # noqa: S606
+            sys.executable,
+            # Neither this process nor the server that it starts imports from the working folder.
+            [
+                *(sys.executable, "-P", "-c", SERVER, "ui", "--host", host, "--port", str(port), "--workers", "1"),
+                *("--uvicorn-opts", f"--app-dir {shlex.quote(sys.prefix)} --log-level warning --lifespan off"),
+            ],
+            {"MLFLOW_REGISTRY_STORE_URI": uri}  # or MLflow says that it takes this one
+            | admitted
+            | os.environ
+            | {
+                "MLFLOW_BACKEND_STORE_URI": uri,
+                "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+                "PYTHONSAFEPATH": "1",
+                "PYTHONWARNINGS": "ignore",  # deprecations inside of MLflow
+            },
+        )
 
 
 def _list_addresses(views: dict[str, str], server: str) -> tuple[str, str]:

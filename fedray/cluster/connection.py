@@ -25,7 +25,7 @@ from fedray.cluster.ray_private import (
 )
 from fedray.common.calls import check_arguments
 from fedray.common.errors import UserError, join_lines, truncate_repr
-from fedray.common.process import block_sigterm, count_usable_cpus, treat_sigterm_as_interrupt
+from fedray.common.process import block_signal, count_usable_cpus, treat_sigterm_as_interrupt
 from fedray.components.plugins import FOLDER, get_environment, get_folder
 
 PATIENCE = 5.0
@@ -73,7 +73,7 @@ def _start_local(preload: Sequence[str]) -> Iterator[None]:
     ):
         reread_environment()
         try:
-            with block_sigterm(), leave_out_servers():
+            with block_signal(), leave_out_servers():
                 ray.init(
                     "local",
                     num_cpus=count_cpus(),

@@ -67,13 +67,13 @@ def treat_sigterm_as_interrupt() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def block_sigterm() -> Iterator[None]:
-    """Let processes that are started in a block never receive SIGTERM.
+def block_signal(number: int = signal.SIGTERM) -> Iterator[None]:
+    """Let processes that are started in a block never receive a signal.
 
-    `timeout`, Slurm and systemd send it to all processes of a command at once. Without Ray's, the driver would hang in
-    a call for a minute and then abort, with nothing written.
+    `timeout`, Slurm and systemd send SIGTERM to all processes of a command at once. Without Ray's, the driver would
+    hang in a call for a minute and then abort, with nothing written.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {number})
     try:
         yield
     finally:

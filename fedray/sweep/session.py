@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import yaml
 
-from fedray.cells.cell import Cell, leave_out_seed
+from fedray.cells.cell import Cell
+from fedray.cells.looks import describe_setting
 from fedray.cells.metric import DEFAULT, describe_rounds, mean
 from fedray.cells.status import Status
 from fedray.sweep.plan import Plan
@@ -184,7 +185,7 @@ def describe_results(plan: Plan) -> str:
     splits: dict[str, list[str]] = {}
     for hash, cell in plan.sheet.cells.items():
         if plan.sheet.get_status(hash) is Status.FINISHED and DEFAULT in plan.sheet.records[hash].totals:
-            label = leave_out_seed(cell.label, cell.config["seed"])
+            label = describe_setting(cell)
             accuracies.setdefault(label, []).append(plan.sheet.records[hash].totals[DEFAULT])
             of_split = splits.setdefault(cell.run.partition.make_label(), [])
             of_split += [label] * (label not in of_split)

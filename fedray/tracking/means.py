@@ -7,8 +7,9 @@ seeds have changed.
 import hashlib
 import json
 import logging
+import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import pandas as pd
@@ -16,12 +17,12 @@ from mlflow.entities import Metric, Param, RunTag
 from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NOTE
 
 from fedray.cells.cell import Cell, leave_out_seed
+from fedray.cells.looks import Look
 from fedray.cells.status import Status
 from fedray.common.errors import format_count
 from fedray.tracking.store import (
     COLOUR,
     MEAN_OF,
-    NONE,
     SETTING,
     SUMMARY,
     format_counts,
@@ -46,19 +47,24 @@ def write_means(
     sweep: "AnyRun",
     cells: Mapping[str, Cell],
     runs: Mapping[str, "AnyRun"],
-    keys: Sequence[str],
+    show: "Callable[[AnyRun], dict[str, str]]",
     metrics: Sequence[str],
+    looks: Mapping[str, Look],
+    points: Sequence[str],
 ) -> None:
     """Bring a sweep's means in line with its runs.
 
-    A setting has one if at least two of its seeds have finished.
+    A setting has one if at least two of its seeds have finished. MLflow's charts have no filter, so with `looks` a mean
+    has the first metric, and some parameters, once more under names that end in its column, as `name_column` writes it.
 
     Args:
         sweep: its own run.
         cells: all its cells, hash -> cell.
         runs: those that have run, hash -> run, under the names and in the colours of the sweep.
-        keys: parameters that a mean has.
+        show: returns the parameters that the mean has of a run.
         metrics: metrics by round that it has, besides all summaries.
+        looks: hash -> look whose setting is the column; empty if the charts are of all settings.
+        points: parameters that charts of one column show.
     """
     name, experiment = sweep.data.tags["fedray.sweep"], sweep.info.experiment_id
     known = {run.data.tags.get(SEEDS): run for run in search(client, experiment, select_means(name))}
@@ -81,19 +87,23 @@ def write_means(
             MLFLOW_RUN_NOTE: f"Mean of {len(seeds)} seeds: " + ", ".join(run.info.run_name for run in seeds),
         }
         title = leave_out_seed(seeds[0].info.run_name, seeds[0].data.params.get("seed"))
-        params = {key: seeds[0].data.params.get(key, NONE) for key in keys}
-        behind = [title, tags, params, [*metrics], sorted(run.info.run_id for run in seeds)]
+        end = name_column(looks[hashes[0]].setting) if looks else ""
+        params = show(seeds[0])
+        params |= {key + end: params[key] for key in points}
+        behind = [title, tags, params, [*metrics], end, sorted(run.info.run_id for run in seeds)]
         digest = hashlib.sha256(json.dumps(behind).encode()).hexdigest()
         if known.pop(digest, None) is None:
-            changed.append((title, tags, params, seeds, digest))
+            changed.append((title, tags, params, seeds, end, digest))
     if changed:
         logging.getLogger("fedray").info("writing %s over seeds", format_count(len(changed), "mean"))
-    for title, tags, params, seeds, digest in changed:
+    for title, tags, params, seeds, end, digest in changed:
         start = max(run.info.start_time for run in seeds)
         took = sum((run.info.end_time or 0) - run.info.start_time for run in seeds) // len(seeds)
         run = client.create_run(experiment, start, tags, title)
         client.set_terminated(run.info.run_id, "FINISHED", start + took)  # as long as its seeds took on average
         means = [Metric(name, value, start + step, step) for name, value, step in _average(seeds, metrics)]
+        again = [Metric(one.key + end, one.value, one.timestamp, one.step) for one in means if one.key == metrics[0]]
+        means += again if end else []
         for first in range(0, len(means), BATCH):
             client.log_batch(run.info.run_id, means[first : first + BATCH])
         # Last, so that one which was cut off is written again.
@@ -101,6 +111,11 @@ def write_means(
         client.log_batch(run.info.run_id, params=written, tags=[RunTag(SEEDS, digest)])
     for left in known.values():
         client.delete_run(left.info.run_id)
+
+
+def name_column(column: str) -> str:
+    """Return what names of MLflow end in that are of one column, ` α 0.1`: they have neither `=` nor `/`."""
+    return re.sub(r"[^\w.\-]+", " ", f" {column}"[:100]).rstrip()
 
 
 def _average(seeds: Sequence["AnyRun"], metrics: Sequence[str]) -> Iterator[tuple[str, float, int]]:

@@ -236,7 +236,7 @@ class Tracker:
     def _make(self, run: CellRun) -> None:
         name, tags = run.cell.label, self._make_tags(run)
         if look := self._looks.get(run.cell.hash):
-            name, tags[COLOUR] = look
+            name, tags[COLOUR] = look.name, look.colour
         created = self.client.create_run(self.experiment, run_name=name, tags=tags)
         run.id, run.start = created.info.run_id, created.info.start_time
         self._describe(run)

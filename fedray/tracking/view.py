@@ -9,16 +9,19 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 from urllib.request import urlopen
 
-from fedray.cells.cell import Cell
-from fedray.cells.looks import choose_looks
-from fedray.cells.metric import LAST
+from fedray.cells.cell import Cell, leave_out_seed, shorten_number
+from fedray.cells.looks import Look, choose_looks
+from fedray.cells.metric import LAST, describe_rounds, list_last_rounds
+from fedray.cells.status import Status
 from fedray.common.location import is_server, refuse_unwritable_store, store_uri
+from fedray.components.base import Component
 from fedray.tracking.store import (
     COLOUR,
     EXPERIMENT,
     IS_CELL,
     LISTED,
     NONE,
+    SETTING,
     SUMMARY,
     describe_unknown_sweep,
     find_runs,
@@ -27,6 +30,7 @@ from fedray.tracking.store import (
     open_store,
     pick_best,
     read_cells,
+    read_status,
     search,
     select_listed,
     select_means,
@@ -41,12 +45,13 @@ UI = "http://127.0.0.1:5000"
 """Default address of `fedray ui`."""
 FIRST = ("test_accuracy", "personal_accuracy", "validation_accuracy", "test_loss")
 """Metrics whose charts are open in the view of a sweep."""
-HEIGHT, WIDTH = 360, 220
-"""Height of a chart, and width of the column of the sweep's number, in pixels."""
-MOST = 0.6
-"""Part of the runs that must have a parameter for an axis of parallel coordinates: ρ of three methods, not β of two."""
+HEIGHT, WIDTH = 400, 220
+"""Height of a chart, enough for the title of an axis, and width of the column of the sweep's number, in pixels."""
 SPLITS = 6
-"""Maximum number of settings, such as columns of the table, that have a view each."""
+"""Maximum number of settings, columns of the table, that have charts and a view each."""
+AXES, WORDS, MOST = 7, 30, 0.6
+"""Of parallel coordinates: the number of parameters beside which MLflow writes names level, the number of words that it
+draws on an axis, and the part of the runs that must have a parameter with more values than that."""
 TRAINING = "?workflowType=machine_learning"
 """Query of MLflow's view of an experiment for training; the other view is for language models."""
 
@@ -108,42 +113,60 @@ def save_view(sweep: str = "") -> dict[str, str]:
     """
     from mlflow.entities import Param
 
-    from fedray.tracking.means import write_means
+    from fedray.tracking.means import name_column, write_means
 
     refuse_unwritable_store()
     client, experiment = open_store()
     known = find_sweeps(client, experiment)
     if sweep and sweep not in known:
         raise describe_unknown_sweep(sweep, known)
-    cells = _mark_listed(sweep, client) if sweep else {}
+    cells, looks = _mark_listed(sweep, client) if sweep else ({}, {})
+    columns = [*dict.fromkeys(look.setting for look in looks.values())]
+    columns = columns if 1 < len(columns) <= SPLITS else []
     filter = f"{select_listed(sweep)} AND " if sweep else ""
     filter += f"{IS_CELL} AND tags.`fedray.status` != 'superseded'"
     runs = list(search(client, experiment, filter))
-    keys = _list_varying([run.data.params for run in runs if run.data.params])
+    params = [run.data.params for run in runs if run.data.params]
+    keys = _list_varying(params)
+    texts = _list_texts(params, keys)
+
+    def show(run: "AnyRun") -> dict[str, str]:
+        """Return the parameters of a run that charts need; MLflow's draw those that lack one beside the largest."""
+        shown = {key: run.data.params.get(key, NONE) for key in keys if key != "seed"}
+        words = {
+            key: NONE if shown[key] == NONE else f"{_find_symbol(key)}={shorten_number(shown[key])}" for key in texts
+        }
+        return shown | {texts[key]: word for key, word in words.items()}
+
     for run in runs if sweep else ():
-        lacking = [key for key in keys if run.data.params and key not in run.data.params]
-        if lacking:  # MLflow's compare page draws such a run next to the largest number, 0.21 after 0.2
-            client.log_batch(run.info.run_id, params=[Param(key, NONE) for key in lacking])
-    views, of_settings, noun = {"all runs": (filter, runs)}, runs, "runs"
+        lacking = {key: value for key, value in show(run).items() if key not in run.data.params}
+        if lacking and run.data.params:
+            client.log_batch(run.info.run_id, params=[Param(key, value) for key, value in lacking.items()])
+    points, rounds = _list_points(params, keys), _describe_rounds(runs)
+    views, of_settings, noun = {"all runs": (filter, runs, [""])}, runs, "runs"
     if sweep:
-        write_means(client, known[sweep], cells, pick_best(runs), [key for key in keys if key != "seed"], FIRST)
+        write_means(client, known[sweep], cells, pick_best(runs), show, FIRST, looks if columns else {}, points)
         if means := list(search(client, experiment, select_means(sweep))):
             filter, of_settings, noun = select_means(sweep), means, "means"
-            views = {"means over seeds": (filter, means)} | views
+            views = {"means over seeds": (filter, means, columns or [""])} | views
     of_setting = [key for key in keys if not key.startswith("algorithm.") and key != "seed"]
     settings: dict[tuple[str, ...], list[AnyRun]] = defaultdict(list)
     for run in of_settings[::-1]:
         settings[tuple(run.data.params.get(key, NONE) for key in of_setting)].append(run)
+    titles = {leave_out_seed(cell.label, cell.config.get("seed")): looks[hash].setting for hash, cell in cells.items()}
     for values, here in settings.items() if sweep and 1 < len(settings) <= SPLITS else ():
         wanted = dict(zip(of_setting, values, strict=True))
         conditions = [f"params.`{key}` = {value!r} AND " for key, value in wanted.items()]
-        name = ", ".join(f"{key}={value}" for key, value in wanted.items())
-        views[f"{noun} with {name}"] = ("".join([*conditions, filter]), here)
+        column = titles.get(here[0].data.tags.get(SETTING, ""), "")
+        name = column or ", ".join(f"{key}={value}" for key, value in wanted.items())
+        charts = [column if column in columns and noun == "means" else ""]
+        views[f"{noun} with {name}"] = ("".join([*conditions, filter]), here, charts)
     runs_page, addresses = f"/#/experiments/{experiment}/runs", dict[str, str]()
-    for number, (name, (of_view, here)) in enumerate(views.items()):
+    for number, (name, (of_view, here, charts)) in enumerate(views.items()):
         key = f"{sweep or EXPERIMENT}{f':{number}' if number else ''}"
-        view = json.dumps(_describe_view(of_view, here))
-        client.set_experiment_tag(experiment, f"mlflow.sharedViewState.{key}", view)
+        ends = [name_column(column) for column in charts]
+        view = _describe_view(of_view, here, ends, points, texts if sweep else {}, rounds)
+        client.set_experiment_tag(experiment, f"mlflow.sharedViewState.{key}", json.dumps(view))
         addresses[name] = f"{runs_page}{TRAINING}&compareRunsMode=CHART&viewStateShareKey={quote(key, safe='')}"
     if sweep:
         addresses["the sweep's own page, with a table (Show more)"] = (
@@ -152,35 +175,51 @@ def save_view(sweep: str = "") -> dict[str, str]:
     return addresses
 
 
-def _describe_view(filter: str, runs: "Sequence[AnyRun]") -> dict[str, Any]:
-    """Return the view of these runs, which MLflow finds by the filter, as MLflow's page keeps it."""
+def _describe_view(
+    filter: str,
+    runs: "Sequence[AnyRun]",
+    ends: Sequence[str],
+    points: Sequence[str],
+    texts: Mapping[str, str],
+    rounds: str,
+) -> dict[str, Any]:
+    """Return the view of these runs, which MLflow finds by the filter, as MLflow's page keeps it.
+
+    ends: of the names of what charts of one column of the table show; an empty one stands for all runs. points:
+    parameters by which the number has points. texts: as `_list_texts` returns them. rounds: those behind the number.
+    """
     logged = {name for run in runs for name in run.data.metrics if not name.startswith(SUMMARY)}
     numbers = [f"{SUMMARY}{LAST}{name}" for name in FIRST]
     number = next((name for name in numbers if any(name in run.data.metrics for run in runs)), numbers[0])
+    plain = number.removeprefix(SUMMARY)
     params = [run.data.params for run in runs if run.data.params]
     keys = _list_varying(params)
-    columns = [*(f"params.`{key}`" for key in keys), f"metrics.`{number}`", "tags.`fedray.status`"]
-    opened = [name for name in FIRST if name in logged or name == FIRST[0]]
-    section = {"display": True, "isReordered": True, "deleted": False, "isGenerated": True}
+    table = [*(f"params.`{key}`" for key in keys), f"metrics.`{number}`", "tags.`fedray.status`"]
+    curves = [FIRST[0] + end for end in ends]
+    opened = [name for name in FIRST[1:] if name in logged]
+    folded = sorted(logged - {*curves, *opened})
+    section = {"display": True, "isReordered": True, "deleted": False, "isGenerated": True, "cardHeight": HEIGHT}
     return {
         "searchFilter": filter,
         "orderByKey": f"metrics.`{number}`",  # ordered by time, MLflow adds the sweep's own run
         "orderByAsc": False,
         "runsHiddenMode": "SHOW_ALL",
-        "selectedColumns": columns,
-        "columnOrder": columns,
+        "selectedColumns": table,
+        "columnOrder": table,
         "columnWidths": {f"metrics.`{number}`": WIDTH},
         "compareRunCharts": [
-            *(_describe_curves(name, "curves") for name in opened[:1]),
-            *_describe_points(params, keys, number),
-            *_describe_parallels(params, [key for key in keys if key != "seed"], number),
-            _describe_chart("BAR", number, "curves", metricKey=number, runsCountToCompare=len(runs)),
-            *(_describe_curves(name, "curves") for name in opened[1:]),
-            *(_describe_curves(name, "more") for name in sorted(logged - {*opened})),
+            *(_describe_curves(name, "curves") for name in curves),
+            *(_describe_points(key + end, number, len(runs)) for key in points for end in ends),
+            *(_describe_curves(name, "curves") for name in opened),
+            *_describe_parallel(params, [key for key in keys if key != "seed"], texts, number),
+            _describe_chart("BAR", number, "wide", metricKey=number, runsCountToCompare=len(runs)),
+            *(_describe_curves(name, "more") for name in folded),
         ],
         "compareRunSections": [
-            {**section, "uuid": "curves", "name": "Model metrics", "columns": 2, "cardHeight": HEIGHT},
-            {**section, "uuid": "more", "name": "More metrics", "display": False},
+            {**section, "uuid": "curves", "name": f"{plain}: {rounds}", "columns": 2},
+            {**section, "uuid": "wide", "name": "Parallel coordinates and bars", "columns": 1},
+            # MLflow's own name: a metric that is logged later comes here.
+            {**section, "uuid": "more", "name": "Model metrics", "display": False},
             {**section, "uuid": "summary", "name": SUMMARY.rstrip("/"), "display": False, "isReordered": False},
         ],
         "isAccordionReordered": True,
@@ -198,34 +237,62 @@ def _describe_curves(metric: str, section: str) -> dict[str, Any]:
     return _describe_chart("LINE", metric, section, metricKey=metric, **more)
 
 
-def _describe_points(params: Sequence[Mapping[str, str]], keys: Sequence[str], number: str) -> Iterator[dict[str, Any]]:
-    """Yield a chart of the number by method, and one by the method's option that most runs have, such as ρ."""
+def _describe_points(key: str, number: str, runs: int) -> dict[str, Any]:
+    """Return a chart of the number by a parameter."""
+    axes = {"xaxis": {"key": key, "type": "PARAM"}, "yaxis": {"key": number, "type": "METRIC"}}
+    return _describe_chart("SCATTER", f"points {key}", "curves", runsCountToCompare=runs, **axes)
+
+
+def _list_points(params: Sequence[Mapping[str, str]], keys: Sequence[str]) -> list[str]:
+    """Return the method and its option that most runs have, such as ρ, of the parameters that vary."""
     options = [key for key in keys if key.startswith("algorithm.") and key != "algorithm.name"]
     options.sort(key=lambda key: -sum(run.get(key, NONE) != NONE for run in params))
-    for key in [*(["algorithm.name"] if "algorithm.name" in keys else []), *options[:1]]:
-        axes = {"xaxis": {"key": key, "type": "PARAM"}, "yaxis": {"key": number, "type": "METRIC"}}
-        yield _describe_chart("SCATTER", f"points {key}", "curves", runsCountToCompare=len(params), **axes)
+    return [*(["algorithm.name"] if "algorithm.name" in keys else []), *options[:1]]
 
 
-def _describe_parallels(
-    params: Sequence[Mapping[str, str]], keys: Sequence[str], number: str
-) -> Iterator[dict[str, Any]]:
-    """Yield a chart of the parameters that `MOST` runs have, and one of those that all have.
+def _find_symbol(key: str) -> str:
+    return Component.get_symbol(key.partition(".")[2])
 
-    MLflow leaves runs that lack a number on an axis out of the chart, or all others if these are fewer than half.
+
+def _list_texts(params: Sequence[Mapping[str, str]], keys: Sequence[str]) -> dict[str, str]:
+    """Return the keys that some runs lack -> the parameter that has them as words, `algorithm ρ`.
+
+    Parallel coordinates leave out runs that lack a number on an axis, or all others if these are fewer than half; words
+    they draw, at most `WORDS` of them.
     """
-    common = [key for key in keys if all(run.get(key, NONE) != NONE for run in params)]
-    most, left = list[str](), list(params)
-    for key in keys:
-        having = [run for run in left if run.get(key, NONE) != NONE]
-        if len(having) >= MOST * len(left):
-            left, most = having, [*most, key]
-    for axes in [most, common] if common != most else [common]:
-        if axes:
-            uuid = "parallel " + " ".join(axes)
-            yield _describe_chart(
-                "PARALLEL", uuid, "curves", selectedParams=axes, selectedMetrics=[number], showAllRuns=True
-            )
+    values = {key: {run.get(key, NONE) for run in params} for key in keys}
+    few = [key for key in keys if NONE in values[key] and len(values[key]) <= WORDS]
+    return {key: f"{key.partition('.')[0]} {_find_symbol(key)}" for key in few}
+
+
+def _describe_parallel(
+    params: Sequence[Mapping[str, str]], keys: Sequence[str], texts: Mapping[str, str], number: str
+) -> Iterator[dict[str, Any]]:
+    """Yield a chart of the parameters, at most `AXES` that most runs have, if there are any.
+
+    With more values than words can show, those that `MOST` runs have are an axis of numbers.
+    """
+    having = {key: sum(run.get(key, NONE) != NONE for run in params) for key in keys}
+    drawn = [key for key in keys if key in texts or having[key] >= MOST * len(params)]
+    chosen = sorted(drawn, key=lambda key: -having[key])[:AXES]
+    if axes := [texts.get(key, key) for key in keys if key in chosen]:
+        more = {"selectedParams": axes, "selectedMetrics": [number], "showAllRuns": True}
+        yield _describe_chart("PARALLEL", "parallel", "wide", **more)
+
+
+def _describe_rounds(runs: "Sequence[AnyRun]") -> str:
+    """Return which rounds the number is a mean of, as tables say it; a run stands for all that are tested like it."""
+    reader, _ = open_reader()
+    alike = {
+        tuple(run.data.params.get(key) for key in ("training.rounds", "evaluation.every", "evaluation.last")): run
+        for run in runs
+        if read_status(run) is Status.FINISHED
+    }
+    counted = list[list[int]]()
+    for run in alike.values():
+        if tested := sorted({point.step for point in reader.get_metric_history(run.info.run_id, FIRST[0])}):
+            counted.append([step for step in tested if step in list_last_rounds(tested[-1])])
+    return describe_rounds(counted)
 
 
 def _list_varying(params: Sequence[Mapping[str, str]]) -> list[str]:
@@ -236,16 +303,18 @@ def _list_varying(params: Sequence[Mapping[str, str]]) -> list[str]:
             values.setdefault(key, set()).add(value)
     order = ("algorithm", "partition", "data", "model", "clients", "training", "evaluation", "seed")
     varying = [key for key in sorted(values) if len(values[key] - {NONE}) > 1 and key.partition(".")[0] in order]
+    varying = [key for key in varying if " " not in key]  # written for charts
     return sorted(varying, key=lambda key: (order.index(key.partition(".")[0]), not key.endswith(".name")))
 
 
-def _mark_listed(sweep: str, client: "MlflowClient") -> dict[str, Cell]:
-    """Mark and name the runs of the cells that a sweep lists now, and only these; return the cells."""
+def _mark_listed(sweep: str, client: "MlflowClient") -> tuple[dict[str, Cell], dict[str, Look]]:
+    """Mark and name the runs of the cells that a sweep lists now, and only these; return the cells with their looks."""
     reader, experiment = open_reader()
     cells = read_cells(reader, find_sweeps(reader, experiment)[sweep])
     runs = pick_best(find_runs(reader, experiment, cells))
     marked = {run.info.run_id for run in search(reader, experiment, select_listed(sweep))}
-    for hash, look in choose_looks(cells).items():
+    looks = choose_looks(cells)
+    for hash, look in looks.items():
         if (run := runs.get(hash)) is None:
             continue
         if run.info.run_name != look.name:
@@ -256,4 +325,4 @@ def _mark_listed(sweep: str, client: "MlflowClient") -> dict[str, Cell]:
             client.set_tag(run.info.run_id, LISTED + sweep, "yes")
     for id in marked - {run.info.run_id for run in runs.values()}:
         client.delete_tag(id, LISTED + sweep)
-    return cells
+    return cells, looks

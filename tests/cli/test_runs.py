@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,10 +15,14 @@ from typing import Any
 import pytest
 import yaml
 
+from fedray.analysis.data.axes import label_cells
+from fedray.analysis.data.collect import make_frame, make_row
 from fedray.cells.cell import Cell
 from fedray.cells.looks import choose_looks
 from fedray.cells.sheet import Sheet
 from fedray.common.location import get_storage
+from fedray.config import RunConfig
+from fedray.sweep.plan import make_label
 from fedray.sweep.run import describe_elsewhere
 from fedray.sweep.storage import CellLocks, get_cell_locks_file, get_sweep_lock_file, lock_sweep
 from fedray.tracking.store import IS_CELL, LISTED, find_runs, get_label, search
@@ -452,6 +457,27 @@ def test_names_leave_out_what_all_runs_of_a_method_share() -> None:
     assert [look.name for look in looks] == ["fedavg s0", "fedprox s0", "ρ=0.1 fedtoga s0", "ρ=0.5 fedtoga s0"]
 
 
+def test_names_have_partitions_as_tables_have_them() -> None:
+    """In one spelling, `dirichlet α=0.1`, of which a name has what differs; FedTOGA has an α of its own."""
+
+    def look(partitions: Sequence[dict[str, Any]], method: dict[str, Any] = FEDAVG) -> tuple[list[str], list[str]]:
+        base = sections(algorithm=method, data="digits", seed=0, runtime={})
+        points = [base | {"partition": one} for one in partitions]
+        runs = [(point, RunConfig.parse(point)) for point in points]
+        cells = {f"{k}": Cell(f"{k}", make_label(*one), one[1].resolve()) for k, one in enumerate(runs)}
+        columns = label_cells(make_frame([make_row(one) for one in cells.values()]), "partition")
+        return [one.setting for one in choose_looks(cells).values()], [*map(str, columns)]
+
+    kinds = {"dirichlet": {"alpha": 0.12345}, "dirichlet_client": {"alpha": 1.0}, "sharding": {"shards": 2}, "iid": {}}
+    kinds |= {"pathological": {"classes": 1}}
+    of_table = ["dirichlet α=0.12345", "dirichlet_client α=1", "sharding shards=2", "iid", "pathological classes=1"]
+    assert look([{"name": name, **options} for name, options in kinds.items()]) == (of_table, of_table)
+    two = [{"name": "dirichlet", "alpha": alpha} for alpha in (0.1, 1.0)]
+    of_table = ["dirichlet α=0.1", "dirichlet α=1"]
+    assert look(two) == (["α=0.1", "α=1"], of_table)
+    assert look(two, {"name": "fedtoga", "alpha": 0.1}) == (of_table, of_table)
+
+
 def test_the_view_of_a_sweep_tells_its_runs_apart(store: Tracker) -> None:
     """Names begin with what differs; a method has a colour, its values shades. Columns and parallel coordinates are the
     parameters that vary, beside the sweep's number; a method without ρ stands at `none`, not beside the largest.
@@ -470,14 +496,15 @@ def test_the_view_of_a_sweep_tells_its_runs_apart(store: Tracker) -> None:
     save_view("sweep")
     runs = {run.info.run_name: run.data for run in search(store.client, store.experiment, IS_CELL)}
     assert list(runs)[::-1] == [
-        *("D=0.1 fedavg s0", "ρ=0.1 D=0.1 fedsam s0", "ρ=0.5 D=0.1 fedsam s0"),
-        *("D=0.5 fedavg s0", "ρ=0.1 D=0.5 fedsam s0", "ρ=0.5 D=0.5 fedsam s0"),
+        *("α=0.1 fedavg s0", "ρ=0.1 α=0.1 fedsam s0", "ρ=0.5 α=0.1 fedsam s0"),
+        *("α=0.5 fedavg s0", "ρ=0.1 α=0.5 fedsam s0", "ρ=0.5 α=0.5 fedsam s0"),
     ]
     assert {get_label(run) for run in of_store} == {one["label"] for one in cells}
     colours = [data.tags["mlflow.runColor"] for data in list(runs.values())[::-1]]
     assert colours[:3] == colours[3:]
     assert len({*colours}) == 3
     assert [data.params["algorithm.rho"] for data in list(runs.values())[::-1]] == ["none", "0.1", "0.5"] * 2
+    assert [data.params["algorithm ρ"] for data in list(runs.values())[::-1]] == ["none", "ρ=0.1", "ρ=0.5"] * 2
     view = json.loads(store.client.get_experiment(store.experiment).tags["mlflow.sharedViewState.sweep"])
     opened = {one["uuid"] for one in view["compareRunSections"] if one["display"]}
     charts = [chart for chart in view["compareRunCharts"] if chart["metricSectionId"] in opened]
@@ -486,11 +513,12 @@ def test_the_view_of_a_sweep_tells_its_runs_apart(store: Tracker) -> None:
         ("LINE", "test_accuracy"),
         ("SCATTER", None),
         ("SCATTER", None),
-        ("PARALLEL", axes),
-        ("PARALLEL", [axes[0], axes[2]]),
-        ("BAR", "summary/last10_test_accuracy"),
         ("LINE", "test_loss"),
+        ("PARALLEL", [axes[0], "algorithm ρ", axes[2]]),
+        ("BAR", "summary/last10_test_accuracy"),
     ]
+    names = [one["name"] for one in view["compareRunSections"] if one["display"]]
+    assert names == ["last10_test_accuracy: round 2", "Parallel coordinates and bars"]
     assert [chart["xaxis"]["key"] for chart in charts if chart["type"] == "SCATTER"] == axes[:2]
     folded = [chart["metricKey"] for chart in view["compareRunCharts"] if chart["metricSectionId"] not in opened]
     assert folded == ["lr", "test_macro_f1", "train_loss"]
@@ -522,19 +550,30 @@ def test_each_setting_has_a_view_of_its_own(store: Tracker) -> None:
     assert [*save_view()] == ["all runs"]
 
 
-def test_parallel_coordinates_have_the_option_of_three_methods_but_not_that_of_two(store: Tracker) -> None:
-    """ρ is an axis (three of four runs have it), β is not (two of four): a run without β would be left out."""
+def test_parallel_coordinates_draw_methods_without_an_option(store: Tracker) -> None:
+    """MLflow leaves out runs that lack a number on an axis: ρ and β are words there, FedAvg's `none`. Of 33 words it
+    would draw 30: ρ, which one of 34 runs lacks, is then an axis of numbers.
+    """
     methods = (
         FEDAVG,
         SMALL,
         {"name": "mofedsam", "rho": 0.5, "beta": 0.1},
-        {"name": "mofedsam", "rho": 0.1, "beta": 0.5},
+        {"name": "mofedsam", "rho": 1.0, "beta": 1},
     )
     write(store, [cell(method, 0.1, 0) for method in methods], [50] * 4)
-    save_view("sweep")
-    view = json.loads(store.client.get_experiment(store.experiment).tags["mlflow.sharedViewState.sweep"])
-    axes = [chart["selectedParams"] for chart in view["compareRunCharts"] if chart["type"] == "PARALLEL"]
-    assert axes == [["algorithm.name", "algorithm.rho"], ["algorithm.name"]]
+    many = [{"name": "fedsam", "rho": k / 100} for k in range(1, 32)]
+    write(store, [cell(method, 0.1, 0) for method in (*methods[2:], FEDAVG, *many)], [50] * 34, name="many")
+
+    def find_axes(sweep: str) -> list[list[str]]:
+        save_view(sweep)
+        view = json.loads(store.client.get_experiment(store.experiment).tags[f"mlflow.sharedViewState.{sweep}"])
+        return [chart["selectedParams"] for chart in view["compareRunCharts"] if chart["type"] == "PARALLEL"]
+
+    assert find_axes("sweep") == [["algorithm.name", "algorithm β", "algorithm ρ"]]
+    found = [run.data.params for run in search(store.client, store.experiment, f"tags.`{LISTED}sweep` = 'yes'")]
+    words = {"none", "ρ=0.1", "ρ=0.5", "ρ=1"}, {"none", "β=0.1", "β=1"}
+    assert ({one["algorithm ρ"] for one in found}, {one["algorithm β"] for one in found}) == words
+    assert find_axes("many") == [["algorithm.name", "algorithm β", "algorithm.rho"]]
 
 
 def test_json_for_programs(store: Tracker, call: Call) -> None:

@@ -35,6 +35,7 @@ from fedray.analysis.tables.published import match_published
 from fedray.cells.cell import Cell
 from fedray.cli import main as cli
 from fedray.common.errors import UserError, redact
+from fedray.common.process import block_signal
 from fedray.config import RunConfig
 from fedray.datasets import make_data_source
 from fedray.datasets import torchvision_sets as pickles
@@ -414,13 +415,36 @@ def test_the_address_is_printed_when_the_server_answers() -> None:
     assert not answers
 
 
-def test_ctrl_c_while_mlflow_is_imported_ends_without_a_traceback(tmp_path: Path) -> None:
+def test_ctrl_c_ends_the_server_quietly_whatever_it_does(tmp_path: Path) -> None:
+    """While MLflow is imported or its own server is, which would be a traceback or `Aborted!`; also if both ignore the
+    first one. It came before the server began: then nothing is started."""
     (tmp_path / "mlflow").mkdir()
     (tmp_path / "mlflow" / "__init__.py").touch()
-    (tmp_path / "mlflow" / "cli.py").write_text("raise KeyboardInterrupt")
-    words, where = [sys.executable, "-P", "-c", cli.SERVER, "ui"], os.environ | {"PYTHONPATH": str(tmp_path)}
-    done = subprocess.run(words, env=where, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+    begin = "import signal, subprocess, sys, time; from pathlib import Path\n"
+    wait = "Path('here').touch()\ntime.sleep(60)"
+    deaf = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    child = f"subprocess.run([sys.executable, '-c', {begin + wait!r}])"
+    where = os.environ | {"PYTHONPATH": str(tmp_path)}
+    for body, times in ((wait, 1), (child, 1), (deaf + wait, 2)):
+        (tmp_path / "mlflow" / "cli.py").write_text(begin + body)
+        server = subprocess.Popen(
+            [sys.executable, "-P", "-c", cli.SERVER, "ui"],
+            **{"env": where, "cwd": tmp_path, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE},
+            start_new_session=True,
+        )
+        while not (tmp_path / "here").exists():
+            assert server.poll() is None
+            time.sleep(0.01)
+        for _ in range(times):
+            os.killpg(server.pid, signal.SIGINT)
+            time.sleep(0.1)
+        assert (server.communicate(timeout=60), server.returncode) == ((b"", b""), 130)
+        (tmp_path / "here").unlink()
+    with block_signal(signal.SIGINT):
+        server = subprocess.Popen([sys.executable, "-P", "-c", cli.SERVER, "ui"], env=where, cwd=tmp_path)
+        server.send_signal(signal.SIGINT)
+    assert server.wait(timeout=60) == 130
+    assert not (tmp_path / "here").exists()
 
 
 def test_the_ui_listens_here_and_has_the_address_from_its_environment(

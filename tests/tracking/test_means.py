@@ -36,8 +36,8 @@ def find_means(store: Tracker) -> dict[str, Any]:
     return {run.info.run_name: run for run in search(store.client, store.experiment, select_means("sweep"))}
 
 
-def read_curve(store: Tracker, run: Any) -> list[tuple[int, float]]:
-    points = store.client.get_metric_history(run.info.run_id, "test_accuracy")
+def read_curve(store: Tracker, run: Any, name: str = "test_accuracy") -> list[tuple[int, float]]:
+    points = store.client.get_metric_history(run.info.run_id, name)
     return sorted((point.step, point.value) for point in points)
 
 
@@ -50,16 +50,17 @@ def test_a_setting_has_a_run_of_its_seeds_means(store: Tracker) -> None:
     write(store, CELLS, [*two, *FIRST, *alone, *two])
     save_view("sweep")
     means = find_means(store)
-    assert set(means) == {"D=0.1 fedavg", "D=0.1 fedsam", "D=0.5 fedsam"}
-    assert read_curve(store, means["D=0.1 fedavg"]) == [(1, 51), (2, 62)]
-    data = means["D=0.1 fedavg"].data
-    assert data.params == {"algorithm.name": "fedavg", "partition.alpha": "0.1"}
+    assert set(means) == {"α=0.1 fedavg", "α=0.1 fedsam", "α=0.5 fedsam"}
+    assert read_curve(store, means["α=0.1 fedavg"]) == [(1, 51), (2, 62)]
+    data = means["α=0.1 fedavg"].data
+    varying = {"algorithm.name": "fedavg", "partition.alpha": "0.1"}
+    assert data.params == varying | {"algorithm.name α 0.1": "fedavg"}
     assert data.tags["fedray.status"] == "1 failed, 2 finished"
-    assert data.tags["mlflow.note.content"] == "Mean of 2 seeds: D=0.1 fedavg s0, D=0.1 fedavg s1"
+    assert data.tags["mlflow.note.content"] == "Mean of 2 seeds: α=0.1 fedavg s0, α=0.1 fedavg s1"
     first = next(search(store.client, store.experiment, f"{IS_CELL} AND tags.`fedray.cell` = '{CELLS[0]['hash']}'"))
     assert data.tags["mlflow.runColor"] == first.data.tags["mlflow.runColor"]
     shown = {float(f"{entry.mean:.6g}") for entry in build(collect("sweep"), DEFAULT).entries.values() if entry.mean}
-    assert means["D=0.1 fedsam"].data.metrics[f"summary/{DEFAULT}"] == 93.2333
+    assert means["α=0.1 fedsam"].data.metrics[f"summary/{DEFAULT}"] == 93.2333
     for run in means.values():
         assert run.data.metrics[f"summary/{DEFAULT}"] in shown
 
@@ -69,13 +70,24 @@ def test_means_have_views_and_runs_stay_the_runs(store: Tracker, call: Call) -> 
     write(store, CELLS, [50.0] * 12)
     before = call("status", "sweep").out, call("tables", "sweep").out
     addresses = save_view("sweep")
-    of_settings = ["means with partition.alpha=0.1", "means with partition.alpha=0.5"]
+    of_settings = ["means with α=0.1", "means with α=0.5"]
     assert [*addresses][:-1] == ["means over seeds", "all runs", *of_settings]
     tags = store.client.get_experiment(store.experiment).tags
     numbers = ("", ":1", ":2", ":3")
     filters = [json.loads(tags[f"mlflow.sharedViewState.sweep{number}"])["searchFilter"] for number in numbers]
     counts = [len(list(search(store.client, store.experiment, filter))) for filter in filters]
     assert counts == [4, 12, 2, 2]
+    views = [json.loads(tags[f"mlflow.sharedViewState.sweep{number}"]) for number in numbers]
+    charts = [[one["metricKey"] for one in view["compareRunCharts"] if one["type"] == "LINE"] for view in views]
+    one, other, *both = "test_accuracy α 0.1", "test_accuracy α 0.5", "test_loss", "test_accuracy"
+    assert charts == [[one, other, *both], [*both[::-1], "train_loss"], [one, *both], [other, *both]]
+    by = [[one["xaxis"]["key"] for one in view["compareRunCharts"] if one["type"] == "SCATTER"] for view in views]
+    assert by[0] == [f"algorithm.name α {alpha}" for alpha in (0.1, 0.5)]
+    assert by[1:] == [["algorithm.name"], by[0][:1], by[0][1:]]
+    for run in find_means(store).values():
+        end = f" α {run.data.params['partition.alpha']}"
+        assert {name for name in run.data.metrics if "α" in name} == {f"test_accuracy{end}"}, "once more, for its chart"
+        assert read_curve(store, run, f"test_accuracy{end}") == read_curve(store, run) != []
     assert (call("status", "sweep").out, call("tables", "sweep").out) == before
 
 

@@ -1,6 +1,5 @@
 """Names of cells along an axis of a table or in a figure's legend."""
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
@@ -9,7 +8,8 @@ from typing import Any
 
 import pandas as pd
 
-from fedray.analysis.data.collect import SweepTable, get_symbol
+from fedray.analysis.data.collect import SweepTable
+from fedray.cells.cell import shorten_number
 from fedray.common.errors import UserError, find_nearest, unknown
 from fedray.partitions import PARTITIONS
 from fedray.sweep.points import COMPONENTS
@@ -44,7 +44,7 @@ def find_symbol(key: str, cells: pd.DataFrame) -> str:
     if name := list_names(cells).get(key):
         return name
     section, _, option = key.rpartition(".")
-    letters = (get_symbol(spec, section, option) for spec in cells["spec"])
+    letters = (spec.get_symbol(section, option) for spec in cells["spec"])
     return next((letter for letter in letters if letter != option), option)
 
 
@@ -150,7 +150,7 @@ def _label_by_key(
 ) -> pd.Series:
     columns = [str(name) for name in cells]
     if key in columns and key != "spec":
-        words = cells[key].where(cells[key].notna(), "-").map(_shorten)
+        words = cells[key].where(cells[key].notna(), "-").map(shorten_number)
         return words.map(lambda word: names.get(word, word)) if key.endswith(".name") else words
     if f"{key}.name" not in cells:
         sections = {name.removesuffix(".name") for name in columns if name.endswith(".name")}
@@ -168,7 +168,7 @@ def _label_by_key(
         required = known.list_required() if known else spec.plugins.required.get(str(spec.get("partition.name")), [])
         named = {*(f"partition.{option}" for option in required), *always}
         titles[kind] = {
-            name: names.get(name) or get_symbol(spec, key, name.removeprefix(f"{key}."))
+            name: names.get(name) or spec.get_symbol(key, name.removeprefix(f"{key}."))
             for name in options
             if name in named or len({values[name][row] for row in rows}) > 1
         }
@@ -176,18 +176,13 @@ def _label_by_key(
     def name_row(row: int) -> str:
         kind = kinds[row]
         given = [
-            f"{title}={_shorten(values[name][row])}"
+            f"{title}={shorten_number(values[name][row])}"
             for name, title in titles[kind].items()
             if values[name][row] is not None
         ]
         return " ".join(filter(None, [names.get(kind, kind), *given]))
 
     return pd.Series([name_row(row) for row in range(len(kinds))], cells.index, dtype=object)
-
-
-def _shorten(value: Any) -> str:
-    """Return a value as cells' labels have it: `1.0` is `1`."""
-    return re.sub(r"^(-?\d+)\.0$", r"\1", str(value))
 
 
 def _list_dotted(cells: pd.DataFrame) -> list[str]:

@@ -16,7 +16,6 @@ from fedray.cells.sheet import Sheet
 from fedray.cells.status import Status
 from fedray.common.errors import UserError, name_place
 from fedray.common.yaml_files import parse_yaml
-from fedray.components.base import Component
 from fedray.config import COMPONENTS, RunConfig
 from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.state import State
@@ -188,13 +187,6 @@ def make_row(cell: Cell, record: Record | None = None, chosen: Iterable[str] = (
     if record is not None and record.run_id:
         row |= {f"metrics.{name}": value for name, value in record.totals.items()} | {"run_id": record.run_id}
     return row
-
-
-def get_symbol(cell: Cell, section: str, option: str) -> str:
-    """Return the letter for an option of the class that a section chooses; the option's name if it has none."""
-    name = str(cell.get(f"{section}.name"))
-    known: Mapping[str, type[Component]] = COMPONENTS[section][0] if section in COMPONENTS else {}
-    return cell.plugins.symbols.get(name, {}).get(option) or known.get(name, Component).get_symbol(option)
 
 
 def parse(cell: Cell, option: str) -> RunConfig:

@@ -210,14 +210,14 @@ def test_the_page_of_a_sweep_names_the_best_of_each_split() -> None:
         "",
         "**Best: fedavg iid, test accuracy 85.00 %**",
         "",
-        "**Best: fedprox μ=0.1 dirichlet(0.5), test accuracy 70.00 %**",
+        "**Best: fedprox μ=0.1 dirichlet α=0.5, test accuracy 70.00 %**",
         "",
         "| method and setting | test accuracy %, round 3 | seeds |",
         "|---|---:|---:|",
         "| fedavg iid | 85.00 ± 7.07 | 2 |",
         "| fedprox μ=0.1 iid | 55.00 ± 7.07 | 2 |",
-        "| fedprox μ=0.1 dirichlet(0.5) | 70.00 | 1 |",
-        "| fedavg dirichlet(0.5) | 40.00 ± 0.00 | 2 |",
+        "| fedprox μ=0.1 dirichlet α=0.5 | 70.00 | 1 |",
+        "| fedavg dirichlet α=0.5 | 40.00 ± 0.00 | 2 |",
     ]
     known = dict.fromkeys(known, 60)
     alike = describe_results(with_outcomes(make_plan(asked), value))
