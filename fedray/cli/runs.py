@@ -2,7 +2,6 @@
 
 import math
 import shutil
-import time
 from collections import Counter
 from collections.abc import Mapping
 from datetime import datetime
@@ -47,9 +46,9 @@ def print_status(
 
     Each cell has its hash and run; a failed one also the traceback's file.
     """
-    from fedray.analysis.data.stored import estimate_left, read_lock, read_started_sweep, read_sweep
+    from fedray.analysis.data.stored import describe_start, estimate_left, read_lock, read_started_sweep, read_sweep
     from fedray.common.location import get_storage
-    from fedray.sweep.storage import count_kept_rounds, find_last_round, get_sweep_lock_file, is_sweep_running
+    from fedray.sweep.storage import count_kept_rounds, describe_kept, find_last_round, is_sweep_running
     from fedray.tracking.store import NotStored, count_unlisted, describe_unlisted
 
     if name is None:
@@ -60,16 +59,11 @@ def print_status(
     except NotStored:
         sweep = read_started_sweep(name)
         if not sweep.cells:
-            if is_sweep_running(name):
-                since = time.time() - get_sweep_lock_file(name).stat().st_mtime
-                starting = f"{name} is starting, {format_duration(round(since))} so far"
+            if starting := describe_start(name):
                 print(format_json({"name": name, "cells": [], "note": starting}) if as_json else starting)
                 return
             if _print_sweeps(as_json, f"{name}/"):  # the stages and blocks of a sweep whose final one has not begun
                 return
-            if get_sweep_lock_file(name).is_file():
-                why = "its call ended before a cell began, or its runs were removed"
-                raise UserError(f"sweep: {name!r} has nothing in this store: {why}; run it again") from None
             raise
     listed = [(cell, sweep.records.get(hash, Record(Ending(Status.MISSING)))) for hash, cell in sweep.cells.items()]
     note = describe_unlisted(sweep.name, count_unlisted(sweep))
@@ -102,10 +96,11 @@ def print_status(
         cells = [(cell, record) for cell, record in listed if record.ending.status is outcome]
         shown = cells if every else cells[:LISTED]
         for cell, record in shown:
-            find = find_last_round if outcome is Status.RUNNING else count_kept_rounds
-            kept = find(cell) if outcome.is_open else 0
-            reason = f"round {kept} of {cell.get('training.rounds')}" if kept else record.ending.message
-            reason = reason or ("no checkpoint here yet" if outcome is Status.INTERRUPTED else "")
+            reason = record.ending.message
+            if outcome is Status.RUNNING and (last := find_last_round(cell)):
+                reason = f"round {last} of {cell.get('training.rounds')}"
+            elif outcome is Status.INTERRUPTED:
+                reason = describe_kept(cell)
             print(shorten(escape(f"{outcome:<11} {cell.hash}  {cell.label}{f': {reason}' if reason else ''}")))
             if record.run_id:
                 print(f"            run {record.run_id}")

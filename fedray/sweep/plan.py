@@ -323,13 +323,13 @@ class Plan:
         """
         name, counts = self.sheet.name, self.sheet.counts
         unlogged = sum(map(self.is_unlogged, self.to_run))
-        line = (
-            f"{name}: {format_count(len(self.sheet.cells), 'cell')}, {counts[Status.FINISHED]} finished, "
-            f"{counts[Status.DIVERGED]} diverged, {len(self.to_run)} to run"
-        )
         begun = 0 if self.options.force else sum(map(bool, map(count_kept_rounds, self.to_run))) - unlogged
-        line += f", {unlogged} of them {Status.UNLOGGED}" if unlogged else ""
-        line += f", {begun} of them from a checkpoint" if begun else ""
+        line = (
+            f"{name}: {format_count(len(self.sheet.cells), 'cell')}, {counts[Status.FINISHED] + unlogged} finished"
+            f"{f' ({unlogged} of them not yet in MLflow)' if unlogged else ''}, "
+            f"{counts[Status.DIVERGED]} diverged, {len(self.to_run) - unlogged} to run"
+            f"{f' ({begun} from a checkpoint)' if begun else ''}{f', {unlogged} to log' if unlogged else ''}"
+        )
         return "\n".join(filter(None, [line, describe_unlisted(name, self.unlisted)]))
 
     def get_values(self) -> dict[str, float | None]:

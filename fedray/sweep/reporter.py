@@ -32,7 +32,7 @@ from fedray.engine.problem import resolve_with
 from fedray.engine.process.worker import LESS_MEMORY
 from fedray.sweep.plan import KEPT_PROBLEMS
 from fedray.sweep.session import OfThisCall, Session
-from fedray.sweep.storage import get_cell_dir, get_sweep_lock_file, make_cell_dir, refuse_moved
+from fedray.sweep.storage import describe_kept, get_cell_dir, get_sweep_lock_file, make_cell_dir, refuse_moved
 from fedray.tracking.outbox import CellRun
 from fedray.tracking.store import ACTORS
 
@@ -274,7 +274,7 @@ class TuneReporter(OfThisCall, tune.Callback):
         self.session.plan.sheet.records[cell.hash] = kept
         text = ending.message or (describe_accuracy(history) if history else "no evaluation")
         if ending.status is Status.INTERRUPTED:  # the command's last line says what to do
-            text = f"tested at round {history[-1]['round']:g}" if history else "not tested yet"
+            text = describe_kept(cell)
         if ending.traceback:
             text += f" (traceback: {self._keep(cell, ending.traceback)})"
         self.progress.note_end(cell.hash, ending.status, text)

@@ -21,6 +21,7 @@ from fedray.sweep.plan import Options, Plan
 from fedray.sweep.session import Session, Writer
 from fedray.sweep.storage import (
     CellLocks,
+    correct_statuses,
     find_storage_parent,
     get_cell_locks_file,
     is_sweep_running,
@@ -67,7 +68,8 @@ def drive(plan: Plan) -> int:
     """
     session = execute(plan)
     counts = plan.sheet.counts
-    print(f"{plan.sweep.name}: " + ", ".join(f"{n} {status}" for status, n in sorted(counts.items())))
+    ended = correct_statuses(plan.sheet).counts  # also cells that were interrupted after their last round
+    print(f"{plan.sweep.name}: " + ", ".join(f"{n} {status}" for status, n in sorted(ended.items())))
     if session.stopped:
         return 130
     return 1 if counts[Status.FAILED] or (counts[Status.MISSING] and plan.chosen is None) else 0

@@ -214,6 +214,12 @@ def count_kept_rounds(cell: Cell) -> int:
     return max((int(round) for round in names if round.isdecimal()), default=0)
 
 
+def describe_kept(cell: Cell) -> str:
+    """Return where a call that is run again goes on with an interrupted cell."""
+    kept, rounds = count_kept_rounds(cell), cell.get("training.rounds")
+    return f"round {kept} of {rounds}" if kept else "no checkpoint here yet"
+
+
 def find_last_round(cell: Cell) -> int:
     """Return the last evaluated round of the cell here, or its newest checkpoint's if that is later; 0 for neither."""
     last = 0
@@ -246,7 +252,7 @@ def correct_statuses(sheet: Sheet) -> Sheet:
     """
     records = dict(sheet.records)
     is_open = (cell for cell in sheet.cells.values() if sheet.get_status(cell.hash).is_open)
-    begun = [cell for cell in is_open if sheet.get_status(cell.hash) is not Status.MISSING or count_kept_rounds(cell)]
+    begun = [cell for cell in is_open if cell.hash in records or get_cell_dir(cell.hash).is_dir()]
     killed = find_killed(cell.hash for cell in begun)
     for cell in begun:
         if cell.hash in killed and cell.hash not in records and not count_kept_rounds(cell):

@@ -124,10 +124,9 @@ def open_store(create: bool = False) -> "tuple[MlflowClient, str]":
     name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or EXPERIMENT
     if not create and not is_there():
         if local is not None and (new := local.with_name(f"{local.name}.new")).exists():
-            raise NotStored(
-                f"MLFLOW_TRACKING_URI: the store {local} is being made ({new.name}); ask again in a minute, or run the "
-                "sweep again if it was killed"
-            )
+            if _is_locked(local.parent):
+                raise NotStored(f"the store {local} is being made ({new.name}); ask again in a minute")
+            raise NotStored(f"the store {local} was not completed: its call was killed ({new.name}); run it again")
         folder = "" if local is None or local.parent.is_dir() else f", and no folder {local.parent}"
         raise NotStored(
             f"there is no store at {local}{folder}; the first sweep makes it, some seconds after its start, unless "
@@ -241,6 +240,18 @@ def _lock_folder(store: Path | None) -> Iterator[None]:
         yield
     finally:
         os.close(directory)
+
+
+def _is_locked(folder: Path) -> bool:
+    """Return True if another process makes a store in the folder now, or if that cannot be told."""
+    directory = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(directory, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(directory)
+    return False
 
 
 def search(client: "AnyClient", experiment: str, filter: str, deleted: bool = False) -> "Iterator[AnyRun]":

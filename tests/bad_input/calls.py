@@ -102,10 +102,9 @@ CASES: dict[str, Case] = {
         "`ray job submit --address http://HOST:8265 --working-dir . -- fedray sweep FILE --address auto`",
         sweep("").prepare,
     ),
-    "ui of a store that is being made": Case(
+    "ui of a store whose maker was killed": Case(
         ["ui"],
-        "MLFLOW_TRACKING_URI: the store {here}/mlflow.db is being made (mlflow.db.new); ask again in a minute, or "
-        "run the sweep again if it was killed",
+        "the store {here}/mlflow.db was not completed: its call was killed (mlflow.db.new); run it again",
         put("mlflow.db.new", ""),
     ),
     "ui of a server": Case(

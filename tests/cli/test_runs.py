@@ -79,7 +79,8 @@ def test_status_lists_sweeps_and_nothing_runs_whose_lock_is_free(store: Tracker,
         with lock_sweep("other/one"):
             _, locked, _ = call("status")
         with lock_sweep("new"):  # Ray starts, and the store does not know the sweep yet
-            assert call("status", "new").done == "new is starting, 0 s so far\n"
+            assert call("status", "new").done == "new is starting, 0 s so far: Ray, then the first processes\n"
+            assert "'new' has nothing in MLflow yet; `fedray status new`" in call("tables", "new").err
             assert json.loads(call("status", "new", "--json").out)["note"].startswith("new is starting")
             assert call("status").out.splitlines()[-1] == "new        starting"
             assert json.loads(call("status", "--json").out)[-1] == {"name": "new", "cells": {}, "running": True}
@@ -105,6 +106,7 @@ def test_a_sweep_that_was_killed_while_ray_started_is_said_to_have_nothing(
     with monkeypatch.context() as patch:  # without any store
         patch.setenv("MLFLOW_TRACKING_URI", "sqlite:///none.db")
         assert call("status", "dead").err == err
+        assert call("tables", "dead").err == err
         assert call("status").err == "fedray: there is no store; dead: ended before a cell began; run again\n"
     write(store, [hashed(0)], [50], name="dead/tune")  # it had tuned, and its final stage was killed while Ray started
     assert call("status", "dead").done.startswith("dead/tune")
@@ -143,6 +145,7 @@ def test_a_sweep_whose_store_is_being_made_is_told_from_its_lock_and_checkpoints
     get_sweep_lock_file("early").write_text(left)
     assert call("status").done == "early  1 finished (1 of them not yet in MLflow), 2 missing\n"
     assert call("status", "early").done.endswith("runs what is left: 2 cells to train, 1 cell to log\n")
+    assert "'early' has nothing in MLflow: its call was killed before" in call("tables", "early").err
     get_sweep_lock_file("early").write_text(left[:-5])
     assert call("status").code == 2
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from fedray.analysis.data.stored import read_sweep
+from fedray.analysis.data.stored import open_store_of, read_sweep
 from fedray.cells.cell import Cell, flatten
 from fedray.cells.record import Record, parse_table
 from fedray.cells.sheet import Sheet
@@ -30,7 +30,6 @@ from fedray.tracking.store import (
     count_unlisted,
     describe_unlisted,
     find_blocks,
-    open_reader,
     read_artefact,
 )
 
@@ -105,7 +104,7 @@ def collect(name: str, *others: str) -> SweepTable:
     The name of a sweep with `tune.blocks` stands for NAME/0, NAME/1, ... Raises NotStored if the store does not know
     one of them, UserError as `stored.read_sweep` does.
     """
-    client, experiment = open_reader()
+    client, experiment = open_store_of(name)
     blocks = find_blocks(client, experiment, dict.fromkeys((name, *others)))
     most = max((numbers[-1] for numbers in blocks.values() if numbers), default=0)
     sheets, rows, notes = list[Sheet](), dict[str, dict[str, Any]](), list[str]()

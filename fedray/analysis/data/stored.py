@@ -8,13 +8,18 @@ import math
 import sys
 import time
 from collections.abc import Collection
+from typing import TYPE_CHECKING
 
 from fedray.cells.cell import Cell
 from fedray.cells.sheet import Sheet
 from fedray.cells.status import Status
+from fedray.common.errors import format_duration
 from fedray.sweep.document import list_sweeps
-from fedray.sweep.storage import correct_statuses, get_sweep_lock_file
+from fedray.sweep.storage import correct_statuses, get_sweep_lock_file, is_sweep_running
 from fedray.tracking.store import NotStored, describe_unknown_sweep, find_sweeps, open_reader, read_sheet
+
+if TYPE_CHECKING:
+    from fedray.tracking.store import AnyClient
 
 
 def read_sweep(name: str) -> Sheet:
@@ -22,12 +27,13 @@ def read_sweep(name: str) -> Sheet:
 
     Raises NotStored if the store does not know it, UserError if the store cannot be used, or the sweep has no cells.
     """
-    client, experiment = open_reader()
+    client, experiment = open_store_of(name)
     parents = find_sweeps(client, experiment)
     if name not in parents and f"{name}-smoke" in parents:
         print(f"{name}: only its smoke version has been run; this is {name}-smoke", file=sys.stderr)
         name += "-smoke"
     if name not in parents:
+        refuse_started(name)
         if changed := ", ".join(sorted(one for one in parents if one.startswith(f"{name}-"))):
             raise NotStored(f"sweep: {name!r} has no run in this store; it has {changed}")
         if name in list_sweeps():
@@ -37,6 +43,37 @@ def read_sweep(name: str) -> Sheet:
     if not sheet.cells:
         raise NotStored(f"sweep: {name!r} lists no cells; run it again")
     return correct_statuses(sheet)
+
+
+def open_store_of(name: str) -> "tuple[AnyClient, str]":
+    """Return `open_reader`, or raise NotStored with what is known of a sweep that was started before it has a store."""
+    try:
+        return open_reader()
+    except NotStored:
+        refuse_started(name)
+        raise
+
+
+def refuse_started(name: str) -> None:
+    """Raise NotStored for a sweep without a run in the store that was started here: it starts, or has been killed."""
+    if is_sweep_running(name):
+        raise NotStored(f"sweep: {name!r} has nothing in MLflow yet; `fedray status {name}` shows how far it is")
+    if read_started_sweep(name).cells:
+        raise NotStored(
+            f"sweep: {name!r} has nothing in MLflow: its call was killed before; `fedray status {name}` shows how far "
+            "it is, and the same `fedray sweep` command goes on"
+        )
+    if get_sweep_lock_file(name).is_file():
+        why = "its call ended before a cell began, or its runs were removed"
+        raise NotStored(f"sweep: {name!r} has nothing in this store: {why}; run it again")
+
+
+def describe_start(name: str) -> str:
+    """Return how long a sweep without a cell that has begun has been starting; empty if no process runs it."""
+    if not is_sweep_running(name):
+        return ""
+    since = time.time() - get_sweep_lock_file(name).stat().st_mtime
+    return f"{name} is starting, {format_duration(round(since))} so far: Ray, then the first processes"
 
 
 def read_started_sweep(name: str) -> Sheet:

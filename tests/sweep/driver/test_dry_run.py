@@ -124,8 +124,8 @@ def test_statuses_are_those_that_this_machine_knows(store: Tracker, call: Call) 
     out = call(*asked).done
     listed = (line.split(maxsplit=2)[2] for line in out.splitlines()[2:8])
     assert [line.partition("  ")[0] for line in listed] == expected
-    begun = "6 to run, 1 of them finished but not yet in MLflow, 1 of them from a checkpoint\n"
-    assert out.startswith(f"x: 6 cells, 0 finished, 0 diverged, {begun}")
+    first = "1 finished (1 of them not yet in MLflow), 0 diverged, 5 to run (1 from a checkpoint), 1 to log"
+    assert out.startswith(f"x: 6 cells, {first}\n")
     assert [one.get("status", "to run") for one in json.loads(call(*asked, "--json").done)["cells"]] == expected
     assert ", 6 to run\n" in call(*asked, "--force").done
 
