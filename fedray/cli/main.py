@@ -17,6 +17,7 @@ import typer
 import typer.core
 
 import fedray
+from fedray.cli import server
 from fedray.cli.data import data_app
 from fedray.cli.listing import complete, list_, schema
 from fedray.cli.run import RunRequest
@@ -110,49 +111,6 @@ def accept_options(
     pass
 
 
-ANNOUNCER = """
-import os, signal, sys, time, webbrowser
-from urllib.request import urlopen
-signal.signal(signal.SIGINT, signal.SIG_IGN)
-host, page, more = sys.argv[1:]
-server = os.getppid()
-while os.getppid() == server:
-    try:
-        urlopen(f"http://{host}/health", timeout=5).close()
-    except OSError:
-        time.sleep(0.2)
-        continue
-    print(f"MLflow shows the runs at {page} (Ctrl-C ends it){more}", flush=True)
-    if sys.stdout.isatty():
-        webbrowser.open(page)
-    break
-"""
-"""Says and opens the address once the server answers; a separate process, because the server replaces this one. Ctrl-C
-is for the server, whose end it notices."""
-
-SERVER = """
-import os, signal, subprocess, sys
-asked, server = [], None
-def end(number, _):
-    asked.append(number)
-    if server and server.poll() is None:
-        os.killpg(server.pid, signal.SIGKILL if asked[1:] else signal.SIGTERM)
-for number in signal.SIGINT, signal.SIGTERM, signal.SIGHUP:
-    if number == signal.SIGINT or signal.getsignal(number) == signal.SIG_DFL:
-        signal.signal(number, end)
-signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
-words = [sys.executable, "-P", "-c", "from mlflow.cli import cli; cli()", *sys.argv[1:]]
-if not asked:
-    server = subprocess.Popen(words, process_group=0)
-    if asked:
-        os.killpg(server.pid, signal.SIGTERM)
-    server.wait()
-sys.exit(128 + asked[0] if asked else server.returncode)
-"""
-"""Serves MLflow's UI. Its processes are a group of their own, because Ctrl-C while they import is a traceback or
-`Aborted!`: they get SIGTERM instead, and SIGKILL the second time."""
-
-
 @app.command("ui")
 def open_ui(
     name: Annotated[
@@ -193,12 +151,11 @@ def open_ui(
             f"--{option}: {host}:{port} cannot be listened at: {error.strerror}; give another --{option}"
         ) from None
     shown, admitted = admit(host, port)
-    server = f"http://{f'[{shown}]' if ':' in shown else shown}:{port}"
-    page, more = _list_addresses(views, server)
+    page, more = _list_addresses(views, f"http://{f'[{shown}]' if ':' in shown else shown}:{port}")
     print("MLflow starts; its address follows when it answers", flush=True)
     bound = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     with block_signal(signal.SIGINT):  # of the announcer, and of the server until it takes it
-        subprocess.Popen([sys.executable, "-P", "-c", ANNOUNCER, bound, page, more])  # noqa: S603
+        subprocess.Popen([sys.executable, "-P", server.__file__, "announce", bound, page, more])  # noqa: S603
         # The store's address can contain a password: an environment is private, a command line is not. MLflow's jobs
         # judge language models, in eight processes that start before the server answers. With a lifespan (it clears up
         # after MLflow's assistant) Ctrl-C ends in a traceback.
@@ -206,7 +163,8 @@ def open_ui(
             sys.executable,
             # Neither this process nor the server that it starts imports from the working folder.
             [
-                *(sys.executable, "-P", "-c", SERVER, "ui", "--host", host, "--port", str(port), "--workers", "1"),
+                *(sys.executable, "-P", server.__file__, "serve"),
+                *("ui", "--host", host, "--port", str(port), "--workers", "1"),
                 *("--uvicorn-opts", f"--app-dir {shlex.quote(sys.prefix)} --log-level warning --lifespan off"),
             ],
             {"MLFLOW_REGISTRY_STORE_URI": uri}  # or MLflow says that it takes this one
@@ -221,10 +179,10 @@ def open_ui(
         )
 
 
-def _list_addresses(views: dict[str, str], server: str) -> tuple[str, str]:
+def _list_addresses(views: dict[str, str], place: str) -> tuple[str, str]:
     """Return the first view's address, and lines with the others'."""
     (_, page), *others = views.items()
-    return server + page, "".join(f"\n  {what}: {server}{view}" for what, view in others)
+    return place + page, "".join(f"\n  {what}: {place}{view}" for what, view in others)
 
 
 app.command("run")(make_command(RunRequest))

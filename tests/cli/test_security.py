@@ -404,7 +404,14 @@ def test_the_address_is_printed_when_the_server_answers() -> None:
             pass
 
     with http.server.HTTPServer(("127.0.0.1", 0), Health) as server:
-        command = [sys.executable, "-P", "-c", cli.ANNOUNCER, f"127.0.0.1:{server.server_port}", "http://x/#/"]
+        command = [
+            sys.executable,
+            "-P",
+            cli.server.__file__,
+            "announce",
+            f"127.0.0.1:{server.server_port}",
+            "http://x/#/",
+        ]
         command.append("\nmore")
         pipes: dict[str, Any] = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
         announcers.append(subprocess.Popen(command, text=True, **pipes))
@@ -428,7 +435,7 @@ def test_ctrl_c_ends_the_server_quietly_whatever_it_does(tmp_path: Path) -> None
     for body, times in ((wait, 1), (child, 1), (deaf + wait, 2)):
         (tmp_path / "mlflow" / "cli.py").write_text(begin + body)
         server = subprocess.Popen(
-            [sys.executable, "-P", "-c", cli.SERVER, "ui"],
+            [sys.executable, "-P", cli.server.__file__, "serve", "ui"],
             **{"env": where, "cwd": tmp_path, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE},
             start_new_session=True,
         )
@@ -441,7 +448,7 @@ def test_ctrl_c_ends_the_server_quietly_whatever_it_does(tmp_path: Path) -> None
         assert (server.communicate(timeout=60), server.returncode) == ((b"", b""), 130)
         (tmp_path / "here").unlink()
     with block_signal(signal.SIGINT):
-        server = subprocess.Popen([sys.executable, "-P", "-c", cli.SERVER, "ui"], env=where, cwd=tmp_path)
+        server = subprocess.Popen([sys.executable, "-P", cli.server.__file__, "serve", "ui"], env=where, cwd=tmp_path)
         server.send_signal(signal.SIGINT)
     assert server.wait(timeout=60) == 130
     assert not (tmp_path / "here").exists()
