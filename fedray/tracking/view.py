@@ -5,7 +5,9 @@ import json
 import socket
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, urlsplit
 from urllib.request import urlopen
 
@@ -113,7 +115,7 @@ def save_view(sweep: str = "") -> dict[str, str]:
     """
     from mlflow.entities import Param
 
-    from fedray.tracking.means import name_column, write_means
+    from fedray.tracking.means import write_means
 
     refuse_unwritable_store()
     client, experiment = open_store()
@@ -126,47 +128,27 @@ def save_view(sweep: str = "") -> dict[str, str]:
     filter = f"{select_listed(sweep)} AND " if sweep else ""
     filter += f"{IS_CELL} AND tags.`fedray.status` != 'superseded'"
     runs = list(search(client, experiment, filter))
-    params = [run.data.params for run in runs if run.data.params]
-    keys = _list_varying(params)
-    texts = _list_texts(params, keys)
-
-    def show(run: "AnyRun") -> dict[str, str]:
-        """Return the parameters of a run that charts need; MLflow's draw those that lack one beside the largest."""
-        shown = {key: run.data.params.get(key, NONE) for key in keys if key != "seed"}
-        words = {
-            key: NONE if shown[key] == NONE else f"{_find_symbol(key)}={shorten_number(shown[key])}" for key in texts
-        }
-        return shown | {texts[key]: word for key, word in words.items()}
-
-    for run in runs if sweep else ():
-        lacking = {key: value for key, value in show(run).items() if key not in run.data.params}
-        if lacking and run.data.params:
-            client.log_batch(run.info.run_id, params=[Param(key, value) for key, value in lacking.items()])
-    points, rounds = _list_points(params, keys), _describe_rounds(runs)
-    views, of_settings, noun = {"all runs": (filter, runs, [""])}, runs, "runs"
+    varying = _Varying([run.data.params for run in runs if run.data.params], has_words=bool(sweep))
+    rounds = _describe_rounds(runs)
+    views = {"all runs": _View(filter, runs)}
     if sweep:
-        write_means(client, known[sweep], cells, pick_best(runs), show, FIRST, looks if columns else {}, points)
+        for run in runs:
+            lacking = {key: value for key, value in varying.show(run).items() if key not in run.data.params}
+            if lacking and run.data.params:
+                client.log_batch(run.info.run_id, params=[Param(key, value) for key, value in lacking.items()])
+        of_columns = looks if columns else {}
+        write_means(client, known[sweep], cells, pick_best(runs), varying.show, FIRST, of_columns, varying.points)
+        of_settings, noun = views["all runs"], "runs"
         if means := list(search(client, experiment, select_means(sweep))):
-            filter, of_settings, noun = select_means(sweep), means, "means"
-            views = {"means over seeds": (filter, means, columns or [""])} | views
-    of_setting = [key for key in keys if not key.startswith("algorithm.") and key != "seed"]
-    settings: dict[tuple[str, ...], list[AnyRun]] = defaultdict(list)
-    for run in of_settings[::-1]:
-        settings[tuple(run.data.params.get(key, NONE) for key in of_setting)].append(run)
-    titles = {leave_out_seed(cell.label, cell.config.get("seed")): looks[hash].setting for hash, cell in cells.items()}
-    for values, here in settings.items() if sweep and 1 < len(settings) <= SPLITS else ():
-        wanted = dict(zip(of_setting, values, strict=True))
-        conditions = [f"params.`{key}` = {value!r} AND " for key, value in wanted.items()]
-        column = titles.get(here[0].data.tags.get(SETTING, ""), "")
-        name = column or ", ".join(f"{key}={value}" for key, value in wanted.items())
-        charts = [column if column in columns and noun == "means" else ""]
-        views[f"{noun} with {name}"] = ("".join([*conditions, filter]), here, charts)
+            of_settings, noun = _View(select_means(sweep), means, columns or [""]), "means"
+            views = {"means over seeds": of_settings} | views
+        names = {leave_out_seed(one.label, one.config.get("seed")): looks[hash].setting for hash, one in cells.items()}
+        views |= {f"{noun} with {name}": view for name, view in _split(of_settings, varying.keys, names)}
     runs_page, addresses = f"/#/experiments/{experiment}/runs", dict[str, str]()
-    for number, (name, (of_view, here, charts)) in enumerate(views.items()):
+    for number, (name, view) in enumerate(views.items()):
         key = f"{sweep or EXPERIMENT}{f':{number}' if number else ''}"
-        ends = [name_column(column) for column in charts]
-        view = _describe_view(of_view, here, ends, points, texts if sweep else {}, rounds)
-        client.set_experiment_tag(experiment, f"mlflow.sharedViewState.{key}", json.dumps(view))
+        state = json.dumps(_describe_view(view, varying, rounds))
+        client.set_experiment_tag(experiment, f"mlflow.sharedViewState.{key}", state)
         addresses[name] = f"{runs_page}{TRAINING}&compareRunsMode=CHART&viewStateShareKey={quote(key, safe='')}"
     if sweep:
         addresses["the sweep's own page, with a table (Show more)"] = (
@@ -175,32 +157,116 @@ def save_view(sweep: str = "") -> dict[str, str]:
     return addresses
 
 
-def _describe_view(
-    filter: str,
-    runs: "Sequence[AnyRun]",
-    ends: Sequence[str],
-    points: Sequence[str],
-    texts: Mapping[str, str],
-    rounds: str,
-) -> dict[str, Any]:
-    """Return the view of these runs, which MLflow finds by the filter, as MLflow's page keeps it.
+class _View(NamedTuple):
+    """Runs, which MLflow finds by the filter. columns: of the table, those with charts of their own; "": all in one."""
 
-    ends: of the names of what charts of one column of the table show; an empty one stands for all runs. points:
-    parameters by which the number has points. texts: as `_list_texts` returns them. rounds: those behind the number.
+    filter: str
+    runs: "Sequence[AnyRun]"
+    columns: Sequence[str] = ("",)
+
+
+@dataclass(frozen=True)
+class _Varying:
+    """The parameters that vary among runs, and as what charts show them.
+
+    Attributes:
+        params: each run's.
+        has_words: True if the runs get words for parameters that some of them lack.
     """
-    logged = {name for run in runs for name in run.data.metrics if not name.startswith(SUMMARY)}
+
+    params: Sequence[Mapping[str, str]]
+    has_words: bool = False
+
+    @cached_property
+    def keys(self) -> list[str]:
+        """Their names: the method's first, the seed last."""
+        values: dict[str, set[str]] = {}
+        for run in self.params:
+            for key, value in run.items():
+                values.setdefault(key, set()).add(value)
+        order = ("algorithm", "partition", "data", "model", "clients", "training", "evaluation", "seed")
+        varying = [key for key in sorted(values) if len(values[key] - {NONE}) > 1 and key.partition(".")[0] in order]
+        varying = [key for key in varying if " " not in key]  # written for charts
+        return sorted(varying, key=lambda key: (order.index(key.partition(".")[0]), not key.endswith(".name")))
+
+    @cached_property
+    def having(self) -> dict[str, int]:
+        """Number of runs that have each, in their order, but for the seed."""
+        return {key: sum(run.get(key, NONE) != NONE for run in self.params) for key in self.keys if key != "seed"}
+
+    @property
+    def points(self) -> list[str]:
+        """The method and its option that most runs have, such as ρ, by which the number has points."""
+        options = [key for key in self.having if key.startswith("algorithm.") and key != "algorithm.name"]
+        options.sort(key=lambda key: -self.having[key])
+        return [*(["algorithm.name"] if "algorithm.name" in self.having else []), *options[:1]]
+
+    @cached_property
+    def words(self) -> dict[str, str]:
+        """Key that some runs lack -> the parameter that has it as words, `algorithm ρ`.
+
+        Parallel coordinates leave out runs that lack a number on an axis, or all others if these are fewer than half;
+        words they draw, at most `WORDS` of them.
+        """
+        values = {key: {run.get(key, NONE) for run in self.params} for key in self.having if self.has_words}
+        few = [key for key in values if NONE in values[key] and len(values[key]) <= WORDS]
+        return {key: f"{key.partition('.')[0]} {_find_symbol(key)}" for key in few}
+
+    def list_axes(self, words: Mapping[str, str]) -> list[str]:
+        """Return the axes of parallel coordinates, at most `AXES` that most runs have.
+
+        With more values than words can show, those that `MOST` runs have are an axis of numbers.
+        """
+        drawn = [key for key in self.having if key in words or self.having[key] >= MOST * len(self.params)]
+        chosen = sorted(drawn, key=lambda key: -self.having[key])[:AXES]
+        return [words.get(key, key) for key in self.having if key in chosen]
+
+    def show(self, run: "AnyRun") -> dict[str, str]:
+        """Return the parameters of a run that charts need; MLflow's draw those that lack one beside the largest."""
+        shown = {key: run.data.params.get(key, NONE) for key in self.having}
+        words = {
+            name: NONE if shown[key] == NONE else f"{_find_symbol(key)}={shorten_number(shown[key])}"
+            for key, name in self.words.items()
+        }
+        return shown | words
+
+
+def _find_symbol(key: str) -> str:
+    return Component.get_symbol(key.partition(".")[2])
+
+
+def _split(whole: _View, keys: Sequence[str], names: Mapping[str, str]) -> Iterator[tuple[str, _View]]:
+    """Yield the view of each setting of the data and what else varies, if they are few; names: of their columns."""
+    keys = [key for key in keys if not key.startswith("algorithm.") and key != "seed"]
+    settings: dict[tuple[str, ...], list[AnyRun]] = defaultdict(list)
+    for run in whole.runs[::-1]:
+        settings[tuple(run.data.params.get(key, NONE) for key in keys)].append(run)
+    for values, runs in settings.items() if 1 < len(settings) <= SPLITS else ():
+        wanted = dict(zip(keys, values, strict=True))
+        conditions = [f"params.`{key}` = {value!r} AND " for key, value in wanted.items()]
+        column = names.get(runs[0].data.tags.get(SETTING, ""), "")
+        view = _View("".join([*conditions, whole.filter]), runs, [column if column in whole.columns else ""])
+        yield column or ", ".join(f"{key}={value}" for key, value in wanted.items()), view
+
+
+def _describe_view(view: _View, varying: _Varying, rounds: str) -> dict[str, Any]:
+    """Return a view as MLflow's page keeps it; varying: among all runs; rounds: those behind the sweep's number."""
+    from fedray.tracking.means import name_column
+
+    logged = {name for run in view.runs for name in run.data.metrics if not name.startswith(SUMMARY)}
     numbers = [f"{SUMMARY}{LAST}{name}" for name in FIRST]
-    number = next((name for name in numbers if any(name in run.data.metrics for run in runs)), numbers[0])
-    plain = number.removeprefix(SUMMARY)
-    params = [run.data.params for run in runs if run.data.params]
-    keys = _list_varying(params)
-    table = [*(f"params.`{key}`" for key in keys), f"metrics.`{number}`", "tags.`fedray.status`"]
+    number = next((name for name in numbers if any(name in run.data.metrics for run in view.runs)), numbers[0])
+    own = _Varying([run.data.params for run in view.runs if run.data.params])
+    table = [*(f"params.`{key}`" for key in own.keys), f"metrics.`{number}`", "tags.`fedray.status`"]
+    ends = list(map(name_column, view.columns))
     curves = [FIRST[0] + end for end in ends]
     opened = [name for name in FIRST[1:] if name in logged]
     folded = sorted(logged - {*curves, *opened})
+    axes = own.list_axes(varying.words)
+    parallel = {"selectedParams": axes, "selectedMetrics": [number], "showAllRuns": True}
     section = {"display": True, "isReordered": True, "deleted": False, "isGenerated": True, "cardHeight": HEIGHT}
     return {
-        "searchFilter": filter,
+        "searchFilter": view.filter,
         "orderByKey": f"metrics.`{number}`",  # ordered by time, MLflow adds the sweep's own run
         "orderByAsc": False,
         "runsHiddenMode": "SHOW_ALL",
@@ -209,14 +275,14 @@ def _describe_view(
         "columnWidths": {f"metrics.`{number}`": WIDTH},
         "compareRunCharts": [
             *(_describe_curves(name, "curves") for name in curves),
-            *(_describe_points(key + end, number, len(runs)) for key in points for end in ends),
+            *(_describe_points(key + end, number, len(view.runs)) for key in varying.points for end in ends),
             *(_describe_curves(name, "curves") for name in opened),
-            *_describe_parallel(params, [key for key in keys if key != "seed"], texts, number),
-            _describe_chart("BAR", number, "wide", metricKey=number, runsCountToCompare=len(runs)),
+            *([_describe_chart("PARALLEL", "parallel", "wide", **parallel)] if axes else []),
+            _describe_chart("BAR", number, "wide", metricKey=number, runsCountToCompare=len(view.runs)),
             *(_describe_curves(name, "more") for name in folded),
         ],
         "compareRunSections": [
-            {**section, "uuid": "curves", "name": f"{plain}: {rounds}", "columns": 2},
+            {**section, "uuid": "curves", "name": f"{number.removeprefix(SUMMARY)}: {rounds}", "columns": 2},
             {**section, "uuid": "wide", "name": "Parallel coordinates and bars", "columns": 1},
             # MLflow's own name: a metric that is logged later comes here.
             {**section, "uuid": "more", "name": "Model metrics", "display": False},
@@ -243,43 +309,6 @@ def _describe_points(key: str, number: str, runs: int) -> dict[str, Any]:
     return _describe_chart("SCATTER", f"points {key}", "curves", runsCountToCompare=runs, **axes)
 
 
-def _list_points(params: Sequence[Mapping[str, str]], keys: Sequence[str]) -> list[str]:
-    """Return the method and its option that most runs have, such as ρ, of the parameters that vary."""
-    options = [key for key in keys if key.startswith("algorithm.") and key != "algorithm.name"]
-    options.sort(key=lambda key: -sum(run.get(key, NONE) != NONE for run in params))
-    return [*(["algorithm.name"] if "algorithm.name" in keys else []), *options[:1]]
-
-
-def _find_symbol(key: str) -> str:
-    return Component.get_symbol(key.partition(".")[2])
-
-
-def _list_texts(params: Sequence[Mapping[str, str]], keys: Sequence[str]) -> dict[str, str]:
-    """Return the keys that some runs lack -> the parameter that has them as words, `algorithm ρ`.
-
-    Parallel coordinates leave out runs that lack a number on an axis, or all others if these are fewer than half; words
-    they draw, at most `WORDS` of them.
-    """
-    values = {key: {run.get(key, NONE) for run in params} for key in keys}
-    few = [key for key in keys if NONE in values[key] and len(values[key]) <= WORDS]
-    return {key: f"{key.partition('.')[0]} {_find_symbol(key)}" for key in few}
-
-
-def _describe_parallel(
-    params: Sequence[Mapping[str, str]], keys: Sequence[str], texts: Mapping[str, str], number: str
-) -> Iterator[dict[str, Any]]:
-    """Yield a chart of the parameters, at most `AXES` that most runs have, if there are any.
-
-    With more values than words can show, those that `MOST` runs have are an axis of numbers.
-    """
-    having = {key: sum(run.get(key, NONE) != NONE for run in params) for key in keys}
-    drawn = [key for key in keys if key in texts or having[key] >= MOST * len(params)]
-    chosen = sorted(drawn, key=lambda key: -having[key])[:AXES]
-    if axes := [texts.get(key, key) for key in keys if key in chosen]:
-        more = {"selectedParams": axes, "selectedMetrics": [number], "showAllRuns": True}
-        yield _describe_chart("PARALLEL", "parallel", "wide", **more)
-
-
 def _describe_rounds(runs: "Sequence[AnyRun]") -> str:
     """Return which rounds the number is a mean of, as tables say it; a run stands for all that are tested like it."""
     reader, _ = open_reader()
@@ -293,18 +322,6 @@ def _describe_rounds(runs: "Sequence[AnyRun]") -> str:
         if tested := sorted({point.step for point in reader.get_metric_history(run.info.run_id, FIRST[0])}):
             counted.append([step for step in tested if step in list_last_rounds(tested[-1])])
     return describe_rounds(counted)
-
-
-def _list_varying(params: Sequence[Mapping[str, str]]) -> list[str]:
-    """Return the parameters that vary among the runs: the method's first, the seed last."""
-    values: dict[str, set[str]] = {}
-    for run in params:
-        for key, value in run.items():
-            values.setdefault(key, set()).add(value)
-    order = ("algorithm", "partition", "data", "model", "clients", "training", "evaluation", "seed")
-    varying = [key for key in sorted(values) if len(values[key] - {NONE}) > 1 and key.partition(".")[0] in order]
-    varying = [key for key in varying if " " not in key]  # written for charts
-    return sorted(varying, key=lambda key: (order.index(key.partition(".")[0]), not key.endswith(".name")))
 
 
 def _mark_listed(sweep: str, client: "MlflowClient") -> tuple[dict[str, Cell], dict[str, Look]]:
