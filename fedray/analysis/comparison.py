@@ -98,15 +98,15 @@ class Difference:
 
     @property
     def spread(self) -> float:
-        """Sample standard deviation of the differences."""
-        return float(np.std(self.gaps, ddof=1))
+        """Sample standard deviation of the differences; 0 for equal ones, but for the last bits."""
+        return float(np.std(self.gaps, ddof=1)) if self.interval else 0.0
 
     def find_detectable(self) -> float | None:
-        """Smallest true difference that as many seeds of this spread tell apart; None for fewer than two seeds.
+        """Smallest true difference that as many seeds of this spread tell apart; None without a spread.
 
         At the level of the first of Holm's tests; a smaller one is more likely missed than found.
         """
-        return find_effect(self.n, (1 - self.confidence) / self.family) * self.spread if self.n > 1 else None
+        return find_effect(self.n, (1 - self.confidence) / self.family) * self.spread if self.spread else None
 
     def count_needed_seeds(self) -> int | None:
         """Seeds needed to tell a difference of this size and spread apart, uncorrected; None above 1000."""
@@ -361,8 +361,10 @@ def list_notes(found: Comparison) -> list[str]:
     seeds = sorted({one.n for one in found.differences})
     paired = f"paired by {format_count(seeds[0], 'seed')}" if len(seeds) == 1 else "paired by seed"
     costs = " and ".join(name for name in COSTS if found.means[name].nunique() > 1)
-    what = "of a run's training, all clients and rounds, mean over its seeds; -: not known, as of a class of yours"
+    what = "of a run's training, all clients and rounds, mean over its seeds"
+    what += "; -: not known, as of a class of yours" if found.means[[*COSTS]].isna().any(axis=None) else ""
     known = [f"{costs}: {what}"] if costs else []
+    equal = any(one.n > 1 and one.spread == 0 for one in found.differences)
     if found.lacks_seeds:
         return [describe_few_seeds(seeds[-1], "paired seed"), *known, *found.notes]
     return [
@@ -377,6 +379,7 @@ def list_notes(found: Comparison) -> list[str]:
         f"told apart from: the smallest true difference that so many seeds of this spread show with a probability of "
         f"{100 * POWER:g} %, at the level of the first of Holm's tests",
         f"seeds needed: to tell a difference of this size and spread apart with a probability of {100 * POWER:g} %",
+        *(["-: equal differences have no spread; their p is that of sign flips"] if equal else []),
         *_describe_wins(found),
         *known,
         *found.notes,

@@ -9,7 +9,7 @@ from typing import Any
 from fedray.cells.cell import Cell
 from fedray.cells.record import Record
 from fedray.cells.status import Status
-from fedray.common.errors import UserError, truncate_repr
+from fedray.common.errors import UserError, find_nearest, truncate_repr
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,10 @@ def select_labels(labels: Mapping[str, str], text: str, option: str) -> list[str
     named = [hash for hash in hashes if len(text) >= 4 and hash.startswith(text)]
     named = named or [hash for hash, label in labels.items() if fnmatchcase(label, text)]
     if not named:
-        meant = next((f"'*{text}*'" for label in labels.values() if text.isalpha() and text in label), "")
+        words = {word for label in labels.values() for word in label.split()}
+        part = text.strip("*")
+        near = part if any(part in word for word in words) else find_nearest(part, words)
+        meant = f"'*{near}*'" if part.isalpha() and near else ""
         example = meant or f"'{next(iter(labels.values()), 'fedavg').partition(' ')[0]}*'"
         raise UserError(
             f"{option}: {truncate_repr(text)} names no cell; give a number from 1 to {len(hashes)}, the beginning "

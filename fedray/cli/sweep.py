@@ -112,7 +112,7 @@ class SweepRequest:
             "seconds-per-round": self.seconds_per_round,
         }
         if option := next((option for option, given in of_node.items() if given is not None and not self.nodes), ""):
-            raise UserError(f"--{option}: goes with --nodes")
+            raise UserError(f"--{option}: goes with --nodes, the number of such machines")
         if self.seconds_per_round is not None and not 0 < self.seconds_per_round < math.inf:
             raise UserError(f"--seconds-per-round: found {self.seconds_per_round}; a number above 0 is required")
         if not self.estimate and not self.nodes:

@@ -83,8 +83,8 @@ class Diverged(Exception):
 def unknown(kind: str, name: str, valid: Iterable[str], listing: str = "", meant: str = "") -> UserError:
     """Return the error for an unknown name: the nearest valid one first, then all of them.
 
-    If a command or page lists them (`listing`), a long list is cut to the nearest names; without one it is left out
-    after a nearest name. `meant` is what was probably meant, if the caller knows more than the spelling.
+    A long list is left out after a nearest name; otherwise, if a command or page lists them (`listing`), it is cut to
+    the nearest names. `meant` is what was probably meant, if the caller knows more than the spelling.
     """
     names = sorted(set(valid))
     spellings = (name[:LONGEST], name[:LONGEST].lower())  # `IID` has no letter of `iid`
@@ -95,8 +95,8 @@ def unknown(kind: str, name: str, valid: Iterable[str], listing: str = "", meant
     told = f"valid: {', '.join(names)}" if not hint or len(names) <= MANY else ""
     if listing and len(names) > MANY:
         nearest = get_close_matches(spellings[1], names, n=NEAREST, cutoff=0.0)
-        nearest = list(dict.fromkeys([*filter(None, [near]), *nearest]))[:NEAREST]
-        told = f"nearest of {len(names)}: {', '.join(nearest)}; {listing} lists all"
+        told = f"{listing} lists all {len(names)}"
+        told = told if hint else f"nearest: {', '.join(nearest)}; {told}"
     return UserError(f"{kind}: unknown name {truncate_repr(name)}; {hint}{told}".rstrip())
 
 

@@ -16,6 +16,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, get_args, get_origin, get_type_hints
 
+from pydantic import PydanticUserError
+
 from fedray.common.calls import check_return, fits, format_hint
 from fedray.common.errors import (
     FORMS,
@@ -29,6 +31,7 @@ from fedray.common.errors import (
     truncate_repr,
     unknown,
 )
+from fedray.common.yaml_files import suggest_space
 from fedray.components.base import Component
 
 VARIANTS = "fedray.papers.variants"
@@ -90,6 +93,8 @@ def _suggest_form(section: str, value: Mapping[Any, Any], registry: Mapping[str,
     """Return what `{fedprox: {mu: 0.01}}` or `{fedprox: 0.01}` means, `{name: fedprox, mu: 0.01}`, and that several
     names stand in brackets; empty if no key is a name.
     """
+    if joined := next((key for key in value if str(key).startswith("name:")), ""):
+        return suggest_space(joined).removeprefix("; ")
     name = next((key for key in value if key in registry or str(key).partition(":")[2].isidentifier()), None)
     if name is None:
         return ""
@@ -134,11 +139,25 @@ def find_class(
             return forms
     if base is None or (isinstance(name, str) and ":" not in name):
         listing = f"`fedray list {LISTS[section]}`" if section in LISTS else ""
-        meant = "" if base is None else _suggest_class(str(name))
+        meant = _suggest_options(str(name), registry) or ("" if base is None else _suggest_class(str(name)))
         raise UserError(f"{unknown(_get_key(section), str(name), registry, listing, meant)}{getattr(base, 'hint', '')}")
     path = name if isinstance(name, str) else f"{name.__module__}:{name.__qualname__}"
     kind = load_class(section, path) if isinstance(name, str) else name
+    if (own := vars(kind).get("name")) in registry and issubclass(kind, base):
+        raise UserError(f"{_get_key(section)}: {path} has name = {own!r}, which is one of fedray's; choose another one")
     return _with_name(section, path, kind, base, adapt)
+
+
+def _suggest_options(text: str, registry: Mapping[str, type[Component]]) -> str:
+    """Return how the options of `dirichlet alpha=0.1` or `dirichlet(0.1)` are written; empty for other texts."""
+    match = re.fullmatch(r"([\w-]+)[ (]([^()]+)\)?", text)
+    if match is None or (kind := registry.get(match[1])) is None:
+        return ""
+    letters, required = {kind.get_symbol(option): option for option in kind.model_fields}, iter(kind.list_required())
+    parts = [one.rpartition("=") for one in re.split(r"[ ,]+", match[2]) if one]
+    given = [(letters.get(key, key) if equals else next(required, ""), value) for key, equals, value in parts]
+    written = ", ".join(f"{key}: {value}" for key, value in [("name", match[1]), *given])
+    return f"{{{written}}}" if all(key in kind.model_fields for key, _ in given) else ""
 
 
 def _suggest_class(name: str) -> str:
@@ -274,6 +293,9 @@ def load_class(section: str, path: str) -> type:
             reason = f"write {f'{_name_module(module)}:{name}'!r}, without .py"
         elif isinstance(error, ModuleNotFoundError) and error.name == module:
             reason += f" in {get_folder()} or among the installed packages; call fedray where {module}.py is"
+        elif isinstance(error, PydanticUserError) and error.code == "model-field-missing-annotation":
+            option = error.message.partition("`")[2].partition(" =")[0]
+            reason = f"the option {option} has no type; it is written like `mu: float = 0.01`"
         elif isinstance(error, AttributeError) and error.obj is holder:
             classes = {key.lower(): key for key, value in vars(holder).items() if inspect.isclass(value)}
             near = find_nearest(name.lower(), classes)

@@ -72,6 +72,8 @@ def drive(plan: Plan) -> int:
     print(f"{plan.sweep.name}: " + ", ".join(f"{n} {status}" for status, n in sorted(ended.items())))
     if session.stopped:
         return 130
+    if counts[Status.FAILED]:
+        print(f"`fedray status {plan.sweep.name}` says why cells failed")
     return 1 if counts[Status.FAILED] or (counts[Status.MISSING] and plan.chosen is None) else 0
 
 

@@ -494,7 +494,7 @@ def describe_unlisted(sweep: str, count: int) -> str:
     verb = "is" if count == 1 else "are"
     return (
         f"{sweep}: {format_count(count, 'finished cell')} of this name {verb} not among these; "
-        "tables leave them out: the file or a plug-in's source has changed, or another file has its name; "
+        "tables leave them out: the file, a plug-in's source or the device has changed, or another file has its name; "
         f"another `name` for one of them keeps both, and `fedray rm {sweep} --unlisted` deletes the old ones"
     )
 

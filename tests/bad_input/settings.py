@@ -71,11 +71,11 @@ OWN = put("own_wsam.py", "from fedray.algorithms.base import Algorithm\n\n\nclas
 WAYS: dict[str, str] = {
     "algorithm=own_wsam.py:WSAM": "'own_wsam.py:WSAM' cannot be imported: write 'own_wsam:WSAM', without .py",
     "algorithm=./own_wsam.py:WSAM": "'./own_wsam.py:WSAM' cannot be imported: write 'own_wsam:WSAM', without .py",
-    "algorithm=own_wsam": "unknown name 'own_wsam'; did you mean own_wsam:CLASS, a class of own_wsam.py? nearest of…",
-    "algorithm=own_wsam.py": "unknown name 'own_wsam.py'; did you mean own_wsam:CLASS, a class of own_wsam.py? nea…",
-    "model=own_wsam.WSAM": "unknown name 'own_wsam.WSAM'; did you mean own_wsam:WSAM, a class of own_wsam.py? near…",
+    "algorithm=own_wsam": "unknown name 'own_wsam'; did you mean own_wsam:CLASS, a class of own_wsam.py? `fedray list…",
+    "algorithm=own_wsam.py": "unknown name 'own_wsam.py'; did you mean own_wsam:CLASS, a class of own_wsam.py? `fed…",
+    "model=own_wsam.WSAM": "unknown name 'own_wsam.WSAM'; did you mean own_wsam:WSAM, a class of own_wsam.py? `fedr…",
     "partition=own_wsam": "unknown name 'own_wsam'; did you mean own_wsam:CLASS, a class of own_wsam.py? valid: di…",
-    "data=own_wsam": "unknown name 'own_wsam'; did you mean own_wsam:CLASS, a class of own_wsam.py? nearest of…",
+    "data=own_wsam": "unknown name 'own_wsam'; did you mean own_wsam:CLASS, a class of own_wsam.py? `fedray list…",
     "algorithm=own_wsam:Wsam": "'own_wsam:Wsam' cannot be imported: module 'own_wsam' has no attribute 'Wsam'; did "
     "you mean 'WSAM'?",
 }

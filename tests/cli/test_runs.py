@@ -415,7 +415,7 @@ def test_cells_that_a_changed_file_has_no_more_are_told_and_deleted(store: Track
     write(store, [shared], [None], name="other")
     assert "sweep: 2 finished cells of this name are not among these" in call("sweep", "f.yaml", "--dry-run").out
     write(store, [kept, new], [None, 80])
-    said = "sweep: 1 finished cell of this name is not among these; tables leave them out: the file or a plug-in's "
+    said = "sweep: 1 finished cell of this name is not among these; tables leave them out: the file, a plug-in's "
     for command in (("status", "sweep"), ("tables", "sweep"), ("compare", "sweep", "--reference", "fedavg")):
         assert said in call(*command).out, command
     assert call("rm", "sweep", "--unlisted", "--yes").out == (

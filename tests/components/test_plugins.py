@@ -1,6 +1,7 @@
 """Classes of the user's own: found in every section, refused in one line, and the working directory searched last."""
 
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -167,6 +168,12 @@ class Idle(Scaled):
     def on_round_start(self, c: Client) -> None: ...
 
 
+class Namesake(Scaled):
+    """The name of one of fedray's, under which its runs would be taken for that one's."""
+
+    name: ClassVar[str] = "fedavg"
+
+
 class Helped(Scaled):
     """Helpers are private, or called."""
 
@@ -183,6 +190,7 @@ class Helped(Scaled):
         ("algorithm", "Constructed", "Constructed defines __init__; declare its options as fields instead"),
         ("algorithm", "Misspelt", "Misspelt defines uplod, which nothing calls; did you mean 'upload'?"),
         ("algorithm", "Idle", "Idle defines on_.*_start, which nothing calls; it is no hook .docs/plug-ins.md lists"),
+        ("algorithm", "Namesake", "Namesake has name = 'fedavg', which is one of fedray's; choose another one"),
         ("algorithm", "Striped", "Striped is not a subclass of fedray.algorithms.base.Algorithm"),
         ("partition", "Few", "Few is not a subclass of fedray.partitions.base.Partition"),
         ("data", "Linear", "Linear is not a subclass of fedray.datasets.base.DataSource"),
@@ -196,6 +204,15 @@ def test_what_cannot_serve_is_refused_in_one_line(section: str, name: str, line:
     value, key = ({"probes": [path]}, "evaluation.probes") if section == "evaluation" else (path, f"{section}.name")
     with pytest.raises(UserError, match=rf"^{key}: .*{line}"):
         RunConfig.parse(config(**{section: value}))
+
+
+def test_an_option_without_a_type_says_how_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "from fedray.algorithms.base import Algorithm\n\nclass Mine(Algorithm):\n    mu = 0.01\n"
+    (tmp_path / "untyped_option.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    said = "cannot be imported: the option mu has no type; it is written like `mu: float = 0.01`$"
+    with pytest.raises(UserError, match=said):
+        RunConfig.parse(config(algorithm="untyped_option:Mine"))
 
 
 class Raising(ModelSpec):

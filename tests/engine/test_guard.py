@@ -130,6 +130,44 @@ def test_a_change_in_place_is_refused_by_the_class_that_makes_it(kind: type[Algo
     )
 
 
+class MisspellsState(Algorithm):
+    """An entry of the client's state that nothing reads: the right one stays 0."""
+
+    name = "misspells_state"
+
+    def client_state(self, theta: torch.Tensor) -> Vectors:
+        return Vectors(velocity=torch.zeros(1))
+
+    def upload(self, c: Client) -> dict[str, Sum]:
+        c.state.velocty = c.state.velocity + 1
+        return {}
+
+
+class MisspellsServer(Algorithm):
+    """The same on the server."""
+
+    name = "misspells_server"
+
+    def server_state(self, theta: torch.Tensor) -> Vectors:
+        return Vectors(d=torch.zeros(1))
+
+    def aggregate(self, server: Server, got: Received) -> None:
+        server.state.dd = server.state.d + 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        (MisspellsState, "sets c.state.velocty, which does not exist; did you mean c.state.velocity? "),
+        (MisspellsServer, "sets server.state.dd, which does not exist; did you mean server.state.d? "),
+    ],
+)
+def test_a_misspelt_entry_of_the_state_is_refused(kind: type[Algorithm], says: str) -> None:
+    with pytest.raises(UserError) as caught:
+        run(problem(kind), InlineBackend())
+    assert str(caught.value).startswith(f"algorithm: class {kind.__name__} ({HERE}:{kind.__name__}) {says}")
+
+
 class OneNumber(Algorithm):
     """PyTorch would subtract it from every parameter."""
 

@@ -48,7 +48,8 @@ def to_latex(table: ResultTable) -> str:
         raise UserError(f"--label: found {truncate_repr(table.label)}; letters, digits and : . / + * - _ are allowed")
 
     def cell(key: Key) -> str:
-        return _fill(table, key, escape_tex, {1: r"\textbf{{{}}}", 2: r"\underline{{{}}}"})
+        text = _fill(table, key, escape_tex, {1: r"\textbf{{{}}}", 2: r"\underline{{{}}}"})
+        return re.sub(r"([(,] ?)-(?=\d)", r"\1$-$", text)  # a difference's sign; a mere hyphen is shorter
 
     heads, tops = _split_names(table.rows), _split_names(table.columns)
     title = table.title.partition(": ")[2] or table.title  # without the sweep's name

@@ -100,8 +100,7 @@ class Simulation:
         if trained.update is not None:
             received.sums["shared_update"] = trained.update
         given = {"server.theta": self._state.theta}
-        given |= {f"server.state.{name}": v for name, v in self._state.server.items()}
-        with self._key_draws("server", t), Guard(config.algorithm, given):
+        with self._key_draws("server", t), Guard(config.algorithm, given, "server.state", server.state):
             server.server_lr *= config.stepping.server_step(server, received)
             config.algorithm.aggregate(server, received)
         for name, vector in (("theta", server.theta), *server.state.items()):

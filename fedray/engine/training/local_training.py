@@ -328,8 +328,7 @@ class LocalTrainer:
         """Refuse changes of the client's inputs in place within a block."""
         given = {"c.theta_0": c.theta_0, "the initial parameters": c.network.initial}
         given |= {f"c.message.{name}": v for name, v in c.message.items()}
-        given |= {f"c.state.{name}": v for name, v in c.state.items()}
-        return Guard(self.algorithm, given)
+        return Guard(self.algorithm, given, "c.state", c.state)
 
     @cached_property
     def count(self) -> Callable[[int], Counts]:

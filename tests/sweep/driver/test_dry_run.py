@@ -235,8 +235,11 @@ def test_both_stages_are_planned_and_what_does_not_fit_is_named(call: Call) -> N
         (CLUSTER, "--nodes: goes with --dry-run"),
         (("--estimate",), "--estimate: goes with --dry-run"),
         (("--json",), "--json: goes with --dry-run"),
-        (("--dry-run", "--gpus-per-node", "2"), "--gpus-per-node: goes with --nodes"),
-        (("--dry-run", "--seconds-per-round", "2"), "--seconds-per-round: goes with --nodes"),
+        (("--dry-run", "--gpus-per-node", "2"), "--gpus-per-node: goes with --nodes, the number of such machines"),
+        (
+            ("--dry-run", "--seconds-per-round", "2"),
+            "--seconds-per-round: goes with --nodes, the number of such machines",
+        ),
         (("--dry-run", *CLUSTER, "--seconds-per-round", "nan"), "--seconds-per-round: found nan; a number above 0"),
         (("--dry-run", *CLUSTER, "--seconds-per-round", "0"), "--seconds-per-round: found 0.0; a number above 0"),
         (("--dry-run", *CLUSTER, "--only", "13"), "sweep.yaml: --only: '13' names no cell; give a number from 1 to 12"),

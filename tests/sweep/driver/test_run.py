@@ -137,6 +137,7 @@ def test_stopped_diverged_and_failing_cells_side_by_side(
     """
     code, out, _ = call("sweep", str(write(project, ONE_OF_EACH | rule)), "--max-concurrent", "2")
     assert code == 1
+    assert "`fedray status each` says why cells failed\n" in out
     found = outcome(project)
     failed = "raises dirichlet(0.5) lr=0.1 s0"
     assert found.pop(failed) == "failed"

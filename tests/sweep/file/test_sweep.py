@@ -380,6 +380,8 @@ def test_cells_by_number_hash_and_label() -> None:
             sheet.select(wrong, "--only")
     with pytest.raises(UserError, match=r"such as '\*sam\*'$"):
         sheet.select("sam", "--only")
+    with pytest.raises(UserError, match=r"such as '\*fedsam\*'$"):
+        sheet.select("fedsm", "--only")
 
 
 @pytest.mark.parametrize(
