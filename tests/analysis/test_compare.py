@@ -12,7 +12,7 @@ import pytest
 from fedray.analysis.comparison import Difference, Wins, compare, count_wins, format_report, tabulate
 from fedray.analysis.data.collect import collect
 from fedray.analysis.plots.bars import draw_methods
-from fedray.analysis.statistics import bound_proportion, count_seeds, find_effect
+from fedray.analysis.statistics import bound_proportion, compute_p, count_seeds, find_effect
 from fedray.analysis.tables.build import build
 from fedray.common.errors import UserError
 from fedray.tracking.tracker import Tracker
@@ -95,6 +95,14 @@ def test_wins_by_hand(lower: bool, wins: float) -> None:
     gaps = (("one", (1.0, 0.0, -2.0)), ("other", (3.0, -1.0, 2.0)))
     found = count_wins([Difference("fedsam", setting, each, 0, 0.5) for setting, each in gaps], lower)
     assert found == [Wins("fedsam", wins, 6, bound_proportion(wins, 6, 0.5))]
+
+
+def test_equal_differences_have_no_spread() -> None:
+    """Three seeds that differ by one sample of 360, in floating point: 100/1080 has other last bits in each."""
+    gaps = (0.0925925925926, 0.0925925925925, 0.0925925925926)
+    one = Difference("fedsam", "setting", gaps, 0, 0.95, compute_p(gaps))
+    assert (one.interval, one.spread, one.find_detectable(), one.count_needed_seeds()) == (None, 0, None, None)
+    assert one.p == 2 / 2**3, "the sign flips'"
 
 
 def test_refusals(store: Tracker) -> None:

@@ -203,3 +203,9 @@ def test_markdown_shows_every_name_as_it_is(row: str, column: str) -> None:
     page = MarkdownIt("gfm-like", {"linkify": False}).render(to_markdown(ResultTable("t", [row], [column], {}, {}, [])))
     found = Cells(page.partition("<table>")[2].partition("</table>")[0]).texts
     assert [one.strip() for one in found] == ["", escape(column).strip(), escape(row).strip(), ""]
+
+
+def test_a_difference_has_a_minus() -> None:
+    entries = {("row", "c"): Entry(1.0, None, 1, Counter(), -1.08), ("row", "d"): Entry(1.0, None, 1, Counter(), 0.31)}
+    text = to_latex(ResultTable("s: t", ["row"], ["c", "d"], entries, {}, [], reference="fedavg"))
+    assert r"row & 1.00 ($-$1.08) & 1.00 (+0.31) \\" in text
