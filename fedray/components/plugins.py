@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, get_args, get_origin, get_type_hints
 
-from pydantic import PydanticUserError
+from pydantic import PydanticUserError, ValidationError
 
 from fedray.common.calls import check_return, fits, format_hint
 from fedray.common.errors import (
@@ -316,6 +316,17 @@ def refuse_unreachable(component: Component) -> None:
         )
 
 
+def _describe(error: BaseException) -> str:
+    """Return an exception in one line, with what was probably meant."""
+    text = join_lines(error)
+    if isinstance(error, AttributeError) and error.name and (near := find_nearest(error.name, dir(error.obj))):
+        return f"{text}; did you mean {near!r}?"
+    if isinstance(error, ValidationError) and error.errors()[0]["type"] == "frozen_instance":
+        option = error.errors()[0]["loc"][0]
+        return f"{type(error).__name__}: self.{option} is an option, which stays as it is; what changes is a state"
+    return text
+
+
 @contextlib.contextmanager
 def blame(*components: Component) -> Iterator[None]:
     """Turn an exception of a user's own class within a block into a PluginError; other errors pass unchanged.
@@ -332,6 +343,6 @@ def blame(*components: Component) -> Iterator[None]:
         for frame in reversed(traceback.extract_tb(error.__traceback__)):
             if (component := files.get(frame.filename)) is not None:
                 place = f"{Path(frame.filename).name}:{frame.lineno} in {frame.name}"
-                said = f"{component.section}: {component.name} raises {join_lines(error)} ({place})"
+                said = f"{component.section}: {component.name} raises {_describe(error)} ({place})"
                 raise PluginError(said, "".join(traceback.format_exception(error))) from error
         raise

@@ -206,6 +206,43 @@ def test_what_cannot_serve_is_refused_in_one_line(section: str, name: str, line:
         RunConfig.parse(config(**{section: value}))
 
 
+class Mistaken(Algorithm):
+    """An attribute that no client has, in a class that may be stacked."""
+
+    stacks = True
+
+    def direction(self, c: Client) -> Tensor:
+        return c.grad(c.teta)  # type: ignore[attr-defined]
+
+
+class Retuned(Algorithm):
+    """An option that a hook changes."""
+
+    rho: float = 0.1
+
+    def direction(self, c: Client) -> Tensor:
+        self.rho = 0.2
+        return c.grad(c.theta)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        (
+            "Mistaken",
+            "AttributeError: 'LocalClient' object has no attribute 'teta'; did you mean 'theta'? (test_plugins.",
+        ),
+        ("Retuned", "ValidationError: self.rho is an option, which stays as it is; what changes is a state (test_plug"),
+    ],
+)
+def test_a_slip_in_a_hook_says_what_was_meant(name: str, says: str) -> None:
+    with pytest.raises(UserError) as caught:
+        fedray.simulate(
+            config(algorithm=f"{__name__}:{name}", data="digits", partition="iid", model="mlp", evaluation={})
+        )
+    assert str(caught.value).startswith(f"algorithm: {__name__}:{name} raises {says}")
+
+
 def test_an_option_without_a_type_says_how_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = "from fedray.algorithms.base import Algorithm\n\nclass Mine(Algorithm):\n    mu = 0.01\n"
     (tmp_path / "untyped_option.py").write_text(text)

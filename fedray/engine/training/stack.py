@@ -131,6 +131,8 @@ class StackedClient(LocalClient):
     total: Tensor = field(default_factory=lambda: torch.zeros(()))
 
     def __getattr__(self, name: str) -> Any:
+        if name not in LocalClient.__dataclass_fields__ and not hasattr(LocalClient, name):
+            raise AttributeError(f"'LocalClient' object has no attribute {name!r}", name=name, obj=self)
         raise Unstackable(f"{self.__class__.__name__}.{name} is not the same for all clients")
 
     @property
