@@ -46,9 +46,9 @@ def print_status(
 
     Each cell has its hash and run; a failed one also the traceback's file.
     """
-    from fedray.analysis.data.stored import describe_start, estimate_left, read_lock, read_started_sweep, read_sweep
+    from fedray.analysis.data.stored import estimate_left, read_started_sweep, read_sweep
     from fedray.common.location import get_storage
-    from fedray.sweep.storage import count_kept_rounds, describe_kept, find_last_round, is_sweep_running
+    from fedray.sweep.storage import count_kept_rounds, describe_call, describe_kept, find_last_round, read_call
     from fedray.tracking.store import NotStored, count_unlisted, describe_unlisted
 
     if name is None:
@@ -59,7 +59,8 @@ def print_status(
     except NotStored:
         sweep = read_started_sweep(name)
         if not sweep.cells:
-            if starting := describe_start(name):
+            if now := describe_call(read_call(name)):
+                starting = f"{name} is {now}"
                 print(format_json({"name": name, "cells": [], "note": starting}) if as_json else starting)
                 return
             if _print_sweeps(as_json, f"{name}/"):  # the stages and blocks of a sweep whose final one has not begun
@@ -80,11 +81,11 @@ def print_status(
         ]
         print(format_json({"name": sweep.name, "cells": told, "note": note}))
         return
-    running = is_sweep_running(sweep.name)
-    aside, seconds = 0, math.nan
-    if to_run := read_lock(sweep.name)[1] if running else set():
-        aside = sum(record.ending.status is Status.MISSING and cell.hash not in to_run for cell, record in listed)
-        seconds = estimate_left(sweep, to_run)
+    call = read_call(sweep.name)
+    aside, seconds, running = 0, math.nan, describe_call(call)
+    if running and call.to_run:
+        aside = sum(record.ending.status is Status.MISSING and cell.hash not in call.to_run for cell, record in listed)
+        seconds = estimate_left(sweep, call)
     said = _describe_counts(sweep.counts, running, aside)
     said += f", about {format_duration(seconds)} to go" if seconds > 0 else ""
     print(f"{sweep.name}: {format_count(len(listed), 'cell')}, {said}")
@@ -120,8 +121,9 @@ def print_status(
         print(f"the same `fedray sweep` command runs what is left: {', '.join(tasks)}")
 
 
-def _describe_counts(counts: Mapping[Status, int], running: bool, aside: int = 0) -> str:
-    """Return the numbers of cells by status; those that a running call has not begun are `to run`, but for `aside`."""
+def _describe_counts(counts: Mapping[Status, int], running: str, aside: int = 0) -> str:
+    """Return the numbers of cells by status, and how far a process of theirs is; what it has not begun is `to run`, but
+    for `aside`."""
     unlogged = counts.get(Status.UNLOGGED, 0)
     shown = Counter(counts) + Counter({Status.FINISHED: unlogged}) - Counter({Status.UNLOGGED: unlogged})
     words = {Status.FINISHED: f"finished ({unlogged} of them not yet in MLflow)" if unlogged else "finished"}
@@ -129,7 +131,7 @@ def _describe_counts(counts: Mapping[Status, int], running: bool, aside: int = 0
     words |= {Status.MISSING: "to run"} if running else {}
     told = [f"{shown[status]} {words.get(status, status)}" for status in Status if shown[status]]
     told += [f"{aside} that this call leaves out"] if aside else []
-    return f"{', '.join(told)}; running now" if running else ", ".join(told)
+    return "; ".join(filter(None, [", ".join(told), running]))
 
 
 def _print_sweeps(as_json: bool, prefix: str = "") -> bool:
@@ -138,7 +140,7 @@ def _print_sweeps(as_json: bool, prefix: str = "") -> bool:
     Returns False if no name begins with the prefix; nothing is printed then.
     """
     from fedray.analysis.data.stored import read_started_sweep
-    from fedray.sweep.storage import correct_statuses, find_started_sweeps
+    from fedray.sweep.storage import correct_statuses, describe_call, find_started_sweeps, read_call
     from fedray.tracking.store import NotStored, find_sweeps, open_reader, pick_best, read_cells, read_record, search
 
     started = {name: runs for name, runs in find_started_sweeps().items() if name.startswith(prefix)}
@@ -170,14 +172,14 @@ def _print_sweeps(as_json: bool, prefix: str = "") -> bool:
         return True
     widest = max(map(len, (*sweeps, *starting)), default=0)
     for name, run in sweeps.items():
-        said = _describe_counts(every[name], started.get(name, False))
+        said = _describe_counts(every[name], describe_call(read_call(name)))
         try:
             began = datetime.fromtimestamp(run.info.start_time / 1000).strftime("%Y-%m-%d %H:%M")
         except (TypeError, ValueError, OverflowError, OSError):  # missing, or of no calendar
             began = "at an unknown time"
         print(escape(f"{name:<{widest}}  {began:<16}  {said}"))
     for name, counts in starting.items():
-        print(escape(f"{name:<{widest}}  {_describe_counts(counts, started[name]) if counts else 'starting'}"))
+        print(escape(f"{name:<{widest}}  {_describe_counts(counts, describe_call(read_call(name)))}"))
     if not (sweeps or starting):
         print("this store holds no sweep")
     return True

@@ -1,6 +1,5 @@
 """Passes Tune's reports on to MLflow and to the display: a live table on a terminal, plain lines into a pipe."""
 
-import contextlib
 import logging
 import os
 import shutil
@@ -32,7 +31,7 @@ from fedray.engine.problem import resolve_with
 from fedray.engine.process.worker import LESS_MEMORY
 from fedray.sweep.plan import KEPT_PROBLEMS
 from fedray.sweep.session import OfThisCall, Session
-from fedray.sweep.storage import describe_kept, get_cell_dir, get_sweep_lock_file, make_cell_dir, refuse_moved
+from fedray.sweep.storage import describe_kept, get_cell_dir, make_cell_dir, note_first_cell, refuse_moved
 from fedray.tracking.outbox import CellRun
 from fedray.tracking.store import ACTORS
 
@@ -109,9 +108,8 @@ class Progress:
         label, since = self._running.pop(cell, (cell, time.monotonic()))
         self._rows.pop(cell, None)
         self.outcomes[cell] = status
-        ended = sum(not outcome.is_open for outcome in self.outcomes.values())
-        mark = f"[{ended}/{self.total}]".rjust(2 * len(str(self.total)) + 3)
-        self._left = self._estimate_end()
+        mark = f"[{self._ended}/{self.total}]".rjust(2 * len(str(self.total)) + 3)
+        self._left = "" if status.is_open else self._estimate_end()  # an interrupt ends the call
         left = "" if status.is_open or self.console.is_terminal else self._left  # a terminal's table has it
         took = f"({time.monotonic() - since:.1f} s{left})"
         line = f"{mark} {status:<9} {label}: {shorten(escape(redact(text)))} {took}"
@@ -119,6 +117,10 @@ class Progress:
         self.console.print(Text(line, style=STYLE.get(status, "")), soft_wrap=True)
         if self._live.is_started:
             self._live.refresh()  # the table below still has the cell
+
+    @property
+    def _ended(self) -> int:
+        return sum(not outcome.is_open for outcome in self.outcomes.values())
 
     def _estimate_end(self) -> str:
         left = self.total - len(self.outcomes)
@@ -134,7 +136,7 @@ class Progress:
         counts = {status: list(self.outcomes.values()).count(status) for status in STYLE}
         summary = ", ".join(f"{n} {status}" for status, n in counts.items() if n)
         now = time.monotonic()
-        done = f"{len(self.outcomes)}/{self.total} done{', ' + summary if summary else ''}{self._left}"
+        done = f"{self._ended}/{self.total} done{', ' + summary if summary else ''}{self._left}"
         if self._began is None:
             return Group(Text(f"{done}; the first processes start, {format_duration(round(now - self._told))} so far"))
         if not self._running:
@@ -164,9 +166,8 @@ class TuneReporter(OfThisCall, tune.Callback):
         self._start(self._get_cell(trial), trial.config["actors"])
 
     def _start(self, cell: Cell, actors: int) -> None:
-        if not self._runs:  # `fedray status` tells from here how long the sweep takes
-            with contextlib.suppress(OSError):
-                os.utime(get_sweep_lock_file(self.session.plan.sheet.name))
+        if not self._runs:
+            note_first_cell(self.session.plan.sheet.name)
         if cell.hash not in self._runs:
             config = resolve_with(cell.run, self.session.plan.problems.data[cell.data])
             tags = {"fedray.sweep": self.session.plan.sheet.name, ACTORS: str(actors), **cell.run.make_tags()}

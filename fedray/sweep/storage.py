@@ -7,23 +7,25 @@ when its holder ends, however that ends; on NFS the lock daemon does the same.
 import contextlib
 import fcntl
 import json
+import math
 import os
 import re
 import shutil
 import tempfile
+import time
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, ClassVar
+from typing import IO, Any, ClassVar, NamedTuple
 
 from fedray.cells.cell import Cell
 from fedray.cells.record import Record
 from fedray.cells.sheet import Sheet
 from fedray.cells.status import Ending, Status
-from fedray.common.errors import UserError, redact, truncate_repr
+from fedray.common.errors import UserError, format_duration, redact, truncate_repr
 from fedray.common.location import get_storage
 from fedray.tracking.store import find_records, find_sweeps, open_reader, read_cells, read_stored_sweep, search
 
@@ -208,6 +210,47 @@ def is_sweep_running(name: str) -> bool:
         return not _try_lock(opened)
 
 
+class Call(NamedTuple):
+    """What a sweep's lock tells of its last call: the cells, the hashes of those to run, and when it began, in Unix
+    time; empty and NaN if it has ended by itself."""
+
+    sheet: Sheet
+    to_run: frozenset[str] = frozenset()
+    began: float = math.nan
+
+
+def read_call(name: str) -> Call:
+    """Return the last call of a sweep in this storage."""
+    try:
+        found = json.loads(get_sweep_lock_file(name).read_text())
+        sheet = Sheet(name, {cell.hash: cell for cell in map(Cell.from_json, found["cells"])})
+        return Call(sheet, frozenset(map(str, found.get("to_run", ()))), float(found.get("began", math.nan)))
+    except (OSError, ValueError, LookupError, TypeError):  # it is being written, or another file's
+        return Call(Sheet(name))
+
+
+def note_first_cell(name: str) -> None:
+    """Note in a sweep's lock that its first cell starts: `fedray status` tells from here how long it takes."""
+    with contextlib.suppress(OSError):
+        os.utime(get_sweep_lock_file(name))
+
+
+def is_starting(call: Call) -> bool:
+    """Return True if a process runs the sweep and no cell has started yet."""
+    name = call.sheet.name
+    return is_sweep_running(name) and get_sweep_lock_file(name).stat().st_mtime < call.began + 0.5
+
+
+def describe_call(call: Call) -> str:
+    """Return how far a sweep's process is; empty if there is none."""
+    if not is_sweep_running(call.sheet.name):
+        return ""
+    if not is_starting(call):
+        return "running now"
+    since = time.time() - get_sweep_lock_file(call.sheet.name).stat().st_mtime
+    return f"starting, {format_duration(round(since))} so far: Ray, then the first processes"
+
+
 def count_kept_rounds(cell: Cell) -> int:
     """Return the round of the cell's newest checkpoint in this storage; 0 if it has none."""
     names = (path.stem.rpartition("-")[2] for path in get_cell_dir(cell.hash).glob("checkpoint-*.json"))
@@ -248,12 +291,14 @@ def find_killed(cells: Iterable[str]) -> set[str]:
 def correct_statuses(sheet: Sheet) -> Sheet:
     """Return a sheet whose open cells have the statuses that this machine's processes and checkpoints give them.
 
-    A cell with its last checkpoint is unlogged; one that has begun is running, or interrupted if its process is gone.
+    A cell with its last checkpoint is unlogged; one that has begun is running, or interrupted if its process is gone or
+    has not come to it yet.
     """
     records = dict(sheet.records)
     is_open = (cell for cell in sheet.cells.values() if sheet.get_status(cell.hash).is_open)
     begun = [cell for cell in is_open if cell.hash in records or get_cell_dir(cell.hash).is_dir()]
     killed = find_killed(cell.hash for cell in begun)
+    killed |= call.to_run if is_starting(call := read_call(sheet.name)) else set()
     for cell in begun:
         if cell.hash in killed and cell.hash not in records and not count_kept_rounds(cell):
             continue  # its run was removed, or it was killed before its first checkpoint
@@ -285,8 +330,11 @@ def lock_sweep(name: str, sheet: Sheet | None = None, to_run: Iterable[str] = ()
         try:
             with contextlib.suppress(OSError):  # a full disk: status says less
                 file.truncate(0)
-                file.write("" if sheet is None else json.dumps(sheet.to_json() | {"to_run": [*to_run]}))
+                began = time.time()
+                call = {"to_run": [*to_run], "began": began}
+                file.write("" if sheet is None else json.dumps(sheet.to_json() | call))
                 file.flush()
+                os.utime(path, (began, began))
             yield
         except BaseException:
             if new:

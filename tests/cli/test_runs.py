@@ -78,11 +78,12 @@ def test_status_lists_sweeps_and_nothing_runs_whose_lock_is_free(store: Tracker,
         _, out, _ = call("status")
         with lock_sweep("other/one"):
             _, locked, _ = call("status")
-        with lock_sweep("new"):  # Ray starts, and the store does not know the sweep yet
+        with lock_sweep("new", Sheet("new", {})):  # Ray starts, and the store does not know the sweep yet
             assert call("status", "new").done == "new is starting, 0 s so far: Ray, then the first processes\n"
             assert "'new' has nothing in MLflow yet; `fedray status new`" in call("tables", "new").err
             assert json.loads(call("status", "new", "--json").out)["note"].startswith("new is starting")
-            assert call("status").out.splitlines()[-1] == "new        starting"
+            last = "new        starting, 0 s so far: Ray, then the first processes"
+            assert call("status").out.splitlines()[-1] == last
             assert json.loads(call("status", "--json").out)[-1] == {"name": "new", "cells": {}, "running": True}
         _, one, _ = call("status", "sweep")
     finally:
@@ -124,19 +125,20 @@ def test_a_sweep_whose_store_is_being_made_is_told_from_its_lock_and_checkpoints
     cells = [replace(Cell.from_json(hashed(seed)), config={"training": {"rounds": 4}}) for seed in range(3)]
     sheet = Sheet("early", {one.hash: one for one in cells})
     with lock_sweep("early", sheet, [one.hash for one in cells[:2]]):
-        assert call("status", "early").done.startswith("early is starting, ")
         get_cell_locks_file().touch()
-        stored(cells[0].hash)
-        child = held_elsewhere(get_cell_locks_file(), int(cells[0].hash, 16))
+        (folder,) = stored(cells[0].hash)
+        child = held_elsewhere(get_cell_locks_file(), int(cells[0].hash, 16))  # as the process locks all its cells
         try:
+            assert call("status", "early").done.startswith("early is starting, ")
+            note_first_cell_ago(0)
             assert call("status", "early").done.startswith("early: 3 cells, 1 running, 1 to run, ")
         finally:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
-        assert call("status", "early").done.startswith("early is starting, "), "it has not come to a checkpoint"
-        (get_storage() / "cells" / cells[0].hash / "checkpoint-4.json").touch()
+        assert call("status", "early").done == "early is running now\n", "no cell of its has come to a checkpoint"
+        (folder / "checkpoint-4.json").touch()
         told = "1 finished (1 of them not yet in MLflow), 2 to run; running now"
-        os.utime(get_sweep_lock_file("early"), (time.time() - 100, time.time() - 100))
+        note_first_cell_ago(100)
         chosen = "1 finished (1 of them not yet in MLflow), 1 to run, 1 that this call leaves out; running now"
         assert call("status", "early").done == f"early: 3 cells, {chosen}, about 1.7 min to go\n"
         assert call("status").done == f"early  {told}\n"
@@ -148,6 +150,36 @@ def test_a_sweep_whose_store_is_being_made_is_told_from_its_lock_and_checkpoints
     assert "'early' has nothing in MLflow: its call was killed before" in call("tables", "early").err
     get_sweep_lock_file("early").write_text(left[:-5])
     assert call("status").code == 2
+
+
+def note_first_cell_ago(seconds: float) -> None:
+    """As if the call of `early` had begun 200 s ago, and its first cell so many seconds ago."""
+    lock, now = get_sweep_lock_file("early"), time.time()
+    lock.write_text(json.dumps(json.loads(lock.read_text()) | {"began": now - 200}))
+    os.utime(lock, (now - seconds, now - seconds))
+
+
+def test_a_resumed_sweep_starts_before_its_cells_run(store: Tracker, call: Call) -> None:
+    """Its process has locked a cell that was killed after round 2 and tested in round 3, and Ray starts: the cell goes
+    on with round 3."""
+    cells = [hashed(seed) for seed in range(2)]
+    for one in cells:
+        one["config"]["training"] = {"rounds": 4}
+    write(store, cells, [50, ("running", [])])
+    (folder,) = stored(cells[1]["hash"])
+    (folder / "checkpoint-2.json").touch()
+    (folder / "rows.jsonl").write_text('{"round": 1}\n{"round": 3}\n')
+    get_cell_locks_file().parent.mkdir(parents=True)
+    child = held_elsewhere(get_cell_locks_file(), int(cells[1]["hash"], 16))
+    sheet = Sheet("sweep", {one["hash"]: Cell.from_json(one) for one in cells})
+    try:
+        with lock_sweep("sweep", sheet, [cells[1]["hash"]]):
+            first, line, _ = call("status", "sweep").done.splitlines()
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    assert first == "sweep: 2 cells, 1 finished, 1 interrupted; starting, 0 s so far: Ray, then the first processes"
+    assert line == f"interrupted {cells[1]['hash']}  {cells[1]['label']}: round 2 of 4"
 
 
 def test_rm_of_one_cell_and_clean_of_what_it_left(store: Tracker, call: Call) -> None:

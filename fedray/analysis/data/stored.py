@@ -3,19 +3,15 @@
 It imports neither pandas nor PyTorch, so that `fedray status` is quick.
 """
 
-import json
 import math
 import sys
 import time
-from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from fedray.cells.cell import Cell
 from fedray.cells.sheet import Sheet
 from fedray.cells.status import Status
-from fedray.common.errors import format_duration
 from fedray.sweep.document import list_sweeps
-from fedray.sweep.storage import correct_statuses, get_sweep_lock_file, is_sweep_running
+from fedray.sweep.storage import Call, correct_statuses, get_sweep_lock_file, is_starting, is_sweep_running, read_call
 from fedray.tracking.store import NotStored, describe_unknown_sweep, find_sweeps, open_reader, read_sheet
 
 if TYPE_CHECKING:
@@ -68,34 +64,16 @@ def refuse_started(name: str) -> None:
         raise NotStored(f"sweep: {name!r} has nothing in this store: {why}; run it again")
 
 
-def describe_start(name: str) -> str:
-    """Return how long a sweep without a cell that has begun has been starting; empty if no process runs it."""
-    if not is_sweep_running(name):
-        return ""
-    since = time.time() - get_sweep_lock_file(name).stat().st_mtime
-    return f"{name} is starting, {format_duration(round(since))} so far: Ray, then the first processes"
-
-
 def read_started_sweep(name: str) -> Sheet:
     """Return a sweep that the store does not know, from its process's lock; without cells if none has begun."""
-    sheet = correct_statuses(read_lock(name)[0])
+    sheet = correct_statuses(read_call(name).sheet)
     return sheet if sheet.records else Sheet(name)
 
 
-def read_lock(name: str) -> tuple[Sheet, set[str]]:
-    """Return the cells in the lock of a sweep's process, and the hashes of those that its call began with."""
-    try:
-        found = json.loads(get_sweep_lock_file(name).read_text())
-        sheet = Sheet(name, {cell.hash: cell for cell in map(Cell.from_json, found["cells"])})
-        return sheet, {str(hash) for hash in found.get("to_run", ())}  # an older version has none
-    except (OSError, ValueError, LookupError, TypeError):  # it is being written, or another file's
-        return Sheet(name), set()
-
-
-def estimate_left(sheet: Sheet, to_run: Collection[str]) -> float:
+def estimate_left(sheet: Sheet, call: Call) -> float:
     """Return about how many seconds a running call still takes, by how many of its cells have ended; NaN before one
-    has. Its process touches the lock when the first cell starts."""
-    began = get_sweep_lock_file(sheet.name).stat().st_mtime
+    has."""
+    began = get_sweep_lock_file(sheet.name).stat().st_mtime  # its process touches the lock when the first cell starts
     left = (Status.RUNNING, Status.INTERRUPTED, Status.MISSING, Status.FAILED)  # an earlier call's failure is, too
-    ended = sum(sheet.get_status(hash) not in left for hash in to_run)
-    return (time.time() - began) / ended * (len(to_run) - ended) if ended else math.nan
+    ended = 0 if is_starting(call) else sum(sheet.get_status(hash) not in left for hash in call.to_run)
+    return (time.time() - began) / ended * (len(call.to_run) - ended) if ended else math.nan
