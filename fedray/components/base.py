@@ -234,9 +234,10 @@ def describe(
         wanted = f"{path}: expected a {WANTED[first['type']]}, got {found}"
         if isinstance(given, str | int | float | Mapping):
             is_list = WANTED[first["type"]] == "list" and not (isinstance(given, str) and find_item(given))
-            options = given.items() if isinstance(given, Mapping) and "name" not in given else ()
-            if lists := [one for one in options if isinstance(one[1], list)]:  # `{alpha: [0.1, 0.6]}`
-                wanted += f"; did you mean {path.partition('.')[2]}.{lists[0][0]}: {format_flow(lists[0][1])}?"
+            options = given.items() if is_list and isinstance(given, Mapping) and "name" not in given else ()
+            lists = [f"{key}: {format_flow(one)}" for key, one in options if isinstance(one, list)]
+            if lists and path.startswith("grid."):  # `grid: {partition: {alpha: [0.1, 0.6]}}`
+                wanted += f"; did you mean {path.removeprefix('grid.')}.{lists[0]}?"
             elif listed := _suggest_list(given) if is_list else "":
                 wanted += f"; did you mean [{listed}]?"
         if isinstance(given, str):

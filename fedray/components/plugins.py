@@ -143,7 +143,8 @@ def find_class(
         raise UserError(f"{unknown(_get_key(section), str(name), registry, listing, meant)}{getattr(base, 'hint', '')}")
     path = name if isinstance(name, str) else f"{name.__module__}:{name.__qualname__}"
     kind = load_class(section, path) if isinstance(name, str) else name
-    if (own := vars(kind).get("name")) in registry and issubclass(kind, base):
+    own = vars(kind).get("name")
+    if isinstance(own, str) and own in registry and issubclass(kind, base):
         raise UserError(f"{_get_key(section)}: {path} has name = {own!r}, which is one of fedray's; choose another one")
     return _with_name(section, path, kind, base, adapt)
 
