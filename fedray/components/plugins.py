@@ -320,8 +320,9 @@ def refuse_unreachable(component: Component) -> None:
 def _describe(error: BaseException) -> str:
     """Return an exception in one line, with what was probably meant."""
     text = join_lines(error)
-    if isinstance(error, AttributeError) and error.name and (near := find_nearest(error.name, dir(error.obj))):
-        return f"{text}; did you mean {near!r}?"
+    if isinstance(error, AttributeError) and error.name:
+        near = find_nearest(error.name, [name for name in dir(error.obj) if name[0] != "_"])
+        return text + (f"; did you mean {near!r}?" if near else "")
     if isinstance(error, ValidationError) and error.errors()[0]["type"] == "frozen_instance":
         option = error.errors()[0]["loc"][0]
         return f"{type(error).__name__}: self.{option} is an option, which stays as it is; what changes is a state"
