@@ -48,7 +48,7 @@ def print_status(
     """
     from fedray.analysis.data.stored import estimate_left, read_started_sweep, read_sweep
     from fedray.common.location import get_storage
-    from fedray.sweep.storage import count_kept_rounds, describe_call, describe_kept, find_last_round, read_call
+    from fedray.sweep.storage import count_kept_rounds, describe_kept, find_last_round, read_call
     from fedray.tracking.store import NotStored, count_unlisted, describe_unlisted
 
     if name is None:
@@ -59,7 +59,7 @@ def print_status(
     except NotStored:
         sweep = read_started_sweep(name)
         if not sweep.cells:
-            if now := describe_call(read_call(name)):
+            if now := read_call(name).describe():
                 starting = f"{name} is {now}"
                 print(format_json({"name": name, "cells": [], "note": starting}) if as_json else starting)
                 return
@@ -82,7 +82,7 @@ def print_status(
         print(format_json({"name": sweep.name, "cells": told, "note": note}))
         return
     call = read_call(sweep.name)
-    aside, seconds, running = 0, math.nan, describe_call(call)
+    aside, seconds, running = 0, math.nan, call.describe()
     if running and call.to_run:
         aside = sum(record.ending.status is Status.MISSING and cell.hash not in call.to_run for cell, record in listed)
         seconds = estimate_left(sweep, call)
@@ -140,7 +140,7 @@ def _print_sweeps(as_json: bool, prefix: str = "") -> bool:
     Returns False if no name begins with the prefix; nothing is printed then.
     """
     from fedray.analysis.data.stored import read_started_sweep
-    from fedray.sweep.storage import correct_statuses, describe_call, find_started_sweeps, read_call
+    from fedray.sweep.storage import correct_statuses, find_started_sweeps, read_call
     from fedray.tracking.store import NotStored, find_sweeps, open_reader, pick_best, read_cells, read_record, search
 
     started = {name: runs for name, runs in find_started_sweeps().items() if name.startswith(prefix)}
@@ -172,14 +172,14 @@ def _print_sweeps(as_json: bool, prefix: str = "") -> bool:
         return True
     widest = max(map(len, (*sweeps, *starting)), default=0)
     for name, run in sweeps.items():
-        said = _describe_counts(every[name], describe_call(read_call(name)))
+        said = _describe_counts(every[name], read_call(name).describe())
         try:
             began = datetime.fromtimestamp(run.info.start_time / 1000).strftime("%Y-%m-%d %H:%M")
         except (TypeError, ValueError, OverflowError, OSError):  # missing, or of no calendar
             began = "at an unknown time"
         print(escape(f"{name:<{widest}}  {began:<16}  {said}"))
     for name, counts in starting.items():
-        print(escape(f"{name:<{widest}}  {_describe_counts(counts, describe_call(read_call(name)))}"))
+        print(escape(f"{name:<{widest}}  {_describe_counts(counts, read_call(name).describe())}"))
     if not (sweeps or starting):
         print("this store holds no sweep")
     return True

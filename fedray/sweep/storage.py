@@ -211,44 +211,43 @@ def is_sweep_running(name: str) -> bool:
 
 
 class Call(NamedTuple):
-    """What a sweep's lock tells of its last call: the cells, the hashes of those to run, and when it began, in Unix
-    time; empty and NaN if it has ended by itself."""
+    """What a sweep's lock tells of its last call: the cells and the hashes of those to run, when it began, and when its
+    lock was touched, in Unix time; empty and NaN if it has ended by itself."""
 
     sheet: Sheet
     to_run: frozenset[str] = frozenset()
     began: float = math.nan
+    touched: float = math.nan
+    is_running: bool = False
+
+    @property
+    def is_starting(self) -> bool:
+        """True if a process runs the sweep and no cell has started yet."""
+        return self.is_running and self.touched < self.began + 0.5
+
+    def describe(self) -> str:
+        """Return how far the sweep's process is; empty if there is none."""
+        if self.is_starting:
+            return f"starting, {format_duration(round(time.time() - self.began))} so far: Ray, then the first processes"
+        return "running now" if self.is_running else ""
 
 
 def read_call(name: str) -> Call:
     """Return the last call of a sweep in this storage."""
+    file, is_running = get_sweep_lock_file(name), is_sweep_running(name)
     try:
-        found = json.loads(get_sweep_lock_file(name).read_text())
+        found = json.loads(file.read_text())
         sheet = Sheet(name, {cell.hash: cell for cell in map(Cell.from_json, found["cells"])})
-        return Call(sheet, frozenset(map(str, found.get("to_run", ()))), float(found.get("began", math.nan)))
+        began, to_run = float(found.get("began", math.nan)), frozenset(map(str, found.get("to_run", ())))
+        return Call(sheet, to_run, began, file.stat().st_mtime, is_running)
     except (OSError, ValueError, LookupError, TypeError):  # it is being written, or another file's
-        return Call(Sheet(name))
+        return Call(Sheet(name), is_running=is_running)
 
 
 def note_first_cell(name: str) -> None:
     """Note in a sweep's lock that its first cell starts: `fedray status` tells from here how long it takes."""
     with contextlib.suppress(OSError):
         os.utime(get_sweep_lock_file(name))
-
-
-def is_starting(call: Call) -> bool:
-    """Return True if a process runs the sweep and no cell has started yet."""
-    name = call.sheet.name
-    return is_sweep_running(name) and get_sweep_lock_file(name).stat().st_mtime < call.began + 0.5
-
-
-def describe_call(call: Call) -> str:
-    """Return how far a sweep's process is; empty if there is none."""
-    if not is_sweep_running(call.sheet.name):
-        return ""
-    if not is_starting(call):
-        return "running now"
-    since = time.time() - get_sweep_lock_file(call.sheet.name).stat().st_mtime
-    return f"starting, {format_duration(round(since))} so far: Ray, then the first processes"
 
 
 def count_kept_rounds(cell: Cell) -> int:
@@ -298,7 +297,7 @@ def correct_statuses(sheet: Sheet) -> Sheet:
     is_open = (cell for cell in sheet.cells.values() if sheet.get_status(cell.hash).is_open)
     begun = [cell for cell in is_open if cell.hash in records or get_cell_dir(cell.hash).is_dir()]
     killed = find_killed(cell.hash for cell in begun)
-    killed |= call.to_run if is_starting(call := read_call(sheet.name)) else set()
+    killed |= call.to_run if (call := read_call(sheet.name)).is_starting else set()
     for cell in begun:
         if cell.hash in killed and cell.hash not in records and not count_kept_rounds(cell):
             continue  # its run was removed, or it was killed before its first checkpoint

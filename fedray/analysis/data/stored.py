@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from fedray.cells.sheet import Sheet
 from fedray.cells.status import Status
 from fedray.sweep.document import list_sweeps
-from fedray.sweep.storage import Call, correct_statuses, get_sweep_lock_file, is_starting, is_sweep_running, read_call
+from fedray.sweep.storage import Call, correct_statuses, get_sweep_lock_file, is_sweep_running, read_call
 from fedray.tracking.store import NotStored, describe_unknown_sweep, find_sweeps, open_reader, read_sheet
 
 if TYPE_CHECKING:
@@ -73,7 +73,6 @@ def read_started_sweep(name: str) -> Sheet:
 def estimate_left(sheet: Sheet, call: Call) -> float:
     """Return about how many seconds a running call still takes, by how many of its cells have ended; NaN before one
     has."""
-    began = get_sweep_lock_file(sheet.name).stat().st_mtime  # its process touches the lock when the first cell starts
     left = (Status.RUNNING, Status.INTERRUPTED, Status.MISSING, Status.FAILED)  # an earlier call's failure is, too
-    ended = 0 if is_starting(call) else sum(sheet.get_status(hash) not in left for hash in call.to_run)
-    return (time.time() - began) / ended * (len(call.to_run) - ended) if ended else math.nan
+    ended = 0 if call.is_starting else sum(sheet.get_status(hash) not in left for hash in call.to_run)
+    return (time.time() - call.touched) / ended * (len(call.to_run) - ended) if ended else math.nan
