@@ -104,7 +104,7 @@ def main(
 ) -> None:
     """Draw FedSOL's toy example."""
     found = paths(mu, rho)
-    written = save({"": draw(found)}, out, "fedsol-figure12")
+    written = [*save({"": draw(found)}, out, "fedsol-figure12")]
     written += [out / "fedsol-figure12.csv", out / "fedsol-figure12.txt"]
     with written[-2].open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")

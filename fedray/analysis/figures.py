@@ -21,7 +21,6 @@ Panels share their axes, unless that left one half empty, as the line above the 
 its own file. Formats: PNG and PDF.
 """
 
-import sys
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated
@@ -156,10 +155,12 @@ def main(
 def _save(
     drawn: Mapping[str, Mapping[str, Figure]], out: Path, name: str, metric: str = "", overwrite: bool = False
 ) -> None:
-    """Write the files of every kind and print their paths."""
+    """Write the files of every kind and print their paths, and what belongs into the captions."""
     for what, figures in drawn.items():
-        for path in save(figures, out, "-".join(filter(None, (name, what, metric.replace(",", "-")))), overwrite):
-            sys.stdout.write(f"{path}\n")
+        stem = "-".join(filter(None, (name, what, metric.replace(",", "-"))))
+        for path, figure in save(figures, out, stem, overwrite).items():
+            note = f"  for its caption: {figure.get_label()}\n" if figure.get_label() and path.suffix == ".pdf" else ""
+            write_or_print(f"{path}\n{note}", None)
 
 
 def _list_left_out(sweep: SweepTable, drawn: Collection[str], metric: str) -> Iterator[tuple[str, list[str]]]:

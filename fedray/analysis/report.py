@@ -8,7 +8,7 @@ content security policy forbids all requests to the network.
 import base64
 import io
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -127,7 +127,7 @@ def make_page(sweep: SweepTable, metrics: list[str], paper: str = "", to: str = 
         comparison=comparison,
         compared=comparison and tabulate(comparison),
         compared_notes=comparison and list_notes(comparison),
-        forests=list(map(_encode, forests.values())),
+        forests=_show(forests),
         sections=sections,
         first=first,
         fairness=_list_fairness(sweep),
@@ -144,16 +144,17 @@ def _draw_sections(sweep: SweepTable, metric: str) -> Iterator[Section]:
     finished = bool((sweep.cells["status"] == "finished").any())
     if sweep.searched:
         trials = search.draw_all(sweep) if finished else {}
-        drawn = [(f"{kind}: {what}", _encode(one)) for kind, found in trials.items() for what, one in found.items()]
+        drawn = _show({f"{kind}: {what}": one for kind, found in trials.items() for what, one in found.items()})
         yield Section("search", "Search", drawn, "No trial yet.")
     yield Section("curves", "Learning curves", _draw_curves(sweep) if finished else [], "No finished run to draw.")
     varied = list_varied(sweep) if finished and not sweep.searched else []
-    if drawn := [
-        (", ".join(filter(None, (f"{find_symbol(key, sweep.cells)} ({key})", of))), _encode(one))
+    by_key = {
+        ", ".join(filter(None, (f"{find_symbol(key, sweep.cells)} ({key})", of))): one
         for key in varied
         for of, one in draw_sensitivity(sweep, key, metric).items()
-    ]:
-        yield Section("sensitivity", "Sensitivity", drawn)
+    }
+    if by_key:
+        yield Section("sensitivity", "Sensitivity", _show(by_key))
     if finished and (drawn := _draw_if_any(draw_fairness, sweep)):
         yield Section("clients", "Clients", drawn)
     if finished and (drawn := _draw_if_any(draw_confusion, sweep)):
@@ -219,20 +220,20 @@ def _read_pictures(sweep: SweepTable) -> Pictures:
     for (caption, content), run, name in zip(stored.values(), shown["run_id"], shown["_setting"], strict=True):
         dealt, sizes = drawn[name].axes[0].images[0].get_array() if name in drawn else None, read_sizes(sweep, run)
         same = dealt is not None and sizes is not None and np.array_equal(dealt.sum(axis=0), sizes)
-        pictures.append((caption, _encode(drawn[name]) if same else _make_uri(content)))
+        pictures += _show({caption: drawn[name]}) if same else [(caption, _make_uri(content))]
     return pictures
 
 
 def _draw_curves(sweep: SweepTable) -> Pictures:
     """Return the curves; those of more methods than a panel can tell apart get a panel each."""
     drawn = draw_multiples(sweep) if count_lines(sweep) > READABLE else draw_curves(sweep)
-    return [(setting, _encode(figure)) for setting, figure in drawn.items()]
+    return _show(drawn)
 
 
 def _draw_if_any(draw: Callable[[SweepTable], dict[str, Figure]], sweep: SweepTable) -> Pictures:
     """Return the figures, or none if no run has the data for them."""
     try:
-        return [(what, _encode(figure)) for what, figure in draw(sweep).items()]
+        return _show(draw(sweep))
     except UserError:
         return []
 
@@ -248,10 +249,13 @@ def _list_fairness(sweep: SweepTable) -> list[list[str]]:
 
 
 @styled
-def _encode(figure: Figure) -> str:
-    out = io.BytesIO()
-    figure.savefig(out, format="png", dpi=160)
-    return _make_uri(out.getvalue())
+def _show(figures: Mapping[str, Figure]) -> Pictures:
+    """Return the pictures of figures, each with its name and its label below it."""
+    shown = []
+    for name, figure in figures.items():
+        figure.savefig(out := io.BytesIO(), format="png", dpi=160)
+        shown.append(("; ".join(filter(None, (name, str(figure.get_label())))), _make_uri(out.getvalue())))
+    return shown
 
 
 def _make_uri(png: bytes) -> str:

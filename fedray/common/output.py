@@ -67,9 +67,14 @@ class OutputFile:
                 write_file(file, data)
 
     def draw(self, figure: Any, dpi: int) -> None:
-        """Write one of matplotlib's figures, in the format that the file's ending names. Raises UserError."""
-        content = io.BytesIO()
-        figure.savefig(content, format=self.path.suffix[1:], dpi=dpi)
+        """Write one of matplotlib's figures, PNG or PDF as the file ends, with its label in it. Raises UserError."""
+        content, ending = io.BytesIO(), self.path.suffix[1:]
+        figure.savefig(
+            content,
+            format=ending,
+            dpi=dpi,
+            metadata={"Subject" if ending == "pdf" else "Description": figure.get_label()},
+        )
         self.write(content.getvalue())
 
     def _resolve(self) -> Path:

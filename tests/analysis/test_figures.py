@@ -6,6 +6,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.text import Text
+from PIL import Image
 
 from fedray.analysis import figures
 from fedray.analysis.data.axes import find_key, label_cells, title_axes
@@ -16,7 +18,7 @@ from fedray.analysis.plots.sensitivity import draw_sensitivity, list_varied
 from fedray.analysis.plots.style import WIDE, WIDTH, choose_styles, is_logarithmic
 from fedray.common.errors import UserError
 from fedray.tracking.tracker import Tracker
-from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, history, note, rows, ticks, write
+from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, history, rows, ticks, write
 from tests.conftest import Call
 
 AVERAGED = "mean of the tests in the last fifth of the rounds, at most 10"
@@ -45,7 +47,7 @@ def test_curves_are_means_over_finished_seeds_with_a_band(
     assert band.get_paths()[0].get_extents().extents == pytest.approx([1, 20 - 200**0.5, 2, 30 + 200**0.5])
     assert [line.get_color() for line in other.lines] == [axes.lines[1].get_color()], "a method looks alike everywhere"
     assert figure.get_figwidth() == WIDE
-    assert note(figure) == "band: ± standard deviation over 1 to 2 seeds; y axes differ"
+    assert figure.get_label() == "band: ± standard deviation over 1 to 2 seeds; y axes differ"
     main("sweep", "curves", out=tmp_path / "figures")
     names = sorted(path.name for path in (tmp_path / "figures").iterdir())
     assert names == ["sweep-curves.pdf", "sweep-curves.png"]
@@ -67,7 +69,7 @@ def test_stopped_runs_have_their_curves(store: Tracker, tmp_path: Path, capsys: 
     write(store, cells, [("stopped", history(10, 20, 70)), ("stopped", history(30, 70))])
     (figure,) = draw_curves(collect("sweep")).values()
     assert np.asarray(figure.axes[0].lines[0].get_xydata()).tolist() == [[1, 20], [2, 45]]
-    assert note(figure) == "band: ± standard deviation over 2 seeds; a line ends with the first of its seeds"
+    assert figure.get_label() == "band: ± standard deviation over 2 seeds; a line ends with the first of its seeds"
     main("sweep", out=tmp_path)
     assert "not drawn" not in capsys.readouterr().out
 
@@ -89,7 +91,7 @@ def test_sensitivity_over_a_hyper_parameter(store: Tracker) -> None:
     write(store, cells, (60, 62, 70, 49, 51))
     (figure,) = draw_sensitivity(collect("sweep"), "algorithm.rho").values()
     (axes,) = figure.axes
-    assert note(figure) == f"bars and bands: ± standard deviation over 1 to 2 seeds {PAIRED}; {AVERAGED}"
+    assert figure.get_label() == f"error bars and bands: ± standard deviation over 1 to 2 seeds {PAIRED}; {AVERAGED}"
     (band,) = axes.patches
     assert (band.get_y(), band.get_y() + band.get_height()) == pytest.approx((50 - 2**0.5, 50 + 2**0.5))
     assert ticks(axes) == {0.1: "0.1", 0.5: "0.5"}
@@ -108,10 +110,10 @@ def test_rows_of_one_method_share_seeds_and_two_metrics_of_a_row_do_not(store: T
     cells = [cell(one, 0.5, seed) for one in (*pair, *(one | {"beta": 2} for one in pair)) for seed in (0, 1)]
     write(store, cells, range(60, 68))
     (figure,) = draw_sensitivity(collect("sweep"), "algorithm.rho").values()
-    assert PAIRED in note(figure)
+    assert PAIRED in figure.get_label()
     write(store, cells[:4], range(60, 64), name="alone")
     (figure,) = draw_sensitivity(collect("alone"), "algorithm.rho", "test_accuracy+final_test_accuracy").values()
-    assert note(figure) == "bars: ± standard deviation over 2 seeds"
+    assert figure.get_label() == "error bars: ± standard deviation over 2 seeds"
 
 
 def test_rounds_to_a_target_say_who_never_gets_there(store: Tracker) -> None:
@@ -119,7 +121,7 @@ def test_rounds_to_a_target_say_who_never_gets_there(store: Tracker) -> None:
     cells = [cell({"name": "fedsam", "rho": rho}, 0.5, 0) for rho in (0.1, 0.2, 0.5)]
     write(store, cells, [history(70, 80), history(80, 90), history(1, 2)])
     (figure,) = draw_sensitivity(collect("sweep"), "algorithm.rho", "rounds_to:80").values()
-    assert note(figure) == "one seed; never at the target, and in no mean: 1 of 3 runs of fedsam"
+    assert figure.get_label() == "one seed; never at the target, and in no mean: 1 of 3 runs of fedsam"
 
 
 def test_a_method_looks_as_among_the_curves(store: Tracker) -> None:
@@ -183,7 +185,7 @@ def test_two_metrics_with_the_deviation_over_clients(
         "fedsam: test_accuracy",
     ]
     assert [round(one.get_paths()[0].get_extents().height, 6) for one in both.axes[0].collections] == [1, 8]
-    assert note(both) == (
+    assert both.get_label() == (
         "band: ± standard deviation over clients for local; others: ± standard deviation over 1 to 2 seeds"
     )
     (apart,) = draw_curves(collect("sweep"), "test_accuracy,local").values()
@@ -257,7 +259,7 @@ def test_a_zoom_on_the_rounds_that_tables_average(store: Tracker) -> None:
     assert main_.get_shared_x_axes().joined(main_, other)
     assert main_.get_ylim() == other.get_ylim()
     assert zoom.get_ylim() == other_zoom.get_ylim(), "they share it, as it leaves no half empty"
-    assert "axes" not in note(figure)
+    assert "axes" not in figure.get_label()
     assert other_zoom.yaxis.get_tick_params()["labelleft"] is False
     assert (main_.get_ylabel(), other.get_ylabel(), main_.get_xlabel(), zoom.get_xlabel()) == (
         "test accuracy in %",
@@ -275,7 +277,7 @@ def test_zooms_of_settings_apart_have_axes_of_their_own(store: Tracker) -> None:
     main_, zoom, other, other_zoom = figure.axes
     assert main_.get_ylim() == other.get_ylim()
     assert other_zoom.get_ylim()[1] < 83 < 90 < zoom.get_ylim()[0]
-    assert note(figure).endswith("; y axes of the lower panels differ")
+    assert figure.get_label().endswith("; y axes of the lower panels differ")
     assert other_zoom.yaxis.get_tick_params()["labelleft"] is True
 
 
@@ -286,12 +288,12 @@ def test_a_method_far_below_the_others_does_not_flatten_their_zoom(store: Tracke
     main_, zoom = figure.axes
     assert zoom.get_ylim() == pytest.approx((90.95, 92.05))
     assert main_.get_ylim()[0] < 40
-    assert note(figure).endswith("; outside of the lower panel: fedavg")
+    assert figure.get_label().endswith("; outside of the lower panel: fedavg")
     write(
         store, [cell(one, 0.2, 0) for one in (FEDAVG, SMALL, LARGE)], [history(*[v] * 9) for v in (88, 90, 92)], "near"
     )
     (figure,) = draw_curves(collect("near")).values()
-    assert "outside" not in note(figure)
+    assert "outside" not in figure.get_label()
     assert figure.axes[1].get_ylim()[0] < 88
 
 
@@ -330,6 +332,20 @@ def test_figures_say_that_curves_begin_late(store: Tracker, tmp_path: Path, call
     assert out.endswith("curves begin in round 10, the first that is tested; evaluation.every: 1 tests every round\n")
 
 
+def test_what_a_caption_needs_is_printed_and_kept_in_the_files(store: Tracker, tmp_path: Path, call: Call) -> None:
+    """Once for the two files of a picture, whose canvas has none of it."""
+    write(store, [cell(FEDAVG, 0.5, seed) for seed in (0, 1)], [history(60, 70)] * 2)
+    out = call("figures", "sweep", "--kind", "curves", "--out", str(tmp_path)).done
+    png, pdf, said, _ = out.splitlines()
+    needed = "band: ± standard deviation over 2 seeds"
+    assert said == f"  for its caption: {needed}"
+    with Image.open(png) as image:
+        assert image.info["Description"] == needed
+    assert b"/Subject " in Path(pdf).read_bytes()
+    (figure,) = draw_curves(collect("sweep")).values()
+    assert not any("seeds" in text.get_text() for text in figure.findobj(Text))
+
+
 def test_other_data_are_another_figure(store: Tracker) -> None:
     """90 % on one data set and 40 % on another are drawn on separate axes."""
     cells = [cell(FEDAVG, 0.5, 0) for _ in range(2)]
@@ -353,7 +369,10 @@ def test_error_bars_stand_at_their_points_and_aside_of_each_other(store: Tracker
     (axes,) = figure.axes
     assert axes.get_xscale() == "log"
     assert ticks(axes) == {0.05: "0.05", 0.1: "0.1", 0.2: "0.2"}
-    assert note(figure) == f"bars: ± standard deviation over 2 seeds {PAIRED}; {AVERAGED}"
+    assert (
+        figure.get_label()
+        == f"error bars: ± standard deviation over 2 seeds {PAIRED}; ρ on a logarithmic axis; {AVERAGED}"
+    )
     assert [
         np.asarray(line.get_xdata()).tolist() for line in axes.lines if str(line.get_label()).startswith("fed")
     ] == [rhos] * 2
@@ -466,12 +485,12 @@ def test_the_note_names_lines_that_lie_under_others(store: Tracker) -> None:
     cells = [cell(method, alpha, 0) for method, *_ in levels for alpha in (0.5, 0.1)]
     write(store, cells, [history(25, *[at] * 8) for _, *both in levels for at in both])
     (figure,) = draw_curves(collect("sweep")).values()
-    assert "; fedavg lies under fedsam ρ=0.1 in dirichlet α=0.5;" in note(figure)
-    assert note(figure).count("lies under") == 1
+    assert "; fedavg lies under fedsam ρ=0.1 in dirichlet α=0.5;" in figure.get_label()
+    assert figure.get_label().count("lies under") == 1
     same = [cell({"name": "fedsam", "rho": n}, 0.5, 0) for n in range(1, 7)]
     write(store, same, [history(10, 60)] * 6, "alike")
     (figure,) = draw_curves(collect("alike")).values()
-    assert note(figure) == "one seed; 5 lines of fedsam lie under others"
+    assert figure.get_label() == "one seed; 5 lines of fedsam lie under others"
 
 
 def test_error_bars_of_many_methods_stay_near_their_tick(store: Tracker) -> None:
@@ -497,9 +516,9 @@ def test_an_axis_says_whose_letter_it_is(store: Tracker) -> None:
     sweep = collect("sweep")
     (figure,) = draw_sensitivity(sweep, "partition.alpha").values()
     assert (figure.axes[0].get_xlabel(), figure.axes[0].get_ylabel()) == ("α (partition)", "test accuracy in %")
-    assert note(figure) == "one seed; mean of rounds 17 to 20"
+    assert figure.get_label() == "one seed; mean of rounds 17 to 20"
     (figure,) = draw_sensitivity(sweep, "partition.alpha", "last10_test_accuracy+final_test_accuracy").values()
-    assert note(figure) == "one seed; last10_test_accuracy: mean of rounds 17 to 20"
+    assert figure.get_label() == "one seed; last10_test_accuracy: mean of rounds 17 to 20"
     for alone, title in ((SMALL, "α"), (toga, "α (partition)")):
         own = sweep.cells[sweep.cells["algorithm.name"] == alone["name"]].dropna(axis=1, how="all")
         assert title_axes(["partition.alpha"], own) == [title]
@@ -510,12 +529,12 @@ def test_more_than_six_lines_have_bands_in_the_zoom_alone(store: Tracker) -> Non
     cells = [cell({"name": "fedsam", "rho": rho}, 0.5, seed) for rho in range(1, 8) for seed in (0, 1)]
     write(store, cells, [history(60 + k, 70) for k in range(14)])
     (figure,) = draw_curves(collect("sweep")).values()
-    assert note(figure) == "mean over 2 seeds; no bands with more than 6 lines", "two rounds have no zoom"
+    assert figure.get_label() == "mean over 2 seeds; no bands with more than 6 lines", "two rounds have no zoom"
     assert not figure.axes[0].collections
     cells = [cell({"name": "fedsam", "rho": rho}, 0.6, seed) for rho in range(1, 8) for seed in (0, 1)]
     write(store, cells, [history(*range(60 + k, 72 + k)) for k in range(14)], name="long")
     (figure,) = draw_curves(collect("long")).values()
-    assert note(figure).startswith("band: ± standard deviation over 2 seeds in the lower panels; shaded: ")
+    assert figure.get_label().startswith("band: ± standard deviation over 2 seeds in the lower panels; shaded: ")
     assert [len(area.collections) for area in figure.axes] == [0, 7]
     assert not figure.axes[0].texts
     names = list(figure.axes[1].texts)
@@ -539,7 +558,7 @@ def test_panels_share_an_axis_unless_most_of_one_would_be_empty(store: Tracker) 
     (figure,) = draw_curves(collect("apart")).values()
     first, second = figure.axes
     assert second.get_ylim()[1] < 30 < first.get_ylim()[0]
-    assert note(figure) == "one seed; y axes differ"
+    assert figure.get_label() == "one seed; y axes differ"
 
 
 def test_refusals(store: Tracker) -> None:

@@ -24,9 +24,9 @@ from fedray.analysis.report import (
     _describe_hours,
     _draw_curves,
     _draw_sections,
-    _encode,
     _make_uri,
     _read_pictures,
+    _show,
     main,
     make_page,
     measure_hours,
@@ -80,12 +80,13 @@ def test_curves_of_many_methods_have_a_panel_each(store: Tracker) -> None:
     *others, own = [tuple(line.get_ydata()) for line in area.lines]
     assert own == (2.5, 12.5), "the mean of cells 2 and 3"
     assert len(others) == 9
-    assert figure.get_supxlabel() == "grey: the other methods; mean over 2 seeds"
-    assert _draw_curves(found) == [("dirichlet α=0.5", _encode(figure))]
+    assert figure.get_label() == "grey: the other methods; mean over 2 seeds"
+    (uri,) = (uri for _, uri in _show({"": figure}))
+    assert _draw_curves(found) == [("dirichlet α=0.5; grey: the other methods; mean over 2 seeds", uri)]
     write(store, cells[:16], [50] * 16, name="eight")
     assert count_lines(found) == 9
     ((said, _),) = _draw_curves(collect("eight"))
-    assert said == "", "eight still share a panel there"
+    assert said == "mean over 2 seeds; no bands with more than 6 lines", "eight still share a panel there"
 
 
 def test_what_is_missing_comes_first_by_name_and_text_is_escaped(paged: tuple[SweepTable, str]) -> None:
@@ -129,6 +130,7 @@ def test_three_seeds_have_a_picture_of_their_differences(store: Tracker) -> None
     write(store, [cell(method, 0.1, seed) for method in (FEDAVG, SMALL) for seed in range(3)], [50, 51, 52, 53, 54, 56])
     text = make_page(collect("sweep"), ["final_test_accuracy"])
     assert text.count('alt="Difference from fedavg"') == 1
+    assert "<figcaption>mean over 3 seeds; line: its 95% interval, uncorrected</figcaption>" in text
 
 
 def test_pictures_settings_environment(store: Tracker) -> None:
@@ -204,7 +206,7 @@ def test_numbers_with_three_values_are_drawn(store: Tracker) -> None:
     sections = list(_draw_sections(collect("sweep"), DEFAULT))
     assert [section.heading for section in sections] == ["Learning curves", "Sensitivity", "Partitions"]
     ((name, _),) = sections[1].pictures
-    assert name == "ρ (algorithm.rho)"
+    assert name.startswith("ρ (algorithm.rho); one seed; ρ on a logarithmic axis; mean of the tests in ")
 
 
 def test_cells_have_their_accuracy_and_a_link_where_the_store_has_an_address(
@@ -315,7 +317,7 @@ def test_partitions_are_drawn_with_one_scale_from_data_that_are_as_they_were(sto
         sizes = np.asarray(figure.axes[0].images[0].get_array()).sum(axis=0) + other
         np.savez(split, train_offsets=np.cumsum([0, *sizes]))
         write_run(store, one, parent=parent, files={"partition.png": b"own", "partition.npz": split.getvalue()})
-    drawn = [_encode(figure) for figure in figures[:2]]
+    drawn = [uri for figure in figures[:2] for _, uri in _show({"": figure})]
     said = [f"digits dirichlet α={alpha}, 5 clients, seed 0" for alpha in (0.5, 100, 1)]
     assert _read_pictures(collect("all")) == list(zip(said, [*drawn, _make_uri(b"own")], strict=True))
 

@@ -23,7 +23,6 @@ from fedray.analysis.plots.style import (
     HATCHES,
     UPRIGHT,
     WIDTH,
-    add_note,
     choose_styles,
     count_digits,
     describe_seeds,
@@ -86,8 +85,9 @@ def draw_bars(sweep: SweepTable, metric: str, at: int | None = None) -> dict[str
         turned = 0 if sum(map(len, parts)) < UPRIGHT_LETTERS else 90 if len(parts) > 6 else 30
         area.set_xticks(range(len(parts)), parts, rotation=turned, ha="center")
         area.grid(axis="x", visible=False)
-        note = describe_seeds((len(ids) for _, _, ids in drawn), "bars", panel[panel["run_id"].isin(logged)])
-        figures[str(setting)] = with_legend(figure, area, note=note)
+        seeds = (len(ids) for _, _, ids in drawn)
+        figure.set_label(describe_seeds(seeds, "error bars", panel[panel["run_id"].isin(logged)]))
+        figures[str(setting)] = with_legend(figure, area)
     return figures
 
 
@@ -126,7 +126,7 @@ def draw_methods(sweep: SweepTable, metric: str = DEFAULT) -> dict[str, Figure]:
         area.tick_params(axis="x", rotation=90 if below else 0)
         area.grid(axis="x", visible=False)
         note = describe_seeds(found.count()[heights.index], "error bars" if spread.any() else "", panel)
-        add_note(figure, "; ".join([note + describe_omitted([metric], cells), *describe_target(sweep, metric, whole)]))
+        figure.set_label("; ".join([note + describe_omitted([metric], cells), *describe_target(sweep, metric, whole)]))
         figures[str(setting)] = figure
     return figures
 
@@ -175,4 +175,5 @@ def draw_forests(found: Comparison) -> dict[str, Figure]:
         area.plot([], [], "o", color="0", markerfacecolor=fill, label=name)
     seeds = describe_seeds((one.n for rows in halves.values() for one in rows), "")
     line = f"; line: its {found.confidence:.0%} interval, uncorrected" + ("; an arrow: it goes on" if cut else "")
-    return {"": with_legend(drawn.figure, area, note=seeds + (line if not found.lacks_seeds else ""))}
+    drawn.figure.set_label(seeds + (line if not found.lacks_seeds else ""))
+    return {"": with_legend(drawn.figure, area)}

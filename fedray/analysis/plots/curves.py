@@ -14,7 +14,6 @@ from fedray.analysis.data.axes import WITH_CURVE, label_finished
 from fedray.analysis.data.collect import SweepTable
 from fedray.analysis.data.metrics import list_by_round, make_title
 from fedray.analysis.plots.style import (
-    add_note,
     choose_styles,
     describe_seeds,
     iter_methods,
@@ -138,7 +137,8 @@ def draw_curves(
         outside = dict.fromkeys(name for name, of, (low, high) in far if high < limits[of][0] or low > limits[of][1])
         shaded += f"; outside of {which}: {', '.join(outside)}" if outside else ""
         shaded += _describe_covered([(setting, area) for drawn in every for setting, area in drawn.main.items()])
-        figures[figure_name] = with_legend(every[0].figure, *areas, note=note + shaded + many_ends + apart)
+        every[0].figure.set_label(note + shaded + many_ends + apart)
+        figures[figure_name] = with_legend(every[0].figure, *areas)
     return figures
 
 
@@ -194,7 +194,7 @@ def draw_multiples(sweep: SweepTable, metric: str = "test_accuracy") -> dict[str
                     area.plot(mean.index, mean, color="0.82", linewidth=0.6)
                 area.plot(means[method].index, means[method], color=COLOURS[1], linewidth=1.4)
                 set_round_ticks(area, rounds[0], rounds[-1], most=3)
-            add_note(panels.figure, f"grey: the other methods; {describe_seeds(seeds, '')}")
+            panels.figure.set_label(f"grey: the other methods; {describe_seeds(seeds, '')}")
             figures[" ".join(filter(None, (model, setting)))] = panels.figure
     return figures
 

@@ -20,7 +20,6 @@ from fedray.analysis.data.metrics import (
     read_values,
 )
 from fedray.analysis.plots.style import (
-    add_note,
     count_digits,
     describe_seeds,
     draw_fields,
@@ -102,7 +101,7 @@ def _draw_figure(
     drawn.figure.colorbar(images[0], ax=list(drawn.main.values()), label=label)
     seeds = every.groupby(["_column", "_row", "_x", "_y"])["seed"].nunique()
     note = describe_seeds(seeds, "") + describe_omitted([metric], sweep.cells)
-    add_note(drawn.figure, note + "; the best of a panel is framed" * (lower is not None))
+    drawn.figure.set_label(note + "; the best of a panel is framed" * (lower is not None))
     return drawn.figure
 
 

@@ -109,17 +109,19 @@ def draw_sensitivity(sweep: SweepTable, x: str, metric: str = DEFAULT) -> dict[s
                     area.axhline(mean, label=method, **{**style, "marker": ""})
             margin = 0.06 * (max(reach) - min(reach)) or 1.0
             area.set_ylim(min(reach) - margin, max(reach) + margin)  # matplotlib's own would count the dodging as data
-        set_value_ticks(next(iter(drawn.main.values())), cells["_x"].dropna())
+        set_value_ticks(first := next(iter(drawn.main.values())), cells["_x"].dropna())
         apart = "" if level_panels([*drawn.main.values()]) else "; y axes differ"
         seeds = cells.groupby(["_column", "_row", "_x"], dropna=False)["seed"].nunique()
-        bars = "bars and bands" if cells["_x"].isna().any() else "bars"
+        bars = "error bars and bands" if cells["_x"].isna().any() else "error bars"
         note = describe_seeds(seeds, bars, rows)
+        note += f"; {title} on a logarithmic axis" * (first.get_xscale() == "log")
         note += describe_omitted(names, sweep.cells) + apart + absent
         of_figure = whole[whole["_column"].isin(dict(settings))]
         note = "; ".join(
             [note, *dict.fromkeys(said for one in names for said in describe_target(sweep, one, of_figure))]
         )
-        figures[name] = with_legend(drawn.figure, *drawn.main.values(), note=note)
+        drawn.figure.set_label(note)
+        figures[name] = with_legend(drawn.figure, *drawn.main.values())
     return figures
 
 

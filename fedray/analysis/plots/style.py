@@ -1,4 +1,8 @@
-"""Style of all figures: as wide as a paper's column, distinguishable without colour, PNG and PDF."""
+"""Style of all figures: as wide as a paper's column, distinguishable without colour, PNG and PDF.
+
+A figure's label (`Figure.set_label`) is for its caption: the meaning of bands and bars, the number of seeds, what it
+leaves out. It is not drawn: the command prints it, the report shows it below the picture, and the files hold it.
+"""
 
 import math
 import re
@@ -207,11 +211,10 @@ def _fill(text: str, letters: int) -> str:
     return "\n".join(fill(line, letters, break_long_words=False) for line in text.split("\n"))
 
 
-def with_legend(figure: Figure, *panels: Axes, note: str = "") -> Figure:
+def with_legend(figure: Figure, *panels: Axes) -> Figure:
     """Return the figure with the legend below its panels, where it covers no line; it grows by that.
 
-    Neighbours of one colour stand in one column. note: meaning of lines and bars, and the number of seeds; the legend's
-    title.
+    Neighbours of one colour stand in one column.
     """
     found: dict[str, Any] = {}
     for panel in panels:
@@ -220,7 +223,6 @@ def with_legend(figure: Figure, *panels: Axes, note: str = "") -> Figure:
     if not found:
         return figure
     width = figure.get_figwidth()
-    note = _wrap_note(note, figure)
     texts = {name: _fill(name, int((width - HANDLE) / LETTER)) for name in found}
     letters = max(len(line) for text in texts.values() for line in text.split("\n"))
     most = max(1, int(width / (LETTER * letters + HANDLE)))
@@ -240,25 +242,13 @@ def with_legend(figure: Figure, *panels: Axes, note: str = "") -> Figure:
             [texts.get(name, "") for name in entries],
             loc="outside lower center",
             ncols=len(columns),
-            title=note or None,
-            title_fontsize=6,
         )
         if len(columns) == 1 or legend.get_window_extent(renderer).width <= figure.bbox.width:
             break
         legend.remove()
-    legend.get_title().set_multialignment("center")
     height = legend.get_window_extent(renderer).height / figure.dpi
     figure.set_size_inches(width, figure.get_figheight() + height)
     return figure
-
-
-def add_note(figure: Figure, note: str) -> None:
-    """Write the note of a figure without a legend below its panels."""
-    figure.supxlabel(_wrap_note(note, figure), size=STYLE["legend.fontsize"])
-
-
-def _wrap_note(note: str, figure: Figure) -> str:
-    return _fill(note, int(0.95 * figure.get_figwidth() / LETTER))  # some lines have wider letters
 
 
 def _stack(groups: Sequence[Sequence[str]], rows: int) -> list[list[str]]:
@@ -347,7 +337,7 @@ def draw_fields(
 
 
 def describe_seeds(counts: Iterable[int], what: str, cells: pd.DataFrame | None = None) -> str:
-    """Return the note of a figure; what: the bands or bars that it has, empty for none. cells: those behind bars."""
+    """Return the label of a figure; what: the bands or bars that it has, empty for none. cells: those behind bars."""
     seeds = sorted(set(counts))
     if not seeds or seeds == [1]:
         return "one seed"
@@ -360,18 +350,21 @@ def describe_seeds(counts: Iterable[int], what: str, cells: pd.DataFrame | None 
 
 
 @styled
-def save(figures: Mapping[str, Figure], out: Path, stem: str, overwrite: bool = False) -> list[Path]:
-    """Write `OUT/STEM-SETTING.png` and `.pdf`, or without the setting if there is only one. Raises UserError."""
-    paths = []
+def save(figures: Mapping[str, Figure], out: Path, stem: str, overwrite: bool = False) -> dict[Path, Figure]:
+    """Write `OUT/STEM-SETTING.png` and `.pdf`, or without the setting if there is only one. Raises UserError.
+
+    Return each file's figure.
+    """
+    written = dict[Path, Figure]()
     for setting, figure in figures.items():
         for suffix in (".png", ".pdf"):
             text = stem if len(figures) == 1 else f"{stem}-{setting}"
             for word, symbol in Component.symbols.items():
                 text = text.replace(symbol, word)
             name = re.sub(r"[^\w-]+", "-", text.replace(".", "_"))  # LaTeX reads a second dot as a suffix
-            paths.append(out / f"{name}{suffix}")
-            OutputFile("--out", paths[-1], (suffix,), overwrite).draw(figure, dpi=300)
-    return paths
+            OutputFile("--out", out / f"{name}{suffix}", (suffix,), overwrite).draw(figure, dpi=300)
+            written[out / f"{name}{suffix}"] = figure
+    return written
 
 
 def split_figures(cells: pd.DataFrame) -> Iterator[tuple[str, list[tuple[str, pd.DataFrame]]]]:

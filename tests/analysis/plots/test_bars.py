@@ -17,7 +17,7 @@ from fedray.analysis.tables.build import build
 from fedray.common.errors import UserError
 from fedray.papers.sharpness import draw_contours, draw_surfaces
 from fedray.tracking.tracker import Tracker
-from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, history, note, rows, write
+from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, history, rows, write
 
 
 def test_a_bar_for_each_method(store: Tracker, tmp_path: Path) -> None:
@@ -29,7 +29,7 @@ def test_a_bar_for_each_method(store: Tracker, tmp_path: Path) -> None:
     assert [text.get_text() for text in area.get_xticklabels()] == ["fedavg", "fedsam"]
     assert [(text.get_text(), text.get_rotation()) for text in area.texts] == [("20.00", 0), ("50.00", 0)]
     said = "error bars: ± standard deviation over 1 to 2 seeds that methods share"
-    assert figure.get_supxlabel().replace("\n", " ") == said
+    assert figure.get_label() == said
     figure.draw_without_rendering()
     top = 20 + 200**0.5
     assert area.texts[0].get_window_extent().y0 > area.transData.transform((0, top))[1], "above the error bar"
@@ -51,7 +51,7 @@ def test_bars_of_rounds_have_the_notes_of_the_table(store: Tracker) -> None:
         "never at the target, and in no mean: 1 of 2 runs of fedsam ρ=0.1, 2 of 2 runs of fedsam ρ=0.5",
     ]
     assert [note for note in told if note in notes] == notes
-    assert figure.get_supxlabel().replace("\n", " ").endswith("; " + "; ".join(notes))
+    assert figure.get_label().endswith("; " + "; ".join(notes))
     assert [bar.get_height() for bar in area.patches] == [3, 2]
     figure.draw_without_rendering()
     box = area.yaxis.label.get_window_extent()
@@ -61,7 +61,7 @@ def test_bars_of_rounds_have_the_notes_of_the_table(store: Tracker) -> None:
 def test_bars_of_one_method_have_nobody_to_share_seeds_with(store: Tracker) -> None:
     write(store, [cell(FEDAVG, 0.5, seed) for seed in (0, 1)], [10, 30])
     (figure,) = draw_methods(collect("sweep"), "test_accuracy").values()
-    assert figure.get_supxlabel() == "error bars: ± standard deviation over 2 seeds"
+    assert figure.get_label() == "error bars: ± standard deviation over 2 seeds"
 
 
 def test_numbers_at_many_bars_are_turned(store: Tracker) -> None:
@@ -70,7 +70,7 @@ def test_numbers_at_many_bars_are_turned(store: Tracker) -> None:
     (figure,) = draw_methods(collect("sweep")).values()
     (area,) = figure.axes
     said = "one seed; mean of the tests in the last fifth of the rounds, at most 10"
-    assert figure.get_supxlabel().replace("\n", " ") == said
+    assert figure.get_label() == said
     figure.draw_without_rendering()
     boxes = [text.get_window_extent() for text in area.texts]
     assert all(left.x1 < right.x0 for left, right in pairwise(boxes))
@@ -108,7 +108,7 @@ def test_differences_of_methods_in_settings(store: Tracker, tmp_path: Path) -> N
     assert [text.get_text() for text in first.get_yticklabels()] == ["fedsam"]
     assert np.ptp(first.lines[0].get_xdata()) == 0
     assert [text.get_text() for text in forest.legends[0].get_texts()] == ["too few seeds for an interval"]
-    assert note(forest) == "mean over 2 seeds"
+    assert forest.get_label() == "mean over 2 seeds"
 
 
 def test_differences_of_all_settings_have_one_axis(store: Tracker) -> None:
@@ -139,7 +139,7 @@ def test_an_interval_far_wider_than_others_ends_in_arrows(store: Tracker) -> Non
         (">", pytest.approx(high, abs=0.01)),
         ("o", 20.0),
     ]
-    assert note(forest) == "mean over 3 seeds; line: its 95% interval, uncorrected; an arrow: it goes on"
+    assert forest.get_label() == "mean over 3 seeds; line: its 95% interval, uncorrected; an arrow: it goes on"
     assert [text.get_text() for text in forest.legends[0].get_texts()] == ["not told apart", "p < 0.05 (Holm)"]
 
 

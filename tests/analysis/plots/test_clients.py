@@ -16,7 +16,7 @@ from fedray.analysis.tables.build import main as tables
 from fedray.analysis.tables.clients import measure_fairness, read_accuracies, read_confusions
 from fedray.common.errors import UserError
 from fedray.tracking.tracker import Tracker
-from tests.analysis.runs import FEDAVG, SMALL, cell, history, note, sheet, write_run
+from tests.analysis.runs import FEDAVG, SMALL, cell, history, sheet, write_run
 
 TEN = [float(10 * k) for k in range(11)]
 """Eleven clients from 0 % to 100 %: a tenth, rounded up, are two of them."""
@@ -68,7 +68,7 @@ def test_fairness_drawn(store: Tracker) -> None:
     reach = np.asarray(bar.get_segments()[0])[:, 0]
     assert np.ptp(reach) / 2 == pytest.approx((10 * 10**0.5 + np.std([max(v - 20, 0) for v in TEN])) / 2)
     assert axes.get_ylim()[0] > axes.get_ylim()[1], "the first method on top"
-    assert note(figure) == "mean over 1 to 2 seeds"
+    assert figure.get_label() == "mean over 1 to 2 seeds"
     assert len(figure.legends[0].get_texts()) == 4
 
 

@@ -49,7 +49,7 @@ def test_fields_are_means_over_seeds_and_the_best_is_framed(store: Tracker, tmp_
     assert area.get_title() == "fedsam"
     averaged = "mean of the tests in the last fifth of the rounds, at most 10"
     said = f"mean over 2 seeds; {averaged}; the best of a panel is framed"
-    assert figure.get_supxlabel().replace("\n", " ") == said
+    assert figure.get_label() == said
     main("sweep", "heatmap", "algorithm.rho", y="partition.alpha", out=tmp_path / "figures")
     assert sorted(path.suffix for path in (tmp_path / "figures").iterdir()) == [".pdf", ".png"]
 
