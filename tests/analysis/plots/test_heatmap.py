@@ -263,5 +263,5 @@ def test_files_and_the_page(store: Tracker, tmp_path: Path, capsys: pytest.Captu
     counts = {what: sum(what in one for one in written) for what in ("best-so-far", "trials", "heatmap")}
     assert counts == {"best-so-far": 2, "trials": 4, "heatmap": 2}
     text = make_page(sweep, ["last10_test_accuracy"])
-    assert text.count('alt="trials: ') == 2
+    assert text.count("<figcaption>trials: ") == 2
     assert text.count('alt="best-so-far: ') == 1
