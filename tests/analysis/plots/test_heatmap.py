@@ -264,4 +264,4 @@ def test_files_and_the_page(store: Tracker, tmp_path: Path, capsys: pytest.Captu
     assert counts == {"best-so-far": 2, "trials": 4, "heatmap": 2}
     text = make_page(sweep, ["last10_test_accuracy"])
     assert text.count("<figcaption>trials: ") == 2
-    assert text.count('alt="best-so-far: ') == 1
+    assert text.count("<figcaption>best-so-far: ") == 1
