@@ -155,7 +155,8 @@ def draw_forests(found: Comparison) -> dict[str, Figure]:
     left, right = min(ends), max(ends)
     margin, cut = 0.05 * (right - left) or 1.0, False
     names = list(dict.fromkeys(one.row for rows in halves.values() for one in rows))
-    drawn = make_panels([*halves], f"difference to {found.to}\n{found.title}", "", 0.4 + 0.2 * len(names))
+    title, _, rounds = found.title.partition(", ")
+    drawn = make_panels([*halves], f"difference to {found.to}\n{title}", "", 0.4 + 0.2 * len(names))
     for setting, area in drawn.main.items():
         for one, half in halves[setting].items():
             mean, place = float(one.mean or 0), names.index(one.row)
@@ -175,5 +176,5 @@ def draw_forests(found: Comparison) -> dict[str, Figure]:
         area.plot([], [], "o", color="0", markerfacecolor=fill, label=name)
     seeds = describe_seeds((one.n for rows in halves.values() for one in rows), "")
     line = f"; line: its {found.confidence:.0%} interval, uncorrected" + ("; an arrow: it goes on" if cut else "")
-    drawn.figure.set_label(seeds + (line if not found.lacks_seeds else ""))
+    drawn.figure.set_label("; ".join(filter(None, (seeds + (line if not found.lacks_seeds else ""), rounds))))
     return {"": with_legend(drawn.figure, area)}

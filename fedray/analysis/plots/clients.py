@@ -103,7 +103,8 @@ def draw_confusion(sweep: SweepTable) -> dict[str, Figure]:
     In percent of the class's test samples.
     """
     figures = {}
-    for (setting, method), percent in read_confusions(sweep, label_finished(sweep)).items():
+    for (setting, method), runs in read_confusions(sweep, label_finished(sweep)).items():
+        percent = runs.mean(axis=0)
         height = min(0.75 + 0.01 * max(len(percent) - 10, 0), 1.2)
         figure, area = make_axes("predicted class", "class", f"{method}, {setting}", height)
         image = area.imshow(percent, cmap="Blues", vmin=0, vmax=100, aspect="auto")
@@ -116,6 +117,7 @@ def draw_confusion(sweep: SweepTable) -> dict[str, Figure]:
                     area.text(column, row, f"{value:.0f}", ha="center", va="center", color=colour, fontsize=5)
         area.grid(visible=False)
         figure.colorbar(image, label="% of the class")
+        figure.set_label(describe_seeds([len(runs)], ""))
         figures[f"{method} {setting}"] = figure
     return figures
 
@@ -140,6 +142,7 @@ def draw_classes(sweep: SweepTable) -> dict[str, Figure]:
             continue
         figure, area = make_axes("round", "class", f"{method}, {setting}", 0.4 + 0.04 * min(len(parts), 20))
         edges = np.concatenate([[grid.index[0] - 0.5], (grid.index[1:] + grid.index[:-1]) / 2, [grid.index[-1] + 0.5]])
+        figure.set_label(describe_seeds([group["seed"].nunique()], ""))
         image = area.pcolormesh(
             edges, np.arange(len(parts) + 1) - 0.5, grid.to_numpy().T, cmap="Greys_r", vmin=0, vmax=100, rasterized=True
         )

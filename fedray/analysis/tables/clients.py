@@ -64,9 +64,9 @@ def _spread(values: np.ndarray) -> dict[str, float]:
 
 
 def read_confusions(sweep: SweepTable, cells: pd.DataFrame) -> dict[tuple[str, str], np.ndarray]:
-    """Return (setting, method) -> the global model's answers, float `(classes, outputs)`.
+    """Return (setting, method) -> the global model's answers, float `(runs, classes, outputs)`.
 
-    Percent of the class's test samples, mean over seeds; NaN for a class without test samples.
+    Percent of the class's test samples; NaN for a class without test samples.
     """
     confusions = {}
     for (setting, method), group in cells.groupby(["_column", "_row"], sort=False):
@@ -77,7 +77,7 @@ def read_confusions(sweep: SweepTable, cells: pd.DataFrame) -> dict[tuple[str, s
         if counts:
             with np.errstate(invalid="ignore"):
                 shares = [100 * one / one.sum(axis=1, keepdims=True) for one in counts]
-            confusions[str(setting), str(method)] = np.mean(shares, axis=0)
+            confusions[str(setting), str(method)] = np.stack(shares)
     if not confusions:
         raise UserError(
             f"sweep: no finished run of {sweep.name!r} has confusion.csv; runs of this version have it where there is "

@@ -77,9 +77,10 @@ def test_confusion_matrices(store: Tracker) -> None:
     write(store)
     sweep = collect("sweep")
     found = read_confusions(sweep, label_finished(sweep))
-    assert found["dirichlet α=0.5", "fedavg"].tolist() == [[87.5, 12.5], [25, 75]]
+    assert found["dirichlet α=0.5", "fedavg"].tolist() == [[[75, 25], [0, 100]], [[100, 0], [50, 50]]]
     figures = draw_confusion(sweep)
     assert list(figures) == ["fedavg dirichlet α=0.5", "fedsam dirichlet α=0.5"]
+    assert figures["fedavg dirichlet α=0.5"].get_label() == "mean over 2 seeds"
     axes = figures["fedavg dirichlet α=0.5"].axes[0]
     assert axes.images[0].get_array().tolist() == [[87.5, 12.5], [25, 75]]
     assert [text.get_text() for text in axes.texts] == ["88", "12", "25", "75"]
