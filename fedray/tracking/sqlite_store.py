@@ -1,4 +1,4 @@
-"""Reads MLflow's SQLite file, for commands that only read: MLflow takes two seconds to import.
+"""Reads MLflow's SQLite file, for commands that only read, as MLflow takes two seconds to import, and for the tracker.
 
 It has the methods of MlflowClient that `store` reads with, and returns the same values; tests compare both. It uses
 the tables experiments, runs, tags, params, latest_metrics and metrics. All else goes through MLflow, and every write,
@@ -88,12 +88,15 @@ class SqliteClient:
     """Reads one file. Raises UserError if it is damaged or not MLflow's.
 
     Files of runs are looked for where the store is now, even if it has moved since their addresses were written.
+    Threads must take turns.
     """
 
     def __init__(self, file: Path) -> None:
         # Not read-only: a killed writer can have left a transaction that the next reader has to undo.
         try:
-            self._file = sqlite3.connect(f"{file.resolve().as_uri()}?mode=rw", uri=True, timeout=PATIENCE)
+            self._file = sqlite3.connect(
+                f"{file.resolve().as_uri()}?mode=rw", uri=True, timeout=PATIENCE, check_same_thread=False
+            )
         except sqlite3.Error as error:
             raise _explain(error) from None
         self._path = file

@@ -534,6 +534,8 @@ def is_transient(error: Exception) -> bool:
             return True  # SQLite, when several processes write: another attempt finds what the first one has written
         status = answer.get_http_status_code()
         return bool(status >= 500 or status in (401, 403, 404, 429))
+    if isinstance(error, UserError):
+        return "database is locked" in str(error)  # SqliteClient's
     return isinstance(error, OSError)  # the requests library's errors, which MLflow passes on for artefacts
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import yaml
-from mlflow.entities import Dataset, DatasetInput, Metric, Param, Run, RunTag
+from mlflow.entities import Dataset, DatasetInput, Metric, Param, RunTag
 from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NOTE, MLFLOW_SOURCE_NAME, MLFLOW_SOURCE_TYPE
 
 from fedray.cells.cell import flatten, leave_out_seed
@@ -27,10 +27,11 @@ from fedray.cells.record import Record, format_table
 from fedray.cells.sheet import Sheet
 from fedray.cells.status import Status
 from fedray.common.errors import redact
-from fedray.common.location import get_patience
+from fedray.common.location import find_local_file, get_patience, store_uri
 from fedray.tracking.environment import make_environment_tags, make_git_tags
 from fedray.tracking.mirrors import Mirrors
 from fedray.tracking.outbox import CellRun, Outbox
+from fedray.tracking.sqlite_store import SqliteClient
 from fedray.tracking.store import (
     ACTORS,
     CELLS,
@@ -64,6 +65,8 @@ from fedray.tracking.store import (
 if TYPE_CHECKING:
     import pandas as pd
 
+    from fedray.tracking.store import AnyClient, AnyRun
+
 T = TypeVar("T")
 DUMPER: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 """libyaml's dumper if PyYAML was built with it, which takes a tenth of the time."""
@@ -82,6 +85,8 @@ class Tracker:
     def __init__(self) -> None:
         self._patience = get_patience()
         self.client, self.experiment = open_store(create=True)
+        local = find_local_file(store_uri())
+        self.reader: AnyClient = self.client if local is None else SqliteClient(local)  # a tenth of MLflow's time
         self._outbox = Outbox(is_transient)
         self._mirrors = Mirrors()
         self._looks: dict[str, Look] = {}
@@ -96,13 +101,13 @@ class Tracker:
     def read_records(self, cells: Iterable[str]) -> dict[str, Record]:
         """Return cell hash -> record of the cells that have one, once all sent writes have arrived."""
         wanted = list(cells)
-        return self._ask(lambda: find_records(self.client, self.experiment, wanted))
+        return self._ask(lambda: find_records(self.reader, self.experiment, wanted))
 
     def supersede(self, cells: Sequence[str]) -> None:
         """Mark the earlier runs of these cells, so that each cell keeps one that counts."""
 
         def mark() -> None:
-            for run in find_runs(self.client, self.experiment, cells):
+            for run in find_runs(self.reader, self.experiment, cells):
                 self._mark_superseded(run.info.run_id, run.info.status == "RUNNING")  # its driver was killed
 
         self._ask(mark)
@@ -129,14 +134,14 @@ class Tracker:
         self._looks |= choose_looks(sheet.cells)
 
         def write() -> str:
-            run = find_sweeps(self.client, self.experiment).get(sheet.name)
+            run = find_sweeps(self.reader, self.experiment).get(sheet.name)
             if run is None:
                 run = self.client.create_run(self.experiment, run_name=sheet.name, tags=tags | make_git_tags())
             run_id: str = run.info.run_id
             self.client.update_run(run_id, status="RUNNING")
             # Cells that a changed file no longer lists leave the sweep's charts in MLflow's UI.
-            before = {cell["hash"] for cell in read_list(self.client, run_id)}
-            for old in find_runs(self.client, self.experiment, before - sheet.cells.keys()):
+            before = {cell["hash"] for cell in read_list(self.reader, run_id)}
+            for old in find_runs(self.reader, self.experiment, before - sheet.cells.keys()):
                 if LISTED + sheet.name in old.data.tags:
                     self.client.delete_tag(old.info.run_id, LISTED + sheet.name)
             self.client.log_dict(run_id, {"cells": sheet.to_json()["cells"]}, CELLS)
@@ -148,18 +153,18 @@ class Tracker:
 
     def list_sweep(self, sheet: Sheet) -> None:
         """Open the sweep's run as `open_sweep` does, unless it is there and lists these cells."""
-        parent = find_sweeps(self.client, self.experiment).get(sheet.name)
-        listed = [] if parent is None else read_list(self.client, parent.info.run_id)
+        parent = find_sweeps(self.reader, self.experiment).get(sheet.name)
+        listed = [] if parent is None else read_list(self.reader, parent.info.run_id)
         if {cell["hash"] for cell in listed} != sheet.cells.keys():
             self.open_sweep(sheet)
 
     def close_whole_sweep(self, sheet: Sheet) -> None:
         """Close the sweep's run if all its cells have an outcome; other processes may run them."""
         marked = f"{IS_CELL} AND {select_listed(sheet.name)}"
-        best = self._ask(lambda: pick_best(search(self.client, self.experiment, marked)))
+        best = self._ask(lambda: pick_best(search(self.reader, self.experiment, marked)))
         sheet = replace(sheet, records={cell: read_record(run) for cell, run in best.items()})
         if not any(status.is_open for status in sheet.counts):
-            self.close_sweep(find_sweeps(self.client, self.experiment)[sheet.name].info.run_id, sheet.counts)
+            self.close_sweep(find_sweeps(self.reader, self.experiment)[sheet.name].info.run_id, sheet.counts)
             self.close()
 
     def keep_trials(self, run_id: str, tables: "Sequence[pd.DataFrame]") -> None:
@@ -169,7 +174,7 @@ class Tracker:
         def write() -> None:
             import pandas as pd
 
-            known = pd.concat([read_trials(self.client, run_id), *new])
+            known = pd.concat([read_trials(self.reader, run_id), *new])
             self.client.log_text(run_id, known.drop_duplicates(TRIAL_CELL, keep="last").to_csv(index=False), TRIALS)
 
         if new:
@@ -214,12 +219,12 @@ class Tracker:
         self.client.update_run(run.id, status="RUNNING")
         tags = self._make_tags(run, first)
         self.client.log_batch(run.id, tags=[RunTag(k, v) for k, v in tags.items()])
-        if not first.data.params:  # they are written last
+        if not self.reader.get_run(run.id).data.params:  # they are written last
             self._describe(run)
-        logged = self.client.get_metric_history(run.id, "test_accuracy")
+        logged = self.reader.get_metric_history(run.id, "test_accuracy")
         run.logged = max((metric.step for metric in logged), default=0)
 
-    def _find_runs(self, run: CellRun) -> list[Run]:
+    def _find_runs(self, run: CellRun) -> list["AnyRun"]:
         """Return the runs with which a cell can go on, the oldest first: every driver takes the same one.
 
         One that has come to its end is only shown again; who trains the cell anew, and may stop, leaves it as it is.
@@ -228,10 +233,10 @@ class Tracker:
         open_ones = [one for one in every if run.shown or one.info.run_id == run.id or not read_status(one).is_final]
         return sorted(open_ones, key=_get_age)
 
-    def _search_counting(self, run: CellRun) -> Iterable[Any]:
+    def _search_counting(self, run: CellRun) -> Iterator["AnyRun"]:
         """Return all runs of a cell that are not superseded."""
         counting = f"tags.`fedray.cell` = '{run.cell.hash}' AND tags.`fedray.status` != 'superseded'"
-        return search(self.client, self.experiment, counting)
+        return search(self.reader, self.experiment, counting)
 
     def _make(self, run: CellRun) -> None:
         name, tags = run.cell.label, self._make_tags(run)
@@ -257,7 +262,7 @@ class Tracker:
         config.pop("runtime", None)
         self.client.log_batch(run.id, params=[Param(k, str(v)) for k, v in flatten(config).items()])
 
-    def _make_tags(self, run: CellRun, found: Run | None = None) -> dict[str, str]:
+    def _make_tags(self, run: CellRun, found: "AnyRun | None" = None) -> dict[str, str]:
         """Return the tags of a run. One that is found, and only shown by this call, keeps its provenance."""
         cell = run.cell
         whole = {
@@ -353,7 +358,7 @@ class Tracker:
             self._mirrors.close()
 
 
-def _get_age(run: Run) -> tuple[int, str]:
+def _get_age(run: "AnyRun") -> tuple[int, str]:
     """Return what sorts runs, the oldest first, alike for every driver."""
     return run.info.start_time or 0, run.info.run_id
 
