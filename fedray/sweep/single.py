@@ -313,7 +313,7 @@ def _run_tracked(
     made = store is not None and config.training.rounds in store.list_rounds()
     tracker, spec = Tracker(), Cell(cell, name, resolve_with(config, problem.data))
     tags, parent = config.make_tags() | ({"fedray.sweep": sweep} if sweep else {}), None
-    if sweep and (opened := find_sweeps(tracker.client, tracker.experiment).get(sweep)):
+    if sweep and (opened := find_sweeps(tracker.reader, tracker.experiment).get(sweep)):
         parent = opened.info.run_id
     run = CellRun(spec, tags, parent, problem.make_artefacts(), made)
 

@@ -408,8 +408,8 @@ def _merge(archive: Archive, stage: Sheet) -> tuple[int, int]:
     """Merge one stage; return how many cells were added, and how many were there already."""
     tracker, sheet = Tracker(), replace(stage, file=archive.file)
     with_run = [cell for cell in stage.cells if cell in archive.artifacts]
-    known = find_records(tracker.client, tracker.experiment, with_run)
-    if stage.name in find_sweeps(tracker.client, tracker.experiment):
+    known = find_records(tracker.reader, tracker.experiment, with_run)
+    if stage.name in find_sweeps(tracker.reader, tracker.experiment):
         there = read_stored_sweep(stage.name)
         sheet = replace(sheet, cells={**there.cells, **stage.cells}, file=there.file or archive.file)
     parent = tracker.open_sweep(sheet)
@@ -419,7 +419,7 @@ def _merge(archive: Archive, stage: Sheet) -> tuple[int, int]:
         if cell not in known or run.status.rank < known[cell].ending.status.rank:
             _unpack(tracker, archive, cell, run, parent)
             added += 1
-    stage.records.update(find_records(tracker.client, tracker.experiment, stage.cells))
+    stage.records.update(find_records(tracker.reader, tracker.experiment, stage.cells))
     tracker.close_sweep(parent, stage.counts)
     tracker.close()
     return added, len(with_run) - added
