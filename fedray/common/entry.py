@@ -23,6 +23,8 @@ NoArguments: Any = sys.modules[UsageError.__module__].NoArgsIsHelpError
 """Exception of a bare `fedray` or `fedray data`; its message is the help."""
 NoSuchOption: Any = sys.modules[UsageError.__module__].NoSuchOption
 """Exception of an option that a command has not."""
+Missing: Any = sys.modules[UsageError.__module__].MissingParameter
+"""Exception of an argument that was not given."""
 Json = Annotated[bool, typer.Option("--json", help="print JSON instead")]
 """Option of commands that also print for programs."""
 CELL = "a number, the beginning of a hash, or a pattern of labels: 'fedtoga*'"
@@ -120,7 +122,7 @@ def run_command(command: Callable[..., None] | typer.Typer) -> NoReturn:
         print(help.format_message())
         code = 0
     except (UserError, UsageError) as error:
-        _refuse(str(error) if isinstance(error, UserError) else error.format_message() + _name_commands(error))
+        _refuse(str(error) if isinstance(error, UserError) else _describe(error))
         code = 2
     except Diverged as error:
         _refuse(str(error))
@@ -157,17 +159,20 @@ def _follows_interrupt(error: BaseException | None) -> bool:
     return error is not None
 
 
-def _name_commands(error: Any) -> str:
-    """Return which commands have the option that a command has not."""
+def _describe(error: Any) -> str:
+    """Return a wrong call's message, with what is missing, or which commands have an option that this one has not."""
+    message = str(error.format_message())
+    if isinstance(error, Missing) and getattr(error.param, "help", ""):
+        return f"{message.removesuffix('.')}: {error.param.help}"
     if not isinstance(error, NoSuchOption) or error.ctx is None:
-        return ""
+        return message
     commands = getattr(error.ctx.find_root().command, "commands", {})
     having = [
         f"`fedray {name}`"
         for name, command in commands.items()
         if any(error.option_name in parameter.opts for parameter in command.params)
     ]
-    return f"; {' and '.join(having)} {'has' if len(having) == 1 else 'have'} it" if having else ""
+    return message + (f"; {' and '.join(having)} {'has' if len(having) == 1 else 'have'} it" if having else "")
 
 
 def _refuse(message: str) -> None:

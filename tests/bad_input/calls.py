@@ -14,7 +14,8 @@ def saved(line: str, path: str, *changes: str) -> Case:
 
 
 COMMANDS: dict[str, str] = {
-    "sweep": "Missing argument 'file'.",
+    "sweep": "Missing argument 'file': a sweep's YAML file, or a name of `fedray list sweeps`",
+    "tables": "Missing argument 'name': the sweep's name; of several the cells share a table",
     "list algoritms": "list: unknown name 'algoritms'; did you mean 'algorithms'? valid: algorithms, clusters, "
     "datasets, metrics, models, partitions, sweeps",
     "sweep x.yaml --max-concurrent 0": "Invalid value for '--max-concurrent': Input should be greater than or equal "
