@@ -1,10 +1,12 @@
 """fedray: federated-learning sweeps on Ray, tracked in MLflow.
 
 `simulate(config)` is one run; the command line is `fedray --help`. Importing this package imports nothing else: each
-name is loaded when it is first used (PEP 562), so that what needs no PyTorch does not wait for it.
+name is loaded when it is first used (PEP 562), so that what needs no PyTorch does not wait for it. While it is imported,
+MLflow reads whether it may send statistics of its use.
 """
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from fedray.engine.result import Result
 
 __version__ = "0.3.0.dev0"
+
+os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 
 _HOMES = {
     "Algorithm": "fedray.algorithms.base",

@@ -127,7 +127,7 @@ def open_ui(
     give --host.
     """
     from fedray.common.location import is_server, store_uri
-    from fedray.tracking.view import admit, locate_server, save_view
+    from fedray.tracking.view import admit, locate_server, save_view, serves_store
 
     uri = store_uri()
     if is_server(uri) and (host, port) != ("127.0.0.1", 5000):
@@ -142,10 +142,15 @@ def open_ui(
         page, more = _list_addresses(views, locate_server(uri))
         print(f"the server shows the runs at {page}{more}")
         return
+    bound = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
         with socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET):
             pass
     except OSError as error:
+        if error.errno == errno.EADDRINUSE and serves_store(f"http://{bound}"):
+            page, more = _list_addresses(views, f"http://{bound}")
+            print(f"MLflow, which is running, shows the runs at {page}{more}")
+            return
         option = "port" if error.errno in (errno.EADDRINUSE, errno.EACCES) else "host"
         raise UserError(
             f"--{option}: {host}:{port} cannot be listened at: {error.strerror}; give another --{option}"
@@ -153,7 +158,6 @@ def open_ui(
     shown, admitted = admit(host, port)
     page, more = _list_addresses(views, f"http://{f'[{shown}]' if ':' in shown else shown}:{port}")
     print("MLflow starts; its address follows when it answers", flush=True)
-    bound = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     with block_signal(signal.SIGINT):  # of the announcer, and of the server until it takes it
         subprocess.Popen([sys.executable, "-P", server.__file__, "announce", bound, page, more])  # noqa: S603
         # The store's address can contain a password: an environment is private, a command line is not. MLflow's jobs

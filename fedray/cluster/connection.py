@@ -70,6 +70,7 @@ def _start_local(preload: Sequence[str]) -> Iterator[None]:
         _set_environment(FOLDER, get_folder()),
         _set_environment(PRELOAD, ",".join(preload)),
         _set_environment("RAY_worker_niceness", "0"),
+        _set_environment("RAY_USAGE_STATS_ENABLED", "0"),
     ):
         reread_environment()
         try:

@@ -162,7 +162,7 @@ def _follows_interrupt(error: BaseException | None) -> bool:
 def _describe(error: Any) -> str:
     """Return a wrong call's message, with what is missing, or which commands have an option that this one has not."""
     message = str(error.format_message())
-    if isinstance(error, Missing) and getattr(error.param, "help", ""):
+    if isinstance(error, Missing) and getattr(error.param, "help", None):
         return f"{message.removesuffix('.')}: {error.param.help}"
     if not isinstance(error, NoSuchOption) or error.ctx is None:
         return message

@@ -16,7 +16,7 @@ from fedray.cells.metric import DEFAULT, describe_rounds, mean
 from fedray.cells.status import Status
 from fedray.sweep.plan import Plan
 from fedray.sweep.storage import CellLocks
-from fedray.tracking.store import is_recorded, read_records
+from fedray.tracking.store import is_recorded, read_records, search, select_means
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -164,6 +164,11 @@ class Session:
         self.tracker.keep_trials(self.parent, self.trials)
         self.tracker.close_sweep(self.parent, self.plan.sheet.counts, describe_results(self.plan))
         self.tracker.close()
+        from fedray.tracking.view import save_view
+
+        name, tracker = self.plan.sweep.name, self.tracker
+        if not self.stopped and any(search(tracker.reader, tracker.experiment, select_means(name))):
+            save_view(name)  # its charts have been looked at: their means are those of all seeds from now on
 
     def take(self) -> list[Cell]:
         """Lock the cells that are left and no other process runs; return those that no other has just finished."""

@@ -18,6 +18,7 @@ from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NOTE
 
 from fedray.cells.cell import Cell, leave_out_seed
 from fedray.cells.looks import Look
+from fedray.cells.metric import LAST
 from fedray.cells.status import Status
 from fedray.common.errors import format_count
 from fedray.tracking.store import (
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 
 SEEDS = "fedray.seeds"
 """Tag of a run of means: a digest of the runs behind it, and of what it shows of them."""
+DEVIATION = "_std"
+"""End of the name of a number's sample standard deviation over the seeds."""
 
 
 def write_means(
@@ -89,8 +92,8 @@ def write_means(
         title = leave_out_seed(seeds[0].info.run_name, seeds[0].data.params.get("seed"))
         end = name_column(looks[hashes[0]].setting) if looks else ""
         params = show(seeds[0])
-        params |= {key + end: params[key] for key in points}
-        behind = [title, tags, params, [*metrics], end, sorted(run.info.run_id for run in seeds)]
+        params |= {name_point(key, end): params[key] for key in points}
+        behind = [DEVIATION, title, tags, params, [*metrics], end, sorted(run.info.run_id for run in seeds)]
         digest = hashlib.sha256(json.dumps(behind).encode()).hexdigest()
         if known.pop(digest, None) is None:
             changed.append((title, tags, params, seeds, end, digest))
@@ -118,10 +121,16 @@ def name_column(column: str) -> str:
     return re.sub(r"[^\w.\-]+", " ", f" {column}"[:100]).rstrip()
 
 
+def name_point(key: str, end: str) -> str:
+    """Return the parameter by which charts of a column show a key, `α 0.1: algorithm.rho`; the key if all share one."""
+    return f"{end.strip()}: {key}" if end else key
+
+
 def _average(seeds: Sequence["AnyRun"], metrics: Sequence[str]) -> Iterator[tuple[str, float, int]]:
     """Yield name, mean and round of what all seeds have: metrics in each round, then summaries, at round 0.
 
-    Six digits, since MLflow's page shows all that a number has.
+    The numbers of tables, means of the last rounds, have their deviation as well. Six digits, since MLflow's page shows
+    all that a number has.
     """
     reader, _ = open_reader()
     totals = pd.DataFrame([run.data.metrics for run in seeds]).dropna(axis="columns")
@@ -135,3 +144,5 @@ def _average(seeds: Sequence["AnyRun"], metrics: Sequence[str]) -> Iterator[tupl
     summaries = [str(name) for name in totals if str(name).startswith(SUMMARY)]
     for summary, value in zip(summaries, totals[summaries].mean().tolist(), strict=True):
         yield summary, float(f"{value:.6g}"), 0
+        if summary.startswith(SUMMARY + LAST):
+            yield f"{summary}{DEVIATION}", float(f"{totals[summary].std():.6g}"), 0

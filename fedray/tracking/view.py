@@ -3,6 +3,7 @@
 import contextlib
 import json
 import socket
+import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -94,14 +95,22 @@ def make_address(run: str) -> str:
     uri = store_uri()
     remote = is_server(uri)
     server = locate_server(uri) if remote else UI
-    try:
-        if not remote:
-            with urlopen(f"{server}/api/2.0/mlflow/runs/get?run_id={run}", timeout=2):  # noqa: S310
-                pass
-    except OSError:
+    if not remote and not _has_run(server, run):
         return "`fedray ui` shows it"
     _, experiment = open_store()
     return f"{server}/#/experiments/{experiment}/runs/{run}{TRAINING}"
+
+
+def serves_store(server: str) -> bool:
+    """Return True if MLflow answers at an address, and has the newest sweep of this store."""
+    sweeps = find_sweeps(*open_reader())
+    return bool(sweeps) and _has_run(server, next(iter(sweeps.values())).info.run_id)
+
+
+def _has_run(server: str, run: str) -> bool:
+    with contextlib.suppress(OSError), urlopen(f"{server}/api/2.0/mlflow/runs/get?run_id={run}", timeout=2):  # noqa: S310
+        return True
+    return False
 
 
 def save_view(sweep: str = "") -> dict[str, str]:
@@ -139,10 +148,12 @@ def save_view(sweep: str = "") -> dict[str, str]:
         of_columns = looks if columns else {}
         write_means(client, known[sweep], cells, pick_best(runs), varying.show, FIRST, of_columns, varying.points)
         of_settings, noun = views["all runs"], "runs"
+        names = {leave_out_seed(one.label, one.config.get("seed")): looks[hash].setting for hash, one in cells.items()}
         if means := list(search(client, experiment, select_means(sweep))):
             of_settings, noun = _View(select_means(sweep), means, columns or [""]), "means"
             views = {"means over seeds": of_settings} | views
-        names = {leave_out_seed(one.label, one.config.get("seed")): looks[hash].setting for hash, one in cells.items()}
+            if len(means) < len(names):
+                rounds += f"; {len(means)} of {len(names)} settings have a mean at {time.strftime('%H:%M')}"
         views |= {f"{noun} with {name}": view for name, view in _split(of_settings, varying.keys, names)}
     runs_page, addresses = f"/#/experiments/{experiment}/runs", dict[str, str]()
     for number, (name, view) in enumerate(views.items()):
@@ -203,14 +214,14 @@ class _Varying:
 
     @cached_property
     def words(self) -> dict[str, str]:
-        """Key that some runs lack -> the parameter that has it as words, `algorithm ρ`.
+        """Key that some runs lack -> the parameter that has it as words, `ρ of algorithm`, which MLflow lists late.
 
         Parallel coordinates leave out runs that lack a number on an axis, or all others if these are fewer than half;
         words they draw, at most `WORDS` of them.
         """
         values = {key: {run.get(key, NONE) for run in self.params} for key in self.having if self.has_words}
         few = [key for key in values if NONE in values[key] and len(values[key]) <= WORDS]
-        return {key: f"{key.partition('.')[0]} {_find_symbol(key)}" for key in few}
+        return {key: f"{_find_symbol(key)} of {key.partition('.')[0]}" for key in few}
 
     def list_axes(self, words: Mapping[str, str]) -> list[str]:
         """Return the axes of parallel coordinates, at most `AXES` that most runs have.
@@ -251,13 +262,18 @@ def _split(whole: _View, keys: Sequence[str], names: Mapping[str, str]) -> Itera
 
 def _describe_view(view: _View, varying: _Varying, rounds: str) -> dict[str, Any]:
     """Return a view as MLflow's page keeps it; varying: among all runs; rounds: those behind the sweep's number."""
-    from fedray.tracking.means import name_column
+    from fedray.tracking.means import DEVIATION, name_column, name_point
 
     logged = {name for run in view.runs for name in run.data.metrics if not name.startswith(SUMMARY)}
     numbers = [f"{SUMMARY}{LAST}{name}" for name in FIRST]
     number = next((name for name in numbers if any(name in run.data.metrics for run in view.runs)), numbers[0])
     own = _Varying([run.data.params for run in view.runs if run.data.params])
-    table = [*(f"params.`{key}`" for key in own.keys), f"metrics.`{number}`", "tags.`fedray.status`"]
+    spread = (
+        [f"metrics.`{number}{DEVIATION}`"]
+        if any(f"{number}{DEVIATION}" in run.data.metrics for run in view.runs)
+        else []
+    )
+    table = [*(f"params.`{key}`" for key in own.keys), f"metrics.`{number}`", *spread, "tags.`fedray.status`"]
     ends = list(map(name_column, view.columns))
     curves = [FIRST[0] + end for end in ends]
     opened = [name for name in FIRST[1:] if name in logged]
@@ -272,10 +288,10 @@ def _describe_view(view: _View, varying: _Varying, rounds: str) -> dict[str, Any
         "runsHiddenMode": "SHOW_ALL",
         "selectedColumns": table,
         "columnOrder": table,
-        "columnWidths": {f"metrics.`{number}`": WIDTH},
+        "columnWidths": dict.fromkeys((f"metrics.`{number}`", *spread), WIDTH),
         "compareRunCharts": [
             *(_describe_curves(name, "curves") for name in curves),
-            *(_describe_points(key + end, number, len(view.runs)) for key in varying.points for end in ends),
+            *(_describe_points(name_point(key, end), number, len(view.runs)) for key in varying.points for end in ends),
             *(_describe_curves(name, "curves") for name in opened),
             *([_describe_chart("PARALLEL", "parallel", "wide", **parallel)] if axes else []),
             _describe_chart("BAR", number, "wide", metricKey=number, runsCountToCompare=len(view.runs)),

@@ -1,10 +1,12 @@
 """`fedray status` on a sweep, `fedray rm` on its runs, and `fedray clean` on its files."""
 
 import fcntl
+import http.server
 import io
 import json
 import os
 import signal
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -539,7 +541,7 @@ def test_the_view_of_a_sweep_tells_its_runs_apart(store: Tracker) -> None:
     assert colours[:3] == colours[3:]
     assert len({*colours}) == 3
     assert [data.params["algorithm.rho"] for data in list(runs.values())[::-1]] == ["none", "0.1", "0.5"] * 2
-    assert [data.params["algorithm ρ"] for data in list(runs.values())[::-1]] == ["none", "ρ=0.1", "ρ=0.5"] * 2
+    assert [data.params["ρ of algorithm"] for data in list(runs.values())[::-1]] == ["none", "ρ=0.1", "ρ=0.5"] * 2
     view = json.loads(store.client.get_experiment(store.experiment).tags["mlflow.sharedViewState.sweep"])
     opened = {one["uuid"] for one in view["compareRunSections"] if one["display"]}
     charts = [chart for chart in view["compareRunCharts"] if chart["metricSectionId"] in opened]
@@ -549,7 +551,7 @@ def test_the_view_of_a_sweep_tells_its_runs_apart(store: Tracker) -> None:
         ("SCATTER", None),
         ("SCATTER", None),
         ("LINE", "test_loss"),
-        ("PARALLEL", [axes[0], "algorithm ρ", axes[2]]),
+        ("PARALLEL", [axes[0], "ρ of algorithm", axes[2]]),
         ("BAR", "summary/last10_test_accuracy"),
     ]
     names = [one["name"] for one in view["compareRunSections"] if one["display"]]
@@ -604,11 +606,11 @@ def test_parallel_coordinates_draw_methods_without_an_option(store: Tracker) -> 
         view = json.loads(store.client.get_experiment(store.experiment).tags[f"mlflow.sharedViewState.{sweep}"])
         return [chart["selectedParams"] for chart in view["compareRunCharts"] if chart["type"] == "PARALLEL"]
 
-    assert find_axes("sweep") == [["algorithm.name", "algorithm β", "algorithm ρ"]]
+    assert find_axes("sweep") == [["algorithm.name", "β of algorithm", "ρ of algorithm"]]
     found = [run.data.params for run in search(store.client, store.experiment, f"tags.`{LISTED}sweep` = 'yes'")]
     words = {"none", "ρ=0.1", "ρ=0.5", "ρ=1"}, {"none", "β=0.1", "β=1"}
-    assert ({one["algorithm ρ"] for one in found}, {one["algorithm β"] for one in found}) == words
-    assert find_axes("many") == [["algorithm.name", "algorithm β", "algorithm.rho"]]
+    assert ({one["ρ of algorithm"] for one in found}, {one["β of algorithm"] for one in found}) == words
+    assert find_axes("many") == [["algorithm.name", "β of algorithm", "algorithm.rho"]]
 
 
 def test_json_for_programs(store: Tracker, call: Call) -> None:
@@ -665,3 +667,33 @@ def test_status_of_a_name_whose_blocks_alone_have_begun(store: Tracker, call: Ca
     assert [line.split()[0] for line in out.splitlines()] == ["mine/0", "mine/0/tune"]
     assert {one["name"] for one in json.loads(call("status", "mine", "--json").out)} == {"mine/0/tune", "mine/0"}
     assert call("status", "min").code == 2
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_a_second_ui_shows_the_addresses_of_the_server_that_runs(
+    same: bool, store: Tracker, monkeypatch: pytest.MonkeyPatch, call: Call
+) -> None:
+    """It has the newest sweep of this store; at the port of another store's the call is refused."""
+    run = store.open_sweep(Sheet("sweep", {}))
+    monkeypatch.setattr(os, "execve", lambda *_: pytest.fail("a second server starts"))
+
+    class Runs(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200 if same and self.path == f"/api/2.0/mlflow/runs/get?run_id={run}" else 404)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Runs) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        code, out, err = call("ui", "sweep", "--port", str(server.server_port))
+        server.shutdown()
+    if same:
+        assert (code, err) == (0, "")
+        place = f"http://127.0.0.1:{server.server_port}"
+        assert out.startswith(f"MLflow, which is running, shows the runs at {place}/#/experiments/1/runs?")
+        assert out.count(f": {place}/#/") == 1, "the sweep's own page"
+    else:
+        assert (code, out) == (2, "")
+        assert "cannot be listened at: Address already in use" in err

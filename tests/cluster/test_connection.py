@@ -183,11 +183,11 @@ def test_ray_client_is_refused_before_ray_is_asked(monkeypatch: pytest.MonkeyPat
             refuse_bad_address(None)
 
 
-def test_processes_of_a_local_ray_are_told_what_to_import_and_are_as_nice_as_you_say(
+def test_processes_of_a_local_ray_are_told_what_to_import_and_are_as_nice_and_silent_as_you_say(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     told: list[list[str | None]] = []
-    options = (PRELOAD, "RAY_worker_niceness")
+    options = (PRELOAD, "RAY_worker_niceness", "RAY_USAGE_STATS_ENABLED")
     for name in options:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(ray, "init", lambda *_, **__: told.append([os.environ.get(name) for name in options]))
@@ -195,9 +195,11 @@ def test_processes_of_a_local_ray_are_told_what_to_import_and_are_as_nice_as_you
         pass
     assert not {*options} & os.environ.keys()
     monkeypatch.setenv("RAY_worker_niceness", "7")
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "1")
     with use_cluster():
         pass
-    assert told == [["one,two", "0"], ["", "7"]]
+    assert told == [["one,two", "0", "0"], ["", "7", "1"]]
+    assert os.environ["MLFLOW_DISABLE_TELEMETRY"] == "true", "since fedray was imported"
 
 
 @pytest.mark.parametrize(("mine", "expected"), [({0}, 1), (range(10_000), count_cpus())])

@@ -54,15 +54,21 @@ def test_a_setting_has_a_run_of_its_seeds_means(store: Tracker) -> None:
     assert read_curve(store, means["α=0.1 fedavg"]) == [(1, 51), (2, 62)]
     data = means["α=0.1 fedavg"].data
     varying = {"algorithm.name": "fedavg", "partition.alpha": "0.1"}
-    assert data.params == varying | {"algorithm.name α 0.1": "fedavg"}
+    assert data.params == varying | {"α 0.1: algorithm.name": "fedavg"}
     assert data.tags["fedray.status"] == "1 failed, 2 finished"
     assert data.tags["mlflow.note.content"] == "Mean of 2 seeds: α=0.1 fedavg s0, α=0.1 fedavg s1"
     first = next(search(store.client, store.experiment, f"{IS_CELL} AND tags.`fedray.cell` = '{CELLS[0]['hash']}'"))
     assert data.tags["mlflow.runColor"] == first.data.tags["mlflow.runColor"]
     shown = {float(f"{entry.mean:.6g}") for entry in build(collect("sweep"), DEFAULT).entries.values() if entry.mean}
     assert means["α=0.1 fedsam"].data.metrics[f"summary/{DEFAULT}"] == 93.2333
+    # 93.1, 93.2 and 93.4 are 0.1333, 0.0333 and 0.1667 from it: the squares' sum, 0.046667, halved.
+    assert means["α=0.1 fedsam"].data.metrics[f"summary/{DEFAULT}_std"] == 0.152753
     for run in means.values():
         assert run.data.metrics[f"summary/{DEFAULT}"] in shown
+    tags = store.client.get_experiment(store.experiment).tags
+    view = json.loads(tags["mlflow.sharedViewState.sweep"])
+    assert f"metrics.`summary/{DEFAULT}_std`" in view["selectedColumns"]
+    assert "; 3 of 4 settings have a mean at " in view["compareRunSections"][0]["name"]
 
 
 def test_means_have_views_and_runs_stay_the_runs(store: Tracker, call: Call) -> None:
@@ -82,7 +88,7 @@ def test_means_have_views_and_runs_stay_the_runs(store: Tracker, call: Call) -> 
     one, other, *both = "test_accuracy α 0.1", "test_accuracy α 0.5", "test_loss", "test_accuracy"
     assert charts == [[one, other, *both], [*both[::-1], "train_loss"], [one, *both], [other, *both]]
     by = [[one["xaxis"]["key"] for one in view["compareRunCharts"] if one["type"] == "SCATTER"] for view in views]
-    assert by[0] == [f"algorithm.name α {alpha}" for alpha in (0.1, 0.5)]
+    assert by[0] == [f"α {alpha}: algorithm.name" for alpha in (0.1, 0.5)]
     assert by[1:] == [["algorithm.name"], by[0][:1], by[0][1:]]
     for run in find_means(store).values():
         end = f" α {run.data.params['partition.alpha']}"

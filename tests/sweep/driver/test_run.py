@@ -19,7 +19,8 @@ from mlflow import MlflowClient
 
 from fedray.cli import main as cli
 from fedray.cluster.resources import list_nodes
-from fedray.tracking.store import get_label
+from fedray.tracking.store import get_label, open_reader, search, select_means
+from fedray.tracking.view import save_view
 from tests.conftest import Call
 from tests.sweep.running import SWEEP, fedray, outcome, runs, state_hashes, write
 
@@ -164,17 +165,26 @@ def test_stopped_diverged_and_failing_cells_side_by_side(
 def test_force_replaces_and_supersedes(
     finished: Path, local_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
-    """A forced cell gets a run of its own from round 1 on; the earlier one no longer counts."""
+    """A forced cell gets a run of its own from round 1 on; the earlier one no longer counts. Means over seeds that
+    MLflow has for its charts are those of the new runs as soon as the call has ended."""
     for name in ("mlflow.db", "mlruns", "mlartifacts", ".fedray", "sweep.yaml"):
         if (source := finished / name).exists():
             (shutil.copytree if source.is_dir() else shutil.copy)(source, tmp_path / name)
     before = state_hashes(finished)
     monkeypatch.chdir(tmp_path)
+    save_view("small")
+    means = find_means()
     assert call("sweep", "sweep.yaml", "--force", "--only", "scaffold*s0").code == 0
+    assert {name for name, run in find_means().items() if means[name] != run} == {"scaffold"}
     found = [run for run in runs(tmp_path) if get_label(run) == "scaffold dirichlet(0.5) s0"]
     assert sorted(run.data.tags["fedray.status"] for run in found) == ["finished", "superseded"]
     assert {run.data.tags.get("fedray.state_sha256") for run in found} == {before[found[0].data.tags["fedray.cell"]]}
     assert "0 to run" in call("sweep", "sweep.yaml", "--dry-run").out
+
+
+def find_means() -> dict[str, str]:
+    client, experiment = open_reader()
+    return {run.info.run_name: run.info.run_id for run in search(client, experiment, select_means("small"))}
 
 
 ROUNDS = 8
