@@ -1,8 +1,8 @@
 """fedray: federated-learning sweeps on Ray, tracked in MLflow.
 
 `simulate(config)` is one run; the command line is `fedray --help`. Importing this package imports nothing else: each
-name is loaded when it is first used (PEP 562), so that what needs no PyTorch does not wait for it. While it is imported,
-MLflow reads whether it may send statistics of its use.
+name is loaded when it is first used (PEP 562), so that what needs no PyTorch does not wait for it. MLflow reads as it
+is imported whether it may send statistics of its use.
 """
 
 import importlib
