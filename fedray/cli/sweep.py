@@ -135,6 +135,8 @@ class SweepRequest:
         cpus, gpus, used, here = self.cpus_per_node or CPUS, self.gpus_per_node, False, list_local_nodes()
         walls = list[float | None]()
         room = [{"CPU": float(cpus), "GPU": float(gpus or 0)}] * (self.nodes or 0)
+        changes = [part for one in self.set_ or () for part in ("--set", one)]
+        file = shlex.join([str(self.file), *changes])
         for one in [sweep] if sweep.tune is None else [make_tune_stage(sweep), preview_final_stage(sweep)]:
             with name_place(source):
                 numbered = list_distinct(one, self.only or ())
@@ -147,7 +149,9 @@ class SweepRequest:
                 at_a_time = max(count_room(run.runtime, here, self.max_concurrent) for run in runs)
                 seconds, start = print_estimate(one.name, runs, max(at_a_time, 1))
             walls.append(
-                print_forecast(numbered, room or here, seconds, self.seconds_per_round, start, self.max_concurrent)
+                print_forecast(
+                    file, numbered, room or here, seconds, self.seconds_per_round, start, self.max_concurrent
+                )
             )
         if self.nodes and math.inf in walls:
             raise UserError(f"{source}: not all cells fit on these nodes, so that the sweep would not start")
@@ -159,7 +163,7 @@ class SweepRequest:
             known = None not in walls
             is_short = known and hours < LIMIT
             asked += f" --time={hours}:00:00" if is_short else ""
-            same = ["--smoke"] * self.smoke + [part for one in self.set_ or () for part in ("--set", one)]
+            same = ["--smoke"] * self.smoke + changes
             same += [part for one in self.only or () for part in ("--only", one)]
             same += ["--max-concurrent", str(self.max_concurrent)] if self.max_concurrent else []
             if not known:

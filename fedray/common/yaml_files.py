@@ -49,13 +49,16 @@ def _construct_mapping(loader: _Loader, node: yaml.MappingNode) -> dict[str, Any
         if key_node.tag == MERGE:
             merged = _merge(loader, value) | merged
             continue
-        key, line = loader.construct_object(key_node, deep=True), key_node.start_mark.line + 1
+        line, whole = key_node.start_mark.line + 1, node.value[place - 1][1].value if place else ""
+        listed = _list_values(node, place)
+        if place and not value.value and not listed and f"{whole}{key_node.value}".isdecimal():
+            raise UserError(
+                f"line {line}: {whole},{key_node.value} has a decimal comma; write {whole}.{key_node.value}, and "
+                "several values in brackets"
+            )
+        key = loader.construct_object(key_node, deep=True)
         if not isinstance(key, str):
-            is_decimal = isinstance(key, int) and not isinstance(key, bool) and not value.value and mapping
-            listed = _list_values(node, place)
             advice = f"several values stand in brackets: [{listed}]" if listed else f"quote {truncate_repr(key)}"
-            if is_decimal and not listed:
-                advice = f"write a number's decimals with a point, as 0.{key}, and several values in brackets"
             raise UserError(f"line {line}: keys must be strings; {advice}")
         if key in mapping:
             raise UserError(f"line {line}: the key {key!r} is repeated")

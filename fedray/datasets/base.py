@@ -139,7 +139,7 @@ class DataSource(Component):
         """Return the error for missing files."""
         return DataMissing(
             f"data.name: {self.name} is not in {get_data_dir()}: {what} is missing; `fedray data fetch "
-            f"{self.name}` tells how to get it, FEDRAY_DATA names another folder"
+            f"{self.name}` gets it or tells how, FEDRAY_DATA names another folder"
         )
 
 

@@ -106,6 +106,7 @@ def count_room(runtime: Runtime, nodes: Sequence[dict[str, float]], most: int | 
 
 
 def print_forecast(
+    file: str,
     numbered: Mapping[int, RunConfig],
     nodes: Sequence[dict[str, float]],
     seconds: Sequence[float | None],
@@ -117,9 +118,10 @@ def print_forecast(
 
     Return the seconds of wall clock: None if they are not known, infinite if a cell does not fit.
 
-    numbered: cell number -> run. nodes: resources of each node, the same for all. seconds: of each cell with one actor.
-    per_round: seconds of a round of the cell with the most gradients in it. start: seconds until the first cell begins.
-    None if unknown. most: largest number of cells at a time.
+    file: as `fedray run` takes it, with its changes. numbered: cell number -> run. nodes: resources of each node, the
+    same for all. seconds: of each cell with one actor. per_round: seconds of a round of the cell with the most
+    gradients in it. start: seconds until the first cell begins. None if unknown. most: largest number of cells at a
+    time.
     """
     import torch
 
@@ -134,7 +136,7 @@ def print_forecast(
         waves = (
             f"{room} at a time, {format_count(-(-counts[runtime] // room), 'wave')}{_describe_limit(runtime, nodes)}"
             if room
-            else f"they do not fit; {'there is no GPU (--gpus-per-node); or ' if lacks_gpus else ''}"
+            else f"they do not fit; {'there is no GPU (--nodes, --gpus-per-node); or ' if lacks_gpus else ''}"
             "lower runtime.cpus_per_actor, or gpus_per_actor (0: no GPU)"
         )
         console.print(f"{_describe_request(counts[runtime], runtime)}: {waves}")
@@ -197,7 +199,7 @@ def print_forecast(
     if len(cells) < len(fitting):
         console.print(
             f"{len(fitting) - len(cells)} cells: hours not measured; measure a round where they will run "
-            f"(`fedray run FILE --cell {cell} --set training.rounds=3 --no-track` prints it, of "
+            f"(`fedray run {file} --cell {cell} --set training.rounds=3 --no-track` prints it, of "
             f"{method}, the slowest method{_describe_work(runs[slowest], work[slowest])}); --nodes takes "
             "--seconds-per-round"
         )

@@ -193,9 +193,10 @@ CASES: dict[str, Case] = {
     "two documents": text("file.yaml: line 2, column 1: is not YAML: but found another document", "a: 1\n---\nb: 2\n"),
     "number as key": text("file.yaml: line 1: keys must be strings; quote 1", "1: 2\n"),
     "decimal comma": text(
-        "file.yaml: line 1: keys must be strings; write a number's decimals with a point, as 0.1, and several "
-        "values in brackets",
-        "x: {lr: 0,1}\n",
+        "file.yaml: line 1: 0,1 has a decimal comma; write 0.1, and several values in brackets", "x: {lr: 0,1}\n"
+    ),
+    "decimal comma before a zero": text(
+        "file.yaml: line 1: 0,05 has a decimal comma; write 0.05, and several values in brackets", "x: {rho: 0,05}\n"
     ),
     "several values in braces": text(
         "file.yaml: line 1: keys must be strings; several values stand in brackets: [0.05, 0.1, 0.2]",

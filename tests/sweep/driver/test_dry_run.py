@@ -75,7 +75,9 @@ def test_a_plan_for_a_cluster_that_is_not_here(call: Call) -> None:
     out = call("sweep", "sweep.yaml", "--dry-run", *CLUSTER).done
     assert "cluster: 2 nodes, 32 CPU, 8 GPU\n" in out
     assert "12 cells ask for as many actors as fit of 1 CPU + 0.25 GPU each: 32 at a time, 1 wave\n" in out
-    assert "12 cells: hours not measured" in out
+    assert "12 cells: hours not measured; measure a round where they will run (`fedray run sweep.yaml --cell 5 " in out
+    changed = call("sweep", "sweep.yaml", "--dry-run", *CLUSTER, "--set", "training.lr=0.2").done
+    assert "(`fedray run sweep.yaml --set training.lr=0.2 --cell 5 --set training.rounds=3 --no-track`" in changed
     assert "at most 30 rounds (runtime.checkpoint_every)" in out
     asked = "--nodes=2 --cpus-per-task=16 --gpus-per-node=4"
     assert "no --time below, since the hours are not known: --seconds-per-round gives them\n" in out
@@ -216,7 +218,9 @@ def test_both_stages_are_planned_and_what_does_not_fit_is_named(call: Call) -> N
     assert (code, err) == refused
     assert "x/tune: 6 cells\n" in out
     assert "x: 6 cells\n" in out
-    assert out.count("0.25 GPU each: they do not fit; there is no GPU (--gpus-per-node); or lower runtime.cpus") == 2
+    assert (
+        out.count("0.25 GPU each: they do not fit; there is no GPU (--nodes, --gpus-per-node); or lower runtime.") == 2
+    )
     assert "sbatch" not in out
     assert "wall clock" not in out
     cells = [{"algorithm": "fedavg"}, {"algorithm": "fedsam", "runtime.cpus_per_actor": 20}]
