@@ -267,14 +267,16 @@ def _suggest_owners(key: str, others: Mapping[str, type[BaseModel]]) -> str:
 
 
 def _suggest_list(given: str | float | Mapping[str, Any]) -> str:
-    """Return the values that `0, 1`, `0 1`, `0-2`, a number, an entry or `{a, b}` stand for, with commas; empty for one
-    word."""
+    """Return the values that `0, 1`, `0 1`, `0-2`, `range(3)`, a number, an entry or `{a, b}` stand for, with commas;
+    empty for one word."""
     if isinstance(given, Mapping):
         return ", ".join(given) if all(one is None for one in given.values()) else format_flow(given)
     if not isinstance(given, str):
         return truncate_repr(given).lower()
     if span := re.fullmatch(r"(\d{1,3})-(\d{1,3})", given):
         return ", ".join(map(str, range(int(span[1]), int(span[2]) + 1)))
+    if counted := re.fullmatch(r"range\((?:(\d{1,3}), *)?(\d{1,3})\)", given):
+        return ", ".join(map(str, range(int(counted[1] or 0), int(counted[2]))))
     return given if "," in given else ", ".join(given.split()) if " " in given.strip() else ""
 
 

@@ -48,6 +48,7 @@ OF_STORED: dict[str, str] = {
     "'rounds_to:fedsam'? valid: rounds_to:fedavg, rounds_to:fedsam",
     "tables sweep --metric rounds_to:101": "--metric: found 'rounds_to:101'; rounds_to:PERCENT with a test accuracy "
     "from 1 to 100 is required, or rounds_to:METHOD",
+    "tables sweep --rows method": "--rows/--cols: unknown name 'method'; did you mean 'algorithm'?…",
     "tables sweep --rows algoritm": "--rows/--cols: unknown name 'algoritm'; did you mean 'algorithm'?…",
     "tables sweep --reference fedavgg": "--reference: unknown name 'fedavgg'; did you mean 'fedavg'? valid: fedavg, "
     "fedsam",

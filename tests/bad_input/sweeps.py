@@ -48,6 +48,8 @@ WORDS: dict[str, str] = {
     "grid: {algorithm: [fedavg, scaffold], algorithm.rho: [0.1]}": "algorithm.rho: none of fedavg, scaffold has it; "
     "'rho' belongs to mofedsam, fedsam, fe…",
     "grid: {seed: 0-2}": "grid.seed: expected a list, got '0-2'; did you mean [0, 1, 2]?",
+    "grid: {seed: range(3)}": "grid.seed: expected a list, got 'range(3)'; did you mean [0, 1, 2]?",
+    "grid: {seed: 'range(1, 3)'}": "grid.seed: expected a list, got 'range(1, 3)'; did you mean [1, 2]?",
     "grid: {seed: 0 1}": "grid.seed: expected a list, got '0 1'; did you mean [0, 1]?",
     "grid: {seed: '0, 1'}": "grid.seed: expected a list, got '0, 1'; did you mean [0, 1]?",
     "grid: {partition: {name: dirichlet, alpha: [0.1, 0.5]}}": "grid.partition: expected a list, got {name: "

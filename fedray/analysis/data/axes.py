@@ -11,6 +11,7 @@ import pandas as pd
 from fedray.analysis.data.collect import SweepTable
 from fedray.cells.cell import shorten_number
 from fedray.common.errors import UserError, find_nearest, unknown
+from fedray.config.run import MEANT
 from fedray.partitions import PARTITIONS
 from fedray.sweep.points import COMPONENTS
 
@@ -209,12 +210,13 @@ def find_keys(given: str, cells: pd.DataFrame) -> str:
 def unknown_key(option: str, key: str, cells: pd.DataFrame, others: Iterable[str] = ()) -> UserError:
     """Return the error for an option that is neither a dotted key of the cells nor one of the other names.
 
-    It names the keys that vary, and what was meant among all: a key may be given by its last part, `rho` or `roh`.
+    It names the keys that vary, and what was meant among all: a key may be given by its last part, `rho` or `roh`, or
+    by another framework's word.
     """
     keys = set(_list_dotted(cells))
     words = {name: [name] for name in keys.union(others)}
     for name in sorted(keys):
         words.setdefault(name.rpartition(".")[2], []).append(name)
-    meant = words.get(find_nearest(key, words, 0.5), [])
+    meant = words.get(MEANT[key] if MEANT.get(key) in words else find_nearest(key, words, 0.5), [])
     varying = {name for name in keys if cells[name].nunique(dropna=False) > 1}
     return unknown(option, key, varying.union(others), meant=" or ".join(map(repr, meant)))
