@@ -111,6 +111,7 @@ def run_command(command: Callable[..., None] | typer.Typer) -> NoReturn:
     logging.setLogRecordFactory(_make_discreet_record)
     logging.basicConfig(format="%(message)s", handlers=[StderrHandler()])
     logging.getLogger("fedray").setLevel(logging.INFO)
+    logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)  # of pools and retries, which cost nothing
     app = command if isinstance(command, typer.Typer) else make_app(command)
     try:
         with treat_sigterm_as_interrupt():

@@ -29,9 +29,9 @@ from fedray.cells.looks import COLOURS
 from fedray.common.output import OutputFile
 from fedray.components.base import Component
 
-WIDTH = 3.3
-"""Inches: width of a column of a two-column paper."""
-WIDE = 6.9
+WIDTH = 3.25
+"""Inches: width of a column of a two-column paper, ICML's."""
+WIDE = 6.75
 """Inches: width of both columns."""
 ACROSS, BLOCKS_ACROSS = 3, 4
 """Maximum number of panels side by side, for one and for several quantities."""
