@@ -73,7 +73,8 @@ def draw_fairness(sweep: SweepTable) -> dict[str, Figure]:
         first = next(iter(drawn.main.values()))
         first.set_ylim(len(methods) - 0.5, -0.5)
         first.set_xlim(max(first.get_xlim()[0], -2), 102)  # a deviation may reach beyond 100 %
-        drawn.figure.set_label(describe_seeds((one["seeds"] for one in spread.values()), ""))
+        note = describe_seeds((one["seeds"] for one in spread.values()), "")
+        drawn.figure.set_label(note if note == "one seed" else f"{note}; a dot for each client and seed")
         figures[name] = with_legend(drawn.figure, *drawn.main.values())
     return figures
 

@@ -68,7 +68,7 @@ def test_fairness_drawn(store: Tracker) -> None:
     reach = np.asarray(bar.get_segments()[0])[:, 0]
     assert np.ptp(reach) / 2 == pytest.approx((10 * 10**0.5 + np.std([max(v - 20, 0) for v in TEN])) / 2)
     assert axes.get_ylim()[0] > axes.get_ylim()[1], "the first method on top"
-    assert figure.get_label() == "mean over 1 to 2 seeds"
+    assert figure.get_label() == "mean over 1 to 2 seeds; a dot for each client and seed"
     assert len(figure.legends[0].get_texts()) == 4
 
 
