@@ -165,6 +165,35 @@ def test_one_key_at_a_time(store: Tracker) -> None:
         assert np.asarray(line.get_xydata()).tolist() == points
 
 
+def test_values_count_within_a_method(store: Tracker, tmp_path: Path) -> None:
+    """mofedsam has β = 0.1 and 0.5, fedtoga 0.9 alone: three numbers, but no line of three points, so no figure unless
+    asked for. Its note says of each method that has no line why: fedtoga's two α have one β, fedsam's two ρ none.
+    """
+    base = {"name": "mofedsam", "rho": 0.1}
+    toga = {"name": "fedtoga", "rho": 0.1, "beta": 0.9}
+    arms = [base | {"beta": beta} for beta in (0.1, 0.5)] + [toga | {"alpha": alpha} for alpha in (0.01, 0.1)]
+    cells = [cell(one, 0.5, 0) for one in (SMALL, LARGE, *arms)]
+    write(store, cells, range(60, 66))
+    sweep = collect("sweep")
+    assert list_varied(sweep) == []
+    assert list_varied(sweep, 2) == ["algorithm.rho", "algorithm.beta", "algorithm.alpha"]
+    (figure,) = draw_sensitivity(sweep, "algorithm.beta").values()
+    said = "; not drawn, with one value of β: fedtoga; not drawn, without β and with several rows: fedsam"
+    assert figure.get_label() == f"one seed; {AVERAGED}{said}"
+    write(store, [*cells, cell(base | {"beta": 0.9}, 0.5, 0)], range(60, 67), name="three")
+    main("three", out=tmp_path)
+    assert {path.name for path in tmp_path.glob("*sensitivity*.png")} == {"three-sensitivity-algorithm_beta.png"}
+
+
+def test_a_method_whose_settings_lack_the_number_is_named(store: Tracker) -> None:
+    """fedsam has been run with a split that has no α, so it has neither a line nor a panel."""
+    cells = [cell(FEDAVG, alpha, 0) for alpha in (0.1, 0.5)] + [cell(SMALL, 0.5, 0)]
+    cells[2]["config"]["partition"] = {"name": "iid"}
+    write(store, cells, (60, 70, 80))
+    (figure,) = draw_sensitivity(collect("sweep"), "partition.alpha").values()
+    assert figure.get_label().endswith("; not drawn, without α in a panel: fedsam")
+
+
 def test_two_metrics_with_the_deviation_over_clients(
     store: Tracker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

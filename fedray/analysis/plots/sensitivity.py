@@ -41,7 +41,8 @@ def draw_sensitivity(sweep: SweepTable, x: str, metric: str = DEFAULT) -> dict[s
     """Draw the metric against a key whose numbers are the x axis, with a tick at each of them.
 
     A method without such an option (fedavg has no ρ) is a horizontal line, unless options of its own vary in the panel.
-    A method with only one value of it, since another key varies there, is left out, and named below if it is nowhere.
+    A method with only one value of it, since another key varies there, is left out, too; the note names it, with the
+    reason, if it is in no panel.
 
     x: the dotted key; or METHOD.OPTION and 1-METHOD.OPTION with commas, options of several methods that mean the same,
     which alone are drawn. metric: as in tables; several joined by `+` are drawn in the same panels. Return data set and
@@ -71,11 +72,18 @@ def draw_sensitivity(sweep: SweepTable, x: str, metric: str = DEFAULT) -> dict[s
     if not (count > 1).any():
         raise UserError(f"--x: no finished runs differ by {x} alone")
     own = cells[cells["_x"].isna()].groupby(["_column", "algorithm.name"])["_row"].transform("nunique")
-    every_method = dict.fromkeys(cells["algorithm.name"])
+    methods_of = {
+        f"with one value of {title}": cells.loc[cells["_x"].notna(), "algorithm.name"],
+        f"without {title} and with several rows": cells.loc[own.reindex(cells.index) > 1, "algorithm.name"],
+        f"without {title} in a panel": cells["algorithm.name"],
+    }
     cells = cells[(count != 1) & ~(own.reindex(cells.index) > 1)]
     cells = cells[cells["_column"].isin(cells.loc[cells["_x"].notna(), "_column"])]
-    gone = [name for name in every_method if name not in {*cells["algorithm.name"]}]
-    absent = f"; not drawn, with one value: {', '.join(gone)}" if gone else ""
+    absent, named = "", {*cells["algorithm.name"]}
+    for why, of in methods_of.items():
+        if gone := [name for name in dict.fromkeys(of) if name not in named]:
+            absent += f"; not drawn, {why}: {', '.join(gone)}"
+            named |= {*gone}
     if len(names) > 1:  # no curves have these lines
         looks, methods = cells["_row"], cells["algorithm.name"]
         cells["_look"] = looks
@@ -163,7 +171,7 @@ def _join_options(cells: pd.DataFrame, x: str) -> tuple[pd.Series, str, list[str
 
 
 def list_varied(sweep: SweepTable, fewest: int = 3) -> list[str]:
-    """Return the dotted keys that `sensitivity` can draw: so many numbers, by which alone finished runs differ."""
+    """Return the dotted keys that `sensitivity` can draw: so many numbers, by which alone a method's runs differ."""
     cells = label_finished(sweep, statuses=WITH_CURVE)
     keys = [
         key
@@ -176,4 +184,4 @@ def list_varied(sweep: SweepTable, fewest: int = 3) -> list[str]:
     alike = {
         key: label_finished(sweep, [key], WITH_CURVE).assign(_x=cells[key]).groupby(["_column", "_row"]) for key in keys
     }
-    return [key for key, groups in alike.items() if groups["_x"].nunique().max() > 1]
+    return [key for key, groups in alike.items() if groups["_x"].nunique().max() >= fewest]
