@@ -3,7 +3,7 @@
 Without --kind: curves, and the sensitivity to every number with three or more values by which alone runs differ.
 - curves: metrics by round (or by data sent, `--x megabytes_sent`, or seconds of training, `--x seconds`), a panel per
   setting, a line per method, and below a zoom on the last rounds. `--metric A,B`: separate panels; `A+B`: both in the
-  same panels. Of more than eight methods also `multiples`, a file per setting: a panel per method, over the others in
+  same panels. Of more than six methods also `multiples`, a file per setting: a panel per method, over the others in
   grey.
 - sensitivity: a table's metric by a hyper-parameter, the heterogeneity or the participation, a panel per setting.
 - bars: a metric with many parts, such as the layers' Λ, at one round; a file per setting.
@@ -51,19 +51,20 @@ from fedray.common.entry import Overwrite
 from fedray.common.errors import UserError, unknown
 from fedray.common.output import OutputFile, write_or_print
 
-KINDS = (
-    "curves",
-    "sensitivity",
-    "bars",
-    "methods",
-    "class-accuracy",
-    "fairness",
-    "confusion",
-    "partition",
-    "search",
-    "heatmap",
-    "differences",
-)
+KINDS = {
+    "curves": ("x", "metric", "band", "smooth"),
+    "sensitivity": ("x", "metric"),
+    "bars": ("metric", "round"),
+    "methods": ("metric",),
+    "class-accuracy": (),
+    "fairness": (),
+    "confusion": (),
+    "partition": (),
+    "search": (),
+    "heatmap": ("x", "y", "metric"),
+    "differences": ("metric", "reference"),
+}
+"""Kind -> the options that it uses. Without a kind the options are those of the curves."""
 OF_TABLES = ("sensitivity", "methods", "heatmap", "differences")
 """Kinds that show a metric as tables do."""
 
@@ -103,8 +104,10 @@ def main(
         raise unknown("--kind", kind, KINDS)
     if band not in ("seeds", "clients"):
         raise unknown("--band", band, ("seeds", "clients"))
+    given = {"x": x, "metric": metric, "band": band != "seeds", "smooth": smooth > 1, "round": round, "y": y}
+    _refuse_unused(kind, [name for name, value in (given | {"reference": reference}).items() if value])
     # A folder is refused before anything is computed.
-    OutputFile("--out", out / f"{kind or KINDS[0]}.pdf", (".pdf",), overwrite)
+    OutputFile("--out", out / f"{kind or 'curves'}.pdf", (".pdf",), overwrite)
     if kind == "partition":
         expected = find_cells(name)
         pictures, missing = draw_partitions(expected)
@@ -150,6 +153,16 @@ def main(
         write_or_print(f"{late}\n", None)
     for what, names in _list_left_out(sweep, drawn, metric):
         write_or_print(f"not drawn, {what}: {'; '.join(names)}\n", None)
+
+
+def _refuse_unused(kind: str, given: Collection[str]) -> None:
+    """Refuse an option that the chosen kind, or none, does not use."""
+    for name in given:
+        if name not in KINDS[kind or "curves"]:
+            *most, last = [other for other, used in KINDS.items() if name in used]
+            users = " or ".join(filter(None, (", ".join(most), last)))
+            asked = f"--kind {kind} does" if kind else "figures without --kind do"
+            raise UserError(f"--{name}: {asked} not use it; --kind {users} does")
 
 
 def _save(

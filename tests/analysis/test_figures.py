@@ -590,6 +590,31 @@ def test_panels_share_an_axis_unless_most_of_one_would_be_empty(store: Tracker) 
     assert figure.get_label() == "one seed; y axes differ"
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--y", "alpha"), "--y: figures without --kind do not use it; --kind heatmap does"),
+        (("--kind", "sensitivity", "--y", "alpha"), "--y: --kind sensitivity does not use it; --kind heatmap does"),
+        (
+            ("--kind", "methods", "--x", "rho"),
+            "--x: --kind methods does not use it; --kind curves, sensitivity or heatmap does",
+        ),
+        (
+            ("--kind", "heatmap", "--metric", "test_loss", "--round", "3"),
+            "--round: --kind heatmap does not use it; --kind bars does",
+        ),
+        (("--kind", "bars", "--band", "clients"), "--band: --kind bars does not use it; --kind curves does"),
+        (("--smooth", "2", "--reference", "fedavg"), "--reference: figures without --kind do not use it; "),
+        (("--kind", "partition", "--smooth", "2"), "--smooth: --kind partition does not use it; --kind curves does"),
+    ],
+)
+def test_an_option_that_the_kind_does_not_use_is_refused(options: tuple[str, ...], message: str, call: Call) -> None:
+    """Before anything is read: there is no store, and no sweep."""
+    code, out, err = call("figures", "sweep", *options)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"fedray: {message}")
+
+
 def test_refusals(store: Tracker) -> None:
     cells = [cell(a, 0.5, 0) for a in (FEDAVG, SMALL)]
     write(store, cells, [70] * len(cells))
