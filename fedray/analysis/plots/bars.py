@@ -155,7 +155,7 @@ def draw_forests(found: Comparison) -> dict[str, Figure]:
     left, right = min(ends), max(ends)
     margin, cut = 0.05 * (right - left) or 1.0, False
     names = list(dict.fromkeys(one.row for rows in halves.values() for one in rows))
-    title, _, rounds = found.title.partition(", ")
+    title, _, rounds = found.title.replace(" in %", " in points", 1).partition(", ")
     drawn = make_panels([*halves], f"difference to {found.to}\n{title}", "", 0.4 + 0.2 * len(names))
     for setting, area in drawn.main.items():
         for one, half in halves[setting].items():

@@ -103,7 +103,7 @@ def test_differences_of_methods_in_settings(store: Tracker, tmp_path: Path) -> N
     first, second = forest.axes
     assert (first.get_title(), second.get_title()) == ("dirichlet α=0.1", "dirichlet α=0.5")
     assert first.lines[1].get_xdata() == pytest.approx([3.0])
-    assert first.get_xlabel() == "difference to fedavg\ntest accuracy in % of the last round"
+    assert first.get_xlabel() == "difference to fedavg\ntest accuracy in points of the last round"
     assert [len(line.get_xdata()) for line in second.lines] == [2, 1, 2, 0]  # no width, the mean, 0, the legend
     assert [text.get_text() for text in first.get_yticklabels()] == ["fedsam"]
     assert np.ptp(first.lines[0].get_xdata()) == 0
