@@ -163,8 +163,15 @@ def match_published(
     used = [id(one) for one in matches.values()]
     if left := Counter(one.method for one in numbers if id(one) not in used):
         notes.append(f"printed, but not in this table: {', '.join(f'{method} ({n})' for method, n in left.items())}")
-    doubts = {key: [note for note in one.notes.split("; ") if note[:6] == "doubt:"] for key, one in matches.items()}
-    notes += [f"{row}, {column}: {note}" for (row, column), of_key in doubts.items() for note in of_key]
+    doubts, entries = dict[str, list[Key]](), Counter(row for row, _ in matches)
+    for key, one in matches.items():
+        for note in one.notes.split("; "):
+            if note.startswith("doubt:"):
+                doubts.setdefault(note, []).append(key)
+    for note, keys in doubts.items():
+        doubted = Counter(row for row, _ in keys)
+        of = (row if doubted[row] == entries[row] else f"{row}, {column}" for row, column in keys)
+        notes.append(f"{'; '.join(dict.fromkeys(of))}: {note}")
     return matches, notes
 
 

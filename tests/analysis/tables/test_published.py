@@ -214,7 +214,25 @@ def test_doubts_are_passed_on() -> None:
     one = run({"name": "fedsol", "rho": 1.5}, {"name": "dirichlet", "alpha": 0.1}, model="mcmahan_cnn")
     found, notes = match_published("fedsol/table5", "test_accuracy", {("fedsol", "x"): [Cell(**one)]})
     assert {key: (number.value, number.std) for key, number in found.items()} == {("fedsol", "x"): (64.13, None)}
-    assert any(note.startswith("fedsol, x: doubt: table 2 prints 64.13") for note in notes)
+    assert any(note.startswith("fedsol: doubt: table 2 prints 64.13") for note in notes)
+
+
+def test_a_doubt_is_told_once_with_its_entries() -> None:
+    """FedCM's four entries share a doubt, so the row's name stands for them; one of them has another doubt as well."""
+    splits = [{"name": "pathological", "classes": 6}, {"name": "pathological", "classes": 3}]
+    groups = {
+        ("fedcm", f"{split['classes']}, {total}"): [
+            Cell(**run({"name": "fedcm"}, split, total=total, per_round=10, model="lenet"))
+        ]
+        for split in splits
+        for total in (100, 200)
+    }
+    found, notes = match_published("fedtoga/table1", "test_accuracy", groups)
+    assert found.keys() == groups.keys()
+    assert [note for note in notes if "doubt" in note] == [
+        "fedcm, 6, 100: doubt: below the c=3 value, 76.64 with 200 clients",
+        "fedcm: doubt: the eight stds are the same with 100 and 200 clients",
+    ]
 
 
 @pytest.mark.parametrize(
