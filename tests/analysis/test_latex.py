@@ -75,6 +75,25 @@ def test_a_table_with_everything_compiles(tmp_path: Path) -> None:
         assert "Missing character" not in compile_document(source)
 
 
+def test_a_table_wider_than_a_column_takes_both(tmp_path: Path) -> None:
+    """An entry `91.00 ± 1.41` has 12 letters, `dirichlet` 9: 5 x (9 + 2 x 12) + 12 x 3 = 201 pt are less than 246,
+    5 x (9 + 3 x 12) + 12 x 4 = 273 are not. A class with one column prints both, too.
+    """
+    rows, written = ["dirichlet", "iid"], list[str]()
+    for columns in (["a", "b"], ["a", "b", "c"]):
+        entries = {(row, column): Entry(91.0, 1.41, 3, Counter()) for row in rows for column in columns}
+        written.append(to_latex(ResultTable("s: t", rows, columns, entries, dict.fromkeys(entries, 1), [])))
+    assert [re.findall(r"(?:begin|end)\{(table\*?)\}", one) for one in written] == [["table"] * 2, ["table*"] * 2]
+    source = tmp_path / "table.tex"
+    for options in ("[twocolumn]", ""):
+        source.write_text(DOCUMENT.replace("{article}", options + "{article}") % "".join(written), encoding="utf-8")
+        assert "Overfull" not in compile_document(source)
+    source.write_text(
+        DOCUMENT.replace("{article}", "[twocolumn]{article}") % written[1].replace("table*", "table"), encoding="utf-8"
+    )
+    assert "Overfull" in compile_document(source), "this test can fail"
+
+
 ASCII = "".join(map(chr, range(32, 127)))
 SMALL = {"₀": "$_{0}$", "₉": "$_{9}$", "¹": "$^{1}$", "²": "$^{2}$", "ᵀ": "$^{T}$", "₋": "$_{-}$", "ₐ": "$_{a}$"}
 NAMES = st.text(st.sampled_from([*ASCII, *TEX, *SMALL, *"éüßŁñ\n\x1b"]), min_size=1, max_size=20)

@@ -5,6 +5,7 @@ import html
 import io
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any
@@ -37,9 +38,14 @@ def _escape_markdown(name: str) -> str:
     return re.sub(r"[\\`*~\[<|$]|(?<![a-zA-Z0-9])_|_(?![a-zA-Z0-9])|&(?=#?\w+;)", r"\\\g<0>", escape(name))
 
 
+LETTER, BETWEEN, ACROSS = 5, 12, 246
+"""Points at 10 pt: about a letter, what is between two columns of a table, and a column of a two-column paper."""
+
+
 def to_latex(table: ResultTable) -> str:
     """Format as a booktabs table; its notes are comments.
 
+    One that is wider than a column of a two-column paper is a `table*`, which in one column is the same as `table`.
     Rows of a method with other options (`fedsam ρ=0.05`) have them in a column of their own, and a space sets methods
     apart; columns of a split with other options stand below its name. Unless the user has given one, the caption is the
     metric and what ± is. Raises UserError if LaTeX does not accept the label.
@@ -54,8 +60,9 @@ def to_latex(table: ResultTable) -> str:
     heads, tops = _split_names(table.rows), _split_names(table.columns)
     title = table.title.partition(": ")[2] or table.title  # without the sweep's name
     said = [note.partition(f"; {LEGEND}")[0] for note in table.notes[:1]]
+    environment = "table*" if _is_wide(table, heads, tops) else "table"
     lines = [
-        r"\begin{table}",
+        rf"\begin{{{environment}}}",
         r"\centering",
         rf"\caption{{{table.caption or escape_tex('; '.join([title[:1].upper() + title[1:], *said]))}}}",
         *([rf"\label{{{table.label}}}"] if table.label else []),
@@ -75,8 +82,21 @@ def to_latex(table: ResultTable) -> str:
             " & ".join([first, *map(escape_tex, options), *(cell((row, column)) for column in table.columns)]) + r" \\"
         )
     notes = (" ".join(note.split()) for note in table.notes)  # a failure's message may have several lines
-    lines += [r"\bottomrule", r"\end{tabular}", *(f"% {note}" for note in notes), r"\end{table}"]
+    lines += [r"\bottomrule", r"\end{tabular}", *(f"% {note}" for note in notes), rf"\end{{{environment}}}"]
     return "\n".join(lines) + "\n"
+
+
+def _is_wide(table: ResultTable, heads: Sequence[Sequence[str]], tops: Sequence[Sequence[str]]) -> bool:
+    """Return True if a table is wider than a column of a paper, by its letters.
+
+    A name that columns share is divided among them.
+    """
+    shared = Counter(top[0] for top in tops[1:])
+    letters = [max(map(len, names)) for names in zip(*heads, strict=True)]
+    for column, top in zip(table.columns, tops[1:], strict=True):
+        entries = (_fill(table, (row, column), str, {}) for row in table.rows)
+        letters.append(max(len(top[0]) // shared[top[0]], len(top[-1]), *map(len, entries)))
+    return LETTER * sum(letters) + BETWEEN * len(letters) > ACROSS
 
 
 def _write_groups(tops: Sequence[Sequence[str]], before: int) -> list[str]:
