@@ -225,9 +225,8 @@ def _read_pictures(sweep: SweepTable) -> Pictures:
 
 
 def _draw_curves(sweep: SweepTable) -> Pictures:
-    """Return the curves; those of more methods than a panel can tell apart get a panel each."""
-    drawn = draw_multiples(sweep) if count_lines(sweep) > READABLE else draw_curves(sweep)
-    return _show(drawn)
+    """Return the curves; more methods than a panel can tell apart also get a panel each, below."""
+    return _show(draw_curves(sweep)) + (_show(draw_multiples(sweep)) if count_lines(sweep) > READABLE else [])
 
 
 def _draw_if_any(draw: Callable[[SweepTable], dict[str, Figure]], sweep: SweepTable) -> Pictures:

@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 
 from fedray.analysis.data.collect import SweepTable, collect
 from fedray.analysis.plots.clients import draw_partitions
-from fedray.analysis.plots.curves import count_lines, draw_multiples
+from fedray.analysis.plots.curves import count_lines, draw_curves, draw_multiples
 from fedray.analysis.report import (
     _describe_hours,
     _draw_curves,
@@ -70,7 +70,7 @@ def with_picture(store: Tracker) -> None:
 
 
 def test_curves_of_many_methods_have_a_panel_each(store: Tracker) -> None:
-    """Nine methods, each in colour over the grey lines of the other eight."""
+    """Nine methods, each in colour over the grey lines of the other eight, below the figure that compares them."""
     cells = [cell({"name": "fedsam", "rho": rho}, 0.5, seed) for rho in range(1, 10) for seed in (0, 1)]
     write(store, cells, [history(k, 10 + k) for k in range(18)])
     found = collect("sweep")
@@ -82,7 +82,8 @@ def test_curves_of_many_methods_have_a_panel_each(store: Tracker) -> None:
     assert len(others) == 9
     assert figure.get_label() == "grey: the other methods; mean over 2 seeds"
     (uri,) = (uri for _, uri in _show({"": figure}))
-    assert _draw_curves(found) == [("dirichlet α=0.5; grey: the other methods; mean over 2 seeds", uri)]
+    (common,) = _show(draw_curves(found))
+    assert _draw_curves(found) == [common, ("dirichlet α=0.5; grey: the other methods; mean over 2 seeds", uri)]
     write(store, cells[:16], [50] * 16, name="eight")
     assert count_lines(found) == 9
     ((said, _),) = _draw_curves(collect("eight"))
