@@ -191,7 +191,7 @@ def test_a_method_whose_settings_lack_the_number_is_named(store: Tracker) -> Non
     cells[2]["config"]["partition"] = {"name": "iid"}
     write(store, cells, (60, 70, 80))
     (figure,) = draw_sensitivity(collect("sweep"), "partition.alpha").values()
-    assert figure.get_label().endswith("; not drawn, without α in a panel: fedsam")
+    assert figure.get_label().endswith("; not drawn, in settings without a line: fedsam")
 
 
 def test_two_metrics_with_the_deviation_over_clients(

@@ -75,7 +75,7 @@ def draw_sensitivity(sweep: SweepTable, x: str, metric: str = DEFAULT) -> dict[s
     methods_of = {
         f"with one value of {title}": cells.loc[cells["_x"].notna(), "algorithm.name"],
         f"without {title} and with several rows": cells.loc[own.reindex(cells.index) > 1, "algorithm.name"],
-        f"without {title} in a panel": cells["algorithm.name"],
+        "in settings without a line": cells["algorithm.name"],
     }
     cells = cells[(count != 1) & ~(own.reindex(cells.index) > 1)]
     cells = cells[cells["_column"].isin(cells.loc[cells["_x"].notna(), "_column"])]
