@@ -218,7 +218,8 @@ def test_cells_have_their_accuracy_and_a_link_where_the_store_has_an_address(
     header, *cells = plain.tables["cells"]
     assert header[:4] == ["cell", "status", "last10_test_accuracy", "run"]
     assert [row[2] for row in cells] == ["65.00", "66.00", "67.00", "68.00", "69.00", "70.00", "", ""]
-    assert cells[0][3] == sweep.cells["run_id"][0]
+    assert cells[0][3] == sweep.cells["run_id"][0][:8], "what is left is in its title"
+    assert f'<span title="{sweep.cells["run_id"][0]}">{cells[0][3]}</span>' in paged[1]
     assert not [link for link in plain.links if "runs" in link]
     _, experiment = open_store()
     monkeypatch.setattr("fedray.analysis.report.store_uri", lambda: "http://me:secret@store:5000")
@@ -227,6 +228,7 @@ def test_cells_have_their_accuracy_and_a_link_where_the_store_has_an_address(
     text = make_page(sweep, ["last10_test_accuracy"])
     links = [link for link in Page(text).links if "/runs/" in link]
     assert len(links) == 7, "one run has not begun"
+    assert f'title="{sweep.cells["run_id"][0]}">{cells[0][3]}</a>' in text
     assert urlsplit(links[0]).hostname == "store"
     assert urlsplit(links[0]).fragment.split("?")[0] == f"/experiments/{experiment}/runs/{sweep.cells['run_id'][0]}"
     assert "me:secret" not in text
@@ -275,18 +277,32 @@ def test_in_a_browser(store: Tracker, tmp_path: Path) -> None:
     (tmp_path / "fetching.html").write_text(text.replace("<p>what", "<img src='https://example.org/a.png'><p>what"))
     _, console = opened(tmp_path / "fetching.html")
     assert "Content Security Policy" in console[0], "this test can fail"
-    measuring = "<script>document.title = [...document.images].map(i => i.naturalWidth).join()</script></body>"
-    policy = re.search(r"<meta http-equiv.*", text)
-    assert policy is not None
-    (tmp_path / "measured.html").write_text(text.replace(policy[0], "").replace("</body>", measuring))
-    dom, _ = opened(tmp_path / "measured.html")
-    title = re.search("<title>(.*)</title>", dom)
-    assert title is not None
-    assert [int(width) > 200 for width in title[1].split(",")] == [True, True]
+    widths = measure(tmp_path / "page.html", "[...document.images].map(i => i.naturalWidth).join()").split(",")
+    assert [int(width) > 200 for width in widths] == [True, True]
     opened(tmp_path / "page.html", f"--screenshot={tmp_path / 'page.png'}")
     picture = matplotlib.image.imread(tmp_path / "page.png")
     assert picture.shape[:2] == (1600, 1200)
     assert np.std(picture[:, :, :3]) > 0.05, "a blank page"
+
+
+def test_a_printed_page_has_everything(store: Tracker, tmp_path: Path) -> None:
+    """On A4 with margins of 12 mm, 186 mm or 703 pixels: ten columns of results do not reach beyond it, what is folded
+    is shown, and the contents, whose links paper has not, are not.
+    """
+    cells = [cell(method, alpha, 0) for method in (FEDAVG, SMALL) for alpha in range(1, 11)]
+    write(store, cells, range(60, 80))
+    main("sweep", out=tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    printed = text.replace("@media print", "@media all").replace("</style>", "body { width: 703px; }</style>")
+    (tmp_path / "printed.html").write_text(printed)
+    ends = measure(
+        tmp_path / "printed.html",
+        "[...document.querySelectorAll('table, figure')].map(one => Math.ceil(one.getBoundingClientRect().width))",
+    )
+    assert max(map(int, ends.split(","))) <= 703
+    shown = "document.querySelector('{}').checkVisibility()".format
+    assert measure(tmp_path / "printed.html", f"[{shown('details table')}, {shown('nav')}]") == "true,false"
+    assert measure(tmp_path / "page.html", f"[{shown('details table')}, {shown('nav')}]") == "false,true"
 
 
 def test_a_smoke_sweep_has_a_page_and_is_compared_with_no_paper(store: Tracker, tmp_path: Path) -> None:
@@ -458,6 +474,18 @@ def browser() -> str:
     if found is None:
         pytest.skip(f"no browser here ({', '.join(NAMES)}); Debian's package is chromium")
     return found
+
+
+def measure(page: Path, what: str) -> str:
+    """What an expression of JavaScript says of a copy of the page without its policy."""
+    text, script = page.read_text(encoding="utf-8"), f"<script>document.title = {what}</script></body>"
+    policy = re.search(r"<meta http-equiv.*", text)
+    assert policy is not None
+    copy = page.with_name("measured.html")
+    copy.write_text(text.replace(policy[0], "").replace("</body>", script), encoding="utf-8")
+    title = re.search("<title>(.*)</title>", opened(copy)[0])
+    assert title is not None
+    return title[1]
 
 
 def opened(page: Path, flag: str = "--dump-dom") -> tuple[str, list[str]]:
