@@ -16,7 +16,9 @@ only some methods have hooks that others can ignore: batches before the first st
 All vectors are float32 `(P,)` in `model.parameters()` order unless said otherwise. Formulas branch on hyper-parameters,
 never on the value of a tensor, and treat every vector as immutable: `c.theta = c.theta - ...`, not `c.theta -= ...`.
 A method that changes theta, a message or a state in place is refused with its first client; changes through
-`tensor.data` or a NumPy view go undetected, and give numbers that depend on the number of actors.
+`tensor.data` or a NumPy view go undetected, and give numbers that depend on the number of actors. Only `begin`,
+`upload` and `prepare` may assign `c.theta`, only `aggregate` may assign `server.theta`: of the other hooks the value
+counts.
 
 Inputs and outputs of a method are defined in `fedray.algorithms.exchange`; a method imports them from here.
 """

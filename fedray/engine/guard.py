@@ -1,4 +1,6 @@
-"""Guard against slips: a method that writes into its inputs is refused, because its numbers would vary.
+"""Guard against slips of a method: changes of what it may not change, values of another shape or type.
+
+A method that writes into its inputs is refused, because its numbers would vary.
 
 What a client receives is shared with the clients that the same process trains next, and with the server. The numbers
 of a method that writes `c.theta -= ...` would thus depend on the number of actors. PyTorch counts the changes of every
@@ -6,13 +8,23 @@ tensor, and a view shares the counter of its base. Two ways around it go undetec
 counter, and a tensor's NumPy array.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
-from torch import Tensor
+from torch import Size, Tensor
 
-from fedray.algorithms.base import Algorithm
+from fedray.algorithms.base import Algorithm, Client, Server
 from fedray.common.errors import UserError, find_nearest
 from fedray.common.vectors import Vectors
+
+T = TypeVar("T")
+Side = TypeVar("Side", Client, Server)
+STEP = ("direction", "gradient", "proximal")
+"""Hooks that give the direction of a step; the engine calls the first, which calls the others."""
+FIXED = ("c.theta_0", "the initial parameters")
+"""Tensors that no hook assigns."""
+ASSIGNING = "begin, upload and prepare"
+"""The hooks of a client that may assign c.theta."""
 
 
 class Guard:
@@ -37,8 +49,8 @@ class Guard:
             for entry in self._state.keys() - {*self._known}:
                 if near := find_nearest(entry, self._known):
                     raise UserError(
-                        f"algorithm: class {type(self._algorithm).__name__} ({self._algorithm.name}) sets "
-                        f"{self._name}.{entry}, which does not exist; did you mean {self._name}.{near}? Otherwise let "
+                        f"{_name_class(self._algorithm)} sets {self._name}.{entry}, which does not exist; did you mean "
+                        f"{self._name}.{near}? Otherwise let "
                         f"{'server' if self._name == 'server.state' else 'client'}_state return both"
                     )
 
@@ -46,7 +58,72 @@ class Guard:
 def refuse_changed(algorithm: Algorithm, name: str, tensor: Tensor, version: int) -> None:
     """Raise UserError if the tensor no longer has this version."""
     if tensor._version != version:
+        new = "z" if name in FIXED else name
         raise UserError(
-            f"algorithm: class {type(algorithm).__name__} ({algorithm.name}) changes {name} in place, which others "
-            f"share; assign a new tensor instead ({name} = {name} - v, not {name} -= v)"
+            f"{_name_class(algorithm)} changes {name} in place, which others share; assign a new tensor instead "
+            f"({new} = {name} - v, not {name} -= v)"
         )
+
+
+def ask(algorithm: Algorithm, hook: str, function: Callable[[Side], T], side: Side) -> T:
+    """Return the value of a hook that may not change theta. Raises UserError if it does, in place or by assignment."""
+    theta, version = side.theta, side.theta._version
+    value = function(side)
+    if side.theta is not theta or theta._version != version:
+        name, places = ("server.theta", "aggregate") if isinstance(side, Server) else ("c.theta", ASSIGNING)
+        does = f"assigns {name}" if side.theta is not theta else f"changes {name} in place"
+        own = [one for one in STEP if hook == STEP[0] and _is_users(algorithm, one)]
+        raise UserError(
+            f"{_name_class(algorithm)} {does} in {' or '.join(own) or hook}, where only the value that it returns "
+            f"counts; return that alone ({places} may assign {name})"
+        )
+    return value
+
+
+def let_assign(algorithm: Algorithm, hook: str, function: Callable[[Client], T], c: Client) -> T:
+    """Return the value of a hook that may assign c.theta. Raises UserError if that gets another shape or type."""
+    theta, version = c.theta, c.theta._version
+    value = function(c)
+    refuse_changed(algorithm, "c.theta", theta, version)
+    refuse_other(algorithm, f"sets c.theta in {hook} to a value", c.theta, theta)
+    return value
+
+
+def refuse_other(algorithm: Algorithm, said: str, found: object, wanted: Tensor) -> None:
+    """Raise UserError for a tensor of another shape or type than is wanted. said: what the class does with it."""
+    if not isinstance(found, Tensor):
+        given, required = f"type {type(found).__name__}", "Tensor"
+    elif found.shape != wanted.shape:
+        given, required = f"shape {tuple(found.shape)}", str(tuple(wanted.shape))
+    elif found.dtype != wanted.dtype:
+        given, required = f"type {found.dtype}", str(wanted.dtype)
+    else:
+        return
+    raise UserError(f"{_name_class(algorithm)} {said} of {given}; {required} is required")
+
+
+def refuse_other_logits(algorithm: Algorithm, hook: str, logits: Tensor, y: Tensor, classes: int) -> None:
+    """Raise UserError unless logits have a row for each label of y `(n,)`, with a number for each class at least."""
+    if logits.ndim != 2 or len(logits) != len(y) or logits.shape[1] < classes:
+        raise UserError(
+            f"{_name_class(algorithm)} gives {hook} of shape {tuple(logits.shape)}; {len(y), classes} is required"
+        )
+
+
+def refuse_shapes(name: str, shapes: Sequence[Size]) -> None:
+    """Raise UserError if the vectors of an upload have several shapes: PyTorch would repeat the smaller ones."""
+    other = next((shape for shape in shapes if shape != shapes[0]), None)
+    if other is not None:
+        raise UserError(
+            f"algorithm: an upload {name!r} has shape {tuple(shapes[0])} from one client and {tuple(other)} from "
+            "another; the same shape is required"
+        )
+
+
+def _name_class(algorithm: Algorithm) -> str:
+    return f"algorithm: class {type(algorithm).__name__} ({algorithm.name})"
+
+
+def _is_users(algorithm: Algorithm, hook: str) -> bool:
+    """Return True if the user's own class defines a hook."""
+    return not getattr(getattr(algorithm, hook, None), "__module__", "fedray.").startswith("fedray.")

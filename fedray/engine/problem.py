@@ -16,6 +16,7 @@ from fedray.components.plugins import blame
 from fedray.config import RunConfig
 from fedray.datasets.base import load_data
 from fedray.datasets.dataset import Dataset
+from fedray.engine.guard import refuse_other
 from fedray.models.base import build
 from fedray.models.frozen_weights import share_frozen
 from fedray.models.lora import refuse_unused_adapters
@@ -229,7 +230,9 @@ class Problem:
             )
         network.train(True)
         with seed_everything(self.config.seed, "initial"):
-            network.start_at(algorithm.initial(network.initial.cpu(), network.layout))
+            initial = algorithm.initial(network.initial.cpu(), network.layout)
+        refuse_other(algorithm, "gives an initial model", initial, network.initial)
+        network.start_at(initial)
         return network
 
     def refuse_other_model(self, sha256: str) -> None:

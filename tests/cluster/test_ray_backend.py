@@ -32,7 +32,7 @@ from fedray.engine.server.simulation import Simulation
 from tests import small
 from tests.engine.server.test_unseen import problem as unseen
 from tests.engine.server.test_unseen import worker as finished
-from tests.engine.test_guard import WRITES
+from tests.engine.test_guard import STEPS, WRITES
 from tests.engine.test_guard import problem as writing
 from tests.methods import METHODS
 from tests.models.test_own_models import HERE as OWN
@@ -69,11 +69,11 @@ def config(algorithm: object, rounds: int = 3, personal: bool = False, **trainin
     )
 
 
-@pytest.mark.parametrize(("kind", "what"), WRITES)
-def test_a_change_in_place_is_refused_in_an_actor_too(
-    kind: type[Algorithm], what: str, backends: dict[int, RayBackend]
+@pytest.mark.parametrize(("kind", "does"), [*((kind, f"changes {what} in place") for kind, what in WRITES), *STEPS])
+def test_a_change_that_a_hook_may_not_make_is_refused_in_an_actor_too(
+    kind: type[Algorithm], does: str, backends: dict[int, RayBackend]
 ) -> None:
-    with pytest.raises(UserError, match=rf"class {kind.__name__} .* changes {re.escape(what)} in place"):
+    with pytest.raises(UserError, match=rf"class {kind.__name__} .* {re.escape(does)}"):
         run(writing(kind), backends[3])
 
 

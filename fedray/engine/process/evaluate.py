@@ -9,6 +9,7 @@ from torch.nn.functional import cross_entropy
 
 from fedray.client import CHUNK
 from fedray.engine.exact_sum import NotSummable
+from fedray.engine.guard import refuse_other_logits
 from fedray.engine.process.reduction import Reduction
 from fedray.engine.process.worker import Worker
 
@@ -50,6 +51,7 @@ def evaluate(
         with torch.no_grad(), worker.key_draws(f"test {split}", round, chunk):
             output = worker.network.predict(theta, x)
             logits = worker.problem.config.algorithm.logits(output)
+        refuse_other_logits(worker.problem.config.algorithm, "logits", logits, y, classes)
         loss = cross_entropy(logits, y, reduction="sum")
         bounded = loss <= MAX_TEST_LOSS * len(y)  # false for NaN; an unbounded loss cannot be summed
         sums.add_vector("unbounded", (~bounded).float(), 1.0, terms, wide=True)

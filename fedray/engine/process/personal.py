@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedray.client import CHUNK, LocalClient
+from fedray.engine.guard import ask, refuse_other_logits
 from fedray.engine.messages import Broadcast, ClientTask, PersonalEval
 from fedray.engine.process.worker import Worker, explain
 
@@ -82,7 +83,12 @@ def _score(
     for start in range(0, len(indices), CHUNK):
         c.start_step(0, *samples.make_batch(indices[start : start + CHUNK]))
         with torch.no_grad(), worker.key_draws(f"score {split} {start}", c._round, c.id):
-            logits = algorithm.logits(c.predict(c.theta)) if received else algorithm.personal_logits(c)
+            if received:
+                logits = algorithm.logits(c.predict(c.theta))
+            else:
+                logits = ask(algorithm, "personal_logits", algorithm.personal_logits, c)
+        hook = "logits" if received else "personal_logits"
+        refuse_other_logits(algorithm, hook, logits, c.y, c.population.classes)
         if torch.isnan(logits).any():
             return float("nan"), float("nan")
         correct += int((logits.argmax(1) == c.y).sum())

@@ -14,6 +14,7 @@ from torch import Tensor
 from fedray.algorithms.base import PerClient, Sum
 from fedray.common.vectors import Vectors, download
 from fedray.engine.exact_sum import BLOCK, LIMIT, SCALE, Accumulator, NotSummable, refuse_inexact, split
+from fedray.engine.guard import refuse_shapes
 from fedray.engine.messages import ClientTask, count_bytes
 from fedray.engine.training.stack import copy_rows, has_rows
 
@@ -99,6 +100,7 @@ class Reduction:
         self._groups: dict[tuple[object, ...], _Group] = {}
         self._notes: list[tuple[Sequence[ClientTask], _Group, int]] = []
         self._totals: dict[str, tuple[torch.Size, int]] = {}
+        self._shapes: dict[str, torch.Size] = {}
 
     def add(self, result: ClientResult, cohort: int) -> dict[int, Vectors]:
         """Add up what some clients upload, and note what must be finite, in the order of the messages.
@@ -114,6 +116,8 @@ class Reduction:
         self._add(result, "train_loss", result.average_loss(), weights, cohort)
         for name, sent in result.uploads.items():
             if isinstance(sent, Sum):  # a stack has one Sum for updates of different weights
+                shape = result.get_rows(sent.vector).shape[1:]
+                refuse_shapes(name, [self._shapes.setdefault(name, shape), shape])
                 own = weights if name == "update" else [sent.weight] * len(weights)
                 self._add(result, name, sent.vector, own, cohort, sent.wide)
         for name, vector in result.state.items():

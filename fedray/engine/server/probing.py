@@ -10,6 +10,7 @@ from fedray.common.errors import UserError
 from fedray.common.rng import key_draws
 from fedray.common.vectors import Vectors
 from fedray.engine.exact_sum import add_up
+from fedray.engine.guard import refuse_shapes
 from fedray.engine.messages import Broadcast, Reply
 from fedray.engine.problem import Problem
 from fedray.engine.server.evaluate import get_tested_theta
@@ -36,9 +37,14 @@ class Trained:
         self, weights: dict[int, float], broadcast: Broadcast, parts: Sequence[Reply], reply: Reply, dropped: int
     ) -> None:
         self.weights, self.broadcast, self.reply, self.dropped = weights, broadcast, reply, dropped
+        for name in {name for part in parts for name in part.sums}:
+            refuse_shapes(name, [part.sums[name].shape for part in parts if name in part.sums])
         each, sums = reply.each, add_up([part.sums for part in parts])
         names = sorted({name for vectors in each.values() for name in vectors})
-        sums |= {name: torch.stack([each[i][name] for i in sorted(each)]) for name in names}
+        for name in names:
+            vectors = [each[i][name] for i in sorted(each)]
+            refuse_shapes(name, [vector.shape for vector in vectors])
+            sums[name] = torch.stack(vectors)
         self.train_loss = float(sums.pop("train_loss"))
         self.update, self.buffers = sums.pop("update", None), sums.pop("buffers", None)
         self.uploads = Vectors(sums)

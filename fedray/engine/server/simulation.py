@@ -15,7 +15,7 @@ from fedray.common.errors import Diverged
 from fedray.common.rng import key_draws
 from fedray.common.vectors import Vectors
 from fedray.engine.exact_sum import is_finite
-from fedray.engine.guard import Guard
+from fedray.engine.guard import Guard, ask, refuse_other
 from fedray.engine.messages import Broadcast, ClientTask, Reply, count_bytes, join
 from fedray.engine.problem import Problem
 from fedray.engine.process.backend import Backend
@@ -101,8 +101,10 @@ class Simulation:
             received.sums["shared_update"] = trained.update
         given = {"server.theta": self._state.theta}
         with self._key_draws("server", t), Guard(config.algorithm, given, "server.state", server.state):
-            server.server_lr *= config.stepping.server_step(server, received)
+            stepping = config.stepping
+            server.server_lr *= ask(stepping, "server_step", lambda s: stepping.server_step(s, received), server)
             config.algorithm.aggregate(server, received)
+            refuse_other(config.algorithm, "sets server.theta in aggregate to a value", server.theta, self._state.theta)
         for name, vector in (("theta", server.theta), *server.state.items()):
             if not is_finite(vector):
                 raise Diverged(t + 1, None, f"{name} is not finite after aggregation")
@@ -196,8 +198,11 @@ class Simulation:
 
     def _make_broadcast(self, server: Server, measured: bool = False) -> Broadcast:
         algorithm = self.problem.config.algorithm
-        with self._key_draws("message", server.round):
-            theta, message = algorithm.broadcast(server), algorithm.message(server)
+        given = {"server.theta": server.theta}
+        with self._key_draws("message", server.round), Guard(algorithm, given, "server.state", server.state):
+            theta = ask(algorithm, "broadcast", algorithm.broadcast, server)
+            refuse_other(algorithm, "gives a broadcast", theta, server.theta)
+            message = ask(algorithm, "message", algorithm.message, server)
         return Broadcast(
             round=server.round,
             lr=server.lr,

@@ -18,7 +18,7 @@ from fedray.common.errors import UserError
 from fedray.common.rng import generator
 from fedray.common.vectors import Vectors
 from fedray.config import Training
-from fedray.engine.guard import Guard, refuse_changed
+from fedray.engine.guard import Guard, ask, let_assign, refuse_other
 from fedray.engine.messages import Broadcast, ClientTask
 from fedray.engine.state import load_state
 from fedray.engine.training.batches import Counts, Drawn, count_with, draw_batches
@@ -64,6 +64,7 @@ class LocalTrainer:
         if algorithm.keeps != "none":
             own, own_buffers = network.index(algorithm.keeps), network.find_buffers(algorithm.keeps)
             newcomers = algorithm.newcomers_own(network.initial[own], broadcast.message)
+            refuse_other(algorithm, "gives newcomers_own", newcomers, network.initial[own])
             theta = theta.index_copy(0, own, state.get(OWN, newcomers))
             buffers = buffers.index_copy(0, own_buffers, state.get(OWN_BUFFERS, buffers[own_buffers]))
         network.reset(buffers)
@@ -157,7 +158,7 @@ class LocalTrainer:
                 exhaust(trainer._tune(c, self.algorithm.finetuning.part))
             elif kind == "trained":
                 exhaust(trainer._take_steps(c, "personal "))
-            self.algorithm.prepare(c)
+            let_assign(self.algorithm, "prepare", self.algorithm.prepare, c)
         return c
 
     def introduce(self, broadcast: Broadcast, task: ClientTask, epochs: int) -> LocalClient:
@@ -178,7 +179,7 @@ class LocalTrainer:
             else:
                 exhaust(trainer._take_steps(c, "personal "))
                 trainer.finish(c, task.weight)  # it sets the state from which a personal model is prepared
-            method.prepare(c)
+            let_assign(method, "prepare", method.prepare, c)
         return c
 
     def _make_tuning(self, epochs: int) -> Training:
@@ -213,8 +214,8 @@ class LocalTrainer:
     ) -> Turns[Rule]:
         """Call `begin` and take all local steps; return the local optimiser. purpose: keys the draws."""
         algorithm, training = self.algorithm, self.training
-        algorithm.begin(c)
-        rule = algorithm.local_optimizer(c)
+        let_assign(algorithm, "begin", algorithm.begin, c)
+        rule = ask(algorithm, "local_optimizer", algorithm.local_optimizer, c)
         if rule is None:
             rule = self._make_rule()
             if self._keeps_moments:  # what the client kept of it
@@ -224,7 +225,7 @@ class LocalTrainer:
             purpose,
             direction=algorithm.direction,
             trained_part=algorithm.trained_part,
-            decoupled_weight=algorithm.decoupled_weight(c) if training.clip_scope == "code" else 0.0,
+            decoupled_weight=self.weigh_decoupled(c),
             rate=lambda c: algorithm.rate(c) * training.lr_decay_within**c.epoch,
             rule=rule,
             watch=watch,
@@ -270,18 +271,20 @@ class LocalTrainer:
     ) -> None:
         """Make step k on a batch; the other arguments as in `_descend`."""
         c.start_step(k, *batch)
-        y, version, part = c.theta, c.theta._version, trained_part(c)
-        q = direction(c)
-        if q.shape != y.shape:
-            raise UserError(
-                f"algorithm: class {type(self.algorithm).__name__} ({self.algorithm.name}) gives a direction of shape "
-                f"{tuple(q.shape)}; {tuple(y.shape)} is required"
-            )
-        refuse_changed(self.algorithm, "c.theta", y, version)
+        part = ask(self.algorithm, "trained_part", trained_part, c)
+        q = ask(self.algorithm, "direction", direction, c)
+        refuse_other(self.algorithm, "gives a direction", q, c.theta)
+        rate = ask(self.algorithm, "rate", c.step_rate, c)
         mask = None if part == "all" else c.network.mask(part)
         if watch is not None:
             watch(c, q if mask is None else q * mask)
-        c.theta = descent.step(c.theta, q, c.rate, mask, decoupled_weight)
+        c.theta = descent.step(c.theta, q, rate, mask, decoupled_weight)
+
+    def weigh_decoupled(self, c: LocalClient) -> float:
+        """Return λ of a term λ y of the direction that is not clipped; 0 unless `training.clip_scope` asks for it."""
+        if self.training.clip_scope != "code":
+            return 0.0
+        return ask(self.algorithm, "decoupled_weight", self.algorithm.decoupled_weight, c)
 
     def _iter_batches(self, c: LocalClient, purpose: str, drawn: Drawn | None) -> Iterable[tuple[Tensor, Tensor]]:
         """Return inputs and labels of each step; what is not drawn or gathered yet is, when a step needs it."""
@@ -314,7 +317,7 @@ class LocalTrainer:
         """
         uploads: dict[str, Sum | PerClient] = {}
         for method in (self.algorithm, *([self.stepping] if self.stepping else [])):
-            for name, upload in method.upload(c).items():
+            for name, upload in let_assign(method, "upload", method.upload, c).items():
                 if name in RESERVED | uploads.keys():
                     raise UserError(
                         f"algorithm: {method.name}.upload gives an upload {name!r}, fedray's own; rename it"

@@ -19,6 +19,7 @@ from fedray.algorithms.descent import Descent
 from fedray.client import LocalClient
 from fedray.common.errors import warn_once
 from fedray.common.vectors import Vectors
+from fedray.engine.guard import let_assign
 from fedray.engine.messages import Broadcast, ClientTask
 from fedray.engine.state import load_state
 from fedray.engine.training.batches import Counts, Drawn
@@ -168,7 +169,7 @@ def train_stack(
     rows = _Rows(c, Descent(c.optimiser))
     c.step_rate = algorithm.rate
     with trainer.guard(c):
-        algorithm.begin(c)
+        let_assign(algorithm, "begin", algorithm.begin, c)
         rows.take_steps(trainer, [task.client for task in tasks], orders)
         try:
             return [TrainedStack(tasks, c, steps, trainer.finish(c, tasks[0].weight))]
@@ -226,7 +227,7 @@ class _Rows:
     def take_steps(self, trainer: LocalTrainer, clients: Sequence[int], orders: Sequence[Sequence[np.ndarray]]) -> None:
         """Take all steps. orders: the positions of each client's batches in its shard."""
         algorithm = trainer.algorithm
-        weight = algorithm.decoupled_weight(self._c) if trainer.training.clip_scope == "code" else 0.0
+        weight = trainer.weigh_decoupled(self._c)
 
         def step(k: int, rows: Sequence[int]) -> None:
             batch = trainer.gather([clients[row] for row in rows], [orders[row][k] for row in rows])
