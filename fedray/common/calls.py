@@ -5,7 +5,7 @@ Python functions, and what the methods of a user's own class return.
 import functools
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from numbers import Integral
 from types import SimpleNamespace, UnionType
 from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -61,7 +61,7 @@ def format_hint(hint: Any) -> str:
 
 
 def fits(value: Any, hint: Any) -> bool:
-    """Return True if a value has the annotated type; elements of sequences, keys and values of mappings, too.
+    """Return True if a value has the annotated type; elements of sequences and sets, keys and values of mappings, too.
 
     NumPy's integers are integers, anything that gives a float (such as a tensor of one element) is a float, and any
     mapping is a dictionary.
@@ -79,7 +79,7 @@ def fits(value: Any, hint: Any) -> bool:
         return hasattr(value, "__float__")
     if kind is int:
         return isinstance(value, Integral) and not isinstance(value, bool)
-    if kind is Sequence:
+    if kind in (Sequence, Set):
         return isinstance(value, kind) and not isinstance(value, str | bytes) and all(fits(v, inner[0]) for v in value)
     if kind in (Mapping, dict):
         return isinstance(value, Mapping) and all(fits(k, inner[0]) and fits(value[k], inner[1]) for k in value)

@@ -4,7 +4,8 @@ both.
 
 import math
 import re
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from fedray.algorithms.base import Algorithm
 from fedray.client import LocalClient
-from fedray.common.errors import UserError, truncate_repr
+from fedray.common.errors import UserError, find_nearest, truncate_repr
 from fedray.components.base import Component
 from fedray.models.network import Layout, Output
 
@@ -60,18 +61,24 @@ class EvaluatedRound:
 def check_metrics(probe: "Probe", found: object, taken: Container[str]) -> dict[str, float]:
     """Return what a probe has found as numbers, without NaN, which stands for undefined.
 
-    Raises UserError if it is not a dictionary of numbers, or a metric's name cannot be logged or is taken.
+    Raises UserError if it is not a dictionary of numbers, or a metric's name cannot be logged, is taken, or is like a
+    declared one that is not there.
     """
     if not isinstance(found, Mapping):
         raise UserError(
             f"evaluation.probes: {probe.name} returns a {type(found).__name__}; a dictionary of metrics is required"
         )
-    numbers = {}
+    numbers, declared = {}, {*probe.metrics, *probe.lower_is_better, *probe.unranked}
     for name, value in found.items():
         if not isinstance(name, str) or not re.fullmatch(r"[\w.:/ -]+", name):
             raise UserError(
                 f"evaluation.probes: {probe.name} names a metric {truncate_repr(name)}; letters, digits, spaces and "
                 "_ - . : / are allowed"
+            )
+        if near := find_meant(name, declared, found):
+            raise UserError(
+                f"evaluation.probes: {probe.name} measures {name}, which it does not declare; did you mean {near}? "
+                "Otherwise declare both in `metrics`"
             )
         if name in taken:
             raise UserError(f"evaluation.probes: {probe.name} measures {name}, which is measured already; rename it")
@@ -86,6 +93,24 @@ def check_metrics(probe: "Probe", found: object, taken: Container[str]) -> dict[
     return numbers
 
 
+def find_declared(metric: str, names: Iterable[str]) -> str | None:
+    """Return the declared name (`Probe.metrics`) that stands for a metric."""
+    return next((n for n in names if metric == n or (n.endswith("*") and metric.startswith(n[:-1]))), None)
+
+
+def find_meant(name: str, declared: AbstractSet[str], found: Container[str] = ()) -> str:
+    """Return the declared metric of which another name is a slip; empty for none. found: all names of its dictionary.
+
+    No slip is a name that begins with a declared one, or differs from it in digits alone: of a class, of a layer.
+    """
+    plain = re.sub(r"\d", "", name)
+    if find_declared(name, declared) or any(
+        name.startswith(f"{one}_") or re.sub(r"\d", "", one) == plain for one in declared
+    ):
+        return ""
+    return find_nearest(name, [one for one in declared if one not in found], 0.8)
+
+
 class Probe(Component):
     """Base of all probes; by itself it measures nothing. Subclasses override what they need.
 
@@ -97,14 +122,14 @@ class Probe(Component):
     section = "evaluation.probes"
     metrics: ClassVar[Mapping[str, str]] = {}
     """Metric -> title, with its unit. A name that ends in `*` stands for all names with this prefix."""
-    lower_is_better: ClassVar[frozenset[str]] = frozenset()
+    lower_is_better: ClassVar[AbstractSet[str]] = frozenset()
     """The metrics whose smallest value is the best, by the names in `metrics`; of all others the largest is the best.
 
     Tables and comparisons follow this.
     """
-    unranked: ClassVar[frozenset[str]] = frozenset()
+    unranked: ClassVar[AbstractSet[str]] = frozenset()
     """The metrics without a best value: tables show them without a rank, and comparisons refuse them."""
-    tested_models: ClassVar[frozenset[Literal["local", "global"]]] = frozenset()
+    tested_models: ClassVar[AbstractSet[Literal["local", "global"]]] = frozenset()
     """Models that this probe needs on the test set, in one pass for all probes; `test_sums` is called on these.
 
     The default is the global model for a probe with `test_sums`, else none.

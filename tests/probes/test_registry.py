@@ -15,8 +15,8 @@ from fedray.engine.loop import run
 from fedray.engine.process.backend import InlineBackend
 from fedray.engine.server.sampling import draw_cohort
 from fedray.models.network import Output
-from fedray.probes import DECLARED, PROBES, find_declared, make_probes, title_metric
-from fedray.probes.probe import EvaluatedRound, Probe, TrainedClient
+from fedray.probes import DECLARED, PROBES, make_probes, title_metric
+from fedray.probes.probe import EvaluatedRound, Probe, TrainedClient, find_declared
 from tests import small
 from tests.probes.probed import EVERY_PROBE, digits, last_row, measure_everything
 
@@ -163,6 +163,84 @@ class Gives(Probe):
 
     def of_client(self, seen: TrainedClient) -> dict[str, float]:
         return self.given if self.of == "client" else {}  # type: ignore[no-any-return]
+
+
+class Declares(Probe):
+    """Gives any metrics; it declares one, one of each class, and two ranks in plain sets."""
+
+    metrics = {"travelled": "length", "accuracy_class_*": "accuracy"}
+    lower_is_better = {"waste"}
+    unranked = {"angle_*"}
+    given: Any
+
+    def of_round(self, seen: EvaluatedRound) -> dict[str, float]:
+        return dict.fromkeys(self.given, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [("travveled", "travelled"), ("acuracy_class_3", r"accuracy_class_\*"), ("wast", "waste")],
+)
+def test_a_metric_that_is_like_a_declared_one_is_refused(given: str, meant: str) -> None:
+    own = {"name": "tests.probes.test_registry:Declares", "given": [given]}
+    said = (
+        f"Declares measures {given}, which it does not declare; did you mean {meant}\\? Otherwise declare both in `met"
+    )
+    with pytest.raises(UserError, match=f"^evaluation.probes: .*{said}"):
+        last_row(digits("fedavg", probes=[own]))
+
+
+def test_a_metric_of_a_class_or_layer_or_of_another_name_is_none() -> None:
+    given = ["accuracy_class_3", "angle_conv1", "travelled_conv1", "travelled2", "shard", "travelled", "travellend"]
+    own = {"name": "tests.probes.test_registry:Declares", "given": given}
+    assert last_row(digits("fedavg", probes=[own])).keys() >= {*given}
+
+
+class Disagrees(Probe):
+    """Ranks a metric that is not there."""
+
+    metrics = {"travelled": "length"}
+    unranked = {"traveled"}
+
+
+class Listed(Probe):
+    """A list, which may hold a name twice."""
+
+    unranked = ["travelled"]  # type: ignore[assignment]
+
+
+class Worded(Probe):
+    """A word, of which each letter would be a name."""
+
+    lower_is_better = "travelled"  # type: ignore[assignment]
+
+
+class Numbered(Probe):
+    """No names."""
+
+    lower_is_better = {1}  # type: ignore[assignment]
+
+
+class OtherModel(Probe):
+    """A model that is neither."""
+
+    tested_models = {"locale"}  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("Disagrees", "declares traveled in unranked, which is not in `metrics`; did you mean travelled?"),
+        ("Listed", "declares unranked = ['travelled']; Set[str] is required"),
+        ("Worded", "declares lower_is_better = 'travelled'; Set[str] is required"),
+        ("Numbered", "declares lower_is_better = {1}; Set[str] is required"),
+        ("OtherModel", "declares tested_models = {'locale'}; Set[Literal['local', 'global']] is required"),
+    ],
+)
+def test_a_declaration_of_a_probe_is_a_set_of_its_metrics(name: str, says: str) -> None:
+    with pytest.raises(UserError) as caught:
+        make_probes([f"tests.probes.test_registry:{name}"])
+    assert str(caught.value) == f"evaluation.probes: tests.probes.test_registry:{name} {says}"
 
 
 @pytest.mark.parametrize("of", ["round", "client"])

@@ -31,7 +31,8 @@ from fedray.common.errors import UserError, format_count, unknown
 from fedray.config import Evaluation
 from fedray.engine.cost import find_input_shape, measure_relative_compute
 from fedray.models.base import count_parameters
-from fedray.probes import DECLARED, LOWER, UNRANKED, find_declared, title_metric
+from fedray.probes import DECLARED, LOWER, UNRANKED, title_metric
+from fedray.probes.probe import find_declared
 from fedray.sweep.draws import measure_once
 
 COUNTED = ("relative_flops", "megabytes_kept_by_client", "megabytes_held_by_client", "megabytes_kept_by_server")
