@@ -16,7 +16,7 @@ from fedray.cells.metric import DEFAULT, describe_rounds, mean
 from fedray.cells.status import Status
 from fedray.sweep.plan import Plan
 from fedray.sweep.storage import CellLocks
-from fedray.tracking.store import is_recorded, read_records, search, select_means
+from fedray.tracking.store import is_recorded, read_records
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -163,12 +163,14 @@ class Session:
             return
         self.tracker.keep_trials(self.parent, self.trials)
         self.tracker.close_sweep(self.parent, self.plan.sheet.counts, describe_results(self.plan))
-        self.tracker.close()
-        from fedray.tracking.view import save_view
+        try:
+            are_shown = not self.stopped and self.tracker.has_means(self.plan.sweep.name)
+        finally:
+            self.tracker.close()
+        if are_shown:  # MLflow's charts of the sweep have been looked at: they show all seeds from now on
+            from fedray.tracking.view import save_view
 
-        name, tracker = self.plan.sweep.name, self.tracker
-        if not self.stopped and any(search(tracker.reader, tracker.experiment, select_means(name))):
-            save_view(name)  # its charts have been looked at: their means are those of all seeds from now on
+            save_view(self.plan.sweep.name)
 
     def take(self) -> list[Cell]:
         """Lock the cells that are left and no other process runs; return those that no other has just finished."""

@@ -59,6 +59,7 @@ from fedray.tracking.store import (
     read_trials,
     search,
     select_listed,
+    select_means,
     translate_refusals,
 )
 
@@ -102,6 +103,10 @@ class Tracker:
         """Return cell hash -> record of the cells that have one, once all sent writes have arrived."""
         wanted = list(cells)
         return self._ask(lambda: find_records(self.reader, self.experiment, wanted))
+
+    def has_means(self, sweep: str) -> bool:
+        """Return True if the store has means over a sweep's seeds, once all sent writes have arrived."""
+        return self._ask(lambda: any(search(self.reader, self.experiment, select_means(sweep))))
 
     def supersede(self, cells: Sequence[str]) -> None:
         """Mark the earlier runs of these cells, so that each cell keeps one that counts."""

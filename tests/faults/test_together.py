@@ -156,8 +156,10 @@ def test_two_folders_that_share_a_store_leave_one_finished_run_per_cell(tmp_path
 def test_a_project_folder_that_is_renamed_during_its_sweep_is_noticed(tmp_path: Path) -> None:
     (tmp_path / "project").mkdir()
     driver = fedray(tmp_path / "project", "sweep", str(write(tmp_path, SWEEP)))
-    assert driver.stdout is not None
-    driver.stdout.readline()
+    lock = tmp_path / "project" / ".fedray" / "locks" / "small"
+    while not (lock.is_file() and lock.stat().st_size):
+        assert driver.poll() is None
+        time.sleep(0.05)
     (tmp_path / "project").rename(tmp_path / "moved")
     message = done(driver, 2)
     assert f"{tmp_path / 'project'}: this folder was renamed or replaced while the sweep ran" in message
