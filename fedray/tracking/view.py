@@ -291,7 +291,11 @@ def _describe_view(view: _View, varying: _Varying, rounds: str) -> dict[str, Any
         "columnWidths": dict.fromkeys((f"metrics.`{number}`", *spread), WIDTH),
         "compareRunCharts": [
             *(_describe_curves(name, "curves") for name in curves),
-            *(_describe_points(name_point(key, end), number, len(view.runs)) for key in varying.points for end in ends),
+            *(
+                _describe_points(name_point(key, end), number, len(view.runs))
+                for key in varying.points[::-1]
+                for end in ends
+            ),
             *(_describe_curves(name, "curves") for name in opened),
             *([_describe_chart("PARALLEL", "parallel", "wide", **parallel)] if axes else []),
             _describe_chart("BAR", number, "wide", metricKey=number, runsCountToCompare=len(view.runs)),

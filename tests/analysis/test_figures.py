@@ -91,7 +91,7 @@ def test_sensitivity_over_a_hyper_parameter(store: Tracker) -> None:
     write(store, cells, (60, 62, 70, 49, 51))
     (figure,) = draw_sensitivity(collect("sweep"), "algorithm.rho").values()
     (axes,) = figure.axes
-    assert figure.get_label() == f"error bars and bands: ± standard deviation over 1 to 2 seeds {PAIRED}; {AVERAGED}"
+    assert figure.get_label() == f"error bars and bands: ± standard deviation over 1 to 2 seeds; {AVERAGED}"
     (band,) = axes.patches
     assert (band.get_y(), band.get_y() + band.get_height()) == pytest.approx((50 - 2**0.5, 50 + 2**0.5))
     assert ticks(axes) == {0.1: "0.1", 0.5: "0.5"}

@@ -556,7 +556,7 @@ def test_the_view_of_a_sweep_tells_its_runs_apart(store: Tracker) -> None:
     ]
     names = [one["name"] for one in view["compareRunSections"] if one["display"]]
     assert names == ["last10_test_accuracy: round 2", "Parallel coordinates and bars"]
-    assert [chart["xaxis"]["key"] for chart in charts if chart["type"] == "SCATTER"] == axes[:2]
+    assert [chart["xaxis"]["key"] for chart in charts if chart["type"] == "SCATTER"] == [axes[1], axes[0]]
     folded = [chart["metricKey"] for chart in view["compareRunCharts"] if chart["metricSectionId"] not in opened]
     assert folded == ["lr", "test_macro_f1", "train_loss"]
     assert view["selectedColumns"] == [

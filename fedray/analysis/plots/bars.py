@@ -125,7 +125,8 @@ def draw_methods(sweep: SweepTable, metric: str = DEFAULT) -> dict[str, Figure]:
             area.set_yticks([tick for tick in area.get_yticks() if low <= tick <= min(high, 100)])
         area.tick_params(axis="x", rotation=90 if below else 0)
         area.grid(axis="x", visible=False)
-        note = describe_seeds(found.count()[heights.index], "error bars" if spread.any() else "", panel)
+        counted = panel[panel["_value"].notna()]
+        note = describe_seeds(found.count()[heights.index], "error bars" if spread.any() else "", counted)
         figure.set_label("; ".join([note + describe_omitted([metric], cells), *describe_target(sweep, metric, whole)]))
         figures[str(setting)] = figure
     return figures

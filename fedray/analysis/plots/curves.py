@@ -27,7 +27,6 @@ from fedray.analysis.plots.style import (
     thin_markers,
     with_legend,
 )
-from fedray.cells.looks import COLOURS
 from fedray.cells.metric import list_last_rounds
 from fedray.common.errors import UserError, unknown
 from fedray.config.evaluation import describe_late_start
@@ -189,10 +188,12 @@ def draw_multiples(sweep: SweepTable, metric: str = "test_accuracy") -> dict[str
             panels = make_panels(list(means), "round", _describe(metric, cells), height=1.1)
             seeds = panel[panel["_row"].isin(means)].groupby("_row")["seed"].nunique()
             rounds = sorted({t for mean in means.values() for t in mean.index})
+            methods = dict(zip(map(str, cells["_row"]), map(str, cells["algorithm.name"]), strict=True))
+            looks = choose_styles(methods.items())
             for method, area in panels.main.items():
                 for mean in means.values():
                     area.plot(mean.index, mean, color="0.82", linewidth=0.6)
-                area.plot(means[method].index, means[method], color=COLOURS[1], linewidth=1.4)
+                area.plot(means[method].index, means[method], color=looks[method]["color"], linewidth=1.4)
                 set_round_ticks(area, rounds[0], rounds[-1], most=3)
             panels.figure.set_label(f"grey: the other methods; {describe_seeds(seeds, '')}")
             figures[" ".join(filter(None, (model, setting)))] = panels.figure
@@ -324,6 +325,7 @@ def _name_ends(zoom: Axes, labels: Collection[str]) -> None:
     for k, (line, ((x, y),)) in enumerate(ends):
         look: Any = {"color": line.get_color(), "fontsize": 5, "va": "center", "textcoords": "axes fraction"}
         look["arrowprops"] = {"arrowstyle": "-", "linewidth": 0.4, "color": line.get_color(), "relpos": (0, 0.5)}
+        look["arrowprops"] |= {"patchA": None, "shrinkA": 1.5}  # or a steep one stops above its name
         zoom.annotate(str(line.get_label()), (x, y), (1.03, (k + 0.5) / len(ends)), **look)
 
 

@@ -27,6 +27,7 @@ from fedray.analysis.plots.style import (
     sort_by_size,
     split_figures,
     styled,
+    wrap,
 )
 from fedray.cells.metric import DEFAULT
 from fedray.common.errors import UserError
@@ -46,10 +47,14 @@ def draw_heatmap(sweep: SweepTable, x: str, y: str, metric: str = DEFAULT) -> di
         if not key:
             other = "partition.alpha" if "algorithm.rho" in (x, y) else "algorithm.rho"
             raise UserError(f"{option} is required for a heatmap: a key, {other}, say")
+        if key == "seed" or key.endswith(".name"):
+            raise UserError(f"{option}: found {key}; fields are means over seeds, methods and settings have panels")
         if key not in sweep.cells:
             raise unknown_key(option, key, sweep.cells)
         if sweep.cells[key].nunique() < 2:
             raise UserError(f"{option}: {key} has one value in this sweep; a key that varies is required")
+    if x == y:
+        raise UserError(f"--y: {y} is --x, too; another key is required")
     without = (x, y, *_find_followers(sweep.cells, x), *_find_followers(sweep.cells, y))
     cells = label_finished(sweep, without, statuses=WITH_CURVE)
     cells = cells.assign(_x=sweep.cells[x], _y=sweep.cells[y], _value=read_values(sweep, metric)).dropna(
@@ -98,9 +103,11 @@ def _draw_figure(
     first.set_xticks(range(len(columns)), [_format(value) for value in columns])
     first.set_yticks(range(len(rows)), [_format(value) for value in rows])
     label = make_title(metric, sweep.cells).partition(",")[0]
+    label = wrap(label, drawn.figure.get_figheight())
     drawn.figure.colorbar(images[0], ax=list(drawn.main.values()), label=label)
     seeds = every.groupby(["_column", "_row", "_x", "_y"])["seed"].nunique()
     note = describe_seeds(seeds, "") + describe_omitted([metric], sweep.cells)
+    note += "; hatched: no number" * any(np.isnan(grid).any() for grid in grids.values())
     drawn.figure.set_label(note + "; the best of a panel is framed" * (lower is not None))
     return drawn.figure
 

@@ -121,7 +121,7 @@ def draw_sensitivity(sweep: SweepTable, x: str, metric: str = DEFAULT) -> dict[s
         apart = "" if level_panels([*drawn.main.values()]) else "; y axes differ"
         seeds = cells.groupby(["_column", "_row", "_x"], dropna=False)["seed"].nunique()
         bars = "error bars and bands" if cells["_x"].isna().any() else "error bars"
-        note = describe_seeds(seeds, bars, rows)
+        note = describe_seeds(seeds, bars, rows[rows["run_id"].isin(cells["run_id"])])
         note += f"; {title} on a logarithmic axis" * (first.get_xscale() == "log")
         note += describe_omitted(names, sweep.cells) + apart + absent
         of_figure = whole[whole["_column"].isin(dict(settings))]

@@ -120,7 +120,7 @@ def make_axes(x: str, y: str, name: str, height: float = 0.75) -> tuple[Figure, 
     """Return one panel. height: in column widths. The part of a label after a comma is left to the caption."""
     figure = Figure(figsize=(WIDTH, height * WIDTH), layout="constrained")
     panel = figure.subplots()
-    panel.set(xlabel=x, ylabel=_wrap(y, min(height, 0.6) * WIDTH), title=name)
+    panel.set(xlabel=x, ylabel=wrap(y, min(height, 0.6) * WIDTH), title=name)
     return figure, panel
 
 
@@ -167,7 +167,7 @@ def make_blocks(
                 grid[row * len(parts), column], sharex=start, sharey=first if level else None
             )
             start, first, leftmost = start or area, first or area, aside or not column
-            area.set(title=wrap_title(name, size[0] / across), ylabel=_wrap(label, height) if leftmost else "")
+            area.set(title=wrap_title(name, size[0] / across), ylabel=wrap(label, height) if leftmost else "")
             area.tick_params(labelleft=leftmost)
             lowest = area
             if zoom:
@@ -196,7 +196,7 @@ def level_panels(areas: Sequence[Axes]) -> bool:
     return True
 
 
-def _wrap(label: str, height: float) -> str:
+def wrap(label: str, height: float) -> str:
     """A label in lines that fit next to a panel, without what it says after a comma."""
     return _fill(label.partition(",")[0], int(height / UPRIGHT))
 
@@ -262,8 +262,9 @@ def _stack(groups: Sequence[Sequence[str]], rows: int) -> list[list[str]]:
 
 
 def thin_markers(points: int, place: int, lines: int) -> tuple[int, int]:
-    """Return which of a line's points have a marker (`markevery`): about MARKS, others on each line."""
-    step = max(1, math.ceil(points / MARKS))
+    """Return which of a line's points have a marker (`markevery`): about MARKS or fewer, at least two, others on each
+    line."""
+    step = max(1, math.ceil(points / MARKS), min(lines, points // 2))
     return place * step // max(lines, 1) % step, step
 
 
@@ -344,9 +345,17 @@ def describe_seeds(counts: Iterable[int], what: str, cells: pd.DataFrame | None 
     number = str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
     if not what:
         return f"mean over {number} seeds"
-    shared = cells is not None and (cells.groupby(["_column", "seed"])["_row"].nunique() > 1).any()
-    paired = " that methods share" if shared else ""
+    paired = " that methods share" if cells is not None and _share_seeds(cells) else ""
     return f"{what}: ± standard deviation over {number} seeds{paired}"
+
+
+def _share_seeds(cells: pd.DataFrame) -> bool:
+    """Return True if all rows of a setting, at each place across, have the same seeds; one setting has several rows."""
+    seeds = cells.groupby([key for key in ("_column", "_row", "_x") if key in cells], dropna=False)["seed"].agg(
+        frozenset
+    )
+    are_same = (seeds.groupby("_column").nunique() == 1).all()
+    return bool(are_same and (cells.groupby("_column")["_row"].nunique() > 1).any())
 
 
 @styled

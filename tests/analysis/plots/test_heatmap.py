@@ -48,7 +48,7 @@ def test_fields_are_means_over_seeds_and_the_best_is_framed(store: Tracker, tmp_
     assert (frame.get_x(), frame.get_y()) == (0.5, 0.5)
     assert area.get_title() == "fedsam"
     averaged = "mean of the tests in the last fifth of the rounds, at most 10"
-    said = f"mean over 2 seeds; {averaged}; the best of a panel is framed"
+    said = f"mean over 2 seeds; {averaged}; hatched: no number; the best of a panel is framed"
     assert figure.get_label() == said
     main("sweep", "heatmap", "algorithm.rho", y="partition.alpha", out=tmp_path / "figures")
     assert sorted(path.suffix for path in (tmp_path / "figures").iterdir()) == [".pdf", ".png"]
@@ -95,6 +95,9 @@ def test_refusals(store: Tracker) -> None:
         ("algorithm.rho", "", "--y is required for a heatmap"),
         ("algorithm.rho", "partition.alhpa", "--y: unknown name 'partition.alhpa'; did you mean 'partition.alpha'?"),
         ("algorithm.rho", "partition.min_size", "--y: partition.min_size has one value in this sweep"),
+        ("algorithm.rho", "seed", "--y: found seed; fields are means over seeds, methods and settings have panels"),
+        ("algorithm.name", "algorithm.rho", "--x: found algorithm.name; fields are means over seeds"),
+        ("algorithm.rho", "algorithm.rho", "--y: algorithm.rho is --x, too; another key is required"),
     ):
         with pytest.raises(UserError, match=re.escape(message)):
             draw_heatmap(sweep, x, y)
