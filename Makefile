@@ -32,7 +32,7 @@ test-lowest: .venv/dev
 	$(BIN)/uv venv --quiet --clear --python $(BIN)/python .venv-lowest
 	$(BIN)/uv pip install --quiet --python .venv-lowest --resolution lowest-direct -r requirements.txt $(LOWEST)
 	PYTHONPATH=$(CURDIR) .venv-lowest/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(TESTS)
-LOWEST := 'griffelib>=2.0' 'hypothesis>=6.100' 'pytest-timeout>=2.3' 'pytest-xdist>=3.7' 'tensorboard>=2.21' 'wandb>=0.31'
+LOWEST := 'griffelib>=2.0' 'hypothesis>=6.100' 'pytest-timeout>=2.3' 'pytest-xdist>=3.8' 'tensorboard>=2.21' 'wandb>=0.31'
 
 lint: .venv/dev
 	$(BIN)/ruff check .
