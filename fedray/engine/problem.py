@@ -166,7 +166,7 @@ class Problem:
         train, test = len(self.data.y_train), len(self.data.y_test)
         samples = np.array([train] if self.data.is_merged else [train, test])
         digest = np.frombuffer(bytes.fromhex(self.data.labels_digest), dtype=np.uint8)
-        np.savez_compressed(file, allow_pickle=False, samples=samples, digest=digest, **arrays)
+        np.savez_compressed(file, samples=samples, digest=digest, **arrays)
         return file.getvalue()
 
     def make_artefacts(self) -> dict[str, bytes]:
