@@ -216,8 +216,8 @@ def test_a_run_s_file_is_for_its_own_labels(tmp_path: Path) -> None:
         problem(of_file, clients=6, arrays=changed)
     with np.load(tmp_path / "split.npz") as file:
         arrays = {name: file[name] for name in file.files if name != "digest"}
-    np.savez(tmp_path / "split.npz", allow_pickle=False, **arrays)
+    np.savez(tmp_path / "split.npz", **arrays)
     assert problem(of_file, clients=6, arrays=changed).shards.digest == first.shards.digest
-    np.savez(tmp_path / "split.npz", allow_pickle=False, **arrays, digest=np.zeros(3, np.uint8))
+    np.savez(tmp_path / "split.npz", **arrays, digest=np.zeros(3, np.uint8))
     with pytest.raises(UserError, match=r"holds digest as uint8 \(3,\); uint8 \(32,\) is required"):
         problem(of_file, clients=6, arrays=changed)
