@@ -50,14 +50,15 @@ def _construct_mapping(loader: _Loader, node: yaml.MappingNode) -> dict[str, Any
             merged = _merge(loader, value) | merged
             continue
         line, whole = key_node.start_mark.line + 1, node.value[place - 1][1].value if place else ""
-        listed = _list_values(node, place)
-        if place and not value.value and not listed and f"{whole}{key_node.value}".isdecimal():
+        is_decimal = place and not value.value and f"{whole}{key_node.value}".isdecimal()
+        if is_decimal and not _list_values(node, place):
             raise UserError(
                 f"line {line}: {whole},{key_node.value} has a decimal comma; write {whole}.{key_node.value}, and "
                 "several values in brackets"
             )
         key = loader.construct_object(key_node, deep=True)
         if not isinstance(key, str):
+            listed = _list_values(node, place)
             advice = f"several values stand in brackets: [{listed}]" if listed else f"quote {truncate_repr(key)}"
             raise UserError(f"line {line}: keys must be strings; {advice}")
         if key in mapping:

@@ -75,7 +75,7 @@ def draw_curves(
     of_clients = _read_deviations(sweep, cells, wanted) if band == "clients" else {}
     many = f" (mean of {smooth} evaluations)" if smooth > 1 else ""
     said = [_describe_all(names, cells) + many for names in quantities]
-    methods = dict(zip(map(str, cells["_row"]), map(str, cells["algorithm.name"]), strict=True))
+    methods = _list_methods(cells)
     looks = choose_styles(
         (_label(row, name, names), methods[row]) for names in quantities for row, name in product(methods, names)
     )
@@ -166,6 +166,11 @@ def _list_rounds(settings: Sequence[tuple[str, pd.DataFrame]], runs: Mapping[str
     return sorted({t for _, panel in settings for run in panel["run_id"] for t in runs[run]})
 
 
+def _list_methods(cells: pd.DataFrame) -> dict[str, str]:
+    """Return row -> its method, in the order of the cells, in which lines get their colours."""
+    return dict(zip(map(str, cells["_row"]), map(str, cells["algorithm.name"]), strict=True))
+
+
 def count_lines(sweep: SweepTable) -> int:
     """Return the number of curves in a panel of all methods; many are read more easily by `draw_multiples`."""
     return int(label_finished(sweep, statuses=WITH_CURVE)["_row"].nunique())
@@ -176,6 +181,7 @@ def draw_multiples(sweep: SweepTable, metric: str = "test_accuracy") -> dict[str
     """Return setting -> figure of a metric by round, a panel per method, in which the other methods are grey."""
     cells = label_finished(sweep, statuses=WITH_CURVE)
     logged, figures = _read(sweep, cells, [metric], []), {}
+    looks = choose_styles(_list_methods(cells).items())
     for model, settings in split_figures(cells):
         for setting, panel in settings:
             means = {
@@ -188,8 +194,6 @@ def draw_multiples(sweep: SweepTable, metric: str = "test_accuracy") -> dict[str
             panels = make_panels(list(means), "round", _describe(metric, cells), height=1.1)
             seeds = panel[panel["_row"].isin(means)].groupby("_row")["seed"].nunique()
             rounds = sorted({t for mean in means.values() for t in mean.index})
-            methods = dict(zip(map(str, cells["_row"]), map(str, cells["algorithm.name"]), strict=True))
-            looks = choose_styles(methods.items())
             for method, area in panels.main.items():
                 for mean in means.values():
                     area.plot(mean.index, mean, color="0.82", linewidth=0.6)
