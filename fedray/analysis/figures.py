@@ -7,18 +7,18 @@ Without --kind: curves, and the sensitivity to every number with three or more v
   grey.
 - sensitivity: a table's metric by a hyper-parameter, the heterogeneity or the participation, a panel per setting.
 - bars: a metric with many parts, such as the layers' Λ, at one round; a file per setting.
-- methods: a table's metric, a bar for each method; a file per setting.
+- methods: a table's metric, a bar for each method, a panel per setting.
 - class-accuracy: each class's accuracy by round, a file per setting and method.
 - fairness: distribution of the accuracy over the clients, a panel per setting (evaluation.personal).
 - confusion: predicted classes for each true class, a file per setting and method.
 - partition: samples per client and class, from the configuration alone; also of a file that has not been run.
 - differences: each method's paired difference to `--reference`, with its interval, a panel per setting.
 - heatmap: a table's metric over two keys, a panel per method, the best framed.
-- search: best so far by rounds trained, each trial by key, pairs of keys; also for a grid's options.
+- search: best so far by rounds trained, each trial by key, pairs of keys; of a sweep with `search`.
 A line is the mean over the finished seeds, the band (of more than six lines in the zoom alone) and the bars the sample
-standard deviation. A colour is a method, dashes its values; lines differ in dashes or markers, not only in colour.
-Panels share their axes, unless that left one half empty, as the line above the legend says. Each data set and model has
-its own file. Formats: PNG and PDF.
+standard deviation. A colour is a method, its shades and dashes are values; lines differ in dashes or markers, not only
+in colour. Panels share their axes, unless that left one half empty, as a caption's line says. Each data set and model
+has its own file. Formats: PNG and PDF.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -115,7 +115,8 @@ def main(
         for message, names in missing.items():
             write_or_print(f"not drawn, {message}: {'; '.join(names)}\n", None)
         return
-    sweep, drawn, unzoomed = collect(name), dict[str, dict[str, Figure]](), ""
+    sweep, unzoomed = collect(name), ""
+    drawn, multiples = dict[str, dict[str, Figure]](), dict[str, dict[str, Figure]]()
     if kind != "curves":  # its x is a metric
         x, y = find_key(x, sweep.cells), find_key(y, sweep.cells)
     if kind in ("", "curves"):
@@ -126,14 +127,16 @@ def main(
         unzoomed = explain_missing_zoom(sweep, metric or "test_accuracy", by)
         if by == "round" and count_lines(sweep) > BANDED:
             for one in (metric or "test_accuracy").replace("+", ",").split(","):
-                drawn["multiples" if one == metric or not metric else f"multiples-{one}"] = draw_multiples(sweep, one)
+                multiples[one if metric else ""] = draw_multiples(sweep, one)
     if kind in ("", "sensitivity"):
         keys = [x] if x else list_varied(sweep, 2 if kind else 3)
         drawn |= {
             f"sensitivity-{key}": draw_sensitivity(sweep, key, (metric if kind else "") or DEFAULT) for key in keys
         }
     if kind == "bars":
-        drawn["bars"] = draw_bars(sweep, metric or "lambda", round)
+        if not metric:
+            raise UserError("--metric is required for bars: the prefix of its parts, such as lambda of lambda_fc1")
+        drawn["bars"] = draw_bars(sweep, metric, round)
     if kind == "methods":
         drawn["methods"] = draw_methods(sweep, metric or DEFAULT)
     if kind == "heatmap":
@@ -147,6 +150,8 @@ def main(
     if not drawn:
         raise UserError("--x: no finished runs of this sweep differ by a number of the configuration alone")
     _save(drawn, out, name, metric, overwrite)
+    for one, pictures in multiples.items():
+        _save({"multiples": pictures}, out, name, one, overwrite)
     if unzoomed:
         write_or_print(f"no zoom on the last rounds: {unzoomed}\n", None)
     if "curves" in drawn and (late := explain_late_start(sweep, metric or "test_accuracy")):

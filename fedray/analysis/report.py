@@ -28,7 +28,7 @@ from fedray.analysis.data.metrics import NEVER, is_ranked, read_values
 from fedray.analysis.plots import search
 from fedray.analysis.plots.bars import draw_forests
 from fedray.analysis.plots.clients import draw_confusion, draw_fairness, draw_partitions, name_partitions
-from fedray.analysis.plots.curves import READABLE, count_lines, draw_curves, draw_multiples
+from fedray.analysis.plots.curves import BANDED, count_lines, draw_curves, draw_multiples
 from fedray.analysis.plots.sensitivity import draw_sensitivity, list_varied
 from fedray.analysis.plots.style import styled
 from fedray.analysis.tables.build import build
@@ -56,6 +56,8 @@ COMMIT = "mlflow.source.git.commit"
 """The tag of a run with fedray's commit."""
 EARLY = {"pruned": "pruned by the scheduler", "stopped": "stopped at the target"}
 """Statuses of runs that ended as intended before their last round, and why."""
+TASK = ("data.name", "model.name", "clients.total", "clients.per_round", "training.rounds")
+"""Settings at the top of the page, if all cells share them."""
 FAIRNESS = ("setting", "method", "mean", "deviation", "worst tenth", "best tenth", "clients", "seeds")
 Pictures = list[tuple[str, str]]
 """Caption and data URI."""
@@ -133,6 +135,7 @@ def make_page(sweep: SweepTable, metrics: list[str], paper: str = "", to: str = 
         fairness=_list_fairness(sweep),
         hours=_describe_hours(measure_hours(sweep)),
         same=same,
+        task=", ".join(f"{one['key'].removesuffix('.name')} {one['value']}" for one in same if one["key"] in TASK),
         varied=several,
         made_with=[(name, value, n) for (name, value), n in sorted(environment.items())],
         mixture=sweep.describe_mixture(),
@@ -226,7 +229,7 @@ def _read_pictures(sweep: SweepTable) -> Pictures:
 
 def _draw_curves(sweep: SweepTable) -> Pictures:
     """Return the curves; more methods than a panel can tell apart also get a panel each, below."""
-    return _show(draw_curves(sweep)) + (_show(draw_multiples(sweep)) if count_lines(sweep) > READABLE else [])
+    return _show(draw_curves(sweep)) + (_show(draw_multiples(sweep)) if count_lines(sweep) > BANDED else [])
 
 
 def _draw_if_any(draw: Callable[[SweepTable], dict[str, Figure]], sweep: SweepTable) -> Pictures:
@@ -345,14 +348,15 @@ def measure_hours(sweep: SweepTable) -> pd.DataFrame:
 
 
 def _describe_hours(runs: pd.DataFrame) -> list[str]:
-    """Return a line per outcome, the shown runs first, and one for all."""
+    """Return a line per outcome, the shown runs first, and one for all of several."""
     lines = []
-    for what, group in [*sorted(runs.groupby("what"), key=lambda pair: pair[0] != SHOWN), ("all", runs)]:
+    parts = sorted(runs.groupby("what"), key=lambda pair: pair[0] != SHOWN)
+    for what, group in [*parts, *([("all", runs)] if len(parts) > 1 else [])]:
         sums = group.drop(columns="what").sum()
-        parts = [f"{float(f'{n:.3g}'):,g} {unit}" for unit, n in sums.items() if unit != "killed"]
-        parts += [f"{n} of them left no time" for n in [group["hours"].isna().sum()] if n]
-        parts += [f"{n:g} killed calls are not included" for n in [sums["killed"]] if n]
-        lines.append(f"{what}: {format_count(len(group), 'run')}, {', '.join(parts)}")
+        said = [f"{float(f'{n:.3g}'):,g} {unit}" for unit, n in sums.items() if unit != "killed"]
+        said += [f"{n} of them left no time" for n in [group["hours"].isna().sum()] if n]
+        said += [f"{n:g} killed calls are not included" for n in [sums["killed"]] if n]
+        lines.append(f"{what}: {format_count(len(group), 'run')}, {', '.join(said)}")
     return lines
 
 

@@ -16,6 +16,7 @@ from fedray.analysis.figures import main
 from fedray.analysis.plots.curves import draw_curves, find_zoom
 from fedray.analysis.plots.sensitivity import draw_sensitivity, list_varied
 from fedray.analysis.plots.style import WIDE, WIDTH, choose_styles, is_logarithmic
+from fedray.cells.looks import shade
 from fedray.common.errors import UserError
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, history, rows, ticks, write
@@ -83,6 +84,9 @@ def test_many_methods_also_have_a_panel_each(store: Tracker, tmp_path: Path) -> 
         main(name, "curves", out=tmp_path)
     drawn = {path.name for path in tmp_path.glob("*.png")}
     assert drawn == {"sweep-curves.png", "sweep-multiples.png", "six-curves.png"}
+    main("sweep", "curves", metric="test_accuracy,test_loss", out=tmp_path / "two")
+    drawn = {path.name for path in tmp_path.glob("two/*multiples*.png")}
+    assert drawn == {"sweep-multiples-test_accuracy.png", "sweep-multiples-test_loss.png"}
 
 
 def test_sensitivity_over_a_hyper_parameter(store: Tracker) -> None:
@@ -125,18 +129,18 @@ def test_rounds_to_a_target_say_who_never_gets_there(store: Tracker) -> None:
 
 
 def test_a_method_looks_as_among_the_curves(store: Tracker) -> None:
-    """fedprox, whose own option varies, is not drawn; fedsam's line is that of its first ρ among the curves."""
+    """fedprox, whose own option varies, is not drawn; fedsam's line has the colour of which its ρ are shades."""
     cells = [
         cell(a, 0.5, 0) for a in (FEDAVG, {"name": "fedprox", "mu": 0.1}, {"name": "fedprox", "mu": 1}, SMALL, LARGE)
     ]
     write(store, cells, [70] * len(cells))
     (curves,) = draw_curves(collect("sweep")).values()
     (figure,) = draw_sensitivity(collect("sweep"), "algorithm.rho").values()
-    colours = {str(line.get_label()): line.get_color() for line in curves.axes[0].lines}
+    colours = {str(line.get_label()): line.get_gid() for line in curves.axes[0].lines}
     names = [text.get_text() for text in figure.legends[0].get_texts()]
     drawn = {line.get_color() for line in figure.axes[0].lines if not str(line.get_label()).startswith("_")}
     assert names == ["fedavg", "fedsam"]
-    assert drawn == {colours["fedavg"], colours["fedsam ρ=0.1"]}
+    assert drawn == {colours["fedavg"], colours["fedsam ρ=0.1"]} == {colours["fedavg"], colours["fedsam ρ=0.5"]}
 
 
 @pytest.mark.parametrize(
@@ -477,11 +481,12 @@ def test_smoothing(store: Tracker) -> None:
     assert np.asarray(figure.axes[0].lines[0].get_ydata()).tolist() == [10, 15, 40]
 
 
-def test_a_colour_is_a_method_and_dashes_its_values() -> None:
+def test_a_colour_is_a_method_and_its_shades_and_dashes_are_values() -> None:
     """40 lines differ in grey; ten methods of eight values, and a hundred methods of one, in some way."""
     some = choose_styles([("fedavg", "fedavg"), ("fedsam ρ=1", "fedsam"), ("fedsam ρ=2", "fedsam"), ("x ρ=1", "x")])
     avg, first, second, other = some.values()
-    assert first["color"] == second["color"] not in (avg["color"], other["color"])
+    assert first["gid"] == second["gid"] not in (avg["color"], other["color"])
+    assert (avg["color"], first["color"], second["color"]) == ("#0072b2", shade("#d55e00", 0), shade("#d55e00", 1))
     assert first["linestyle"] == other["linestyle"] != second["linestyle"]
     assert [style.get("linewidth", 1) > 1 for style in some.values()] == [True, False, False, True], "one line is broad"
     assert len({style["color"] for style in choose_styles([("x 1", "x"), ("x 2", "x")]).values()}) == 2, (
@@ -565,16 +570,6 @@ def test_more_than_six_lines_have_bands_in_the_zoom_alone(store: Tracker) -> Non
     (figure,) = draw_curves(collect("long")).values()
     assert figure.get_label().startswith("band: ± standard deviation over 2 seeds in the lower panels; shaded: ")
     assert [len(area.collections) for area in figure.axes] == [0, 7]
-    assert not figure.axes[0].texts
-    names = list(figure.axes[1].texts)
-    assert [name.get_text() for name in names] == [f"fedsam ρ={rho}" for rho in range(1, 8)], "by the last value"
-    assert names == sorted(names, key=lambda name: name.get_position()[1]), "from below"
-
-
-def test_up_to_six_lines_have_no_names_at_their_ends(store: Tracker) -> None:
-    write(store, [cell({"name": "fedsam", "rho": rho}, 0.5, 0) for rho in range(1, 7)], [history(*range(60, 72))] * 6)
-    (figure,) = draw_curves(collect("sweep")).values()
-    assert [len(area.texts) for area in figure.axes] == [0, 0]
 
 
 def test_panels_share_an_axis_unless_most_of_one_would_be_empty(store: Tracker) -> None:
@@ -621,6 +616,7 @@ def test_refusals(store: Tracker) -> None:
     for kind, x, metric, message in (
         ("sensitivity", "", "", "--x: no finished runs of this sweep differ by a number"),
         ("bars", "", "lambda", "--metric: unknown name 'lambda'"),
+        ("bars", "", "", "--metric is required for bars: the prefix of its parts, such as lambda of lambda_fc1"),
         ("class-accuracy", "", "", "--kind: class-accuracy needs runs with the probe: evaluation.probes: [classes]"),
         ("sensitivity", "algorithm.rho", "", "--x: algorithm.rho has one value in this sweep"),
         ("sensitivity", "rho", "", "--x: algorithm.rho has one value in this sweep"),

@@ -84,10 +84,10 @@ def test_curves_of_many_methods_have_a_panel_each(store: Tracker) -> None:
     (uri,) = (uri for _, uri in _show({"": figure}))
     (common,) = _show(draw_curves(found))
     assert _draw_curves(found) == [common, ("dirichlet α=0.5; grey: the other methods; mean over 2 seeds", uri)]
-    write(store, cells[:16], [50] * 16, name="eight")
+    write(store, cells[:12], [50] * 12, name="six")
     assert count_lines(found) == 9
-    ((said, _),) = _draw_curves(collect("eight"))
-    assert said == "mean over 2 seeds; no bands with more than 6 lines", "eight still share a panel there"
+    ((said, _),) = _draw_curves(collect("six"))
+    assert said == "band: ± standard deviation over 2 seeds", "six share a panel"
 
 
 def test_what_is_missing_comes_first_by_name_and_text_is_escaped(paged: tuple[SweepTable, str]) -> None:
@@ -139,6 +139,7 @@ def test_pictures_settings_environment(store: Tracker) -> None:
     text = make_page(collect("drawn"), ["test_accuracy"])
     assert 'id="missing"' not in text
     assert "what it is about" in text
+    assert '<p>training.rounds 100; all <a href="#settings">settings</a></p>' in text, "the others are not in the file"
     assert f'<td>torch</td><td class="mono">{version("torch")}</td><td>1</td>' in text
     assert "<td>commit of fedray</td>" in text
     page_ = Page(text)

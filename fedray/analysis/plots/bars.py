@@ -22,13 +22,13 @@ from fedray.analysis.plots.style import (
     DASHES,
     HATCHES,
     UPRIGHT,
-    WIDTH,
     choose_styles,
     count_digits,
     describe_seeds,
     iter_methods,
     make_axes,
     make_panels,
+    split_figures,
     styled,
     with_legend,
 )
@@ -38,6 +38,8 @@ from fedray.common.errors import UserError
 
 UPRIGHT_LETTERS = 40
 """Names with fewer letters than this are upright along an axis."""
+HEIGHT = 2.0
+"""Inches: height of a panel with a bar for each method, without names that are turned."""
 UPRIGHT_BARS = 10
 """Numbers at more bars than this are turned: they are wider than a bar."""
 
@@ -93,42 +95,51 @@ def draw_bars(sweep: SweepTable, metric: str, at: int | None = None) -> dict[str
 
 @styled
 def draw_methods(sweep: SweepTable, metric: str = DEFAULT) -> dict[str, Figure]:
-    """Return setting -> figure of a table's metric: one bar for each method with its number, the mean over seeds."""
+    """Draw a table's metric as one bar for each method with its number, the mean over seeds.
+
+    Return data set and model -> figure with a panel per setting; the key is empty if all runs share both.
+    """
     cells = label_finished(sweep, statuses=WITH_CURVE).assign(_value=read_values(sweep, metric))
-    figures = {}
-    for setting, whole in cells.groupby("_column", sort=False):
-        if not len(panel := whole[whole["_value"] != NEVER]):
+    title, figures = make_title(metric, cells), {}
+    for name, settings in split_figures(cells):
+        whole = pd.concat([panel for _, panel in settings])
+        every = whole[whole["_value"].notna() & (whole["_value"] != NEVER)]
+        if not len(every):
             continue
-        found = panel.groupby("_row", sort=False)["_value"]
-        heights = found.agg(find_mean).dropna()
-        below = max(map(len, heights.index), default=0) * (len(heights) > 4)  # letters of a turned name
-        figure, area = make_axes("", make_title(metric, cells), str(setting), 0.75 + below * UPRIGHT / WIDTH)
-        methods = panel.drop_duplicates("_row").set_index("_row")["algorithm.name"]
-        looks = choose_styles((str(row), str(methods[row])) for row in heights.index)
-        spread = found.std().reindex(heights.index).fillna(0)
-        bars = area.bar(
-            heights.index,
-            heights,
-            0.7,
-            yerr=spread if spread.any() else None,
-            capsize=1.5,
-            color=[looks[str(row)]["color"] for row in heights.index],
-            hatch=[HATCHES[DASHES.index(looks[str(row)]["linestyle"])] for row in heights.index],
-            edgecolor="black",
-            linewidth=0.6,
-        )
-        digits, turned = count_digits(heights), 90 * (len(heights) > UPRIGHT_BARS)
-        area.bar_label(bars, [f"{height:.{digits}f}" for height in heights], fontsize=5, padding=2, rotation=turned)
-        area.margins(y=0.25 if turned else 0.12)  # room for the numbers
-        if make_title(metric, cells).partition(",")[0].endswith(" in %"):
+        methods = every.drop_duplicates("_row").set_index("_row")["algorithm.name"]
+        looks = choose_styles((str(row), str(method)) for row, method in methods.items())
+        places = {row: place for place, row in enumerate(methods.index)}
+        below = max(map(len, places)) * (len(places) > 4)  # letters of a turned name
+        shown = [setting for setting, _ in settings if setting in {*every["_column"]}]
+        drawn = make_panels(shown, "", title, HEIGHT + below * UPRIGHT)
+        digits, turned, spreads = count_digits(every["_value"]), 90 * (len(places) > UPRIGHT_BARS), list[float]()
+        for setting, area in drawn.main.items():
+            found = every[every["_column"] == setting].groupby("_row", sort=False)["_value"]
+            heights, spread = found.agg(find_mean), found.std().fillna(0)
+            spreads += [*spread]
+            bars = area.bar(
+                [places[row] for row in heights.index],
+                heights,
+                0.7,
+                yerr=spread if spread.any() else None,
+                capsize=1.5,
+                color=[looks[str(row)]["color"] for row in heights.index],
+                hatch=[HATCHES[DASHES.index(looks[str(row)]["linestyle"])] for row in heights.index],
+                edgecolor="black",
+                linewidth=0.6,
+            )
+            area.bar_label(bars, [f"{height:.{digits}f}" for height in heights], fontsize=5, padding=2, rotation=turned)
+            area.margins(y=0.25 if turned else 0.12)  # room for the numbers
+            area.set_xticks([*places.values()], [*places], rotation=90 if below else 0)
+            area.grid(axis="x", visible=False)
+        if title.partition(",")[0].endswith(" in %"):
             low, high = area.get_ylim()
             area.set_yticks([tick for tick in area.get_yticks() if low <= tick <= min(high, 100)])
-        area.tick_params(axis="x", rotation=90 if below else 0)
-        area.grid(axis="x", visible=False)
-        counted = panel[panel["_value"].notna()]
-        note = describe_seeds(found.count()[heights.index], "error bars" if spread.any() else "", counted)
-        figure.set_label("; ".join([note + describe_omitted([metric], cells), *describe_target(sweep, metric, whole)]))
-        figures[str(setting)] = figure
+        seeds = every.groupby(["_column", "_row"])["seed"].nunique()
+        note = describe_seeds(seeds, "error bars" if any(spreads) else "", every)
+        said = describe_target(sweep, metric, whole)
+        drawn.figure.set_label("; ".join([note + describe_omitted([metric], cells), *said]))
+        figures[name] = drawn.figure
     return figures
 
 

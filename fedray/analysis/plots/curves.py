@@ -1,9 +1,8 @@
 """Learning curves: a panel per setting, and below it a zoom on the last rounds; of many lines it alone has bands."""
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise, product
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -39,8 +38,6 @@ BANDED = 6
 """Maximum number of lines in a panel with bands; more hide each other, and get a panel each as well."""
 SQUEEZED = 0.4
 """Part of a zoom that most lines must fill; if they fill less, the few beyond the widest gap are outside of it."""
-READABLE = 8
-"""Maximum number of methods whose curves have their names at the ends."""
 COVERED, MOSTLY, NAMED = 0.01, 0.8, 2
 """Part of an axis upwards within which a line lies under another, in that part of its rounds at least; maximum number
 of such lines that a note names."""
@@ -116,8 +113,6 @@ def draw_curves(
             if start is not None:
                 left_out = _leave_out_far(drawn.zoom[setting], reach)
                 far += [(label, drawn.zoom[setting], reach[label]) for label in left_out]
-                if BANDED < len(reach) <= READABLE:
-                    _name_ends(drawn.zoom[setting], reach.keys() - left_out)
         if not across:
             _set_ticks(list(every[0].main.values()), list(every[0].zoom.values()), rounds, start)
         level = [level_panels([*drawn.main.values()]) for drawn in every]
@@ -320,17 +315,6 @@ def _describe_covered(areas: Sequence[tuple[str, Axes]]) -> str:
         f"; {label} lies under {over}" + (f" in {', '.join(where)}" if len(where) < len(areas) else "")
         for (label, over), where in found.items()
     )
-
-
-def _name_ends(zoom: Axes, labels: Collection[str]) -> None:
-    """Name the lines at their ends, to the right of a zoom, in the order of their last values."""
-    ends = [(line, np.asarray(line.get_xydata())[-1:]) for line in zoom.lines if line.get_label() in labels]
-    ends = sorted((end for end in ends if len(end[1])), key=lambda end: float(end[1][0, 1]))
-    for k, (line, ((x, y),)) in enumerate(ends):
-        look: Any = {"color": line.get_color(), "fontsize": 5, "va": "center", "textcoords": "axes fraction"}
-        look["arrowprops"] = {"arrowstyle": "-", "linewidth": 0.4, "color": line.get_color(), "relpos": (0, 0.5)}
-        look["arrowprops"] |= {"patchA": None, "shrinkA": 1.5}  # or a steep one stops above its name
-        zoom.annotate(str(line.get_label()), (x, y), (1.03, (k + 0.5) / len(ends)), **look)
 
 
 def _set_ticks(main: list[Axes], zooms: list[Axes], rounds: list[int], start: int | None) -> None:

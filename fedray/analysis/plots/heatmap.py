@@ -13,6 +13,7 @@ from fedray.analysis.data.collect import SweepTable
 from fedray.analysis.data.metrics import (
     NEVER,
     describe_omitted,
+    describe_target,
     find_mean,
     is_ranked,
     is_smaller_better,
@@ -57,16 +58,20 @@ def draw_heatmap(sweep: SweepTable, x: str, y: str, metric: str = DEFAULT) -> di
         raise UserError(f"--y: {y} is --x, too; another key is required")
     without = (x, y, *_find_followers(sweep.cells, x), *_find_followers(sweep.cells, y))
     cells = label_finished(sweep, without, statuses=WITH_CURVE)
-    cells = cells.assign(_x=sweep.cells[x], _y=sweep.cells[y], _value=read_values(sweep, metric)).dropna(
-        subset=["_x", "_y"]
-    )
-    cells = cells[cells["_value"].notna() & (cells["_value"] != NEVER)]
+    cells = whole = cells.assign(_x=sweep.cells[x], _y=sweep.cells[y], _value=read_values(sweep, metric))
+    cells = cells[cells["_value"].notna() & (cells["_value"] != NEVER)].dropna(subset=["_x", "_y"])
     of_panel = cells.groupby(["_column", "_row"])
     both = (of_panel["_x"].transform("nunique") > 1) & (of_panel["_y"].transform("nunique") > 1)
     if not both.any():
         raise UserError(f"--y: no method's finished runs vary in both {x} and {y}")
     cells, lower = cells[both], is_smaller_better(metric, sweep.cells) if is_ranked(metric, sweep.cells) else None
-    return {name: _draw_figure(sweep, settings, (x, y), metric, lower) for name, settings in split_figures(cells)}
+    figures = {name: _draw_figure(sweep, settings, (x, y), metric, lower) for name, settings in split_figures(cells)}
+    absent = [row for row in dict.fromkeys(whole["_row"]) if row not in {*cells["_row"]}]
+    of_rows = whole[whole["_row"].isin(cells["_row"])]
+    said = [f"without {', '.join(absent)}: one value of a key, or none"] if absent else []
+    for figure in figures.values():
+        figure.set_label("; ".join([str(figure.get_label()), *describe_target(sweep, metric, of_rows), *said]))
+    return figures
 
 
 def _find_followers(cells: pd.DataFrame, key: str) -> list[str]:
@@ -123,6 +128,8 @@ def _draw_panel(area: Axes, grid: np.ndarray, scale: Normalize, lower: bool | No
     best = [] if lower is None else np.argwhere(shown == (np.nanmin if lower else np.nanmax)(shown)).tolist()
     for row, column in best:
         area.add_patch(
-            Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, edgecolor="#d55e00", linewidth=1.5, zorder=3)
+            Rectangle(
+                (column - 0.5, row - 0.5), 1, 1, fill=False, edgecolor="#d55e00", linewidth=1.5, zorder=3, clip_on=False
+            )
         )
     return draw_fields(area, grid, digits, scale, best, size=6)

@@ -31,7 +31,6 @@ from fedray.common.errors import UserError
 
 TRIED = ("finished", "stopped", "pruned")
 """Statuses of runs that have a value; only finished ones can be the best."""
-HYPERPARAMETERS = ("algorithm.", "training.")
 STEPS = 12
 """Maximum number of values of a key for which a heatmap has rows or columns."""
 
@@ -39,8 +38,12 @@ STEPS = 12
 def list_trials(sweep: SweepTable) -> pd.DataFrame:
     """Return the tried cells with `_method`, `_setting`, `_value`, `_rounds` (trained), in the order they ran.
 
-    Raises UserError if none has run.
+    Raises UserError if none has run, or nothing is searched.
     """
+    if not sweep.searched:
+        raise UserError(
+            f"--kind: found search; {sweep.name} has no `search`; --kind sensitivity and heatmap draw a grid's options"
+        )
     cells = sweep.cells[sweep.cells["status"].isin(TRIED)]
     column = f"metrics.{find_selection_metric(sweep)}"
     if not len(cells) or column not in cells:
@@ -58,12 +61,8 @@ def list_trials(sweep: SweepTable) -> pd.DataFrame:
 
 
 def list_keys(sweep: SweepTable) -> list[str]:
-    """Return the searched keys; for a grid the hyper-parameters that vary within a method."""
-    if sweep.searched:
-        return [key for key in sweep.searched if key in sweep.cells]
-    within = sweep.cells.groupby("algorithm.name")
-    options = [key for key in map(str, sweep.cells) if key.startswith(HYPERPARAMETERS) and key != "algorithm.name"]
-    return [key for key in options if within[key].nunique().max() > 1]
+    """Return the searched keys that any method has."""
+    return [key for key in sweep.searched if key in sweep.cells]
 
 
 @styled

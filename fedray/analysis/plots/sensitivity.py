@@ -89,6 +89,8 @@ def draw_sensitivity(sweep: SweepTable, x: str, metric: str = DEFAULT) -> dict[s
         cells["_look"] = looks
     styles = choose_styles(zip(looks, methods.astype(str), strict=True))
     of_method = cells.groupby("_row")["_look"].first().map(styles)
+    if of_method.map(lambda style: style["gid"]).is_unique:  # no shades: each method has one line
+        of_method = of_method.map(lambda style: style | {"color": style["gid"]})
     dodged = list(dict.fromkeys(cells.loc[cells["_x"].notna(), "_row"]))
     gap = min(DODGE, WIDEST / len(dodged))
     figures = {}

@@ -25,7 +25,7 @@ from matplotlib.image import AxesImage
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
-from fedray.cells.looks import COLOURS
+from fedray.cells.looks import COLOURS, shade
 from fedray.common.output import OutputFile
 from fedray.components.base import Component
 
@@ -85,10 +85,11 @@ styled = mpl.rc_context(STYLE)
 
 
 def choose_styles(lines: Iterable[tuple[str, str]]) -> dict[str, dict[str, Any]]:
-    """Return label -> style of each line, given its label and method: a colour for each method, dashes for its values.
+    """Return label -> style of each line, given its label and method.
 
-    The first 40 differ in dashes or marker, so also in grey. If some methods have several lines, others are broad, and
-    the first ones the broadest; so are the first of a few lines. Lines of a single method have a colour each.
+    A method has a colour (`gid`), its values have shades of it, dashes and markers. The first 40 lines differ in dashes
+    or marker, so also in grey. If some methods have several lines, others are broad, and the first ones the broadest;
+    so are the first of a few lines. Lines of a single method have a colour each.
     """
     colours, places, used = dict[str, int](), Counter[str](), set[tuple[int, int, int]]()
     styles = dict[str, dict[str, Any]]()
@@ -106,7 +107,10 @@ def choose_styles(lines: Iterable[tuple[str, str]]) -> dict[str, dict[str, Any]]
         looks += [(grey, other, marker) for other in range(len(DASHES)) for marker in range(len(MARKERS))]
         look = next((look for look in looks if look not in used), looks[0])
         used |= {(0, *look[1:]), (colour + 1, *look[1:])}
-        styles[label] = {"color": COLOURS[colour], "linestyle": DASHES[look[1]], "marker": MARKERS[look[2]]}
+        of = of_method[method]
+        shown = COLOURS[colour] if of == 1 else shade(COLOURS[colour], (places[method] - 1) / (of - 1))
+        line = {"linestyle": DASHES[look[1]], "marker": MARKERS[look[2]]}
+        styles[label] = {"color": shown, "gid": COLOURS[colour], **line}
     single = [label for label, method in pairs if of_method[method] == 1]
     if len(single) < len(pairs) or len(pairs) <= FEW:
         narrowest = BROAD if len(single) < len(pairs) else STYLE["lines.linewidth"]
@@ -214,7 +218,7 @@ def _fill(text: str, letters: int) -> str:
 def with_legend(figure: Figure, *panels: Axes) -> Figure:
     """Return the figure with the legend below its panels, where it covers no line; it grows by that.
 
-    Neighbours of one colour stand in one column.
+    Neighbours of one method stand in one column.
     """
     found: dict[str, Any] = {}
     for panel in panels:
@@ -226,8 +230,8 @@ def with_legend(figure: Figure, *panels: Axes) -> Figure:
     texts = {name: _fill(name, int((width - HANDLE) / LETTER)) for name in found}
     letters = max(len(line) for text in texts.values() for line in text.split("\n"))
     most = max(1, int(width / (LETTER * letters + HANDLE)))
-    colours = {name: one.get_color() if isinstance(one, Line2D) else name for name, one in found.items()}
-    groups = [[*group] for _, group in groupby(found, colours.__getitem__)]
+    of = {name: one.get_gid() if isinstance(one, Line2D) else name for name, one in found.items()}
+    groups = [[*group] for _, group in groupby(found, of.__getitem__)]
     if len(groups) == 1:
         groups = [[name] for name in found]
     renderer = FigureCanvasAgg(figure).get_renderer()  # type: ignore[no-untyped-call]

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from fedray.analysis.data.collect import SweepTable, collect
 from fedray.analysis.figures import main
 from fedray.analysis.plots.heatmap import draw_heatmap
-from fedray.analysis.plots.search import draw_best_so_far, draw_heatmaps, draw_scatters, list_keys, list_trials
+from fedray.analysis.plots.search import draw_best_so_far, draw_heatmaps, draw_scatters, list_trials
 from fedray.analysis.plots.sensitivity import draw_sensitivity
 from fedray.analysis.report import make_page
 from fedray.analysis.tables.build import build
@@ -49,7 +49,10 @@ def test_fields_are_means_over_seeds_and_the_best_is_framed(store: Tracker, tmp_
     assert area.get_title() == "fedsam"
     averaged = "mean of the tests in the last fifth of the rounds, at most 10"
     said = f"mean over 2 seeds; {averaged}; hatched: no number; the best of a panel is framed"
-    assert figure.get_label() == said
+    assert figure.get_label() == f"{said}; without fedavg: one value of a key, or none"
+    assert not frame.get_clip_on(), "half of it lies outside at an edge"
+    (figure,) = draw_heatmap(collect("sweep"), "algorithm.rho", "partition.alpha", "rounds_to:35").values()
+    assert "; never at the target, and in no mean: 1 of 6 runs of fedsam" in figure.get_label(), "that of 30"
     main("sweep", "heatmap", "algorithm.rho", y="partition.alpha", out=tmp_path / "figures")
     assert sorted(path.suffix for path in (tmp_path / "figures").iterdir()) == [".pdf", ".png"]
 
@@ -248,14 +251,17 @@ def test_many_values_are_points(store: Tracker) -> None:
     assert any(isinstance(one, PathCollection) for one in figure.axes[0].collections)
 
 
-def test_a_grids_options_are_keys_too(store: Tracker) -> None:
+def test_a_grid_has_no_trials(store: Tracker) -> None:
+    """Its seeds would count as trials. A search that has not run has none yet."""
     cells = [listed({"name": "fedsam", "rho": rho}, 0.1) for rho in (0.1, 0.2)]
+    store.open_sweep(sheet("search", cells))
+    with pytest.raises(UserError, match="no trial with a value yet"):
+        list_trials(collect("search"))
     for one in cells:
         del one["search"]
     store.open_sweep(sheet("grid", cells))
-    assert list_keys(collect("grid")) == ["algorithm.rho"]
-    with pytest.raises(UserError, match="no trial with a value yet"):
-        list_trials(collect("grid"))
+    with pytest.raises(UserError, match="--kind: found search; grid has no `search`; --kind sensitivity and heatmap"):
+        main("grid", kind="search")
 
 
 def test_files_and_the_page(store: Tracker, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
