@@ -6,6 +6,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize, softplus
 
 from fedray.algorithms.base import Client, Forward, Part, Proximal, Uploads, Vectors
+from fedray.components.base import option
 from fedray.models.network import Output
 
 
@@ -62,11 +63,11 @@ class FedNTD(AuxiliaryLoss):
     )
     idea = "distils the global model's view of the not-true classes"
     beta: float = Field(1.0, ge=0, description="β: weight of the distillation")
-    tau: float = Field(
+    tau: float = option(
         1.0,
         gt=0,
         description="τ: temperature",
-        json_schema_extra={"paper": {"FedSOL, FedNTD's configuration": 1, "FedNTD's class default": 3}},
+        paper={"FedSOL, FedNTD's configuration": 1, "FedNTD's class default": 3},
     )
 
     def references(self, c: Client) -> tuple[Tensor, ...]:
@@ -115,11 +116,8 @@ class MOON(AuxiliaryLoss):
     paper = "Li, He and Song, Model-contrastive federated learning, CVPR 2021, algorithm 1"
     idea = "pulls features to the global model's, away from the previous local one's"
     reads_features = True
-    mu: float = Field(
-        1.0,
-        ge=0,
-        description="μ: weight of the contrast",
-        json_schema_extra={"paper": {"CIFAR-10": 5, "CIFAR-100": 1, "FedSOL": 0.1}},
+    mu: float = option(
+        1.0, ge=0, description="μ: weight of the contrast", paper={"CIFAR-10": 5, "CIFAR-100": 1, "FedSOL": 0.1}
     )
     tau: float = Field(0.5, gt=0, description="τ: temperature")
 

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedray.algorithms.base import Algorithm, Client, Forward, Uploads, Vectors
+from fedray.components.base import option
 
 
 class PersonalBeside(Algorithm):
@@ -47,17 +48,17 @@ class Ditto(PersonalBeside):
     name = "ditto"
     paper = "Li et al., Ditto: fair and robust federated learning through personalization, ICML 2021, algorithm 1"
     idea = "FedAvg, and a personal model near it in each client"
-    lam: float = Field(
+    lam: float = option(
         1.0,
         ge=0,
         description="λ: strength of the pull of v to x",
-        json_schema_extra={"paper": {"Ditto, searched": [0.1, 1, 2], "under strong attacks": [0.05, 0.1, 0.2]}},
+        paper={"Ditto, searched": [0.1, 1, 2], "under strong attacks": [0.05, 0.1, 0.2]},
     )
-    personal_epochs: int | None = Field(
+    personal_epochs: int | None = option(
         None,
         gt=0,
         description="epochs of v in separate passes before the shared model trains; default: the same batches (D-64)",
-        json_schema_extra={"paper": {"PFLlib, FL-bench": 1}},
+        paper={"PFLlib, FL-bench": 1},
     )
 
     def begin(self, c: Client) -> None:
@@ -93,12 +94,12 @@ class APFL(PersonalBeside):
     name = "apfl"
     paper = "Deng, Kamani and Mahdavi, Adaptive personalized federated learning, 2020, algorithm 1"
     idea = "each client mixes a model of its own into the shared one"
-    alpha: float = Field(
+    alpha: float = option(
         0.5,
         ge=0,
         le=1,
         description="a: weight of the client's own model; its initial value if it adapts",
-        json_schema_extra={"paper": {"APFL": [0.25, 0.5, 0.75]}},
+        paper={"APFL": [0.25, 0.5, 0.75]},
     )
     adaptive: bool = Field(False, description="each client learns its a (D-62)")
     mix: Literal["parameters", "logits"] = Field(

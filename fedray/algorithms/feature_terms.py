@@ -6,6 +6,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from fedray.algorithms.auxiliary import AuxiliaryLoss
+from fedray.components.base import option
 from fedray.models.network import Output
 
 
@@ -25,12 +26,8 @@ class FedUV(AuxiliaryLoss):
     paper = "Son et al., FedUV: uniformity and variance for heterogeneous federated learning, CVPR 2024"
     idea = "spreads probabilities over the batch and features over space"
     reads_features = True
-    lam_v: float = Field(
-        2.5, ge=0, description="λ_V: weight of the variance", json_schema_extra={"paper": {"FedUV's code": 2.5}}
-    )
-    lam_u: float = Field(
-        0.5, ge=0, description="λ_U: weight of the uniformity", json_schema_extra={"paper": {"FedUV's code": 0.5}}
-    )
+    lam_v: float = option(2.5, ge=0, description="λ_V: weight of the variance", paper={"FedUV's code": 2.5})
+    lam_u: float = option(0.5, ge=0, description="λ_U: weight of the uniformity", paper={"FedUV's code": 0.5})
     normalise: bool = Field(False, description="features of length 1 in the uniformity (D-142)")
 
     def term(self, output: Output, y: Tensor, *references: Tensor) -> Tensor:
@@ -75,12 +72,7 @@ class FedDecorr(AuxiliaryLoss):
     )
     idea = "decorrelates the dimensions of the features"
     reads_features = True
-    beta: float = Field(
-        0.1,
-        ge=0,
-        description="β: weight of the correlation",
-        json_schema_extra={"paper": {"FedDecorr, batches of 64": 0.1}},
-    )
+    beta: float = option(0.1, ge=0, description="β: weight of the correlation", paper={"FedDecorr, batches of 64": 0.1})
 
     def term(self, output: Output, y: Tensor, *references: Tensor) -> Tensor:
         return self.beta * correlation(output.features.flatten(1))

@@ -9,6 +9,7 @@ from torch import Tensor
 from fedray.algorithms.base import Algorithm, Client, Finetuning, Received, Rule, Server, Sum, Uploads, Vectors
 from fedray.algorithms.local_optimizers import AdamW, Matrices, Muon, MuonOptions, correction, keep_still
 from fedray.algorithms.momentum import ClientMomentum
+from fedray.components.base import option
 from fedray.models.network import Layout
 
 
@@ -58,9 +59,7 @@ class FedAdamW(GlobalDirection):
         "federated large models, AAAI 2026"
     )
     idea = "AdamW with averaged second moments, and a share of the last global direction in each step"
-    alpha: float = Field(
-        0.5, ge=0, description="α: weight of the global direction", json_schema_extra={"paper": {"FedAdamW": 0.5}}
-    )
+    alpha: float = option(0.5, ge=0, description="α: weight of the global direction", paper={"FedAdamW": 0.5})
     beta1: float = Field(0.9, ge=0, lt=1, description="β1: decay of the mean of gradients")
     beta2: float = Field(0.999, ge=0, lt=1, description="β2: decay of the mean of squared gradients")
     eps: float = Field(1e-8, ge=0, description="ε: added to √v")
@@ -151,20 +150,20 @@ class FedLADA(ClientMomentum):
     )
     idea = "local AMSGrad steps, amended by the last global direction"
     bound_to_sgd = "has a local optimiser of its own"
-    alpha: float = Field(
+    alpha: float = option(
         0.1,
         ge=0,
         le=1,
         description="a: weight of the adaptive step; 1 - a is the global direction's",
-        json_schema_extra={"paper": {"FedLADA, FedAdamW's code": 0.1}},
+        paper={"FedLADA, FedAdamW's code": 0.1},
     )
     beta1: float = Field(0.9, ge=0, lt=1, description="β1: decay of the mean of gradients")
-    beta2: float = Field(
+    beta2: float = option(
         0.99,
         ge=0,
         lt=1,
         description="β2: decay of the mean of squared gradients",
-        json_schema_extra={"paper": {"FedLADA": 0.99, "FedAdamW's code": 0.999}},
+        paper={"FedLADA": 0.99, "FedAdamW's code": 0.999},
     )
     eps: float = Field(
         1e-8, ge=1e-18, description="ε: √v̄ of the first round, squared in float32; with `form: vision` added to √v"
@@ -213,23 +212,18 @@ class FedMuon(GlobalDirection):
     name = "fedmuon"
     paper = "Liu et al., FedMuon: accelerating federated learning with matrix orthogonalization, 2025, arXiv 2510.27403"
     idea = "Muon with averaged momentum, and a share of the last global direction in each step"
-    gamma: float = Field(
+    gamma: float = option(
         0.5,
         ge=0,
         le=1,
         description="γ: weight of the global direction; 1 - γ is the local step's",
-        json_schema_extra={"paper": {"FedMuon": 0.5}},
+        paper={"FedMuon": 0.5},
     )
-    momentum: float = Field(
-        0.98, ge=0, lt=1, description="β: momentum of matrices", json_schema_extra={"paper": {"FedMuon": 0.98}}
-    )
+    momentum: float = option(0.98, ge=0, lt=1, description="β: momentum of matrices", paper={"FedMuon": 0.98})
     nesterov: bool = Field(True, description="O from (1 - β) q + β M; false: from M (D-130)")
     steps: int = Field(5, ge=1, le=100, description="Newton-Schulz steps (D-131)")
-    lr_factor: float = Field(
-        1.0,
-        gt=0,
-        description="f: factor on η for the matrices (D-134)",
-        json_schema_extra={"paper": {"DeiT-Tiny": 10, "ResNet-18": 0.5}},
+    lr_factor: float = option(
+        1.0, gt=0, description="f: factor on η for the matrices (D-134)", paper={"DeiT-Tiny": 10, "ResNet-18": 0.5}
     )
     matrices: Matrices = Field(
         "all", description="parameters with two or more dimensions, or without the head and embeddings (D-133)"

@@ -9,6 +9,7 @@ from torch.nn.functional import cross_entropy
 
 from fedray.algorithms.base import Algorithm, Client, Forward, Uploads
 from fedray.common.errors import UserError
+from fedray.components.base import option
 from fedray.models.network import Layout
 
 JUDGED = 10
@@ -37,26 +38,18 @@ class FedALA(Algorithm):
     paper = "Zhang et al., FedALA: adaptive local aggregation for personalized federated learning, AAAI 2023"
     idea = "clients learn how much of the global model to take, entry by entry"
     personal = "kept"
-    layers: int = Field(
-        1, gt=0, description="p: layers from the top that are mixed", json_schema_extra={"paper": {"FedALA's code": 1}}
+    layers: int = option(1, gt=0, description="p: layers from the top that are mixed", paper={"FedALA's code": 1})
+    share: float = option(
+        0.8, gt=0, le=1, description="s: share of the shard on which W is learnt", paper={"FedALA's code": 0.8}
     )
-    share: float = Field(
-        0.8,
-        gt=0,
-        le=1,
-        description="s: share of the shard on which W is learnt",
-        json_schema_extra={"paper": {"FedALA's code": 0.8}},
-    )
-    weight_lr: float = Field(
-        1.0, ge=0, description="a: learning rate of W", json_schema_extra={"paper": {"FedALA's code": 1}}
-    )
+    weight_lr: float = option(1.0, ge=0, description="a: learning rate of W", paper={"FedALA's code": 1})
     start_epochs: int = Field(10, gt=0, description="passes the first time W is learnt (D-70)")
-    threshold: float | None = Field(
+    threshold: float | None = option(
         None,
         gt=0,
         allow_inf_nan=False,
         description="deviation of the losses that ends the first time; default: it takes all passes (D-70)",
-        json_schema_extra={"paper": {"FedALA": 0.01, "FedALA's code": 0.1}},
+        paper={"FedALA": 0.01, "FedALA's code": 0.1},
     )
 
     @model_validator(mode="after")

@@ -9,6 +9,7 @@ from torch.nn.functional import one_hot
 
 from fedray.algorithms.base import Algorithm, Client, Forward, Received, Server, Sum, Uploads, Vectors
 from fedray.algorithms.fedproto import by_class
+from fedray.components.base import option
 
 
 class FedAS(Algorithm):
@@ -37,12 +38,8 @@ class FedAS(Algorithm):
     keeps = "head"
     personal = "kept"
     generic = False
-    align_lr: float = Field(
-        0.01, ge=0, description="a: learning rate of the alignment", json_schema_extra={"paper": {"FedAS's code": 0.01}}
-    )
-    align_batch: int = Field(
-        16, gt=0, description="samples per batch of the alignment", json_schema_extra={"paper": {"FedAS's code": 16}}
-    )
+    align_lr: float = option(0.01, ge=0, description="a: learning rate of the alignment", paper={"FedAS's code": 0.01})
+    align_batch: int = option(16, gt=0, description="samples per batch of the alignment", paper={"FedAS's code": 16})
     fisher: Literal["batches", "samples"] = Field("batches", description="estimate of F_i (D-78)")
     aligns_with: Literal["received", "initial"] = Field(
         "received", description="class means for a client's first alignment: of x, or of x⁰ (the code, D-124)"

@@ -1,9 +1,9 @@
 """Plain averaging and its proximal variant."""
 
-from pydantic import Field
 from torch import Tensor
 
 from fedray.algorithms.base import Algorithm, Client, Proximal
+from fedray.components.base import option
 
 
 class FedAvg(Algorithm):
@@ -25,13 +25,11 @@ class FedProx(Proximal):
     paper = "Li et al., Federated optimization in heterogeneous networks, MLSys 2020, eq. 2"
     idea = "keeps local models close to the global one"
     stacks = True
-    mu: float = Field(
+    mu: float = option(
         1.0,
         ge=0,
         description="μ: weight of the proximal term",
-        json_schema_extra={
-            "paper": {"FedSOL, FedNTD": 1.0, "FL-Simulator": [0.1, 0.01], "FedDyn's and FedDC's code": 1e-4}
-        },
+        paper={"FedSOL, FedNTD": 1.0, "FL-Simulator": [0.1, 0.01], "FedDyn's and FedDC's code": 1e-4},
     )
 
     def proximal(self, c: Client, theta: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ import numpy as np
 from pydantic import Field
 
 from fedray.algorithms.base import Algorithm, Cohort
+from fedray.components.base import option
 
 
 class FedDisco(Algorithm):
@@ -22,12 +23,8 @@ class FedDisco(Algorithm):
     paper = "Ye et al., FedDisco: federated learning with discrepancy-aware collaboration, ICML 2023"
     idea = "clients with unbalanced labels weigh less"
     stacks = True
-    a: float = Field(
-        0.5, ge=0, description="weight of the discrepancy", json_schema_extra={"paper": {"FedDisco's code": 0.5}}
-    )
-    b: float = Field(
-        0.1, ge=0, description="added to every weight", json_schema_extra={"paper": {"FedDisco's code": 0.1}}
-    )
+    a: float = option(0.5, ge=0, description="weight of the discrepancy", paper={"FedDisco's code": 0.5})
+    b: float = option(0.1, ge=0, description="added to every weight", paper={"FedDisco's code": 0.1})
     metric: Literal["l2", "l1", "cosine", "kl"] = Field(
         "l2",
         description="d_i between the client's class shares and 1/C; kl is divided by its sum over the cohort (D-84)",

@@ -1,10 +1,10 @@
 """Dynamic regularisation: each client keeps H_i, the sum of its updates, and the server adds the mean of all H_i."""
 
-from pydantic import Field
 from torch import Tensor
 
 from fedray.algorithms.base import Client, Proximal, Received, Server, Sum, Uploads, Vectors
 from fedray.common.vectors import add_to
+from fedray.components.base import option
 
 
 class DynamicRegularisation(Proximal):
@@ -14,11 +14,11 @@ class DynamicRegularisation(Proximal):
     `alpha: 0.1` is the papers' setting (D-3). Σ runs over all N clients (D-2). α = 0 is not FedAvg (D-14).
     """
 
-    alpha: float = Field(
+    alpha: float = option(
         0.1,
         ge=0,
         description="α: coefficient of the dynamic regulariser (λ; 1/α in FedTOGA's text)",
-        json_schema_extra={"paper": {"FedTOGA, FL-Simulator": 0.1}},
+        paper={"FedTOGA, FL-Simulator": 0.1},
     )
 
     def server_state(self, theta: Tensor) -> Vectors:
@@ -54,13 +54,11 @@ class FedDyn(DynamicRegularisation):
     paper = "Acar et al., Federated learning based on dynamic regularization, ICLR 2021, algorithm 1"
     idea = "aligns local and global stationary points"
     stacks = True
-    alpha: float = Field(
+    alpha: float = option(
         0.1,
         ge=0,
         description="α: coefficient of the dynamic regulariser",
-        json_schema_extra={
-            "paper": {"LeNet (FedDyn's code, FedTOGA)": 0.01, "ResNet-18 (FedTOGA, FL-Simulator)": 0.1, "FedSOL": 0.1}
-        },
+        paper={"LeNet (FedDyn's code, FedTOGA)": 0.01, "ResNet-18 (FedTOGA, FL-Simulator)": 0.1, "FedSOL": 0.1},
     )
 
 
@@ -77,11 +75,11 @@ class FedDC(DynamicRegularisation):
     )
     idea = "tracks each client's drift and corrects it, with control variates"
     stacks = True
-    alpha: float = Field(
+    alpha: float = option(
         0.1,
         ge=0,
         description="α: weight of the drift penalty",
-        json_schema_extra={"paper": {"LeNet (FedDC, FedTOGA)": 0.01, "ResNet-18 (FedTOGA)": 0.1}},
+        paper={"LeNet (FedDC, FedTOGA)": 0.01, "ResNet-18 (FedTOGA)": 0.1},
     )
 
     def decoupled_weight(self, c: Client) -> float:

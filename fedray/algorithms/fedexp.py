@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from fedray.algorithms.base import Algorithm, Client, Received, Server, Sum, Uploads
+from fedray.components.base import option
 
 
 class FedExP(Algorithm):
@@ -20,11 +21,11 @@ class FedExP(Algorithm):
     name = "fedexp"
     paper = "Jhunjhunwala, Wang and Joshi, FedExP: speeding up federated averaging via extrapolation, ICLR 2023"
     idea = "a server step that grows when the clients' updates disagree"
-    epsilon: float = Field(
+    epsilon: float = option(
         1e-3,
         ge=0,
         description="ε: limits the step if the average update is small",
-        json_schema_extra={"paper": {"CIFAR, CINIC (FedExP's code)": 1e-3, "EMNIST (FedExP's code)": 0.1}},
+        paper={"CIFAR, CINIC (FedExP's code)": 1e-3, "EMNIST (FedExP's code)": 0.1},
     )
     epsilon_scale: Literal["one", "cohort"] = Field(
         "one", description="cohort: M ε instead of ε, as in the authors' code (D-80)"

@@ -8,6 +8,7 @@ from torch.nn.functional import cross_entropy
 from fedray.algorithms.base import Client, Forward, ParameterGroup
 from fedray.algorithms.linear_head import Gamma, LinearHead, Q, Unbiased, normalised, phi
 from fedray.common.errors import UserError
+from fedray.components.base import option
 from fedray.models.network import Layout, Output
 
 PAPER = "Fan et al., Federated learning with bilateral curation for partially class-disjoint data, NeurIPS 2023"
@@ -39,11 +40,11 @@ class FedGE(LinearHead):
     reads_features = True
     shares = "body"
     personal = "trained"
-    scale_w: float = Field(
+    scale_w: float = option(
         1e4,
         gt=0,
         description="E_W: squared length of a class vector",
-        json_schema_extra={"paper": {"figure 4, powers of ten": "10e3 to 10e6"}},
+        paper={"figure 4, powers of ten": "10e3 to 10e6"},
     )
 
     def check_built(self, layout: Layout, tokens: bool) -> None:

@@ -8,6 +8,7 @@ from torch.nn.functional import batch_norm, cross_entropy, linear, one_hot
 from fedray.algorithms.auxiliary import kl
 from fedray.algorithms.base import Client, Forward, PerClient, Received, Server, Uploads, Vectors
 from fedray.algorithms.linear_head import LinearHead
+from fedray.components.base import option
 from fedray.models.network import Layout
 
 BETAS, EPS = (0.9, 0.999), 1e-8
@@ -31,38 +32,30 @@ class FedGen(LinearHead):
     name = "fedgen"
     paper = "Zhu et al., Data-free knowledge distillation for heterogeneous federated learning, ICML 2021, algorithm 1"
     idea = "the server learns to generate features that regularise the clients' heads"
-    alpha: float = Field(
-        10.0, ge=0, description="a: weight of the generated samples", json_schema_extra={"paper": {"FedGen's code": 10}}
-    )
-    beta: float = Field(
-        10.0,
-        ge=0,
-        description="b: weight of the distillation",
-        json_schema_extra={"paper": {"FedGen's code": 10, "FedGen's code, EMNIST": 1}},
+    alpha: float = option(10.0, ge=0, description="a: weight of the generated samples", paper={"FedGen's code": 10})
+    beta: float = option(
+        10.0, ge=0, description="b: weight of the distillation", paper={"FedGen's code": 10, "FedGen's code, EMNIST": 1}
     )
     diversity: float = Field(1.0, ge=0, description="v: weight of the diversity of generated features")
     decay: float = Field(0.98, gt=0, le=1, description="factor per round of a, b and Adam's learning rate")
     epochs: int = Field(20, ge=0, description="local epochs in which clients use the generator")
     batch: int = Field(32, gt=1, description="n_G: samples generated at a time")
     steps: int = Field(50, gt=0, description="Adam's steps per round")
-    lr: float = Field(
+    lr: float = option(
         3e-4,
         gt=0,
         description="Adam's learning rate in the first round",
-        json_schema_extra={"paper": {"FedGen's code, MNIST": 3e-4, "FedGen's code, EMNIST": 1e-4}},
+        paper={"FedGen's code, MNIST": 3e-4, "FedGen's code, EMNIST": 1e-4},
     )
     weight_decay: float = Field(1e-2, ge=0, description="Adam's weight decay, added to the gradient")
-    hidden: int = Field(
+    hidden: int = option(
         512,
         gt=0,
         description="width of the generator",
-        json_schema_extra={"paper": {"FedGen's code, CIFAR": 512, "FedGen's code, MNIST": 256}},
+        paper={"FedGen's code, CIFAR": 512, "FedGen's code, MNIST": 256},
     )
-    noise: int = Field(
-        64,
-        gt=0,
-        description="dimension of e",
-        json_schema_extra={"paper": {"FedGen's code, CIFAR": 64, "FedGen's code, MNIST": 32}},
+    noise: int = option(
+        64, gt=0, description="dimension of e", paper={"FedGen's code, CIFAR": 64, "FedGen's code, MNIST": 32}
     )
 
     def generator(self, features: int, classes: int) -> Layout:

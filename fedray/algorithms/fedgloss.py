@@ -1,11 +1,11 @@
 """FedGloSS: the server perturbs the model that it broadcasts, and clients add SAM and dynamic regularisation."""
 
-from pydantic import Field
 from torch import Tensor
 
 from fedray.algorithms.base import Client, Received, Server, Vectors
 from fedray.algorithms.feddyn import DynamicRegularisation
 from fedray.common.vectors import move_along
+from fedray.components.base import option
 
 
 class FedGloSS(DynamicRegularisation):
@@ -27,32 +27,27 @@ class FedGloSS(DynamicRegularisation):
     )
     idea = "the server broadcasts a perturbed model, along its last step; clients add SAM and duals"
     stacks = True
-    alpha: float = Field(
+    alpha: float = option(
         0.1,
         ge=0,
         description="α: coefficient of the dynamic regulariser, 1/β",
-        json_schema_extra={"paper": {"CIFAR-10": 0.1, "CIFAR-100": 0.01}},
+        paper={"CIFAR-10": 0.1, "CIFAR-100": 0.01},
     )
-    rho: float = Field(
-        0.15,
-        ge=0,
-        description="ρ: radius of the server's perturbation",
-        json_schema_extra={"paper": {"CIFAR-10": 0.15, "CIFAR-100": 0.01}},
+    rho: float = option(
+        0.15, ge=0, description="ρ: radius of the server's perturbation", paper={"CIFAR-10": 0.15, "CIFAR-100": 0.01}
     )
-    rho_l: float = Field(
+    rho_l: float = option(
         0.15,
         ge=0,
         description="ρ_l: radius of the clients' perturbation; 0 saves a gradient per step",
-        json_schema_extra={"paper": {"CIFAR-10": 0.15, "CIFAR-100": 0.2}},
+        paper={"CIFAR-10": 0.15, "CIFAR-100": 0.2},
     )
-    start_rho: float = Field(
-        1e-3, ge=0, description="both radii in round 1 of the warm-up", json_schema_extra={"paper": {"FedGloSS": 1e-3}}
-    )
-    warmup: int = Field(
+    start_rho: float = option(1e-3, ge=0, description="both radii in round 1 of the warm-up", paper={"FedGloSS": 1e-3})
+    warmup: int = option(
         0,
         ge=0,
         description="rounds in which the radii grow",
-        json_schema_extra={"paper": {"CIFAR-10, of 10,000": 2000, "CIFAR-100, of 20,000": 15000}},
+        paper={"CIFAR-10, of 10,000": 2000, "CIFAR-100, of 20,000": 15000},
     )
 
     def radius(self, full: float, round: int) -> float:

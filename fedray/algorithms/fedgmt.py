@@ -8,6 +8,7 @@ from torch.nn.functional import cross_entropy
 
 from fedray.algorithms.auxiliary import kl
 from fedray.algorithms.base import Algorithm, Client, Forward, Received, Server, Sum, Uploads, Vectors
+from fedray.components.base import option
 
 
 class FedGMT(Algorithm):
@@ -28,19 +29,11 @@ class FedGMT(Algorithm):
         "trajectory, ICML 2025"
     )
     idea = "distils a moving average of the global models, and carries duals"
-    gamma: float = Field(
-        1.0, ge=0, description="γ: weight of the distillation", json_schema_extra={"paper": {"searched": [0.5, 1, 2]}}
-    )
-    tau: float = Field(3.0, gt=0, description="τ: temperature", json_schema_extra={"paper": {"FedGMT's code": 3}})
-    beta: float = Field(
-        10.0, gt=0, description="β: 1/β is the weight of the duals", json_schema_extra={"paper": {"FedGMT": 10}}
-    )
-    alpha: float = Field(
-        0.95,
-        ge=0,
-        le=1,
-        description="a: decay of the moving average",
-        json_schema_extra={"paper": {"searched": [0.95, 0.995, 0.998]}},
+    gamma: float = option(1.0, ge=0, description="γ: weight of the distillation", paper={"searched": [0.5, 1, 2]})
+    tau: float = option(3.0, gt=0, description="τ: temperature", paper={"FedGMT's code": 3})
+    beta: float = option(10.0, gt=0, description="β: 1/β is the weight of the duals", paper={"FedGMT": 10})
+    alpha: float = option(
+        0.95, ge=0, le=1, description="a: decay of the moving average", paper={"searched": [0.95, 0.995, 0.998]}
     )
     dual_mean: Literal["all", "cohort"] = Field("all", description="clients whose mean H the server adds (D-145)")
 

@@ -1,12 +1,12 @@
 """FedLESAM and its variance-reduced and dual variants: SAM's perturbation is estimated from the global model's path."""
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from fedray.algorithms.base import Algorithm, Client, Uploads, Vectors, unit
 from fedray.algorithms.feddyn import DynamicRegularisation
 from fedray.algorithms.scaffold import ControlVariates
+from fedray.components.base import option
 
 
 class FedLESAM(Algorithm):
@@ -24,9 +24,7 @@ class FedLESAM(Algorithm):
     )
     idea = "SAM along the global model's own path, one gradient per step"
     stacks = True
-    rho: float = Field(
-        0.01, ge=0, description="ρ: SAM radius", json_schema_extra={"paper": {"FedTOGA": 0.01, "FedLESAM's code": 0.5}}
-    )
+    rho: float = option(0.01, ge=0, description="ρ: SAM radius", paper={"FedTOGA": 0.01, "FedLESAM's code": 0.5})
 
     def client_state(self, theta: Tensor) -> Vectors:
         return Vectors(super().client_state(theta), x_old=theta)
@@ -55,11 +53,11 @@ class FedLESAMS(FedLESAM, ControlVariates):
     paper = FedLESAM.paper + ", with SCAFFOLD"
     idea = "FedLESAM with SCAFFOLD's control variates"
     stacks = True
-    rho: float = Field(
+    rho: float = option(
         0.1,
         ge=0,
         description="ρ: SAM radius",
-        json_schema_extra={"paper": {"ResNet-18 (FedTOGA)": 0.1, "LeNet (FedTOGA)": 0.01, "FedLESAM's code": 0.5}},
+        paper={"ResNet-18 (FedTOGA)": 0.1, "LeNet (FedTOGA)": 0.01, "FedLESAM's code": 0.5},
     )
 
 
@@ -70,9 +68,9 @@ class FedLESAMD(FedLESAM, DynamicRegularisation):
     paper = FedLESAM.paper + ", with FedDyn (FedTOGA, algorithm 3)"
     idea = "FedLESAM with dynamic regularisation"
     stacks = True
-    rho: float = Field(
+    rho: float = option(
         0.1,
         ge=0,
         description="ρ: SAM radius",
-        json_schema_extra={"paper": {"ResNet-18 (FedTOGA)": 0.1, "LeNet (FedTOGA)": 0.01, "FedLESAM's code": 0.5}},
+        paper={"ResNet-18 (FedTOGA)": 0.1, "LeNet (FedTOGA)": 0.01, "FedLESAM's code": 0.5},
     )

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from fedray.algorithms.base import Algorithm, Client, Received, Server, Vectors
 from fedray.common.vectors import move_along
+from fedray.components.base import option
 
 
 class FedNSAM(Algorithm):
@@ -22,10 +23,8 @@ class FedNSAM(Algorithm):
     name = "fednsam"
     paper = "Liu et al., FedNSAM: consistency of local and global flatness for federated learning, 2026"
     idea = "SAM from the server's look-ahead"
-    gamma: float = Field(
-        0.85, ge=0, lt=1, description="γ: server momentum", json_schema_extra={"paper": {"FedNSAM": 0.85}}
-    )
-    rho: float = Field(0.05, ge=0, description="ρ: SAM radius", json_schema_extra={"paper": {"FedNSAM": 0.05}})
+    gamma: float = option(0.85, ge=0, lt=1, description="γ: server momentum", paper={"FedNSAM": 0.85})
+    rho: float = option(0.05, ge=0, description="ρ: SAM radius", paper={"FedNSAM": 0.05})
     perturbation: Literal["gradient", "momentum"] = Field("gradient", description="direction of e (D-99)")
     memory: Literal["all", "last"] = Field(
         "all", description="last: m <- γ U + U, which remembers one round, as in the code (D-100)"

@@ -9,6 +9,7 @@ from torch.nn.functional import cross_entropy, one_hot
 
 from fedray.algorithms.auxiliary import AuxiliaryLoss
 from fedray.algorithms.base import Client, Forward, Received, Server, Sum, Uploads, Vectors
+from fedray.components.base import option
 from fedray.models.network import Output
 
 
@@ -32,12 +33,7 @@ class FedProto(AuxiliaryLoss):
     shares = "none"
     personal = "kept"
     generic = False
-    lam: float = Field(
-        1.0,
-        ge=0,
-        description="λ: weight of the distance to the prototypes",
-        json_schema_extra={"paper": {"FedProto": 1}},
-    )
+    lam: float = option(1.0, ge=0, description="λ: weight of the distance to the prototypes", paper={"FedProto": 1})
     average: Literal["clients", "samples"] = Field(
         "clients", description="units of equal weight in a global prototype (D-49)"
     )

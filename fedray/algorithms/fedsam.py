@@ -11,12 +11,13 @@ from fedray.algorithms.base import Algorithm, Client, unit
 from fedray.algorithms.feddyn import DynamicRegularisation
 from fedray.algorithms.scaffold import ControlVariates
 from fedray.common.vectors import move_along
+from fedray.components.base import option
 
 
 class LocalSAM(Algorithm):
     """Base of the methods whose gradient is g(y + ρ unit(g(y)))."""
 
-    rho: float = Field(0.1, ge=0, description="ρ: SAM radius", json_schema_extra={"paper": {"FedTOGA": 0.1}})
+    rho: float = option(0.1, ge=0, description="ρ: SAM radius", paper={"FedTOGA": 0.1})
 
     def gradient(self, c: Client) -> Tensor:
         return c.grad(move_along(c.theta, self.rho, c.grad(c.theta)))
@@ -29,18 +30,16 @@ class FedSAM(LocalSAM):
     paper = "Qu et al., Generalized federated learning via sharpness aware minimization, ICML 2022, algorithm 1"
     idea = "local SAM"
     stacks = True
-    rho: float = Field(
+    rho: float = option(
         0.5,
         ge=0,
         description="ρ: SAM radius",
-        json_schema_extra={
-            "paper": {
-                "CIFAR-10, ResNet-18 (FedSAM)": 0.5,
-                "EMNIST (FedSAM)": 0.2,
-                "CIFAR-100 (FedSAM)": 0.6,
-                "FedTOGA": 0.01,
-                "FedSOL": 0.1,
-            }
+        paper={
+            "CIFAR-10, ResNet-18 (FedSAM)": 0.5,
+            "EMNIST (FedSAM)": 0.2,
+            "CIFAR-100 (FedSAM)": 0.6,
+            "FedTOGA": 0.01,
+            "FedSOL": 0.1,
         },
     )
 
@@ -55,11 +54,8 @@ class FedASAM(Algorithm):
     paper = "Caldarola et al., Improving generalization in federated learning by seeking flat minima, ECCV 2022"
     idea = "local SAM, each weight perturbed in proportion to its size"
     stacks = True
-    rho: float = Field(
-        0.7,
-        ge=0,
-        description="ρ: radius, relative to the weights",
-        json_schema_extra={"paper": {"CIFAR-10, LeNet": 0.7, "FedSOL": 1.0}},
+    rho: float = option(
+        0.7, ge=0, description="ρ: radius, relative to the weights", paper={"CIFAR-10, LeNet": 0.7, "FedSOL": 1.0}
     )
     eta_a: float = Field(0.2, ge=0, description="η_a: added to every |weight| in T")
 
@@ -78,11 +74,11 @@ class FedGAMMA(LocalSAM, ControlVariates):
     paper = "Dai et al., FedGAMMA: federated learning with global sharpness-aware minimization, TNNLS 2023"
     idea = "SAM with SCAFFOLD's control variates"
     stacks = True
-    rho: float = Field(
+    rho: float = option(
         0.1,
         ge=0,
         description="ρ: SAM radius",
-        json_schema_extra={"paper": {"ResNet-18 (FedTOGA)": 0.1, "LeNet (FedTOGA)": 0.01, "FL-Simulator": 0.01}},
+        paper={"ResNet-18 (FedTOGA)": 0.1, "LeNet (FedTOGA)": 0.01, "FL-Simulator": 0.01},
     )
 
 

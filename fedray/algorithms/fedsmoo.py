@@ -7,6 +7,7 @@ from torch import Tensor
 
 from fedray.algorithms.base import Client, Received, Server, Sum, Uploads, Vectors, unit
 from fedray.algorithms.feddyn import DynamicRegularisation
+from fedray.components.base import option
 
 
 class FedSMOO(DynamicRegularisation):
@@ -24,9 +25,7 @@ class FedSMOO(DynamicRegularisation):
     )
     idea = "one global perturbation: dynamic regularisation of SAM"
     stacks = True
-    rho: float = Field(
-        0.1, ge=0, description="ρ: SAM radius, of e and of s", json_schema_extra={"paper": {"FedTOGA": 0.1}}
-    )
+    rho: float = option(0.1, ge=0, description="ρ: SAM radius, of e and of s", paper={"FedTOGA": 0.1})
     perturbation_dual: Literal["whole", "corrected"] = Field(
         "whole", description="source of s: μ_i (code) or μ_i - e (paper)"
     )

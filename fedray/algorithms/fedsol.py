@@ -19,6 +19,7 @@ from fedray.algorithms.feddyn import FedDyn
 from fedray.algorithms.fednova import FedNova
 from fedray.algorithms.scaffold import Scaffold
 from fedray.common.errors import UserError
+from fedray.components.base import option
 from fedray.components.plugins import resolve
 from fedray.models.base import ModelSpec
 from fedray.models.network import Layout
@@ -125,11 +126,11 @@ class FedSOL(WithProximalLoss):
         "CVPR 2024, algorithm 1"
     )
     idea = "descends where a proximal loss is worst, instead of adding it"
-    rho: float = Field(
+    rho: float = option(
         2.0,
         ge=0,
         description="ρ: radius of the perturbation",
-        json_schema_extra={"paper": {"table 8": 2.0, "code": 1.0, "searched": [0.1, 0.5, 1, 2]}},
+        paper={"table 8": 2.0, "code": 1.0, "searched": [0.1, 0.5, 1, 2]},
     )
     perturb: Literal["all", "body", "head"] = Field(
         "head", description="perturbed parameters; default all for any L_p except kl"

@@ -6,6 +6,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedray.algorithms.base import Algorithm, Client, Received, Server, Sum, Uploads, Vectors
+from fedray.components.base import option
 
 
 class FedSWA(Algorithm):
@@ -22,18 +23,15 @@ class FedSWA(Algorithm):
         "momentum-based stochastic controlled weight averaging, ICML 2025"
     )
     idea = "a learning rate that falls within each round, and a server step beyond the mean"
-    rho: float = Field(
+    rho: float = option(
         0.1,
         ge=0,
         le=1,
         description="ρ: ratio of the rate after the round to that of its first step",
-        json_schema_extra={"paper": {"FedSWA": 0.1, "the code's run": 0}},
+        paper={"FedSWA": 0.1, "the code's run": 0},
     )
-    alpha: float = Field(
-        1.5,
-        gt=0,
-        description="α: server step along the mean update (D-95)",
-        json_schema_extra={"paper": {"FedSWA": 1.5, "the code's run": 1}},
+    alpha: float = option(
+        1.5, gt=0, description="α: server step along the mean update (D-95)", paper={"FedSWA": 1.5, "the code's run": 1}
     )
 
     def rate(self, c: Client) -> float:
@@ -59,12 +57,12 @@ class FedMoSWA(FedSWA):
     bound_to_sgd = "makes variates of updates divided by the sum of the rates"
     paper = FedSWA.paper
     idea = "FedSWA with control variates and a server variate that moves slowly"
-    gamma: float = Field(
+    gamma: float = option(
         0.2,
         ge=0,
         le=1,
         description="γ: step of m towards the cohort's variates",
-        json_schema_extra={"paper": {"FedMoSWA": 0.2, "the code's run": 0.4}},
+        paper={"FedMoSWA": 0.2, "the code's run": 0.4},
     )
     first_round: Literal["usual", "plain"] = Field("usual", description="plain: γ = 1 in the first round (D-96)")
     variate_divisor: Literal["rates", "nominal"] = Field(

@@ -8,6 +8,7 @@ from torch import Tensor
 from fedray.algorithms.base import Client, Received, Server, Sum, Uploads, Vectors
 from fedray.algorithms.feddyn import DynamicRegularisation
 from fedray.common.vectors import add_to, move_along
+from fedray.components.base import option
 
 
 class FedTOGA(DynamicRegularisation):
@@ -28,19 +29,15 @@ class FedTOGA(DynamicRegularisation):
     idea = "SAM and dynamic regularisation, both corrected by the global update"
     stacks = True
     bound_to_sgd = "adds Δ, a mean step of SGD, to gradients"
-    rho: float = Field(0.1, ge=0, description="ρ: SAM radius", json_schema_extra={"paper": {"LeNet, ResNet-18": 0.1}})
-    beta: float = Field(
-        0.9,
-        ge=0,
-        le=1,
-        description="β: dual correction, weight of Δ in the step",
-        json_schema_extra={"paper": {"searched": [0.8, 0.85, 0.9]}},
+    rho: float = option(0.1, ge=0, description="ρ: SAM radius", paper={"LeNet, ResNet-18": 0.1})
+    beta: float = option(
+        0.9, ge=0, le=1, description="β: dual correction, weight of Δ in the step", paper={"searched": [0.8, 0.85, 0.9]}
     )
-    kappa: float = Field(
+    kappa: float = option(
         1.0,
         ge=0,
         description="κ: SAM correction, weight of Δ in the perturbation (at most K)",
-        json_schema_extra={"paper": {"searched": [1, 2, 4]}},
+        paper={"searched": [1, 2, 4]},
     )
     perturbation: Literal["fusion", "global", "neighbour"] = Field(
         "fusion", description="direction of the perturbation, in addition to κΔ"

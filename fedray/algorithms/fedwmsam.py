@@ -9,6 +9,7 @@ from torch.linalg import vector_norm
 from fedray.algorithms.base import Client, Received, Server, Sum, Uploads, Vectors, unit
 from fedray.algorithms.momentum import ClientMomentum
 from fedray.common.errors import UserError
+from fedray.components.base import option
 
 
 class FedWMSAM(ClientMomentum):
@@ -30,15 +31,13 @@ class FedWMSAM(ClientMomentum):
         "minimization, NeurIPS 2025"
     )
     idea = "SAM along the momentum's path, one gradient per step, with variates and a learnt α"
-    rho: float = Field(
-        0.01, ge=0, description="ρ: SAM radius", json_schema_extra={"paper": {"best": 0.01, "FedWMSAM's code": 0.1}}
-    )
-    alpha: float = Field(
+    rho: float = option(0.01, ge=0, description="ρ: SAM radius", paper={"best": 0.01, "FedWMSAM's code": 0.1})
+    alpha: float = option(
         0.1,
         gt=0,
         le=1,
         description="α: weight of the fresh gradient, its initial value if it adapts; 1 needs ρ = 0",
-        json_schema_extra={"paper": {"FedWMSAM": 0.1}},
+        paper={"FedWMSAM": 0.1},
     )
     adaptive: bool = Field(True, description="the server moves α between 0.1 and 0.9 (D-93)")
     variates: bool = Field(True, description="with control variates c and c_i")

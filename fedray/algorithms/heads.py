@@ -1,13 +1,13 @@
 """Methods that treat body and head separately: FedRod has two heads, FedBABU trains none, FedRep's is local."""
 
 import torch
-from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedray.algorithms.base import Algorithm, Client, Finetuning, Forward, ParameterGroup, Uploads
 from fedray.algorithms.linear_head import LinearHead, counts
 from fedray.algorithms.partial import KeepsPart
+from fedray.components.base import option
 from fedray.models.network import Output
 
 
@@ -88,11 +88,8 @@ class FedRep(KeepsPart):
     reads_features = True
     shares = "body"
     generic = False
-    body_epochs: int = Field(
-        1,
-        ge=1,
-        description="last epochs of a round, which train the body",
-        json_schema_extra={"paper": {"FedRep's code": 1}},
+    body_epochs: int = option(
+        1, ge=1, description="last epochs of a round, which train the body", paper={"FedRep's code": 1}
     )
 
     @property

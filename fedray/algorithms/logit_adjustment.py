@@ -7,6 +7,7 @@ from torch.nn.functional import cross_entropy, pad
 
 from fedray.algorithms.base import Algorithm, Client, Forward
 from fedray.algorithms.linear_head import Unbiased, counts
+from fedray.components.base import option
 
 
 class FedRS(Unbiased):
@@ -19,12 +20,8 @@ class FedRS(Unbiased):
     name = "fedrs"
     paper = "Li and Zhan, FedRS: federated learning with restricted softmax, KDD 2021"
     idea = "limits how the classifier changes for classes that a client lacks"
-    alpha: float = Field(
-        0.5,
-        ge=0,
-        le=1,
-        description="α: scale of absent classes",
-        json_schema_extra={"paper": {"FedRS, searched": "0.1 to 0.9"}},
+    alpha: float = option(
+        0.5, ge=0, le=1, description="α: scale of absent classes", paper={"FedRS, searched": "0.1 to 0.9"}
     )
     soft: bool = Field(False, description="scales that depend on the class's count")
 
@@ -47,11 +44,11 @@ class FedLC(Algorithm):
     name = "fedlc"
     paper = "Zhang et al., Federated learning with label distribution skew via logits calibration, ICML 2022"
     idea = "calibrates logits by how often a client sees each class"
-    tau: float = Field(
+    tau: float = option(
         1.0,
         ge=0,
         description="τ: strength of the calibration",
-        json_schema_extra={"paper": {"FedLC, searched": "0.1 to 1", "FedACG's code": 1}},
+        paper={"FedLC, searched": "0.1 to 1", "FedACG's code": 1},
     )
 
     def loss(self, forward: Forward, x: Tensor, y: Tensor, counts: Tensor) -> Tensor:

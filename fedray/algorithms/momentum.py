@@ -7,6 +7,7 @@ from torch import Tensor
 
 from fedray.algorithms.base import Algorithm, Client, Received, Server, Sum, Uploads, Vectors
 from fedray.common.vectors import move_along
+from fedray.components.base import option
 
 
 class ClientMomentum(Algorithm):
@@ -38,13 +39,7 @@ class FedCM(ClientMomentum):
     paper = "Xu et al., FedCM: federated learning with client-level momentum, 2021, algorithm 2"
     idea = "mixes the previous global direction into each local step"
     stacks = True
-    alpha: float = Field(
-        0.1,
-        gt=0,
-        le=1,
-        description="α: weight of the fresh gradient",
-        json_schema_extra={"paper": {"FedCM, FedTOGA": 0.1}},
-    )
+    alpha: float = option(0.1, gt=0, le=1, description="α: weight of the fresh gradient", paper={"FedCM, FedTOGA": 0.1})
 
     def direction(self, c: Client) -> Tensor:
         return self.alpha * c.grad(c.theta) + (1 - self.alpha) * c.message.delta
@@ -63,18 +58,18 @@ class MoFedSAM(ClientMomentum):
     paper = "Qu et al., Generalized federated learning via sharpness aware minimization, ICML 2022, algorithm 2"
     idea = "FedSAM with client-level momentum"
     stacks = True
-    rho: float = Field(
+    rho: float = option(
         0.5,
         ge=0,
         description="ρ: SAM radius",
-        json_schema_extra={"paper": {"FedSAM": 0.5, "FL-Simulator": 0.1, "LeNet, ResNet-18 (FedTOGA)": 0.01}},
+        paper={"FedSAM": 0.5, "FL-Simulator": 0.1, "LeNet, ResNet-18 (FedTOGA)": 0.01},
     )
-    beta: float = Field(
+    beta: float = option(
         0.1,
         gt=0,
         le=1,
         description="β: weight of the fresh gradient",
-        json_schema_extra={"paper": {"FedSAM": 0.1, "FL-Simulator": [0.05, 0.1]}},
+        paper={"FedSAM": 0.1, "FL-Simulator": [0.05, 0.1]},
     )
     step: Literal["mean", "printed"] = Field("mean", description="server step: η_g U, or -η_g Δ (D-20)")
 
@@ -100,12 +95,8 @@ class MimeLite(Algorithm):
         "algorithm 1 (MimeLite)"
     )
     idea = "the server's momentum, fixed during local steps"
-    beta: float = Field(
-        0.9,
-        ge=0,
-        lt=1,
-        description="β: momentum",
-        json_schema_extra={"paper": {"FedSAM, searched as 1 - β": [0.01, 0.1, 0.2, 0.5, 1]}},
+    beta: float = option(
+        0.9, ge=0, lt=1, description="β: momentum", paper={"FedSAM, searched as 1 - β": [0.01, 0.1, 0.2, 0.5, 1]}
     )
 
     def server_state(self, theta: Tensor) -> Vectors:

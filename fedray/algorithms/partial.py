@@ -8,6 +8,7 @@ from torch import Tensor
 
 from fedray.algorithms.base import Algorithm, Client, Finetuning, Part, Received, Server, Sum, Uploads, Vectors
 from fedray.common.errors import UserError
+from fedray.components.base import option
 
 
 class KeepsPart(Algorithm):
@@ -51,10 +52,10 @@ class FedPer(KeepsPart):
     idea = "a shared body under each client's own head, trained together"
     shares = "body"
     generic = False
-    adapts: Literal["none", "head", "all"] = Field(
+    adapts: Literal["none", "head", "all"] = option(
         "none",
         description="part fine-tuned before a personal model is tested (D-59)",
-        json_schema_extra={"paper": {"FedPer": "none", "FL-bench": "all"}},
+        paper={"FedPer": "none", "FL-bench": "all"},
     )
 
     @property

@@ -6,6 +6,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
 from fedray.algorithms.base import Algorithm, Client, Finetuning, Forward
+from fedray.components.base import option
 
 
 class LocalOnly(Algorithm):
@@ -48,20 +49,18 @@ class PerFedAvg(Algorithm):
     inner_lr: float | None = Field(
         None, ge=0, allow_inf_nan=False, description="a: length of the inner step; default the round's learning rate"
     )
-    outer_lr: float | None = Field(
+    outer_lr: float | None = option(
         None,
         gt=0,
         allow_inf_nan=False,
         description="b: length of the outer step; default the round's learning rate",
-        json_schema_extra={"paper": {"FedSOL's code": 0.01, "FL-bench": 0.001}},
+        paper={"FedSOL's code": 0.01, "FL-bench": 0.001},
     )
     inner_weight_decay: float = Field(
         0.0, ge=0, allow_inf_nan=False, description="w: weight decay of the inner step (FedSOL's code, D-51)"
     )
     hessian_free: bool = Field(False, description="add the second-order term, as a finite difference")
-    delta: float = Field(
-        1e-3, gt=0, description="δ: half the width of that difference", json_schema_extra={"paper": {"FL-bench": 1e-3}}
-    )
+    delta: float = option(1e-3, gt=0, description="δ: half the width of that difference", paper={"FL-bench": 1e-3})
 
     def a(self, c: Client) -> float:
         """Return the length of the inner step."""
@@ -105,16 +104,14 @@ class KNNPer(Algorithm):
     idea = "FedAvg, with each client's samples as its memory at test time"
     stacks = True
     reads_features = True
-    k: int = Field(
-        10, gt=0, description="k: neighbours", json_schema_extra={"paper": {"kNN-Per": 10, "FedSOL, FL-bench": 5}}
-    )
+    k: int = option(10, gt=0, description="k: neighbours", paper={"kNN-Per": 10, "FedSOL, FL-bench": 5})
     lam: float = Field(0.5, ge=0, le=1, description="λ: weight of the neighbours")
     scale: float = Field(1.0, gt=0, description="s: width of the kernel")
-    capacity: int | None = Field(
+    capacity: int | None = option(
         None,
         gt=0,
         description="maximum number of remembered samples, drawn from the shard; default all",
-        json_schema_extra={"paper": {"FedSOL, FL-bench": 500}},
+        paper={"FedSOL, FL-bench": 500},
     )
 
     def prepare(self, c: Client) -> None:

@@ -6,6 +6,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedray.algorithms.base import Algorithm, Client, Uploads, Vectors
+from fedray.components.base import option
 
 
 class PFedMe(Algorithm):
@@ -24,23 +25,15 @@ class PFedMe(Algorithm):
     idea = "each step pulls the shared model towards a personal one, optimised on the same batch"
     stacks = True
     personal = "kept"
-    lam: float = Field(
-        15.0,
-        gt=0,
-        description="λ: strength of the pull of θ to y",
-        json_schema_extra={"paper": {"pFedMe's code": [15, 20, 30]}},
+    lam: float = option(
+        15.0, gt=0, description="λ: strength of the pull of θ to y", paper={"pFedMe's code": [15, 20, 30]}
     )
-    inner_steps: int = Field(
-        5, gt=0, description="steps of θ per local step", json_schema_extra={"paper": {"pFedMe's code": 5}}
+    inner_steps: int = option(5, gt=0, description="steps of θ per local step", paper={"pFedMe's code": 5})
+    inner_lr: float = option(
+        0.01, gt=0, description="a: learning rate of θ", paper={"pFedMe's code": [0.1, 0.09, 0.05, 0.01]}
     )
-    inner_lr: float = Field(
-        0.01,
-        gt=0,
-        description="a: learning rate of θ",
-        json_schema_extra={"paper": {"pFedMe's code": [0.1, 0.09, 0.05, 0.01]}},
-    )
-    inner_decay: float = Field(
-        0.0, ge=0, description="weight decay of θ's steps (D-67)", json_schema_extra={"paper": {"pFedMe's code": 0.001}}
+    inner_decay: float = option(
+        0.0, ge=0, description="weight decay of θ's steps (D-67)", paper={"pFedMe's code": 0.001}
     )
     tested: Literal["personal", "local"] = Field(
         "personal", description="personal model: θ, or the local y as in the authors' code (D-66)"

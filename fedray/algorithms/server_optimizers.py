@@ -7,6 +7,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedray.algorithms.base import Algorithm, Client, Proximal, Received, Server, Vectors
+from fedray.components.base import option
 
 
 class FedAvgM(Algorithm):
@@ -22,13 +23,7 @@ class FedAvgM(Algorithm):
     )
     idea = "heavy-ball momentum on the server"
     stacks = True
-    beta: float = Field(
-        0.9,
-        ge=0,
-        lt=1,
-        description="β: momentum",
-        json_schema_extra={"paper": {"FedACG's code": 0.4, "FedNTD's code": 0.7}},
-    )
+    beta: float = option(0.9, ge=0, lt=1, description="β: momentum", paper={"FedACG's code": 0.4, "FedNTD's code": 0.7})
 
     def server_state(self, theta: Tensor) -> Vectors:
         return Vectors(b=theta.new_zeros(theta.shape))
@@ -44,19 +39,14 @@ class AdaptiveServer(Algorithm):
     `lr` is the papers' η_g; `training.server_lr` scales U before all this.
     """
 
-    lr: float = Field(
+    lr: float = option(
         0.01,
         gt=0,
         description="η_g: step size of the server",
-        json_schema_extra={"paper": {"LeNet, ResNet-18 (FedTOGA)": 0.01, "FL-Simulator": [0.1, 0.05]}},
+        paper={"LeNet, ResNet-18 (FedTOGA)": 0.01, "FL-Simulator": [0.1, 0.05]},
     )
     beta1: float = Field(0.9, ge=0, lt=1, description="β1: decay of the mean of updates")
-    tau: float = Field(
-        1e-3,
-        gt=0,
-        description="τ: added to √v",
-        json_schema_extra={"paper": {"FedTOGA, FedACG": 1e-3, "FL-Simulator": 0.01}},
-    )
+    tau: float = option(1e-3, gt=0, description="τ: added to √v", paper={"FedTOGA, FedACG": 1e-3, "FL-Simulator": 0.01})
     start: Literal["tau_squared", "zero"] = Field(
         "tau_squared", description="v before the first round: the paper's τ², or 0 as in FL-Simulator's code (D-52)"
     )
@@ -147,14 +137,12 @@ class FedACG(Proximal):
     paper = "Kim et al., Communication-efficient federated learning with accelerated client gradient, CVPR 2024"
     idea = "clients start from the server's look-ahead, and stay close to it"
     stacks = True
-    lam: float = Field(
-        0.85, ge=0, lt=1, description="λ: server momentum", json_schema_extra={"paper": {"FedACG, FedTOGA": 0.85}}
-    )
-    beta: float = Field(
+    lam: float = option(0.85, ge=0, lt=1, description="λ: server momentum", paper={"FedACG, FedTOGA": 0.85})
+    beta: float = option(
         0.01,
         ge=0,
         description="β: weight of the proximal term",
-        json_schema_extra={"paper": {"LeNet, ResNet-18 (FedTOGA)": 0.01, "FedACG's code": 0.002}},
+        paper={"LeNet, ResNet-18 (FedTOGA)": 0.01, "FedACG's code": 0.002},
     )
 
     def server_state(self, theta: Tensor) -> Vectors:

@@ -14,7 +14,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, Self, Union, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 from pydantic.fields import FieldInfo
 
 from fedray.common.errors import NEAREST, UserError, find_nearest, truncate_repr, unknown
@@ -184,6 +184,11 @@ class Component(Checked):
             return cls.model_validate(dict(options))
         except ValidationError as error:
             raise describe(error, section, cls, others) from None
+
+
+def option(default: Any, *, paper: Mapping[str, Any], **limits: Any) -> Any:
+    """Return a field as pydantic's `Field`, with its values in experiments, in papers and code: where -> which."""
+    return Field(default, json_schema_extra={"paper": dict(paper)}, **limits)
 
 
 def format_value(value: Any, digits: int = 4) -> str:

@@ -10,7 +10,7 @@ from fedray.algorithms.feddisco import FedDisco
 from fedray.algorithms.fedexp import FedExP
 from fedray.algorithms.local_optimizers import AdamWOptions, MuonOptions
 from fedray.common.errors import UserError
-from fedray.components.base import Allowed, Checked
+from fedray.components.base import Allowed, Checked, option
 from fedray.components.identity import EXCLUDED
 
 
@@ -137,13 +137,13 @@ class Training(Schedule):
         "code, D-120)",
     )
 
-    relaxed_start: float = Field(
+    relaxed_start: float = option(
         0.0,
         ge=0,
         allow_inf_nan=False,
         description="β of FedInit (Sun et al., NeurIPS 2023): a client starts at x + β (x - its own last local model), "
         "with x⁰ before the first one, and this start is the x in all its formulas (FL-Simulator's use_RI, D-128)",
-        json_schema_extra={"paper": {"FL-Simulator": 0.1}},
+        paper={"FL-Simulator": 0.1},
     )
     relaxed_average: Literal["updates", "models"] = Field(
         "updates",

@@ -28,6 +28,7 @@ from fedray.algorithms.scaffold import ControlVariates, Scaffold
 from fedray.common.errors import UserError, join_lines
 from fedray.common.vectors import add_to, move_along
 from fedray.common.yaml_files import locate_file
+from fedray.components.base import option
 from fedray.components.identity import FILE
 from fedray.models.network import Layout, Output
 
@@ -218,12 +219,12 @@ class FedSpeedForms(FedSpeed, PerturbForms):
     """
 
     name = "fedspeed@forms"
-    mix: float = Field(
+    mix: float = option(
         1.0,
         ge=0,
         le=1,
         description="a: weight of the perturbed gradient (the paper's α, D-15)",
-        json_schema_extra={"paper": {"FedSpeed's code": 1}},
+        paper={"FedSpeed's code": 1},
     )
     dual_mean: Literal["all", "cohort"] = Field("all", description="clients whose mean H the server adds (D-15)")
 
