@@ -23,8 +23,8 @@ counts.
 Inputs and outputs of a method are defined in `fedray.algorithms.exchange`; a method imports them from here.
 """
 
-from collections.abc import Callable
-from typing import ClassVar, Literal
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 from pydantic import ConfigDict
@@ -256,6 +256,30 @@ class Algorithm(Component):
             raise UserError(f"model: {' and '.join(layout.tied)} are one tensor; {self.name} needs head and body apart")
         if not layout.name_part(part):
             raise UserError(f"model: no parameter of {part} is trained; {self.name} needs some")
+
+
+Kind = TypeVar("Kind", bound=type[Algorithm])
+
+
+def holds(server: Sequence[str] = (), client: Sequence[str] = (), sent: Sequence[str] = ()) -> Callable[[Kind], Kind]:
+    """Give a method the hooks for vectors `(P,)` that start at 0 on the server, and in each client, and for those of
+    the server that every client receives.
+    """
+
+    def start(names: Sequence[str]) -> Any:
+        return lambda method, theta: Vectors({name: theta.new_zeros(theta.shape) for name in names})
+
+    def give(method: Kind) -> Kind:
+        if server:
+            method.server_state = start(server)  # type: ignore[method-assign]
+        if client:
+            method.client_state = start(client)  # type: ignore[method-assign]
+        if sent:
+            send: Any = lambda method, server: Vectors({name: server.state[name] for name in sent})  # noqa: E731
+            method.message = send  # type: ignore[method-assign]
+        return method
+
+    return give
 
 
 class Proximal(Algorithm):

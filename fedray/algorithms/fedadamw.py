@@ -6,7 +6,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedray.algorithms.base import Algorithm, Client, Finetuning, Received, Rule, Server, Sum, Uploads, Vectors
+from fedray.algorithms.base import Algorithm, Client, Finetuning, Received, Rule, Server, Sum, Uploads, Vectors, holds
 from fedray.algorithms.local_optimizers import AdamW, Matrices, Muon, MuonOptions, correction, keep_still
 from fedray.algorithms.momentum import ClientMomentum
 from fedray.components.base import option
@@ -25,13 +25,11 @@ class Corrected(Rule):
         return (d if self.share == 1 else self.share * d) - self.drift
 
 
+@holds(server=["delta"])
 class GlobalDirection(Algorithm):
     """Base of the methods with an optimiser of their own and D = U/η_t, the last round's mean update over its rate."""
 
     bound_to_sgd = "has a local optimiser of its own"
-
-    def server_state(self, theta: Tensor) -> Vectors:
-        return Vectors(delta=theta.new_zeros(theta.shape))
 
     def message(self, server: Server) -> Vectors:
         return Vectors(server.state)

@@ -2,11 +2,12 @@
 
 from torch import Tensor
 
-from fedray.algorithms.base import Client, Proximal, Received, Server, Sum, Uploads, Vectors
+from fedray.algorithms.base import Client, Proximal, Received, Server, Sum, Uploads, holds
 from fedray.common.vectors import add_to
 from fedray.components.base import option
 
 
+@holds(server=["h"], client=["h"])
 class DynamicRegularisation(Proximal):
     """q = gradient + α (y - x + H_i); H_i <- H_i + u_i; x <- x + η_g U + (1/N) Σ_all H_i.
 
@@ -20,12 +21,6 @@ class DynamicRegularisation(Proximal):
         description="α: coefficient of the dynamic regulariser (λ; 1/α in FedTOGA's text)",
         paper={"FedTOGA, FL-Simulator": 0.1},
     )
-
-    def server_state(self, theta: Tensor) -> Vectors:
-        return Vectors(h=theta.new_zeros(theta.shape))
-
-    def client_state(self, theta: Tensor) -> Vectors:
-        return Vectors(h=theta.new_zeros(theta.shape))
 
     def proximal(self, c: Client, theta: Tensor) -> Tensor:
         return add_to(theta - c.theta_0, c.state.h, scale=self.alpha)
@@ -62,6 +57,7 @@ class FedDyn(DynamicRegularisation):
     )
 
 
+@holds(server=["h", "c"], client=["h", "c"], sent=["c"])
 class FedDC(DynamicRegularisation):
     """q = g(y) + α (y - x + h_i) + c - c_i; h_i <- h_i + u_i; c_i <- c_i - c - u_i/(K_i η_t); x and h as FedDyn.
 
@@ -84,15 +80,6 @@ class FedDC(DynamicRegularisation):
 
     def decoupled_weight(self, c: Client) -> float:
         return 0.0  # the authors' code clips all of it
-
-    def server_state(self, theta: Tensor) -> Vectors:
-        return Vectors(super().server_state(theta), c=theta.new_zeros(theta.shape))
-
-    def client_state(self, theta: Tensor) -> Vectors:
-        return Vectors(super().client_state(theta), c=theta.new_zeros(theta.shape))
-
-    def message(self, server: Server) -> Vectors:
-        return Vectors(c=server.state.c)
 
     def proximal(self, c: Client, theta: Tensor) -> Tensor:
         return super().proximal(c, theta) + c.message.c - c.state.c

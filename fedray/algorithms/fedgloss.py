@@ -2,12 +2,13 @@
 
 from torch import Tensor
 
-from fedray.algorithms.base import Client, Received, Server, Vectors
+from fedray.algorithms.base import Client, Received, Server, Vectors, holds
 from fedray.algorithms.feddyn import DynamicRegularisation
 from fedray.common.vectors import move_along
 from fedray.components.base import option
 
 
+@holds(server=["h", "ascent"])
 class FedGloSS(DynamicRegularisation):
     """Start at x~ = x - ρ_t unit(U_old); q = g(y + ρ_l unit(g(y))) + α (y - x~ + H_i); H_i <- H_i + u_i; x as FedDyn.
 
@@ -56,9 +57,6 @@ class FedGloSS(DynamicRegularisation):
             return 0.0
         grown = 1.0 if round >= self.warmup else round / self.warmup
         return full if grown == 1 else self.start_rho + (full - self.start_rho) * grown
-
-    def server_state(self, theta: Tensor) -> Vectors:
-        return Vectors(super().server_state(theta), ascent=theta.new_zeros(theta.shape))
 
     def broadcast(self, server: Server) -> Tensor:
         return move_along(server.theta, self.radius(self.rho, server.round), server.state.ascent)

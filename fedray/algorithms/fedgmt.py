@@ -7,10 +7,11 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedray.algorithms.auxiliary import kl
-from fedray.algorithms.base import Algorithm, Client, Forward, Received, Server, Sum, Uploads, Vectors
+from fedray.algorithms.base import Algorithm, Client, Forward, Received, Server, Sum, Uploads, Vectors, holds
 from fedray.components.base import option
 
 
+@holds(client=["h"], sent=["e"])
 class FedGMT(Algorithm):
     """q = ∇ [CE + γ τ² KL(softmax(z_e/τ) || softmax(z/τ))] + H_i/β; H_i <- H_i + u_i; x <- x + η_g U + (1/N) Σ_all H_i.
 
@@ -39,12 +40,6 @@ class FedGMT(Algorithm):
 
     def server_state(self, theta: Tensor) -> Vectors:
         return Vectors(e=theta, h=theta.new_zeros(theta.shape)) if self.dual_mean == "all" else Vectors(e=theta)
-
-    def client_state(self, theta: Tensor) -> Vectors:
-        return Vectors(h=theta.new_zeros(theta.shape))
-
-    def message(self, server: Server) -> Vectors:
-        return Vectors(e=server.state.e)
 
     def gradient(self, c: Client) -> Tensor:
         if not self.gamma:

@@ -5,11 +5,12 @@ from typing import Literal
 from pydantic import Field
 from torch import Tensor
 
-from fedray.algorithms.base import Algorithm, Client, Received, Server, Vectors
+from fedray.algorithms.base import Algorithm, Client, Received, Server, Vectors, holds
 from fedray.common.vectors import move_along
 from fedray.components.base import option
 
 
+@holds(server=["m"])
 class FedNSAM(Algorithm):
     """Start at s = x + γ m; q = g(y + e), e = ρ unit(g(y)); m <- γ m + η_g U, x <- x + m. U = Σ π_i (y_K - s).
 
@@ -29,9 +30,6 @@ class FedNSAM(Algorithm):
     memory: Literal["all", "last"] = Field(
         "all", description="last: m <- γ U + U, which remembers one round, as in the code (D-100)"
     )
-
-    def server_state(self, theta: Tensor) -> Vectors:
-        return Vectors(m=theta.new_zeros(theta.shape))
 
     def broadcast(self, server: Server) -> Tensor:
         return server.theta + self.gamma * server.state.m

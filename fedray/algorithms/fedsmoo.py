@@ -5,11 +5,12 @@ from typing import Literal
 from pydantic import Field
 from torch import Tensor
 
-from fedray.algorithms.base import Client, Received, Server, Sum, Uploads, Vectors, unit
+from fedray.algorithms.base import Client, Received, Server, Sum, Uploads, holds, unit
 from fedray.algorithms.feddyn import DynamicRegularisation
 from fedray.components.base import option
 
 
+@holds(server=["h", "s"], client=["h", "mu"], sent=["s"])
 class FedSMOO(DynamicRegularisation):
     """q = g(y + e) + α (y - x + H_i) with e = ρ unit(g(y) - μ_i - s); each step also μ_i <- μ_i + e - s.
 
@@ -29,15 +30,6 @@ class FedSMOO(DynamicRegularisation):
     perturbation_dual: Literal["whole", "corrected"] = Field(
         "whole", description="source of s: μ_i (code) or μ_i - e (paper)"
     )
-
-    def server_state(self, theta: Tensor) -> Vectors:
-        return Vectors(super().server_state(theta), s=theta.new_zeros(theta.shape))
-
-    def client_state(self, theta: Tensor) -> Vectors:
-        return Vectors(super().client_state(theta), mu=theta.new_zeros(theta.shape))
-
-    def message(self, server: Server) -> Vectors:
-        return Vectors(s=server.state.s)
 
     def begin(self, c: Client) -> None:
         c.local.mu = c.state.mu

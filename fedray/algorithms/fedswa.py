@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field
 from torch import Tensor
 
-from fedray.algorithms.base import Algorithm, Client, Received, Server, Sum, Uploads, Vectors
+from fedray.algorithms.base import Algorithm, Client, Received, Server, Sum, Uploads, holds
 from fedray.components.base import option
 
 
@@ -41,6 +41,7 @@ class FedSWA(Algorithm):
         server.theta = server.theta + self.alpha * server.server_lr * got.update
 
 
+@holds(server=["m"], client=["c"], sent=["m"])
 class FedMoSWA(FedSWA):
     """q = g(y) - c_i + m at FedSWA's rate; c_i <- c_i - m - u_i/Σ η_k; m <- m + γ mean(c_i - m); x <- x + α η_g U.
 
@@ -68,15 +69,6 @@ class FedMoSWA(FedSWA):
     variate_divisor: Literal["rates", "nominal"] = Field(
         "rates", description="divisor of u_i: Σ η_k, or K times the mean of the first and the last rate (D-126)"
     )
-
-    def server_state(self, theta: Tensor) -> Vectors:
-        return Vectors(m=theta.new_zeros(theta.shape))
-
-    def client_state(self, theta: Tensor) -> Vectors:
-        return Vectors(c=theta.new_zeros(theta.shape))
-
-    def message(self, server: Server) -> Vectors:
-        return Vectors(m=server.state.m)
 
     def direction(self, c: Client) -> Tensor:
         return c.grad(c.theta) + (c.message.m - c.state.c)

@@ -5,12 +5,13 @@ from typing import Literal
 from pydantic import Field
 from torch import Tensor
 
-from fedray.algorithms.base import Client, Received, Server, Sum, Uploads, Vectors
+from fedray.algorithms.base import Client, Received, Server, Sum, Uploads, holds
 from fedray.algorithms.feddyn import DynamicRegularisation
 from fedray.common.vectors import add_to, move_along
 from fedray.components.base import option
 
 
+@holds(server=["h", "delta"], sent=["delta"])
 class FedTOGA(DynamicRegularisation):
     """q = g~ + α (y - x + H_i) + β Δ; H_i <- H_i + u_i; h <- h + Σ u_i/N; x <- x + η_g U + h; Δ <- -Σ π_i u_i/K_i.
 
@@ -42,12 +43,6 @@ class FedTOGA(DynamicRegularisation):
     perturbation: Literal["fusion", "global", "neighbour"] = Field(
         "fusion", description="direction of the perturbation, in addition to κΔ"
     )
-
-    def server_state(self, theta: Tensor) -> Vectors:
-        return Vectors(super().server_state(theta), delta=theta.new_zeros(theta.shape))
-
-    def message(self, server: Server) -> Vectors:
-        return Vectors(delta=server.state.delta)
 
     def begin(self, c: Client) -> None:
         c.local.g_tilde = c.theta.new_zeros(c.theta.shape)

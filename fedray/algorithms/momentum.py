@@ -5,11 +5,12 @@ from typing import Literal
 from pydantic import Field
 from torch import Tensor
 
-from fedray.algorithms.base import Algorithm, Client, Received, Server, Sum, Uploads, Vectors
+from fedray.algorithms.base import Algorithm, Client, Received, Server, Sum, Uploads, holds
 from fedray.common.vectors import move_along
 from fedray.components.base import option
 
 
+@holds(server=["delta"], sent=["delta"])
 class ClientMomentum(Algorithm):
     """Δ = -Σ π_i u_i/(K_i η_t): the mean local direction of the previous round, 0 in the first.
 
@@ -17,12 +18,6 @@ class ClientMomentum(Algorithm):
     """
 
     bound_to_sgd = "makes Δ of updates divided by K η"
-
-    def server_state(self, theta: Tensor) -> Vectors:
-        return Vectors(delta=theta.new_zeros(theta.shape))
-
-    def message(self, server: Server) -> Vectors:
-        return Vectors(delta=server.state.delta)
 
     def upload(self, c: Client) -> Uploads:
         return {"delta": Sum(c.update, -c.weight / (c.counted_steps * c.lr))}
@@ -81,6 +76,7 @@ class MoFedSAM(ClientMomentum):
         super().aggregate(server, got if self.step == "mean" else got.with_update(-got.delta))
 
 
+@holds(server=["m"], sent=["m"])
 class MimeLite(Algorithm):
     """q = g(y) + β m, m frozen during the round; m <- β m + Σ π_i ∇f_i(x) with full-batch gradients at the x received.
 
@@ -98,12 +94,6 @@ class MimeLite(Algorithm):
     beta: float = option(
         0.9, ge=0, lt=1, description="β: momentum", paper={"FedSAM, searched as 1 - β": [0.01, 0.1, 0.2, 0.5, 1]}
     )
-
-    def server_state(self, theta: Tensor) -> Vectors:
-        return Vectors(m=theta.new_zeros(theta.shape))
-
-    def message(self, server: Server) -> Vectors:
-        return Vectors(m=server.state.m)
 
     def direction(self, c: Client) -> Tensor:
         return self.gradient(c) + self.beta * c.message.m

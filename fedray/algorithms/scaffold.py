@@ -2,22 +2,14 @@
 
 from torch import Tensor
 
-from fedray.algorithms.base import Client, Proximal, Received, Server, Sum, Uploads, Vectors
+from fedray.algorithms.base import Client, Proximal, Received, Server, Sum, Uploads, holds
 
 
+@holds(server=["c"], client=["c"], sent=["c"])
 class ControlVariates(Proximal):
     """Base of the methods whose step is q = gradient + c - c_i."""
 
     bound_to_sgd = "makes variates of updates divided by K η"
-
-    def server_state(self, theta: Tensor) -> Vectors:
-        return Vectors(c=theta.new_zeros(theta.shape))
-
-    def client_state(self, theta: Tensor) -> Vectors:
-        return Vectors(c=theta.new_zeros(theta.shape))
-
-    def message(self, server: Server) -> Vectors:
-        return Vectors(c=server.state.c)
 
     def proximal(self, c: Client, theta: Tensor) -> Tensor:
         return c.message.c - c.state.c

@@ -6,10 +6,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedray.algorithms.base import Algorithm, Client, Proximal, Received, Server, Vectors
+from fedray.algorithms.base import Algorithm, Client, Proximal, Received, Server, Vectors, holds
 from fedray.components.base import option
 
 
+@holds(server=["b"])
 class FedAvgM(Algorithm):
     """q = g(y); b <- β b + η_g U, x <- x + b. β = 0 is FedAvg, and so is the first round.
 
@@ -24,9 +25,6 @@ class FedAvgM(Algorithm):
     idea = "heavy-ball momentum on the server"
     stacks = True
     beta: float = option(0.9, ge=0, lt=1, description="β: momentum", paper={"FedACG's code": 0.4, "FedNTD's code": 0.7})
-
-    def server_state(self, theta: Tensor) -> Vectors:
-        return Vectors(b=theta.new_zeros(theta.shape))
 
     def aggregate(self, server: Server, got: Received) -> None:
         server.state.b = self.beta * server.state.b + server.server_lr * got.update
@@ -125,6 +123,7 @@ class FedAdagrad(AdaptiveServer):
         return v + square
 
 
+@holds(server=["b"])
 class FedACG(Proximal):
     """Start at x~ = x + λ b; q = g(y) + β (y - x~); b <- λ b + η_g mean(y_K - x~), x <- x + b.
 
@@ -144,9 +143,6 @@ class FedACG(Proximal):
         description="β: weight of the proximal term",
         paper={"LeNet, ResNet-18 (FedTOGA)": 0.01, "FedACG's code": 0.002},
     )
-
-    def server_state(self, theta: Tensor) -> Vectors:
-        return Vectors(b=theta.new_zeros(theta.shape))
 
     def broadcast(self, server: Server) -> Tensor:
         return server.theta + self.lam * server.state.b
