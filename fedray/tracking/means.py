@@ -58,7 +58,7 @@ def write_means(
     """Bring a sweep's means in line with its runs.
 
     A setting has one if at least two of its seeds have finished. MLflow's charts have no filter, so with `looks` a mean
-    has the first metric, and some parameters, once more under names that end in its column, as `name_column` writes it.
+    has the metrics, and some parameters, once more under names that end in its column, as `name_column` writes it.
 
     Args:
         sweep: its own run.
@@ -93,7 +93,7 @@ def write_means(
         end = name_column(looks[hashes[0]].setting) if looks else ""
         params = show(seeds[0])
         params |= {name_point(key, end): params[key] for key in points}
-        behind = [DEVIATION, title, tags, params, [*metrics], end, sorted(run.info.run_id for run in seeds)]
+        behind = [DEVIATION, title, tags, params, end, [*metrics], sorted(run.info.run_id for run in seeds)]
         digest = hashlib.sha256(json.dumps(behind).encode()).hexdigest()
         if known.pop(digest, None) is None:
             changed.append((title, tags, params, seeds, end, digest))
@@ -105,7 +105,7 @@ def write_means(
         run = client.create_run(experiment, start, tags, title)
         client.set_terminated(run.info.run_id, "FINISHED", start + took)  # as long as its seeds took on average
         means = [Metric(name, value, start + step, step) for name, value, step in _average(seeds, metrics)]
-        again = [Metric(one.key + end, one.value, one.timestamp, one.step) for one in means if one.key == metrics[0]]
+        again = [Metric(one.key + end, one.value, one.timestamp, one.step) for one in means if one.key in metrics]
         means += again if end else []
         for first in range(0, len(means), BATCH):
             client.log_batch(run.info.run_id, means[first : first + BATCH])

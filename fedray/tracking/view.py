@@ -256,7 +256,7 @@ def _split(whole: _View, keys: Sequence[str], names: Mapping[str, str]) -> Itera
         wanted = dict(zip(keys, values, strict=True))
         conditions = [f"params.`{key}` = {value!r} AND " for key, value in wanted.items()]
         column = names.get(runs[0].data.tags.get(SETTING, ""), "")
-        view = _View("".join([*conditions, whole.filter]), runs, [column if column in whole.columns else ""])
+        view = _View("".join([*conditions, whole.filter]), runs)
         yield column or ", ".join(f"{key}={value}" for key, value in wanted.items()), view
 
 
@@ -265,6 +265,7 @@ def _describe_view(view: _View, varying: _Varying, rounds: str) -> dict[str, Any
     from fedray.tracking.means import DEVIATION, name_column, name_point
 
     logged = {name for run in view.runs for name in run.data.metrics if not name.startswith(SUMMARY)}
+    logged = {name for name in logged if " " not in name}  # written for charts of a column
     numbers = [f"{SUMMARY}{LAST}{name}" for name in FIRST]
     number = next((name for name in numbers if any(name in run.data.metrics for run in view.runs)), numbers[0])
     own = _Varying([run.data.params for run in view.runs if run.data.params])
@@ -276,7 +277,7 @@ def _describe_view(view: _View, varying: _Varying, rounds: str) -> dict[str, Any
     table = [*(f"params.`{key}`" for key in own.keys), f"metrics.`{number}`", *spread, "tags.`fedray.status`"]
     ends = list(map(name_column, view.columns))
     curves = [FIRST[0] + end for end in ends]
-    opened = [name for name in FIRST[1:] if name in logged]
+    opened = [name + end for name in FIRST[1:] if name in logged for end in ends]
     folded = sorted(logged - {*curves, *opened})
     axes = own.list_axes(varying.words)
     parallel = {"selectedParams": axes, "selectedMetrics": [number], "showAllRuns": True}
