@@ -225,7 +225,7 @@ class LocalClient(Client):
     def full_grad(self, theta: Tensor) -> Tensor:
         total = torch.zeros_like(theta)
         self.network.train(True)
-        with self._keep_buffers():
+        with self.network.keep_buffers():
             self._load(theta)
             for x, y in self._cut_into_chunks():
                 try:
@@ -259,7 +259,7 @@ class LocalClient(Client):
         if not self.network.has_buffers:
             yield
             return
-        with self._keep_buffers():
+        with self.network.keep_buffers():
             if statistics is not self.network.buffers:
                 self.network.buffers.copy_(statistics)
             yield
@@ -307,12 +307,6 @@ class LocalClient(Client):
     def _refuse_in_loss(self) -> None:
         if self._in_loss:  # the network holds one theta, and the backward pass still needs the loss's
             raise RuntimeError("a loss cannot call grad(), full_grad() or predict(): call them before it")
-
-    @contextlib.contextmanager
-    def _keep_buffers(self) -> Iterator[None]:
-        kept = self.network.keep()
-        yield
-        self.network.restore(kept)
 
 
 class LocalSecondModel(SecondModel):

@@ -35,8 +35,6 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from fedray.common.vectors import download
-
 SCALE = 2.0**44
 WIDE = 2.0**32
 """Units of a wide sum's integer in 1; rounding to it leaves up to half a unit."""
@@ -95,10 +93,6 @@ class Accumulator:
             for row, factor in zip(scaled, factors, strict=True):
                 row.mul_(factor)
         self._add(name, scaled.round_().to(torch.int64).sum(0))
-
-    def fetch(self) -> dict[str, Tensor]:
-        """Return the sums on the CPU, in one wait."""
-        return dict(zip(self.sums, download(list(self.sums.values())), strict=True))
 
     def _add(self, name: str, quantised: Tensor) -> None:
         self.sums[name] = self.sums[name].add_(quantised) if name in self.sums else quantised

@@ -8,7 +8,8 @@ tensor, and a view shares the counter of its base. Two ways around it go undetec
 counter, and a tensor's NumPy array.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from torch import Size, Tensor
@@ -27,32 +28,24 @@ ASSIGNING = "begin, upload and prepare"
 """The hooks of a client that may assign c.theta."""
 
 
-class Guard:
-    """A block that runs an algorithm's code. Raises UserError if a tensor, by the method's name of it, changes.
+@contextlib.contextmanager
+def guard(algorithm: Algorithm, tensors: Mapping[str, Tensor], name: str, state: Vectors) -> Iterator[None]:
+    """Run an algorithm's code in a block. Raises UserError if a tensor, by the method's name of it, changes.
 
     Also if the state, of that name, gets an entry whose name is like one that it has: a slip that would otherwise leave
     the right one as it was, without a word.
     """
-
-    def __init__(self, algorithm: Algorithm, tensors: Mapping[str, Tensor], name: str, state: Vectors) -> None:
-        self._algorithm, self._name, self._state, self._known = algorithm, name, state, [*state]
-        given = {f"{name}.{entry}": vector for entry, vector in state.items()}
-        self._before = [(name, tensor, tensor._version) for name, tensor in [*tensors.items(), *given.items()]]
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, error: object, *_: object) -> None:
-        if error is None:
-            for name, tensor, version in self._before:
-                refuse_changed(self._algorithm, name, tensor, version)
-            for entry in self._state.keys() - {*self._known}:
-                if near := find_nearest(entry, self._known):
-                    raise UserError(
-                        f"{_name_class(self._algorithm)} sets {self._name}.{entry}, which does not exist; did you mean "
-                        f"{self._name}.{near}? Otherwise let "
-                        f"{'server' if self._name == 'server.state' else 'client'}_state return both"
-                    )
+    known, given = [*state], {f"{name}.{entry}": vector for entry, vector in state.items()}
+    before = [(name, tensor, tensor._version) for name, tensor in [*tensors.items(), *given.items()]]
+    yield
+    for changed, tensor, version in before:
+        refuse_changed(algorithm, changed, tensor, version)
+    for entry in state.keys() - {*known}:
+        if near := find_nearest(entry, known):
+            raise UserError(
+                f"{_name_class(algorithm)} sets {name}.{entry}, which does not exist; did you mean {name}.{near}? "
+                f"Otherwise let {'server' if name == 'server.state' else 'client'}_state return both"
+            )
 
 
 def refuse_changed(algorithm: Algorithm, name: str, tensor: Tensor, version: int) -> None:

@@ -1,8 +1,9 @@
 """A module whose parameters are views into one flat vector, and the layout that names its slices."""
 
+import contextlib
 import hashlib
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from types import MethodType
@@ -327,10 +328,6 @@ class Network:
         self._buffer_indices[part] = belongs.nonzero().flatten().to(self.buffers.device)
         return self._buffer_indices[part]
 
-    def find_other_buffers(self, part: str) -> Tensor:
-        """Return the positions in `buffers` of the other running statistics: int64, on the device."""
-        return self.find_buffers(BESIDE[part])
-
     def load(self, theta: Tensor) -> None:
         """Make `theta` `(P,)` the module's parameters. A large one is viewed, not copied: it must not be written to
         later.
@@ -434,6 +431,15 @@ class Network:
         for (counter, _), value in zip(self._counters, kept[1:], strict=True):
             counter.copy_(value)
 
+    @contextlib.contextmanager
+    def keep_buffers(self) -> Iterator[None]:
+        """Restore all buffers after a block."""
+        kept = self.keep()
+        try:
+            yield
+        finally:
+            self.restore(kept)
+
     @property
     def initial_state(self) -> list[Tensor]:
         """All buffers of the run's initial model, as `keep` returns them."""
@@ -446,9 +452,7 @@ class Network:
 
     def reset(self, buffers: Tensor) -> None:
         """Set the float buffers (B,), and reset the integer ones (BatchNorm's batch counter)."""
-        self.buffers.copy_(buffers)
-        for counter, initial in self._counters:
-            counter.copy_(initial)
+        self.restore([buffers, *self.initial_state[1:]])
 
 
 def _refuse_numbers(module: nn.Module, named: Mapping[str, nn.Parameter], moving: Sequence[Tensor]) -> None:

@@ -5,7 +5,6 @@ softmax(z_y/τ)), z_x and z_y the generic logits of the model that the client re
 method's own if it has this loss, else 3.
 """
 
-import contextlib
 import copy
 from collections import Counter
 from collections.abc import Iterator
@@ -37,7 +36,7 @@ def measure_forgetting(c: LocalClient, algorithm: Algorithm) -> dict[str, float]
     own running statistics.
     """
     tau, twin = get_temperature(algorithm), _copy_client(c)
-    with _keep_buffers(c):
+    with c.network.keep_buffers():
         target = algorithm.logits(twin.shard(c.theta_0)[0]).double()
         return {"proximal_loss": float(kl(target / tau, algorithm.logits(twin.shard(c.theta)[0]).double() / tau))}
 
@@ -51,7 +50,7 @@ def measure_cosine(c: LocalClient, algorithm: Algorithm, q: Tensor) -> dict[str,
     """
     if c.step == 0:
         return {}
-    with _keep_buffers(c):
+    with c.network.keep_buffers():
         _, g_p = _compute_proximal_gradient(_copy_client(c), algorithm, get_temperature(algorithm))
     lengths = [float(torch.linalg.vector_norm(v)) for v in (q, g_p)]
     if min(lengths) < NOTHING:
@@ -93,7 +92,7 @@ def measure_step(c: LocalClient, algorithm: Algorithm) -> dict[str, float]:
     """
     buffers, tau = c.network.buffers.clone(), get_temperature(algorithm)
     twin, found = _copy_client(c), dict[str, list[float]]()
-    with _keep_buffers(c), c.population.key_draws("probes", c._round, c.id, c.theta.device):
+    with c.network.keep_buffers(), c.population.key_draws("probes", c._round, c.id, c.theta.device):
         for target, g_p, q in _take_directions(twin, algorithm, tau):
             plain = twin.grad(twin.theta) * twin.network.mask(algorithm.trained_part(twin))
             twin.network.buffers.copy_(buffers)
@@ -113,16 +112,6 @@ def _compute_losses(
     """Return L_p and cross-entropy of the batch at theta, in evaluation mode."""
     z = algorithm.logits(twin.predict(theta)).double()
     return float(kl(target.double(), z / tau)), float(cross_entropy(z, twin.y))
-
-
-@contextlib.contextmanager
-def _keep_buffers(c: LocalClient) -> Iterator[None]:
-    """Restore the running statistics after a block."""
-    buffers = c.network.keep()
-    try:
-        yield
-    finally:
-        c.network.restore(buffers)
 
 
 def _copy_client(c: LocalClient) -> LocalClient:

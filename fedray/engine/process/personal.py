@@ -59,7 +59,7 @@ def _test_newcomer(worker: Worker, there: Broadcast, task: ClientTask, epochs: S
         c = worker.trainer.start(there, task)
         scores["received"], _ = _score(worker, c, "test", tests, received=True)
         for e in epochs:
-            c = worker.trainer.introduce(there, task, e)
+            c = worker.trainer.personalise(there, task, e, newcomer=True)
             scores[f"own_{e}"], _ = _score(worker, c, "test", tests)
     return scores
 

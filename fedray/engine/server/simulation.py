@@ -15,7 +15,7 @@ from fedray.common.errors import Diverged
 from fedray.common.rng import key_draws
 from fedray.common.vectors import Vectors
 from fedray.engine.exact_sum import is_finite
-from fedray.engine.guard import Guard, ask, refuse_other
+from fedray.engine.guard import ask, guard, refuse_other
 from fedray.engine.messages import Broadcast, ClientTask, Reply, count_bytes, join
 from fedray.engine.problem import Problem
 from fedray.engine.process.backend import Backend
@@ -24,12 +24,16 @@ from fedray.engine.server.probing import Trained, measure_round
 from fedray.engine.server.profile import Profile
 from fedray.engine.server.sampling import draw_cohort, weigh_cohort
 from fedray.engine.state import State, StateRef, refuse_other_weights
+from fedray.models.network import BESIDE
 
 log = logging.getLogger("fedray")
 
 
 class Simulation:
-    """One run on a backend. The server's vectors stay on the CPU."""
+    """One run on a backend. The server's vectors stay on the CPU.
+
+    state: the run after the last whole round. Neither the state nor its tensors are ever modified in place.
+    """
 
     def __init__(self, problem: Problem, backend: Backend, profile: Profile | None = None) -> None:
         self.backend, self.profile = backend, profile
@@ -40,17 +44,17 @@ class Simulation:
         self.problem = problem = replace(problem, model_sha256=network.sha256)
         self.layout = network.layout
         self.counted = network.counted
-        self._exchanged_buffers = network.find_other_buffers(config.algorithm.keeps)
+        self._exchanged_buffers = network.find_buffers(BESIDE[config.algorithm.keeps])
         backend.open(problem)
         theta = network.theta.clone()
         with self._key_draws("server state"):
             server = config.algorithm.server_state(theta)
-        self._state = State(0, theta, network.buffers.clone(), server, frozen=network.frozen_sha256)
+        self.state = State(0, theta, network.buffers.clone(), server, frozen=network.frozen_sha256)
 
     @property
     def done(self) -> bool:
         """True once all rounds are made."""
-        return self._state.round >= self.problem.config.training.rounds
+        return self.state.round >= self.problem.config.training.rounds
 
     def step(self) -> None:
         """Make one round.
@@ -61,11 +65,11 @@ class Simulation:
         started = time.perf_counter()
         if self.profile is not None:
             self.profile.begin()
-        t = self._state.round
+        t = self.state.round
         trained = self._train(t, self.draw_cohort(t))
         self._commit(trained, self._aggregate(trained), started)
         self.lap("reduce")
-        if self._is_evaluated(self._state.round):
+        if self._is_evaluated(self.state.round):
             self._record(trained)
         self.lap("evaluate")
 
@@ -75,7 +79,7 @@ class Simulation:
 
     def _train(self, t: int, cohort: np.ndarray) -> Trained:
         """Train the cohort; if `training.on_divergence` is `drop`, repeat without diverged clients."""
-        s, drawn = self._state, len(cohort)
+        s, drawn = self.state, len(cohort)
         while True:
             server = self._make_server(t, len(cohort))
             with self._key_draws("weights", t):
@@ -94,17 +98,17 @@ class Simulation:
 
     def _aggregate(self, trained: Trained) -> Server:
         """Let the algorithm make the new server."""
-        config, t = self.problem.config, self._state.round
+        config, t = self.problem.config, self.state.round
         server = self._make_server(t, len(trained.weights))
         received = Received(Vectors(trained.uploads, update=self._spread_update(trained.update)))
         if trained.update is not None:
             received.sums["shared_update"] = trained.update
-        given = {"server.theta": self._state.theta}
-        with self._key_draws("server", t), Guard(config.algorithm, given, "server.state", server.state):
+        given = {"server.theta": self.state.theta}
+        with self._key_draws("server", t), guard(config.algorithm, given, "server.state", server.state):
             stepping = config.stepping
             server.server_lr *= ask(stepping, "server_step", lambda s: stepping.server_step(s, received), server)
             config.algorithm.aggregate(server, received)
-            refuse_other(config.algorithm, "sets server.theta in aggregate to a value", server.theta, self._state.theta)
+            refuse_other(config.algorithm, "sets server.theta in aggregate to a value", server.theta, self.state.theta)
         for name, vector in (("theta", server.theta), *server.state.items()):
             if not is_finite(vector):
                 raise Diverged(t + 1, None, f"{name} is not finite after aggregation")
@@ -112,10 +116,10 @@ class Simulation:
 
     def _commit(self, trained: Trained, server: Server, started: float) -> None:
         """Move to the next state, in one assignment: after a failure above, the state is unchanged."""
-        s, moved = self._state, trained.buffers
+        s, moved = self.state, trained.buffers
         previous = {PREVIOUS_THETA: s.theta} if self.problem.config.stepping.tests_average else {}
         changed = {i: state for i, state in trained.reply.states.items() if state}
-        self._state = replace(
+        self.state = replace(
             s,
             round=s.round + 1,
             theta=server.theta,
@@ -148,15 +152,15 @@ class Simulation:
         """Test the new state, and add a row to the history."""
         started = time.perf_counter()
         tested = self.tester.test()
-        row = {"round": self._state.round, **tested.row, "train_loss": trained.train_loss}
+        row = {"round": self.state.round, **tested.row, "train_loss": trained.train_loss}
         if self.probes:
-            row |= measure_round(self.problem, self.layout, self._shared, self._state, trained, tested.sums, row)
+            row |= measure_round(self.problem, self.layout, self._shared, self.state, trained, tested.sums, row)
         row["lr"] = trained.broadcast.lr
-        if self._drops:
-            row["dropped_clients"] = float(self._state.dropped)
-        s = self._state
+        if self.problem.config.training.on_divergence == "drop":
+            row["dropped_clients"] = float(self.state.dropped)
+        s = self.state
         row["megabytes_sent"] = sum(s.sent) / 1e6
-        self._state = replace(
+        self.state = replace(
             s,
             history=[*s.history, row],
             tables={**s.tables, **tested.tables},
@@ -172,17 +176,13 @@ class Simulation:
         config = self.problem.config
         return config.evaluation.is_due(round, config.training.rounds)
 
-    @property
-    def _drops(self) -> bool:
-        return self.problem.config.training.on_divergence == "drop"
-
     def _key_draws(self, purpose: str, t: int = 0) -> AbstractContextManager[None]:
         """Key the draws of the server's hooks within a block."""
         return key_draws(self.problem.config.has_own_code, self.problem.config.seed, purpose, t)
 
     def _make_server(self, t: int, cohort: int) -> Server:
         """Return the server of round t, with copies, so that a round that fails leaves no trace."""
-        s, training = self._state, self.problem.config.training
+        s, training = self.state, self.problem.config.training
         return Server(
             theta=s.theta,
             state=Vectors({name: v for name, v in s.server.items() if name != PREVIOUS_THETA}),
@@ -199,7 +199,7 @@ class Simulation:
     def _make_broadcast(self, server: Server, measured: bool = False) -> Broadcast:
         algorithm = self.problem.config.algorithm
         given = {"server.theta": server.theta}
-        with self._key_draws("message", server.round), Guard(algorithm, given, "server.state", server.state):
+        with self._key_draws("message", server.round), guard(algorithm, given, "server.state", server.state):
             theta = ask(algorithm, "broadcast", algorithm.broadcast, server)
             refuse_other(algorithm, "gives a broadcast", theta, server.theta)
             message = ask(algorithm, "message", algorithm.message, server)
@@ -207,7 +207,7 @@ class Simulation:
             round=server.round,
             lr=server.lr,
             theta=theta,
-            buffers=self._state.buffers,
+            buffers=self.state.buffers,
             message=message,
             cohort=server.cohort,
             measured=measured,
@@ -229,12 +229,12 @@ class Simulation:
     @property
     def tester(self) -> Tester:
         """The tests of the current state."""
-        return Tester(self.problem, self.backend, self._state, self._make_personal_broadcast)
+        return Tester(self.problem, self.backend, self.state, self._make_personal_broadcast)
 
     def _make_personal_broadcast(self, clients: int) -> Broadcast:
         """Return what this many clients would receive now, with the learning rate of the round just made."""
-        server = self._make_server(self._state.round - 1, clients)
-        server.theta = get_tested_theta(self._state)
+        server = self._make_server(self.state.round - 1, clients)
+        server.theta = get_tested_theta(self.state)
         return self._make_broadcast(server)
 
     @cached_property
@@ -243,29 +243,24 @@ class Simulation:
         data = self.problem.data
         return self.problem.shards.count_labels(data.y_train, data.num_classes)
 
-    @property
-    def state(self) -> State:
-        """The run after the last whole round. Neither the state nor its tensors are ever modified in place."""
-        return self._state
-
     def restore(self, state: State) -> None:
         """Continue from a state of the same configuration. Raises UserError if its frozen weights are other ones."""
-        refuse_other_weights(state, self._state.theta, self._state.frozen)
-        self._state = state
+        refuse_other_weights(state, self.state.theta, self.state.frozen)
+        self.state = state
 
     def hash_states(self) -> State:
         """Return the state; client states that are held elsewhere get their hashes."""
-        unknown = {i: s for i, s in self._state.clients.items() if isinstance(s, StateRef) and s.sha256 is None}
+        unknown = {i: s for i, s in self.state.clients.items() if isinstance(s, StateRef) and s.sha256 is None}
         if unknown:
             self.backend.hash_states(unknown)
-        return self._state
+        return self.state
 
     def _leave_out(self, t: int, cohort: np.ndarray, reply: Reply) -> np.ndarray:
         """Return the cohort without the clients whose numbers went wrong. Raises Diverged if that is so configured."""
         first = min(reply.diverged)  # the same client, however many actors reported
         error = Diverged(t + 1, first, reply.diverged[first])
         left = cohort[~np.isin(cohort, list(reply.diverged))]
-        if not (self._drops and len(left)):
+        if self.problem.config.training.on_divergence != "drop" or not len(left):
             raise error
         for client, what in sorted(reply.diverged.items()):
             log.warning("round %d: client %d is dropped: %s", t + 1, client, what)

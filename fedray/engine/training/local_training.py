@@ -18,11 +18,11 @@ from fedray.common.errors import UserError
 from fedray.common.rng import generator
 from fedray.common.vectors import Vectors
 from fedray.config import Training
-from fedray.engine.guard import Guard, ask, let_assign, refuse_other
+from fedray.engine.guard import ask, guard, let_assign, refuse_other
 from fedray.engine.messages import Broadcast, ClientTask
 from fedray.engine.state import load_state
 from fedray.engine.training.batches import Counts, Drawn, count_with, draw_batches
-from fedray.models.network import Network
+from fedray.models.network import BESIDE, Network
 from fedray.partitions.shards import Shards
 
 OWN, OWN_BUFFERS = "own", "own_buffers"
@@ -126,7 +126,7 @@ class LocalTrainer:
             rule = yield from self._take_steps(c, watch=watch, drawn=drawn)
             uploads = self.finish(c, task.weight)
         own, own_buffers = network.index(algorithm.keeps), network.find_buffers(algorithm.keeps)
-        exchanged = network.find_other_buffers(algorithm.keeps)
+        exchanged = network.find_buffers(BESIDE[algorithm.keeps])
         if own.numel():
             c.state[OWN] = c.theta[own]
         if "second" in vars(c):
@@ -144,41 +144,28 @@ class LocalTrainer:
             uploads["buffers"] = Sum((network.buffers - broadcast.buffers)[exchanged], task.weight)
         return c, uploads
 
-    def personalise(self, broadcast: Broadcast, task: ClientTask, epochs: int) -> LocalClient:
+    def personalise(self, broadcast: Broadcast, task: ClientTask, epochs: int, newcomer: bool = False) -> LocalClient:
         """Make a client's personal model (`Algorithm.personal`) and prepare it; the run itself does not change.
 
-        Methods that fine-tune do so for `epochs`. Returns the client, with its personal model at `theta`; the network
-        holds its buffers.
+        Methods that fine-tune do so for `epochs`. If they do not, a newcomer, which has never trained, gets its part of
+        the model by plain steps, the rest as received, where clients keep a part; elsewhere it trains as in its first
+        round, with this many local epochs. Returns the client, with its personal model at `theta`; the network holds
+        its buffers.
         """
-        kind = self.algorithm.personal
-        trainer = replace(self, training=self._make_tuning(epochs)) if kind == "tuned" else self
-        c = trainer.start(broadcast, task, relaxed=kind == "trained")
+        method, how = self.algorithm, self.algorithm.finetuning
+        part = how.part if method.personal == "tuned" else method.keeps
+        tunes = method.personal == "tuned" or (newcomer and method.keeps not in ("none", "all"))
+        trains = not tunes and (newcomer or method.personal == "trained")
+        trainer = replace(self, training=self._make_tuning(epochs)) if tunes or newcomer else self
+        c = trainer.start(broadcast, task, relaxed=trains)
         with _seed(c, "personal torch"), self.guard(c):
-            if kind == "tuned" and epochs:
-                exhaust(trainer._tune(c, self.algorithm.finetuning.part))
-            elif kind == "trained":
+            if tunes and epochs:
+                steps = trainer._descend(c, "personal ", how.direction, lambda c: part, how.rate, rule=how.rule(c))
+                exhaust(steps)
+            elif trains:
                 exhaust(trainer._take_steps(c, "personal "))
-            let_assign(self.algorithm, "prepare", self.algorithm.prepare, c)
-        return c
-
-    def introduce(self, broadcast: Broadcast, task: ClientTask, epochs: int) -> LocalClient:
-        """Make the personal model of a client that has never trained, and prepare it, as `personalise`.
-
-        A method that fine-tunes does so. If clients keep a part of the model, plain steps train that part, and the rest
-        stays as received. Otherwise the client trains as in its first round, with this many local epochs.
-        """
-        method = self.algorithm
-        if method.personal == "tuned":
-            return self.personalise(broadcast, task, epochs)
-        trainer = replace(self, training=self._make_tuning(epochs))
-        trains_part = method.keeps not in ("none", "all")
-        c = trainer.start(broadcast, task, relaxed=not trains_part)
-        with _seed(c, "personal torch"), self.guard(c):
-            if trains_part:
-                exhaust(trainer._tune(c, method.keeps))
-            else:
-                exhaust(trainer._take_steps(c, "personal "))
-                trainer.finish(c, task.weight)  # it sets the state from which a personal model is prepared
+                if newcomer:
+                    trainer.finish(c, task.weight)  # it sets the state from which a personal model is prepared
             let_assign(method, "prepare", method.prepare, c)
         return c
 
@@ -187,13 +174,6 @@ class LocalTrainer:
         plain = {"clip_norm": None, "weight_decay": 0.0, "momentum": 0.0, "optimizer": "sgd"}
         changed = plain if self.algorithm.finetuning.plain else {}
         return self.training.model_copy(update={"local_epochs": epochs, "local_steps": None, **changed})
-
-    def _tune(self, c: LocalClient, part: ParameterGroup) -> Turns[None]:
-        """Fine-tune a part of the client's model."""
-        how = self.algorithm.finetuning
-        return self._descend(
-            c, "personal ", direction=how.direction, trained_part=lambda c: part, rate=how.rate, rule=how.rule(c)
-        )
 
     @property
     def _keeps_moments(self) -> bool:
@@ -223,13 +203,13 @@ class LocalTrainer:
         yield from self._descend(
             c,
             purpose,
-            direction=algorithm.direction,
-            trained_part=algorithm.trained_part,
-            decoupled_weight=self.weigh_decoupled(c),
-            rate=lambda c: algorithm.rate(c) * training.lr_decay_within**c.epoch,
-            rule=rule,
-            watch=watch,
-            drawn=drawn,
+            algorithm.direction,
+            algorithm.trained_part,
+            lambda c: algorithm.rate(c) * training.lr_decay_within**c.epoch,
+            self.weigh_decoupled(c),
+            rule,
+            watch,
+            drawn,
         )
         return rule
 
@@ -237,7 +217,6 @@ class LocalTrainer:
         self,
         c: LocalClient,
         purpose: str,
-        *,
         direction: Callable[[Client], Tensor],
         trained_part: Callable[[Client], ParameterGroup],
         rate: Callable[[Client], float],
@@ -327,11 +306,11 @@ class LocalTrainer:
             uploads["update"] = Sum(c.shared_update, weight)
         return uploads
 
-    def guard(self, c: LocalClient) -> Guard:
+    def guard(self, c: LocalClient) -> AbstractContextManager[None]:
         """Refuse changes of the client's inputs in place within a block."""
         given = {"c.theta_0": c.theta_0, "the initial parameters": c.network.initial}
         given |= {f"c.message.{name}": v for name, v in c.message.items()}
-        return Guard(self.algorithm, given, "c.state", c.state)
+        return guard(self.algorithm, given, "c.state", c.state)
 
     @cached_property
     def count(self) -> Callable[[int], Counts]:

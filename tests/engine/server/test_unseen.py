@@ -123,7 +123,10 @@ def test_a_newcomer_of_fedper_trains_its_head_on_the_received_body(options: dict
     running, here = worker(built)
     head, task = running.layout.head > 0, ClientTask(4, 1.0, Vectors())
     broadcast = running._make_personal_broadcast(2)
-    received, tuned = here.trainer.start(broadcast, task).theta, here.trainer.introduce(broadcast, task, 1).theta
+    received, tuned = (
+        here.trainer.start(broadcast, task).theta,
+        here.trainer.personalise(broadcast, task, 1, newcomer=True).theta,
+    )
     average = options and running.state.server["head"]
     assert torch.equal(received[head], average if options else here.network.initial[head])
     assert torch.equal(tuned[~head], running.state.theta[~head])
@@ -135,13 +138,13 @@ def test_a_newcomer_of_ditto_trains_as_in_its_first_round() -> None:
     built = problem({"name": "ditto", "lam": 0.5})
     running, here = worker(built)
     task, broadcast = ClientTask(5, 1.0, Vectors()), running._make_personal_broadcast(2)
-    c = here.trainer.introduce(broadcast, task, 1)
+    c = here.trainer.personalise(broadcast, task, 1, newcomer=True)
     first = here.network.initial
     assert torch.equal(here.trainer.start(broadcast, task).theta, running.state.theta)
     assert not torch.equal(c.theta, first)
     assert not torch.equal(c.theta, running.state.theta)
-    assert torch.equal(here.trainer.introduce(broadcast, task, 0).theta, first)
-    assert torch.equal(here.trainer.introduce(broadcast, task, 1).theta, c.theta), "draws are keyed"
+    assert torch.equal(here.trainer.personalise(broadcast, task, 0, newcomer=True).theta, first)
+    assert torch.equal(here.trainer.personalise(broadcast, task, 1, newcomer=True).theta, c.theta), "draws are keyed"
 
 
 @pytest.mark.parametrize("method", ["fedala", "fedproto", "fedrod", "fedgela", "pfedme", "apfl", "fedbn", "fedas"])
