@@ -32,14 +32,7 @@ class ObjectState(StateRef):
 
     def load(self) -> Vectors:
         """Return the state. Raises ray.exceptions.ObjectLostError if its node is gone."""
-        return Vectors({name: as_tensor(array) for name, array in ray.get(self.ref).items()})
-
-
-def note_hashes(hashes: Mapping[int, str], states: Mapping[int, ClientState]) -> None:
-    """Store the hashes of states that are held elsewhere, so that each is computed once."""
-    for i, digest in hashes.items():
-        if isinstance(state := states[i], StateRef):
-            state.sha256 = digest
+        return as_vectors(ray.get(self.ref))
 
 
 def pack(state: ClientState) -> "Arrays | StateRef":
@@ -49,9 +42,7 @@ def pack(state: ClientState) -> "Arrays | StateRef":
 
 def unpack(state: "Arrays | StateRef") -> ClientState:
     """Reverse `pack`; the tensors are copies."""
-    if isinstance(state, StateRef):
-        return state
-    return Vectors({name: copy_tensor(array) for name, array in state.items()})
+    return state if isinstance(state, StateRef) else as_vectors(state, copied=True)
 
 
 def as_arrays(vectors: Mapping[str, Tensor]) -> Arrays:
@@ -59,9 +50,10 @@ def as_arrays(vectors: Mapping[str, Tensor]) -> Arrays:
     return {name: v.numpy() for name, v in vectors.items()}
 
 
-def copy_tensor(array: np.ndarray) -> Tensor:
-    """Copy an array to a tensor: arrays from the object store are read-only and shared."""
-    return as_tensor(array).clone()
+def as_vectors(arrays: Arrays, copied: bool = False) -> Vectors:
+    """Return tensors over the arrays' memory, or copies: arrays from the object store are read-only and shared."""
+    tensors = ((name, as_tensor(array)) for name, array in arrays.items())
+    return Vectors({name: tensor.clone() if copied else tensor for name, tensor in tensors})
 
 
 def assign_longest_first(loads: Sequence[int], parts: int) -> list[list[int]]:

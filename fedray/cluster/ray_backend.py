@@ -20,9 +20,8 @@ from fedray.cluster.object_states import (
     Arrays,
     ObjectState,
     as_arrays,
+    as_vectors,
     assign_to_actors,
-    copy_tensor,
-    note_hashes,
     pack,
     unpack,
 )
@@ -31,7 +30,7 @@ from fedray.common.errors import UserError
 from fedray.common.vectors import Vectors
 from fedray.components.plugins import blame
 from fedray.config import RunConfig, Runtime
-from fedray.datasets.dataset import Dataset, as_tensor
+from fedray.datasets.dataset import Dataset
 from fedray.engine.disk import client_files
 from fedray.engine.disk.client_files import Version, Written
 from fedray.engine.messages import Broadcast, ClientTask, PersonalEval, Reply
@@ -42,7 +41,7 @@ from fedray.engine.process.evaluate import count_chunks, evaluate
 from fedray.engine.process.personal import evaluate_personal
 from fedray.engine.process.train import train
 from fedray.engine.process.worker import LESS_MEMORY, Worker
-from fedray.engine.state import ClientState, StateDamaged, StateRef, load_state
+from fedray.engine.state import ClientState, StateDamaged, StateRef, digest_state, load_state
 
 log = logging.getLogger("fedray")
 T = TypeVar("T")
@@ -94,9 +93,9 @@ class ClientActor:
 
     def evaluate(self, model: Arrays, chunks: list[int], split: str, round: int) -> Arrays:
         """Return exact sums over some chunks of a set of samples."""
-        theta, buffers = copy_tensor(model["theta"]), copy_tensor(model["buffers"])
+        there = as_vectors(model, copied=True)
         with blame(*self._components):
-            return as_arrays(evaluate(self._worker, theta, buffers, chunks, split, round))
+            return as_arrays(evaluate(self._worker, there.theta, there.buffers, chunks, split, round))
 
     def evaluate_personal(
         self, broadcast: dict[str, Any], tasks: list[SentTask], request: PersonalEval
@@ -111,7 +110,7 @@ class ClientActor:
 
     def hash_states(self, nowhere: None, states: list[tuple[int, StateRef]]) -> dict[int, str]:
         """Return client -> hash of its state."""
-        return client_files.hash_states(dict(states))
+        return {i: digest_state(state) for i, state in states}
 
 
 class RayBackend:
@@ -154,11 +153,12 @@ class RayBackend:
         replies, largest = [], 0
         for (_, sent, _), answer in zip([call for call in dealt if call[1]], self._call("train", dealt), strict=True):
             head, *refs = answer if isinstance(answer, list) else [answer]
-            states: dict[int, ClientState] = {i: _receive_vectors(state) for i, state in head["states"].items()}
+            states: dict[int, ClientState] = {i: as_vectors(state, True) for i, state in head["states"].items()}
             states |= {i: ObjectState(ref) for (i, *_), ref in zip(sent, refs, strict=False) if i not in states}
-            each = {i: _receive_vectors(each) for i, each in head["each"].items()}
-            sums = _receive_sums(head["sums"])
-            replies.append(Reply(sums, each, states, head["diverged"], head["probes"], head["sent"]))
+            each = {i: as_vectors(each, True) for i, each in head["each"].items()}
+            replies.append(
+                Reply(as_vectors(head["sums"]), each, states, head["diverged"], head["probes"], head["sent"])
+            )
             largest = max(largest, head["largest"])
         self._apart = largest >= self.stays_from
         if self._apart:
@@ -169,30 +169,26 @@ class RayBackend:
         sent = ray.put({"theta": theta.numpy(), "buffers": buffers.numpy()})
         chunks = [list(range(slot, self._chunks[split], len(self._actors))) for slot in range(len(self._actors))]
         calls = [(sent, share, split, round) for share in chunks]
-        return [_receive_sums(answer) for answer in self._call("evaluate", calls)]
+        return [as_vectors(answer) for answer in self._call("evaluate", calls)]
 
     def evaluate_personal(
         self, broadcast: Broadcast, tasks: Sequence[ClientTask], request: PersonalEval
     ) -> dict[int, dict[str, float]]:
         calls = [(*call, request) for call in self._make_calls(broadcast, tasks)]
-        return {i: scores for answer in self._call("evaluate_personal", calls) for i, scores in answer.items()}
+        return _join(self._call("evaluate_personal", calls))
 
     def write_states(self, directory: str, versions: Sequence[Version]) -> dict[int, Written]:
         shares = self._assign_to_homes([version.client for version in versions])
         calls = [(directory, [(*versions[k][:2], pack(versions[k].state)) for k in share]) for share in shares]
         try:
-            written = _join(self._call("write_states", calls))
+            return _join(self._call("write_states", calls))
         except RayTaskError as error:
             raise (error.cause if isinstance(error.cause, OSError) else error) from None
-        note_hashes({i: known.sha256 for i, known in written.items()}, {i: state for i, _, state in versions})
-        return written
 
     def hash_states(self, states: Mapping[int, ClientState]) -> dict[int, str]:
         ids = list(states)
         calls = [(None, [(ids[k], pack(states[ids[k]])) for k in share]) for share in self._assign_to_homes(ids)]
-        hashes = _join(self._call("hash_states", calls))
-        note_hashes(hashes, states)
-        return hashes
+        return _join(self._call("hash_states", calls))
 
     def _assign_to_homes(self, clients: Sequence[int]) -> list[list[int]]:
         """Return the positions of clients per actor, assigned to the actors that hold their states."""
@@ -295,17 +291,9 @@ def _join(answers: Sequence[dict[int, T]]) -> dict[int, T]:
 
 
 def _receive_call(sent: dict[str, Any], tasks: list[SentTask]) -> tuple[Broadcast, list[ClientTask]]:
-    vectors = {"theta": copy_tensor(sent["theta"]), "buffers": copy_tensor(sent["buffers"])}
-    broadcast = Broadcast(**sent | vectors | {"message": _receive_vectors(sent["message"])})
+    vectors = as_vectors({name: sent[name] for name in ("theta", "buffers")}, copied=True)
+    broadcast = Broadcast(**sent | vectors | {"message": as_vectors(sent["message"], copied=True)})
     return broadcast, [ClientTask(i, weight, unpack(state)) for i, weight, state in tasks]
-
-
-def _receive_vectors(sent: Arrays) -> Vectors:
-    return Vectors({name: copy_tensor(array) for name, array in sent.items()})
-
-
-def _receive_sums(sent: Arrays) -> dict[str, Tensor]:
-    return {name: as_tensor(array) for name, array in sent.items()}
 
 
 class TrialBackend(InlineBackend):
@@ -343,15 +331,11 @@ class TrialBackend(InlineBackend):
 
     def write_states(self, directory: str, versions: Sequence[Version]) -> dict[int, Written]:
         with self._bound("write_states", len(versions)):
-            written = super().write_states(directory, versions)
-        note_hashes({i: known.sha256 for i, known in written.items()}, {i: state for i, _, state in versions})
-        return written
+            return super().write_states(directory, versions)
 
     def hash_states(self, states: Mapping[int, ClientState]) -> dict[int, str]:
         with self._bound("hash_states", len(states)):
-            hashes = super().hash_states(states)
-        note_hashes(hashes, states)
-        return hashes
+            return super().hash_states(states)
 
     def spill(self, state: Vectors) -> ClientState:
         sent = as_arrays(state)

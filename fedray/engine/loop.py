@@ -63,7 +63,8 @@ def make_rounds(
     rows = None if checkpoints is None else RowFile(checkpoints.directory)
     state = simulation.state
     saved, saved_at = state.round, time.monotonic()
-    _write(rows, state)
+    if rows is not None:
+        rows.follow(state.history)
     try:
         yield state
         while not simulation.done:
@@ -78,7 +79,8 @@ def make_rounds(
                 simulation.restore(checkpoints.fall_back(damaged) or start)
                 saved = simulation.state.round
             state = simulation.state
-            _write(rows, state)
+            if rows is not None:
+                rows.follow(state.history)
             due = state.round % every == 0 or simulation.done or time.monotonic() - saved_at > seconds
             if checkpoints is not None and due and state.round > saved:
                 _save(checkpoints, simulation, saved)
@@ -98,17 +100,6 @@ def make_rounds(
             with contextlib.suppress(UserError):  # the caller is gone, and the previous checkpoint is still there
                 _save(checkpoints, simulation, saved)
         raise
-
-
-def _write(rows: RowFile | None, state: State) -> None:
-    if rows is None:
-        return
-    try:
-        rows.follow(state.history)
-    except OSError as error:
-        raise UserError(
-            f"{rows.path}: cannot be written: {error.strerror}; make room and run the same command again to resume"
-        ) from None
 
 
 def _save(checkpoints: Checkpoints, simulation: Simulation, before: int) -> None:

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MethodType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -23,6 +23,9 @@ from torch import Tensor
 
 from fedray.common.errors import warn_once
 from fedray.common.rng import list_generators
+
+if TYPE_CHECKING:
+    from fedray.models.network import Network
 
 WARM, RARE = 2, 8
 """Eager calls before the first shape of a computation is recorded, and before any other one, which may never return."""
@@ -34,27 +37,6 @@ PLAIN = (bool, int, float, complex, str, bytes, tuple, list, dict, Tensor, np.nd
 Compute = Callable[..., tuple[Tensor, ...]]
 
 
-class Recordable(Protocol):
-    """A network (`fedray.models.network`)."""
-
-    module: torch.nn.Module
-    theta: Tensor
-
-    def keep(self) -> list[Tensor]: ...
-
-    def restore(self, kept: Sequence[Tensor]) -> None: ...
-
-
-class Graph(Protocol):
-    """The kernels of a computation. A replay computes the same again from the same memory, into the same memory."""
-
-    def record(self, compute: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
-        """Record a computation; return its results, which the first replay fills."""
-
-    def replay(self) -> None:
-        """Compute the results anew."""
-
-
 @dataclass(eq=False)
 class _Entry:
     """A computation with inputs of some shapes."""
@@ -63,7 +45,7 @@ class _Entry:
     calls: int = 0
     proofs: int = 0
     refused: bool = False
-    graph: Graph | None = None
+    graph: "CudaGraph | None" = None
     inputs: Sequence[Tensor] = ()
     results: tuple[Tensor, ...] = ()
 
@@ -83,8 +65,8 @@ class Recorder:
     `make_graph` returns an empty graph; `stream` is where graphs are captured, None on a CPU.
     """
 
-    network: Recordable
-    make_graph: Callable[[], Graph]
+    network: "Network"
+    make_graph: "Callable[[], CudaGraph]"
     stream: Any = None
     recordings: int = KEPT
     _entries: dict[Hashable, _Entry] = field(default_factory=dict)
@@ -192,7 +174,7 @@ class Recorder:
 
 
 class CudaGraph:
-    """A CUDA graph.
+    """The kernels of a computation. A replay computes the same again from the same memory, into the same memory.
 
     It draws from a generator state of its own, set to the device's at each replay: a capture that fails spoils that
     state alone, and graphs of several streams do not share it. It is captured on a stream: graphs with one pool have
@@ -208,7 +190,10 @@ class CudaGraph:
         self._draws = True
 
     def record(self, compute: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
-        """Rehearse a computation on the stream, where it must not wait for the GPU, and capture it."""
+        """Rehearse a computation on the stream, where it must not wait for the GPU, and capture it.
+
+        Returns its results, which the first replay fills.
+        """
         kept, current = self._generator.graphsafe_get_state(), torch.cuda.current_stream()
         self._stream.wait_stream(current)
         try:
@@ -243,6 +228,7 @@ class CudaGraph:
         return results
 
     def replay(self) -> None:
+        """Compute the results anew."""
         if not self._draws:
             self._graph.replay()
             return
@@ -254,7 +240,7 @@ class CudaGraph:
         self._draws = not torch.equal(before, after)
 
 
-def record_on_cuda(network: Recordable) -> Recorder:
+def record_on_cuda(network: "Network") -> Recorder:
     """Return a recorder whose graphs are captured on a stream of its own."""
     stream, pools = torch.cuda.Stream(), [torch.cuda.graph_pool_handle()]
     return Recorder(network, lambda: CudaGraph(stream, pools), stream)

@@ -35,10 +35,12 @@ from fedray.engine.disk.client_files import (
     retry,
     write_states,
 )
-from fedray.engine.state import ClientState, State, StateDamaged
+from fedray.engine.state import ClientState, State, StateDamaged, note_hashes
 
 log = logging.getLogger("fedray")
 KEPT = 2
+COPIED = ("round", "seconds", "history", "dropped", "tables", "evaluation_seconds", "sent", "frozen")
+"""What a manifest has of a state as it is."""
 FORMAT = 1
 """Format of the manifest. Increment when this version could not read the new one."""
 DAMAGE = (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError, RecursionError, SafetensorError)
@@ -129,22 +131,16 @@ class Checkpoints:
         changed = [Version(i, state.active[i], s) for i, s in state.clients.items() if i not in clients]
         try:
             clients |= writer(str(self.directory), changed) if changed else {}
+            note_hashes({i: clients[i].sha256 for i, _, _ in changed}, state.clients)
             server = {"theta": state.theta, "buffers": state.buffers}
             server |= {f"server/{name}": v for name, v in state.server.items()}
             content = save(copy_apart(server))
             write_file(self.directory / f"server-{state.round}.safetensors", content)
             stored = {i: StoredState("", clients[i].sha256) for i in state.clients}
             manifest: dict[str, Any] = {
+                **{name: getattr(state, name) for name in COPIED},
                 "format": FORMAT,
                 "cell": self.cell,
-                "round": state.round,
-                "seconds": state.seconds,
-                "history": state.history,
-                "dropped": state.dropped,
-                "tables": state.tables,
-                "evaluation_seconds": state.evaluation_seconds,
-                "sent": state.sent,
-                "frozen": state.frozen,
                 "server": hashlib.sha256(content).hexdigest(),
                 "clients": clients,
                 "state_sha256": replace(state, clients=stored).digest(),
@@ -218,21 +214,13 @@ class Checkpoints:
                 raise ValueError(f"{path.name} does not have the size it was written with")
             stored[i] = StoredState(str(path), known.sha256)
         server = load(self._read(f"server-{round}.safetensors", manifest.server))
-        active = {i: known.active for i, known in clients.items()}
         state = State(
-            manifest.round,
-            server.pop("theta"),
-            server.pop("buffers"),
-            Vectors({name.removeprefix("server/"): v for name, v in server.items()}),
-            stored,
-            active,
-            manifest.history,
-            manifest.seconds,
-            manifest.dropped,
-            manifest.tables,
-            manifest.evaluation_seconds,
-            manifest.sent,
-            manifest.frozen,
+            theta=server.pop("theta"),
+            buffers=server.pop("buffers"),
+            server=Vectors({name.removeprefix("server/"): v for name, v in server.items()}),
+            clients=stored,
+            active={i: known.active for i, known in clients.items()},
+            **{name: getattr(manifest, name) for name in COPIED},
         )
         if state.digest() != manifest.state_sha256:
             raise ValueError("the state does not have the hash it was saved with")

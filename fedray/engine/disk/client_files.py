@@ -14,7 +14,7 @@ from torch import Tensor
 from fedray.common.errors import UserError
 from fedray.common.vectors import Vectors, digest_tensors
 from fedray.common.whole_files import write_file
-from fedray.engine.state import ClientState, StateDamaged, StateRef, digest_state, load_state
+from fedray.engine.state import ClientState, StateDamaged, StateRef, load_state
 
 T = TypeVar("T")
 PAUSES = (0.1, 1.0, 3.0)
@@ -104,11 +104,6 @@ def write_states(directory: str, versions: Sequence[Version]) -> dict[int, Writt
         write_file(Path(directory, name_file(client, active)), content)
         written[client] = Written(active, digest or digest_tensors(vectors), len(content))
     return written
-
-
-def hash_states(states: Mapping[int, ClientState]) -> dict[int, str]:
-    """Return client -> hash of its state."""
-    return {i: digest_state(state) for i, state in states.items()}
 
 
 def copy_apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -23,7 +23,7 @@ from fedray.engine.server.evaluate import PREVIOUS_THETA, Tester, get_tested_the
 from fedray.engine.server.probing import Trained, measure_round
 from fedray.engine.server.profile import Profile
 from fedray.engine.server.sampling import draw_cohort, weigh_cohort
-from fedray.engine.state import State, StateRef, refuse_other_weights
+from fedray.engine.state import State, StateRef, note_hashes, refuse_other_weights
 from fedray.models.network import BESIDE
 
 log = logging.getLogger("fedray")
@@ -252,7 +252,7 @@ class Simulation:
         """Return the state; client states that are held elsewhere get their hashes."""
         unknown = {i: s for i, s in self.state.clients.items() if isinstance(s, StateRef) and s.sha256 is None}
         if unknown:
-            self.backend.hash_states(unknown)
+            note_hashes(self.backend.hash_states(unknown), unknown)
         return self.state
 
     def _leave_out(self, t: int, cohort: np.ndarray, reply: Reply) -> np.ndarray:
