@@ -100,8 +100,10 @@ class RunRequest:
                 print(escape(line), file=sys.stderr)
         profile = Profile() if self.profiled else None
         if self.track:
+            from fedray.sweep.storage import refuse_unwritable_storage
             from fedray.tracking.archive import log_into_archive  # MLflow, after all refusals
 
+            refuse_unwritable_storage()
             with contextlib.nullcontext() if archive is None else log_into_archive(sweep, archive.path):
                 held = hold_cell(cell.hash, self.force or self.profiled, listed)
                 result = run_problem(problem, cell.hash, cell.label, held, profile=profile, sweep=sweep)
@@ -129,7 +131,6 @@ class RunRequest:
         from fedray.cells.cell import flatten
         from fedray.common.output import OutputFile
         from fedray.engine.result import refuse_without_model, refuse_without_personal
-        from fedray.tracking.mirrors import refuse_missing_extras
 
         if self.archive is not None and not sweep:
             raise UserError("--archive: --set makes a cell that is not in the sweep; leave one out")
@@ -145,10 +146,7 @@ class RunRequest:
             refuse_without_personal(run.algorithm)
             for one in (self.save_personal / "client-0.safetensors", *self.save_personal.glob("client-*.safetensors")):
                 check("--save-personal", one, ".safetensors")
-        archive = check("--archive", self.archive, ".zip")
-        if self.track:
-            refuse_missing_extras(run.runtime.mirror)
-        return model, archive
+        return model, check("--archive", self.archive, ".zip")
 
     def _write(self, result: "Result", model: "OutputFile | None") -> Iterator[str]:
         """Write models and log the trained one; yield a line for each."""

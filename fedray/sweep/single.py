@@ -9,12 +9,13 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from fedray.cells.cell import Cell
-from fedray.cells.record import Record
+from fedray.cells.record import Record, Rows
 from fedray.cells.sheet import Sheet
 from fedray.cells.status import STOP, Ending, Status, describe_error
 from fedray.common.errors import Diverged, UserError, truncate_repr
@@ -42,7 +43,6 @@ from fedray.sweep.storage import (
     is_sweep_running,
     lock_registration,
     make_cell_dir,
-    refuse_unwritable_storage,
 )
 from fedray.sweep.sweep import Sweep
 from fedray.tracking.environment import PREFIX, make_environment_tags
@@ -125,25 +125,18 @@ def pick_point(sweep: Sweep, which: str, problems: Problems) -> tuple[dict[str, 
     return next(point for point, hash in points if hash == first), sheet
 
 
-def hold_cell(hash: str, again: bool, listed: Sheet | None = None) -> AbstractContextManager[Path]:
-    """Return a context that locks a cell and yields its directory, the same that a sweep would use.
-
-    Raises UserError if store or storage cannot be written; on entering, also that another process runs the cell.
-    """
-    from fedray.common.location import refuse_unwritable_store
-
-    refuse_unwritable_storage()
-    refuse_unwritable_store()
-    return _hold_cell(hash, again, listed)
-
-
 @contextlib.contextmanager
-def _hold_cell(hash: str, again: bool, listed: Sheet | None) -> Iterator[Path]:
+def hold_cell(hash: str, again: bool, listed: Sheet | None = None) -> Iterator[Path]:
+    """Lock a cell for the duration of a block, and yield its directory, the same that a sweep would use.
+
+    A sheet in the store is closed if none of its cells is left then, unless a driver of the whole sweep will. Raises
+    UserError if another process runs the cell.
+    """
     from fedray.tracking.store import open_store  # here: MLflow takes seconds to import
     from fedray.tracking.tracker import Tracker
 
     open_store(create=True)  # before anything is written to the storage
-    directory = get_cell_dir(hash)
+    directory, has_ended = get_cell_dir(hash), False
     with CellLocks(get_cell_locks_file()) as locks:
         if not locks.take([hash]):
             raise UserError(f"run: another process is running this cell, {hash}; wait for it, or give --no-track")
@@ -155,19 +148,13 @@ def _hold_cell(hash: str, again: bool, listed: Sheet | None) -> Iterator[Path]:
                 Tracker().list_sweep(listed)
         try:
             yield make_cell_dir(hash)
+            has_ended = True
         except Diverged:
-            _close(listed)
+            has_ended = True
             raise
-        else:
-            _close(listed)
-
-
-def _close(listed: Sheet | None) -> None:
-    """Close the run of a sweep none of whose cells is left, unless a driver of the whole sweep will."""
-    from fedray.tracking.tracker import Tracker  # here: MLflow takes seconds to import
-
-    if listed is not None and not is_sweep_running(listed.name):
-        Tracker().close_whole_sweep(listed)
+        finally:
+            if has_ended and listed is not None and not is_sweep_running(listed.name):
+                Tracker().close_whole_sweep(listed)
 
 
 @isolate_run()
@@ -206,8 +193,9 @@ def run_problem(
             if track is None:
                 _run(simulation, store, spread, evaluated, moved)
                 return make_result(simulation)
-            run = _run_tracked(simulation, store, spread, evaluated, moved, track, cell, sweep)
-            return replace(make_result(simulation), run_id=run)
+            with _log(simulation, store, track, cell, sweep) as (run, log_rows):
+                _run(simulation, store, spread, evaluated, moved, log_rows)
+            return replace(make_result(simulation), run_id=run.id)
 
 
 @contextlib.contextmanager
@@ -268,20 +256,23 @@ def _run(
     spread: Spread | None,
     evaluated: Evaluated,
     moved: Moved,
-    resumed: Callable[[list[dict[str, float]]], None] = lambda rows: None,
+    log_rows: Callable[[Rows], None] = lambda rows: None,
 ) -> None:
-    """Run all remaining rounds. `resumed` receives the rows of the checkpoint."""
+    """Run all remaining rounds. `log_rows` receives the rows of the checkpoint, and those of each new round."""
     config = simulation.problem.config
     every = config.runtime.checkpoint_every
     with contextlib.closing(make_rounds(simulation, store, every, spread=spread)) as states:
         state = next(states)
         if line := describe_resumption(config.algorithm.name, state.round, config.training.rounds):
             log.info(line)
-        resumed(state.history)
+        log_rows(state.history)
         told = len(state.history)
         for state in states:
+            new = state.history[told:]
+            if new:
+                log_rows(new)
             with isolate_run():
-                answers = [evaluated(dict(row)) for row in state.history[told:]]
+                answers = [evaluated(dict(row)) for row in new]
             told = len(state.history)
             moved(state.round, state.history)
             simulation.lap("report")
@@ -292,19 +283,13 @@ def _run(
                 break
 
 
-def _run_tracked(
-    simulation: Simulation,
-    store: Checkpoints | None,
-    spread: Spread | None,
-    evaluated: Evaluated,
-    moved: Moved,
-    name: str,
-    cell: str,
-    sweep: str,
-) -> str:
-    """Run as `_run`, and log rows and outcome to MLflow: into a new run, or with checkpoints into the cell's own.
+@contextlib.contextmanager
+def _log(
+    simulation: Simulation, store: Checkpoints | None, name: str, cell: str, sweep: str
+) -> Iterator[tuple[CellRun, Callable[[Rows], None]]]:
+    """Log the outcome of a block to MLflow: into a new run, or with checkpoints into the cell's own.
 
-    Return the id of the run in MLflow; raises the error of the run once its status has been written.
+    Yields the run, and what logs its rows; raises the error of the block once the run's status has been written.
     """
     from fedray.tracking.store import ACTORS, find_sweeps
     from fedray.tracking.tracker import Tracker
@@ -316,15 +301,10 @@ def _run_tracked(
     if sweep and (opened := find_sweeps(tracker.reader, tracker.experiment).get(sweep)):
         parent = opened.info.run_id
     run = CellRun(spec, tags, parent, problem.make_artefacts(), made)
-
-    def logged(row: dict[str, float]) -> object:
-        tracker.log_rows(run, [dict(row)])
-        return evaluated(row)
-
     with contextlib.closing(tracker):
         tracker.open_cell(run, again=store is not None)
         try:
-            _run(simulation, store, spread, logged, moved, lambda rows: tracker.log_rows(run, rows))
+            yield run, partial(tracker.log_rows, run)
             record = make_result(simulation).record(simulation.profile)
             if not simulation.done:
                 early = f"stopped in round {simulation.state.round}"
@@ -336,7 +316,6 @@ def _run_tracked(
             if not run.shown:
                 run.tags = {**run.tags, ACTORS: str(simulation.backend.processes)}
             tracker.close_cell(run, record)
-    return run.id
 
 
 DECIDING = ("system", "cpu", "gpu", "torch")
