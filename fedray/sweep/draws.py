@@ -104,15 +104,12 @@ def find_axes(keys: Sequence[str], points: Iterable[Mapping[str, Any]]) -> dict[
             else:
                 row[key] = str(value)
         rows.append(row)
-    names = dict.fromkeys(name for row in rows for name in row)
-    return {name: _differs(rows, name) for name in names}
-
-
-def _differs(rows: Sequence[Mapping[str, str]], key: str) -> bool:
-    """Return True if a key has several values; for an option of a named section, several under one name."""
-    section, _, option = key.partition(".")
-    values = {(row.get(section) if option else None, row.get(key)) for row in rows}
-    return len(values) > len({name for name, _ in values})
+    axes = {}
+    for name in dict.fromkeys(name for row in rows for name in row):
+        section, _, option = name.partition(".")
+        values = {(row.get(section) if option else None, row.get(name)) for row in rows}
+        axes[name] = len(values) > len({chosen for chosen, _ in values})
+    return axes
 
 
 def count_gradients(run: RunConfig, known: Published | None = None) -> float | None:
@@ -121,13 +118,13 @@ def count_gradients(run: RunConfig, known: Published | None = None) -> float | N
     known: sizes of its data; None for the published ones.
     """
     known = known or run.data.get_expected()
-    if known is None or known.train is None or known.test is None:
+    total = count_training_gradients(run, known)
+    if total is None or known is None or known.train is None or known.test is None:
         return None
     training, evaluation, method = run.training, run.evaluation, run.algorithm
     samples = count_samples(run, known.train)
     batch, epoch = training.find_largest_batch(samples), training.count_steps_per_epoch(samples)
     client = count_of_client(run, samples)
-    total = training.rounds * run.clients.cohort_size * client
     rounds = range(1, training.rounds + 1)
     testing = FORWARD * known.test / batch * (1 if method.keeps == "none" else run.clients.total)
     testing += evaluation.train * FORWARD * known.train / batch
@@ -140,9 +137,9 @@ def count_gradients(run: RunConfig, known: Published | None = None) -> float | N
     return total
 
 
-def count_training_gradients(run: RunConfig) -> float | None:
-    """Return the batch gradients of a run's training, a forward pass counting as a third; None if of unknown size."""
-    known = run.data.get_expected()
+def count_training_gradients(run: RunConfig, known: Published | None = None) -> float | None:
+    """Return the part of `count_gradients` that its training takes."""
+    known = known or run.data.get_expected()
     if known is None or known.train is None:
         return None
     samples = count_samples(run, known.train)

@@ -197,17 +197,19 @@ def print_forecast(
             enough = "; more save no time" if least < max(walls) else ""
             console.print(f"on nodes like {'this one' if len(nodes) == 1 else 'these'}: {', '.join(others)}{enough}")
     if len(cells) < len(fitting):
+        size = runs[slowest].training.batch_size  # for those who know a GPU's samples per second
+        of = "all of a client's samples" if size == "full" else format_count(size, "sample")
+        computes = f", with {work[slowest]:,.0f} gradients of {of} in a round" if work[slowest] else ""
         console.print(
             f"{len(fitting) - len(cells)} cells: hours not measured; measure a round where they will run "
             f"(`fedray run {file} --cell {cell} --set training.rounds=3 --no-track` prints it, of "
-            f"{method}, the slowest method{_describe_work(runs[slowest], work[slowest])}); --nodes takes "
-            "--seconds-per-round"
+            f"{method}, the slowest method{computes}); --nodes takes --seconds-per-round"
         )
     if per_round is not None:
-        each_on = {
-            run.runtime: count_on_gpu(run.runtime, nodes[0]) for run, *_ in fitting if run.runtime.gpus_per_actor
-        }
-        together = max((min(number, actors[runtime]) for runtime, number in each_on.items()), default=0)
+        on_gpus = {run.runtime for run, *_ in fitting if run.runtime.gpus_per_actor}
+        one_gpu, node = {"CPU": float(sys.maxsize), "GPU": 1.0}, nodes[0]  # Ray fills one GPU before the next
+        fits = [min(count_capacity(of, one_gpu), count_capacity(of, node), actors[of]) for of in on_gpus]
+        together = max(fits, default=0)
         console.print(
             f"{per_round:g} s have to be a round of {method}, the slowest method (cell {cell}), with "
             + (
@@ -230,20 +232,6 @@ def print_forecast(
         "(runtime.checkpoint_every), and finished cells nothing; the same command goes on"
     )
     return wall if len(fitting) == len(runs) else math.inf
-
-
-def _describe_work(run: RunConfig, gradients: float) -> str:
-    """Return what a round computes, for those who know a GPU's samples per second; empty if that is unknown."""
-    if not gradients:
-        return ""
-    size = run.training.batch_size
-    of = "all of a client's samples" if size == "full" else format_count(size, "sample")
-    return f", with {gradients:,.0f} gradients of {of} in a round"
-
-
-def count_on_gpu(runtime: Runtime, node: Mapping[str, float]) -> int:
-    """Return how many processes of these requests share a GPU at most, on a node like this: Ray fills one GPU first."""
-    return min(count_capacity(runtime, {"CPU": float(sys.maxsize), "GPU": 1.0}), count_capacity(runtime, dict(node)))
 
 
 def _describe_limit(runtime: Runtime, nodes: Sequence[Mapping[str, float]]) -> str:

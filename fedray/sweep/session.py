@@ -3,9 +3,9 @@
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from statistics import stdev
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import yaml
@@ -42,7 +42,7 @@ class OfThisCall:
         return {}
 
 
-class Writer:
+class Writer(AbstractContextManager["Writer"]):
     """Calls functions one after another in a thread of its own, the only one that uses the tracker.
 
     At the end of the block it waits until all have been called.
@@ -56,12 +56,7 @@ class Writer:
         self._sent: deque[Future[Any]] = deque()
         self.refusal: BaseException | None = None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._pool.shutdown()
 
     def send(self, write: Callable[..., object], *arguments: Any) -> None:

@@ -18,20 +18,8 @@ from fedray.sweep.run import drive, plan_and_print, refuse_unwritable
 from fedray.sweep.space import Space, format_range, is_at_edge
 from fedray.sweep.sweep import Sweep
 
-SHARED = (
-    "description",
-    "names",
-    "base",
-    "cases",
-    "grid",
-    "search",
-    "samples",
-    "searcher",
-    "select",
-    "scheduler",
-    "changes",
-)
-"""Keys of the file that the tune stage adopts."""
+NOT_SHARED = {"name", "stop", "tune", "final", "smoke"}
+"""Keys of the file that the tune stage does not adopt."""
 
 ONLY_WHOLE = "--only: the final stage follows from the whole tune stage; run the file whole"
 """The error for cells chosen from a file with both stages."""
@@ -45,7 +33,7 @@ class Study:
     """The draws of one method and setting.
 
     Attributes:
-        config: the setting, with the first of its seeds.
+        config: the setting, without the seed.
         space: the space that is drawn from.
         draws: key -> value of each.
         cells: the hashes of each draw's cells, one per seed.
@@ -76,7 +64,7 @@ def make_studies(sweep: Sweep, hashes: Iterable[str]) -> list[Study]:
         setting = {name: value for name, value in config.items() if name != "seed"}
         key = json.dumps([setting, space], sort_keys=True, default=str)
         draws = make_draws(sweep, space)
-        study = studies.setdefault(key, Study(config, space, draws, [[] for _ in draws]))
+        study = studies.setdefault(key, Study(setting, space, draws, [[] for _ in draws]))
         for cells in study.cells:
             cells.append(next(left))
     return list(studies.values())
@@ -87,20 +75,21 @@ class Choice:
     """The best draw of a method and setting.
 
     Attributes:
-        config: the setting, without the seed and the drawn keys.
+        study: its draws; its setting holds nothing out.
         values: drawn key -> chosen value.
         score: mean over the seeds of the metric that selects.
-        draws: the values of all draws.
         finished: number of draws that have finished with every seed.
-        space: the space they were drawn from.
     """
 
-    config: dict[str, Any]
+    study: Study
     values: dict[str, Any]
     score: float
-    draws: list[dict[str, Any]]
     finished: int
-    space: Space
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The setting with the chosen values."""
+        return apply_draw(self.study.config, self.values)
 
 
 def make_tune_stage(sweep: Sweep) -> Sweep:
@@ -109,7 +98,7 @@ def make_tune_stage(sweep: Sweep) -> Sweep:
     held_out = (
         {} if sweep.metric.is_on_test_set else {"data.validation": [_get_validation(sweep).model_dump(mode="json")]}
     )
-    given = {key: getattr(sweep, key) for key in SHARED}
+    given = {key: getattr(sweep, key) for key in Sweep.model_fields.keys() - NOT_SHARED}
     grid = sweep.grid | held_out | {"seed": list(sweep.tune.seeds)}
     return Sweep.model_validate(given | {"name": f"{sweep.name}/tune", "grid": grid})
 
@@ -150,10 +139,10 @@ def choose(plan: Plan) -> list[Choice]:
             lost.append(f"{plan.sweep.name}: no draw of {label} has finished with every seed{advice}")
             continue
         index, score, finished = best
-        config = {key: value for key, value in study.config.items() if key != "seed"}
-        if isinstance(config["data"], dict):
-            config["data"] = {key: value for key, value in config["data"].items() if key != "validation"}
-        choices.append(Choice(config, study.draws[index], score, study.draws, finished, study.space))
+        if isinstance(data := study.config["data"], dict):
+            trained = {key: value for key, value in data.items() if key != "validation"}
+            study = replace(study, config=study.config | {"data": trained})
+        choices.append(Choice(study, study.draws[index], score, finished))
     if not choices:
         raise UserError(lost[0])
     for line in lost:
@@ -180,17 +169,18 @@ def describe_choices(sweep: Sweep, choices: Sequence[Choice], plan: Plan) -> dic
     }
     hashes = iter(hash for _, hash in plan.points)  # choices x seeds
     for choice in choices:
-        runs = [RunConfig.parse(apply_draw(choice.config, values)) for values in choice.draws]
+        study = choice.study
+        runs = [RunConfig.parse(apply_draw(study.config, values)) for values in study.draws]
         gradients = [count_training_gradients(run) for run in runs]
         chosen = common | {
             "values": choice.values,
             "score": choice.score,
-            "draws": len(choice.draws),
+            "draws": len(study.draws),
             "finished": choice.finished,
             "rounds": len(sweep.tune.seeds) * sum(run.training.rounds for run in runs),
             "gradients": None if None in gradients else len(sweep.tune.seeds) * sum(filter(None, gradients)),
-            "ranges": {key: format_range(distribution) for key, distribution in choice.space.items()},
-            "edges": [key for key in choice.values if is_at_edge(choice.values[key], choice.space[key])],
+            "ranges": {key: format_range(distribution) for key, distribution in study.space.items()},
+            "edges": [key for key in choice.values if is_at_edge(choice.values[key], study.space[key])],
         }
         tuned |= {next(hashes): chosen for _ in sweep.final.seeds}
     return tuned
@@ -264,12 +254,12 @@ def _run_block(sweep: Sweep, file: str, options: Options, dry_run: bool) -> tupl
             return code, 0
     choices = choose(first)
     for one in choices:
-        run = RunConfig.parse(apply_draw(one.config, one.values))
+        run = RunConfig.parse(one.config)
         values = ", ".join(f"{key}={format_value(value)}" for key, value in one.values.items()) or "nothing to draw"
         score = f"({sweep.select} {one.score:.2f})"
         label = f"{run.algorithm.name} {run.partition.make_label()}"
         print(f"{sweep.name}: chosen {label}: {values} {score}", flush=True)
-    stage = make_final_stage(sweep, [apply_draw(one.config, one.values) for one in choices])
+    stage = make_final_stage(sweep, [one.config for one in choices])
     second = plan_and_print(stage, file, options, text)
     chosen = describe_choices(sweep, choices, second)
     cells = {hash: replace(cell, tuned=chosen[hash]) for hash, cell in second.sheet.cells.items()}

@@ -18,7 +18,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, ClassVar, NamedTuple
 
 from fedray.cells.cell import Cell
@@ -33,7 +32,7 @@ OFFSETS = 2**62
 """Offsets below this are valid everywhere; the chance that two of 10^4 cells share one is 10^-11."""
 
 
-class CellLocks:
+class CellLocks(contextlib.AbstractContextManager["CellLocks"]):
     """Cells locked by this process. One object per process and file: closing any of them would release all locks."""
 
     opened: ClassVar[int] = 0
@@ -60,12 +59,7 @@ class CellLocks:
         """Release a cell whose outcome is known."""
         fcntl.lockf(self._file, fcntl.LOCK_UN, 1, int(cell, 16) % OFFSETS)
 
-    def __enter__(self) -> "CellLocks":
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._file.close()
         CellLocks.opened -= 1
 
@@ -110,8 +104,8 @@ def make_scratch() -> Iterator[Path]:
 
     Each such directory is locked while its driver lives, whichever machine that is on.
     """
-    with _lock_scratch() as root:
-        for left in _list_abandoned(root):
+    with _lock_scratch() as (root, abandoned):
+        for left in abandoned:
             shutil.rmtree(left, ignore_errors=True)
         folder = root / uuid.uuid4().hex
         folder.mkdir()
@@ -125,24 +119,22 @@ def make_scratch() -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def _lock_scratch() -> Iterator[Path]:
-    """Yield the folder of all scratch directories, locked against other processes for the duration of a block."""
+def _lock_scratch() -> Iterator[tuple[Path, list[Path]]]:
+    """Yield the folder of all scratch directories, locked against other processes for the duration of a block, and the
+    directories that killed drivers have left in it."""
     root = get_storage() / "tune"
     with _open_lock(root / "lock") as one_at_a_time:
         _try_lock(one_at_a_time, fcntl.LOCK_EX)
-        yield root
+        folders = [path for path in root.iterdir() if path.is_dir() and not path.is_symlink()]
+        yield root, list(filter(_is_abandoned, folders))
 
 
 def list_abandoned() -> list[Path]:
     """Return the directories that killed drivers have left."""
     if not (get_storage() / "tune").is_dir():
         return []
-    with _lock_scratch() as root:
-        return _list_abandoned(root)
-
-
-def _list_abandoned(root: Path) -> list[Path]:
-    return [path for path in root.iterdir() if path.is_dir() and not path.is_symlink() and _is_abandoned(path)]
+    with _lock_scratch() as (_, abandoned):
+        return abandoned
 
 
 def _is_abandoned(path: Path) -> bool:

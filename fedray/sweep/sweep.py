@@ -5,6 +5,7 @@ import itertools
 import math
 import re
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -162,7 +163,9 @@ class Sweep(Checked):
     base: dict[str, Any]
     grid: Grid = {}
     cases: Cases = Field({}, description="settings that belong together: a list is one axis, a mapping names several")
-    search: Space = Field({}, description="keys to draw; a case may also have a `search` of its own")
+    search: Annotated[Space, BeforeValidator(partial(check_space, "search"))] = Field(
+        {}, description="keys to draw; a case may also have a `search` of its own"
+    )
     samples: int = Field(1, gt=0, description="draws of `search` per grid point")
     searcher: Searcher = Field(Searcher(), description="how the values are drawn")
     select: str = Field(
@@ -181,11 +184,6 @@ class Sweep(Checked):
     @classmethod
     def _expand_name(cls, value: Any) -> Any:
         return {"name": value} if isinstance(value, str) else value
-
-    @field_validator("search", mode="before")
-    @classmethod
-    def _check_search(cls, search: Any) -> Space:
-        return check_space("search", search)
 
     @field_validator("cases")
     @classmethod

@@ -180,23 +180,16 @@ class PerGroupScheduler(OfThisCall, FIFOScheduler):
         super().__init__()  # type: ignore[no-untyped-call]
         self._group, self._each = group, defaultdict[str, TrialScheduler](make)
 
-    def _get_group(self, trial: Trial) -> TrialScheduler:
-        return self._each[self._group(trial.config["cell"].hash)]
+    @staticmethod
+    def _pass_on(event: str) -> Any:
+        def tell(self: "PerGroupScheduler", controller: Any, trial: Trial, *result: Any) -> Any:
+            group = self._each[self._group(trial.config["cell"].hash)]
+            return getattr(group, event)(controller, trial, *result)
 
-    def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
-        self._get_group(trial).on_trial_add(tune_controller, trial)
+        return tell
 
-    def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
-        self._get_group(trial).on_trial_error(tune_controller, trial)
-
-    def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
-        return str(self._get_group(trial).on_trial_result(tune_controller, trial, result))
-
-    def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
-        self._get_group(trial).on_trial_complete(tune_controller, trial, result)
-
-    def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None:
-        self._get_group(trial).on_trial_remove(tune_controller, trial)
+    on_trial_add, on_trial_error, on_trial_result = map(_pass_on, ("on_trial_add", "on_trial_error", "on_trial_result"))
+    on_trial_complete, on_trial_remove = map(_pass_on, ("on_trial_complete", "on_trial_remove"))
 
 
 @dataclass
@@ -323,14 +316,10 @@ class NextCells(OfThisCall, Searcher):
             values[key] = value.get("name") if isinstance(value, Mapping) else value
         return {"cell": cell, "actors": actors} | {key: value for key, value in values.items() if value is not None}
 
-    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        """Do nothing: outcomes come through the reporter, complete."""
+    def _do_nothing(self, *_: Any, **__: Any) -> None:
+        """Outcomes come through the reporter, complete, and there is no state."""
 
-    def save(self, checkpoint_path: str) -> None:
-        """Do nothing: there is no state."""
-
-    def restore(self, checkpoint_path: str) -> None:
-        """Do nothing: there is no state."""
+    on_trial_complete = save = restore = _do_nothing
 
 
 TICK = 5.0
