@@ -47,15 +47,10 @@ class Sheet:
         return Counter(map(self.get_status, self.cells))
 
     def select(self, text: str, option: str) -> list[str]:
-        """Return the hashes of the cells that a text names.
+        """Return the hashes of the cells that a text names: by a number in the sweep's order (from 1, as `--dry-run`
+        shows it), the beginning of a hash (at least 4 digits), or a pattern of labels with `*` and `?`.
 
-        Args:
-            text: a cell's number in the sweep's order (from 1, as `--dry-run` shows it), the beginning of its hash (at
-                least 4 digits), or a pattern of labels with `*` and `?`.
-            option: what a message begins with.
-
-        Raises:
-            UserError: the text names no cell.
+        Raises UserError, which begins with `option`, if it names none.
         """
         return select_labels({hash: cell.label for hash, cell in self.cells.items()}, text, option)
 

@@ -17,6 +17,14 @@ from fedray.common.errors import FORMS, LISTS, UserError, unknown
 SECTIONS = {listed: section for section, listed in LISTS.items()}
 """Listed kind -> the section of a configuration that chooses it."""
 KINDS = (*SECTIONS, "metrics", "sweeps", "clusters")
+NOTES = {
+    "metrics": "With `last10_` before a name: mean of the tests in the last fifth of the rounds, at most 10 rounds.\n"
+    "With `best_` (accuracies): the best round on the test set. Without either: the last round.\n"
+    "evaluation.probes adds metrics of its own: probes of yours those of their `metrics`.",
+    "clusters": "`fedray list clusters slurm.sh > slurm.sh` writes one.",
+    "sweeps": "`fedray list sweeps NAME > NAME.yaml` writes one.",
+}
+"""Listed kind -> what follows its overview."""
 OWN_CLASS = {"type": "string", "pattern": ":"}
 """JSON schema of `package.module:Class`."""
 
@@ -150,23 +158,8 @@ def format_overview(what: str) -> str:
     rows = [f"{name:<{widest}}{text}".rstrip() for name, text in entries.items()]
     first = next((place for place, name in enumerate(entries) if name.endswith(FORMS)), len(rows))
     rows[first:first] = [] if first == len(rows) else ["", "Other forms of methods, with the options that they add:"]
-    if what == "metrics":
-        notes = (
-            "With `last10_` before a name: mean of the tests in the last fifth of the rounds, at most 10 rounds.\n"
-            "With `best_` (accuracies): the best round on the test set. Without either: the last round.\n"
-            "evaluation.probes adds metrics of its own: probes of yours those of their `metrics`."
-        )
-        return "\n".join([*(_cut(row, width) for row in rows), "", notes])
-    if what == "clusters":
-        notes = "`fedray list clusters slurm.sh > slurm.sh` writes one."
-        return "\n".join([*(_cut(row, width) for row in rows), "", notes])
-    if what == "sweeps":
-        rows += ["", "`fedray list sweeps NAME > NAME.yaml` writes one."]
-    return "\n".join(_cut(row, width) for row in rows)
-
-
-def _cut(row: str, width: int) -> str:
-    return row if len(row) <= width else row[: width - 1].rstrip() + "…"
+    rows = [row if len(row) <= width else f"{row[: width - 1].rstrip()}…" for row in rows]
+    return "\n".join([*rows, *(["", NOTES[what]] if what in NOTES else [])])
 
 
 def format_page(what: str, name: str) -> str:

@@ -10,21 +10,15 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, NoReturn, Protocol
+from typing import Annotated, Any, NoReturn
 
 import typer
 
 from fedray.common.errors import Diverged, UserError, escape, join_lines, redact, shorten
 from fedray.common.process import INTERRUPTED, treat_sigterm_as_interrupt
 
-UsageError: Any = typer.BadParameter.__base__
-"""click's exception, which versions of typer keep in different places."""
-NoArguments: Any = sys.modules[UsageError.__module__].NoArgsIsHelpError
-"""Exception of a bare `fedray` or `fedray data`; its message is the help."""
-NoSuchOption: Any = sys.modules[UsageError.__module__].NoSuchOption
-"""Exception of an option that a command has not."""
-Missing: Any = sys.modules[UsageError.__module__].MissingParameter
-"""Exception of an argument that was not given."""
+CLICK: Any = sys.modules[typer.BadParameter.__base__.__module__]
+"""click's exceptions, which versions of typer keep in different places."""
 Json = Annotated[bool, typer.Option("--json", help="print JSON instead")]
 """Option of commands that also print for programs."""
 CELL = "a number, the beginning of a hash, or a pattern of labels: 'fedtoga*'"
@@ -71,15 +65,9 @@ def make_app(command: Callable[..., None]) -> typer.Typer:
     return app
 
 
-class Request(Protocol):
-    """What a command is asked for: a dataclass whose fields are the command's options."""
-
-    def execute(self) -> int:
-        """Do it; return the exit code."""
-
-
-def make_command(request: type[Request]) -> Callable[..., None]:
-    """Return the command whose options and help are those of a request."""
+def make_command(request: Callable[..., Any]) -> Callable[..., None]:
+    """Return the command whose options and help are those of a request: a dataclass whose `execute` does what it asks
+    for and returns the exit code."""
 
     @functools.wraps(request, updated=())
     def command(**options: Any) -> None:
@@ -119,10 +107,10 @@ def run_command(command: Callable[..., None] | typer.Typer) -> NoReturn:
         sys.stdout.flush()
     except typer.Exit as exit_:
         code = exit_.exit_code
-    except NoArguments as help:
+    except CLICK.NoArgsIsHelpError as help:  # a bare `fedray` or `fedray data`
         print(help.format_message())
         code = 0
-    except (UserError, UsageError) as error:
+    except (UserError, CLICK.UsageError) as error:
         _refuse(str(error) if isinstance(error, UserError) else _describe(error))
         code = 2
     except Diverged as error:
@@ -163,9 +151,9 @@ def _follows_interrupt(error: BaseException | None) -> bool:
 def _describe(error: Any) -> str:
     """Return a wrong call's message, with what is missing, or which commands have an option that this one has not."""
     message = str(error.format_message())
-    if isinstance(error, Missing) and getattr(error.param, "help", None):
+    if isinstance(error, CLICK.MissingParameter) and getattr(error.param, "help", None):
         return f"{message.removesuffix('.')}: {error.param.help}"
-    if not isinstance(error, NoSuchOption) or error.ctx is None:
+    if not isinstance(error, CLICK.NoSuchOption) or error.ctx is None:
         return message
     commands = getattr(error.ctx.find_root().command, "commands", {})
     having = [

@@ -321,13 +321,14 @@ class Plan:
 
         A second one warns of finished cells of the same name that are not among them.
         """
-        name, counts = self.sheet.name, self.sheet.counts
-        unlogged = sum(map(self.is_unlogged, self.to_run))
-        begun = 0 if self.options.force else sum(map(bool, map(count_kept_rounds, self.to_run))) - unlogged
+        name, counts, to_run = self.sheet.name, self.sheet.counts, self.to_run
+        kept = [] if self.options.force else [cell for cell in to_run if count_kept_rounds(cell)]
+        unlogged = sum(self.sheet.get_status(cell.hash).is_open and is_trained(cell) for cell in kept)
+        begun = len(kept) - unlogged
         line = (
             f"{name}: {format_count(len(self.sheet.cells), 'cell')}, {counts[Status.FINISHED] + unlogged} finished"
             f"{f' ({unlogged} of them not yet in MLflow)' if unlogged else ''}, "
-            f"{counts[Status.DIVERGED]} diverged, {len(self.to_run) - unlogged} to run"
+            f"{counts[Status.DIVERGED]} diverged, {len(to_run) - unlogged} to run"
             f"{f' ({begun} from a checkpoint)' if begun else ''}{f', {unlogged} to log' if unlogged else ''}"
         )
         return "\n".join(filter(None, [line, describe_unlisted(name, self.unlisted)]))
@@ -350,10 +351,6 @@ class Plan:
                     raise UserError(f"select: {select} is not logged by the runs; {why}")
                 values[hash] = metrics[select]
         return values
-
-    def is_unlogged(self, cell: Cell) -> bool:
-        """Return True if a killed call has trained the cell to its end, and this one only has to log it."""
-        return not self.options.force and self.sheet.get_status(cell.hash).is_open and is_trained(cell)
 
     def is_done(self, record: Record | None) -> bool:
         """Return True if another call would only repeat the run; a cell that another rule stopped is not done."""

@@ -60,14 +60,10 @@ def write_means(
     A setting has one if at least two of its seeds have finished. MLflow's charts have no filter, so with `looks` a mean
     has the metrics, and some parameters, once more under names that end in its column, as `name_column` writes it.
 
-    Args:
-        sweep: its own run.
-        cells: all its cells, hash -> cell.
-        runs: those that have run, hash -> run, under the names and in the colours of the sweep.
-        show: returns the parameters that the mean has of a run.
-        metrics: metrics by round that it has, besides all summaries.
-        looks: hash -> look whose setting is the column; empty if the charts are of all settings.
-        points: parameters that charts of one column show.
+    cells, runs: hash -> each of its cells, and the runs of those that have run, under the sweep's names and colours.
+    show: returns the parameters that a mean has of a run. metrics: those by round that it has, besides all summaries.
+    looks: hash -> look whose setting is the column; empty if the charts are of all settings. points: parameters that
+    charts of one column show.
     """
     name, experiment = sweep.data.tags["fedray.sweep"], sweep.info.experiment_id
     known = {run.data.tags.get(SEEDS): run for run in search(client, experiment, select_means(name))}

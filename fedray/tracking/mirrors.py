@@ -9,7 +9,8 @@ import os
 import re
 import shutil
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
@@ -44,18 +45,19 @@ class Mirrors:
         for kind in cell.get("runtime.mirror") or ():
             if kind not in self._mirrors:
                 self._mirrors[kind] = _Mirror(kind)
-            self._mirrors[kind].send("open", cell, sweep, get_storage())
+            mirror = self._mirrors[kind]
+            mirror.send(mirror.open, cell, sweep, get_storage())
 
     def write(self, cell: str, rows: Rows) -> None:
         """Write the evaluated rounds of a cell that its copies lack."""
         for mirror in self._mirrors.values():
-            mirror.send("write", cell, rows)
+            mirror.send(mirror.write, cell, rows)
 
     def close_cell(self, cell: str, record: Record) -> None:
         """Write the rest of a cell that has ended."""
         for mirror in self._mirrors.values():
-            mirror.send("write", cell, record.history)
-            mirror.send("close", cell, record)
+            mirror.send(mirror.write, cell, record.history)
+            mirror.send(mirror.close, cell, record)
 
     def close(self) -> None:
         """Wait until everything is written, for at most `PATIENCE` seconds per viewer."""
@@ -70,13 +72,13 @@ class _Mirror:
         self._kind = kind
         self._copies: dict[str, TensorboardCopy | WandbCopy] = {}
         self._last: dict[str, float] = {}
-        self._steps: SimpleQueue[tuple[str, tuple[Any, ...]] | None] = SimpleQueue()
+        self._steps: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread = Thread(target=self._work, name=f"mirror-{kind}", daemon=True)
         self._thread.start()
 
-    def send(self, step: str, *arguments: Any) -> None:
-        """Let the thread call `_STEP` after everything sent before."""
-        self._steps.put((step, arguments))
+    def send(self, step: Callable[..., None], *arguments: Any) -> None:
+        """Let the thread take a step, of the methods below, after everything sent before."""
+        self._steps.put(partial(step, *arguments))
 
     def finish(self, patience: float) -> None:
         """Wait for the thread's end, for so many seconds."""
@@ -86,30 +88,28 @@ class _Mirror:
             log.warning("runtime.mirror: %s takes longer than %.0f s; its copy is incomplete", self._kind, patience)
 
     def _work(self) -> None:
-        steps: Mapping[str, Callable[..., None]] = {"open": self._open, "write": self._write, "close": self._close}
         failed = False
-        while (sent := self._steps.get()) is not None:
-            step, arguments = sent
+        while (step := self._steps.get()) is not None:
             try:
                 if not failed:
-                    steps[step](*arguments)
+                    step()
             except Exception as error:  # a viewer's package can raise anything
                 failed, why = True, redact(join_lines(error))
                 log.warning(
                     "runtime.mirror: %s failed (%s); its copy ends here, MLflow has everything", self._kind, why
                 )
 
-    def _open(self, cell: Cell, sweep: str, storage: Path) -> None:
+    def open(self, cell: Cell, sweep: str, storage: Path) -> None:
         self._copies[cell.hash], self._last[cell.hash] = COPIES[self._kind](cell, sweep, storage), 0
 
-    def _write(self, cell: str, rows: Rows) -> None:
+    def write(self, cell: str, rows: Rows) -> None:
         """Write the rows that the copy lacks: a trial that starts again sends all rows so far."""
         new = [row for row in rows if row["round"] > self._last.get(cell, float("inf"))]
         if new:
             self._copies[cell].write(new)
             self._last[cell] = new[-1]["round"]
 
-    def _close(self, cell: str, record: Record) -> None:
+    def close(self, cell: str, record: Record) -> None:
         if (copy := self._copies.pop(cell, None)) is not None:
             copy.close(record)
             del self._last[cell]

@@ -124,7 +124,7 @@ def open_store(create: bool = False) -> "tuple[MlflowClient, str]":
     name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or EXPERIMENT
     if not create and not is_there():
         if local is not None and (new := local.with_name(f"{local.name}.new")).exists():
-            if _is_locked(local.parent):
+            if _is_locked(local):
                 raise NotStored(f"the store {local} is being made ({new.name}); ask again in a minute")
             raise NotStored(f"the store {local} was not completed: its call was killed ({new.name}); run it again")
         folder = "" if local is None or local.parent.is_dir() else f", and no folder {local.parent}"
@@ -229,29 +229,26 @@ def _locate_artifacts(store: Path | None) -> str | None:
 
 
 @contextlib.contextmanager
-def _lock_folder(store: Path | None) -> Iterator[None]:
+def _lock_folder(store: Path | None, how: int = fcntl.LOCK_EX) -> Iterator[None]:
     """Lock the directory of a SQLite store; two processes that create its tables at once would leave it broken."""
     if store is None:
         yield
         return
     directory = os.open(store.resolve().parent, os.O_RDONLY)
     try:
-        fcntl.flock(directory, fcntl.LOCK_EX)
+        fcntl.flock(directory, how)
         yield
     finally:
         os.close(directory)
 
 
-def _is_locked(folder: Path) -> bool:
-    """Return True if another process makes a store in the folder now, or if that cannot be told."""
-    directory = os.open(folder, os.O_RDONLY)
+def _is_locked(store: Path) -> bool:
+    """Return True if another process makes the store now, or if that cannot be told."""
     try:
-        fcntl.flock(directory, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        with _lock_folder(store, fcntl.LOCK_SH | fcntl.LOCK_NB):
+            return False
     except OSError:
         return True
-    finally:
-        os.close(directory)
-    return False
 
 
 def search(client: "AnyClient", experiment: str, filter: str, deleted: bool = False) -> "Iterator[AnyRun]":
@@ -318,10 +315,12 @@ def _get_name(run: "AnyRun", tag: str) -> str:
 
 
 def read_cells(client: "AnyClient", sweep: "AnyRun") -> dict[str, Cell]:
-    """Return hash -> cell that a sweep's own run lists, in its order; empty, with a warning, for a damaged list."""
+    """Return hash -> cell that a sweep's own run lists, in its order; empty without a list, or for a damaged one."""
+    content = read_artefact(client, sweep.info.run_id, CELLS)
     try:
-        return {cell.hash: cell for cell in map(Cell.from_json, read_list(client, sweep.info.run_id))}
-    except (LookupError, TypeError, ValueError, AttributeError):
+        listed = json.loads(content)["cells"] if content else []
+        return {cell.hash: cell for cell in map(Cell.from_json, listed)}
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError):
         return dict(_leave_out(sweep.info.run_id, CELLS))
 
 
@@ -332,19 +331,6 @@ def read_artefact(client: "AnyClient", run_id: str, name: str) -> bytes | None:
             return Path(client.download_artifacts(run_id, name, folder)).read_bytes()
         except _with_mlflow_errors(OSError):
             return None
-
-
-def read_list(client: "AnyClient", run_id: str) -> list[dict[str, Any]]:
-    """Return the cells of a sweep as its own run has them, in JSON types; empty if it has none, and with a warning if
-    the list is damaged."""
-    content = read_artefact(client, run_id, CELLS)
-    try:
-        listed = json.loads(content)["cells"] if content else []
-    except (ValueError, LookupError, TypeError, RecursionError):
-        listed = None
-    if isinstance(listed, list) and all(isinstance(one, dict) for one in listed):
-        return listed
-    return _leave_out(run_id, CELLS)
 
 
 def _leave_out(run_id: str, name: str) -> list[Any]:
@@ -470,8 +456,8 @@ def find_unlisted(client: "AnyClient", experiment: str, sheet: Sheet) -> "dict[s
     left = {cell: run for cell, run in pick_best(search(client, experiment, query)).items() if cell not in sheet.cells}
     for name, run in find_sweeps(client, experiment).items() if left else ():
         if name != sheet.name:
-            for cell in read_list(client, run.info.run_id):
-                left.pop(cell["hash"], None)
+            for cell in read_cells(client, run):
+                left.pop(cell, None)
     return left
 
 

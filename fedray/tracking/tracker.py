@@ -28,40 +28,11 @@ from fedray.cells.sheet import Sheet
 from fedray.cells.status import Status
 from fedray.common.errors import redact
 from fedray.common.location import find_local_file, get_patience, store_uri
+from fedray.tracking import store
 from fedray.tracking.environment import make_environment_tags, make_git_tags
 from fedray.tracking.mirrors import Mirrors
 from fedray.tracking.outbox import CellRun, Outbox
 from fedray.tracking.sqlite_store import SqliteClient
-from fedray.tracking.store import (
-    ACTORS,
-    CELLS,
-    COLOUR,
-    DESCRIPTION,
-    IS_CELL,
-    LISTED,
-    SECONDS,
-    SETTING,
-    SUMMARY,
-    SWEEP_FILE,
-    TRIAL_CELL,
-    TRIALS,
-    UNTIMED,
-    find_records,
-    find_runs,
-    find_sweeps,
-    format_counts,
-    is_transient,
-    open_store,
-    pick_best,
-    read_list,
-    read_record,
-    read_status,
-    read_trials,
-    search,
-    select_listed,
-    select_means,
-    translate_refusals,
-)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -85,34 +56,34 @@ class Tracker:
 
     def __init__(self) -> None:
         self._patience = get_patience()
-        self.client, self.experiment = open_store(create=True)
+        self.client, self.experiment = store.open_store(create=True)
         local = find_local_file(store_uri())
         self.reader: AnyClient = self.client if local is None else SqliteClient(local)  # a tenth of MLflow's time
-        self._outbox = Outbox(is_transient)
+        self._outbox = Outbox(store.is_transient)
         self._mirrors = Mirrors()
         self._looks: dict[str, Look] = {}
 
     def _send(self, write: Callable[[], object]) -> None:
-        self._outbox.send(translate_refusals()(write))
+        self._outbox.send(store.translate_refusals()(write))
 
     def _ask(self, question: Callable[[], T]) -> T:
         """Return the store's answer, once all sent writes have arrived. Raises Undelivered."""
-        return self._outbox.ask(translate_refusals()(question), self._patience)
+        return self._outbox.ask(store.translate_refusals()(question), self._patience)
 
     def read_records(self, cells: Iterable[str]) -> dict[str, Record]:
         """Return cell hash -> record of the cells that have one, once all sent writes have arrived."""
         wanted = list(cells)
-        return self._ask(lambda: find_records(self.reader, self.experiment, wanted))
+        return self._ask(lambda: store.find_records(self.reader, self.experiment, wanted))
 
     def has_means(self, sweep: str) -> bool:
         """Return True if the store has means over a sweep's seeds, once all sent writes have arrived."""
-        return self._ask(lambda: any(search(self.reader, self.experiment, select_means(sweep))))
+        return self._ask(lambda: any(store.search(self.reader, self.experiment, store.select_means(sweep))))
 
     def supersede(self, cells: Sequence[str]) -> None:
         """Mark the earlier runs of these cells, so that each cell keeps one that counts."""
 
         def mark() -> None:
-            for run in find_runs(self.reader, self.experiment, cells):
+            for run in store.find_runs(self.reader, self.experiment, cells):
                 self._mark_superseded(run.info.run_id, run.info.status == "RUNNING")  # its driver was killed
 
         self._ask(mark)
@@ -131,7 +102,7 @@ class Tracker:
         tags = {
             "fedray.kind": "sweep",
             "fedray.sweep": sheet.name,
-            DESCRIPTION: sheet.description,
+            store.DESCRIPTION: sheet.description,
             MLFLOW_RUN_NOTE: sheet.description,
             MLFLOW_SOURCE_NAME: f"fedray sweep {sheet.name}",
             MLFLOW_SOURCE_TYPE: "LOCAL",
@@ -139,48 +110,50 @@ class Tracker:
         self._looks |= choose_looks(sheet.cells)
 
         def write() -> str:
-            run = find_sweeps(self.reader, self.experiment).get(sheet.name)
+            run = store.find_sweeps(self.reader, self.experiment).get(sheet.name)
             if run is None:
                 run = self.client.create_run(self.experiment, run_name=sheet.name, tags=tags | make_git_tags())
             run_id: str = run.info.run_id
             self.client.update_run(run_id, status="RUNNING")
             # Cells that a changed file no longer lists leave the sweep's charts in MLflow's UI.
-            before = {cell["hash"] for cell in read_list(self.reader, run_id)}
-            for old in find_runs(self.reader, self.experiment, before - sheet.cells.keys()):
-                if LISTED + sheet.name in old.data.tags:
-                    self.client.delete_tag(old.info.run_id, LISTED + sheet.name)
-            self.client.log_dict(run_id, {"cells": sheet.to_json()["cells"]}, CELLS)
+            before = store.read_cells(self.reader, run)
+            for old in store.find_runs(self.reader, self.experiment, before.keys() - sheet.cells.keys()):
+                if store.LISTED + sheet.name in old.data.tags:
+                    self.client.delete_tag(old.info.run_id, store.LISTED + sheet.name)
+            self.client.log_dict(run_id, {"cells": sheet.to_json()["cells"]}, store.CELLS)
             if sheet.file:
-                self.client.log_text(run_id, sheet.file, SWEEP_FILE)
+                self.client.log_text(run_id, sheet.file, store.SWEEP_FILE)
             return run_id
 
         return self._ask(write)  # cells train meanwhile: a store that is away for a while stops none
 
     def list_sweep(self, sheet: Sheet) -> None:
         """Open the sweep's run as `open_sweep` does, unless it is there and lists these cells."""
-        parent = find_sweeps(self.reader, self.experiment).get(sheet.name)
-        listed = [] if parent is None else read_list(self.reader, parent.info.run_id)
-        if {cell["hash"] for cell in listed} != sheet.cells.keys():
+        parent = store.find_sweeps(self.reader, self.experiment).get(sheet.name)
+        listed = {} if parent is None else store.read_cells(self.reader, parent)
+        if listed.keys() != sheet.cells.keys():
             self.open_sweep(sheet)
 
     def close_whole_sweep(self, sheet: Sheet) -> None:
         """Close the sweep's run if all its cells have an outcome; other processes may run them."""
-        marked = f"{IS_CELL} AND {select_listed(sheet.name)}"
-        best = self._ask(lambda: pick_best(search(self.reader, self.experiment, marked)))
-        sheet = replace(sheet, records={cell: read_record(run) for cell, run in best.items()})
+        marked = f"{store.IS_CELL} AND {store.select_listed(sheet.name)}"
+        best = self._ask(lambda: store.pick_best(store.search(self.reader, self.experiment, marked)))
+        sheet = replace(sheet, records={cell: store.read_record(run) for cell, run in best.items()})
         if not any(status.is_open for status in sheet.counts):
-            self.close_sweep(find_sweeps(self.reader, self.experiment)[sheet.name].info.run_id, sheet.counts)
+            self.close_sweep(store.find_sweeps(self.reader, self.experiment)[sheet.name].info.run_id, sheet.counts)
             self.close()
 
     def keep_trials(self, run_id: str, tables: "Sequence[pd.DataFrame]") -> None:
         """Add to what a sweep's run has of Tune's trials; a cell keeps its newest trial."""
-        new = [table for table in tables if TRIAL_CELL in table]
+        new = [table for table in tables if store.TRIAL_CELL in table]
 
         def write() -> None:
             import pandas as pd
 
-            known = pd.concat([read_trials(self.reader, run_id), *new])
-            self.client.log_text(run_id, known.drop_duplicates(TRIAL_CELL, keep="last").to_csv(index=False), TRIALS)
+            known = pd.concat([store.read_trials(self.reader, run_id), *new])
+            self.client.log_text(
+                run_id, known.drop_duplicates(store.TRIAL_CELL, keep="last").to_csv(index=False), store.TRIALS
+            )
 
         if new:
             self._send(write)
@@ -190,7 +163,7 @@ class Tracker:
 
         page: Markdown that MLflow shows on its page; empty: the description stays there.
         """
-        tags = [RunTag("fedray.cells", format_counts(counts)), *([RunTag(MLFLOW_RUN_NOTE, page)] if page else [])]
+        tags = [RunTag("fedray.cells", store.format_counts(counts)), *([RunTag(MLFLOW_RUN_NOTE, page)] if page else [])]
         whole = not any(counts.get(status) for status in (Status.FAILED, Status.INTERRUPTED, Status.MISSING))
 
         def write() -> None:
@@ -218,8 +191,11 @@ class Tracker:
         first = runs[0]
         if not run.id:  # the first attempt of this write: later ones find what it has changed
             # A run that is still RUNNING was killed, so it left no time.
-            earlier, was_killed = first.data.tags, read_status(first) is Status.RUNNING
-            run.spent, run.untimed = float(earlier.get(SECONDS, 0)), int(earlier.get(UNTIMED, 0)) + was_killed
+            earlier, was_killed = first.data.tags, store.read_status(first) is Status.RUNNING
+            run.spent, run.untimed = (
+                float(earlier.get(store.SECONDS, 0)),
+                int(earlier.get(store.UNTIMED, 0)) + was_killed,
+            )
         run.id, run.start = first.info.run_id, first.info.start_time or 0
         self.client.update_run(run.id, status="RUNNING")
         tags = self._make_tags(run, first)
@@ -235,18 +211,20 @@ class Tracker:
         One that has come to its end is only shown again; who trains the cell anew, and may stop, leaves it as it is.
         """
         every = self._search_counting(run)
-        open_ones = [one for one in every if run.shown or one.info.run_id == run.id or not read_status(one).is_final]
+        open_ones = [
+            one for one in every if run.shown or one.info.run_id == run.id or not store.read_status(one).is_final
+        ]
         return sorted(open_ones, key=_get_age)
 
     def _search_counting(self, run: CellRun) -> Iterator["AnyRun"]:
         """Return all runs of a cell that are not superseded."""
         counting = f"tags.`fedray.cell` = '{run.cell.hash}' AND tags.`fedray.status` != 'superseded'"
-        return search(self.reader, self.experiment, counting)
+        return store.search(self.reader, self.experiment, counting)
 
     def _make(self, run: CellRun) -> None:
         name, tags = run.cell.label, self._make_tags(run)
         if look := self._looks.get(run.cell.hash):
-            name, tags[COLOUR] = look.name, look.colour
+            name, tags[store.COLOUR] = look.name, look.colour
         created = self.client.create_run(self.experiment, run_name=name, tags=tags)
         run.id, run.start = created.info.run_id, created.info.start_time
         self._describe(run)
@@ -273,17 +251,17 @@ class Tracker:
         whole = {
             "fedray.kind": "cell",
             "fedray.cell": cell.hash,
-            SETTING: leave_out_seed(cell.label, cell.config.get("seed")),
+            store.SETTING: leave_out_seed(cell.label, cell.config.get("seed")),
             "fedray.status": str(Status.RUNNING),
             MLFLOW_SOURCE_NAME: f"fedray sweep {run.sweep}" if run.sweep else "fedray run",
             MLFLOW_SOURCE_TYPE: "LOCAL",
             **{f"runtime.{key}": str(value) for key, value in cell.config["runtime"].items()},
             **run.tags,
         }
-        whole |= {LISTED + run.sweep: "yes"} if run.sweep else {}
+        whole |= {store.LISTED + run.sweep: "yes"} if run.sweep else {}
         if found is None or not run.shown:
             whole |= make_git_tags() | make_environment_tags()
-        whole |= {UNTIMED: str(run.untimed)} if run.untimed else {}
+        whole |= {store.UNTIMED: str(run.untimed)} if run.untimed else {}
         return whole | ({MLFLOW_PARENT_RUN_ID: run.parent} if run.parent is not None else {})
 
     def log_rows(self, run: CellRun, rows: Sequence[Mapping[str, float]]) -> None:
@@ -307,7 +285,7 @@ class Tracker:
         tags = {"fedray.status": str(ending.status), "fedray.message": redact(ending.message)[:5000]}
         tags |= {f"fedray.{name}": value for name, value in record.hashes.items()}
         tags |= {"fedray.stopper": ending.stopper} if ending.stopper else {}
-        tags |= {key: value for key, value in run.tags.items() if key == ACTORS}  # a run may have grown
+        tags |= {key: value for key, value in run.tags.items() if key == store.ACTORS}  # a run may have grown
         # MLflow draws step 0 as a bar. A cell that was stopped early and goes on is closed twice: of equal steps MLflow
         # shows the later timestamp.
         step = record.last_round
@@ -320,8 +298,8 @@ class Tracker:
                 run.spent, run.untimed = 0.0, 0
                 self._make(run)
                 run.logged = 0  # last: if the store fails meanwhile, all of this is done again
-            took = {} if run.shown else {SECONDS: f"{run.spent + seconds:.3f}"}
-            final = [Metric(f"{SUMMARY}{k}", v, run.start + step, 0) for k, v in metrics.items()]
+            took = {} if run.shown else {store.SECONDS: f"{run.spent + seconds:.3f}"}
+            final = [Metric(f"{store.SUMMARY}{k}", v, run.start + step, 0) for k, v in metrics.items()]
             *batches, last = _batch_rows([*_iter_new(run, record.history), final]) or [[]]
             for batch in batches:
                 self.client.log_batch(run.id, batch)
@@ -344,10 +322,10 @@ class Tracker:
 
     def _keep_oldest(self, run: CellRun, status: Status) -> None:
         """Let the oldest of the runs count in which a cell has come to this end: two storages share no locks."""
-        ended = [one for one in self._search_counting(run) if read_status(one) is status]
+        ended = [one for one in self._search_counting(run) if store.read_status(one) is status]
         ended.sort(key=_get_age)
         if len(ended) > 1 and run.sweep:
-            self.client.set_tag(ended[0].info.run_id, LISTED + run.sweep, "yes")
+            self.client.set_tag(ended[0].info.run_id, store.LISTED + run.sweep, "yes")
         for twin in ended[1:]:
             self._mark_superseded(twin.info.run_id, is_running=False)
 

@@ -16,10 +16,12 @@ import pytest
 import yaml
 
 import fedray
+from fedray.cells.sheet import Sheet
 from fedray.common.errors import UserError, warn_once
 from fedray.common.location import refuse_other_tables
 from fedray.config import RunConfig
 from fedray.tracking.sqlite_store import SqliteClient
+from fedray.tracking.store import find_unlisted, open_reader
 from fedray.tracking.tracker import Tracker
 from tests import small
 from tests.analysis.runs import sheet
@@ -142,6 +144,9 @@ def test_a_damaged_list_of_cells_is_named_and_the_other_sweeps_are_shown(
     if new is not None:
         run = file.parts[-3]
         assert f"run {run}: its artefact cells.json is damaged and left out; run its sweep again" in caplog.text
+    cells = "SELECT 'fedray.sweep', 'gone', run_uuid FROM tags WHERE key = 'fedray.cell'"
+    change(f"INSERT INTO tags (key, value, run_uuid) {cells}")
+    assert len(find_unlisted(*open_reader(), Sheet("gone"))) == 1, "the other one is listed by `other`"
 
 
 @pytest.mark.parametrize(
