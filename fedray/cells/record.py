@@ -91,10 +91,7 @@ def format_table(table: Mapping[str, Sequence[float]]) -> str:
 
 
 def parse_table(name: str, content: bytes) -> "dict[str, np.ndarray]":
-    """Return the columns of a table that `format_table` wrote: int64 if all are whole numbers, else float64.
-
-    Raises UserError if it is not such a table.
-    """
+    """Return the columns of a table that `format_table` wrote: int64 if all are whole numbers, else float64."""
     import numpy as np  # here: commands that list a store do without it
 
     try:

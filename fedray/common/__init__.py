@@ -1,1 +1,1 @@
-"""Code that any room may use: errors, random draws, components, the canonical local step."""
+"""Code that any room may use: errors, random draws, files, addresses, this process."""

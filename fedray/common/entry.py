@@ -141,8 +141,7 @@ def run_command(command: Callable[..., None] | typer.Typer) -> NoReturn:
 
 
 def _follows_interrupt(error: BaseException | None) -> bool:
-    """Return True if clearing up after an interrupt raised an exception, as it may if that came in the middle of an
-    import."""
+    """Return True if clearing up after an interrupt raised an exception, as it may in the middle of an import."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__context__
     return error is not None
@@ -165,8 +164,7 @@ def _describe(error: Any) -> str:
 
 
 def _refuse(message: str) -> None:
-    """Print one short line without secrets, and without control characters, with which a hostile file could steer the
-    terminal."""
+    """Print one short line without secrets, and without control characters that could steer the terminal."""
     line = redact(" ".join(message.split()))
     print(shorten(f"fedray: {escape(line)}"), file=sys.stderr)
 

@@ -52,10 +52,8 @@ def find_local_file(uri: str) -> Path | None:
 
 
 def locate_artifacts(store: Path, address: str) -> Path | None:
-    """Return the folder of an experiment's files: as the store has it, or next to the store if it has moved with it.
-
-    None if the address is not one of a folder.
-    """
+    """Return the folder of an experiment's files: as the store has it, or next to the store if it has moved with it;
+    None for an address of no folder."""
     parts = urllib.parse.urlsplit(address)
     there = Path(urllib.parse.unquote(parts.path))
     if parts.scheme not in ("", "file") or parts.netloc or not there.is_absolute():
@@ -225,9 +223,8 @@ def get_patience() -> float:
 def refuse_unwritable_store() -> None:
     """Refuse a store that could not be written at the end, before anything is computed.
 
-    Raises UserError if FEDRAY_STORE_PATIENCE is not a number, the address cannot be used, no server answers there, or a
-    SQLite file's directory or the file itself cannot be written, or has the tables of another program or of another
-    version of MLflow.
+    That is one which cannot be used, a SQLite file that cannot be written, or has the tables of another program or of
+    another version of MLflow; and a FEDRAY_STORE_PATIENCE that is no number.
     """
     get_patience()
     uri = store_uri()

@@ -127,10 +127,7 @@ def format_grid(grid: list[list[str]]) -> list[str]:
 
 
 def write_or_print(text: str, out: OutputFile | None) -> None:
-    """Print a text, or write it to a file and print the file's name. Names in it do not steer the terminal.
-
-    Raises UserError if the file cannot be written.
-    """
+    """Print a text, or write it to a file and print the file's name. Names in it do not steer the terminal."""
     if out is None:
         sys.stdout.write("".join(escape(line) if line != "\n" else line for line in re.split("(\n)", text)))
         return

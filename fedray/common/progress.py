@@ -18,10 +18,7 @@ def describe_resumption(name: str, made: int, rounds: int) -> str:
 
 @contextlib.contextmanager
 def show_bar(name: str, rounds: int, shown: bool | None = None) -> Iterator[Moved]:
-    """Show a bar that disappears at the end of a block.
-
-    Yields the callback for each round.
-    """
+    """Show a bar that disappears at the end of a block; yield the callback for each round."""
     console = Console(stderr=True)
     shown = console.is_terminal or console.is_jupyter if shown is None else shown
     if not shown or (sys.stderr is not None and sys.stderr.closed):

@@ -261,10 +261,7 @@ def locate(key: str, path: str) -> Path:
 
 
 def locate_file(key: str, path: str) -> Path:
-    """Return the path of a file that fits into memory and is regular: reading a pipe or a device may never end.
-
-    Raises UserError with the key.
-    """
+    """Return the path of a file that fits into memory and is regular: reading a pipe or a device may never end."""
     place = locate(key, path)
     if _exists(key, place) and not place.is_file():
         raise UserError(f"{key}: {place} is not a regular file")

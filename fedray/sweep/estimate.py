@@ -88,10 +88,7 @@ def _count_data(options: str) -> Published | None:
 
 
 def make_key(run: RunConfig, known: Published | None = None) -> Key:
-    """Return everything that the duration of a run's gradient depends on; `known` as for `count_gradients`.
-
-    Raises UserError if the data's shape is not known.
-    """
+    """Return everything that the duration of a run's gradient depends on; `known` as for `count_gradients`."""
     known = known or run.data.get_expected()
     shape, classes = find_input_shape(run, known)
     batch = run.training.find_largest_batch(count_samples(run, known.train) if known and known.train else 1)
@@ -142,10 +139,7 @@ def measure_pace(run: RunConfig, key: Key, samples: int, device: str, barrier: A
 
 
 def _make_short(run: RunConfig, key: Key, device: str, clients: int, steps: int) -> tuple[Simulation, float]:
-    """Return a run on random data with so many clients and local steps, and the gradients of its rounds.
-
-    Steps are tiny, so that none diverges.
-    """
+    """Return a run on random data with so many clients and tiny local steps, and the gradients of its rounds."""
     short: dict[str, Any] = {"local_steps": steps, "local_epochs": None, "batch_size": key.batch}
     config = RunConfig.parse(
         {

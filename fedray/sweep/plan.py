@@ -42,22 +42,18 @@ class Problems:
 
     def __init__(self) -> None:
         self.data: dict[str, Dataset] = {}
-        self._loaded: dict[str, tuple[Dataset, str]] = {}
+        self._loaded: dict[str, Dataset] = {}
         self._problems: OrderedDict[str, Problem] = OrderedDict()
         self._checked: set[str] = set()
         self._sections: dict[str, Any] = {}
 
     def make_cell(self, run: RunConfig, name: Callable[[str], str], **listed: Any) -> Cell:
-        """Make the cell of a configuration, whose label `name` gives for its hash.
-
-        Its data are loaded, if they are not yet. Raises UserError if they cannot be loaded.
-        """
+        """Make the cell of a configuration, whose label `name` gives for its hash; its data are loaded if need be."""
         source = json.dumps(run.data.list_options() | {"validation": None, "test": None})
         if source not in self._loaded:
-            data = load_data(run.data)
-            self._loaded[source] = data, data.digest
-        data, digest = self._loaded[source]
-        identity = run.make_identity(digest)
+            self._loaded[source] = load_data(run.data)
+        data = self._loaded[source]
+        identity = run.make_identity(data.digest)
         hash = hash_of(identity)
         cell = Cell(
             hash,
@@ -80,8 +76,7 @@ class Problems:
         """Split the data and build the model, once per kind of cell.
 
         Cells that differ only in their seed, or in hyper-parameters that change no shape, are of one kind. An error
-        that only one seed causes is found when its trial starts. Raises UserError if the data cannot be split this way,
-        or the model cannot be built for them.
+        that only one seed causes is found when its trial starts.
         """
         run = cell.run
         warn_of_slow_precision(run.training.precision, run.runtime.torch_device)
@@ -130,8 +125,7 @@ def make_sheet(
     """Make a sweep into cells; with `check` try what can be tried without training.
 
     Return the sheet, without records, and each configuration as written with its cell's hash; equal ones share it.
-    file: the whole file as text, if the sweep is one of its stages. Raises UserError if a configuration is wrong, or
-    its data or its model cannot be used.
+    file: the whole file as text, if the sweep is one of its stages.
     """
     searched = dict.fromkeys(key for space in sweep.spaces for key in space)
     cells, hashes = dict[str, Cell](), list[tuple[dict[str, Any], str]]()
@@ -334,10 +328,7 @@ class Plan:
         return "\n".join(filter(None, [line, describe_unlisted(name, self.unlisted)]))
 
     def get_values(self) -> dict[str, float | None]:
-        """Return hash -> selection metric of the cells that need not run again, None for one that has not finished.
-
-        Raises UserError if a finished run has not logged the metric.
-        """
+        """Return hash -> selection metric of the cells that need not run again, None for one that has not finished."""
         select, values = self.sweep.select, dict[str, float | None]()
         for hash, record in self.sheet.records.items():
             if self.is_done(record):
@@ -361,10 +352,7 @@ class Plan:
 
 
 def make_plan(sweep: Sweep, options: Options = Options(), file: str = "") -> Plan:
-    """Expand and check a sweep, and look up its cells; nothing is written. file: as for `make_sheet`.
-
-    Raises UserError, before anything starts, if a cell cannot run, or `options.only` names no cell.
-    """
+    """Expand and check a sweep, and look up its cells; nothing is written. file: as for `make_sheet`."""
     problems = Problems()
     sheet, points = make_sheet(sweep, problems, file=file)
     named = frozenset(hash for text in options.only for hash in sheet.select(text, "--only"))

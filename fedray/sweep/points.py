@@ -208,10 +208,7 @@ def _expand_entry(section: str, entry: Any) -> list[Any]:
 
 
 def expand_case(where: str, case: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return a case once for each combination of its own `grid` and of the lists in its entries.
-
-    Raises UserError if its `grid` is not a mapping of lists, or has `search` or a key that the case gives, too.
-    """
+    """Return a case once for each combination of its own `grid` and of the lists in its entries."""
     grid = case.get("grid", {})
     if not isinstance(grid, Mapping):
         raise UserError(f"{where}.grid: expected a mapping, got {truncate_repr(grid)}")

@@ -151,10 +151,7 @@ class Progress:
 
 
 class TuneReporter(OfThisCall, tune.Callback):
-    """Passes Tune's reports on to MLflow and to the display, in the driver.
-
-    MLflow gets them through the session's writer, in order.
-    """
+    """Passes Tune's reports on to the display and, in order, to MLflow, in the driver."""
 
     def __init__(self, session: Session, progress: Progress) -> None:
         self.session, self.progress = session, progress
@@ -282,10 +279,7 @@ class TuneReporter(OfThisCall, tune.Callback):
 
     @staticmethod
     def _keep(cell: Cell, traceback: str) -> str:
-        """Write a traceback next to the cell's checkpoints; it is in MLflow, too.
-
-        Returns the file's path, relative if it is below the working directory.
-        """
+        """Write a traceback next to the cell's checkpoints, and return how the line of its outcome names the file."""
         path = get_cell_dir(cell.hash) / "traceback.txt"
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

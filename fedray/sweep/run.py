@@ -14,33 +14,17 @@ from fedray.cells.status import Status
 from fedray.cluster.connection import count_cpus, refuse_bad_address, use_cluster
 from fedray.cluster.resources import describe_idle_gpus, list_nodes, refuse_infeasible, refuse_unseen
 from fedray.common.errors import UserError, escape, format_count, name_place
-from fedray.common.location import refuse_unwritable_store
 from fedray.common.process import treat_sigterm_as_interrupt
 from fedray.sweep import plan as planning
+from fedray.sweep import storage
 from fedray.sweep.plan import Options, Plan
 from fedray.sweep.session import Session, Writer
-from fedray.sweep.storage import (
-    CellLocks,
-    correct_statuses,
-    find_storage_parent,
-    get_cell_locks_file,
-    is_sweep_running,
-    lock_sweep,
-    refuse_moved,
-    refuse_unwritable_storage,
-)
 from fedray.sweep.sweep import Sweep
 from fedray.tracking.mirrors import refuse_missing_extras
 from fedray.tracking.store import find_sweeps, open_reader, read_cells
 
 POLL = 2.0
 """Seconds between checks of cells that another sweep runs."""
-
-
-def refuse_unwritable() -> None:
-    """Refuse a store or storage that cannot be written to, before anything is computed. Raises UserError."""
-    refuse_unwritable_store()
-    refuse_unwritable_storage()
 
 
 def plan_and_print(sweep: Sweep, file: str, options: Options = Options(), text: str = "") -> Plan:
@@ -68,7 +52,7 @@ def drive(plan: Plan) -> int:
     """
     session = execute(plan)
     counts = plan.sheet.counts
-    ended = correct_statuses(plan.sheet).counts  # also cells that were interrupted after their last round
+    ended = storage.correct_statuses(plan.sheet).counts  # also cells that were interrupted after their last round
     print(f"{plan.sweep.name}: " + ", ".join(f"{n} {status}" for status, n in sorted(ended.items())))
     if session.stopped:
         return 130
@@ -88,7 +72,7 @@ def execute(plan: Plan) -> Session:
         stack.enter_context(treat_sigterm_as_interrupt())
         if plan.to_run:
             refuse_bad_address(plan.options.address)
-        stack.enter_context(lock_sweep(plan.sweep.name, plan.sheet, [cell.hash for cell in plan.to_run]))
+        stack.enter_context(storage.lock_sweep(plan.sweep.name, plan.sheet, [cell.hash for cell in plan.to_run]))
         if plan.to_run:
             with ThreadPoolExecutor(1, "imports") as pool:  # seconds each; Ray needs the main thread for signals
                 logging.getLogger("fedray").info("%s: starting Ray", plan.sweep.name)
@@ -100,16 +84,16 @@ def execute(plan: Plan) -> Session:
                 refuse_infeasible(runtime, nodes)
             if line := describe_idle_gpus(plan.requests, nodes):
                 print(f"{plan.sweep.name}: {line}", flush=True)
-            with tempfile.NamedTemporaryFile(dir=find_storage_parent(), prefix=".seen-") as marker:
+            with tempfile.NamedTemporaryFile(dir=storage.find_storage_parent(), prefix=".seen-") as marker:
                 refuse_unseen(Path(marker.name))
-        locks = stack.enter_context(CellLocks(get_cell_locks_file()))
+        locks = stack.enter_context(storage.CellLocks(storage.get_cell_locks_file()))
         session = Session(plan, locks, stack.enter_context(Writer()))
         if plan.unlisted:
             session.open()  # so that tables, too, tell at once which cells are this file's
         cells = session.take()
         try:
             _run_until_done(session, cells)
-            refuse_moved(plan.folder)
+            storage.refuse_moved(plan.folder)
         finally:
             session.close()
     return session
@@ -155,7 +139,7 @@ def describe_elsewhere(session: Session) -> str:
     try:
         client, experiment = open_reader()
         others = {one: run for one, run in find_sweeps(client, experiment).items() if one != name}
-        running = {one: run for one, run in others.items() if is_sweep_running(one)}
+        running = {one: run for one, run in others.items() if storage.is_sweep_running(one)}
         having = [one for one, run in running.items() if left & read_cells(client, run).keys()]
     except UserError:  # there is no store yet, or it cannot be reached
         having = []

@@ -33,17 +33,10 @@ from fedray.engine.process.device import isolate_run, refuse_missing, warn_of_sl
 from fedray.engine.result import Result, make_result
 from fedray.engine.server.profile import Profile
 from fedray.engine.server.simulation import Simulation
+from fedray.sweep import storage
 from fedray.sweep.draws import iter_points
 from fedray.sweep.plan import Problems, make_label, make_sheet
 from fedray.sweep.points import apply_draw, with_key
-from fedray.sweep.storage import (
-    CellLocks,
-    get_cell_dir,
-    get_cell_locks_file,
-    is_sweep_running,
-    lock_registration,
-    make_cell_dir,
-)
 from fedray.sweep.sweep import Sweep
 from fedray.tracking.environment import PREFIX, make_environment_tags
 from fedray.tracking.outbox import CellRun
@@ -65,8 +58,7 @@ def load_cell(
 ) -> tuple[Cell, Problem, Sheet | None]:
     """Return the cell of a run's file, or one cell of a sweep's file, its problem, and the sweep's sheet.
 
-    The sheet is None unless `which` names a cell of it and the changes leave it that cell. Raises UserError if there is
-    no such cell, or its configuration, data or model cannot be used.
+    The sheet is None unless `which` names a cell of it and the changes leave it that cell.
     """
     listed, problems = None, Problems()
     if "base" in document:
@@ -106,10 +98,7 @@ def _is_valid(point: Mapping[str, Any]) -> bool:
 
 
 def pick_point(sweep: Sweep, which: str, problems: Problems) -> tuple[dict[str, Any], Sheet]:
-    """Return one configuration of a sweep as the file has it, and the sweep's sheet, without what the store knows.
-
-    Raises UserError if there is no such cell, or there are several.
-    """
+    """Return one configuration of a sweep as the file has it, and the sweep's sheet, without what the store knows."""
     text = sweep.to_yaml()
     if sweep.tune is not None:
         if sweep.tune.blocks:
@@ -136,24 +125,24 @@ def hold_cell(hash: str, again: bool, listed: Sheet | None = None) -> Iterator[P
     from fedray.tracking.tracker import Tracker
 
     open_store(create=True)  # before anything is written to the storage
-    directory, has_ended = get_cell_dir(hash), False
-    with CellLocks(get_cell_locks_file()) as locks:
+    directory, has_ended = storage.get_cell_dir(hash), False
+    with storage.CellLocks(storage.get_cell_locks_file()) as locks:
         if not locks.take([hash]):
             raise UserError(f"run: another process is running this cell, {hash}; wait for it, or give --no-track")
         if again and directory.exists():
             Tracker().supersede([hash])
             shutil.rmtree(directory)
-        if listed is not None and not is_sweep_running(listed.name):
-            with lock_registration():
+        if listed is not None and not storage.is_sweep_running(listed.name):
+            with storage.lock_registration():
                 Tracker().list_sweep(listed)
         try:
-            yield make_cell_dir(hash)
+            yield storage.make_cell_dir(hash)
             has_ended = True
         except Diverged:
             has_ended = True
             raise
         finally:
-            if has_ended and listed is not None and not is_sweep_running(listed.name):
+            if has_ended and listed is not None and not storage.is_sweep_running(listed.name):
                 Tracker().close_whole_sweep(listed)
 
 
@@ -200,10 +189,7 @@ def run_problem(
 
 @contextlib.contextmanager
 def _ready(problem: Problem) -> Iterator[tuple[Problem, Backend, Spread | None]]:
-    """Yield the problem as it will run, its backend, and what may spread it, for the duration of a block.
-
-    Ray is imported only if used.
-    """
+    """Yield the problem as it will run, its backend, and what may spread it, for the duration of a block."""
     config, runtime = problem.config, problem.config.runtime
     if runtime.backend == "inline":
         refuse_missing(runtime.torch_device)
@@ -335,10 +321,7 @@ class Repeated:
 
 
 def verify(name: str, count: int) -> Iterator[Repeated]:
-    """Run `count` finished cells, spread evenly over a sweep of the store, again in this process; yield their verdicts.
-
-    Raises UserError if there is no such sweep, or it has no finished cell.
-    """
+    """Run `count` finished cells, spread evenly over a sweep of the store, again here; yield their verdicts."""
     sweep = read_stored_sweep(name)
     finished = [cell for hash, cell in sweep.cells.items() if sweep.get_status(hash) is Status.FINISHED]
     if not finished:

@@ -8,14 +8,16 @@ from typing import Any
 
 from fedray.cells.status import Status
 from fedray.common.errors import UserError, format_duration, name_place
+from fedray.common.location import refuse_unwritable_store
 from fedray.components.base import format_value
 from fedray.config import RunConfig
 from fedray.datasets.base import Validation
 from fedray.sweep.draws import count_training_gradients, draw, make_draws
 from fedray.sweep.plan import Options, Plan, list_distinct, refuse_unlogged
 from fedray.sweep.points import apply_draw
-from fedray.sweep.run import drive, plan_and_print, refuse_unwritable
+from fedray.sweep.run import drive, plan_and_print
 from fedray.sweep.space import Space, format_range, is_at_edge
+from fedray.sweep.storage import refuse_unwritable_storage
 from fedray.sweep.sweep import Sweep
 
 NOT_SHARED = {"name", "stop", "tune", "final", "smoke"}
@@ -126,8 +128,7 @@ def _get_validation(sweep: Sweep) -> Validation:
 def choose(plan: Plan) -> list[Choice]:
     """Return the best draw of each method and setting of a tune stage whose cells all have an outcome.
 
-    A method and setting without a draw that has finished with every seed is left out, with a printed line. Raises
-    UserError if none has such a draw.
+    A method and setting without a draw that has finished with every seed is left out, with a printed line.
     """
     known = plan.get_values()
     choices, lost = list[Choice](), list[str]()
@@ -189,7 +190,8 @@ def describe_choices(sweep: Sweep, choices: Sequence[Choice], plan: Plan) -> dic
 def run_file(sweep: Sweep, file: str, options: Options = Options(), dry_run: bool = False) -> int:
     """Run a sweep, or both stages of one that tunes, and print what happens: `fedray sweep`; return the exit code."""
     if not dry_run:
-        refuse_unwritable()
+        refuse_unwritable_store()
+        refuse_unwritable_storage()
     if sweep.tune is not None:
         code = run_stages(sweep, file, options, dry_run)
         has_results = code == 0 and not dry_run
@@ -209,8 +211,7 @@ def run_stages(sweep: Sweep, file: str, options: Options = Options(), dry_run: b
     """Tune, then test, resuming each; with `dry_run` only print what is left of either.
 
     Return the exit code, as in `run.drive`: that of the tune stage if some of its cells have no outcome; with
-    `tune.blocks`, that of the first block whose code is not 0, which is the last to run. Raises UserError also if
-    `options.only` names cells, or no draw of a method and setting has finished.
+    `tune.blocks`, that of the first block whose code is not 0, which is the last to run.
     """
     if options.only:
         raise UserError(ONLY_WHOLE)

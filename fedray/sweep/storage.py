@@ -394,8 +394,7 @@ class CellFolder:
 def find_removable(name: str | None = None) -> Iterator[tuple[list[CellFolder], list[CellFolder]]]:
     """Yield the folders that may be removed, and those that stay, of the storage or of one sweep.
 
-    For the duration of the block no other process can begin to run a cell that may be removed. Raises UserError if no
-    store knows which cells are done, or it does not know the sweep.
+    For the duration of the block no other process can begin to run a cell that may be removed.
     """
     root = get_storage()
     paths = sorted((root / "cells").iterdir()) if (root / "cells").is_dir() else []

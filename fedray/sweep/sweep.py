@@ -242,10 +242,6 @@ class Sweep(Checked):
         count = self.samples * math.prod(map(len, [*self.cases.values(), *self.grid.values()]))
         if count > CELLS:
             raise UserError(f"grid: the axes multiply to {count} cells; at most {CELLS} are allowed")
-        return self
-
-    @model_validator(mode="after")
-    def _check_order(self) -> Self:
         for first, second in itertools.combinations(self.keys, 2):
             if second in COMPONENTS and first.startswith(f"{second}."):
                 raise UserError(f"grid.{second}: follows {first}, which it would undo; list it first")
@@ -367,10 +363,7 @@ class Sweep(Checked):
 
     @classmethod
     def parse(cls, document: Mapping[str, Any], smoke: bool = False, file: Path | None = None) -> "Sweep":
-        """Make a sweep from the contents of a file; with `smoke` apply its `smoke` section.
-
-        Raises UserError for a key that is wrong; the message names it, and the file if it is given.
-        """
+        """Make a sweep from the contents of a file; with `smoke` apply its `smoke` section."""
         with contextlib.nullcontext() if file is None else name_place(file):
             try:
                 sweep = cls.model_validate(dict(document))

@@ -26,17 +26,7 @@ from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
 from fedray.cells.cell import Cell, flatten
-from fedray.cluster.ray_private import (
-    count_each_death_once,
-    delete_heartbeat,
-    forgive_failures,
-    give_trials_waiting_processes,
-    kill_process,
-    let_processes_finish_starting,
-    make_median_rule,
-    read_heartbeat,
-    restart_trials_killed_for_memory,
-)
+from fedray.cluster import ray_private
 from fedray.cluster.resources import FreeCapacity, allocate, get_bundle
 from fedray.cluster.timeouts import FIRST, SILENT
 from fedray.config import RunConfig
@@ -56,10 +46,10 @@ cluster for its resources, which takes time; but a cluster with autoscaling grow
 be as many as it has CPUs."""
 
 
-give_trials_waiting_processes()
-restart_trials_killed_for_memory()
-count_each_death_once()
-let_processes_finish_starting()
+ray_private.give_trials_waiting_processes()
+ray_private.restart_trials_killed_for_memory()
+ray_private.count_each_death_once()
+ray_private.let_processes_finish_starting()
 
 
 class TrialLog(JsonLoggerCallback):
@@ -155,7 +145,7 @@ def make_scheduler(sweep: Sweep, rounds: int, run_of: Callable[[str], RunConfig]
 
     def make() -> TrialScheduler:
         if asked.name == "median":
-            return make_median_rule(metric, grace)
+            return ray_private.make_median_rule(metric, grace)
         return ASHAScheduler("round", metric, "max", max_t=rounds, grace_period=grace, reduction_factor=factor)
 
     return PerGroupScheduler(cache(lambda cell: get_group(run_of(cell), searched)), make)
@@ -345,19 +335,19 @@ class Watchdog(OfThisCall, tune.Callback):
         self._looked = time.monotonic()
 
     def on_trial_start(self, iteration: int, trials: Sequence[Trial], trial: Trial, **_: Any) -> None:
-        self._waited[trial.trial_id] = _Waited(FIRST, read_heartbeat(trial.trial_id))
+        self._waited[trial.trial_id] = _Waited(FIRST, ray_private.read_heartbeat(trial.trial_id))
 
     def on_trial_result(
         self, iteration: int, trials: Sequence[Trial], trial: Trial, result: dict[str, Any], **_: Any
     ) -> None:
-        self._waited[trial.trial_id] = _Waited(SILENT, read_heartbeat(trial.trial_id))
+        self._waited[trial.trial_id] = _Waited(SILENT, ray_private.read_heartbeat(trial.trial_id))
         if result["made"] > self._made[trial.trial_id]:
             self._made[trial.trial_id] = result["made"]
-            forgive_failures(trial)  # RETRIES count per round, not per run
+            ray_private.forgive_failures(trial)  # RETRIES count per round, not per run
 
     def on_trial_complete(self, iteration: int, trials: Sequence[Trial], trial: Trial, **_: Any) -> None:
         self._waited.pop(trial.trial_id, None)
-        delete_heartbeat(trial.trial_id)
+        ray_private.delete_heartbeat(trial.trial_id)
 
     on_trial_recover = on_trial_error = on_trial_complete
 
@@ -372,11 +362,11 @@ class Watchdog(OfThisCall, tune.Callback):
                     self._kill_unless_heard(trial, waited)
 
     def _kill_unless_heard(self, trial: Trial, waited: _Waited) -> None:
-        heard = read_heartbeat(trial.trial_id)
+        heard = ray_private.read_heartbeat(trial.trial_id)
         if heard is not None and heard != waited.heard:
             self._waited[trial.trial_id] = _Waited(float(heard.split()[1]), heard)
             return
         self._kills[trial.trial_id] += 1
         del self._waited[trial.trial_id]
         self.note(f"the process of trial {trial.trial_id} hangs: silent for {waited.seconds:.0f} s; ending it")
-        kill_process(trial)
+        ray_private.kill_process(trial)

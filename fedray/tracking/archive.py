@@ -40,15 +40,7 @@ from fedray.common.errors import UserError, escape, join_lines, redact, truncate
 from fedray.common.location import refuse_unwritable_store
 from fedray.components.base import describe
 from fedray.components.identity import hash_of
-from fedray.tracking.store import (
-    SWEEP_FILE,
-    find_blocks,
-    find_records,
-    find_sweeps,
-    open_reader,
-    read_status,
-    read_stored_sweep,
-)
+from fedray.tracking import store
 from fedray.tracking.tracker import BATCH, Tracker
 
 if TYPE_CHECKING:
@@ -91,16 +83,7 @@ MLFLOW_TAGS = tuple(
 """MLflow's own tags that an archive carries; the others name runs of its own store."""
 BLOCK = re.compile(r"\d{1,4}\.zip", re.ASCII)
 """The whole name of a member of an archive of blocks."""
-UNREADABLE = (
-    zipfile.BadZipFile,
-    zlib.error,
-    lzma.LZMAError,
-    struct.error,
-    EOFError,
-    ValueError,
-    NotImplementedError,
-    RuntimeError,
-)
+UNREADABLE = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError, ValueError, RuntimeError)
 """Exceptions that `zipfile` raises for files that are damaged, encrypted or packed in an unknown way."""
 
 M = TypeVar("M", bound=BaseModel)
@@ -162,7 +145,7 @@ class Archive:
         self._archive = archive
         self.sweep = self._parse("sweep.json", ArchivedSweep)  # first: a later version has other members, too
         self.artifacts = _check_members(archive)
-        self.file = archive.read(SWEEP_FILE).decode() if SWEEP_FILE in archive.NameToInfo else ""
+        self.file = archive.read(store.SWEEP_FILE).decode() if store.SWEEP_FILE in archive.NameToInfo else ""
         self._check_cells()
         self._check_splits()
         if damaged := archive.testzip():
@@ -224,10 +207,7 @@ class Archive:
 
 @contextlib.contextmanager
 def open_archives(file: Path, failure: str) -> Iterator[list[Archive]]:
-    """Open an archive, or each that an archive of blocks holds, and check all of it, for the duration of a block.
-
-    Raises UserError for the first thing in the archive that is wrong.
-    """
+    """Open an archive, or each that an archive of blocks holds, and check all of it, for the duration of a block."""
     with contextlib.ExitStack() as stack:
         try:
             if not stat.S_ISREG(file.stat().st_mode):  # opening a pipe may never end
@@ -287,11 +267,10 @@ def _check_size(what: str, size: int, most: int) -> None:
 def export_sweep(name: str, file: Path) -> int:
     """Write a sweep into an archive: its cells, and the runs that have ended; return how many cells have one.
 
-    A sweep with blocks, NAME/0, NAME/1, ..., is all of them. The file appears whole or not at all. Raises UserError if
-    there is no such sweep, the file cannot be written, or `import_sweeps` would refuse it.
+    A sweep with blocks, NAME/0, NAME/1, ..., is all of them. The file appears whole or not at all.
     """
-    client, experiment = open_reader()
-    blocks = find_blocks(client, experiment, [name])[name]
+    client, experiment = store.open_reader()
+    blocks = store.find_blocks(client, experiment, [name])[name]
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=file.absolute().parent, prefix=".export-") as folder:
@@ -316,15 +295,15 @@ def export_sweep(name: str, file: Path) -> int:
 def _write(client: "AnyClient", experiment: str, name: str, file: Path, compression: int) -> int:
     """Write one sweep into a file; return how many cells with a run it holds."""
     stage = f"{name}/tune"
-    sweep = read_stored_sweep(name)
-    tune = read_stored_sweep(stage) if stage in find_sweeps(client, experiment) else None
+    sweep = store.read_stored_sweep(name)
+    tune = store.read_stored_sweep(stage) if stage in store.find_sweeps(client, experiment) else None
     records = (tune.records if tune else {}) | sweep.records
     records = {cell: record for cell, record in records.items() if record.ending.status is not Status.RUNNING}
     with zipfile.ZipFile(file, "w", compression) as archive:
         about = {"format": FORMAT, **sweep.to_json()} | ({"tune": tune.to_json()} if tune else {})
         archive.writestr("sweep.json", json.dumps(about))
         if sweep.file:
-            archive.writestr(SWEEP_FILE, sweep.file)
+            archive.writestr(store.SWEEP_FILE, sweep.file)
         for cell, record in records.items():
             _pack(client, record.run_id, archive, f"runs/{cell}")
     return len(records)
@@ -340,7 +319,7 @@ def log_into_archive(name: str, file: Path) -> Iterator[None]:
             yield
         finally:
             try:
-                if (Path(folder) / "mlflow.db").exists() and name in find_sweeps(*open_reader()):
+                if (Path(folder) / "mlflow.db").exists() and name in store.find_sweeps(*store.open_reader()):
                     export_sweep(name, file)
             finally:
                 del os.environ["MLFLOW_TRACKING_URI"]
@@ -355,7 +334,7 @@ def _pack(client: "AnyClient", run_id: str, archive: zipfile.ZipFile, folder: st
     run = client.get_run(run_id)
     about: dict[str, Any] = {
         "name": run.info.run_name,
-        "status": read_status(run),
+        "status": store.read_status(run),
         "start": run.info.start_time,
         "end": run.info.end_time,
         "tags": {key: value for key, value in run.data.tags.items() if _is_carried(key)},
@@ -385,9 +364,7 @@ def import_sweeps(file: Path) -> list[tuple[str, int, int]]:
     """Merge an archive into the store: a cell whose run here is as good as the archive's keeps it.
 
     Importing the same archive again changes nothing. The store is not touched before the whole archive is checked.
-
     Return, for the sweep or each of its blocks, its name, how many cells were added, and how many were there already.
-    Raises UserError if the file is not an archive of fedray, or the store cannot be used.
     """
     refuse_unwritable_store()
     merged = []
@@ -408,9 +385,9 @@ def _merge(archive: Archive, stage: Sheet) -> tuple[int, int]:
     """Merge one stage; return how many cells were added, and how many were there already."""
     tracker, sheet = Tracker(), replace(stage, file=archive.file)
     with_run = [cell for cell in stage.cells if cell in archive.artifacts]
-    known = find_records(tracker.reader, tracker.experiment, with_run)
-    if stage.name in find_sweeps(tracker.reader, tracker.experiment):
-        there = read_stored_sweep(stage.name)
+    known = store.find_records(tracker.reader, tracker.experiment, with_run)
+    if stage.name in store.find_sweeps(tracker.reader, tracker.experiment):
+        there = store.read_stored_sweep(stage.name)
         sheet = replace(sheet, cells={**there.cells, **stage.cells}, file=there.file or archive.file)
     parent = tracker.open_sweep(sheet)
     added = 0
@@ -419,7 +396,7 @@ def _merge(archive: Archive, stage: Sheet) -> tuple[int, int]:
         if cell not in known or run.status.rank < known[cell].ending.status.rank:
             _unpack(tracker, archive, cell, run, parent)
             added += 1
-    stage.records.update(find_records(tracker.reader, tracker.experiment, stage.cells))
+    stage.records.update(store.find_records(tracker.reader, tracker.experiment, stage.cells))
     tracker.close_sweep(parent, stage.counts)
     tracker.close()
     return added, len(with_run) - added

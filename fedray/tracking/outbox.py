@@ -89,10 +89,7 @@ class Outbox:
         done.result()
 
     def ask(self, read: Callable[[], T], patience: float) -> T:
-        """Return the answer to a query, which may be retried, once all earlier writes have arrived.
-
-        Raises Undelivered if the store has been unreachable for `patience` seconds.
-        """
+        """Return a query's answer, which may be retried, once all earlier writes have arrived; raises as `drain`."""
         answer: list[T] = []
         self._waiting.append(lambda: answer.append(read()))
         self.drain(patience)

@@ -193,24 +193,23 @@ class SqliteClient:
         return folder, Path(run_id, "artifacts")
 
     def _load(self, ids: Sequence[str]) -> list[StoredRun]:
-        marks = ",".join("?" * len(ids))
         tags: dict[str, dict[str, str]] = {run: {} for run in ids}
         metrics: dict[str, dict[str, float]] = {run: {} for run in ids}
-        for run, key, value in self._select("run_uuid, key, value FROM tags", marks, ids):
+        for run, key, value in self._select("run_uuid, key, value FROM tags", ids):
             tags[run][key] = _require(run, f"tag {key!r}", value, str)
-        for run, key, value, is_nan in self._select("run_uuid, key, value, is_nan FROM latest_metrics", marks, ids):
+        for run, key, value, is_nan in self._select("run_uuid, key, value, is_nan FROM latest_metrics", ids):
             metrics[run][key] = _read_value(run, key, value, is_nan)
         columns = "run_uuid, name, status, start_time, end_time, artifact_uri, experiment_id, lifecycle_stage FROM runs"
         infos = {}
-        for run, name, status, start, end, address, experiment, stage in self._select(columns, marks, ids):
+        for run, name, status, start, end, address, experiment, stage in self._select(columns, ids):
             began, ended = (_require(run, "a time", time or 0, int) for time in (start, end))
             infos[run] = RunInfo(
                 run, str(name or ""), str(status), began, ended or None, str(address), str(experiment), str(stage)
             )
         return [StoredRun(infos[run], RunData(tags[run], metrics[run])) for run in ids if run in infos]
 
-    def _select(self, what: str, marks: str, ids: Sequence[str]) -> list[Any]:
-        return self._ask(f"SELECT {what} WHERE run_uuid IN ({marks})", ids)
+    def _select(self, what: str, ids: Sequence[str]) -> list[Any]:
+        return self._ask(f"SELECT {what} WHERE run_uuid IN ({','.join('?' * len(ids))})", ids)
 
     def _ask(self, query: str, values: Sequence[str] = ()) -> list[Any]:
         """Return the rows that a query finds."""

@@ -21,17 +21,8 @@ from fedray.cells.metric import FINAL
 from fedray.cells.record import UNSUMMARISED, Record
 from fedray.cells.sheet import Sheet
 from fedray.cells.status import Ending, Status
+from fedray.common import location
 from fedray.common.errors import UserError, format_count, join_lines, redact, unknown, warn_once
-from fedray.common.location import (
-    ARTIFACTS,
-    find_local_file,
-    is_server,
-    is_there,
-    refuse_other_file,
-    refuse_other_tables,
-    refuse_unusable,
-    store_uri,
-)
 from fedray.common.yaml_files import is_yaml, iter_names
 from fedray.tracking.sqlite_store import SqliteClient, StoredRun
 
@@ -100,10 +91,10 @@ def open_reader() -> "tuple[AnyClient, str]":
 
     Raises UserError if the store cannot be used, NotStored if there is none.
     """
-    local = find_local_file(store_uri())
-    if local is None or not is_there():
+    local = location.find_local_file(location.store_uri())
+    if local is None or not location.is_there():
         return open_store()
-    refuse_unusable(store_uri())
+    location.refuse_unusable(location.store_uri())
     client = SqliteClient(local)
     experiment = client.get_experiment(os.environ.get("MLFLOW_EXPERIMENT_NAME") or EXPERIMENT)
     return open_store() if experiment is None else (client, experiment)
@@ -119,10 +110,10 @@ def open_store(create: bool = False) -> "tuple[MlflowClient, str]":
     os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"  # the address can hold a password
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")  # the outbox retries without blocking
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
-    uri = store_uri()
-    local = find_local_file(uri)
+    uri = location.store_uri()
+    local = location.find_local_file(uri)
     name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or EXPERIMENT
-    if not create and not is_there():
+    if not create and not location.is_there():
         if local is not None and (new := local.with_name(f"{local.name}.new")).exists():
             if _is_locked(local):
                 raise NotStored(f"the store {local} is being made ({new.name}); ask again in a minute")
@@ -132,7 +123,7 @@ def open_store(create: bool = False) -> "tuple[MlflowClient, str]":
             f"there is no store at {local}{folder}; the first sweep makes it, some seconds after its start, unless "
             "MLFLOW_TRACKING_URI names another"
         )
-    refuse_unusable(uri)
+    location.refuse_unusable(uri)
     from mlflow import MlflowClient
 
     for noisy in ("alembic", "mlflow"):  # after the import, which sets the level itself
@@ -142,10 +133,10 @@ def open_store(create: bool = False) -> "tuple[MlflowClient, str]":
         with _lock_folder(local):
             if local is None:
                 _refuse_other_database(uri)
-            elif not is_there():
+            elif not location.is_there():
                 _make(local.resolve(), name)
             else:
-                refuse_other_file(local)
+                location.refuse_other_file(local)
                 if old := SqliteClient(local).follow_move():
                     logging.getLogger("fedray").warning(
                         "%s has moved: it now names its files where they are, no longer in %s", local, old
@@ -198,7 +189,7 @@ def _refuse_other_database(uri: str) -> None:
         revision = MigrationContext.configure(connection).get_current_revision()
     engine.dispose()
     if revision:
-        refuse_other_tables(redact(uri), revision, "mlflow db upgrade $MLFLOW_TRACKING_URI")
+        location.refuse_other_tables(redact(uri), revision, "mlflow db upgrade $MLFLOW_TRACKING_URI")
 
 
 def _make(store: Path, experiment: str) -> None:
@@ -225,7 +216,7 @@ def _make(store: Path, experiment: str) -> None:
 
 def _locate_artifacts(store: Path | None) -> str | None:
     """Return the address of the artefacts of a SQLite store; None for a server, which decides itself."""
-    return None if store is None else (store.resolve().parent / ARTIFACTS).as_uri()
+    return None if store is None else (store.resolve().parent / location.ARTIFACTS).as_uri()
 
 
 @contextlib.contextmanager
@@ -379,7 +370,7 @@ def find_runs(client: "AnyClient", experiment: str, cells: Iterable[str]) -> "It
     def ask(cell: str) -> "list[AnyRun]":
         return list(search(client, experiment, f"tags.`fedray.cell` = '{cell}'"))
 
-    if not is_server(store_uri()):
+    if not location.is_server(location.store_uri()):
         for cell in cells:
             yield from ask(cell)
         return

@@ -32,9 +32,12 @@ from fedray.cli.main import main
 def plan():  # as `fedray sweep` begins in a folder without a store
     os.chdir("new")
     from fedray.sweep.sweep import Sweep
-    from fedray.sweep.run import plan_and_print, refuse_unwritable
+    from fedray.common.location import refuse_unwritable_store
+    from fedray.sweep.run import plan_and_print
+    from fedray.sweep.storage import refuse_unwritable_storage
     from pathlib import Path
-    refuse_unwritable()
+    refuse_unwritable_store()
+    refuse_unwritable_storage()
     assert len(plan_and_print(Sweep.load(Path("grid.yaml")), "grid.yaml").to_run) == 2
     import fedray.cluster.connection, fedray.sweep.session
     sys.exit(0)
