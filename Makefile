@@ -29,10 +29,11 @@ test-gpu: .venv/dev
 
 # With the lowest versions that requirements.txt allows.
 test-lowest: .venv/dev
-	$(BIN)/uv venv --quiet --clear --python $(BIN)/python .venv-lowest
+	$(BIN)/uv venv --quiet --clear --seed --python $(BIN)/python .venv-lowest
 	$(BIN)/uv pip install --quiet --python .venv-lowest --resolution lowest-direct -r requirements.txt $(LOWEST)
-	PYTHONPATH=$(CURDIR) .venv-lowest/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(TESTS)
-LOWEST := 'griffelib>=2.0' 'hypothesis>=6.100' 'pytest-timeout>=2.3' 'pytest-xdist>=3.8' 'tensorboard>=2.21' 'wandb>=0.31'
+	$(BIN)/uv pip install --quiet --python .venv-lowest --no-deps -e .
+	.venv-lowest/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(TESTS)
+LOWEST := 'griffelib>=2.0' 'hypothesis>=6.100' 'pytest-timeout>=2.3' 'pytest-xdist>=3.8' 'tensorboard>=2.21' 'timm>=1.0.22' 'wandb>=0.31'
 
 lint: .venv/dev
 	$(BIN)/ruff check .

@@ -124,8 +124,8 @@ def results(name: str) -> Results:
         [1, 2]
     """
     sweep = collect(name)
-    cells = sweep.cells.drop(columns="spec").infer_objects()
-    cells.insert(2, "setting", list(map(leave_out_seed, cells["label"], cells["seed"])))
+    setting = list(map(leave_out_seed, sweep.cells["label"], sweep.cells["seed"]))
+    cells = sweep.cells.assign(setting=setting).drop(columns="spec").infer_objects()
     varies = [key for key in list_settings(sweep.cells) if sweep.cells[key].nunique(dropna=False) > 1]
     cells = cells[list(dict.fromkeys(["cell", "label", "setting", "status", "run_id", *varies, *cells]))]
     assert sweep.store is not None  # noqa: S101 (`collect` sets it)

@@ -7,6 +7,7 @@ class is needed: it costs a second, and other data do not need it.
 import gzip
 import importlib
 import pickle
+import tarfile
 import zlib
 from dataclasses import replace
 from pathlib import Path
@@ -100,6 +101,8 @@ class Torchvision(Images):
         return replace(self.published, train=self.train_samples) if self.train_samples else self.published
 
     def fetch(self) -> None:
+        before = getattr(tarfile.TarFile, "extraction_filter", None)
+        tarfile.TarFile.extraction_filter = staticmethod(tarfile.data_filter)  # older torchvision names none
         try:
             for arguments in self._list_train_parts():
                 self._import_class()(str(get_data_dir()), download=True, **arguments)
@@ -108,6 +111,8 @@ class Torchvision(Images):
                 f"data.name: {self.name} could not be downloaded ({type(error).__name__}: {error}); put "
                 f"{self.files} in {get_data_dir()}".replace("\n", " ")
             ) from None
+        finally:
+            tarfile.TarFile.extraction_filter = before
 
     def _list_train_parts(self) -> list[dict[str, Any]]:
         return [{"train": True}]
