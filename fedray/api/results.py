@@ -35,8 +35,8 @@ class Results:
     Attributes:
         name: the sweep's.
         cells: a row per cell: `label`, `setting` (the label without its seed), `status`, `run_id`, the configuration
-            under dotted names, first what varies, metrics under `metrics.NAME`. Numbers and truth values are such;
-            lists and names are texts.
+            under dotted names, first what varies, metrics under `metrics.NAME`, and `theta_sha256` of the final model
+            (empty without one). Numbers and truth values are such; lists and names are texts.
         curves: a row per cell, evaluated round and metric: `cell`, `setting`, `seed`, `round`, `metric`, `value`.
         trials: what Ray Tune says of the trials, as `ResultGrid.get_dataframe()` gives it, a row per cell that this
             store's sweep has trained: `config/cell` (its hash), the axes (`config/algorithm.rho`), the last
@@ -125,7 +125,9 @@ def results(name: str) -> Results:
     """
     sweep = collect(name)
     setting = list(map(leave_out_seed, sweep.cells["label"], sweep.cells["seed"]))
-    cells = sweep.cells.assign(setting=setting).drop(columns="spec").infer_objects()
+    records = (sweep.sheet.records.get(hash) for hash in sweep.cells["cell"])
+    models = [record.hashes.get("theta_sha256", "") if record else "" for record in records]
+    cells = sweep.cells.assign(setting=setting, theta_sha256=models).drop(columns="spec").infer_objects()
     varies = [key for key in list_settings(sweep.cells) if sweep.cells[key].nunique(dropna=False) > 1]
     cells = cells[list(dict.fromkeys(["cell", "label", "setting", "status", "run_id", *varies, *cells]))]
     assert sweep.store is not None  # noqa: S101 (`collect` sets it)

@@ -57,6 +57,14 @@ def test_results_of_a_sweep(store: Tracker) -> None:
     assert means.to_dict() == {("fedavg-0.5", 1): 45.0, ("fedavg-0.5", 2): 65.0}
 
 
+def test_a_cell_has_the_hash_of_its_model(store: Tracker) -> None:
+    """None of a run that has not finished."""
+    cells = [cell(FEDAVG, 0.5, seed) for seed in (0, 1)]
+    write_run(store, cells[0], history(50), hashes={"theta_sha256": "ab" * 32})
+    write(store, cells, [])
+    assert list(fedray.results("sweep").cells["theta_sha256"]) == ["ab" * 32, ""]
+
+
 def test_the_page_names_the_columns(store: Tracker) -> None:
     """docs/analysis.md lists the columns of each table of runs, in their order; of `cells` the first ones."""
     write_run(
