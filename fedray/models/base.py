@@ -30,8 +30,13 @@ class ModelSpec(Component):
     """Input shape, number of classes, and number of parameters with the default options, as published."""
     replaced_head: ClassVar[str] = ""
     """Prefix of the parameters that an `init` file may have for other classes; these stay as initialised."""
-    faster_channels_last: ClassVar[bool] = False
-    """True if channels innermost were measured to be faster on a CPU in float32 (docs/performance.md)."""
+    channels_last: ClassVar[bool] = False
+    """True if images have their channels innermost on a CPU, unless `training.channels_last` says otherwise: where that
+    was measured to be faster in float32 (docs/performance.md)."""
+    taps: ClassVar[tuple[str, ...]] = ()
+    """Names of the submodules whose input is a tap (inner features, before the activation), first to last."""
+    takes_tokens: ClassVar[bool] = False
+    """True if inputs are integer tokens instead of real numbers."""
     init: Annotated[str | None, FILE] = Field(
         None, description="path of a state_dict (torch.save or .safetensors) to start from"
     )
@@ -50,24 +55,9 @@ class ModelSpec(Component):
         return self.image_size
 
     @property
-    def taps(self) -> tuple[str, ...]:
-        """Names of the submodules whose input is a tap (inner features, before the activation), first to last."""
-        return ()
-
-    @property
-    def channels_last(self) -> bool:
-        """True if images have their channels innermost on a CPU, unless `training.channels_last` says otherwise."""
-        return self.faster_channels_last
-
-    @property
     def has_body(self) -> bool:
         """True if there are parameters before the head, so that there are features to learn."""
         return True
-
-    @property
-    def takes_tokens(self) -> bool:
-        """True if inputs are integer tokens instead of real numbers."""
-        return False
 
     def count_tokens(self, num_classes: int) -> int | None:
         """Return the number of different token ids that the model takes; None if it takes any, or none."""

@@ -22,16 +22,8 @@ class CustomModel(ModelSpec):
     module_class: ClassVar[type[nn.Module]]
 
     @property
-    def taps(self) -> tuple[str, ...]:
+    def taps(self) -> tuple[str, ...]:  # type: ignore[override]
         return tuple(getattr(self.module_class, "taps", ()))
-
-    @property
-    def channels_last(self) -> bool:
-        return bool(getattr(self.module_class, "channels_last", False))
-
-    @property
-    def takes_tokens(self) -> bool:
-        return bool(getattr(self.module_class, "takes_tokens", False))
 
     def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
         arguments = dict(self.model_extra or {})
@@ -49,4 +41,6 @@ def make_custom_model(found: type, path: str) -> type[ModelSpec]:
     """Return the component for the nn.Module that `path` names. Raises UserError if it is something else."""
     if not issubclass(found, nn.Module):
         raise UserError(f"model.name: {path} is not a subclass of torch.nn.Module")
-    return type("CustomModel", (CustomModel,), {"name": path, "module_class": found, "__module__": __name__})
+    members: dict[str, object] = {"name": path, "module_class": found, "__module__": __name__}
+    members |= {name: bool(getattr(found, name, False)) for name in ("channels_last", "takes_tokens")}
+    return type("CustomModel", (CustomModel,), members)

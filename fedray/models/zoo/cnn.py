@@ -25,7 +25,7 @@ class MLP(ModelSpec):
     feature_norm: FeatureNorm = Field("none", description="batch: BatchNorm1d before the head (FedGELA's code)")
 
     @property
-    def taps(self) -> tuple[str, ...]:
+    def taps(self) -> tuple[str, ...]:  # type: ignore[override]
         return tuple(str(2 * i + 2) for i in range(len(self.hidden)))
 
     @property
@@ -59,14 +59,11 @@ class LeNet(ModelSpec):
     """Two unpadded 5x5 convolutions of 64 channels, 1600-384-192-classes; feature size 192."""
 
     name = "lenet"
-    faster_channels_last = True
+    channels_last = True
     paper = "FL-Simulator's, FedDyn's and FedDC's LeNet (FedTOGA table 1)"
     image_size = 32
     published = ((3, 32, 32), 10, 797_962)
-
-    @property
-    def taps(self) -> tuple[str, ...]:
-        return ("1", "4", "8", "10")
+    taps = ("1", "4", "8", "10")
 
     def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
         channels, _, _ = read_image_shape(input_shape, self.name)
@@ -77,17 +74,14 @@ class McMahanCNN(ModelSpec):
     """Two 5x5 convolutions (32, 64), padded or not, one hidden layer of 512, which is the feature size."""
 
     name = "mcmahan_cnn"
-    faster_channels_last = True
+    channels_last = True
     paper = (
         "McMahan et al., Communication-efficient learning of deep networks from decentralized data, AISTATS "
         "2017; as in FedSOL's and FedNTD's code"
     )
     published = ((3, 32, 32), 10, 2_156_490)
+    taps = ("1", "4", "8")
     padding: Literal[0, 2] = Field(2, description="of both convolutions; 0: PFLlib's `FedAvgCNN`")
-
-    @property
-    def taps(self) -> tuple[str, ...]:
-        return ("1", "4", "8")
 
     def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
         channels, height, width = read_image_shape(input_shape, self.name)
@@ -107,10 +101,7 @@ class StridedCNN(ModelSpec):
 
     name = "strided_cnn"
     published = ((1, 28, 28), 10, 8 * 10 + 16 * 73 + 64 * 785 + 10 * 65)
-
-    @property
-    def taps(self) -> tuple[str, ...]:
-        return ("1", "3", "6")
+    taps = ("1", "3", "6")
 
     def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
         channels, height, width = read_image_shape(input_shape, self.name)
@@ -130,14 +121,11 @@ class SimpleCNN(ModelSpec):
     """Two unpadded 5x5 convolutions of 6 and 16 channels, 400-120-84-classes; feature size 84."""
 
     name = "simple_cnn"
-    faster_channels_last = True
+    channels_last = True
     paper = "Li, He and Song, Model-contrastive federated learning, CVPR 2021; as in FedGELA table 10"
     image_size = 32
     published = ((3, 32, 32), 10, 61_156 + 850)
-
-    @property
-    def taps(self) -> tuple[str, ...]:
-        return ("1", "4", "8", "10")
+    taps = ("1", "4", "8", "10")
 
     def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
         channels, _, _ = read_image_shape(input_shape, self.name)
@@ -148,13 +136,10 @@ class EMNISTCNN(ModelSpec):
     """Two unpadded 3x3 convolutions (32, 64), pooling, dropout, one hidden layer of 128, which is the feature size."""
 
     name = "emnist_cnn"
-    faster_channels_last = True
+    channels_last = True
     paper = "Reddi et al., Adaptive federated optimization, ICLR 2021; as in FedSAM"
     published = ((1, 28, 28), 62, 1_206_590)
-
-    @property
-    def taps(self) -> tuple[str, ...]:
-        return ("1", "3", "8")
+    taps = ("1", "3", "8")
 
     def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
         channels, height, width = read_image_shape(input_shape, self.name)
@@ -186,10 +171,7 @@ class VGG11(ModelSpec):
     )
     image_size = 32
     published = ((3, 32, 32), 10, 9_750_922)
-
-    @property
-    def taps(self) -> tuple[str, ...]:
-        return ("1", "4", "7", "9", "12", "14", "17", "19", "23", "25")
+    taps = ("1", "4", "7", "9", "12", "14", "17", "19", "23", "25")
 
     def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
         channels, _, _ = read_image_shape(input_shape, self.name)

@@ -34,7 +34,7 @@ class ResNet(ModelSpec):
     feature_norm: FeatureNorm = Field("none", description="batch: BatchNorm1d before the head (FedGELA's code)")
 
     @property
-    def taps(self) -> tuple[str, ...]:
+    def taps(self) -> tuple[str, ...]:  # type: ignore[override]
         return ("relu", *(f"layer{i}.{block}.relu" for i, block in enumerate(self.last_blocks, 1)))
 
     def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
@@ -83,7 +83,7 @@ class EfficientNetB0(ModelSpec):
     """EfficientNet-B0, feature size 1280 or the projection's; `init` takes ImageNet weights with their 1000 classes."""
 
     name = "efficientnet_b0"
-    faster_channels_last = True
+    channels_last = True
     paper = (
         "Tan and Le, EfficientNet: rethinking model scaling for convolutional neural networks, ICML 2019; as "
         "in FedGELA table 3 (Fed-ISIC2019, pre-trained, projection 84)"

@@ -40,11 +40,8 @@ class CharLSTM(ModelSpec):
         "2017; LEAF's and FedGELA's (table 11) Shakespeare model"
     )
     published = ((80,), 80, 819_920)
+    takes_tokens = True
     hidden: int = Field(256, gt=0, description="width of each LSTM layer")
-
-    @property
-    def takes_tokens(self) -> bool:
-        return True
 
     def count_tokens(self, num_classes: int) -> int:
         return num_classes
@@ -84,6 +81,7 @@ class TextCNN(ModelSpec):
     name = "text_cnn"
     paper = "Kim, Convolutional neural networks for sentence classification, EMNLP 2014"
     published = ((50,), 4, 10_000 * 32 + 12 * 32 * 100 + 300 + 301 * 4)
+    takes_tokens = True
     vocabulary: int = Field(10_000, gt=1, description="number of different token ids, as in `data`")
     embedding: int = Field(32, gt=0, description="width of a token's embedding")
     widths: tuple[Annotated[int, Field(gt=0)], ...] = Field(
@@ -91,10 +89,6 @@ class TextCNN(ModelSpec):
     )
     filters: int = Field(100, gt=0, description="convolutions of each width")
     dropout: float = Field(0.5, ge=0, lt=1, description="probability of dropping a feature")
-
-    @property
-    def takes_tokens(self) -> bool:
-        return True
 
     def count_tokens(self, num_classes: int) -> int:
         return self.vocabulary

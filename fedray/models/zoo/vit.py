@@ -107,7 +107,7 @@ class SLViT(ModelSpec):
         return self.resize
 
     @property
-    def taps(self) -> tuple[str, ...]:
+    def taps(self) -> tuple[str, ...]:  # type: ignore[override]
         return tuple(f"blocks.{i}.mlp.2" for i in range(self.depth))
 
     def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
