@@ -27,10 +27,8 @@ class Digits(Images):
     name = "digits"
     paper = "Alpaydin and Kaynak, Optical recognition of handwritten digits, UCI 1998 (test part), in scikit-learn"
     published = Published(1_437, 360, 10, (1, 8, 8), size="none")
+    needs_files = False
     recipes = {"plain": Recipe((0.3054,), (0.3763,))}
-
-    def fetch(self) -> None:
-        """Do nothing: the images come with scikit-learn."""
 
     def read(self) -> Dataset:
         pixels, labels = _load_digits()
@@ -141,15 +139,13 @@ class Arrays(Images):
     """
 
     name = "arrays"
+    needs_files = False
     x_train: Array = Field(None, exclude=True, repr=False, description="uint8 `(n, h, w[, c])` or float32 `(n, ...)`")
     y_train: Array = Field(None, exclude=True, repr=False, description="integer labels `(n,)`")
     x_test: Array = Field(None, exclude=True, repr=False, description="as x_train")
     y_test: Array = Field(None, exclude=True, repr=False, description="as y_train")
     client_train: Array = Field(None, exclude=True, repr=False, description="integer client ids `(n,)`; optional")
     client_test: Array = Field(None, exclude=True, repr=False, description="integer client ids `(n,)`; optional")
-
-    def fetch(self) -> None:
-        """Do nothing: the arrays are given."""
 
     def __getstate__(self) -> dict[Any, Any]:
         """Leave the arrays out of a packed configuration: data sets travel apart from it."""

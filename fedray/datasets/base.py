@@ -110,6 +110,8 @@ class DataSource(Component):
     used_by: ClassVar[str] = ""
     """The papers whose experiments use it."""
     published: ClassVar[Published | None] = None
+    needs_files: ClassVar[bool] = True
+    """False if the samples are given or computed, so that there is nothing to fetch."""
     licence: ClassVar[str] = ""
     """The licence as its publisher states it, an SPDX identifier or words; empty if none is known."""
 
@@ -126,10 +128,11 @@ class DataSource(Component):
 
     def fetch(self) -> None:
         """Download the files into `data_dir()`. Raises UserError if that is not possible."""
-        raise UserError(
-            f"data.name: {self.name} cannot be downloaded by fedray; put {self.files or 'its files'} in "
-            f"{get_data_dir()}"
-        )
+        if self.needs_files:
+            raise UserError(
+                f"data.name: {self.name} cannot be downloaded by fedray; put {self.files or 'its files'} in "
+                f"{get_data_dir()}"
+            )
 
     def get_expected(self) -> Published | None:
         """Return the published facts under these options, for `fedray data check`."""

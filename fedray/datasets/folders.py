@@ -14,7 +14,7 @@ from fedray.common.whole_files import read_file
 from fedray.common.yaml_files import locate
 from fedray.datasets.base import Images, list_entries
 from fedray.datasets.dataset import Dataset
-from fedray.datasets.image_folders import SUFFIXES, Picture, decode_pictures, list_class, read_pictures
+from fedray.datasets.image_folders import SUFFIXES, Picture, list_class, read_pictures
 from fedray.datasets.tables import refuse_two_spellings
 
 log = logging.getLogger("fedray")
@@ -90,14 +90,10 @@ class Pictures(Images):
         for picture in test:
             if picture.kind not in kinds or picture.above not in above:
                 raise UserError(f"data.path: {picture.path}: no training picture is of that class and {self.level}")
-        parts = {"train": train, "test": test}
+        parts, version = {"train": train, "test": test}, f"2 {self.size} {self.channels}"
+        clients = {part: self.number_clients(part, pictures, above) for part, pictures in parts.items()}
         return read_pictures(
-            self.name,
-            f"2 {self.size} {self.channels}",
-            lambda paths: decode_pictures("data.path", paths, self.size, self.channels, cut="scaled"),
-            parts,
-            kinds,
-            {part: self.number_clients(part, pictures, above) for part, pictures in parts.items()},
+            self.name, "data.path", version, parts, kinds, self.size, self.channels, cut="scaled", clients=clients
         )
 
 

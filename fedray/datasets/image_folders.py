@@ -6,7 +6,7 @@ import io
 import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Literal
@@ -78,9 +78,10 @@ def list_class(folder: Path, kind: str, above: str = "", pattern: str = "*", *, 
     return [Picture(path, kind, above) for path in paths]
 
 
-def decode_pictures(
-    where: str, paths: Sequence[Path], size: int, channels: int = 3, cut: Literal["no", "centre", "scaled"] = "no"
-) -> np.ndarray:
+Cut = Literal["no", "centre", "scaled"]
+
+
+def decode_pictures(where: str, paths: Sequence[Path], size: int, channels: int = 3, cut: Cut = "no") -> np.ndarray:
     """Read pictures, uint8 `(n, channels, size, size)`. Raises UserError for a file of another size or that cannot be
     read.
 
@@ -111,14 +112,16 @@ def decode_pictures(
 
 def read_pictures(
     name: str,
+    where: str,
     version: str,
-    decode: Callable[[Sequence[Path]], np.ndarray],
     parts: Mapping[str, Sequence[Picture]],
     kinds: Sequence[str],
+    size: int,
+    channels: int = 3,
+    cut: Cut = "no",
     clients: Mapping[str, np.ndarray | None] | None = None,
 ) -> Dataset:
-    """Return the data set of the pictures of train and test, decoded once (to uint8 `(n, channels, size, size)`) and
-    cached.
+    """Return the data set of the pictures of train and test, decoded once (`decode_pictures`) and cached.
 
     `version` is that of the decoder and its options, `kinds` are the classes in the order of their labels, `clients`
     each picture's natural client.
@@ -131,7 +134,8 @@ def read_pictures(
     facts |= {f"client_{part}": numbers for part, numbers in (clients or {}).items() if numbers is not None}
 
     def decode_all() -> dict[str, np.ndarray]:
-        x = {f"x_{part}": decode([picture.path for picture in pictures]) for part, pictures in parts.items()}
+        paths = {part: [picture.path for picture in pictures] for part, pictures in parts.items()}
+        x = {f"x_{part}": decode_pictures(where, paths[part], size, channels, cut) for part in parts}
         if (largest := max(int(array.max()) for array in x.values())) < 32:
             log.warning(
                 "%s: the largest of all pixels is %d of 255; 16 bits are scaled from 65,535, even if 12 are in use",
@@ -166,9 +170,7 @@ class CINIC10(Images):
     def read(self) -> Dataset:
         folders = {"train": ("train", "valid") if self.validation_images == "train" else ("train",), "test": ("test",)}
         parts = {part: list(self._list_pictures(folders[part])) for part in folders}
-        return read_pictures(
-            self.name, "2", lambda paths: decode_pictures(f"data.name: {self.name}", paths, 32), parts, CIFAR_CLASSES
-        )
+        return read_pictures(self.name, f"data.name: {self.name}", "2", parts, CIFAR_CLASSES, 32)
 
     def get_expected(self) -> Published:
         return Published(180_000 if self.validation_images == "train" else 90_000, 90_000, 10, (3, 32, 32))
@@ -213,9 +215,7 @@ class TinyImageNet(Images):
     def read(self) -> Dataset:
         kinds = sorted(self._read_lines("wnids.txt"))
         parts = {"train": list(self._list_train(kinds)), "test": list(self._list_val(kinds))}
-        return read_pictures(
-            self.name, "2", lambda paths: decode_pictures(f"data.name: {self.name}", paths, 64), parts, kinds
-        )
+        return read_pictures(self.name, f"data.name: {self.name}", "2", parts, kinds, 64)
 
     def _read_lines(self, file: str) -> list[str]:
         path = _get_tiny_folder() / file
@@ -304,14 +304,9 @@ class FedISIC2019(Images):
         for picture in parts["train"] + parts["test"]:
             if not picture.path.exists():
                 raise self.make_missing(str(picture.path.relative_to(get_data_dir())))
-        return read_pictures(
-            self.name,
-            f"2 {self.size}",
-            lambda paths: decode_pictures(f"data.name: {self.name}", paths, self.size, cut="centre"),
-            parts,
-            "01234567",
-            {part: np.array([int(picture.above) for picture in parts[part]]) for part in parts},
-        )
+        centres = {part: np.array([int(picture.above) for picture in parts[part]]) for part in parts}
+        where, version = f"data.name: {self.name}", f"2 {self.size}"
+        return read_pictures(self.name, where, version, parts, "01234567", self.size, cut="centre", clients=centres)
 
     def get_expected(self) -> Published:
         return Published(18_597, 4_650, 8, (3, self.size, self.size), clients=6)

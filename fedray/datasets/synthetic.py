@@ -23,6 +23,7 @@ class Synthetic(Images):
     """
 
     name = "synthetic"
+    needs_files = False
     recipes = {"plain": Recipe((0.5,), (0.25,))}
     classes: int = Field(10, gt=1, le=100_000, description="number of classes")
     shape: tuple[Annotated[int, Field(gt=0)], Annotated[int, Field(gt=0)], Annotated[int, Field(gt=0)]] = Field(
@@ -48,9 +49,6 @@ class Synthetic(Images):
         return Published(
             self.train_samples, self.test_samples, self.classes, self.shape, clients=self.clients or None, size="none"
         )
-
-    def fetch(self) -> None:
-        """Nothing to do: the images are computed."""
 
     def read(self) -> Dataset:
         channels, height, width = self.shape
@@ -80,6 +78,7 @@ class SyntheticText(DataSource):
     """
 
     name = "synthetic_text"
+    needs_files = False
     classes: int = Field(80, gt=3, le=256, description="different characters")
     length: int = Field(80, gt=0, description="characters per sample")
     train_samples: int = Field(2_000, gt=0, description="training samples")
@@ -100,9 +99,6 @@ class SyntheticText(DataSource):
             clients=self.clients or None,
             size="none",
         )
-
-    def fetch(self) -> None:
-        """Nothing to do: the text is computed."""
 
     def load(self) -> Dataset:
         return Dataset(

@@ -39,6 +39,10 @@ class Torchvision(Images):
     kind: ClassVar[str]
     """The class in torchvision.datasets."""
     published: ClassVar[Published]
+    raw: ClassVar[tuple[str, str]] = ("train", "t10k")
+    """Beginnings of the names of the files for training and for testing."""
+    fetched: ClassVar[tuple[dict[str, Any], ...]] = ({"train": True},)
+    """Arguments with which the class downloads all of its files."""
     train_samples: TrainSamples = None
 
     def _import_class(self) -> Any:
@@ -46,7 +50,8 @@ class Torchvision(Images):
 
     def list_files(self) -> list[tuple[Path, str | None]]:
         """Every file, below `get_data_dir()`, and its published md5 (None where torchvision asks for none)."""
-        raise NotImplementedError
+        names = [f"{part}-{what}-ubyte" for part in self.raw for what in ("images-idx3", "labels-idx1")]
+        return [(Path(self.kind, "raw", name), None) for name in names]
 
     def _open(self, **arguments: Any) -> tuple[np.ndarray, np.ndarray]:
         """Images uint8 `(n, c, h, w)` and int64 labels `(n,)` of one split."""
@@ -104,7 +109,7 @@ class Torchvision(Images):
         before = getattr(tarfile.TarFile, "extraction_filter", None)
         tarfile.TarFile.extraction_filter = staticmethod(tarfile.data_filter)  # older torchvision names none
         try:
-            for arguments in self._list_train_parts():
+            for arguments in self.fetched:
                 self._import_class()(str(get_data_dir()), download=True, **arguments)
         except Exception as error:  # sockets, HTTP, checksums, file systems
             raise UserError(
@@ -113,9 +118,6 @@ class Torchvision(Images):
             ) from None
         finally:
             tarfile.TarFile.extraction_filter = before
-
-    def _list_train_parts(self) -> list[dict[str, Any]]:
-        return [{"train": True}]
 
 
 def count_long_tail(largest: int, classes: int, ratio: float) -> list[int]:
@@ -161,13 +163,6 @@ class MNIST(Torchvision):
         "fedsol": Recipe((0.1307,), (0.3081,), CROP_FLIP, 3),
         "fedsol_code": Recipe((0.1307,), (0.3081,), (*CROP_FLIP, Cutout(cutout=16)), 3),  # D-35
     }
-
-    def list_files(self) -> list[tuple[Path, str | None]]:
-        return [
-            (Path(self.kind, "raw", f"{part}-{what}-ubyte"), None)
-            for part in ("train", "t10k")
-            for what in ("images-idx3", "labels-idx1")
-        ]
 
     def make_missing(self, what: str) -> DataMissing:
         return super().make_missing(f"{what} (or {self.name}.npz, as Keras has it)")
@@ -218,14 +213,9 @@ class EMNIST(Torchvision):
     files = "EMNIST/raw/emnist-byclass-{train,test}-{images-idx3,labels-idx1}-ubyte (or .gz)"
     published = Published(697_932, 116_323, 62, (1, 28, 28), size="562 MB")
     recipes = {"plain": Recipe((0.1736,), (0.3317,))}
+    raw = ("emnist-byclass-train", "emnist-byclass-test")
+    fetched = ({"split": "byclass", "train": True},)
     fraction: float = Field(1.0, gt=0, le=1, description="share of each split that is used, drawn once; FedSAM 0.2")
-
-    def list_files(self) -> list[tuple[Path, str | None]]:
-        return [
-            (Path("EMNIST", "raw", f"emnist-byclass-{part}-{what}-ubyte"), None)
-            for part in ("train", "test")
-            for what in ("images-idx3", "labels-idx1")
-        ]
 
     def _read_part(self, train: bool) -> tuple[np.ndarray, np.ndarray]:
         images, labels = self._open(split="byclass", train=train)
@@ -236,9 +226,6 @@ class EMNIST(Torchvision):
     def get_expected(self) -> Published:
         train = self.train_samples or round(697_932 * self.fraction)
         return Published(train, round(116_323 * self.fraction), 62, (1, 28, 28))
-
-    def _list_train_parts(self) -> list[dict[str, Any]]:
-        return [{"split": "byclass", "train": True}]
 
 
 class CIFAR10(Torchvision):
@@ -343,6 +330,7 @@ class SVHN(Torchvision):
         "fedsol": Recipe(*SVHN_COLOURS, CROP_FLIP),
         "fedgela": Recipe(*SVHN_COLOURS),
     }
+    fetched = ({"split": "train"}, {"split": "test"})
 
     def list_files(self) -> list[tuple[Path, str | None]]:
         kind = self._import_class()
@@ -350,9 +338,6 @@ class SVHN(Torchvision):
 
     def _read_part(self, train: bool) -> tuple[np.ndarray, np.ndarray]:
         return self._open(split="train" if train else "test")
-
-    def _list_train_parts(self) -> list[dict[str, Any]]:
-        return [{"split": "train"}, {"split": "test"}]
 
 
 def _encode_latin1(text: str, encoding: str) -> bytes:

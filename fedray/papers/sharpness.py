@@ -11,7 +11,7 @@ decay, running statistics if the model has them.
 import json
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -24,12 +24,14 @@ from matplotlib.figure import Figure
 from mpl_toolkits.mplot3d import Axes3D
 from scipy.sparse.linalg import LinearOperator, eigsh
 from torch import Tensor
-from torch.nn.functional import normalize
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import cross_entropy, normalize
 
 from fedray.analysis.data.collect import load_newest_state, read_configuration, refuse_plugins
 from fedray.analysis.data.stored import read_sweep
 from fedray.analysis.plots.style import ACROSS, WIDE, WIDTH, make_panels, save, styled
 from fedray.cells.status import Status
+from fedray.client import CHUNK
 from fedray.common.entry import Overwrite
 from fedray.common.errors import UserError, escape, unknown
 from fedray.common.output import OutputFile
@@ -38,8 +40,7 @@ from fedray.config import RunConfig
 from fedray.datasets.dataset import Samples
 from fedray.engine.problem import Problem
 from fedray.engine.server.evaluate import get_tested_theta
-from fedray.models.network import Layout
-from fedray.probes.landscape import Landscape
+from fedray.models.network import Layout, Network, Output
 from fedray.tracking.store import find_run, get_label, open_reader
 
 if TYPE_CHECKING:
@@ -75,6 +76,54 @@ class Sharpness:
             f"{self.label}: round {self.round}, loss {self.loss:.4g} on {self.samples} training samples\n"
             f"  λ1 {self.eigenvalues[0]:.4g}, λ1/λ5 {self.ratio:.4g}; eigenvalues {values}"
         )
+
+
+class Landscape:
+    """The loss over some samples as a function of θ, float32 `(P,)`. The buffers `(B,)` do not change.
+
+    `indices` are positions of the samples to use; `logits` is the generic model's (`Algorithm.logits`).
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        buffers: Tensor,
+        samples: Samples,
+        indices: np.ndarray,
+        logits: Callable[[Output], Tensor] = lambda output: output.logits,
+    ) -> None:
+        self.network, self.samples, self.indices, self.logits = network, samples, indices, logits
+        network.reset(buffers)
+        network.train(False)
+
+    def compute_loss(self, theta: Tensor) -> float:
+        """Return the mean cross-entropy at θ."""
+        self.network.load(theta)
+        with torch.no_grad():
+            return sum(float(part) for part in self._iter_losses())
+
+    def multiply_hessian(self, theta: Tensor, v: Tensor) -> Tensor:
+        """Return the Hessian at θ times v `(P,)`."""
+        self.network.load(theta)
+        parameters = self.network.trained
+        views = self.network.layout.views(v)
+        along = [views[name] for name in self.network.layout.names]
+        total = torch.zeros_like(theta)
+        # cuDNN's recurrent kernels and fused attention have no derivative of their backward pass
+        with torch.backends.cudnn.flags(enabled=False), sdpa_kernel(SDPBackend.MATH):
+            for part in self._iter_losses():
+                gradients = torch.autograd.grad(part, parameters, create_graph=True, materialize_grads=True)
+                slope = torch.stack([(g * u).sum() for g, u in zip(gradients, along, strict=True)]).sum()
+                if slope.requires_grad:  # a loss that is linear in θ has no second derivative
+                    products = torch.autograd.grad(slope, parameters, materialize_grads=True)
+                    total += torch.cat([h.detach().reshape(-1) for h in products])
+        return total
+
+    def _iter_losses(self) -> Iterator[Tensor]:
+        """Yield the loss, chunk by chunk of samples."""
+        for start in range(0, len(self.indices), CHUNK):
+            x, y = self.samples.make_batch(self.indices[start : start + CHUNK])
+            yield cross_entropy(self.logits(self.network(x)), y, reduction="sum") / len(self.indices)
 
 
 class TrainedRun:

@@ -133,7 +133,15 @@ class Classes(Probe):
         return metrics | {"deviation_of_classes": float(np.std(list(metrics.values())))}
 
 
-class Drift(Probe):
+class AgainstGlobal(Probe):
+    """Base of the probes that compare local models with the global one."""
+
+    def check(self, algorithm: Algorithm) -> None:
+        if algorithm.shares == "none":
+            raise UserError(f"evaluation.probes: {self.name} compares with the global model; {algorithm.name} has none")
+
+
+class Drift(AgainstGlobal):
     """`drift`: ||y_i - x||, over the shared parameters (FedSOL, figure 6a); `drift_between` (6b); `divergence`."""
 
     name = "drift"
@@ -143,9 +151,6 @@ class Drift(Probe):
         "divergence": "mean square distance of local models from the new global one",
     }
     lower_is_better = frozenset(metrics)
-
-    def check(self, algorithm: Algorithm) -> None:
-        _refuse_without_global_model(self.name, algorithm)
 
     def of_client(self, seen: TrainedClient) -> dict[str, float]:
         return {"drift": float(torch.linalg.vector_norm(seen.c.shared_update))}
@@ -192,7 +197,7 @@ class Lambda(Probe):
         return {f"lambda_{layer}": float(value.mean()) for layer, value in zip(layers, values, strict=True)}
 
 
-class ProximalProbe(Probe):
+class ProximalProbe(AgainstGlobal):
     """`proximal_loss`, `proximal_cosine`: the local model's forgetting of the global one's view (FedSOL, figure 3)."""
 
     name = "proximal"
@@ -203,9 +208,6 @@ class ProximalProbe(Probe):
     }
     lower_is_better = frozenset({"proximal_loss", "proximal_cosine_size"})
 
-    def check(self, algorithm: Algorithm) -> None:
-        _refuse_without_global_model(self.name, algorithm)
-
     def of_client(self, seen: TrainedClient) -> dict[str, float]:
         return measure_forgetting(seen.c, seen.algorithm)
 
@@ -213,7 +215,7 @@ class ProximalProbe(Probe):
         return measure_cosine(c, algorithm, q)
 
 
-class Step(Probe):
+class Step(AgainstGlobal):
     """Changes of the proximal and the local loss by one more step at y_K (the subject of FedSOL's propositions)."""
 
     name = "step"
@@ -226,16 +228,8 @@ class Step(Probe):
     }
     lower_is_better = frozenset(metrics)
 
-    def check(self, algorithm: Algorithm) -> None:
-        _refuse_without_global_model(self.name, algorithm)
-
     def of_client(self, seen: TrainedClient) -> dict[str, float]:
         return measure_step(seen.c, seen.algorithm)
-
-
-def _refuse_without_global_model(probe: str, algorithm: Algorithm) -> None:
-    if algorithm.shares == "none":
-        raise UserError(f"evaluation.probes: {probe} compares with the global model; {algorithm.name} has none")
 
 
 class Steps:

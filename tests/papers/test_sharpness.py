@@ -24,6 +24,7 @@ from fedray.engine.problem import Problem
 from fedray.engine.result import Result
 from fedray.models.network import Network
 from fedray.papers.sharpness import (
+    Landscape,
     TrainedRun,
     compute_surface,
     draw_filter_normalised,
@@ -31,7 +32,6 @@ from fedray.papers.sharpness import (
     find_top_eigenvalues,
     main,
 )
-from fedray.probes.landscape import Landscape
 from fedray.sweep.single import run_problem
 from fedray.tracking.tracker import Tracker
 from tests import small
