@@ -9,6 +9,10 @@ from fedray.algorithms.base import Client, Forward, Part, Proximal, Uploads, Vec
 from fedray.components.base import option
 from fedray.models.network import Output
 
+FEDSOL = (
+    "Lee et al., FedSOL: stabilized orthogonal learning with proximal restrictions in federated learning, CVPR 2024"
+)
+
 
 class AuxiliaryLoss(Proximal):
     """q = ∇ [CE + term], one pass for both; the term sees the batch's outputs at y."""
@@ -84,10 +88,7 @@ class FedAvgKL(AuxiliaryLoss):
     """
 
     name = "fedavg-kl"
-    paper = (
-        "Lee et al., FedSOL: stabilized orthogonal learning with proximal restrictions in federated learning, "
-        "CVPR 2024, table 1 (KL, base)"
-    )
+    paper = f"{FEDSOL}, table 1 (KL, base)"
     idea = "distils the global model"
     weight: float = Field(1.0, ge=0, description="w: weight of the KL term")
     tau: float = Field(3.0, gt=0, description="τ: temperature")

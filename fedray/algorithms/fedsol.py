@@ -12,8 +12,8 @@ from pydantic import Field, field_serializer, field_validator, model_validator
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from fedray.algorithms.auxiliary import MOON, AuxiliaryLoss, FedAvgKL
-from fedray.algorithms.base import Algorithm, Client, Part, Proximal, Received, Server, Uploads, Vectors
+from fedray.algorithms.auxiliary import FEDSOL, MOON, AuxiliaryLoss, FedAvgKL
+from fedray.algorithms.base import Algorithm, Client, Part, Proximal
 from fedray.algorithms.fedavg import FedProx
 from fedray.algorithms.feddyn import FedDyn
 from fedray.algorithms.fednova import FedNova
@@ -21,7 +21,6 @@ from fedray.algorithms.scaffold import Scaffold
 from fedray.common.errors import UserError
 from fedray.components.base import option
 from fedray.components.plugins import resolve
-from fedray.models.base import ModelSpec
 from fedray.models.network import Layout
 
 
@@ -79,32 +78,14 @@ class WithProximalLoss(Algorithm):
             return self.proximal.proximal(c, theta, part)
         return self.proximal.proximal(c, theta)
 
-    def check(self, model: ModelSpec) -> None:
-        self.proximal.check(model)
 
-    def check_built(self, layout: Layout, tokens: bool) -> None:
-        self.proximal.check_built(layout, tokens)
+def _pass_on(hook: str) -> Callable[..., Any]:
+    return lambda method, *given, **named: getattr(method.proximal, hook)(*given, **named)
 
-    def server_state(self, theta: Tensor) -> Vectors:
-        return self.proximal.server_state(theta)
 
-    def client_state(self, theta: Tensor) -> Vectors:
-        return self.proximal.client_state(theta)
-
-    def broadcast(self, server: Server) -> Tensor:
-        return self.proximal.broadcast(server)
-
-    def message(self, server: Server) -> Vectors:
-        return self.proximal.message(server)
-
-    def begin(self, c: Client) -> None:
-        self.proximal.begin(c)
-
-    def upload(self, c: Client) -> Uploads:
-        return self.proximal.upload(c)
-
-    def aggregate(self, server: Server, got: Received) -> None:
-        self.proximal.aggregate(server, got)
+BOOKKEEPING = ("server_state", "client_state", "broadcast", "message", "begin", "upload", "aggregate")
+for name in ("check", "check_built", *BOOKKEEPING):  # those of the method that the loss comes from
+    setattr(WithProximalLoss, name, _pass_on(name))
 
 
 class FedSOL(WithProximalLoss):
@@ -121,10 +102,7 @@ class FedSOL(WithProximalLoss):
     """
 
     name = "fedsol"
-    paper = (
-        "Lee et al., FedSOL: stabilized orthogonal learning with proximal restrictions in federated learning, "
-        "CVPR 2024, algorithm 1"
-    )
+    paper = f"{FEDSOL}, algorithm 1"
     idea = "descends where a proximal loss is worst, instead of adding it"
     rho: float = option(
         2.0,
@@ -215,10 +193,7 @@ class Projection(WithProximalLoss):
     """
 
     name = "projection"
-    paper = (
-        "Lee et al., FedSOL: stabilized orthogonal learning with proximal restrictions in federated learning, "
-        "CVPR 2024, table 1"
-    )
+    paper = f"{FEDSOL}, table 1"
     idea = "removes the part of each step that conflicts with a proximal loss"
     choices = {"kl": FedAvgKL, "fedprox": FedProx}
     proximal: Proximal = Field(

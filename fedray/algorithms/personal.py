@@ -5,6 +5,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot
 
+from fedray.algorithms.auxiliary import FEDSOL
 from fedray.algorithms.base import Algorithm, Client, Finetuning, Forward
 from fedray.components.base import option
 
@@ -17,10 +18,7 @@ class LocalOnly(Algorithm):
     """
 
     name = "local-only"
-    paper = (
-        "Lee et al., FedSOL: stabilized orthogonal learning with proximal restrictions in federated learning, "
-        "CVPR 2024, table 9"
-    )
+    paper = f"{FEDSOL}, table 9"
     idea = "every client trains alone"
     keeps = "all"
     shares = "none"

@@ -8,7 +8,7 @@ import re
 import socket
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import IO
 
 import ray
@@ -65,13 +65,14 @@ def _start_local(preload: Sequence[str]) -> Iterator[None]:
 
     Its workers compete with other programs like any process: Ray's niceness of 15 lets a busy machine starve them.
     """
-    with (
-        _set_environment("RAY_AUTH_MODE", "token"),
-        _set_environment(FOLDER, get_folder()),
-        _set_environment(PRELOAD, ",".join(preload)),
-        _set_environment("RAY_worker_niceness", "0"),
-        _set_environment("RAY_USAGE_STATS_ENABLED", "0"),
-    ):
+    variables = {
+        "RAY_AUTH_MODE": "token",
+        FOLDER: get_folder(),
+        PRELOAD: ",".join(preload),
+        "RAY_worker_niceness": "0",
+        "RAY_USAGE_STATS_ENABLED": "0",
+    }
+    with _set_environment(variables):
         reread_environment()
         try:
             with block_signal(), leave_out_servers():
@@ -103,16 +104,15 @@ def _advise(error: str) -> str:
 
 
 @contextlib.contextmanager
-def _set_environment(name: str, value: str) -> Iterator[None]:
-    """Set a variable for the duration of a block, unless the user has set it."""
-    if name in os.environ:
-        yield
-        return
-    os.environ[name] = value
+def _set_environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set variables for the duration of a block, except for those that the user has set."""
+    added = {name: value for name, value in variables.items() if name not in os.environ}
+    os.environ.update(added)
     try:
         yield
     finally:
-        os.environ.pop(name, None)
+        for name in added:
+            os.environ.pop(name, None)
 
 
 def _find_address(given: str | None) -> tuple[str, str | None]:

@@ -7,7 +7,7 @@ Ray may change any of them with a minor version, so requirements.txt caps ray be
 import contextlib
 import sys
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,7 +71,19 @@ def shorten_messages() -> None:
 
 
 @contextlib.contextmanager
-def leave_out_servers() -> Iterator[None]:
+def _replace(owner: Any, names: Sequence[str], function: Callable[..., None]) -> Iterator[None]:
+    """Put a function in the place of attributes within a block."""
+    kept = {name: getattr(owner, name) for name in names}
+    try:
+        for name in names:
+            setattr(owner, name, function)
+        yield
+    finally:
+        for name, own in kept.items():
+            setattr(owner, name, own)
+
+
+def leave_out_servers() -> contextlib.AbstractContextManager[None]:
     """Start a Ray within the block without three servers that nothing here asks: their imports cost two seconds of CPU.
 
     They are the autoscaler's monitor, the log monitor and the dashboard, which Ray starts even without its pages.
@@ -79,26 +91,12 @@ def leave_out_servers() -> Iterator[None]:
     from ray._private.node import Node
 
     servers = ("start_monitor", "start_log_monitor", "start_api_server")
-    kept = {name: getattr(Node, name) for name in servers}
-    for name in servers:
-        setattr(Node, name, lambda self, **options: None)
-    try:
-        yield
-    finally:
-        for name, start in kept.items():
-            setattr(Node, name, start)
+    return _replace(Node, servers, lambda self, **options: None)
 
 
-@contextlib.contextmanager
-def keep_sigterm_handler() -> Iterator[None]:
+def keep_sigterm_handler() -> contextlib.AbstractContextManager[None]:
     """Start or join a Ray within the block without its handler of SIGTERM, which ends the process at once."""
-    utils = ray._private.utils
-    set_handler = utils.set_sigterm_handler
-    utils.set_sigterm_handler = lambda handler: None
-    try:
-        yield
-    finally:
-        utils.set_sigterm_handler = set_handler
+    return _replace(ray._private.utils, ["set_sigterm_handler"], lambda handler: None)
 
 
 def shut_down() -> None:

@@ -184,15 +184,17 @@ class Training(Schedule):
     def _check(self) -> Self:
         if self.local_epochs is not None and self.local_steps is not None:
             raise UserError("training.local_steps: give either local_steps or local_epochs, not both")
-        if self.aggregation != "feddisco" and self.feddisco != FedDisco():
-            raise UserError(f"training.feddisco: has options, but training.aggregation is {self.aggregation}")
-        if self.server_step != "fedexp" and self.fedexp != FedExP():
-            raise UserError(f"training.fedexp: has options, but training.server_step is {self.server_step}")
+        for key, chosen in (
+            ("feddisco", "aggregation"),
+            ("fedexp", "server_step"),
+            ("adamw", "optimizer"),
+            ("muon", "optimizer"),
+        ):
+            options, other = getattr(self, key), getattr(self, chosen)
+            if other != key and options != type(options)():
+                raise UserError(f"training.{key}: has options, but training.{chosen} is {other}")
         if self.relaxed_average == "models" and not self.relaxed_start:
             raise UserError("training.relaxed_average: found models, but training.relaxed_start is 0")
-        for key, fresh in (("adamw", AdamWOptions()), ("muon", MuonOptions())):
-            if self.optimizer != key and getattr(self, key) != fresh:
-                raise UserError(f"training.{key}: has options, but training.optimizer is {self.optimizer}")
         if self.optimizer != "sgd" and self.momentum:
             own = {"adamw": "adamw.betas", "muon": "muon.momentum"}[self.optimizer]
             raise UserError(f"training.momentum: found {self.momentum}; {self.optimizer} has training.{own} instead")

@@ -35,15 +35,10 @@ class Transform(Checked):
         raise NotImplementedError
 
     def move(self, source: Tensor, *drawn: Tensor) -> Tensor:
-        """Return the source of each pixel of the transformed images.
+        """Return the source of each pixel of the transformed images, int64 `(b, h, w)`, from that before.
 
-        Args:
-            source: int64 `(b, h, w)`, the pixel `row * w + column` shown at each position; h*w for black, h*w + 1 for
-                mean.
-            drawn: what `draw` returned, on the device of `source`.
-
-        Returns:
-            int64 `(b, h, w)`, like `source`.
+        A source is the pixel `row * w + column` shown at a position; h*w for black, h*w + 1 for mean. `drawn` is what
+        `draw` returned, on the device of `source`.
         """
         raise NotImplementedError
 

@@ -35,25 +35,14 @@ def make_rounds(
     seconds: float = CHECKPOINT_SECONDS,
     spread: Spread | None = None,
 ) -> Generator[State]:
-    """Make all remaining rounds, starting from the newest checkpoint if there is one.
+    """Make all remaining rounds, starting from the newest checkpoint if there is one; yield the state before and after
+    each.
 
-    If the consumer stops early, or at Ctrl-C, the finished rounds are saved. If a client's state turns out to be
-    damaged on disk, the run goes back to the checkpoint before.
-
-    Args:
-        simulation: the run; at its start, or restored.
-        checkpoints: where to resume from and save to; None for neither. The evaluated rounds are written there too,
-            as `rows.jsonl`.
-        every: rounds between checkpoints. The last round is always saved.
-        seconds: longest time between checkpoints, unless a round takes longer.
-        spread: decides after the first round that is made here; None to stay in these processes.
-
-    Yields:
-        The state at the start, then the state after each round.
-
-    Raises:
-        UserError: a checkpoint or a row cannot be written or read, or was written by a later version.
-        Diverged: numbers went wrong (`Simulation.step`).
+    `checkpoints` is where to resume from and save to, every so many rounds or `seconds`, and at the end; the evaluated
+    rounds are written there too, as `rows.jsonl`. `spread` decides after the first round that is made here. If the
+    consumer stops early, or at Ctrl-C, the finished rounds are saved. If a client's state turns out to be damaged on
+    disk, the run goes back to the checkpoint before. Raises UserError if a checkpoint or a row cannot be written or
+    read, or was written by a later version, and Diverged (`Simulation.step`).
     """
     start = simulation.state
     if checkpoints is not None and (resumed := checkpoints.load()) is not None:

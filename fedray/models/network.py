@@ -76,11 +76,6 @@ class Layout:
             [torch.full((size,), float(belongs(name))) for name, size in zip(self.names, self.sizes, strict=True)]
         )
 
-    @cached_property
-    def head(self) -> Tensor:
-        """Return float32 `(P,)`: 1 on the head's parameters."""
-        return self.mask(lambda name: name in self.heads)
-
     def name_part(self, part: str) -> frozenset[str]:
         """Return the names of the parameters of a part, as `part`."""
         every = frozenset(self.names)
@@ -93,9 +88,8 @@ class Layout:
     def part(self, part: str) -> Tensor:
         """Return float32 `(P,)`: 1 on the parameters of a part.
 
-        Args:
-            part: all, none, body, head, unbiased (all but the head's bias), norm (normalisation layers), lora_A, lora_B
-                (the matrices of adapters); the last three also with `not_`.
+        Parts are all, none, body, head, unbiased (all but the head's bias), norm (normalisation layers), lora_A and
+        lora_B (the matrices of adapters); the last three also with `not_`.
         """
         return self.mask(self.name_part(part).__contains__)
 

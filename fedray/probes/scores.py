@@ -97,22 +97,15 @@ def summarise(
     test_accuracy: float | None,
     sizes: Sequence[int] | np.ndarray,
 ) -> dict[str, float]:
-    """Return the metrics of a personal evaluation; accuracies in percent.
+    """Return the metrics of a personal evaluation (`evaluate_personal`); accuracies in percent.
 
-    Args:
-        scores: client -> test -> value (`evaluate_personal`).
-        epochs: of fine-tuning, ascending.
-        test_accuracy: the global model's if it is the generic model; None if the generic accuracy is the mean of the
-            personal models'.
-        sizes: test samples of every client, int64 `(N,)`.
-
-    Returns:
-        `personal_accuracy`: mean over clients. `personal_std`: standard deviation over clients (population).
-        `personal_worst10`: mean of the worst tenth of them (rounded up). `personal_weighted_accuracy`: mean over
-        clients, weighted by their test samples. These are after the largest number of epochs; with several numbers
-        also `personal_accuracy_eE` and so on for each. `personal_best`, `personal_worst`: the best and the worst
-        client. `personal_train_accuracy`, `_std`, `_best`, `_worst`: the same on the clients' own training samples, if
-        these were tested. `generic_accuracy`.
+    `personal_accuracy`: mean over clients. `personal_std`: standard deviation over clients (population).
+    `personal_worst10`: mean of the worst tenth of them (rounded up). `personal_weighted_accuracy`: mean over clients,
+    weighted by their test samples, of which `sizes` has the numbers of all. These are after the largest number of
+    epochs; with several numbers also `personal_accuracy_eE` and so on for each. `personal_best`, `personal_worst`: the
+    best and the worst client. `personal_train_accuracy`, `_std`, `_best`, `_worst`: the same on the clients' own
+    training samples, if these were tested. `generic_accuracy`: `test_accuracy`, the global model's, or the mean of the
+    personal models' if that is None.
     """
     result: dict[str, float] = {}
     for name, test in (("personal", "own"), ("personal_train", "train"), ("validation_personal", "validation")):

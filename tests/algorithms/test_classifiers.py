@@ -70,7 +70,7 @@ class _Poisons:
     def upload(self, c: Client) -> Uploads:
         uploads = super().upload(c)  # type: ignore[misc]
         if c.samples == 50:
-            c.theta = torch.where(c.layout.head > 0, self.poison, c.theta)
+            c.theta = torch.where(c.layout.part("head") > 0, self.poison, c.theta)
             for name in c.state:
                 c.state[name] = torch.full_like(c.state[name], self.poison)
         return uploads  # type: ignore[no-any-return]

@@ -59,7 +59,7 @@ def test_a_gradient_belongs_to_its_caller() -> None:
     assert torch.equal(c.theta, theta)
     assert torch.equal(c.grad(c.theta), kept)
     only_body = c.grad(c.theta, lambda forward: forward(c.x).features.sum())
-    assert torch.equal(only_body * c.layout.head, torch.zeros_like(only_body))
+    assert torch.equal(only_body * c.layout.part("head"), torch.zeros_like(only_body))
     assert only_body.abs().sum() > 0
 
 

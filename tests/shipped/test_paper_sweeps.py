@@ -94,7 +94,7 @@ def test_fixed_radii_of_the_propositions_are_those_of_appendix_g() -> None:
     """A fixed ρ corresponds to an adaptive ρ √P times as large: 0.5 to 2 on the head, 2 on the whole model."""
     spec = make_model_spec("mcmahan_cnn")
     layout = Network(spec.build((3, 32, 32), 10)).layout
-    parameters = {"head": int(layout.head.sum()), "all": len(layout.head)}
+    parameters = {"head": int(layout.part("head").sum()), "all": len(layout.part("head"))}
     assert parameters == {"head": 5130, "all": 2156490}
     adaptive: dict[str, list[float]] = {"head": [], "all": []}
     for run in runs("fedsol/propositions"):

@@ -1,8 +1,6 @@
 """Training of some clients in one process, and the sum of what they upload."""
 
-from collections.abc import Iterator, Mapping, Sequence
-
-from torch import Tensor
+from collections.abc import Iterator, Sequence
 
 from fedray.common.errors import warn_once
 from fedray.common.vectors import Vectors
@@ -50,7 +48,8 @@ def train(worker: Worker, broadcast: Broadcast, tasks: Sequence[ClientTask]) -> 
     _reduce(results, reduction, broadcast.cohort, reply)
     residence = worker.residence if worker.keeps_states else None
     groups = [reply.each] if residence else [reply.each, states]
-    diverged, reply.sums, copies = reduction.finish(_list_tensors(groups))
+    tensors = [tensor for group in groups for vectors in group.values() for tensor in vectors.values()]
+    diverged, reply.sums, copies = reduction.finish(tensors)
     reply.diverged |= diverged
     left = iter(copies)
     reply.each, *kept = (
@@ -159,7 +158,3 @@ def _reduce(results: list[ClientResult], reduction: Reduction, cohort: int, repl
         reply.each |= reduction.add(result, cohort)
         reply.sent += result.count_bytes()
     results.clear()
-
-
-def _list_tensors(groups: Sequence[Mapping[int, Vectors]]) -> list[Tensor]:
-    return [tensor for group in groups for vectors in group.values() for tensor in vectors.values()]

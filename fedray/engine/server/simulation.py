@@ -222,10 +222,6 @@ class Simulation:
             return update
         return torch.zeros(self.layout.size).index_copy_(0, self._shared, update)
 
-    def evaluate(self) -> dict[str, float]:
-        """Test the state as the configuration asks, without probes; accuracies in percent. Raises Diverged."""
-        return self.tester.test().row
-
     @property
     def tester(self) -> Tester:
         """The tests of the current state."""

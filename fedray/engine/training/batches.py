@@ -1,8 +1,7 @@
 """The batches of local training: their order, and their sizes. Every order is keyed by (seed, round, client)."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -40,21 +39,6 @@ class Counts(NamedTuple):
     per_epoch: int
     batch_size: int
     counted_steps: float
-
-
-def count_with(training: Training, of_client_0: int) -> Callable[[int], Counts]:
-    """Return a function that counts by a client's number of samples, and remembers what it has counted."""
-
-    @cache
-    def count(samples: int) -> Counts:
-        return Counts(
-            training.count_steps(samples),
-            training.count_steps_per_epoch(samples),
-            training.find_largest_batch(samples),
-            training.find_counted_steps(samples, of_client_0),
-        )
-
-    return count
 
 
 def draw_batches(

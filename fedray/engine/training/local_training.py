@@ -3,7 +3,7 @@
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TypeVar
 
 import numpy as np
@@ -21,7 +21,7 @@ from fedray.config import Training
 from fedray.engine.guard import ask, guard, let_assign, refuse_other
 from fedray.engine.messages import Broadcast, ClientTask
 from fedray.engine.state import load_state
-from fedray.engine.training.batches import Counts, Drawn, count_with, draw_batches
+from fedray.engine.training.batches import Counts, Drawn, draw_batches
 from fedray.models.network import BESIDE, Network
 from fedray.partitions.shards import Shards
 
@@ -314,8 +314,19 @@ class LocalTrainer:
 
     @cached_property
     def count(self) -> Callable[[int], Counts]:
-        """Function from a client's number of samples to its steps and batches in a round."""
-        return count_with(self.training, len(self.shards[0]))
+        """Function from a client's number of samples to its steps and batches in a round, which remembers them."""
+        training, of_client_0 = self.training, len(self.shards[0])
+
+        @cache
+        def count(samples: int) -> Counts:
+            return Counts(
+                training.count_steps(samples),
+                training.count_steps_per_epoch(samples),
+                training.find_largest_batch(samples),
+                training.find_counted_steps(samples, of_client_0),
+            )
+
+        return count
 
     @cached_property
     def _optimiser(self) -> Optimiser:

@@ -121,7 +121,7 @@ def test_a_newcomer_of_fedper_trains_its_head_on_the_received_body(options: dict
     """It starts with the initial head or the last cohort's average; the body is the server's, bit for bit."""
     built = problem({"name": "fedper", **options})
     running, here = worker(built)
-    head, task = running.layout.head > 0, ClientTask(4, 1.0, Vectors())
+    head, task = running.layout.part("head") > 0, ClientTask(4, 1.0, Vectors())
     broadcast = running._make_personal_broadcast(2)
     received, tuned = (
         here.trainer.start(broadcast, task).theta,

@@ -90,7 +90,7 @@ def test_head_body_features_and_taps(name: str) -> None:
         torch.testing.assert_close(network.head(output.features), output.logits)
     heads = network.layout.heads
     norm = 2 * 192 if name == "sl_vit" else 0
-    assert network.layout.head.sum() == norm + FEATURES[name] * 20 + 20
+    assert network.layout.part("head").sum() == norm + FEATURES[name] * 20 + 20
     assert 0 < len(heads) < len(network.layout.names)
     assert len(output.taps) == len(spec.taps)
     assert spec.takes_tokens == (name in ("char_lstm", "text_cnn"))
@@ -110,7 +110,7 @@ def test_normalised_features(name: str) -> None:
         h = network(torch.randn(16, 3, 64, 64)).features.detach()
     assert h.mean(0).abs().max() < 1e-4
     assert (h.std(0, correction=0) - 1).abs().max() < 1e-2
-    assert network.layout.head.sum() == 84 * 5 + 5
+    assert network.layout.part("head").sum() == 84 * 5 + 5
     layout = network.layout
     assert set(layout.names[-4:-2]) <= layout.norms - layout.heads
     assert network.layout.part("norm")[-84 * 5 - 5 - 168 : -84 * 5 - 5].all()
