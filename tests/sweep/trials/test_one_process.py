@@ -159,8 +159,8 @@ class Watched:
             run_metadata=SimpleNamespace(num_failures=2),
         )
         monkeypatch.setattr("time.monotonic", lambda: self.now)
-        monkeypatch.setattr(trials, "read_heartbeat", lambda trial: self.told)
-        monkeypatch.setattr(trials, "delete_heartbeat", lambda trial: None)
+        monkeypatch.setattr(trials.ray_private, "read_heartbeat", lambda trial: self.told)
+        monkeypatch.setattr(trials.ray_private, "delete_heartbeat", lambda trial: None)
         monkeypatch.setattr(ray, "kill", self._kill)
         self.watch = Watchdog(lambda text: None)
 
