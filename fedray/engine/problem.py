@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from fedray.common.errors import UserError, join_lines, warn_once
-from fedray.common.rng import seed_everything
+from fedray.common.rng import key_draws
 from fedray.components.plugins import blame
 from fedray.config import RunConfig
 from fedray.datasets.base import load_data
@@ -175,10 +175,10 @@ class Problem:
 
     def build_module(self) -> nn.Module:
         """Return the freshly initialised model of this seed, with what is frozen marked as such."""
-        with seed_everything(self.config.seed, "init"):
+        with key_draws(True, self.config.seed, "init"):
             module = build(self.config.model, self.data.input_shape, self.data.num_classes)
         self.config.model.load_init(module)
-        with seed_everything(self.config.seed, "adapters"):
+        with key_draws(True, self.config.seed, "adapters"):
             self.config.model.adapt(module)
         return module
 
@@ -209,7 +209,7 @@ class Problem:
             with (
                 torch.no_grad(),
                 refuse_unused_adapters(network.module),
-                seed_everything(self.config.seed, "check", device=network.theta.device),
+                key_draws(True, self.config.seed, "check", device=network.theta.device),
             ):
                 logits = network(torch.zeros(1, *shape, device=device)).logits
         except RuntimeError as error:
@@ -229,7 +229,7 @@ class Problem:
                 f"the data have {self.data.num_classes} classes"
             )
         network.train(True)
-        with seed_everything(self.config.seed, "initial"):
+        with key_draws(True, self.config.seed, "initial"):
             initial = algorithm.initial(network.initial.cpu(), network.layout)
         refuse_other(algorithm, "gives an initial model", initial, network.initial)
         network.start_at(initial)

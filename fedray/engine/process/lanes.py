@@ -104,14 +104,14 @@ class Lane:
     def _keep_draws(self) -> Iterator[None]:
         """Let all generators go on where this lane has stopped; afterwards they are as before."""
         draws = list_draws(self.network.theta.device, self._own_code)
-        outside = [read() for read, _ in draws]
-        for (_, put), state in zip(draws, self._draws or outside, strict=True):
+        outside = [read() for read, *_ in draws]
+        for (_, put, _), state in zip(draws, self._draws or outside, strict=True):
             put(state)
         try:
             yield
         finally:
-            self._draws = [read() for read, _ in draws]
-            for (_, put), state in zip(draws, outside, strict=True):
+            self._draws = [read() for read, *_ in draws]
+            for (_, put, _), state in zip(draws, outside, strict=True):
                 put(state)
 
 
