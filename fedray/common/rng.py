@@ -7,6 +7,7 @@ many processes train them, nor on a resume: there is no generator state to save.
 import hashlib
 import random
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,7 @@ def list_generators(device: torch.device) -> list[torch.Generator]:
 Draws = list[tuple[Callable[[], Any], Callable[[Any], Any], Callable[[int], Any]]]
 
 
+@cache
 def list_draws(device: torch.device, everything: bool) -> Draws:
     """Return how to read, set and seed the state of each generator that `key_draws` keys."""
     draws: Draws = [(used.get_state, used.set_state, used.manual_seed) for used in list_generators(device)]
@@ -70,7 +72,7 @@ class KeyedBlock:
         self._key, self._draws = key, draws
 
     def __enter__(self) -> None:
-        self._kept = [read() for read, *_ in self._draws]
+        self._kept = [read() for read, _, _ in self._draws]
         for _, _, reseed in self._draws:
             reseed(self._key)
 
