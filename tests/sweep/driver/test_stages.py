@@ -15,7 +15,6 @@ from fedray.common.errors import UserError
 from fedray.config import RunConfig
 from fedray.sweep.draws import iter_points
 from fedray.sweep.plan import Plan, make_plan
-from fedray.sweep.points import apply_draw
 from fedray.sweep.session import describe_results
 from fedray.sweep.stages import choose, describe_choices, make_final_stage, make_tune_stage, preview_final_stage
 from fedray.sweep.sweep import Sweep
@@ -92,10 +91,10 @@ def test_the_final_stage_runs_the_best_draw_of_each_method_and_setting(searcher:
     assert len(choices) == 4
     for one in choices:
         best = 0.5 if one.config["partition"] == "iid" else 0.02
-        scores = [quality(d["training.lr"], best) - 100 * d.get("algorithm.mu", 0.0) for d in one.draws]
-        assert one.values == one.draws[int(np.argmax(scores))]
+        scores = [quality(d["training.lr"], best) - 100 * d.get("algorithm.mu", 0.0) for d in one.study.draws]
+        assert one.values == one.study.draws[int(np.argmax(scores))]
         assert one.score == pytest.approx(max(scores) + 0.105), "the mean of seeds 10 and 11"
-    second = make_final_stage(asked, [apply_draw(one.config, one.values) for one in choices])
+    second = make_final_stage(asked, [one.config for one in choices])
     runs = [cell.run for cell in make_plan(second).sheet.cells.values()]
     assert len(runs) == 4 * 3
     assert {one.seed for one in runs} == {0, 1, 2}
@@ -111,8 +110,8 @@ def test_the_lowest_loss_or_the_highest_accuracy_is_chosen(select: str, extreme:
     """Simulated outcomes: loss and accuracy are both the learning rate."""
     asked = file(grid={"partition": ["iid"]}, cases=[{"algorithm": "fedavg"}], select=select)
     (choice,) = choose(with_outcomes(make_plan(make_tune_stage(asked)), lambda one: {select: one.training.lr}))
-    assert choice.values == extreme(choice.draws, key=lambda one: one["training.lr"])
-    assert len({one["training.lr"] for one in choice.draws}) == 4
+    assert choice.values == extreme(choice.study.draws, key=lambda one: one["training.lr"])
+    assert len({one["training.lr"] for one in choice.study.draws}) == 4
 
 
 def test_what_the_final_table_is_told() -> None:
@@ -121,7 +120,7 @@ def test_what_the_final_table_is_told() -> None:
     first = make_plan(make_tune_stage(asked))
     planned = with_outcomes(first, lambda one: {"last10_validation_accuracy": one.training.lr})
     choices = choose(planned)
-    second = make_plan(make_final_stage(asked, [apply_draw(one.config, one.values) for one in choices]))
+    second = make_plan(make_final_stage(asked, [one.config for one in choices]))
     told = describe_choices(asked, choices, second)
     assert list(told) == list(second.sheet.cells), "seed by seed, method by method"
     first, other = told[next(iter(told))], told[list(told)[3]]
