@@ -13,8 +13,6 @@ from fedray.common.errors import UserError, truncate_repr, unknown
 from fedray.common.yaml_files import is_yaml
 
 if TYPE_CHECKING:  # imported where they are used: PyTorch takes two seconds, and `--help` does not need it
-    import numpy as np
-
     from fedray.datasets.base import DataSource
     from fedray.datasets.dataset import Dataset
 
@@ -92,20 +90,12 @@ def list_doubts(source: "DataSource", data: "Dataset") -> Iterator[str]:
     *others, last = data.input_shape
     if len(others) == 2 and data.x_train.dtype == np.float32 and last in (1, 3, 4) and others[0] not in (1, 3, 4):
         yield f"samples have shape {data.input_shape}: channels come last; float32 images are (n, channels, h, w)"
-    if data.x_train.dtype == np.float32 and (largest := _find_pixels(data.x_train)):
-        yield f"values are those of pixels, 0 to {largest}: float32 is used as it is; save uint8, or divide by 255"
-
-
-def _find_pixels(x: "np.ndarray") -> int:
-    """Return the largest value of float arrays that look like pixels of 8 bits, or 0.
-
-    Images (three axes and more) do with a value from 2 to 255, vectors with whole numbers that end at 255 exactly.
-    """
-    low, high = float(x.min()), float(x.max())
-    if low < 0 or not 1 < high <= 255:
-        return 0
-    looks = high >= 2 if x.ndim > 2 else high == 255 and bool((x == x.round()).all())
-    return int(high) if looks else 0
+    if (x := data.x_train).dtype == np.float32 and x.min() >= 0:
+        # Pixels of images (three axes and more) end between 2 and 255, of vectors at 255, and are whole numbers.
+        largest = float(x.max())
+        if 2 <= largest <= 255 if x.ndim > 2 else largest == 255 and (x == x.round()).all():
+            told = f"values are those of pixels, 0 to {int(largest)}"
+            yield f"{told}: float32 is used as it is; save uint8, or divide by 255"
 
 
 def find_differences(source: "DataSource", data: "Dataset") -> list[str]:

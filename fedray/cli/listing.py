@@ -127,11 +127,14 @@ def list_entries(what: str) -> dict[str, str]:
             for file in list_cluster_files()
         }
     if what == "sweeps":
-        from fedray.sweep.document import get_sweeps_folder, list_sweeps
+        from fedray.sweep.document import get_sweeps_folder, list_sweeps, load_document
         from fedray.sweep.sweep import Sweep
 
-        files = {name: get_sweeps_folder() / f"{name}.yaml" for name in list_sweeps()}
-        return {name: _describe(Sweep, file) for name, file in files.items()}
+        documents = {name: load_document(get_sweeps_folder() / f"{name}.yaml") for name in list_sweeps()}
+        return {
+            name: Sweep.parse(document).description if "base" in document else "one run, for `fedray run`"
+            for name, document in documents.items()
+        }
     from fedray.config import COMPONENTS
 
     registry: Mapping[str, Any] = COMPONENTS[SECTIONS[what]][0]
@@ -141,13 +144,6 @@ def list_entries(what: str) -> dict[str, str]:
 
         entries |= {name: ", ".join(list_form_options(name.removesuffix(FORMS))) for name in sorted(list_variants())}
     return entries
-
-
-def _describe(sweep: Any, file: Any) -> str:
-    from fedray.sweep.document import load_document
-
-    document = load_document(file)
-    return sweep.parse(document, file=file).description if "base" in document else "one run, for `fedray run`"
 
 
 def format_overview(what: str) -> str:

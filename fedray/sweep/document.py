@@ -40,18 +40,19 @@ def locate_sweep(file: Path, folder: Path = Path()) -> Path:
     known = list_sweeps()
     if file.as_posix() in known and (file.is_dir() or not file.exists()):
         return get_sweeps_folder() / f"{file}.yaml"
-    endings = (".yaml", ".yml")
+    if file.exists():
+        return file
+    missing, endings = f"{truncate_repr(str(file))}: there is no such file", (".yaml", ".yml")
     others = [folder / file.with_suffix(end) for end in endings if file.name and file.suffix in ("", *endings)]
-    if not file.exists() and (other := next((one for one in others if one.is_file()), None)):
-        raise UserError(f"{truncate_repr(str(file))}: there is no such file; did you mean {other.name}?")
-    if not file.exists() and file.suffix in endings and file.with_suffix("").as_posix() in known:
-        shipped = file.with_suffix("").as_posix()
-        raise UserError(f"{truncate_repr(str(file))}: there is no such file; {shipped} is the sweep that fedray has")
-    if file.exists() or file.suffix in endings:
+    if other := next((one for one in others if one.is_file()), None):
+        raise UserError(f"{missing}; did you mean {other.name}?")
+    if file.suffix in endings:
+        if (shipped := file.with_suffix("").as_posix()) in known:
+            raise UserError(f"{missing}; {shipped} is the sweep that fedray has")
         return file
     near = find_nearest(file.as_posix(), known, 0.5)
     hint = f"did you mean {near}?" if near else "`fedray list sweeps` names them all"
-    raise UserError(f"{truncate_repr(str(file))}: there is no such file and no shipped sweep of that name; {hint}")
+    raise UserError(f"{missing} and no shipped sweep of that name; {hint}")
 
 
 EXTENDS = "extends"

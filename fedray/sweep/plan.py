@@ -256,14 +256,7 @@ def describe_plugins(run: RunConfig) -> PluginLabels:
 
 @dataclass(frozen=True)
 class Options:
-    """How a call runs a sweep.
-
-    Attributes:
-        force: True to run finished cells again.
-        only: the cells to run, as `Sheet.select` takes them; empty for all.
-        max_concurrent: maximum number of trials at a time; None for as many as fit.
-        address: a cluster's, `auto` or HOST:PORT; None for $RAY_ADDRESS, or this machine if that is not set.
-    """
+    """How a call runs a sweep: what `fedray.run_sweep` takes under these names."""
 
     force: bool = False
     only: Sequence[str] = ()

@@ -76,8 +76,7 @@ class Progress:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.console.is_terminal:
-            self._live.stop()
+        self._live.stop()
 
     def note_start(self, cell: str, label: str) -> None:
         """Show that a trial of the cell begins."""

@@ -96,7 +96,6 @@ class Session:
     """A running call of a sweep. The records of its plan's sheet grow as cells end.
 
     Attributes:
-        plan: the plan.
         locks: of the cells that this process runs.
         writer: the thread that uses `tracker`.
         tracker: MLflow; set by `open`.
@@ -127,8 +126,7 @@ class Session:
         return any(self.plan.sheet.get_status(cell).is_open for cell in self.tried)
 
     def open(self) -> None:
-        """Let the writer open the store and the sweep's run, creating them if needed; only the first call has an
-        effect.
+        """Let the writer open the store and the sweep's run, creating them if needed, at the first call.
 
         That takes seconds of a core, so it waits until a trial has something to write: until then Ray's processes need
         the cores for their imports.

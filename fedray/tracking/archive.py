@@ -138,7 +138,7 @@ class Archive:
     Attributes:
         sweep: its name, description and cells.
         file: the sweep's file as text; empty if it is not there.
-        artifacts: hash of each cell that has a run -> member with an artefact -> its path below the run's folder.
+        artifacts: hash of each cell that has a run -> paths of its artefacts below the run's folder.
     """
 
     def __init__(self, archive: zipfile.ZipFile) -> None:
@@ -160,8 +160,8 @@ class Archive:
         root = folder.resolve()
         for file, digest in self.read_run(cell).splits.items():
             (root / file).write_bytes(self._archive.read(f"splits/{digest}"))
-        for name, path in self.artifacts[cell].items():
-            target = (root / path).resolve()
+        for path in self.artifacts[cell]:
+            name, target = f"runs/{cell}/artifacts/{path}", (root / path).resolve()
             if not target.is_relative_to(root):  # names are checked already; this holds even if that check is wrong
                 raise UserError(f"{name} would be written elsewhere")
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -233,9 +233,9 @@ def open_archives(file: Path, failure: str) -> Iterator[list[Archive]]:
         yield checked
 
 
-def _check_members(archive: zipfile.ZipFile) -> dict[str, dict[str, str]]:
+def _check_members(archive: zipfile.ZipFile) -> dict[str, list[str]]:
     """Refuse members that `export` does not write, and return the `Archive.artifacts`."""
-    artifacts: dict[str, dict[str, str]] = {}
+    artifacts: dict[str, list[str]] = {}
     names: set[str] = set()
     for member in archive.infolist():
         name, shown = member.orig_filename, truncate_repr(member.orig_filename)
@@ -250,7 +250,7 @@ def _check_members(archive: zipfile.ZipFile) -> dict[str, dict[str, str]]:
             raise UserError(f"{shown} is there twice, or but for capitals")
         names.add(name.lower())
         if cell is not None:
-            artifacts.setdefault(cell, {}).update({} if path is None else {name: path.removeprefix("/")})
+            artifacts.setdefault(cell, []).extend([] if path is None else [path.removeprefix("/")])
     return artifacts
 
 

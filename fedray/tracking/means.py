@@ -21,17 +21,7 @@ from fedray.cells.looks import Look
 from fedray.cells.metric import LAST
 from fedray.cells.status import Status
 from fedray.common.errors import format_count
-from fedray.tracking.store import (
-    COLOUR,
-    MEAN_OF,
-    SETTING,
-    SUMMARY,
-    format_counts,
-    open_reader,
-    read_status,
-    search,
-    select_means,
-)
+from fedray.tracking import store
 from fedray.tracking.tracker import BATCH
 
 if TYPE_CHECKING:
@@ -66,22 +56,22 @@ def write_means(
     charts of one column show.
     """
     name, experiment = sweep.data.tags["fedray.sweep"], sweep.info.experiment_id
-    known = {run.data.tags.get(SEEDS): run for run in search(client, experiment, select_means(name))}
+    known = {run.data.tags.get(SEEDS): run for run in store.search(client, experiment, store.select_means(name))}
     settings: dict[str, list[str]] = defaultdict(list)
     for hash, cell in cells.items():
         settings[leave_out_seed(cell.label, cell.config.get("seed"))].append(hash)
     changed = []
     for setting, hashes in settings.items():
-        statuses = {hash: read_status(runs[hash]) if hash in runs else Status.MISSING for hash in hashes}
+        statuses = {hash: store.read_status(runs[hash]) if hash in runs else Status.MISSING for hash in hashes}
         seeds = [runs[hash] for hash, status in statuses.items() if status is Status.FINISHED]
         if len(seeds) < 2:
             continue
         tags = {
             "fedray.kind": "mean",
-            MEAN_OF: name,
-            SETTING: setting,
-            "fedray.status": format_counts(Counter(statuses.values())),
-            COLOUR: seeds[0].data.tags[COLOUR],
+            store.MEAN_OF: name,
+            store.SETTING: setting,
+            "fedray.status": store.format_counts(Counter(statuses.values())),
+            store.COLOUR: seeds[0].data.tags[store.COLOUR],
             MLFLOW_PARENT_RUN_ID: sweep.info.run_id,
             MLFLOW_RUN_NOTE: f"Mean of {len(seeds)} seeds: " + ", ".join(run.info.run_name for run in seeds),
         }
@@ -128,7 +118,7 @@ def _average(seeds: Sequence["AnyRun"], metrics: Sequence[str]) -> Iterator[tupl
     The numbers of tables, means of the last rounds, have their deviation as well. Six digits, since MLflow's page shows
     all that a number has.
     """
-    reader, _ = open_reader()
+    reader, _ = store.open_reader()
     totals = pd.DataFrame([run.data.metrics for run in seeds]).dropna(axis="columns")
     for name in metrics:
         if name in totals:
@@ -137,8 +127,8 @@ def _average(seeds: Sequence["AnyRun"], metrics: Sequence[str]) -> Iterator[tupl
             whole = curves.dropna(axis="columns")
             for step, value in zip(whole.columns.tolist(), whole.mean().tolist(), strict=True):
                 yield name, float(f"{value:.6g}"), int(step)
-    summaries = [str(name) for name in totals if str(name).startswith(SUMMARY)]
+    summaries = [str(name) for name in totals if str(name).startswith(store.SUMMARY)]
     for summary, value in zip(summaries, totals[summaries].mean().tolist(), strict=True):
         yield summary, float(f"{value:.6g}"), 0
-        if summary.startswith(SUMMARY + LAST):
+        if summary.startswith(store.SUMMARY + LAST):
             yield f"{summary}{DEVIATION}", float(f"{totals[summary].std():.6g}"), 0
