@@ -224,9 +224,10 @@ class LocalClient(Client):
 
     def full_grad(self, theta: Tensor) -> Tensor:
         total = torch.zeros_like(theta)
+        self._refuse_in_loss()
         self.network.train(True)
         with self.network.keep_buffers():
-            self._load(theta)
+            self.network.load(theta)
             for x, y in self._cut_into_chunks():
                 try:
                     logits = self.network(x).logits
@@ -266,9 +267,10 @@ class LocalClient(Client):
 
     def shard(self, theta: Tensor) -> tuple[Output, Tensor]:
         self.passes["full_predictions"] += 1
+        self._refuse_in_loss()
         self.network.train(False)
         with torch.no_grad(), self._use_statistics(self._choose_statistics(theta)):
-            self._load(theta)
+            self.network.load(theta)
             outputs, labels = zip(*((self.network(x), y) for x, y in self._cut_into_chunks()), strict=True)
             taps = tuple(torch.cat(layer) for layer in zip(*(o.taps for o in outputs), strict=True))
             return Output(
@@ -299,10 +301,6 @@ class LocalClient(Client):
         size = -(-self.samples // -(-self.samples // CHUNK))  # about equal: BatchNorm cannot train on a chunk of one
         for start in range(0, self.samples, size):
             yield self.held.cut(start, start + size)
-
-    def _load(self, theta: Tensor) -> None:
-        self._refuse_in_loss()
-        self.network.load(theta)
 
     def _refuse_in_loss(self) -> None:
         if self._in_loss:  # the network holds one theta, and the backward pass still needs the loss's

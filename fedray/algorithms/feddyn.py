@@ -3,6 +3,7 @@
 from torch import Tensor
 
 from fedray.algorithms.base import Client, Proximal, Received, Server, Sum, Uploads, holds
+from fedray.algorithms.scaffold import ControlVariates
 from fedray.common.vectors import add_to
 from fedray.components.base import option
 
@@ -57,15 +58,14 @@ class FedDyn(DynamicRegularisation):
     )
 
 
-@holds(server=["h", "c"], client=["h", "c"], sent=["c"])
-class FedDC(DynamicRegularisation):
+@holds(server=["h", "c"], client=["h", "c"])
+class FedDC(DynamicRegularisation, ControlVariates):
     """q = g(y) + α (y - x + h_i) + c - c_i; h_i <- h_i + u_i; c_i <- c_i - c - u_i/(K_i η_t); x and h as FedDyn.
 
     c stays the mean of all N c_i. Readings: the η of the round, not the first one (D-23); clients count equally (D-17).
     """
 
     name = "feddc"
-    bound_to_sgd = "makes variates of updates divided by K η"
     paper = (
         "Gao et al., FedDC: federated learning with non-IID data via local drift decoupling and correction, CVPR 2022"
     )
@@ -85,10 +85,4 @@ class FedDC(DynamicRegularisation):
         return super().proximal(c, theta) + c.message.c - c.state.c
 
     def upload(self, c: Client) -> Uploads:
-        change = -c.message.c - c.update / (c.counted_steps * c.lr)
-        c.state.c = c.state.c + change
-        return {**super().upload(c), "c_change": Sum(change)}
-
-    def aggregate(self, server: Server, got: Received) -> None:
-        super().aggregate(server, got)
-        server.state.c = server.state.c + got.c_change / server.clients
+        return {**DynamicRegularisation.upload(self, c), **ControlVariates.upload(self, c)}

@@ -104,7 +104,8 @@ class Muon(Rule):
     def __init__(self, options: MuonOptions, layout: Layout, state: Vectors | None = None) -> None:
         super().__init__(state)
         self.options, self.layout = options, layout
-        self.names = [name for name in layout.matrices if options.matrices == "all" or name not in layout.beside_body]
+        left_out = frozenset[str]() if options.matrices == "all" else layout.heads | layout.embeddings
+        self.names = [name for name in layout.matrices if name not in left_out]
         chosen = layout.mask(set(self.names).__contains__)
         self.index, self.others = chosen.nonzero().flatten(), (chosen == 0).nonzero().flatten()
         (beta1, beta2), eps = VECTORS

@@ -41,12 +41,8 @@ from fedray.common.errors import UserError
 from fedray.common.whole_files import read_file
 from fedray.common.yaml_files import LARGEST, locate_file
 
-
-class Mark:
-    """Marks a field, in its annotation."""
-
-
-EXCLUDED, FILE = Mark(), Mark()
+EXCLUDED, FILE = object(), object()
+"""Marks of a field, in its annotation."""
 
 
 @cache

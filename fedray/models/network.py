@@ -129,11 +129,6 @@ class Layout:
         """Names of the parameters with two or more dimensions, in order."""
         return tuple(name for name, shape in zip(self.names, self.shapes, strict=True) if len(shape) > 1)
 
-    @property
-    def beside_body(self) -> frozenset[str]:
-        """Names of the parameters of the head and of embeddings."""
-        return self.heads | self.embeddings
-
 
 @dataclass(frozen=True)
 class Output:
@@ -214,7 +209,8 @@ class Network:
         for path, layer, buffer in iter_statistics(module, frozen=True):
             self._still.append(layer)
             self.frozen[f"{path}.buffer {len(self._still)}"] = buffer
-        self.parts = {part: self._choose(part) for part in ("all", "head", "body", "norm", "not_norm")}
+        chosen = {part: self.layout.name_part(part) for part in ("all", "head", "body", "norm", "not_norm")}
+        self.parts = {part: [p for name, p in named.items() if name in names] for part, names in chosen.items()}
         self.theta = _flatten(self.trained)
         self.initial = self.theta.clone()
         self._sizes = list(self.layout.sizes)
@@ -240,11 +236,6 @@ class Network:
             modules[tap].register_forward_pre_hook(partial(self._keep_tap, tap))
         self._tap_names = tuple(taps)
         self._keep_still()
-
-    def _choose(self, part: str) -> list[nn.Parameter]:
-        """Return the trained parameters of a part."""
-        chosen = self.layout.name_part(part)
-        return [p for name, p in zip(self.layout.names, self.trained, strict=True) if name in chosen]
 
     @cached_property
     def frozen_sha256(self) -> str:
