@@ -41,7 +41,7 @@ def shell(tmp_path: Path) -> dict[str, str]:
     """An environment in which `fedray` and `python` are those under test, without other settings."""
     programs = tmp_path / "programs"
     programs.mkdir()
-    for name, arguments in (("fedray", " -P -m fedray.cli"), ("python", "")):
+    for name, arguments in (("fedray", " -P -m fedray"), ("python", "")):
         (programs / name).write_text(f'#!/bin/sh\nexec {sys.executable}{arguments} "$@"\n')
         (programs / name).chmod(0o755)
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("MLFLOW_", "RAY_", "FEDRAY_"))}
