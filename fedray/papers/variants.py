@@ -25,7 +25,7 @@ from fedray.algorithms.fedtoga import FedTOGA
 from fedray.algorithms.fedwmsam import FedWMSAM
 from fedray.algorithms.linear_head import counts
 from fedray.algorithms.scaffold import ControlVariates, Scaffold
-from fedray.common.errors import UserError, join_lines
+from fedray.common.errors import FORMS, UserError, join_lines
 from fedray.common.vectors import add_to, move_along
 from fedray.common.yaml_files import locate_file
 from fedray.components.base import option
@@ -529,22 +529,6 @@ class FedSOLForms(FedSOL):
 
 VARIANTS: dict[str, type[Algorithm]] = {
     kind.name: kind
-    for kind in (
-        ScaffoldForms,
-        FedDynForms,
-        FedDCForms,
-        FedSAMForms,
-        FedASAMForms,
-        FedGAMMAForms,
-        FedSpeedForms,
-        FedTOGAForms,
-        FedGloSSForms,
-        FedLESAMForms,
-        FedLESAMSForms,
-        FedLESAMDForms,
-        FedWMSAMForms,
-        FedGEForms,
-        FedGELAForms,
-        FedSOLForms,
-    )
+    for kind in list(vars().values())
+    if isinstance(kind, type) and issubclass(kind, Algorithm) and kind.name.endswith(FORMS)
 }
