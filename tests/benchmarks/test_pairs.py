@@ -17,7 +17,21 @@ from benchmarks.gpu_day.__main__ import PARTS
 from benchmarks.gpu_day.hashes import hash_methods, list_hashed, read_hashes
 from benchmarks.gpu_day.parts import Part
 from benchmarks.pairs import Report
+from benchmarks.step import leave_unguarded
 from benchmarks.table import PAGE, Run, fill_page, is_met, load_runs, on_gpu
+from fedray.algorithms.base import Algorithm, Client
+from fedray.common.errors import UserError
+from tests import small
+
+
+class WritesInPlace(Algorithm):
+    """The engine refuses it: x belongs to other clients, too."""
+
+    name = "writes_in_place"
+
+    def begin(self, c: Client) -> None:
+        c.theta_0.mul_(1)
+
 
 PEER = """
 import os, subprocess, sys
@@ -187,3 +201,11 @@ def test_all_parts_run_tiny_without_ray_and_mlflow(tmp_path: Path) -> None:
     rounds = [figures[f"seconds of a round of FedSAM, {how}"] for how in ("5 lanes", "lanes: 1", "lanes: 10")]
     assert len({figure["theta"] for figure in rounds}) == 1
     assert "| images/s of 2 processes, without MPS |" in on_gpu(runs)
+
+
+def test_a_step_without_the_guard_refuses_nothing() -> None:
+    """The benchmark of the guard takes away what the engine calls today, and all of it comes back."""
+    with leave_unguarded():
+        small.simulation({"name": WritesInPlace}).step()
+    with pytest.raises(UserError, match=r"changes c\.theta in place"):
+        small.simulation({"name": WritesInPlace}).step()
