@@ -83,11 +83,7 @@ class Descent:
 
         It moves only where the mask is 1, if there is one. `decoupled_weight` is λ of a term λ y that is not clipped.
         """
-        clip_norm, weight_decay, decayed = (
-            self.optimiser.clip_norm,
-            self.optimiser.weight_decay,
-            self.optimiser.decayed,
-        )
+        clip_norm, wd, decayed = self.optimiser.clip_norm, self.optimiser.weight_decay, self.optimiser.decayed
         moving = theta if mask is None else theta * mask
         q = q if mask is None else q * mask
         if clip_norm is not None:
@@ -97,8 +93,8 @@ class Descent:
                 else clip(q, clip_norm)
             )
         decay: Tensor | float = 0.0
-        if weight_decay:
-            decay = weight_decay * (moving if decayed is None else moving * decayed)
+        if wd:
+            decay = wd * (moving if decayed is None else moving * decayed)
         d = self.rule.displacement(q, decay, mask)
         # one pass over memory where θ - η d takes two
         return torch.sub(theta, d if mask is None else d * mask, alpha=lr)

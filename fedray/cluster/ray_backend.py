@@ -166,7 +166,7 @@ class RayBackend:
         return replies
 
     def evaluate(self, theta: Tensor, buffers: Tensor, split: str = "test", round: int = 0) -> list[dict[str, Tensor]]:
-        sent = ray.put({"theta": theta.numpy(), "buffers": buffers.numpy()})
+        sent = ray.put(as_arrays({"theta": theta, "buffers": buffers}))
         chunks = [list(range(slot, self._chunks[split], len(self._actors))) for slot in range(len(self._actors))]
         calls = [(sent, share, split, round) for share in chunks]
         return [as_vectors(answer) for answer in self._call("evaluate", calls)]
@@ -197,14 +197,8 @@ class RayBackend:
 
     def _make_calls(self, broadcast: Broadcast, tasks: Sequence[ClientTask]) -> list[tuple[Any, list[SentTask]]]:
         """Return the arguments of one call per actor: the broadcast, stored once, and the actor's tasks."""
-        sent = ray.put(
-            vars(broadcast)
-            | {
-                "theta": broadcast.theta.numpy(),
-                "buffers": broadcast.buffers.numpy(),
-                "message": as_arrays(broadcast.message),
-            }
-        )
+        vectors = as_arrays({"theta": broadcast.theta, "buffers": broadcast.buffers})
+        sent = ray.put(vars(broadcast) | vectors | {"message": as_arrays(broadcast.message)})
         homes = [self._homes.get(task.client) for task in tasks]
         shares = assign_to_actors([self._steps[task.client] for task in tasks], homes, len(self._actors))
         return [(sent, [(tasks[k].client, tasks[k].weight, pack(tasks[k].state)) for k in share]) for share in shares]

@@ -198,16 +198,11 @@ def _with_name(
             checked: dict[str, Any] = {"stacks": vars(found).get("stacks", False)}
             for name in dir(base):
                 hook, given = inspect.getattr_static(found, name), inspect.getattr_static(base, name)
-                if (
-                    name.startswith("_")
-                    or hook is given
-                    or not inspect.isfunction(hook)
-                    or not inspect.isfunction(given)
-                ):
-                    continue
-                hint = get_type_hints(given).get("return", Any)
-                if not hook.__module__.startswith("fedray.") and hint is not type(None):
-                    checked[name] = check_return(f"algorithm: {path}.{name}", hook, hint)
+                is_own = hook is not given and inspect.isfunction(hook) and inspect.isfunction(given)
+                if is_own and name[0] != "_" and not hook.__module__.startswith("fedray."):
+                    hint = get_type_hints(given).get("return", Any)
+                    if hint is not type(None):
+                        checked[name] = check_return(f"algorithm: {path}.{name}", hook, hint)
             members |= checked
         kind: type[C] = type(found.__name__, (found,), members)
     elif adapt is not None:

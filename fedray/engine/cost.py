@@ -87,12 +87,8 @@ class _Meter(InlineBackend):
         with FlopCounterMode(display=False) if broadcast.round == self.last else contextlib.nullcontext() as counter:
             c, uploads = trainer.train(broadcast, tasks[0])
         size, shared = c.layout.size, trainer.network.index(trainer.algorithm.shares)
-        self.down = (
-            _count_numbers(
-                [broadcast.theta if len(shared) == size else broadcast.theta[shared], *broadcast.message.values()]
-            )
-            / size
-        )
+        theta = broadcast.theta if len(shared) == size else broadcast.theta[shared]
+        self.down = _count_numbers([theta, *broadcast.message.values()]) / size
         self.up = _count_numbers(sent.vector for name, sent in uploads.items() if name != "buffers") / size
         self.client = _count_numbers(c.state.values()) / size
         self.own = _count_numbers(vector for name, vector in c.state.items() if name == OWN) / size

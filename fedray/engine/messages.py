@@ -53,15 +53,11 @@ class Reply:
 
 @dataclass(frozen=True)
 class PersonalEval:
-    """The tests that personal models take.
+    """The tests that personal models take: on the client's own test samples, the whole test set, own training samples.
 
-    Attributes:
-        epochs: epochs of fine-tuning, ascending; `everyone` and `train` apply to the last one only.
-        own: test on the client's own test samples.
-        everyone: test on the whole test set.
-        train: test on the client's own training samples.
-        newcomers: the clients have never trained: test the model that each receives, and its own after each number of
-            epochs by the method's rule for newcomers, on its own test samples. Replaces the other tests.
+    epochs: of fine-tuning, ascending; `everyone` and `train` apply to the last one only. newcomers: the clients have
+    never trained: test the model that each receives, and its own after each number of epochs by the method's rule for
+    newcomers, on its own test samples. Replaces the other tests.
     """
 
     epochs: tuple[int, ...]

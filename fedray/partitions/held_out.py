@@ -67,12 +67,12 @@ def _split_samples(
     else:
         shards = _deal(partition, data, dealt, seed)
     if test is not None:
-        count = partial(_count_tests, test.fraction)
+        count = partial(_count, test.fraction, up=True)  # as PFLlib
         shards, tests = hold_out(shards, data.y_train, count, seed, "client test", test.stratify)
         _refuse_nothing("test", tests, test.fraction, "any client that has two")
     split = _set_apart(Split(shards, tests, held), clients)
     if validation is not None and held is None:
-        count = partial(_count_held_out, validation.fraction)
+        count = partial(_count, validation.fraction)
         shards, held = hold_out(split.train, data.y_train, count, seed)
         _refuse_nothing("validation", held, validation.fraction, "any client")
         split = replace(split, train=shards, validation=held)
@@ -130,7 +130,7 @@ def _refuse_nothing(section: str, held: Shards, fraction: float, whose: str) -> 
 def _hold_out_pool(
     partition: Partition, data: Dataset, clients: int, seed: int, fraction: float
 ) -> tuple[Shards, Shards]:
-    indices = draw_stratified(data.y_train, _count_held_out(fraction, len(data.y_train)), generator(seed, "validation"))
+    indices = draw_stratified(data.y_train, _count(fraction, len(data.y_train)), generator(seed, "validation"))
     rest = np.setdiff1d(np.arange(len(data.y_train)), indices)
     left = replace(
         data,
@@ -171,14 +171,10 @@ def hold_out(
     return Shards(shards.indices[kept], before[shards.offsets]), out
 
 
-def _count_held_out(fraction: float, samples: int) -> int:
-    """Return the fraction of some samples, to the nearest integer (half up), leaving one."""
-    return max(min(int(fraction * samples + 0.5), samples - 1), 0)
-
-
-def _count_tests(fraction: float, samples: int) -> int:
-    """Return the fraction of some samples, rounded up as PFLlib's scikit-learn does, leaving one."""
-    return max(min(math.ceil(fraction * samples - 1e-9), samples - 1), 0)
+def _count(fraction: float, samples: int, up: bool = False) -> int:
+    """Return the fraction of some samples, leaving one: to the nearest integer (half up), or up as in scikit-learn."""
+    count = math.ceil(fraction * samples - 1e-9) if up else int(fraction * samples + 0.5)
+    return max(min(count, samples - 1), 0)
 
 
 def draw_stratified(labels: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:

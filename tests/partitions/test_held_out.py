@@ -21,7 +21,7 @@ from fedray.engine.loop import run
 from fedray.engine.problem import Problem
 from fedray.engine.process.backend import InlineBackend
 from fedray.partitions import make_partition
-from fedray.partitions.held_out import Split, _count_held_out, _count_tests, draw_stratified, hold_out, split_samples
+from fedray.partitions.held_out import Split, _count, draw_stratified, hold_out, split_samples
 from fedray.partitions.shards import Shards
 from tests import small
 
@@ -62,18 +62,18 @@ def test_every_client_holds_its_share_out_and_keeps_one_sample() -> None:
     sizes = [40, 10, 4, 1, 0]
     shards = Shards(np.arange(55), np.concatenate([[0], np.cumsum(sizes)]))
     labels = np.arange(55) % 5
-    left, held = hold_out(shards, labels, partial(_count_held_out, 0.1), seed=3)
+    left, held = hold_out(shards, labels, partial(_count, 0.1), seed=3)
     assert held.sizes.tolist() == [4, 1, 0, 0, 0]
     assert left.sizes.tolist() == [36, 9, 4, 1, 0]
     for client in range(5):
         assert sorted([*left[client], *held[client]]) == shards[client].tolist()
-    assert hold_out(shards, labels, partial(_count_held_out, 0.9), seed=3)[1].sizes.tolist() == [36, 9, 3, 0, 0]
+    assert hold_out(shards, labels, partial(_count, 0.9), seed=3)[1].sizes.tolist() == [36, 9, 3, 0, 0]
 
 
 def test_nobody_trains_on_a_sample_that_another_client_holds_out() -> None:
     """Client 0 has ten samples, client 1 the same ten twice: a sample held out by one leaves the other, every copy."""
     shards = Shards.from_lists([np.arange(10), np.tile(np.arange(10), 2)])
-    left, held = hold_out(shards, np.zeros(10, dtype=np.int64), partial(_count_held_out, 0.3), seed=0)
+    left, held = hold_out(shards, np.zeros(10, dtype=np.int64), partial(_count, 0.3), seed=0)
     assert held.sizes.tolist() == [3, 3], "a share of the different samples"
     gone = set(held.indices.tolist())
     assert set(left[0].tolist()) == set(range(10)) - gone
@@ -109,9 +109,9 @@ def test_a_fraction_that_holds_nothing_out_is_refused() -> None:
 def test_a_client_tests_on_a_quarter_rounded_up_as_scikit_learn_does() -> None:
     """`train_size=0.75` trains on floor(0.75 n): of 8, 9, 10 and 40 samples 6, 6, 7 and 30. One sample stays."""
     for n in (8, 9, 10, 11, 40):
-        assert n - _count_tests(0.25, n) == len(train_test_split(range(n), train_size=0.75)[0])
-    assert [_count_tests(0.25, n) for n in (0, 1, 2)] == [0, 0, 1]
-    assert [_count_tests(0.9, n) for n in (2, 10, 1000)] == [1, 9, 900]
+        assert n - _count(0.25, n, up=True) == len(train_test_split(range(n), train_size=0.75)[0])
+    assert [_count(0.25, n, up=True) for n in (0, 1, 2)] == [0, 0, 1]
+    assert [_count(0.9, n, up=True) for n in (2, 10, 1000)] == [1, 9, 900]
 
 
 def test_test_samples_are_drawn_at_random_or_by_class() -> None:
@@ -120,7 +120,7 @@ def test_test_samples_are_drawn_at_random_or_by_class() -> None:
     """
     shards, labels = Shards(np.arange(800), np.arange(0, 801, 40)), np.tile(np.repeat([0, 1], 20), 20)
     for stratify in (True, False):
-        _, tests = hold_out(shards, labels, partial(_count_tests, 0.25), 0, "client test", stratify)
+        _, tests = hold_out(shards, labels, partial(_count, 0.25, up=True), 0, "client test", stratify)
         of_class_1 = [int(labels[tests[i]].sum()) for i in range(20)]
         assert set(tests.sizes) == {10}
         assert (set(of_class_1) == {5}) is stratify

@@ -62,11 +62,9 @@ Seconds = Annotated[float, Field(ge=0)]
 class Manifest(BaseModel):
     """The JSON file of a checkpoint: whose state it is, and every file that it needs.
 
-    Attributes:
-        cell: hash of the run's identity, which its seed and data are part of.
-        server, state_sha256: hashes of the file of the global state, and of the whole state.
-        frozen: hash of the frozen weights, which no file holds.
-        states: `dropped` once the clients' states of a finished run are removed.
+    cell: hash of the run's identity, which its seed and data are part of. server, state_sha256, frozen: hashes of the
+    file of the global state, of the whole state, and of the frozen weights, which no file holds. states: `dropped` once
+    the clients' states of a finished run are removed.
     """
 
     model_config = ConfigDict(strict=True, frozen=True, ser_json_inf_nan="constants")

@@ -18,13 +18,10 @@ from fedray.engine.state import ClientState, digest_state
 
 
 class Backend(Protocol):
-    """Interface for training clients. Calls come from one thread, `open` first; results never depend on the backend.
-
-    Attributes:
-        processes: number of processes that train clients.
-    """
+    """Interface for training clients. Calls come from one thread, `open` first; results never depend on the backend."""
 
     processes: int
+    """Number of processes that train clients."""
 
     def open(self, problem: Problem) -> None:
         """Prepare for a problem, replacing everything of the previous one."""

@@ -55,17 +55,11 @@ class ClientResult:
 
 @dataclass(eq=False)
 class _Group:
-    """Vectors with one name and shape.
+    """Vectors with one name and shape, of `terms` in the whole sum.
 
-    Attributes:
-        what: their name in messages.
-        scale: units of the sum in 1; 0 without a sum, for vectors that only have to be finite.
-        shape: their shape.
-        terms: number of vectors in the whole sum.
-        factors: weight x scale of each.
-        waiting: the last ones, as rows, not measured yet.
-        held: their number.
-        extremes: of those before, float64 `(2, n)` each: the least and the largest entries, NaN if one is.
+    what: their name in messages. scale: units of the sum in 1; 0 without a sum, for vectors that only have to be
+    finite. factors: weight x scale of each. waiting: the last ones, as rows, not measured yet, `held` in number.
+    extremes: of those before, float64 `(2, n)` each: the least and the largest entries, NaN if one is.
     """
 
     what: str

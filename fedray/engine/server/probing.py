@@ -23,14 +23,10 @@ from fedray.probes.probes import summarise_cohort
 class Trained:
     """Result of a round's local training: the uploads of all processes, added up, and the per-client parts of `reply`.
 
-    Attributes:
-        weights: client -> π_i, for clients that took part.
-        dropped: number of clients whose numbers went wrong.
-        broadcast: what each client received.
-        train_loss: mean of the clients' losses.
-        update: U of the shared parameters; None if none is sent.
-        buffers: mean change of the running statistics that are exchanged; None if there are none.
-        uploads: the method's own: exact sums, and `(M, ...)` for those that are not summed, by ascending client.
+    weights: client -> π_i, for clients that took part; `dropped` is the number of those whose numbers went wrong.
+    train_loss: mean of the clients' losses. update: U of the shared parameters, buffers: mean change of the running
+    statistics that are exchanged; None if none are. uploads: the method's own, exact sums, and `(M, ...)` for those
+    that are not summed, by ascending client.
     """
 
     def __init__(
