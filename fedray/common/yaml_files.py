@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from fedray.common.errors import UserError, find_nearest, truncate_repr
+from fedray.common.errors import UserError, find_nearest, shorten, truncate_repr
 from fedray.common.whole_files import MEMORY, read_file
 
 MERGE = "tag:yaml.org,2002:merge"
@@ -172,11 +172,11 @@ def parse_yaml(text: str, name: str) -> Any:
     except yaml.YAMLError as error:
         place, reason = _explain(error, [*text.splitlines(), ""])
         where = f" line {place[0] + 1}, column {place[1] + 1}:" if place else ""
-        raise UserError(f"{name}:{where} is not YAML: {reason}") from None
+        raise UserError(f"{name}:{where} is not YAML: {shorten(reason)}") from None
     except RecursionError:
         raise UserError(f"{name}: is not YAML: it is nested too deeply") from None
     except (ValueError, LookupError, AttributeError, TypeError) as error:  # a scalar that its tag does not allow
-        raise UserError(f"{name}: is not YAML: {type(error).__name__}: {error}") from None
+        raise UserError(f"{name}: is not YAML: {type(error).__name__}: {shorten(str(error))}") from None
 
 
 def _explain(error: yaml.YAMLError, lines: Sequence[str]) -> tuple[tuple[int, int] | None, str]:

@@ -243,3 +243,10 @@ def test_memory_on_a_gpu_is_kept_for_the_stream_that_reads_it(monkeypatch: pytes
     there: Any = SimpleNamespace(is_cuda=True, record_stream=noted.append)
     mark_read([there, torch.zeros(1), there])
     assert noted == ["lane 2", "lane 2"]
+
+
+def test_a_line_that_a_message_repeats_is_short() -> None:
+    said = r"f: line 2, column 1: is not YAML: a colon is missing: b{300,} \.\.\. b+:"
+    with pytest.raises(UserError, match=said) as found:
+        parse_yaml(f"a: 1\n{'b' * 6000}\n  b: 2\n", "f")
+    assert len(str(found.value)) < 600
