@@ -68,19 +68,13 @@ class _Step:
 
 @dataclass(kw_only=True, eq=False)
 class LocalClient(Client):
-    """A client that trains in this process.
+    """A client that trains in this process, with its training samples, `indices` int64 `(n_i,)`.
 
-    Attributes:
-        id: the client's number.
-        population: what all clients of the run have in common.
-        network: the model, which holds the client's running statistics.
-        indices: its training samples, int64 `(n_i,)`.
-        _round: t, from 0, for keyed draws alone: a method's numbers of a round come in `message`.
-        optimiser: clipping, weight decay and momentum.
-        shares: the parameters that `shared_update` holds.
-        shuffle: whether a pass over its samples (`batches`) is in random order, otherwise in their own order.
-        passes: how often it has called grad or grad_with (`gradients`), full_grad (`full_gradients`), predict
-            (`predictions`) and shard (`full_predictions`).
+    network: the model, which holds the client's running statistics. _round: t, from 0, for keyed draws alone: a
+    method's numbers of a round come in `message`. shares: the parameters that `shared_update` holds. shuffle: whether a
+    pass over its samples (`batches`) is in random order, otherwise in their own order. passes: how often it has called
+    grad or grad_with (`gradients`), full_grad (`full_gradients`), predict (`predictions`) and shard
+    (`full_predictions`).
     """
 
     id: int

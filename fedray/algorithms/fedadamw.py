@@ -7,6 +7,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedray.algorithms.base import Algorithm, Client, Finetuning, Received, Rule, Server, Sum, Uploads, Vectors, holds
+from fedray.algorithms.fedavg import LocalAdamW, LocalMuon
 from fedray.algorithms.local_optimizers import AdamW, Matrices, Muon, MuonOptions, correction, keep_still
 from fedray.algorithms.momentum import ClientMomentum
 from fedray.components.base import option
@@ -52,10 +53,7 @@ class FedAdamW(GlobalDirection):
 
     name = "fedadamw"
     revision = 1  # v and the number of steps in wide sums
-    paper = (
-        "Liu et al., FedAdamW: a communication-efficient optimizer with convergence and generalization guarantees for "
-        "federated large models, AAAI 2026"
-    )
+    paper = LocalAdamW.paper
     idea = "AdamW with averaged second moments, and a share of the last global direction in each step"
     alpha: float = option(0.5, ge=0, description="α: weight of the global direction", paper={"FedAdamW": 0.5})
     beta1: float = Field(0.9, ge=0, lt=1, description="β1: decay of the mean of gradients")
@@ -208,7 +206,7 @@ class FedMuon(GlobalDirection):
     """
 
     name = "fedmuon"
-    paper = "Liu et al., FedMuon: accelerating federated learning with matrix orthogonalization, 2025, arXiv 2510.27403"
+    paper = LocalMuon.paper
     idea = "Muon with averaged momentum, and a share of the last global direction in each step"
     gamma: float = option(
         0.5,

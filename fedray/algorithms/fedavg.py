@@ -4,16 +4,14 @@ from torch import Tensor
 
 from fedray.algorithms.base import Algorithm, Client, Proximal
 from fedray.components.base import option
+from fedray.models.base import MCMAHAN
 
 
 class FedAvg(Algorithm):
     """q = g(y); x <- x + η_g Σ π_i u_i."""
 
     name = "fedavg"
-    paper = (
-        "McMahan et al., Communication-efficient learning of deep networks from decentralized data, AISTATS "
-        "2017, algorithm 1"
-    )
+    paper = f"{MCMAHAN}, algorithm 1"
     idea = "local SGD, averaged"
     stacks = True
 

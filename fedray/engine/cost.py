@@ -32,17 +32,11 @@ from fedray.partitions.shards import Shards
 
 @dataclass(frozen=True)
 class Cost:
-    """Costs of a method in multiples of the model; the last three count passes.
+    """Costs of a method in multiples of the model, and its passes.
 
-    Attributes:
-        down: sent to each participant in a round.
-        up: sent by each participant in a round.
-        client: kept by a client between rounds.
-        server: kept by the server in addition to x.
-        gradients: backward passes per local step.
-        predictions: forward passes without gradient per local step.
-        full_gradients: passes over the whole shard per round.
-        own: of `client`, the parts of its model that it keeps to itself.
+    down, up: sent to and by each participant in a round. client: kept by a client between rounds, `own` of it the parts
+    of its model that it keeps to itself. server: kept by the server in addition to x. gradients, predictions: backward
+    passes, and forward passes without gradient, per local step. full_gradients: passes over the whole shard per round.
     """
 
     down: float

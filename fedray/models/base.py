@@ -16,6 +16,8 @@ from fedray.components.plugins import blame
 from fedray.models.lora import LoRA
 from fedray.models.parts import freeze
 
+MCMAHAN = "McMahan et al., Communication-efficient learning of deep networks from decentralized data, AISTATS 2017"
+
 
 class ModelSpec(Component):
     """Base of the models: options, and `build`. `image_size` is the only size a model accepts, None for any.

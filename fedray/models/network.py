@@ -132,13 +132,9 @@ class Layout:
 
 @dataclass(frozen=True)
 class Output:
-    """Result of a forward pass.
+    """Result of a forward pass: logits `(n, classes)` and features `(n, d)`, the input of the head.
 
-    Attributes:
-        logits: `(n, classes)`.
-        features: `(n, d)`, the input of the head.
-        taps: inner features `(n, d_l)`, layer by layer, averaged over positions; empty unless the network was made with
-            taps.
+    taps: inner features `(n, d_l)`, layer by layer, averaged over positions; empty for a network without taps.
     """
 
     logits: Tensor

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 from torch import nn
 
-from fedray.models.base import FeatureNorm, ModelSpec, build_classifier, read_image_shape
+from fedray.models.base import MCMAHAN, FeatureNorm, ModelSpec, build_classifier, read_image_shape
 
 
 class MLP(ModelSpec):
@@ -75,10 +75,7 @@ class McMahanCNN(ModelSpec):
 
     name = "mcmahan_cnn"
     channels_last = True
-    paper = (
-        "McMahan et al., Communication-efficient learning of deep networks from decentralized data, AISTATS "
-        "2017; as in FedSOL's and FedNTD's code"
-    )
+    paper = f"{MCMAHAN}; as in FedSOL's and FedNTD's code"
     published = ((3, 32, 32), 10, 2_156_490)
     taps = ("1", "4", "8")
     padding: Literal[0, 2] = Field(2, description="of both convolutions; 0: PFLlib's `FedAvgCNN`")

@@ -7,7 +7,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fedray.common.errors import UserError
-from fedray.models.base import ModelSpec
+from fedray.models.base import MCMAHAN, ModelSpec
 
 EMBEDDING = 8
 """Width of a token's embedding."""
@@ -35,10 +35,7 @@ class CharLSTM(ModelSpec):
     """
 
     name = "char_lstm"
-    paper = (
-        "McMahan et al., Communication-efficient learning of deep networks from decentralized data, AISTATS "
-        "2017; LEAF's and FedGELA's (table 11) Shakespeare model"
-    )
+    paper = f"{MCMAHAN}; LEAF's and FedGELA's (table 11) Shakespeare model"
     published = ((80,), 80, 819_920)
     takes_tokens = True
     hidden: int = Field(256, gt=0, description="width of each LSTM layer")
