@@ -21,7 +21,6 @@ import yaml
 from fedray.cells.cell import Cell
 from fedray.cells.record import Record, Rows
 from fedray.common.errors import join_lines, redact, refuse_missing_package
-from fedray.common.location import get_storage
 
 log = logging.getLogger("fedray")
 PATIENCE = 60.0
@@ -34,39 +33,8 @@ def refuse_missing_extras(kinds: Iterable[str]) -> None:
         refuse_missing_package("runtime.mirror", kind, kind)
 
 
-class Mirrors:
-    """The copies that a tracker writes. No method waits, except `close`, and none raises what a viewer raises."""
-
-    def __init__(self) -> None:
-        self._mirrors: dict[str, _Mirror] = {}
-
-    def open(self, cell: Cell, sweep: str) -> None:
-        """Begin the copies of a cell that its configuration asks for."""
-        for kind in cell.get("runtime.mirror") or ():
-            if kind not in self._mirrors:
-                self._mirrors[kind] = _Mirror(kind)
-            mirror = self._mirrors[kind]
-            mirror.send(mirror.open, cell, sweep, get_storage())
-
-    def write(self, cell: str, rows: Rows) -> None:
-        """Write the evaluated rounds of a cell that its copies lack."""
-        for mirror in self._mirrors.values():
-            mirror.send(mirror.write, cell, rows)
-
-    def close_cell(self, cell: str, record: Record) -> None:
-        """Write the rest of a cell that has ended."""
-        for mirror in self._mirrors.values():
-            mirror.send(mirror.write, cell, record.history)
-            mirror.send(mirror.close, cell, record)
-
-    def close(self) -> None:
-        """Wait until everything is written, for at most `PATIENCE` seconds per viewer."""
-        for mirror in self._mirrors.values():
-            mirror.finish(PATIENCE)
-
-
-class _Mirror:
-    """One viewer's thread. It ends with the process, even in the middle of a write."""
+class Mirror:
+    """One viewer's thread. It ends with the process, even in the middle of a write, and raises nothing."""
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
@@ -80,12 +48,12 @@ class _Mirror:
         """Let the thread take a step, of the methods below, after everything sent before."""
         self._steps.put(partial(step, *arguments))
 
-    def finish(self, patience: float) -> None:
-        """Wait for the thread's end, for so many seconds."""
+    def finish(self) -> None:
+        """Wait until everything is written, for at most `PATIENCE` seconds."""
         self._steps.put(None)
-        self._thread.join(patience)
+        self._thread.join(PATIENCE)
         if self._thread.is_alive():
-            log.warning("runtime.mirror: %s takes longer than %.0f s; its copy is incomplete", self._kind, patience)
+            log.warning("runtime.mirror: %s takes longer than %.0f s; its copy is incomplete", self._kind, PATIENCE)
 
     def _work(self) -> None:
         failed = False
@@ -100,6 +68,7 @@ class _Mirror:
                 )
 
     def open(self, cell: Cell, sweep: str, storage: Path) -> None:
+        """Begin the copy of a cell."""
         self._copies[cell.hash], self._last[cell.hash] = COPIES[self._kind](cell, sweep, storage), 0
 
     def write(self, cell: str, rows: Rows) -> None:
@@ -110,8 +79,10 @@ class _Mirror:
             self._last[cell] = new[-1]["round"]
 
     def close(self, cell: str, record: Record) -> None:
-        if (copy := self._copies.pop(cell, None)) is not None:
-            copy.close(record)
+        """Write the rest of a cell that has ended."""
+        if cell in self._copies:
+            self.write(cell, record.history)
+            self._copies.pop(cell).close(record)
             del self._last[cell]
 
 

@@ -8,16 +8,15 @@ but for the addresses of a store that has moved.
 import re
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self
 from urllib.parse import unquote, urlsplit
 
 from fedray.common.errors import UserError, join_lines, redact, truncate_repr
 from fedray.common.location import locate_artifacts
 
-T = TypeVar("T")
 CONDITION = re.compile(r"tags\.`([^`]+)` (=|!=) '([^']*)'")
 """One condition of a filter; several are joined by AND."""
 AT_ONCE = 500
@@ -37,8 +36,11 @@ ADDRESSES = (
 
 
 @dataclass(frozen=True)
-class RunInfo:
-    """As MLflow's. Times are milliseconds since 1970."""
+class StoredRun:
+    """As MLflow's Run, both of whose parts, `info` and `data`, are this object. Times are milliseconds since 1970.
+
+    metrics: the latest value of each; params: of a run that was asked for by its id.
+    """
 
     run_id: str
     run_name: str
@@ -49,23 +51,15 @@ class RunInfo:
     artifact_uri: str
     experiment_id: str
     lifecycle_stage: str
-
-
-@dataclass(frozen=True)
-class RunData:
-    """As MLflow's. metrics: the latest value of each; params: of a run that was asked for by its id."""
-
     tags: Mapping[str, str]
     metrics: Mapping[str, float]
     params: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def info(self) -> Self:
+        return self
 
-@dataclass(frozen=True)
-class StoredRun:
-    """As MLflow's Run."""
-
-    info: RunInfo
-    data: RunData
+    data = info
 
 
 @dataclass(frozen=True)
@@ -113,8 +107,7 @@ class SqliteClient:
             raise LookupError(run_id)
         (run,) = found
         rows = self._ask("SELECT key, value FROM params WHERE run_uuid = ?", [run_id])
-        params = {str(key): str(value) for key, value in rows}
-        return StoredRun(run.info, RunData(run.data.tags, run.data.metrics, params))
+        return replace(run, params={str(key): str(value) for key, value in rows})
 
     def find_runs(self, experiment: str, filter: str, deleted: bool = False) -> Iterator[StoredRun]:
         """Yield the runs that match a filter of `store.search`, the newest first."""
@@ -200,13 +193,14 @@ class SqliteClient:
         for run, key, value, is_nan in self._select("run_uuid, key, value, is_nan FROM latest_metrics", ids):
             metrics[run][key] = _read_value(run, key, value, is_nan)
         columns = "run_uuid, name, status, start_time, end_time, artifact_uri, experiment_id, lifecycle_stage FROM runs"
-        infos = {}
+        runs = {}
         for run, name, status, start, end, address, experiment, stage in self._select(columns, ids):
             began, ended = (_require(run, "a time", time or 0, int) for time in (start, end))
-            infos[run] = RunInfo(
-                run, str(name or ""), str(status), began, ended or None, str(address), str(experiment), str(stage)
+            texts = str(address), str(experiment), str(stage)
+            runs[run] = StoredRun(
+                run, str(name or ""), str(status), began, ended or None, *texts, tags[run], metrics[run]
             )
-        return [StoredRun(infos[run], RunData(tags[run], metrics[run])) for run in ids if run in infos]
+        return [runs[run] for run in ids if run in runs]
 
     def _select(self, what: str, ids: Sequence[str]) -> list[Any]:
         return self._ask(f"SELECT {what} WHERE run_uuid IN ({','.join('?' * len(ids))})", ids)
@@ -223,21 +217,17 @@ def _explain(error: sqlite3.Error) -> UserError:
     return UserError(f"MLFLOW_TRACKING_URI: the store cannot be used: {join_lines(error)}")
 
 
-def _require(run: str, what: str, value: Any, kind: type[T]) -> T:
+def _require(run: str, what: str, value: Any, kind: Any) -> Any:
     """Return a value of the type that MLflow writes; SQLite holds any type in any column. Raises UserError."""
     if not isinstance(value, kind):
+        wanted = {str: "a text", int: "a whole number"}.get(kind, "a number")
         raise UserError(
-            f"MLFLOW_TRACKING_URI: the store cannot be used: run {run}: {what} is {truncate_repr(value)}; "
-            f"{'a text' if kind is str else 'a whole number'} is required"
+            f"MLFLOW_TRACKING_URI: the store cannot be used: run {run}: {what} is {truncate_repr(value)}; {wanted} is "
+            "required"
         )
     return value
 
 
 def _read_value(run: str, key: str, value: Any, is_nan: Any) -> float:
-    """Return a metric's value; SQLite has no NaN, so that MLflow marks it. Raises UserError."""
-    if isinstance(value, str | bytes | None) and not is_nan:
-        raise UserError(
-            f"MLFLOW_TRACKING_URI: the store cannot be used: run {run}: metric {key!r} is {truncate_repr(value)}; "
-            "a number is required"
-        )
-    return float("nan") if is_nan else float(value)
+    """Return a metric's value; SQLite has no NaN, so that MLflow marks it."""
+    return float("nan") if is_nan else float(_require(run, f"metric {key!r}", value, int | float))

@@ -27,10 +27,10 @@ from fedray.cells.record import Record, format_table
 from fedray.cells.sheet import Sheet
 from fedray.cells.status import Status
 from fedray.common.errors import redact
-from fedray.common.location import find_local_file, get_patience, store_uri
+from fedray.common.location import find_local_file, get_patience, get_storage, store_uri
 from fedray.tracking import store
 from fedray.tracking.environment import make_environment_tags, make_git_tags
-from fedray.tracking.mirrors import Mirrors
+from fedray.tracking.mirrors import Mirror
 from fedray.tracking.outbox import CellRun, Outbox
 from fedray.tracking.sqlite_store import SqliteClient
 
@@ -60,7 +60,7 @@ class Tracker:
         local = find_local_file(store_uri())
         self.reader: AnyClient = self.client if local is None else SqliteClient(local)  # a tenth of MLflow's time
         self._outbox = Outbox(store.is_transient)
-        self._mirrors = Mirrors()
+        self._mirrors: dict[str, Mirror] = {}
         self._looks: dict[str, Look] = {}
 
     def _send(self, write: Callable[[], object]) -> None:
@@ -174,7 +174,9 @@ class Tracker:
 
     def open_cell(self, run: CellRun, again: bool = True, known: bool = True) -> None:
         """Create the cell's run or, with `again`, find it by its hash. Without `again` the store must be reachable."""
-        self._mirrors.open(run.cell, run.sweep)
+        for kind in run.cell.get("runtime.mirror") or ():
+            mirror = self._mirrors[kind] = self._mirrors.get(kind) or Mirror(kind)
+            mirror.send(mirror.open, run.cell, run.sweep, get_storage())
         if again:
             self._send(lambda: self._find_or_make(run, known))
         else:
@@ -266,7 +268,8 @@ class Tracker:
 
     def log_rows(self, run: CellRun, rows: Sequence[Mapping[str, float]]) -> None:
         """Log evaluated rounds as metrics with step = round; rounds that the store has are left out."""
-        self._mirrors.write(run.cell.hash, rows)
+        for mirror in self._mirrors.values():
+            mirror.send(mirror.write, run.cell.hash, rows)
 
         def write() -> None:
             for batch in _batch_rows(_iter_new(run, rows)):
@@ -280,7 +283,8 @@ class Tracker:
 
         written: called once the store has everything.
         """
-        self._mirrors.close_cell(run.cell.hash, record)
+        for mirror in self._mirrors.values():
+            mirror.send(mirror.close, run.cell.hash, record)
         ending, metrics = record.ending, record.summarise()
         tags = {"fedray.status": str(ending.status), "fedray.message": redact(ending.message)[:5000]}
         tags |= {f"fedray.{name}": value for name, value in record.hashes.items()}
@@ -338,7 +342,8 @@ class Tracker:
         try:
             self._outbox.drain(self._patience)
         finally:
-            self._mirrors.close()
+            for mirror in self._mirrors.values():
+                mirror.finish()
 
 
 def _get_age(run: "AnyRun") -> tuple[int, str]:
