@@ -196,13 +196,11 @@ def describe_accuracy(history: Sequence[Mapping[str, float]]) -> str:
 
     If personal models were tested, theirs follows: `82.10 %, mean of rounds 91 to 100; personal 94.16 %, round 100`.
     """
-    tested, personal = (find_last_values(history, name) for name in ("test_accuracy", "personal_accuracy"))
-    text = _describe_mean(tested)
-    return f"{text}; personal {_describe_mean(personal)}" if personal else text
-
-
-def _describe_mean(found: Mapping[int, float]) -> str:
-    return f"{mean(found.values()):.2f} %, {describe_rounds([found])}"
+    told = []
+    for whose, metric in (("", "test_accuracy"), ("personal ", "personal_accuracy")):
+        if found := find_last_values(history, metric):
+            told.append(f"{whose}{mean(found.values()):.2f} %, {describe_rounds([found])}")
+    return "; ".join(told)
 
 
 def describe_few_seeds(count: int, noun: str = "seed") -> str:

@@ -212,7 +212,7 @@ class TuneReporter(OfThisCall, tune.Callback):
         self._close(cell, Record(ending, self._histories[cell.hash]))
 
     def on_step_end(self, iteration: int, trials: Sequence[Trial], **_: Any) -> None:
-        self.session.writer.check()
+        self.session.writer.finish(wait=False)
         refuse_moved(self.session.plan.folder)
         if self._runs and self.session.writer.idle:
             self._write(lambda: self.session.tracker.flush())

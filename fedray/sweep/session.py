@@ -60,7 +60,7 @@ class Writer(AbstractContextManager["Writer"]):
         self._pool.shutdown()
 
     def send(self, write: Callable[..., object], *arguments: Any) -> None:
-        """Call `write` after everything sent before. Its exception is raised by `check` or `finish`."""
+        """Call `write` after everything sent before. Its exception is raised by `finish`."""
         self._sent.append(self._pool.submit(write, *arguments))
 
     def ask(self, read: Callable[..., T], *arguments: Any) -> T:
@@ -74,21 +74,13 @@ class Writer(AbstractContextManager["Writer"]):
         """True if everything sent has been called and checked."""
         return not self._sent
 
-    def check(self) -> None:
-        """Raise the first exception so far."""
-        while self._sent and self._sent[0].done():
-            self._raise(self._sent.popleft())
-
-    def finish(self) -> None:
-        """Wait until everything has been called. Raises the first exception, unless it was raised before."""
-        while self._sent:
-            self._raise(self._sent.popleft())
-
-    def _raise(self, sent: Future[Any]) -> None:
-        error = sent.exception()
-        if self.refusal is None and error is not None:  # the others fail for the same reason
-            self.refusal = error
-            raise error
+    def finish(self, wait: bool = True) -> None:
+        """Wait until everything has been called. Raises the first exception so far, unless it was raised before."""
+        while self._sent and (wait or self._sent[0].done()):
+            error = self._sent.popleft().exception()
+            if self.refusal is None and error is not None:  # the others fail for the same reason
+                self.refusal = error
+                raise error
 
 
 @dataclass
@@ -197,7 +189,10 @@ def describe_results(plan: Plan) -> str:
         ranked = sorted(labels, key=lambda label: -mean(accuracies[label]))
         best = [label for label in ranked if means[label] == means[ranked[0]]]
         told.append(f"**Best: {' and '.join(best)}, test accuracy {means[best[0]]} %**\n")
-        rows += [f"| {label} | {_describe_mean(accuracies[label])} | {len(accuracies[label])} |" for label in ranked]
+        for label in ranked:
+            seeds = accuracies[label]
+            spread = f" ± {stdev(seeds):.2f}" if len(seeds) > 1 else ""  # of the sample
+            rows.append(f"| {label} | {means[label]}{spread} | {len(seeds)} |")
     more = [f"| and {len(rows) - SHOWN} more: `fedray tables {plan.sweep.name}` | | |"] if rows[SHOWN:] else []
     head = [plan.sweep.description, "", *told]
     averaged = {cell.run.evaluation.list_averaged(cell.run.training.rounds) for cell in plan.sheet.cells.values()}
@@ -210,8 +205,3 @@ def describe_results(plan: Plan) -> str:
     text = "\n".join([*head, *table, ""])
     whole = f"{text}\n```yaml\n{written}```"
     return whole if len(whole) <= LONGEST_TAG else text[:LONGEST_TAG]
-
-
-def _describe_mean(values: list[float]) -> str:
-    """Format the mean over seeds, and their sample standard deviation: `85.00 ± 7.07`."""
-    return f"{mean(values):.2f}" + (f" ± {stdev(values):.2f}" if len(values) > 1 else "")

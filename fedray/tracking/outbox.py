@@ -48,9 +48,6 @@ class Outbox:
         self._next = clock()
         self._last = ""
 
-    def __len__(self) -> int:
-        return len(self._waiting)
-
     def send(self, write: Callable[[], object]) -> None:
         """Write now, or once all earlier writes have arrived."""
         self._waiting.append(write)

@@ -43,7 +43,7 @@ def test_what_is_sent_while_the_store_is_away_arrives_in_order(caplog: pytest.Lo
     with caplog.at_level(logging.WARNING, "fedray"):
         for value in range(10):
             box.send(lambda value=value: store.write(value))
-        assert (store.held, len(box)) == ([-1], 10)
+        assert (store.held, len(box._waiting)) == ([-1], 10)
         box.drain(patience=300)
     assert store.held == list(range(-1, 10))
     assert [round(at - 1000) for at in store.attempts[1:]] == [0, 1, 3, 7, 15, 31, 61, 91] + [121] * 10
@@ -108,7 +108,7 @@ def test_what_the_store_refuses_is_raised_and_does_not_stop_the_rest() -> None:
     with pytest.raises(ValueError, match="no such thing"):
         box.send(lambda: store.write("wrong"))
     box.send(lambda: store.write(1))
-    assert (store.held, len(box)) == ([1], 0)
+    assert (store.held, len(box._waiting)) == ([1], 0)
 
 
 def test_a_write_without_an_answer_is_waited_for_and_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
