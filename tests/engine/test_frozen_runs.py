@@ -175,7 +175,9 @@ def test_pretrained_weights_are_adapted(tmp_path: Path) -> None:
     assert torch.equal(network.frozen["1.weight"], start["1.weight"])
     views = network.layout.views(network.theta)
     assert torch.equal(views["3.weight"], start["3.weight"])
-    assert Simulation(second, InlineBackend()).evaluate()["test_accuracy"] == first.summary()["test_accuracy"] > 50
+    assert (
+        Simulation(second, InlineBackend()).tester.test().row["test_accuracy"] == first.summary()["test_accuracy"] > 50
+    )
 
 
 @pytest.mark.parametrize(
