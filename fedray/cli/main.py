@@ -143,20 +143,19 @@ def open_ui(
         print(f"the server shows the runs at {page}{more}")
         return
     bound = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    shown, admitted = admit(host, port)
+    page, more = _list_addresses(views, f"http://{f'[{shown}]' if ':' in shown else shown}:{port}")
     try:
         with socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET):
             pass
     except OSError as error:
         if error.errno == errno.EADDRINUSE and serves_store(f"http://{bound}"):
-            page, more = _list_addresses(views, f"http://{bound}")
             print(f"MLflow, which is running, shows the runs at {page}{more}")
             return
         option = "port" if error.errno in (errno.EADDRINUSE, errno.EACCES) else "host"
         raise UserError(
             f"--{option}: {host}:{port} cannot be listened at: {error.strerror}; give another --{option}"
         ) from None
-    shown, admitted = admit(host, port)
-    page, more = _list_addresses(views, f"http://{f'[{shown}]' if ':' in shown else shown}:{port}")
     print("MLflow starts; its address follows when it answers", flush=True)
     with block_signal(signal.SIGINT):  # of the announcer, and of the server until it takes it
         subprocess.Popen([sys.executable, "-P", server.__file__, "announce", bound, page, more])  # noqa: S603

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Sequence
@@ -669,11 +670,16 @@ def test_status_of_a_name_whose_blocks_alone_have_begun(store: Tracker, call: Ca
     assert call("status", "min").code == 2
 
 
-@pytest.mark.parametrize("same", [True, False])
+EVERYWHERE = "0.0.0.0"  # noqa: S104 (asked for, and refused: the server here is on 127.0.0.1)
+
+
+@pytest.mark.parametrize(("same", "host"), [(True, "127.0.0.1"), (True, EVERYWHERE), (False, "127.0.0.1")])
 def test_a_second_ui_shows_the_addresses_of_the_server_that_runs(
-    same: bool, store: Tracker, monkeypatch: pytest.MonkeyPatch, call: Call
+    same: bool, host: str, store: Tracker, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
-    """It has the newest sweep of this store; at the port of another store's the call is refused."""
+    """It has the newest sweep of this store; at the port of another store's the call is refused. A browser finds what
+    is bound to all addresses by the machine's name, as after the first call.
+    """
     run = store.open_sweep(Sheet("sweep", {}))
     monkeypatch.setattr(os, "execve", lambda *_: pytest.fail("a second server starts"))
 
@@ -687,11 +693,11 @@ def test_a_second_ui_shows_the_addresses_of_the_server_that_runs(
 
     with http.server.HTTPServer(("127.0.0.1", 0), Runs) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        code, out, err = call("ui", "sweep", "--port", str(server.server_port))
+        code, out, err = call("ui", "sweep", "--port", str(server.server_port), "--host", host)
         server.shutdown()
     if same:
         assert (code, err) == (0, "")
-        place = f"http://127.0.0.1:{server.server_port}"
+        place = f"http://{socket.gethostname() if host == EVERYWHERE else host}:{server.server_port}"
         assert out.startswith(f"MLflow, which is running, shows the runs at {place}/#/experiments/1/runs?")
         assert out.count(f": {place}/#/") == 1, "the sweep's own page"
     else:
