@@ -6,10 +6,9 @@ One process is driver and trial, two actors train 10 of 100 clients a round. The
 three processes map.
 """
 
-import json
 import os
-import subprocess
-import sys
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -33,10 +32,9 @@ def measure(model: str, rounds: int) -> dict[str, float]:
 
     def note(row: dict[str, float]) -> None:
         if row["round"] == rounds:
-            everyone = {os.getpid(), *p.descendants(os.getpid())}
-            actors = [pid for pid in everyone if b"ClientActor" in Path(f"/proc/{pid}/cmdline").read_bytes()]
-            found["trial"] = p.anonymous(os.getpid())
-            found["actors"] = sum(map(p.anonymous, actors))
+            actors = p.find_titled(os.getpid(), "ClientActor")
+            found["trial"] = p.rollup(os.getpid(), "Anonymous")
+            found["actors"] = sum(p.rollup(pid, "Anonymous") for pid in actors)
             found["mapped"] = sum(_mapped(pid) for pid in (os.getpid(), *actors))
 
     fedray.simulate(
@@ -67,20 +65,16 @@ def _mapped(pid: int) -> float:
     return total * 1024 / 1e6
 
 
-def main(
-    rounds: Annotated[int, typer.Option(min=1)] = 4,
-    out: Path | None = None,
-    only: Annotated[str | None, typer.Option(hidden=True)] = None,
-) -> None:
-    """Print the memory of both."""
-    if only is not None:
-        print(json.dumps(measure(only, rounds)))
-        return
+def main(rounds: Annotated[int, typer.Option(min=1)] = 4, out: Path | None = None) -> None:
+    """Print the memory of both, each in a process of its own."""
     with p.report("adapters", out) as told:
         sizes = {name: count_parameters(make_model_spec(options), SHAPE, CLASSES) for name, options in MODELS.items()}
         told.add("parameters of the ViT, millions", round((sizes["lora"][1] - sizes["lora"][0]) / 1e6, 1))
         told.add("trained parameters, LoRA / MLP", round(sizes["lora"][0] / sizes["mlp"][0], 3))
-        memory = {name: _in_a_process(name, rounds) for name in MODELS}
+        memory = dict[str, dict[str, float]]()
+        for name in MODELS:
+            with ProcessPoolExecutor(1, get_context("spawn")) as process:
+                memory[name] = process.submit(measure, name, rounds).result()
         for who in ("trial", "actors"):
             told.add(
                 f"anonymous memory, {who}, LoRA / MLP",
@@ -90,13 +84,6 @@ def main(
             )
         frozen = 4 * (sizes["lora"][1] - sizes["lora"][0]) / 1e6
         told.add("mapped frozen weights, copies", round(memory["lora"]["mapped"] / frozen, 2), "<= 1")
-
-
-def _in_a_process(model: str, rounds: int) -> dict[str, float]:
-    command = [sys.executable, "-m", "benchmarks.adapters", "--only", model, "--rounds", str(rounds)]
-    done = subprocess.run(command, cwd=p.ROOT, stdout=subprocess.PIPE, text=True, check=True)
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return found
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ other work on the machine still lengthens it, so the file notes the load.
 import json
 import sys
 import time
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -102,26 +101,11 @@ def describe(key: Key) -> str:
 
 
 def sum_hours(name: str) -> float | None:
-    """Return the core-hours of a sweep by the measured seconds; None if the size of its data is not known.
-
-    Raises:
-        KeyError: a model has not been measured.
-    """
+    """Return the core-hours of a sweep by the measured seconds; None if the size of its data is not known. Raises
+    KeyError if a model has not been measured."""
     seconds = json.loads(RESULTS.read_text())["seconds"]
     _, gradients, unknown = count(name)
     return None if unknown else sum(number * seconds[model] for model, number in gradients.items()) / 3600
-
-
-def iter_keys() -> Iterator[Key]:
-    """Yield the models of all sweeps, each once."""
-    found = set()
-    for name in list_names():
-        for point in iter_points(Sweep.load(get_sweeps_folder() / f"{name}.yaml")):
-            run = RunConfig.parse(point)
-            known = get_facts(run)
-            if known is not None and (key := make_key(run, known)) not in found:
-                found.add(key)
-                yield key
 
 
 def main() -> None:
@@ -129,8 +113,10 @@ def main() -> None:
     again = "--again" in sys.argv[1:]
     held = json.loads(RESULTS.read_text()) if RESULTS.exists() and not again else {"seconds": {}}
     held["machine"] = machine()
-    for key in iter_keys():
-        if (model := describe(key)) not in held["seconds"]:
+    sweeps = (Sweep.load(get_sweeps_folder() / f"{name}.yaml") for name in list_names())
+    for run in (RunConfig.parse(point) for sweep in sweeps for point in iter_points(sweep)):
+        key = None if (known := get_facts(run)) is None else make_key(run, known)
+        if key is not None and (model := describe(key)) not in held["seconds"]:
             held["seconds"][model] = float(f"{measure_seconds(key, 'cpu'):.4g}")
             print(f"{held['seconds'][model]:9.4g} s  {model}", flush=True)
             RESULTS.write_text(json.dumps(held, indent=1, sort_keys=True, ensure_ascii=False) + "\n")

@@ -50,6 +50,7 @@ class System:
                 bufsize=1,
                 env=os.environ | MALLOC | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)} | (env or {}),
             )
+        self._in: Any = self.process.stdin
         self.workers: list[int] = []
         self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
         threading.Thread(target=self._read, daemon=True).start()
@@ -81,10 +82,6 @@ class System:
         self._answer()
         return time.perf_counter() - began
 
-    @property
-    def _in(self) -> Any:
-        return self.process.stdin
-
     def _read(self) -> None:
         for line in self.process.stdout or ():
             self._lines.put(line)
@@ -103,7 +100,8 @@ class System:
     def memory(self) -> dict[str, float]:
         """Return PSS in MB: of the processes that train, and of all others below and including this one."""
         everyone = {self.process.pid, *descendants(self.process.pid)}
-        return {"workers": sum(map(pss, self.workers)), "others": sum(map(pss, everyone - set(self.workers)))}
+        parts = {"workers": self.workers, "others": everyone - set(self.workers)}
+        return {part: sum(rollup(pid, "Pss") for pid in pids) for part, pids in parts.items()}
 
 
 def ours(work: str, actors: int | str, algorithm: str = "fedavg", precision: str = "fp32") -> System:
@@ -137,11 +135,8 @@ def started(systems: Sequence[System]) -> tuple[list[System], dict[str, str]]:
 def interleaved(
     systems: Sequence[System], pairs: int, progress: bool = True
 ) -> tuple[dict[str, list[float]], dict[str, str]]:
-    """Make rounds in turn; every other turn in reverse order.
-
-    Returns:
-        Seconds of each round, for systems that made all of them; and why the others did not.
-    """
+    """Make rounds in turn, every other turn in reverse order; return the seconds of each round, for systems that made
+    all of them, and why the others did not."""
     seconds: dict[str, list[float]] = {system.name: [] for system in systems}
     ended: dict[str, str] = {}
     for k in range(pairs):
@@ -197,13 +192,7 @@ def paired(first: Callable[[], object], second: Callable[[], object], pairs: int
 
 @dataclass
 class Report:
-    """Results of a benchmark, printed line by line and, if asked for, kept as JSON.
-
-    Attributes:
-        name: of the benchmark.
-        facts: about machine and commit.
-        lines: the figures.
-    """
+    """Results of a benchmark (`lines`), printed line by line and, if asked for, kept as JSON; facts: the machine's."""
 
     name: str
     facts: dict[str, str] = field(default_factory=dict)
@@ -254,6 +243,7 @@ def machine() -> dict[str, str]:
         told = file.read()
     model = next(line.split(":")[1].strip() for line in told.splitlines() if line.startswith("model name"))
     features = [flag for flag in ("avx512f", "avx512_bf16", "amx_bf16") if f" {flag}" in told]
+    installed = {one.name: one.version for one in metadata.distributions()}
     changes = "+changes" if git("status", "--porcelain", "--", "fedray", "benchmarks").strip() else ""
     return {
         "commit": git("rev-parse", "--short", "HEAD").strip() + changes,
@@ -261,16 +251,8 @@ def machine() -> dict[str, str]:
         "cpu": f"{model} x {os.cpu_count()} ({' '.join(features)})",
         "load": f"{os.getloadavg()[0]:.1f}",
         "python": platform.python_version(),
-        **{name: version for name in ("torch", "ray", "numpy") if (version := _find_version(name))},
+        **{name: installed[name] for name in ("torch", "ray", "numpy") if name in installed},
     }
-
-
-def _find_version(package: str) -> str | None:
-    """Return the version of an installed package."""
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def descendants(pid: int) -> list[int]:
@@ -288,6 +270,16 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
+def find_titled(pid: int, title: str) -> list[int]:
+    """Return the ids of the processes below `pid` whose command line contains a text, such as an actor's class."""
+    found = []
+    for one in descendants(pid):
+        with contextlib.suppress(OSError):
+            if title in Path(f"/proc/{one}/cmdline").read_text(encoding="utf-8"):
+                found.append(one)
+    return found
+
+
 def _lives(pid: int) -> bool:
     """Return True if a process exists and is no zombie."""
     try:
@@ -297,24 +289,12 @@ def _lives(pid: int) -> bool:
 
 
 def rollup(pid: int, field: str) -> float:
-    """Return a field of a process's smaps_rollup, in MB of 10^6 bytes."""
+    """Return a field of a process's smaps_rollup, in MB of 10^6 bytes; 0 without the process.
+
+    Pss: shared pages are divided among the processes that share them. Anonymous: neither shared nor file-backed.
+    """
     try:
         text = Path(f"/proc/{pid}/smaps_rollup").read_text()
     except OSError:
         return 0.0
     return sum(int(line.split()[1]) for line in text.splitlines() if line.startswith(f"{field}:")) * 1024 / 1e6
-
-
-def pss(pid: int) -> float:
-    """Return the proportional set size in MB: shared pages are divided among the processes that share them."""
-    return rollup(pid, "Pss")
-
-
-def anonymous(pid: int) -> float:
-    """Return RssAnon in MB: memory that is neither shared nor file-backed."""
-    return rollup(pid, "Anonymous")
-
-
-def shared(pid: int) -> float:
-    """Return the shared memory in MB of a process and all below it (the object store's), each page counted once."""
-    return sum(rollup(one, "Pss_Shmem") for one in {pid, *descendants(pid)})

@@ -7,7 +7,6 @@ A benchmark's `--out` writes one such file. If several contain a figure, the new
 
 import json
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -52,25 +51,15 @@ SYSTEMS = {"fedray": "#0072b2", "pfl": "#7f7f7f", "flower": "#d55e00"}
 NAMES = ("fedray", "pfl-research", "Flower")
 
 
-@dataclass(frozen=True)
-class Run:
-    """One file of results: a benchmark run once."""
-
-    file: str
-    content: dict[str, Any]
-
-    @property
-    def machine(self) -> dict[str, str]:
-        """Commit, date, processor and versions."""
-        machine: dict[str, str] = self.content["machine"]
-        return machine
+Run = dict[str, Any]
+"""One file of results, with its name under `file`: a benchmark run once."""
 
 
 def load_runs(folder: Path = RESULTS) -> list[Run]:
     """Return all runs, the oldest first."""
     files = (file for file in sorted(folder.glob("*.json")) if file.name != "gradients.json")  # docs.generate.costs'
-    runs = [Run(file.name, json.loads(file.read_text())) for file in files]
-    return sorted(runs, key=lambda run: run.machine["date"])
+    runs = [json.loads(file.read_text()) | {"file": file.name} for file in files]
+    return sorted(runs, key=lambda run: run["machine"]["date"])
 
 
 def find_newest(runs: list[Run], benchmark: str, *figures: str) -> tuple[Run, list[dict[str, Any]]]:
@@ -80,8 +69,8 @@ def find_newest(runs: list[Run], benchmark: str, *figures: str) -> tuple[Run, li
         LookupError: there is none.
     """
     for run in reversed(runs):
-        found = {figure["figure"]: figure for figure in run.content["figures"]}
-        if run.content["benchmark"] == benchmark and found.keys() >= set(figures):
+        found = {figure["figure"]: figure for figure in run["figures"]}
+        if run["benchmark"] == benchmark and found.keys() >= set(figures):
             return run, [found[name] for name in figures]
     raise LookupError(f"no run of {benchmark!r} holds {', '.join(map(repr, figures))}")
 
@@ -106,7 +95,7 @@ def is_met(figure: dict[str, Any]) -> bool | None:
 
 def cite(run: Run) -> str:
     """Name a run's file in a page in docs/, whose site has no link out of it."""
-    return f"`{RESULTS.relative_to(ROOT)}/{run.file}`"
+    return f"`{RESULTS.relative_to(ROOT)}/{run['file']}`"
 
 
 def write_rows(headings: list[str], rows: list[list[str]]) -> str:
@@ -127,17 +116,17 @@ def summary(runs: list[Run]) -> str:
 def all_runs(runs: list[Run]) -> str:
     """Return a row per run with its command, commit, date and missed goals; then the machines."""
     rows = []
-    for run in sorted(runs, key=lambda run: run.file):
+    for run in sorted(runs, key=lambda run: run["file"]):
         missed = [
             f"{figure['figure']}: {format_measured(figure['measured'])}, goal {figure['goal']}"
-            for figure in run.content["figures"]
+            for figure in run["figures"]
             if is_met(figure) is False
         ]
-        command = run.content["command"].partition(" --out ")[0]
-        rows.append([cite(run), f"`{command}`", run.machine["commit"], run.machine["date"], "; ".join(missed)])
+        command = run["command"].partition(" --out ")[0]
+        rows.append([cite(run), f"`{command}`", run["machine"]["commit"], run["machine"]["date"], "; ".join(missed)])
     left_out = ("commit", "date", "load")
     machines = {
-        ", ".join(f"{key} {value}" for key, value in run.machine.items() if key not in left_out) for run in runs
+        ", ".join(f"{key} {value}" for key, value in run["machine"].items() if key not in left_out) for run in runs
     }
     table = write_rows(["run", "command", "commit", "date", "goals missed"], rows)
     return "\n".join([table, "", *(f"- {machine}" for machine in sorted(machines))])
@@ -147,12 +136,12 @@ def on_gpu(runs: list[Run]) -> str:
     """Return a row for each figure of the GPU's parts (`benchmarks.gpu_day`); a part without a file is not measured."""
     rows = []
     for part in PARTS:
-        run = next((run for run in reversed(runs) if run.content["benchmark"] == f"gpu {part}"), None)
+        run = next((run for run in reversed(runs) if run["benchmark"] == f"gpu {part}"), None)
         if run is None:
             rows.append([part, "not measured", "", "", "", ""])
             continue
-        for figure in run.content["figures"]:
-            used, device = str(figure.get("utilisation", "")), run.machine["device"]
+        for figure in run["figures"]:
+            used, device = str(figure.get("utilisation", "")), run["machine"]["device"]
             rows.append([part, figure["figure"], format_measured(figure["measured"]), figure["goal"], used, device])
     return write_rows(["part", "figure", "measured", "goal", "GPU used, %", "device"], rows)
 

@@ -69,14 +69,9 @@ def watched(command: list[str], folder: Path, env: dict[str, str]) -> tuple[floa
     largest: dict[int, float] = {}
     while process.poll() is None:
         time.sleep(2)
-        for pid in p.descendants(process.pid):
-            try:
-                title = Path(f"/proc/{pid}/cmdline").read_text()
-            except OSError:
-                continue
-            if "ray::_Inner" in title:
-                unique = p.rollup(pid, "Private_Clean") + p.rollup(pid, "Private_Dirty")  # MB
-                largest[pid] = max(largest.get(pid, 0.0), unique)
+        for pid in p.find_titled(process.pid, "ray::_Inner"):
+            unique = p.rollup(pid, "Private_Clean") + p.rollup(pid, "Private_Dirty")  # MB
+            largest[pid] = max(largest.get(pid, 0.0), unique)
     if process.returncode:
         raise RuntimeError((folder / "log").read_text()[-2000:])
     return time.perf_counter() - began, list(largest.values())

@@ -1,5 +1,6 @@
 """What each part of the GPU's measurements does."""
 
+import contextlib
 import importlib.util
 import json
 import statistics
@@ -10,7 +11,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,7 @@ from benchmarks.gpu_day.processes import Processes
 from benchmarks.workloads import WORKLOADS, LeNet, Workload, as_input
 from fedray.algorithms import ALGORITHMS
 from fedray.engine.problem import Problem
-from fedray.engine.process.backend import InlineBackend
+from fedray.engine.process.backend import Backend, InlineBackend
 from fedray.engine.server.simulation import Simulation
 from fedray.engine.state import digest_theta
 
@@ -39,15 +39,7 @@ LATE = "not measured: the part's time was over"
 
 @dataclass
 class Part:
-    """One part while it runs.
-
-    Attributes:
-        device: cuda or cpu.
-        tiny: the smallest sizes.
-        ends: when its time is over (`time.monotonic`).
-        told: takes the figures.
-        folder: of its files.
-    """
+    """One part while it runs, with its files in `folder`; its time is over at `ends` (`time.monotonic`)."""
 
     device: str
     tiny: bool
@@ -74,33 +66,32 @@ class Part:
             file.write(json.dumps(self.told.lines[-1]) + "\n")
 
     def time_rounds(
-        self, made: Problem, rounds: int, count: int = 1, env: dict[str, str] | None = None, scale: float = 1
+        self, made: Problem, rounds: int, backend: Backend | None = None, scale: float = 1
     ) -> dict[str, Any]:
-        """Return the median seconds of rounds after a first one, and the GPU's use from that one to the last.
-
-        Args:
-            made: the run.
-            rounds: number of rounds after the first.
-            count: number of processes.
-            env: environment variables that they get besides this process's.
-            scale: factor of the seconds.
-        """
-        backend = Processes(count, env)
-        try:
-            simulation = Simulation(made, backend)
+        """Return the median seconds of rounds after two, times `scale`, the GPU's use in them, and theta's hash after
+        the first of them. backend: None for this process, as it is by default."""
+        with contextlib.closing(backend or InlineBackend()) as trains:
+            simulation, seconds = Simulation(made, trains), list[float]()
             simulation.step()
-            seconds: list[float] = []
+            simulation.step()
             with watch_gpu(self.device) as used:
                 while len(seconds) < rounds and not (seconds and self.is_over):
                     began = time.perf_counter()
                     simulation.step()
                     seconds.append(time.perf_counter() - began)
-        finally:
-            backend.close()
-        return {"measured": statistics.median(seconds) * scale, "rounds": len(seconds), "utilisation": used()}
+                    if len(seconds) == 1:
+                        digest = digest_theta(simulation.state.theta)
+        found = {"measured": statistics.median(seconds) * scale, "rounds": len(seconds), "utilisation": used()}
+        held = torch.cuda.max_memory_reserved() if torch.cuda.is_initialized() else 0  # by this process
+        return found | {"theta": digest[:16], "memory": f"{held / 2**30:.1f} GiB" if held else ""}
+
+    def time_images(self, work: Workload, made: Problem, rounds: int, backend: Backend | None = None) -> dict[str, Any]:
+        """Return the images per second of a workload's rounds, and what `time_rounds` does."""
+        found = self.time_rounds(made, rounds, backend)
+        return found | {"measured": round(work.cohort * work.samples * work.epochs / found["measured"])}
 
 
-@contextmanager
+@contextlib.contextmanager
 def watch_gpu(device: str) -> Iterator[Callable[[], float | str]]:
     """Yield a function that returns the GPU's mean utilisation in percent during the block, sampled by nvidia-smi."""
     samples: list[float] = []
@@ -143,7 +134,7 @@ def measure_rounds(part: Part) -> None:
         what: str, made: Callable[[], Problem], goal: str = "", backend: InlineBackend | None = None
     ) -> None:
         count = rounds if backend is None else 1
-        part.add(f"seconds of a round of {what}", lambda: time_here(part, made(), count, backend), goal)
+        part.add(f"seconds of a round of {what}", lambda: part.time_rounds(made(), count, backend), goal)
 
     part.add("seconds of a round of a plain loop, SAM", lambda: time_plain(part, work, sam=True))
     time_lenet("FedSAM, 5 lanes", partial(make, "fedsam"), "<= 0.36")
@@ -153,10 +144,12 @@ def measure_rounds(part: Part) -> None:
         time_lenet(f"{name}, 5 lanes", partial(make, name), "<= 0.40")
     for precision, goal in (("tf32", ">= 20000"), ("fp32", ""), ("bf16", "")):
         resnet = partial(build, part.device, images, "fedavg", {"name": "resnet18"}, lanes=5, precision=precision)
-        part.add(f"images/s of resnet18, {precision}", partial(time_images, part, images, resnet), goal)
+        count = 1 if part.tiny else 3
+        figure = f"images/s of resnet18, {precision}"
+        part.add(figure, lambda resnet=resnet, count=count: part.time_images(images, resnet(), count), goal)
     cnn = partial(build, part.device, pfl, "fedavg", "benchmarks.workloads:CNN")
     minutes = "minutes of 1,500 rounds of pfl-research's CIFAR-10 benchmark"
-    part.add(minutes, lambda: time_here(part, cnn(), 4 * rounds, scale=1500 / 60), "<= 2.5")
+    part.add(minutes, lambda: part.time_rounds(cnn(), 4 * rounds, scale=1500 / 60), "<= 2.5")
     part.add(f"{minutes}, pfl-research", lambda: time_pfl(part))
     part.add("seconds of a round of a plain loop, SGD", lambda: time_plain(part, work, sam=False))
     for name in ("fedavg", "fedsol", "fedgela"):
@@ -166,36 +159,11 @@ def measure_rounds(part: Part) -> None:
     for name in ("FedSAM", "fedsol", "fedgela"):
         time_lenet(f"{name}, one by one, nothing recorded", partial(make, name.lower(), 1), backend=Eager())
     toga = partial(make, "fedtoga", precision="tf32")
-    part.add("minutes of 800 rounds of FedTOGA's table 1", lambda: time_here(part, toga(), rounds, scale=800 / 60))
+    part.add("minutes of 800 rounds of FedTOGA's table 1", lambda: part.time_rounds(toga(), rounds, scale=800 / 60))
     for count in (2,) if part.tiny else (2, 4):
         several = partial(build, part.device, work, "fedsam", {"name": "lenet"}, count)
-        figure = f"seconds of a round of FedSAM, {describe_count(count)}"
-        part.add(figure, lambda several=several, count=count: part.time_rounds(several(), rounds, count))
-
-
-def time_here(
-    part: Part, made: Problem, rounds: int, backend: InlineBackend | None = None, scale: float = 1
-) -> dict[str, Any]:
-    """Return the median seconds of rounds after two, in this process, and theta's hash after the first of them."""
-    simulation, seconds = Simulation(made, backend or InlineBackend()), list[float]()
-    simulation.step()
-    simulation.step()
-    with watch_gpu(part.device) as used:
-        while len(seconds) < rounds and not (seconds and part.is_over):
-            began = time.perf_counter()
-            simulation.step()
-            seconds.append(time.perf_counter() - began)
-            if len(seconds) == 1:
-                digest = digest_theta(simulation.state.theta)
-    memory = f"{torch.cuda.max_memory_reserved() / 2**30:.1f} GiB" if part.device == "cuda" else ""
-    measured = statistics.median(seconds) * scale
-    return {"measured": measured, "rounds": len(seconds), "utilisation": used(), "theta": digest[:16], "memory": memory}
-
-
-def time_images(part: Part, work: Workload, made: Callable[[], Problem]) -> dict[str, Any]:
-    """Return images per second of a round."""
-    timed = time_here(part, made(), 1 if part.tiny else 3)
-    return timed | {"measured": round(work.cohort * work.samples * work.epochs / timed["measured"])}
+        figure = f"seconds of a round of FedSAM, {count} processes"
+        part.add(figure, lambda made=several, count=count: part.time_rounds(made(), rounds, Processes(count)))
 
 
 def time_plain(part: Part, work: Workload, sam: bool) -> dict[str, Any]:
@@ -243,20 +211,9 @@ def time_pfl(part: Part) -> dict[str, Any]:
     """Return the minutes of 1,500 rounds of pfl-research in another process; without it, why there are none."""
     if part.tiny or importlib.util.find_spec("pfl") is None:
         return {"measured": "not measured: pfl (pfl-research 0.6) is not installed, or the sizes are tiny"}
-    command = [sys.executable, "-m", "benchmarks.systems.pfl", "w1", "1"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as system:
-        assert system.stdin is not None
-        assert system.stdout is not None
-        seconds = list[float]()
-        if system.stdout.readline().startswith("ready"):
-            for _ in range(3):
-                began = time.perf_counter()
-                print("round", file=system.stdin, flush=True)
-                system.stdout.readline()
-                seconds.append(time.perf_counter() - began)
-        system.stdin.close()
-        system.kill()
-    return {"measured": statistics.median(seconds) * 1500 / 60}
+    with p.System("pfl", [sys.executable, "-m", "benchmarks.systems.pfl", "w1", "1"]) as system:
+        system.started()
+        return {"measured": statistics.median(system.round() for _ in range(3)) * 1500 / 60}
 
 
 def trace_round(part: Part, made: Problem) -> dict[str, Any]:
@@ -281,11 +238,6 @@ def trace_round(part: Part, made: Problem) -> dict[str, Any]:
     return {"measured": round(busy / wall / 1e4, 1), "file": file.name, "longest": told}
 
 
-def describe_count(count: int) -> str:
-    """Return a number of processes as text."""
-    return "one process" if count == 1 else f"{count} processes"
-
-
 def measure_hashes(part: Part) -> None:
     """All methods: equal parameters run to run, and in one process and four. Called again, it goes on."""
     lines = part.folder / "gpu-hashes.jsonl"
@@ -302,46 +254,42 @@ def measure_hashes(part: Part) -> None:
             child.wait()
         if child.returncode:
             print(f"{child.args}: ended with exit code {child.returncode}", flush=True)
-    tell_hashes(part.told, read_hashes(lines), len(names))
-
-
-def tell_hashes(told: p.Report, found: list[dict[str, Any]], methods: int) -> None:
-    """Report what the lines of `hashes` say. methods: their number."""
+    found = read_hashes(lines)
     for what, key in (
         ("run to run", "again"),
         ("four processes / one process", "four"),
         ("one by one, nothing recorded / lanes", "eager"),
     ):
         different = [describe(line) for line in found if line.get(key) not in (line["once"], None)]
-        told.add(f"methods with other parameters: {what}", ", ".join(different) or "none", "none")
+        part.told.add(f"methods with other parameters: {what}", ", ".join(different) or "none", "none")
     hashed = Counter(f"{line['model']} {line['precision']}" for line in found if not line["error"])
     each = ", ".join(f"{kind} {count}" for kind, count in hashed.items())
     refused = {describe(line): line["error"] for line in found if line["error"]}
-    told.add(f"methods hashed, of {methods}", each or "none", refused=refused)
+    part.told.add(f"methods hashed, of {len(names)}", each or "none", refused=refused)
 
 
 def measure_sharing(part: Part) -> None:
     """Images per second of FedAvg with ResNet-18 in 1 to 8 processes on one GPU, without and with MPS."""
     base, counts, rounds = (SMALL, (1, 2), 1) if part.tiny else (replace(W2, samples=250, epochs=1), (1, 2, 4, 8), 3)
     for label, uses_mps in (("without MPS", False), ("with MPS", True)):
-        with start_mps() if uses_mps and part.device == "cuda" else _no_mps(uses_mps) as env:
+        without = contextlib.nullcontext("no MPS on a CPU" if uses_mps else {})
+        with start_mps() if uses_mps and part.device == "cuda" else without as env:
             for count in counts:
                 work = replace(base, cohort=max(base.cohort, 2 * count))
-                figure = f"images/s of {describe_count(count)}, {label}"
+                figure = f"images/s of {'one process' if count == 1 else f'{count} processes'}, {label}"
                 if isinstance(env, str):
                     part.told.add(figure, f"not measured: {env}")
                 else:
-                    part.add(figure, partial(measure_speed, part, work, count, rounds, env))
+                    made = partial(build, part.device, work, "fedavg", {"name": "resnet18"}, count)
+                    part.add(
+                        figure,
+                        lambda work=work, made=made, count=count, env=env: part.time_images(
+                            work, made(), rounds, Processes(count, env)
+                        ),
+                    )
 
 
-def measure_speed(part: Part, work: Workload, count: int, rounds: int, env: dict[str, str]) -> dict[str, Any]:
-    """Return images per second of a workload with ResNet-18."""
-    made = build(part.device, work, "fedavg", {"name": "resnet18"}, count)
-    found = part.time_rounds(made, rounds, count, env)
-    return found | {"measured": round(work.cohort * work.samples * work.epochs / found["measured"])}
-
-
-@contextmanager
+@contextlib.contextmanager
 def start_mps() -> Iterator[dict[str, str] | str]:
     """Run CUDA's multi-process service during a block; yield what its clients' environment needs, or why it is not."""
     with tempfile.TemporaryDirectory() as folder:
@@ -356,11 +304,6 @@ def start_mps() -> Iterator[dict[str, str] | str]:
             yield env
         finally:
             subprocess.run(control, input="quit\n", check=False, capture_output=True, text=True, timeout=60)
-
-
-@contextmanager
-def _no_mps(wanted: bool) -> Iterator[dict[str, str] | str]:
-    yield "no MPS on a CPU" if wanted else {}
 
 
 MEASURES: dict[str, Callable[[Part], None]] = {

@@ -2,10 +2,10 @@
 
 import multiprocessing
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
+from unittest import mock
 
 from torch import Tensor
 
@@ -23,19 +23,14 @@ CALLS: dict[str, Any] = {"train": train, "evaluate": evaluate, "evaluate_persona
 
 
 class Processes:
-    """A backend of some processes, which serve one problem after another.
-
-    Args:
-        count: number of processes.
-        env: environment variables that they get besides this process's.
-    """
+    """A backend of `count` processes with this process's environment and `env`, which serve problem after problem."""
 
     def __init__(self, count: int, env: Mapping[str, str] | None = None) -> None:
         self.processes = count
         context = multiprocessing.get_context("spawn")
         self._pipes: list[Connection] = []
         self._running = []
-        with _environment(env or {}):
+        with mock.patch.dict(os.environ, env or {}):
             for _ in range(count):
                 ours, theirs = context.Pipe()
                 process = context.Process(target=_serve, args=(theirs,), daemon=True)
@@ -88,17 +83,6 @@ class Processes:
             if isinstance(answer, Exception):
                 raise answer
         return answers
-
-
-@contextmanager
-def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    before = dict(os.environ)
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
 
 
 def _serve(pipe: Connection) -> None:

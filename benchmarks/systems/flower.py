@@ -13,6 +13,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 
+from benchmarks.pairs import find_titled
 from benchmarks.systems import protocol
 from benchmarks.workloads import WORKLOADS
 
@@ -44,7 +45,7 @@ def main(name: str, actors: int) -> None:
 
         def configure_train(self, server_round: int, *arguments: Any, **more: Any) -> Any:
             if server_round == WARMUPS + 1:
-                protocol.ready(out, training_processes(os.getpid()))
+                protocol.ready(out, find_titled(os.getpid(), "ClientAppActor"))
             elif server_round > WARMUPS:
                 print("done", file=out)
             if server_round > WARMUPS and not protocol.wait(out):
@@ -79,27 +80,6 @@ def main(name: str, actors: int) -> None:
             "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
         },
     )
-
-
-def training_processes(pid: int) -> list[int]:
-    """Return the ids of Flower's actors, recognised by their titles."""
-    found = []
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            try:
-                with open(f"/proc/{entry}/cmdline", encoding="utf-8") as file:
-                    if "ClientAppActor" in file.read() and _below(int(entry), pid):
-                        found.append(int(entry))
-            except OSError:
-                continue
-    return found
-
-
-def _below(pid: int, ancestor: int) -> bool:
-    while pid > 1 and pid != ancestor:
-        with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
-            pid = int(file.read().rpartition(")")[2].split()[1])
-    return pid == ancestor
 
 
 if __name__ == "__main__":

@@ -61,16 +61,12 @@ def page() -> str:
         for name, (kind, found) in kinds.items()
     ]
     entries = [entry(kind, found) for kind, found in kinds.values()]
-    forms = [FORMS_INTRODUCTION, *map(entry_of_forms, VARIANTS.values())]
+    forms = [FORMS_INTRODUCTION]
+    for kind in VARIANTS.values():
+        added = list_form_options(kind.name.removesuffix(FORMS))
+        forms += ["", f"### {kind.name}", "", _text(inspect.cleandoc(kind.__doc__ or "")), "", *TABLE]
+        forms += [_option(name, field) for name, field in kind.model_fields.items() if name in added]
     return "\n".join([INTRODUCTION, *head, *rows, *entries, *forms]) + "\n"
-
-
-def entry_of_forms(kind: type[Algorithm]) -> str:
-    """Return the entry of a method's other forms: docstring and the options that they add."""
-    text = inspect.cleandoc(kind.__doc__ or "")
-    added = list_form_options(kind.name.removesuffix(FORMS))
-    rows = [_option(name, field) for name, field in kind.model_fields.items() if name in added]
-    return "\n".join(["", f"### {kind.name}", "", _text(text), "", *TABLE, *rows])
 
 
 def entry(kind: type[Algorithm], found: Cost) -> str:

@@ -33,20 +33,21 @@ def find_sweeps(text: str) -> list[str]:
     return list(found)
 
 
-def describe_cost(cells: list[str]) -> str:
-    """Return the cell of a row of docs/papers.md: `63; 3,900`, empty for what cannot run, `none` without training."""
+def rewrite_papers(cells: list[str]) -> list[str]:
+    """Return a row of docs/papers.md, or its titles, with its cost.
+
+    `63; 3,900`, empty for what cannot run, `none` without training.
+    """
     command, verdict = cells[2], cells[-1]
     names = find_sweeps(re.sub(r"--paper \S+", "", command))
-    if "*cannot*" in verdict or not command:
-        return ""
-    if not names or "--kind partition" in command:
-        return "none"
-    return " and ".join(f"{count(name)[0]}; {format_hours(name)}" for name in names)
-
-
-def rewrite_papers(cells: list[str]) -> list[str]:
-    """Return a row of docs/papers.md, or its titles, with its cost."""
-    cost = COLUMN if cells[0] == "printed" else describe_cost(cells)
+    if cells[0] == "printed":
+        cost = COLUMN
+    elif "*cannot*" in verdict or not command:
+        cost = ""
+    elif not names or "--kind partition" in command:
+        cost = "none"
+    else:
+        cost = " and ".join(f"{count(name)[0]}; {format_hours(name)}" for name in names)
     return [*cells[:3], cost, cells[-1]]
 
 

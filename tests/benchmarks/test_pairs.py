@@ -122,7 +122,7 @@ def run(missing: list[str], *arguments: str, folder: Path) -> subprocess.Complet
 
 
 def load(folder: Path) -> list[Run]:
-    return [Run(file.name, json.loads(file.read_text())) for file in sorted(folder.glob("*.json"))]
+    return [json.loads(file.read_text()) | {"file": file.name} for file in sorted(folder.glob("*.json"))]
 
 
 def test_what_to_collect_is_told_without_anything_installed(tmp_path: Path) -> None:
@@ -173,9 +173,9 @@ def test_all_parts_run_tiny_without_ray_and_mlflow(tmp_path: Path) -> None:
         found = run(["ray", "mlflow"], part, str(tmp_path), "--device", "cpu", "--tiny", folder=tmp_path)
         assert found.returncode == 0, found.stderr
     runs = load(tmp_path)
-    assert {run.content["benchmark"] for run in runs} == {f"gpu {part}" for part in PARTS}
-    assert {run.machine["device"] for run in runs} == {"cpu"}
-    figures = {figure["figure"]: figure for run in runs for figure in run.content["figures"]}
+    assert {run["benchmark"] for run in runs} == {f"gpu {part}" for part in PARTS}
+    assert {run["machine"]["device"] for run in runs} == {"cpu"}
+    figures = {figure["figure"]: figure for run in runs for figure in run["figures"]}
     for what in ("run to run", "four processes / one process", "one by one, nothing recorded / lanes"):
         assert figures[f"methods with other parameters: {what}"]["measured"] == "none"
     hashed, no_kernel = figures["methods hashed, of 2"], {}
