@@ -60,6 +60,15 @@ def name_place(place: object) -> Iterator[None]:
         raise UserError(f"{place}: {error}") from None
 
 
+@contextlib.contextmanager
+def restate(what: str, *kinds: type[Exception]) -> Iterator[None]:
+    """Let exceptions of these kinds in the block be a UserError: what is wrong, then the exception in one line."""
+    try:
+        yield
+    except kinds as error:
+        raise UserError(f"{what}: {join_lines(error)}") from None
+
+
 class Diverged(Exception):
     """A loss, gradient, upload or aggregate is not finite, or too large to be summed exactly.
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from fedray.common.errors import UserError, join_lines
+from fedray.common.errors import UserError, restate
 from fedray.common.rng import generator
 from fedray.common.yaml_files import locate_file
 from fedray.components.base import Allowed
@@ -114,18 +114,16 @@ class Npz(Images):
 
 def read_npz(key: str, path: Path) -> dict[str, np.ndarray]:
     """Return the arrays of an .npz file that a configuration names at `key`. Raises UserError; runs no pickle."""
-    try:
-        if path.is_file() and not zipfile.is_zipfile(path):  # NumPy's message would explain how to load a pickle
+    if not path.exists():
+        raise UserError(f"{key}: {path} does not exist")
+    with restate(f"{key}: {path} is not a readable .npz file", Exception):  # zipfile, zlib and NumPy have their own
+        if not zipfile.is_zipfile(path):  # NumPy's message would explain how to load a pickle
             raise ValueError("it is not an archive of arrays")
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
         if bare := [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]:
             raise ValueError(f"{bare[0]} has no header of an array")
         return arrays
-    except FileNotFoundError:
-        raise UserError(f"{key}: {path} does not exist") from None
-    except Exception as error:  # zipfile, zlib and NumPy raise their own types for damaged files
-        raise UserError(f"{key}: {path} is not a readable .npz file: {join_lines(error)}") from None
 
 
 Array = Annotated[Any, Allowed("array")]
@@ -165,10 +163,9 @@ def _as_array(key: str, value: Any) -> np.ndarray:
         value = value.detach()
     if isinstance(value, np.ma.MaskedArray):
         raise UserError(f"data: {key} is masked, and a mask would be lost; fill it, or leave the samples out")
-    try:
+    # Ragged lists, sparse tensors, tensors on a GPU.
+    with restate(f"data: {key} cannot be made an array", ValueError, TypeError, RuntimeError):
         return np.asarray(value)
-    except (ValueError, TypeError, RuntimeError) as error:  # ragged lists, sparse tensors, tensors on a GPU
-        raise UserError(f"data: {key} cannot be made an array: {join_lines(error)}") from None
 
 
 def check_arrays(name: str, where: str, arrays: dict[str, np.ndarray]) -> Dataset:

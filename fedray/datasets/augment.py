@@ -126,35 +126,29 @@ def parse_transforms(key: str, value: Any) -> tuple[Transform, ...]:
             f"{key}: found {truncate_repr(value)}; a list of transforms is required, "
             f"of: {', '.join(sorted(TRANSFORMS))}"
         )
-    return tuple(_transform(key, entry) for entry in value)
-
-
-def _transform(key: str, entry: Any) -> Transform:
-    if isinstance(entry, Transform):
-        return entry
-    options = {entry: True} if entry == "flip" else entry
-    name = next((str(k) for k in options if k in TRANSFORMS), None) if isinstance(options, Mapping) else None
-    if name is None:
-        if isinstance(entry, str) and entry in TRANSFORMS:
+    transforms = list[Transform]()
+    for entry in value:
+        options = {entry: True} if entry == "flip" else entry
+        name = next((str(k) for k in options if k in TRANSFORMS), None) if isinstance(options, Mapping) else None
+        if isinstance(entry, Transform):
+            transforms.append(entry)
+        elif name is not None:
+            try:
+                transforms.append(TRANSFORMS[name].model_validate(dict(options)))
+            except ValidationError as error:
+                raise describe(error, key, TRANSFORMS[name]) from None
+        elif isinstance(entry, str) and entry in TRANSFORMS:
             raise UserError(f"{key}: found {entry}; it needs a number: {{{entry}: 4}}")
-        raise unknown(key, str(entry), TRANSFORMS)
-    try:
-        return TRANSFORMS[name].model_validate(dict(options))
-    except ValidationError as error:
-        raise describe(error, key, TRANSFORMS[name]) from None
+        else:
+            raise unknown(key, str(entry), TRANSFORMS)
+    return tuple(transforms)
 
 
 def augment_batch(x: Tensor, chain: Sequence[Transform], black: Tensor, rng: np.random.Generator) -> Tensor:
     """Augment each image of a batch independently, with draws from `rng`; the rest is as for `apply_draws`."""
-    drawn = draw_chain(chain, (x.shape[0], x.shape[2], x.shape[3]), rng)
+    b, _, h, w = x.shape
+    drawn = [transform.draw(b, h, w, rng) for transform in chain]
     return apply_draws(x, chain, black, [[torch.from_numpy(a).to(x.device) for a in each] for each in drawn])
-
-
-def draw_chain(
-    chain: Sequence[Transform], size: tuple[int, int, int], rng: np.random.Generator
-) -> list[tuple[np.ndarray, ...]]:
-    """Return each transform's draws for one batch. size: number of images, height, width."""
-    return [transform.draw(*size, rng) for transform in chain]
 
 
 def apply_draws(x: Tensor, chain: Sequence[Transform], black: Tensor, drawn: Sequence[Sequence[Tensor]]) -> Tensor:

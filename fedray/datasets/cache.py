@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from fedray.common.errors import UserError, join_lines
+from fedray.common.errors import UserError, join_lines, restate
 from fedray.common.whole_files import open_file, write_whole
 from fedray.datasets.base import get_data_dir
 
@@ -146,11 +146,11 @@ def unpack(name: str, archive: Path, folder: Path) -> None:
     Raises UserError if the archive is damaged, or the folder cannot be written.
     """
     partial = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}")
+    failure = f"data.name: {name}: {archive} cannot be unpacked"
     try:
-        with zipfile.ZipFile(archive) as opened:
-            opened.extractall(partial)
-        (partial / folder.name).rename(folder)
-    except (OSError, zipfile.BadZipFile, zlib.error, EOFError) as error:
-        raise UserError(f"data.name: {name}: {archive} cannot be unpacked: {join_lines(error)}") from None
+        with restate(failure, OSError, zipfile.BadZipFile, zlib.error, EOFError):
+            with zipfile.ZipFile(archive) as opened:
+                opened.extractall(partial)
+            (partial / folder.name).rename(folder)
     finally:
         shutil.rmtree(partial, ignore_errors=True)

@@ -15,7 +15,7 @@ from torch import Tensor
 from fedray.common.calls import fits
 from fedray.common.errors import UserError, truncate_repr
 from fedray.common.vectors import mark_read, upload
-from fedray.datasets.augment import Transform, apply_draws, augment_batch, draw_chain
+from fedray.datasets.augment import Transform, apply_draws, augment_batch
 
 ALIGNED = 64
 """Batches that are gathered together begin at multiples of this many bytes, as tensors of their own do: the last bit of
@@ -344,7 +344,7 @@ class ResidentSamples(ClientSamples):
         for positions in order:
             if augment is not None and chain:
                 _, h, w = self._samples.input_shape
-                arrays += [array for drawn in draw_chain(chain, (len(positions), h, w), augment) for array in drawn]
+                arrays += [array for one in chain for array in one.draw(len(positions), h, w, augment)]
         index, *others = upload(arrays, self._samples.device)
         draws = iter(others)
         together = 1 if chain else max(TOGETHER // (self._samples.input_bytes * max(map(len, filled))), 1)

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from fedray.common.errors import UserError, join_lines, truncate_repr
+from fedray.common.errors import UserError, restate, truncate_repr
 from fedray.common.rng import generator
 from fedray.common.whole_files import read_file
 from fedray.common.yaml_files import locate
@@ -190,10 +190,8 @@ class Domains(Pictures):
 
     def _read_list(self, root: Path, path: Path) -> Iterator[Picture]:
         """Yield the pictures of a list: each line has a file below `root` and its label, which the folder gives too."""
-        try:
+        with restate(f"data.path: {path} cannot be read", OSError, UnicodeDecodeError):
             lines = read_file(path).decode().splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"data.path: {path} cannot be read: {join_lines(error)}") from None
         listed = False
         for number, line in enumerate(lines, 1):
             parts = line.rpartition(" ")[0].split("/")

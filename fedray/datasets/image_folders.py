@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from fedray.common.errors import UserError, join_lines, truncate_repr
+from fedray.common.errors import UserError, restate, truncate_repr
 from fedray.common.whole_files import open_file, read_file
 from fedray.datasets.augment import Crop, Flip
 from fedray.datasets.base import Images, Published, Recipe, get_data_dir, list_entries
@@ -92,13 +92,11 @@ def decode_pictures(where: str, paths: Sequence[Path], size: int, channels: int 
 
     images = np.empty((len(paths), channels, size, size), dtype=np.uint8)
     for image, path in zip(images, paths, strict=True):
-        try:
+        with restate(f"{where}: {path} cannot be read", Exception):
             picture = open_picture(path, "RGB" if channels == 3 else "L", upright=cut == "scaled")
             if cut == "scaled":
                 picture = ImageOps.fit(picture, (size, size), Image.Resampling.BILINEAR)
             pixels = np.asarray(picture)
-        except Exception as error:
-            raise UserError(f"{where}: {path} cannot be read: {join_lines(error)}") from None
         height, width = pixels.shape[:2]
         if (min(height, width) < size) if cut == "centre" else (height, width) != (size, size):
             raise UserError(
@@ -214,30 +212,13 @@ class TinyImageNet(Images):
 
     def read(self) -> Dataset:
         kinds = sorted(self._read_lines("wnids.txt"))
-        parts = {"train": list(self._list_train(kinds)), "test": list(self._list_val(kinds))}
-        return read_pictures(self.name, f"data.name: {self.name}", "2", parts, kinds, 64)
-
-    def _read_lines(self, file: str) -> list[str]:
-        path = _get_tiny_folder() / file
-        if not path.exists():
-            raise self.make_missing(f"tiny-imagenet-200/{file}")
-        try:
-            lines = read_file(path).decode().splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"data.name: {self.name}: {path} cannot be read: {join_lines(error)}") from None
-        if not lines:
-            raise UserError(f"data.name: {self.name}: {path} is empty")
-        return lines
-
-    def _list_train(self, kinds: Sequence[str]) -> Iterator[Picture]:
+        parts: dict[str, list[Picture]] = {"train": [], "test": []}
         for kind in kinds:
             if not re.fullmatch(r"n\d+", kind):
                 raise UserError(f"data.name: {self.name}: wnids.txt: {truncate_repr(kind)} is not a WordNet id")
             missing = self.make_missing(f"tiny-imagenet-200/train/{kind}/images/*.JPEG")
             folder = _get_tiny_folder() / "train" / kind / "images"
-            yield from list_class(folder, kind, pattern="*.JPEG", empty=missing)
-
-    def _list_val(self, kinds: Sequence[str]) -> Iterator[Picture]:
+            parts["train"] += list_class(folder, kind, pattern="*.JPEG", empty=missing)
         for number, line in enumerate(self._read_lines("val/val_annotations.txt"), 1):
             name, kind = [*line.split("\t"), "", ""][:2]
             if not re.fullmatch(r"\w+\.JPEG", name) or kind not in kinds:
@@ -248,7 +229,18 @@ class TinyImageNet(Images):
             path = _get_tiny_folder() / "val" / "images" / name
             if not path.exists():
                 raise self.make_missing(f"tiny-imagenet-200/val/images/{name}")
-            yield Picture(path, kind)
+            parts["test"].append(Picture(path, kind))
+        return read_pictures(self.name, f"data.name: {self.name}", "2", parts, kinds, 64)
+
+    def _read_lines(self, file: str) -> list[str]:
+        path = _get_tiny_folder() / file
+        if not path.exists():
+            raise self.make_missing(f"tiny-imagenet-200/{file}")
+        with restate(f"data.name: {self.name}: {path} cannot be read", OSError, UnicodeDecodeError):
+            lines = read_file(path).decode().splitlines()
+        if not lines:
+            raise UserError(f"data.name: {self.name}: {path} is empty")
+        return lines
 
 
 def _get_tiny_folder() -> Path:
@@ -281,11 +273,11 @@ class FedISIC2019(Images):
         if not table.exists():
             raise self.make_missing("fed_isic2019/train_test_split")
         parts: dict[str, list[Picture]] = {"train": [], "test": []}
-        try:
-            with io.TextIOWrapper(open_file(table), newline="", encoding="utf-8") as file:
-                lines = list(csv.DictReader(file))
-        except (OSError, UnicodeDecodeError, csv.Error) as error:
-            raise UserError(f"data.name: {self.name}: {table} cannot be read: {join_lines(error)}") from None
+        with (
+            restate(f"data.name: {self.name}: {table} cannot be read", OSError, UnicodeDecodeError, csv.Error),
+            io.TextIOWrapper(open_file(table), newline="", encoding="utf-8") as file,
+        ):
+            lines = list(csv.DictReader(file))
         for line, row in enumerate(lines, 2):
             try:
                 if not re.fullmatch(r"\w[\w.-]*", row["image"]):

@@ -7,16 +7,16 @@ splits.
 
 import json
 import string
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 
-from fedray.common.errors import UserError, join_lines, truncate_repr
+from fedray.common.errors import UserError, restate, truncate_repr
 from fedray.common.whole_files import MEMORY, read_file
 from fedray.datasets import text as words
 from fedray.datasets.base import DataSource, Images, Published, Recipe, get_data_dir, list_entries
@@ -71,14 +71,13 @@ def _decode(name: str, files: dict[str, list[Path]], decode: Decode, classes: in
 
 
 def _read_users(name: str, path: Path) -> Iterator[tuple[str, list[Any], list[Any]]]:
-    try:
+    failure = f"data.name: {name}: {path} is not a LEAF json"
+    with restate(failure, OSError, ValueError, KeyError, TypeError, RecursionError):
         content = json.loads(read_file(path, MEMORY))
         rows = [
             (user, content["user_data"][user]["x"], content["user_data"][user]["y"], count)
             for user, count in zip(content["users"], content["num_samples"], strict=True)
         ]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise UserError(f"data.name: {name}: {path} is not a LEAF json: {join_lines(error)}") from None
     for user, x, y, count in rows:
         if not (isinstance(user, str) and isinstance(x, list) and isinstance(y, list)):
             raise UserError(f"data.name: {name}: {path}: user {truncate_repr(user)} has no lists x and y")
@@ -158,21 +157,18 @@ class Shakespeare(DataSource):
     @classmethod
     def _make_word_decoder(cls, train: list[Path]) -> Decode:
         """Return the decoder of words, which numbers the most frequent ones of the training files."""
+        counts = Counter[str]()
+        for path in train:
+            for user, x, y in _read_users(cls.name, path):
+                cls._check(x, y, f"{path}: user {user}")
+                counts.update(word for passage in words.split_passages(x, y) for word in passage)
+        numbers = words.number_frequent(counts, words.VOCABULARY - 1, first=1)
 
-        def checked() -> Iterator[tuple[list[str], list[str]]]:
-            for path in train:
-                for user, x, y in _read_users(cls.name, path):
-                    cls._check(x, y, f"{path}: user {user}")
-                    yield x, y
+        def decode(x: list[Any], y: list[Any], where: str) -> tuple[np.ndarray, np.ndarray]:
+            cls._check(x, y, where)
+            return words.make_samples(x, y, numbers)
 
-        return partial(cls._decode_words, words.number_words(checked()))
-
-    @classmethod
-    def _decode_words(
-        cls, numbers: dict[str, int], x: list[Any], y: list[Any], where: str
-    ) -> tuple[np.ndarray, np.ndarray]:
-        cls._check(x, y, where)
-        return words.make_samples(x, y, numbers)
+        return decode
 
     @staticmethod
     def _check(x: list[Any], y: list[Any], where: str) -> None:

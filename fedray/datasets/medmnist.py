@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from fedray.common.errors import UserError, join_lines
+from fedray.common.errors import UserError, restate
 from fedray.common.whole_files import open_file
 from fedray.datasets.augment import Flip
 from fedray.datasets.base import Images, Published, Recipe, get_data_dir
@@ -35,34 +35,19 @@ class MedMNIST(Images):
     licence = "CC-BY-4.0"
     validation_images: Literal["unused", "train"] = Field("train", description="use of the val images")
 
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        cls.files = f"{cls.name}.npz"
-
     def read(self) -> Dataset:
         path = get_data_dir() / self.files
         if not path.exists():
             raise self.make_missing(path.name)
-        try:
-            with open_file(path) as opened:
-                if not zipfile.is_zipfile(opened):  # NumPy's message would explain how to load a pickle
-                    raise ValueError("it is not an archive of arrays")
-                opened.seek(0)
-                file = np.load(opened, allow_pickle=False)
-                arrays = {
-                    f"{part}_{what}": file[f"{part}_{what}"]
-                    for part in ("train", "val", "test")
-                    for what in ("images", "labels")
-                }
-        except Exception as error:  # zipfile, zlib and NumPy raise their own types for damaged files
-            raise UserError(f"data.name: {self.name}: {path} cannot be read: {join_lines(error)}") from None
-        parts = {
-            part: (
-                self._check_images(arrays[f"{part}_images"], f"{path}: {part}_images"),
-                self._check_labels(arrays[f"{part}_labels"], f"{path}: {part}_labels"),
-            )
-            for part in ("train", "val", "test")
-        }
+        # zipfile, zlib and NumPy raise their own types for damaged files
+        with restate(f"data.name: {self.name}: {path} cannot be read", Exception), open_file(path) as opened:
+            if not zipfile.is_zipfile(opened):  # NumPy's message would explain how to load a pickle
+                raise ValueError("it is not an archive of arrays")
+            opened.seek(0)
+            file = np.load(opened, allow_pickle=False)
+            names = ("train", "val", "test")
+            arrays = {part: (file[f"{part}_images"], file[f"{part}_labels"]) for part in names}
+        parts = {part: self._check_part(f"{path}: {part}", *found) for part, found in arrays.items()}
         train = ("train", "val") if self.validation_images == "train" else ("train",)
         x, y = (np.concatenate([parts[part][k] for part in train]) for k in (0, 1))
         return Dataset(self.name, x, y, *parts["test"], self.published.classes)
@@ -73,19 +58,17 @@ class MedMNIST(Images):
             (p.train or 0) + self.validated * (self.validation_images == "train"), p.test, p.classes, p.shape
         )
 
-    def _check_images(self, x: np.ndarray, where: str) -> np.ndarray:
+    def _check_part(self, where: str, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return images and labels of a part as a data set has them. Raises UserError."""
         channels, height, width = self.published.shape
         if x.dtype != np.uint8 or x.shape[1:] != ((height, width, 3) if channels == 3 else (height, width)):
-            raise UserError(
-                f"data.name: {self.name}: {where} is {x.dtype} {x.shape}; uint8 (n, 28, 28"
-                f"{', 3' * (channels == 3)}) is required"
-            )
-        return np.ascontiguousarray(x.transpose(0, 3, 1, 2) if channels == 3 else x[:, None])
-
-    def _check_labels(self, y: np.ndarray, where: str) -> np.ndarray:
+            found, wanted = f"{where}_images is {x.dtype} {x.shape}", f"uint8 (n, 28, 28{', 3' * (channels == 3)}) is"
+            raise UserError(f"data.name: {self.name}: {found}; {wanted} required")
         if not np.issubdtype(y.dtype, np.integer) or y.size != len(y):
-            raise UserError(f"data.name: {self.name}: {where} is {y.dtype} {y.shape}; integers (n, 1) are required")
-        return y.reshape(-1).astype(np.int64)
+            found = f"{where}_labels is {y.dtype} {y.shape}"
+            raise UserError(f"data.name: {self.name}: {found}; integers (n, 1) are required")
+        images = np.ascontiguousarray(x.transpose(0, 3, 1, 2) if channels == 3 else x[:, None])
+        return images, y.reshape(-1).astype(np.int64)
 
     def fetch(self) -> None:
         download(self.name, f"{RECORD}/{self.files}?download=1", get_data_dir() / self.files, self.md5)
@@ -119,6 +102,7 @@ def _make_class(title: str, what: str, train: int, val: int, test: int, width: i
         "__module__": __name__,
         "__doc__": f"{what}, {train:,} + {val:,} / {test:,} {colour} 28x28 images, {classes} classes{note}.",
         "name": title.lower(),
+        "files": f"{title.lower()}.npz",
         "licence": "CC-BY-NC-4.0" if title == "DermaMNIST" else MedMNIST.licence,
         "md5": md5,
         "used_by": "FedSOL" if title in SIZES else "",

@@ -11,7 +11,7 @@ from typing import Literal, Self
 import numpy as np
 from pydantic import ConfigDict, Field, model_validator
 
-from fedray.common.errors import UserError, join_lines, truncate_repr, unknown
+from fedray.common.errors import UserError, restate, truncate_repr, unknown
 from fedray.common.whole_files import open_file
 from fedray.common.yaml_files import locate_file
 from fedray.datasets.base import DataSource
@@ -104,13 +104,13 @@ class Csv(DataSource):
     def _read(self, key: str, path: str) -> Table:
         """Read a file; fields lose the blanks around them. Raises UserError."""
         file = locate_file(f"data.{key}", path)
-        try:
-            with io.TextIOWrapper(open_file(file), newline="", encoding="utf-8-sig") as opened:
-                header, *rows = [[field.strip() for field in row] for row in csv.reader(opened) if row] or [[]]
-        except FileNotFoundError:
-            raise UserError(f"data.{key}: {file} does not exist") from None
-        except (OSError, ValueError, csv.Error) as error:
-            raise UserError(f"data.{key}: {file} is not a readable table: {join_lines(error)}") from None
+        if not file.exists():
+            raise UserError(f"data.{key}: {file} does not exist")
+        with (
+            restate(f"data.{key}: {file} is not a readable table", OSError, ValueError, csv.Error),
+            io.TextIOWrapper(open_file(file), newline="", encoding="utf-8-sig") as opened,
+        ):
+            header, *rows = [[field.strip() for field in row] for row in csv.reader(opened) if row] or [[]]
         if not rows:
             raise UserError(f"data.{key}: {file} has no rows below its header")
         if twice := [name for name in header if header.count(name) > 1]:

@@ -6,13 +6,12 @@ import csv
 import io
 import re
 from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 from pydantic import Field
 
-from fedray.common.errors import UserError, join_lines, truncate_repr
+from fedray.common.errors import UserError, restate, truncate_repr
 from fedray.common.whole_files import open_file
 from fedray.datasets.base import DataSource, Published, get_data_dir
 from fedray.datasets.cache import cache_arrays, download
@@ -26,10 +25,11 @@ LENGTH = 10
 WORD = re.compile(r"[a-z0-9']+")
 
 
-def rebuild_passages(x: list[str], y: list[str]) -> list[str]:
-    """Rebuild the texts of a role: LEAF's samples follow each other character by character.
+def split_passages(x: list[str], y: list[str]) -> list[list[str]]:
+    """Return the words of each text of a role in lower case, without the first and the last, which may be cut off.
 
-    Returns texts; a new one begins at each sample that does not continue the one before.
+    LEAF's samples follow each other character by character; a text begins at each that does not continue the one
+    before.
     """
     passages: list[list[str]] = []
     expected = ""
@@ -38,18 +38,7 @@ def rebuild_passages(x: list[str], y: list[str]) -> list[str]:
             passages.append([text])
         passages[-1].append(after)
         expected = text[1:] + after
-    return ["".join(parts) for parts in passages]
-
-
-def split_words(passage: str) -> list[str]:
-    """Return the words of a text in lower case, without the first and the last, which may be cut off."""
-    return WORD.findall(passage.lower())[1:-1]
-
-
-def number_words(roles: Iterable[tuple[list[str], list[str]]]) -> dict[str, int]:
-    """Number the most frequent words of all roles' samples (x, y) from 1 on; ties in alphabetical order."""
-    counts = Counter(word for x, y in roles for passage in rebuild_passages(x, y) for word in split_words(passage))
-    return number_frequent(counts, VOCABULARY - 1, first=1)
+    return [WORD.findall("".join(parts).lower())[1:-1] for parts in passages]
 
 
 def number_frequent(counts: Counter[str], count: int, first: int) -> dict[str, int]:
@@ -63,8 +52,8 @@ def make_samples(x: list[str], y: list[str], numbers: dict[str, int]) -> tuple[n
     texts.
     """
     windows = [np.empty((0, LENGTH + 1), dtype=np.uint8)]
-    for passage in rebuild_passages(x, y):
-        tokens = np.array([numbers.get(word, 0) for word in split_words(passage)], dtype=np.uint8)
+    for passage in split_passages(x, y):
+        tokens = np.array([numbers.get(word, 0) for word in passage], dtype=np.uint8)
         if len(tokens) > LENGTH:
             windows.append(np.lib.stride_tricks.sliding_window_view(tokens, LENGTH + 1))
     joined = np.concatenate(windows)
@@ -125,17 +114,17 @@ class AGNews(DataSource):
 
     def _read(self, path: Path) -> Articles:
         articles: Articles = []
-        try:
-            with io.TextIOWrapper(open_file(path), newline="", encoding="utf-8") as file:
-                for number, row in enumerate(csv.reader(file), 1):
-                    if len(row) != 3 or row[0] not in ("1", "2", "3", "4"):
-                        raise UserError(
-                            f"data.name: {self.name}: {path}: row {number}: found {truncate_repr(row)}; a class from 1 "
-                            "to 4, a title and a description are required"
-                        )
-                    articles.append((WORD.findall(f"{row[1]} {row[2]}".lower()), int(row[0]) - 1))
-        except (OSError, ValueError, csv.Error) as error:
-            raise UserError(f"data.name: {self.name}: {path} cannot be read: {join_lines(error)}") from None
+        with (
+            restate(f"data.name: {self.name}: {path} cannot be read", OSError, ValueError, csv.Error),
+            io.TextIOWrapper(open_file(path), newline="", encoding="utf-8") as file,
+        ):
+            for number, row in enumerate(csv.reader(file), 1):
+                if len(row) != 3 or row[0] not in ("1", "2", "3", "4"):
+                    raise UserError(
+                        f"data.name: {self.name}: {path}: row {number}: found {truncate_repr(row)}; a class from 1 "
+                        "to 4, a title and a description are required"
+                    )
+                articles.append((WORD.findall(f"{row[1]} {row[2]}".lower()), int(row[0]) - 1))
         if not articles:
             raise UserError(f"data.name: {self.name}: {path} has no articles")
         return articles

@@ -17,7 +17,7 @@ import numpy as np
 from numpy._core import multiarray, numeric
 from pydantic import Field, model_validator
 
-from fedray.common.errors import DataMissing, UserError, join_lines
+from fedray.common.errors import DataMissing, UserError, restate
 from fedray.common.rng import generator
 from fedray.common.whole_files import open_file
 from fedray.datasets.arrays import TrainSamples, draw_train, read_npz
@@ -66,12 +66,9 @@ class Torchvision(Images):
                 raise UserError(f"data.name: {self.name}: {path} is not a file")
             if md5 is not None:
                 check_md5(self.name, str(path), path, md5)
-        try:
+        # The readers assert, unpickle, reshape: anything can come out of a damaged file.
+        with restate(f"data.name: {self.name}: the files in {get_data_dir()} cannot be read", Exception):
             images, labels = self._read_arrays(**arguments)
-        except Exception as error:  # the readers assert, unpickle, reshape: anything can come out of a damaged file
-            raise UserError(
-                f"data.name: {self.name}: the files in {get_data_dir()} cannot be read: {join_lines(error)}"
-            ) from None
         if images.ndim == 3:
             images = images[:, None]
         shape = self.published.shape
@@ -130,19 +127,18 @@ def count_long_tail(largest: int, classes: int, ratio: float) -> list[int]:
 
 
 def _unpack(packed: Path, path: Path) -> None:
-    with write_data_file(path) as target:
-        try:
-            with gzip.open(packed, "rb") as source:
-                left = LARGEST
-                while chunk := source.read(min(left + 1, 1 << 20)):
-                    if (left := left - len(chunk)) < 0:
-                        raise UserError(
-                            f"data.name: {packed} unpacks to more than {LARGEST >> 20} MiB, which no file "
-                            "of this kind has"
-                        )
-                    target.write(chunk)
-        except (OSError, EOFError, zlib.error) as error:
-            raise UserError(f"data.name: {packed} cannot be unpacked: {join_lines(error)}") from None
+    with (
+        write_data_file(path) as target,
+        restate(f"data.name: {packed} cannot be unpacked", OSError, EOFError, zlib.error),
+        gzip.open(packed, "rb") as source,
+    ):
+        left = LARGEST
+        while chunk := source.read(min(left + 1, 1 << 20)):
+            if (left := left - len(chunk)) < 0:
+                raise UserError(
+                    f"data.name: {packed} unpacks to more than {LARGEST >> 20} MiB, which no file of this kind has"
+                )
+            target.write(chunk)
 
 
 class MNIST(Torchvision):

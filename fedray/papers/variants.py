@@ -25,7 +25,7 @@ from fedray.algorithms.fedtoga import FedTOGA
 from fedray.algorithms.fedwmsam import FedWMSAM
 from fedray.algorithms.linear_head import counts
 from fedray.algorithms.scaffold import ControlVariates, Scaffold
-from fedray.common.errors import FORMS, UserError, join_lines
+from fedray.common.errors import FORMS, UserError, restate
 from fedray.common.vectors import add_to, move_along
 from fedray.common.yaml_files import locate_file
 from fedray.components.base import option
@@ -477,14 +477,11 @@ def read_simplex(path: str) -> Tensor:
 
     Raises UserError if the file cannot be read, or does not hold a matrix of numbers.
     """
-    try:
+    failure = f"algorithm.simplex: {path} is not a .npy file of finite numbers (classes, features)"
+    with restate(failure, OSError, ValueError, TypeError):
         rows = np.load(locate_file("algorithm.simplex", path), allow_pickle=False)
         if rows.ndim != 2 or not np.isfinite(rows).all():
             raise ValueError(f"it holds {rows.dtype} {rows.shape}")
-    except (OSError, ValueError, TypeError) as error:
-        raise UserError(
-            f"algorithm.simplex: {path} is not a .npy file of finite numbers (classes, features): {join_lines(error)}"
-        ) from None
     return torch.from_numpy(rows.astype(np.float64))
 
 

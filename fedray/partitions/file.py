@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
-from fedray.common.errors import UserError, join_lines, truncate_repr
+from fedray.common.errors import UserError, restate, truncate_repr
 from fedray.common.whole_files import read_file
 from fedray.common.yaml_files import locate_file
 from fedray.components.identity import FILE
@@ -122,12 +122,10 @@ def _refuse_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _read_json(path: Path) -> dict[str, np.ndarray]:
     """Return the lists of a JSON as the arrays of a `partition.npz`. Raises UserError."""
-    try:
+    if not path.exists():
+        raise UserError(f"partition.path: {path} does not exist")
+    with restate(f"partition.path: {path} is not a readable JSON", OSError, ValueError, RecursionError):
         content: Any = json.loads(read_file(path), object_pairs_hook=_refuse_twice)
-    except FileNotFoundError:
-        raise UserError(f"partition.path: {path} does not exist") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"partition.path: {path} is not a readable JSON: {join_lines(error)}") from None
     content = {"train": content} if isinstance(content, list) else content
     arrays: dict[str, np.ndarray] = {}
     for part, lists in content.items() if isinstance(content, dict) else [("", None)]:

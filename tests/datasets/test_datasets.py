@@ -203,7 +203,8 @@ def test_shakespeare_words_beyond_the_vocabulary_share_a_number(root: Path) -> N
 
 
 def test_passages_begin_anew_where_samples_do_not_continue() -> None:
-    assert words.rebuild_passages(["abc", "bcd", "xyz"], ["d", "e", "!"]) == ["abcde", "xyz!"]
+    """`a b c ` and `p q r`, of which the first and the last word may be cut off."""
+    assert words.split_passages(["a b ", " b c", "p q "], ["c", " ", "r"]) == [["b"], ["q"]]
 
 
 def test_leaf_folders_may_be_leafs_own(root: Path) -> None:
