@@ -77,25 +77,21 @@ def main(
 
         def against(name: str, other: str, goal: str = "", **more: object) -> None:
             if name not in seconds or other not in seconds:
-                return  # missing systems are reported below
+                return  # not asked for, or missing, which is reported below
             told.add(f"{name} / {other}", p.ratio(seconds[name], seconds[other]), goal, **more)
 
         against("fedray", "floor", GOALS[workload])
-        if images:
-            against("fedray contiguous", "floor", f"{GOALS[workload]}, the same layout")
-        if toga:
-            against("fedray fedtoga", "fedray", "step <= 2.15: see step.py")
-        if bf16:
-            against("fedray bf16", "fedray contiguous" if images else "fedray", "<= 1/2.5")
-        if workload == "w0":
-            against("fedray inline", "floor, one process", "<= 0.4")
-            for method, goal in INLINE.items():
-                against(f"fedray {method} inline", "floor, one process", goal)
-            against("fedray, one process", "floor, one process", "<= 1.25")
+        against("fedray contiguous", "floor", f"{GOALS[workload]}, the same layout")
+        against("fedray fedtoga", "fedray", "step <= 2.15: see step.py")
+        against("fedray bf16", "fedray contiguous" if images else "fedray", "<= 1/2.5")
+        against("fedray inline", "floor, one process", "<= 0.4")
+        for method, goal in INLINE.items():
+            against(f"fedray {method} inline", "floor, one process", goal)
+        against("fedray, one process", "floor, one process", "<= 1.25")
         for peer in (system.name for system in systems if system.name.startswith(("flower", "pfl"))):
             kind = peer.split(",")[0]
             against("fedray inline" if peer.endswith("one process") else "fedray", peer, PEER_GOALS[kind, workload])
-            if bf16 and kind == "flower":
+            if kind == "flower":
                 against("fedray bf16", peer, "<= 1/2.5")
             against(peer, "floor, one process" if peer.endswith("one process") else "floor")
         for name, error in missing.items():

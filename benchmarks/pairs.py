@@ -38,8 +38,7 @@ class System:
         self, name: str, command: Sequence[str], env: dict[str, str] | None = None, log: Path | None = None
     ) -> None:
         self.name, self.log = name, log
-        with contextlib.ExitStack() as stack:
-            errors: Any = stack.enter_context(log.open("w")) if log else None
+        with log.open("w") if log else contextlib.nullcontext() as errors:
             self.process = subprocess.Popen(
                 list(command),
                 stdin=subprocess.PIPE,

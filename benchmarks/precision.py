@@ -27,7 +27,7 @@ from fedray.cluster.ray_backend import RayBackend
 from fedray.cluster.resources import prepare_ray
 from fedray.common.process import has_bf16
 from fedray.config import RunConfig
-from fedray.datasets.dataset import Dataset
+from fedray.datasets.dataset import take_train
 from fedray.engine.loop import run as run_all
 from fedray.engine.problem import Problem
 from fedray.engine.process.backend import InlineBackend
@@ -110,13 +110,7 @@ def _few(config: RunConfig, actors: int) -> list[dict[str, float]]:
     """Return the history of a run on 6,000 training and 2,000 test samples."""
     whole = config.data.load()
     chosen = np.random.default_rng(0).permutation(len(whole.y_train))[:6000]
-    data: Dataset = replace(
-        whole,
-        x_train=whole.x_train[chosen],
-        y_train=whole.y_train[chosen],
-        x_test=whole.x_test[:2000],
-        y_test=whole.y_test[:2000],
-    )
+    data = replace(take_train(whole, chosen), x_test=whole.x_test[:2000], y_test=whole.y_test[:2000])
     problem_ = Problem.build(config, data)
     if actors == 1:
         return run_all(problem_, InlineBackend()).history

@@ -43,21 +43,9 @@ def environment(name: str, root: Path) -> tuple[Path, str]:
     if not (home / "ready").exists():
         print(f"installing {WANTED[name]} into {home}", flush=True)
         subprocess.run([sys.executable, "-m", "venv", str(home)], check=True, capture_output=True, timeout=120)
-        subprocess.run(
-            [
-                str(python),
-                "-m",
-                "pip",
-                "install",
-                "--quiet",
-                "--disable-pip-version-check",
-                WANTED[name],
-                f"torch=={metadata.version('torch')}",
-            ],
-            check=True,
-            capture_output=True,
-            timeout=600,
-        )
+        install = [str(python), *["-m", "pip", "install", "--quiet", "--disable-pip-version-check"], WANTED[name]]
+        install.append(f"torch=={metadata.version('torch')}")
+        subprocess.run(install, check=True, capture_output=True, timeout=600)
         (home / "ready").touch()
     asked = f"from importlib.metadata import version; print(version({package!r}))"
     told = subprocess.run([str(python), "-c", asked], check=True, capture_output=True, text=True, timeout=60)

@@ -40,6 +40,14 @@ the top of the page to its end:
 ... )
 ```
 """
+ITEMS = {
+    "parameters": "- `{0.name}`: ",
+    "attributes": "- `{0.name}`: ",
+    "raises": "- Raises `{0.annotation}`: ",
+    "returns": "- Returns ",
+    "yields": "- Returns ",
+}
+"""Section of a docstring -> the beginning of each of its items."""
 HIDDEN = ("model_config", "model_post_init", "list_identity_entries")
 """Public names of a class that belong to pydantic or to the command line."""
 
@@ -67,19 +75,14 @@ def _describe(name: str, thing: griffe.Object | griffe.Alias) -> Iterator[str]:
     elif isinstance(target, griffe.Attribute):
         yield from ("```python", f"{name} = {target.value}".replace("'", '"'), "```", "")
     yield from _document(target)
-    if isinstance(target, griffe.Class):
-        yield from _members(target)
-
-
-def _members(kind: griffe.Class) -> Iterator[str]:
-    for name, member in kind.members.items():
-        if name.startswith("_") or name in HIDDEN or member.is_alias or not member.docstring:
+    for one, member in target.members.items() if isinstance(target, griffe.Class) else ():
+        if one.startswith("_") or one in HIDDEN or member.is_alias or not member.docstring:
             continue
         if isinstance(member, griffe.Function) and "property" not in member.labels:
-            yield from (f"#### `{kind.name}.{name}`", "", "```python", _signature(name, member), "```", "")
+            yield from (f"#### `{target.name}.{one}`", "", "```python", _signature(one, member), "```", "")
         else:
             annotation = f": {member.annotation}" if isinstance(member, griffe.Attribute) else ""
-            yield from (f"#### `{kind.name}.{name}{annotation}`", "")
+            yield from (f"#### `{target.name}.{one}{annotation}`", "")
         yield from _document(member)
 
 
@@ -102,26 +105,13 @@ def _document(thing: griffe.Object) -> Iterator[str]:
     if thing.docstring is None:
         return
     for section in thing.docstring.parse("google", warnings=False):
-        match section.kind:
-            case griffe.DocstringSectionKind.text:
-                yield from (section.value, "")
-            case griffe.DocstringSectionKind.examples:
-                yield "```pycon"
-                yield from (text for _, text in section.value)
-                yield from ("```", "")
-            case griffe.DocstringSectionKind.parameters | griffe.DocstringSectionKind.attributes:
-                yield from (f"- `{item.name}`: {_flow(item.description)}" for item in section.value)
-                yield ""
-            case griffe.DocstringSectionKind.raises:
-                yield from (f"- Raises `{item.annotation}`: {_flow(item.description)}" for item in section.value)
-                yield ""
-            case griffe.DocstringSectionKind.returns | griffe.DocstringSectionKind.yields:
-                yield from (f"- Returns {_flow(item.description)}" for item in section.value)
-                yield ""
-
-
-def _flow(text: str) -> str:
-    return " ".join(text.split())
+        if section.kind.value == "text":
+            yield from (section.value, "")
+        elif section.kind.value == "examples":
+            yield from ("```pycon", *(text for _, text in section.value), "```", "")
+        elif begin := ITEMS.get(section.kind.value):
+            yield from (begin.format(item) + " ".join(item.description.split()) for item in section.value)
+            yield ""
 
 
 if __name__ == "__main__":

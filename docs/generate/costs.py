@@ -74,15 +74,10 @@ def rewrite(page: str, title: str, row: Callable[[list[str]], list[str]]) -> str
     return "\n".join(lines) + "\n"
 
 
-def rewrite_pages() -> dict[Path, str]:
-    """Return each page's path and its text with the costs."""
-    pages = {
-        ROOT / "docs" / "papers.md": ("| printed | contents |", rewrite_papers),
-        ROOT / "docs" / "sweeps.md": ("| sweep | reproduces |", rewrite_sweeps),
-    }
-    return {path: rewrite(path.read_text(encoding="utf-8"), *how) for path, how in pages.items()}
-
-
 if __name__ == "__main__":
-    for path, text in rewrite_pages().items():
-        path.write_text(text, encoding="utf-8")
+    for name, title, row in (
+        ("papers.md", "| printed | contents |", rewrite_papers),
+        ("sweeps.md", "| sweep | reproduces |", rewrite_sweeps),
+    ):
+        path = ROOT / "docs" / name
+        path.write_text(rewrite(path.read_text(encoding="utf-8"), title, row), encoding="utf-8")

@@ -1,7 +1,6 @@
 """Data sets that need no published files: scikit-learn's digits, and your own arrays."""
 
 import zipfile
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,7 +14,7 @@ from fedray.common.rng import generator
 from fedray.common.yaml_files import locate_file
 from fedray.components.base import Allowed
 from fedray.datasets.base import Images, Published, Recipe
-from fedray.datasets.dataset import Dataset
+from fedray.datasets.dataset import Dataset, take_train
 
 CLASSES = 100_000
 """Largest label accepted in arrays; a model would need that many outputs, so a larger one is a mistake."""
@@ -101,11 +100,7 @@ class Npz(Images):
     def read(self) -> Dataset:
         path = locate_file("data.path", self.path)
         data = check_arrays("npz", f"data.path: {path}", read_npz("data.path", path))
-        if self.train_samples is None:
-            return data
-        kept = draw_train(data.y_train, self.train_samples)
-        clients = None if data.client_train is None else data.client_train[kept]
-        return replace(data, x_train=data.x_train[kept], y_train=data.y_train[kept], client_train=clients)
+        return data if self.train_samples is None else take_train(data, draw_train(data.y_train, self.train_samples))
 
     def list_unread(self) -> list[str]:
         """Return the names of the file's arrays that `read` does not use."""

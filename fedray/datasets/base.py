@@ -29,8 +29,7 @@ def get_data_dir() -> Path:
 
 def list_entries(folder: Path, pattern: str = "*") -> list[Path]:
     """Return the entries of a folder in order, without what systems leave there: `._1.png`, `__MACOSX`, `@eaDir`."""
-    entries = (path for path in folder.glob(pattern) if not path.name.startswith(".") and path.name not in LITTER)
-    return sorted(entries)
+    return sorted(path for path in folder.glob(pattern) if path.name[0] != "." and path.name not in LITTER)
 
 
 @dataclass(frozen=True)

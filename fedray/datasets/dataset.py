@@ -151,6 +151,12 @@ class Dataset:
         return replace(self, x_train=x, x_test=x if self.is_merged else _resize(self.x_test, size))
 
 
+def take_train(data: Dataset, kept: np.ndarray) -> Dataset:
+    """Return a data set with the training samples at some positions."""
+    clients = None if data.client_train is None else data.client_train[kept]
+    return replace(data, x_train=data.x_train[kept], y_train=data.y_train[kept], client_train=clients)
+
+
 def describe_shared(x_train: np.ndarray, x_test: np.ndarray) -> str:
     """Return a line about test samples whose inputs are, byte for byte, those of a training sample; empty if none."""
     known = {hash(x.tobytes()) for x in x_train}

@@ -53,10 +53,8 @@ class MedMNIST(Images):
         return Dataset(self.name, x, y, *parts["test"], self.published.classes)
 
     def get_expected(self) -> Published:
-        p = self.published
-        return Published(
-            (p.train or 0) + self.validated * (self.validation_images == "train"), p.test, p.classes, p.shape
-        )
+        p, added = self.published, self.validated * (self.validation_images == "train")
+        return Published((p.train or 0) + added, p.test, p.classes, p.shape)
 
     def _check_part(self, where: str, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return images and labels of a part as a data set has them. Raises UserError."""

@@ -46,9 +46,8 @@ class Synthetic(Images):
         return self
 
     def get_expected(self) -> Published:
-        return Published(
-            self.train_samples, self.test_samples, self.classes, self.shape, clients=self.clients or None, size="none"
-        )
+        counts = self.train_samples, self.test_samples, self.classes
+        return Published(*counts, self.shape, clients=self.clients or None, size="none")
 
     def read(self) -> Dataset:
         channels, height, width = self.shape
@@ -91,14 +90,8 @@ class SyntheticText(DataSource):
         return self
 
     def get_expected(self) -> Published:
-        return Published(
-            self.train_samples,
-            self.test_samples,
-            self.classes,
-            (self.length,),
-            clients=self.clients or None,
-            size="none",
-        )
+        counts = self.train_samples, self.test_samples, self.classes
+        return Published(*counts, (self.length,), clients=self.clients or None, size="none")
 
     def load(self) -> Dataset:
         return Dataset(

@@ -24,7 +24,7 @@ from fedray.datasets.arrays import TrainSamples, draw_train, read_npz
 from fedray.datasets.augment import Crop, Cutout, Flip, Rotate
 from fedray.datasets.base import Images, Published, Recipe, get_data_dir
 from fedray.datasets.cache import check_md5, write_data_file
-from fedray.datasets.dataset import Dataset
+from fedray.datasets.dataset import Dataset, take_train
 
 CROP_FLIP = (Crop(crop=4), Flip())
 FL_SIMULATOR = (Flip(), Crop(crop=4, chance=0.5, fill="mean"))
@@ -86,18 +86,17 @@ class Torchvision(Images):
         return np.asarray(source.data), np.asarray(source.labels if labels is None else labels, dtype=np.int64)
 
     def read(self) -> Dataset:
-        train, test = self._draw_train(*self._read_part(train=True)), self._read_part(train=False)
-        return Dataset(self.name, *train, *test, self.published.classes)
+        train, test = self._read_part(train=True), self._read_part(train=False)
+        data = Dataset(self.name, *train, *test, self.published.classes)
+        return data if (kept := self._draw_train(data.y_train)) is None else take_train(data, kept)
 
     def _read_part(self, train: bool) -> tuple[np.ndarray, np.ndarray]:
         """Images and labels of the training or the test set, as `_open` returns them."""
         return self._open(train=train)
 
-    def _draw_train(self, images: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        if self.train_samples is None:
-            return images, labels
-        kept = draw_train(labels, self.train_samples)
-        return images[kept], labels[kept]
+    def _draw_train(self, labels: np.ndarray) -> np.ndarray | None:
+        """Return the positions of the training samples that are used; None for all."""
+        return None if self.train_samples is None else draw_train(labels, self.train_samples)
 
     def get_expected(self) -> Published:
         return replace(self.published, train=self.train_samples) if self.train_samples else self.published
@@ -269,14 +268,13 @@ class CIFAR10(Torchvision):
         """Number of training images of each class."""
         return (self.published.train or 0) // self.published.classes
 
-    def _draw_train(self, images: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _draw_train(self, labels: np.ndarray) -> np.ndarray | None:
         if self.imbalance is None:
-            return super()._draw_train(images, labels)
+            return super()._draw_train(labels)
         sizes = count_long_tail(len(labels) // self.published.classes, self.published.classes, self.imbalance)
         rng = generator(0, "imbalance")
         drawn = [rng.permutation(np.flatnonzero(labels == c))[:n] for c, n in enumerate(sizes)]
-        kept = np.sort(np.concatenate(drawn))
-        return images[kept], labels[kept]
+        return np.sort(np.concatenate(drawn))
 
     def get_expected(self) -> Published:
         if self.imbalance is None:

@@ -461,28 +461,19 @@ class FedGEForms(FedGE):
         theta = super().initial(theta, layout)
         if self.simplex is not None:
             weight = layout.views(theta)[self.weight(layout)]
-            rows = read_simplex(self.simplex)
+            failure = f"algorithm.simplex: {self.simplex} is not a .npy file of finite numbers (classes, features)"
+            with restate(failure, OSError, ValueError, TypeError):
+                rows = np.load(locate_file("algorithm.simplex", self.simplex), allow_pickle=False)
+                if rows.ndim != 2 or not np.isfinite(rows).all():
+                    raise ValueError(f"it holds {rows.dtype} {rows.shape}")
             if rows.shape != weight.shape:
-                found = f"algorithm.simplex: found {tuple(rows.shape)}"
+                found = f"algorithm.simplex: found {rows.shape}"
                 raise UserError(f"{found}; the model's head has {tuple(weight.shape)}")
-            weight.copy_(self.scale_w**0.5 * rows)
+            weight.copy_(self.scale_w**0.5 * torch.from_numpy(rows.astype(np.float64)))
         return theta
 
     def logits(self, output: Output) -> Tensor:
         return super().logits(output) if self.feature_norm == "length" else output.logits
-
-
-def read_simplex(path: str) -> Tensor:
-    """Return the class vectors `(C, d)`, float64, of a .npy file.
-
-    Raises UserError if the file cannot be read, or does not hold a matrix of numbers.
-    """
-    failure = f"algorithm.simplex: {path} is not a .npy file of finite numbers (classes, features)"
-    with restate(failure, OSError, ValueError, TypeError):
-        rows = np.load(locate_file("algorithm.simplex", path), allow_pickle=False)
-        if rows.ndim != 2 or not np.isfinite(rows).all():
-            raise ValueError(f"it holds {rows.dtype} {rows.shape}")
-    return torch.from_numpy(rows.astype(np.float64))
 
 
 class FedGELAForms(FedGELA, FedGEForms):

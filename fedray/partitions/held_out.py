@@ -10,7 +10,7 @@ import numpy as np
 from fedray.common.errors import UserError
 from fedray.common.rng import generator
 from fedray.datasets.base import DataSource
-from fedray.datasets.dataset import Dataset
+from fedray.datasets.dataset import Dataset, take_train
 from fedray.partitions.base import Partition
 from fedray.partitions.shards import Shards
 
@@ -62,18 +62,21 @@ def _split_samples(
         return _set_apart(_read_split(source, partition, data, dealt, seed), clients)
     held = tests = None
     if validation is not None and validation.source == "pool":
-        shards, held = _hold_out_pool(partition, data, dealt, seed, validation.fraction)
+        count = _count(validation.fraction, len(data.y_train))
+        pool = draw_stratified(data.y_train, count, generator(seed, "validation"))
+        held, rest = Shards.from_lists([pool]), np.setdiff1d(np.arange(len(data.y_train)), pool)
+        left = _deal(partition, take_train(data, rest), dealt, seed)
+        shards = Shards(rest[left.indices], left.offsets)
         _refuse_nothing("validation", held, validation.fraction, "the training set")
     else:
         shards = _deal(partition, data, dealt, seed)
     if test is not None:
-        count = partial(_count, test.fraction, up=True)  # as PFLlib
-        shards, tests = hold_out(shards, data.y_train, count, seed, "client test", test.stratify)
+        taken = partial(_count, test.fraction, up=True)  # as PFLlib
+        shards, tests = hold_out(shards, data.y_train, taken, seed, "client test", test.stratify)
         _refuse_nothing("test", tests, test.fraction, "any client that has two")
     split = _set_apart(Split(shards, tests, held), clients)
     if validation is not None and held is None:
-        count = partial(_count, validation.fraction)
-        shards, held = hold_out(split.train, data.y_train, count, seed)
+        shards, held = hold_out(split.train, data.y_train, partial(_count, validation.fraction), seed)
         _refuse_nothing("validation", held, validation.fraction, "any client")
         split = replace(split, train=shards, validation=held)
     return split
@@ -125,21 +128,6 @@ def _read_split(source: DataSource, partition: Partition, data: Dataset, clients
 def _refuse_nothing(section: str, held: Shards, fraction: float, whose: str) -> None:
     if not len(held.indices):
         raise UserError(f"data.{section}.fraction: found {fraction:g}; that is not a single sample of {whose}")
-
-
-def _hold_out_pool(
-    partition: Partition, data: Dataset, clients: int, seed: int, fraction: float
-) -> tuple[Shards, Shards]:
-    indices = draw_stratified(data.y_train, _count(fraction, len(data.y_train)), generator(seed, "validation"))
-    rest = np.setdiff1d(np.arange(len(data.y_train)), indices)
-    left = replace(
-        data,
-        x_train=data.x_train[rest],
-        y_train=data.y_train[rest],
-        client_train=None if data.client_train is None else data.client_train[rest],
-    )
-    shards = _deal(partition, left, clients, seed)
-    return Shards(rest[shards.indices], shards.offsets), Shards.from_lists([indices])
 
 
 def hold_out(
