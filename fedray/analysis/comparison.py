@@ -23,8 +23,7 @@ from fedray.analysis.data.axes import FINISHED, find_columns, find_keys, find_la
 from fedray.analysis.data.collect import SweepTable, collect, list_plugins, parse
 from fedray.analysis.data.metrics import (
     NEVER,
-    describe_rounds_left_out,
-    describe_undeclared,
+    describe_doubts,
     find_mean,
     is_smaller_better,
     make_title,
@@ -121,16 +120,6 @@ class Difference:
         return "better" if (self.mean < 0) == lower else "worse"
 
 
-@dataclass(frozen=True)
-class Wins:
-    """How many of its pairs with the reference a method wins over all settings; ties count half."""
-
-    row: str
-    won: float
-    pairs: int
-    interval: Interval
-
-
 def tabulate_by_seed(sweep: SweepTable, metric: str, rows: str = "algorithm", columns: str = "") -> pd.DataFrame:
     """Return the cells with `_row`, `_column` and `_value`: NaN if the cell has not finished, has never reached the
     target, or the metric is undefined.
@@ -190,18 +179,6 @@ def adjust_p_values(differences: Sequence[Difference]) -> list[Difference]:
     return result
 
 
-def count_wins(differences: Sequence[Difference], lower: bool) -> list[Wins]:
-    """Return for every method how often it beats the reference with the same setting and seed."""
-    counted = []
-    for row in dict.fromkeys(one.row for one in differences):
-        gaps = np.array([gap for one in differences if one.row == row for gap in one.gaps])
-        if len(gaps):
-            won = float(((gaps < 0) if lower else (gaps > 0)).sum() + (gaps == 0).sum() / 2)
-            interval = bound_proportion(won, len(gaps), differences[0].confidence)
-            counted.append(Wins(row, won, len(gaps), interval))
-    return counted
-
-
 @dataclass(frozen=True)
 class Comparison:
     """All methods of a sweep against one, in each setting and over all settings.
@@ -219,7 +196,6 @@ class Comparison:
     notes: list[str]
     confidence: float
     differences: list[Difference]
-    wins: list[Wins]
     means: pd.DataFrame
 
     @property
@@ -252,11 +228,8 @@ def compare(
     to = find_reference(sweep.cells, to, cells["_row"], rows)
     _refuse_unlike(cells, to)
     differences, lower = pair_by_seed(cells, to, confidence), is_smaller_better(metric, sweep.cells)
-    notes = [*describe_undeclared(metric, sweep.cells), *describe_rounds_left_out(sweep, metric)]
-    notes += [sweep.note] if sweep.note else []
-    title, wins = make_title(metric, sweep.cells), count_wins(differences, lower)
-    means = _average(sweep, cells)
-    return Comparison(sweep.name, to, metric, title, lower, notes, confidence, differences, wins, means)
+    title, notes = make_title(metric, sweep.cells), describe_doubts(sweep, metric)
+    return Comparison(sweep.name, to, metric, title, lower, notes, confidence, differences, _average(sweep, cells))
 
 
 def _refuse_unlike(cells: pd.DataFrame, to: str) -> None:
@@ -337,16 +310,13 @@ def tabulate(found: Comparison) -> list[list[str]]:
 
 def _list_means(found: Comparison, row: str, column: str) -> list[str]:
     value, *costs = map(float, found.means.loc[[(row, column)]].to_numpy()[0])
-    return [_format(value, ".2f"), *(_format(cost, ",.0f" if cost > 99 else ".3g") for cost in costs)]
+    texts = [f"{value:.2f}", *(f"{cost:,.0f}" if cost > 99 else f"{cost:.3g}" for cost in costs)]
+    return ["-" if text == "nan" else text for text in texts]
 
 
 def _are_flips_lowest(found: Comparison) -> bool:
     """Return True if no method's p of sign flips is above the least that its number of seeds can give."""
     return all(one.flips is None or one.flips <= 2.0 ** (1 - one.n) for one in found.differences)
-
-
-def _format(value: float, form: str) -> str:
-    return "-" if math.isnan(value) else format(value, form)
 
 
 def _format_p(value: float | None) -> str:
@@ -387,12 +357,16 @@ def list_notes(found: Comparison) -> list[str]:
 
 
 def _describe_wins(found: Comparison) -> list[str]:
-    """Return a note with the pairs that each method wins; methods with equal numbers share them."""
-    rows = dict[str, list[str]]()
-    for one in found.wins:
-        share = f"{one.won / one.pairs:.2f} ({one.interval.low:.2f} .. {one.interval.high:.2f})"
-        rows.setdefault(f"{one.won:g} of {one.pairs}: {share}", []).append(one.row)
-    tie = "; a tie counts half" if any(one.won % 1 for one in found.wins) else ""
+    """Return a note with the pairs of all settings that each method wins; methods with equal numbers share them."""
+    rows, tie = dict[str, list[str]](), ""
+    for row in dict.fromkeys(one.row for one in found.differences):
+        gaps = np.array([gap for one in found.differences if one.row == row for gap in one.gaps])
+        if pairs := len(gaps):
+            won = float(((gaps < 0) if found.lower else (gaps > 0)).sum() + (gaps == 0).sum() / 2)
+            bound = bound_proportion(won, pairs, found.confidence)
+            share = f"{won / pairs:.2f} ({bound.low:.2f} .. {bound.high:.2f})"
+            rows.setdefault(f"{won:g} of {pairs}: {share}", []).append(row)
+            tie = "; a tie counts half" if won % 1 else tie
     about = f"pairs with the same setting and seed that beat {found.to} (Clopper and Pearson's interval{tie})"
     return [f"{about}: " + "; ".join(f"{said} by {', '.join(of)}" for said, of in rows.items())] if rows else []
 

@@ -8,7 +8,7 @@ content security policy forbids all requests to the network.
 import base64
 import io
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -158,10 +158,11 @@ def _draw_sections(sweep: SweepTable, metric: str) -> Iterator[Section]:
     }
     if by_key:
         yield Section("sensitivity", "Sensitivity", _show(by_key))
-    if finished and (drawn := _draw_if_any(draw_fairness, sweep)):
-        yield Section("clients", "Clients", drawn)
-    if finished and (drawn := _draw_if_any(draw_confusion, sweep)):
-        yield Section("confusion", "Confusion matrices", drawn, folded=True)
+    if finished:
+        with suppress(UserError):  # no run has tested its clients
+            yield Section("clients", "Clients", _show(draw_fairness(sweep)))
+        with suppress(UserError):  # nor its classes
+            yield Section("confusion", "Confusion matrices", _show(draw_confusion(sweep)), folded=True)
     empty = "No run yet that holds a picture of its partition."
     yield Section("partitions", "Partitions", _read_pictures(sweep), empty)
 
@@ -230,14 +231,6 @@ def _read_pictures(sweep: SweepTable) -> Pictures:
 def _draw_curves(sweep: SweepTable) -> Pictures:
     """Return the curves; more methods than a panel can tell apart also get a panel each, below."""
     return _show(draw_curves(sweep)) + (_show(draw_multiples(sweep)) if count_lines(sweep) > BANDED else [])
-
-
-def _draw_if_any(draw: Callable[[SweepTable], dict[str, Figure]], sweep: SweepTable) -> Pictures:
-    """Return the figures, or none if no run has the data for them."""
-    try:
-        return _show(draw(sweep))
-    except UserError:
-        return []
 
 
 def _list_fairness(sweep: SweepTable) -> list[list[str]]:

@@ -25,9 +25,6 @@ class Interval:
     low: float
     high: float
 
-    def __contains__(self, value: float) -> bool:
-        return self.low <= value <= self.high
-
     def __str__(self) -> str:
         return f"{self.low:+.2f} .. {self.high:+.2f}"
 

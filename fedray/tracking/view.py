@@ -293,9 +293,15 @@ def _describe_view(view: _View, varying: _Varying, rounds: str) -> dict[str, Any
         "compareRunCharts": [
             *(_describe_curves(name, "curves") for name in curves),
             *(
-                _describe_points(name_point(key, end), number, len(view.runs))
-                for key in varying.points[::-1]
-                for end in ends
+                _describe_chart(
+                    "SCATTER",
+                    f"points {point}",
+                    "curves",
+                    runsCountToCompare=len(view.runs),
+                    xaxis={"key": point, "type": "PARAM"},
+                    yaxis={"key": number, "type": "METRIC"},
+                )
+                for point in (name_point(key, end) for key in varying.points[::-1] for end in ends)
             ),
             *(_describe_curves(name, "curves") for name in opened),
             *([_describe_chart("PARALLEL", "parallel", "wide", **parallel)] if axes else []),
@@ -322,12 +328,6 @@ def _describe_curves(metric: str, section: str) -> dict[str, Any]:
     """Return a chart of a metric by round."""
     more = {"displayName": metric, "lineSmoothness": 0, "xAxisKey": "step", "useGlobalXaxisKey": True}
     return _describe_chart("LINE", metric, section, metricKey=metric, **more)
-
-
-def _describe_points(key: str, number: str, runs: int) -> dict[str, Any]:
-    """Return a chart of the number by a parameter."""
-    axes = {"xaxis": {"key": key, "type": "PARAM"}, "yaxis": {"key": number, "type": "METRIC"}}
-    return _describe_chart("SCATTER", f"points {key}", "curves", runsCountToCompare=runs, **axes)
 
 
 def _describe_rounds(runs: "Sequence[AnyRun]") -> str:

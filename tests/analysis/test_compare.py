@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
-from fedray.analysis.comparison import Difference, Wins, compare, count_wins, format_report, tabulate
+from fedray.analysis.comparison import Comparison, Difference, _describe_wins, compare, format_report, tabulate
 from fedray.analysis.data.collect import collect
 from fedray.analysis.plots.bars import draw_methods
 from fedray.analysis.statistics import bound_proportion, compute_p, count_seeds, find_effect
@@ -45,7 +46,11 @@ def test_interval_of_paired_seeds(store: Tracker) -> None:
     assert [one.judge(lower=False) for one in found.differences] == ["not told apart", "better", "too few seeds"]
     assert [one.judge(lower=True) for one in found.differences] == ["not told apart", "worse", "too few seeds"]
     assert (lone.n, lone.mean, lone.interval, lone.unpaired) == (1, -10, None, 1)
-    assert [(one.row, one.won, one.pairs) for one in found.wins] == [("fedsam ρ=0.1", 3, 4), ("fedsam ρ=0.5", 3, 3)]
+    (wins,) = _describe_wins(found)
+    assert re.findall(r"(\d of \d): .*? by (fedsam [^\s;]+)", wins) == [
+        ("3 of 4", "fedsam ρ=0.1"),
+        ("3 of 3", "fedsam ρ=0.5"),
+    ]
     text = format_report(found)
     assert re.search(r"fedavg +\| dirichlet α=0.5 +\| +\| 70.00 +\| +\| reference +\|", text)
     assert re.search(
@@ -93,8 +98,11 @@ def test_it_is_listed_setting_by_setting(store: Tracker) -> None:
 def test_wins_by_hand(lower: bool, wins: float) -> None:
     """Three gaps above 0 and two below, in two settings; the tie counts half for either side."""
     gaps = (("one", (1.0, 0.0, -2.0)), ("other", (3.0, -1.0, 2.0)))
-    found = count_wins([Difference("fedsam", setting, each, 0, 0.5) for setting, each in gaps], lower)
-    assert found == [Wins("fedsam", wins, 6, bound_proportion(wins, 6, 0.5))]
+    differences = [Difference("fedsam", setting, each, 0, 0.5) for setting, each in gaps]
+    (note,) = _describe_wins(Comparison("sweep", "fedavg", "m", "m", lower, [], 0.5, differences, pd.DataFrame()))
+    bound = bound_proportion(wins, 6, 0.5)
+    assert note.endswith(f": {wins} of 6: {wins / 6:.2f} ({bound.low:.2f} .. {bound.high:.2f}) by fedsam")
+    assert "; a tie counts half)" in note
 
 
 def test_equal_differences_have_no_spread() -> None:

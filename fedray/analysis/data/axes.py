@@ -173,17 +173,12 @@ def _label_by_key(
             for name in options
             if name in named or len({values[name][row] for row in rows}) > 1
         }
-
-    def name_row(row: int) -> str:
-        kind = kinds[row]
-        given = [
-            f"{title}={shorten_number(values[name][row])}"
-            for name, title in titles[kind].items()
-            if values[name][row] is not None
-        ]
-        return " ".join(filter(None, [names.get(kind, kind), *given]))
-
-    return pd.Series([name_row(row) for row in range(len(kinds))], cells.index, dtype=object)
+    labels = list[str]()
+    for row, kind in enumerate(kinds):
+        given = [(title, values[name][row]) for name, title in titles[kind].items()]
+        said = [f"{title}={shorten_number(value)}" for title, value in given if value is not None]
+        labels.append(" ".join(filter(None, [names.get(kind, kind), *said])))
+    return pd.Series(labels, cells.index, dtype=object)
 
 
 def _list_dotted(cells: pd.DataFrame) -> list[str]:

@@ -230,7 +230,7 @@ def is_smaller_better(metric: str, cells: pd.DataFrame) -> bool:
     """Return True if the smallest entry of a metric of a sweep's cells is the best one, as it is declared.
 
     The deviation NAME_std of a probe's metric is best when small, unless a probe declares this very name. Of an
-    undeclared metric the largest entry is the best (`describe_undeclared`). Raises UserError if its probe says that no
+    undeclared metric the largest entry is the best (`describe_doubts`). Raises UserError if its probe says that no
     entry is the best.
     """
     one = Metric.parse(metric)
@@ -250,28 +250,26 @@ def is_ranked(metric: str, cells: pd.DataFrame) -> bool:
     return find_declared(Metric.parse(metric).plain, UNRANKED.union(own)) is None
 
 
-def describe_undeclared(metric: str, cells: pd.DataFrame) -> list[str]:
-    """Return a note on a metric if neither fedray nor a probe of the cells says which of its entries is the best."""
-    one = Metric.parse(metric)
+def describe_doubts(sweep: SweepTable, metric: str) -> list[str]:
+    """Return notes on a metric and the cells.
+
+    Neither fedray nor a probe of the cells says which of its entries is the best; means over fewer of the last rounds,
+    since the metric is undefined in the others; cells that the sweep does not list.
+    """
+    one, runs, notes = Metric.parse(metric), dict[tuple[int, int], list[str]](), list[str]()
     known = one.plain in BY_ROUND or one.plain in OF_RUN or one.target is not None or one.plain.endswith("_std")
-    if known or find_declared(one.plain, _list_declared(cells)) is not None or not is_ranked(metric, cells):
-        return []
-    return [f"{one.plain}: no probe says which values are better, so larger ones count as better"]
-
-
-def describe_rounds_left_out(sweep: SweepTable, metric: str) -> list[str]:
-    """Return a note for each number of rounds that a mean over the last rounds is of, if the metric is undefined in
-    the others."""
-    one, runs = Metric.parse(metric), dict[tuple[int, int], list[str]]()
-    if one.prefix != LAST or (one.plain in BY_ROUND and one.plain != "test_auc"):
-        return []
-    for _, cell in sweep.cells[sweep.cells["status"] == "finished"].iterrows():
+    declared = known or find_declared(one.plain, _list_declared(sweep.cells)) is not None
+    if not declared and is_ranked(metric, sweep.cells):
+        notes.append(f"{one.plain}: no probe says which values are better, so larger ones count as better")
+    averaged = one.prefix == LAST and (one.plain not in BY_ROUND or one.plain == "test_auc")
+    for _, cell in sweep.cells[(sweep.cells["status"] == "finished") & averaged].iterrows():
         tested = list(sweep.get_history(cell["run_id"], "test_accuracy"))
         counted = [round for round in tested if round in list_last_rounds(tested[-1])]
         having = sweep.get_history(cell["run_id"], metric.removeprefix(LAST)).keys() & {*counted}
         if 0 < len(having) < len(counted):
             runs.setdefault((len(having), len(counted)), []).append(cell["label"])
-    return [f"mean of {k} of {n} tests, undefined in the others: {'; '.join(of)}" for (k, n), of in runs.items()]
+    notes += [f"mean of {k} of {n} tests, undefined in the others: {'; '.join(of)}" for (k, n), of in runs.items()]
+    return [*notes, *filter(None, [sweep.note])]
 
 
 def _list_declared(cells: pd.DataFrame) -> set[str]:

@@ -22,6 +22,7 @@ from fedray.analysis.plots.style import (
     DASHES,
     HATCHES,
     UPRIGHT,
+    Figures,
     choose_styles,
     count_digits,
     describe_seeds,
@@ -94,11 +95,8 @@ def draw_bars(sweep: SweepTable, metric: str, at: int | None = None) -> dict[str
 
 
 @styled
-def draw_methods(sweep: SweepTable, metric: str = DEFAULT) -> dict[str, Figure]:
-    """Draw a table's metric as one bar for each method with its number, the mean over seeds.
-
-    Return data set and model -> figure with a panel per setting; the key is empty if all runs share both.
-    """
+def draw_methods(sweep: SweepTable, metric: str = DEFAULT) -> Figures:
+    """Draw a table's metric as one bar for each method with its number, the mean over seeds."""
     cells = label_finished(sweep, statuses=WITH_CURVE).assign(_value=read_values(sweep, metric))
     title, figures = make_title(metric, cells), {}
     for name, settings in split_figures(cells):

@@ -16,6 +16,7 @@ from fedray.analysis.data.collect import SweepTable, refuse_plugins
 from fedray.analysis.data.metrics import list_parts
 from fedray.analysis.plots.style import (
     WIDTH,
+    Figures,
     describe_seeds,
     iter_methods,
     join_runs,
@@ -43,11 +44,8 @@ GOLDEN = 0.618
 
 
 @styled
-def draw_fairness(sweep: SweepTable) -> dict[str, Figure]:
-    """Draw each client's accuracy, their mean and deviation, and the means of the worst and the best tenth.
-
-    Return data set and model -> figure with a panel per setting; the key is empty if all runs share both.
-    """
+def draw_fairness(sweep: SweepTable) -> Figures:
+    """Draw each client's accuracy, their mean and deviation, and the means of the worst and the best tenth."""
     cells = label_finished(sweep)
     clients = read_accuracies(sweep, cells)
     spread = {(one["setting"], one["method"]): one for one in measure_fairness(clients).to_dict("records")}

@@ -13,6 +13,7 @@ from fedray.analysis.data.axes import WITH_CURVE, label_finished
 from fedray.analysis.data.collect import SweepTable
 from fedray.analysis.data.metrics import list_by_round, make_title
 from fedray.analysis.plots.style import (
+    Figures,
     choose_styles,
     describe_seeds,
     iter_methods,
@@ -52,7 +53,7 @@ Logged = dict[str, dict[str, dict[int, float]]]
 @styled
 def draw_curves(
     sweep: SweepTable, metric: str = "test_accuracy", band: str = "seeds", smooth: int = 1, x: str = "round"
-) -> dict[str, Figure]:
+) -> Figures:
     """Draw metrics by round, or by another metric that grows from round to round.
 
     metric: names; a comma separates panels with axes of their own, `+` adds a metric to the same panels. band: `seeds`,
@@ -60,10 +61,7 @@ def draw_curves(
     seeds (a metric without `_std` next to one that has it gets the band over seeds). smooth: each point is the mean of
     this many evaluated rounds, ending with its own. x: `round`, `seconds` of training, or a metric; each method's mean
     over its seeds is used. Methods end at different seconds and values, so there is no zoom; with several axes there is
-    none either.
-
-    Return data set and model -> figure with a panel per setting; the key is empty if all runs share both. Raises
-    UserError if no run logs the metric by round, or no run has finished.
+    none either. Raises UserError if no run logs the metric by round, or no run has finished.
     """
     cells, quantities = label_finished(sweep, statuses=WITH_CURVE), [part.split("+") for part in metric.split(",")]
     across = [] if x == "round" else [x]

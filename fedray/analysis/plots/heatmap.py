@@ -21,6 +21,7 @@ from fedray.analysis.data.metrics import (
     read_values,
 )
 from fedray.analysis.plots.style import (
+    Figures,
     count_digits,
     describe_seeds,
     draw_fields,
@@ -38,11 +39,11 @@ FIELD, LOWEST = 0.32, 1.0
 
 
 @styled
-def draw_heatmap(sweep: SweepTable, x: str, y: str, metric: str = DEFAULT) -> dict[str, Figure]:
+def draw_heatmap(sweep: SweepTable, x: str, y: str, metric: str = DEFAULT) -> Figures:
     """Draw the mean over seeds of a metric (as in tables) by two dotted keys, x across and y upwards.
 
-    Return data set and model -> figure with a panel per method and setting; the key is empty if all runs share both.
-    Raises UserError if a key is missing, unknown or has one value, or no method varies in both.
+    A panel is of a method and setting. Raises UserError if a key is missing, unknown or has one value, or no method
+    varies in both.
     """
     for option, key in (("--x", x), ("--y", y)):
         if not key:

@@ -112,24 +112,19 @@ def draw_heatmaps(sweep: SweepTable) -> dict[str, Figure]:
             if min(group[first].nunique(), group[second].nunique()) > 1:
                 x, y = title_axes((first, second), sweep.cells)
                 figure, area = make_axes(x, y, f"{method}, {setting}")
-                image = _draw_grid(area, group, first, second)
-                if image is None:
+                if max(group[first].nunique(), group[second].nunique()) <= STEPS:
+                    table = group.pivot_table(values="_value", index=second, columns=first, aggfunc="mean")
+                    table = table.loc[sort_by_size(table.index), sort_by_size(table.columns)]
+                    area.set_xticks(range(len(table.columns)), list(table.columns))
+                    area.set_yticks(range(len(table.index)), list(table.index))
+                    image: ScalarMappable = draw_fields(area, table.to_numpy(), 1)
+                else:
                     at = _scale(area, group[first], "x"), _scale(area, group[second], "y")
                     image = area.scatter(*at, c=group["_value"], cmap="viridis", edgecolors="0", linewidths=0.4)
                 figure.colorbar(image, label=_title_value(sweep))
                 area.grid(visible=False)
                 figures[f"{first} {second} {method} {setting}"] = figure
     return figures
-
-
-def _draw_grid(area: Axes, group: pd.DataFrame, first: str, second: str) -> ScalarMappable | None:
-    if max(group[first].nunique(), group[second].nunique()) > STEPS:
-        return None
-    table = group.pivot_table(values="_value", index=second, columns=first, aggfunc="mean")
-    table = table.loc[sort_by_size(table.index), sort_by_size(table.columns)]
-    area.set_xticks(range(len(table.columns)), list(table.columns))
-    area.set_yticks(range(len(table.index)), list(table.index))
-    return draw_fields(area, table.to_numpy(), 1)
 
 
 def _scale(area: Axes, values: pd.Series, axis: str) -> pd.Series:

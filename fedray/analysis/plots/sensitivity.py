@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import pandas as pd
-from matplotlib.figure import Figure
 from matplotlib.transforms import ScaledTranslation
 
 from fedray.analysis.data.axes import (
@@ -17,6 +16,7 @@ from fedray.analysis.data.axes import (
 from fedray.analysis.data.collect import SweepTable
 from fedray.analysis.data.metrics import NEVER, describe_omitted, describe_target, make_title, read_values
 from fedray.analysis.plots.style import (
+    Figures,
     choose_styles,
     describe_seeds,
     iter_methods,
@@ -37,7 +37,7 @@ caps of error bars are as narrow, so that neighbours do not merge."""
 
 
 @styled
-def draw_sensitivity(sweep: SweepTable, x: str, metric: str = DEFAULT) -> dict[str, Figure]:
+def draw_sensitivity(sweep: SweepTable, x: str, metric: str = DEFAULT) -> Figures:
     """Draw the metric against a key whose numbers are the x axis, with a tick at each of them.
 
     A method without such an option (fedavg has no ρ) is a horizontal line, unless options of its own vary in the panel.
@@ -45,9 +45,8 @@ def draw_sensitivity(sweep: SweepTable, x: str, metric: str = DEFAULT) -> dict[s
     reason, if it is in no panel.
 
     x: the dotted key; or METHOD.OPTION and 1-METHOD.OPTION with commas, options of several methods that mean the same,
-    which alone are drawn. metric: as in tables; several joined by `+` are drawn in the same panels. Return data set and
-    model -> figure with a panel per setting; the key is empty if all runs share both. Raises UserError if a key is
-    unknown or not a number, or never varies by itself.
+    which alone are drawn. metric: as in tables; several joined by `+` are drawn in the same panels. Raises UserError if
+    a key is unknown or not a number, or never varies by itself.
     """
     every = label_finished(sweep, statuses=WITH_CURVE)
     looks, methods = every["_row"], every["algorithm.name"]

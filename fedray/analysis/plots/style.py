@@ -80,6 +80,8 @@ height. So each is seen on both sides of a line that covers it."""
 FEW = 3
 """Maximum number of lines that also differ in width if each method has one."""
 PLAIN = FuncFormatter(lambda value, _: f"{value:g}")
+Figures = dict[str, Figure]
+"""Data set and model -> figure with a panel per setting; the key is empty if all runs share both."""
 styled = mpl.rc_context(STYLE)
 """Decorator of all functions that draw or write a figure."""
 
@@ -349,17 +351,12 @@ def describe_seeds(counts: Iterable[int], what: str, cells: pd.DataFrame | None 
     number = str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
     if not what:
         return f"mean over {number} seeds"
-    paired = " that methods share" if cells is not None and _share_seeds(cells) else ""
+    paired = ""
+    if cells is not None and (cells.groupby("_column")["_row"].nunique() > 1).any():
+        places = cells.groupby([key for key in ("_column", "_row", "_x") if key in cells], dropna=False)
+        of_setting = places["seed"].agg(frozenset).groupby("_column")  # the seeds of each row, at each place across
+        paired = " that methods share" if (of_setting.nunique() == 1).all() else ""
     return f"{what}: ± standard deviation over {number} seeds{paired}"
-
-
-def _share_seeds(cells: pd.DataFrame) -> bool:
-    """Return True if all rows of a setting, at each place across, have the same seeds; one setting has several rows."""
-    seeds = cells.groupby([key for key in ("_column", "_row", "_x") if key in cells], dropna=False)["seed"].agg(
-        frozenset
-    )
-    are_same = (seeds.groupby("_column").nunique() == 1).all()
-    return bool(are_same and (cells.groupby("_column")["_row"].nunique() > 1).any())
 
 
 @styled

@@ -12,7 +12,7 @@ import math
 import re
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -31,9 +31,8 @@ from fedray.analysis.data.axes import (
 )
 from fedray.analysis.data.collect import SweepTable, collect, find_cells
 from fedray.analysis.data.metrics import (
-    describe_rounds_left_out,
+    describe_doubts,
     describe_target,
-    describe_undeclared,
     find_selection_metric,
     is_ranked,
     is_smaller_better,
@@ -229,9 +228,7 @@ def _list_notes(sweep: SweepTable, cells: pd.DataFrame, metric: str, over: str, 
     if is_mixed:
         notes.append("runs of an entry differ by more than the seed; --cols, or --rows, can name by what")
     notes += describe_target(sweep, metric, cells)
-    notes += describe_undeclared(metric, cells)
-    notes += describe_rounds_left_out(sweep, metric)
-    notes += [sweep.note] if sweep.note else []
+    notes += describe_doubts(sweep, metric)
     if mixture := sweep.describe_mixture():
         notes.append(f"WARNING: {mixture}")
     command = f"`fedray sweep {sweep.name}`" if sweep.name in list_sweeps() else "`fedray sweep` with its file"
@@ -263,7 +260,11 @@ def list_tuning_notes(sweep: SweepTable, cells: pd.DataFrame) -> list[str]:
             how = [one[key] for key in ("select", "searcher", "held_out", "train_on", "scheduler")]
             ways[str([stage.rsplit("/", 2)[0], *how])][stage] = one
     said = [_describe_choice(list(of.values())) for of in ways.values()]
-    names = {entry: _name_keys(next(iter(of.values()))["ranges"], cells) for entry, of in chosen.items()}
+    names = dict[tuple[str, str], dict[str, str]]()
+    for entry, of in chosen.items():
+        symbols = {key: find_symbol(key, cells) for key in next(iter(of.values()))["ranges"]}
+        shared = Counter(symbols.values())  # such as the rates of FedAdam's two optimisers
+        names[entry] = {key: symbol if shared[symbol] == 1 else key for key, symbol in symbols.items()}
     for (row, column), of in chosen.items():
         blocks = list(of.values())
         values = ", ".join(
@@ -295,13 +296,6 @@ def _describe_choice(blocks: Sequence[Mapping[str, Any]]) -> str:
     what = "all of them" if one["train_on"] == "all" else "the others alone"
     pruned = f"; cells ended early by {one['scheduler']}" if one["scheduler"] else ""
     return f"{how}, on {100 * held['fraction']:g} % of {whose}, held out; these runs train on {what}{pruned}"
-
-
-def _name_keys(keys: Iterable[str], cells: pd.DataFrame) -> dict[str, str]:
-    """Return key -> symbol; the key itself where two have one symbol, such as the rates of FedAdam's two optimisers."""
-    symbols = {key: find_symbol(key, cells) for key in keys}
-    shared = Counter(symbols.values())
-    return {key: symbol if shared[symbol] == 1 else key for key, symbol in symbols.items()}
 
 
 def _format_budget(blocks: Sequence[Mapping[str, Any]]) -> str:

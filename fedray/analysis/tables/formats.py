@@ -23,12 +23,9 @@ Key = tuple[str, str]
 
 def to_markdown(table: ResultTable) -> str:
     """Format as GitHub's Markdown; underlining uses HTML's <u>, which Markdown lacks."""
-
-    def cell(key: Key) -> str:
-        return _fill(table, key, lambda text: text, {1: "**{}**", 2: "<u>{}</u>"})
-
-    grid = [["", *map(_escape_markdown, table.columns)]]
-    grid += [[_escape_markdown(row), *(cell((row, column)) for column in table.columns)] for row in table.rows]
+    grid, marks = [["", *map(_escape_markdown, table.columns)]], {1: "**{}**", 2: "<u>{}</u>"}
+    for row in table.rows:
+        grid.append([_escape_markdown(row), *(_fill(table, (row, one), str, marks) for one in table.columns)])
     notes = (f"- {' '.join(note.split())}" for note in table.notes)  # a failure's message may have lines
     return "\n".join([f"**{_escape_markdown(table.title)}**", "", *format_grid(grid), "", *notes]) + "\n"
 
@@ -146,25 +143,13 @@ def to_csv(table: ResultTable) -> str:
     paper = ["published", "published_std", "difference"] if table.paper else []
     writer.writerow(["row", "column", "mean", "std", "seeds", "others", *change, *paper])
     for (row, column), entry in table.entries.items():
-        line = [
-            _protect_text(row),
-            _protect_text(column),
-            _format_number(entry.mean),
-            _format_number(entry.std),
-            str(entry.seeds),
-            " ".join(f"{status}={n}" for status, n in sorted(entry.others.items())),
-        ]
-        line += [_format_number(entry.change) if (name == "speedup") == entry.is_round else "" for name in change]
-        line += (
-            [
-                _format_number(entry.printed.value if entry.printed else None),
-                _format_number(entry.printed.std if entry.printed else None),
-                _format_number(entry.difference),
-            ]
-            if paper
-            else []
-        )
-        writer.writerow(line)
+        others = " ".join(f"{status}={n}" for status, n in sorted(entry.others.items()))
+        numbers = [entry.change if (name == "speedup") == entry.is_round else None for name in change]
+        if paper:
+            printed = (entry.printed.value, entry.printed.std) if entry.printed else (None, None)
+            numbers += [*printed, entry.difference]
+        line = [*map(_protect_text, (row, column)), *map(_format_number, (entry.mean, entry.std)), entry.seeds, others]
+        writer.writerow([*line, *map(_format_number, numbers)])
     return out.getvalue()
 
 

@@ -6,7 +6,7 @@ published row names.
 
 import csv
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from operator import attrgetter
@@ -98,27 +98,17 @@ def load(name: str) -> tuple[PublishedNumber, ...]:
 
 
 def _parse_number(row: Mapping[str, str]) -> PublishedNumber:
+    """Parse a line, whose sections are `NAME|NAME option=value other=value|value`, `clients` without a name."""
     value, std = (float(row[column]) if row[column] else None for column in ("value", "std"))
-    return PublishedNumber(
-        {key: values for name in SECTIONS for key, values in _iter_values(name, row[name])} if row["algorithm"] else {},
-        row["average_over"],
-        row["method"],
-        Metric.parse(row["metric"]),
-        value,
-        std,
-        tuple(filter(None, row["rounds"].split("|"))),
-        row["notes"],
-    )
-
-
-def _iter_values(section: str, text: str) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """Yield dotted keys and values of `NAME|NAME option=value other=value|value`; of `clients` without a name."""
-    words = text.split()
-    if words and section != "clients":
-        yield f"{section}.name", tuple(words.pop(0).split("|"))
-    for word in words:
-        option, value = word.split("=")
-        yield f"{section}.{option}", tuple(yaml.safe_load(one) for one in value.split("|"))
+    config = dict[str, tuple[Any, ...]]()
+    for section in SECTIONS if row["algorithm"] else ():
+        words = row[section].split()
+        if words and section != "clients":
+            config[f"{section}.name"] = tuple(words.pop(0).split("|"))
+        for option, _, values in (word.partition("=") for word in words):
+            config[f"{section}.{option}"] = tuple(yaml.safe_load(one) for one in values.split("|"))
+    rounds, metric = tuple(filter(None, row["rounds"].split("|"))), Metric.parse(row["metric"])
+    return PublishedNumber(config, row["average_over"], row["method"], metric, value, std, rounds, row["notes"])
 
 
 def with_deviations(name: str) -> list[PublishedNumber]:
