@@ -31,7 +31,7 @@ class Ended(RuntimeError):
     """Raised if a system, or one of its processes, ended too early."""
 
 
-class System:
+class System(contextlib.AbstractContextManager["System"]):
     """A process that makes rounds (`systems.protocol`), started here and ended at the end of the block."""
 
     def __init__(
@@ -53,9 +53,6 @@ class System:
         self.workers: list[int] = []
         self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
         threading.Thread(target=self._read, daemon=True).start()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         with contextlib.suppress(OSError):

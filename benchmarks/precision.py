@@ -74,10 +74,10 @@ def speed(told: p.Report, pairs: int) -> None:
         )
 
 
-def accuracy(told: p.Report, data: str, seeds: int, actors: int) -> None:
+def accuracy(told: p.Report, name: str, seeds: int, actors: int) -> None:
     """Compare the same runs in both precisions."""
     if not has_bf16():
-        told.add(f"accuracy of bf16 - fp32 on {Path(data).stem}, points", p.NO_BF16)
+        told.add(f"accuracy of bf16 - fp32 on {Path(name).stem}, points", p.NO_BF16)
         return
     found: dict[str, list[float]] = {"fp32": [], "bf16": []}
     for seed in range(seeds):
@@ -85,7 +85,7 @@ def accuracy(told: p.Report, data: str, seeds: int, actors: int) -> None:
             config = RunConfig.parse(
                 {
                     "seed": seed,
-                    "data": {"name": "npz", "path": data} if data.endswith(".npz") else data,
+                    "data": {"name": "npz", "path": name} if name.endswith(".npz") else name,
                     "partition": {"name": "dirichlet", "alpha": 0.5},
                     "model": "lenet",
                     "algorithm": "fedavg",
@@ -95,27 +95,22 @@ def accuracy(told: p.Report, data: str, seeds: int, actors: int) -> None:
                     "runtime": {"actors": actors, "backend": "ray" if actors > 1 else "inline"},
                 }
             )
-            history = _few(config, actors)
+            whole = config.data.load()  # 6,000 training and 2,000 test samples of it
+            data = take_train(whole, np.random.default_rng(0).permutation(len(whole.y_train))[:6000])
+            made = Problem.build(config, replace(data, x_test=whole.x_test[:2000], y_test=whole.y_test[:2000]))
+            with contextlib.ExitStack() as stack:
+                if actors > 1:
+                    stack.enter_context(prepare_ray(config.runtime))
+                backend = InlineBackend() if actors == 1 else RayBackend(config.runtime)
+                history = run_all(made, stack.enter_context(contextlib.closing(backend))).history
             values.append(mean(row["test_accuracy"] for row in history[-10:]))
     differences = [b - a for a, b in zip(found["fp32"], found["bf16"], strict=True)]
     told.add(
-        f"accuracy of bf16 - fp32 on {Path(data).stem}, points",
+        f"accuracy of bf16 - fp32 on {Path(name).stem}, points",
         f"{mean(differences):+.2f} ± {stdev(differences) if seeds > 1 else 0:.2f} ({seeds} seeds)",
         fp32=[round(value, 2) for value in found["fp32"]],
         bf16=[round(value, 2) for value in found["bf16"]],
     )
-
-
-def _few(config: RunConfig, actors: int) -> list[dict[str, float]]:
-    """Return the history of a run on 6,000 training and 2,000 test samples."""
-    whole = config.data.load()
-    chosen = np.random.default_rng(0).permutation(len(whole.y_train))[:6000]
-    data = replace(take_train(whole, chosen), x_test=whole.x_test[:2000], y_test=whole.y_test[:2000])
-    problem_ = Problem.build(config, data)
-    if actors == 1:
-        return run_all(problem_, InlineBackend()).history
-    with prepare_ray(config.runtime), contextlib.closing(RayBackend(config.runtime)) as backend:
-        return run_all(problem_, backend).history
 
 
 def main(

@@ -215,9 +215,12 @@ class Images(DataSource):
         data, recipe = _refuse_other(self, "read", self.read()), self.recipes[self.preset]
         channels = self.channels or recipe.channels
         if channels is not None and channels != data.input_shape[0]:
-            data = replace(
-                data, x_train=_repeat_channels(data, "train", channels), x_test=_repeat_channels(data, "test", channels)
-            )
+            if data.x_train.ndim != 4 or data.input_shape[0] != 1:
+                found = f"found {channels}; {data.name} has samples of shape {data.input_shape}"
+                raise UserError(f"data.channels: {found}, only grey images are repeated")
+            parts = (data.x_train, data.x_test)
+            x_train, x_test = (np.broadcast_to(x, (len(x), channels, *x.shape[2:])) for x in parts)  # without a copy
+            data = replace(data, x_train=x_train, x_test=x_test)
         width = data.input_shape[0] if data.x_train.dtype == np.uint8 else 0
         if not width and (self.mean or self.std):
             raise UserError(f"data.mean: only uint8 images are normalised; x_train is {data.x_train.dtype}")
@@ -228,14 +231,3 @@ class Images(DataSource):
         if len(mean) != len(std) or (mean and len(mean) != width):
             raise UserError(f"data.mean: found {len(mean)} means and {len(std)} stds; the images have {width} channels")
         return replace(data, mean=mean, std=std, augment=recipe.augment if self.augment is None else self.augment)
-
-
-def _repeat_channels(data: Dataset, part: str, channels: int) -> np.ndarray:
-    """Return grey images repeated in every channel, `(n, channels, h, w)`, without a copy."""
-    x: np.ndarray = getattr(data, f"x_{part}")
-    if x.ndim != 4 or x.shape[1] != 1:
-        raise UserError(
-            f"data.channels: found {channels}; {data.name} has samples of shape {x.shape[1:]}, only grey "
-            "images are repeated"
-        )
-    return np.broadcast_to(x, (len(x), channels, *x.shape[2:]))
