@@ -21,6 +21,7 @@ in colour. Panels share their axes, unless that left one half empty, as a captio
 has its own file. Formats: PNG and PDF.
 """
 
+import re
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated
@@ -106,6 +107,8 @@ def main(
         raise unknown("--band", band, ("seeds", "clients"))
     given = {"x": x, "metric": metric, "band": band != "seeds", "smooth": smooth > 1, "round": round, "y": y}
     _refuse_unused(kind, [name for name, value in (given | {"reference": reference}).items() if value])
+    if kind in ("methods", "heatmap", "differences") and re.search("[+,]", metric):
+        raise UserError(f"--metric: found {metric!r}; --kind {kind} takes one metric")
     # A folder is refused before anything is computed.
     OutputFile("--out", out / f"{kind or 'curves'}.pdf", (".pdf",), overwrite)
     if kind == "partition":
@@ -121,7 +124,7 @@ def main(
         x, y = find_key(x, sweep.cells), find_key(y, sweep.cells)
     if kind in ("", "curves"):
         by = x if kind and x else "round"
-        drawn["curves" if by == "round" else f"by-{by}"] = draw_curves(
+        drawn[("curves" if by == "round" else f"by-{by}") + (f"-smooth-{smooth}" if smooth > 1 else "")] = draw_curves(
             sweep, metric or "test_accuracy", band, smooth, by
         )
         unzoomed = explain_missing_zoom(sweep, metric or "test_accuracy", by)
@@ -154,7 +157,9 @@ def main(
         _save({"multiples": pictures}, out, name, one, overwrite)
     if unzoomed:
         write_or_print(f"no zoom on the last rounds: {unzoomed}\n", None)
-    if "curves" in drawn and (late := explain_late_start(sweep, metric or "test_accuracy")):
+    if any(name.startswith("curves") for name in drawn) and (
+        late := explain_late_start(sweep, metric or "test_accuracy")
+    ):
         write_or_print(f"{late}\n", None)
     for what, names in _list_left_out(sweep, drawn, metric):
         write_or_print(f"not drawn, {what}: {'; '.join(names)}\n", None)

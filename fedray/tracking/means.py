@@ -131,4 +131,4 @@ def _average(seeds: Sequence["AnyRun"], metrics: Sequence[str]) -> Iterator[tupl
     for summary, value in zip(summaries, totals[summaries].mean().tolist(), strict=True):
         yield summary, float(f"{value:.6g}"), 0
         if summary.startswith(store.SUMMARY + LAST):
-            yield f"{summary}{DEVIATION}", float(f"{totals[summary].std():.6g}"), 0
+            yield f"{summary}{DEVIATION}", float(f"{round(totals[summary].std(), 9):.6g}"), 0

@@ -202,8 +202,20 @@ class _Varying:
 
     @cached_property
     def having(self) -> dict[str, int]:
-        """Number of runs that have each, in their order, but for the seed."""
-        return {key: sum(run.get(key, NONE) != NONE for run in self.params) for key in self.keys if key != "seed"}
+        """Number of runs that have each, in their order: no seed, and options of methods only if they vary within one.
+
+        A chart over ρ would show methods if each has its own.
+        """
+        methods = defaultdict[str, list[Mapping[str, str]]](list)
+        for run in self.params:
+            methods[run.get("algorithm.name", "")].append(run)
+        return {
+            key: sum(run.get(key, NONE) != NONE for run in self.params)
+            for key in self.keys
+            if key == "algorithm.name"
+            or (key.startswith("algorithm.") and any(len({run.get(key) for run in of}) > 1 for of in methods.values()))
+            or not key.startswith(("algorithm.", "seed"))
+        }
 
     @property
     def points(self) -> list[str]:

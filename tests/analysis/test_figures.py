@@ -227,7 +227,7 @@ def test_two_metrics_with_the_deviation_over_clients(
     left, right = apart.axes
     assert left.get_position().y0 == pytest.approx(right.get_position().y0)
     with pytest.raises(
-        UserError, match=r"^--band: found clients; no run logs test_loss_std; metrics that have one: local$"
+        UserError, match=r"^--band: found clients; no run logs a deviation over clients of test_loss; .* one: local$"
     ):
         draw_curves(collect("sweep"), "test_loss", band="clients")
     main("sweep", "curves", metric="local", out=tmp_path)
@@ -283,8 +283,8 @@ def test_a_zoom_on_the_rounds_that_tables_average(store: Tracker) -> None:
     assert [patch.get_x() for patch in main_.patches] == [50.5], "tables average rounds 51 to 60"
     (line,) = zoom.lines
     assert np.asarray(line.get_xdata()).tolist() == list(range(49, 61))
-    assert not zoom.collections, "no band"
-    assert len(main_.collections) == 1
+    ((bands, whole),) = [[area.collections[0].get_paths()[0].get_extents() for area in (zoom, main_)]]
+    assert (bands.x0, whole.x0) == (49, 1), "two seeds apart by 1 have a band in both"
     assert zoom.get_ylim()[0] > 70 > main_.get_ylim()[0]
     assert [*ticks(zoom)] == [50, 55, 60]
     assert [*ticks(main_)] == [20, 40, 60]
@@ -474,11 +474,21 @@ def test_the_values_of_a_method_stand_in_one_column_of_the_legend(store: Tracker
     assert [*places.values()] == [["fedavg", "", ""], fedsam, fedtoga]
 
 
-def test_smoothing(store: Tracker) -> None:
+def test_smoothing(store: Tracker, tmp_path: Path) -> None:
     """Means of up to two evaluations: 10, (10+20)/2, (20+60)/2."""
     write(store, [cell(FEDAVG, 0.5, 0)], [history(10, 20, 60)])
     (figure,) = draw_curves(collect("sweep"), smooth=2).values()
     assert np.asarray(figure.axes[0].lines[0].get_ydata()).tolist() == [10, 15, 40]
+    main("sweep", "curves", smooth=2, out=tmp_path / "f")
+    assert {path.name for path in tmp_path.glob("f/*")} == {"sweep-curves-smooth-2.png", "sweep-curves-smooth-2.pdf"}
+
+
+def test_the_deviation_of_personal_accuracy(store: Tracker) -> None:
+    """Its name is `personal_std`: 80 ± 5 over the clients of one seed."""
+    write(store, [cell(FEDAVG, 0.5, 0)], [rows(personal_accuracy=(80, 80), personal_std=(5, 5))])
+    (figure,) = draw_curves(collect("sweep"), "personal_accuracy", band="clients").values()
+    (band,) = figure.axes[0].collections
+    assert band.get_paths()[0].get_extents().extents == pytest.approx([1, 75, 2, 85])
 
 
 def test_a_colour_is_a_method_and_its_shades_and_dashes_are_values() -> None:
@@ -600,6 +610,7 @@ def test_panels_share_an_axis_unless_most_of_one_would_be_empty(store: Tracker) 
         ),
         (("--kind", "bars", "--band", "clients"), "--band: --kind bars does not use it; --kind curves does"),
         (("--smooth", "2", "--reference", "fedavg"), "--reference: figures without --kind do not use it; "),
+        (("--kind", "methods", "--metric", "a+b"), "--metric: found 'a+b'; --kind methods takes one metric"),
         (("--kind", "partition", "--smooth", "2"), "--smooth: --kind partition does not use it; --kind curves does"),
     ],
 )

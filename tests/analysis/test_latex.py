@@ -75,6 +75,13 @@ def test_a_table_with_everything_compiles(tmp_path: Path) -> None:
         assert "Missing character" not in compile_document(source)
 
 
+def test_a_table_wider_than_a_page_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    """A row of 60 letters and a column of 60: 5 x 120 + 2 x 12 points are 8.7 inches."""
+    names = "r" * 60, "c" * 60
+    to_latex(ResultTable("t", [names[0]], [names[1]], {names: Entry(1.0, None, 1, {})}, {}, []))
+    assert "LaTeX: the table is about 8.7 inches wide, a page 7.0; ask for fewer metrics" in caplog.text
+
+
 def test_a_table_wider_than_a_column_takes_both(tmp_path: Path) -> None:
     """An entry `91.00 ± 1.41` has 12 letters, `dirichlet` 9: 5 x (9 + 2 x 12) + 12 x 3 = 201 pt are less than 246,
     5 x (9 + 3 x 12) + 12 x 4 = 273 are not. A class with one column prints both, too.

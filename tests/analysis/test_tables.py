@@ -268,6 +268,9 @@ def test_differences_to_a_reference(store: Tracker) -> None:
     assert [entry.change for entry in table.entries.values()] == [0, 2, 10, 0, -5, None]
     assert "90.00** (+10.00)" in to_markdown(table)
     assert "in parentheses: difference to fedavg" in to_markdown(table)
+    assert "; in parentheses: difference to fedavg}" in to_latex(table), "of the caption"
+    alone = build(collect("sweep"), reference="fedavg", metric="rounds_to:99")
+    assert "in parentheses" not in to_markdown(alone), "nobody gets there"
 
 
 def test_settings_that_differ_are_never_averaged(store: Tracker) -> None:

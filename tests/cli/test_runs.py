@@ -614,6 +614,17 @@ def test_parallel_coordinates_draw_methods_without_an_option(store: Tracker) -> 
     assert find_axes("many") == [["algorithm.name", "β of algorithm", "algorithm.rho"]]
 
 
+def test_charts_are_of_options_that_vary_within_a_method(store: Tracker) -> None:
+    """Each method has a ρ of its own: a chart over ρ would show the methods. The table has the column."""
+    write(store, [cell(one, 0.1, 0) for one in (FEDAVG, SMALL, {"name": "fedtoga", "rho": 0.5})], [50] * 3)
+    save_view("sweep")
+    view = json.loads(store.client.get_experiment(store.experiment).tags["mlflow.sharedViewState.sweep"])
+    charts = view["compareRunCharts"]
+    assert [chart["xaxis"]["key"] for chart in charts if chart["type"] == "SCATTER"] == ["algorithm.name"]
+    assert [chart["selectedParams"] for chart in charts if chart["type"] == "PARALLEL"] == [["algorithm.name"]]
+    assert "params.`algorithm.rho`" in view["selectedColumns"]
+
+
 def test_json_for_programs(store: Tracker, call: Call) -> None:
     """Each command that says what there is prints the same as one JSON object or list."""
     cells = [cell(algorithm, 0.1, seed) for algorithm in (FEDAVG, SMALL) for seed in (0, 1)]

@@ -182,6 +182,8 @@ def draw_forests(found: Comparison) -> dict[str, Figure]:
         area.grid(axis="y", visible=False)
     area.set(ylim=(len(names) - 0.5, -0.5), xlim=(left - margin, right + margin))
     marks = {"white": "not told apart", "0": f"p < {1 - found.confidence:.2g} (Holm)"}
+    used = {str(line.get_markerfacecolor()) for area in drawn.main.values() for line in area.lines}
+    marks = {fill: name for fill, name in marks.items() if fill in used}
     for fill, name in ({"white": "too few seeds for an interval"} if found.lacks_seeds else marks).items():
         area.plot([], [], "o", color="0", markerfacecolor=fill, label=name)
     seeds = describe_seeds((one.n for rows in halves.values() for one in rows), "")

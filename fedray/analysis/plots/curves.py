@@ -97,14 +97,15 @@ def draw_curves(
                 drawn.main[setting].plot(mean.index, mean, **style)
                 lines.append(count)
                 # Of many lines only the zoom has bands, where they are apart.
-                of_band = drawn.main if len(pairs) <= BANDED else drawn.zoom
-                seeds += [count] if of_band and name not in of_clients else []
-                if spread.notna().any() and of_band:
-                    bounds = [mean - spread, mean + spread]
-                    low, high = bounds if of_band is drawn.main else (bound.loc[start:] for bound in bounds)
-                    of_band[setting].fill_between(low.index, low, high, color=style["color"], alpha=0.12, linewidth=0)
+                banded = [areas for areas in (drawn.main if len(pairs) <= BANDED else {}, drawn.zoom) if areas]
+                seeds += [count] if banded and name not in of_clients else []
+                for areas in banded if spread.notna().any() else ():
+                    low, high = (
+                        (mean + sign * spread).loc[None if areas is drawn.main else start :] for sign in (-1, 1)
+                    )
+                    areas[setting].fill_between(low.index, low, high, color=style["color"], alpha=0.12, linewidth=0)
                 if start is not None:
-                    late, half = mean.loc[start:], spread.loc[start:].fillna(0) * (of_band is drawn.zoom)
+                    late, half = mean.loc[start:], spread.loc[start:].fillna(0)
                     reach[label] = float((late - half).min()), float((late + half).max())
                     style["markevery"] = thin_markers(len(late), place, len(pairs))
                     drawn.zoom[setting].plot(late.index, late, **style)
@@ -117,11 +118,11 @@ def draw_curves(
         of_zooms = [level_panels([*drawn.zoom.values()]) for drawn in every if drawn.zoom]
         apart = "" if all(of_zooms) else "; y axes of the lower panels differ"
         apart = apart if all(level) else "; y axes differ"
-        areas = [area for drawn in every for area in drawn.main.values()]
-        banded = len(methods) * max(map(len, quantities)) <= BANDED
+        panels = [area for drawn in every for area in drawn.main.values()]
+        are_many = len(methods) * max(map(len, quantities)) > BANDED
         note = _note(of_clients, seeds)
-        note += " in the lower panels" if note.startswith("band") and not banded else ""
-        if not banded and start is None:
+        note += " in the lower panels" if note.startswith("band") and are_many else ""
+        if are_many and start is None:
             note = f"{describe_seeds(lines, '')}; no bands with more than {BANDED} lines"
         shaded = "" if start is None else "; shaded: rounds that tables average"
         which = "the lower panel" if len(settings) == 1 else "a lower panel"
@@ -130,7 +131,7 @@ def draw_curves(
         shaded += f"; outside of {which}: {', '.join(outside)}" if outside else ""
         shaded += _describe_covered([(setting, area) for drawn in every for setting, area in drawn.main.items()])
         every[0].figure.set_label(note + shaded + many_ends + apart)
-        figures[figure_name] = with_legend(every[0].figure, *areas)
+        figures[figure_name] = with_legend(every[0].figure, *panels)
     return figures
 
 
@@ -213,14 +214,15 @@ def _read(sweep: SweepTable, cells: pd.DataFrame, wanted: Sequence[str], across:
 
 
 def _read_deviations(sweep: SweepTable, cells: pd.DataFrame, wanted: Sequence[str]) -> Logged:
-    """Return the `_std` of the metrics that have one."""
+    """Return the `_std` of the metrics that have one; that of `personal_accuracy` is `personal_std`."""
     names = list_by_round(sweep)
-    if have := [name for name in wanted if f"{name}_std" in names]:
-        return {name: {str(run): sweep.get_history(run, f"{name}_std") for run in cells["run_id"]} for name in have}
-    those = ", ".join(name for name in names if f"{name}_std" in names)
+    bases = [(name, base) for name in names for base in (name.removesuffix("_accuracy"), name)]
+    logged = {name: f"{base}_std" for name, base in bases if f"{base}_std" in names}
+    if have := [name for name in wanted if name in logged]:
+        return {name: {str(run): sweep.get_history(run, logged[name]) for run in cells["run_id"]} for name in have}
     raise UserError(
-        f"--band: found clients; no run logs {' or '.join(f'{name}_std' for name in wanted)}; "
-        f"metrics that have one: {those}"
+        f"--band: found clients; no run logs a deviation over clients of {' or '.join(wanted)}; metrics that have one: "
+        f"{', '.join(logged) or 'none'}"
     )
 
 
@@ -321,5 +323,3 @@ def _set_ticks(main: list[Axes], zooms: list[Axes], rounds: list[int], start: in
     for area, zoom in zip(main, zooms, strict=False):
         area.axvspan(list_last_rounds(rounds[-1])[0] - 0.5, rounds[-1], color="0.93", zorder=0)
         set_round_ticks(zoom, start or 0, rounds[-1], most=4)
-    if zooms:
-        zooms[0].set_ylabel("last rounds")

@@ -104,7 +104,10 @@ def _draw_figure(
     scale, digits = Normalize(np.nanmin(numbers), np.nanmax(numbers)), count_digits(numbers)
     x, y = title_axes(keys, sweep.cells)
     drawn = make_panels(list(grids), x, y, height=max(LOWEST, FIELD * len(rows)))
-    images = [_draw_panel(drawn.main[name], grid, scale, lower, digits) for name, grid in grids.items()]
+    # Of hyper-parameters the best are shown for each value of what else varies, such as the heterogeneity.
+    fixed = [not key.startswith(("algorithm.", "training.")) for key in keys]
+    axis = None if fixed[0] == fixed[1] else int(fixed[1])
+    images = [_draw_panel(drawn.main[name], grid, scale, lower, digits, axis) for name, grid in grids.items()]
     first = next(iter(drawn.main.values()))
     first.set_xticks(range(len(columns)), [_format(value) for value in columns])
     first.set_yticks(range(len(rows)), [_format(value) for value in rows])
@@ -114,7 +117,8 @@ def _draw_figure(
     seeds = every.groupby(["_column", "_row", "_x", "_y"])["seed"].nunique()
     note = describe_seeds(seeds, "") + describe_omitted([metric], sweep.cells)
     note += "; hatched: no number" * any(np.isnan(grid).any() for grid in grids.values())
-    drawn.figure.set_label(note + "; the best of a panel is framed" * (lower is not None))
+    of = "a panel" if axis is None else "a row" if axis else "a column"
+    drawn.figure.set_label(note + f"; the best of {of} is framed" * (lower is not None))
     return drawn.figure
 
 
@@ -123,10 +127,13 @@ def _format(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _draw_panel(area: Axes, grid: np.ndarray, scale: Normalize, lower: bool | None, digits: int) -> AxesImage:
-    """Draw the fields with their numbers; the best of the panel, if any is, have a frame and a bold number."""
-    shown = np.round(grid, digits)
-    best = [] if lower is None else np.argwhere(shown == (np.nanmin if lower else np.nanmax)(shown)).tolist()
+def _draw_panel(
+    area: Axes, grid: np.ndarray, scale: Normalize, lower: bool | None, digits: int, axis: int | None
+) -> AxesImage:
+    """Draw the fields with their numbers; the best along an axis, if any is, have a frame and a bold number."""
+    shown = np.round(-grid if lower else grid, digits)
+    most = np.where(np.isnan(shown), -np.inf, shown).max(axis=axis, keepdims=True)
+    best = [] if lower is None else np.argwhere(shown == most).tolist()
     for row, column in best:
         area.add_patch(
             Rectangle(

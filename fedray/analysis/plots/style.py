@@ -35,7 +35,7 @@ WIDE = 6.75
 """Inches: width of both columns."""
 ACROSS, BLOCKS_ACROSS = 3, 4
 """Maximum number of panels side by side, for one and for several quantities."""
-MAIN, ZOOM = 1.6, 0.85
+MAIN, ZOOM = 1.6, 0.95
 """Inches: height of a panel, and of the lower one that shows a part of it."""
 LETTER = 0.042
 """Inches: approximate width of a letter in a legend."""
@@ -181,6 +181,7 @@ def make_blocks(
                     grid[row * 2 + 1, column], sharex=next(iter(drawn.zoom.values()), None)
                 )
                 lowest.tick_params(labelleft=leftmost)
+                lowest.set_ylabel(wrap(label, ZOOM) if leftmost else "")
             lowest.set_xlabel(_fill(x, int(size[0] / across / UPRIGHT)))
         found.append(drawn)
     return found

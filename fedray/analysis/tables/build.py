@@ -113,7 +113,9 @@ def build(
             if theirs and one.whole and theirs.whole and one.mean is not None and theirs.mean is not None:
                 change = theirs.mean / one.mean if ratio else one.mean - theirs.mean
                 entries[key] = replace(one, change=change)
-        notes.append(f"in parentheses: {f'rounds of {reference} / rounds' if ratio else f'difference to {reference}'}")
+        if any(one.change is not None for one in entries.values()):
+            quotient = f"rounds of {reference} / rounds, both means over seeds"
+            notes.append(f"in parentheses: {quotient if ratio else f'difference to {reference}'}")
     if paper == sweep.name and paper.endswith("-smoke"):
         notes.append(
             "a smoke sweep, whose numbers cannot be compared with a paper's; "

@@ -35,8 +35,8 @@ def _escape_markdown(name: str) -> str:
     return re.sub(r"[\\`*~\[<|$]|(?<![a-zA-Z0-9])_|_(?![a-zA-Z0-9])|&(?=#?\w+;)", r"\\\g<0>", escape(name))
 
 
-LETTER, BETWEEN, ACROSS = 5, 12, 246
-"""Points at 10 pt: about a letter, what is between two columns of a table, and a column of a two-column paper."""
+LETTER, BETWEEN, ACROSS, WHOLE = 5, 12, 246, 505
+"""Points at 10 pt: about a letter, what is between two columns of a table, a column of a two-column paper, its page."""
 
 
 def to_latex(table: ResultTable) -> str:
@@ -57,7 +57,13 @@ def to_latex(table: ResultTable) -> str:
     heads, tops = _split_names(table.rows), _split_names(table.columns)
     title = table.title.partition(": ")[2] or table.title  # without the sweep's name
     said = [note.partition(f"; {LEGEND}")[0] for note in table.notes[:1]]
-    environment = "table*" if _is_wide(table, heads, tops) else "table"
+    said += [note for note in table.notes if note.startswith("in parentheses")]
+    width = _measure_width(table, heads, tops)
+    environment = "table*" if width > ACROSS else "table"
+    if width > WHOLE:
+        warn_once(
+            f"LaTeX: the table is about {width / 72:.1f} inches wide, a page {WHOLE / 72:.1f}; ask for fewer metrics"
+        )
     lines = [
         rf"\begin{{{environment}}}",
         r"\centering",
@@ -83,17 +89,14 @@ def to_latex(table: ResultTable) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _is_wide(table: ResultTable, heads: Sequence[Sequence[str]], tops: Sequence[Sequence[str]]) -> bool:
-    """Return True if a table is wider than a column of a paper, by its letters.
-
-    A name that columns share is divided among them.
-    """
+def _measure_width(table: ResultTable, heads: Sequence[Sequence[str]], tops: Sequence[Sequence[str]]) -> float:
+    """Return about how many points wide a table is, by its letters; a name that columns share is divided among them."""
     shared = Counter(top[0] for top in tops[1:])
     letters = [max(map(len, names)) for names in zip(*heads, strict=True)]
     for column, top in zip(table.columns, tops[1:], strict=True):
         entries = (_fill(table, (row, column), str, {}) for row in table.rows)
         letters.append(max(len(top[0]) // shared[top[0]], len(top[-1]), *map(len, entries)))
-    return LETTER * sum(letters) + BETWEEN * len(letters) > ACROSS
+    return LETTER * sum(letters) + BETWEEN * len(letters)
 
 
 def _write_groups(tops: Sequence[Sequence[str]], before: int) -> list[str]:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
 from fedray.analysis.data.collect import SweepTable, collect
 from fedray.analysis.figures import main
@@ -34,7 +35,7 @@ def fields(figure: Figure) -> np.ndarray:
 
 
 def test_fields_are_means_over_seeds_and_the_best_is_framed(store: Tracker, tmp_path: Path) -> None:
-    """α = 0.1 below: 35 and nothing; α = 0.5 above: 61 and 72, which is the best. FedAvg has no panel."""
+    """α = 0.1 below: 35 and nothing; α = 0.5 above: 61 and 72. The best ρ of each α is framed. FedAvg has no panel."""
     grid(store)
     (figure,) = draw_heatmap(collect("sweep"), "algorithm.rho", "partition.alpha").values()
     area = figure.axes[0]
@@ -42,15 +43,15 @@ def test_fields_are_means_over_seeds_and_the_best_is_framed(store: Tracker, tmp_
     assert [tick.get_text() for tick in area.get_xticklabels()] == ["0.1", "0.5"]
     assert [tick.get_text() for tick in area.get_yticklabels()] == ["0.1", "0.5"]
     assert [text.get_text() for text in area.texts] == ["35.00", "61.00", "72.00"]
-    assert [text.get_text() for text in area.texts if text.get_weight() == "bold"] == ["72.00"]
+    assert [text.get_text() for text in area.texts if text.get_weight() == "bold"] == ["35.00", "72.00"]
     assert [text.get_color() for text in area.texts] == ["white", "black", "black"], "35 is black, 72 white, 61 at 0.70"
-    (frame,) = area.patches
-    assert (frame.get_x(), frame.get_y()) == (0.5, 0.5)
+    frames = [patch for patch in area.patches if isinstance(patch, Rectangle)]
+    assert [(frame.get_x(), frame.get_y()) for frame in frames] == [(-0.5, -0.5), (0.5, 0.5)]
     assert area.get_title() == "fedsam"
     averaged = "mean of the tests in the last fifth of the rounds, at most 10"
-    said = f"mean over 2 seeds; {averaged}; hatched: no number; the best of a panel is framed"
+    said = f"mean over 2 seeds; {averaged}; hatched: no number; the best of a row is framed"
     assert figure.get_label() == f"{said}; without fedavg: one value of a key, or none"
-    assert not frame.get_clip_on(), "half of it lies outside at an edge"
+    assert not any(frame.get_clip_on() for frame in frames), "half of it lies outside at an edge"
     (figure,) = draw_heatmap(collect("sweep"), "algorithm.rho", "partition.alpha", "rounds_to:35").values()
     assert "; never at the target, and in no mean: 1 of 6 runs of fedsam" in figure.get_label(), "that of 30"
     main("sweep", "heatmap", "algorithm.rho", y="partition.alpha", out=tmp_path / "figures")
@@ -58,11 +59,12 @@ def test_fields_are_means_over_seeds_and_the_best_is_framed(store: Tracker, tmp_
 
 
 def test_the_smallest_loss_is_the_best(store: Tracker) -> None:
-    """Losses are 1 - accuracy / 100, so the field is the same; the smallest one is framed."""
+    """Losses are 1 - accuracy / 100, so the field is the same; the smallest one of each α, a column, is framed."""
     grid(store)
     (figure,) = draw_heatmap(collect("sweep"), "partition.alpha", "algorithm.rho", "test_loss").values()
     np.testing.assert_allclose(fields(figure), [[0.65, 0.39], [np.nan, 0.28]])
-    assert [text.get_text() for text in figure.axes[0].texts if text.get_weight() == "bold"] == ["0.2800"]
+    assert [text.get_text() for text in figure.axes[0].texts if text.get_weight() == "bold"] == ["0.6500", "0.2800"]
+    assert figure.get_label().endswith("; the best of a column is framed; without fedavg: one value of a key, or none")
 
 
 def test_fields_with_the_same_number_are_equally_good(store: Tracker) -> None:
