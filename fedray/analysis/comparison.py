@@ -24,6 +24,7 @@ from fedray.analysis.data.collect import SweepTable, collect, list_plugins, pars
 from fedray.analysis.data.metrics import (
     NEVER,
     describe_doubts,
+    describe_target,
     find_mean,
     is_smaller_better,
     make_title,
@@ -88,12 +89,12 @@ class Difference:
 
     @property
     def interval(self) -> Interval | None:
-        return bound_mean(self.gaps, self.confidence)
+        return bound_mean(self.gaps, self.confidence) if self.n >= FEWEST_SEEDS else None
 
     @cached_property
     def flips(self) -> float | None:
         """p of the sign-flip test."""
-        return flip_signs(self.gaps)
+        return flip_signs(self.gaps) if self.n >= FEWEST_SEEDS else None
 
     @property
     def spread(self) -> float:
@@ -160,8 +161,8 @@ def pair_by_seed(cells: pd.DataFrame, to: str, confidence: float = 0.95) -> list
             theirs = by_seed.get((to, column), nothing)
             both = pd.concat([ours.rename("ours"), theirs.rename("theirs")], axis=1)
             gaps = tuple((both["ours"] - both["theirs"]).dropna().astype(float))
-            lacking = len(both) - len(gaps)
-            found.append(Difference(str(row), str(column), gaps, lacking, confidence, compute_p(gaps)))
+            lacking, p = len(both) - len(gaps), compute_p(gaps) if len(gaps) >= FEWEST_SEEDS else None
+            found.append(Difference(str(row), str(column), gaps, lacking, confidence, p))
     return adjust_p_values(found)
 
 
@@ -228,7 +229,9 @@ def compare(
     to = find_reference(sweep.cells, to, cells["_row"], rows)
     _refuse_unlike(cells, to)
     differences, lower = pair_by_seed(cells, to, confidence), is_smaller_better(metric, sweep.cells)
-    title, notes = make_title(metric, sweep.cells), describe_doubts(sweep, metric)
+    reached = cells.assign(_value=read_values(sweep, metric))
+    notes = [*describe_target(sweep, metric, reached), *describe_doubts(sweep, metric)]
+    title = make_title(metric, sweep.cells)
     return Comparison(sweep.name, to, metric, title, lower, notes, confidence, differences, _average(sweep, cells))
 
 
@@ -450,12 +453,10 @@ def main(
     found = compare(sweep, reference, metric, confidence, rows, cols)
     if as_json:
         keys = ("row", "column", "n", "mean", "p", "adjusted", "gaps", "unpaired")
-        tested = {"p", "adjusted", "low", "high", "told_apart_from"}
         lines = [
             {key: getattr(one, key) for key in keys}
             | {"low": one.interval and one.interval.low, "high": one.interval and one.interval.high}
             | {"told_apart_from": one.find_detectable(), "verdict": one.judge(found.lower)}
-            | (dict.fromkeys(tested) | {"verdict": "too few seeds"} if one.n < FEWEST_SEEDS else {})
             for one in found.differences
         ]
         names = {"_row": "row", "_column": "column", "_value": "mean"}

@@ -202,6 +202,29 @@ def test_the_page_makes_latex_of_differences(
     assert (one["mean"], one["low"], one["adjusted"], one["verdict"]) == (1.5, None, None, "too few seeds")
 
 
+def test_a_method_with_too_few_seeds_beside_others_has_no_verdict(store: Tracker, call: Call) -> None:
+    """At ρ = 0.5 two of three seeds: 10 and 10.1 would be p = 0.003. It is no test of Holm's for ρ = 0.1 either."""
+    cells = [cell(a, 0.5, seed) for a in (FEDAVG, SMALL, LARGE) for seed in range(3)]
+    write(store, cells, [60, 60, 60, 61, 62, 64, 70, 70.1, None])
+    small, large = json.loads(call("compare", "sweep", "--json").out)["differences"]
+    assert (large["n"], large["p"], large["adjusted"], large["low"], large["verdict"]) == (
+        *(2, None, None, None),
+        "too few seeds",
+    )
+    assert small["adjusted"] == small["p"] > 0.05
+    line = next(line for line in call("compare", "sweep").out.splitlines() if line.startswith("| fedsam ρ=0.5"))
+    assert "too few seeds" in line
+    assert "better" not in line
+
+
+def test_runs_that_never_reach_the_target_are_told(store: Tracker, call: Call) -> None:
+    """Their seeds have no difference: the mean is of those that do, which a note says, as below tables."""
+    cells = [cell(a, 0.5, seed) for a in (FEDAVG, SMALL) for seed in range(3)]
+    write(store, cells, [80, 80, 80, 80, 10, 10])
+    out = call("compare", "sweep", "--metric", "rounds_to:70").out
+    assert "- never at the target, and in no mean: 2 of 3 runs of fedsam\n" in out
+
+
 def test_all_commands_round_a_mean_alike(store: Tracker, call: Call) -> None:
     """pandas has two means: 93.06500000000001 of a column, 93.065, whose double is below it, of a group."""
     seeds = [93.351, 93.004, 92.973, 92.629, 93.368]

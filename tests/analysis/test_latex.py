@@ -79,7 +79,7 @@ def test_a_table_wider_than_a_page_is_told(caplog: pytest.LogCaptureFixture) -> 
     """A row of 60 letters and a column of 60: 5 x 120 + 2 x 12 points are 8.7 inches."""
     names = "r" * 60, "c" * 60
     to_latex(ResultTable("t", [names[0]], [names[1]], {names: Entry(1.0, None, 1, {})}, {}, []))
-    assert "LaTeX: the table is about 8.7 inches wide, a page 7.0; ask for fewer metrics" in caplog.text
+    assert "LaTeX: the table is about 8.7 inches wide, a page 7.0; ask for fewer metrics or columns" in caplog.text
 
 
 def test_a_table_wider_than_a_column_takes_both(tmp_path: Path) -> None:
