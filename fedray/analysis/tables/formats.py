@@ -62,8 +62,8 @@ def to_latex(table: ResultTable) -> str:
     environment = "table*" if width > ACROSS else "table"
     if width > WHOLE:
         warn_once(
-            f"LaTeX: the table is about {width / 72:.1f} inches wide, a page {WHOLE / 72:.1f}; ask for fewer metrics or "
-            "columns"
+            f"LaTeX: the table is about {width / 72:.1f} inches wide, a page {WHOLE / 72:.1f}; ask for fewer metrics "
+            "or columns"
         )
     lines = [
         rf"\begin{{{environment}}}",
