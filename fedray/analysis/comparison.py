@@ -88,13 +88,18 @@ class Difference:
         return float(np.mean(self.gaps)) if self.gaps else None
 
     @property
+    def tested(self) -> tuple[float, ...]:
+        """The differences that intervals and tests take: none if they are too few."""
+        return self.gaps if self.n >= FEWEST_SEEDS else ()
+
+    @property
     def interval(self) -> Interval | None:
-        return bound_mean(self.gaps, self.confidence) if self.n >= FEWEST_SEEDS else None
+        return bound_mean(self.tested, self.confidence)
 
     @cached_property
     def flips(self) -> float | None:
         """p of the sign-flip test."""
-        return flip_signs(self.gaps) if self.n >= FEWEST_SEEDS else None
+        return flip_signs(self.tested)
 
     @property
     def spread(self) -> float:
@@ -122,16 +127,15 @@ class Difference:
 
 
 def tabulate_by_seed(sweep: SweepTable, metric: str, rows: str = "algorithm", columns: str = "") -> pd.DataFrame:
-    """Return the cells with `_row`, `_column` and `_value`: NaN if the cell has not finished, has never reached the
-    target, or the metric is undefined.
+    """Return the cells with `_row`, `_column` and `_value`: NaN if a cell has not finished or the metric is undefined,
+    NEVER if it has never reached the target.
 
     Raises UserError if a metric or key is unknown, the metric is a ratio of runs, or several runs share method, setting
     and seed.
     """
     if (ratio := Metric.parse(metric)).reference:
         raise UserError(f"--metric: found {metric!r}, which compares runs already; {ratio.rounds} is allowed")
-    values = read_values(sweep, metric).replace(NEVER, math.nan)
-    cells = sweep.cells.assign(_value=values, _row=label_cells(sweep.cells, rows))
+    cells = sweep.cells.assign(_value=read_values(sweep, metric), _row=label_cells(sweep.cells, rows))
     columns = columns or find_columns(cells, cells["_row"])
     cells = cells.assign(_column=label_cells(cells, columns))
     if cells.duplicated(["_row", "_column", "seed"]).any():
@@ -161,8 +165,8 @@ def pair_by_seed(cells: pd.DataFrame, to: str, confidence: float = 0.95) -> list
             theirs = by_seed.get((to, column), nothing)
             both = pd.concat([ours.rename("ours"), theirs.rename("theirs")], axis=1)
             gaps = tuple((both["ours"] - both["theirs"]).dropna().astype(float))
-            lacking, p = len(both) - len(gaps), compute_p(gaps) if len(gaps) >= FEWEST_SEEDS else None
-            found.append(Difference(str(row), str(column), gaps, lacking, confidence, p))
+            one = Difference(str(row), str(column), gaps, len(both) - len(gaps), confidence)
+            found.append(replace(one, p=compute_p(one.tested)))
     return adjust_p_values(found)
 
 
@@ -228,9 +232,9 @@ def compare(
     cells = tabulate_by_seed(sweep, metric, rows, columns)
     to = find_reference(sweep.cells, to, cells["_row"], rows)
     _refuse_unlike(cells, to)
+    notes = [*describe_target(sweep, metric, cells), *describe_doubts(sweep, metric)]
+    cells = cells.assign(_value=cells["_value"].replace(NEVER, math.nan))
     differences, lower = pair_by_seed(cells, to, confidence), is_smaller_better(metric, sweep.cells)
-    reached = cells.assign(_value=read_values(sweep, metric))
-    notes = [*describe_target(sweep, metric, reached), *describe_doubts(sweep, metric)]
     title = make_title(metric, sweep.cells)
     return Comparison(sweep.name, to, metric, title, lower, notes, confidence, differences, _average(sweep, cells))
 

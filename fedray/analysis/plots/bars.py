@@ -155,7 +155,7 @@ def draw_forests(found: Comparison) -> dict[str, Figure]:
     halves, ends = dict[str, dict[Difference, float]](), [0.0]
     for one in found.differences:
         if one.mean is not None:
-            bound = None if found.lacks_seeds else one.interval
+            bound = one.interval
             halves.setdefault(one.column, {})[one] = (bound.high - bound.low) / 2 if bound else 0.0
     for rows in halves.values():
         most = WIDE * median([half for half in rows.values() if half] or [0.0])
@@ -170,7 +170,7 @@ def draw_forests(found: Comparison) -> dict[str, Figure]:
     for setting, area in drawn.main.items():
         for one, half in halves[setting].items():
             mean, place = float(one.mean or 0), names.index(one.row)
-            told = not found.lacks_seeds and one.judge(found.lower) in ("better", "worse")
+            told = one.judge(found.lower) in ("better", "worse")
             area.plot((max(mean - half, left), min(mean + half, right)), (place, place), color="0.3", linewidth=0.8)
             for arrow, end, beyond in (("<", left, mean - half < left), (">", right, mean + half > right)):
                 if beyond:
