@@ -19,10 +19,19 @@ import numpy as np
 import pandas as pd
 import typer
 
-from fedray.analysis.data.axes import FINISHED, find_columns, find_keys, find_label, label_cells, pick_finished
+from fedray.analysis.data.axes import (
+    FINISHED,
+    find_columns,
+    find_keys,
+    find_label,
+    label_cells,
+    pick_finished,
+    unknown_row,
+)
 from fedray.analysis.data.collect import SweepTable, collect, list_plugins, parse
 from fedray.analysis.data.metrics import (
     NEVER,
+    count_digits,
     describe_doubts,
     describe_target,
     find_mean,
@@ -46,13 +55,19 @@ from fedray.analysis.statistics import (
 )
 from fedray.cells.metric import DEFAULT, FEWEST_SEEDS, Metric, describe_few_seeds
 from fedray.common.entry import Json, format_json
-from fedray.common.errors import UserError, format_count, unknown
+from fedray.common.errors import UserError, format_count
 from fedray.common.output import format_grid, write_or_print
 from fedray.engine.server.sampling import draw_cohort
 from fedray.sweep.draws import count_of_client
 
 DIFFERENCE_HEADER = ("method", "setting", "n", "mean", "difference")
 COSTS = ("gradients", "megabytes")
+DETECTED = {
+    "told apart from": "the smallest true difference that so many seeds of this spread show with a probability of "
+    f"{100 * POWER:g} %, at the level of the first of Holm's tests",
+    "seeds needed": f"to tell a difference of this size and spread apart with a probability of {100 * POWER:g} %",
+}
+"""Column -> what it is."""
 ACROSS = 120
 """Maximum number of letters in a line of the printed table."""
 ALIKE = ("data.", "partition.", "model.", "clients.", "training.rounds", "evaluation.every", "evaluation.last", "seed")
@@ -155,8 +170,7 @@ def pair_by_seed(cells: pd.DataFrame, to: str, confidence: float = 0.95) -> list
             f"--reference: fedavg is not a row; one of these is required: {', '.join(cells['_row'].unique())}"
         )
     if to not in set(cells["_row"]):
-        rows = [repr(row) for row in cells["_row"].unique() if row.lower().startswith(f"{to.lower()} ")]
-        raise unknown("--reference", to, cells["_row"], meant=" or ".join(rows))
+        raise unknown_row("--reference", to, cells["_row"])
     by_seed = {key: group.set_index("seed")["_value"] for key, group in cells.groupby(["_row", "_column"], sort=False)}
     nothing = pd.Series(dtype=float)
     found = []
@@ -202,6 +216,11 @@ class Comparison:
     confidence: float
     differences: list[Difference]
     means: pd.DataFrame
+
+    @property
+    def digits(self) -> int:
+        """Digits after the point, as in tables."""
+        return count_digits(self.means["_value"])
 
     @property
     def lacks_seeds(self) -> bool:
@@ -274,8 +293,7 @@ def tabulate(found: Comparison) -> list[list[str]]:
         "Holm's p",
         "bootstrap interval",
         "p (sign flips)",
-        "told apart from",
-        "seeds needed",
+        *DETECTED,
         *COSTS,
     ]
     lines, columns = list[list[str]](), [*dict.fromkeys(one.column for one in found.differences)]
@@ -291,13 +309,13 @@ def tabulate(found: Comparison) -> list[list[str]]:
                 one.column,
                 f"{one.n}" + (f" (unpaired: {one.unpaired})" if one.unpaired else ""),
                 value,
-                "-" if one.mean is None else f"{one.mean:+.2f}",
+                "-" if one.mean is None else f"{one.mean:+.{found.digits}f}",
                 one.judge(found.lower),
-                str(one.interval or "-"),
+                one.interval.format(found.digits) if one.interval else "-",
                 _format_p(one.adjusted),
-                str(bootstrap(one.gaps, found.confidence) or "too few seeds"),
+                drawn.format(found.digits) if (drawn := bootstrap(one.gaps, found.confidence)) else "too few seeds",
                 _format_p(one.flips),
-                f"{detectable:.2f}" if detectable else "-",
+                f"{detectable:.{found.digits}f}" if detectable else "-",
                 "-" if one.adjusted is None or one.spread == 0 else str(one.count_needed_seeds() or f"> {MOST_SEEDS}"),
                 *costs,
             ]
@@ -317,7 +335,7 @@ def tabulate(found: Comparison) -> list[list[str]]:
 
 def _list_means(found: Comparison, row: str, column: str) -> list[str]:
     value, *costs = map(float, found.means.loc[[(row, column)]].to_numpy()[0])
-    texts = [f"{value:.2f}", *(f"{cost:,.0f}" if cost > 99 else f"{cost:.3g}" for cost in costs)]
+    texts = [f"{value:.{found.digits}f}", *(f"{cost:,.0f}" if cost > 99 else f"{cost:.3g}" for cost in costs)]
     return ["-" if text == "nan" else text for text in texts]
 
 
@@ -334,13 +352,14 @@ def _format_p(value: float | None) -> str:
 
 def list_notes(found: Comparison) -> list[str]:
     """Return notes that explain the numbers."""
-    level = 100 * (1 - found.confidence)
+    level, shown = 100 * (1 - found.confidence), {*tabulate(found)[0]}
     seeds = sorted({one.n for one in found.differences})
     paired = f"paired by {format_count(seeds[0], 'seed')}" if len(seeds) == 1 else "paired by seed"
     costs = " and ".join(name for name in COSTS if found.means[name].nunique() > 1)
     what = "of a run's training, all clients and rounds, mean over its seeds"
     what += "; -: not known, as of a class of yours" if found.means[[*COSTS]].isna().any(axis=None) else ""
     known = [f"{costs}: {what}"] if costs else []
+    drawn = f", the bootstrap, of {BOOTSTRAP_SEEDS} seeds and more, does not" if "bootstrap interval" in shown else ""
     equal = any(one.n > 1 and one.spread == 0 for one in found.differences)
     if found.lacks_seeds:
         return [describe_few_seeds(seeds[-1], "paired seed"), *known, *found.notes]
@@ -349,13 +368,10 @@ def list_notes(found: Comparison) -> list[str]:
         f"corrected by Holm's method for the methods of a setting, so at most {level:.2g} % of settings without any "
         "difference show one; settings are not corrected for each other",
         "each interval stands alone, without correction, so one without 0 may stand beside `not told apart`; the t "
-        "interval assumes normal differences, the bootstrap does not, but it is too short for fewer than "
-        f"{BOOTSTRAP_SEEDS} seeds",
+        f"interval assumes normal differences{drawn}",
         "p (sign flips): exact, without assuming normality, never below 2^(1 - n)"
         f"{', where each of them is' if _are_flips_lowest(found) else ''}: 5 % needs at least six seeds",
-        f"told apart from: the smallest true difference that so many seeds of this spread show with a probability of "
-        f"{100 * POWER:g} %, at the level of the first of Holm's tests",
-        f"seeds needed: to tell a difference of this size and spread apart with a probability of {100 * POWER:g} %",
+        *(f"{name}: {what}" for name, what in DETECTED.items() if name in shown),
         *(["-: equal differences have no spread; their p is that of sign flips"] if equal else []),
         *_describe_wins(found),
         *known,
@@ -382,7 +398,7 @@ def format_report(found: Comparison) -> str:
     """Format the comparison as Markdown."""
     return "\n".join(
         [
-            f"**{found.sweep}: difference to {found.to}: {found.title}**",
+            f"**{found.sweep.replace(' ', ' and ')}: difference to {found.to}: {found.title}**",
             "",
             *_fold_table(tabulate(found)),
             *(f"- {note}" for note in list_notes(found)),

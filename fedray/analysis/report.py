@@ -24,7 +24,7 @@ from matplotlib.figure import Figure
 from fedray.analysis.comparison import compare, find_reference, list_notes, read_sizes, tabulate
 from fedray.analysis.data.axes import find_symbol, label_cells, label_finished, label_table
 from fedray.analysis.data.collect import SweepTable, collect, list_settings
-from fedray.analysis.data.metrics import NEVER, is_ranked, read_values
+from fedray.analysis.data.metrics import NEVER, count_digits, is_ranked, read_values
 from fedray.analysis.plots import search
 from fedray.analysis.plots.bars import draw_forests
 from fedray.analysis.plots.clients import draw_confusion, draw_fairness, draw_partitions, name_partitions
@@ -180,7 +180,9 @@ def _tabulate_cells(sweep: SweepTable, metric: str) -> list[dict[str, Any]]:
     if any(spec.names for spec in cells["spec"]):
         method, setting = label_table(cells)
         cells = cells.assign(label=method + " " + setting + " s" + cells["seed"].astype(str))
-    for cell, value in zip(cells.to_dict("records"), read_values(sweep, metric), strict=True):
+    values = read_values(sweep, metric)
+    digits = count_digits(values)
+    for cell, value in zip(cells.to_dict("records"), values, strict=True):
         record = sweep.sheet.records.get(cell["cell"], Record(Ending(cell["status"])))
         seconds = cell.get("metrics.seconds_per_round")
         shown.append(
@@ -188,7 +190,7 @@ def _tabulate_cells(sweep: SweepTable, metric: str) -> list[dict[str, Any]]:
                 **{key: cell[key] for key in ("cell", "label", "status")},
                 "run_id": record.run_id,
                 "message": record.ending.message.removeprefix(INTERRUPTED),
-                "value": "" if pd.isna(value) else "never" if value == NEVER else f"{value:.2f}",
+                "value": "" if pd.isna(value) else "never" if value == NEVER else f"{value:.{digits}f}",
                 "link": link.replace("RUN", record.run_id) if record.run_id else "",
                 "seconds": "" if seconds is None or pd.isna(seconds) else f"{seconds:.3g}",
                 "theta": record.hashes.get("theta_sha256", "")[:16],

@@ -25,8 +25,9 @@ class Interval:
     low: float
     high: float
 
-    def __str__(self) -> str:
-        return f"{self.low:+.2f} .. {self.high:+.2f}"
+    def format(self, digits: int) -> str:
+        """Format as `+0.52 .. +1.48`, with so many digits after the point."""
+        return f"{self.low:+.{digits}f} .. {self.high:+.{digits}f}"
 
 
 def bound_mean(differences: Sequence[float], confidence: float = 0.95) -> Interval | None:

@@ -175,6 +175,13 @@ def _parse_target(name: str, target: str, option: str, reference: str | None = N
     )
 
 
+def find_needed_key(name: str) -> str:
+    """Return the key of a configuration without which no run logs a metric of fedray's; empty for most."""
+    keys = {"personal": "evaluation.personal", "generic": "evaluation.personal", "unseen": "clients.unseen"}
+    keys["test_auc"] = "evaluation.auc"
+    return next((key for word, key in keys.items() if word in name), "")
+
+
 def list_last_rounds(rounds: int) -> range:
     """Return the rounds, from 1, of a run of this many that count: the last fifth, at least one and at most ten."""
     return range(rounds - max(1, min(10, rounds // 5)) + 1, rounds + 1)

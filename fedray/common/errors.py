@@ -104,8 +104,7 @@ def unknown(kind: str, name: str, valid: Iterable[str], listing: str = "", meant
     told = f"valid: {', '.join(names)}" if not hint or len(names) <= MANY else ""
     if listing and len(names) > MANY:
         nearest = get_close_matches(spellings[1], names, n=NEAREST, cutoff=0.0)
-        told = f"{listing} lists all {len(names)}"
-        told = told if hint else f"nearest: {', '.join(nearest)}; {told}"
+        told = f"{listing} lists them" if hint else f"nearest: {', '.join(nearest)}; {listing} lists them"
     return UserError(f"{kind}: unknown name {truncate_repr(name)}; {hint}{told}".rstrip())
 
 

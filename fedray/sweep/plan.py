@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedray.cells.cell import Cell, PluginLabels, get_dotted
-from fedray.cells.metric import OF_CLASSES, Metric
+from fedray.cells.metric import OF_CLASSES, Metric, find_needed_key
 from fedray.cells.record import Record
 from fedray.cells.sheet import Sheet, select_labels
 from fedray.cells.status import Status
@@ -174,14 +174,10 @@ def list_distinct(sweep: Sweep, only: Collection[str] = ()) -> dict[int, RunConf
 def refuse_unlogged(run: RunConfig, select: str) -> None:
     """Raise UserError if a run will not log the metric that selects."""
     lacking = ""
-    if ("personal" in select or "generic" in select) and run.evaluation.personal is None:
-        lacking = "the cells have no `evaluation.personal`"
-    elif "unseen" in select and not run.clients.unseen:
-        lacking = "the cells have no `clients.unseen`"
+    if (key := find_needed_key(select)) and not get_dotted(run.resolve(), key):
+        lacking = f"the cells have no `{key}`"
     elif select.endswith(OF_CLASSES) and run.algorithm.keeps != "none":
         lacking = f"{run.algorithm.name} has no global model"
-    elif select.endswith("test_auc") and not run.evaluation.auc:
-        lacking = "the cells have no `evaluation.auc: true`"
     elif "validation_client" in select or "validation_personal" in select:
         if run.data.validation is None or run.data.validation.source != "clients":
             lacking = "no samples of clients are held out (`from: clients`)"

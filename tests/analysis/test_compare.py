@@ -176,7 +176,7 @@ def test_blocks_of_several_sweeps_share_a_table(store: Tracker, call: Call) -> N
         ("fedsam ρ=0.5", (5, 6), 1),
     ]
     out = call("compare", "methods", "mine").out
-    assert out.startswith("**methods mine: difference to fedavg: test accuracy in %, round 4**\n")
+    assert out.startswith("**methods and mine: difference to fedavg: test accuracy in %, round 4**\n")
     assert "- mine/1 is not in this store\n" in out
     assert "| 80.00 ± 10.00 " in call("tables", "methods", "mine").out
     assert call("tables", "methods/1").out.startswith("**methods/1: ")
@@ -223,6 +223,21 @@ def test_runs_that_never_reach_the_target_are_told(store: Tracker, call: Call) -
     write(store, cells, [80, 80, 80, 80, 10, 10])
     out = call("compare", "sweep", "--metric", "rounds_to:70").out
     assert "- never at the target, and in no mean: 2 of 3 runs of fedsam\n" in out
+    latex = call("tables", "sweep", "--metric", "rounds_to:70", "--best-except", "fedavg", "--format", "latex").out
+    (caption,) = re.findall(r"\\caption\{.*\}", latex)
+    assert "never at the target, and in no mean: 2 of 3 runs of fedsam; best baseline: of all rows but fed" in caption
+
+
+def test_losses_have_the_digits_of_tables(store: Tracker, call: Call) -> None:
+    """Three figures of 0.04: four digits. Gaps 0.001, 0.002, 0.003 have the half width 0.001 * 4.303 / sqrt(3). Of
+    three seeds there is no bootstrap, which no note explains.
+    """
+    cells = [cell(a, 0.5, seed) for a in (FEDAVG, SMALL) for seed in range(3)]
+    losses = (0.03, 0.03, 0.03, 0.031, 0.032, 0.033)
+    write(store, cells, [[row | {"test_loss": loss} for row in history(80)] for loss in losses])
+    out = call("compare", "sweep", "--metric", "test_loss").out
+    assert re.search(r"fedsam .*\| 0.0320 +\| \+0.0020 +\| not told apart \| -0.0005 .. \+0.0045 \|", out)
+    assert "bootstrap" not in out
 
 
 def test_all_commands_round_a_mean_alike(store: Tracker, call: Call) -> None:

@@ -79,7 +79,10 @@ def test_a_table_wider_than_a_page_is_told(caplog: pytest.LogCaptureFixture) -> 
     """A row of 60 letters and a column of 60: 5 x 120 + 2 x 12 points are 8.7 inches."""
     names = "r" * 60, "c" * 60
     to_latex(ResultTable("t", [names[0]], [names[1]], {names: Entry(1.0, None, 1, {})}, {}, []))
-    assert "LaTeX: the table is about 8.7 inches wide, a page 7.0; ask for fewer metrics or columns" in caplog.text
+    assert (
+        "LaTeX: the table is about 8.7 inches wide, a page 7.0; ask for fewer metrics or columns, or exch"
+        in caplog.text
+    )
 
 
 def test_a_table_wider_than_a_column_takes_both(tmp_path: Path) -> None:
@@ -187,6 +190,26 @@ def test_options_have_a_column_of_their_own(rows: list[str], expected: list[str]
                 r" & \multicolumn{2}{c}{dirichlet $\alpha$=0.1} \\",
                 r"\cmidrule(lr){2-3}",
                 r" & test accuracy & rounds to 90 \\",
+            ],
+        ),
+        (  # the caption says which rounds; only two of one kind need their prefix
+            ["iid: last10_test_accuracy", "iid: test_loss"],
+            [r" & \multicolumn{2}{c}{iid} \\", r"\cmidrule(lr){2-3}", r" & test accuracy & test loss \\"],
+        ),
+        (
+            ["iid: last10_test_accuracy", "iid: test_accuracy"],
+            [
+                r" & \multicolumn{2}{c}{iid} \\",
+                r"\cmidrule(lr){2-3}",
+                r" & last10 test accuracy & test accuracy \\",
+            ],
+        ),
+        (  # the longest common beginning
+            ["dirichlet α=1 rounds=3", "dirichlet α=1 rounds=6", "iid α=1 rounds=3"],
+            [
+                r" & \multicolumn{2}{c}{dirichlet $\alpha$=1 rounds} & \multicolumn{1}{c}{iid $\alpha$=1 rounds} \\",
+                r"\cmidrule(lr){2-3} \cmidrule(lr){4-4}",
+                r" & 3 & 6 & 3 \\",
             ],
         ),
     ],

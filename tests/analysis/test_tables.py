@@ -12,6 +12,7 @@ import pytest
 
 from fedray.analysis.comparison import compare
 from fedray.analysis.data.collect import SweepTable, collect
+from fedray.analysis.data.metrics import read_values
 from fedray.analysis.figures import main as draw
 from fedray.analysis.figures import main as figures
 from fedray.analysis.report import make_page
@@ -35,9 +36,12 @@ def test_one_table_of_two_sweeps(store: Tracker, call: Call) -> None:
     out = call("tables", "sweep", "second", "--format", "csv").done
     values = {row["row"]: float(row["mean"]) for row in csv.DictReader(io.StringIO(out))}
     assert values == {"fedavg": 80, "fedsam ρ=0.1": 90, "fedsam ρ=0.5": 85}
+    write(store, [one | {"names": {"fedavg": "FedAvg", "dirichlet": "Dir"}} for one in second], [80, 85], name="named")
+    for names in (("sweep", "named"), ("named", "sweep")):  # in either order
+        assert call("tables", *names, "--format", "csv").done.count("FedAvg,Dir α=0.5") == 1
     latex = call("tables", "sweep", "second", "--format", "latex").out
     assert r"\caption{Test accuracy in \%, " in latex
-    message = "fedray: sweep: found x.yaml, a file; the `name` in it is required; here are second, sweep\n"
+    message = "fedray: sweep: found x.yaml, a file; the `name` in it is required; here are named, second, sweep\n"
     assert call("tables", "x.yaml") == (2, "", message)
     calls = ("rm", "--yes"), ("verify",), ("export",), ("ui",)
     for command, *more in calls:
@@ -296,6 +300,12 @@ def test_an_option_with_one_value_is_named_if_asked_for(store: Tracker) -> None:
         assert build(collect("sweep"), rows=keys).rows == ["fedavg", "fedsam ρ=0.1"]
     write(store, [cell(a, 0.5, 0) for a in (FEDAVG, SMALL, LARGE)], [70, 71, 72], name="more")
     assert build(collect("more"), rows="algorithm,algorithm.rho").rows == ["fedavg", "fedsam ρ=0.1", "fedsam ρ=0.5"]
+    by_value = build(collect("more"), rows="rho", columns="seed,algorithm")
+    assert by_value.rows == ["ρ=-", "ρ=0.1", "ρ=0.5"], "a key alone is named, too"
+    with pytest.raises(
+        UserError, match=r"--reference: unknown name 'fedsam'; did you mean 'fedsam ρ=0.1' or 'fedsam ρ="
+    ):
+        build(collect("more"), reference="fedsam")
 
 
 def test_two_metrics_side_by_side(store: Tracker) -> None:
@@ -311,6 +321,19 @@ def test_two_metrics_side_by_side(store: Tracker) -> None:
     assert [entry.mean for entry in table.entries.values()] == [90, 80, 3, 2]
     assert [table.ranks[row, column] for column in table.columns for row in table.rows] == [1, 2, 2, 1]
     assert "personal accuracy in % of the last round; deviation of the personal accuracy over clients" in table.title
+    for metric, hint in (
+        ("best_validation_loss", "$"),
+        ("last10_unseen_accuracy", "; clients.unseen makes runs log it"),
+    ):
+        with pytest.raises(UserError, match=f"--metric: found '{metric}', which no finished run has logged{hint}"):
+            read_values(collect("sweep"), metric)
+
+
+@pytest.mark.parametrize("value", [0.1, 70.3])
+def test_equal_seeds_have_no_deviation(value: float, store: Tracker) -> None:
+    """pandas' deviation of three equal numbers is 1.7e-17 or 1.7e-14."""
+    write(store, [cell(FEDAVG, 0.5, seed) for seed in range(3)], [value] * 3)
+    assert to_csv(build(collect("sweep"))).splitlines()[1].split(",")[2:5] == [f"{value}", "0", "3"]
 
 
 def test_averages_over_settings_seed_by_seed(store: Tracker) -> None:

@@ -57,7 +57,7 @@ OF_STORED: dict[str, str] = {
     "tables sweep --paper fedsol/table99": "published table of fedsol: unknown name 'table99'; did you mean 'table9'? "
     "valid: table1, table10, table2, table3, table4, table5, table9, v1_table1",
     "figures sweep --kind pie": "--kind: unknown name 'pie'; valid: bars, …",
-    "compare sweep --rows partition.alpha": "--reference: fedavg is not a row; one of these is required: 0.1",
+    "compare sweep --rows partition.alpha": "--reference: fedavg is not a row; one of these is required: α=0.1",
     "figures sweep --kind curves --x alpha": "--x: unknown name 'alpha'; did you mean --kind sensitivity --x "
     "partition.alpha?…",
 }

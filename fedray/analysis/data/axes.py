@@ -23,7 +23,7 @@ WITH_CURVE = (*FINISHED, "stopped")
 def list_names(cells: pd.DataFrame) -> dict[str, str]:
     """Return what the sweep's `names` and its plug-ins call components, dotted keys and whole labels."""
     own = {kind: name for spec in cells["spec"] for kind, name in spec.plugins.names.items()}
-    given = dict(cells["spec"].iloc[0].names) if len(cells) else {}
+    given = {kind: name for spec in reversed([*cells["spec"]]) for kind, name in spec.names.items()}  # the first counts
     return {kind: given.get(name, name) for kind, name in own.items()} | given
 
 
@@ -57,8 +57,8 @@ def choose_search_rows(cells: pd.DataFrame, keys: Iterable[str]) -> str:
 def label_cells(cells: pd.DataFrame, key: str, always: Sequence[str] = ()) -> pd.Series:
     """Return each cell's name along an axis: `fedsam ρ=0.05`, `dirichlet α=0.1`; constant options are left out.
 
-    key: a section that has a name (algorithm, partition, model, data), a dotted key (`clients.per_round`, `seed`), or
-    several of these with commas: `data,partition,clients.total` gives `cifar10 dirichlet α=0.1 total=100`, and
+    key: a section that has a name (algorithm, partition, model, data), a dotted key (`seed` gives `seed=0`), or several
+    of these with commas: `data,partition,clients.total` gives `cifar10 dirichlet α=0.1 total=100`, and
     `algorithm,algorithm.rho` names ρ even if it has a single value, as do the options of `always`. Labels that the
     sweep's `names` would make equal keep both.
     """
@@ -82,7 +82,7 @@ def _join_labels(cells: pd.DataFrame, key: str, always: Sequence[str], names: Ma
     keys = key.split(",")
     named = {one for one in keys if one.rpartition(".")[0] in keys and not one.endswith(".name")}
     keys, always = [one for one in keys if one not in named], [*always, *named]  # `algorithm,algorithm.rho`
-    if len(keys) == 1:
+    if len(keys) == 1 and (keys[0] not in cells or keys[0].endswith(".name")):
         return _label_by_key(cells, keys[0], always, names)
     titles = dict(zip(keys, title_axes(keys, cells, keys), strict=True))
     parts = [
@@ -200,6 +200,17 @@ def find_keys(given: str, cells: pd.DataFrame) -> str:
     """Return sections and keys with commas, each key as `find_key` completes it."""
     sections = {name.partition(".")[0] for name in _list_dotted(cells)}
     return ",".join(one if one in {*sections, "seed"} else find_key(one, cells) for one in given.split(","))
+
+
+def unknown_row(option: str, given: str, rows: Iterable[str]) -> UserError:
+    """Return the error for a label that is no row; a method's name may mean each of its rows."""
+    known = list(dict.fromkeys(rows))
+    return unknown(
+        option,
+        given,
+        known,
+        meant=" or ".join(repr(row) for row in known if row.lower().startswith(f"{given.lower()} ")),
+    )
 
 
 def unknown_key(option: str, key: str, cells: pd.DataFrame, others: Iterable[str] = ()) -> UserError:

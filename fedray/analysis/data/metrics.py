@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pandas as pd
@@ -25,6 +25,7 @@ from fedray.cells.metric import (
     SPEEDUP,
     Metric,
     describe_rounds,
+    find_needed_key,
     list_last_rounds,
 )
 from fedray.common.errors import UserError, format_count, unknown
@@ -95,6 +96,10 @@ def _read_logged(sweep: SweepTable, wanted: Metric) -> pd.Series:
     column = next((name for name in (f"metrics.{FINAL}{metric}", f"metrics.{metric}") if name in cells), "")
     asks_auc = wanted.plain == "test_auc" and any(spec.get("evaluation.auc") for spec in cells["spec"])
     if finished.any() and not column and not asks_auc:
+        if wanted.plain in BY_ROUND:
+            key = find_needed_key(wanted.plain)
+            hint = f"; {key} makes runs log it" if key and not any(spec.get(key) for spec in cells["spec"]) else ""
+            raise UserError(f"--metric: found {metric!r}, which no finished run has logged{hint}")
         have = [str(name).removeprefix("metrics.") for name in cells if str(name).startswith("metrics.")]
         raise unknown("--metric", metric, [*have, *FORMS, *COUNTED], "`fedray list metrics`")
     if not column:
@@ -131,6 +136,15 @@ def _list_unmeasured(sweep: SweepTable, name: str, finished: pd.Series, logged: 
 def find_mean(runs: pd.Series) -> float:
     """Return the mean over runs that all tables and figures show; pandas' mean of groups has other last bits."""
     return float(runs.mean())
+
+
+def count_digits(numbers: Iterable[float]) -> int:
+    """Return the digits after the point of a metric's numbers: at least two, and three figures of the largest.
+
+    So losses below 0.1 do not become a column of 0.00. Numbers that are not finite do not count.
+    """
+    largest = max((abs(one) for one in numbers if math.isfinite(one) and one), default=1.0)
+    return max(2, 2 - math.floor(math.log10(largest)))
 
 
 def list_by_round(sweep: SweepTable) -> list[str]:

@@ -11,6 +11,7 @@ from fedray.analysis.data.axes import WITH_CURVE, label_finished
 from fedray.analysis.data.collect import SweepTable
 from fedray.analysis.data.metrics import (
     NEVER,
+    count_digits,
     describe_omitted,
     describe_target,
     find_mean,
@@ -24,7 +25,6 @@ from fedray.analysis.plots.style import (
     UPRIGHT,
     Figures,
     choose_styles,
-    count_digits,
     describe_seeds,
     iter_methods,
     make_axes,

@@ -12,6 +12,7 @@ from fedray.analysis.data.axes import WITH_CURVE, label_finished, title_axes, un
 from fedray.analysis.data.collect import SweepTable
 from fedray.analysis.data.metrics import (
     NEVER,
+    count_digits,
     describe_omitted,
     describe_target,
     find_mean,
@@ -22,7 +23,6 @@ from fedray.analysis.data.metrics import (
 )
 from fedray.analysis.plots.style import (
     Figures,
-    count_digits,
     describe_seeds,
     draw_fields,
     make_panels,

@@ -320,11 +320,6 @@ def _measure_unevenness(values: np.ndarray) -> float:
     return float(gaps.std() / gaps.mean())
 
 
-def count_digits(numbers: Iterable[float]) -> int:
-    """Return the digits after the point of a metric's numbers in a figure, some of which may be NaN."""
-    return 2 if np.nanmax(np.abs([0.0, *numbers])) >= 1 else 4
-
-
 def draw_fields(
     area: Axes, grid: np.ndarray, digits: int, scale: Normalize | None = None, best: Collection[Any] = (), **text: Any
 ) -> AxesImage:

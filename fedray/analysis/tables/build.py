@@ -28,9 +28,11 @@ from fedray.analysis.data.axes import (
     find_symbol,
     label_cells,
     label_finished,
+    unknown_row,
 )
 from fedray.analysis.data.collect import SweepTable, collect, find_cells
 from fedray.analysis.data.metrics import (
+    count_digits,
     describe_doubts,
     describe_target,
     find_selection_metric,
@@ -107,7 +109,7 @@ def build(
     notes += list_tuning_notes(sweep, cells)
     if reference:
         if reference not in names[0]:
-            raise unknown("--reference", reference, names[0])
+            raise unknown_row("--reference", reference, names[0])
         for key, one in list(entries.items()):
             theirs = entries.get((reference, key[1]))
             if theirs and one.whole and theirs.whole and one.mean is not None and theirs.mean is not None:
@@ -179,14 +181,11 @@ def drop_keys(cells: pd.DataFrame, columns: str, over: str) -> pd.Series | str:
 
 
 def _set_digits(entries: Mapping[tuple[str, str], Entry], rounds: bool) -> dict[tuple[str, str], Entry]:
-    """Return the entries with their digits: one for rounds, otherwise at least two, and three figures of the largest.
-
-    So a column of losses below 0.1 does not become a column of 0.00.
-    """
-    digits = {}
-    for column in {column for _, column in entries}:
-        largest = max((abs(one.mean) for key, one in entries.items() if key[1] == column and one.mean), default=1.0)
-        digits[column] = 1 if rounds else max(2, 2 - math.floor(math.log10(largest)))
+    """Return the entries with their digits: one for rounds, otherwise those that their column needs."""
+    means = defaultdict[str, list[float]](list)
+    for (_, column), one in entries.items():
+        means[column] += [] if one.mean is None else [one.mean]
+    digits = {column: 1 if rounds else count_digits(numbers) for column, numbers in means.items()}
     return {key: replace(one, digits=digits[key[1]], is_round=rounds) for key, one in entries.items()}
 
 

@@ -13,7 +13,9 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
+from fedray.analysis.tables.published import BEST
 from fedray.analysis.tables.result_table import LEGEND, ResultTable
+from fedray.cells.metric import Metric
 from fedray.common.entry import format_json
 from fedray.common.errors import UserError, escape, truncate_repr, warn_once
 from fedray.common.output import format_grid
@@ -57,13 +59,13 @@ def to_latex(table: ResultTable) -> str:
     heads, tops = _split_names(table.rows), _split_names(table.columns)
     title = table.title.partition(": ")[2] or table.title  # without the sweep's name
     said = [note.partition(f"; {LEGEND}")[0] for note in table.notes[:1]]
-    said += [note for note in table.notes if note.startswith("in parentheses")]
+    said += [note for note in table.notes if note.startswith(("in parentheses", "never", BEST))]
     width = _measure_width(table, heads, tops)
     environment = "table*" if width > ACROSS else "table"
     if width > WHOLE:
         warn_once(
             f"LaTeX: the table is about {width / 72:.1f} inches wide, a page {WHOLE / 72:.1f}; ask for fewer metrics "
-            "or columns"
+            "or columns, or exchange --rows and --cols"
         )
     lines = [
         rf"\begin{{{environment}}}",
@@ -121,11 +123,17 @@ def _split_names(labels: Sequence[str]) -> list[list[str]]:
     """
     of_metrics = [re.fullmatch(r"(.*): ([\w:/]+)", label, re.DOTALL) for label in labels]
     if all(of_metrics):
-        return [["", ""], *([part[1], re.sub("[_:]", " ", part[2])] for part in of_metrics if part)]
-    parts = [re.fullmatch(r"(.*?)((?: [^ =]+=[^ =]+)*)", label, re.DOTALL) for label in labels]
-    split = [(part[1], part[2].strip()) for part in parts if part]
-    methods = [method for method, _ in split]
-    if len(split) < len(labels) or "" in methods or len({*methods}) == len(labels):
+        plain = {part[2]: part[2].removeprefix(Metric.parse(part[2]).prefix) for part in of_metrics if part}
+        if len({*plain.values()}) < len(plain):  # such as the last and the best accuracy
+            plain = {name: name for name in plain}
+        return [["", ""], *([part[1], re.sub("[_:]", " ", plain[part[2]])] for part in of_metrics if part)]
+    for options in (" [^ =]+=[^ =]+", "(?: [^ =]+=[^ =]+)*"):  # `dirichlet α=0.1` of `dirichlet α=0.1 rounds=30`
+        parts = [re.fullmatch(rf"(.*?)({options})", label, re.DOTALL) for label in labels]
+        split = [(part[1], part[2].strip()) for part in parts if part]
+        methods = [method for method, _ in split]
+        if len(split) == len(labels) and "" not in methods and len({*methods}) < len(labels):
+            break
+    else:
         return [[""], *([label] for label in labels)]
     names = {options.partition("=")[0] for _, options in split if options}
     if len(names) == 1 and not any(" " in options for _, options in split):

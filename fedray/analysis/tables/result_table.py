@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
+from fedray.analysis.data.axes import unknown_row
 from fedray.analysis.data.metrics import NEVER, find_mean
 from fedray.analysis.tables.published import BEST, PublishedNumber
-from fedray.common.errors import UserError, unknown
+from fedray.common.errors import UserError
 
 LEGEND = "best bold, second best underlined"
 """What the marks of a table mean."""
@@ -94,7 +95,8 @@ def average(group: pd.DataFrame, settings: int) -> Entry:
 
 def _summarise(values: pd.Series, others: Counter[str]) -> Entry:
     count = len(values)
-    return Entry(find_mean(values) if count else None, float(values.std()) if count > 1 else None, count, others)
+    spread = round(float(values.std()), 9) if count > 1 else None  # equal ones deviate by 0, but for the last bits
+    return Entry(find_mean(values) if count else None, spread, count, others)
 
 
 def add_best(cells: pd.DataFrame, leave_out: Sequence[str], lower: bool) -> tuple[pd.DataFrame, list[str]]:
@@ -104,7 +106,7 @@ def add_best(cells: pd.DataFrame, leave_out: Sequence[str], lower: bool) -> tupl
     """
     for row in leave_out:
         if row not in set(cells["_row"]):
-            raise unknown("--best-except", row, cells["_row"])
+            raise unknown_row("--best-except", row, cells["_row"])
     candidates = cells[~cells["_row"].isin(leave_out)]
     if not len(candidates):
         raise UserError("--best-except: leaves no row to choose the best from")

@@ -63,7 +63,7 @@ def test_the_smallest_loss_is_the_best(store: Tracker) -> None:
     grid(store)
     (figure,) = draw_heatmap(collect("sweep"), "partition.alpha", "algorithm.rho", "test_loss").values()
     np.testing.assert_allclose(fields(figure), [[0.65, 0.39], [np.nan, 0.28]])
-    assert [text.get_text() for text in figure.axes[0].texts if text.get_weight() == "bold"] == ["0.6500", "0.2800"]
+    assert [text.get_text() for text in figure.axes[0].texts if text.get_weight() == "bold"] == ["0.650", "0.280"]
     assert figure.get_label().endswith("; the best of a column is framed; without fedavg: one value of a key, or none")
 
 
