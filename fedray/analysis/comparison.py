@@ -360,7 +360,8 @@ def list_notes(found: Comparison) -> list[str]:
     what += "; -: not known, as of a class of yours" if found.means[[*COSTS]].isna().any(axis=None) else ""
     known = [f"{costs}: {what}"] if costs else []
     drawn = f", the bootstrap, of {BOOTSTRAP_SEEDS} seeds and more, does not" if "bootstrap interval" in shown else ""
-    equal = any(one.n > 1 and one.spread == 0 for one in found.differences)
+    equal = any(one.tested and one.spread == 0 for one in found.differences)
+    unpaired = any(one.unpaired for one in found.differences)
     if found.lacks_seeds:
         return [describe_few_seeds(seeds[-1], "paired seed"), *known, *found.notes]
     return [
@@ -371,6 +372,7 @@ def list_notes(found: Comparison) -> list[str]:
         f"interval assumes normal differences{drawn}",
         "p (sign flips): exact, without assuming normality, never below 2^(1 - n)"
         f"{', where each of them is' if _are_flips_lowest(found) else ''}: 5 % needs at least six seeds",
+        *(["difference: of the paired seeds, which are not all that a mean is of"] if unpaired else []),
         *(f"{name}: {what}" for name, what in DETECTED.items() if name in shown),
         *(["-: equal differences have no spread; their p is that of sign flips"] if equal else []),
         *_describe_wins(found),

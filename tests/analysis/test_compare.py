@@ -215,6 +215,9 @@ def test_a_method_with_too_few_seeds_beside_others_has_no_verdict(store: Tracker
     line = next(line for line in call("compare", "sweep").out.splitlines() if line.startswith("| fedsam ρ=0.5"))
     assert "too few seeds" in line
     assert "better" not in line
+    out = call("compare", "sweep").out
+    assert "- difference: of the paired seeds, which are not all that a mean is of\n" in out
+    assert "equal differences" not in out, "none of those that are tested are"
 
 
 def test_runs_that_never_reach_the_target_are_told(store: Tracker, call: Call) -> None:

@@ -4,6 +4,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Sequence
+from statistics import median_low
 
 import numpy as np
 import pandas as pd
@@ -139,12 +140,12 @@ def find_mean(runs: pd.Series) -> float:
 
 
 def count_digits(numbers: Iterable[float]) -> int:
-    """Return the digits after the point of a metric's numbers: at least two, and three figures of the largest.
+    """Return the digits after the point of a metric's numbers: at least two, and three figures of their median.
 
-    So losses below 0.1 do not become a column of 0.00. Numbers that are not finite do not count.
+    So losses below 0.1 do not become a column of 0.00. Zeros and numbers that are not finite do not count.
     """
-    largest = max((abs(one) for one in numbers if math.isfinite(one) and one), default=1.0)
-    return max(2, 2 - math.floor(math.log10(largest)))
+    middle = median_low([abs(one) for one in numbers if math.isfinite(one) and one] or [1.0])
+    return max(2, 2 - math.floor(math.log10(middle)))
 
 
 def list_by_round(sweep: SweepTable) -> list[str]:

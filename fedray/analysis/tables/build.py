@@ -116,8 +116,8 @@ def build(
                 change = theirs.mean / one.mean if ratio else one.mean - theirs.mean
                 entries[key] = replace(one, change=change)
         if any(one.change is not None for one in entries.values()):
-            quotient = f"rounds of {reference} / rounds, both means over seeds"
-            notes.append(f"in parentheses: {quotient if ratio else f'difference to {reference}'}")
+            quotient = f"in parentheses with ×: rounds of {reference} / rounds, both means over seeds"
+            notes.append(quotient if ratio else f"in parentheses: difference to {reference}")
     if paper == sweep.name and paper.endswith("-smoke"):
         notes.append(
             "a smoke sweep, whose numbers cannot be compared with a paper's; "
