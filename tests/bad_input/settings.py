@@ -18,12 +18,8 @@ VALUES: dict[str, str] = {
     "runtime.mirror=[wandb, wandb]": "found wandb twice; each viewer once is required",
     "training.lr=.nan": "found nan; input should be a finite number",
     "training.lr=O.6": "found 'O.6'; input should be a number",
-    "training.lr=null": "found None; input should be a number",
     "training.rounds=1.5": "found 1.5; input should be an integer",
-    "training.rounds='1.5'": "found '1.5'; input should be an integer",
     "evaluation.train=2": "found 2; input should be true or false",
-    "evaluation.train=maybe": "found 'maybe'; input should be true or false",
-    "runtime.actors=many": "found 'many'; input should be an integer or 'auto'",
     "training.lr=[0.1, 0.2]": "found [0.1, 0.2]; input should be a number; several values go into a sweep's "
     "`grid`: `training.lr: [0.1, 0.2]`",
     "training.lr=1e308": "found 1e+308; the number is too large",
@@ -37,7 +33,6 @@ VALUES: dict[str, str] = {
     "clients.per_round=11": "found 11; clients.total is only 10",
     "clients.per_round=1.5": "found 1.5; a fraction is at most 1.0, a number of clients is written without a point",
     "clients.cohorts=[[0], []]": "round 1 lists []; different ids in 0..9 are required, at least one",
-    "clients.cohorts=[[0], [1, 1]]": "round 1 lists [1, 1]; different ids in 0..9 are required, at least one",
     "clients.cohorts=[[0]]": "lists 1 rounds, training.rounds is 2",
     "seed=0x" + "f" * 9000: "found <int>; the number is too large",
 }
@@ -46,7 +41,6 @@ VALUES: dict[str, str] = {
 CHANGES: dict[str, str] = {
     "evaluation.personal={epochs: five}": "--set: evaluation.personal.epochs: found 'five'; input should be an integer "
     "or a list",
-    "trainig.lr=1": "--set: configuration: unknown name 'trainig'; did you mean 'training'?…",
     "training.learning_rate=1": "--set: training: unknown name 'learning_rate';…",
     "algorithm=fed_sam": "--set: algorithm.name: unknown name 'fed_sam'; did you mean 'fe…",
     "partition={name: dirichlet}": "--set: partition.alpha is required",
@@ -60,7 +54,6 @@ CHANGES: dict[str, str] = {
     "partition=natural": "partition.name: data digits have no natural clients (client_train)",
     "algorithm=nowhere:X": "--set: algorithm.name: 'nowhere:X' cannot be imported: No mod…",
     "training.lr": "--set: found 'training.lr'; KEY=VALUE is required, without a space: --…",
-    "training.lr:0.1": "--set: found 'training.lr:0.1'; KEY=VALUE is required, without a space: --set training.lr=0.1",
     "=1": "--set: found '=1'; KEY=VALUE is required",
     "training.lr=[1": "--set training.lr: line 1, column 1: is not YAML: this [ is not closed by ]",
     "seed.x=1": "seed.x: seed holds 0, which has no keys",
@@ -70,12 +63,8 @@ CHANGES: dict[str, str] = {
 OWN = put("own_wsam.py", "from fedray.algorithms.base import Algorithm\n\n\nclass WSAM(Algorithm):\n    pass\n")
 WAYS: dict[str, str] = {
     "algorithm=own_wsam.py:WSAM": "'own_wsam.py:WSAM' cannot be imported: write 'own_wsam:WSAM', without .py",
-    "algorithm=./own_wsam.py:WSAM": "'./own_wsam.py:WSAM' cannot be imported: write 'own_wsam:WSAM', without .py",
     "algorithm=own_wsam": "unknown name 'own_wsam'; did you mean own_wsam:CLASS, a class of own_wsam.py? `fedray list…",
-    "algorithm=own_wsam.py": "unknown name 'own_wsam.py'; did you mean own_wsam:CLASS, a class of own_wsam.py? `fed…",
     "model=own_wsam.WSAM": "unknown name 'own_wsam.WSAM'; did you mean own_wsam:WSAM, a class of own_wsam.py? `fedr…",
-    "partition=own_wsam": "unknown name 'own_wsam'; did you mean own_wsam:CLASS, a class of own_wsam.py? valid: di…",
-    "data=own_wsam": "unknown name 'own_wsam'; did you mean own_wsam:CLASS, a class of own_wsam.py? `fedray list…",
     "algorithm=own_wsam:Wsam": "'own_wsam:Wsam' cannot be imported: module 'own_wsam' has no attribute 'Wsam'; did "
     "you mean 'WSAM'?",
 }

@@ -16,21 +16,14 @@ DRAWS: list[tuple[str, list[object], str]] = [
     ("choice", [], "a list of values, at least one"),
     ("loguniform", [0, 1], "[LOW, HIGH], above 0"),
     ("randint", [1.5, 3], "[LOW, HIGH), integers"),
-    ("randint", [3, 3], "[LOW, HIGH), integers"),
-    ("uniform", [0, float("inf")], "[LOW, HIGH]"),
     ("uniform", [1, 0], "[LOW, HIGH]"),
-    ("uniform", [True, 5], "[LOW, HIGH]"),
 ]
 
 WORDS: dict[str, str] = {
     "grid: {algorithm.rho: [0.1, -0.1]}": "algorithm.rho: found -0.1; input should be greater than or equal to 0",
     "grid: {trainin.lr: [0.1]}": "grid: unknown name 'trainin'; did you mean 'training'? valid: algorithm,…",
-    "cases: [{}, {trainin.lr: 1}]": "cases.cases.1: unknown name 'trainin'; did you mean 'training'? valid:…",
     "search: {lr: {choice: [1]}}": "search: unknown name 'lr'; did you mean 'training.lr'? valid: algorithm,…",
     "cases: []": "cases.cases: found []; list should have at least 1 item after validation, not 0",
-    "grid: {training.lr: [O.6]}": "training.lr: found 'O.6'; input should be a number",
-    "cases: [{training.rounds: ten}]": "training.rounds: found 'ten'; input should be an integer",
-    "samples: 1.5": "samples: found 1.5; input should be an integer",
     "description: 5": "description: found 5; input should be a text",
     "names: {fedavg: ' '}": "names.fedavg: found ' '; a name is one line of characters that can be printed",
     "names: {fedsan: SAM}": "names: unknown name 'fedsan'; did you mean…",
@@ -41,16 +34,10 @@ WORDS: dict[str, str] = {
     "its grid",
     "grid: {algorithm: [fedavg], algorithm.rho: [0.1]}": "algorithm.rho: fedavg has no options; 'rho' belongs to "
     "mofedsam, fedsam, fe…",
-    "grid: {algorithm: [fedavg], algorithm.roh: [0.1]}": "algorithm.roh: fedavg has no options; 'rho' belongs to "
-    "mofedsam, fedsam, fe…",
     "grid: {algorithm: [fedavg, fedsam], algorithm.roh: [0.1]}": "algorithm.roh: none of fedavg, fedsam has it; did "
     "you mean algorithm.rho, of fedsam?",
-    "grid: {algorithm: [fedavg, scaffold], algorithm.rho: [0.1]}": "algorithm.rho: none of fedavg, scaffold has it; "
-    "'rho' belongs to mofedsam, fedsam, fe…",
     "grid: {seed: 0-2}": "grid.seed: expected a list, got '0-2'; did you mean [0, 1, 2]?",
-    "grid: {seed: range(3)}": "grid.seed: expected a list, got 'range(3)'; did you mean [0, 1, 2]?",
     "grid: {seed: 'range(1, 3)'}": "grid.seed: expected a list, got 'range(1, 3)'; did you mean [1, 2]?",
-    "grid: {seed: 0 1}": "grid.seed: expected a list, got '0 1'; did you mean [0, 1]?",
     "grid: {seed: '0, 1'}": "grid.seed: expected a list, got '0, 1'; did you mean [0, 1]?",
     "grid: {partition: {name: dirichlet, alpha: [0.1, 0.5]}}": "grid.partition: expected a list, got {name: "
     "dirichlet, alpha: [0.1, 0.5]}; did you mean [{name: dirichlet, alpha: [0.1, 0.5]}]?",
@@ -66,16 +53,11 @@ WORDS: dict[str, str] = {
     "mean [fedavg, fedsam]?",
     "grid: {partition: [iid, {dirichlet: 0.1}]}": "partition.name is required: found partition.dirichlet without it; "
     "did you mean {name: dirichlet, alpha: 0.1}?",
-    "grid: {algorithm: [{name: fedsam, rho: 0.1}, {name: fedsam, rho: 0.1}]}": "grid.algorithm: lists {name: fedsam, "
-    "rho: 0.1} more than once",
-    "grids: {seed: [0, 1]}": "sweep file: unknown name 'grids'; did you mean 'grid'?",
     "grid: {algorithm: -fedavg -fedsam}": "grid.algorithm: expected a list, got '-fedavg -fedsam'; after "
     "`-` a space is needed: - fedavg",
     "grid: {seed: 0}": "grid.seed: expected a list, got 0; did you mean [0]?",
     "grid: {algorithm: [fedavg, {fedprox: {mu: 0.01}}]}": "algorithm.name is required: found algorithm.fedprox without "
     "it; did you mean {name: fedprox, mu: 0.01}?",
-    "grid: {algorithm: [fedavg, {fedprox: , mu: 0.01}]}": "algorithm.name is required: found algorithm.fedprox, "
-    "algorithm.mu without it; did you mean {name: fedprox, mu: 0.01}?",
     "grid: {seed: []}": "grid.seed: found []; at least one value is required",
     "grid: {seed: [0, 1, 0]}": "grid.seed: lists 0 more than once",
     "samples: 3": "samples: found 3; without `search` there is nothing to draw",
@@ -159,19 +141,14 @@ CASES: dict[str, Case] = {
         for content, line, column, said in (
             ("a: [1\n", 1, 4, "this [ is not closed by ]"),
             ("a: [\n", 2, 1, "a [ or { before this end is not closed"),
-            ("g:\n  a: [0, 1\n  b: [x]\n", 2, 6, "this [ is not closed by ]"),
-            ("g: [{name: a, b: [1, 2}]\n", 1, 18, "this [ is not closed by ]"),
             ("a: {b: 1 c: 2}\n", 1, 11, "a comma or } is missing before : 2}"),
             ("a: [1]]\n", 1, 7, "this ] closes nothing"),
-            ("a: }\n", 1, 4, "this } closes nothing"),
             ("name: 'x\nb: 1\n", 1, 7, "this quote is not closed"),
             ("name x\nb: 1\n", 1, 1, "a colon is missing: name: x"),
-            ("b:\n  c: 1\n  seed 0\n", 3, 3, "a colon is missing: seed: 0"),
             ("a: 1\nbase\n  b: 2\n", 2, 1, "a colon is missing: base:"),
             ("a: b: c\n", 1, 5, "a text with a colon needs quotes"),
             ("a: @b\n", 1, 4, "a text that begins with @ needs quotes"),
             ("a:\n  b: 1\n   c: 2\n", 3, 4, "the line is indented otherwise than those before"),
-            (" a: 1\nb: 2\n", 2, 1, "the line is indented otherwise than those before"),
             ("a:\n  b: 1\n  - c\n", 3, 3, "an item of a list (-) follows keys; a list has a key of its own"),
         )
     },
@@ -188,32 +165,18 @@ CASES: dict[str, Case] = {
     "tab": text(
         "file.yaml: line 2, column 1: is not YAML: it is indented with a tab; YAML takes spaces", "base:\n\tseed: 0\n"
     ),
-    "indented": text(
-        "file.yaml: line 3, column 3: is not YAML: the line is indented otherwise than those before",
-        "base:\n   seed: 0\n  model: a\n",
-    ),
     "two documents": text("file.yaml: line 2, column 1: is not YAML: but found another document", "a: 1\n---\nb: 2\n"),
     "number as key": text("file.yaml: line 1: keys must be strings; quote 1", "1: 2\n"),
     "decimal comma": text(
         "file.yaml: line 1: 0,1 has a decimal comma; write 0.1, and several values in brackets", "x: {lr: 0,1}\n"
     ),
-    "decimal comma before a zero": text(
-        "file.yaml: line 1: 0,05 has a decimal comma; write 0.05, and several values in brackets", "x: {rho: 0,05}\n"
-    ),
     "several values in braces": text(
         "file.yaml: line 1: keys must be strings; several values stand in brackets: [0.05, 0.1, 0.2]",
         "x: {rho: 0.05, 0.1, 0.2, mu: 1}\n",
     ),
-    "several whole numbers in braces": text(
-        "file.yaml: line 1: keys must be strings; several values stand in brackets: [0, 1]", "x: {seed: 0, 1}\n"
-    ),
     "an item without its space": text(
         "file.yaml: line 3, column 3: is not YAML: after `-` a space is needed: - fedsam",
         "a:\n  - fedavg\n  -fedsam\nb: 1\n",
-    ),
-    "a mapping without its space": text(
-        "file.yaml: line 3, column 3: is not YAML: after `-` a space is needed: - {name: b}",
-        "a:\n  - c\n  -{name: b}\nb: 1\n",
     ),
     "decimal comma in a list": text(
         "file.yaml: line 1: 0,6 is two values; write 0.6, or a space after the comma", "rho: [0.1, 0,6]\n"
@@ -225,16 +188,10 @@ CASES: dict[str, Case] = {
     "no date": text("file.yaml: is not YAML: ValueError: month must be in 1..12", "seed: 2001-99-99\n"),
     "nothing in it": text("file.yaml: data is required", "{}"),
     # Sweeps
-    **{
-        f"a file {command} does not find": Case(
-            [command, "bas.yaml"],
-            "bas.yaml: cannot be read: No such file or directory; did you mean base.yaml?",
-            lambda here: [put(name, "{}")(here) for name in ("base.yaml", "own.yaml", "bass.txt")],
-        )
-        for command in ("run", "sweep")
-    },
-    "a file without a near one": Case(
-        ["sweep", "bas.yaml"], "bas.yaml: cannot be read: No such file or directory", put("own.yaml", "{}")
+    "a file that is not there": Case(
+        ["run", "bas.yaml"],
+        "bas.yaml: cannot be read: No such file or directory; did you mean base.yaml?",
+        lambda here: [put(name, "{}")(here) for name in ("base.yaml", "own.yaml", "bass.txt")],
     ),
     "an axis without its method, extending": Case(
         ["sweep", "own.yaml"],
@@ -246,11 +203,6 @@ CASES: dict[str, Case] = {
                 ("other", {"name": "x", "base": {key: BASE[key] for key in BASE if key != "algorithm"}}),
             )
         ],
-    ),
-    "an axis without its partition": sweep(
-        "partition.name is required: found partition.alpha without it; valid names: dirichlet,…",
-        base={key: value for key, value in BASE.items() if key != "partition"},
-        grid={"partition.alpha": [0.1, 0.5]},
     ),
     "too many cells": sweep(
         "grid: the axes multiply to 160400 cells; at most 100000 are allowed",
@@ -275,15 +227,12 @@ CASES: dict[str, Case] = {
         "--set name.x: name is not a mapping; only the whole of it can be set",
     ),
     "inline": sweep("runtime.backend: found inline; a sweep runs on Ray", base=RUN),
-    **{
-        f"smoke value {' '.join(options)}": Case(
-            ["sweep", "sweep.yaml", "--smoke", *options],
-            "sweep.yaml with --smoke: data digits: unknown name 'sed'; did you mean 'std'? valid: augment, channels, "
-            "mean, preset, std, test, validation",
-            put("sweep.yaml", f"{{name: x, base: {BASE}, smoke: {{base: {{data: {{name: digits, sed: 1}}}}}}}}"),
-        )
-        for options in ((), ("--dry-run", "--json"))
-    },
+    "smoke value": Case(
+        ["sweep", "sweep.yaml", "--smoke"],
+        "sweep.yaml with --smoke: data digits: unknown name 'sed'; did you mean 'std'? valid: augment, channels, "
+        "mean, preset, std, test, validation",
+        put("sweep.yaml", f"{{name: x, base: {BASE}, smoke: {{base: {{data: {{name: digits, sed: 1}}}}}}}}"),
+    ),
     "no smoke": sweep("smoke: this sweep has no smoke section", "--smoke"),
     "smoke cases": sweep(
         "smoke.cases: unknown name 'b'; valid: a",

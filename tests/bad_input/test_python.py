@@ -1,6 +1,5 @@
 """A mistake in a call of the Python functions is a UserError of one line that names the argument."""
 
-import resource
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -45,10 +44,7 @@ def on(**arrays: Any) -> Any:
 
 CALLS: dict[str, Callable[[], Any]] = {
     f"simulate: config: found 42; {CONFIG}": lambda: simulate(42),
-    f"simulate: config: found {{1: 2}}; {CONFIG}": lambda: simulate({1: 2}),
     "simulate: config: found 'a\\x00'; a path has no zero characters": lambda: simulate("a\0"),
-    "simulate: config: found ''; a path is required": lambda: simulate(""),
-    f"{'x' * 300}: cannot be read: File name too long": lambda: simulate("x" * 300),
     "simulate: track: found ' '; up to 250 printable characters are required": lambda: simulate(track=" "),
     "simulate: data: found <NoRepr>; Dataset | None is required": lambda: simulate(data=NoRepr()),
     f"simulate: checkpoints: {__file__} is not a folder": lambda: simulate(checkpoints=f"{__file__}/here"),
@@ -64,11 +60,9 @@ CALLS: dict[str, Callable[[], Any]] = {
     ),
     "connect: address: found ''; auto or HOST:PORT is required": lambda: fedray.connect(""),
     "load: run: found 7; str is required": lambda: fedray.load(7),  # type: ignore[arg-type]
-    "connect: address: found 7; str | None is required": lambda: fedray.connect(7),  # type: ignore[arg-type]
     "save: /dev/null is not a regular file; overwrite=True writes into it": lambda: simulate().save("/dev/null"),
     "table: unknown name '3'; valid: confusion": lambda: simulate().table("3"),
     "personal_model: client: found '0'; int is required": lambda: simulate().personal_model("0"),
-    "personal_model: client: found True; int is required": lambda: simulate().personal_model(True),
     "personal_model: client: found -1; one of the 6 clients that train is required": lambda: simulate().personal_model(
         -1
     ),
@@ -86,21 +80,12 @@ CALLS: dict[str, Callable[[], Any]] = {
     "data a: y_train has shape (24, 1); (n,) is required": lambda: Dataset(
         "a", FLOATS, ARRAYS["y_train"][:, None], FLOATS[:6], ARRAYS["y_test"], 3
     ),
-    "data a: mean is ('a',); a number per channel is required": lambda: Dataset(
-        "a", FLOATS, ARRAYS["y_train"], FLOATS[:6], ARRAYS["y_test"], 3, ("a",)
-    ),  # type: ignore[arg-type]
-    "data: y_train is timedelta64[D] (24,); integers (n,) with n > 0 are required": lambda: on(
-        y_train=np.zeros(24, "timedelta64[D]")
-    ),
     (
         "data: x_train has shape (24, 1, 8, 8), which is that of uint8 images (n, h, w, c) 1 high with 8 channels; of "
         "images (n, c, h, w) give x.transpose(0, 2, 3, 1)"
     ): lambda: on(x_train=np.zeros((24, 1, 8, 8), np.uint8)),
     "data.mean: only uint8 images are normalised; x_train is float32": lambda: on(mean=[0.5], std=[0.5]),
     "data: x_train cannot be made an array: ValueError: setting an…": lambda: on(x_train=[[1], [1, 2]]),
-    "data: x_train cannot be made an array: TypeError: can't convert Sparse layout tensor to numpy…": lambda: on(
-        x_train=torch.from_numpy(FLOATS).to_sparse()
-    ),
     "data: x_test is masked, and a mask would be lost; fill it, or leave the samples out": lambda: on(
         x_test=np.ma.masked_less(FLOATS[:6], 0)
     ),
@@ -198,13 +183,6 @@ def test_a_callback_that_changes_pytorchs_settings_changes_no_number(change: Cal
     assert before == (torch.get_default_dtype(), torch.get_default_device(), torch.is_autocast_enabled("cpu"))
 
 
-def test_results_are_equal_as_objects_are() -> None:
-    first, second = simulate(), simulate()
-    assert first == first
-    assert first != second
-    assert len({first, second}) == 2
-
-
 def test_a_model_replaces_no_file_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same rule as for the paths of commands: the store, the storage, what the run read, and other formats stay."""
     monkeypatch.chdir(tmp_path)
@@ -237,18 +215,3 @@ def test_a_model_replaces_no_file_of_others(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(UserError, match=r"^save_personal: .*client-0\.safetensors belongs to the storage"):
         personal.save_personal(".fedray/cells/b")
     assert not (tmp_path / ".fedray/cells/b").exists()
-
-
-def test_a_full_disk_is_told_and_the_file_before_stays(tmp_path: Path) -> None:
-    """RLIMIT_FSIZE simulates a full disk: no file can grow above 100 bytes."""
-    file, limits = tmp_path / "m.safetensors", resource.getrlimit(resource.RLIMIT_FSIZE)
-    result = simulate()
-    before = result.save(file).read_bytes()
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
-    try:
-        with pytest.raises(UserError, match=rf"^save: {file} cannot be written: File too large$"):
-            result.save(file)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert file.read_bytes() == before
-    assert [path.name for path in tmp_path.iterdir()] == [file.name]

@@ -158,24 +158,17 @@ pwd.getpwuid = getpwuid
 """What containers see of a user without an entry in passwd."""
 
 
-@pytest.mark.parametrize(("home", "command"), [(True, "run run.yaml"), (False, "rm nosuch --yes")])
-def test_a_user_without_an_entry_in_passwd(tmp_path: Path, empty_store: Path, home: bool, command: str) -> None:
-    """With HOME all is as ever; without, MLflow's import ended in a traceback.
-
-    The run is the first call in its folder; MLflow would log `Creating initial MLflow database tables...`.
-    """
-    if not home:
-        shutil.copy(empty_store, tmp_path / "mlflow.db")
+def test_a_user_without_an_entry_in_passwd_and_without_home(tmp_path: Path, empty_store: Path) -> None:
+    """MLflow's import ended in a traceback."""
+    shutil.copy(empty_store, tmp_path / "mlflow.db")
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text(NOBODY)
-    (tmp_path / "run.yaml").write_text(json.dumps(small.sections(model=4, training={"rounds": 1, "local_epochs": 1})))
     environment = {key: value for key, value in os.environ.items() if key not in ("HOME", "USER", "LOGNAME", "LNAME")}
-    environment |= {"HOME": str(tmp_path)} if home else {}
     environment["PYTHONPATH"] = os.pathsep.join([str(tmp_path / "site"), str(REPOSITORY)])
-    words = [sys.executable, "-P", "-m", "fedray", *command.split()]
+    words = [sys.executable, "-P", "-m", "fedray", "rm", "nosuch", "--yes"]
     out = subprocess.run(words, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=200)
     said = "fedray: HOME: it is not set, and this user has no entry in passwd; set it to a folder that can be written\n"
-    assert (out.returncode, out.stderr) == ((0, f"making the store {tmp_path}/mlflow.db\n") if home else (2, said))
+    assert (out.returncode, out.stderr) == (2, said)
 
 
 def test_a_terminal_that_does_not_know_greek_letters() -> None:
@@ -191,7 +184,6 @@ def test_a_terminal_that_does_not_know_greek_letters() -> None:
     [
         (">/dev/full", 2, "fedray: standard output or a file: No space left on device\n"),
         (">&-", 0, ""),
-        (">&- 2>&-", 0, ""),
         ("| true", 1, ""),
     ],
 )

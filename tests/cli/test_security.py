@@ -40,22 +40,12 @@ from fedray.config import RunConfig
 from fedray.datasets import make_data_source
 from fedray.datasets import torchvision_sets as pickles
 from fedray.tracking import store, view
-from tests.bad_input.case import RUN
+from tests.bad_input.case import RUN, Opens
 from tests.datasets import files
 from tests.sweep.running import until_listening
 
 PASSWORD, TOKEN = "pa55w0rd", "t0ken-in-query"
 URI = f"http://me:{PASSWORD}@127.0.0.1:9/store?token={TOKEN}"
-
-
-class Opens:
-    """Unpickled by pickle itself it creates a file."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return open, (str(self.path), "w")
 
 
 @pytest.fixture
@@ -79,16 +69,11 @@ def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
 # Files of strangers
 
 
-def test_the_malicious_pickle_of_these_tests_is_one(tmp_path: Path) -> None:
-    pickle.loads(pickle.dumps(Opens(tmp_path / "owned"))).close()  # noqa: S301
-    assert (tmp_path / "owned").exists()
-
-
 def test_a_pickled_batch_runs_nothing(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Even with a correct checksum: the batch is what the pickle says, an object among the arrays."""
     files.cifar(here / "data", monkeypatch, "CIFAR10")
     path = here / "data" / "cifar-10-batches-py" / "data_batch_2"
-    path.write_bytes(pickle.dumps({"data": files.pixels(10, 3072), "labels": Opens(here / "owned")}, protocol=2))
+    path.write_bytes(pickle.dumps({"data": files.pixels(10, 3072), "labels": Opens()}, protocol=2))
     kind = torchvision.datasets.CIFAR10
     monkeypatch.setattr(kind, "train_list", [[name, files.md5(path.with_name(name))] for name, _ in kind.train_list])
     with pytest.raises(UserError, match=r"cannot be read: UnpicklingError: .*open is not allowed in a file of arrays"):
@@ -96,15 +81,10 @@ def test_a_pickled_batch_runs_nothing(here: Path, monkeypatch: pytest.MonkeyPatc
     assert not (here / "owned").exists()
 
 
-@pytest.mark.parametrize("protocol", [0, 2, 4])
 @pytest.mark.parametrize("name", ["builtins.eval", "os.system", "builtins.getattr", "numpy.load", "codecs.decode"])
-def test_a_batch_names_no_function(here: Path, name: str, protocol: int) -> None:
+def test_a_batch_names_no_function(here: Path, name: str) -> None:
     module, _, function = name.rpartition(".")
-    (here / "batch").write_bytes(
-        b"c" + f"{module}\n{function}\n".encode() + b"."
-        if protocol == 0
-        else bytes([0x80, protocol]) + f"c{module}\n{function}\n.".encode()
-    )
+    (here / "batch").write_bytes(f"c{module}\n{function}\n.".encode())
     with pytest.raises(pickle.UnpicklingError, match="is not allowed"):
         pickles.read_batch(here / "batch")
 
@@ -134,12 +114,9 @@ def member(name: str, kind: bytes = tarfile.REGTYPE, target: str = "") -> tarfil
     "hostile",
     [
         member("../owned"),
-        member("a/../../owned"),
         member("link", tarfile.SYMTYPE, "../.."),
-        member("link", tarfile.SYMTYPE, "/etc"),
         member("hard", tarfile.LNKTYPE, "../owned"),
         member("device", tarfile.CHRTYPE),
-        member("pipe", tarfile.FIFOTYPE),
     ],
     ids=lambda info: f"{info.name} {info.type!r}",
 )
@@ -189,12 +166,6 @@ def decoys(here: Path) -> Path:
 
 def start(*words: str, **more: Any) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, *words], text=True, start_new_session=True, **more)
-
-
-def test_these_decoys_are_imported_from_the_working_folder(decoys: Path) -> None:
-    """By what does not guard against it."""
-    assert start("-c", "import mlflow, digits").wait(60) == 0
-    assert (decoys / "owned").read_text().split() == ["mlflow", "digits"]
 
 
 @pytest.mark.parametrize("line", ["status", "sweep sweep.yaml"])
@@ -262,12 +233,10 @@ def test_a_name_in_the_store_is_not_imported(here: Path, monkeypatch: pytest.Mon
     [
         (URI, "http://***@127.0.0.1:9/store?token=***"),
         ("postgresql://me:a@b/c@host/db", "postgresql://***@host/db"),
-        ("http://me:hunter2/secret@HOST/x", "http://***@HOST/x"),
         (
             "git+https://github.com/a/b@main and http://me@host/x@y",
             "git+https://github.com/a/b@main and http://***@host/x@y",
         ),
-        ("two http://a:b@c and https://d:e@f/?x=1&y=2!", "two http://***@c and https://***@f/?x=***&y=***"),
         (f"password authentication failed: {PASSWORD}", "password authentication failed: ***"),
         ("Max retries exceeded with url: /?token=abc: refused", "Max retries exceeded with url: /?token=***: refused"),
         ("sqlite:////home/me/mlflow.db and me@host", "sqlite:////home/me/mlflow.db and me@host"),
@@ -298,8 +267,6 @@ def secret_in(text: str) -> bool:
     [
         URI,
         URI.replace("http:", "postgresql:"),
-        URI.replace("http:", "foo:"),
-        URI.replace(":9/", ":x/"),
         URI.replace("127.0.0.1:9", "["),
         f"{PASSWORD}",
     ],
@@ -461,6 +428,7 @@ def test_the_ui_listens_here_and_has_the_address_from_its_environment(
 ) -> None:
     """Every user of the machine can read a command line."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", URI.replace("http:", "postgresql:"))
+    monkeypatch.setenv("MLFLOW_SERVER_ALLOWED_HOSTS", "proxy.example")
     call(monkeypatch, "ui", "--port", "5999")
     call(monkeypatch, "ui", "--port", "5999", "--host", "127.0.0.2")
     (_, words, environment), (_, told, _) = ui.servers
@@ -468,6 +436,7 @@ def test_the_ui_listens_here_and_has_the_address_from_its_environment(
     assert told[told.index("--host") + 1] == "127.0.0.2"
     assert not secret_in(" ".join(words))
     assert environment["MLFLOW_BACKEND_STORE_URI"] == URI.replace("http:", "postgresql:")
+    assert environment["MLFLOW_SERVER_ALLOWED_HOSTS"] == "proxy.example", "names that the user allows stay"
     assert environment["MLFLOW_SERVER_ENABLE_JOB_EXECUTION"] == "false", "no processes for judging language models"
     assert words[words.index("--workers") + 1] == "1", "one process serves one user"
 
@@ -496,20 +465,6 @@ def test_the_ui_answers_under_the_names_of_the_machine_and_no_others(
         blocked = should_block_cors_request(f"http://{name}:5999", "POST", get_allowed_origins())
         assert blocked == (name == "attacker.example"), name
     assert is_allowed_host_header(get_allowed_hosts(), "10.1.2.3:5999"), "as MLflow's default, for forwarded ports"
-
-
-@pytest.mark.skipif(not socket.has_ipv6, reason="this machine has no IPv6")
-def test_the_ui_can_listen_at_an_ipv6_address(here: Path, ui: Started, monkeypatch: pytest.MonkeyPatch) -> None:
-    call(monkeypatch, "ui", "--port", "5999", "--host", "::1")
-    assert ui.announced == [["[::1]:5999", "http://[::1]:5999/#/", "\n  α=0.1: http://[::1]:5999/#/a"]]
-
-
-def test_names_that_the_user_allows_stay(here: Path, ui: Started, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(socket, "create_server", lambda *_, family: contextlib.nullcontext())
-    monkeypatch.setenv("MLFLOW_SERVER_ALLOWED_HOSTS", "proxy.example")
-    call(monkeypatch, "ui", "--port", "5999", "--host", "127.0.0.1")
-    call(monkeypatch, "ui", "--port", "5999", "--host", "203.0.113.7")
-    assert [environment["MLFLOW_SERVER_ALLOWED_HOSTS"] for _, _, environment in ui.servers] == ["proxy.example"] * 2
 
 
 def test_ray_is_not_told_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
