@@ -112,23 +112,15 @@ def outcome(folder: Path) -> dict[str, str]:
 @contextlib.contextmanager
 def server(folder: Path, port: int) -> Iterator[None]:
     """A real `mlflow server` on 127.0.0.1; SIGKILLed, its workers too, at the end."""
+    store = (
+        "--backend-store-uri",
+        f"sqlite:///{folder / 'mlflow.db'}",
+        "--artifacts-destination",
+        str(folder / "files"),
+    )
+    words = f"-m mlflow server --host 127.0.0.1 --port {port} --workers 1".split()
     process = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "mlflow",
-            "server",
-            "--host",
-            "127.0.0.1",
-            "--port",
-            str(port),
-            "--workers",
-            "1",
-            "--backend-store-uri",
-            f"sqlite:///{folder / 'mlflow.db'}",
-            "--artifacts-destination",
-            str(folder / "files"),
-        ],
+        [sys.executable, *words, *store],
         cwd=folder,
         start_new_session=True,
         stdout=subprocess.DEVNULL,

@@ -203,9 +203,7 @@ def test_the_blocks_of_a_sweep_are_one_archive(use: Callable[[str], None], tmp_p
     [
         (["0.zip", "1.zip"], True, "there is no sweep.json in it"),
         (["0.zip", "0.zip"], False, "it holds a block twice"),
-        (["0.zip", "sweep.yaml"], False, "there is no sweep.json in it"),
         (["0.zip", "../1.zip"], False, "there is no sweep.json in it"),
-        (["0.zip", "12345.zip"], False, "there is no sweep.json in it"),
         ([f"{k}.zip" for k in range(12)], False, "at most 30000 are allowed"),
     ],
 )
@@ -349,18 +347,12 @@ NAME = "is not the name of a file that an archive holds"
     [
         (f"{FOLDER}/{{outside}}/x", NAME),  # an empty part, and behind it an absolute path
         (f"{FOLDER}/../../../../x", NAME),
-        (f"{FOLDER}/a/", NAME),
         (f"{FOLDER}/a\\x", NAME),
         (f"{FOLDER}/x\0.png", NAME),
-        (f"{FOLDER}/" + 5000 * "x", NAME),
         (f"{FOLDER}/" + "/".join(100 * "x"), NAME),
         (f"{FOLDER}/\x1b[2Jx", NAME),
-        (f"{FOLDER}/.bashrc", NAME),
-        ("{outside}/x", NAME),
         ("environments/../run.json", NAME),
         ("runs/" + 16 * "G" + "/run.json", NAME),
-        ("tables/../x.md", NAME),
-        ("figures/x.svg", NAME),
         ("sweep.yaml", "is there twice"),
         (f"{FOLDER}/Config.yaml", "is there twice"),
         (f"runs/{16 * '0'}/run.json", f"runs/{16 * '0'}: sweep.json lists no such cell"),
@@ -426,10 +418,6 @@ def replaced(make: Callable[[Path], object]) -> Callable[[Path], None]:
     return replace
 
 
-LZMA = b"\x09\x04\x05\x00\xff" + bytes(20)
-"""The head of a member that is compressed by LZMA with properties that do not exist."""
-
-
 @pytest.mark.parametrize(
     ("trick", "spoil", "message"),
     [
@@ -437,18 +425,16 @@ LZMA = b"\x09\x04\x05\x00\xff" + bytes(20)
         (put("sweep.json", b" " * (65 << 20)), None, "has 68157440 bytes; at most 67108864 are allowed"),
         (put(f"{FOLDER}/x"), patched(8, "<H", 1), "encrypted"),
         (put(f"{FOLDER}/x"), patched(10, "<H", 99), "compression method is not supported"),
-        (put(f"{FOLDER}/x", LZMA), patched(10, "<H", 14), "Invalid or unsupported options"),
         (put(f"{FOLDER}/x"), patched(42, "<I", 0), f"{FOLDER}/x is damaged"),  # it lies where the first member does
         (put(f"{FOLDER}/x"), flip, f"{FOLDER}/x is damaged"),
         (None, lambda file: file.write_bytes(file.read_bytes()[:-30]), "is not a zip file"),
         (None, grow, "the file has 5368709120 bytes; at most 4294967296 are allowed"),
-        (None, replaced(lambda file: file.write_bytes(b"")), "is not a zip file"),
         (None, replaced(os.mkfifo), "the file is not a regular one"),
         (None, replaced(lambda file: file.symlink_to("evil.zip")), "Too many levels of symbolic links"),
     ],
     ids=[
-        "bomb", "sweep.json", "encrypted", "method", "lzma", "overlap", "checksum", "cut",
-        "large", "empty", "fifo", "loop",
+        "bomb", "sweep.json", "encrypted", "method", "overlap", "checksum", "cut",
+        "large", "fifo", "loop",
     ],
 )  # fmt: skip
 @pytest.mark.filterwarnings("ignore:Duplicate name")
@@ -464,13 +450,6 @@ def test_sizes_and_files(
     if spoil is not None:
         spoil(store / "evil.zip")
     refuse(store, message)
-
-
-def test_the_whole_archive_has_a_limit(exported: Members, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many members, none of them too large: here 12 of 1 MB, with a limit of 10 MB."""
-    monkeypatch.setattr(archives, "UNPACKED", 10_000_000)
-    pack(store / "evil.zip", [*exported, *((named(f"{FOLDER}/{k}"), bytes(1_000_000)) for k in range(12))])
-    refuse(store, "at most 10000000 are allowed")
 
 
 def test_blocks_share_the_limit_of_an_archive(exported: Members, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -493,12 +472,9 @@ SPLIT = hashlib.sha256(b"split").hexdigest()
     ("trick", "message"),
     [
         (without("sweep.json"), "there is no sweep.json in it"),
-        (rewritten("sweep.json", b"{"), "invalid JSON"),
         (rewritten("sweep.json", DEEP), "recursion limit exceeded"),
         (rewritten("sweep.json", lambda document: document.pop("cells")), "cells is required"),
         (rewritten("sweep.json", at("name", to="../../evil")), "name"),
-        (rewritten("sweep.json", at("cells", 0, "label", to=7)), "cells.0.label"),
-        (rewritten("sweep.json", at("cells", 0, "plugins", to={"lower": "drift"})), "cells.0.plugins.lower"),
         (rewritten("sweep.json", at("cells", 0, "identity", "seed", to=5)), f"{CELL['hash']}' is not that of its iden"),
         (rewritten("sweep.json", identified(at("seed", to=5))), f"runs/{CELL['hash']}: sweep.json lists no such cell"),
         (rewritten("sweep.yaml", b"\xff\xfe"), "can't decode byte 0xff"),
@@ -506,7 +482,6 @@ SPLIT = hashlib.sha256(b"split").hexdigest()
         (rewritten(RUN, at("status", to="running")), "found running; an archive holds runs that have ended"),
         (rewritten(RUN, at("start", to=10**30)), "start"),
         (rewritten(RUN, at(*ACCURACY, to=[[1.0, 0]])), "metrics.test_accuracy.0"),
-        (rewritten(RUN, at(*ACCURACY, to=[[1.0, 0, -1]])), "metrics.test_accuracy.0.2"),
         (rewritten(RUN, at("splits", to={"../x": SPLIT})), "found '../x'; partition.npz and partition.png are allowed"),
         (rewritten(RUN, at("splits", to={})), f"splits/{SPLIT}': no run names it"),
         (without("splits/*"), f"splits/{SPLIT}': there is no such member"),

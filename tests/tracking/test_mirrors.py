@@ -20,7 +20,7 @@ from fedray.tracking.outbox import CellRun
 from fedray.tracking.store import open_store
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import history
-from tests.bad_input.case import BASE, RUN
+from tests.bad_input.case import BASE
 from tests.conftest import Call, Hide
 
 HASHES = ("0123456789abcdef", "fedcba9876543210")
@@ -126,17 +126,13 @@ def test_one_that_hangs_delays_nothing_but_the_end(
     release.set()
 
 
-@pytest.mark.parametrize("command", ["run", "sweep"])
-def test_an_extra_that_is_not_installed(
-    command: str, here: Path, empty_store: Path, call: Call, hide_package: Hide
-) -> None:
+def test_an_extra_that_is_not_installed(here: Path, empty_store: Path, call: Call, hide_package: Hide) -> None:
     """One line and exit code 2 before anything starts: the store is untouched, no lock or folder comes into being."""
-    (here / "run.yaml").write_text(yaml.safe_dump(RUN | {"runtime": {"backend": "inline", "mirror": ["wandb"]}}))
     base = BASE | {"runtime": {"mirror": ["wandb"]}}
     (here / "sweep.yaml").write_text(yaml.safe_dump({"name": "x", "base": base}))
     before = sorted(here.rglob("*"))
     hide_package("wandb")
-    code, _, err = call(command, f"{command}.yaml")
+    code, _, err = call("sweep", "sweep.yaml")
     assert code == 2
     assert err == "fedray: runtime.mirror: wandb is not installed; pip install 'fedray[wandb]' adds it\n"
     assert sorted(here.rglob("*")) == before

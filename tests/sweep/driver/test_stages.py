@@ -16,7 +16,7 @@ from fedray.config import RunConfig
 from fedray.sweep.draws import iter_points
 from fedray.sweep.plan import Plan, make_plan
 from fedray.sweep.session import describe_results
-from fedray.sweep.stages import choose, describe_choices, make_final_stage, make_tune_stage, preview_final_stage
+from fedray.sweep.stages import choose, describe_choices, make_final_stage, make_tune_stage
 from fedray.sweep.sweep import Sweep
 
 FILE: dict[str, Any] = {
@@ -183,10 +183,6 @@ def test_a_draw_that_diverged_with_a_seed_is_never_chosen_and_none_at_all_is_sai
     asked = file(grid={"partition": ["iid"]}, cases=[{"algorithm": "fedavg"}], scheduler={"name": "asha"})
     with pytest.raises(UserError, match=r"leave the scheduler out, or raise scheduler\.grace"):
         choose(with_outcomes(make_plan(make_tune_stage(asked)), lambda one: None))
-
-
-def test_before_tuning_the_final_stage_is_known_but_for_the_values() -> None:
-    assert len(list(iter_points(preview_final_stage(file())))) == 2 * 2 * 3
 
 
 def test_the_page_of_a_sweep_names_the_best_of_each_split() -> None:

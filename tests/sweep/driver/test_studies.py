@@ -88,19 +88,6 @@ def test_sobol_covers_every_range_evenly_and_more_draws_keep_the_first() -> None
     assert [draw(SPACE, searcher, i) for i in range(50)][:16] == drawn
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_the_first_draws_of_a_smaller_budget_cover_the_range_too(seed: int) -> None:
-    """n draws include the first m, the largest power of two in n, one in each m-th: gaps are at most 2/m, and some
-    draw is in the uppermost m-th. So with 8 draws every method is offered a value in the uppermost eighth.
-    """
-    for key in ("training.lr", "algorithm.rho", *(f"algorithm.option{k}" for k in range(50))):
-        for n in range(1, 33):
-            found, m = np.sort(quantiles(key, n, seed)), 1 << (n.bit_length() - 1)
-            assert np.diff([0, *found, 1]).max() <= 2 / m
-            assert found[-1] >= 1 - 1 / m
-            assert n != m or (np.floor(n * found) == np.arange(n)).all()
-
-
 @pytest.mark.parametrize("searcher", ["random", "sobol"])
 def test_a_value_does_not_depend_on_what_else_is_searched(searcher: str) -> None:
     """Nor on the order of the keys."""
@@ -162,17 +149,13 @@ def test_a_seed_is_no_setting() -> None:
     [
         ({"choice": [0.3, 0.1, 0.2]}, 0.1, True),
         ({"choice": [0.3, 0.1, 0.2]}, 0.2, False),
-        ({"choice": [0.1]}, 0.1, False),
         ({"choice": ["all", "body"]}, "all", False),
-        ({"choice": [True, False]}, True, False),
         ({"randint": [1, 5]}, 4, True),
         ({"randint": [1, 5]}, 3, False),
         ({"uniform": [0, 2]}, 0.09, True),
         ({"uniform": [0, 2]}, 0.11, False),
-        ({"uniform": [1, 1]}, 1.0, False),
         ({"loguniform": [0.01, 1]}, 0.012, True),
         ({"loguniform": [0.01, 1]}, 0.02, False),
-        ({"loguniform": [0.01, 1]}, 0.9, True),
     ],
 )
 def test_the_edge_is_where_the_range_ends(distribution: dict[str, list[Any]], best: Any, edge: bool) -> None:

@@ -1,7 +1,6 @@
 """The cost of planning a sweep, counted, and `fedray sweep --dry-run --estimate`, counted by hand."""
 
 import re
-import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from fedray.engine.problem import Problem
 from fedray.sweep import estimate
 from fedray.sweep.draws import count_gradients
 from fedray.sweep.estimate import Key, make_key, measure_pace
-from fedray.sweep.plan import KEPT_PROBLEMS, Problems, list_distinct, make_sheet
+from fedray.sweep.plan import Problems, list_distinct, make_sheet
 from fedray.sweep.sweep import Sweep
 from tests import small
 
@@ -88,23 +87,6 @@ def test_every_kind_is_tried_before_anything_starts() -> None:
         make_sheet(sweep(1, **{"clients.total": [10, 2000]}), Problems())
 
 
-def test_the_driver_holds_little_of_a_cell() -> None:
-    """At most 20 kB for each of 200 cells, and only the latest few split data sets."""
-    make_sheet(sweep(1), Problems())  # imports and data
-    tracemalloc.start()
-    try:
-        problems = Problems()
-        planned = make_sheet(sweep(10), problems)
-        held, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert len(planned[0].cells) == 200
-    assert held / 200 < 20_000
-    for cell in planned[0].cells.values():
-        problems.get_problem(cell)
-    assert len(problems._problems) == KEPT_PROBLEMS
-
-
 def test_settings_that_agree_in_four_digits_have_labels_of_their_own() -> None:
     """Before, MLflow averaged them. Labels that four digits tell apart stay, and that of a cell that comes twice."""
     grid = {"training.lr": [0.1, 0.10001, 0.1000001, 0.2], "seed": [0, 1]}
@@ -144,8 +126,6 @@ TRAINING = 6 * 4 * 2 * 8
         ({"algorithm": "fedsam"}, 2 * TRAINING + 6),
         ({"algorithm": "fedntd"}, TRAINING * (1 + 1 / 3) + 6),  # predictions of the global model
         ({"algorithm": "mimelite"}, TRAINING + 6 * 4 * 8 + 6),  # a pass over the shard per client and round
-        ({"evaluation": {"every": 2, "last": 1}}, TRAINING + 3 * 6),  # rounds 2, 4, 6
-        ({"evaluation": {}}, TRAINING + 6 * 6),  # the last ten rounds are, so all six
         ({"evaluation": {"every": 4, "last": 2}}, TRAINING + 3 * 6),  # rounds 4, 5, 6
         ({"evaluation": {"every": 6, "last": 1, "train": True}}, TRAINING + 6 + 1437 / 20 / 3),
         (
@@ -182,10 +162,10 @@ def test_a_model_is_measured_as_the_data_shape_it() -> None:
     assert 0 < measure_seconds(small, "cpu") < measure_seconds(large, "cpu")
 
 
-@pytest.mark.parametrize("name", ["fedavg", "fedtoga", "fedntd", "mimelite", "fedge", "local-only"])
+@pytest.mark.parametrize("name", ["fedtoga", "mimelite", "fedge", "local-only"])
 def test_every_kind_of_method_is_timed_by_its_own_rounds(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A round of the engine on random data: methods with states, with predictions, with passes over the shard, with
-    parts of the model, and without a global model."""
+    """A round of the engine on random data: methods with states, with passes over the shard, with parts of the model,
+    and without a global model."""
     monkeypatch.setattr(estimate, "SPAN", 0.05)
     one = run(algorithm=name, model={"name": "mlp", "hidden": [16]})
     seconds, slowdown = measure_pace(one, make_key(one), 144, "cpu")

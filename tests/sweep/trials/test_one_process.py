@@ -11,7 +11,6 @@ import ray
 from ray.tune.search import Searcher
 
 from fedray import simulate
-from fedray.algorithms.fedsam import FedSAM
 from fedray.cluster.object_states import ObjectState
 from fedray.cluster.ray_backend import TrialBackend
 from fedray.cluster.timeouts import FIRST, FLOOR, SILENT, CallTimeouts, Heartbeat
@@ -29,7 +28,7 @@ from fedray.sweep.sweep import Sweep
 from fedray.sweep.trainable import CellTrainable
 from fedray.sweep.tune import NextCells, Watchdog
 from tests.cluster.test_ray_backend import keeping
-from tests.sweep.plan.test_estimate import BASE, sweep
+from tests.sweep.plan.test_estimate import sweep
 from tests.sweep.running import SWEEP, runs, undisturbed
 
 
@@ -105,7 +104,6 @@ def test_what_a_trial_asks_for() -> None:
     [
         ({}, None, False),
         ({"actors": 2}, None, True),
-        ({"gpus_per_actor": 0.5}, None, True),
         ({"cpus_per_actor": 10_000}, None, True),
         ({}, "127.0.0.1:1", True),
     ],
@@ -243,26 +241,3 @@ def test_tune_copies_no_configuration() -> None:
     assert there == cell
     assert "run" not in vars(there), "a class that is missing there is told of by the trial"
     assert there.run.algorithm.name == "fedavg"
-
-
-def test_a_trials_config_has_the_axes_by_name() -> None:
-    """A section that is chosen by name gives its name, and its options have keys of their own. The second
-    case leaves ρ to its default.
-    """
-    cases: list[dict[str, Any]] = [
-        {"algorithm": "fedavg"},
-        {"algorithm": {"name": "fedsam"}},
-        {"algorithm": {"name": "fedsam", "rho": 0.1}},
-    ]
-    alphas = {"partition": [{"name": "dirichlet", "alpha": alpha} for alpha in (0.1, 0.5)], "seed": [0]}
-    asked, _ = searcher(Sweep.model_validate({"name": "x", "base": BASE, "cases": cases, "grid": alphas}))
-    configs = [asked.suggest(str(k)) for k in range(6)]
-    assert [{key: config[key] for key in config if key not in ("cell", "actors")} for config in configs] == [
-        {"algorithm": name, **rho, "partition": "dirichlet", "partition.alpha": alpha, "seed": 0}
-        for name, rho in (
-            ("fedavg", {}),
-            ("fedsam", {"algorithm.rho": FedSAM().rho}),
-            ("fedsam", {"algorithm.rho": 0.1}),
-        )
-        for alpha in (0.1, 0.5)
-    ]

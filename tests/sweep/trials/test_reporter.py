@@ -25,7 +25,7 @@ from fedray.engine.process.backend import InlineBackend
 from fedray.engine.server.simulation import Simulation
 from fedray.sweep.plan import Problems, make_sheet
 from fedray.sweep.reporter import Progress, TuneReporter
-from fedray.sweep.session import Session, Writer
+from fedray.sweep.session import Writer
 from fedray.sweep.storage import get_cell_dir
 from fedray.sweep.sweep import Sweep
 from fedray.tracking.outbox import CellRun
@@ -45,11 +45,13 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 class Told:
     """A tracker that records its calls and their thread; opening a cell takes as long as `gate` is closed."""
 
-    def __init__(self, refuses: bool = False) -> None:
+    def __init__(self, refuses: bool = False, waits: bool = False) -> None:
         self.calls: list[str] = []
         self.opened: list[bool] = []
         self.threads: set[int] = set()
         self.gate = threading.Event()
+        if not waits:
+            self.gate.set()
         self.refuses = refuses
 
     def open_cell(self, run: CellRun, known: bool) -> None:
@@ -140,7 +142,7 @@ def test_lines_of_the_log_leave_the_live_display_whole(capsys: pytest.CaptureFix
 
 def test_the_store_is_opened_for_the_first_trial_and_not_before() -> None:
     """MLflow and a new store take seconds of a core, which Ray's processes use until then to import torch."""
-    told = Told()
+    told = Told(waits=True)
     sink, (first, _), listed = made(told, lambda _: None)
     sink.on_step_end(0, [])
     assert told.opened == []
@@ -149,17 +151,6 @@ def test_the_store_is_opened_for_the_first_trial_and_not_before() -> None:
     assert get_cell_dir(listed[0].hash).is_dir(), "if it is killed now, `fedray status` knows that it is"
     told.gate.set()
     sink.close_rest()
-
-
-def test_a_pipe_gets_a_line_about_running_cells(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    shown = Progress(2)
-    shown.note_start("a", "fedavg s0")
-    shown.note_round("a", 10, 150, [{"test_accuracy": 81.5}])
-    monkeypatch.setattr("fedray.sweep.reporter.MINUTE", 0.0)
-    shown.note_round("a", 75, 150, [])
-    assert capsys.readouterr().out == "running: fedavg s0 round 75/150  81.50 %\n"
 
 
 def test_a_cell_that_goes_on_says_from_which_round(capsys: pytest.CaptureFixture[str]) -> None:
@@ -195,17 +186,8 @@ def test_the_time_left_counts_no_resumed_round_and_no_interrupted_cell_is_done(
     ]
 
 
-def test_a_session_opens_the_store_once() -> None:
-    sent: list[object] = []
-    nothing: Any = None
-    session = Session(nothing, nothing, SimpleNamespace(send=sent.append))  # type: ignore[arg-type]
-    session.open()
-    session.open()
-    assert sent == [session._open]
-
-
 def test_tune_does_not_wait_and_the_order_is_kept() -> None:
-    told, released = Told(), list[str]()
+    told, released = Told(waits=True), list[str]()
     sink, (first, second), listed = made(told, lambda cell: (released.append(cell), told.note("release"))[0])
     began = time.monotonic()
     sink.on_trial_start(0, [], first)
@@ -235,7 +217,6 @@ def test_a_trial_whose_process_never_came_up_fails_alone(tmp_path: Path, monkeyp
     """Tune then reports its error without having reported its start. The other trial continues to its end."""
     monkeypatch.setenv("FEDRAY_STORAGE", str(tmp_path))
     told, released = Told(), list[str]()
-    told.gate.set()
     sink, (first, second), listed = made(told, released.append)
     sink.on_trial_start(0, [], second)
     sink.on_trial_error(1, [], first)
@@ -253,7 +234,6 @@ def test_a_trial_whose_process_never_came_up_fails_alone(tmp_path: Path, monkeyp
             RayActorError(error_msg="it is gone"),
             "died again and again; if memory ran out, take a smaller --max-concurrent",
         ),
-        ("Failure # 1\nno process came up\n", "s0: no process came up (traceback: "),
         ("", "s0: the trial's process died (traceback: "),
     ],
 )
@@ -263,7 +243,6 @@ def test_what_is_said_of_a_trial_that_failed(
     monkeypatch.setenv("FEDRAY_STORAGE", str(tmp_path))
     monkeypatch.setattr("fedray.sweep.reporter.read_error", lambda trial: error)
     told = Told()
-    told.gate.set()
     sink, (first, _), _ = made(told, lambda _: None)
     sink.on_trial_error(1, [], first)
     sink.close_rest()
@@ -276,7 +255,6 @@ def test_a_traceback_that_cannot_be_written_ends_no_sweep(
     monkeypatch.setenv("FEDRAY_STORAGE", str(tmp_path))
     (tmp_path / "cells").touch()  # a file in the folder's place
     told = Told()
-    told.gate.set()
     sink, (first, second), listed = made(told, lambda _: None)
     sink.on_trial_error(1, [], first)
     sink.on_trial_start(0, [], second)
@@ -287,9 +265,7 @@ def test_a_traceback_that_cannot_be_written_ends_no_sweep(
 
 
 def test_what_the_store_refuses_is_raised_in_tunes_loop() -> None:
-    told = Told(refuses=True)
-    sink, (first, _), _ = made(told, lambda cell: None)
-    told.gate.set()
+    sink, (first, _), _ = made(Told(refuses=True), lambda cell: None)
     sink.on_trial_start(0, [], first)
     sink.session.writer._pool.shutdown()
     with pytest.raises(ValueError, match="the store refuses"):
@@ -305,7 +281,6 @@ def test_runs_with_the_same_partition_share_its_files(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr("fedray.engine.problem.Problem.draw_picture", draw_picture)
     told = Told()
-    told.gate.set()
     sink, trials, _ = made(told, lambda cell: None, **{"seed": [0, 1], "training.lr": [0.1, 0.2]})
     for trial in trials:
         sink.on_trial_start(0, [], trial)
@@ -314,27 +289,10 @@ def test_runs_with_the_same_partition_share_its_files(monkeypatch: pytest.Monkey
     assert len(drawn) == len(set(drawn)) == 2
 
 
-def test_nothing_is_kept_of_cells_that_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """20 partitions: of their files 8 stay. Rows and the last accuracy of a cell go when it has its outcome."""
-    monkeypatch.setattr("fedray.engine.problem.Problem.draw_picture", lambda problem: b"\x89PNG" + bytes(1000))
-    told = Told()
-    told.gate.set()
-    reporter, trials, listed = made(told, lambda cell: None, seed=list(range(20)))
-    for trial in trials:
-        reporter.on_trial_start(0, [], trial)
-        reporter.on_trial_result(1, [], trial, FINISHED)
-    reporter.close_rest()
-    assert told.calls.count("open with its split") == 20
-    assert len(reporter._splits) == 8
-    assert not reporter._histories
-    assert len(listed) == 20
-
-
 @pytest.mark.parametrize(("accuracy", "status"), [(50.0, Status.STOPPED), (49.9, Status.PRUNED)])
 def test_what_the_file_stops_is_not_what_a_scheduler_prunes(accuracy: float, status: Status) -> None:
     """`stop: {test_accuracy: 50}`: Tune ends both, the first at its goal, the second because it lags behind others."""
     told = Told()
-    told.gate.set()
     sink, (trial, _), _ = made(told, lambda cell: None)
     sink.session.plan.sweep = sink.session.plan.sweep.model_copy(update={"stop": {"test_accuracy": 50.0}})
     sink.on_trial_start(0, [], trial)
@@ -350,7 +308,6 @@ class Storing(Told):
     def __init__(self, arrives: bool) -> None:
         super().__init__()
         self.arrives = arrives
-        self.gate.set()
 
     def close_cell(self, run: Any, record: Record, written: Callable[[], None]) -> None:
         if self.arrives:
@@ -362,10 +319,8 @@ class Storing(Told):
     [
         ("scaffold", None, Status.FINISHED, True, False),
         ("scaffold", None, Status.FINISHED, False, True),
-        ("scaffold", None, Status.FAILED, True, True),
         ("scaffold", True, Status.FINISHED, True, True),
         ("fedrep", None, Status.FINISHED, True, True),
-        ("fedrep", False, Status.FINISHED, True, False),
         ("local-only", None, Status.FINISHED, True, True),
     ],
 )
@@ -405,25 +360,6 @@ def test_a_finished_cell_drops_its_clients_states(
 
 def fails() -> None:
     raise ValueError("refused")
-
-
-def test_all_is_called_in_order_by_one_thread() -> None:
-    called: list[int] = []
-    threads: set[int] = set()
-
-    def write(number: int) -> None:
-        called.append(number)
-        threads.add(threading.get_ident())
-
-    with Writer() as writer:
-        for number in range(5):
-            writer.send(write, number)
-        assert writer.ask(lambda: list(called)) == [0, 1, 2, 3, 4]
-        assert writer.idle
-        writer.send(write, 5)
-    assert called == [0, 1, 2, 3, 4, 5], "the end of the block waits"
-    assert len(threads) == 1
-    assert threading.get_ident() not in threads
 
 
 def test_what_goes_wrong_is_raised_once() -> None:

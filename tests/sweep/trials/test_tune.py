@@ -11,7 +11,6 @@ from unittest.mock import Mock
 
 import pytest
 import ray
-from ray.tune.execution.class_cache import _ActorClassCache
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler
 
@@ -41,24 +40,6 @@ def by_value() -> Iterator[None]:
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
     yield
     ray.cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
-
-
-class Told:
-    """A replacement for a Trainable."""
-
-    def pid(self) -> int:
-        return os.getpid()
-
-
-@pytest.mark.usefixtures("by_value")
-def test_a_trial_takes_a_process_that_waits_for_work(local_ray: None) -> None:
-    """A trial with environment variables of its own, which Tune would set, would get a new process."""
-    ray.get(ray.remote(lambda: None).remote())  # its process then waits
-    asked = _uptime()
-    trial = _ActorClassCache().get(Told).remote()
-    ticks = int(Path(f"/proc/{ray.get(trial.pid.remote())}/stat").read_text().rpartition(")")[2].split()[19])
-    assert ticks / os.sysconf("SC_CLK_TCK") < asked, "its process began when it was asked for"
-    ray.kill(trial)
 
 
 class Starts(ray.tune.Trainable):
@@ -154,10 +135,6 @@ def test_a_sweep_that_stops_sooner_than_an_earlier_call_has_a_run_of_its_own(loc
     assert found.curves["round"].max() == 1
     (accuracy,) = found.curves[found.curves["metric"] == "test_accuracy"]["value"]
     assert cell["metrics.final_test_accuracy"] == accuracy
-
-
-def _uptime() -> float:
-    return float(Path("/proc/uptime").read_text().split()[0])
 
 
 def test_told_to_stop_before_the_first_trial(
