@@ -108,41 +108,6 @@ def test_sensitivity_over_a_hyper_parameter(store: Tracker) -> None:
     assert np.asarray(level.get_ydata()).tolist() == [50, 50]
 
 
-def test_rows_of_one_method_share_seeds_and_two_metrics_of_a_row_do_not(store: Tracker) -> None:
-    base = {"name": "mofedsam", "rho": 0.1, "beta": 1}
-    pair = [base, base | {"rho": 0.5}]
-    cells = [cell(one, 0.5, seed) for one in (*pair, *(one | {"beta": 2} for one in pair)) for seed in (0, 1)]
-    write(store, cells, range(60, 68))
-    (figure,) = draw_sensitivity(collect("sweep"), "algorithm.rho").values()
-    assert PAIRED in figure.get_label()
-    write(store, cells[:4], range(60, 64), name="alone")
-    (figure,) = draw_sensitivity(collect("alone"), "algorithm.rho", "test_accuracy+final_test_accuracy").values()
-    assert figure.get_label() == "error bars: ± standard deviation over 2 seeds"
-
-
-def test_rounds_to_a_target_say_who_never_gets_there(store: Tracker) -> None:
-    """To 80 %: two of three ρ; the table and the figure say so in the same words."""
-    cells = [cell({"name": "fedsam", "rho": rho}, 0.5, 0) for rho in (0.1, 0.2, 0.5)]
-    write(store, cells, [history(70, 80), history(80, 90), history(1, 2)])
-    (figure,) = draw_sensitivity(collect("sweep"), "algorithm.rho", "rounds_to:80").values()
-    assert figure.get_label() == "one seed; never at the target, and in no mean: 1 of 3 runs of fedsam"
-
-
-def test_a_method_looks_as_among_the_curves(store: Tracker) -> None:
-    """fedprox, whose own option varies, is not drawn; fedsam's line has the colour of which its ρ are shades."""
-    cells = [
-        cell(a, 0.5, 0) for a in (FEDAVG, {"name": "fedprox", "mu": 0.1}, {"name": "fedprox", "mu": 1}, SMALL, LARGE)
-    ]
-    write(store, cells, [70] * len(cells))
-    (curves,) = draw_curves(collect("sweep")).values()
-    (figure,) = draw_sensitivity(collect("sweep"), "algorithm.rho").values()
-    colours = {str(line.get_label()): line.get_gid() for line in curves.axes[0].lines}
-    names = [text.get_text() for text in figure.legends[0].get_texts()]
-    drawn = {line.get_color() for line in figure.axes[0].lines if not str(line.get_label()).startswith("_")}
-    assert names == ["fedavg", "fedsam"]
-    assert drawn == {colours["fedavg"], colours["fedsam ρ=0.1"]} == {colours["fedavg"], colours["fedsam ρ=0.5"]}
-
-
 @pytest.mark.parametrize(
     ("given", "key"), [("rho", "algorithm.rho"), ("ρ", "algorithm.rho"), ("alpha", "partition.alpha"), ("seed", "seed")]
 )
@@ -187,15 +152,6 @@ def test_values_count_within_a_method(store: Tracker, tmp_path: Path) -> None:
     write(store, [*cells, cell(base | {"beta": 0.9}, 0.5, 0)], range(60, 67), name="three")
     main("three", out=tmp_path)
     assert {path.name for path in tmp_path.glob("*sensitivity*.png")} == {"three-sensitivity-algorithm_beta.png"}
-
-
-def test_a_method_whose_settings_lack_the_number_is_named(store: Tracker) -> None:
-    """fedsam has been run with a split that has no α, so it has neither a line nor a panel."""
-    cells = [cell(FEDAVG, alpha, 0) for alpha in (0.1, 0.5)] + [cell(SMALL, 0.5, 0)]
-    cells[2]["config"]["partition"] = {"name": "iid"}
-    write(store, cells, (60, 70, 80))
-    (figure,) = draw_sensitivity(collect("sweep"), "partition.alpha").values()
-    assert figure.get_label().endswith("; not drawn, in settings without a line: fedsam")
 
 
 def test_two_metrics_with_the_deviation_over_clients(
@@ -249,29 +205,6 @@ def test_accuracy_by_what_was_sent(store: Tracker, tmp_path: Path) -> None:
         draw_curves(collect("sweep"), x="kilometres")
 
 
-def test_two_metrics_of_several_settings_have_a_block_of_panels_each(store: Tracker) -> None:
-    """Accuracy above, loss below; all share the rounds, only the panels of one metric share the axis upwards."""
-    cells = [cell(FEDAVG, alpha, 0) for alpha in (0.1, 0.5)]
-    write(store, cells, [history(60, 70)] * len(cells))
-    (same,) = draw_curves(collect("sweep"), "test_accuracy+test_loss").values()
-    assert same.axes[0].get_ylabel() == "test_accuracy and test_loss"
-    (figure,) = draw_curves(collect("sweep"), "test_accuracy,test_loss").values()
-    assert [(area.get_title(), area.get_ylabel()) for area in figure.axes] == [
-        ("dirichlet α=0.1", "test accuracy in %"),
-        ("dirichlet α=0.5", ""),
-        ("dirichlet α=0.1", "test loss"),
-        ("dirichlet α=0.5", ""),
-    ]
-    accuracy, _, loss, other = figure.axes
-    assert accuracy.get_shared_x_axes().joined(accuracy, loss)
-    assert loss.get_ylim() == other.get_ylim()
-    assert loss.get_ylim() != accuracy.get_ylim()
-    assert [np.asarray(area.lines[0].get_ydata()).tolist() for area in (accuracy, loss)] == [
-        [60, 70],
-        pytest.approx([0.4, 0.3]),
-    ]
-
-
 def test_a_zoom_on_the_rounds_that_tables_average(store: Tracker) -> None:
     """The last 12 of 60 evaluated rounds; the lines alone, on a scale of their own; ticks are even."""
     cells = [cell(FEDAVG, alpha, seed) for alpha in (0.5, 0.1) for seed in (0, 1)]
@@ -302,18 +235,6 @@ def test_a_zoom_on_the_rounds_that_tables_average(store: Tracker) -> None:
     )
 
 
-def test_zooms_of_settings_apart_have_axes_of_their_own(store: Tracker) -> None:
-    """91 and 92, and 81 and 82: one axis would leave nine tenths of each empty."""
-    cells = [cell(one, alpha, 0) for alpha in (0.5, 0.1) for one in (FEDAVG, SMALL)]
-    write(store, cells, [history(30, *[at] * 8) for at in (91, 92, 81, 82)])
-    (figure,) = draw_curves(collect("sweep")).values()
-    main_, zoom, other, other_zoom = figure.axes
-    assert main_.get_ylim() == other.get_ylim()
-    assert other_zoom.get_ylim()[1] < 83 < 90 < zoom.get_ylim()[0]
-    assert figure.get_label().endswith("; y axes of the lower panels differ")
-    assert other_zoom.yaxis.get_tick_params()["labelleft"] is True
-
-
 def test_a_method_far_below_the_others_does_not_flatten_their_zoom(store: Tracker) -> None:
     """Two at 91 and 92, one at 40, in all rounds: the zoom has 1 and a twentieth of it above and below, no 52."""
     write(store, [cell(one, 0.5, 0) for one in (FEDAVG, SMALL, LARGE)], [history(*[v] * 9) for v in (40, 91, 92)])
@@ -340,7 +261,6 @@ def test_where_a_zoom_begins(rounds: int, start: int | None) -> None:
     ("rounds", "options", "said"),
     [
         (9, (), ""),
-        (9, ("--metric", "test_accuracy+test_loss"), ""),
         (8, (), "found 8 evaluated rounds; 9 are required"),
         (9, ("--metric", "test_accuracy,test_loss"), "found test_accuracy,test_loss, with panels each; one metric"),
         (9, ("--x", "test_loss"), "found curves by test_loss, which end at different values"),
@@ -421,26 +341,14 @@ def test_error_bars_stand_at_their_points_and_aside_of_each_other(store: Tracker
     assert bottom < 60 < 71 < top
 
 
-def test_many_values_have_a_tick_each_and_labels_where_there_is_room(store: Tracker) -> None:
-    values = (0.001, 0.01, 0.011, 0.012, 0.1, 1.0)
-    cells = [cell({"name": "fedsam", "rho": rho}, 0.5, 0) for rho in values]
-    write(store, cells, [70] * len(cells))
-    (figure,) = draw_sensitivity(collect("sweep"), "algorithm.rho").values()
-    found = ticks(figure.axes[0])
-    assert tuple(found) == values
-    assert [label for label in found.values() if label] == ["0.001", "0.012", "0.1", "1"]
-
-
 @pytest.mark.parametrize(
     ("values", "logarithmic"),
     [
         ((0.05, 0.1, 0.2), True),
-        ((0.001, 0.01), True),
         ((0.1, 0.6), False),
         ((1, 2, 3, 4), False),
         ((0.0, 0.1, 1.0), False),
         ((-1, 10), False),
-        ((5, 5), False),
     ],
 )
 def test_which_numbers_want_a_logarithmic_axis(values: tuple[float, ...], logarithmic: bool) -> None:
@@ -459,19 +367,6 @@ def test_the_legend_covers_no_line(store: Tracker) -> None:
     assert box.y1 < figure.axes[0].get_window_extent().y0, "below the panel"
     assert figure.bbox.x0 <= box.x0
     assert box.x1 <= figure.bbox.x1
-
-
-def test_the_values_of_a_method_stand_in_one_column_of_the_legend(store: Tracker) -> None:
-    """A column for FedAvg, filled up with nothing, and one each for the three values of FedSAM and FedTOGA."""
-    tuned = [{"name": name, "rho": rho} for name in ("fedsam", "fedtoga") for rho in (0.1, 0.2, 0.3)]
-    write(store, [cell(one, 0.5, 0) for one in (FEDAVG, *tuned)], [history(60, 70)] * 7)
-    (figure,) = draw_curves(collect("sweep")).values()
-    figure.draw_without_rendering()
-    places: dict[float, list[str]] = {}
-    for text in figure.legends[0].get_texts():
-        places.setdefault(round(text.get_window_extent().x0), []).append(text.get_text())
-    fedsam, fedtoga = ([f"{name} ρ={rho}" for rho in (0.1, 0.2, 0.3)] for name in ("fedsam", "fedtoga"))
-    assert [*places.values()] == [["fedavg", "", ""], fedsam, fedtoga]
 
 
 def test_smoothing(store: Tracker, tmp_path: Path) -> None:
@@ -509,20 +404,6 @@ def test_a_colour_is_a_method_and_its_shades_and_dashes_are_values() -> None:
         assert len({(str(style["linestyle"]), style["marker"]) for style in lines.values()}) >= grey
 
 
-def test_a_method_is_seen_where_another_coincides(store: Tracker) -> None:
-    """FedAvg is the broadest and is drawn first, among curves and as a level line; so is the first of three lines."""
-    prox = {"name": "fedprox", "mu": 0.01}
-    write(store, [cell(one, 0.5, 0) for one in (FEDAVG, prox, SMALL, LARGE)], [history(*[70] * 9)] * 4)
-    sweep = collect("sweep")
-    for drawn in (draw_curves(sweep), draw_sensitivity(sweep, "algorithm.rho")):
-        for area in next(iter(drawn.values())).axes:
-            avg, other, *thin = (line for line in area.lines if line.get_linestyle() != "None")
-            assert avg.get_linewidth() > other.get_linewidth() + 0.5 > thin[0].get_linewidth() + 1
-            assert avg.get_zorder() == other.get_zorder() < thin[0].get_zorder()
-    few = choose_styles((name, name) for name in "abc")
-    assert [round(style["linewidth"], 1) for style in few.values()] == [2.2, 1.6, 1.0]
-
-
 def test_the_note_names_lines_that_lie_under_others(store: Tracker) -> None:
     """An axis of 50 points: 0.4 apart coincide, 1 apart do not; at α = 0.1 all are apart. Many are counted."""
     levels = ((FEDAVG, 70.0, 70.0), (SMALL, 70.4, 80.0), (LARGE, 71.5, 90.0))
@@ -535,19 +416,6 @@ def test_the_note_names_lines_that_lie_under_others(store: Tracker) -> None:
     write(store, same, [history(10, 60)] * 6, "alike")
     (figure,) = draw_curves(collect("alike")).values()
     assert figure.get_label() == "one seed; 5 lines of fedsam lie under others"
-
-
-def test_error_bars_of_many_methods_stay_near_their_tick(store: Tracker) -> None:
-    """Ten methods at two values: 0.7 points apart, so at most 3.15 aside, and caps as narrow."""
-    rhos = [n / 10 for n in range(1, 11)]
-    cells = [cell({"name": "fedsam", "rho": rho}, alpha, seed) for rho in rhos for alpha in (0.1, 1) for seed in (0, 1)]
-    write(store, cells, [60 + k for k in range(40)])
-    (figure,) = draw_sensitivity(collect("sweep"), "partition.alpha").values()
-    (area,) = figure.axes
-    lines = [line for line in area.lines if str(line.get_label()).startswith("fed")]
-    shifts = [(line.get_transform().transform((1, 70)) - area.transData.transform((1, 70)))[0] for line in lines]
-    assert [shift * 72 / figure.dpi for shift in shifts] == pytest.approx([0.7 * (k - 4.5) for k in range(10)])
-    assert {cap.get_markersize() for one in area.containers for cap in one.lines[1]} == {1.4}
 
 
 def test_an_axis_says_whose_letter_it_is(store: Tracker) -> None:
@@ -599,7 +467,6 @@ def test_panels_share_an_axis_unless_most_of_one_would_be_empty(store: Tracker) 
     ("options", "message"),
     [
         (("--y", "alpha"), "--y: figures without --kind do not use it; --kind heatmap does"),
-        (("--kind", "sensitivity", "--y", "alpha"), "--y: --kind sensitivity does not use it; --kind heatmap does"),
         (
             ("--kind", "methods", "--x", "rho"),
             "--x: --kind methods does not use it; --kind curves, sensitivity or heatmap does",
@@ -608,10 +475,8 @@ def test_panels_share_an_axis_unless_most_of_one_would_be_empty(store: Tracker) 
             ("--kind", "heatmap", "--metric", "test_loss", "--round", "3"),
             "--round: --kind heatmap does not use it; --kind bars does",
         ),
-        (("--kind", "bars", "--band", "clients"), "--band: --kind bars does not use it; --kind curves does"),
         (("--smooth", "2", "--reference", "fedavg"), "--reference: figures without --kind do not use it; "),
         (("--kind", "methods", "--metric", "a+b"), "--metric: found 'a+b'; --kind methods takes one metric"),
-        (("--kind", "partition", "--smooth", "2"), "--smooth: --kind partition does not use it; --kind curves does"),
     ],
 )
 def test_an_option_that_the_kind_does_not_use_is_refused(options: tuple[str, ...], message: str, call: Call) -> None:
@@ -626,13 +491,10 @@ def test_refusals(store: Tracker) -> None:
     write(store, cells, [70] * len(cells))
     for kind, x, metric, message in (
         ("sensitivity", "", "", "--x: no finished runs of this sweep differ by a number"),
-        ("bars", "", "lambda", "--metric: unknown name 'lambda'"),
         ("bars", "", "", "--metric is required for bars: the prefix of its parts, such as lambda of lambda_fc1"),
         ("class-accuracy", "", "", "--kind: class-accuracy needs runs with the probe: evaluation.probes: [classes]"),
         ("sensitivity", "algorithm.rho", "", "--x: algorithm.rho has one value in this sweep"),
-        ("sensitivity", "rho", "", "--x: algorithm.rho has one value in this sweep"),
         ("sensitivity", "roh", "", "--x: unknown name 'roh'; did you mean 'algorithm.rho'? valid: "),
-        ("sensitivity", "partition.alhpa", "", "did you mean 'partition.alpha'? valid: "),
         ("sensitivity", "algorithm.name", "", "--x: the values of algorithm.name are not numbers: fedavg, fedsam"),
     ):
         with pytest.raises(UserError, match=re.escape(message)):

@@ -126,7 +126,7 @@ def test_latex_prints_every_name_as_it_is(name: str) -> None:
     assert found == wanted
 
 
-@pytest.mark.parametrize("sign", ["中", "½", "😀", "ж"])
+@pytest.mark.parametrize("sign", ["中", "½"])
 def test_a_character_without_a_command_is_named(sign: str, caplog: pytest.LogCaptureFixture) -> None:
     warn_once.cache_clear()
     assert escape_tex(f"a{sign}{sign}") == f"a{sign}{sign}"
@@ -143,7 +143,6 @@ def test_a_row_that_begins_as_an_argument_does_is_none() -> None:
     ("rows", "expected"),
     [
         (["fedavg", "scaffold"], ["", "fedavg", "scaffold"]),  # nothing to put into a second column
-        (["lr=0.1", "lr=0.3"], ["", "lr=0.1", "lr=0.3"]),
         (
             ["fedavg", "fedsam ρ=0.1", "fedsam ρ=0.2", "FedX (ours) ρ=0.1"],
             ["&$\\rho$", "fedavg&", "\\addlinespace", "fedsam&0.1", "&0.2", "\\addlinespace", "FedX (ours)&0.1"],
@@ -217,17 +216,6 @@ def test_options_have_a_column_of_their_own(rows: list[str], expected: list[str]
 def test_columns_of_a_split_stand_below_its_name(columns: list[str], expected: list[str]) -> None:
     lines = to_latex(ResultTable("s: t", ["row"], columns, {}, {}, [])).splitlines()
     assert lines[lines.index(r"\toprule") + 1 : lines.index(r"\midrule")] == expected
-
-
-def test_rows_with_options_above_columns_with_options() -> None:
-    """The line above the header leaves both columns of the rows' names free; its rule begins at the third column."""
-    rows, columns = ["fedsam ρ=0.1", "fedsam ρ=0.2"], ["dirichlet α=0.1", "dirichlet α=1"]
-    lines = to_latex(ResultTable("s: t", rows, columns, {}, {}, [])).splitlines()
-    assert lines[lines.index(r"\toprule") + 1 : lines.index(r"\midrule")] == [
-        r" &  & \multicolumn{2}{c}{dirichlet $\alpha$} \\",
-        r"\cmidrule(lr){3-4}",
-        r" & $\rho$ & 0.1 & 1 \\",
-    ]
 
 
 class Cells(HTMLParser):

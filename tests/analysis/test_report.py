@@ -58,7 +58,7 @@ def paged(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Iterat
 
 
 def with_picture(store: Tracker) -> None:
-    one = cell(FEDAVG, 0.5, 0)
+    one = cell(FEDAVG, 0.5, 0) | {"names": {"fedavg": "FedAvg"}}
     one["config"]["training"] = {"rounds": 100, "lr": 0.01, "clip_norm": 10}
     drawn, figure = io.BytesIO(), Figure(figsize=(3, 2))
     figure.subplots().plot([1, 2])
@@ -150,7 +150,8 @@ def test_pictures_settings_environment(store: Tracker) -> None:
     assert Page(folded).tables["same"] == [["partition.min_size", "1"], ["training.rounds", "100"]]
     assert page_.changed == ["training.lr 0.01 (default: 0.1)", "training.clip_norm 10 (default: none)"], "α has none"
     (row,) = page_.tables["cells"][1:]
-    assert [row[k] for k in (1, 2, 5, 6)] == ["finished", "60.00", "0.25", "abababababababab"]
+    assert [row[k] for k in (0, 1, 2, 5)] == ["FedAvg dirichlet α=0.5 s0", "finished", "60.00", "0.25"]
+    assert row[6] == "abababababababab"
     assert text.count("data:image/png;base64,") == 2
 
 
@@ -286,33 +287,6 @@ def test_in_a_browser(store: Tracker, tmp_path: Path) -> None:
     assert np.std(picture[:, :, :3]) > 0.05, "a blank page"
 
 
-def test_a_printed_page_has_everything(store: Tracker, tmp_path: Path) -> None:
-    """On A4 with margins of 12 mm, 186 mm or 703 pixels: ten columns of results do not reach beyond it, what is folded
-    is shown, and the contents, whose links paper has not, are not.
-    """
-    cells = [cell(method, alpha, 0) for method in (FEDAVG, SMALL) for alpha in range(1, 11)]
-    write(store, cells, range(60, 80))
-    main("sweep", out=tmp_path / "page.html")
-    text = (tmp_path / "page.html").read_text(encoding="utf-8")
-    printed = text.replace("@media print", "@media all").replace("</style>", "body { width: 703px; }</style>")
-    (tmp_path / "printed.html").write_text(printed)
-    ends = measure(
-        tmp_path / "printed.html",
-        "[...document.querySelectorAll('table, figure')].map(one => Math.ceil(one.getBoundingClientRect().width))",
-    )
-    assert max(map(int, ends.split(","))) <= 703
-    shown = "document.querySelector('{}').checkVisibility()".format
-    assert measure(tmp_path / "printed.html", f"[{shown('details table')}, {shown('nav')}]") == "true,false"
-    assert measure(tmp_path / "page.html", f"[{shown('details table')}, {shown('nav')}]") == "false,true"
-
-
-def test_a_smoke_sweep_has_a_page_and_is_compared_with_no_paper(store: Tracker, tmp_path: Path) -> None:
-    one = cell(FEDAVG, 0.5, 0)
-    write(store, [one], [50], "fedtoga/table1-smoke")
-    main("fedtoga/table1-smoke", published=True, out=tmp_path / "page.html")
-    assert "a smoke sweep, whose numbers cannot be compared with a paper" in (tmp_path / "page.html").read_text()
-
-
 def test_the_picture_of_a_partition_is_that_of_the_smallest_seed(store: Tracker) -> None:
     """2 comes before 10, which it does not as text."""
     cells = [cell(FEDAVG, 0.5, seed) for seed in (10, 2)]
@@ -357,24 +331,6 @@ def test_settings_name_the_methods_that_have_an_option() -> None:
         "training.clip_norm": "10.0 (where it applies)",
         "partition.alpha": "0.5 (dirichlet)",
     }
-
-
-def test_display_names_in_partitions_and_cells(store: Tracker) -> None:
-    """Of a method, of a whole label, and the label of a cell without any."""
-    names = {"fedavg": "FedAvg", "dirichlet α=0.5": "mild", "digits": "Digits"}
-    cells = [cell(FEDAVG, alpha, 0) | {"names": names} for alpha in (0.5, 0.1)]
-    for one in cells:
-        one["config"]["data"] = {"name": "digits"}
-    parent = store.open_sweep(sheet("named", cells))
-    for one in cells:
-        write_run(store, one, history(50), parent=parent, files={"partition.png": b"picture"})
-    sweep = collect("named")
-    assert [caption for caption, _ in _read_pictures(sweep)] == [
-        "Digits mild, seed 0",
-        "Digits dirichlet α=0.1, seed 0",
-    ]
-    page = Page(make_page(sweep, ["test_accuracy"]))
-    assert [row[0] for row in page.tables["cells"][1:]] == ["FedAvg mild s0", "FedAvg dirichlet α=0.1 s0"]
 
 
 def run(one: Mapping[str, Any], hours: float, status: str = "finished", sweep: str = "s", again: bool = False) -> None:
@@ -433,14 +389,10 @@ def test_every_run_is_counted_once_with_its_sweep_and_outcome(store: Tracker) ->
     ("tag", "per_round", "expected"),
     [
         ("12.5", None, 12.5),
-        ("12.5", 0.1, 12.5),  # 0.1 s x 100 rounds, which is less than from start to end
         ("12.5", 0.3, 30.0),  # 30 s of rounds: 20 of them were made by a call that was killed
         (None, 0.3, 30.0),  # a run of an older version
         (None, None, None),
-        ("1e999", None, None),  # of a stranger's archive
         ("nan", 0.3, 30.0),
-        ("-5", None, None),
-        ("many", None, None),
     ],
 )
 def test_the_seconds_of_a_run(tag: str | None, per_round: float | None, expected: float | None, store: Tracker) -> None:

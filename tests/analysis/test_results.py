@@ -20,7 +20,6 @@ from fedray.analysis.comparison import compare, format_report
 from fedray.analysis.data import metrics
 from fedray.analysis.data.axes import label_finished
 from fedray.analysis.data.collect import collect
-from fedray.analysis.plots.bars import draw_bars
 from fedray.analysis.report import make_page
 from fedray.analysis.tables.build import build, list_runs
 from fedray.analysis.tables.clients import read_accuracies
@@ -84,12 +83,6 @@ def test_the_page_names_the_columns(store: Tracker) -> None:
     cells = listed["fedray.results(NAME).cells"]
     assert cells[:5] == list(found.cells)[:5]
     assert {*cells[5:7], "metrics.test_accuracy"} <= set(found.cells)
-
-
-def test_results_of_a_sweep_that_nobody_ran(store: Tracker) -> None:
-    write(store, [cell(FEDAVG, 0.5, 0)], [])
-    with pytest.raises(fedray.UserError, match="'swep'; did you mean 'sweep'"):
-        fedray.results("swep")
 
 
 RUN: dict[str, Any] = {**SWEEP["base"], "algorithm": "scaffold", "seed": 1}
@@ -200,19 +193,6 @@ def test_figures_leave_out_and_name_what_is_undefined(tmp_path: Path, call: Call
         "not drawn" not in call("figures", "sweep", "--kind", "curves", "--metric", "gap", "--out", str(tmp_path)).out
     )
     assert make_page(collect("sweep"), ["gap"]).count("(1 undefined)") == 1
-
-
-def test_bars_are_of_the_last_round(store: Tracker) -> None:
-    """fedsam's part b is undefined in the last round: no bar, not that of round 1."""
-    rows = [[row | {"gap_a": 1.0} for row in history(60, 70)] for _ in range(2)]
-    rows[1][0]["gap_b"] = 9.0
-    rows[0][1]["gap_b"] = 3.0
-    write(store, [cell(method, 0.5, 0) for method in (FEDAVG, SMALL)], rows)
-    (figure,) = draw_bars(collect("sweep"), "gap").values()
-    heights = [[patch.get_height() for patch in drawn.patches] for drawn in figure.axes[0].containers if drawn.patches]
-    assert heights[0] == [1, 3]
-    assert heights[1][0] == 1
-    assert np.isnan(heights[1][1])
 
 
 @pytest.mark.usefixtures("undefined")

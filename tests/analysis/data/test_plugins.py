@@ -17,7 +17,6 @@ from fedray.analysis.plots.curves import draw_curves
 from fedray.analysis.tables.build import build
 from fedray.analysis.tables.build import main as print_table
 from fedray.analysis.tables.published import BEST
-from fedray.cells.cell import PluginLabels
 from fedray.config import RunConfig
 from fedray.partitions.base import Partition
 from fedray.partitions.shards import Shards
@@ -77,11 +76,6 @@ def test_what_a_run_writes_down_of_its_plug_ins() -> None:
     }
 
 
-def test_a_run_without_plug_ins_writes_nothing() -> None:
-    built_in = {"data": "digits", "partition": "iid", "model": "mlp", "algorithm": "fedavg"}
-    assert describe_plugins(RunConfig.parse(built_in | {"evaluation": {"probes": ["drift"]}})) == PluginLabels()
-
-
 @pytest.fixture
 def stored(store: Tracker) -> Tracker:
     """FedAvg with effort 3, FedSAM with effort 1, of a module that this process cannot import."""
@@ -137,7 +131,7 @@ def test_of_an_unranked_metric_no_entry_is_the_best(stored: Tracker, tmp_path: P
         assert call(*shown, "--metric", "angle_a").code == 0
 
 
-UNDECLARED = ("gloss_coverage", "lossless_share", "backgrounds_seen")
+UNDECLARED = ("gloss_coverage", "backgrounds_seen")
 """Metrics that a plug-in measures and declares nowhere; `loss` and `rounds` are among their letters."""
 
 

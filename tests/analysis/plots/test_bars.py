@@ -1,7 +1,6 @@
 """Bars, differences of methods, curves by seconds, loss surfaces and classes, read back from their axes."""
 
 import re
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -68,26 +67,6 @@ def test_bars_of_rounds_have_the_notes_of_the_table(store: Tracker) -> None:
     assert figure.bbox.y0 <= box.y0 < box.y1 <= figure.bbox.y1, "a long title has two lines"
 
 
-def test_bars_of_one_method_have_nobody_to_share_seeds_with(store: Tracker) -> None:
-    write(store, [cell(FEDAVG, 0.5, seed) for seed in (0, 1)], [10, 30])
-    (figure,) = draw_methods(collect("sweep"), "test_accuracy").values()
-    assert figure.get_label() == "error bars: ± standard deviation over 2 seeds"
-
-
-def test_numbers_at_many_bars_are_turned(store: Tracker) -> None:
-    """One seed each, so no error bars; the note has what the axis leaves out."""
-    write(store, [cell({"name": "fedsam", "rho": rho}, 0.5, 0) for rho in range(11)], [10 + 8 * k for k in range(11)])
-    (figure,) = draw_methods(collect("sweep")).values()
-    (area,) = figure.axes
-    said = "one seed; mean of the tests in the last fifth of the rounds, at most 10"
-    assert figure.get_label() == said
-    figure.draw_without_rendering()
-    boxes = [text.get_window_extent() for text in area.texts]
-    assert all(left.x1 < right.x0 for left, right in pairwise(boxes))
-    assert max(box.y1 for box in boxes) < area.bbox.y1
-    assert (max(area.get_yticks()), area.get_ylim()[1] > 105) == (100, True), "at most 100 %"
-
-
 def test_bars_of_layers_at_a_round(store: Tracker) -> None:
     """Layers in their own order (fc2 before fc10), mean of the seeds; round 1, or the last one."""
     cells = [cell(SMALL, 0.5, 0), cell(SMALL, 0.5, 1), cell(FEDAVG, 0.5, 0)]
@@ -119,18 +98,6 @@ def test_differences_of_methods_in_settings(store: Tracker, tmp_path: Path) -> N
     assert np.ptp(first.lines[0].get_xdata()) == 0
     assert [text.get_text() for text in forest.legends[0].get_texts()] == ["too few seeds for an interval"]
     assert forest.get_label() == "mean over 2 seeds"
-
-
-def test_differences_of_all_settings_have_one_axis(store: Tracker) -> None:
-    """0.1, 0.2, 0.3 at α = 0.1 and 5, 10, 15 at α = 0.5: 10 ± 4.303 · 5 / √3 = 22.42 reaches furthest, to -2.42."""
-    cells = [cell(method, alpha, seed) for alpha in (0.1, 0.5) for method in (FEDAVG, SMALL) for seed in range(3)]
-    write(store, cells, [history(40, last) for last in (50, 50, 50, 50.1, 50.2, 50.3, 50, 50, 50, 55, 60, 65)])
-    (figure,) = draw_forests(compare(collect("sweep"), "fedavg", "final_test_accuracy")).values()
-    low, high = 10 - 4.30265 * 5 / 3**0.5, 10 + 4.30265 * 5 / 3**0.5
-    margin = 0.05 * (high - low)
-    assert len(figure.axes) == 2
-    for area in figure.axes:
-        assert area.get_xlim() == pytest.approx((low - margin, high + margin), abs=0.01)
 
 
 def test_an_interval_far_wider_than_others_ends_in_arrows(store: Tracker) -> None:

@@ -173,10 +173,8 @@ NO_DUAL_NO_SAM = {"dual_correction": False, "sam_correction": False}
     ("table", "metric", "value", "algorithm", "partition", "more"),
     [
         ("fedsol/table2", "test_accuracy", 56.13, {"name": "fedavg"}, D01, CNN | {"per_round": 0.1}),
-        ("fedsol/table5", "best_test_accuracy", 63.62, {"name": "fedsol", "rho": 1.0}, D01, CNN),
         ("fedsol/table4", "test_accuracy", 63.93, {"name": "fedsol", "rho": 2.0} | PROX, D01, CNN),
         ("fedtoga/table8", "rounds_to:80", 491, {"name": "fedsam", "rho": 0.01}, U06, {"model": "resnet18"}),
-        ("fedtoga/table8", "rounds_to:82", None, {"name": "fedsam", "rho": 0.01}, U06, {"model": "resnet18"}),
         ("fedtoga/table10", "test_accuracy", 84.14, {"name": "fedtoga@forms"} | NO_DUAL_NO_SAM, U06, {}),
         ("fedgela/table2", "personal_accuracy", 93.01, {"name": "fedavg"}, {"name": "dirichlet", "alpha": 1e4}, SVHN),
     ],
@@ -195,11 +193,8 @@ def test_names_of_ours_and_the_papers(
     "change",
     [
         {"total": 150},
-        {"per_round": 5},
         {"data": "cifar100"},
-        {"model": "resnet50"},
         {"partition": {"name": "dirichlet_client", "alpha": 0.06}},
-        {"partition": {"name": "pathological", "classes": 5}},
         {"algorithm": {"name": "fedntd"}},
     ],
 )
@@ -208,13 +203,6 @@ def test_whatever_differs_is_no_partner(change: dict[str, Any]) -> None:
     found, notes = match_published("fedtoga/table2", "test_accuracy", {("row", "column"): [Cell(**one)]})
     assert found == {}
     assert notes[0] == "without a printed value: row, column", "nothing is in brackets"
-
-
-def test_doubts_are_passed_on() -> None:
-    one = run({"name": "fedsol", "rho": 1.5}, {"name": "dirichlet", "alpha": 0.1}, model="mcmahan_cnn")
-    found, notes = match_published("fedsol/table5", "test_accuracy", {("fedsol", "x"): [Cell(**one)]})
-    assert {key: (number.value, number.std) for key, number in found.items()} == {("fedsol", "x"): (64.13, None)}
-    assert any(note.startswith("fedsol: doubt: table 2 prints 64.13") for note in notes)
 
 
 def test_a_doubt_is_told_once_with_its_entries() -> None:
@@ -233,22 +221,6 @@ def test_a_doubt_is_told_once_with_its_entries() -> None:
         "fedcm, 6, 100: doubt: below the c=3 value, 76.64 with 200 clients",
         "fedcm: doubt: the eight stds are the same with 100 and 200 clients",
     ]
-
-
-@pytest.mark.parametrize(
-    ("table", "metric", "message"),
-    [
-        ("fedsoll/table2", "test_accuracy", "published paper: unknown name 'fedsoll'; did you mean 'fedsol'?"),
-        (
-            "fedtoga/table8",
-            "test_loss",
-            "--metric: fedtoga/table8 prints rounds_to:80, rounds_to:82, rounds_to:76, rounds_to:78; found 'test_loss'",
-        ),
-    ],
-)
-def test_what_cannot_be_compared_is_refused(table: str, metric: str, message: str) -> None:
-    with pytest.raises(UserError, match=re.escape(message)):
-        match_published(table, metric, {})
 
 
 def test_averages_over_settings_and_the_best_baseline(store: Tracker) -> None:
