@@ -51,6 +51,7 @@ OF_STORED: dict[str, str] = {
     "--paper, such as fedsam/table2",
     "tables sweep --paper fedsol/table99": "published table of fedsol: unknown name 'table99'; did you mean 'table9'? "
     "valid: table1, table10, table2, table3, table4, table5, table9, v1_table1",
+    "tables sweep --paper fedsoll/table2": "published paper: unknown name 'fedsoll'; did you mean 'fedsol'?…",
     "figures sweep --kind pie": "--kind: unknown name 'pie'; valid: bars, …",
     "figures sweep --kind curves --x alpha": "--x: unknown name 'alpha'; did you mean --kind sensitivity --x "
     "partition.alpha?…",

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from fedray.common.whole_files import MEMORY
 from tests.bad_input.case import NPZ, Case, Opens, npz, put, run
@@ -88,6 +89,11 @@ CASES: dict[str, Case] = {
         ".safetensors",
         "model.init=a.pt",
         prepare=put("a.pt", pickle.dumps(Opens(), 2)),
+    ),
+    "init of complex numbers": run(
+        "model.init: m.pt does not fit mlp: ValueError: 0.weight holds complex numbers",
+        "model.init=m.pt",
+        prepare=lambda here: torch.save({"0.weight": torch.zeros(2, dtype=torch.complex64)}, here / "m.pt"),
     ),
     "split of other arrays": run(
         "partition.path: data.npz holds 'x_test'; allowed are digest, samples, test_indices, test_offsets, "

@@ -148,6 +148,7 @@ CASES: dict[str, Case] = {
             ("a: 1\nbase\n  b: 2\n", 2, 1, "a colon is missing: base:"),
             ("a: b: c\n", 1, 5, "a text with a colon needs quotes"),
             ("a: @b\n", 1, 4, "a text that begins with @ needs quotes"),
+            (" a: 1\nb: 2\n", 2, 1, "the line is indented otherwise than those before"),
             ("a:\n  b: 1\n   c: 2\n", 3, 4, "the line is indented otherwise than those before"),
             ("a:\n  b: 1\n  - c\n", 3, 3, "an item of a list (-) follows keys; a list has a key of its own"),
         )

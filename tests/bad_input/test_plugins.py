@@ -37,6 +37,7 @@ PLUGINS: dict[tuple[str, str], dict[str, str]] = {
         "samples 0 to 1436",
         "return Shards(np.arange(9), np.array([0, 9, 0, 9, 0, 9, 9]))": f"partition.name: {{path}} deals int64 (9,) "
         f"and int64 (7,){DEALT}",
+        "return Shards(None, np.arange(7))": f"partition.name: {{path}} deals object () and int64 (7,){DEALT}",
         f"{SHARDS} * 1.0] * clients)": "partition: {path} raises TypeError: samples are float64; integers are "
         "required ({module}.py:",
         "1 / 0": f"partition: {RAISES}",

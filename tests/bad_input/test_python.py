@@ -45,6 +45,7 @@ def on(**arrays: Any) -> Any:
 CALLS: dict[str, Callable[[], Any]] = {
     f"simulate: config: found 42; {CONFIG}": lambda: simulate(42),
     "simulate: config: found 'a\\x00'; a path has no zero characters": lambda: simulate("a\0"),
+    f"{'x' * 300}: cannot be read: File name too long": lambda: simulate("x" * 300),
     "simulate: track: found ' '; up to 250 printable characters are required": lambda: simulate(track=" "),
     "simulate: data: found <NoRepr>; Dataset | None is required": lambda: simulate(data=NoRepr()),
     f"simulate: checkpoints: {__file__} is not a folder": lambda: simulate(checkpoints=f"{__file__}/here"),
@@ -79,6 +80,12 @@ CALLS: dict[str, Callable[[], Any]] = {
     ),  # type: ignore[arg-type]
     "data a: y_train has shape (24, 1); (n,) is required": lambda: Dataset(
         "a", FLOATS, ARRAYS["y_train"][:, None], FLOATS[:6], ARRAYS["y_test"], 3
+    ),
+    "data a: mean is ('a',); a number per channel is required": lambda: Dataset(
+        "a", FLOATS, ARRAYS["y_train"], FLOATS[:6], ARRAYS["y_test"], 3, ("a",)
+    ),  # type: ignore[arg-type]
+    "data: y_train is timedelta64[D] (24,); integers (n,) with n > 0 are required": lambda: on(
+        y_train=np.zeros(24, "timedelta64[D]")
     ),
     (
         "data: x_train has shape (24, 1, 8, 8), which is that of uint8 images (n, h, w, c) 1 high with 8 channels; of "

@@ -90,12 +90,9 @@ def test_the_page_is_made_from_the_results() -> None:
     [
         ("<= 1.05", {"median": 1.05, "low": 1.0, "high": 1.2}, True),
         ("< 1", 1, False),
-        (">= 2.5", 2.2, False),
         ("<= 1/20", 0.055, False),
-        ("<= 1.10, the same layout", 1.09, True),
         ("<= the step's + 0.1 = 2.59", 2.58, True),
         ("step <= 2.1: see step.py", 9, None),
-        ("", 9, None),
     ],
 )
 def test_a_goal_is_met_or_missed_or_none(goal: str, measured: object, met: bool | None) -> None:
@@ -159,12 +156,6 @@ def test_an_exception_costs_one_figure(tmp_path: Path) -> None:
         2,
         "not measured: the part's time was over",
     ]
-
-
-def test_the_page_says_what_is_not_measured() -> None:
-    rows = on_gpu([]).splitlines()[2:]
-    assert rows == [f"| {part} | not measured |  |  |  |  |" for part in PARTS]
-    assert is_met({"goal": "< 2.72", "measured": "not measured: the part's time was over"}) is None
 
 
 @pytest.mark.slow

@@ -27,10 +27,8 @@ from fedray.config import Evaluation
         ("test_accuracy", "test_accuracy", "", "", None, False),
         ("last10_test_loss", "test_loss", "last10_", "", None, True),
         ("best_personal_accuracy_e5", "personal_accuracy", "best_", "5", None, False),
-        ("final_personal_std_e10", "personal_std", "final_", "10", None, True),
         ("personal_best", "personal_best", "", "", None, False),
         ("accuracy_e5", "accuracy_e5", "", "", None, False),  # fine-tuning is for personal models
-        ("best_round", "best_round", "", "", None, False),
         ("rounds_to:80", "rounds_to", "", "", 80.0, True),
         ("rounds_to:fedavg", "rounds_to", "", "", "fedavg", True),
     ],
@@ -48,7 +46,6 @@ def test_parts_of_a_name(
     [
         ("speedup:80/fedavg", "rounds_to:80", 80.0, "fedavg", False),
         ("slowdown:79.5/fedsam ρ=0.1", "rounds_to:79.5", 79.5, "fedsam ρ=0.1", True),
-        ("speedup:fedavg/fedtoga", "rounds_to:fedavg", "fedavg", "fedtoga", False),
     ],
 )
 def test_ratios_of_rounds(name: str, rounds: str, target: float | str, reference: str, smaller: bool) -> None:
@@ -57,15 +54,13 @@ def test_ratios_of_rounds(name: str, rounds: str, target: float | str, reference
     assert found.is_smaller_better == smaller
 
 
-@pytest.mark.parametrize(
-    "name", ["rounds_to", "rounds_to:", "rounds_to:0", "rounds_to:0.8", "rounds_to:101", "rounds_to:-3"]
-)
+@pytest.mark.parametrize("name", ["rounds_to", "rounds_to:0.8", "rounds_to:101"])
 def test_targets_that_no_run_can_have(name: str) -> None:
     with pytest.raises(UserError, match=f"--metric: found '{name}'; rounds_to:PERCENT"):
         Metric.parse(name, "--metric")
 
 
-@pytest.mark.parametrize("name", ["speedup", "slowdown:80", "speedup:80/", "slowdown:/fedavg", "speedup:0/fedavg"])
+@pytest.mark.parametrize("name", ["speedup", "slowdown:80", "speedup:0/fedavg"])
 def test_ratios_need_a_target_and_a_method(name: str) -> None:
     form = f"{name.partition(':')[0]}:PERCENT/METHOD with a test accuracy from 1 to 100 is required"
     with pytest.raises(UserError, match=f"--metric: found '{name}'; {form}"):
@@ -107,7 +102,7 @@ def test_what_does_not_look_at_the_test_set() -> None:
 
 @pytest.mark.parametrize(
     ("rounds", "first"),
-    [(1, 1), (4, 4), (5, 5), (9, 9), (10, 9), (20, 17), (49, 41), (50, 41), (59, 50), (100, 91), (800, 791)],
+    [(1, 1), (9, 9), (10, 9), (20, 17), (49, 41), (50, 41), (800, 791)],
 )
 def test_a_fifth_of_the_rounds_but_one_to_ten(rounds: int, first: int) -> None:
     """49 // 5 = 9: 41 to 49; from 50 on ten; below ten rounds only the last one."""
@@ -118,13 +113,11 @@ def test_a_fifth_of_the_rounds_but_one_to_ten(rounds: int, first: int) -> None:
     ("rounds", "asked", "globally", "personally"),
     [
         (100, {}, tuple(range(91, 101)), ()),
-        (100, {"last": 1}, (100,), ()),
         (100, {"every": 4, "last": 1}, (92, 96, 100), ()),
         (20, {}, (17, 18, 19, 20), ()),
         (3, {}, (3,), ()),
         (100, {"personal": {}}, tuple(range(91, 101)), (100,)),
         (100, {"last": 1, "personal": {"every": 3}}, (93, 96, 99, 100), (93, 96, 99, 100)),
-        (98, {"last": 1, "personal": {"every": 9}}, (90, 98), (90, 98)),
     ],
 )
 def test_evaluations_that_are_averaged(
@@ -167,10 +160,8 @@ HUNDRED, FIFTY, TWENTY = range(91, 101), range(41, 51), range(17, 21)
         ([(100,)], "round 100"),
         ([(100,), (50,)], "the last round"),
         ([(92, 96, 100)], "mean of the tests in rounds 91 to 100"),
-        ([HUNDRED, (100,)], "mean of the tests in rounds 91 to 100"),
         ([HUNDRED, FIFTY], "mean of the last 10 rounds"),
         ([HUNDRED, TWENTY], "mean of the tests in the last fifth of the rounds, at most 10"),
-        ([HUNDRED, (50,)], "mean of the tests in the last fifth of the rounds, at most 10"),
         ([], "mean of the tests in the last fifth of the rounds, at most 10"),
     ],
 )

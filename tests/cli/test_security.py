@@ -267,6 +267,7 @@ def secret_in(text: str) -> bool:
     [
         URI,
         URI.replace("http:", "postgresql:"),
+        URI.replace("http:", "foo:"),
         URI.replace("127.0.0.1:9", "["),
         f"{PASSWORD}",
     ],

@@ -68,16 +68,14 @@ def read(home: Path, monkeypatch: pytest.MonkeyPatch, call: Call) -> Callable[[s
     return run
 
 
-SWEEP, DRY, UI = (
+SWEEP, UI = (
     next(c for c in COMMANDS if part in c and c.count("--") == dashes)
-    for part, dashes in (("fedray sweep quickstart", 0), ("--dry-run", 1), ("fedray ui", 1))
+    for part, dashes in (("fedray sweep quickstart", 0), ("fedray ui", 1))
 )
 PERSONAL = next(c for c in COMMANDS if "sweep fedgela/pcdd_smoke" in c)
 ANALYSIS = re.compile(r"fedray (tables|figures|compare|report) ")
 """These need a sweep that has run."""
-OTHERS = [
-    c for c in COMMANDS if c not in (SWEEP, DRY, UI, PERSONAL) and not c.startswith("make") and not ANALYSIS.search(c)
-]
+OTHERS = [c for c in COMMANDS if c not in (SWEEP, UI, PERSONAL) and not c.startswith("make") and not ANALYSIS.search(c)]
 
 
 @pytest.fixture(scope="module")
@@ -160,10 +158,6 @@ def test_make_runs_the_same_commands(home: Path) -> None:
 @pytest.mark.parametrize("command", OTHERS)
 def test_command(command: str, local_ray: None, read: Callable[[str], str]) -> None:
     assert read(command)
-
-
-def test_dry_run(read: Callable[[str], str]) -> None:
-    assert "28 cells" in read(DRY)
 
 
 def test_python_example(capsys: pytest.CaptureFixture[str]) -> None:

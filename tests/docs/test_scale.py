@@ -2,15 +2,12 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 from torch import Tensor
 
-from fedray.datasets.dataset import Samples
 from fedray.engine.messages import Broadcast, ClientTask, Reply
-from fedray.engine.process import residence, worker
+from fedray.engine.process import residence
 from fedray.engine.process.backend import InlineBackend
 from fedray.engine.server.simulation import Simulation
 from fedray.engine.state import load_state
@@ -60,23 +57,3 @@ def test_the_limit_is_that_of_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "Σ (n_i d) + S N_s, at most 0.2 f G" in PAGE
     monkeypatch.setattr("torch.cuda.mem_get_info", lambda: (1, 80 * 10**9))
     assert residence.limit_memory(0.25) == 4 * 10**9
-
-
-@pytest.mark.parametrize("merged", [False, True])
-def test_the_training_set_as_a_whole_is_on_no_gpu_unless_it_is_the_test_set(
-    merged: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """`held` says where samples stay: the training set on the CPU; one set of both where the test set is."""
-    made: list[tuple[int, object]] = []
-
-    class Noted(Samples):
-        def __init__(self, x: np.ndarray, y: np.ndarray, *args: Any, held: Any = None) -> None:
-            made.append((len(x), held))
-            super().__init__(x, y, *args, held=held)
-
-    monkeypatch.setattr(worker, "Samples", Noted)
-    data: dict[str, Any] = {"name": "digits"} | ({"test": {"fraction": 0.25}} if merged else {})
-    built = small.problem("fedavg", data=data)
-    InlineBackend().open(built)
-    training, test = len(built.data.y_train), len(built.data.y_test)
-    assert made == ([(training, None)] if merged else [(training, "cpu"), (test, None)])

@@ -121,10 +121,9 @@ def test_with_its_defaults_a_form_is_the_method(name: str) -> None:
     }
 
 
-@pytest.mark.parametrize("name", ["fedavg@forms", "nothing@forms", "scaffold@other"])
-def test_an_unknown_form_is_refused(name: str) -> None:
-    with pytest.raises(UserError, match=rf"^algorithm\.name: unknown name '{name}'"):
-        algorithm(name)
+def test_an_unknown_form_is_refused() -> None:
+    with pytest.raises(UserError, match=r"^algorithm\.name: unknown name 'fedavg@forms'"):
+        algorithm("fedavg@forms")
     with pytest.raises(UserError, match=r"^algorithm\.proximal\.name: unknown name 'fedsam@forms'"):
         algorithm({"name": "fedsol", "proximal": "fedsam@forms"})
 

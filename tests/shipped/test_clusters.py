@@ -173,9 +173,7 @@ def submit(command: list[str], env: dict[str, str], folder: Path) -> None:
     [
         ("0", "0", False),
         ("1", "0", True),  # cells have failed, or Ray's head was lost
-        ("1", "10", False),  # enough
         ("2", "0", False),  # the user's mistake
-        ("137", "0", True),  # the driver was killed
         ("", "99", True),  # told to stop: always
     ],
 )
@@ -201,7 +199,7 @@ def test_slurm_jobs_queue_again_where_another_try_may_do_better(
 
 @pytest.mark.parametrize(
     ("store", "code", "archive"),
-    [("http://h:1", "0", False), ("", "0", True), ("sqlite:///x", "1", True), ("", "", True)],
+    [("http://h:1", "0", False), ("", "0", True), ("", "", True)],
 )
 def test_a_task_of_an_array_runs_its_cell(store: str, code: str, archive: bool, tmp_path: Path) -> None:
     """Without a server it writes an archive. Told to stop, it lets the cell end and is queued again."""
@@ -221,9 +219,7 @@ def test_a_task_of_an_array_runs_its_cell(store: str, code: str, archive: bool, 
     ("script", "missing", "said"),
     [
         ("slurm.sh", "FEDRAY_STORAGE", "FEDRAY_STORAGE"),
-        ("slurm.sh", "MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_URI"),
         ("slurm.sh", "file", "file"),
-        ("slurm.sh", "fedray", "fedray is neither on PATH nor"),
         ("slurm-array.sh", "fedray", "fedray is neither on PATH nor"),
     ],
 )

@@ -241,6 +241,7 @@ def test_both_stages_are_planned_and_what_does_not_fit_is_named(call: Call) -> N
         ),
         (("--dry-run", *CLUSTER, "--seconds-per-round", "nan"), "--seconds-per-round: found nan; a number above 0"),
         (("--dry-run", *CLUSTER, "--only", "13"), "sweep.yaml: --only: '13' names no cell; give a number from 1 to 12"),
+        (("--dry-run", "--estimate", "--json"), "--json: --estimate and --nodes print no JSON; --dry-run --json"),
         (("--dry-run", *CLUSTER, "--force"), "--force: --estimate and --nodes look nothing up; leave it out"),
     ],
 )

@@ -154,6 +154,7 @@ def test_a_seed_is_no_setting() -> None:
         ({"randint": [1, 5]}, 3, False),
         ({"uniform": [0, 2]}, 0.09, True),
         ({"uniform": [0, 2]}, 0.11, False),
+        ({"uniform": [1, 1]}, 1.0, False),
         ({"loguniform": [0.01, 1]}, 0.012, True),
         ({"loguniform": [0.01, 1]}, 0.02, False),
     ],

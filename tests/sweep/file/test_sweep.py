@@ -166,6 +166,7 @@ def test_a_shipped_sweep_is_extended_by_name(folder: Path) -> None:
         ("extends: 3\nname: own", "extends: found 3; a sweep's name or file is required"),
         ("extends: gone.yaml\nname: own", "gone.yaml: cannot be read: No such file or directory"),
         ("extends: quickstar\nname: own", "extends: 'quickstar': .* did you mean quickstart?"),
+        ("extends: other\nname: own", "extends: 'other': there is no such file; did you mean other.yaml?"),
         ("extends: run.yaml\nname: own", "extends: .*run.yaml has no `base`; the file of a sweep is required"),
         ("extends: own.yaml\nname: own", "own.yaml: extends: the file extends itself"),
         ("extends: other.yaml", "own.yaml: name: a sweep that extends .*other.yaml needs a name of its own"),
@@ -245,6 +246,12 @@ def test_tune_and_final_are_set_as_keys_of_the_file() -> None:
     assert sweep.with_overrides({"final.seeds": [2, 3]}).final == sweep.final.model_copy(update={"seeds": (2, 3)})  # type: ignore[union-attr]
     with pytest.raises(UserError, match=r"--set training\.lr: search\.training\.lr draws it; set search\.training\.lr"):
         sweep.with_overrides({"training.lr": 0.15})
+    chosen = {"choice": [0.15]}
+    assert sweep.with_overrides({"search.training.lr": chosen}).search == {"training.lr": chosen}
+    of_case = Sweep.parse({"name": "x", "base": BASE, "cases": [{}, {"search": more["search"]}]})
+    changed = of_case.with_overrides({"search.training.lr": chosen})
+    assert changed.cases == {"cases": [{}, {"search": {"training.lr": chosen}}]}
+    assert not changed.search
 
 
 def test_what_changed_a_sweep_is_read_again_from_its_stored_file() -> None:

@@ -61,8 +61,9 @@ DIFFERENT: list[dict[str, Any]] = [
 ]
 
 
-def test_cells_share_a_split_only_where_it_is_the_same() -> None:
-    """Each cell has the samples that it would have alone, and its own configuration."""
+def test_cells_share_a_split_only_where_it_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each cell has the samples that it would have alone, and its own configuration; the latest two splits are kept."""
+    monkeypatch.setattr("fedray.sweep.plan.KEPT_PROBLEMS", 2)
     base = BASE | {"algorithm": "fedavg", "data": {"name": "digits"}, "evaluation": {"personal": {}}}
     problems = Problems()
     sheet, _ = make_sheet(Sweep.model_validate({"name": "x", "base": base, "cases": DIFFERENT}), problems)
@@ -73,7 +74,7 @@ def test_cells_share_a_split_only_where_it_is_the_same() -> None:
         assert given.data.input_shape == alone.data.input_shape
         assert given.pack_split() == alone.pack_split()
         splits.append(given.pack_split())
-    assert len(splits) == len(DIFFERENT)
+    assert (len(splits), len(problems._problems)) == (len(DIFFERENT), 2)
     assert len(set(splits)) == len(DIFFERENT) - 2  # the model and the learning rate deal nothing out
 
 

@@ -16,6 +16,7 @@ import pytest
 from fedray.common.errors import UserError
 from fedray.sweep.storage import (
     CellLocks,
+    _is_abandoned,
     find_running_sweeps,
     find_started_sweeps,
     get_cell_locks_file,
@@ -225,3 +226,12 @@ def test_a_lock_that_is_no_file_is_refused_and_never_waited_for(make: Callable[[
         list_abandoned()
     with find_running_sweeps() as running:
         assert running == set()
+
+
+def test_a_scratch_folder_with_a_strange_lock_is_nobodys(tmp_path: Path) -> None:
+    """It stays, and `clean` does not wait for it; nor does one that its driver removes meanwhile."""
+    make_pipe(tmp_path / "tune/a/lock")
+    make_loop(tmp_path / "tune/b/lock")
+    make_file(tmp_path / "tune/c/lock")
+    assert list_abandoned() == [tmp_path / "tune/c"]
+    assert not _is_abandoned(tmp_path / "tune/gone")

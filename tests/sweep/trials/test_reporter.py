@@ -153,6 +153,17 @@ def test_the_store_is_opened_for_the_first_trial_and_not_before() -> None:
     sink.close_rest()
 
 
+def test_a_pipe_gets_a_line_about_running_cells(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = Progress(2)
+    shown.note_start("a", "fedavg s0")
+    shown.note_round("a", 10, 150, [{"test_accuracy": 81.5}])
+    monkeypatch.setattr("fedray.sweep.reporter.MINUTE", 0.0)
+    shown.note_round("a", 75, 150, [])
+    assert capsys.readouterr().out == "running: fedavg s0 round 75/150  81.50 %\n"
+
+
 def test_a_cell_that_goes_on_says_from_which_round(capsys: pytest.CaptureFixture[str]) -> None:
     """The cell has two rounds; one is in its checkpoint. Only the first report after a start tells it."""
     sink, (trial, _), (cell, _) = made(Told(), lambda cell: None)
@@ -281,12 +292,14 @@ def test_runs_with_the_same_partition_share_its_files(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr("fedray.engine.problem.Problem.draw_picture", draw_picture)
     told = Told()
+    monkeypatch.setattr("fedray.sweep.reporter.KEPT_PROBLEMS", 1)
     sink, trials, _ = made(told, lambda cell: None, **{"seed": [0, 1], "training.lr": [0.1, 0.2]})
     for trial in trials:
         sink.on_trial_start(0, [], trial)
     sink.close_rest()
     assert told.calls.count("open with its split") == 4
     assert len(drawn) == len(set(drawn)) == 2
+    assert len(sink._splits) == 1, "of those that have ended none"
 
 
 @pytest.mark.parametrize(("accuracy", "status"), [(50.0, Status.STOPPED), (49.9, Status.PRUNED)])
