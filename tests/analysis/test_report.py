@@ -18,7 +18,6 @@ import pytest
 from matplotlib.figure import Figure
 
 from fedray.analysis.data.collect import SweepTable, collect
-from fedray.analysis.plots.clients import draw_partitions
 from fedray.analysis.plots.curves import count_lines, draw_curves, draw_multiples
 from fedray.analysis.report import (
     _describe_hours,
@@ -294,24 +293,6 @@ def test_the_picture_of_a_partition_is_that_of_the_smallest_seed(store: Tracker)
     for one in cells:
         write_run(store, one, parent=parent, files={"partition.png": f"seed {one['config']['seed']}".encode()})
     assert _read_pictures(collect("two")) == [("dirichlet α=0.5, seed 2", _make_uri(b"seed 2"))]
-
-
-def test_partitions_are_drawn_with_one_scale_from_data_that_are_as_they_were(store: Tracker) -> None:
-    """As by `fedray figures`; the picture of a run whose clients had other sizes is its own."""
-    cells = [cell(FEDAVG, alpha, 0) for alpha in (0.5, 100, 1)]
-    for one in cells:
-        one["config"] |= {"data": {"name": "digits"}, "clients": {"total": 5}}
-    write(store, cells, [], "all")
-    figures = [*draw_partitions(collect("all"))[0].values()]
-    parent = store.open_sweep(sheet("all", cells))
-    for one, figure, other in zip(cells, figures, (0, 0, 1), strict=True):
-        split = io.BytesIO()
-        sizes = np.asarray(figure.axes[0].images[0].get_array()).sum(axis=0) + other
-        np.savez(split, train_offsets=np.cumsum([0, *sizes]))
-        write_run(store, one, parent=parent, files={"partition.png": b"own", "partition.npz": split.getvalue()})
-    drawn = [uri for figure in figures[:2] for _, uri in _show({"": figure})]
-    said = [f"digits dirichlet α={alpha}, 5 clients, seed 0" for alpha in (0.5, 100, 1)]
-    assert _read_pictures(collect("all")) == list(zip(said, [*drawn, _make_uri(b"own")], strict=True))
 
 
 def test_settings_name_the_methods_that_have_an_option() -> None:

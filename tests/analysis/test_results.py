@@ -26,7 +26,7 @@ from fedray.analysis.tables.clients import read_accuracies
 from fedray.cells.metric import DEFAULT
 from fedray.cells.record import summarise_rounds
 from fedray.tracking.tracker import Tracker
-from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, history, write, write_run
+from tests.analysis.runs import FEDAVG, SMALL, cell, history, write, write_run
 from tests.conftest import Call
 from tests.sweep.running import SWEEP
 
@@ -193,20 +193,6 @@ def test_figures_leave_out_and_name_what_is_undefined(tmp_path: Path, call: Call
         "not drawn" not in call("figures", "sweep", "--kind", "curves", "--metric", "gap", "--out", str(tmp_path)).out
     )
     assert make_page(collect("sweep"), ["gap"]).count("(1 undefined)") == 1
-
-
-@pytest.mark.usefixtures("undefined")
-def test_two_sweeps_in_one_table(call: Call) -> None:
-    """A sweep that measures no gap is still refused by name; one in which it is undefined is not."""
-    asked = {"evaluation": {"probes": ["other"]}}
-    for name, more in (("same", {}), ("without", asked)):
-        one = cell(LARGE, 0.5, 0)
-        write(Tracker(), [one | {"config": one["config"] | more, "hash": name}], [history(*[60] * 10)], name=name)
-    out = call("tables", "sweep", "same", "--metric", "gap").out
-    assert "- (1 undefined)" in out
-    assert "4.00 (1 undefined)" in out
-    code, _, err = call("tables", "sweep", "without", "--metric", "gap")
-    assert (code, "which 1 of 5 finished runs have not logged, fedsam-0.5-0.5-0 among them" in err) == (2, True)
 
 
 def test_summaries_of_a_run() -> None:

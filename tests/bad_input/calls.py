@@ -16,14 +16,11 @@ def saved(line: str, path: str, *changes: str) -> Case:
 COMMANDS: dict[str, str] = {
     "sweep": "Missing argument 'file': a sweep's YAML file, or a name of `fedray list sweeps`",
     "tables": "Missing argument 'name': the sweep's name; of several the cells share a table",
-    "list algoritms": "list: unknown name 'algoritms'; did you mean 'algorithms'? valid: algorithms, clusters, "
-    "datasets, metrics, models, partitions, sweeps",
+    "list algoritms": "list: unknown name 'algoritms'; did you mean 'algorithms'? valid: algorithms, clusters,…",
     "sweep x.yaml --max-concurrent 0": "Invalid value for '--max-concurrent': Input should be greater than or equal "
     "to 1",
-    "ui": "there is no store at {here}/mlflow.db; the first sweep makes it, some seconds after its start, unless "
-    "MLFLOW_TRACKING_URI names another",
-    "data check sweep.yaml": "data.name: found 'sweep.yaml', a file; the `name` in its section `data` is required, "
-    "and the section's other keys by `--set data.KEY=VALUE`",
+    "ui": "there is no store at {here}/mlflow.db; the first sweep makes it, some seconds after its start, unless…",
+    "data check sweep.yaml": "data.name: found 'sweep.yaml', a file; the `name` in its section `data` is required,…",
     "run run.yaml --dry-run": "No such option: --dry-run; `fedray sweep` has it",
     "data show digits --alpha 1 --out a.exe": "--out: found a.exe; a file that ends in .png, .svg or .pdf is required",
     "data show digits --set alpha=1": "--set: found 'alpha=1'; data.KEY=VALUE or partition.KEY=VALUE is required",
@@ -45,10 +42,8 @@ OF_STORED: dict[str, str] = {
     "tables sweep --metric rounds_to:many": "--metric: unknown name 'rounds_to:many'; did you mean "
     "'rounds_to:fedsam'? valid: rounds_to:fedavg, rounds_to:fedsam",
     "tables sweep --rows algoritm": "--rows/--cols: unknown name 'algoritm'; did you mean 'algorithm'?…",
-    "tables sweep --reference fedavgg": "--reference: unknown name 'fedavgg'; did you mean 'fedavg'? valid: fedavg, "
-    "fedsam",
-    "tables sweep --published": "--published: 'sweep' does not belong to a paper; name the printed table with "
-    "--paper, such as fedsam/table2",
+    "tables sweep --reference fedavgg": "--reference: unknown name 'fedavgg'; did you mean 'fedavg'? valid: fedavg,…",
+    "tables sweep --published": "--published: 'sweep' does not belong to a paper; name the printed table with…",
     "tables sweep --paper fedsol/table99": "published table of fedsol: unknown name 'table99'; did you mean 'table9'? "
     "valid: table1, table10, table2, table3, table4, table5, table9, v1_table1",
     "tables sweep --paper fedsoll/table2": "published paper: unknown name 'fedsoll'; did you mean 'fedsol'?…",
@@ -60,12 +55,10 @@ OF_STORED: dict[str, str] = {
 
 ADDRESSES: dict[str, str] = {
     "nonsense": "found 'nonsense'; sqlite:///FILE, http://HOST:PORT or a database's address is required",
-    "sqlite:////nosuch/mlflow.db": "found /nosuch/mlflow.db, but there is no folder /nosuch; create it, or set "
-    "sqlite:///FILE",
+    "sqlite:////nosuch/mlflow.db": "found /nosuch/mlflow.db, but there is no folder /nosuch; create it, or set…",
     "http://me:pa55word@127.0.0.1:1/?token=t0ken": "cannot connect to http://***@127.0.0.1:1/?token=***: [Errno 111] "
     "Connection refused",
-    "http://127.0.0.1:99999": "found 'http://127.0.0.1:99999', whose host or port cannot be read; write / ? # of a "
-    "password as %2F %3F %23; sqlite:///FILE, http://HOST:PORT or a database's address is required",
+    "http://127.0.0.1:99999": "found 'http://127.0.0.1:99999', whose host or port cannot be read; write / ? # of a…",
     "mssql+nope://me:pa55word@host/db": "the store cannot be used: NoSuchModuleError: Can't load plugin: "
     "sqlalchemy.dialects:mssql.nope",
 }

@@ -97,6 +97,11 @@ CASES: dict[str, Case] = {
         "clients.total=300",
         "partition.alpha=0.01",
     ),
+    "plug-in that exits": run(
+        "--set: algorithm.name: 'leaving_plugin:X' cannot be imported: SystemExit: 0",
+        "algorithm=leaving_plugin:X",
+        prepare=put("leaving_plugin.py", "import sys\nsys.exit(0)\n"),
+    ),
     "plug-in that raises": run(
         "--set: algorithm.name: 'broken_plugin:X' cannot be imported: ZeroDivisionError: division by zero",
         "algorithm=broken_plugin:X",

@@ -30,10 +30,8 @@ WORDS: dict[str, str] = {
     "cases: [{model: mlp, grid: {seed: 3}}]": "cases.cases.0.grid.seed: expected a list of values, got 3",
     "cases: [{algorithm: {name: fedsam, rho: 1}, grid: {algorithm.rho: [2]}}]": "cases.cases.0.grid.algorithm.rho: the "
     "case gives algorithm.rho, too; leave one out",
-    "cases: [{grid: {search: [{}]}}]": "cases.cases.0.grid.search: `search` belongs next to the case's keys, not in "
-    "its grid",
-    "grid: {algorithm: [fedavg], algorithm.rho: [0.1]}": "algorithm.rho: fedavg has no options; 'rho' belongs to "
-    "mofedsam, fedsam, fe…",
+    "cases: [{grid: {search: [{}]}}]": "cases.cases.0.grid.search: `search` belongs next to the case's keys, not in…",
+    "grid: {algorithm: [fedavg], algorithm.rho: [0.1]}": "algorithm.rho: fedavg has no options; 'rho' belongs to…",
     "grid: {algorithm: [fedavg, fedsam], algorithm.roh: [0.1]}": "algorithm.roh: none of fedavg, fedsam has it; did "
     "you mean algorithm.rho, of fedsam?",
     "grid: {seed: 0-2}": "grid.seed: expected a list, got '0-2'; did you mean [0, 1, 2]?",
@@ -53,8 +51,7 @@ WORDS: dict[str, str] = {
     "mean [fedavg, fedsam]?",
     "grid: {partition: [iid, {dirichlet: 0.1}]}": "partition.name is required: found partition.dirichlet without it; "
     "did you mean {name: dirichlet, alpha: 0.1}?",
-    "grid: {algorithm: -fedavg -fedsam}": "grid.algorithm: expected a list, got '-fedavg -fedsam'; after "
-    "`-` a space is needed: - fedavg",
+    "grid: {algorithm: -fedavg -fedsam}": "grid.algorithm: expected a list, got '-fedavg -fedsam'; after `-` a space…",
     "grid: {seed: 0}": "grid.seed: expected a list, got 0; did you mean [0]?",
     "grid: {algorithm: [fedavg, {fedprox: {mu: 0.01}}]}": "algorithm.name is required: found algorithm.fedprox without "
     "it; did you mean {name: fedprox, mu: 0.01}?",
@@ -67,41 +64,33 @@ WORDS: dict[str, str] = {
     "'randint']",
     "search: {training.lr_decay: {uniform: [0.5, 2]}}": "search.training.lr_decay: found [0.5, 2]; input should be "
     "less than or equal to 1",
-    "scheduler: asha": "scheduler.metric: found validation_accuracy, but the cells have no `data.validation`; hold "
-    "samples out, or name the test set: `metric: test_accuracy`",
+    "scheduler: asha": "scheduler.metric: found validation_accuracy, but the cells have no `data.validation`; hold…",
     "scheduler: {name: median, metric: test_accuracy, factor: 2}": "scheduler.factor: belongs to asha; median has none",
     "stop: {validation_accuracy: 90}": "stop.validation_accuracy: the cells have no `data.validation`",
     "searcher: sobol": "searcher: without `search` there is nothing to draw",
     "search: {training.lr: {loguniform: [0.01, 1]}}, select: validation_acuracy": "select: unknown name "
     "'validation_acuracy'; did you mean…",
     "search: {training.lr: {loguniform: [0.01, 1]}}, tune: {seeds: [1]}": "final: is required with `tune`",
-    "stop: {acuracy: 3}": "stop: unknown name 'acuracy'; did you mean 'test_accuracy'? valid: round, test_accuracy, "
-    "validation_accuracy",
+    "stop: {acuracy: 3}": "stop: unknown name 'acuracy'; did you mean 'test_accuracy'? valid: round, test_accuracy,…",
     "stop: {round: 0}": "stop.round: found 0; every cell would stop at once",
     "stop: {test_accuracy: 0.9}": "stop.test_accuracy: found 0.9, in percent; write 90",
     "stop: {test_accuracy: 950}": "stop.test_accuracy: found 950; at most 100 (percent) is reached",
-    "grid: {algorithm.rho: [0.1], algorithm: [fedsam]}": "grid.algorithm: follows algorithm.rho, which it would undo; "
-    "list it first",
+    "grid: {algorithm.rho: [0.1], algorithm: [fedsam]}": "grid.algorithm: follows algorithm.rho, which it would…",
     "cases: [{algorithm.rho: 0.1}, {seed: 0}], grid: {seed: [0, 1]}": "grid.seed: seed also has a value in "
     "cases.cases.1; leave one out",
-    "grid: {search: [1]}": "grid: found {'search': [1]}; `search` belongs next to `grid`, not in it; a case may have "
-    "one of its own",
-    "grid: {algorithm: [fedavg, moon], model.hidden: [[]]}": "model.name: found mlp, all of it head; moon needs a "
-    "feature layer",
+    "grid: {search: [1]}": "grid: found {'search': [1]}; `search` belongs next to `grid`, not in it; a case may have…",
+    "grid: {algorithm: [fedavg, moon], model.hidden: [[]]}": "model.name: found mlp, all of it head; moon needs a…",
     "name: a b": "name: found 'a b'; letters, digits and _ - . are allowed, without spaces, in parts joined by /",
 }
 """What a sweep's file has besides its base -> what is said about it."""
 
 STAGED: dict[str, str] = {
-    "tune: {seeds: [1, 2]}, final: {seeds: [2, 3]}": "final.seeds: 2 is also in tune.seeds; a seed that helped to "
-    "choose says nothing about the choice",
-    "tune: {seeds: [1], blocks: true}, final: {seeds: [2, 3]}": "final.seeds: found 2; tune.blocks requires as many "
-    "as tune.seeds has, 1",
+    "tune: {seeds: [1, 2]}, final: {seeds: [2, 3]}": "final.seeds: 2 is also in tune.seeds; a seed that helped to…",
+    "tune: {seeds: [1], blocks: true}, final: {seeds: [2, 3]}": "final.seeds: found 2; tune.blocks requires as many…",
     "tune: {seeds: [1, 1]}": "tune.seeds: found [1, 1]; each seed once",
     "grid: {seed: [0]}": "seed: belongs to `tune` and `final`, which say it for each stage",
     "stop: {round: 2}": "stop: found with `tune`, which cannot choose cells that `stop` ends; leave one out",
-    "select: last10_personal_accuracy": "select: found last10_personal_accuracy, but the cells have no "
-    "`evaluation.personal`",
+    "select: last10_personal_accuracy": "select: found last10_personal_accuracy, but the cells have no…",
 }
 """The same of a sweep that tunes: its stages are STAGES, unless they are given."""
 STAGES: dict[str, Any] = {"search": LR, "tune": {"seeds": [1]}, "final": FINAL}

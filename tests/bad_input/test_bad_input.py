@@ -1,9 +1,7 @@
 """Every mistake of a user gives one line with place and cause, exit code 2, and leaves nothing behind."""
 
 import logging
-import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -20,8 +18,6 @@ CASES = {
     for module in (settings, data, sweeps, calls)
     for name, case in module.CASES.items()
 }
-REAL = "settings: training.learning_rate=1"
-"""Also called as a user does, in a process of its own."""
 
 
 @pytest.fixture(scope="module")
@@ -87,21 +83,6 @@ def test_a_mistake_is_one_line_and_leaves_nothing(
     with pytest.raises(SystemExit) as exit_:
         cli.run_command(cli.app)
     check(case, here, exit_.value.code, capsys.readouterr().err, before)
-
-
-def test_as_a_user_calls_it(here: Path) -> None:
-    case = CASES[REAL]
-    case.prepare(here)
-    before = files(here)
-    done = subprocess.run(
-        [Path(sys.executable).with_name("fedray"), *case.arguments],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        env=os.environ | case.environment,
-    )
-    check(case, here, done.returncode, done.stderr, before)
-    assert done.stdout == ""
 
 
 @pytest.fixture(autouse=True)

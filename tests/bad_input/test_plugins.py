@@ -5,12 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 import fedray
 from fedray.common.errors import PluginError, UserError
 from tests import small
-from tests.conftest import Call
 
 HEAD = """
 import numpy as np
@@ -109,25 +107,3 @@ def test_a_plugins_mistake_is_one_line(number: int, tmp_path: Path, monkeypatch:
     assert "\n" not in said
     if isinstance(error.value, PluginError):
         assert error.value.trace.startswith("Traceback")
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "line"),
-    [
-        ("leaves", "import sys\nsys.exit(0)\n", "algorithm.name: 'leaves:Own' cannot be imported: SystemExit: 0"),
-        (
-            "breaks",
-            f"{HEAD}class Own(Algorithm):\n    def direction(self, c):\n        1 / 0\n",
-            "breaks:Own raises ZeroDivisionError",
-        ),
-    ],
-)
-def test_fedray_run_ends_with_its_own_code(
-    name: str, text: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path(f"{name}.py").write_text(text)
-    Path("run.yaml").write_text(yaml.safe_dump(small.sections(f"{name}:Own", model=4, training={"rounds": 1})))
-    code, _, err = call("run", "run.yaml", "--no-track")
-    assert (code, err.count("\n")) == (2, 1), err
-    assert line in err

@@ -169,43 +169,33 @@ def test_words_are_true_for_all_runs(runs: Sequence[Sequence[int]], said: str) -
     assert describe_rounds(runs) == said
 
 
-def test_a_finished_run_counts_before_every_other_one() -> None:
-    assert min(Status, key=lambda status: status.rank) is Status.FINISHED
-    assert max(Status, key=lambda status: status.rank) is Status.MISSING
-
-
-@pytest.mark.parametrize("tag", [None, "", "superseded", "of a stranger"])
-def test_a_tag_without_a_known_word_is_a_run_in_progress(tag: str | None) -> None:
-    assert Status.parse(tag) is Status.RUNNING
-
-
 def test_each_status_either_has_an_outcome_or_is_open_or_failed() -> None:
+    """A tag without a known word is a run in progress; a finished run counts before every other one."""
     for status in Status:
         assert (status.is_final or status.is_early) + status.is_open + (status is Status.FAILED) == 1
     assert [status for status in Status if status.is_success] == ["finished", "stopped", "pruned"]
     assert [status for status in Status if status.is_final] == ["finished", "diverged"]
+    assert min(Status, key=lambda status: status.rank) is Status.FINISHED
+    assert max(Status, key=lambda status: status.rank) is Status.MISSING
+    assert {Status.parse(tag) for tag in (None, "superseded", "of a stranger")} == {Status.RUNNING}
 
 
-def test_divergence_names_its_round() -> None:
-    ending = describe_error(Diverged(3, 7, "the loss is nan"))
-    assert (ending.status, ending.diverged_round, ending.traceback) == (Status.DIVERGED, 3, "")
-    assert "client 7" in ending.message
-
-
-def test_a_mistake_of_the_user_is_one_line_without_a_traceback() -> None:
-    ending = describe_error(UserError("training.lr: found 'x'"))
-    assert (ending.status, ending.message, ending.traceback) == (Status.FAILED, "training.lr: found 'x'", "")
-
-
-def test_any_other_error_keeps_its_traceback() -> None:
+@pytest.mark.parametrize(
+    ("error", "status", "message", "traced"),
+    [
+        (Diverged(3, 7, "the loss is nan"), Status.DIVERGED, "client 7", False),
+        (UserError("training.lr: found 'x'"), Status.FAILED, "training.lr: found 'x'", False),
+        (ZeroDivisionError("in a plug-in"), Status.FAILED, "ZeroDivisionError: in a plug-in", True),
+        (KeyboardInterrupt(), Status.INTERRUPTED, "", True),
+    ],
+)
+def test_how_an_error_ends_a_run(error: BaseException, status: Status, message: str, traced: bool) -> None:
+    """A user's mistake is one line; any other error keeps its traceback, of an actor, too."""
     try:
-        raise ZeroDivisionError("in a plug-in")
-    except ZeroDivisionError as error:
-        ending = describe_error(error)
-    assert (ending.status, ending.message) == (Status.FAILED, "ZeroDivisionError: in a plug-in")
-    assert "test_any_other_error_keeps_its_traceback" in ending.traceback
+        raise error
+    except BaseException as raised:
+        ending = describe_error(raised)
+    assert (ending.status, ending.diverged_round) == (status, 3 if status is Status.DIVERGED else None)
+    assert message in ending.message
+    assert ("test_how_an_error_ends_a_run" in ending.traceback) == (traced and status is Status.FAILED)
     assert describe_error(ValueError("x"), "of an actor").traceback == "of an actor"
-
-
-def test_ctrl_c_interrupts() -> None:
-    assert describe_error(KeyboardInterrupt()).status is Status.INTERRUPTED

@@ -34,22 +34,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_dry_run(folder: Path, call: Call) -> None:
-    sweep: dict[str, Any] = {
-        "name": "x",
-        "base": BASE,
-        "grid": {"algorithm": ["fedavg", {"name": "fedsam", "rho": 0.2}], "seed": [0, 1]},
-    }
-    (folder / "sweep.yaml").write_text(yaml.safe_dump(sweep))
-    out = call("sweep", "sweep.yaml", "--dry-run").done
-    assert "x: 4 cells, 0 finished, 0 diverged, 4 to run" in out
-    assert re.search(r"[0-9a-f]{16} +to run +fedsam ρ=0.2 dirichlet\(0.5\) s1", out)
-    assert "4 cells ask for as many actors as fit of 1 CPU each: fits" in out
-    assert not (folder / "mlflow.db").exists(), "a dry run writes nothing"
-    assert "\nlast10_test_accuracy: round 2\n" in out
-    assert "last10_personal_accuracy" not in out
-
-
 def test_dry_run_without_the_data(folder: Path, call: Call) -> None:
     """Cells of a file and of a tune stage are listed; the sweep itself is refused."""
     sweep = {"name": "x", "base": BASE | {"data": "mnist"}, "grid": {"algorithm": ["fedavg", "fedsam"], "seed": [0, 1]}}

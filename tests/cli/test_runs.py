@@ -10,7 +10,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,14 +19,10 @@ from typing import Any
 import pytest
 import yaml
 
-from fedray.analysis.data.axes import label_cells
-from fedray.analysis.data.collect import make_frame, make_row
 from fedray.cells.cell import Cell
 from fedray.cells.looks import choose_looks
 from fedray.cells.sheet import Sheet
 from fedray.common.location import get_storage
-from fedray.config import RunConfig
-from fedray.sweep.plan import make_label
 from fedray.sweep.run import describe_elsewhere
 from fedray.sweep.storage import CellLocks, get_cell_locks_file, get_sweep_lock_file, lock_sweep
 from fedray.tracking.store import IS_CELL, LISTED, find_runs, get_label, search
@@ -430,27 +426,6 @@ def test_names_leave_out_what_all_runs_of_a_method_share() -> None:
     assert [look.name for look in looks] == ["fedavg s0", "fedprox s0", "ρ=0.1 fedtoga s0", "ρ=0.5 fedtoga s0"]
 
 
-def test_names_have_partitions_as_tables_have_them() -> None:
-    """In one spelling, `dirichlet α=0.1`, of which a name has what differs; FedTOGA has an α of its own."""
-
-    def look(partitions: Sequence[dict[str, Any]], method: dict[str, Any] = FEDAVG) -> tuple[list[str], list[str]]:
-        base = sections(algorithm=method, data="digits", seed=0, runtime={})
-        points = [base | {"partition": one} for one in partitions]
-        runs = [(point, RunConfig.parse(point)) for point in points]
-        cells = {f"{k}": Cell(f"{k}", make_label(*one), one[1].resolve()) for k, one in enumerate(runs)}
-        columns = label_cells(make_frame([make_row(one) for one in cells.values()]), "partition")
-        return [one.setting for one in choose_looks(cells).values()], [*map(str, columns)]
-
-    kinds = {"dirichlet": {"alpha": 0.12345}, "dirichlet_client": {"alpha": 1.0}, "sharding": {"shards": 2}, "iid": {}}
-    kinds |= {"pathological": {"classes": 1}}
-    of_table = ["dirichlet α=0.12345", "dirichlet_client α=1", "sharding shards=2", "iid", "pathological classes=1"]
-    assert look([{"name": name, **options} for name, options in kinds.items()]) == (of_table, of_table)
-    two = [{"name": "dirichlet", "alpha": alpha} for alpha in (0.1, 1.0)]
-    of_table = ["dirichlet α=0.1", "dirichlet α=1"]
-    assert look(two) == (["α=0.1", "α=1"], of_table)
-    assert look(two, {"name": "fedtoga", "alpha": 0.1}) == (of_table, of_table)
-
-
 def test_the_view_of_a_sweep_tells_its_runs_apart(store: Tracker) -> None:
     """Names begin with what differs; a method has a colour, its values shades. Columns and parallel coordinates are the
     parameters that vary, beside the sweep's number; a method without ρ stands at `none`, not beside the largest.
@@ -500,53 +475,6 @@ def test_the_view_of_a_sweep_tells_its_runs_apart(store: Tracker) -> None:
         "metrics.`summary/last10_test_accuracy`",
         "tags.`fedray.status`",
     ]
-
-
-def test_each_setting_has_a_view_of_its_own(store: Tracker) -> None:
-    """Two α, four runs each: a view has those of one, and α is no axis there. One setting, or seven, have none."""
-    methods = [FEDAVG, SMALL, LARGE]
-    write(store, [cell(method, alpha, 0) for alpha in (0.1, 0.5) for method in methods], [50] * 6)
-    write(store, [cell(FEDAVG, alpha, 0) for alpha in range(1, 8)], [50] * 7, name="many")
-    write(store, [cell(method, 0.1, 0) for method in methods], [], name="one")
-    views = save_view("sweep")
-    of_settings = ["runs with partition.alpha=0.1", "runs with partition.alpha=0.5"]
-    assert [*views] == ["all runs", *of_settings, "the sweep's own page, with a table (Show more)"]
-    tags = store.client.get_experiment(store.experiment).tags
-    for number, alpha in ((1, "0.1"), (2, "0.5")):
-        of_alpha = f"runs with partition.alpha={alpha}"
-        view = json.loads(tags[f"mlflow.sharedViewState.sweep:{number}"])
-        assert views[of_alpha].endswith(f"&viewStateShareKey=sweep%3A{number}")
-        found = [run.data.params for run in search(store.client, store.experiment, view["searchFilter"])]
-        assert [params["partition.alpha"] for params in found] == [alpha] * 3
-        assert view["selectedColumns"][:2] == ["params.`algorithm.name`", "params.`algorithm.rho`"]
-    assert [*save_view("many")] == [*save_view("one")] == ["all runs", "the sweep's own page, with a table (Show more)"]
-    assert [*save_view()] == ["all runs"]
-
-
-def test_parallel_coordinates_draw_methods_without_an_option(store: Tracker) -> None:
-    """MLflow leaves out runs that lack a number on an axis: ρ and β are words there, FedAvg's `none`. Of 33 words it
-    would draw 30: ρ, which one of 34 runs lacks, is then an axis of numbers.
-    """
-    methods = (
-        FEDAVG,
-        SMALL,
-        {"name": "mofedsam", "rho": 0.5, "beta": 0.1},
-        {"name": "mofedsam", "rho": 1.0, "beta": 1},
-    )
-    write(store, [cell(method, 0.1, 0) for method in methods], [50] * 4)
-    many = [{"name": "fedsam", "rho": k / 100} for k in range(1, 32)]
-    write(store, [cell(method, 0.1, 0) for method in (*methods[2:], FEDAVG, *many)], [50] * 34, name="many")
-
-    def find_axes(sweep: str) -> list[list[str]]:
-        save_view(sweep)
-        view = json.loads(store.client.get_experiment(store.experiment).tags[f"mlflow.sharedViewState.{sweep}"])
-        return [chart["selectedParams"] for chart in view["compareRunCharts"] if chart["type"] == "PARALLEL"]
-
-    assert find_axes("sweep") == [["algorithm.name", "β of algorithm", "ρ of algorithm"]]
-    found = [run.data.params for run in search(store.client, store.experiment, f"tags.`{LISTED}sweep` = 'yes'")]
-    words = {"none", "ρ=0.1", "ρ=0.5", "ρ=1"}, {"none", "β=0.1", "β=1"}
-    assert ({one["ρ of algorithm"] for one in found}, {one["β of algorithm"] for one in found}) == words
-    assert find_axes("many") == [["algorithm.name", "β of algorithm", "algorithm.rho"]]
 
 
 def test_json_for_programs(store: Tracker, call: Call) -> None:

@@ -1,4 +1,5 @@
-"""The pages do what they say: their files are written, their commands run, in order, in an empty folder.
+"""The pages do what they say: their files are written, their commands run, in order, in an empty folder; formulas of
+performance.md are what the code holds and sends.
 
 A fence is `python` or `yaml` with `# NAME` on its first line (a file), `sh` (commands that are run), or `text` (what
 cannot be run here: a cluster, a server, an installation).
@@ -8,11 +9,12 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 import yaml
+from torch import Tensor
 
 from fedray.algorithms import algorithm
 from fedray.analysis import figures
@@ -20,9 +22,15 @@ from fedray.cells.metric import BY_ROUND, OF_RUN
 from fedray.datasets import DATASETS
 from fedray.datasets.medmnist import MEDMNIST
 from fedray.engine.cost import measure_cost
+from fedray.engine.messages import Broadcast, ClientTask, Reply
+from fedray.engine.process import residence
+from fedray.engine.process.backend import InlineBackend
+from fedray.engine.server.simulation import Simulation
+from fedray.engine.state import load_state
 from fedray.partitions import PARTITIONS
 from fedray.sweep.document import EXTENDS
 from fedray.sweep.sweep import Sweep
+from tests import small
 from tests.shipped.papers import CELLS, NO_TABLES
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -205,3 +213,49 @@ def test_every_sweep_is_named_and_exists() -> None:
     commands = set(re.findall(r"fedray (?:tables|figures|compare|sharpness) (fed\w+/\w+)", PAGE))
     assert named | commands <= set(CELLS) | NO_TABLES
     assert named | commands | NO_ROW >= set(CELLS) | NO_TABLES
+
+
+PERFORMANCE = " ".join((DOCS / "performance.md").read_text().split())
+P = 64 * 12 + 12 + 12 * 10 + 10
+METHODS = {"fedavg": (0, 0, 0, 1), "scaffold": (1, 1, 1, 2), "fedtoga": (1, 2, 1, 3), "fedlada": (0, 2, 2, 4)}
+"""Method -> k, v, m, u. SCAFFOLD: c_i; c; c; the update and the change of c_i. FedTOGA: H_i; h, Δ; Δ; three sums.
+FedLADA: nothing; Δ, v; both; the update, Δ and v, whose sum is wide."""
+
+
+class Watched(InlineBackend):
+    """Keeps what it received and returned."""
+
+    def train(self, broadcast: Broadcast, tasks: Sequence[ClientTask]) -> list[Reply]:
+        self.broadcast, self.parts = broadcast, super().train(broadcast, tasks)
+        return self.parts
+
+
+def count(tensors: Sequence[Tensor]) -> int:
+    """Bytes of vectors of P numbers."""
+    return sum(v.nbytes for v in tensors if v.numel() == P)
+
+
+@pytest.mark.parametrize("algorithm", METHODS)
+def test_memory_and_bytes_of_a_round(algorithm: str) -> None:
+    """Two rounds of 3 of 6 clients, Dirichlet(0.3), an MLP of P parameters."""
+    (k, v, m, u), backend, training = METHODS[algorithm], Watched(), {"rounds": 2, "batch_size": 16}
+    running = Simulation(small.problem(algorithm, (6, 3), 12, 0.3, training=training), backend)
+    running.step()
+    running.step()
+    assert "| to each node, per round | 4 P (1 + m): the broadcast |" in PERFORMANCE
+    assert count([backend.broadcast.theta, *backend.broadcast.message.values()]) == 4 * P * (1 + m)
+    assert "8 P u A while sums arrive" in PERFORMANCE
+    assert count([s for part in backend.parts for s in part.sums.values()]) == 8 * P * u * 1
+    assert "4 P (1 + v + m) for the server" in PERFORMANCE
+    assert count([running.state.theta, *running.state.server.values()]) == 4 * P * (1 + v)
+    assert "S = 4 k P is a client's state" in PERFORMANCE
+    states = [load_state(state) for state in running.state.clients.values()]
+    assert [count(list(state.values())) for state in states] == [4 * k * P] * (len(states) if k else 0)
+    assert len(states) == (len({*running.draw_cohort(0), *running.draw_cohort(1)}) if k else 0)
+
+
+def test_the_limit_is_that_of_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """0.2 f G with f = 1/4 and G = 80 GB: 4 GB."""
+    assert "Σ (n_i d) + S N_s, at most 0.2 f G" in PERFORMANCE
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda: (1, 80 * 10**9))
+    assert residence.limit_memory(0.25) == 4 * 10**9

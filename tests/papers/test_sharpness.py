@@ -144,16 +144,6 @@ def test_runs_are_found_by_sweep_and_label(store: Tracker, capsys: pytest.Captur
             find_runs(*given)
 
 
-def test_a_folder_that_cannot_be_made_is_found_out_first(store: Tracker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before the eigenvalues, which take minutes."""
-    config = RunConfig.parse(RUN)
-    trained(config)
-    monkeypatch.setattr(TrainedRun, "find_eigenvalues", lambda trained: pytest.fail("eigenvalues were computed"))
-    Path("file").touch()
-    with pytest.raises(UserError, match=r"--out: file/.* cannot be written: Not a directory"):
-        main(run=[logged(store, config.resolve())], out=Path("file"))
-
-
 @pytest.mark.parametrize("damage", [b"{}", b"not JSON", b"\xff\x00"])
 def test_a_checkpoint_that_is_not_whole_is_one_line(store: Tracker, damage: bytes) -> None:
     config = RunConfig.parse(RUN)

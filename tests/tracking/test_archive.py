@@ -106,13 +106,14 @@ def content(name: str = "sweep") -> dict[str, object]:
 def test_an_imported_sweep_is_the_exported_one_and_its_tables_are_the_same(
     use: Callable[[str], None], tmp_path: Path
 ) -> None:
-    """A table is made of what `collect` finds."""
+    """A table is made of what `collect` finds. The sweep's file goes along; the store's own stays."""
 
     def table() -> str:
         return str(collect("sweep").cells.drop(columns=["run_id"]).to_csv())
 
     use("first")
     run_sweep()
+    Tracker().open_sweep(sheet("sweep", CELLS, file="name: sweep  # α\n"))
     before, printed = content(), table()
     assert export_sweep("sweep", tmp_path / "sweep.zip") == 3
     use("second")
@@ -123,6 +124,10 @@ def test_an_imported_sweep_is_the_exported_one_and_its_tables_are_the_same(
     assert content() == before
     runs = MlflowClient().search_runs([open_store()[1]])
     assert len(runs) == 4, "three cells and the sweep itself"
+    assert read_stored_sweep("sweep").file == "name: sweep  # α\n"
+    Tracker().open_sweep(sheet("sweep", CELLS, file="name: sweep\n"))
+    import_sweeps(tmp_path / "sweep.zip")
+    assert read_stored_sweep("sweep").file == "name: sweep\n"
 
 
 def test_what_is_further_here_stays_and_what_is_not_is_replaced(use: Callable[[str], None], tmp_path: Path) -> None:
@@ -162,19 +167,6 @@ def test_the_tune_stage_goes_along_and_each_split_is_stored_once(use: Callable[[
             file = open_reader()[0].download_artifacts(sweep.records[one["hash"]].run_id, "partition.npz", "")
             assert Path(file).read_bytes() == splits[CELLS.index(one)]
     assert import_sweeps(tmp_path / "sweep.zip") == [("sweep", 0, 3)]
-
-
-def test_the_sweeps_file_goes_along_and_the_stores_own_stays(use: Callable[[str], None], tmp_path: Path) -> None:
-    use("first")
-    run_sweep()
-    Tracker().open_sweep(sheet("sweep", CELLS, file="name: sweep  # α\n"))
-    export_sweep("sweep", tmp_path / "sweep.zip")
-    use("second")
-    import_sweeps(tmp_path / "sweep.zip")
-    assert read_stored_sweep("sweep").file == "name: sweep  # α\n"
-    Tracker().open_sweep(sheet("sweep", CELLS, file="name: sweep\n"))
-    import_sweeps(tmp_path / "sweep.zip")
-    assert read_stored_sweep("sweep").file == "name: sweep\n"
 
 
 def test_the_blocks_of_a_sweep_are_one_archive(use: Callable[[str], None], tmp_path: Path) -> None:
@@ -493,22 +485,10 @@ def test_what_the_members_say(trick: Trick, message: str, exported: Members, sto
     refuse(store, message)
 
 
-def test_tags_of_mlflow_that_name_runs_of_another_store_are_left_out(
-    exported: Members, tmp_path: Path, use: Callable[[str], None]
-) -> None:
-    use("here")
-    changed = rewritten(RUN, at("tags", "mlflow.parentRunId", to="0" * 32))(exported)
-    changed = rewritten(RUN, at("tags", "mlflow.log-model.history", to="[]"))(changed)
-    import_sweeps(pack(tmp_path / "good.zip", changed))
-    sweep = read_stored_sweep("sweep")
-    tags = sweep.records[CELL["hash"]].tags
-    assert tags["mlflow.parentRunId"] == sweep.run_id
-    assert "mlflow.log-model.history" not in tags
-
-
 def test_words_of_plug_ins_and_choices_arrive_as_they_were(
     exported: Members, tmp_path: Path, use: Callable[[str], None]
 ) -> None:
+    """Tags of MLflow that name runs of another store are left out."""
     use("here")
     words = {"symbols": {"own:Skewed": {"strength": "ψ"}}, "required": {}, "names": {}, "titles": {}, "lower": []}
     words |= {"unranked": ["turn"]}
@@ -516,9 +496,14 @@ def test_words_of_plug_ins_and_choices_arrive_as_they_were(
     for key, value in (("plugins", words), ("tuned", tuned)):
         exported = rewritten("sweep.json", at("cells", 0, key, to=value))(exported)
     exported = rewritten("sweep.json", at("tune", to={"name": "sweep/tune", "description": "", "cells": []}))(exported)
+    for key, value in (("mlflow.parentRunId", "0" * 32), ("mlflow.log-model.history", "[]")):
+        exported = rewritten(RUN, at("tags", key, to=value))(exported)
     import_sweeps(pack(tmp_path / "good.zip", exported))
-    (found,) = read_stored_sweep("sweep").cells.values()
+    sweep = read_stored_sweep("sweep")
+    (found,) = sweep.cells.values()
     assert (found.to_json()["plugins"], found.tuned) == (words, tuned)
+    assert sweep.records[CELL["hash"]].tags["mlflow.parentRunId"] == sweep.run_id
+    assert "mlflow.log-model.history" not in sweep.records[CELL["hash"]].tags
     assert read_stored_sweep("sweep/tune").cells == {}
 
 

@@ -169,40 +169,6 @@ def test_drivers_that_make_a_cells_run_at_the_same_moment_agree_on_one(
     assert len(list(store.find_runs(*store.open_store(), ["a" * 16]))) == 1
 
 
-def test_a_cells_run_takes_six_requests(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the store was checked and had none: made, described (files, data, parameters), ended in two.
-
-    Whether another driver has made one, or has ended one meanwhile, is read from the file itself. Each further report
-    is one more. Every request costs 5 to 20 ms of a driver that shares its cores with trials. The environment is looked
-    up once, with a tracker's first run.
-    """
-    tracker, run, asked = Tracker(), CellRun(ONE), list[str]()
-    tracker.open_cell(CellRun(Cell("b" * 16, "first", CONFIG)), known=False)
-
-    class Counted:
-        """The client, recording each of its calls."""
-
-        def __init__(self, client: object) -> None:
-            self.client = client
-
-        def __getattr__(self, name: str) -> object:
-            asked.append(name)
-            return getattr(self.client, name)
-
-    monkeypatch.setattr(tracker, "client", Counted(tracker.client))
-    rows = [{"round": float(t), "test_accuracy": 50.0 + t, "test_loss": 1.0} for t in range(1, 11)]
-    config = CONFIG | {"data": {"name": "digits"}}
-    run = CellRun(Cell("a" * 16, "one", config), files={"partition.png": b"\x89PNG"})
-    tracker.open_cell(run, known=False)
-    tracker.close_cell(run, Record(FINISHED, rows))
-    assert asked == ["create_run", "log_artifacts", "log_inputs", "log_batch", "log_batch", "set_terminated"]
-    found = store.read_records(["a" * 16])["a" * 16]
-    assert found.totals["final_test_accuracy"] == found.totals["test_accuracy"] == 60.0
-    client, _ = store.open_store()
-    assert len(client.get_metric_history(run.id, "test_loss")) == 10
-    assert {file.path for file in client.list_artifacts(run.id)} == {"config.yaml", "partition.png"}
-
-
 @pytest.mark.parametrize("ends", [(0, 1), (1, 0)], ids=["in order", "the later one ends first"])
 def test_of_two_runs_of_a_cell_that_have_finished_the_older_one_counts(ends: tuple[int, int], project: Path) -> None:
     """Two folders with one store: each begins before it can know of the other's run, which has ended when it looks."""
@@ -263,25 +229,6 @@ def test_a_file_that_another_process_holds_is_asked_again(project: Path, monkeyp
     assert not run.id
     tracker.close()
     assert [one.info.run_id for one in store.find_runs(*store.open_store(), ["a" * 16])] == [run.id]
-
-
-def test_mlflow_shows_how_long_a_cell_took_however_late_its_run_was_made(project: Path) -> None:
-    """One is closed 7 s after its start, one after 8 s, although it ended after 5, and goes on for 70 s: 75. One has
-    been trained by a killed call, 10 rounds of 3 s; this call logs it: 30."""
-    tracker, now, interrupted = Tracker(), time.monotonic(), Record(Ending(Status.INTERRUPTED))
-    whole = Record(FINISHED, [{"round": 10, "test_accuracy": 50.0}], {"seconds_per_round_with_evaluation": 3.0})
-    for cell, began, ended, record, lasted in (
-        ("b", now - 7, None, interrupted, 7),
-        ("c", now - 8, now - 3, interrupted, 5),
-        ("c", now - 70, now, interrupted, 75),
-        ("d", now, now, whole, 30),
-    ):
-        run = CellRun(Cell(cell * 16, "cell", CONFIG), began=began, ended=ended)
-        tracker.open_cell(run)
-        tracker.close_cell(run, record)
-        info = tracker.client.get_run(run.id).info
-        meanwhile = 0 if ended else time.monotonic() - now
-        assert lasted <= (info.end_time - info.start_time) / 1000 < lasted + meanwhile + 1
 
 
 def test_mlflow_prints_no_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

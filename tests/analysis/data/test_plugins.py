@@ -22,7 +22,6 @@ from fedray.partitions.base import Partition
 from fedray.partitions.shards import Shards
 from fedray.probes.probe import Probe
 from fedray.sweep.plan import describe_plugins
-from fedray.sweep.sweep import Sweep
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import FEDAVG, LARGE, SMALL, Outcome, cell, history, write
 from tests.conftest import Call
@@ -159,40 +158,6 @@ def test_of_an_undeclared_metric_the_largest_is_the_best(
     assert said in format_report(found)
 
 
-class Lossless(Probe):
-    """Names that a guess by letters gets wrong, each declared."""
-
-    name = "lossless"
-    metrics = {
-        "gloss_coverage": "covered share", "lossless_*": "kept share", "gain_std": "spread of gains", "waste": "waste",
-    }  # fmt: skip
-    lower_is_better = frozenset({"waste", "errors_*"})
-
-
-DECLARED = {
-    "gloss_coverage": False,
-    "last10_gloss_coverage": False,
-    "gloss_coverage_std": True,
-    "lossless_share": False,
-    "lossless_share_std": True,
-    "gain_std": False,  # declared under this very name
-    "waste": True,
-    "errors_per_client": True,  # without a title
-    "errors_per_client_std": True,
-}
-
-
-def test_a_declared_metric_is_best_where_its_probe_says(store: Tracker) -> None:
-    run = {"data": "digits", "partition": "iid", "model": "mlp", "algorithm": "fedavg"}
-    own = asdict(describe_plugins(RunConfig.parse(run | {"evaluation": {"probes": [f"{HERE}:Lossless"]}})))
-    rows = [row | dict.fromkeys(DECLARED, 1.0) for row in history(10.0)]
-    write(store, [cell(FEDAVG, 0.1, 0) | {"plugins": own}], [rows])
-    sweep = collect("sweep")
-    for metric, smaller in DECLARED.items():
-        assert is_smaller_better(metric, sweep.cells) == smaller, metric
-        assert not any("no probe says" in note for note in build(sweep, metric).notes), metric
-
-
 def test_a_plug_ins_metric_is_averaged_over_rounds_whatever_its_name(store: Tracker) -> None:
     """It is measured in every evaluated round; personal models are tested in round 4 alone."""
     one = cell(FEDAVG, 0.1, 0)
@@ -232,13 +197,3 @@ def test_a_sweep_gives_methods_settings_and_axes_names(store: Tracker) -> None:
     assert title_axes(["partition.alpha"], toga) == ["α (partition)"]
     assert title_axes(["partition.alpha"], sweep.cells.assign(**{"algorithm.alpha": 0.1})) == ["Dirichlet α"]
     assert list(label_cells(plain, "algorithm").unique()) == ["fedavg", "fedsam ρ=0.1", "fedsam ρ=0.5"]
-
-
-def test_an_empty_name_leaves_the_word_out(store: Tracker) -> None:
-    """`dirichlet α=0.1` becomes `α=0.1`, after a method, too; a label that would be empty stays."""
-    Sweep.model_validate({"name": "sweep", "base": {}, "names": {"dirichlet": ""}})
-    write(store, [cell(FEDAVG, alpha, 0) | {"names": {"dirichlet": "", "fedavg": ""}} for alpha in (0.1, 0.5)], [1, 2])
-    cells = collect("sweep").cells
-    assert list(label_cells(cells, "partition")) == ["α=0.1", "α=0.5"]
-    assert list(label_cells(cells, "seed,partition")) == ["seed=0 α=0.1", "seed=0 α=0.5"]
-    assert list(label_cells(cells, "algorithm")) == ["fedavg", "fedavg"]

@@ -37,16 +37,6 @@ def test_a_bar_for_each_method(store: Tracker, tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("sweep-methods-*"))) == 2
 
 
-def test_settings_are_panels_with_the_same_methods_at_the_same_places(store: Tracker) -> None:
-    """fedavg has no finished run at α = 0.1; fedsam stands where it stands at 0.5, to the right of it."""
-    cells = [cell(a, alpha, 0) for alpha in (0.5, 0.1) for a in (FEDAVG, SMALL)]
-    write(store, cells, [20, 50, None, 40])
-    (figure,) = draw_methods(collect("sweep"), "test_accuracy").values()
-    drawn = [[(bar.get_x() + 0.35, bar.get_height()) for bar in area.patches] for area in figure.axes]
-    assert drawn == [[(pytest.approx(0), 20), (pytest.approx(1), 50)], [(pytest.approx(1), 40)]]
-    assert [area.get_title() for area in figure.axes] == ["dirichlet α=0.5", "dirichlet α=0.1"]
-
-
 def test_bars_of_rounds_have_the_notes_of_the_table(store: Tracker) -> None:
     """To 80 %: fedsam's seed 1 never gets there, and at ρ = 0.5 neither does; every second round is tested."""
     cells = [cell(a, 0.5, seed) for a in (FEDAVG, SMALL, LARGE) for seed in (0, 1)]

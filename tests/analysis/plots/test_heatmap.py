@@ -58,29 +58,6 @@ def test_fields_are_means_over_seeds_and_the_best_is_framed(store: Tracker, tmp_
     assert sorted(path.suffix for path in (tmp_path / "figures").iterdir()) == [".pdf", ".png"]
 
 
-def test_the_smallest_loss_is_the_best(store: Tracker) -> None:
-    """Losses are 1 - accuracy / 100, so the field is the same; the smallest one of each α, a column, is framed."""
-    grid(store)
-    (figure,) = draw_heatmap(collect("sweep"), "partition.alpha", "algorithm.rho", "test_loss").values()
-    np.testing.assert_allclose(fields(figure), [[0.65, 0.39], [np.nan, 0.28]])
-    assert [text.get_text() for text in figure.axes[0].texts if text.get_weight() == "bold"] == ["0.650", "0.280"]
-    assert figure.get_label().endswith("; the best of a column is framed; without fedavg: one value of a key, or none")
-
-
-def test_methods_are_panels_with_one_scale(store: Tracker) -> None:
-    """MoFedSAM's panel has the columns of FedSAM's, though it ran with another ρ, and the same colours."""
-    both = [
-        {"name": name, "rho": rho} for name, rhos in (("fedsam", (0.1, 0.5)), ("mofedsam", (0.1, 0.9))) for rho in rhos
-    ]
-    cells = [cell(method, alpha, 0) for alpha in (0.5, 0.1) for method in both]
-    write(store, cells, [10 * k for k in range(len(cells))])
-    (figure,) = draw_heatmap(collect("sweep"), "algorithm.rho", "partition.alpha").values()
-    first, second = figure.axes[:2]
-    assert (first.get_title(), second.get_title()) == ("fedsam", "mofedsam")
-    assert [tick.get_text() for tick in first.get_xticklabels()] == ["0.1", "0.5", "0.9"]
-    assert first.images[0].get_clim() == second.images[0].get_clim() == (0, 70)
-
-
 def test_refusals(store: Tracker) -> None:
     grid(store)
     sweep = collect("sweep")
@@ -188,34 +165,27 @@ def test_the_best_row_is_first_with_every_searched_key(store: Tracker) -> None:
     assert "a search: best row first, by last10_validation_accuracy\n" in text
 
 
-def test_best_so_far(store: Tracker) -> None:
-    """Rounds 3, 6, 9, 10 (the pruned one: 1), 13; validation 40, then nothing better."""
+def test_figures_of_a_search(store: Tracker) -> None:
+    """Rounds 3, 6, 9, 10 (the pruned one: 1), 13; validation 40, then nothing better. ρ spans a factor of 30:
+    logarithmic; lr of 9: linear. The pruned trial is a hollow point. Untried combinations are hatched.
+    """
     sweep = searched(store)
     assert list(list_trials(sweep)["_rounds"]) == [3, 3, 3, 1, 3]
     (line,) = draw_best_so_far(sweep)["dirichlet α=0.5"].axes[0].get_lines()
     assert list(line.get_xdata()) == [3, 6, 9, 10, 13]
     assert list(line.get_ydata()) == [40, 40, 40, 40, 40]
-
-
-def test_trials_on_the_keys_own_scale(store: Tracker) -> None:
-    """ρ spans a factor of 30: logarithmic; lr of 9: linear. The pruned trial is a hollow point of its own."""
-    figures = draw_scatters(searched(store))
+    figures = draw_scatters(sweep)
     rho, lr = (figures[f"{key} dirichlet α=0.5"].axes[0] for key in ("algorithm.rho", "training.lr"))
     assert (rho.get_xscale(), lr.get_xscale()) == ("log", "linear")
     whole, pruned = rho.get_lines()
     assert sorted(whole.get_xdata()) == [0.01, 0.1, 0.2, 0.3]
     assert (list(pruned.get_xdata()), list(pruned.get_ydata())) == ([0.02], [10])
     assert pruned.get_markerfacecolor() == "white"
-
-
-def test_two_keys(store: Tracker) -> None:
-    """Four finished trials by ρ (across) and lr (up): 40 at ρ = 0.01, lr = 0.1; untried combinations are hatched."""
-    (figure,) = draw_heatmaps(searched(store)).values()
+    (figure,) = draw_heatmaps(sweep).values()
     grid = figure.axes[0].get_images()[0].get_array()
     assert grid.shape == (3, 4)
     assert figure.axes[0].patch.get_hatch(), "white is the best value"
     assert (float(grid[0, 0]), float(grid[0, 3])) == (40, 20)
-    assert [label.get_text() for label in figure.axes[0].get_xticklabels()] == ["0.01", "0.1", "0.2", "0.3"]
 
 
 def test_many_values_are_points(store: Tracker) -> None:

@@ -40,7 +40,7 @@ from fedray.partitions import PARTITIONS
 from fedray.sweep.document import get_sweeps_folder
 from fedray.sweep.sweep import Sweep
 from fedray.tracking.tracker import Tracker
-from tests.analysis.runs import Outcome, history, write
+from tests.analysis.runs import write
 
 SECTIONS = ("algorithm", "data", "model", "partition", "clients")
 COLUMNS = ("paper", "table", *SECTIONS, "average_over", "rounds", "method", "metric", "value", "std", "notes")
@@ -162,33 +162,6 @@ def test_the_table_of_a_sweep_of_which_only_the_smoke_version_was_run(
     assert "smoke" not in (printed := capsys.readouterr()).out + printed.err
 
 
-D01 = {"name": "dirichlet", "alpha": 0.1}
-CNN = {"model": "mcmahan_cnn"}
-SVHN = {"data": "svhn", "model": "resnet18", "total": 10, "per_round": 1.0}
-PROX = {"proximal": {"name": "fedprox"}}
-NO_DUAL_NO_SAM = {"dual_correction": False, "sam_correction": False}
-
-
-@pytest.mark.parametrize(
-    ("table", "metric", "value", "algorithm", "partition", "more"),
-    [
-        ("fedsol/table2", "test_accuracy", 56.13, {"name": "fedavg"}, D01, CNN | {"per_round": 0.1}),
-        ("fedsol/table4", "test_accuracy", 63.93, {"name": "fedsol", "rho": 2.0} | PROX, D01, CNN),
-        ("fedtoga/table8", "rounds_to:80", 491, {"name": "fedsam", "rho": 0.01}, U06, {"model": "resnet18"}),
-        ("fedtoga/table10", "test_accuracy", 84.14, {"name": "fedtoga@forms"} | NO_DUAL_NO_SAM, U06, {}),
-        ("fedgela/table2", "personal_accuracy", 93.01, {"name": "fedavg"}, {"name": "dirichlet", "alpha": 1e4}, SVHN),
-    ],
-)
-def test_names_of_ours_and_the_papers(
-    table: str, metric: str, value: float | None, algorithm: Any, partition: Any, more: dict[str, Any]
-) -> None:
-    """Each expected number is in the file of that table; the deviation next to it is ignored."""
-    one = run(algorithm, partition, **more)
-    found, _ = match_published(table, metric, {("row", "column"): [Cell(**one)]})
-    assert list(found) == [("row", "column")]
-    assert found["row", "column"].value == value
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -221,33 +194,6 @@ def test_a_doubt_is_told_once_with_its_entries() -> None:
         "fedcm, 6, 100: doubt: below the c=3 value, 76.64 with 200 clients",
         "fedcm: doubt: the eight stds are the same with 100 and 200 clients",
     ]
-
-
-def test_averages_over_settings_and_the_best_baseline(store: Tracker) -> None:
-    """FedGELA's table 8, SVHN, mean over six settings (10 and 50 clients): FedAvg's PA is 94.09 ± 0.15, the best
-    baseline's 95.18. Ours, two settings of each number of clients: FedAvg (80 + 82 + 84 + 86) / 4 = 83, 11.09 below.
-    The baselines are FedProx, 1 above FedAvg, and FedRS, 3 above at 50 clients and 1 below at 10: the best of each
-    setting is (81 + 83 + 87 + 89) / 4 = 85, which neither has (84 and 84).
-    """
-    cells, outcomes = [], list[Outcome]()
-    for k, (alpha, total) in enumerate(((0.5, 10), (0.1, 10), (0.5, 50), (0.2, 50))):
-        for method, more in (("fedavg", 0), ("fedprox", 1), ("fedrs", 3 if total == 50 else -1)):
-            one = run({"name": method}, {"name": "dirichlet", "alpha": alpha}, 0, "svhn", "resnet18", total, 10, 50)
-            cells.append(one)
-            outcomes.append([row | {"personal_accuracy": 80.0 + 2 * k + more} for row in history(80 + 2 * k + more)])
-    write(store, cells, outcomes, "fedgela/table8")
-    table = build(
-        collect("fedgela/table8"),
-        "personal_accuracy",
-        average_over="partition,clients.total",
-        best_except="fedavg",
-        paper="fedgela/table8",
-    )
-    (column,) = table.columns
-    assert [table.entries[row, column].mean for row in table.rows] == [83, 84, 84, 85]
-    printed = [table.entries[row, column].printed for row in ("fedavg", "best baseline")]
-    assert [number and (number.value, number.std) for number in printed] == [(94.09, 0.15), (95.18, 0.19)]
-    assert f"averaged over partition,clients.total, seed by seed: 4 settings ({column})" in table.notes
 
 
 def test_a_number_that_several_rows_share_stands_beside_none() -> None:

@@ -1,10 +1,8 @@
 """A search's draws, which keep their values, and the best of them."""
 
-import itertools
 import math
 from typing import Any
 
-import numpy as np
 import pytest
 
 from fedray.sweep.draws import draw, iter_points
@@ -62,12 +60,6 @@ def test_random_draws_keep_their_values() -> None:
     assert other["algorithm.rho"] != drawn[0]
 
 
-def quantiles(key: str, count: int, seed: int = 0) -> np.ndarray:
-    """The first draws of a key by `sobol`, as parts of its range."""
-    searcher = Searcher(name="sobol", seed=seed)
-    return np.array([draw({key: {"uniform": [0, 1]}}, searcher, index)[key] for index in range(count)])
-
-
 def test_sobol_draws_keep_their_values() -> None:
     """Other values would leave the finished cells of a search unfound."""
     space = {"training.lr": {"loguniform": [0.01, 1]}, "algorithm.rho": {"loguniform": [0.01, 1]}}
@@ -96,41 +88,6 @@ def test_a_value_does_not_depend_on_what_else_is_searched(searcher: str) -> None
     for space in (SPACE, dict(reversed(SPACE.items()))):
         asked = sweep(chosen.model_dump(), search=space, samples=8)
         assert [{"training.lr": values["training.lr"]} for values in studies(asked)[0].draws] == alone
-
-
-def test_keys_do_not_move_together() -> None:
-    """Of two keys, 8 draws are in two of the four quadrants, on a diagonal, for one pair of keys in 12 on average.
-
-    Draws 1 and 2 are in opposite halves (2 ways), so are 3 and 4 (2), and of the last four two are in either half
-    (6): 24 ways, and a pair of keys has the same or the opposite one in 2 of 24. With Sobol's own order it is every
-    pair, with independent permutations 2 of 70. The mean square of the correlation is 1/7 for those; halves that are
-    balanced early raise it a little: 0.18 in a simulation of 4,000 pairs. For draws in Sobol's order it is 0.59.
-    """
-    points = [quantiles(f"algorithm.option{k}", 8) for k in range(100)]
-    pairs = list(itertools.combinations(points, 2))
-    together = [len({(int(2 * u), int(2 * v)) for u, v in zip(x, y, strict=True)}) == 2 for x, y in pairs]
-    assert 0.05 < np.mean(together) < 0.12
-    assert np.mean([np.corrcoef(x, y)[0, 1] ** 2 for x, y in pairs]) == pytest.approx(0.18, abs=0.03)
-
-
-def test_a_case_has_a_space_of_its_own_beside_the_common_one() -> None:
-    asked = Sweep.model_validate(
-        {
-            "name": "s",
-            "base": {"training": {}},
-            "cases": [
-                {"algorithm": "fedavg"},
-                {"algorithm": "fedprox", "search": {"algorithm.mu": {"uniform": [0, 1]}}},
-            ],
-            "search": {"training.lr": {"uniform": [0, 1]}},
-            "samples": 2,
-        }
-    )
-    points = list(iter_points(asked))
-    assert [point["training"]["lr"] for point in points[:2]] == [point["training"]["lr"] for point in points[2:]]
-    assert points[0]["algorithm"] == "fedavg"
-    assert set(points[2]["algorithm"]) == {"name", "mu"}
-    assert asked.keys == ["algorithm", "training.lr", "algorithm.mu"]
 
 
 def test_a_seed_is_no_setting() -> None:

@@ -1,6 +1,5 @@
 """Sweep files as objects: axes, draws, files that extend others, keys that `--set` changes, and cells by name."""
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -39,13 +38,6 @@ def test_axes_of_cases_are_multiplied_and_later_ones_win(tmp_path: Path) -> None
         (9, 2, 0),
         (9, 2, 1),
     ]
-
-
-def test_an_option_in_the_grid_belongs_to_the_method_of_a_case(tmp_path: Path) -> None:
-    """The case names the method and leaves `rho` open, so nothing is given twice."""
-    path = written(tmp_path, {"cases": [{"algorithm": "fedsam"}], "grid": {"algorithm.rho": [0.1, 0.2]}})
-    points = [point["algorithm"] for point in iter_points(Sweep.load(path))]
-    assert points == [{"name": "fedsam", "rho": 0.1}, {"name": "fedsam", "rho": 0.2}]
 
 
 def test_smoke_replaces_an_axis_of_cases_and_keeps_the_others(tmp_path: Path) -> None:
@@ -205,25 +197,13 @@ def test_a_case_does_not_undo_what_is_set() -> None:
 SMOKE = {"smoke": {"base": {"training.lr": 0.5}}}
 
 
-@pytest.mark.parametrize(
-    ("axes", "message"),
-    [
-        (
-            {"grid": {"training.lr": [0.1, 0.2]}},
-            r"smoke\.base\.training\.lr: grid\.training\.lr varies it; set smoke\.grid\.training\.lr",
-        ),
-        (
-            {"search": {"training.lr": {"uniform": [0.1, 0.2]}}},
-            r"smoke\.base\.training\.lr: search\.training\.lr draws it",
-        ),
-    ],
-)
-def test_smoke_follows_the_same_rule(axes: dict[str, Any], message: str) -> None:
+def test_smoke_follows_the_same_rule() -> None:
     cases = [{"training": {"lr": 0.2}}, {"training.rounds": 3}]
     small = Sweep.parse({"name": "x", "base": BASE, "cases": cases, **SMOKE}, smoke=True)
     assert points(small, "training.lr") == [(0.5,), (0.5,)]
-    with pytest.raises(UserError, match=message):
-        Sweep.parse({"name": "x", "base": BASE, **axes, **SMOKE}, smoke=True)
+    said = r"smoke\.base\.training\.lr: grid\.training\.lr varies it; set smoke\.grid\.training\.lr"
+    with pytest.raises(UserError, match=said):
+        Sweep.parse({"name": "x", "base": BASE, "grid": {"training.lr": [0.1, 0.2]}, **SMOKE}, smoke=True)
 
 
 def test_extends_follows_the_same_rule(tmp_path: Path) -> None:
@@ -330,20 +310,6 @@ def test_labels_tell_cells_apart_by_every_option_that_varies(grid: dict[str, Any
     found = Sweep.model_validate({"name": "x", "base": base, "grid": grid})
     labels = [cell.label for cell in make_sheet(found, Problems())[0].cells.values()]
     assert labels == [" ".join(f"fedavg dirichlet_client(1) {word} s0".split()) for word in words]
-
-
-def test_a_label_names_an_option_of_a_nested_section_once() -> None:
-    """As `local-muon` in a tuned sweep, beside methods that search its learning rate only."""
-    muon = {"algorithm": "local-muon", "training": {"muon": {"lr_factor": 2}}}
-    searched = {"algorithm": "local-muon", "search": {"training.muon.lr_factor": {"choice": [3, 4]}}}
-    cases = [muon, searched, {"algorithm": "fedavg"}]
-    rates = {"search": {"training.lr": {"choice": [0.1, 0.2]}}, "samples": 4, "searcher": "random", "grid": {}}
-    held = ONE | {"data": {"name": "digits", "validation": {}}, "partition": "iid"}
-    sheet, _ = make_sheet(Sweep.model_validate({"name": "x", "base": held, "cases": cases} | rates), Problems())
-    labels = [re.sub(r"\b(lr|lr_factor)=\S+", r"\1=", cell.label) for cell in sheet.cells.values()]
-    assert list(dict.fromkeys(labels)) == ["local-muon iid lr= lr_factor= s0", "fedavg iid lr= s0"]
-    alone, _ = make_sheet(Sweep.model_validate({"name": "x", "base": held, "cases": cases[::2]} | rates), Problems())
-    assert "local-muon iid lr_factor=2 lr=" in next(iter(alone.cells.values())).label
 
 
 def test_the_configuration_of_one_cell() -> None:

@@ -1,14 +1,11 @@
 """With one actor the trial trains, killed or suspended as it may be; Tune receives little about each cell."""
 
-import copy
-import pickle
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import ray
-from ray.tune.search import Searcher
 
 from fedray import simulate
 from fedray.cluster.object_states import ObjectState
@@ -21,14 +18,12 @@ from fedray.engine.result import make_result
 from fedray.engine.server.simulation import Simulation
 from fedray.sweep import plan as planning
 from fedray.sweep import tune as trials
-from fedray.sweep.draws import find_axes
-from fedray.sweep.plan import Options, Problems, make_sheet
+from fedray.sweep.plan import Options
 from fedray.sweep.run import execute
 from fedray.sweep.sweep import Sweep
 from fedray.sweep.trainable import CellTrainable
-from fedray.sweep.tune import NextCells, Watchdog
+from fedray.sweep.tune import Watchdog
 from tests.cluster.test_ray_backend import keeping
-from tests.sweep.plan.test_estimate import sweep
 from tests.sweep.running import SWEEP, runs, undisturbed
 
 
@@ -214,30 +209,3 @@ def test_only_a_new_round_resets_the_count_of_deaths(monkeypatch: pytest.MonkeyP
     watched.trial.run_metadata.num_failures = 1
     watched.reports(5)
     assert watched.trial.run_metadata.num_failures == 1
-
-
-def searcher(grid: Sweep) -> tuple[NextCells, list[str]]:
-    sheet, points = make_sheet(grid, Problems())
-    shares: Any = SimpleNamespace(give=lambda cell, left: 1)
-    axes = find_axes(grid.keys, (point for point, _ in points))
-    return NextCells([*axes], list(sheet.cells.values()), shares), list(sheet.cells)
-
-
-def test_a_grid_is_handed_out_cell_by_cell_in_its_order() -> None:
-    """40 cells; after the last one Tune need not ask again."""
-    asked, hashes = searcher(sweep(2))
-    assert [asked.suggest(str(k))["cell"].hash for k in range(40)] == hashes
-    assert asked.suggest("40") == Searcher.FINISHED, "though none has ended: idle processes can go"
-
-
-def test_tune_copies_no_configuration() -> None:
-    """Tune deep-copies a suggestion, flattens it and makes a directory's name of it."""
-    asked, hashes = searcher(sweep(1))
-    suggestion = asked.suggest("0")
-    cell = suggestion["cell"]
-    assert copy.deepcopy(suggestion)["cell"] is cell
-    assert str(cell) == hashes[0]
-    there = pickle.loads(pickle.dumps(cell))  # noqa: S301 (what was just made)
-    assert there == cell
-    assert "run" not in vars(there), "a class that is missing there is told of by the trial"
-    assert there.run.algorithm.name == "fedavg"

@@ -1,9 +1,5 @@
 """Tune's part of a sweep: the processes that run trials, a sweep that is interrupted at once, and schedulers."""
 
-import os
-import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -32,53 +28,6 @@ BASE = small.sections(
     training={"rounds": 8, "local_epochs": 1},
     runtime={},
 )
-
-
-@pytest.fixture
-def by_value() -> Iterator[None]:
-    """Classes of this file reach Ray's processes as they are: by name, they would import the file, and so fedray."""
-    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    yield
-    ray.cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
-
-
-class Starts(ray.tune.Trainable):
-    """A trial of 0.2 s whose process takes 1.5 s to start, but for the first one; notes its process in a folder."""
-
-    def setup(self, config: dict[str, Any]) -> None:
-        folder = Path(config["folder"])
-        folder.joinpath(f"started-{os.getpid()}").touch()
-        time.sleep(1.5 if len(list(folder.glob("started-*"))) > 1 else 0.0)
-
-    def reset_config(self, new_config: dict[str, Any]) -> bool:
-        return True
-
-    def step(self) -> dict[str, Any]:
-        time.sleep(0.2)
-        Path(self.config["folder"], f"trained-{os.getpid()}").touch()
-        return {"done": True}
-
-
-@pytest.mark.usefixtures("by_value")
-def test_a_process_that_starts_slowly_is_not_given_up(
-    local_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With one trial waiting at a time Tune would end the second process whenever the first one is free, and begin
-    another: 12 trials would all have been trained by the first one."""
-    monkeypatch.setenv("TUNE_MAX_PENDING_TRIALS_PG", "1")
-    tuner = ray.tune.Tuner(
-        ray.tune.with_resources(Starts, {"CPU": 4}),  # two fit
-        param_space={"folder": str(tmp_path)},
-        tune_config=ray.tune.TuneConfig(num_samples=12, reuse_actors=True),
-        run_config=ray.tune.RunConfig(
-            storage_path=str(tmp_path / "tune"),
-            verbose=0,
-            checkpoint_config=ray.tune.CheckpointConfig(checkpoint_at_end=False),
-        ),
-    )
-    assert not tuner.fit().errors
-    assert len(list(tmp_path.glob("started-*"))) == 2
-    assert len(list(tmp_path.glob("trained-*"))) == 2
 
 
 def test_tune_sees_the_axes_of_what_it_schedules(
