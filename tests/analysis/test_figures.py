@@ -134,6 +134,15 @@ def test_one_key_at_a_time(store: Tracker) -> None:
         assert np.asarray(line.get_xydata()).tolist() == points
 
 
+def test_a_method_whose_settings_lack_the_number_is_named(store: Tracker) -> None:
+    """fedsam has been run with a split that has no α, so it has neither a line nor a panel."""
+    cells = [cell(FEDAVG, alpha, 0) for alpha in (0.1, 0.5)] + [cell(SMALL, 0.5, 0)]
+    cells[2]["config"]["partition"] = {"name": "iid"}
+    write(store, cells, (60, 70, 80))
+    (figure,) = draw_sensitivity(collect("sweep"), "partition.alpha").values()
+    assert figure.get_label().endswith("; not drawn, in settings without a line: fedsam")
+
+
 def test_two_metrics_with_the_deviation_over_clients(
     store: Tracker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
