@@ -1,13 +1,21 @@
-"""The local optimiser around a direction: clip, weight decay, momentum, learning rate; batches."""
+"""The local optimiser around a direction: clip, weight decay, momentum, learning rate; batches; and a round of each
+method, derived by hand in the docstring of its case in `rounds_*` (`quadratic.py` has the clients and the notation).
+"""
 
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from fedray.algorithms import ALGORITHMS
 from fedray.config import Training
 from fedray.engine.training.batches import draw_batches
-from tests.algorithms.quadratic import Case, Point, check
+from tests.algorithms.quadratic import CASES, Case, Point, check
+
+for module in Path(__file__).parent.glob("rounds_*.py"):
+    import_module(f"tests.algorithms.{module.stem}")  # registers its cases
 
 ONE = [[(1, 1, -2, 3), (1, 1, -3, -3.75)]]
 """One client whose gradients are (3, -4) at x = (1, -1) and (3, 4) at (0, 0.25)."""
@@ -162,3 +170,13 @@ def test_order_depends_on_seed_round_and_client_only() -> None:
     assert len({first, second, *others}) == 5
     ordered = Training(batch_size=3, local_epochs=1, shuffle=False)
     assert np.array_equal(np.concatenate(list(draw_batches(ordered, 20, 0, 0, 0))), np.arange(20))
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_round(name: str) -> None:
+    check(CASES[name]())
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_every_method_has_a_derivation(name: str) -> None:
+    assert name in {case().algorithm["name"] for case in CASES.values()}

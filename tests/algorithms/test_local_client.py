@@ -281,10 +281,6 @@ def test_a_resnets_taps_are_those_before_the_activation() -> None:
         x = torch.relu(before)
 
 
-def test_taps_cost_nothing_where_nobody_reads_them() -> None:
-    assert problem("fedavg").build_network("cpu")(torch.zeros(2, 1, 8, 8)).taps == ()
-
-
 class Projected(nn.Module):
     """MOON's kind of model: features of its own behind the body, not on the way to the logits."""
 

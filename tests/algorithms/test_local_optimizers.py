@@ -1,5 +1,6 @@
 """AdamW and Muon as local optimisers: against PyTorch's, by hand, in reductions; refusals; what clients keep."""
 
+import re
 from typing import Any
 
 import pytest
@@ -20,7 +21,6 @@ from tests.algorithms.quadratic import Case, check
 LAYOUT = Layout(("w", "b", "k"), ((3, 4), (4,), (2, 3, 2, 2)), heads=frozenset({"w"}))
 STEPS, DECAY, LR = 6, 0.3, 0.05
 ADAMW: dict[str, Any] = {"optimizer": "adamw", "momentum": 0, "lr": 0.01}
-HERE = "tests.algorithms.test_local_optimizers"
 
 
 def gradients(seed: int = 0) -> list[Tensor]:
@@ -209,49 +209,26 @@ def test_who_is_bound_to_sgd(name: str) -> None:
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_a_formula_of_sgd_is_refused(options: dict[str, Any], optimizer: str) -> None:
     method = algorithm(options)
-    with pytest.raises(UserError) as refused:
+    with pytest.raises(
+        UserError, match=f"{optimizer}; {method.name} {re.escape(method.bound_to_sgd)}, so it needs sgd"
+    ):
         small.config(options, (6, 3), training={"optimizer": optimizer})
-    assert str(refused.value) == (
-        f"training.optimizer: found {optimizer}; {method.name} {method.bound_to_sgd}, so it needs sgd"
-    )
-    small.config(options, (6, 3))
-
-
-def test_fedtoga_without_its_mean_step_is_not_bound() -> None:
-    small.config(
-        {"name": "fedtoga@forms", "dual_correction": False, "sam_correction": False}, training={"optimizer": "adamw"}
-    )
 
 
 @pytest.mark.parametrize(
     ("training", "message"),
     [
-        (
-            {"optimizer": "adamw", "momentum": 0.9},
-            r"training\.momentum: found 0\.9; adamw has training\.adamw\.betas instead",
-        ),
-        (
-            {"optimizer": "muon", "momentum": 0.9},
-            r"training\.momentum: found 0\.9; muon has training\.muon\.momentum instead",
-        ),
+        ({"optimizer": "adamw", "momentum": 0.9}, r"momentum: found 0\.9; adamw has training\.adamw\.betas instead"),
+        ({"optimizer": "muon", "momentum": 0.9}, r"momentum: found 0\.9; muon has training\.muon\.momentum instead"),
         (
             {"optimizer": "adamw", "clip_scope": "code"},
-            r"training\.clip_scope: found code, which is sgd's; training\.optimizer is adamw",
+            r"clip_scope: found code, which is sgd's; training\.optimizer is",
         ),
-        ({"adamw": {"eps": 0.1}}, r"training\.adamw: has options, but training\.optimizer is sgd"),
-        (
-            {"optimizer": "adamw", "muon": {"steps": 3}},
-            r"training\.muon: has options, but training\.optimizer is adamw",
-        ),
-        (
-            {"optimizer": "adamw", "adamw": {"betas": [0.9, 1.0]}},
-            r"training\.adamw\.betas\.1: found 1\.0; .*less than 1",
-        ),
-        ({"optimizer": "adamw", "adamw": {"betas": [0.9]}}, r"training\.adamw\.betas.*"),
-        ({"optimizer": "adam"}, r"training\.optimizer: found 'adam'"),
-        ({"optimizer": "muon", "muon": {"steps": 0}}, r"training\.muon\.steps: found 0"),
+        ({"adamw": {"eps": 0.1}}, r"adamw: has options, but training\.optimizer is sgd"),
+        ({"optimizer": "adamw", "muon": {"steps": 3}}, r"muon: has options, but training\.optimizer is adamw"),
+        ({"optimizer": "adamw", "adamw": {"betas": [0.9, 1.0]}}, r"adamw\.betas\.1: found 1\.0; .*less than 1"),
     ],
 )
 def test_what_is_refused(training: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match=rf"^training\.{message}"):
         small.config(training=training)

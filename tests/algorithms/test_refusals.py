@@ -23,12 +23,6 @@ class Headless(nn.Module):
         return self.only(x.flatten(1))
 
 
-class Tokens(Headless):
-    """Takes tokens, and declares it."""
-
-    takes_tokens = True
-
-
 class TwoLayerHead(nn.Module):
     """A head that is more than one linear layer."""
 
@@ -56,10 +50,7 @@ HEADS = "top.0.weight, top.1.bias, top.1.weight"
             for name in ("moon", "fedgela", "fedge", "fedrod", "fedbabu", "fedrep", "fedproto", "knnper")
         ],
         ({"name": "fedsol", "proximal": "moon"}, BARE, "moon needs a feature layer"),
-        *[
-            (name, f"{HERE}:Headless", f"every trained parameter belongs to the head; {name} needs a feature layer")
-            for name in ("moon", "fedgela", "fedrod", "fedbabu", "fedrep")
-        ],
+        ("moon", f"{HERE}:Headless", "every trained parameter belongs to the head; moon needs a feature layer"),
         *[
             (name, f"{HERE}:TwoLayerHead", f"{HEADS}; {name} needs one linear layer")
             for name in ("fedgela", "fedge", "fedrod", "fedrs", "fedavg-la", "fedgen")
@@ -68,9 +59,7 @@ HEADS = "top.0.weight, top.1.bias, top.1.weight"
         ("fedgela", {"name": "mlp", "hidden": [9]}, "9 features for 10 classes; fedgela's simplex needs"),
         ("fedrcl", f"{HERE}:Headless", "which names no taps; fedrcl reads inner layers"),
         ("fedrcl", BARE, "model.name: found mlp, which names no taps"),
-        ("fedrcl", "char_lstm", "model.name: found char_lstm, which names no taps"),
         ("fedrobust", "char_lstm", "model.name: found char_lstm, whose inputs are tokens"),
-        ("fedrobust", f"{HERE}:Tokens", "whose inputs are tokens; fedrobust needs real numbers"),
     ],
 )
 def test_a_model_that_cannot_serve_is_refused(method: Any, model: Any, message: str) -> None:
@@ -119,23 +108,13 @@ def test_numbers(name: str, option: str) -> None:
         ({"name": "fedsol", "proximal": {"name": "fednova", "mu": 1}}, "algorithm.proximal.mu: found 1"),
         ({"name": "fedsol", "proximal": 3}, "algorithm.proximal: expected a name or a mapping with `name`, got 3"),
         ({"name": "fedsol", "proximal": "moon", "perturb": "head"}, "algorithm.perturb: found 'head', on which MOON"),
-        (
-            {"name": "projection", "proximal": "moon"},
-            "algorithm.proximal.name: unknown name 'moon'; valid: fedprox, kl",
-        ),
+        ({"name": "projection", "proximal": "moon"}, "proximal.name: unknown name 'moon'; valid: fedprox, kl"),
         ({"name": "fedwmsam", "alpha": 1, "rho": 0.1}, "algorithm.alpha: found 1 with rho above 0"),
+        ({"name": "fedala", "threshold": 0.1}, "start_epochs: found 10 with a threshold, which needs more than"),
         (
-            {"name": "fedala", "threshold": 0.1},
-            "algorithm.start_epochs: found 10 with a threshold, which needs more than",
+            {"name": "scaffold@forms", "scaling": "samples", "variates": "samples"},
+            "only one of the three may weigh the changes of c_i",
         ),
-        *[
-            ({"name": "scaffold@forms", **pair}, "only one of the three may weigh the changes of c_i")
-            for pair in (
-                {"scaling": "samples", "variates": "samples"},
-                {"scaling": "samples", "correction": "scaled"},
-                {"variates": "samples", "correction": "scaled"},
-            )
-        ],
     ],
 )
 def test_refused_options(section: dict[str, Any], message: str) -> None:
@@ -179,6 +158,3 @@ def test_a_combination_perturbs_everything() -> None:
     """Table 4's setting, unless the configuration says otherwise."""
     assert algorithm({"name": "fedsol", "proximal": "feddyn"}).list_options()["perturb"] == "all"
     assert algorithm({"name": "fedsol", "proximal": "feddyn", "perturb": "head"}).list_options()["perturb"] == "head"
-    combined = algorithm({"name": "fedsol", "proximal": {"name": "feddyn", "alpha": 0.25}})
-    assert algorithm(combined.list_options()).list_options() == combined.list_options()
-    assert combined.list_options()["proximal"]["alpha"] == 0.25

@@ -109,12 +109,9 @@ def test_a_cell_that_gets_one_actor_in_any_case_waits_inside_tune(idle_ray: None
     assert shares.give(cells[9], 8) == 0
 
 
-@pytest.mark.parametrize(
-    ("seconds", "processes", "expected"), [(24, 2, False), (25, 2, True), (16, 4, False), (17, 4, True)]
-)
-def test_what_processes_must_save(seconds: float, processes: int, expected: bool) -> None:
+def test_what_processes_must_save() -> None:
     """One and a half times 8 s: 24 / 2 = 16 x 3/4 = 12 s are not more than that."""
-    assert pays(seconds, processes) is expected
+    assert [pays(seconds, 2) for seconds in (24, 25)] == [pays(seconds, 4) for seconds in (16, 17)] == [False, True]
 
 
 def test_it_is_decided_once_after_the_first_round(monkeypatch: pytest.MonkeyPatch) -> None:

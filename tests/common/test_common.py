@@ -2,7 +2,6 @@
 
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
@@ -15,7 +14,7 @@ import fedray
 from fedray.algorithms import ALGORITHMS
 from fedray.common import process
 from fedray.common.calls import check_return, fits, make_plain
-from fedray.common.errors import UserError, find_nearest, redact, shorten, truncate_repr, unknown
+from fedray.common.errors import UserError, redact, shorten, truncate_repr, unknown
 from fedray.common.process import treat_sigterm_as_interrupt
 from fedray.common.progress import show_bar
 from fedray.common.vectors import Vectors, mark_read
@@ -27,11 +26,8 @@ from fedray.common.yaml_files import parse_yaml
     [
         (np.int64(3), int, True),
         (True, int, False),
-        (3.0, int, False),
         (torch.tensor(0.5), float, True),
-        (np.float32(0.5), float, True),
         ("0.5", float, False),
-        (None, float, False),
         ("body", Literal["all", "body"], True),
         ("legs", Literal["all", "body"], False),
         ({"h": torch.zeros(2)}, Vectors, True),
@@ -83,68 +79,46 @@ def test_what_no_file_can_hold_is_refused_by_its_key(value: Any, place: str) -> 
         make_plain("", value)
 
 
-@pytest.fixture
-def asked_again() -> Iterator[None]:
-    process.has_bf16.cache_clear()
-    yield
-    process.has_bf16.cache_clear()
-
-
 @pytest.mark.parametrize(
     ("text", "able"),
     [
         ("model name\t: AMD EPYC\nflags\t\t: fpu avx512f avx512_bf16 sse\n", True),
-        ("flags\t\t: fpu amx_bf16 amx_tile\n", True),
-        ("flags\t\t: fpu avx2 avx512f\n", False),
         ("bugs\t\t: bf16\nflags\t\t: fpu avx2\n", False),
         ("Features\t: fp asimd bf16 i8mm\n", True),
-        ("Features\t: fp asimd\n", False),
         ("processor\t: 0\n", None),
-        (None, None),
     ],
 )
-@pytest.mark.usefixtures("asked_again")
 def test_bf16_is_read_from_the_flags(
-    text: str | None, able: bool | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    text: str, able: bool | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """x86 lists `flags`, Arm `Features`; a system that lists neither, or has no such file, does not say."""
-    file = tmp_path / "cpuinfo"
-    if text is not None:
-        file.write_text(text)
-    monkeypatch.setattr(process, "CPUINFO", file)
-    assert process.has_bf16() is able
+    """x86 lists `flags`, Arm `Features`; a system that lists neither does not say."""
+    (tmp_path / "cpuinfo").write_text(text)
+    monkeypatch.setattr(process, "CPUINFO", tmp_path / "cpuinfo")
+    assert process.has_bf16.__wrapped__() is able
 
 
 MANY = [f"metric_{number}" for number in range(60)]
 
 
-def test_a_short_list_is_repeated() -> None:
-    assert str(unknown("--kind", "bar", ["bars", "curves"])) == (
-        "--kind: unknown name 'bar'; did you mean 'bars'? valid: bars, curves"
-    )
-
-
-def test_of_equally_near_names_one_letter_in_place_and_then_the_beginning_decide() -> None:
-    assert "did you mean 'fedsam'? `x` lists them" in str(unknown("name", "fedsan", ALGORITHMS, "`x`"))
-    assert find_nearest("abxx", ["xxab", "abyy"], 0.5) == "abyy"
-
-
-def test_of_a_long_list_the_nearest_names_and_the_command_that_lists_all() -> None:
-    """`metrc_12` lacks one letter of metric_12."""
-    error = str(unknown("--metric", "metrc_12", MANY, "`fedray list metrics`"))
-    assert error == "--metric: unknown name 'metrc_12'; did you mean 'metric_12'? `fedray list metrics` lists them"
-    far = str(unknown("--metric", "zzzzz", MANY, "`fedray list metrics`"))
-    assert far.startswith("--metric: unknown name 'zzzzz'; nearest: metric_")
-    assert far.endswith("; `fedray list metrics` lists them")
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("bar", ["bars", "curves"]), "name 'bar'; did you mean 'bars'? valid: bars, curves"),
+        (("metrc_12", MANY, "`list`"), "name 'metrc_12'; did you mean 'metric_12'? `list` lists them"),
+        (("metrc_12", MANY), "name 'metrc_12'; did you mean 'metric_12'?"),
+        (("zzzzz", MANY), f"name 'zzzzz'; valid: {', '.join(sorted(MANY))}"),
+        (("fedsan", ALGORITHMS, "`list`"), "name 'fedsan'; did you mean 'fedsam'? `list` lists them"),
+    ],
+)
+def test_an_unknown_name_is_told_the_nearest_and_how_to_list_all(given: Any, said: str) -> None:
+    """All names if they are few, or if no command lists them and none is near."""
+    assert str(unknown("--kind", *given)) == f"--kind: unknown {said}"
+    far = str(unknown("--kind", "zzzzz", MANY, "`list`"))
+    assert far.startswith("--kind: unknown name 'zzzzz'; nearest: metric_")
     assert far.count("metric_") == 5
 
 
-def test_without_a_command_that_lists_them_every_name_is_repeated_unless_one_is_near() -> None:
-    assert all(name in str(unknown("key", "zzzzz", MANY)) for name in MANY)
-    assert str(unknown("key", "metrc_12", MANY)) == "key: unknown name 'metrc_12'; did you mean 'metric_12'?"
-
-
-@pytest.mark.parametrize("part", ["a", "a://", "a://b:", "?a=;", "@", "://", "\x1b[", "a.", " \n", "a b@"])
+@pytest.mark.parametrize("part", ["a", "a://b:", "?a=;", "@", "\x1b[", " \n"])
 def test_removing_secrets_takes_a_time_proportional_to_the_length(part: str) -> None:
     """It is called on every message and log record: 80,000 letters took 55 s."""
     text, began = part * (80_000 // len(part)), time.process_time()
@@ -161,67 +135,39 @@ def test_a_line_keeps_its_beginning_and_its_end() -> None:
     assert shorten("short") == "short"
 
 
-ROWS = [{"round": 2.0, "test_accuracy": 91.25}]
-
-
-def shown(capsys: pytest.CaptureFixture[str], asked: bool | None) -> tuple[str, str]:
-    """Output and errors of a bar over three rounds; the second one is evaluated."""
-    with show_bar("fedsam", 3, asked) as moved:
-        moved(1, [])
-        moved(2, ROWS)
-    return capsys.readouterr()
-
-
-def test_a_terminal_is_shown_rounds_and_the_last_accuracy(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("terminal", "asked"), [(True, None), (True, False), (False, None)])
+def test_a_terminal_is_shown_rounds_and_the_last_accuracy_unless_it_is_turned_off(
+    terminal: bool, asked: bool | None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")  # rich then takes the stream for a terminal
-    monkeypatch.setenv("TERM", "xterm-256color")
-    monkeypatch.setenv("COLUMNS", "120")
-    out, err = shown(capsys, None)
-    assert out == "", "results go to standard output, the bar does not"
-    assert "fedsam" in err
-    assert "2/3" in err
-    assert "91.25 %" in err
-
-
-def test_a_file_is_shown_nothing(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "JUPYTER_COLUMNS"):
         monkeypatch.delenv(name, raising=False)
-    assert tuple(shown(capsys, None)) == ("", "")
-
-
-def test_the_bar_can_be_turned_off(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    assert tuple(shown(capsys, False)) == ("", "")
+    for name, value in {"FORCE_COLOR": "1", "TERM": "xterm-256color", "COLUMNS": "120"}.items() if terminal else ():
+        monkeypatch.setenv(name, value)  # rich then takes the stream for a terminal
+    with show_bar("fedsam", 3, asked) as moved:
+        moved(1, [])
+        moved(2, [{"round": 2.0, "test_accuracy": 91.25}])
+    out, err = capsys.readouterr()
+    assert out == "", "results go to standard output, the bar does not"
+    assert all((part in err) == (terminal and asked is None) for part in ("fedsam", "2/3", "91.25 %"))
 
 
 ANCHORS = "one: &one {a: 1, b: 2}\nother: &other {b: 3, c: 4}\n"
 
 
-def merged(text: str) -> object:
-    return parse_yaml(ANCHORS + text, "file")["x"]
-
-
-def test_a_merge_gives_way_to_the_mappings_own_keys() -> None:
-    assert merged("x: {<<: *one, b: 9}") == {"a": 1, "b": 9}
-    assert merged("x: {b: 9, <<: *one}") == {"a": 1, "b": 9}, "wherever it stands"
-
-
-def test_the_first_of_several_wins() -> None:
-    """YAML's merge type: keys of mappings earlier in the list override those of later ones."""
-    assert merged("x: {<<: [*one, *other]}") == {"a": 1, "b": 2, "c": 4}
-    assert merged("x: {<<: *one, <<: *other}") == {"a": 1, "b": 2, "c": 4}
-
-
-def test_merges_inside_of_merges() -> None:
-    text = "x: &x {<<: *one, d: 5}\ny: {<<: *x, e: 6}\n"
-    assert parse_yaml(ANCHORS + text, "file")["y"] == {"a": 1, "b": 2, "d": 5, "e": 6}
-
-
-def test_a_key_that_is_written_twice_is_refused_beside_a_merge() -> None:
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("x: {b: 9, <<: *one}", {"a": 1, "b": 9}),
+        ("x: {<<: [*one, *other]}", {"a": 1, "b": 2, "c": 4}),
+        ("x: {<<: *one, <<: *other}", {"a": 1, "b": 2, "c": 4}),
+        ("y: &y {<<: *one, d: 5}\nx: {<<: *y, e: 6}", {"a": 1, "b": 2, "d": 5, "e": 6}),
+    ],
+)
+def test_a_merge_gives_way_to_own_keys_and_the_first_of_several_wins(text: str, expected: dict[str, int]) -> None:
+    """YAML's merge type, in merges as well; a key that is written twice beside it is refused."""
+    assert parse_yaml(ANCHORS + text, "file")["x"] == expected
     with pytest.raises(UserError, match="the key 'b' "):
-        merged("x: {<<: *one, b: 1, b: 2}")
+        parse_yaml(ANCHORS + "x: {<<: *one, b: 1, b: 2}", "file")
 
 
 @pytest.mark.parametrize("interrupt", [signal.SIG_IGN, signal.SIG_DFL, signal.default_int_handler])
@@ -243,10 +189,3 @@ def test_memory_on_a_gpu_is_kept_for_the_stream_that_reads_it(monkeypatch: pytes
     there: Any = SimpleNamespace(is_cuda=True, record_stream=noted.append)
     mark_read([there, torch.zeros(1), there])
     assert noted == ["lane 2", "lane 2"]
-
-
-def test_a_line_that_a_message_repeats_is_short() -> None:
-    said = r"f: line 2, column 1: is not YAML: a colon is missing: b{300,} \.\.\. b+:"
-    with pytest.raises(UserError, match=said) as found:
-        parse_yaml(f"a: 1\n{'b' * 6000}\n  b: 2\n", "f")
-    assert len(str(found.value)) < 600

@@ -47,16 +47,11 @@ class Few(Digits):
         return Dataset("few", whole.x_train[: self.count], whole.y_train[: self.count], whole.x_test, whole.y_test, 10)
 
 
-class Linear(nn.Module):
+class Linear(nn.Sequential):
     """One layer."""
 
     def __init__(self, input_shape: tuple[int, ...], num_classes: int) -> None:
-        super().__init__()
-        self.layer = nn.Linear(int(np.prod(input_shape)), num_classes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.layer(x.flatten(1))
-        return logits
+        super().__init__(nn.Flatten(), nn.Linear(int(np.prod(input_shape)), num_classes))
 
 
 class Longest(Probe):
@@ -174,16 +169,6 @@ class Namesake(Scaled):
     name: ClassVar[str] = "fedavg"
 
 
-class Helped(Scaled):
-    """Helpers are private, or called."""
-
-    def _uplod(self) -> float:
-        return self.temperature()
-
-    def temperature(self) -> float:
-        return 1.0
-
-
 @pytest.mark.parametrize(
     ("section", "name", "line"),
     [
@@ -197,13 +182,14 @@ class Helped(Scaled):
         ("model", "Striped", "Striped is not a subclass of torch.nn.Module"),
         ("evaluation", "Few", "Few is not a subclass of fedray.probes.probe.Probe"),
         ("partition", "Nothing", "cannot be imported: module"),
+        ("model", "Absent", r"Absent\.build returns a NoneType; a torch\.nn\.Module is required"),
     ],
 )
 def test_what_cannot_serve_is_refused_in_one_line(section: str, name: str, line: str) -> None:
     path = f"{__name__}:{name}"
     value, key = ({"probes": [path]}, "evaluation.probes") if section == "evaluation" else (path, f"{section}.name")
-    with pytest.raises(UserError, match=rf"^{key}: .*{line}"):
-        RunConfig.parse(config(**{section: value}))
+    with pytest.raises(UserError, match=rf"^({key}|{section}): .*{line}"):
+        fedray.simulate(config(**{section: value}))
 
 
 class Mistaken(Algorithm):
@@ -228,10 +214,7 @@ class Retuned(Algorithm):
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        (
-            "Mistaken",
-            "AttributeError: 'LocalClient' object has no attribute 'teta'; did you mean 'theta'? (test_plugins.",
-        ),
+        ("Mistaken", "AttributeError: 'LocalClient' object has no attribute 'teta'; did you mean 'theta'? (test_plu"),
         ("Retuned", "ValidationError: self.rho is an option, which stays as it is; what changes is a state (test_plug"),
     ],
 )
@@ -247,16 +230,8 @@ def test_an_option_without_a_type_says_how_it_is_written(tmp_path: Path, monkeyp
     text = "from fedray.algorithms.base import Algorithm\n\nclass Mine(Algorithm):\n    mu = 0.01\n"
     (tmp_path / "untyped_option.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
-    said = "cannot be imported: the option mu has no type; it is written like `mu: float = 0.01`$"
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=r"the option mu has no type; it is written like `mu: float = 0\.01`$"):
         RunConfig.parse(config(algorithm="untyped_option:Mine"))
-
-
-class Raising(ModelSpec):
-    """`build` raises."""
-
-    def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-        raise KeyError("none")
 
 
 class Absent(ModelSpec):
@@ -280,26 +255,10 @@ class Sized(nn.Sequential):
         super().__init__(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(108, 10))
 
 
-@pytest.mark.parametrize(
-    ("name", "line"),
-    [
-        ("Raising", r"raises KeyError: 'none' \(test_plugins\.py:\d+ in build\)"),
-        ("Absent", r"\.build returns a NoneType; a torch\.nn\.Module is required"),
-    ],
-)
-def test_a_model_that_is_not_built_is_refused_in_one_line(name: str, line: str) -> None:
-    with pytest.raises(UserError, match=rf"^model: {__name__}:{name} ?{line}$"):
-        fedray.simulate(config(model=f"{__name__}:{name}"))
-
-
 def test_lazy_layers_take_their_sizes_from_the_data() -> None:
     """They are drawn as the others are."""
     lazy, sized = (fedray.simulate(config(model=f"{__name__}:{name}")).theta for name in ("Lazy", "Sized"))
     assert lazy.equal(sized)
-
-
-def test_helpers_are_allowed() -> None:
-    assert RunConfig.parse(config(algorithm=f"{__name__}:Helped")).algorithm.make_label() == f"{__name__}:Helped"
 
 
 def test_a_class_that_workers_cannot_import_is_refused() -> None:

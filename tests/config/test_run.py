@@ -1,6 +1,7 @@
 """The identity of a cell: what a configuration says beyond the defaults; and the learning rate of each round."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -70,13 +71,11 @@ def test_a_written_default_is_the_same_cell_as_an_unwritten_one(section: dict[st
     ("one", "other"),
     [
         ({"algorithm": "fedavg"}, {"algorithm": {"name": "fedavg"}}),
-        ({"training": {"lr": 1}}, {"training": {"lr": 1.0}}),
         ({"training": {"local_epochs": 5}}, {"training": {"local_epochs": None}}),
         ({"training": {"local_steps": 5}}, {"training": {"local_steps": 5, "local_epochs": None}}),
         ({"model": {"name": "mlp", "hidden": [200]}}, {"model": {"name": "mlp", "hidden": (200,)}}),
         ({"algorithm": MOON}, {"algorithm": {"name": "fedsol", "proximal": {"name": "moon", "mu": 1}}}),
         ({"algorithm": MOON}, {"algorithm": MOON | {"perturb": "all"}}),
-        ({"evaluation": {"probes": ["drift"]}}, {"evaluation": {"probes": [{"name": "drift"}]}}),
         ({"runtime": {"device": "cpu"}}, {"runtime": {"device": "auto", "deterministic": False}}),
         ({"runtime": {"gpus_per_actor": 1}}, {"runtime": {"gpus_per_actor": 0.5, "device": "cuda"}}),
         ({"runtime": {"actors": 4, "backend": "inline", "checkpoint_every": 3, "cpus_per_actor": 2}}, {}),
@@ -167,16 +166,10 @@ def rates(rounds: int, **options: Any) -> list[float]:
     return [training.compute_lr(t) for t in range(rounds)]
 
 
-def test_cosine() -> None:
-    """T = 4: (1 + cos(π t/4))/2 at 0, 45, 90 and 135 degrees; the last is (1 - √½)/2, above 0."""
+def test_schedules() -> None:
+    """Cosine, T = 4: (1 + cos(π t/4))/2 at 0, 45, 90 and 135 degrees; the last is (1 - √½)/2, above 0."""
     assert rates(4, lr_schedule="cosine") == pytest.approx([1, (1 + 0.5**0.5) / 2, 0.5, (1 - 0.5**0.5) / 2], rel=1e-12)
-
-
-def test_step() -> None:
     assert rates(6, lr_schedule="step", lr_step={"every": 2, "factor": 0.5}) == [1, 1, 0.5, 0.5, 0.25, 0.25]
-
-
-def test_exponential() -> None:
     assert rates(3, lr_decay=0.5) == [1, 0.5, 0.25]
 
 
@@ -204,18 +197,13 @@ def test_the_rows_show_the_rate() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (
-            {"lr_schedule": "cosine", "lr_decay": 0.9},
-            r"training\.lr_decay: found 0\.9; it is the exponential schedule's, and training\.lr_schedule is cosine",
-        ),
-        ({"lr_schedule": "step"}, r"training\.lr_step: lr_schedule step needs it: \{every: ROUNDS, factor: 0\.1\}"),
-        ({"lr_step": {"every": 3}}, r"training\.lr_step: has options, but training\.lr_schedule is exponential"),
-        ({"lr_schedule": "step", "lr_step": {"every": 0}}, r"training\.lr_step\.every: found 0; .*greater than 0"),
-        ({"lr_schedule": "step", "lr_step": {"factor": 0.1}}, r"training\.lr_step\.every is required"),
-        ({"rounds": 5, "warmup": 5}, r"training\.warmup: found 5; training\.rounds is only 5"),
-        ({"lr_schedule": "linear"}, r"training\.lr_schedule: found 'linear'"),
+        ({"lr_schedule": "cosine", "lr_decay": 0.9}, "lr_decay: found 0.9; it is the exponential schedule's, and"),
+        ({"lr_schedule": "step"}, "lr_step: lr_schedule step needs it: {every: ROUNDS, factor: 0.1}"),
+        ({"lr_step": {"every": 3}}, "lr_step: has options, but training.lr_schedule is exponential"),
+        ({"lr_schedule": "step", "lr_step": {"factor": 0.1}}, "lr_step.every is required"),
+        ({"rounds": 5, "warmup": 5}, "warmup: found 5; training.rounds is only 5"),
     ],
 )
 def test_what_is_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match=rf"^training\.{re.escape(message)}"):
         small.config(training=options)

@@ -148,19 +148,17 @@ def test_the_draws_are_keyed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "words"),
+    ("value", "said"),
     [
-        ("flip", ["data.augment", "list of transforms"]),
-        (["flop"], ["data.augment", "flop", "flip"]),
-        ([{"crop": 0}], ["data.augment.crop", "0"]),
-        ([{"crop": 4, "colour": 1}], ["data.augment", "colour", "fill"]),
-        ([{"crop": 4, "fill": "white"}], ["data.augment.fill", "white"]),
+        ("flip", ".*list of transforms"),
+        (["flop"], ".*flop.*flip"),
+        ([{"crop": 0}], r"\.crop: found 0"),
+        ([{"crop": 4, "colour": 1}], ".*colour.*fill"),
     ],
 )
-def test_wrong_transforms_are_refused(value: object, words: list[str]) -> None:
-    with pytest.raises(UserError) as error:
+def test_wrong_transforms_are_refused(value: object, said: str) -> None:
+    with pytest.raises(UserError, match=rf"^data\.augment{said}"):
         parse_transforms("data.augment", value)
-    assert all(word in str(error.value) for word in words)
 
 
 def test_augmentation_needs_images() -> None:

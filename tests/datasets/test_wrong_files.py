@@ -33,13 +33,11 @@ def remove(path: str) -> Callable[[Path], None]:
     return lambda root: (root / path).unlink()
 
 
-def pipe(path: str) -> Callable[[Path], None]:
-    def apply(root: Path) -> None:
-        file = next(root.glob(path))
-        file.unlink()
-        os.mkfifo(file)
-
-    return apply
+def replace_by_pipe(root: Path) -> None:
+    """Reading would wait for it."""
+    file = root / "cinic-10/train/cat/cat_1.png"
+    file.unlink()
+    os.mkfifo(file)
 
 
 def of_mnist(**arrays: np.ndarray) -> Callable[[Path], None]:
@@ -104,11 +102,6 @@ WRONG: list[tuple[str, Callable[[Path], None], list[str]]] = [
         lambda root: files.medmnist(root, "pathmnist", train_images=files.pixels(20, 28, 28)) and None,
         ["train_images", "(20, 28, 28)"],
     ),
-    (
-        "pathmnist",
-        lambda root: files.medmnist(root, "pathmnist", train_labels=np.full((20, 1), 9)) and None,
-        ["9", "0..8"],
-    ),
     ("cinic10", truncate("cinic-10/train/cat/cat_1.png"), ["cat_1.png", "cannot be read"]),
     (
         "cinic10",
@@ -143,14 +136,8 @@ WRONG: list[tuple[str, Callable[[Path], None], list[str]]] = [
     ("ag_news", write("ag_news_csv/test.csv", b'"1","a","b"\n"5","a","b"\n'), ["row 2", "a class from 1 to 4"]),
     ("ag_news", write("ag_news_csv/test.csv", b'"1","a"\n'), ["row 1", "a title and a description"]),
     ("ag_news", write("ag_news_csv/test.csv", b'"1","a\xff","b"\n'), ["test.csv cannot be read"]),
-    ("mnist", pipe(RAW), [RAW, "is not a file"]),
-    ("cinic10", pipe("cinic-10/train/cat/cat_1.png"), ["cat_1.png", "regular file"]),
-    ("femnist", pipe("femnist/test/*.json"), ["femnist/test", "regular file"]),
-    ("fed_isic2019", pipe("fed_isic2019/train_test_split"), ["train_test_split", "regular file"]),
-    ("tiny_imagenet", pipe(VAL), [VAL, "regular file"]),
-    ("ag_news", pipe("ag_news_csv/test.csv"), ["test.csv", "regular file"]),
+    ("cinic10", replace_by_pipe, ["cat_1.png", "regular file"]),
 ]
-"""The last ones are pipes, which reading would wait for."""
 
 
 @pytest.mark.parametrize(("name", "spoil", "words"), WRONG)

@@ -1,6 +1,5 @@
 """Runs that train a part of a model: what is sent, kept and hashed, and that the numbers are those of a plain loop."""
 
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +11,12 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-import fedray
 from fedray.common.errors import UserError
 from fedray.config import RunConfig
 from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.loop import run
 from fedray.engine.problem import Problem
 from fedray.engine.process.backend import InlineBackend
-from fedray.engine.result import Result
 from fedray.engine.server.simulation import Simulation
 from fedray.engine.state import load_state
 from tests import small
@@ -121,8 +118,6 @@ def test_the_hash_of_the_frozen_weights() -> None:
     first, other = run(problem(frozen), InlineBackend()), run(problem(frozen, seed=1), InlineBackend())
     assert first.summary()["frozen_sha256"] != other.summary()["frozen_sha256"]
     assert first.problem.build_network("cpu").frozen_sha256 == first.state.frozen
-    changed = Simulation(first.problem, InlineBackend()).state
-    assert changed.frozen == first.state.frozen
     assert "frozen_sha256" not in run(problem(WIDE), InlineBackend()).summary()
 
 
@@ -153,16 +148,10 @@ def test_a_saved_model_is_whole(options: dict[str, Any], tmp_path: Path) -> None
     assert saved.keys() == network.frozen.keys() | set(network.layout.names)
     with safe_open(tmp_path / "m.safetensors", "pt") as file:
         assert file.metadata()["frozen_sha256"] == result.state.frozen
-    assert _test(result) == pytest.approx(result.summary()["test_accuracy"])
-
-
-def _test(result: Result) -> float:
-    """Accuracy in percent of `Result.model()` on the run's test set."""
-    data, worker = result.problem.data, result.problem
-    x = torch.from_numpy(np.asarray(data.x_test))
+    x, y = (torch.from_numpy(np.asarray(part)) for part in (result.problem.data.x_test, result.problem.data.y_test))
     with torch.no_grad():
-        answers = result.model()(x if data.x_test.dtype == np.uint8 else x.float()).argmax(1).numpy()
-    return float(100 * (answers == worker.data.y_test).mean())
+        right = result.model()(x).argmax(1) == y
+    assert 100 * float(right.double().mean()) == pytest.approx(result.summary()["test_accuracy"])
 
 
 def test_pretrained_weights_are_adapted(tmp_path: Path) -> None:
@@ -180,9 +169,7 @@ def test_pretrained_weights_are_adapted(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "options", [{"freeze": ["body"]}, {"lora": {}}, {"lora": {"share": "A"}}, {"lora": {"rank": 2}}]
-)
+@pytest.mark.parametrize("options", [{"freeze": ["body"]}, {"lora": {"share": "A"}}])
 def test_what_is_frozen_identifies_a_cell(options: dict[str, Any]) -> None:
     configs = [small.config(model={**WIDE, **more}) for more in ({}, options, {"freeze": [], "lora": None})]
     plain, frozen, same = (config.hash_cell("digest") for config in configs)
@@ -190,12 +177,3 @@ def test_what_is_frozen_identifies_a_cell(options: dict[str, Any]) -> None:
     assert RunConfig.parse(configs[1].resolve()) == configs[1]
     assert RunConfig.unpack(configs[1].pack()) == configs[1]
     assert RunConfig.unpack(configs[1].pack()).algorithm.keeps == configs[1].algorithm.keeps
-
-
-def test_the_log_says_how_much_is_trained(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "fedray")
-    fedray.simulate(small.config(model={**WIDE, "freeze": ["body"]}, training=TRAINING))
-    assert f"mlp: trained {HEAD:,} of {WHOLE:,} parameters" in caplog.messages
-    caplog.clear()
-    fedray.simulate(small.config(model=WIDE, training=TRAINING))
-    assert not [line for line in caplog.messages if "trained" in line]

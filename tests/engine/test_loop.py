@@ -2,7 +2,6 @@
 
 import itertools
 import signal
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -132,16 +131,6 @@ def test_a_checkpoint_that_cannot_be_written_is_one_line(tmp_path: Path, monkeyp
         "make room and run the same command again to resume"
     )
     assert Checkpoints(tmp_path).list_rounds() == [3]
-
-
-def test_a_state_is_handed_out_without_a_copy() -> None:
-    running = simulation()
-    running.step()
-    assert running.state is running.state
-    before, clients = running.state, dict(running.state.clients)
-    assert replace(before, round=2).digest() != before.digest()
-    running.step()
-    assert before.clients == clients, "a round leaves the states before it as they were"
 
 
 def test_a_run_leaves_the_number_of_threads_as_it_was() -> None:

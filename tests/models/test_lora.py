@@ -1,6 +1,7 @@
 """Adapters of linear layers: where they go, how they begin, which layers cannot have them; and `sweeps/lora.yaml`."""
 
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from fedray.common.errors import UserError
 from fedray.config import RunConfig
 from fedray.models import make_model_spec
 from fedray.models.base import count_parameters
-from fedray.models.lora import LoRA, LoRALinear, refuse_unused_adapters
+from fedray.models.lora import LoRALinear
 from fedray.models.network import Network
 from fedray.sweep.document import get_sweeps_folder
 from fedray.sweep.draws import iter_points
@@ -85,28 +86,10 @@ def test_dropout_is_of_the_adapters_input_in_training() -> None:
         assert (found.eval()(torch.ones(1000, 4)) == 1).all()
 
 
-@pytest.mark.parametrize(
-    ("model", "line"),
-    [
-        ({"rank": 0}, "model.lora.rank: found 0; input should be greater than 0"),
-        ({"share": "A", "train": "B"}, "model.lora.share: found A with train: B; A does not move, so share: both"),
-        ({"targets": ["3"]}, "model.lora.targets: '3' names no linear layer of the body; valid: 1"),
-        ({"targets": ["5"]}, "model.lora.targets: '5' names no linear layer of the body; valid: 1"),
-    ],
-)
-def test_refused_options(model: dict[str, Any], line: str) -> None:
-    with pytest.raises(UserError) as found:
-        small.problem(model={"name": "mlp", "hidden": [8], "lora": model}).build_network("cpu")
-    assert str(found.value).startswith(line)
-
-
-def test_a_model_without_a_linear_body_is_refused() -> None:
-    with pytest.raises(UserError, match=r"^model.lora: the model has no linear layer besides its head$"):
-        LoRA().adapt(make_model_spec("char_lstm").build((80,), 90))
-
-
 class Attentive(nn.Module):
-    """PyTorch's own attention, which reads the weights of its projection, and its fused block."""
+    """PyTorch's own attention, which reads the weights of its projection, and its fused block, which does not call its
+    linear layers in evaluation mode, so that an adapter would count in training alone.
+    """
 
     def __init__(self, input_shape: Sequence[int], num_classes: int) -> None:
         super().__init__()
@@ -117,26 +100,22 @@ class Attentive(nn.Module):
         return self.last(self.block(x.view(len(x), 8, 8)).mean(1))
 
 
+SMALL = {"name": "mlp", "hidden": [8]}
+ATTENTIVE = {"name": "tests.models.test_lora:Attentive"}
+
+
 @pytest.mark.parametrize(
-    ("targets", "line"),
+    ("model", "lora", "line"),
     [
-        (["*"], "model.lora.targets: block.self_attn.out_proj is a NonDynamicallyQuantizableLinear; only nn.Linear is"),
-        (["block.linear1"], "model.lora.targets: forward() does not call block.linear1, so an adapter does nothing"),
+        (SMALL, {"share": "A", "train": "B"}, "share: found A with train: B; A does not move, so share: both"),
+        (SMALL, {"targets": ["3"]}, "targets: '3' names no linear layer of the body; valid: 1"),
+        (ATTENTIVE, {"targets": ["*"]}, "targets: block.self_attn.out_proj is a NonDynamicallyQuantizableLinear; only"),
+        (ATTENTIVE, {"targets": ["block.linear1"]}, "targets: forward() does not call block.linear1, so an adapter"),
     ],
 )
-def test_layers_whose_weights_are_read_elsewhere(targets: list[str], line: str) -> None:
-    """In evaluation mode the block does not call its linear layers, so the adapter would count in training alone."""
-    model = {"name": "tests.models.test_lora:Attentive", "lora": {"targets": targets}}
-    with pytest.raises(UserError) as found:
-        small.problem(model=model).build_network("cpu")
-    assert str(found.value).startswith(line)
-
-
-def test_adapters_that_are_called_pass() -> None:
-    network = adapted()
-    with torch.no_grad(), refuse_unused_adapters(network.module):
-        network(torch.zeros(1, 3, 32, 32))
-    assert "forward" not in vars(network.module[7]), "nothing is left behind"
+def test_layers_that_cannot_have_adapters_are_refused(model: dict[str, Any], lora: dict[str, Any], line: str) -> None:
+    with pytest.raises(UserError, match=rf"^model\.lora\.{re.escape(line)}"):
+        small.problem(model=model | {"lora": lora}).build_network("cpu")
 
 
 def forms(smoke: bool) -> dict[str, dict[str, Any]]:

@@ -33,11 +33,9 @@ def lenet() -> nn.Module:
     ("patterns", "trained"),
     [
         (["body"], LENET[8:]),
-        (["head"], LENET[:8]),
         (["0", "3.bias"], ["3.weight", *LENET[4:]]),
         (["*.bias"], LENET[::2]),
-        (["[0379]"], LENET[8:]),
-        (["0", "3", "head"], LENET[4:8]),
+        (["[03]", "head"], LENET[4:8]),
     ],
 )
 def test_patterns(patterns: list[str], trained: list[str]) -> None:
@@ -48,19 +46,10 @@ def test_patterns(patterns: list[str], trained: list[str]) -> None:
     network = Network(module)
     assert list(network.layout.names) == trained
     assert network.frozen.keys() == set(LENET) - set(trained)
-
-
-@pytest.mark.parametrize(
-    ("patterns", "line"),
-    [
-        (["0", "12"], "model.freeze: '12' names no parameter; there are: body, head, 0, 3, 7, 9, 11"),
-        (["body", "1*"], "model.freeze: found body, 1*; nothing is left to train"),
-    ],
-)
-def test_refused_patterns(patterns: list[str], line: str) -> None:
-    with pytest.raises(UserError) as found:
-        freeze(lenet(), patterns)
-    assert str(found.value) == line
+    with pytest.raises(UserError, match=r"^model\.freeze: '12' names no parameter; there are: body, head, 0, 3, 7, 9,"):
+        freeze(lenet(), [*patterns, "12"])
+    with pytest.raises(UserError, match=r"^model\.freeze: found body, .*; nothing is left to train"):
+        freeze(lenet(), ["body", *patterns, "1*"])
 
 
 def test_a_tied_parameter_is_frozen_by_either_name() -> None:
@@ -99,11 +88,6 @@ def test_frozen_layers_stay_in_evaluation_mode() -> None:
     assert all(torch.equal(tensor, still[name]) for name, tensor in network.frozen.items())
 
 
-def test_a_model_without_trained_parameters_is_refused() -> None:
-    with pytest.raises(UserError, match=r"^model.name: Linear has no parameter to train$"):
-        Network(nn.Linear(2, 2).requires_grad_(False))
-
-
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -131,13 +115,14 @@ def test_one_file_for_all_processes(folder: Path) -> None:
     assert float(second["w"][0, 0]) == 1, "a write stays with its process"
 
 
-@pytest.mark.parametrize("content", [b"", b"x" * 4 * 300_000])
-def test_a_damaged_file_is_written_again(folder: Path, content: bytes) -> None:
+def test_a_damaged_file_is_written_again(folder: Path) -> None:
     tensors = weights()
     folder.mkdir(mode=0o700)
-    (folder / digest_tensors(tensors)).write_bytes(content)
+    (folder / digest_tensors(tensors)).write_bytes(b"x" * 4 * 300_000)
     share_frozen(tensors, digest_tensors(tensors))
     assert all(torch.equal(tensors[name], tensor) for name, tensor in weights().items())
+    share_frozen({"w": torch.zeros(100, 100)}, "few")
+    assert [path.name for path in folder.iterdir()] == [digest_tensors(tensors)], "little is not shared"
 
 
 def test_unused_files_are_removed(folder: Path) -> None:
@@ -151,11 +136,6 @@ def test_unused_files_are_removed(folder: Path) -> None:
     share_frozen(new, "new")
     assert {path.name for path in folder.iterdir()} == {"used", "new"}
     assert torch.equal(old["w"], weights(1.0)["w"]), "it is mapped"
-
-
-def test_little_is_not_shared(folder: Path) -> None:
-    share_frozen({"w": torch.zeros(100, 100)}, "few")
-    assert not folder.exists()
 
 
 def test_a_folder_that_cannot_be_used(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,6 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from benchmarks import workloads
-from fedray.common.errors import UserError
 from fedray.config import RunConfig
 from fedray.engine.problem import Problem
 from fedray.engine.process.backend import InlineBackend
@@ -75,13 +74,7 @@ def build_small_images() -> nn.Module:
 
 
 @pytest.mark.parametrize(
-    "around",
-    [
-        lambda: torch.autocast("cpu", torch.bfloat16),
-        lambda: torch.autocast("cpu", enabled=False),
-        lambda: torch.autocast("cpu", torch.bfloat16, cache_enabled=False),
-    ],
-    ids=["autocast", "disabled", "without cache"],
+    "around", [lambda: torch.autocast("cpu", torch.bfloat16), lambda: torch.autocast("cpu", enabled=False)]
 )
 @pytest.mark.parametrize("build", [Twice, build_small_images])
 def test_an_autocast_block_around_changes_no_bit(build: Callable[[], nn.Module], around: Callable[[], Any]) -> None:
@@ -127,15 +120,6 @@ def test_bf16_steps_have_the_bits_of_plain_pytorch() -> None:
                 parameter -= 0.1 * gradient
 
 
-def test_bf16_gradients_hold_nothing_uninitialised() -> None:
-    """ResNet-18 on 16x16 ends in 3x3 convolutions of 1x1 images, so most of their weights see only padding."""
-    exact = gradient("resnet18")[1]
-    for _ in range(3):
-        torch.full((5_000_000,), torch.inf)  # what the allocator hands out next
-        rounded = gradient("resnet18", bf16=True)[1]
-        assert float(torch.cosine_similarity(exact, rounded, dim=0)) > 0.98
-
-
 @pytest.mark.parametrize("name", ["lenet", "resnet18"])
 def test_channels_last_is_the_same_function(name: str) -> None:
     exact, other = gradient(name), gradient(name, channels_last=True)
@@ -161,10 +145,8 @@ def test_a_run_in_bf16_keeps_float32_vectors_and_is_the_same_each_time() -> None
     [
         ("simple_cnn", {}, "fp32", True),
         ("simple_cnn", {}, "bf16", True),  # measured to be faster on a CPU
-        ("resnet18", {}, "fp32", False),
         ("resnet18", {}, "bf16", False),  # and not
         ("benchmarks.workloads:CNN", {}, "fp32", True),
-        ("benchmarks.workloads:LeNet", {}, "fp32", False),
         ("simple_cnn", {"gpus_per_actor": 1}, "fp32", False),
         ("resnet18", {"gpus_per_actor": 1}, "tf32", True),
     ],
@@ -194,8 +176,3 @@ def test_pooling_before_relu_has_the_same_bits() -> None:
     parts = torch.autograd.grad(expected, list(theirs.parameters()))
     assert torch.equal(loss, expected)
     assert torch.equal(gradient, torch.cat([part.reshape(-1) for part in parts]))
-
-
-def test_tf32_is_for_gpus() -> None:
-    with pytest.raises(UserError, match=r"training\.precision: found tf32"):
-        config(precision="tf32")

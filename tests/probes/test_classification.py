@@ -29,7 +29,7 @@ from fedray.engine.process.worker import Worker
 from fedray.engine.result import Result
 from fedray.engine.server.simulation import Simulation
 from fedray.probes.probe import EvaluatedRound, Probe, TrainedClient
-from fedray.probes.scores import measure_auc, measure_classes, tabulate_clients, tabulate_confusion
+from fedray.probes.scores import measure_auc, measure_classes
 from tests import small
 from tests.algorithms.digits import data, problem
 
@@ -147,8 +147,8 @@ def many(samples: int) -> Problem:
     return replace(built, data=replace(whole, x_test=whole.x_test[pick], y_test=whole.y_test[pick]))
 
 
-@pytest.mark.parametrize("scale", [1.0, 100.0, 3000.0])
-@pytest.mark.parametrize("samples", [1, 501, 90_000])
+@pytest.mark.parametrize("scale", [1.0, 3000.0])
+@pytest.mark.parametrize("samples", [1, 90_000])
 def test_loss_and_accuracy_over_chunks(scale: float, samples: int) -> None:
     """180 chunks of 500 give the mean over all 90,000 (the largest test set); a mean above 1e5 is a diverged run."""
     built = many(samples)
@@ -172,21 +172,6 @@ def test_loss_and_accuracy_over_chunks(scale: float, samples: int) -> None:
     assert found["test_accuracy"] == pytest.approx(100 * float((logits.argmax(1) == y).double().mean()))
 
 
-def test_a_state_can_be_gone_back_to_twice() -> None:
-    """Neither going on from a state nor going on after taking it changes it."""
-    running = Simulation(problem("scaffold"), InlineBackend())
-    running.step()
-    state = running.state
-    before = state.digest()
-    running.step()
-    after = running.state.digest()
-    for _ in range(2):
-        running.restore(state)
-        running.step()
-        assert running.state.digest() == after
-        assert state.digest() == before
-
-
 def tabulated(**sections: Any) -> Problem:
     evaluation = {"every": 2, "last": 1, "personal": {"epochs": [0, 1], "every": 2, "train": True}}
     base = {"partition": 0.3, "evaluation": evaluation, "training": {"rounds": 4, "local_epochs": 1}}
@@ -196,19 +181,6 @@ def tabulated(**sections: Any) -> Problem:
 @pytest.fixture(scope="module")
 def result() -> Result:
     return run(tabulated(), InlineBackend())
-
-
-def test_columns_of_clients() -> None:
-    """Client 2 has no score; of epochs 0 and 1 the last counts; client 3's shard has 7 samples."""
-    scores = {3: {"own_0": 1.0, "own_1": 40.0}, 1: {"own_0": 2.0, "own_1": 50.0}}
-    found = tabulate_clients(scores, 1, np.array([0, 5, 9, 7]))
-    assert found == {"client": [1, 3], "samples": [5, 7], "accuracy": [50, 40]}
-
-
-def test_columns_of_a_confusion_matrix() -> None:
-    """Two classes, three answers; sums in fixed point may be off by rounding."""
-    found = tabulate_confusion(torch.tensor([[2.0, 1.0, 0.0], [0.0, 2.9999999, 1.0]]))
-    assert found == {"class": [0, 1], "predicted_0": [2, 0], "predicted_1": [1, 3], "predicted_2": [0, 1]}
 
 
 def test_clients_are_those_of_the_metrics(result: Result) -> None:

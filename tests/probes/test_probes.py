@@ -238,13 +238,21 @@ def test_proximal_by_hand() -> None:
 
     The received model says ½, ½; the local logits over τ = 3 are ±m/3: KL = log cosh(m/3). At the first
     step L_p has no gradient. At the second that of the cross-entropy is along (-1, 1), that of KL along (1, -1):
-    cosine -1.
+    cosine -1. One step with η = 2e-3: y = (1, -1)/1000, KL = log cosh(1/3000) = 5.6e-8, less than float32's 1e-7.
     """
-    model = {"name": "tests.probes.probed:Rows", "rows": [[0], [0]]}
-    row = last_row(arrays(model, [[1]], [0], [0], lr=2, local_steps=2, probes=["proximal"]))
+
+    def measured(lr: float, steps: int) -> dict[str, float]:
+        model = {"name": "tests.probes.probed:Rows", "rows": [[0], [0]]}
+        return last_row(arrays(model, [[1]], [0], [0], lr=lr, local_steps=steps, probes=["proximal"]))
+
+    row = measured(2, 2)
     assert row["proximal_loss"] == pytest.approx(math.log(math.cosh((1 + 2 / (1 + math.exp(2))) / 3)), rel=1e-5)
     assert row["proximal_cosine"] == pytest.approx(-1)
     assert row["proximal_cosine_size"] == pytest.approx(1)
+    assert measured(2e-3, 1)["proximal_loss"] == pytest.approx(math.log(math.cosh(1 / 3000)), rel=1e-4)
+    nothing = measured(1e-12, 1)
+    assert nothing["proximal_loss"] == pytest.approx(0, abs=1e-12)
+    assert "proximal_cosine" not in nothing
 
 
 @pytest.mark.parametrize("mu", [None, 1.0])
@@ -305,22 +313,6 @@ def test_no_other_batches_than_in_training() -> None:
     model = {"name": "tests.models.test_network:TinyBatchNorm"}
     row = last_row(arrays(model, [[0], [2], [6]], [0, 1, 0], [0, 0, 0], batch_size=2, probes=["step"]))
     assert math.isfinite(row["proximal_change"])
-
-
-def test_a_small_proximal_loss_keeps_its_digits() -> None:
-    """As by hand above with η = 2e-3: y = (1, -1)/1000, KL = log cosh(1/3000) = 5.6e-8, less than float32's 1e-7."""
-    row = last_row(
-        arrays({"name": "tests.probes.probed:Rows", "rows": [[0], [0]]}, [[1]], [0], [0], lr=2e-3, probes=["proximal"])
-    )
-    assert row["proximal_loss"] == pytest.approx(math.log(math.cosh(1 / 3000)), rel=1e-4)
-
-
-def test_no_cosine_where_nothing_was_learnt() -> None:
-    row = last_row(
-        arrays({"name": "tests.probes.probed:Rows", "rows": [[0], [0]]}, [[1]], [0], [0], lr=1e-12, probes=["proximal"])
-    )
-    assert row["proximal_loss"] == pytest.approx(0, abs=1e-12)
-    assert "proximal_cosine" not in row
 
 
 def test_the_received_model_keeps_its_running_statistics_in_both_probes() -> None:

@@ -1,5 +1,6 @@
 """Probes by name, fedray's and the user's; the names of their metrics on an axis."""
 
+import re
 from typing import Any
 
 import numpy as np
@@ -49,10 +50,6 @@ class Counted(Probe):
         return {"counted": float(self.times * len(seen.weights))}
 
 
-class NoProbe:
-    """Something else."""
-
-
 def test_a_probe_of_the_users_own_measures_clients_the_test_set_and_the_round() -> None:
     problem = digits("fedavg", probes=[OWN, "drift"])
     row = last_row(problem)
@@ -90,25 +87,20 @@ def test_options_and_source_of_a_probe_enter_the_identity() -> None:
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        ([{"name": "drift", "k": 3}], "evaluation.probes.k: drift has no options"),
-        (
-            [{"name": COUNTED, "times": 0}],
-            "evaluation.probes.times: found 0; input should be greater than or equal to 1",
-        ),
+        ([{"name": "drift", "k": 3}], "k: drift has no options"),
+        ([{"name": COUNTED, "times": 0}], "times: found 0; input should be greater than or equal to 1"),
         ([{"name": COUNTED, "tims": 2}], "unknown name 'tims'; did you mean 'times'?"),
         ([COUNTED, {"name": COUNTED, "times": 2}], "each once"),
         ([3], "expected a name or a mapping with `name`, got 3"),
         (["drfit"], "unknown name 'drfit'; did you mean 'drift'?"),
-        (["drift", "drift"], "found drift, drift; each once"),
-        (["tests.probes.test_registry:NoProbe"], "is not a subclass of fedray.probes.probe.Probe"),
-        (["tests.probes.test_registry:Absent"], "cannot be imported"),
+        ([f"{__name__}:Disagrees"], "traveled in unranked, which is not in `metrics`; did you mean travelled?"),
+        ([f"{__name__}:Worded"], "declares lower_is_better = 'travelled'; Set[str] is required"),
+        ([f"{__name__}:OtherModel"], "tested_models = {'locale'}; Set[Literal['local', 'global']] is required"),
     ],
 )
 def test_what_is_no_probe_is_refused_in_one_line(names: list[object], message: str) -> None:
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError, match=rf"^evaluation\.probes.*{re.escape(message)}") as caught:
         make_probes(names)
-    assert str(caught.value).startswith("evaluation.probes")
-    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
@@ -203,22 +195,10 @@ class Disagrees(Probe):
     unranked = {"traveled"}
 
 
-class Listed(Probe):
-    """A list, which may hold a name twice."""
-
-    unranked = ["travelled"]  # type: ignore[assignment]
-
-
 class Worded(Probe):
     """A word, of which each letter would be a name."""
 
     lower_is_better = "travelled"  # type: ignore[assignment]
-
-
-class Numbered(Probe):
-    """No names."""
-
-    lower_is_better = {1}  # type: ignore[assignment]
 
 
 class OtherModel(Probe):
@@ -227,31 +207,13 @@ class OtherModel(Probe):
     tested_models = {"locale"}  # type: ignore[assignment]
 
 
-@pytest.mark.parametrize(
-    ("name", "says"),
-    [
-        ("Disagrees", "declares traveled in unranked, which is not in `metrics`; did you mean travelled?"),
-        ("Listed", "declares unranked = ['travelled']; Set[str] is required"),
-        ("Worded", "declares lower_is_better = 'travelled'; Set[str] is required"),
-        ("Numbered", "declares lower_is_better = {1}; Set[str] is required"),
-        ("OtherModel", "declares tested_models = {'locale'}; Set[Literal['local', 'global']] is required"),
-    ],
-)
-def test_a_declaration_of_a_probe_is_a_set_of_its_metrics(name: str, says: str) -> None:
-    with pytest.raises(UserError) as caught:
-        make_probes([f"tests.probes.test_registry:{name}"])
-    assert str(caught.value) == f"evaluation.probes: tests.probes.test_registry:{name} {says}"
-
-
 @pytest.mark.parametrize("of", ["round", "client"])
 @pytest.mark.parametrize(
     ("given", "message"),
     [
         ({"test_accuracy": 1.0}, "test_accuracy is measured without a probe"),
-        ({"lr": 1.0}, "lr is measured without a probe"),
         ({"drift": 1.0}, "Gives measures drift, which is measured already"),
         ({"mine": "high"}, "Gives measures mine = 'high'; a number is required"),
-        ({"mine": [1.0, 2.0]}, "Gives measures mine = .*; a number is required"),
         ({"50%": 1.0}, "Gives names a metric '50%'; letters, digits"),
         (None, "Gives returns a NoneType; a dictionary of metrics is required"),
     ],

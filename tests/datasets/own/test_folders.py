@@ -111,26 +111,22 @@ def domains(root: Path, **pictures: int) -> None:
         animals(root / domain, count)
 
 
-def test_a_client_per_domain(root: Path) -> None:
-    """Domains in the order of their names; a fifth of each class of each domain, so 1 of 5 and 2 of 10."""
+def test_a_client_or_several_per_domain(root: Path) -> None:
+    """Domains in the order of their names; a fifth of each class of each domain, so 1 of 5 and 2 of 10. Over two
+    clients each, always the same ones.
+    """
     domains(root / "office", webcam=5, amazon=10)
-    data = load("domains", path=str(root / "office"), size=8, split=0.2)
+    options = {"path": str(root / "office"), "size": 8, "split": 0.2}
+    data, same = load("domains", **options), load("folder", **options, client="folder")
     assert np.bincount(2 * data.client_train + data.y_train).tolist() == [8, 8, 4, 4]
     assert np.bincount(2 * data.client_test + data.y_test).tolist() == [2, 2, 1, 1]
     assert data.x_train[data.y_train == 1][0, :, 0, 0].tolist() == list(COLOURS["dog"])
-    same = load("folder", path=str(root / "office"), size=8, split=0.2, client="folder")
     np.testing.assert_array_equal(data.y_train, same.y_train)
-
-
-def test_several_clients_per_domain(root: Path) -> None:
-    """16 and 8 training pictures, 4 and 2 for the test, over two clients each; always the same ones."""
-    domains(root / "office", webcam=5, amazon=10)
-    options = {"path": str(root / "office"), "size": 8, "split": 0.2, "clients_per_domain": 2}
-    data = load("domains", **options)
-    assert np.bincount(data.client_train).tolist() == [8, 8, 4, 4]
-    assert np.bincount(data.client_test).tolist() == [2, 2, 1, 1]
-    assert load("domains", **options).digest == data.digest
-    assert len({label for label in data.y_train[data.client_train == 0]}) == 2, "dealt at random, not class by class"
+    several = load("domains", **options, clients_per_domain=2)
+    assert np.bincount(several.client_train).tolist() == [8, 8, 4, 4]
+    assert np.bincount(several.client_test).tolist() == [2, 2, 1, 1]
+    assert load("domains", **options, clients_per_domain=2).digest == several.digest
+    assert len({label for label in several.y_train[several.client_train == 0]}) == 2, "dealt at random, not by class"
 
 
 def domain_net(root: Path) -> None:
@@ -143,19 +139,16 @@ def domain_net(root: Path) -> None:
 
 
 def test_lists_as_domain_net_publishes_them(root: Path) -> None:
+    """All classes, or some in an order of their own."""
     domain_net(root / "net")
     data = load("domains", path=str(root / "net"), size=8)
     assert data.client_train.tolist() == [0, 0, 0, 0, 1, 1]
     assert data.y_train.tolist() == [0, 0, 1, 1, 0, 1]
     assert data.client_test.tolist() == [0, 0, 1, 1]
-
-
-def test_some_classes_in_an_order_of_their_own(root: Path) -> None:
-    domain_net(root / "net")
     picture(root / "net/clipart/zebra/0.png", (1, 1, 1))
-    data = load("domains", path=str(root / "net"), size=8, classes=["dog", "cat"])
-    assert data.num_classes == 2
-    assert data.x_train[data.y_train == 0][0, :, 0, 0].tolist() == list(COLOURS["dog"])
+    chosen = load("domains", path=str(root / "net"), size=8, classes=["dog", "cat"])
+    assert chosen.num_classes == 2
+    assert chosen.x_train[chosen.y_train == 0][0, :, 0, 0].tolist() == list(COLOURS["dog"])
 
 
 def wrong_domains(root: Path) -> None:
@@ -167,10 +160,6 @@ def wrong_domains(root: Path) -> None:
     (root / "halved/sketch_test.txt").unlink()
     domain_net(root / "outside")
     (root / "outside/clipart_train.txt").write_text("clipart/cat/1.png 0\n../cat/1.png 0\n")
-    domain_net(root / "gone")
-    (root / "gone/clipart/cat/1.png").unlink()
-    domain_net(root / "empty")
-    (root / "empty/sketch_train.txt").write_text("")
     domain_net(root / "twice")
     with (root / "twice/clipart_train.txt").open("a") as listed:
         listed.write("clipart/cat/1.png 0\n")
@@ -181,27 +170,17 @@ def wrong_domains(root: Path) -> None:
 WRONG_DOMAINS: list[tuple[dict[str, Any], str]] = [
     (
         {"path": "lacks", "split": 0.2},
-        "data.path: domain webcam has no training picture of class mug, which amazon has; `classes` names those to use",
+        "data.path: domain webcam has no training picture of class mug, which amazon has",
     ),
     ({"path": "office", "split": 0.2, "classes": ["cat", "mug"]}, "data.classes: office/amazon has no class 'mug'"),
     ({"path": "office", "split": 0.2, "classes": ["cat", "cat"]}, "data.classes: found 'cat' twice"),
-    ({"path": "office", "split": 0.2, "classes": ["cat"]}, "data.classes: found ['cat']; tuple should have at least 2"),
-    (
-        {"path": "office", "split": 0.2, "clients_per_domain": 3},
-        "data.clients_per_domain: found 3; domain amazon has 2 test pictures, and each client needs one",
-    ),
+    ({"path": "office", "split": 0.2, "clients_per_domain": 3}, "found 3; domain amazon has 2 test pictures, and"),
     ({"path": "net", "split": 0.2}, "data.split: found 0.2; net holds lists DOMAIN_train.txt and DOMAIN_test.txt"),
     ({"path": "halved"}, "data.path: halved/sketch_test.txt cannot be read: FileNotFoundError"),
-    (
-        {"path": "outside"},
-        "data.path: outside/clipart_train.txt: line 2: found '../cat/1.png 0'; DOMAIN/CLASS/FILE and a label are "
-        "required",
-    ),
-    ({"path": "empty"}, "data.path: empty/sketch_train.txt lists no picture"),
+    ({"path": "outside"}, "outside/clipart_train.txt: line 2: found '../cat/1.png 0'; DOMAIN/CLASS/FILE and a label"),
     ({"path": "net", "classes": ["bird", "owl"]}, "data.path: net/clipart_train.txt lists no picture of the `classes`"),
     ({"path": "both"}, "data.path: both/clipart/cat/1.png is listed for training and for testing"),
     ({"path": "twice"}, "data: domains: twice/clipart/cat/1.png is listed twice"),
-    ({"path": "gone"}, "gone/clipart/cat/1.png cannot be read: No such file or directory"),
 ]
 
 
@@ -229,9 +208,6 @@ def folders(root: Path) -> None:
     (root / "same/test").symlink_to("train")
     for site in ("Ko\u0308ln", "K\u00f6ln"):
         animals(root / "forms" / site)
-    for kind in ("05", "5"):
-        for i in range(2):
-            picture(root / "sites" / kind / f"{i}.png", COLOURS["cat"])
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
@@ -245,8 +221,6 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"path": "flat", "split": 0.9}, "data.split: found 0.9, which leaves no picture of flat/cat for training"),
     ({"path": "text", "split": 0.5}, "cannot be read: UnidentifiedImageError"),
     ({"path": "forms", "split": 0.5, "client": "folder"}, "clients: found 'Ko\\u0308ln' and 'K\\xf6ln', two spellings"),
-    ({"path": "sites", "split": 0.5}, "data.path: sites: classes: found '05' and '5', two spellings of one; use one"),
-    ({"path": "flat", "split": 0.5, "size": 0}, "data.size: found 0; input should be greater than 0"),
 ]
 
 
@@ -281,20 +255,12 @@ def pack_12(values: np.ndarray) -> bytes:
     return np.stack([a >> 4, ((a & 15) << 4) | (b >> 8), b & 255], -1).astype(np.uint8).tobytes()
 
 
-def pgm(path: Path, values: np.ndarray, largest: int) -> None:
-    path.write_bytes(f"P5 64 64 {largest}\n".encode() + values.astype(">u2").tobytes())
-
-
 DEEP: dict[str, tuple[str, Callable[[Path], None], np.ndarray]] = {
     "PNG": ("png", lambda path: Image.fromarray(GREY).save(path), GREY / 257),
     "TIFF": ("tif", lambda path: Image.fromarray(GREY).save(path), GREY / 257),
-    "TIFF, big-endian": ("tif", lambda path: Image.fromarray(GREY.astype(">u2")).save(path), GREY / 257),
     "TIFF of 32 bits": ("tif", lambda path: Image.fromarray(GREY.astype(np.int32)).save(path), GREY / 257),
     "TIFF with a sign": ("tif", lambda path: tiff(path, GREY // 2, 16, sign=2), GREY // 2 / 257),
-    "TIFF, 12 bits in 16": ("tif", lambda path: Image.fromarray(GREY // 16).save(path), GREY // 16 / 257),
     "TIFF of 12 bits": ("tif", lambda path: tiff(path, GREY // 16, 12), GREY // 16 * (255 / 4095)),
-    "PGM": ("pgm", lambda path: pgm(path, GREY, 65535), GREY / 257),
-    "PGM of 12 bits": ("pgm", lambda path: pgm(path, GREY // 16, 4095), GREY // 16 * (255 / 4095)),
 }
 
 

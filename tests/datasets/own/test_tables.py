@@ -39,14 +39,6 @@ def test_numbers_are_standardised_by_the_training_rows_and_texts_become_columns(
     assert (plain.x_train.tolist(), plain.x_test.tolist()) == ([[1], [3]], [[5]])
 
 
-def test_numbers_that_are_codes_are_texts_on_request() -> None:
-    """Codes 1, 2 and X: a column each, in this order. Without `texts` the X among numbers counts as a slip."""
-    content = "code,kind,part\n1,0,train\nX,1,train\n2,0,test\n"
-    data = load(content, split="part", texts=["code"])
-    assert (data.x_train.tolist(), data.x_test.tolist()) == ([[1, 0, 0], [0, 0, 1]], [[0, 1, 0]])
-    assert load(content.replace("X", "3"), split="part", texts=["code"]).x_test.tolist() == [[0, 1, 0]]
-
-
 def rows(column: str, values: list[str]) -> str:
     """A table whose column f, kind or who has these values in the training rows, and the first one in a test row."""
     content = "f,kind,who,part\n"
@@ -61,10 +53,8 @@ def rows(column: str, values: list[str]) -> str:
     [
         (["1_1", "11", "1E2", "7", "8"], [2, 0, 1, 3, 4]),  # texts sort as texts: 11, 1E2, 1_1, 7, 8
         (["10", "9", "2"], [2, 1, 0]),
-        (["1E2", "20", "3"], [2, 1, 0]),
         ([str(2**53 + 1), str(2**53), "9" * 40], [1, 0, 2]),  # as float64 the first two are one number
         (["b", "B", "a"], [2, 0, 1]),
-        (["2_0", "20", "x"], [1, 0, 2]),
     ],
 )
 @pytest.mark.parametrize("column", ["who", "kind"])
@@ -75,21 +65,7 @@ def test_codes_of_clients_and_classes_are_told_apart(column: str, values: list[s
     assert found.tolist() == numbers
 
 
-@pytest.mark.parametrize(
-    "pair",
-    [
-        ("05", "5"),
-        ("100", "1E2"),
-        ("5", "5.0"),
-        ("+5", "5"),
-        ("11", "\uff11\uff11"),
-        ("11", "\u0661\u0661"),
-        ("Ko\u0308ln", "K\u00f6ln"),
-        ("A", "A\u200b"),
-        ("St. Mary", "St.\u00a0Mary"),
-        ("1" * 40, "0" + "1" * 40),
-    ],
-)
+@pytest.mark.parametrize("pair", [("05", "5"), ("100", "1E2"), ("11", "\uff11\uff11"), ("Ko\u0308ln", "K\u00f6ln")])
 @pytest.mark.parametrize("column", ["who", "kind"])
 def test_two_spellings_of_one_client_or_class_are_refused(column: str, pair: tuple[str, str]) -> None:
     with pytest.raises(UserError) as found:
@@ -98,12 +74,9 @@ def test_two_spellings_of_one_client_or_class_are_refused(column: str, pair: tup
     assert str(found.value) == f"data.path: own.csv: {message}"
 
 
-OTHER_STYLES = ["1,5", "1,234", "1.234.567", "1 234", "1'234,5", "1_000", "5%", "$5", "5 \u20ac", "\u22125"]
-OTHER_STYLES += ["1,5e3", "1.234,5E-3", "3 kg", "3kg", "5 \u00b0C", "~3", "<0.01", "(5)", "\u2265 5", "\u00b12"]
-DIGITS = ["\uff11\uff12", "\u0661\u0662"]  # full-width and Arabic
-
-
-@pytest.mark.parametrize("value", OTHER_STYLES + DIGITS)
+@pytest.mark.parametrize(
+    "value", ["1,5", "1.234.567", "1 234", "1_000", "5%", "$5", "3 kg", "<0.01", "(5)", "\u0661\u0662"]
+)
 def test_a_column_of_numbers_in_another_style_is_refused(value: str) -> None:
     """Each would be a text, with a feature of 0 and 1 for every value. As codes they are accepted on request."""
     content = rows("f", [value, value, "NA"])
@@ -159,15 +132,11 @@ def test_a_constant_column_is_zero(value: str) -> None:
     np.testing.assert_allclose(data.x_test, [[1 - float(value)]])
 
 
-@pytest.mark.parametrize("link", ["own.csv", "./own.csv", "symbolic", "hard"])
-def test_one_file_for_training_and_testing_is_refused(link: str) -> None:
+def test_one_file_for_training_and_testing_is_refused() -> None:
     Path("own.csv").write_text(OWN)
-    if link == "symbolic":
-        Path(link).symlink_to("own.csv")
-    if link == "hard":
-        Path(link).hardlink_to("own.csv")
+    Path("hard").hardlink_to("own.csv")
     with pytest.raises(UserError, match=r"^data\.test_path: .+ is the file of data\.path; other rows are required$"):
-        load(test_path=link)
+        load(test_path="hard")
 
 
 @pytest.mark.parametrize("clients", [{"test": {"from": "clients"}}, {"split": "part"}])
@@ -199,16 +168,11 @@ def test_a_run_with_natural_clients(clients: dict[str, Any]) -> None:
         (OWN, {"split": "part", "test": {}}, "data: found split and test; one of split, test_path and test"),
         (OWN, {"split": "sex"}, "row 1, column sex: found 'm'; train or test is required"),
         (OWN, {"split": "part", "label": "kin"}, "data.label: unknown name 'kin'"),
-        (OWN, {"split": "part", "test_path": "x"}, "data: found split and test_path"),
         (OWN.replace("test", "train"), {"split": "part"}, "own.csv has no row for testing"),
         (OWN.replace("3,", ","), {"split": "part"}, "row 2, column age: found ''; a number is required; data.missing"),
         (OWN.replace("3,", "inf,"), {"split": "part"}, "row 2, column age: found 'inf'; a finite number"),
         (OWN.replace("no", ""), {"split": "part"}, "row 2, column kind: found ''; a value is required"),
-        (
-            OWN.replace('"f"', ""),
-            {"split": "part", "missing": "mean"},
-            "row 2, column sex: found ''; a text is required",
-        ),
+        (OWN.replace('"f"', ""), {"split": "part", "missing": "mean"}, "row 2, column sex: found ''; a text is"),
         (OWN + "7,m\n", {"split": "part"}, "row 4 has 2 fields, the header 5"),
         (OWN.replace("sex", "age"), {"split": "part"}, "own.csv has two columns 'age'"),
         ("age,kind,part\n", {"split": "part"}, "own.csv has no rows below its header"),
@@ -217,22 +181,20 @@ def test_a_run_with_natural_clients(clients: dict[str, Any]) -> None:
         (
             OWN.replace("3,", "NA,"),
             {"split": "part"},
-            "found 'NA'; a number is required; leave a missing one empty, or name the column in texts",
+            "found 'NA'; a number is required; leave a missing one empty, or",
         ),
+        (
+            "name,kind,part\n" + "".join(f"n{i},{i % 2},train\n" for i in range(1001)) + "n0,1,test\n",
+            {"split": "part"},
+            "column name holds 1001 different texts; allowed are 1000",
+        ),
+        ("age,kind\n1,1\n", {"test_path": "test.csv"}, "only one of both files has the column 'age'"),
         ("age,kind,part\n1,0.5,train\n1,1,test\n", {"split": "part"}, "found '0.5'; classes are texts or integers"),
     ],
 )
 def test_refused_in_one_line(content: str, options: dict[str, Any], message: str) -> None:
+    Path("test.csv").write_text("kind,height\n1,7\n")
     with pytest.raises(UserError) as found:
         load(content, **options)
     assert message in str(found.value)
     assert "\n" not in str(found.value)
-
-
-def test_names_and_other_columns_are_refused() -> None:
-    names = "".join(f"n{i},{i % 2},train\n" for i in range(1001)) + "n0,1,test\n"
-    with pytest.raises(UserError, match="column name holds 1001 different texts; allowed are 1000"):
-        load("name,kind,part\n" + names, split="part")
-    Path("test.csv").write_text("kind,height\n1,7\n")
-    with pytest.raises(UserError, match="only one of both files has the column 'age'"):
-        load("age,kind\n1,1\n3,2\n", test_path="test.csv")

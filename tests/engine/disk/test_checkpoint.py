@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -37,23 +36,14 @@ def advance(simulation: Simulation, rounds: int) -> State:
     return simulation.state
 
 
-def test_what_is_loaded_is_what_was_saved(simulation: Simulation, tmp_path: Path) -> None:
-    store = Checkpoints(tmp_path)
-    assert store.load() is None
-    state = advance(simulation, 3)
-    store.save(state)
-    loaded = store.load()
-    assert loaded.digest() == state.digest()
-    assert loaded.history == state.history
-    assert loaded.active == state.active
-    assert loaded.seconds == state.seconds
-    assert set(loaded.clients) == set(state.clients)
-
-
 def test_two_checkpoints_are_kept_with_the_files_they_need(simulation: Simulation, tmp_path: Path) -> None:
     store = Checkpoints(tmp_path)
+    assert store.load() is None
     for _ in range(5):
         store.save(advance(simulation, 1))
+    state, loaded = simulation.state, store.load()
+    assert (loaded.digest(), loaded.history, loaded.active) == (state.digest(), state.history, state.active)
+    assert (loaded.seconds, set(loaded.clients)) == (state.seconds, set(state.clients))
     assert store.list_rounds() == [4, 5]
     needed = {"checkpoint-4.json", "checkpoint-5.json", "server-4.safetensors", "server-5.safetensors"}
     active = {}
@@ -62,7 +52,7 @@ def test_two_checkpoints_are_kept_with_the_files_they_need(simulation: Simulatio
         active[round] = {i: known[0] for i, known in json.loads(document["manifest"])["clients"].items()}
         needed |= {f"client-{i}-{at}.safetensors" for i, at in active[round].items()}
     assert {path.name for path in tmp_path.iterdir()} == needed
-    assert active[5] == {str(i): at for i, at in simulation.state.active.items()}
+    assert active[5] == {str(i): at for i, at in state.active.items()}
 
 
 @pytest.mark.parametrize(
@@ -70,7 +60,7 @@ def test_two_checkpoints_are_kept_with_the_files_they_need(simulation: Simulatio
     [
         (name, damage)
         for name in ("server-4.safetensors", "client-*-4.safetensors", "checkpoint-4.json")
-        for damage in ("truncated", "one bit", "missing", "empty")
+        for damage in ("truncated", "one bit", "missing", "longer")
         if (name, damage) not in (("checkpoint-4.json", "missing"), ("client-*-4.safetensors", "one bit"))
     ],
 )  # without a manifest there is nothing to be damaged; a wrong bit of a state is seen when it is read
@@ -90,7 +80,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(
         path.write_bytes(
             {
                 "truncated": content[:middle],
-                "empty": b"",
+                "longer": content + b"x",
                 "one bit": content[:middle] + bytes([content[middle] ^ 4]) + content[middle + 1 :],
             }[damage]
         )
@@ -107,42 +97,6 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(
             if simulation.state.round < 5:
                 again.save(advance(simulation, count))
         assert Checkpoints(tmp_path).load().digest() == simulation.state.digest()
-
-
-def test_any_byte_of_any_file_may_be_wrong(simulation: Simulation, tmp_path: Path) -> None:
-    """120 flipped bytes, cuts and additions: what is loaded is one of the two states that were saved, or nothing.
-
-    A state in which a bit is wrong is refused when it is read, never handed out.
-    """
-    store = Checkpoints(tmp_path)
-    saved, states = set(), []
-    for _ in range(2):
-        state = advance(simulation, 1)
-        store.save(state)
-        saved.add(state.digest())
-        states += [digest_tensors(load_state(kept)) for kept in state.clients.values()]
-    rng = np.random.default_rng(0)
-    seen, damaged = [], 0
-    for _ in range(120):
-        path = rng.choice(sorted(tmp_path.iterdir()))
-        whole = path.read_bytes()
-        at = int(rng.integers(len(whole)))
-        path.write_bytes(
-            [whole[:at] + bytes([whole[at] ^ (1 << int(rng.integers(8)))]) + whole[at + 1 :], whole[:at], whole + b"x"][
-                int(rng.integers(3))
-            ]
-        )
-        found = Checkpoints(tmp_path).load()
-        seen.append(None if found is None else found.digest())
-        for kept in () if found is None else found.clients.values():
-            try:
-                assert digest_tensors(load_state(kept)) in states
-            except StateDamaged:
-                damaged += 1
-        path.write_bytes(whole)
-    assert set(seen) <= {None, *saved}
-    assert len(set(seen) - {None}) == 2, "the newest where it is whole, else the one before"
-    assert damaged > 5
 
 
 def test_a_state_with_a_wrong_bit_takes_the_run_back_to_the_checkpoint_before(
@@ -232,32 +186,17 @@ def test_a_finished_run_drops_its_clients_and_keeps_model_and_hash(simulation: S
     assert [state.round for state in make_rounds(simulation, Checkpoints(tmp_path))] == [9]
 
 
-@pytest.mark.parametrize("manifest", [2, "2", "[]", "{}", '{"clients": 1, "active": {}}', "[" * 100_000])
-def test_a_manifest_of_a_strangers(simulation: Simulation, tmp_path: Path, manifest: object) -> None:
-    """Its own checksum is right, but it is not one of ours: nothing is loaded, and the next save tidies it away."""
-    checksum = hashlib.sha256(str(manifest).encode()).hexdigest()
-    (tmp_path / "checkpoint-9.json").write_text(json.dumps({"sha256": checksum, "manifest": manifest}))
-    store = Checkpoints(tmp_path)
-    assert store.load() is None
-    store.save(advance(simulation, 1))
-    assert store.list_rounds() == [1]
-
-
 @pytest.mark.parametrize(
     ("key", "value", "line"),
     [
         ("round", "2", "round\n  Input should be a valid integer"),
         ("round", 7, "it is of round 7"),
-        ("seconds", "long", "seconds\n  Input should be a valid number"),
         ("history", [], ""),
-        ("history", None, "history\n  Input should be a valid array"),
         ("history", [{"round": 9}], "its evaluated rounds are [9]; it is of round 2"),
         ("history", [{"round": 2}, {"round": 1}], "its evaluated rounds are [2, 1]; it is of round 2"),
-        ("sent", [1], "sent.1\n  Field required"),
         ("dropped", -1, "dropped\n  Input should be greater than or equal to 0"),
         ("clients", {"x": [1, "a", 2]}, "clients.x.[key]\n  Input should be a valid integer"),
         ("tables", {"clients": 3}, "tables.clients\n  Input should be an object"),
-        ("server", None, "server\n  Input should be a valid string"),
     ],
 )
 def test_the_fields_of_a_manifest_are_checked(

@@ -1,6 +1,5 @@
 """The rows next to the checkpoints: each evaluated round once, after any interruption, kill or damage."""
 
-import itertools
 import json
 import os
 import subprocess
@@ -25,7 +24,9 @@ def test_rows_are_there_while_the_run_makes_rounds(tmp_path: Path) -> None:
     folder = tmp_path / "cell"
     seen = [len(rows(folder)) if (folder / "rows.jsonl").exists() else 0 for _ in rounds_of(folder, every=100)]
     assert seen == [0, 0, 1, 1, 2, 2, 3, 4]
+    made = (folder / "rows.jsonl").stat().st_mtime_ns
     assert rows(folder) == list(rounds_of(folder))[-1].history
+    assert (folder / "rows.jsonl").stat().st_mtime_ns == made, "a finished run that is shown again writes nothing"
 
 
 def rounds_of(directory: Path, every: int = 3):  # type: ignore[no-untyped-def]
@@ -63,19 +64,6 @@ def test_a_run_that_falls_back_takes_its_rows_back(tmp_path: Path) -> None:
     for length in (1, 2, 3, 4, 2, 3, 4, 5):
         file.follow(history[:length])
         assert rows(tmp_path) == history[:length]
-
-
-def test_a_finished_run_that_is_shown_again_writes_nothing(tmp_path: Path) -> None:
-    list(rounds_of(tmp_path))
-    made = (tmp_path / "rows.jsonl").stat().st_mtime_ns
-    list(rounds_of(tmp_path))
-    assert (tmp_path / "rows.jsonl").stat().st_mtime_ns == made
-
-
-def test_a_run_without_checkpoints_writes_no_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    list(itertools.islice(make_rounds(simulation()), 3))
-    assert not list(tmp_path.iterdir())
 
 
 def test_rows_that_cannot_be_written_are_one_line(tmp_path: Path) -> None:

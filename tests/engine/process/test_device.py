@@ -60,32 +60,6 @@ def test_what_stays_of_freed_megabytes(tuned: str, least: int, most: int) -> Non
     assert (faults <= 8 * 1024) == (tuned == "keep_memory")
 
 
-@pytest.mark.parametrize(
-    ("precision", "kind", "able", "warned"),
-    [
-        ("bf16", "cpu", False, True),
-        ("bf16", "cpu", True, False),
-        ("bf16", "cpu", None, False),
-        ("bf16", "cuda", False, False),
-        ("fp32", "cpu", False, False),
-    ],
-)
-def test_emulated_bf16_is_named_once(
-    precision: str,
-    kind: str,
-    able: bool | None,
-    warned: bool,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    monkeypatch.setattr(device, "has_bf16", lambda: able)
-    warn_once.cache_clear()
-    for _ in range(2):
-        device.warn_of_slow_precision(precision, kind)
-    assert [record.message.partition(": this")[0] for record in caplog.records] == ["training.precision: bf16"] * warned
-    warn_once.cache_clear()
-
-
 RUN = """
 data: digits
 partition: iid
@@ -143,11 +117,7 @@ def test_kernels_are_chosen(kernels: None) -> None:
 
 @pytest.mark.parametrize(
     ("layer", "given", "expected"),
-    [
-        (nn.Linear(2, 2), None, ":4096:8"),
-        (nn.Sequential(nn.LSTM(2, 2)), None, ":16:8"),
-        (nn.GRU(2, 2), ":4096:2", ":4096:2"),
-    ],
+    [(nn.Linear(2, 2), None, ":4096:8"), (nn.LSTM(2, 2), None, ":16:8"), (nn.GRU(2, 2), ":4096:2", ":4096:2")],
 )
 def test_cublas_gets_the_workspace_that_the_layers_ask_for(
     kernels: None, monkeypatch: pytest.MonkeyPatch, layer: nn.Module, given: str | None, expected: str
@@ -252,12 +222,6 @@ def test_the_callers_settings_change_no_number(surroundings: Any) -> None:
     with surroundings():
         before = settings()
         assert hashes() == expected
-        assert settings() == before
-
-
-def test_settings_come_back_after_a_refusal() -> None:
-    with torch.no_grad():
-        before = settings()
         with pytest.raises(UserError):
             fedray.simulate({"data": "digits"})
         assert settings() == before

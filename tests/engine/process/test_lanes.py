@@ -41,17 +41,6 @@ class Noisy(Normalised):
     noise = True
 
 
-class HalfFrozen(Normalised):
-    """Its first layer is frozen; each build has other weights there."""
-
-    builds = 0
-
-    def __init__(self) -> None:
-        super().__init__()
-        HalfFrozen.builds += 1
-        self.first.requires_grad_(False).bias.data += HalfFrozen.builds
-
-
 class Failing(Algorithm):
     """Fails in the third step of a client, having drawn."""
 
@@ -185,7 +174,7 @@ def test_the_first_client_tells_how_many_lanes_there_are(free: int, count: int) 
     assert len(opened.lanes) == count
 
 
-def test_lanes_share_what_is_frozen_and_refuse_other_weights() -> None:
+def test_lanes_share_what_is_frozen() -> None:
     options = OPTIONS | {"model": {"name": "mlp", "hidden": [12, 12], "freeze": ["1"]}}
     running = small.simulation(**options)
     opened = open_lanes(running, 2)
@@ -194,8 +183,6 @@ def test_lanes_share_what_is_frozen_and_refuse_other_weights() -> None:
     assert first.frozen
     assert all(first.frozen[name].data_ptr() == t.data_ptr() for name, t in second.frozen.items())
     assert second.initial is first.initial
-    with pytest.raises(UserError, match=r"HalfFrozen begins with other weights in each process"):
-        small.simulation(**OPTIONS | {"model": "tests.engine.process.test_lanes:HalfFrozen"})
 
 
 def test_measured_clients_train_alone() -> None:

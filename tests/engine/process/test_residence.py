@@ -186,20 +186,6 @@ def test_an_evaluation_waits_once(copies: Counter[str]) -> None:
     assert found["confusion"].diagonal().equal(found["correct"])
 
 
-def test_the_dispatch_mode_sees_what_waits() -> None:
-    x = torch.arange(4)
-    for wait in (
-        lambda: float(x.sum()),
-        lambda: x[x > 1],
-        lambda: x.nonzero(),
-        lambda: torch.bincount(x),
-        lambda: bool((x > 1).any()),
-    ):
-        with Waits() as waits:
-            wait()
-        assert sum(waits.seen.values()) == 1
-
-
 @pytest.mark.parametrize("algorithm", ["fedavg", "scaffold"])
 def test_a_client_that_diverges_is_named(algorithm: str) -> None:
     """As where every number is read at once: all clients with such steps; on_divergence: drop leaves none."""

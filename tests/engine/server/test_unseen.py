@@ -109,13 +109,6 @@ def test_the_numbers_are_those_of_the_clients() -> None:
     assert found["personal_accuracy"] == pytest.approx(table[table["unseen"] == 0]["accuracy"].mean())
 
 
-def test_several_numbers_of_epochs() -> None:
-    """The plain name is after the most epochs; after none a client of FedAvg has what it received."""
-    last = run(problem(evaluation={"personal": {"epochs": [0, 2]}}), InlineBackend()).history[-1]
-    assert last["unseen_finetuned_accuracy_e0"] == pytest.approx(last["unseen_accuracy"])
-    assert last["unseen_finetuned_accuracy"] == last["unseen_finetuned_accuracy_e2"]
-
-
 @pytest.mark.parametrize("options", [{}, {"newcomer": "average"}])
 def test_a_newcomer_of_fedper_trains_its_head_on_the_received_body(options: dict[str, Any]) -> None:
     """It starts with the initial head or the last cohort's average; the body is the server's, bit for bit."""
@@ -147,7 +140,7 @@ def test_a_newcomer_of_ditto_trains_as_in_its_first_round() -> None:
     assert torch.equal(here.trainer.personalise(broadcast, task, 1, newcomer=True).theta, c.theta), "draws are keyed"
 
 
-@pytest.mark.parametrize("method", ["fedala", "fedproto", "fedrod", "fedgela", "pfedme", "apfl", "fedbn", "fedas"])
+@pytest.mark.parametrize("method", ["fedala", "fedproto", "fedrod", "fedgela", "apfl", "fedas"])
 def test_every_kind_of_method_tests_newcomers(method: str) -> None:
     last = run(problem(method, model=16), InlineBackend()).history[-1]
     assert all(0 <= last[name] <= 100 for name in METRICS)
@@ -169,16 +162,15 @@ def test_a_resumed_run_has_the_same_numbers(tmp_path: Path) -> None:
     assert found.table("clients").equals(whole.table("clients"))
 
 
-@pytest.mark.parametrize("held_out", [{}, {"test": {}}, {"validation": {"fraction": 0.2}}])
-def test_the_split_of_a_run_is_read_again(tmp_path: Path, held_out: dict[str, Any]) -> None:
-    """partition.npz lists the unseen clients last."""
-    first = problem(data={"name": "digits", **held_out})
+def test_the_split_of_a_run_is_read_again(tmp_path: Path) -> None:
+    """partition.npz lists the unseen clients last; a file of six clients does not serve 4 and 3."""
+    first, of_file = problem(), {"name": "file", "path": str(tmp_path / "split.npz")}
     (tmp_path / "split.npz").write_bytes(first.pack_split())
-    kept = {key: value for key, value in held_out.items() if key != "validation"}
-    again = problem(partition={"name": "file", "path": str(tmp_path / "split.npz")}, data={"name": "digits", **kept})
-    assert again.pack_split() == first.pack_split()
+    assert problem(partition=of_file).pack_split() == first.pack_split()
     with np.load(io.BytesIO(first.pack_split())) as file:
         assert {len(file[name]) for name in file.files if name.endswith("offsets")} == {7}
+    with pytest.raises(UserError, match=r"^clients\.total \+ clients\.unseen: found 7; .* lists 6 clients for train"):
+        problem(unseen=3, partition=of_file)
 
 
 @pytest.mark.parametrize(
@@ -186,20 +178,9 @@ def test_the_split_of_a_run_is_read_again(tmp_path: Path, held_out: dict[str, An
     [
         ({"evaluation": {}}, "clients.unseen: found 2; evaluation.personal is required"),
         ({"algorithm": "local-only"}, "clients.unseen: found 2; local-only sends nothing to a newcomer"),
-        ({"partition": "natural"}, "no natural clients"),
-        ({"unseen": -1}, "clients.unseen: found -1"),
         ({"unseen": 1500}, "partition.min_size: 1504 clients x 1 samples are more"),
     ],
 )
 def test_refusals(changed: dict[str, Any], said: str) -> None:
-    with pytest.raises(UserError) as error:
+    with pytest.raises(UserError, match=said):
         problem(**changed)
-    assert said in str(error.value)
-    assert "\n" not in str(error.value)
-
-
-def test_a_wrong_number_of_clients_names_both_keys(tmp_path: Path) -> None:
-    """A file of six clients does not serve 4 and 3."""
-    (tmp_path / "split.npz").write_bytes(problem().pack_split())
-    with pytest.raises(UserError, match=r"^clients\.total \+ clients\.unseen: found 7; .* lists 6 clients for train"):
-        problem(unseen=3, partition={"name": "file", "path": str(tmp_path / "split.npz")})

@@ -55,10 +55,6 @@ def test_batches_gathered_together_are_those_gathered_alone(kind: str) -> None:
         assert x[0].numel() * x.element_size() == samples.input_bytes
 
 
-def test_nothing_to_gather() -> None:
-    assert list(make_samples(INPUTS["images"]).make_batches([])) == []
-
-
 def test_a_method_may_write_into_its_batch() -> None:
     """As with a batch of its own: the others neither change nor get a gradient."""
     first, second = (x for x, _ in make_samples(INPUTS["rows of 256 bytes"]).make_batches([np.arange(2), np.arange(3)]))
@@ -115,10 +111,6 @@ def test_no_more_is_gathered_together_than_the_limit(
     together = [drawn.batches[0][0].untyped_storage().data_ptr() for drawn in found if drawn.batches is not None]
     assert [together.count(block) for block in dict.fromkeys(together)] == [n for n in groups if n > 1]
     assert len(found) - len(together) == groups.count(1)
-
-
-def test_nothing_is_gathered_without_a_set() -> None:
-    assert all(drawn is not None and drawn.batches is None for _, drawn in draw([4] * 3, None))
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "scaffold"])

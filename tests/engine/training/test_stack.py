@@ -3,15 +3,12 @@
 Every expected number here comes from the same run with `runtime.stack: 1`.
 """
 
-import json
 import logging
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import yaml
 from torch import Tensor, nn
 
 import fedray
@@ -27,7 +24,6 @@ from fedray.engine.training import stack
 from fedray.engine.training.stack import MOST, STACKED, Stacking, choose_size
 from fedray.models.network import Network
 from tests import small
-from tests.conftest import Call
 
 DECLARED = sorted(name for name, method in ALGORITHMS.items() if vars(method).get("stacks"))
 
@@ -57,10 +53,7 @@ class Undeclared(FedAvg):
     """A user's subclass of a method that declares itself."""
 
     name = "undeclared"
-
-    def direction(self, c: Client) -> Tensor:
-        g = c.grad(c.theta)
-        return g / torch.linalg.vector_norm(g)
+    direction = Longest.direction
 
 
 class Named(FedAvg):
@@ -115,25 +108,21 @@ def lines(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
 def outcome(algorithm: Any, size: int | str, alpha: Any = 0.1, training: Any = None, **options: Any) -> Any:
     """The hashes and rows of two rounds of 16 of 24 clients, most of which come back."""
     steps = {"rounds": 2, "local_epochs": 2, "batch_size": 16, "lr": 0.05, "weight_decay": 1e-3} | (training or {})
-    options["runtime"] = {"backend": "inline", "stack": size}
-    return small.outcome(small.simulation(algorithm, (24, 16), 12, partition=alpha, training=steps, **options))
+    options = {"model": 12, "runtime": {"backend": "inline", "stack": size}} | options
+    return small.outcome(small.simulation(algorithm, (24, 16), partition=alpha, training=steps, **options))
 
 
 @pytest.mark.parametrize("name", DECLARED)
-def test_no_bit_changes_on_unequal_shards(name: str, made: list[int], lines: Callable[[], list[str]]) -> None:
+def test_no_bit_changes(name: str, made: list[int], lines: Callable[[], list[str]]) -> None:
     """Dirichlet(0.1): other numbers of steps, last batches of every size, shards of one sample; momentum, clipping.
 
-    16 clients in stacks of at most 7 are 6, 6 and 4.
+    16 clients in stacks of at most 7 are 6, 6 and 4. On equal shards all of a round happens in stacks, uploads
+    included; `auto` makes one of the whole cohort if it can.
     """
     training = {"clip_norm": 1.0, "momentum": small.momentum(name, 0.9)}
     assert outcome(name, 7, training=training) == outcome(name, 1, training=training)
     assert made[:3] == [6, 6, 4]
-    assert lines() == []
-
-
-@pytest.mark.parametrize("name", DECLARED)
-def test_no_bit_changes_on_equal_shards(name: str, made: list[int], lines: Callable[[], list[str]]) -> None:
-    """Everything of a round happens in stacks, uploads included; `auto` makes one of the whole cohort if it can."""
+    made.clear()
     once = {"local_epochs": 1}
     assert outcome(name, "auto", "iid", once) == outcome(name, 1, "iid", once)
     assert made
@@ -157,11 +146,18 @@ def test_batches_of_one_sample_go_alone(monkeypatch: pytest.MonkeyPatch, made: l
     assert made
 
 
-@pytest.mark.parametrize("settings", [{"optimizer": "adamw"}, {"local_epochs": None, "local_steps": 3}])
-def test_other_optimisers_and_given_steps(
-    settings: dict[str, Any], made: list[int], lines: Callable[[], list[str]]
+@pytest.mark.parametrize(
+    ("settings", "options"),
+    [
+        ({"optimizer": "adamw"}, {}),
+        ({"local_epochs": None, "local_steps": 3}, {}),
+        ({}, {"model": f"{__name__}:Plain"}),
+    ],
+)
+def test_other_optimisers_given_steps_and_a_user_s_model(
+    settings: dict[str, Any], options: dict[str, Any], made: list[int], lines: Callable[[], list[str]]
 ) -> None:
-    assert outcome("fedavg", 8, training=settings) == outcome("fedavg", 1, training=settings)
+    assert outcome("fedavg", 8, training=settings, **options) == outcome("fedavg", 1, training=settings, **options)
     assert max(made) == 8
     assert lines() == []
 
@@ -184,19 +180,6 @@ def test_what_has_no_stack_goes_alone(algorithm: Any, training: Any, options: An
     sections = {"partition": 0.3, "training": steps, "model": {"name": "mlp", "hidden": [12]}, **options}
     small.outcome(small.simulation(algorithm, (6, 3), **sections, runtime=runtime))
     assert made == []
-
-
-def test_a_user_s_model_of_known_layers_is_stacked(made: list[int], lines: Callable[[], list[str]]) -> None:
-    model = f"{__name__}:Plain"
-    steps = {"rounds": 2, "local_epochs": 1, "batch_size": 16, "lr": 0.05}
-    sections = {"partition": 0.1, "training": steps, "model": model}
-    found = [
-        small.outcome(small.simulation("fedsam", (12, 8), **sections, runtime={"backend": "inline", "stack": size}))
-        for size in (1, 8)
-    ]
-    assert found[0] == found[1]
-    assert made
-    assert lines() == []
 
 
 def test_kernels_with_other_bits_turn_stacks_off(
@@ -267,8 +250,8 @@ def test_a_stack_out_of_memory_is_halved(
     assert set(made[3:]) <= {4, 2}
 
 
-def test_the_option_reaches_a_run(tmp_path: Path, made: list[int], call: Call) -> None:
-    """Through `simulate` and `fedray run`, with the same θ, and without a place in the cell's identity."""
+def test_the_option_reaches_a_run(made: list[int]) -> None:
+    """With the same θ, and without a place in the cell's identity."""
     sections = small.sections("fedavg", (12, 8), 12, 0.1, training={"rounds": 1, "batch_size": 64, "lr": 0.05})
     found, sizes = set(), []
     for size in (1, 4, "auto"):
@@ -276,12 +259,6 @@ def test_the_option_reaches_a_run(tmp_path: Path, made: list[int], call: Call) -
         assert small.config(**given).hash_cell("") == small.config(**sections).hash_cell("")
         found.add(fedray.simulate(given).summary()["theta_sha256"])
         sizes.append(max(made, default=0))
-        path = tmp_path / "run.yaml"
-        path.write_text(yaml.safe_dump(given))
-        code, out, _ = call("run", str(path), "--json", "--no-track")
-        assert code == 0
-        found.add(json.loads(out.splitlines()[-1])["theta_sha256"])
-        assert max(made, default=0) == sizes[-1]
         made.clear()
     assert len(found) == 1
     assert sizes == [0, 4, 8]

@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import nn
 
-import fedray
 from fedray.common.errors import UserError
 from fedray.config import RunConfig
 from fedray.engine.problem import Problem
@@ -18,16 +17,12 @@ from fedray.models.network import Network
 from fedray.models.parts import find_head
 from fedray.models.zoo.vit import LocalitySelfAttention, ShiftedPatches
 from tests.conftest import Call, Hide
-from tests.small import sections
 
 SIZES: list[tuple[dict[str, Any], tuple[int, ...], int, int]] = [
     ({"name": "lenet"}, (3, 32, 32), 100, 815_332),
     ({"name": "mcmahan_cnn"}, (3, 28, 28), 10, 1_664_970),
-    ({"name": "mcmahan_cnn"}, (3, 28, 28), 9, 1_664_457),
-    ({"name": "mcmahan_cnn"}, (3, 28, 28), 8, 1_663_944),
     ({"name": "resnet18"}, (3, 32, 32), 100, 11_227_812),
     ({"name": "resnet18", "stem": "cifar", "norm": "batch"}, (3, 32, 32), 10, 11_173_962),
-    ({"name": "resnet18", "stem": "cifar", "norm": "batch", "projection": 84}, (3, 32, 32), 10, 11_211_924 + 850),
     ({"name": "resnet18", "stem": "cifar", "norm": "batch", "projection": 512}, (3, 32, 32), 100, 11_431_488 + 51_300),
     ({"name": "sl_vit"}, (3, 28, 28), 9, 6_132_432),
     # torchvision's ResNet-50 (25,557,032) with a 3x3 stem (-9,408 + 1,728) and another head (-2,049,000 + 20,490)
@@ -176,45 +171,48 @@ def test_text_cnn_takes_each_filters_maximum_over_time() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "shape", "words"),
+    ("options", "shape", "said"),
     [
-        ({"name": "lenet"}, (64,), ["lenet", "images"]),
-        ({"name": "sl_vit"}, (3, 30, 30), ["sl_vit", "30x30"]),
-        ({"name": "char_lstm"}, (1, 28, 28), ["char_lstm", "token"]),
-        ({"name": "text_cnn"}, (1, 28, 28), ["text_cnn", "token"]),
-        ({"name": "text_cnn"}, (4,), ["text_cnn", "at least 5 token ids"]),
+        ({"name": "lenet"}, (64,), "lenet takes images"),
+        ({"name": "sl_vit"}, (3, 30, 30), "sl_vit.* 30x30"),
+        ({"name": "char_lstm"}, (1, 28, 28), "char_lstm.* token"),
+        ({"name": "text_cnn"}, (4,), "text_cnn.* at least 5 token ids"),
+        ({"name": "timm", "architecture": "resnet1888"}, (3, 32, 32), "architecture: unknown name 'resnet1888'"),
+        (
+            {"name": "timm", "architecture": "xcit_nano_12_p16_224"},
+            (3, 30, 30),
+            "architecture: xcit_nano_12_p16_224 cannot be built for images 3x30x30",
+        ),
+        ({"name": "timm", "architecture": "test_resnet"}, (64,), "name: timm takes images"),
+        ({"name": "vit_tiny"}, (3, 32, 32), "name: unknown name 'vit_tiny'; .*: {name: timm, architecture: NAME}$"),
     ],
 )
-def test_models_refuse_other_data(options: dict[str, Any], shape: tuple[int, ...], words: list[str]) -> None:
-    with pytest.raises(UserError) as error:
+def test_models_refuse_other_data_and_unknown_architectures(
+    options: dict[str, Any], shape: tuple[int, ...], said: str
+) -> None:
+    with pytest.raises(UserError, match=rf"^model.*{said}") as error:
         make_model_spec(options).build(shape, 10)
-    assert all(word in str(error.value) for word in words)
+    assert "\n" not in str(error.value)
 
 
 def test_weights_from_a_file_with_another_head(tmp_path: Path) -> None:
     """ImageNet weights have 1000 classes: the body is taken, the head stays as initialised; the same head is taken."""
     torch.manual_seed(0)
-    pretrained, own = (make_model_spec("efficientnet_b0").build((3, 64, 64), classes) for classes in (1000, 8))
+    spec = make_model_spec({"name": "efficientnet_b0", "init": str(tmp_path / "w.pt")})
+    pretrained, own, other = (spec.build((3, 64, 64), classes) for classes in (1000, 8, 8))
     torch.save(pretrained.state_dict(), tmp_path / "w.pt")
     fresh = own.state_dict()["classifier.1.weight"].clone()
-    make_model_spec({"name": "efficientnet_b0", "init": str(tmp_path / "w.pt")}).load_init(own)
+    spec.load_init(own)
     state = own.state_dict()
     assert torch.equal(state["classifier.1.weight"], fresh)
     assert torch.equal(state["features.0.0.weight"], pretrained.state_dict()["features.0.0.weight"])
     torch.save(own.state_dict(), tmp_path / "w.pt")
-    other = make_model_spec("efficientnet_b0").build((3, 64, 64), 8)
-    make_model_spec({"name": "efficientnet_b0", "init": str(tmp_path / "w.pt")}).load_init(other)
+    spec.load_init(other)
     assert torch.equal(other.state_dict()["classifier.1.weight"], fresh)
-
-
-def test_weights_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     torch.save(nn.Linear(3, 2).state_dict(), tmp_path / "w.pt")
-    (tmp_path / "junk.pt").write_bytes(b"junk")
-    for name, file in (("lenet", "w.pt"), ("resnet18", "w.pt"), ("lenet", "junk.pt"), ("lenet", "none.pt")):
-        spec = make_model_spec({"name": name, "init": str(tmp_path / file)})
-        with pytest.raises(UserError, match=r"model\.init: .*" + file) as error:
-            spec.load_init(spec.build((3, 32, 32), 10))
-        assert "\n" not in str(error.value)
+    with pytest.raises(UserError, match=r"^model\.init: .*w\.pt") as error:
+        spec.load_init(own)
+    assert "\n" not in str(error.value)
 
 
 def test_sl_vit_takes_images_resized_to_32() -> None:
@@ -234,10 +232,7 @@ def test_sl_vit_takes_images_resized_to_32() -> None:
     assert "resize" not in as_it_is.make_identity("")["model"]
 
 
-TINY = {"name": "timm", "architecture": "test_resnet"}
-
-
-@pytest.mark.parametrize("architecture", ["test_resnet", "test_vit", "test_efficientnet"])
+@pytest.mark.parametrize("architecture", ["test_resnet", "test_vit"])
 def test_built_for_the_data(architecture: str) -> None:
     """One channel of 32 x 32 pixels and 7 classes: the head has 7 outputs, and a forward pass gives 7 scores."""
     module = make_model_spec({"name": "timm", "architecture": architecture}).build((1, 32, 32), 7)
@@ -251,44 +246,7 @@ def test_parameters_are_those_of_the_paper() -> None:
     assert count_parameters(spec, (3, 224, 224), 1000) == (5_717_416, 5_717_416)
 
 
-def test_a_run_trains() -> None:
-    """The run with a tiny rate stays at the initial theta."""
-    training = {"rounds": 1, "local_epochs": 1, "batch_size": 50}
-    trained, still = (
-        fedray.simulate(sections(model=TINY | {"resize": 32}, training=training | {"lr": lr})).theta
-        for lr in (0.1, 1e-12)
-    )
-    assert not torch.allclose(trained, still)
-
-
-@pytest.mark.parametrize(
-    ("architecture", "shape", "message"),
-    [
-        ("resnet1888", (3, 32, 32), "model.architecture: unknown name 'resnet1888'"),
-        (
-            "xcit_nano_12_p16_224",
-            (3, 30, 30),
-            "model.architecture: xcit_nano_12_p16_224 cannot be built for images 3x30x30",
-        ),
-        ("test_resnet", (64,), "model.name: timm takes images"),
-    ],
-)
-def test_refused_in_one_line(architecture: str, shape: tuple[int, ...], message: str) -> None:
-    with pytest.raises(UserError) as caught:
-        make_model_spec({"name": "timm", "architecture": architecture}).build(shape, 10)
-    assert str(caught.value).startswith(message)
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("name", ["vit_tiny", "vit_small"])
-def test_names_of_earlier_versions_lead_to_timm(name: str) -> None:
-    with pytest.raises(
-        UserError, match=rf"^model\.name: unknown name '{name}'; .*: {{name: timm, architecture: NAME}}$"
-    ):
-        make_model_spec(name)
-
-
 def test_without_the_package(hide_package: Hide) -> None:
     hide_package("timm")
     with pytest.raises(UserError, match=r"model: timm is not installed; pip install 'fedray\[timm\]' adds it"):
-        make_model_spec(TINY).build((3, 32, 32), 10)
+        make_model_spec({"name": "timm", "architecture": "test_resnet"}).build((3, 32, 32), 10)
