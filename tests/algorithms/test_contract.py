@@ -7,8 +7,6 @@ import torch
 from torch import Tensor, nn
 
 from fedray.algorithms.base import Algorithm, Client, Uploads, Vectors
-from fedray.engine.process.backend import InlineBackend
-from fedray.engine.server.simulation import Simulation
 from fedray.models import make_model_spec
 from fedray.models.network import Network
 from tests.algorithms.digits import final, problem, states
@@ -71,27 +69,6 @@ def test_a_second_model_draws_its_own_masks() -> None:
     for options, equal in ((PARTLY, False), (NORMALISED, True)):
         state = final("tests.algorithms.test_contract:Shadow", **{**options, **once, "clients": {"cohorts": [[3]]}})
         assert torch.allclose(state.clients[3].v, state.theta, rtol=0, atol=1e-6) == equal
-
-
-class LooksFirst(Algorithm):
-    """FedAvg that passes over its data before the first step and discards the results."""
-
-    def begin(self, c: Client) -> None:
-        for _ in c.batches("look"):
-            c.grad(c.theta)
-
-
-def test_batches_before_the_first_step_change_nothing() -> None:
-    """Neither parameters nor running statistics nor the training loss."""
-    names = ("tests.algorithms.test_contract:LooksFirst", "fedavg")
-    runs = [Simulation(problem(name, **NORMALISED), InlineBackend()) for name in names]
-    for running in runs:
-        while not running.done:
-            running.step()
-    left, right = (running.state for running in runs)
-    assert torch.equal(left.theta, right.theta)
-    assert torch.equal(left.buffers, right.buffers)
-    assert left.history[-1]["train_loss"] == right.history[-1]["train_loss"]
 
 
 SEEN: list[tuple[float, int, tuple[float, ...]]] = []

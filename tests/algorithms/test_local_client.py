@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, dropout
+from torch.nn.functional import cross_entropy
 
-from fedray.algorithms import algorithm
-from fedray.algorithms.base import Algorithm, Part, Vectors
+from fedray.algorithms.base import Algorithm, Vectors
 from fedray.algorithms.fedavg import FedAvg
 from fedray.algorithms.fedsam import FedSAM
 from fedray.algorithms.logit_adjustment import FedRS
@@ -19,15 +18,12 @@ from fedray.client import LocalClient, Population
 from fedray.config import Training
 from fedray.datasets.dataset import Dataset, Samples
 from fedray.engine.messages import Broadcast, ClientTask
-from fedray.engine.process.evaluate import evaluate
-from fedray.engine.process.train import train
 from fedray.engine.process.worker import Worker
 from fedray.engine.training.local_training import LocalTrainer
 from fedray.models import make_model_spec
 from fedray.models.network import Network
 from fedray.partitions.shards import Shards
 from tests.algorithms.digits import before_its_step, problem
-from tests.algorithms.digits import problem as small
 
 
 def client_of(module: nn.Module, x: np.ndarray, y: np.ndarray) -> LocalClient:
@@ -110,34 +106,6 @@ def test_running_statistics_follow_the_first_pass_of_a_step() -> None:
         assert torch.allclose(uploads["buffers"].vector[:2], 0.19 * mean, rtol=1e-6)
 
 
-class Peculiar(nn.Module):
-    """Dropout as a function, which only the module's own mode switches, and statistics that depend on a counter."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm = nn.BatchNorm1d(64, momentum=None)
-        self.classifier = nn.Linear(64, 10)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.classifier(dropout(self.norm(x.flatten(1)), 0.5, self.training))
-
-
-def test_a_client_does_not_depend_on_who_trained_before() -> None:
-    """One or two processes give the same uploads, even if the module counts; testing twice gives the same loss."""
-    built = small("fedavg", model={"name": "tests.algorithms.test_local_client:Peculiar"})
-    network = built.build_network("cpu")
-    broadcast = Broadcast(
-        round=0, lr=0.1, theta=network.theta.clone(), buffers=network.buffers.clone(), message=Vectors(), cohort=2
-    )
-    tasks = [ClientTask(0, 0.5, Vectors()), ClientTask(1, 0.5, Vectors())]
-    together = train(Worker(built), broadcast, tasks).sums
-    apart = [train(Worker(built), broadcast, [task]).sums for task in tasks]
-    assert all(torch.equal(together[name], apart[0][name] + apart[1][name]) for name in together)
-    worker = Worker(built)
-    first, second = (evaluate(worker, broadcast.theta, broadcast.buffers, [0]) for _ in range(2))
-    assert torch.equal(first["loss"], second["loss"])
-
-
 def test_a_loss_cannot_evaluate_elsewhere() -> None:
     """The network holds one theta: a prediction at another inside a loss would differentiate at the wrong point."""
     c = client_of(nn.Linear(4, 3), *gaussian(8, 4, 3))
@@ -203,14 +171,6 @@ def client(name: str = "fedavg") -> LocalClient:
     return c
 
 
-@pytest.mark.parametrize("part", ["head", "body"])
-def test_gradient_of_a_part(part: Part) -> None:
-    """The same numbers as in the whole gradient, and 0 elsewhere."""
-    c = client()
-    assert torch.equal(c.grad(c.theta, part=part), c.grad(c.theta) * c.layout.part(part))
-    assert c.grad(c.theta, part=part).any()
-
-
 def test_a_loss_is_a_method_with_tensors_or_a_function() -> None:
     """The same gradient; a part is named by its keyword alone."""
     c, scales = client("fedrs"), torch.rand(10)
@@ -220,50 +180,6 @@ def test_a_loss_is_a_method_with_tensors_or_a_function() -> None:
     assert torch.equal(found, expected)
     with pytest.raises(TypeError, match="positional arguments"):
         c.grad(c.theta, method.scaled_loss, scales, "body")  # type: ignore[arg-type]
-
-
-def test_gradient_by_an_extra_tensor() -> None:
-    """CE of a shifted input: by theta at that input, by the shift the sum of the inputs' gradients."""
-    c = client()
-    shift = 0.1 * torch.randn(c.input_shape, generator=torch.Generator().manual_seed(1))
-    by_theta, by_shift = c.grad_with(
-        c.theta, shift, lambda forward, extra: cross_entropy(forward(c.x + extra).logits, c.y)
-    )
-    x = (c.x + shift).requires_grad_()
-    (by_x,) = torch.autograd.grad(cross_entropy(c.network(x).logits, c.y), x)
-    assert torch.allclose(by_shift, by_x.sum(0), rtol=1e-5, atol=1e-8)
-    c.x = c.x + shift
-    assert torch.equal(by_theta, c.grad(c.theta))
-
-
-def test_the_reported_loss_is_the_cross_entropy_where_a_method_asks_for_it() -> None:
-    """FedSOL's first gradient is of KL, 0 at x: the loss of its second one is reported, in a first step FedAvg's."""
-    losses = []
-    for name in ("fedavg", "fedsol", "fedavg-kl"):
-        c = client(name)
-        c.theta = c.theta_0
-        method = algorithm(name)
-        method.begin(c)
-        method.direction(c)
-        losses.append(float(c.loss))
-    assert losses[0] == losses[1] == pytest.approx(losses[2])
-
-
-TAPS = {"mlp": [200], "lenet": [64, 64, 384, 192], "mcmahan_cnn": [32, 64, 512], "resnet18": [64, 64, 128, 256, 512]}
-
-
-@pytest.mark.parametrize("name", TAPS)
-def test_taps(name: str) -> None:
-    """The channels' means before each activation (for a ResNet: stem and four stages), FedRCL's taps."""
-    spec = make_model_spec({"name": name})
-    module = spec.build((3, 32, 32), 10)
-    taps = Network(module, taps=spec.taps)(IMAGES).taps
-    assert [tap.shape for tap in taps] == [(3, width) for width in TAPS[name]]
-    assert all(tap.min() < 0 for tap in taps)
-    layers = [m for m in module.modules() if isinstance(m, nn.Conv2d | nn.Linear)]
-    if name != "resnet18":
-        first = layers[0](IMAGES.flatten(1) if name == "mlp" else IMAGES)
-        assert torch.allclose(taps[0], first.flatten(2).mean(2) if first.ndim == 4 else first, atol=1e-6)
 
 
 def test_a_resnets_taps_are_those_before_the_activation() -> None:

@@ -232,3 +232,8 @@ def test_a_formula_of_sgd_is_refused(options: dict[str, Any], optimizer: str) ->
 def test_what_is_refused(training: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=rf"^training\.{message}"):
         small.config(training=training)
+
+
+def test_fedtoga_without_its_mean_step_is_not_bound() -> None:
+    forms = {"name": "fedtoga@forms", "dual_correction": False, "sam_correction": False}
+    small.config(forms, training={"optimizer": "adamw"})

@@ -25,7 +25,7 @@ from fedray.engine.process.backend import InlineBackend
 from fedray.engine.process.worker import Worker
 from fedray.engine.server.simulation import Simulation
 from fedray.models.network import Layout, Network, Output
-from tests.algorithms.digits import SIZES, TRAINING, data, final, problem, states
+from tests.algorithms.digits import SIZES, TRAINING, data, final, problem
 from tests.algorithms.test_contract import NORMALISED
 
 FEDGEN = {"name": "fedgen", "hidden": 12, "noise": 4, "steps": 3}
@@ -270,15 +270,3 @@ def test_the_scale_stays_where_there_is_no_information() -> None:
     FedAS().aggregate(server, Received(Vectors(weighted=torch.zeros(2), information=zero, update=torch.zeros(2))))
     assert server.state.scale == 4
     assert torch.equal(server.theta, torch.zeros(2))
-
-
-def test_the_personal_model_is_the_last_one() -> None:
-    """Head and body as training left them, though the server's body has moved on."""
-    *_, state = states("fedas")
-    built = problem("fedas")
-    running, worker = Simulation(built, InlineBackend()), Worker(built)
-    running.restore(state)
-    for i, kept in state.clients.items():
-        c = worker.trainer.personalise(running._make_broadcast(running._make_server(4, 1)), ClientTask(i, 1.0, kept), 0)
-        assert torch.equal(c.theta, torch.cat([kept.body, kept.own]))
-        assert not torch.equal(c.theta[: len(kept.body)], state.theta[: len(kept.body)])

@@ -14,11 +14,8 @@ from fedray.algorithms.base import Algorithm, Cohort, Received, Server, Vectors
 from fedray.algorithms.feddisco import FedDisco
 from fedray.algorithms.fedexp import FedExP
 from fedray.common.errors import UserError
-from fedray.config import RunConfig
-from fedray.engine.exact_sum import add_up
 from fedray.engine.loop import run
 from fedray.engine.process.backend import InlineBackend
-from fedray.engine.server.simulation import Simulation
 from fedray.engine.state import digest_theta
 from fedray.models.network import Layout
 from tests.algorithms.digits import final, problem
@@ -63,32 +60,6 @@ def test_orthogonal_updates_of_equal_length(m: int) -> None:
     assert factor(9.0, u.mean(0), epsilon=0) == pytest.approx(max(1, m / 2))
     assert factor(9.0, u[0], epsilon=0) == 1
     assert factor(0.0, 0 * u[0], epsilon=0) == 1
-
-
-def test_the_mean_of_the_last_two_iterates_is_tested() -> None:
-    """Not in the first round; training continues from the last iterate, so theta is the same for every tested model."""
-    rows: dict[str, list[dict[str, float]]] = {}
-    for test in ("average", "last"):
-        base = problem({"name": "fedexp", "epsilon": 1e-4, "test": test}).config.resolve()
-        given = problem("fedavg")
-        config = RunConfig.parse(base | {"evaluation": {"every": 1}})
-        simulation = Simulation(type(given)(config, given.data, given.shards), InlineBackend())
-        thetas = [simulation.state.theta]
-        while not simulation.done:
-            simulation.step()
-            thetas.append(simulation.state.theta)
-        rows[test] = simulation.state.history
-        if test == "average":
-            sums = simulation.backend.evaluate((thetas[-1] + thetas[-2]) / 2, simulation.state.buffers)
-            assert simulation.state.history[-1]["test_loss"] == float(add_up(sums)["loss"])
-            assert simulation.state.server.keys() == {"previous_theta"}
-            assert torch.equal(simulation.state.server["previous_theta"], thetas[-2])
-            personal = simulation._make_personal_broadcast(3).theta
-            assert torch.equal(personal, (thetas[-1] + thetas[-2]) / 2), "personal models begin at what is tested"
-    assert rows["average"][0]["test_loss"] == rows["last"][0]["test_loss"]
-    assert all(a["test_loss"] != b["test_loss"] for a, b in zip(rows["average"][1:], rows["last"][1:], strict=True))
-    both = [final({"name": "fedexp", "epsilon": 1e-4, "test": test}).theta for test in ("average", "last")]
-    assert torch.equal(*both)
 
 
 def test_what_is_saved_is_what_was_tested(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ layer of 16 get no gradient. All 100 clients are in every cohort, so π_i is abo
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,18 +15,15 @@ from torch import Tensor
 
 import fedray
 from fedray.algorithms import ALGORITHMS
-from fedray.algorithms.base import PerClient
-from fedray.algorithms.fedadamw import FedAdamW
 from fedray.common.vectors import Vectors
 from fedray.datasets.arrays import Digits
 from fedray.datasets.dataset import Dataset
 from fedray.engine import exact_sum
-from fedray.engine.exact_sum import REST, Accumulator, add_up
+from fedray.engine.exact_sum import REST
 from fedray.engine.messages import Broadcast, ClientTask, Reply
 from fedray.engine.process.backend import InlineBackend
 from fedray.engine.result import Result
 from fedray.engine.server.simulation import Simulation
-from fedray.models.network import Layout
 from tests.algorithms.digits import problem
 from tests.algorithms.test_contract import NORMALISED
 
@@ -100,7 +96,6 @@ SQUARED, LEFT = 1e-3**2, 1e-3**2 * 0.99**ROUNDS
 """τ², the first v of the server's optimisers, and what is left of it after `ROUNDS` rounds at β2 = 0.99."""
 MOMENTS: list[tuple[dict[str, Any], Callable[[Vectors], None]]] = [
     ({"name": "fedlada"}, hold(1e-16)),
-    ({"name": "fedlada", "eps": 1e-6}, hold(1e-12)),
     ({"name": "fedlada", "eps": 1e-18}, hold(1e-36)),
     ({"name": "fedlada", "form": "vision"}, hold(0.0)),
     ({"name": "fedadamw"}, check_tensors),
@@ -130,21 +125,6 @@ def test_large_gradients_are_no_divergence(method: dict[str, Any]) -> None:
     """Pixels up to 2,000 give gradients of hundreds, whose v were too large for the scale of 2^12 that they had."""
     result = run(method | {"beta2": 0.9}, 2000.0, lr=1e-4)
     assert result.state.server.v.max() > 64
-
-
-def test_many_steps_of_many_clients() -> None:
-    """300 steps of each of 1,000 clients, exactly."""
-    layout, sums = Layout(("w",), ((2,),)), Accumulator()
-    c: Any = SimpleNamespace(
-        theta=torch.zeros(2), local=Vectors(v=torch.tensor([3.0, 5.0])), layout=layout, weight=0.001, steps=300
-    )
-    for name, sent in FedAdamW().upload(c).items():
-        assert not isinstance(sent, PerClient)
-        for _ in range(1000):
-            sums.add(name, sent.vector, sent.weight, 1000, sent.wide)
-    got = add_up([sums.sums])
-    assert got["steps"] == 300_000
-    assert got["v"].tolist() == pytest.approx([4.0])
 
 
 VARIANTS: list[tuple[Any, dict[str, Any]]] = [

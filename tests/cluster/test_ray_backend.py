@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import ray
 import torch
-from ray.exceptions import GetTimeoutError, RayError
+from ray.exceptions import RayError
 
 import fedray
 from fedray.algorithms import ALGORITHMS
 from fedray.cluster.object_states import ObjectState
-from fedray.cluster.ray_backend import RayBackend, TrialBackend
+from fedray.cluster.ray_backend import RayBackend
 from fedray.cluster.resources import list_nodes, refuse_infeasible
 from fedray.cluster.timeouts import FIRST, FLOOR, CallTimeouts
 from fedray.common.errors import Diverged, UserError
@@ -26,11 +26,8 @@ from fedray.engine.disk.client_files import Version
 from fedray.engine.loop import make_rounds, run
 from fedray.engine.problem import Problem
 from fedray.engine.process.backend import InlineBackend
-from fedray.engine.result import make_result
 from fedray.engine.server.simulation import Simulation
 from tests import small
-from tests.engine.server.test_unseen import problem as unseen
-from tests.engine.server.test_unseen import worker as finished
 from tests.engine.test_guard import ASSIGNS, PATHS, WRITES
 from tests.engine.test_guard import problem as writing
 from tests.methods import METHODS
@@ -122,16 +119,6 @@ def test_actors_map_the_same_frozen_weights(backends: dict[int, RayBackend]) -> 
         for actor in backend._actors:
             maps = ray.get(actor.__ray_call__.remote(lambda actor: Path("/proc/self/maps").read_text()))
             assert name in maps
-
-
-def test_numbers_of_unseen_clients_do_not_depend_on_actors(backends: dict[int, RayBackend]) -> None:
-    """Several actors, a trial that trains itself, and one process; the clients' table as well."""
-    built = unseen("ditto")
-    here = make_result(finished(built)[0])
-    for backend in (*backends.values(), TrialBackend()):
-        there = run(built, backend)
-        assert there.history == here.history
-        assert there.table("clients").equals(here.table("clients"))
 
 
 @pytest.mark.parametrize(("name", "source"), [("fedavg", "pool"), ("fedrep", "clients"), ("fedproto", "clients")])
@@ -271,20 +258,6 @@ def test_states_survive_the_actors_that_computed_them(staying: dict[int, RayBack
     assert small.outcome(running) == small.outcome(Simulation(built, InlineBackend()))
 
 
-def test_the_hashes_are_computed_where_the_states_lie(staying: dict[int, RayBackend]) -> None:
-    """`result()` asks the actors; the driver then knows the hashes without a state."""
-    running = Simulation(keeping("scaffold"), staying[3])
-    running.step()
-    kept = running.state.clients
-    assert all(isinstance(s, ObjectState) and s.sha256 is None for s in kept.values())
-    running.hash_states()
-    hashes = {i: s.sha256 for i, s in kept.items() if isinstance(s, ObjectState)}
-    assert None not in hashes.values()
-    plain = Simulation(keeping("scaffold"), InlineBackend())
-    plain.step()
-    assert plain.state.digest() == running.state.digest()
-
-
 def test_a_full_disk_is_the_same_error_from_an_actor(staying: dict[int, RayBackend], tmp_path: Path) -> None:
     running = Simulation(keeping("scaffold"), staying[3])
     running.step()
@@ -376,28 +349,3 @@ def test_limits_follow_the_slowest_pace_of_their_kind() -> None:
     assert pace.get_limit("train", 30, 0) == 1200
     assert pace.get_limit("train", 30, 1) == 2400
     assert pace.get_limit("evaluate", 30, 0) == FIRST
-
-
-def test_who_waits_for_a_neighbour_that_hangs_is_not_slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second of three actors hangs until its limit of 120 s. The third is read only then, and is not measured:
-    20 times the 120 s that have passed would be the next limit."""
-    now, hanging = [0.0], {1}
-    backend = RayBackend(Runtime(actors=3))
-    backend._timeouts = CallTimeouts()
-    backend._timeouts.note("open", 1, 1.0)
-    backend._setup = ()  # type: ignore[assignment]
-
-    def get(slot: int, timeout: float) -> int:
-        if slot in hanging:
-            now[0] += timeout
-            raise GetTimeoutError
-        return slot
-
-    monkeypatch.setattr("time.monotonic", lambda: now[0])
-    monkeypatch.setattr("ray.get", get)
-    monkeypatch.setattr("ray.kill", lambda actor: None)
-    monkeypatch.setattr(RayBackend, "_start_call", lambda self, slot, method, arguments: [slot])
-    monkeypatch.setattr(RayBackend, "_spawn", lambda self, slot: hanging.remove(slot))
-    assert backend._call("open", [()] * 3) == [0, 1, 2]
-    assert now[0] == FLOOR
-    assert backend._timeouts.get_limit("open", 1, 0) == FLOOR

@@ -20,8 +20,6 @@ from fedray.probes.probe import EvaluatedRound, Probe
 
 
 class Scaled(Algorithm):
-    """A gradient times a number."""
-
     factor: float = 1.0
 
     def direction(self, c: Client) -> Tensor:
@@ -38,8 +36,6 @@ class Striped(Partition):
 
 
 class Few(Digits):
-    """The first digits."""
-
     count: int = 100
 
     def read(self) -> Dataset:
@@ -48,15 +44,11 @@ class Few(Digits):
 
 
 class Linear(nn.Sequential):
-    """One layer."""
-
     def __init__(self, input_shape: tuple[int, ...], num_classes: int) -> None:
         super().__init__(nn.Flatten(), nn.Linear(int(np.prod(input_shape)), num_classes))
 
 
 class Longest(Probe):
-    """The largest weight."""
-
     metrics = {"longest": "largest weight"}
 
     def of_round(self, seen: EvaluatedRound) -> dict[str, float]:
@@ -144,22 +136,16 @@ def test_arrays_from_memory() -> None:
 
 
 class Constructed(Scaled):
-    """A constructor of its own."""
-
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
 
 
 class Misspelt(Scaled):
-    """A hook that nothing calls."""
-
     def uplod(self, c: Client) -> dict[str, Any]:
         return {}
 
 
 class Idle(Scaled):
-    """A method of another framework."""
-
     def on_round_start(self, c: Client) -> None: ...
 
 
@@ -202,8 +188,6 @@ class Mistaken(Algorithm):
 
 
 class Retuned(Algorithm):
-    """An option that a hook changes."""
-
     rho: float = 0.1
 
     def direction(self, c: Client) -> Tensor:
@@ -235,8 +219,6 @@ def test_an_option_without_a_type_says_how_it_is_written(tmp_path: Path, monkeyp
 
 
 class Absent(ModelSpec):
-    """`build` returns nothing."""
-
     def build(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
         return None  # type: ignore[return-value]
 
@@ -249,8 +231,6 @@ class Lazy(nn.Sequential):
 
 
 class Sized(nn.Sequential):
-    """The same with sizes."""
-
     def __init__(self) -> None:
         super().__init__(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(108, 10))
 

@@ -130,19 +130,6 @@ def test_what_a_killed_process_left_half_decoded_goes_when_it_is_old(source: Pat
     assert sorted(path.name.partition("-")[0] for path in root.iterdir()) == [".d", "d"]
 
 
-def test_a_partial_name_becomes_the_file_or_goes(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    with write_data_file(path) as partial:
-        partial.write(b"done")
-        assert not path.exists()
-    assert path.read_text() == "done"
-    with contextlib.suppress(ValueError), write_data_file(path) as partial:
-        partial.write(b"half")
-        raise ValueError
-    assert [p.name for p in tmp_path.iterdir()] == ["file"]
-    assert path.read_text() == "done"
-
-
 def exchange(one: Path, other: Path) -> None:
     """Give each file the content of the other, with the size and modification time that both have."""
     contents = one.read_bytes(), other.read_bytes()

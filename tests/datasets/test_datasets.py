@@ -386,3 +386,10 @@ def test_text_goes_on_by_one_to_three() -> None:
     whole = np.concatenate([data.x_train, data.y_train[:, None]], axis=1)
     assert set(np.unique(np.diff(whole.astype(int), axis=1) % 9)) == {1, 2, 3}
     assert set(np.unique(data.client_train)) == set(range(7))
+
+
+def test_keras_arrays_of_another_number_are_refused(root: Path) -> None:
+    x, y = files.pixels(50, 28, 28), np.arange(50) % 10
+    np.savez(root / "mnist.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+    with pytest.raises(UserError, match=r"mnist\.npz has x_train of uint8 and shape \(50, 28, 28\), .* 60000 images"):
+        load("mnist")

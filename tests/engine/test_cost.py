@@ -158,3 +158,9 @@ layer's error back, 7900 in all."""
 def test_relative_compute(algorithm: object, multiplications: float) -> None:
     config = small.config(algorithm, clients={}, model=50, training={"local_epochs": 4})
     assert measure_relative_compute(config) == pytest.approx(multiplications / STEP, abs=1e-9)
+
+
+def test_relative_compute_of_text() -> None:
+    """FedSAM trains the same two LSTM layers twice."""
+    text = small.config("fedsam", clients={}, data="shakespeare", model={"name": "char_lstm", "hidden": 4})
+    assert measure_relative_compute(text) == pytest.approx(2)

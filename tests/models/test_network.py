@@ -5,7 +5,6 @@ BatchNorm's statistics, averaged as the update.
 import os
 import tempfile
 import time
-from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -159,20 +158,6 @@ def test_join_is_the_inverse_of_views() -> None:
         assert views["w"].shape == (*shape[:-1], 2, 3)
         assert torch.equal(layout.join(views), theta)
         assert torch.equal(layout.join(dict(reversed(views.items()))), theta), "the layout's order counts"
-
-
-def test_the_parameters_of_a_layer_lie_side_by_side() -> None:
-    """A layer is a module, with a weight of 7 · 64 and a bias of 7; what the model itself holds is one by itself."""
-    models = {"mlp": (1, 8, 8), "resnet18": (3, 32, 32), "sl_vit": (3, 32, 32), "char_lstm": (80,)}
-    for name, shape in models.items():
-        layout = Network(make_model_spec(name).build(shape, 7)).layout
-        parts = [path.rpartition(".")[0] or path for path in layout.names]
-        assert [layer for layer, _ in groupby(parts)] == list(layout.layers), name
-        assert sum(layout.layers.values()) == layout.size
-    assert Network(make_model_spec({"name": "mlp", "hidden": []}).build((1, 8, 8), 7)).layout.layers == {"1": 7 * 65}
-    assert {"class_token": 192, "positions": 17 * 192}.items() <= Network(
-        make_model_spec("sl_vit").build((3, 32, 32), 7)
-    ).layout.layers.items()
 
 
 class TinyBatchNorm(nn.Module):

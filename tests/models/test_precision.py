@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from benchmarks import workloads
+from fedray.common.errors import UserError
 from fedray.config import RunConfig
 from fedray.engine.problem import Problem
 from fedray.engine.process.backend import InlineBackend
@@ -152,6 +153,8 @@ def test_a_run_in_bf16_keeps_float32_vectors_and_is_the_same_each_time() -> None
     ],
 )
 def test_the_layout_that_nobody_asked_for(model: str, runtime: dict[str, Any], precision: str, innermost: bool) -> None:
+    with pytest.raises(UserError, match=r"training\.precision: found tf32"):
+        config(precision="tf32")  # is for GPUs
     whole = config().resolve() | {"model": model, "runtime": {"backend": "inline", **runtime}}
     whole["training"] |= {"precision": precision}
     run = RunConfig.parse(whole)

@@ -42,53 +42,36 @@ class Plain(nn.Module):
         return self.head(self.middle(self.norm(self.first(x))).relu())
 
 
-class Dropped(Plain):
-    """Draws from the generator of its device."""
-
-    def middle(self, h: Tensor) -> Tensor:
-        return nn.functional.dropout(h, 0.5, self.training)
+def vary(middle: Callable[[Any, Tensor], Tensor], **state: Any) -> type[Plain]:
+    """Return a class of models with this `middle`."""
+    return type("Varied", (Plain,), {"middle": middle} | state)
 
 
-class OwnAutocast(Plain):
-    """Computes in bfloat16 for itself."""
-
-    def middle(self, h: Tensor) -> Tensor:
-        with torch.autocast("cpu", torch.bfloat16):
-            return (h @ h.T @ h).float()
+def cast(_: Plain, h: Tensor) -> Tensor:
+    with torch.autocast("cpu", torch.bfloat16):
+        return (h @ h.T @ h).float()
 
 
-class Counting(Plain):
-    """Counts its passes, and scales by their number."""
-
-    passes = 0
-
-    def middle(self, h: Tensor) -> Tensor:
-        self.passes += 1
-        return h * self.passes
+def count(model: Any, h: Tensor) -> Tensor:
+    model.passes += 1
+    return h * model.passes
 
 
-class Remembering(Plain):
-    """Keeps a tensor of the last pass as a plain attribute."""
-
-    last: Tensor | float = 0.0
-
-    def middle(self, h: Tensor) -> Tensor:
-        result, self.last = h + self.last, h.detach().mean(0)
-        return result
+def remember(model: Any, h: Tensor) -> Tensor:
+    result, model.last = h + model.last, h.detach().mean(0)
+    return result
 
 
-class NumpyNoise(Plain):
-    """Draws from NumPy's global generator."""
-
-    def middle(self, h: Tensor) -> Tensor:
-        return h * float(np.random.rand())
-
-
-class PythonNoise(Plain):
-    """Draws from Python's global generator."""
-
-    def middle(self, h: Tensor) -> Tensor:
-        return h * random.random()
+Dropped = vary(lambda model, h: nn.functional.dropout(h, 0.5, model.training))
+OwnAutocast = vary(cast)
+MOVING = {
+    "a counter": vary(count, passes=0),
+    "a tensor": vary(remember, last=0.0),
+    "NumPy's generator": vary(lambda _, h: h * float(np.random.rand())),
+    "Python's generator": vary(lambda _, h: h * random.random()),
+}
+"""Models in which Python moves something."""
+GENERATORS = (partial(np.random.default_rng, 0), partial(random.Random, 0), torch.Generator)
 
 
 class OwnGenerator(Plain):
@@ -123,7 +106,7 @@ def iter_inputs(network: Network, count: int = STEPS, size: int = 5) -> Iterator
         yield network.initial + 0.1 * torch.randn(network.layout.size, generator=drawn), x, y
 
 
-def compare(module: Callable[[], nn.Module], replays: bool, **options: Any) -> None:
+def compare(module: Callable[[], nn.Module], replays: int = STEPS - WARM, **options: Any) -> None:
     """Take gradients at different points with both networks, from the same draws; hold on to all results."""
     plain, recording = make(module, **options)
     held = []
@@ -135,36 +118,32 @@ def compare(module: Callable[[], nn.Module], replays: bool, **options: Any) -> N
         results = [network.compute_gradient(*given) for given in iter_inputs(network)]
         held.append([t for result in results for t in result] + network.keep() + [torch.rand(3)])
     assert all(map(have_same_bits, *held))
-    assert Called.replays == (STEPS - WARM if replays else 0)
+    assert Called.replays == replays
 
 
 @pytest.mark.parametrize("module", [Plain, Dropped, OwnAutocast])
-@pytest.mark.parametrize("bf16", [False, True])
-def test_a_replay_has_the_bits_of_an_eager_gradient(module: type[Plain], bf16: bool) -> None:
-    """Running statistics, counters, draws and results that are kept included."""
-    compare(module, True, bf16=bf16)
+@pytest.mark.parametrize(("bf16", "viewed"), [(False, None), (True, None), (False, 0)])
+def test_a_replay_has_the_bits_of_an_eager_gradient(
+    module: type[Plain], bf16: bool, viewed: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Running statistics, counters, draws and results that are kept included; large models are views of θ."""
+    if viewed is not None:
+        monkeypatch.setattr("fedray.models.network.VIEWED", viewed)
+    compare(module, bf16=bf16)
 
 
 @pytest.mark.parametrize(
     "module",
     [
-        Counting,
-        Remembering,
-        NumpyNoise,
-        PythonNoise,
-        *(partial(OwnGenerator, kind) for kind in (np.random.default_rng, random.Random, torch.Generator)),
+        *MOVING.values(),
+        *(partial(OwnGenerator, kind) for kind in GENERATORS),
     ],
 )
 def test_python_that_moves_something_is_never_replayed(
     module: Callable[[], nn.Module], caplog: pytest.LogCaptureFixture
 ) -> None:
-    compare(module, False)
+    compare(module, 0)
     assert "Python changes something in it" in caplog.text
-
-
-def test_a_large_model_is_a_view_of_the_static_theta(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedray.models.network.VIEWED", 0)
-    compare(Plain, True)
 
 
 def test_predictions_are_recorded_and_have_statistics_of_their_own() -> None:
@@ -182,7 +161,7 @@ def test_predictions_are_recorded_and_have_statistics_of_their_own() -> None:
 class FailsOnce(Called):
     """A capture that fails, having drawn and computed."""
 
-    error: Exception = RuntimeError("operation not permitted when stream is capturing\nmore")
+    error: Exception = RuntimeError()
 
     def record(self, compute: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
         compute()
@@ -190,25 +169,28 @@ class FailsOnce(Called):
 
 
 @pytest.mark.parametrize("module", [Plain, Dropped])
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (RuntimeError("operation not permitted when stream is capturing\nmore"), "operation not permitted when stream"),
+        (torch.OutOfMemoryError("CUDA out of memory"), "the GPU has no memory for it"),
+    ],
+)
 def test_a_failed_capture_changes_nothing_and_is_said_once(
-    module: type[Plain], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    error: Exception,
+    said: str,
+    module: type[Plain],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Neither for the model nor for the next one in the process."""
+    monkeypatch.setattr(FailsOnce, "error", error)
     monkeypatch.setattr("tests.recording.Called", FailsOnce)
-    compare(module, False)
+    compare(module, 0)
     monkeypatch.undo()
-    assert caplog.text.count("operation not permitted when stream is capturing") == 1
+    assert caplog.text.count(said) == 1
     assert "more" not in caplog.text.replace("more slowly", "")
-    compare(Dropped, True)
-
-
-def test_without_memory_for_a_graph_all_goes_on_eagerly(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(FailsOnce, "error", torch.OutOfMemoryError("CUDA out of memory"))
-    monkeypatch.setattr("tests.recording.Called", FailsOnce)
-    compare(Plain, False)
-    assert "the GPU has no memory for it" in caplog.text
+    compare(Dropped)
 
 
 class Wrong(Called):

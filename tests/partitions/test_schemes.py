@@ -205,24 +205,6 @@ def test_pools_are_used_up_before_anything_repeats() -> None:
     np.testing.assert_array_equal(np.bincount(twice.indices, minlength=100), np.repeat([2, 0], 50))
 
 
-@pytest.mark.parametrize(
-    ("classes", "sizes", "expected", "within"),
-    [
-        ([2000, 2000], None, [[1600, 400], [400, 1600]], [90, 90]),
-        ([2600, 1400], [3000, 1000], [[2400, 600], [200, 800]], [110, 64]),
-    ],
-)
-def test_clients_follow_their_priors(classes: Any, sizes: Any, expected: Any, within: list[int]) -> None:
-    """Balanced priors exhaust nothing, so each client's counts are multinomial: |count - n_i p| < 5 sqrt(n_i p (1-p)).
-
-    Priors (0.8, 0.2) and (0.2, 0.8) of 2,000 samples each: 1,600 ± 90; of 3,000 and 1,000: 2,400 ± 110, 200 ± 64.
-    """
-    labels, priors = np.repeat([0, 1], classes), np.array([[0.8, 0.2], [0.2, 0.8]])
-    counts = deal_by_prior(priors, labels, generator(0, "t"), sizes and np.array(sizes)).count_labels(labels, 2)
-    np.testing.assert_array_equal(counts.sum(1), sizes or [2000, 2000])
-    assert (np.abs(counts - expected).max(1) < within).all()
-
-
 def test_lognormal_sizes() -> None:
     """2,000 clients, σ = 0.3: ln of the sizes has the deviation 0.3 ± 0.02 (four times 0.3/√4000), their sum is n, and
     each client gets its size. Rounding down to about 500 moves ln by 0.002 at most.

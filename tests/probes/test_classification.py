@@ -2,7 +2,6 @@
 and as scikit-learn has them; each client's accuracies and the confusion matrix as tables and files.
 """
 
-import io
 import json
 import math
 from dataclasses import replace
@@ -24,7 +23,6 @@ from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.loop import make_rounds, run
 from fedray.engine.problem import Problem
 from fedray.engine.process.backend import InlineBackend
-from fedray.engine.process.evaluate import evaluate
 from fedray.engine.process.worker import Worker
 from fedray.engine.result import Result
 from fedray.engine.server.simulation import Simulation
@@ -100,19 +98,6 @@ def test_in_a_run(data: Any) -> None:
     plain = run(small.problem("fedavg", partition=0.5, data=data, training={"rounds": 2}), InlineBackend())
     assert plain.state.theta.equal(result.state.theta)
     assert plain.history == [{key: value for key, value in row.items() if key != "test_auc"} for row in result.history]
-
-
-def test_chunks_of_several_processes_add_up_to_the_whole() -> None:
-    """Two processes that test every other chunk give the sums of one."""
-    problem = small.problem("fedavg", data={"name": "digits", "test": {"fraction": 0.6}}, evaluation={"auc": True})
-    worker, network = Worker(problem), problem.build_network("cpu")
-    whole, even, odd = (
-        evaluate(worker, network.theta, network.buffers, chunks)
-        for chunks in (range(3), range(0, 3, 2), range(1, 3, 2))
-    )
-    assert whole.keys() == even.keys() | odd.keys()
-    for name, summed in whole.items():
-        assert summed.equal(sum((part[name] for part in (even, odd) if name in part), torch.zeros_like(summed))), name
 
 
 def test_without_a_global_model() -> None:
@@ -227,16 +212,3 @@ def test_what_there_is_none_of(tmp_path: Path) -> None:
     assert set(plain.state.tables) == {"confusion"}
     with pytest.raises(UserError, match="table: unknown name 'clients'"):
         plain.table("clients")
-
-
-def test_the_split_as_a_file() -> None:
-    """Client i's training samples are those that it holds, its test samples those of its test; no pickle."""
-    dealt = tabulated(data={"name": "digits", "validation": {"fraction": 0.2, "from": "clients"}})
-    with np.load(io.BytesIO(dealt.pack_split()), allow_pickle=False) as file:
-        for name, shards in (("train", dealt.shards), ("test", dealt.tests), ("validation", dealt.validation)):
-            indices, offsets = file[f"{name}_indices"], file[f"{name}_offsets"]
-            assert len(offsets) == 7
-            for i in range(6):
-                assert indices[offsets[i] : offsets[i + 1]].tolist() == shards[i].tolist()
-    plain = np.load(io.BytesIO(tabulated(evaluation={}).pack_split()), allow_pickle=False)
-    assert set(plain.files) == {"train_indices", "train_offsets", "samples", "digest"}

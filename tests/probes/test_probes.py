@@ -3,7 +3,6 @@
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,15 +10,10 @@ import pytest
 import torch
 
 from fedray.common.errors import Diverged, UserError
-from fedray.common.vectors import Vectors
 from fedray.engine.loop import run
-from fedray.engine.messages import Broadcast, ClientTask
 from fedray.engine.process.backend import InlineBackend
-from fedray.engine.process.worker import Worker
 from fedray.engine.server.sampling import draw_cohort
-from fedray.partitions.shards import Shards
 from fedray.probes.probes import average_angle, measure_angles, measure_drift_between
-from fedray.probes.proximal import _copy_client, _take_directions, measure_step
 from tests.algorithms import quadratic, rounds_partial
 from tests.probes.probed import EVERY_PROBE, arrays, digits, last_row, percent_right, trained, with_probes
 
@@ -214,24 +208,6 @@ def test_radii_by_hand() -> None:
         assert row["lambda_point_std"] == pytest.approx(0, abs=1e-7)
 
 
-def test_radii_of_a_layer_are_averaged_over_all_its_parameters() -> None:
-    """Weight and bias of both layers of a network with one hidden layer, by what each client has moved."""
-    method = {"name": "fedsol@forms", "lambda_norm": "layer"}
-    problem = digits(method, {"name": "mlp", "hidden": [8]}, ["lambda"], rounds=1)
-    row, (models, x) = last_row(problem), trained(problem)
-    views = problem.build_network("cpu").layout.views
-    found: dict[str, list[float]] = {}
-    for y, _ in models.values():
-        moved = views(y - x)
-        for layer in {name.rpartition(".")[0] for name in moved}:
-            u = torch.cat([v.flatten() for name, v in moved.items() if name.rpartition(".")[0] == layer])
-            found.setdefault(layer, []).append(float((u.abs() / u.norm()).mean()))
-    assert len(found) == 2
-    assert {f"lambda_{layer}": pytest.approx(np.mean(each)) for layer, each in found.items()} == {
-        name: value for name, value in row.items() if name.startswith("lambda_") and not name.endswith("_std")
-    }
-
-
 def test_proximal_by_hand() -> None:
     """One sample x = 1 of class 0, logits W x with W = (0, 0), η = 2: two steps, of -2 (-½, ½) to (1, -1) and of
     -2 (-s, s) with s = 1/(1 + e²) to (m, -m), m = 1 + 2s.
@@ -291,46 +267,11 @@ def test_each_model_has_its_own_running_statistics() -> None:
     assert row["proximal_loss"] > 1e-4
 
 
-def test_every_batch_finds_the_running_statistics_that_training_left() -> None:
-    """A step changes two equal batches equally, so the mean of both is that of the first alone."""
-    problem = arrays({"name": "tests.probes.probed:Careful"}, 2 * [[0], [2], [5]], 2 * [0, 1, 0], [0] * 6, batch_size=3)
-    config, worker = problem.config, Worker(problem)
-    network = worker.network
-    network.module.dropout.p = 0.0
-    received = network.buffers.clone()
-    broadcast = Broadcast(round=0, lr=0.1, theta=network.theta.clone(), buffers=received, message=Vectors(), cohort=1)
-    c, _ = replace(worker.trainer, shards=Shards.from_lists([np.arange(6)])).train(
-        broadcast, ClientTask(0, 1.0, Vectors())
-    )
-    c.steps = 2
-    both = measure_step(c, config.algorithm)
-    c.steps = 1
-    assert measure_step(c, config.algorithm) == pytest.approx(both, rel=1e-6)
-
-
 def test_no_other_batches_than_in_training() -> None:
     """Two samples and one, and a single step on the two: BatchNorm would refuse the batch of one."""
     model = {"name": "tests.models.test_network:TinyBatchNorm"}
     row = last_row(arrays(model, [[0], [2], [6]], [0, 1, 0], [0, 0, 0], batch_size=2, probes=["step"]))
     assert math.isfinite(row["proximal_change"])
-
-
-def test_the_received_model_keeps_its_running_statistics_in_both_probes() -> None:
-    """Moving the client's own statistics makes no difference to z_x, batch by batch; z_y follows them."""
-    problem = digits("fedavg", probes=["proximal", "step"])
-    config, worker = problem.config, Worker(problem)
-    network = worker.network
-    c, _ = worker.trainer.train(
-        Broadcast(
-            round=0, lr=0.1, theta=network.theta.clone(), buffers=network.buffers.clone(), message=Vectors(), cohort=1
-        ),
-        ClientTask(0, 1.0, Vectors()),
-    )
-    left = [target for target, _, _ in _take_directions(_copy_client(c), config.algorithm, 3.0)]
-    network.buffers.add_(1.0)
-    right = [target for target, _, _ in _take_directions(_copy_client(c), config.algorithm, 3.0)]
-    assert len(left) > 1
-    assert all(torch.equal(a, b) for a, b in zip(left, right, strict=True))
 
 
 def test_a_second_model_sees_the_batch_of_the_probe() -> None:

@@ -23,7 +23,7 @@ from fedray.datasets.dataset import ClientSamples, Dataset, ResidentSamples, Sam
 from fedray.engine.problem import Problem
 from fedray.engine.process.backend import InlineBackend
 from fedray.engine.process.evaluate import evaluate
-from fedray.engine.process.residence import DeviceState, Residence
+from fedray.engine.process.residence import Residence
 from fedray.engine.server.simulation import Simulation
 from fedray.engine.state import load_state
 from tests import small
@@ -231,15 +231,3 @@ def test_states_leave_in_their_turn_and_can_be_read_and_sent() -> None:
     assert residence.used == 16
     states.append(residence.keep(vectors[3]))
     assert len(spilled) == 1
-
-
-def test_a_state_stays_on_the_device_from_round_to_round(copies: Counter[str]) -> None:
-    """With one actor; each participation of a client makes one state, which only a checkpoint or the end reads."""
-    backend = ResidentBackend()
-    running = run(backend, "scaffold", training={"rounds": 1, "batch_size": 64})
-    running.step()
-    assert all(isinstance(state, DeviceState) for state in running.state.clients.values())
-    residence = backend._worker.residence
-    sizes = [sum(v.nbytes for v in load_state(state).values()) for state in running.state.clients.values()]
-    shards = sum(len(residence._shards[i]._y) * residence._samples.bytes_each for i in running.state.clients)
-    assert residence.used == sum(sizes) + shards

@@ -10,8 +10,7 @@ import torch
 
 from fedray.common.errors import UserError
 from fedray.common.vectors import Vectors
-from fedray.engine.disk.checkpoint import Checkpoints
-from fedray.engine.loop import make_rounds, run
+from fedray.engine.loop import run
 from fedray.engine.messages import ClientTask
 from fedray.engine.problem import Problem
 from fedray.engine.process.backend import InlineBackend
@@ -144,22 +143,6 @@ def test_a_newcomer_of_ditto_trains_as_in_its_first_round() -> None:
 def test_every_kind_of_method_tests_newcomers(method: str) -> None:
     last = run(problem(method, model=16), InlineBackend()).history[-1]
     assert all(0 <= last[name] <= 100 for name in METRICS)
-
-
-def test_a_resumed_run_has_the_same_numbers(tmp_path: Path) -> None:
-    """Stopped after round 1 of 2, continued from its checkpoint; NaN in the table survives the disk."""
-    built = problem(evaluation={"personal": {"epochs": 1, "every": 1}})
-    whole, store = run(built, InlineBackend()), Checkpoints(tmp_path, "cell")
-    rounds = make_rounds(Simulation(built, InlineBackend()), store, every=1)
-    while next(rounds).round < 1:
-        pass
-    rounds.close()
-    again = Simulation(built, InlineBackend())
-    for _ in make_rounds(again, store, every=1):
-        pass
-    found = make_result(again)
-    assert found.history == whole.history
-    assert found.table("clients").equals(whole.table("clients"))
 
 
 def test_the_split_of_a_run_is_read_again(tmp_path: Path) -> None:

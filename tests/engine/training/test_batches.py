@@ -14,15 +14,11 @@ from fedray.common.vectors import Vectors
 from fedray.config import Training
 from fedray.datasets.dataset import ALIGNED, Dataset, Samples
 from fedray.engine.messages import Broadcast, ClientTask
-from fedray.engine.process.backend import InlineBackend
-from fedray.engine.process.worker import Worker
-from fedray.engine.server.simulation import Simulation
 from fedray.engine.training import batches
 from fedray.engine.training.batches import AHEAD, SMALL, Drawn, draw_ahead, draw_batches
 from fedray.partitions.base import Partition
 from fedray.partitions.shards import Shards
 from tests import small
-from tests.algorithms.digits import problem
 
 RNG = np.random.default_rng(0)
 INPUTS: dict[str, np.ndarray] = {
@@ -42,6 +38,7 @@ def make_samples(x: np.ndarray) -> Samples:
 def test_batches_gathered_together_are_those_gathered_alone(kind: str) -> None:
     """Each begins where a tensor of its own would: at a multiple of 64 bytes."""
     samples = make_samples(INPUTS[kind])
+    assert list(samples.make_batches([])) == []
     parts = [np.array(part) for part in ([3, 1, 39], [7], [0, 2, 4, 6, 8], [11, 12])]
     found = list(samples.make_batches(parts))
     assert len(found) == len(parts)
@@ -98,21 +95,6 @@ def test_what_is_drawn_ahead_is_what_each_client_draws_and_too_many_samples_are_
                 assert torch.equal(y, alone_y)
 
 
-@pytest.mark.parametrize(("limit", "groups"), [(1199, [2, 2, 1]), (1200, [3, 2]), (799, [1] * 5), (10_000, [5])])
-def test_no_more_is_gathered_together_than_the_limit(
-    limit: int, groups: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Five clients with four images of 25 float32 each, 400 bytes: two need 800, three 1,200.
-
-    Batches gathered together share one block of memory; a client that is alone gathers step by step.
-    """
-    monkeypatch.setattr(batches, "GATHERED", limit)
-    found = [drawn for _, drawn in draw([4] * 5, make_samples(INPUTS["images"])) if drawn is not None]
-    together = [drawn.batches[0][0].untyped_storage().data_ptr() for drawn in found if drawn.batches is not None]
-    assert [together.count(block) for block in dict.fromkeys(together)] == [n for n in groups if n > 1]
-    assert len(found) - len(together) == groups.count(1)
-
-
 @pytest.mark.parametrize("algorithm", ["fedavg", "scaffold"])
 def test_no_bit_depends_on_what_is_gathered_and_added_up_together(
     algorithm: str, monkeypatch: pytest.MonkeyPatch
@@ -127,29 +109,6 @@ def test_no_bit_depends_on_what_is_gathered_and_added_up_together(
     monkeypatch.setattr(batches, "GATHERED", 0)
     monkeypatch.setattr("fedray.engine.process.train.AHEAD", 1)
     assert run() == together
-
-
-def counted(client: int, **training: Any) -> float:
-    """Return K of a client in the first round."""
-    built = problem("scaffold", **training)
-    broadcast = Simulation(built, InlineBackend())._make_broadcast(
-        Simulation(built, InlineBackend())._make_server(0, 3)
-    )
-    return Worker(built).trainer.start(broadcast, ClientTask(client, 1.0, Vectors())).counted_steps
-
-
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        ({}, 2 * 4),  # 50 samples: 3 whole batches and one of 2
-        ({"nominal_steps": "own"}, 2 * 50 / 16),
-        ({"nominal_steps": "client0"}, 2 * 20 / 16),
-        ({"nominal_steps": "client0", "local_epochs": None, "local_steps": 7}, 7),
-        ({"nominal_steps": "client0", "batch_size": "full"}, 2),
-    ],
-)
-def test_of_client_2_with_50_samples(words: dict[str, Any], expected: float) -> None:
-    assert counted(2, **words) == expected
 
 
 class Rest(Partition):

@@ -21,7 +21,7 @@ from fedray.engine.messages import ClientTask
 from fedray.engine.process import train
 from fedray.engine.process.reduction import ClientResult, Reduction
 from fedray.engine.training import stack
-from fedray.engine.training.stack import MOST, STACKED, Stacking, choose_size
+from fedray.engine.training.stack import MOST, STACKED, choose_size
 from fedray.models.network import Network
 from tests import small
 
@@ -264,12 +264,6 @@ def test_the_option_reaches_a_run(made: list[int]) -> None:
     assert sizes == [0, 4, 8]
 
 
-@pytest.mark.parametrize("value", [0, -1, "all", 2.5])
-def test_other_values_are_refused(value: Any) -> None:
-    with pytest.raises(fedray.UserError, match=r"runtime\.stack"):
-        small.config(runtime={"backend": "inline", "stack": value})
-
-
 def test_the_size_is_limited_by_cache_and_threads() -> None:
     """64-32-10 has 2,410 parameters, 64-200-10 15,010, of which 17 fit 2^18; 784-400-10 has 318,010: none."""
 
@@ -316,18 +310,6 @@ def test_a_state_keeps_no_memory_of_other_clients(name: str, vector: str, client
     for state in running.state.clients.values():
         assert isinstance(state, Vectors)
         assert state[vector].untyped_storage().nbytes() == 4 * len(running.state.theta)
-
-
-def test_nothing_is_compared_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gradients alone are computed for the first stack of a shape only."""
-    network = Network(nn.Sequential(nn.Linear(64, 12), nn.ReLU(), nn.Linear(12, 10)))
-    stacking, calls = Stacking(network, 4), []
-    alone = network.compute_gradient
-    monkeypatch.setattr(network, "compute_gradient", lambda *given: calls.append(1) or alone(*given))
-    theta, x, y = torch.randn(4, network.layout.size), torch.randn(4, 8, 64), torch.zeros(4, 8, dtype=torch.int64)
-    first, second = stacking.compute_gradients(theta, x, y), stacking.compute_gradients(theta, x, y)
-    assert len(calls) == 4
-    assert torch.equal(first[1], second[1])
 
 
 @pytest.mark.parametrize(("name", "mixes"), [("scaffold", True), ("fedlesam", False)])

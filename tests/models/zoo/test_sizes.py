@@ -91,26 +91,6 @@ def test_head_body_features_and_taps(name: str) -> None:
     assert spec.takes_tokens == (name in ("char_lstm", "text_cnn"))
 
 
-@pytest.mark.parametrize("name", ["mlp", "resnet18", "resnet50", "efficientnet_b0"])
-def test_normalised_features(name: str) -> None:
-    """FedGELA's code: over a batch each feature has mean 0 and deviation 1, except for the 1e-5 added to the variance;
-    its
-    weights are body and normalisation.
-    """
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        module = make_model_spec({"name": name, "projection": 84, "feature_norm": "batch"}).build((3, 64, 64), 5)
-        network = Network(module)
-        network.train(True)
-        h = network(torch.randn(16, 3, 64, 64)).features.detach()
-    assert h.mean(0).abs().max() < 1e-4
-    assert (h.std(0, correction=0) - 1).abs().max() < 1e-2
-    assert network.layout.part("head").sum() == 84 * 5 + 5
-    layout = network.layout
-    assert set(layout.names[-4:-2]) <= layout.norms - layout.heads
-    assert network.layout.part("norm")[-84 * 5 - 5 - 168 : -84 * 5 - 5].all()
-
-
 def test_vgg_starts_as_published() -> None:
     """N(0, 2/(9 · out)): the standard deviation of 512 output channels is sqrt(2/4608) = 0.0208, biases are 0."""
     torch.manual_seed(0)
@@ -210,9 +190,8 @@ def test_weights_from_a_file_with_another_head(tmp_path: Path) -> None:
     spec.load_init(other)
     assert torch.equal(other.state_dict()["classifier.1.weight"], fresh)
     torch.save(nn.Linear(3, 2).state_dict(), tmp_path / "w.pt")
-    with pytest.raises(UserError, match=r"^model\.init: .*w\.pt") as error:
+    with pytest.raises(UserError, match=r"^model\.init: .*w\.pt does not fit"):
         spec.load_init(own)
-    assert "\n" not in str(error.value)
 
 
 def test_sl_vit_takes_images_resized_to_32() -> None:
