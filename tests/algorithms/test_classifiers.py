@@ -34,8 +34,6 @@ def test_a_simplex(classes: int, width: int) -> None:
 
 
 class Counted:
-    """The part of a client that Φ reads."""
-
     def __init__(self, counts: list[int]) -> None:
         self.counts, self.samples = torch.tensor(counts).float(), sum(counts)
 
@@ -70,8 +68,6 @@ class PoisonedRep(FedRep):
 
 
 class PoisonedRod(FedRod):
-    """The client spoils its second head."""
-
     def upload(self, c: Client) -> Uploads:
         c.local.head = torch.full_like(c.local.head, torch.nan)
         return super().upload(c)
@@ -151,14 +147,12 @@ def test_personal_accuracy_of_scaled_classifiers() -> None:
 
 
 def test_personal_accuracy_of_fedrod() -> None:
-    """Both heads."""
     by_hand(
         "fedrod", lambda h, w, b, n, kept: h @ w.T + b + h @ kept["head"][:, :16].T + kept["head"][:, 16], trained=True
     )
 
 
 def test_the_generic_model_of_fedgela_is_unscaled() -> None:
-    """W h/||h||: accuracy and loss."""
     built, state, row = evaluated({"name": "fedgela", "scale_w": 9.0})
     worker = Worker(built)
     x, y = worker.test_samples.make_batch(np.arange(len(worker.test_samples)))

@@ -99,8 +99,6 @@ def test_weights() -> None:
 
 
 class Failing(InlineBackend):
-    """An algorithm that reports a client as diverged in round 2 (from 0), or raises."""
-
     def __init__(self, error: Exception | None) -> None:
         self.error = error
 
@@ -115,7 +113,6 @@ class Failing(InlineBackend):
 
 @pytest.mark.parametrize("error", [None, RuntimeError("an actor was lost")])
 def test_a_round_that_fails_changes_nothing(error: Exception | None) -> None:
-    """The state is the previous round's, bit for bit, and the round can be repeated with the same result."""
     running = Simulation(problem("fedtoga"), Failing(error))
     running.step()
     running.step()

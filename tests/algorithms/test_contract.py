@@ -17,8 +17,6 @@ NORMALISED = {"model": "tests.algorithms.test_contract:Normalised", "batch_size"
 
 
 class Normalised(nn.Module):
-    """BatchNorm without dropout: nothing is drawn, so that two models can be compared."""
-
     def __init__(self) -> None:
         super().__init__()
         self.flat, self.inner, self.norm = nn.Flatten(), nn.Linear(64, 12), nn.BatchNorm1d(12)
@@ -48,7 +46,6 @@ class Shadow(Algorithm):
 
 @pytest.mark.parametrize("options", [PARTLY, NORMALISED])
 def test_a_second_model_leaves_the_first_alone(options: dict[str, Any]) -> None:
-    """Parameters and running statistics are FedAvg's, under dropout too."""
     left, right = final("tests.algorithms.test_contract:Shadow", **options), final("fedavg", **options)
     assert torch.equal(left.theta, right.theta)
     assert torch.equal(left.buffers, right.buffers)
@@ -75,8 +72,6 @@ SEEN: list[tuple[float, int, tuple[float, ...]]] = []
 
 
 class Counts(Algorithm):
-    """Records the batches it is given."""
-
     def begin(self, c: Client) -> None:
         for share, size in ((1.0, 7), (0.5, 7), (0.5, None)):
             for k in c.batches(f"{share} {size}", size, share):
@@ -97,25 +92,6 @@ def test_batches_are_a_permutation_and_keyed() -> None:
     assert len(set(samples[0])) == 20
     assert set(samples[1]) < set(samples[0])
     assert samples[1] != samples[2]
-
-
-class Remembers(Algorithm):
-    """A client counts its participations, and asks whether this is the first."""
-
-    def client_state(self, theta: Tensor) -> Vectors:
-        return Vectors(count=torch.zeros(()), firsts=torch.zeros(()))
-
-    def upload(self, c: Client) -> Uploads:
-        assert c.first == (c.state.count == 0)
-        c.state.count, c.state.firsts = c.state.count + 1, c.state.firsts + float(c.first)
-        return {}
-
-
-def test_first_activity() -> None:
-    cohorts = [[4, 1], [2, 1], [0, 4]]
-    clients = final("tests.algorithms.test_contract:Remembers", rounds=3, clients={"cohorts": cohorts}).clients
-    assert {i: float(kept.count) for i, kept in clients.items()} == {0: 1, 1: 2, 2: 1, 4: 2}
-    assert all(float(kept.firsts) == 1 for kept in clients.values())
 
 
 class NormShared(Algorithm):

@@ -42,8 +42,6 @@ class Noisy(Algorithm):
 
 
 class Rolling(Probe):
-    """Draws at each step, client and round."""
-
     metrics = {"rolled": "a number", "rolled_step": "a number"}
 
     def of_step(self, c: LocalClient, algorithm: Algorithm, q: Tensor) -> dict[str, float]:

@@ -12,7 +12,6 @@ from torch.nn.functional import cross_entropy
 
 from fedray.algorithms.base import Algorithm, Vectors
 from fedray.algorithms.fedavg import FedAvg
-from fedray.algorithms.fedsam import FedSAM
 from fedray.algorithms.logit_adjustment import FedRS
 from fedray.client import LocalClient, Population
 from fedray.config import Training
@@ -92,18 +91,6 @@ def trained(algorithm: Algorithm, **training: Any) -> tuple[LocalClient, dict[st
         ClientTask(0, 0.25, Vectors()),
     )
     return c, uploads, network
-
-
-def test_running_statistics_follow_the_first_pass_of_a_step() -> None:
-    """Momentum 0.1, two steps: mean = (1 - 0.9²) batch mean, with SAM's second passes as without; uploaded as a
-    difference with the client's weight.
-    """
-    mean = torch.from_numpy(gaussian(4, 2, 2)[0]).mean(0)
-    for method in (FedAvg(), FedSAM(rho=0.1)):
-        _, uploads, network = trained(method, local_steps=2)
-        assert torch.allclose(network.buffers[:2], 0.19 * mean, rtol=1e-6)
-        assert uploads["buffers"].weight == 0.25
-        assert torch.allclose(uploads["buffers"].vector[:2], 0.19 * mean, rtol=1e-6)
 
 
 def test_a_loss_cannot_evaluate_elsewhere() -> None:

@@ -133,15 +133,6 @@ def test_turning_maps_singular_values(shape: tuple[int, ...]) -> None:
     assert turn(torch.zeros(shape), 5).abs().max() == 0
 
 
-def test_tall_matrices_step_further() -> None:
-    """s = √(rows/columns) for (4, 1), 1 for its transpose, and 1 for a kernel (4, 1, 2, 2), of which 2 by 2 counts."""
-    for shape, s in (((4, 1), 2.0), ((1, 4), 1.0), ((4, 1, 2, 2), 1.0)):
-        layout = Layout(("w",), (shape,))
-        g = torch.randn(layout.size, generator=torch.Generator().manual_seed(2))
-        found = Muon(MuonOptions(), layout).displacement(g, 0.0)
-        assert torch.allclose(found, s * turn(g.view(shape), 5).flatten(), atol=1e-6)
-
-
 def test_which_matrices() -> None:
     """body: neither the head nor embeddings; the convolutions of a ResNet and its head are the rest."""
     network = Network(make_model_spec({"name": "resnet18"}).build((3, 32, 32), 10))

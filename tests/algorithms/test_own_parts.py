@@ -4,7 +4,6 @@ running statistics, through a resume.
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -90,16 +89,6 @@ def test_frozen_and_own_parts_through_a_resume(algorithm: str, tmp_path: Path) -
         assert torch.equal(final.buffers, running.problem.build_network("cpu").buffers)
 
 
-def test_a_client_without_test_samples_takes_no_personal_test() -> None:
-    """Client 0 has no test samples, client 2 no training samples: only the others' scores are averaged."""
-    built = simulation("fedrep").problem
-    tests = Shards.from_owner(np.repeat(np.arange(1, 6), 20), 6)
-    result = run(replace(built, tests=tests), InlineBackend())
-    table = result.state.tables["clients"]
-    assert table["client"] == [1, 3, 4, 5]
-    assert result.history[-1]["personal_accuracy"] == pytest.approx(np.mean(table["accuracy"]))
-
-
 @pytest.mark.parametrize(
     ("algorithm", "sizes", "batch", "message"),
     [
@@ -154,7 +143,6 @@ def trained(name: str, **model: Any) -> Simulation:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_adapters(name: str) -> None:
-    """No method refuses them: they are a body to learn, exchange or keep."""
     found = trained(name, lora={"rank": 2, "alpha": 2})
     assert len(found.state.theta) == ADAPTERS + HEAD
     assert {"test_accuracy", "test_loss"} <= found.state.history[-1].keys()

@@ -137,8 +137,6 @@ def test_perfedavg_is_tested_after_plain_steps_of_the_inner_length() -> None:
 
 
 class Slower(Algorithm):
-    """Fine-tunes a part along half the gradient, with half the rate and no momentum."""
-
     part: str = "head"
 
     @property
@@ -201,8 +199,6 @@ def test_the_personal_model_of_fedala_is_the_mix_before_training() -> None:
 
 
 class Blocks(nn.Module):
-    """Layers in order: first, norm, second, head."""
-
     head = "last"
 
     def __init__(self) -> None:
@@ -238,8 +234,6 @@ def test_fine_tuning_of_fedper() -> None:
 
 
 class WeighsBySamples(FedAS):
-    """F_i = n_i."""
-
     def information(self, c: Client) -> float:
         return float(c.samples)
 

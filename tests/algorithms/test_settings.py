@@ -103,15 +103,11 @@ def test_what_a_setting_refuses(method: str, training: dict[str, Any], message: 
 
 
 class Negative(Algorithm):
-    """Weights that sum to 1, one of them negative."""
-
     def weights(self, cohort: Cohort) -> np.ndarray:
         return np.array([-1.0, 1.0, 1.0])
 
 
 class Unfit(Algorithm):
-    """As many weights as there are classes, instead of clients."""
-
     def weights(self, cohort: Cohort) -> np.ndarray:
         return cohort.count_labels().sum(0) / cohort.samples.sum()
 

@@ -139,8 +139,6 @@ VARIANTS: list[tuple[Any, dict[str, Any]]] = [
 
 
 class Listing(InlineBackend):
-    """Notes the names of the sums that workers return."""
-
     def __init__(self) -> None:
         self.names: set[str] = set()
 

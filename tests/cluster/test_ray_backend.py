@@ -275,7 +275,6 @@ def test_a_full_disk_is_the_same_error_from_an_actor(staying: dict[int, RayBacke
     ],
 )
 def test_one_theta_through_all_doors(model: str, method: str, backends: dict[int, RayBackend]) -> None:
-    """Whatever the caller's generators hold, and whichever block of autocast is open around a run."""
     given = own_config(model, method)
     expected = finish(InlineBackend(), given)
     np.random.seed(7)

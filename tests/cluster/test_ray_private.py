@@ -118,7 +118,6 @@ def test_one_file_uses_private_names() -> None:
 
 
 def test_a_message_of_rays_is_a_short_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Before, it was printed whole, between the lines of a sweep on standard output."""
     monkeypatch.setattr(worker, "print_to_stdstream", None)
     shorten_messages()
     worker.print_to_stdstream(

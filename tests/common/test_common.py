@@ -42,7 +42,6 @@ def test_a_value_fits_an_annotation(value: Any, hint: Any, expected: bool) -> No
 
 
 def test_an_unknown_argument_names_the_function() -> None:
-    """As Python does without the check."""
     for wrong in ({"metrics": ["x"]}, {}):
         with pytest.raises(TypeError, match=r"^run_sweep\(\) (got an unexpected|missing a required)"):
             fedray.run_sweep(**wrong)  # type: ignore[arg-type]

@@ -142,10 +142,3 @@ def test_other_packages_of_an_installed_plug_in_are_not_followed(folder: Path, m
     assert digest_source("algorithm", "pack.own:X") == before
     write(folder / "site-packages", {"pack/helper.py": "K = 2"})
     assert digest_source("algorithm", "pack.own:X") != before
-
-
-def test_a_helper_that_cannot_be_parsed_is_hashed_as_it_is(folder: Path) -> None:
-    write(folder, {"own.py": "try:\n    import broken\nexcept SyntaxError:\n    pass\n", "broken.py": "1 +"})
-    before = digest_source("algorithm", "own:X")
-    write(folder, {"broken.py": "2 +"})
-    assert digest_source("algorithm", "own:X") != before

@@ -61,7 +61,6 @@ SECTIONS = [
 
 @pytest.mark.parametrize("section", SECTIONS, ids=str)
 def test_a_written_default_is_the_same_cell_as_an_unwritten_one(section: dict[str, Any]) -> None:
-    """`resolve` writes every default, of nested sections and components as well."""
     everyone = {"clients": {"total": 4, "per_round": 4}, "model": "lenet"}
     config = RunConfig.parse(LEAST | everyone | section)
     assert RunConfig.parse(config.resolve()).hash_cell("d") == config.hash_cell("d")
@@ -103,13 +102,6 @@ def test_runs_that_differ_are_different_cells(one: dict[str, Any], other: dict[s
     assert RunConfig.parse(LEAST | one).hash_cell("d") != RunConfig.parse(LEAST | other).hash_cell("d")
 
 
-def test_channels_last_enters_as_model_and_device_have_it() -> None:
-    """LeNet prefers channels innermost on a CPU."""
-    assert identity(model="lenet")["training"] == {"channels_last": True}
-    assert identity(model="lenet") == identity(model="lenet", training={"channels_last": True})
-    assert "training" not in identity(model="lenet", training={"channels_last": False})
-
-
 def test_data_enter_by_digest_and_what_is_held_out_of_them() -> None:
     assert RunConfig.parse(LEAST).hash_cell("d") != RunConfig.parse(LEAST).hash_cell("e")
     assert identity(data="digits") == identity(data={"name": "digits", "mean": [0.5], "std": [0.5]})
@@ -148,7 +140,6 @@ def test_a_revision_of_a_section_enters_also_where_all_is_default(monkeypatch: p
 
 
 def test_a_packed_run_is_the_same_run() -> None:
-    """`pack` is how a trial and an actor get it: neither parses it again."""
     for _, point in GOLDEN:
         run = RunConfig.parse(point)
         assert RunConfig.unpack(run.pack()) == run

@@ -161,6 +161,5 @@ def test_relative_compute(algorithm: object, multiplications: float) -> None:
 
 
 def test_relative_compute_of_text() -> None:
-    """FedSAM trains the same two LSTM layers twice."""
     text = small.config("fedsam", clients={}, data="shakespeare", model={"name": "char_lstm", "hidden": 4})
     assert measure_relative_compute(text) == pytest.approx(2)

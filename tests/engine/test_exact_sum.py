@@ -93,7 +93,6 @@ def test_what_reaches_the_limit_is_refused(entries: int, wide: bool, limit: floa
 
 
 def test_uploads_are_left_alone() -> None:
-    """For any dtype, a vector that was added is unchanged afterwards."""
     for kind, wide in itertools.product((torch.float32, torch.float64), (False, True)):
         vector = torch.tensor([1.0, -2.0], dtype=kind)
         first = Accumulator()
@@ -117,7 +116,6 @@ def test_long_vectors_are_summed_like_short_ones() -> None:
 @settings(max_examples=200, deadline=None)
 @given(entries=values, weight=st.floats(0, 1), wide=st.booleans())
 def test_a_single_entry_is_rounded_like_those_of_a_vector(entries: list[float], weight: float, wide: bool) -> None:
-    """Scalars are summed separately, with Python's numbers."""
     whole, alone = Accumulator(), Accumulator()
     whole.add("u", torch.tensor(entries), weight, 1, wide)
     for k, entry in enumerate(entries):

@@ -154,21 +154,6 @@ def test_a_saved_model_is_whole(options: dict[str, Any], tmp_path: Path) -> None
     assert 100 * float(right.double().mean()) == pytest.approx(result.summary()["test_accuracy"])
 
 
-def test_pretrained_weights_are_adapted(tmp_path: Path) -> None:
-    """A model saved by one run is the frozen part of the next, which begins with its accuracy."""
-    first = run(problem(WIDE, training={**TRAINING, "lr": 0.5, "rounds": 6}), InlineBackend())
-    path = first.save(tmp_path / "m.safetensors")
-    second = problem({**WIDE, "init": str(path), "lora": {"rank": 2}})
-    network = second.build_network("cpu")
-    start = first.layout.views(first.theta)
-    assert torch.equal(network.frozen["1.weight"], start["1.weight"])
-    views = network.layout.views(network.theta)
-    assert torch.equal(views["3.weight"], start["3.weight"])
-    assert (
-        Simulation(second, InlineBackend()).tester.test().row["test_accuracy"] == first.summary()["test_accuracy"] > 50
-    )
-
-
 @pytest.mark.parametrize("options", [{"freeze": ["body"]}, {"lora": {"share": "A"}}])
 def test_what_is_frozen_identifies_a_cell(options: dict[str, Any]) -> None:
     configs = [small.config(model={**WIDE, **more}) for more in ({}, options, {"freeze": [], "lora": None})]

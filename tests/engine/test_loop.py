@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 import fedray
 from fedray.common.errors import UserError
@@ -29,8 +28,6 @@ def simulation() -> Simulation:
 
 
 class Recorded(Checkpoints):
-    """Checkpoints that remember the rounds they were asked to save."""
-
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
         self.asked: list[int] = []
@@ -133,15 +130,6 @@ def test_a_checkpoint_that_cannot_be_written_is_one_line(tmp_path: Path, monkeyp
     assert Checkpoints(tmp_path).list_rounds() == [3]
 
 
-def test_a_run_leaves_the_number_of_threads_as_it_was() -> None:
-    config = simulation().problem.config.resolve() | {"training": {"rounds": 1, "local_steps": 1}}
-    torch.set_num_threads(2)
-    seen = list[int]()
-    fedray.simulate(config, evaluated=lambda row: seen.append(torch.get_num_threads()))
-    assert seen == [1]
-    assert torch.get_num_threads() == 2
-
-
 def test_a_callback_can_stop_a_run_whose_result_is_kept(tmp_path: Path) -> None:
     """Rounds 1 to 6 are evaluated; stopped in 3, it goes on to the undisturbed end; other answers are refused."""
     config = simulation().problem.config.resolve() | {
@@ -173,7 +161,6 @@ def test_the_last_rounds_are_all_evaluated() -> None:
 
 
 def test_checkpoints_of_another_configuration_are_refused(tmp_path: Path) -> None:
-    """Resuming from them would give the other configuration's result under this one's name."""
     config = simulation().problem.config
     first = fedray.simulate(config, checkpoints=tmp_path)
     again = fedray.simulate(config, checkpoints=tmp_path)

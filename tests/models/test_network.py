@@ -38,7 +38,6 @@ def lenet() -> nn.Module:
     ],
 )
 def test_patterns(patterns: list[str], trained: list[str]) -> None:
-    """A pattern matches a parameter's name, or that of a module that it is in."""
     module = lenet()
     freeze(module, patterns)
     assert [name for name, p in module.named_parameters() if p.requires_grad] == trained
@@ -161,8 +160,6 @@ def test_join_is_the_inverse_of_views() -> None:
 
 
 class TinyBatchNorm(nn.Module):
-    """Running statistics of a single input feature, and a head."""
-
     def __init__(self) -> None:
         super().__init__()
         self.norm = nn.BatchNorm1d(1)

@@ -26,8 +26,6 @@ HERE = "tests.models.test_own_models"
 
 
 class Cast(nn.Module):
-    """Casts weights in a block of its own."""
-
     def __init__(self) -> None:
         super().__init__()
         self.body = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU())
@@ -40,8 +38,6 @@ class Cast(nn.Module):
 
 
 class Counting(Cast):
-    """Computes with the number of passes since the client's first step."""
-
     seen: ClassVar[list[int]] = []
 
     def __init__(self) -> None:
@@ -72,31 +68,23 @@ class Averaging(Cast):
 
 
 class Unused(Cast):
-    """Its last nn.Linear takes no part."""
-
     def __init__(self) -> None:
         super().__init__()
         self.extra = nn.Linear(3, 3)
 
 
 class Nothing(nn.Module):
-    """Has no parameters."""
-
     def forward(self, x: Tensor) -> Tensor:
         return x.flatten(1)[:, :10]
 
 
 class CastingMethod(FedAvg):
-    """Takes its gradient in a block of its own."""
-
     def direction(self, c: Client) -> Tensor:
         with torch.autocast("cpu", torch.bfloat16):
             return super().direction(c)
 
 
 class Tied(nn.Module):
-    """The head's weight is the body's first."""
-
     def __init__(self) -> None:
         super().__init__()
         self.emb = nn.Linear(64, 10, bias=False)
@@ -127,16 +115,12 @@ class Everything(Tied):
 
 
 class Masked(Cast):
-    """A causal mask, whose infinities are no statistics."""
-
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("mask", torch.full((3, 3), -torch.inf).triu(1))
 
 
 class Normalised(Cast):
-    """BatchNorm that averages over the batches of a client's round."""
-
     def __init__(self) -> None:
         super().__init__()
         self.body.append(nn.BatchNorm1d(16, momentum=None))
@@ -162,16 +146,12 @@ class Unkeyed(Cast):
 
 
 class UnkeyedTable(Cast):
-    """The same with an integer buffer, which no server sends."""
-
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("order", torch.from_numpy(np.random.default_rng().permutation(64)))
 
 
 class UnkeyedAttribute(Cast):
-    """The same with an array in an attribute."""
-
     def __init__(self) -> None:
         super().__init__()
         self.projection = np.random.default_rng().normal(size=(3, 3))
@@ -197,8 +177,6 @@ class Remembering(Cast):
 
 
 class Dropping(Cast):
-    """Drops out while testing."""
-
     def forward(self, x: Tensor) -> Tensor:
         return nn.functional.dropout(super().forward(x), 0.5, training=True)
 

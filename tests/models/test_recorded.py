@@ -75,8 +75,6 @@ GENERATORS = (partial(np.random.default_rng, 0), partial(random.Random, 0), torc
 
 
 class OwnGenerator(Plain):
-    """Draws from a generator of its own."""
-
     def __init__(self, generator: Callable[[], Any]) -> None:
         super().__init__()
         self.rng = generator()
@@ -159,8 +157,6 @@ def test_predictions_are_recorded_and_have_statistics_of_their_own() -> None:
 
 
 class FailsOnce(Called):
-    """A capture that fails, having drawn and computed."""
-
     error: Exception = RuntimeError()
 
     def record(self, compute: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
@@ -194,8 +190,6 @@ def test_a_failed_capture_changes_nothing_and_is_said_once(
 
 
 class Wrong(Called):
-    """A replay whose last bit differs."""
-
     def replay(self) -> None:
         super().replay()
         self._results[-1].view(torch.int32)[0] ^= 1

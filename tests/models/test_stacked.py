@@ -12,22 +12,16 @@ from fedray.models.stacked import SMALLEST, Unstackable, compute_gradients, list
 
 
 class Own(nn.Linear):
-    """A layer whose forward pass fedray does not know."""
-
     def forward(self, input: Tensor) -> Tensor:
         return super().forward(input) * 2
 
 
 class Named(nn.Sequential):
-    """A model of known layers."""
-
     def __init__(self) -> None:
         super().__init__(nn.Flatten(), nn.Linear(8, 3))
 
 
 class Doubled(Named):
-    """Its layers say nothing about its forward pass."""
-
     def forward(self, x: Tensor) -> Tensor:
         found: Tensor = 2 * super().forward(x)
         return found

@@ -49,14 +49,6 @@ def test_classes_in_proportion_the_largest_remainders_rounded_up() -> None:
         assert np.bincount(labels[drawn]).tolist() == [2, 1, 1]
 
 
-def test_equal_remainders_and_the_samples_of_a_class_are_drawn_at_random() -> None:
-    """1 of 2 + 2: either class, and each of the four samples a quarter of the time (100 of 400, sd 8.7)."""
-    labels = np.array([0, 0, 1, 1])
-    drawn = Counter(int(draw_stratified(labels, 1, np.random.default_rng(seed))[0]) for seed in range(400))
-    assert set(drawn) == {0, 1, 2, 3}
-    assert all(abs(n - 100) < 40 for n in drawn.values()), drawn
-
-
 def test_every_client_holds_its_share_out_and_keeps_one_sample() -> None:
     """Shards of 40, 10, 4, 1 and 0 samples at 0.1: 4, 1, 0 (0.4), 0, 0. At 0.9 of 4: 3.6 is 4, and 3 leave one."""
     sizes = [40, 10, 4, 1, 0]
@@ -160,7 +152,6 @@ def path(tmp_path: Path) -> Path:
     "held_out", [{}, {"test": {}}, {"validation": {"fraction": 0.2}}, {"test": {}, "validation": {}}]
 )
 def test_a_partition_npz_gives_the_same_run(tmp_path: Path, held_out: dict[str, Any]) -> None:
-    """The split of a run, read again: the same samples, and the same numbers in the same training."""
     training = {"rounds": 2, "local_epochs": 1, "batch_size": 20}
     sections = {"training": training, "evaluation": {"personal": {"every": 1, "epochs": 1}}}
     first = problem(0.5, {"name": "digits", **held_out}, 6, **sections)

@@ -19,7 +19,6 @@ from fedray.partitions.schemes import (
     _redraw_where_exhausted,
     deal_by_prior,
     draw_lognormal_sizes,
-    draw_pathological_priors,
 )
 from fedray.partitions.shards import Shards
 
@@ -123,7 +122,6 @@ def test_min_size_is_kept_or_refused(name: str) -> None:
 
 
 def test_a_seed_is_a_split() -> None:
-    """The run's seed draws the split, unless the partition has a seed of its own."""
     labels = np.arange(300) % 5
     for name in (*EXACT, *REUSING):
         one, same, other = (chosen(name).split(data(labels, 5), 10, seed).digest for seed in (0, 0, 1))
@@ -223,14 +221,6 @@ def test_lognormal_sizes() -> None:
     np.testing.assert_array_equal(np.sort(one.indices), np.arange(60))  # one pool, used up before anything repeats
 
 
-def test_pathological_priors_are_uniform_over_c_classes() -> None:
-    priors = draw_pathological_priors(3, 10, 2000, generator(0, "t"))
-    assert ((priors > 0).sum(1) == 3).all()
-    np.testing.assert_allclose(priors[priors > 0], 1 / 3)
-    # A class is in 3/10 of the priors: 600 of 2,000, deviation 20.
-    assert np.abs((priors > 0).sum(0) - 600).max() < 100
-
-
 def test_equal_shards_reach_over_the_end_of_a_class() -> None:
     """30 samples of class 0 and 70 of class 1, 5 clients x 1 shard of 20: 20 + 0, 10 + 10, and three of 0 + 20."""
     labels = np.random.default_rng(0).permutation(np.repeat([0, 1], [30, 70]))
@@ -299,18 +289,16 @@ def test_disjoint_test_sets() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "said"),
     [
-        ({"name": "dirichlet", "alpha": 0}, ["partition.alpha", "0"]),
-        ({"name": "pathological", "classes": 5}, ["partition.classes", "5", "4 classes"]),
-        ({"name": "pxcy", "classes": 5}, ["partition.classes", "5"]),
-        ({"name": "sharding", "shards": 100}, ["partition.shards", "100"]),
+        ({"name": "pathological", "classes": 5}, "classes: .*5.*4 classes"),
+        ({"name": "pxcy", "classes": 5}, "classes: .*5"),
+        ({"name": "sharding", "shards": 100}, "shards: .*100"),
     ],
 )
-def test_impossible_partitions_are_refused_by_key(options: dict[str, Any], words: list[str]) -> None:
-    with pytest.raises(UserError) as error:
+def test_impossible_partitions_are_refused_by_key(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=rf"^partition\.{said}"):
         make_partition(options).split(data(np.arange(40) % 4, 4), 5, 0)
-    assert all(word in str(error.value) for word in words)
 
 
 NATURAL = np.repeat([3, 7, 9], [10, 20, 60])
@@ -404,7 +392,6 @@ def test_total_variation_of_many_clients_is_sampled_the_same_every_time() -> Non
 
 
 def test_heatmap_holds_the_transposed_counts() -> None:
-    """Classes down, clients across."""
     counts = np.arange(6200).reshape(100, 62)
     figure = draw_heatmap(counts, title="t")
     np.testing.assert_array_equal(figure.axes[0].images[0].get_array(), counts.T)

@@ -3,14 +3,12 @@
 import math
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedray.algorithms.base import Algorithm
-from fedray.client import LocalClient
 from fedray.common.vectors import Vectors
 from fedray.datasets.dataset import Dataset
 from fedray.engine.loop import run
@@ -20,7 +18,6 @@ from fedray.engine.process.backend import InlineBackend
 from fedray.engine.process.worker import Worker
 from fedray.engine.server.simulation import Simulation
 from fedray.probes import PROBES, make_probes
-from fedray.probes.probe import Probe
 from tests import small
 from tests.algorithms.digits import data
 
@@ -40,8 +37,6 @@ class Rows(nn.Module):
 
 
 class Careful(nn.Module):
-    """Running statistics and dropout: what a careless probe would disturb."""
-
     def __init__(self, input_shape: Sequence[int], num_classes: int) -> None:
         super().__init__()
         self.first = nn.Linear(math.prod(input_shape), 12)
@@ -50,16 +45,6 @@ class Careful(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.last(self.dropout(torch.relu(self.norm(self.first(x.flatten(1))))))
-
-
-class Recorder(Probe):
-    """Keeps y, the batch and its labels of every local step."""
-
-    steps: ClassVar[dict[int, list[tuple[Tensor, Tensor, Tensor]]]] = {}
-
-    def of_step(self, c: LocalClient, algorithm: Algorithm, q: Tensor) -> dict[str, float]:
-        self.steps.setdefault(c.id, []).append((c.theta, c.x, c.y))
-        return {}
 
 
 def digits(

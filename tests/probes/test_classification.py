@@ -19,8 +19,7 @@ from fedray.algorithms.base import Algorithm
 from fedray.client import LocalClient
 from fedray.common.errors import Diverged, UserError, warn_once
 from fedray.datasets.base import load_data
-from fedray.engine.disk.checkpoint import Checkpoints
-from fedray.engine.loop import make_rounds, run
+from fedray.engine.loop import run
 from fedray.engine.problem import Problem
 from fedray.engine.process.backend import InlineBackend
 from fedray.engine.process.worker import Worker
@@ -33,8 +32,6 @@ from tests.algorithms.digits import data, problem
 
 
 class Undefined(Probe):
-    """A probe that measures nothing that is defined."""
-
     name = "undefined"
 
     def of_step(self, c: LocalClient, algorithm: Algorithm, q: torch.Tensor) -> dict[str, float]:
@@ -82,7 +79,6 @@ def test_what_is_undefined_is_left_out(caplog: pytest.LogCaptureFixture) -> None
 
 @pytest.mark.parametrize("data", ["digits", {"name": "digits", "test": {"fraction": 0.4}}])
 def test_in_a_run(data: Any) -> None:
-    """As scikit-learn computes them from the trained model's answers; more than one chunk with `data.test`."""
     problem = small.problem("fedavg", partition=0.5, data=data, training={"rounds": 2}, evaluation={"auc": True})
     result = run(problem, InlineBackend())
     worker = Worker(problem)
@@ -98,11 +94,6 @@ def test_in_a_run(data: Any) -> None:
     plain = run(small.problem("fedavg", partition=0.5, data=data, training={"rounds": 2}), InlineBackend())
     assert plain.state.theta.equal(result.state.theta)
     assert plain.history == [{key: value for key, value in row.items() if key != "test_auc"} for row in result.history]
-
-
-def test_without_a_global_model() -> None:
-    with pytest.raises(UserError, match=r"evaluation.auc: tests the global model; local-only has none"):
-        small.config("local-only", (6, 6), evaluation={"auc": True})
 
 
 def simulate(*probes: Any) -> dict[str, float]:
@@ -169,7 +160,6 @@ def result() -> Result:
 
 
 def test_clients_are_those_of_the_metrics(result: Result) -> None:
-    """Their mean, deviation and extremes are what the last row says."""
     table, last = result.table("clients"), result.history[-1]
     assert list(table["client"]) == [i for i in range(6) if result.problem.shards.sizes[i]]
     assert list(table["samples"]) == [result.problem.shards.sizes[int(i)] for i in table["client"]]
@@ -195,17 +185,7 @@ def test_the_confusion_matrix_is_of_the_test_set(result: Result) -> None:
     assert (counts == expected).all()
 
 
-def test_they_survive_a_checkpoint(result: Result, tmp_path: Path) -> None:
-    for state in make_rounds(Simulation(tabulated(), InlineBackend()), Checkpoints(tmp_path), every=1):
-        if state.round == 3:
-            break
-    *_, last = make_rounds(Simulation(tabulated(), InlineBackend()), Checkpoints(tmp_path), every=1)
-    found = Checkpoints(tmp_path).load()
-    assert found.tables == last.tables == result.state.tables
-
-
 def test_what_there_is_none_of(tmp_path: Path) -> None:
-    """Local-only has no global model; without `evaluation.personal` the clients are not tested."""
     alone = run(tabulated(algorithm="local-only"), InlineBackend())
     assert set(alone.state.tables) == {"clients"}
     plain = run(tabulated(evaluation={"every": 4}), InlineBackend())

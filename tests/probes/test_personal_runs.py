@@ -32,8 +32,6 @@ from tests import small
 
 
 class Dropped(nn.Module):
-    """A network that draws while it trains."""
-
     def __init__(self) -> None:
         super().__init__()
         self.body, self.dropout, self.head = nn.Linear(64, 12), nn.Dropout(0.3), nn.Linear(12, 10)
@@ -43,15 +41,11 @@ class Dropped(nn.Module):
 
 
 class TrainedProx(FedProx):
-    """FedProx whose personal model is the trained one."""
-
     name = "trained-prox"
     personal = "trained"
 
 
 class NoNumber(FedAvg):
-    """Its personal models answer NaN from the second round on."""
-
     name = "no-number"
 
     def personal_logits(self, c: Client) -> Tensor:
@@ -162,18 +156,6 @@ def test_a_run_does_not_notice(method: Any) -> None:
         {name: row[name] for name in row if "personal" not in name and "generic" not in name} for row in with_it.history
     ] == without.history
     assert len([row for row in with_it.history if "personal_worst10" in row]) == 3
-
-
-def test_clients_that_never_took_part_are_tested_too() -> None:
-    """Local-only: their own model is the one the run began with."""
-    start = result("fedavg", {"epochs": 0}, rounds=1, lr=1e-30).history[-1]
-    running = Simulation(problem("local-only", {}), InlineBackend())
-    running.step()
-    marks = running.tester.test_personal(PersonalEval((0,), own=True, everyone=True))
-    assert sorted(marks) == list(range(6))
-    for i in range(6):
-        untrained = i not in running.state.clients
-        assert (marks[i]["everyone"] == pytest.approx(start["test_accuracy"])) == untrained
 
 
 def test_a_personal_model_without_numbers_has_diverged() -> None:

@@ -1,7 +1,5 @@
 """Measuring changes nothing, costs only what the chosen probes need, and is refused if it has no meaning."""
 
-import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -94,6 +92,7 @@ def test_probes_cost_only_what_is_asked_and_only_in_evaluated_rounds(monkeypatch
     [
         ({"name": "fedsol", "radius": "fixed"}, {"probes": ["lambda"]}, "adaptive); fedsol has no such radius"),
         ("fedrep", {"probes": ["classes"]}, "evaluation.probes: classes tests the global model; fedrep has none"),
+        ("local-only", {"auc": True}, "evaluation.auc: tests the global model; local-only has none"),
         ("fedrep", {"train": True}, "evaluation.train: tests the global model; fedrep has none"),
         ("fedproto", {"probes": ["drift"]}, "probes: drift compares with the global model; fedproto has none"),
     ],
@@ -116,16 +115,3 @@ def test_angles_without_a_linear_head_are_refused() -> None:
     )
     with pytest.raises(UserError, match=r"evaluation\.probes: angles need a head whose weight has a row for each of 2"):
         Simulation(with_probes(quadratic.problem(case), ["angles"]), InlineBackend())
-
-
-def test_every_metric_is_documented() -> None:
-    """docs/metrics.md names each one, except its `_std`; CLASS, LAYER and K are placeholders."""
-    page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(encoding="utf-8")
-    plain, result = measure_everything()
-    measured = (result.keys() | {"train_accuracy"}) - plain.keys()
-    names = {re.sub(r"^(accuracy_class_|lambda_).*", r"\1", name.removesuffix("_std")) for name in measured}
-    assert len(names) > len(EVERY_PROBE), "each logs something"
-    for name in names:
-        placeholder = {"accuracy_class_": "CLASS", "lambda_": "LAYER"}.get(name, "")
-        full = name + placeholder
-        assert f"`{full}`" in page, f"{full} is not in docs/metrics.md"

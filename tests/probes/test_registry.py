@@ -42,8 +42,6 @@ class Sizes(Probe):
 
 
 class Counted(Probe):
-    """The size of the cohort, `times` times."""
-
     times: int = Field(1, ge=1)
 
     def of_round(self, seen: EvaluatedRound) -> dict[str, float]:
@@ -105,7 +103,6 @@ def test_what_is_no_probe_is_refused_in_one_line(names: list[object], message: s
 
 
 def test_every_metric_of_a_probe_has_a_title() -> None:
-    """A probe logs the metrics that its class declares, and all titles differ."""
     plain, row = measure_everything()
     scaled = last_row(digits("fedgela", {"name": "mlp", "hidden": [16]}, ["adaptation"]))
     measured = (row.keys() | scaled.keys()) - plain.keys()
@@ -145,8 +142,6 @@ def test_every_metric_of_a_run_is_declared() -> None:
 
 
 class Gives(Probe):
-    """Any metric it is given, of the round or of each client."""
-
     of: str = "round"
     given: Any
 
@@ -189,8 +184,6 @@ def test_a_metric_of_a_class_or_layer_or_of_another_name_is_none() -> None:
 
 
 class Disagrees(Probe):
-    """Ranks a metric that is not there."""
-
     metrics = {"travelled": "length"}
     unranked = {"traveled"}
 
@@ -202,8 +195,6 @@ class Worded(Probe):
 
 
 class OtherModel(Probe):
-    """A model that is neither."""
-
     tested_models = {"locale"}  # type: ignore[assignment]
 
 

@@ -78,6 +78,8 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(
     path.unlink()
     if damage == "a pipe":
         os.mkfifo(path)
+        with pytest.raises(StateDamaged, match="is not a regular file"):
+            StoredState(str(path), "").load()
     elif damage != "missing":
         path.write_bytes({"truncated": content[:middle], "longer": content + b"x", "one bit": flipped}[damage])
     loaded = store.load()

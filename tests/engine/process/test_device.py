@@ -4,9 +4,6 @@ depend on the load; and a run restores the caller's PyTorch settings, whose numb
 
 import contextlib
 import os
-import platform
-import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,44 +18,10 @@ import fedray
 from fedray.common.errors import UserError, warn_once
 from fedray.engine.process import device
 from fedray.engine.process.device import isolate_run
-from fedray.engine.process.worker import Worker, explain
+from fedray.engine.process.worker import explain
 from fedray.sweep import estimate
 from tests import small
 from tests.conftest import Call
-
-MEASURE = """
-import re, resource, sys
-import torch
-from fedray.engine.process import device
-def held():
-    return int(re.search(r"RssAnon:\\s+(\\d+)", open("/proc/self/status").read())[1]) // 1024
-assert getattr(device, sys.argv[1])()
-torch.set_num_threads(1)
-before = held()
-vectors = [torch.zeros(1 << 20) for _ in range(32)]
-assert held() - before >= 120
-del vectors
-print(held() - before)
-before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-for _ in range(10):
-    [torch.zeros(1 << 20) for _ in range(8)]
-print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
-"""
-
-
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library: nothing is tuned")
-@pytest.mark.parametrize(("tuned", "least", "most"), [("map_vectors", -5, 5), ("keep_memory", 120, 140)])
-def test_what_stays_of_freed_megabytes(tuned: str, least: int, most: int) -> None:
-    """32 vectors of 4 MiB are 128 MiB: a process that trains keeps them, one that keeps references gives them back.
-
-    Ten times 8 vectors are 81,920 pages of 4 KiB: given back, each is faulted in again; kept, they are used again.
-    """
-    command = [sys.executable, "-c", MEASURE, tuned]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100)
-    held, faults = map(int, done.stdout.split())
-    assert least <= held <= most
-    assert (faults <= 8 * 1024) == (tuned == "keep_memory")
-
 
 RUN = """
 data: digits
@@ -154,11 +117,6 @@ def test_a_share_of_a_gpu_holds_the_context_too(
     monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", given.append)
     device.limit_share(share)
     assert given == [pytest.approx(expected)]
-
-
-def test_a_worker_on_a_cpu_chooses_none(kernels: None) -> None:
-    Worker(small.problem())
-    assert not torch.are_deterministic_algorithms_enabled()
 
 
 def test_an_operation_without_a_deterministic_kernel_is_named(kernels: None) -> None:

@@ -20,8 +20,6 @@ from tests.recording import Called, record_calls
 
 
 class Normalised(nn.Module):
-    """BatchNorm and dropout."""
-
     taps = ("norm",)
     noise = False
 
@@ -42,8 +40,6 @@ class Noisy(Normalised):
 
 
 class Failing(Algorithm):
-    """Fails in the third step of a client, having drawn."""
-
     name = "failing"
 
     def gradient(self, c: Client) -> Tensor:
@@ -102,28 +98,6 @@ def test_methods_have_the_same_bits_in_lanes(name: str) -> None:
 def test_draws_of_numpy_and_python_belong_to_a_lane() -> None:
     noisy = "tests.engine.process.test_lanes:Noisy"
     assert in_lanes(3, model=noisy) == in_lanes(1, model=noisy)
-
-
-def test_results_come_in_order_longest_first_and_draws_outside_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    running = small.simulation(**OPTIONS)
-    opened = open_lanes(running, 3)
-    seen: list[int] = []
-    advance = Lane.advance
-
-    def note(lane: Lane) -> bool:
-        before = torch.get_rng_state()
-        done = advance(lane)
-        assert torch.equal(torch.get_rng_state(), before)
-        seen.append(lane.given[0].client)
-        return done
-
-    monkeypatch.setattr(Lane, "advance", note)
-    running.step()
-    assert len(opened.lanes) == 3
-    turns = list(dict.fromkeys(seen))
-    steps = [seen.count(client) for client in turns]
-    assert steps == sorted(steps, reverse=True)
-    assert seen[:6] == 2 * turns[:3], "they train in turn"
 
 
 def test_an_interrupt_closes_all_lanes_and_restores_the_generator() -> None:

@@ -16,7 +16,6 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedray.common import vectors
-from fedray.common.errors import Diverged
 from fedray.common.vectors import Vectors, digest_tensors
 from fedray.datasets.augment import Crop, Cutout, Flip, Rotate
 from fedray.datasets.dataset import ClientSamples, Dataset, ResidentSamples, Samples
@@ -141,7 +140,7 @@ def test_batches_gathered_together_are_those_gathered_alone(limit: int, monkeypa
         assert xs.data_ptr() % 64 == 0
 
 
-@pytest.mark.parametrize("algorithm", ["fedavg", "fedtoga", "scaffold", "mofedsam", "fedsam", "feddyn"])
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedtoga", "mofedsam"])
 def test_one_upload_per_client_and_one_wait_per_share(algorithm: str, copies: Counter[str]) -> None:
     """One copy brings what the server sends, one a client's order of the round, one the shard of a client that is new.
 
@@ -184,15 +183,6 @@ def test_an_evaluation_waits_once(copies: Counter[str]) -> None:
     assert not waits.seen
     assert found["answers"].sum() == 360 * 2**32
     assert found["confusion"].diagonal().equal(found["correct"])
-
-
-@pytest.mark.parametrize("algorithm", ["fedavg", "scaffold"])
-def test_a_client_that_diverges_is_named(algorithm: str) -> None:
-    """As where every number is read at once: all clients with such steps; on_divergence: drop leaves none."""
-    for backend in (InlineBackend(), ResidentBackend()):
-        running = run(backend, algorithm, training={"rounds": 1, "lr": 1e30, "batch_size": 64})
-        with pytest.raises(Diverged, match=f"round 1, client {min(running.draw_cohort(0))}: the training loss is not"):
-            running.step()
 
 
 def make_residence(limit: int) -> tuple[Residence, Samples]:

@@ -50,15 +50,11 @@ class Weighted(FedAvg):
 
 
 class Undeclared(FedAvg):
-    """A user's subclass of a method that declares itself."""
-
     name = "undeclared"
     direction = Longest.direction
 
 
 class Named(FedAvg):
-    """Uploads a number, and a vector that every client has."""
-
     name = "named"
     stacks = True
 
@@ -70,15 +66,11 @@ class Named(FedAvg):
 
 
 class Droppy(nn.Sequential):
-    """A user's model with draws."""
-
     def __init__(self) -> None:
         super().__init__(nn.Flatten(), nn.Linear(64, 12), nn.Dropout(0.3), nn.Linear(12, 10))
 
 
 class Plain(nn.Sequential):
-    """A user's model whose layers are all known."""
-
     def __init__(self) -> None:
         super().__init__(nn.Flatten(), nn.Linear(64, 12), nn.Tanh(), nn.Linear(12, 10))
 
@@ -251,7 +243,6 @@ def test_a_stack_out_of_memory_is_halved(
 
 
 def test_the_option_reaches_a_run(made: list[int]) -> None:
-    """With the same θ, and without a place in the cell's identity."""
     sections = small.sections("fedavg", (12, 8), 12, 0.1, training={"rounds": 1, "batch_size": 64, "lr": 0.05})
     found, sizes = set(), []
     for size in (1, 4, "auto"):
@@ -293,42 +284,3 @@ def test_only_the_client_that_went_wrong_is_refused() -> None:
     reduction.add(ClientResult(tasks, torch.ones(3), [2, 2, 2], uploads, Vectors(h=state)), 3)
     refused, _, _ = reduction.finish()
     assert refused == {7: "update is not finite", 9: "its state h is not finite"}
-
-
-@pytest.mark.parametrize(("name", "vector"), [("scaffold", "c"), ("pfedme", "personal"), ("fedsmoo", "mu")])
-@pytest.mark.parametrize("clients", [3, 4])
-def test_a_state_keeps_no_memory_of_other_clients(name: str, vector: str, clients: int, made: list[int]) -> None:
-    """A row is copied out of its stack: in memory a client's vector has P numbers, not S x P.
-
-    1,437 samples make 3 equal shards, whose clients upload as one; 4 are unequal, so `upload` may be called for each.
-    """
-    training = {"rounds": 2, "local_epochs": 1, "batch_size": 64, "lr": 0.05, "aggregation": "samples"}
-    running = small.simulation(name, (clients, clients), 12, training=training)
-    running.step()
-    running.step()
-    assert made
-    for state in running.state.clients.values():
-        assert isinstance(state, Vectors)
-        assert state[vector].untyped_storage().nbytes() == 4 * len(running.state.theta)
-
-
-@pytest.mark.parametrize(("name", "mixes"), [("scaffold", True), ("fedlesam", False)])
-def test_new_clients_train_with_those_that_have_a_state(
-    name: str, mixes: bool, made: list[int], lines: Callable[[], list[str]]
-) -> None:
-    """10 of 20 clients a round: a stack of 10 in each, unless the method asks who is new (`c.first`).
-
-    Then the stack of the second round, the first one with both kinds, is given up: the clients are divided, in this
-    round and in the third one.
-    """
-    running = small.simulation(name, (20, 10), 12, training={"rounds": 3, "local_epochs": 1, "batch_size": 64})
-    new, seen = list[int](), set[int]()
-    for k in range(3):
-        cohort = set(map(int, running.draw_cohort(k)))
-        new.append(len(cohort - seen))
-        seen |= cohort
-        running.step()
-    divided = [10, 10, new[1], 10 - new[1], *(group for group in (new[2], 10 - new[2]) if group > 1)]
-    assert 1 < new[1] < 9
-    assert made == ([10, 10, 10] if mixes else divided)
-    assert lines() == []

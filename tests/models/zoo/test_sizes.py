@@ -54,8 +54,6 @@ def test_a_model_of_ones_own_lists_its_options_and_size(call: Call) -> None:
 
 
 class Own(nn.Module):
-    """A model with an option."""
-
     def __init__(self, input_shape: tuple[int, ...], num_classes: int, width: int = 5) -> None:
         super().__init__()
         self.body = nn.Sequential(nn.Flatten(), nn.Linear(math.prod(input_shape), width))
