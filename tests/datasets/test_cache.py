@@ -76,7 +76,7 @@ def test_an_interrupted_decoding_leaves_nothing(source: Path, monkeypatch: pytes
 
 
 def test_two_processes_at_once(source: Path) -> None:
-    """The second to finish finds the folder there, takes it and removes its own, and what a killed one left long ago."""
+    """The second to finish finds the folder there, takes it and removes its own, and what a killed one left."""
     inner, left = counting({"a": np.ones(2)})[0], source.parent / ".fedray-cache/.d-old"
     left.mkdir(parents=True)
     os.utime(left, (time.time() - cache.OLD - 60,) * 2)

@@ -16,10 +16,11 @@ import torch
 from fedray.common.errors import UserError
 from fedray.common.vectors import digest_tensors
 from fedray.engine.disk.checkpoint import Checkpoints
+from fedray.engine.disk.client_files import StoredState
 from fedray.engine.loop import make_rounds, run
 from fedray.engine.process.backend import InlineBackend
 from fedray.engine.server.simulation import Simulation
-from fedray.engine.state import State, load_state
+from fedray.engine.state import State, StateDamaged, load_state
 from tests import small
 
 
