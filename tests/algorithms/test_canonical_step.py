@@ -163,15 +163,6 @@ def test_batches(options: dict[str, Any], sizes: list[int]) -> None:
     assert np.array_equal(np.concatenate(drawn), again)
 
 
-def test_order_depends_on_seed_round_and_client_only() -> None:
-    training = Training(batch_size="full", local_epochs=2)
-    first, second = (tuple(batch) for batch in draw_batches(training, 20, 0, 0, 0))
-    others = [tuple(next(draw_batches(training, 20, *key))) for key in ((1, 0, 0), (0, 1, 0), (0, 0, 1))]
-    assert len({first, second, *others}) == 5
-    ordered = Training(batch_size=3, local_epochs=1, shuffle=False)
-    assert np.array_equal(np.concatenate(list(draw_batches(ordered, 20, 0, 0, 0))), np.arange(20))
-
-
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_round(name: str) -> None:
     check(CASES[name]())

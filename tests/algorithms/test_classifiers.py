@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from fedray.algorithms.base import Client, Uploads
 from fedray.algorithms.fedgela import simplex_etf
 from fedray.algorithms.heads import FedRep, FedRod
-from fedray.algorithms.linear_head import Q, Unbiased, phi
+from fedray.algorithms.linear_head import Unbiased
 from fedray.common.vectors import Vectors
 from fedray.engine.loop import run
 from fedray.engine.messages import Broadcast, ClientTask
@@ -31,29 +31,6 @@ def test_a_simplex(classes: int, width: int) -> None:
     assert m.shape == (classes, width)
     assert torch.allclose(m @ m.T, gram, rtol=0, atol=1e-6)
     assert torch.allclose(m.sum(0), torch.zeros(width), rtol=0, atol=1e-6)
-
-
-class Counted:
-    def __init__(self, counts: list[int]) -> None:
-        self.counts, self.samples = torch.tensor(counts).float(), sum(counts)
-
-
-def phi_of(counts: list[int], q: Q = "x") -> Tensor:
-    return phi(Counted(counts), len(counts), q)  # type: ignore[arg-type]
-
-
-def test_phi() -> None:
-    """C n_kc/n_k: 5 for either of two of ten classes, 1 if all are equal; e^x and √x by hand, every mean 1."""
-    assert phi_of([0, 7, 0, 7, 0, 0, 0, 0, 0, 0]).tolist() == [0, 5, 0, 5, 0, 0, 0, 0, 0, 0]
-    assert torch.allclose(phi_of([4] * 10), torch.ones(10))
-    root = torch.tensor([1.0, 2.0, 0.0])  # √(1/5), √(4/5), 0 over √(1/5)
-    assert torch.allclose(phi_of([1, 4, 0], "sqrt"), root / root.mean())
-    power = torch.tensor([0.2, 0.8, 0.0]).exp()
-    assert torch.allclose(phi_of([1, 4, 0], "exp"), power / power.mean())
-    for q in ("x", "exp", "sqrt"):
-        assert float(phi_of([3, 1, 9, 0], q).mean()) == pytest.approx(1)
-    more_outputs = phi(Counted([1, 3]), 4, "x")  # type: ignore[arg-type]
-    assert more_outputs.tolist() == [1, 3, 0, 0]
 
 
 class PoisonedRep(FedRep):

@@ -7,8 +7,6 @@ import torch
 from torch import Tensor, nn
 
 from fedray.algorithms.base import Algorithm, Client, Uploads, Vectors
-from fedray.models import make_model_spec
-from fedray.models.network import Network
 from tests.algorithms.digits import final, problem, states
 
 PARTLY = {"model": "tests.algorithms.test_own_parts:Partly", "batch_size": 18}
@@ -49,23 +47,6 @@ def test_a_second_model_leaves_the_first_alone(options: dict[str, Any]) -> None:
     left, right = final("tests.algorithms.test_contract:Shadow", **options), final("fedavg", **options)
     assert torch.equal(left.theta, right.theta)
     assert torch.equal(left.buffers, right.buffers)
-
-
-def test_a_second_model_is_a_whole_one() -> None:
-    """It ends where Local-only's models do, momentum and running statistics included."""
-    left, right = final("tests.algorithms.test_contract:Shadow", **NORMALISED), final("local-only", **NORMALISED)
-    assert left.clients.keys() == right.clients.keys()
-    for i, kept in left.clients.items():
-        assert torch.equal(kept.v, right.clients[i].own)
-        assert torch.equal(kept.second_buffers, right.clients[i].own_buffers)
-
-
-def test_a_second_model_draws_its_own_masks() -> None:
-    """At the same parameters on the same batches the two models of a client differ under dropout, and only there."""
-    once = {"local_epochs": None, "local_steps": 1, "rounds": 1}
-    for options, equal in ((PARTLY, False), (NORMALISED, True)):
-        state = final("tests.algorithms.test_contract:Shadow", **{**options, **once, "clients": {"cohorts": [[3]]}})
-        assert torch.allclose(state.clients[3].v, state.theta, rtol=0, atol=1e-6) == equal
 
 
 SEEN: list[tuple[float, int, tuple[float, ...]]] = []
@@ -119,15 +100,3 @@ def test_one_round_divides_a_client_between_server_and_client(name: str) -> None
     else:
         assert torch.equal(found.buffers, network.initial_buffers)
         assert torch.equal(found.clients[3].own_buffers, alone.own_buffers)
-
-
-@pytest.mark.parametrize("norm", ["group", "batch", "batch_untracked"])
-def test_norms_of_resnets(norm: str) -> None:
-    """Each convolution has one; `downsample.1` has no norm in its name. Statistics belong to the same part."""
-    network = Network(make_model_spec({"name": "resnet18", "norm": norm}).build((3, 32, 32), 10))
-    layers = {name.rpartition(".")[0] for name in network.layout.norms}
-    assert len(layers) == 20
-    assert sum(layer.endswith("downsample.1") for layer in layers) == 3
-    assert all(layer.endswith(("bn1", "bn2", "downsample.1")) for layer in layers)
-    kept = int(network.layout.part("norm").sum()) if norm == "batch" else 0  # scale, shift; mean, variance
-    assert len(network.find_buffers("norm")) == len(network.buffers) == kept

@@ -4,24 +4,18 @@ running statistics, through a resume.
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 from fedray.common.errors import UserError
-from fedray.config import RunConfig
-from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.loop import run
-from fedray.engine.problem import Problem
 from fedray.engine.process.backend import InlineBackend
 from fedray.engine.server.simulation import Simulation
 from fedray.engine.state import load_state
-from fedray.partitions.shards import Shards
-from tests.algorithms.digits import data, problem
+from tests.algorithms.digits import problem
 from tests.algorithms.test_pieces import parse
 from tests.methods import METHODS
 
@@ -43,50 +37,6 @@ class Partly(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.last(self.dropout(torch.relu(self.norm(self.first(x.flatten(1))))))
-
-
-def simulation(algorithm: str) -> Simulation:
-    """Six clients, four a round; client 2 has no samples, client 1 has its 50 in addition."""
-    base = problem(algorithm, model=PARTLY, per_round=4, batch_size=18, rounds=4).config
-    settings = base.resolve() | {"evaluation": {"every": 2, "personal": {"epochs": [0, 1], "split": "share"}}}
-    config, owner = RunConfig.parse(settings), np.array(data().client_train)
-    owner[owner == 2] = 1
-    shards = Shards.from_owner(owner, 6)
-    tests = config.partition.split_test(data(), shards, 0, "share")
-    return Simulation(Problem(config, data(), shards, tests), InlineBackend())
-
-
-@pytest.mark.parametrize("algorithm", ["fedavg", "fedbabu", "fedproto", "fedrep", "local-only", "scaffold"])
-def test_frozen_and_own_parts_through_a_resume(algorithm: str, tmp_path: Path) -> None:
-    """The same state and history as without, nothing of it frozen; client 2 has no state."""
-    running = simulation(algorithm)
-    start = running.state.theta
-    assert len(start) == 2 * 12 + 10 * 13, "the first layer's 65 x 12 are not in theta"
-    running.step()
-    running.step()
-    Checkpoints(tmp_path).save(running.state)
-    resumed, state = simulation(algorithm), Checkpoints(tmp_path).load()
-    resumed.restore(state)
-    for each in (running, resumed):
-        while not each.done:
-            each.step()
-    final = running.state
-    assert resumed.state.digest() == final.digest()
-    assert resumed.state.history == final.history
-    assert "personal_accuracy" in final.history[-1]
-    assert 2 not in final.clients
-    keeps = running.problem.config.algorithm.keeps
-    own = running.layout.part(keeps).nonzero().flatten()
-    for kept in final.clients.values():
-        assert ("own" in kept) == (keeps != "none")
-        assert ("own_buffers" in kept) == (keeps == "all")
-        if keeps != "none":
-            assert kept["own"].shape == own.shape
-            assert not torch.equal(kept["own"], start[own])
-    if keeps == "all":
-        statistics = [tuple(kept["own_buffers"].tolist()) for kept in final.clients.values()]
-        assert len(set(statistics)) == len(statistics)
-        assert torch.equal(final.buffers, running.problem.build_network("cpu").buffers)
 
 
 @pytest.mark.parametrize(

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedray.algorithms import algorithm
 from fedray.algorithms.base import Algorithm, Client, Finetuning, Received, Server
 from fedray.algorithms.descent import SGD
 from fedray.algorithms.fedas import FedAS
 from fedray.algorithms.fedproto import FedProto
-from fedray.algorithms.personal import KNNPer, squared_distances
+from fedray.algorithms.personal import KNNPer
 from fedray.client import LocalClient
 from fedray.common.vectors import Vectors
 from fedray.config import RunConfig, Training
@@ -24,7 +24,7 @@ from fedray.engine.problem import Problem
 from fedray.engine.process.backend import InlineBackend
 from fedray.engine.process.worker import Worker
 from fedray.engine.server.simulation import Simulation
-from fedray.models.network import Layout, Network, Output
+from fedray.models.network import Layout, Output
 from tests.algorithms.digits import SIZES, TRAINING, data, final, problem
 from tests.algorithms.test_contract import NORMALISED
 
@@ -59,34 +59,12 @@ def answers(c: LocalClient, method: Any, x: Tensor) -> Tensor:
         return method.personal_logits(c)
 
 
-def test_squared_distances() -> None:
-    """Also far from the origin, where |a|² + |b|² - 2ab would be off by 1e2; about 0 from a point to itself."""
-    g = torch.Generator().manual_seed(0)
-    a, b = torch.randn(30, 7, generator=g), torch.randn(40, 7, generator=g)
-    direct = (a[:, None] - b).square().sum(2)
-    assert torch.allclose(squared_distances(a, b), direct, rtol=1e-5, atol=1e-5)
-    assert torch.allclose(squared_distances(a + 1e4, b + 1e4), direct, rtol=1e-2, atol=1e-2)
-    assert squared_distances(b, b).diagonal().max() < 1e-5
-    assert squared_distances(b, b).min() >= 0
-
-
 def test_knnper_far_from_everything() -> None:
     """If every kernel underflows, the nearest samples still count: no 0/0."""
     c = trained_client({"name": "knnper"})
     c.local.features = c.local.features + 1e4
     p = answers(c, KNNPer(lam=1, scale=1e-3), c.population.samples.make_batch(c.indices)[0]).exp()
     assert torch.allclose(p.sum(1), torch.ones(len(p)))
-
-
-def test_knnper_remembers_no_more_than_its_capacity() -> None:
-    """7 of the shard's 50 samples with their labels, not simply the first."""
-    c = trained_client({"name": "knnper", "capacity": 7})
-    output, labels = c.shard(c.theta)
-    nearest = torch.cdist(c.local.features, output.features, compute_mode="donot_use_mm_for_euclid_dist").min(1)
-    assert nearest.values.max() < 1e-5
-    assert len(set(nearest.indices.tolist())) == 7
-    assert max(nearest.indices) > 7
-    assert torch.equal(c.local.labels, labels[nearest.indices])
 
 
 class Asked:
@@ -196,26 +174,6 @@ def test_the_personal_model_of_fedala_is_the_mix_before_training() -> None:
     assert (found - x).abs().max() > 1e-3
     newcomer = worker.trainer.personalise(told, ClientTask(0, 1.0, Vectors()), 0).theta
     assert torch.equal(newcomer, x)
-
-
-class Blocks(nn.Module):
-    head = "last"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.norm = nn.Linear(4, 3), nn.LayerNorm(3)
-        self.second, self.last = nn.Linear(3, 2), nn.Linear(2, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.last(self.second(self.norm(self.first(x))))
-
-
-@pytest.mark.parametrize(("layers", "count"), [(1, 6), (3, 6 + 8 + 6), (9, 35)])
-def test_fedala_counts_layers(layers: int, count: int) -> None:
-    """2 x 2 + 2, 3 x 2 + 2, 3 + 3, 4 x 3 + 3 parameters from the top (D-69)."""
-    method = problem({"name": "fedala", "layers": layers}).config.algorithm
-    positions = method.top(Network(Blocks()).layout)  # type: ignore[attr-defined]
-    assert positions.tolist() == list(range(35 - count, 35))
 
 
 def test_fedbn_without_normalisation_is_fedavg_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:

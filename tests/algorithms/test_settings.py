@@ -7,17 +7,14 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedray.algorithms.base import Algorithm, Cohort, Received, Server, Vectors
+from fedray.algorithms.base import Algorithm, Cohort
 from fedray.algorithms.feddisco import FedDisco
-from fedray.algorithms.fedexp import FedExP
 from fedray.common.errors import UserError
 from fedray.engine.loop import run
 from fedray.engine.process.backend import InlineBackend
 from fedray.engine.state import digest_theta
-from fedray.models.network import Layout
 from tests.algorithms.digits import final, problem
 
 APART: dict[str, Any] = {"sizes": (2,) * 6, "per_round": 6}
@@ -44,22 +41,6 @@ def test_no_positive_weight_is_by_samples() -> None:
     """D-85."""
     counts = np.array([[4, 0], [0, 2]])
     assert np.allclose(FedDisco(a=9, b=0).weights(Cohort(counts.sum(1), lambda: counts)), [4 / 6, 2 / 6])
-
-
-def factor(square: float, update: Tensor, decay: float = 1.0, cohort: int = 2, **options: Any) -> float:
-    """FedExP's factor for Σ π_i ||u_i||² = square; the learning rate has fallen from 1 to `decay`."""
-    server = Server(update, Vectors(), Layout((), ()), 9, cohort, lr=decay, first_lr=1.0)
-    got = Received(Vectors(squared_norm=torch.tensor(square), shared_update=update))
-    return FedExP(**options).server_step(server, got)
-
-
-@pytest.mark.parametrize("m", [1, 2, 3, 8])
-def test_orthogonal_updates_of_equal_length(m: int) -> None:
-    """||U||² = ||u||²/M: the factor is max(1, M/2); with equal updates ½, so 1."""
-    u = torch.eye(m, 9) * 3
-    assert factor(9.0, u.mean(0), epsilon=0) == pytest.approx(max(1, m / 2))
-    assert factor(9.0, u[0], epsilon=0) == 1
-    assert factor(0.0, 0 * u[0], epsilon=0) == 1
 
 
 def test_what_is_saved_is_what_was_tested(tmp_path: Path) -> None:

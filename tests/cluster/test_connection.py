@@ -175,24 +175,11 @@ def test_a_local_ray_counts_the_cpus_that_this_process_may_use(
     assert [_can_begin_here(Runtime(cpus_per_actor=wanted)) for wanted in (1, 2)] == [True, len(mine) > 1]
 
 
-def test_a_local_ray_ends_at_once_ignores_sigterm_and_is_not_nicer_than_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ray waits 1.0 s for each process that ignores SIGTERM; without that the end takes 0.4 s.
-
-    Servers that fedray does not use are not started; a Ray that the user starts has them. The raylet's agents end with
-    it.
-    """
+def test_a_local_ray_ignores_sigterm_is_not_nicer_than_others_and_ends_with_its_agents() -> None:
+    """Servers that fedray does not use are not started; a Ray that the user starts has them."""
     import psutil  # Ray brings it along
 
     start_monitor = Node.start_monitor
-    began: list[float] = []
-    shutdown = ray.shutdown
-
-    def ended() -> None:
-        began.append(time.perf_counter())
-        shutdown()
-        began.append(time.perf_counter())
-
-    monkeypatch.setattr(ray, "shutdown", ended)
     with use_cluster():
         node = ray._private.worker._global_node
         assert node.all_processes.keys() == {"gcs_server", "raylet"}
@@ -202,8 +189,6 @@ def test_a_local_ray_ends_at_once_ignores_sigterm_and_is_not_nicer_than_others(m
         assert ray.get(ray.remote(lambda: os.nice(0)).remote()) == os.nice(0)
         left = psutil.Process(node.all_processes["raylet"][0].process.pid).children()
         assert len(left) >= 3, "two agents and a worker"
-    start, end = began
-    assert end - start < 1, "of 0.4 s"
     deadline = time.monotonic() + 10
     while left and time.monotonic() < deadline:
         left = [one for one in left if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]

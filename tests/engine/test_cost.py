@@ -73,15 +73,6 @@ def test_options_and_other_passes(options: dict[str, object], expected: Cost) ->
     assert measure_cost(algorithm(options)) == expected
 
 
-@pytest.mark.parametrize(
-    ("name", "models"),
-    [("fedavg", 1), ("moon", 3), ("fedntd", 2), ("fedrep", 1), ("fedrod", 1 + OWN), ("fedgela", 1), ("scaffold", 2)],
-)
-def test_models_that_a_client_holds_in_training(name: str, models: float) -> None:
-    """MOON: its own, the received and its last one. FedRep's own head is part of its model; FedRoD's is another one."""
-    assert measure_cost(algorithm(name)).held == pytest.approx(models, rel=1e-12)
-
-
 def test_every_method_can_be_measured() -> None:
     """Every method that is not in the table above sends and receives at least what it shares, and differentiates."""
     for name in ALGORITHMS.keys() - COSTS.keys():

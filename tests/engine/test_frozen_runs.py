@@ -12,7 +12,6 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedray.common.errors import UserError
-from fedray.config import RunConfig
 from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.loop import run
 from fedray.engine.problem import Problem
@@ -152,13 +151,3 @@ def test_a_saved_model_is_whole(options: dict[str, Any], tmp_path: Path) -> None
     with torch.no_grad():
         right = result.model()(x).argmax(1) == y
     assert 100 * float(right.double().mean()) == pytest.approx(result.summary()["test_accuracy"])
-
-
-@pytest.mark.parametrize("options", [{"freeze": ["body"]}, {"lora": {"share": "A"}}])
-def test_what_is_frozen_identifies_a_cell(options: dict[str, Any]) -> None:
-    configs = [small.config(model={**WIDE, **more}) for more in ({}, options, {"freeze": [], "lora": None})]
-    plain, frozen, same = (config.hash_cell("digest") for config in configs)
-    assert plain == same != frozen
-    assert RunConfig.parse(configs[1].resolve()) == configs[1]
-    assert RunConfig.unpack(configs[1].pack()) == configs[1]
-    assert RunConfig.unpack(configs[1].pack()).algorithm.keeps == configs[1].algorithm.keeps

@@ -117,17 +117,13 @@ GIVES: dict[str, tuple[str, dict[str, Any]]] = {
         "sets server.state.delat, which does not exist; did you mean server.state.delta? ",
         {"server_state": ones, "aggregate": lambda _, server, got: setattr(server.state, "delat", got.update)},
     ),
-    "ShortServer": (
-        "sets server.theta in aggregate to a value of shape ({short},); ({size},) is required",
-        {"aggregate": lambda _, server, got: shorten(server)},
+    "NoServer": (
+        "sets server.theta in aggregate to a value of type NoneType; Tensor is required",
+        {"aggregate": lambda _, server, got: setattr(server, "theta", None)},
     ),
     "DoubleServer": (
         "sets server.theta in aggregate to a value of type torch.float64; torch.float32 is required",
         {"aggregate": lambda _, server, got: setattr(server, "theta", server.theta.double())},
-    ),
-    "NoServer": (
-        "sets server.theta in aggregate to a value of type NoneType; Tensor is required",
-        {"aggregate": lambda _, server, got: setattr(server, "theta", None)},
     ),
     "ShortBroadcast": (
         "gives a broadcast of shape ({short},); ({size},) is required",
@@ -141,17 +137,9 @@ GIVES: dict[str, tuple[str, dict[str, Any]]] = {
         "gives a direction of shape (); ({size},) is required",
         {"direction": lambda _, c: c.grad(c.theta).mean()},
     ),
-    "DoubleDirection": (
-        "gives a direction of type torch.float64; torch.float32 is required",
-        {"direction": lambda _, c: c.grad(c.theta).double()},
-    ),
     "ShortBegin": (
         "sets c.theta in begin to a value of shape ({short},); ({size},) is required",
         {"begin": lambda _, c: shorten(c)},
-    ),
-    "ShortUpload": (
-        "sets c.theta in upload to a value of shape ({short},); ({size},) is required",
-        {"upload": lambda _, c: shorten(c) or {}},
     ),
     "ShortPersonal": (
         "sets c.theta in prepare to a value of shape ({short},); ({size},) is required",

@@ -17,7 +17,7 @@ from fedray.common.vectors import digest_tensors
 from fedray.datasets.dataset import Dataset
 from fedray.models import frozen_weights, make_model_spec
 from fedray.models.frozen_weights import share_frozen
-from fedray.models.network import Layout, Network
+from fedray.models.network import Network
 from fedray.models.parts import freeze
 from tests import small
 
@@ -146,17 +146,6 @@ def test_a_folder_that_cannot_be_used(folder: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(os, "getuid", lambda own=os.getuid(): own + 1)
     with pytest.raises(UserError, match="it belongs to another user"):
         share_frozen(weights(), "x")
-
-
-def test_join_is_the_inverse_of_views() -> None:
-    """Also for several vectors at once, and for a parameter without dimensions."""
-    layout = Layout(("w", "scale", "b"), ((2, 3), (), (2,)))
-    for shape in ((9,), (4, 9)):
-        theta = torch.arange(torch.Size(shape).numel()).view(shape).float()
-        views = layout.views(theta)
-        assert views["w"].shape == (*shape[:-1], 2, 3)
-        assert torch.equal(layout.join(views), theta)
-        assert torch.equal(layout.join(dict(reversed(views.items()))), theta), "the layout's order counts"
 
 
 class TinyBatchNorm(nn.Module):

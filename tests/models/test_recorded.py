@@ -130,13 +130,7 @@ def test_a_replay_has_the_bits_of_an_eager_gradient(
     compare(module, bf16=bf16)
 
 
-@pytest.mark.parametrize(
-    "module",
-    [
-        *MOVING.values(),
-        *(partial(OwnGenerator, kind) for kind in GENERATORS),
-    ],
-)
+@pytest.mark.parametrize("module", [*MOVING.values(), *(partial(OwnGenerator, kind) for kind in GENERATORS)])
 def test_python_that_moves_something_is_never_replayed(
     module: Callable[[], nn.Module], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -173,11 +167,7 @@ class FailsOnce(Called):
     ],
 )
 def test_a_failed_capture_changes_nothing_and_is_said_once(
-    error: Exception,
-    said: str,
-    module: type[Plain],
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
+    error: Exception, said: str, module: type[Plain], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither for the model nor for the next one in the process."""
     monkeypatch.setattr(FailsOnce, "error", error)
@@ -199,25 +189,8 @@ def test_a_replay_with_other_bits_is_not_trusted(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tests.recording.Called", Wrong)
-    plain, recording = make(Dropped)
-    held = []
-    for network in (plain, recording):
-        torch.manual_seed(2)
-        held.append([t for given in iter_inputs(network) for t in network.compute_gradient(*given)])
-    assert all(map(have_same_bits, *held))
+    compare(Dropped, 0)
     assert "a replay has other bits" in caplog.text
-
-
-def test_the_same_point_twice_proves_nothing() -> None:
-    _, network = make(Plain)
-    Called.replays = 0
-    given = next(iter_inputs(network))
-    for _ in range(STEPS):
-        network.compute_gradient(*given)
-    assert Called.replays == 1
-    for other in iter_inputs(network, 2):
-        network.compute_gradient(*other)
-    assert Called.replays == 2
 
 
 def count_recorded(recorder: Recorder) -> int:
@@ -290,18 +263,6 @@ def test_a_loss_that_reads_a_value_which_changes_is_not_stale(monkeypatch: pytes
         assert all(map(have_same_bits, *found)), number
 
 
-def test_a_part_and_a_mode_have_recordings_of_their_own() -> None:
-    plain, recording = make(Plain)
-    for given in iter_inputs(plain, 2 * STEPS):
-        for mode in (True, False):
-            for part in ("all", "head", "body"):
-                found = []
-                for network in (plain, recording):
-                    network.train(mode)
-                    found.append(network.compute_gradient(*given, part=part))
-                assert all(map(have_same_bits, *found)), (mode, part)
-
-
 def test_values_that_never_return_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorded, "KNOWN", 10)
     _, network = make(Plain)
@@ -316,15 +277,9 @@ def test_bits_are_compared() -> None:
 
 
 @pytest.mark.parametrize(
-    "algorithm",
-    [
-        *("fedsam", "fedge", "fedavg-la", "fedlc", "fedrs", "fedntd", "fedgen", "fedgmt", "fedas", "feduv"),
-        {"name": "moon", "mu": 0.5},
-        {"name": "fedproto", "prototypes": "running"},
-        {"name": "perfedavg", "hessian_free": True},
-    ],
+    "algorithm", ["fedsam", "fedge", "fedlc", "fedntd", "fedgen", "fedgmt", "fedas", "feduv", "moon"]
 )
-def test_methods_have_the_same_bits_with_recordings(algorithm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_methods_have_the_same_bits_with_recordings(algorithm: str) -> None:
     """Whole runs: second models, batches of other sizes, parts, evaluation. The methods of tests.methods.COVER are
     recorded in lanes, in tests/engine/process/test_lanes.py.
     """

@@ -26,7 +26,6 @@ from fedray.engine.process.worker import Worker
 from fedray.engine.result import Result
 from fedray.engine.server.simulation import Simulation
 from fedray.probes.probe import EvaluatedRound, Probe, TrainedClient
-from fedray.probes.scores import measure_auc, measure_classes
 from tests import small
 from tests.algorithms.digits import data, problem
 
@@ -42,23 +41,6 @@ class Undefined(Probe):
 
     def of_round(self, seen: EvaluatedRound) -> dict[str, float]:
         return {"of_round": math.nan}
-
-
-def test_by_hand() -> None:
-    """4 + 1 + 0 samples of three classes, answers 0 0 0 1 and 3 (an output without a class).
-
-    Accuracies 3/4 and 0: balanced 37.5. F1 of class 0: 6 / (4 + 3), of class 1: 0 / (1 + 1), of output 3: 0 / (0 + 1);
-    class 2 has neither samples nor answers: (6/7) / 3.
-    """
-    found = measure_classes(torch.tensor([3.0, 0, 0]), torch.tensor([3.0, 1, 0, 1]), np.array([4, 1, 0]))
-    assert found == pytest.approx({"test_balanced_accuracy": 37.5, "test_macro_f1": 200 / 7})
-
-
-def test_auc_by_hand() -> None:
-    """Scores 0.9, 0.5 of class 0 and 0.5, 0.1 of class 1, for class 0: of 4 pairs 3 are right, 1 is equal: 3.5 / 4."""
-    scores = np.array([[0.9, 0.1], [0.5, 0.5], [0.5, 0.5], [0.1, 0.9]])
-    assert measure_auc(scores, np.array([0, 0, 1, 1])) == {"test_auc": 87.5}
-    assert measure_auc(scores, np.zeros(4, np.int64)) == {}
 
 
 def test_what_is_undefined_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
@@ -157,17 +139,6 @@ def tabulated(**sections: Any) -> Problem:
 @pytest.fixture(scope="module")
 def result() -> Result:
     return run(tabulated(), InlineBackend())
-
-
-def test_clients_are_those_of_the_metrics(result: Result) -> None:
-    table, last = result.table("clients"), result.history[-1]
-    assert list(table["client"]) == [i for i in range(6) if result.problem.shards.sizes[i]]
-    assert list(table["samples"]) == [result.problem.shards.sizes[int(i)] for i in table["client"]]
-    assert [kind.kind for kind in table.dtypes] == ["i", "i", "f", "f"]
-    assert table["accuracy"].mean() == pytest.approx(last["personal_accuracy"])
-    assert table["accuracy"].std(ddof=0) == pytest.approx(last["personal_std"])
-    assert table["accuracy"].min() == last["personal_worst"]
-    assert table["train_accuracy"].max() == last["personal_train_best"]
 
 
 def test_the_confusion_matrix_is_of_the_test_set(result: Result) -> None:

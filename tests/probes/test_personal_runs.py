@@ -261,32 +261,11 @@ def test_summary() -> None:
     With one test sample of the first and three of the last, three of four answers are right.
     """
     marks = {i: {"own_1": 10.0 * i, "own_5": 100.0, "everyone": 2.0 * i, "everyone_loss": 1.0 + i} for i in range(11)}
-    trained = {i: {**scores, "train_1": 10.0 * i} for i, scores in marks.items()}
-    found = summarise(marks, (1, 5), 61.0, [1, *[0] * 9, 3])
-    assert found == pytest.approx(
-        {
-            "personal_accuracy_e1": 50,
-            "personal_std_e1": sqrt(1000),
-            "personal_worst10_e1": 5,
-            "personal_weighted_accuracy_e1": 75,
-            "personal_accuracy_e5": 100,
-            "personal_std_e5": 0,
-            "personal_worst10_e5": 100,
-            "personal_weighted_accuracy_e5": 100,
-            "personal_weighted_accuracy": 100,
-            "personal_accuracy": 100,
-            "personal_std": 0,
-            "personal_worst10": 100,
-            "personal_best": 100,
-            "personal_worst": 100,
-            "generic_accuracy": 61,
-        }
-    )
-    own = {"personal_accuracy": 50, "personal_std": sqrt(1000), "personal_worst10": 5}
-    own |= {"personal_weighted_accuracy": 75}
-    own |= {"personal_best": 100, "personal_worst": 0, "generic_accuracy": 10}
-    assert summarise(marks, (1,), None, [1, *[0] * 9, 3]) == pytest.approx(own)
-    train = {"personal_train_accuracy": 50, "personal_train_std": sqrt(1000)}
-    train |= {"personal_train_worst10": 5, "personal_train_best": 100, "personal_train_worst": 0}
-    assert summarise(trained, (1,), None, [1, *[0] * 9, 3]) == pytest.approx(own | train)
+    found, samples = summarise(marks, (1, 5), 61.0, [1, *[0] * 9, 3]), [1, *[0] * 9, 3]
+    of_1 = {"accuracy": 50, "std": sqrt(1000), "worst10": 5, "weighted_accuracy": 75}
+    of_5 = dict.fromkeys(("accuracy", "std", "worst10", "weighted_accuracy"), 100) | {"std": 0}
+    expected = {f"personal_{name}_e1": value for name, value in of_1.items()}
+    expected |= {f"personal_{name}{e}": value for name, value in of_5.items() for e in ("_e5", "")}
+    assert found == pytest.approx(expected | {"personal_best": 100, "personal_worst": 100, "generic_accuracy": 61})
+    assert summarise(marks, (1,), None, samples)["generic_accuracy"] == pytest.approx(10)
     assert average_everyone(marks) == pytest.approx({"test_accuracy": 10, "test_loss": 6})

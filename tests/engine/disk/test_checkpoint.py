@@ -136,18 +136,6 @@ def test_a_damaged_checkpoint_takes_no_room_from_the_whole_ones(simulation: Simu
     assert Checkpoints(tmp_path).load().round == 3
 
 
-def test_what_killed_processes_left_half_written_goes_with_the_next_save(
-    simulation: Simulation, tmp_path: Path
-) -> None:
-    left = [f"{name}.4711.tmp" for name in ("rows.jsonl", "checkpoint-1.json", "client-3-1.safetensors")]
-    for name in [*left, "rows.jsonl", "mine.tmp"]:
-        (tmp_path / name).touch()
-    Checkpoints(tmp_path).save(advance(simulation, 1))
-    found = {path.name for path in tmp_path.iterdir()}
-    assert not found & set(left)
-    assert {"rows.jsonl", "mine.tmp"} < found
-
-
 def test_a_checkpoint_of_a_later_version_is_refused_in_one_line(simulation: Simulation, tmp_path: Path) -> None:
     store = Checkpoints(tmp_path)
     store.save(advance(simulation, 1))

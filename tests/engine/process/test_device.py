@@ -19,7 +19,6 @@ from fedray.common.errors import UserError, warn_once
 from fedray.engine.process import device
 from fedray.engine.process.device import isolate_run
 from fedray.engine.process.worker import explain
-from fedray.sweep import estimate
 from tests import small
 from tests.conftest import Call
 
@@ -31,27 +30,16 @@ model: {name: mlp, hidden: [4]}
 algorithm: fedavg
 training: {rounds: 1, precision: bf16}
 """
-SWEEP = "name: x\nbase: {" + ", ".join(RUN.strip().splitlines()) + "}\ngrid: {training.precision: [fp32, bf16]}\n"
 
 
-@pytest.mark.parametrize(
-    ("text", "command"),
-    [(RUN, ["run", "file.yaml", "--no-track"]), (SWEEP, ["sweep", "file.yaml", "--dry-run", "--estimate"])],
-)
-def test_commands_warn_of_emulated_bf16(
-    text: str,
-    command: list[str],
-    project: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    call: Call,
-    caplog: pytest.LogCaptureFixture,
+def test_a_run_warns_of_emulated_bf16(
+    project: Path, monkeypatch: pytest.MonkeyPatch, call: Call, caplog: pytest.LogCaptureFixture
 ) -> None:
     """On a machine that has no instructions for it: one line, and the run goes on."""
     monkeypatch.setattr(device, "has_bf16", lambda: False)
-    monkeypatch.setattr(estimate, "measure_together", lambda *_: (1e-3, 1.0))
     warn_once.cache_clear()
-    (project / "file.yaml").write_text(text)
-    code, _, err = call(*command)
+    (project / "file.yaml").write_text(RUN)
+    code, _, err = call("run", "file.yaml", "--no-track")
     assert code == 0, err
     assert caplog.text.count("training.precision: bf16: this machine's CPU has no instructions for it") == 1
 
