@@ -14,8 +14,6 @@ from fedray.algorithms.base import Algorithm, Client, Finetuning, Received, Serv
 from fedray.algorithms.descent import SGD
 from fedray.algorithms.fedas import FedAS
 from fedray.algorithms.fedproto import FedProto
-from fedray.algorithms.personal import KNNPer
-from fedray.client import LocalClient
 from fedray.common.vectors import Vectors
 from fedray.config import RunConfig, Training
 from fedray.engine.loop import run
@@ -36,35 +34,6 @@ def test_fedgen_without_a_body() -> None:
     state = final({**FEDGEN, "alpha": 1, "beta": 1}, model={"name": "mlp", "hidden": []}, rounds=2)
     assert state.server.generator.shape == (12 * (4 + 10) + 12 + 24 + 64 * 13,)
     assert torch.isfinite(state.theta).all()
-
-
-def trained_client(options: Any, client: int = 2, epochs: int = 0) -> LocalClient:
-    """A client's personal model after a whole run; the network holds it."""
-    built, state = problem(options), final(options)
-    worker = Worker(built)
-    running = Simulation(built, InlineBackend())
-    running.restore(state)
-    c = worker.trainer.personalise(
-        replace(running._make_broadcast(running._make_server(3, 1)), theta=state.theta),
-        ClientTask(client, 1.0, state.clients.get(client, Vectors())),
-        epochs,
-    )
-    worker.network.load(c.theta)
-    return c
-
-
-def answers(c: LocalClient, method: Any, x: Tensor) -> Tensor:
-    c.x = x
-    with torch.no_grad():
-        return method.personal_logits(c)
-
-
-def test_knnper_far_from_everything() -> None:
-    """If every kernel underflows, the nearest samples still count: no 0/0."""
-    c = trained_client({"name": "knnper"})
-    c.local.features = c.local.features + 1e4
-    p = answers(c, KNNPer(lam=1, scale=1e-3), c.population.samples.make_batch(c.indices)[0]).exp()
-    assert torch.allclose(p.sum(1), torch.ones(len(p)))
 
 
 class Asked:
@@ -131,24 +100,6 @@ def test_a_method_says_how_its_models_are_fine_tuned() -> None:
     part, head = tuned({"name": Slower}, training), problem("perfedavg").build_network("cpu").layout.part("head")
     assert torch.equal(part[head == 0], before[head == 0])
     assert not torch.equal(part[head == 1], before[head == 1])
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"name": "ditto"},
-        {"name": "apfl", "adaptive": True},
-        {"name": "apfl", "adaptive": True, "mix": "logits"},
-        {"name": "fedrod"},
-        "local-only",
-    ],
-)
-def test_a_rate_that_falls_within_the_round_is_everyones(options: Any) -> None:
-    """At 1e-30 of the rate the second epoch moves nothing: models, own heads and mixtures end as after the first."""
-    left, right = final(options, lr_decay_within=1e-30, local_epochs=2), final(options, local_epochs=1)
-    assert torch.equal(left.theta, right.theta)
-    for i, kept in left.clients.items():
-        assert all(torch.equal(vector, right.clients[i][name]) for name, vector in kept.items())
 
 
 def personal(options: dict[str, Any], epochs: int = 0) -> list[float]:

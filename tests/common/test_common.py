@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-import fedray
 from fedray.algorithms import ALGORITHMS
 from fedray.common import process
 from fedray.common.calls import check_return, fits, make_plain
@@ -41,12 +40,6 @@ def test_a_value_fits_an_annotation(value: Any, hint: Any, expected: bool) -> No
     assert fits(value, hint) is expected
 
 
-def test_an_unknown_argument_names_the_function() -> None:
-    for wrong in ({"metrics": ["x"]}, {}):
-        with pytest.raises(TypeError, match=r"^run_sweep\(\) (got an unexpected|missing a required)"):
-            fedray.run_sweep(**wrong)  # type: ignore[arg-type]
-
-
 def test_a_result_of_another_type_is_refused_by_the_place_that_gives_it() -> None:
     assert check_return("here", lambda x: x, float)(0.5) == 0.5
     with pytest.raises(UserError, match=r"^here returns None; float is required$"):
@@ -67,15 +60,6 @@ def test_numbers_arrays_and_iterators_are_made_plain() -> None:
     )
     assert found == {"seed": [0, 1], "lr": [0.5, 0.25], "hidden": [4, 2], "rho": [1], "none": None}
     assert [type(one) for one in found["seed"] + found["lr"]] == [int, int, float, float]
-
-
-@pytest.mark.parametrize(
-    ("value", "place"),
-    [({"a": {"b": object()}}, "a.b"), ({"a": [1, {2}]}, "a.1"), ({"a": np.zeros((2, 2))}, "a"), ({"a": {1: 2}}, "a")],
-)
-def test_what_no_file_can_hold_is_refused_by_its_key(value: Any, place: str) -> None:
-    with pytest.raises(UserError, match=rf"^{place}: found .*; a number, a text, a list or a mapping"):
-        make_plain("", value)
 
 
 @pytest.mark.parametrize(

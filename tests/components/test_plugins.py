@@ -100,16 +100,6 @@ def test_a_class_travels_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
         RunConfig.unpack(packed)
 
 
-def test_arrays_do_not_travel_with_the_configuration() -> None:
-    """100 kB of images; actors get the data set apart from it."""
-    images, labels = np.zeros((100, 32, 32), np.uint8), np.zeros(100, np.int64)
-    run = RunConfig.parse(config(data={"x_train": images, "y_train": labels, "x_test": images, "y_test": labels}))
-    packed = run.pack()
-    assert len(packed) < 10_000
-    assert run.data.load().x_train.shape == (100, 1, 32, 32)
-    assert RunConfig.unpack(packed).resolve() == run.resolve()
-
-
 def test_arrays_from_memory() -> None:
     """The data of `digits`, given as arrays: the same numbers and the same digest."""
     loaded = Digits().load()

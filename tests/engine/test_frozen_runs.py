@@ -8,8 +8,6 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
-from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from fedray.common.errors import UserError
 from fedray.engine.disk.checkpoint import Checkpoints
@@ -73,42 +71,6 @@ def test_one_matrix_stays_with_its_client(tmp_path: Path) -> None:
         result.model()
     own = dict(result.personal_model(next(iter(result.state.clients))).named_parameters())
     assert own["model.1.lora_B" if "model.1.lora_B" in own else "1.lora_B"].any()
-
-
-def test_averaging_both_matrices_is_a_plain_loop() -> None:
-    """FedAvg in float64: each client's step on A, B and the head by autograd, then the mean of each matrix alone."""
-    built = problem(
-        {"name": "mlp", "hidden": [12], "lora": {"rank": 3, "alpha": 6}},
-        clients=(3, 3),
-        training={**TRAINING, "batch_size": "full", "rounds": 4, "weight_decay": 0.01, "momentum": 0.5},
-    )
-    network = built.build_network("cpu")
-    frozen = {name: tensor.double() for name, tensor in network.frozen.items()}
-    x = {name: view.double() for name, view in network.layout.views(network.theta.clone()).items()}
-    data = built.data
-    inputs = torch.from_numpy(np.asarray(data.x_train)).double().flatten(1)
-
-    def loss(p: dict[str, Tensor], shard: np.ndarray) -> Tensor:
-        z = inputs[shard]
-        hidden = z @ frozen["1.weight"].T + frozen["1.bias"] + 2 * (z @ p["1.lora_A"].T) @ p["1.lora_B"].T
-        return cross_entropy(hidden.relu() @ p["3.weight"].T + p["3.bias"], torch.from_numpy(data.y_train[shard]))
-
-    if data.x_train.dtype == np.uint8:
-        inputs = (inputs / 255 - data.mean[0]) / data.std[0]
-    for _ in range(4):
-        ends = []
-        for i in range(3):
-            p, m = dict(x), {name: torch.zeros_like(v) for name, v in x.items()}
-            for _ in range(2):
-                p = {name: v.detach().requires_grad_() for name, v in p.items()}
-                g = torch.autograd.grad(loss(p, built.shards[i]), list(p.values()))
-                m = {n: 0.5 * m[n] + d + 0.01 * p[n].detach() for n, d in zip(p, g, strict=True)}
-                p = {n: p[n].detach() - 0.05 * m[n] for n in p}
-            ends.append(p)
-        x = {name: sum(end[name] for end in ends) / 3 for name in x}
-    found = run(built, InlineBackend())
-    for name, view in found.layout.views(found.theta).items():
-        torch.testing.assert_close(view.double(), x[name], rtol=0, atol=2e-6)
 
 
 def test_the_hash_of_the_frozen_weights() -> None:

@@ -212,32 +212,23 @@ def test_disjoint_test_sets() -> None:
     assert found["generic_accuracy"] == found["test_accuracy"] == pytest.approx(75)
 
 
-def test_shared_test_sets() -> None:
+def test_shared_test_sets_and_own_training_samples() -> None:
     """floor(1000 x share) of a label is more than there is: 3 of label 0, 1 of label 1, and all 4 for client 2.
 
-    x answers 0: 100, 0 and 75 %. After an epoch client 1 (W = (1/18, -1/18) less half and more) answers 1: 100.
+    x answers 0: 100, 0 and 75 %, and 100, 0 and 2/3 of the clients' training samples. After an epoch client 1
+    (W = (1/18, -1/18) less half and more) answers 1: 100. One number of epochs has no suffix.
     """
-    found = few("fedavg", {"epochs": [1, 0], "split": "share"})
+    found = few("fedavg", {"epochs": [1, 0], "split": "share", "train": True})
     assert found["personal_accuracy_e0"] == pytest.approx(175 / 3)
     assert found["personal_std_e0"] == pytest.approx(sqrt((100**2 + 75**2) / 3 - (175 / 3) ** 2))
     assert found["personal_worst10_e0"] == 0
     assert found["personal_accuracy"] == found["personal_accuracy_e1"] == pytest.approx(275 / 3)
-    assert found["personal_worst10"] == pytest.approx(75)
-
-
-def test_the_global_model_on_own_samples() -> None:
-    """x answers 0: 100, 0 and 2/3 of the clients' training samples, 100, 0 and 75 % of their test samples.
-
-    One number of epochs has no suffix.
-    """
-    found = few("fedavg", {"epochs": 0, "split": "share", "train": True})
-    assert found["personal_accuracy"] == pytest.approx(175 / 3)
-    assert not [name for name in found if "_e" in name]
-    assert found["personal_train_accuracy"] == pytest.approx(500 / 9)
-    assert found["personal_train_std"] == pytest.approx(sqrt((100**2 + (200 / 3) ** 2) / 3 - (500 / 9) ** 2))
-    assert (found["personal_train_best"], found["personal_train_worst"]) == pytest.approx((100, 0))
-    assert (found["personal_best"], found["personal_worst"]) == pytest.approx((100, 0))
-    assert not [name for name in few("fedavg", {"epochs": 0}) if "train_accuracy" in name]
+    assert (found["personal_worst10"], found["personal_best"], found["personal_worst"]) == pytest.approx((75, 100, 75))
+    plain = few("fedavg", {"epochs": 0, "split": "share", "train": True})
+    assert plain["personal_train_accuracy"] == pytest.approx(500 / 9)
+    assert plain["personal_train_std"] == pytest.approx(sqrt((100**2 + (200 / 3) ** 2) / 3 - (500 / 9) ** 2))
+    assert (plain["personal_train_best"], plain["personal_train_worst"]) == pytest.approx((100, 0))
+    assert not [name for name in plain if "_e" in name]
 
 
 def test_without_a_global_model() -> None:

@@ -120,22 +120,6 @@ def test_a_state_with_a_wrong_bit_takes_the_run_back_to_the_checkpoint_before(
     assert states[-1].history == whole.history
 
 
-def test_a_damaged_checkpoint_takes_no_room_from_the_whole_ones(simulation: Simulation, tmp_path: Path) -> None:
-    """Round 4's model is damaged: a run that continues from round 2 keeps its own last two, not round 4's files."""
-    store = Checkpoints(tmp_path)
-    store.save(advance(simulation, 2))
-    store.save(advance(simulation, 2))
-    (tmp_path / "server-4.safetensors").write_bytes(b"damaged")
-    store = Checkpoints(tmp_path)
-    state = store.load()
-    simulation.restore(state)
-    store.save(advance(simulation, 1))
-    store.save(advance(simulation, 3))
-    assert store.list_rounds() == [3, 6]
-    (tmp_path / "server-6.safetensors").write_bytes(b"damaged")
-    assert Checkpoints(tmp_path).load().round == 3
-
-
 def test_a_checkpoint_of_a_later_version_is_refused_in_one_line(simulation: Simulation, tmp_path: Path) -> None:
     store = Checkpoints(tmp_path)
     store.save(advance(simulation, 1))

@@ -122,24 +122,6 @@ def test_draws_of_augmentation_are_the_same_in_one_copy(chance: float, copies: C
     assert all(map(torch.equal, ClientSamples(samples, indices).cut(3, 9), resident.cut(3, 9)))
 
 
-@pytest.mark.parametrize("limit", [1, 700, 1 << 20])
-def test_batches_gathered_together_are_those_gathered_alone(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One, two (700 bytes: 2 x 16 inputs of 5 float32) or all batches at a time; each begins at aligned memory."""
-    x = np.random.default_rng(0).standard_normal((40, 5), dtype=np.float32)
-    data = Dataset("d", x, np.arange(40) % 4, x, np.arange(40) % 4, 4)
-    samples, indices = Samples(x, data.y_train, data, "cpu"), np.arange(40)[::-1][:25].copy()
-    order = [np.arange(9), np.arange(9, 18), np.arange(18, 25), np.arange(3)]
-    calls, prepare = [], Samples.prepare
-    monkeypatch.setattr("fedray.datasets.dataset.TOGETHER", limit)
-    monkeypatch.setattr(Samples, "prepare", lambda self, x, drawn=None: calls.append(len(x)) or prepare(self, x, drawn))
-    found = list(ResidentSamples(samples, *samples.gather(indices)).iter_batches(order))
-    assert calls == {1: [16] * 4, 700: [32] * 2, 1 << 20: [64]}[limit]
-    for (xs, ys), positions in zip(found, order, strict=True):
-        assert torch.equal(xs, torch.from_numpy(x[indices[positions]]))
-        assert torch.equal(ys, torch.from_numpy(data.y_train[indices[positions]]))
-        assert xs.data_ptr() % 64 == 0
-
-
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedtoga", "mofedsam"])
 def test_one_upload_per_client_and_one_wait_per_share(algorithm: str, copies: Counter[str]) -> None:
     """One copy brings what the server sends, one a client's order of the round, one the shard of a client that is new.

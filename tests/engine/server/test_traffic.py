@@ -53,12 +53,6 @@ def test_bytes_are_those_of_what_the_method_sends(algorithm: str, down: int, up:
     assert summary["seconds_per_round_with_evaluation"] > summary["seconds_per_round"]
 
 
-def test_the_head_of_newcomers_is_sent_alone() -> None:
-    """Up body and head; down the body, and from the second round on the last cohort's average of the head."""
-    result = run(problem({"name": "fedrep", "newcomer": "average"}), InlineBackend())
-    assert result.state.sent == (2 * 4 * (P - HEAD + 2 * P), 2 * 3 * 4 * P)
-
-
 @pytest.mark.parametrize(
     ("algorithm", "sent"),
     [

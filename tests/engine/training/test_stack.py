@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import fedray
 from fedray.algorithms import ALGORITHMS
-from fedray.algorithms.base import Client, Sum, Uploads
+from fedray.algorithms.base import Client, Sum
 from fedray.algorithms.fedavg import FedAvg
 from fedray.common.errors import warn_once
 from fedray.common.vectors import Vectors
@@ -52,17 +52,6 @@ class Weighted(FedAvg):
 class Undeclared(FedAvg):
     name = "undeclared"
     direction = Longest.direction
-
-
-class Named(FedAvg):
-    name = "named"
-    stacks = True
-
-    def upload(self, c: Client) -> Uploads:
-        return {"one": Sum(c.theta.new_tensor(2.0)), "x": Sum(c.message.x, c.weight)}
-
-    def message(self, server: Any) -> Vectors:
-        return Vectors(x=server.theta)
 
 
 class Droppy(nn.Sequential):
@@ -210,15 +199,6 @@ def test_a_number_that_differs_is_refused(made: list[int], lines: Callable[[], l
     assert outcome(Weighted, 8, training=training) == outcome(Weighted, 1, training=training)
     (line,) = lines()
     assert "weight is not the same for all clients" in line
-
-
-@pytest.mark.parametrize("alpha", [0.1, "iid"])
-def test_uploads_that_are_the_same_for_all_count_for_each(
-    alpha: Any, made: list[int], lines: Callable[[], list[str]]
-) -> None:
-    assert outcome(Named, 8, alpha) == outcome(Named, 1, alpha)
-    assert made
-    assert lines() == []
 
 
 def test_a_stack_out_of_memory_is_halved(
