@@ -24,6 +24,7 @@ from fedray.engine.messages import Broadcast, ClientTask, Reply
 from fedray.engine.process.backend import InlineBackend
 from fedray.engine.result import Result
 from fedray.engine.server.simulation import Simulation
+from tests import small
 from tests.algorithms.digits import problem
 from tests.algorithms.test_contract import NORMALISED
 
@@ -43,19 +44,10 @@ def pixels(largest: float) -> Dataset:
 
 def run(method: Mapping[str, Any], largest: float = 1.0, **training: Any) -> Result:
     """Rounds of all 100 clients, with steps of one batch of 14 samples."""
-    return fedray.simulate(
-        {
-            "data": "digits",
-            "partition": "iid",
-            "clients": {"total": 100, "per_round": 100},
-            "model": {"name": "mlp", "hidden": [WIDTH]},
-            "algorithm": method,
-            "training": {"rounds": ROUNDS, "local_steps": 2, "local_epochs": None, "lr": 0.01, **training},
-            "evaluation": {"every": ROUNDS, "last": 1},
-            "runtime": {"backend": "inline"},
-        },
-        data=pixels(largest),
-    )
+    training = {"rounds": ROUNDS, "local_steps": 2, "lr": 0.01, **training}
+    evaluation = {"every": ROUNDS, "last": 1}
+    sections = small.sections(method, (100, 100), WIDTH, training=training, evaluation=evaluation)
+    return fedray.simulate(sections, data=pixels(largest))
 
 
 @cache

@@ -100,11 +100,6 @@ IMPORTS: dict[str, tuple[str, dict[str, str], str]] = {
         {"pack/own.py": "from .helper import K", "pack/__init__.py": ""},
         "pack/helper.py",
     ),
-    "two levels up": (
-        "pack.inner.own",
-        {"pack/inner/own.py": "from .. import helper", "pack/__init__.py": "", "pack/inner/__init__.py": ""},
-        "pack/helper.py",
-    ),
     "next to the package": ("pack.own", {"pack/own.py": "import helper", "pack/__init__.py": ""}, "helper.py"),
     "the package's own file": ("pack.own", {"pack/own.py": "X = 1"}, "pack/__init__.py"),
     "a package as plug-in": ("pack", {"pack/__init__.py": "from . import helper"}, "pack/helper.py"),

@@ -121,8 +121,9 @@ def test_a_cache_that_cannot_be_read_or_is_empty_is_one_line(source: Path, monke
         cache_arrays("d", "1", [source], dict)
 
 
-def exchange(one: Path, other: Path) -> None:
-    """Give each file the content of the other, with the size and modification time that both have."""
+def exchange(root: Path) -> None:
+    """Give two pictures each other's content; they keep their size and modification time."""
+    one, other = root / "net/clipart/apple/0.bmp", root / "net/clipart/bird/0.bmp"
     contents = one.read_bytes(), other.read_bytes()
     assert len(contents[0]) == len(contents[1])
     for path, content in zip((other, one), contents, strict=True):
@@ -130,11 +131,12 @@ def exchange(one: Path, other: Path) -> None:
         os.utime(path, (10**9,) * 2)
 
 
-def rewrite(path: Path, change: Callable[[list[str]], list[str]]) -> None:
-    path.write_text("\n".join(change(path.read_text().splitlines())) + "\n")
+def reverse_list(root: Path) -> None:
+    path = root / "net/clipart_train.txt"
+    path.write_text("\n".join(path.read_text().splitlines()[::-1]))
 
 
-def domain_net(root: Path) -> None:
+def domain_net(root: Path, lists: bool) -> None:
     """Eight pictures of each of two classes in a domain; a picture's red value tells its class, green its number."""
     for kind, red in (("apple", 10), ("bird", 200)):
         (root / "net/clipart" / kind).mkdir(parents=True)
@@ -142,34 +144,18 @@ def domain_net(root: Path) -> None:
             path = root / "net/clipart" / kind / f"{i}.bmp"
             Image.new("RGB", (4, 4), (red, i, 0)).save(path)
             os.utime(path, (10**9,) * 2)
-    for part, numbers in (("train", range(6)), ("test", range(6, 8))):
+    for part, numbers in (("train", range(6)), ("test", range(6, 8))) if lists else ():
         lines = [f"clipart/{kind}/{i}.bmp 0" for kind in ("apple", "bird") for i in numbers]
         (root / f"net/clipart_{part}.txt").write_text("\n".join(lines))
 
 
-def split_domains(root: Path) -> None:
-    domain_net(root)
-    for part in ("train", "test"):
-        (root / f"net/clipart_{part}.txt").unlink()
-
-
-Change = Callable[[Path], object]
-CHANGES: dict[str, tuple[dict[str, object], Change, Change, dict[str, object]]] = {
-    "classes in another order": ({"split": 0.25}, split_domains, lambda root: None, {"classes": ["bird", "apple"]}),
-    "a list in another order": (
-        {},
-        domain_net,
-        lambda root: rewrite(root / "net/clipart_train.txt", lambda lines: lines[::-1]),
-        {},
-    ),
-    "two pictures that exchange contents": (
-        {},
-        domain_net,
-        lambda root: exchange(root / "net/clipart/apple/0.bmp", root / "net/clipart/bird/0.bmp"),
-        {},
-    ),
-    "more clients in a domain": ({"split": 0.25}, split_domains, lambda root: None, {"clients_per_domain": 2}),
+CHANGES: dict[str, tuple[Callable[[Path], object], dict[str, object], dict[str, object]]] = {
+    "classes in another order": (bool, {"split": 0.25}, {"classes": ["bird", "apple"]}),
+    "more clients in a domain": (bool, {"split": 0.25}, {"clients_per_domain": 2}),
+    "a list in another order": (reverse_list, {}, {}),
+    "two pictures that exchange contents": (exchange, {}, {}),
 }
+"""What changes in the folder, the options, and what changes in them."""
 
 
 @pytest.mark.parametrize("case", CHANGES)
@@ -177,11 +163,11 @@ def test_a_cached_data_set_is_the_one_that_is_decoded_anew(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The key holds what decides the arrays: after a change they are those that an empty cache gives."""
-    options, make, change, more = CHANGES[case]
+    change, options, more = CHANGES[case]
     options = {"path": "net", "size": 4, **options}
     monkeypatch.setenv("FEDRAY_DATA", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    make(tmp_path)
+    domain_net(tmp_path, "split" not in options)
     before = load("domains", **options).digest
     change(tmp_path)
     after = load("domains", **(options | more)).digest

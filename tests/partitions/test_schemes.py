@@ -21,16 +21,9 @@ from fedray.partitions.shards import Shards
 
 def data(labels: np.ndarray, classes: int, test: np.ndarray | None = None, **clients: np.ndarray) -> Dataset:
     """Samples without content: y_train, y_test (as y_train unless given), and `client_train`, `client_test`."""
-    test = labels if test is None else test
-    return Dataset(
-        "d",
-        np.zeros((len(labels), 1), np.float32),
-        labels.astype(np.int64),
-        np.zeros((len(test), 1), np.float32),
-        test.astype(np.int64),
-        classes,
-        **clients,
-    )  # type: ignore[arg-type]
+    y, y_test = labels.astype(np.int64), (labels if test is None else test).astype(np.int64)
+    x, x_test = (np.zeros((len(given), 1), np.float32) for given in (y, y_test))
+    return Dataset("d", x, y, x_test, y_test, classes, **clients)  # type: ignore[arg-type]
 
 
 EXACT: dict[str, dict[str, Any]] = {

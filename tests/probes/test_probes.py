@@ -96,12 +96,7 @@ def test_drift_and_divergence_on_quadratics(aggregation: str, server_lr: float) 
 
     π = (½, ½), or (1/3, 2/3) by 1 and 2 samples; d = η_g Σ π_i u_i.
     """
-    case = quadratic.Case(
-        algorithm={"name": "fedavg"},
-        rounds=[{}],
-        training={"aggregation": aggregation, "server_lr": server_lr},
-        model={"name": "tests.algorithms.quadratic:Quadratic", "start": [0, 0]},
-    )
+    case = quadratic.Case({"name": "fedavg"}, [{}], training={"aggregation": aggregation, "server_lr": server_lr})
     row = last_row(with_probes(quadratic.problem(case), ["drift"]))
     lengths = 2.5, math.sqrt(6.3125)
     assert row["drift"] == pytest.approx(sum(lengths) / 2)
@@ -165,12 +160,8 @@ def test_radii_by_hand() -> None:
     Along the first dimension (of size 1) every entry is normalised by itself: 1.
     """
     for norm, mean in (("layer", 0.7), ("dim0", 1.0)):
-        case = quadratic.Case(
-            algorithm={"name": "fedsol@forms", "lambda_norm": norm},
-            rounds=[{}],
-            training={"local_epochs": None, "local_steps": 1},
-            model={"name": "tests.algorithms.quadratic:Quadratic", "start": [0, 0]},
-        )
+        method, training = {"name": "fedsol@forms", "lambda_norm": norm}, {"local_epochs": None, "local_steps": 1}
+        case = quadratic.Case(method, [{}], training=training)
         row = last_row(with_probes(quadratic.problem(case), ["lambda"]))
         assert row["lambda_point"] == pytest.approx(mean)
         assert row["lambda_point_std"] == pytest.approx(0, abs=1e-7)

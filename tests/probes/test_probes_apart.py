@@ -103,10 +103,6 @@ def test_what_cannot_be_measured_is_refused(algorithm: Any, evaluation: dict[str
 
 def test_angles_without_a_linear_head_are_refused() -> None:
     """Before anything starts: the quadratic's head has one row for two classes."""
-    case = quadratic.Case(
-        algorithm={"name": "fedavg"},
-        rounds=[{}],
-        model={"name": "tests.algorithms.quadratic:Quadratic", "start": [0, 0]},
-    )
+    case = quadratic.Case({"name": "fedavg"}, [{}])
     with pytest.raises(UserError, match=r"evaluation\.probes: angles need a head whose weight has a row for each of 2"):
         Simulation(with_probes(quadratic.problem(case), ["angles"]), InlineBackend())

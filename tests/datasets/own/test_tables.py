@@ -10,6 +10,7 @@ import fedray
 from fedray.common.errors import UserError
 from fedray.datasets import make_data_source
 from fedray.datasets.dataset import Dataset
+from tests import small
 
 OWN = """age,sex,ward,kind,part
 1,m,b,yes,train
@@ -145,17 +146,10 @@ def test_a_run_with_natural_clients(clients: dict[str, Any]) -> None:
     rng = np.random.default_rng(0)
     rows = [(rng.normal(), ward, "test" if i % 4 == 0 else "train") for ward in "abc" for i in range(40)]
     load("age,ward,part,kind\n" + "\n".join(f"{x},{w},{p},{int(x > 0)}" for x, w, p in rows) + "\n", **clients)
+    data = {"name": "csv", "path": "own.csv", "label": "kind", "client": "ward", "drop": ["part"], **clients}
+    training = {"rounds": 5, "batch_size": 10}
     result = fedray.simulate(
-        {
-            "data": {"name": "csv", "path": "own.csv", "label": "kind", "client": "ward", "drop": ["part"], **clients},
-            "partition": "natural",
-            "clients": {"total": 3, "per_round": 3},
-            "model": {"name": "mlp", "hidden": [8]},
-            "algorithm": "fedavg",
-            "training": {"rounds": 5, "batch_size": 10},
-            "evaluation": {"personal": {}},
-            "runtime": {"backend": "inline"},
-        }
+        small.sections("fedavg", (3, 3), 8, "natural", data=data, training=training, evaluation={"personal": {}})
     )
     assert result.problem.tests.sizes.tolist() == [10, 10, 10]
     assert result.history[-1]["test_accuracy"] > 85

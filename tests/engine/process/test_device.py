@@ -1,6 +1,4 @@
-"""Switches of a GPU's kernels; glibc keeps freed memory once asked to, or gives it back: counted in pages, which do not
-depend on the load; and a run restores the caller's PyTorch settings, whose numbers do not depend on them.
-"""
+"""Switches of a GPU's kernels; and a run restores the caller's PyTorch settings, on which its numbers do not depend."""
 
 import contextlib
 import os
@@ -12,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from torch import nn
 
 import fedray
@@ -22,15 +21,6 @@ from fedray.engine.process.worker import explain
 from tests import small
 from tests.conftest import Call
 
-RUN = """
-data: digits
-partition: iid
-clients: {total: 4, per_round: 2}
-model: {name: mlp, hidden: [4]}
-algorithm: fedavg
-training: {rounds: 1, precision: bf16}
-"""
-
 
 def test_a_run_warns_of_emulated_bf16(
     project: Path, monkeypatch: pytest.MonkeyPatch, call: Call, caplog: pytest.LogCaptureFixture
@@ -38,9 +28,9 @@ def test_a_run_warns_of_emulated_bf16(
     """On a machine that has no instructions for it: one line, and the run goes on."""
     monkeypatch.setattr(device, "has_bf16", lambda: False)
     warn_once.cache_clear()
-    (project / "file.yaml").write_text(RUN)
-    code, _, err = call("run", "file.yaml", "--no-track")
-    assert code == 0, err
+    run = small.sections(model=4, training={"rounds": 1, "precision": "bf16"})
+    (project / "file.yaml").write_text(yaml.safe_dump(run))
+    assert call("run", "file.yaml", "--no-track").done
     assert caplog.text.count("training.precision: bf16: this machine's CPU has no instructions for it") == 1
 
 

@@ -9,13 +9,12 @@ import torch
 from torch import nn
 
 from fedray.common.errors import UserError
-from fedray.config import RunConfig
-from fedray.engine.problem import Problem
 from fedray.models import MODELS, make_model_spec
 from fedray.models.base import count_parameters
 from fedray.models.network import Network
 from fedray.models.parts import find_head
 from fedray.models.zoo.vit import LocalitySelfAttention, ShiftedPatches
+from tests import small
 from tests.conftest import Call, Hide
 
 SIZES: list[tuple[dict[str, Any], tuple[int, ...], int, int]] = [
@@ -194,19 +193,15 @@ def test_weights_from_a_file_with_another_head(tmp_path: Path) -> None:
 
 def test_sl_vit_takes_images_resized_to_32() -> None:
     """As FedSOL prints it (D-36): 28 pixels become 32, whose network has 6,176,275 parameters for 10 classes."""
-    config = {
-        "data": {"name": "synthetic", "shape": [3, 28, 28], "train_samples": 40, "test_samples": 10},
-        "partition": "iid",
-        "clients": {"total": 2, "per_round": 1},
-        "model": {"name": "sl_vit", "resize": 32},
-        "algorithm": "fedavg",
-    }
-    problem = Problem.build(RunConfig.parse(config))
-    assert problem.data.input_shape == (3, 32, 32)
-    assert problem.build_network("cpu").theta.numel() == 6_176_275
-    as_it_is = RunConfig.parse(config | {"model": "sl_vit"})
-    assert Problem.build(as_it_is).data.input_shape == (3, 28, 28)
-    assert "resize" not in as_it_is.make_identity("")["model"]
+    images = {"name": "synthetic", "shape": [3, 28, 28], "train_samples": 40, "test_samples": 10}
+    resized, as_it_is = (
+        small.problem(clients=(2, 1), data=images, model=model)
+        for model in ({"name": "sl_vit", "resize": 32}, {"name": "sl_vit"})
+    )
+    assert resized.data.input_shape == (3, 32, 32)
+    assert resized.build_network("cpu").theta.numel() == 6_176_275
+    assert as_it_is.data.input_shape == (3, 28, 28)
+    assert "resize" not in as_it_is.config.make_identity("")["model"]
 
 
 @pytest.mark.parametrize("architecture", ["test_resnet", "test_vit"])
