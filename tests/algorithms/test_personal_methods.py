@@ -142,11 +142,6 @@ def test_fine_tuning_of_fedper() -> None:
     assert torch.equal(final({"name": "fedper", "adapts": "head"}).theta, final("fedper").theta)
 
 
-class WeighsBySamples(FedAS):
-    def information(self, c: Client) -> float:
-        return float(c.samples)
-
-
 class GrowsEachRound(FedAS):
     """F_i = n_i 2^(e t): of any size, and always in the same proportion."""
 
@@ -159,9 +154,8 @@ class GrowsEachRound(FedAS):
 @pytest.mark.parametrize("e", [-14, 14])
 def test_information_of_any_size(e: int) -> None:
     """Weights of 2^-42 n_i, which exact sums round to nothing, or 2^42 n_i, which they refuse, in the fourth round."""
-    grows = {"name": "tests.algorithms.test_personal_methods:GrowsEachRound", "align_lr": 0, "e": e}
-    anyway = {"name": "tests.algorithms.test_personal_methods:WeighsBySamples", "align_lr": 0}
-    left, right = final(grows), final(anyway)
+    grows = {"name": f"{__name__}:GrowsEachRound", "align_lr": 0}
+    left, right = final(grows | {"e": e}), final(grows)
     assert torch.allclose(left.theta, right.theta, rtol=0, atol=1e-6)
     weighed = sum(SIZES[int(i)] for i in Simulation(problem("fedas"), InlineBackend()).draw_cohort(3)) / 3
     assert float(left.server.scale) == 2.0 ** (floor(log2(weighed)) + 3 * e)

@@ -14,7 +14,6 @@ from torch import Tensor
 from fedray.algorithms.auxiliary import FedRCL, kl
 from fedray.algorithms.base import Output, Vectors
 from fedray.algorithms.feature_terms import correlation, crowding, missing_variance
-from fedray.algorithms.fedsol import FedSOL
 from fedray.models.network import Layout
 from fedray.papers.variants import FedSOLForms
 from tests.algorithms.digits import final
@@ -46,16 +45,13 @@ def test_fedrcl_of_samples_without_mates() -> None:
 LAYOUT = Layout(("a.weight", "a.bias", "h.weight"), ((2, 3), (2,), (2, 2)), frozenset({"h.weight"}))
 
 
-def moved(part: str = "all", **options: Any) -> tuple[FedSOL, Any]:
-    """A client of FedSOL that has moved from x by a random vector."""
-    method = FedSOLForms.parse("algorithm", {"perturb": part, **options})
-    local = Vectors(perturbed=LAYOUT.part(part))
-    return method, SimpleNamespace(theta=random(12), theta_0=random(12, seed=1), layout=LAYOUT, local=local)
-
-
 def test_fedsol_does_not_follow_noise() -> None:
     """D-34: a gradient below 1e-8 counts as 0."""
-    method, c = moved(radius="fixed")
+    method, local = (
+        FedSOLForms.parse("algorithm", {"perturb": "all", "radius": "fixed"}),
+        Vectors(perturbed=LAYOUT.part("all")),
+    )
+    c: Any = SimpleNamespace(theta=random(12), theta_0=random(12, seed=1), layout=LAYOUT, local=local)
     assert torch.equal(method.perturbed(c, 1e-10 * random(12, seed=2)), c.theta)
 
 

@@ -98,13 +98,11 @@ def test_numbers(name: str, option: str) -> None:
 @pytest.mark.parametrize(
     ("section", "message"),
     [
-        ({"mu": 1.0}, "algorithm.name is required: found algorithm.mu without it"),
         ({"name": "fedsol", "proximal": "fedavg"}, "algorithm.proximal.name: unknown name 'fedavg'; did you mean"),
         ({"name": "fedsol", "proximal": {"name": "kl", "tau": 0}}, "algorithm.proximal.tau: found 0; input should"),
         ({"name": "fedsol", "proximal": {"name": "fednova", "mu": 1}}, "algorithm.proximal.mu: found 1"),
         ({"name": "fedsol", "proximal": 3}, "algorithm.proximal: expected a name or a mapping with `name`, got 3"),
         ({"name": "fedsol", "proximal": "moon", "perturb": "head"}, "algorithm.perturb: found 'head', on which MOON"),
-        ({"name": "projection", "proximal": "moon"}, "proximal.name: unknown name 'moon'; valid: fedprox, kl"),
         ({"name": "fedwmsam", "alpha": 1, "rho": 0.1}, "algorithm.alpha: found 1 with rho above 0"),
         ({"name": "fedala", "threshold": 0.1}, "start_epochs: found 10 with a threshold, which needs more than"),
         (

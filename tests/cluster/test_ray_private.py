@@ -18,7 +18,7 @@ from ray.tune import TuneError
 from ray.tune.experiment import Trial
 
 import fedray
-from fedray.cluster.object_states import SLACK, ObjectState, assign_longest_first, assign_to_actors
+from fedray.cluster.object_states import ObjectState
 from fedray.cluster.ray_private import read_error, restart_trials_killed_for_memory, shorten_messages
 from fedray.common.vectors import Vectors
 
@@ -136,26 +136,3 @@ def test_what_is_read_lies_in_the_store_and_not_in_the_reader(local_ray: None) -
     assert isinstance(first, Vectors)
     assert first.h.data_ptr() == second.h.data_ptr()
     assert torch.equal(first.h, torch.arange(1 << 18, dtype=torch.float32))
-
-
-@pytest.mark.parametrize("parts", [2, 4, 8])
-def test_clients_stay_at_home_within_the_balance(parts: int) -> None:
-    """300 cohorts of unequal clients: never longer than 1.1 x longest-first's largest share; most stay at home."""
-    rng = np.random.default_rng(0)
-    sizes = 1 + rng.dirichlet(np.full(10, 0.5), 300).max(1) * 100
-    homes: dict[int, int] = {}
-    stayed = moved = 0
-    for _ in range(300):
-        cohort = rng.choice(300, 10 * parts, replace=False)
-        loads = [int(sizes[i]) for i in cohort]
-        shares = assign_to_actors(loads, [homes.get(int(i)) for i in cohort], parts)
-        assert sorted(k for share in shares for k in share) == list(range(len(cohort)))
-        best = max(sum(loads[k] for k in share) for share in assign_longest_first(loads, parts))
-        assert max(sum(loads[k] for k in share) for share in shares) <= SLACK * best
-        for part, share in enumerate(shares):
-            for k in share:
-                stayed += homes.get(int(cohort[k])) == part
-                moved += homes.get(int(cohort[k]), part) != part
-                homes[int(cohort[k])] = part
-    assert stayed > 1.5 * moved
-    assert assign_to_actors(loads, [None] * len(loads), parts) == assign_longest_first(loads, parts), "without homes"

@@ -360,16 +360,6 @@ def test_is_what_was_asked_for_and_always_the_same() -> None:
     assert np.bincount(natural.client_test, minlength=20).min() >= 1
 
 
-def test_without_noise_an_image_is_its_class_of_4x4_patches() -> None:
-    """8 x 8 pixels are 2 x 2 per patch; noise 0 makes train and test of a class equal, and classes differ."""
-    data = synthesise(classes=3, shape=[1, 8, 8], train_samples=6, test_samples=3, noise=0)
-    x = data.x_train[:, 0]
-    np.testing.assert_array_equal(x, np.repeat(np.repeat(x[:, ::2, ::2], 2, axis=1), 2, axis=2))
-    np.testing.assert_array_equal(data.x_train[:3], data.x_test)
-    np.testing.assert_array_equal(data.x_train[:3], data.x_train[3:])
-    assert len(np.unique(x.reshape(6, -1), axis=0)) == 3
-
-
 def test_text_goes_on_by_one_to_three() -> None:
     data = make_data_source(
         {"name": "synthetic_text", "classes": 9, "length": 5, "train_samples": 300, "test_samples": 20, "clients": 7}

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedray.algorithms.base import Client
 from fedray.algorithms.fedavg import FedAvg, FedProx
@@ -29,15 +29,6 @@ from fedray.engine.server.simulation import Simulation
 from fedray.engine.state import State
 from fedray.probes.scores import average_everyone, summarise
 from tests import small
-
-
-class Dropped(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.body, self.dropout, self.head = nn.Linear(64, 12), nn.Dropout(0.3), nn.Linear(12, 10)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.dropout(self.body(x.flatten(1)).relu()))
 
 
 class TrainedProx(FedProx):
@@ -147,7 +138,7 @@ def test_when(method: str, rounds: list[int]) -> None:
 )
 def test_a_run_does_not_notice(method: Any) -> None:
     """Nothing of the state differs in a bit, though fine-tuning draws batches and dropout; nor do other metrics."""
-    model = "tests.probes.test_personal_runs:Dropped"
+    model = "tests.probes.probed:Careful"
     with_it = result(method, {"epochs": [0, 1], "every": 1}, {"every": 1}, model=model, rounds=3)
     without = result(method, None, {"every": 1}, model=model, rounds=3)
     assert with_it.summary()["theta_sha256"] == without.summary()["theta_sha256"]

@@ -208,20 +208,14 @@ GREY = (np.arange(64 * 64).reshape(64, 64) % 64 * 1000).astype(np.uint16)
 
 
 def tiff(path: Path, values: np.ndarray, bits: int, black: int = 1, sign: int = 1) -> None:
-    """A TIFF with 12, 16 or 32 bits per pixel, as other programs write it; sign: SampleFormat 1 or 2."""
-    data = values.astype(f"<{'ui'[sign - 1]}{bits // 8}").tobytes() if bits != 12 else pack_12(values)
+    """A TIFF with 16 or 32 bits per pixel, as other programs write it; sign: SampleFormat 1 or 2."""
+    data = values.astype(f"<{'ui'[sign - 1]}{bits // 8}").tobytes()
     tags = [(256, 4, values.shape[1]), (257, 4, values.shape[0]), (258, 3, bits), (259, 3, 1), (262, 3, black)]
     tags += [(273, 4, 8), (277, 3, 1), (278, 4, values.shape[0]), (279, 4, len(data)), (339, 3, sign)]
     entries = b"".join(struct.pack("<HHII", tag, kind, 1, value) for tag, kind, value in tags)
     path.write_bytes(
         b"II*\0" + struct.pack("<I", 8 + len(data)) + data + struct.pack("<H", len(tags)) + entries + b"\0" * 4
     )
-
-
-def pack_12(values: np.ndarray) -> bytes:
-    """Two values of 12 bits in three bytes, the highest bits first."""
-    a, b = values.ravel()[::2].astype(int), values.ravel()[1::2].astype(int)
-    return np.stack([a >> 4, ((a & 15) << 4) | (b >> 8), b & 255], -1).astype(np.uint8).tobytes()
 
 
 def same_in_both_parts(root: Path, suffix: str, save: Callable[[Path], None]) -> None:
@@ -235,7 +229,6 @@ DEEP: dict[str, tuple[str, Callable[[Path], None], np.ndarray]] = {
     "TIFF": ("tif", lambda path: Image.fromarray(GREY).save(path), GREY / 257),
     "TIFF of 32 bits": ("tif", lambda path: Image.fromarray(GREY.astype(np.int32)).save(path), GREY / 257),
     "TIFF with a sign": ("tif", lambda path: tiff(path, GREY // 2, 16, sign=2), GREY // 2 / 257),
-    "TIFF of 12 bits": ("tif", lambda path: tiff(path, GREY // 16, 12), GREY // 16 * (255 / 4095)),
 }
 
 

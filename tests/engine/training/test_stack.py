@@ -21,8 +21,6 @@ from fedray.engine.messages import ClientTask
 from fedray.engine.process import train
 from fedray.engine.process.reduction import ClientResult, Reduction
 from fedray.engine.training import stack
-from fedray.engine.training.stack import MOST, STACKED, choose_size
-from fedray.models.network import Network
 from tests import small
 
 DECLARED = sorted(name for name, method in ALGORITHMS.items() if vars(method).get("stacks"))
@@ -233,24 +231,6 @@ def test_the_option_reaches_a_run(made: list[int]) -> None:
         made.clear()
     assert len(found) == 1
     assert sizes == [0, 4, 8]
-
-
-def test_the_size_is_limited_by_cache_and_threads() -> None:
-    """64-32-10 has 2,410 parameters, 64-200-10 15,010, of which 17 fit 2^18; 784-400-10 has 318,010: none."""
-
-    def build(*widths: int) -> Network:
-        return Network(nn.Sequential(nn.Linear(*widths[:2]), nn.ReLU(), nn.Linear(*widths[1:])))
-
-    assert choose_size(build(64, 32, 10), "auto") == MOST
-    assert choose_size(build(64, 200, 10), "auto") == STACKED // 15_010 == 17
-    assert choose_size(build(784, 400, 10), "auto") == 1
-    assert choose_size(build(784, 400, 10), 5) == 5
-    assert choose_size(build(2, 3, 4), "auto") == 1  # 25 parameters: a vector would look like rows of 25 clients
-    torch.set_num_threads(2)
-    try:
-        assert choose_size(build(64, 32, 10), "auto") == 1
-    finally:
-        torch.set_num_threads(1)
 
 
 def test_only_the_client_that_went_wrong_is_refused() -> None:
