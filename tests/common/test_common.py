@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+import fedray
 from fedray.algorithms import ALGORITHMS
 from fedray.common import process
 from fedray.common.calls import check_return, fits, make_plain
@@ -69,13 +70,15 @@ def test_numbers_arrays_and_iterators_are_made_plain() -> None:
         ("bugs\t\t: bf16\nflags\t\t: fpu avx2\n", False),
         ("Features\t: fp asimd bf16 i8mm\n", True),
         ("processor\t: 0\n", None),
+        (None, None),
     ],
 )
 def test_bf16_is_read_from_the_flags(
-    text: str, able: bool | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    text: str | None, able: bool | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """x86 lists `flags`, Arm `Features`; a system that lists neither does not say."""
-    (tmp_path / "cpuinfo").write_text(text)
+    """x86 lists `flags`, Arm `Features`; a system that lists neither, or has no such file, does not say."""
+    if text is not None:
+        (tmp_path / "cpuinfo").write_text(text)
     monkeypatch.setattr(process, "CPUINFO", tmp_path / "cpuinfo")
     assert process.has_bf16.__wrapped__() is able
 
@@ -172,3 +175,8 @@ def test_memory_on_a_gpu_is_kept_for_the_stream_that_reads_it(monkeypatch: pytes
     there: Any = SimpleNamespace(is_cuda=True, record_stream=noted.append)
     mark_read([there, torch.zeros(1), there])
     assert noted == ["lane 2", "lane 2"]
+
+
+def test_an_unknown_argument_names_the_function() -> None:
+    with pytest.raises(TypeError, match=r"^run_sweep\(\) missing a required argument"):
+        fedray.run_sweep(metrics=["x"])  # type: ignore[call-arg]

@@ -116,8 +116,10 @@ def test_modules_that_a_plug_in_imports_from_its_folder_enter_the_digest(case: s
     assert digest_source("algorithm", f"{module}:X") == before
     write(folder, {helper: "K = 2"})
     assert digest_source("algorithm", f"{module}:X") != before
-    write(folder, {helper: "K = 1\r\n"[:5]})
+    write(folder, {helper: "K = 1"})
     assert digest_source("algorithm", f"{module}:X") == before
+    write(folder, {helper: "K = "})  # what cannot be parsed is hashed as it is
+    assert digest_source("algorithm", f"{module}:X") != before
 
 
 def test_a_plug_in_without_helpers_has_the_digest_of_its_source(folder: Path) -> None:

@@ -109,6 +109,7 @@ def test_arrays_from_memory() -> None:
     }
     given = RunConfig.parse(config(data={**arrays, "mean": [0.3054], "std": [0.3763]}))
     assert given.data.load().digest == loaded.digest
+    assert len(given.pack()) < 10_000, "actors get the data set apart from it"
     assert fedray.simulate(given).theta.equal(fedray.simulate(config(data="digits")).theta)
     with pytest.raises(UserError, match=r"^data lacks y_train, y_test; found: x_test, x_train$"):
         fedray.simulate(config(data={"x_train": arrays["x_train"], "x_test": arrays["x_test"]}))

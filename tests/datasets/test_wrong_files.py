@@ -33,11 +33,9 @@ def remove(path: str) -> Callable[[Path], None]:
     return lambda root: (root / path).unlink()
 
 
-def replace_by_pipe(root: Path) -> None:
+def replace_by_pipe(path: str) -> Callable[[Path], None]:
     """Reading would wait for it."""
-    file = root / "cinic-10/train/cat/cat_1.png"
-    file.unlink()
-    os.mkfifo(file)
+    return lambda root: (root / path).unlink() or os.mkfifo(root / path)
 
 
 def of_mnist(**arrays: np.ndarray) -> Callable[[Path], None]:
@@ -136,7 +134,8 @@ WRONG: list[tuple[str, Callable[[Path], None], list[str]]] = [
     ("ag_news", write("ag_news_csv/test.csv", b'"1","a","b"\n"5","a","b"\n'), ["row 2", "a class from 1 to 4"]),
     ("ag_news", write("ag_news_csv/test.csv", b'"1","a"\n'), ["row 1", "a title and a description"]),
     ("ag_news", write("ag_news_csv/test.csv", b'"1","a\xff","b"\n'), ["test.csv cannot be read"]),
-    ("cinic10", replace_by_pipe, ["cat_1.png", "regular file"]),
+    ("cinic10", replace_by_pipe("cinic-10/train/cat/cat_1.png"), ["cat_1.png", "regular file"]),
+    ("mnist", replace_by_pipe(RAW), [RAW, "is not a file"]),
 ]
 
 

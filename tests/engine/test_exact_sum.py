@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedray.datasets.dataset import as_tensor
-from fedray.engine.exact_sum import BLOCK, LIMIT, REST, SCALE, WIDE, Accumulator, NotSummable, add_up
+from fedray.engine.exact_sum import BLOCK, LIMIT, REST, SCALE, WIDE, Accumulator, NotSummable, add_up, is_finite
 
 values = st.lists(st.floats(-1000, 1000, width=32), min_size=3, max_size=3)
 terms = st.lists(st.tuples(values, st.floats(0, 1)), min_size=1, max_size=12)
@@ -50,6 +50,8 @@ def test_what_does_not_fit_is_refused_and_nothing_is_added(bad: float) -> None:
     with pytest.raises(NotSummable, match="u is"):
         sums.add("u", torch.tensor([1.0, bad]), 0.5, 2)
     assert torch.equal(add_up([sums.sums])["u"], torch.tensor([0.5, 1.0]))
+    assert is_finite(torch.zeros(0))
+    assert not is_finite(torch.tensor([1.0, bad])) or bad == 3e38
 
 
 @settings(max_examples=200, deadline=None)

@@ -157,7 +157,7 @@ class Remembering(Cast):
 
     def __init__(self) -> None:
         super().__init__()
-        self.seen, self.fixed, self.kept = 0, [1, 2], None
+        self.seen, self.fixed, self.kept = 0, [1, {"a": 2}], None
         self.mean, self.projection = torch.zeros(16), None
         self.draws = np.random.default_rng(0)
 

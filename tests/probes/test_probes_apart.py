@@ -85,6 +85,7 @@ def test_probes_cost_only_what_is_asked_and_only_in_evaluated_rounds(monkeypatch
 @pytest.mark.parametrize(
     ("algorithm", "evaluation", "message"),
     [
+        ("fedavg", {"probes": ["lambda"]}, "adaptive); fedavg has no such radius"),
         ({"name": "fedsol", "radius": "fixed"}, {"probes": ["lambda"]}, "adaptive); fedsol has no such radius"),
         ("fedrep", {"probes": ["classes"]}, "evaluation.probes: classes tests the global model; fedrep has none"),
         ("local-only", {"auc": True}, "evaluation.auc: tests the global model; local-only has none"),

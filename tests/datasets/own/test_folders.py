@@ -133,6 +133,8 @@ def wrong_domains(root: Path) -> None:
     (root / "halved/sketch_test.txt").unlink()
     domain_net(root / "outside")
     (root / "outside/clipart_train.txt").write_text("clipart/cat/1.png 0\n../cat/1.png 0\n")
+    domain_net(root / "gone")
+    (root / "gone/clipart/cat/1.png").unlink()
     domain_net(root / "twice")
     with (root / "twice/clipart_train.txt").open("a") as listed:
         listed.write("clipart/cat/1.png 0\n")
@@ -153,6 +155,7 @@ WRONG_DOMAINS: list[tuple[dict[str, Any], str]] = [
     ({"path": "outside"}, "outside/clipart_train.txt: line 2: found '../cat/1.png 0'; DOMAIN/CLASS/FILE and a label"),
     ({"path": "net", "classes": ["bird", "owl"]}, "data.path: net/clipart_train.txt lists no picture of the `classes`"),
     ({"path": "both"}, "data.path: both/clipart/cat/1.png is listed for training and for testing"),
+    ({"path": "gone"}, "gone/clipart/cat/1.png cannot be read: No such file or directory"),
     ({"path": "twice"}, "data: domains: twice/clipart/cat/1.png is listed twice"),
 ]
 

@@ -139,7 +139,7 @@ def test_a_newcomer_of_ditto_trains_as_in_its_first_round() -> None:
     assert torch.equal(here.trainer.personalise(broadcast, task, 1, newcomer=True).theta, c.theta), "draws are keyed"
 
 
-@pytest.mark.parametrize("method", ["fedala", "fedproto", "fedrod", "fedgela", "apfl", "fedas"])
+@pytest.mark.parametrize("method", ["fedala", "fedproto", "fedrod", "fedgela", "pfedme", "apfl", "fedas"])
 def test_every_kind_of_method_tests_newcomers(method: str) -> None:
     last = run(problem(method, model=16), InlineBackend()).history[-1]
     assert all(0 <= last[name] <= 100 for name in METRICS)
@@ -147,7 +147,8 @@ def test_every_kind_of_method_tests_newcomers(method: str) -> None:
 
 def test_the_split_of_a_run_is_read_again(tmp_path: Path) -> None:
     """partition.npz lists the unseen clients last; a file of six clients does not serve 4 and 3."""
-    first, of_file = problem(), {"name": "file", "path": str(tmp_path / "split.npz")}
+    first = problem(data={"name": "digits", "validation": {"fraction": 0.2}})
+    of_file = {"name": "file", "path": str(tmp_path / "split.npz")}
     (tmp_path / "split.npz").write_bytes(first.pack_split())
     assert problem(partition=of_file).pack_split() == first.pack_split()
     with np.load(io.BytesIO(first.pack_split())) as file:

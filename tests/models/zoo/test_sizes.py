@@ -189,6 +189,9 @@ def test_weights_from_a_file_with_another_head(tmp_path: Path) -> None:
     torch.save(nn.Linear(3, 2).state_dict(), tmp_path / "w.pt")
     with pytest.raises(UserError, match=r"^model\.init: .*w\.pt does not fit"):
         spec.load_init(own)
+    (tmp_path / "w.pt").unlink()
+    with pytest.raises(UserError, match=r"^model\.init: .*w\.pt does not exist"):
+        spec.load_init(own)
 
 
 def test_sl_vit_takes_images_resized_to_32() -> None:
@@ -207,7 +210,9 @@ def test_sl_vit_takes_images_resized_to_32() -> None:
 @pytest.mark.parametrize("architecture", ["test_resnet", "test_vit"])
 def test_built_for_the_data(architecture: str) -> None:
     """One channel of 32 x 32 pixels and 7 classes: the head has 7 outputs, and a forward pass gives 7 scores."""
-    module = make_model_spec({"name": "timm", "architecture": architecture}).build((1, 32, 32), 7)
+    spec = make_model_spec({"name": "timm", "architecture": architecture, "resize": 32})
+    module = spec.build((1, 32, 32), 7)
+    assert spec.side == 32
     assert find_head(module)[1].out_features == 7
     assert module.eval()(torch.zeros(2, 1, 32, 32)).shape == (2, 7)
 
