@@ -12,12 +12,44 @@ from ray.util.placement_group import placement_group
 from fedray.cluster.object_states import ObjectState
 from fedray.cluster.ray_backend import RayBackend
 from fedray.config import Runtime
+from fedray.engine.problem import Problem
+from fedray.engine.process.backend import InlineBackend
 from fedray.engine.server.simulation import Simulation
 from tests import small
+from tests.conftest import start_ray
 from tests.faults.test_nodes import SMALL, WATCHFUL
 from tests.sweep.running import REPOSITORY
 
 pytestmark = pytest.mark.faults
+
+
+def problem(hidden: int, clients: int, per_round: int, rounds: int) -> Problem:
+    """SCAFFOLD: each client keeps one vector of P = 75 x hidden + 10 numbers."""
+    return small.problem(
+        "scaffold",
+        (clients, per_round),
+        hidden,
+        runtime={"device": "cpu", "actors": 2},
+        training={"rounds": rounds, "local_steps": 1, "batch_size": 8},
+        evaluation={"every": 100, "last": 1},
+    )
+
+
+def test_more_state_than_the_object_store_holds_spills_to_disk() -> None:
+    """40 clients of 4 x 75 x 30,000 = 9 MB are 360 MB in a store of 200 MB; every client is drawn twice."""
+    built = problem(hidden=30_000, clients=40, per_round=10, rounds=8)
+    start_ray(num_cpus=2, object_store_memory=200_000_000)
+    backend = RayBackend(Runtime(actors=2))
+    try:
+        running = Simulation(built, backend)
+        found = small.outcome(running)
+        kept = running.state.clients
+        assert all(isinstance(state, ObjectState) for state in kept.values())
+        assert len(kept) * 9_000_000 > 200_000_000, "they fitted"
+    finally:
+        backend.close()
+        ray.shutdown()
+    assert found == small.outcome(Simulation(built, InlineBackend()))
 
 
 @pytest.fixture
@@ -42,14 +74,7 @@ def test_states_stay_on_their_nodes_and_a_lost_node_is_said(nodes: tuple[Cluster
     the next round fails as a fault of the cluster: the trial restarts from its checkpoint.
     """
     cluster, workers = nodes
-    built = small.problem(
-        "scaffold",
-        (8, 8),
-        4000,
-        runtime={"device": "cpu", "actors": 2},
-        training={"rounds": 6, "local_steps": 1, "batch_size": 8},
-        evaluation={"every": 100, "last": 1},
-    )
+    built = problem(hidden=4000, clients=8, per_round=8, rounds=6)
     group = placement_group([{"CPU": 1}] * 2, strategy="STRICT_SPREAD")
     ray.get(group.ready())
     backend = RayBackend(Runtime(actors=2), group)
