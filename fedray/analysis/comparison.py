@@ -79,7 +79,8 @@ class Difference:
     """Method minus reference over paired seeds of one setting.
 
     Attributes:
-        gaps: a difference for each seed that both have.
+        pairs: a difference for each seed that both have. Of rounds to a target it is infinite if only one of the two
+            never arrives, NaN if neither does.
         unpaired: seeds of the method or of the reference whose partner has no value.
         p: p of the paired t-test.
         adjusted: p by Holm's method among the `family` methods of the setting.
@@ -87,7 +88,7 @@ class Difference:
 
     row: str
     column: str
-    gaps: tuple[float, ...]
+    pairs: tuple[float, ...]
     unpaired: int
     confidence: float
     p: float | None = None
@@ -95,8 +96,18 @@ class Difference:
     family: int = 1
 
     @property
+    def gaps(self) -> tuple[float, ...]:
+        """The differences that are numbers."""
+        return tuple(gap for gap in self.pairs if math.isfinite(gap))
+
+    @property
     def n(self) -> int:
         return len(self.gaps)
+
+    @property
+    def never(self) -> int:
+        """Pairs of which one never arrives, or neither."""
+        return len(self.pairs) - self.n
 
     @property
     def mean(self) -> float | None:
@@ -135,7 +146,7 @@ class Difference:
     def judge(self, lower: bool) -> str:
         """Return `better` or `worse` if the adjusted p is at most 1 - confidence, otherwise `not told apart`."""
         if self.adjusted is None or self.mean is None:
-            return "too few seeds"
+            return "too few arrive" if len(self.pairs) >= FEWEST_SEEDS else "too few seeds"
         if self.adjusted > 1 - self.confidence + 1e-12:
             return "not told apart"
         return "better" if (self.mean < 0) == lower else "worse"
@@ -148,6 +159,8 @@ def tabulate_by_seed(sweep: SweepTable, metric: str, rows: str = "algorithm", co
     Raises UserError if a metric or key is unknown, the metric is a ratio of runs, or several runs share method, setting
     and seed.
     """
+    if "," in metric:
+        raise UserError(f"--metric: found {metric!r}; a comparison takes one metric")
     if (ratio := Metric.parse(metric)).reference:
         raise UserError(f"--metric: found {metric!r}, which compares runs already; {ratio.rounds} is allowed")
     cells = sweep.cells.assign(_value=read_values(sweep, metric), _row=label_cells(sweep.cells, rows))
@@ -178,8 +191,9 @@ def pair_by_seed(cells: pd.DataFrame, to: str, confidence: float = 0.95) -> list
         if row != to:
             theirs = by_seed.get((to, column), nothing)
             both = pd.concat([ours.rename("ours"), theirs.rename("theirs")], axis=1)
-            gaps = tuple((both["ours"] - both["theirs"]).dropna().astype(float))
-            one = Difference(str(row), str(column), gaps, len(both) - len(gaps), confidence)
+            pairs = both.dropna().astype(float)
+            gaps = tuple(pairs["ours"] - pairs["theirs"])
+            one = Difference(str(row), str(column), gaps, len(both) - len(pairs), confidence)
             found.append(replace(one, p=compute_p(one.tested)))
     return adjust_p_values(found)
 
@@ -225,7 +239,7 @@ class Comparison:
     @property
     def lacks_seeds(self) -> bool:
         """True if no method has enough seeds for an interval or a test."""
-        return bool(self.differences) and all(one.n < FEWEST_SEEDS for one in self.differences)
+        return bool(self.differences) and all(len(one.pairs) < FEWEST_SEEDS for one in self.differences)
 
 
 def find_reference(cells: pd.DataFrame, given: str, found: Iterable[str], rows: str = "algorithm") -> str:
@@ -252,8 +266,8 @@ def compare(
     to = find_reference(sweep.cells, to, cells["_row"], rows)
     _refuse_unlike(cells, to)
     notes = [*describe_target(sweep, metric, cells), *describe_doubts(sweep, metric)]
-    cells = cells.assign(_value=cells["_value"].replace(NEVER, math.nan))
     differences, lower = pair_by_seed(cells, to, confidence), is_smaller_better(metric, sweep.cells)
+    cells = cells.assign(_value=cells["_value"].replace(NEVER, math.nan))
     title = make_title(metric, sweep.cells)
     return Comparison(sweep.name, to, metric, title, lower, notes, confidence, differences, _average(sweep, cells))
 
@@ -303,13 +317,14 @@ def tabulate(found: Comparison) -> list[list[str]]:
             lines.append([found.to, one.column, "", value, "", "reference", *[""] * 6, *costs])
         value, *costs = _list_means(found, one.row, one.column)
         detectable = one.find_detectable()
+        apart = [f"{what}: {k}" for what, k in (("unpaired", one.unpaired), ("never", one.never)) if k]
         lines.append(
             [
                 one.row,
                 one.column,
-                f"{one.n}" + (f" (unpaired: {one.unpaired})" if one.unpaired else ""),
+                " ".join(filter(None, [f"{one.n}", f"({', '.join(apart)})" if apart else ""])),
                 value,
-                "-" if one.mean is None else f"{one.mean:+.{found.digits}f}",
+                "-" if one.mean is None else f"{one.mean:+z.{found.digits}f}",
                 one.judge(found.lower),
                 one.interval.format(found.digits) if one.interval else "-",
                 _format_p(one.adjusted),
@@ -353,7 +368,7 @@ def _format_p(value: float | None) -> str:
 def list_notes(found: Comparison) -> list[str]:
     """Return notes that explain the numbers."""
     level, shown = 100 * (1 - found.confidence), {*tabulate(found)[0]}
-    seeds = sorted({one.n for one in found.differences})
+    seeds = sorted({len(one.pairs) for one in found.differences})
     paired = f"paired by {format_count(seeds[0], 'seed')}" if len(seeds) == 1 else "paired by seed"
     costs = " and ".join(name for name in COSTS if found.means[name].nunique() > 1)
     what = "of a run's training, all clients and rounds, mean over its seeds"
@@ -361,7 +376,8 @@ def list_notes(found: Comparison) -> list[str]:
     known = [f"{costs}: {what}"] if costs else []
     drawn = f", the bootstrap, of {BOOTSTRAP_SEEDS} seeds and more, does not" if "bootstrap interval" in shown else ""
     equal = any(one.tested and one.spread == 0 for one in found.differences)
-    unpaired = any(one.unpaired for one in found.differences)
+    least = "" if "p (sign flips)" in shown else ", each the least possible"
+    unpaired = any(one.unpaired or one.never for one in found.differences)
     if found.lacks_seeds:
         return [describe_few_seeds(seeds[-1], "paired seed"), *known, *found.notes]
     return [
@@ -370,9 +386,8 @@ def list_notes(found: Comparison) -> list[str]:
         "difference show one; settings are not corrected for each other",
         "each interval stands alone, without correction, so one without 0 may stand beside `not told apart`; the t "
         f"interval assumes normal differences{drawn}",
-        "p (sign flips): exact, without assuming normality, never below 2^(1 - n)"
-        f"{', where each of them is' if _are_flips_lowest(found) else ''}: 5 % needs at least six seeds",
-        *(["difference: of the paired seeds, which are not all that a mean is of"] if unpaired else []),
+        f"p (sign flips){least}: exact, without assuming normality, at least 2^(1 - n): 5 % needs six seeds or more",
+        *(["difference: of the pairs with two numbers; a mean is of more"] if unpaired else []),
         *(f"{name}: {what}" for name, what in DETECTED.items() if name in shown),
         *(["-: equal differences have no spread; their p is that of sign flips"] if equal else []),
         *_describe_wins(found),
@@ -383,16 +398,17 @@ def list_notes(found: Comparison) -> list[str]:
 
 def _describe_wins(found: Comparison) -> list[str]:
     """Return a note with the pairs of all settings that each method wins; methods with equal numbers share them."""
-    rows, tie = dict[str, list[str]](), ""
+    rows, tie, late = dict[str, list[str]](), "", ""
     for row in dict.fromkeys(one.row for one in found.differences):
-        gaps = np.array([gap for one in found.differences if one.row == row for gap in one.gaps])
+        gaps = np.array([gap for one in found.differences if one.row == row for gap in one.pairs])
         if pairs := len(gaps):
-            won = float(((gaps < 0) if found.lower else (gaps > 0)).sum() + (gaps == 0).sum() / 2)
+            won = float(((gaps < 0) if found.lower else (gaps > 0)).sum() + (np.isnan(gaps) | (gaps == 0)).sum() / 2)
             bound = bound_proportion(won, pairs, found.confidence)
             share = f"{won / pairs:.2f} ({bound.low:.2f} .. {bound.high:.2f})"
             rows.setdefault(f"{won:g} of {pairs}: {share}", []).append(row)
             tie = "; a tie counts half" if won % 1 else tie
-    about = f"pairs with the same setting and seed that beat {found.to} (Clopper and Pearson's interval{tie})"
+            late = "; who never arrives loses" if not np.isfinite(gaps).all() else late
+    about = f"pairs with the same setting and seed that beat {found.to} (Clopper and Pearson's interval{tie}{late})"
     return [f"{about}: " + "; ".join(f"{said} by {', '.join(of)}" for said, of in rows.items())] if rows else []
 
 
@@ -473,8 +489,12 @@ def main(
     sweep = collect(*name)
     pick_finished(sweep)  # refuses one without a finished run
     found = compare(sweep, reference, metric, confidence, rows, cols)
+    if found.differences and not any(one.pairs for one in found.differences):
+        raise UserError(
+            f"compare: no finished run has the setting and seed of one of {found.to}; --cols can name the settings"
+        )
     if as_json:
-        keys = ("row", "column", "n", "mean", "p", "adjusted", "gaps", "unpaired")
+        keys = ("row", "column", "n", "mean", "p", "adjusted", "gaps", "unpaired", "never")
         lines = [
             {key: getattr(one, key) for key in keys}
             | {"low": one.interval and one.interval.low, "high": one.interval and one.interval.high}

@@ -27,7 +27,7 @@ class Interval:
 
     def format(self, digits: int) -> str:
         """Format as `+0.52 .. +1.48`, with so many digits after the point."""
-        return f"{self.low:+.{digits}f} .. {self.high:+.{digits}f}"
+        return f"{self.low:+z.{digits}f} .. {self.high:+z.{digits}f}"
 
 
 def bound_mean(differences: Sequence[float], confidence: float = 0.95) -> Interval | None:

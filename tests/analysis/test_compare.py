@@ -58,9 +58,7 @@ def test_interval_of_paired_seeds(store: Tracker) -> None:
     )
     assert re.search(r"fedsam ρ=0.5 \| dirichlet α=0.5 +\| [\d.]+ +\| \d+ +\|", text), "the second table"
     assert "p (sign flips) |" not in text, "0.25 for three seeds and 1 for one, the least that they can give"
-    assert (
-        "- p (sign flips): exact, without assuming normality, never below 2^(1 - n), where each of them is: 5 %" in text
-    )
+    assert "- p (sign flips), each the least possible: exact, without assuming normality, at least 2^(1 - n): 5" in text
     assert max(map(len, (line for line in text.splitlines() if line.startswith("|")))) <= 120
     assert re.search(r"\| 1 \(unpaired: 1\) +\| 40.50 +\| -10.00 +\| too few seeds ", text)
     assert "bootstrap interval" not in text, "nor what the runs sent: columns that say nothing are left out"
@@ -84,7 +82,7 @@ def test_what_is_alike_is_said_once(store: Tracker) -> None:
     assert text.count("Clopper") == text.count("beat fedavg") == 1
     assert "3 of 3: 1.00 (0.29 .. 1.00) by fedsam ρ=0.1, fedsam ρ=0.5; 2 of 3: 0.67 (0.09 .. 0.99) by fedprox" in text
     assert "p (sign flips) |" in text
-    assert "never below 2^(1 - n): 5 %" in text
+    assert "- p (sign flips): exact" in text
 
 
 @pytest.mark.parametrize(("lower", "wins"), [(False, 3.5), (True, 2.5)])
@@ -163,7 +161,7 @@ def test_blocks_of_several_sweeps_share_a_table(store: Tracker, call: Call) -> N
     out = call("compare", "methods", "mine").out
     assert out.startswith("**methods and mine: difference to fedavg: test accuracy in %, round 4**\n")
     assert "- mine/1 is not in this store\n" in out
-    assert "| 80.00 ± 10.00 " in call("tables", "methods", "mine").out
+    assert "| <u>80.00 ± 10.00</u> " in call("tables", "methods", "mine").out
     assert call("tables", "methods/1").out.startswith("**methods/1: ")
     assert "mine/1" not in call("compare", "methods").out
     told = json.loads(call("compare", "methods", "mine", "--json").out)
@@ -173,15 +171,19 @@ def test_blocks_of_several_sweeps_share_a_table(store: Tracker, call: Call) -> N
 def test_the_page_makes_latex_of_differences(
     store: Tracker, call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Differences 1, 2, 3: mean 2, and the t interval is 2 ± 4.303 · 1 / √3 = 2 ± 2.484; Holm's p that of t = 2 √3."""
-    write(store, [cell(a, 0.5, seed) for a in (FEDAVG, SMALL) for seed in range(3)], [70, 70, 70, 71, 72, 73])
+    """Differences 1, 2, 3: mean 2, and the t interval is 2 ± 4.303 · 1 / √3 = 2 ± 2.484; Holm's p that of t = 2 √3.
+    Beside it a row of two seeds, which has neither.
+    """
+    cells = [cell(a, 0.5, seed) for a in (FEDAVG, SMALL, LARGE) for seed in range(3)]
+    write(store, cells, [70, 70, 70, 71, 72, 73, 75, 76])
     (tmp_path / "compare.json").write_text(call("compare", "sweep", "--json").out, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     page = (Path(__file__).parents[2] / "docs/analysis.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"^```python\n(# differences\.py\n.*?)^```$", page, re.DOTALL | re.MULTILINE)
     exec(code, {})  # noqa: S102
-    line = r"dirichlet $\alpha$=0.5 & fedsam & 3 & 2.00 & -0.48 & 4.48 & 0.074 & not told apart \\"
-    assert line in capsys.readouterr().out
+    latex = capsys.readouterr().out
+    for line in (r"0.1 & 3 & 2.00 & -0.48 & 4.48 & 0.074 & not told apart \\", r"0.5 & 2 & 5.50 & - & - & - & too few"):
+        assert rf"dirichlet $\alpha$=0.5 & fedsam $\rho$={line}" in latex
     write(store, [cell(a, 0.5, seed) for a in (FEDAVG, SMALL) for seed in range(2)], [70, 70, 71, 72], name="few")
     (one,) = json.loads(call("compare", "few", "--json").out)["differences"]
     assert (one["mean"], one["low"], one["adjusted"], one["verdict"]) == (1.5, None, None, "too few seeds")
@@ -201,7 +203,7 @@ def test_a_method_with_too_few_seeds_beside_others_has_no_verdict(store: Tracker
     assert "too few seeds" in line
     assert "better" not in line
     out = call("compare", "sweep").out
-    assert "- difference: of the paired seeds, which are not all that a mean is of\n" in out
+    assert "- difference: of the pairs with two numbers; a mean is of more\n" in out
     assert "equal differences" not in out, "none of those that are tested are"
 
 
@@ -211,6 +213,8 @@ def test_runs_that_never_reach_the_target_are_told(store: Tracker, call: Call) -
     write(store, cells, [80, 80, 80, 80, 10, 10])
     out = call("compare", "sweep", "--metric", "rounds_to:70").out
     assert "- never at the target, and in no mean: 2 of 3 runs of fedsam\n" in out
+    assert re.search(r"\| fedsam .*\| 1 \(never: 2\) \| 1.00 +\| \+0.00 +\| too few arrive \|", out)
+    assert "a tie counts half; who never arrives loses): 0.5 of 3: 0.17 (" in out, "a tie and two that never arrive"
     latex = call("tables", "sweep", "--metric", "rounds_to:70", "--best-except", "fedavg", "--format", "latex").out
     (caption,) = re.findall(r"\\caption\{.*\}", latex)
     assert "never at the target, and in no mean: 2 of 3 runs of fedsam; best baseline: of all rows but fed" in caption

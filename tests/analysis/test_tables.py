@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -137,9 +138,11 @@ def test_a_row_per_seed(store: Tracker, tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_methods_in_columns_are_ranked_within_rows(store: Tracker) -> None:
-    """fedsam is the better method in both settings; one of two settings is never the best. One has a second seed."""
-    cells = [cell(a, alpha, 0) for alpha in (0.5, 0.1) for a in (FEDAVG, SMALL)] + [cell(FEDAVG, 0.1, 1)]
-    write(store, cells, [80, 90, 50, 60, 52])
+    """fedsam is the better method in both settings; a setting is never the best. One setting has a second seed."""
+    cells = [cell(a, alpha, 0) for alpha in (0.5, 0.1) for a in (FEDAVG, SMALL)] + [
+        cell(a, 0.1, 1) for a in (FEDAVG, SMALL)
+    ]
+    write(store, cells, [80, 90, 50, 60, 52, 62])
     across = build(collect("sweep"), rows="partition", columns="algorithm")
     assert {key for key, rank in across.ranks.items() if rank == 1} == {
         ("dirichlet α=0.5", "fedsam"),
@@ -221,11 +224,18 @@ def test_rounds_to_a_target_and_the_speed_up(store: Tracker) -> None:
         if line.startswith("| fed")
     }
     assert lines == {
-        "fedavg": ["<u>4.0 ± 1.4</u> (1.00×)", "- (1 never)"],
+        "fedavg": ["<u>4.0 ± 1.4</u> (1.00×)", "- (1 seed, 1 never)"],
         "fedsam ρ=0.1": ["**2.0 ± 1.4** (2.00×)", "2.0 (1 stopped)"],
         "fedsam ρ=0.5": ["2.0 (1 never)", ""],
     }
     assert "at least 80 %" in table.title
+    assert table.captioned == [
+        "with a number of seeds: entries with other seeds than most, not ranked",
+        "never at the target, and in no mean: 1 of 3 runs of fedavg, 1 of 2 runs of fedsam ρ=0.5",
+        "in parentheses with ×: rounds of fedavg / rounds, both means over seeds that both have",
+        "without ×: some seed of the method or of fedavg never reaches the target",
+    ]
+    assert table.captioned == table.notes[1:5]
     assert r"\textbf{2.0 $\pm$ 1.4} (2.00$\times$)" in to_latex(table)
     rows = list(csv.DictReader(io.StringIO(to_csv(table))))
     assert [row["speedup"] for row in rows] == ["1", "2", "", "", ""]
@@ -245,6 +255,27 @@ def test_differences_to_a_reference(store: Tracker) -> None:
     assert "; in parentheses: difference to fedavg}" in to_latex(table), "of the caption"
     alone = build(collect("sweep"), reference="fedavg", metric="rounds_to:99")
     assert "in parentheses" not in to_markdown(alone), "nobody gets there"
+
+
+def test_seeds_that_others_lack_make_no_rank_and_no_difference(store: Tracker, call: Call) -> None:
+    """Seeds 0, 1, 2 of fedavg: 60, 70, 80, of ρ=0.1: one higher each. ρ=0.5 in another sweep has seeds 0 and 1, 64 and
+    75, so 4.5 above fedavg, as `compare` says, and not 69.5 - 70; its mean is not ranked. 0.1, 0.2, 0.3 and the same
+    backwards have other means in their last bits, and no difference of -0.
+    """
+    write(store, [cell(a, 0.5, seed) for a in (FEDAVG, SMALL) for seed in range(3)], [60, 70, 80, 61, 71, 81])
+    write(store, [cell(LARGE, 0.5, seed) for seed in range(2)], [64, 75], name="other")
+    table = build(collect("sweep", "other"), reference="fedavg")
+    assert [round(one.change or 0, 9) for one in table.entries.values()] == [0, 1, 4.5]
+    assert {row: rank for (row, _), rank in table.ranks.items()} == {"fedsam ρ=0.1": 1, "fedavg": 2}
+    assert "| 69.50 ± 7.78 (+4.50) (2 seeds) |" in to_markdown(table)
+    assert table.captioned[1] == "in parentheses: difference to fedavg, mean over the seeds that both have"
+    assert json.loads(call("compare", "sweep", "other", "--json").out)["differences"][1]["mean"] == 4.5
+    equal = [cell(a, 0.1, seed) for a in (FEDAVG, SMALL) for seed in range(3)]
+    write(store, equal, [0.1, 0.2, 0.3, 0.3, 0.2, 0.1], name="equal")
+    assert to_csv(build(collect("equal"), reference="fedavg")).count(",0\n") == 2
+    for out in (call("tables", "equal", "--reference", "fedavg").out, call("compare", "equal").out):
+        assert "+0.0" in out
+        assert "-0.00" not in out
 
 
 def test_settings_that_differ_are_never_averaged(store: Tracker) -> None:
@@ -292,7 +323,8 @@ def test_two_metrics_side_by_side(store: Tracker) -> None:
     assert [table.ranks[row, column] for column in table.columns for row in table.rows] == [1, 2, 2, 1]
     assert "personal accuracy in % of the last round; deviation of the personal accuracy over clients" in table.title
     for metric, hint in (
-        ("best_validation_loss", "$"),
+        ("validation_loss", "$"),
+        ("best_test_loss", "; only accuracies have a best_$"),
         ("last10_unseen_accuracy", "; clients.unseen makes runs log it"),
     ):
         with pytest.raises(UserError, match=f"--metric: found '{metric}', which no finished run has logged{hint}"):
@@ -333,8 +365,8 @@ def test_the_best_of_the_other_rows(store: Tracker) -> None:
     assert [table.entries["fedavg", column].change for column in table.columns] == [19, 34, 49]
     assert ("best baseline", table.columns[0]) not in table.ranks
     assert (
-        "best baseline: of all rows but fedavg; here fedsam ρ=0.1 (dirichlet α=0.5), fedsam ρ=0.5 (dirichlet α=0.1)"
-        ", fedsam ρ=0.5 (dirichlet α=10)"
+        "best baseline: of all rows but fedavg, chosen by the numbers shown; here fedsam ρ=0.1 (dirichlet α=0.5), "
+        "fedsam ρ=0.5 (dirichlet α=0.1, dirichlet α=10)"
     ) in table.notes
     for but, message in (
         ("fedavgg", "--best-except: unknown name 'fedavgg'"),

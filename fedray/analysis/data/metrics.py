@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from statistics import median_low
 
@@ -100,6 +101,7 @@ def _read_logged(sweep: SweepTable, wanted: Metric) -> pd.Series:
         if wanted.plain in BY_ROUND:
             key = find_needed_key(wanted.plain)
             hint = f"; {key} makes runs log it" if key and not any(spec.get(key) for spec in cells["spec"]) else ""
+            hint = "; only accuracies have a best_" if wanted.prefix == BEST and "accuracy" not in metric else hint
             raise UserError(f"--metric: found {metric!r}, which no finished run has logged{hint}")
         have = [str(name).removeprefix("metrics.") for name in cells if str(name).startswith("metrics.")]
         raise unknown("--metric", metric, [*have, *FORMS, *COUNTED], "`fedray list metrics`")
@@ -209,6 +211,21 @@ def make_title(metric: str, cells: pd.DataFrame, held_out: bool = False) -> str:
         return metric
     best = " of the best round ON THE TEST SET (an optimistic protocol)"
     return said + (best if one.prefix == BEST else " of the last round")
+
+
+def name_metrics(metrics: Iterable[str]) -> dict[str, str]:
+    """Return metric -> a column's short name, such as `rounds to 85 %`; with its prefix if two would be alike."""
+    names = dict[str, str]()
+    for metric in metrics:
+        one = Metric.parse(metric)
+        name = metric.removeprefix(one.prefix).replace("_", " ")
+        if one.reference:
+            name = f"{'speed-up over' if one.plain == SPEEDUP else 'slowdown against'} {one.reference}"
+        elif one.target is not None:
+            name = f"rounds to {one.target:g} %" if isinstance(one.target, float) else f"rounds to {one.target}'s best"
+        names[metric] = name
+    count = Counter(names.values())
+    return {metric: name if count[name] == 1 else metric.replace("_", " ") for metric, name in names.items()}
 
 
 def describe_omitted(metrics: Sequence[str], cells: pd.DataFrame) -> str:

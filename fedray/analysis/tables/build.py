@@ -12,7 +12,7 @@ import math
 import re
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -44,7 +44,18 @@ from fedray.analysis.data.metrics import (
 from fedray.analysis.tables.clients import read_accuracies
 from fedray.analysis.tables.formats import FORMATS, SUFFIXES, format_run_by_run
 from fedray.analysis.tables.published import BEST, match_published
-from fedray.analysis.tables.result_table import LEGEND, Entry, ResultTable, add_best, average, join_tables, make_entry
+from fedray.analysis.tables.result_table import (
+    LEGEND,
+    UNPAIRED,
+    Entry,
+    Key,
+    ResultTable,
+    add_best,
+    average,
+    join_tables,
+    list_alike,
+    make_entry,
+)
 from fedray.cells.metric import DEFAULT, ROUNDS_TO, Metric
 from fedray.cells.status import Status
 from fedray.common.entry import Overwrite, ShowPublished
@@ -81,23 +92,32 @@ def build(
         cells = cells.assign(status=cells["status"].mask(undefined, "undefined"))
     columns = columns or find_columns(cells, cells["_row"])
     cells = cells.assign(_setting=label_cells(cells, columns))
-    said: list[str] = []
+    captioned = list[str]()
     reference = reference and find_label(cells, reference, rows, sweep.searched)
     if best_except is not None:
         rows_of = cells.groupby("algorithm.name", sort=False)["_row"].unique()
         named = [find_label(cells, row, rows, sweep.searched) for row in best_except.split(",") if row]
         known = {*cells["_row"]}
         others = [row for name in named for row in ([name] if name in known else rows_of.get(name, [name]))]
-        cells, said = add_best(cells, others, is_smaller_better(metric, cells))
+        cells, best = add_best(cells, others, is_smaller_better(metric, cells))
+        but = f" but {', '.join(named)}" if named else ""
+        captioned.append(f"{BEST}: of all rows{but}, chosen by the numbers shown; {best}")
     cells = cells.assign(_column=drop_keys(cells, columns, average_over) if average_over else cells["_setting"])
     groups = {(str(row), str(column)): group for (row, column), group in cells.groupby(["_row", "_column"], sort=False)}
     settings = cells.groupby("_column")["_setting"].nunique()
-    entries = {
-        key: average(group, settings[key[1]]) if average_over else make_entry(group) for key, group in groups.items()
-    }
+
+    def summarise(group: pd.DataFrame, column: str) -> Entry:
+        return average(group, settings[column]) if average_over else make_entry(group)
+
+    entries = {(row, column): summarise(group, column) for (row, column), group in groups.items()}
     names = list(dict.fromkeys(cells["_row"])), list(dict.fromkeys(cells["_column"]))
+    rivals = _list_rivals(cells, entries, rows, columns, average_over)
+    for keys in rivals:
+        alike = list_alike({key: groups[key]["seed"] for key in keys if key[0] != BEST})
+        entries |= {key: replace(entries[key], is_alike=key in alike or key[0] == BEST) for key in keys}
     is_partial = is_ranked(metric, cells) and any(one.others and one.mean is not None for one in entries.values())
-    notes = _list_notes(sweep, cells, metric, average_over, is_partial) + said
+    notes = _list_notes(sweep, cells, metric, average_over, is_partial)
+    captioned = [*_list_captioned(sweep, cells, metric, average_over, entries), *captioned]
     ratio = Metric.parse(metric).plain == ROUNDS_TO
     entries = _set_digits(entries, ratio)
     if sweep.searched:
@@ -110,14 +130,19 @@ def build(
     if reference:
         if reference not in names[0]:
             raise unknown_row("--reference", reference, names[0])
-        for key, one in list(entries.items()):
-            theirs = entries.get((reference, key[1]))
-            if theirs and one.whole and theirs.whole and one.mean is not None and theirs.mean is not None:
-                change = theirs.mean / one.mean if ratio else one.mean - theirs.mean
-                entries[key] = replace(one, change=change)
+        for (row, column), one in list(entries.items()):
+            pairs = _pair(groups[row, column], groups.get((reference, column)))
+            ours, theirs = (summarise(each, column) for each in pairs)
+            if ours.whole and theirs.whole and ours.mean is not None and theirs.mean is not None:
+                change = theirs.mean / ours.mean if ratio else round(ours.mean - theirs.mean, 9) + 0.0  # never -0
+                entries[row, column] = replace(one, change=change)
+        whose = "" if all(one.is_alike for one in entries.values()) else " that both have"
         if any(one.change is not None for one in entries.values()):
-            quotient = f"in parentheses with ×: rounds of {reference} / rounds, both means over seeds"
-            notes.append(quotient if ratio else f"in parentheses: difference to {reference}")
+            quotient = f"in parentheses with ×: rounds of {reference} / rounds, both means over seeds{whose}"
+            over = f", mean over the seeds{whose}" if whose else ""
+            captioned.append(quotient if ratio else f"in parentheses: difference to {reference}{over}")
+        if ratio and any(one.change is None and one.mean is not None for one in entries.values()):
+            captioned.append(f"without ×: some seed of the method or of {reference} never reaches the target")
     if paper == sweep.name and paper.endswith("-smoke"):
         notes.append(
             "a smoke sweep, whose numbers cannot be compared with a paper's; "
@@ -129,21 +154,17 @@ def build(
         entries = {key: replace(one, printed=printed.get(key)) for key, one in entries.items()}
         notes += said
     held_out = all(spec.get("data.validation.fraction") is not None for spec in sweep.cells["spec"])
-    across = dict[str, str]()
-    if "algorithm" in columns.split(",") and "algorithm" not in rows.split(","):
-        left_out = ",".join(filter(None, ("algorithm", average_over)))
-        placed = cells.assign(_of=drop_keys(cells, columns, left_out))
-        across = dict(zip(placed["_column"], placed["_of"], strict=True))
     on_test_set = any(Metric.parse(one["select"]).is_on_test_set for one in sweep.tuned.values())
     return ResultTable(
         f"{sweep.name.replace(' ', ' and ')}: {make_title(metric, cells, held_out)}"
         + " (selected on the test set)" * on_test_set,
         *names,
         entries,
-        _rank(entries, across, is_smaller_better(metric, cells)) if is_ranked(metric, cells) else {},
-        notes,
+        _rank(entries, rivals, is_smaller_better(metric, cells)) if is_ranked(metric, cells) else {},
+        [notes[0], *captioned, *notes[1:]],
         reference,
         paper,
+        captioned=captioned,
     )
 
 
@@ -189,20 +210,37 @@ def _set_digits(entries: Mapping[tuple[str, str], Entry], rounds: bool) -> dict[
     return {key: replace(one, digits=digits[key[1]], is_round=rounds) for key, one in entries.items()}
 
 
-def _rank(entries: dict[tuple[str, str], Entry], across: Mapping[str, str], lower: bool) -> dict[tuple[str, str], int]:
-    """Return ranks of complete entries within columns; means with equal digits (at least two) share one.
+def _list_rivals(
+    cells: pd.DataFrame, keys: Iterable[Key], rows: str, columns: str, average_over: str
+) -> list[list[Key]]:
+    """Return the entries that are ranked together: those of a column.
 
-    across: column -> what it names besides the method, for ranks within a row among columns that agree in it; empty if
-    the columns are no methods.
+    If the columns are methods, those of a row whose columns agree in what they name besides the method.
     """
-    ranks, groups = dict[tuple[str, str], int](), defaultdict[tuple[str, str], list[tuple[str, str]]](list)
-    for row, column in entries:
+    across, groups = dict[str, str](), defaultdict[Key, list[Key]](list)
+    if "algorithm" in columns.split(",") and "algorithm" not in rows.split(","):
+        placed = drop_keys(cells, columns, ",".join(filter(None, ("algorithm", average_over))))
+        across = dict(zip(cells["_column"], cells.assign(_of=placed)["_of"], strict=True))
+    for row, column in keys:
         groups[(row, across[column]) if across else ("", column)].append((row, column))
-    for group in groups.values():
+    return list(groups.values())
+
+
+def _pair(ours: pd.DataFrame, theirs: pd.DataFrame | None) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the cells of two entries, without those whose setting and seed the other one lacks."""
+    theirs = ours[:0] if theirs is None else theirs
+    places = [pd.MultiIndex.from_frame(cells[["_setting", "seed"]]) for cells in (ours, theirs)]
+    return ours[places[0].isin(places[1])], theirs[places[1].isin(places[0])]
+
+
+def _rank(entries: Mapping[Key, Entry], rivals: Iterable[Iterable[Key]], lower: bool) -> dict[Key, int]:
+    """Return ranks of complete entries among their rivals; means with equal digits (at least two) share one."""
+    ranks = dict[Key, int]()
+    for group in rivals:
         whole = {
             key: round(one.mean, max(2, one.digits))
             for key in group
-            if (one := entries[key]).whole and key[0] != BEST and one.mean is not None
+            if (one := entries[key]).ranked and key[0] != BEST and one.mean is not None
         }
         order = sorted(set(whole.values()), reverse=not lower)
         ranks |= {key: order.index(mean) + 1 for key, mean in whole.items() if mean in order[:2] and len(whole) > 1}
@@ -220,15 +258,8 @@ def _list_notes(sweep: SweepTable, cells: pd.DataFrame, metric: str, over: str, 
     what = "runs" if is_mixed else "seeds"
     many = "one seed" if counted.max() == 1 else f"mean ± sample standard deviation over {number} {what}"
     notes.append(f"{many}; {LEGEND}" if is_ranked(metric, cells) else many)
-    if over:
-        counts = cells.groupby("_column")["_setting"].nunique()
-        notes.append(
-            f"averaged over {over}, seed by seed: "
-            + ", ".join(f"{n} settings ({column})" for column, n in counts.items())
-        )
     if is_mixed:
         notes.append("runs of an entry differ by more than the seed; --cols, or --rows, can name by what")
-    notes += describe_target(sweep, metric, cells)
     notes += describe_doubts(sweep, metric)
     if mixture := sweep.describe_mixture():
         notes.append(f"WARNING: {mixture}")
@@ -246,6 +277,27 @@ def _list_notes(sweep: SweepTable, cells: pd.DataFrame, metric: str, over: str, 
         f"{cell['status']}: {cell['label']}" + (f": {cell['message']}" if cell["message"] else "")
         for _, cell in bad.iterrows()
     ]
+    return notes
+
+
+def _list_captioned(
+    sweep: SweepTable, cells: pd.DataFrame, metric: str, over: str, entries: Mapping[Key, Entry]
+) -> list[str]:
+    """List the notes that a caption needs."""
+    cells, notes = cells[cells["_row"] != BEST], list[str]()
+    if over:
+        counts = cells.groupby("_column")["_setting"].nunique()
+        notes.append(
+            f"averaged over {over}, seed by seed: "
+            + ", ".join(f"{n} settings ({column})" for column, n in counts.items())
+        )
+    if not all(one.is_alike for one in entries.values()):
+        notes.append(
+            "with a number of seeds: entries with other seeds than most" + ", not ranked" * is_ranked(metric, cells)
+        )
+    notes += describe_target(sweep, metric, cells)
+    if (reference := Metric.parse(metric).reference) and any(UNPAIRED in one.others for one in entries.values()):
+        notes.append(f"{UNPAIRED}: {reference}'s run of that seed never reached the target, or has not finished")
     return notes
 
 

@@ -13,14 +13,12 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
+from fedray.analysis.data.metrics import name_metrics
 from fedray.analysis.tables.published import BEST
-from fedray.analysis.tables.result_table import LEGEND, ResultTable
-from fedray.cells.metric import Metric
+from fedray.analysis.tables.result_table import LEGEND, Key, ResultTable
 from fedray.common.entry import format_json
 from fedray.common.errors import UserError, escape, truncate_repr, warn_once
 from fedray.common.output import format_grid
-
-Key = tuple[str, str]
 
 
 def to_markdown(table: ResultTable) -> str:
@@ -59,7 +57,7 @@ def to_latex(table: ResultTable) -> str:
     heads, tops = _split_names(table.rows), _split_names(table.columns)
     title = table.title.partition(": ")[2] or table.title  # without the sweep's name
     said = [note.partition(f"; {LEGEND}")[0] for note in table.notes[:1]]
-    said += [note for note in table.notes if note.startswith(("in parentheses", "never", BEST))]
+    said += table.captioned
     width = _measure_width(table, heads, tops)
     environment = "table*" if width > ACROSS else "table"
     if width > WHOLE:
@@ -81,8 +79,8 @@ def to_latex(table: ResultTable) -> str:
     apart = len(heads[0]) > 1
     for row, (method, *options), before in zip(table.rows, heads[1:], heads, strict=False):
         begins = method != before[0]
-        if apart and begins and before is not heads[0]:
-            lines.append(r"\addlinespace")
+        if begins and before is not heads[0] and (apart or row == BEST):
+            lines.append(r"\midrule" if row == BEST else r"\addlinespace")
         first = re.sub(r"^[\[*]", r"{\g<0>}", escape_tex(method)) if begins or not apart else ""
         lines.append(
             " & ".join([first, *map(escape_tex, options), *(cell((row, column)) for column in table.columns)]) + r" \\"
@@ -121,12 +119,10 @@ def _split_names(labels: Sequence[str]) -> list[list[str]]:
 
     If all have the same option, the header names it: `ρ`. Columns of several metrics have these as their second part.
     """
-    of_metrics = [re.fullmatch(r"(.*): ([\w:/]+)", label, re.DOTALL) for label in labels]
+    of_metrics = [re.fullmatch(r"(.*): ([\w:/.]+)", label, re.DOTALL) for label in labels]
     if all(of_metrics):
-        plain = {part[2]: part[2].removeprefix(Metric.parse(part[2]).prefix) for part in of_metrics if part}
-        if len({*plain.values()}) < len(plain):  # such as the last and the best accuracy
-            plain = {name: name for name in plain}
-        return [["", ""], *([part[1], re.sub("[_:]", " ", plain[part[2]])] for part in of_metrics if part)]
+        short = name_metrics(dict.fromkeys(part[2] for part in of_metrics if part))
+        return [["", ""], *([part[1], short[part[2]]] for part in of_metrics if part)]
     for options in (" [^ =]+=[^ =]+", "(?: [^ =]+=[^ =]+)*"):  # `dirichlet α=0.1` of `dirichlet α=0.1 rounds=30`
         parts = [re.fullmatch(rf"(.*?)({options})", label, re.DOTALL) for label in labels]
         split = [(part[1], part[2].strip()) for part in parts if part]
@@ -212,9 +208,9 @@ def _fill(table: ResultTable, key: Key, written: Callable[[str], str], emphasis:
     )
     change, printed = "", ""
     if entry.change is not None:
-        change = f"({entry.change:.2f}×)" if entry.is_round else f"({entry.change:+.{entry.digits}f})"
+        change = f"({entry.change:.2f}×)" if entry.is_round else f"({entry.change:+z.{entry.digits}f})"
     if entry.printed is not None:
-        difference = "" if entry.difference is None else f", {entry.difference:+.{entry.digits}f}"
+        difference = "" if entry.difference is None else f", {entry.difference:+z.{entry.digits}f}"
         printed = f"[{format_value(entry.printed.value, entry.printed.std, entry.digits)}{difference}]"
     return " ".join(filter(None, (value, *map(written, (change, printed, entry.note)))))
 

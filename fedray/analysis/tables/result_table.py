@@ -1,16 +1,21 @@
 """A table of results, independent of its format."""
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import pandas as pd
 
 from fedray.analysis.data.axes import unknown_row
-from fedray.analysis.data.metrics import NEVER, find_mean
+from fedray.analysis.data.metrics import NEVER, find_mean, name_metrics
 from fedray.analysis.tables.published import BEST, PublishedNumber
-from fedray.common.errors import UserError
+from fedray.common.errors import UserError, format_count
 
+T = TypeVar("T")
+Key = tuple[str, str]
+"""Row and column of an entry."""
+UNPAIRED = "without a counterpart"
 LEGEND = "best bold, second best underlined"
 """What the marks of a table mean."""
 
@@ -31,10 +36,16 @@ class Entry:
     """Number of printed digits after the point."""
     is_round: bool = False
     """True for a number of rounds, whose change is a speed-up."""
+    is_alike: bool = True
+    """False if it has other seeds than most of those that it is ranked with."""
 
     @property
     def whole(self) -> bool:
         return self.mean is not None and not self.others
+
+    @property
+    def ranked(self) -> bool:
+        return self.whole and self.is_alike
 
     @property
     def difference(self) -> float | None:
@@ -45,8 +56,10 @@ class Entry:
 
     @property
     def note(self) -> str:
-        """`(1 diverged, 2 missing)`, or nothing for a complete entry."""
-        return f"({', '.join(f'{n} {status}' for status, n in sorted(self.others.items()))})" if self.others else ""
+        """`(1 diverged, 2 missing)`, `(2 seeds)` if others have other seeds, or nothing."""
+        told = [] if self.is_alike else [format_count(self.seeds + sum(self.others.values()), "seed")]
+        told += [f"{n} {status}" for status, n in sorted(self.others.items())]
+        return f"({', '.join(told)})" if told else ""
 
 
 @dataclass(frozen=True)
@@ -68,6 +81,8 @@ class ResultTable:
     """LaTeX's label; empty for none."""
     caption: str = ""
     """LaTeX's caption, as LaTeX reads it; empty for the title."""
+    captioned: list[str] = field(default_factory=list)
+    """Those of the notes without which a caption would mislead."""
 
 
 def make_entry(group: pd.DataFrame) -> Entry:
@@ -75,7 +90,7 @@ def make_entry(group: pd.DataFrame) -> Entry:
     counted = (group["status"] == "finished") | group["_value"].notna()
     others, values = Counter(map(str, group.loc[~counted, "status"])), group.loc[counted, "_value"]
     if untold := int(values.isna().sum()):
-        others["without a counterpart"] = untold
+        others[UNPAIRED] = untold
     if never := int((values == NEVER).sum()):
         others["never"] = never
     return _summarise(values[(values != NEVER) & values.notna()], others)
@@ -99,10 +114,18 @@ def _summarise(values: pd.Series, others: Counter[str]) -> Entry:
     return Entry(find_mean(values) if count else None, spread, count, others)
 
 
-def add_best(cells: pd.DataFrame, leave_out: Sequence[str], lower: bool) -> tuple[pd.DataFrame, list[str]]:
+def list_alike(seeds: Mapping[T, Iterable[int]]) -> set[T]:
+    """Return those that have the same seeds as most; of equally many those with more seeds."""
+    groups = defaultdict[frozenset[int], set[T]](set)
+    for key, of_key in seeds.items():
+        groups[frozenset(of_key)].add(key)
+    return max(groups.items(), key=lambda group: (len(group[1]), len(group[0])), default=(frozenset(), set[T]()))[1]
+
+
+def add_best(cells: pd.DataFrame, leave_out: Sequence[str], lower: bool) -> tuple[pd.DataFrame, str]:
     """Add, for each setting, the cells of the best complete entry once more, as the row `best baseline`.
 
-    Return all cells, and notes that name the best row of each setting.
+    Return all cells, and the best row of each setting in words.
     """
     for row in leave_out:
         if row not in set(cells["_row"]):
@@ -110,19 +133,22 @@ def add_best(cells: pd.DataFrame, leave_out: Sequence[str], lower: bool) -> tupl
     candidates = cells[~cells["_row"].isin(leave_out)]
     if not len(candidates):
         raise UserError("--best-except: leaves no row to choose the best from")
-    copies, said = [], []
+    copies, said = [], defaultdict[str, list[str]](list)
     for setting, panel in candidates.groupby("_setting", sort=False):
+        alike = list_alike(dict(iter(cells[cells["_setting"] == setting].groupby("_row")["seed"])))
         whole = {
             row: one.mean
-            for row, one in ((row, make_entry(group)) for row, group in panel.groupby("_row", sort=False))
+            for row, one in (
+                (row, make_entry(group)) for row, group in panel.groupby("_row", sort=False) if row in alike
+            )
             if one.whole and one.mean is not None
         }
         if whole:
             best = (min if lower else max)(whole, key=lambda row: whole[row])
             copies.append(panel[panel["_row"] == best].assign(_row=BEST))
-            said.append(f"{best!s} ({setting!s})")
-    note = f"{BEST}: of all rows but {', '.join(leave_out)}" if leave_out else f"{BEST}: of all rows"
-    return pd.concat([cells, *copies]), [f"{note}; here {', '.join(said)}" if said else f"{note}; none is whole"]
+            said[str(best)].append(str(setting))
+    here = [f"{row} ({', '.join(of)})" for row, of in said.items()] if len(said) > 1 else [*said]
+    return pd.concat([cells, *copies]), f"here {', '.join(here)}" if here else "none is whole"
 
 
 def join_tables(tables: Mapping[str, ResultTable]) -> ResultTable:
@@ -138,5 +164,16 @@ def join_tables(tables: Mapping[str, ResultTable]) -> ResultTable:
         columns=[f"{column}: {name}" for column in first.columns for name in tables],
         entries=entries,
         ranks=ranks,
-        notes=list(dict.fromkeys(note for table in tables.values() for note in table.notes)),
+        notes=list(dict.fromkeys(table.notes[0] for table in tables.values()))
+        + _join_notes({name: table.notes[1:] for name, table in tables.items()}),
+        captioned=_join_notes({name: table.captioned for name, table in tables.items()}),
     )
+
+
+def _join_notes(notes: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return metric -> notes as one list; a note that is not of all metrics begins with its own."""
+    counts, names = Counter(note for of in notes.values() for note in of), name_metrics(notes)
+    told = (
+        note if counts[note] == len(notes) else f"{names[name]}: {note}" for name, of in notes.items() for note in of
+    )
+    return list(dict.fromkeys(told))
