@@ -232,12 +232,6 @@ def test_a_method_far_below_the_others_does_not_flatten_their_zoom(store: Tracke
     assert zoom.get_ylim() == pytest.approx((90.95, 92.05))
     assert main_.get_ylim()[0] < 40
     assert figure.get_label().endswith("; outside of the lower panel: fedavg")
-    write(
-        store, [cell(one, 0.2, 0) for one in (FEDAVG, SMALL, LARGE)], [history(*[v] * 9) for v in (88, 90, 92)], "near"
-    )
-    (figure,) = draw_curves(collect("near")).values()
-    assert "outside" not in figure.get_label()
-    assert figure.axes[1].get_ylim()[0] < 88
 
 
 @pytest.mark.parametrize(("rounds", "start"), [(8, None), (9, 7), (15, 13), (30, 25), (40, 33), (100, 81)])
@@ -416,19 +410,6 @@ def test_more_than_six_lines_have_bands_in_the_zoom_alone(store: Tracker) -> Non
     (figure,) = draw_curves(collect("long")).values()
     assert figure.get_label().startswith("band: ± standard deviation over 2 seeds in the lower panels; shaded: ")
     assert [len(area.collections) for area in figure.axes] == [0, 7]
-
-
-def test_panels_share_an_axis_unless_most_of_one_would_be_empty(store: Tracker) -> None:
-    cells = [cell(FEDAVG, alpha, 0) for alpha in (0.5, 0.1, 0.2)]
-    write(store, cells, [history(40, 90), history(30, 85), history(35, 80)])
-    limits = {axes.get_ylim() for axes in next(iter(draw_curves(collect("sweep")).values())).axes}
-    assert len(limits) == 1
-    cells = [cell(FEDAVG, alpha, 0) for alpha in (0.3, 0.4)]
-    write(store, cells, [history(60, 90), history(10, 12)], name="apart")
-    (figure,) = draw_curves(collect("apart")).values()
-    first, second = figure.axes
-    assert second.get_ylim()[1] < 30 < first.get_ylim()[0]
-    assert figure.get_label() == "one seed; y axes differ"
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 
 import matplotlib.image
 import numpy as np
-import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
@@ -23,13 +22,10 @@ from fedray.analysis.report import (
     _describe_hours,
     _draw_curves,
     _draw_sections,
-    _make_uri,
-    _read_pictures,
     _show,
     main,
     make_page,
     measure_hours,
-    split_settings,
 )
 from fedray.cells.cell import Cell
 from fedray.cells.metric import DEFAULT
@@ -190,17 +186,6 @@ class Page(HTMLParser):
             self.changed += [" ".join(self._row)] if self._marked else []
 
 
-def test_the_contents_lead_to_every_section(paged: tuple[SweepTable, str]) -> None:
-    """Links of the page itself each have their place, and every heading is listed, in order."""
-    found = Page(paged[1])
-    assert [link.removeprefix("#") for link in found.links] == [
-        name for name in found.ids if name in {link.removeprefix("#") for link in found.links}
-    ]
-    assert len(found.links) == len(set(found.links)) == len(found.headings)
-    sections = "Missing, Results, Learning curves, Difference from fedavg, Partitions, Hours, Settings"
-    assert found.headings == [*sections.split(", "), "Commits and environment", "Cells"]
-
-
 def test_numbers_with_three_values_are_drawn(store: Tracker) -> None:
     """ρ has three values, α two: one picture, between the curves and the partitions."""
     cells = [cell({"name": "fedsam", "rho": rho}, alpha, 0) for rho in (0.1, 0.2, 0.5) for alpha in (0.1, 0.5)]
@@ -284,34 +269,6 @@ def test_in_a_browser(store: Tracker, tmp_path: Path) -> None:
     picture = matplotlib.image.imread(tmp_path / "page.png")
     assert picture.shape[:2] == (1600, 1200)
     assert np.std(picture[:, :, :3]) > 0.05, "a blank page"
-
-
-def test_the_picture_of_a_partition_is_that_of_the_smallest_seed(store: Tracker) -> None:
-    """2 comes before 10, which it does not as text."""
-    cells = [cell(FEDAVG, 0.5, seed) for seed in (10, 2)]
-    parent = store.open_sweep(sheet("two", cells))
-    for one in cells:
-        write_run(store, one, parent=parent, files={"partition.png": f"seed {one['config']['seed']}".encode()})
-    assert _read_pictures(collect("two")) == [("dirichlet α=0.5, seed 2", _make_uri(b"seed 2"))]
-
-
-def test_settings_name_the_methods_that_have_an_option() -> None:
-    """One of two methods has ρ; only some cells of a method have a clip norm; each partition has its own option."""
-    cells = pd.DataFrame(
-        {
-            "algorithm.name": ["fedavg", "fedsam", "fedsam"],
-            "algorithm.rho": [None, 0.1, 0.5],
-            "training.clip_norm": [10, 10, None],
-            "partition.name": ["iid", "dirichlet", "iid"],
-            "partition.alpha": [None, 0.5, None],
-        }
-    )
-    same, several = split_settings(cells)
-    assert ("algorithm.rho", "0.1, 0.5 (fedsam)") in several
-    assert {one["key"]: one["value"] for one in same} == {
-        "training.clip_norm": "10.0 (where it applies)",
-        "partition.alpha": "0.5 (dirichlet)",
-    }
 
 
 def run(one: Mapping[str, Any], hours: float, status: str = "finished", sweep: str = "s", again: bool = False) -> None:

@@ -33,8 +33,8 @@ VALUES: dict[str, str] = {
     "clients.per_round=11": "found 11; clients.total is only 10",
     "clients.per_round=1.5": "found 1.5; a fraction is at most 1.0, a number of clients is written without a point",
     "clients.cohorts=[[0], []]": "round 1 lists []; different ids in 0..9 are required, at least one",
-    "clients.cohorts=[[0]]": "lists 1 rounds, training.rounds is 2",
     "seed=0x" + "f" * 9000: "found <int>; the number is too large",
+    "clients.cohorts=[[0]]": "lists 1 rounds, training.rounds is 2",
 }
 """Value of a setting -> what is said about it."""
 
@@ -78,12 +78,6 @@ CASES: dict[str, Case] = {
         "--set: evaluation.personal.split: found share; with data.test clients have test samples already",
         "data={name: digits, test: {from: clients}}",
         "evaluation.personal={split: share}",
-    ),
-    "no sample to test on": run(
-        "data.test.fraction: found 0.25; that is not a single sample of any client that has two",
-        "data={name: digits, test: {}}",
-        "partition=iid",
-        "clients.total=1797",
     ),
     "seed of 5000 digits": run("--set seed: is not YAML: ValueError: Exceeds the limit (4300…", "seed=" + "9" * 5000),
     "a run on a cluster that is not there": run(

@@ -20,7 +20,6 @@ import pytest
 import yaml
 
 from fedray.cells.cell import Cell
-from fedray.cells.looks import choose_looks
 from fedray.cells.sheet import Sheet
 from fedray.common.location import get_storage
 from fedray.sweep.run import describe_elsewhere
@@ -418,12 +417,6 @@ def test_the_view_of_a_sweep_has_the_cells_of_its_file_whoever_ran_them(store: T
     marked = search(store.client, store.experiment, f"tags.`{LISTED}sweep` = 'yes'")
     assert {run.data.tags["fedray.cell"] for run in marked} == {cells[0]["hash"], cells[3]["hash"]}, "an open page, too"
     assert shown("sweep") == {cells[0]["hash"], cells[3]["hash"]}
-
-
-def test_names_leave_out_what_all_runs_of_a_method_share() -> None:
-    labels = "fedavg s0", "fedprox μ=0.01 s0", "fedtoga ρ=0.1 β=2 s0", "fedtoga ρ=0.5 β=2 s0"
-    looks = choose_looks({label: Cell("", label, {"seed": 0}) for label in labels}).values()
-    assert [look.name for look in looks] == ["fedavg s0", "fedprox s0", "ρ=0.1 fedtoga s0", "ρ=0.5 fedtoga s0"]
 
 
 def test_the_view_of_a_sweep_tells_its_runs_apart(store: Tracker) -> None:

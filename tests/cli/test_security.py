@@ -243,11 +243,9 @@ def test_a_name_in_the_store_is_not_imported(here: Path, monkeypatch: pytest.Mon
     ],
 )
 def test_redacted(text: str, shown: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also a password with any character by its own address."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", URI)
     assert redact(text) == shown
-
-
-def test_a_password_with_any_character_is_hidden_by_its_own_address(monkeypatch: pytest.MonkeyPatch) -> None:
     for password in ("p/a@b:c", "p%2Fa%40b", "päß wörd"):
         monkeypatch.setenv("MLFLOW_TRACKING_URI", f"postgresql://me:{password}@host/db")
         assert redact(f"cannot use postgresql://me:{password}@host/db") == "cannot use postgresql://***@host/db"

@@ -139,15 +139,6 @@ def test_personal_and_generic_accuracy_side_by_side(home: Path, read: Callable[[
     assert any("fedgela" in row and row.count("|") == 4 for row in rows), "a method, its PA and its GA"
 
 
-def test_make_runs_the_same_commands(home: Path) -> None:
-    out = subprocess.run(
-        ["make", "-n", "quickstart"], cwd=REPOSITORY, capture_output=True, text=True, check=True
-    ).stdout
-    assert SWEEP in out
-    assert ".venv/bin/fedray tables quickstart" in out
-    assert [c for c in COMMANDS if c.startswith("make")] == ["make quickstart", "make test"]
-
-
 @pytest.mark.parametrize("command", OTHERS)
 def test_command(command: str, local_ray: None, read: Callable[[str], str]) -> None:
     assert read(command)

@@ -220,14 +220,10 @@ def softmax_regression(samples: int = 700) -> tuple[Landscape, Tensor, np.ndarra
     return landscape(nn.Linear(4, 3), x, y), theta, whole[np.ix_(order, order)]
 
 
-def test_products_of_softmax_regression() -> None:
+def test_products_and_eigenvalues_of_softmax_regression() -> None:
     found, theta, hessian = softmax_regression()
     columns = torch.stack([found.multiply_hessian(theta, v) for v in torch.eye(15)]).numpy()
     np.testing.assert_allclose(columns, hessian, atol=2e-7)
-
-
-def test_eigenvalues_of_softmax_regression() -> None:
-    found, theta, hessian = softmax_regression()
     values, vectors = find_top_eigenvalues(
         lambda v: found.multiply_hessian(theta, v), np.random.default_rng(1).normal(size=15)
     )

@@ -1,7 +1,6 @@
 """The cluster recipes, as far as a machine without a cluster can try them."""
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -13,6 +12,8 @@ import pytest
 import yaml
 
 import fedray
+from tests import small
+from tests.sweep.running import write
 
 REPOSITORY = Path(__file__).parents[2]
 CLUSTERS = REPOSITORY / "sweeps/clusters"
@@ -74,9 +75,6 @@ def read_dockerfile() -> list[tuple[str, str]]:
 def test_the_image_is_that_of_the_templates_and_does_not_run_as_root() -> None:
     """No daemon builds it here; the hosted workflow does. Its own last step trains a model."""
     steps = read_dockerfile()
-    known = {"FROM", "ARG", "RUN", "COPY", "USER", "WORKDIR", "ENTRYPOINT", "CMD"}
-    assert {name for name, _ in steps} <= known
-    assert all(re.match(r"python:3\.11-slim\b", rest) for name, rest in steps if name == "FROM")
     names = [name for name, _ in steps]
     user = names.index("USER")
     assert steps[user][1] == "fedray"
@@ -85,8 +83,6 @@ def test_the_image_is_that_of_the_templates_and_does_not_run_as_root() -> None:
     ]
     made = next(rest for name, rest in steps if name == "RUN" and "useradd" in rest)
     assert "--uid 1000 fedray" in made, "the volume's fsGroup"
-    arguments = [rest for name, rest in steps if name == "ARG"]
-    assert arguments == ["TORCH=cpu"], "without CUDA unless asked"
     for name, rest in steps:
         sources = rest.split()[:-1] if name == "COPY" and "--from" not in rest else []
         assert all((REPOSITORY / source).exists() for source in sources)
@@ -96,8 +92,6 @@ def test_the_image_is_that_of_the_templates_and_does_not_run_as_root() -> None:
     version = fedray.__version__.partition(".dev")[0]
     assert job["image"] == f"registry.example.org/fedray:{version}"
     assert f"fedray:{version}" in (CLUSTERS / "mlflow.yaml").read_text(encoding="utf-8")
-    workflow = yaml.safe_load((REPOSITORY / ".github/workflows/test.yml").read_text(encoding="utf-8"))
-    assert "docker build --tag fedray ." in [step.get("run") for step in workflow["jobs"]["image"]["steps"]]
 
 
 @pytest.mark.parametrize("name", ["ray-up.yaml", "ray-up-aws.yaml"])
@@ -219,26 +213,10 @@ def test_slurm_job_is_stopped_queued_again_and_finishes(tmp_path: Path) -> None:
     import mlflow
 
     binaries, calls, store = install(tmp_path / "bin", STUBS), tmp_path / "calls", f"sqlite:///{tmp_path}/mlflow.db"
-    sweep = tmp_path / "sweep.yaml"
-    sweep.write_text(
-        yaml.safe_dump(
-            {
-                "name": "on_slurm",
-                "grid": {"seed": [0, 1]},
-                "base": {
-                    "data": "digits",
-                    "partition": "iid",
-                    "clients": {"total": 4, "per_round": 2},
-                    "model": "mlp",
-                    "algorithm": {"name": "tests.plugins:Slow", "nap": 0.1},
-                    "training": {"rounds": 40, "local_steps": 1},
-                    "evaluation": {"every": 1},
-                    "runtime": {"checkpoint_every": 1},
-                },
-            }
-        ),
-        encoding="utf-8",
-    )
+    slow, training = {"name": "tests.plugins:Slow", "nap": 0.1}, {"rounds": 40, "local_steps": 1}
+    often: dict[str, Any] = {"evaluation": {"every": 1}, "runtime": {"checkpoint_every": 1}}
+    base = small.sections(slow, (4, 2), "mlp", training=training, **often)
+    sweep = write(tmp_path, {"name": "on_slurm", "grid": {"seed": [0, 1]}, "base": base})
     (tmp_path / ".venv").symlink_to(sys.prefix)
     env = os.environ | {
         "PATH": f"{binaries}:{os.environ['PATH']}",

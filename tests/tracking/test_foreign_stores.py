@@ -146,28 +146,6 @@ def test_a_damaged_table_of_trials_is_left_out(folder: Path, content: bytes) -> 
     assert len(found.cells) == 2
 
 
-def test_names_steer_no_terminal(folder: Path, call: Call) -> None:
-    """Escape codes in the names of cells, runs and sweeps, wherever a command prints them."""
-    Path("cell.yaml").write_text(yaml.safe_dump(SMALL | {"seed": 2}))
-    run = json.loads(call("run", "cell.yaml", "--json").out.splitlines()[-1])["run_id"]
-    (file,) = [one for one in Path("mlartifacts").rglob("cells.json") if one.read_bytes().count(b'"hash"') == 2]
-    file.write_text(file.read_text().replace("fedavg iid", r"\u001b]0;x\u0007\u001b[31mfedavg iid"))
-    change(
-        "UPDATE runs SET name = char(27) || '[31m' || name",
-        "UPDATE tags SET value = char(27) || '[31m' || value "
-        "WHERE key IN ('fedray.description', 'fedray.message', 'fedray.setting')",
-        "UPDATE tags SET value = 'failed' WHERE key = 'fedray.status' AND value = 'finished' AND run_uuid < '8'",
-    )
-    read(call, (*READERS, *MORE))
-    code, out, err = call("sharpness", "--run", run, "--samples", "50")
-    assert (code, "\x1b" in out + err) == (0, False), err
-    assert "\\x1b[31m" in out
-    change("UPDATE tags SET value = char(27) || '[31m' || value WHERE key = 'fedray.sweep'")
-    for line in ("status", "rm sweep --yes", "tables nosuch", "export nosuch"):
-        code, out, err = call(*line.split())
-        assert "\x1b" not in out + err, line
-
-
 # Other versions of MLflow, and other programs
 
 

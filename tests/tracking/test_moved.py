@@ -103,14 +103,6 @@ def test_a_copy_has_files_of_its_own(made: Path, tmp_path: Path, monkeypatch: py
     assert list_addresses(made / "mlflow.db") == {made.as_uri()}
 
 
-def test_a_store_without_its_files_beside_it_still_names_them(
-    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
-) -> None:
-    shutil.copy(made / "mlflow.db", tmp_path)
-    go(monkeypatch, tmp_path)
-    assert "1 finished" in call("status", "moves").out
-
-
 OUTSIDE = "root:x:0:0"
 
 

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from mpl_toolkits.mplot3d import Axes3D
 
 from fedray.analysis.comparison import compare
 from fedray.analysis.data.collect import collect
@@ -14,7 +13,6 @@ from fedray.analysis.plots.bars import draw_bars, draw_forests, draw_methods
 from fedray.analysis.plots.clients import draw_classes, draw_partitions
 from fedray.analysis.tables.build import build
 from fedray.common.errors import UserError
-from fedray.papers.sharpness import draw_contours, draw_surfaces
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, history, rows, write
 
@@ -108,27 +106,6 @@ def test_an_interval_far_wider_than_others_ends_in_arrows(store: Tracker) -> Non
     ]
     assert forest.get_label() == "mean over 3 seeds; line: its 95% interval, uncorrected; an arrow: it goes on"
     assert [text.get_text() for text in forest.legends[0].get_texts()] == ["not told apart"], "no dot is filled"
-
-
-STEPS = np.linspace(-1, 1, 3)
-BOWL = np.add.outer(STEPS**2, 4 * STEPS**2)
-
-
-def test_panels_have_the_same_levels_and_axis_upwards() -> None:
-    """A bowl and one three times as deep: each alone would reach from the lightest to the darkest."""
-    losses = [BOWL, 3 * BOWL]
-    flat = draw_contours(["a", "b"], "random", STEPS, losses)
-    panels = flat.axes[:2]
-    assert [area.get_title() for area in panels] == ["a", "b"]
-    levels = [area.collections[0].levels.tolist() for area in panels]  # type: ignore[attr-defined]
-    assert levels[0] == levels[1]
-    assert (levels[0][0], levels[0][-1]) == (0, 15)
-    assert panels[0].get_xlabel() == "along random direction 1"
-    steep = draw_surfaces(["a", "b"], "eigen", STEPS, losses)
-    for area in steep.axes:
-        assert isinstance(area, Axes3D)
-        assert area.get_zlim() == (0, 15)
-        assert area.get_xlabel() == "eigenvector 1"
 
 
 def test_classes_by_round(store: Tracker) -> None:

@@ -35,7 +35,7 @@ def write(store: Tracker, tables: bool = True) -> None:
         write_run(store, one, history(50), parent=parent, tables=found_tables)
 
 
-def test_fairness_in_numbers(store: Tracker) -> None:
+def test_fairness_in_numbers_and_drawn(store: Tracker) -> None:
     """fedavg, seed 0: mean 50, deviation 10 √10 (of 0..10: √((11² - 1) / 12)), worst (0 + 10) / 2, best (90 + 100) / 2.
 
     Seed 1: 0, 0, 0, 10, ..., 80: mean 360 / 11, worst 0, best 75.
@@ -53,11 +53,7 @@ def test_fairness_in_numbers(store: Tracker) -> None:
     assert one["worst tenth"] == pytest.approx((5 + 0) / 2)
     assert one["best tenth"] == pytest.approx((95 + 75) / 2)
     assert [other[key] for key in ("mean", "deviation", "worst tenth", "best tenth", "seeds")] == [50, 0, 50, 50, 1]
-
-
-def test_fairness_drawn(store: Tracker) -> None:
-    write(store)
-    (figure,) = draw_fairness(collect("sweep")).values()
+    (figure,) = draw_fairness(sweep).values()
     (axes,) = figure.axes
     assert [label.get_text() for label in axes.get_yticklabels()] == ["fedavg", "fedsam"]
     lines = {(str(line.get_label()), round(float(np.mean(line.get_ydata())))): line for line in axes.lines}

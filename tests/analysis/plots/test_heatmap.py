@@ -121,20 +121,11 @@ DRAWS = ((0.01, 0.1, 60), (0.3, 0.1, 80), (0.1, 0.5, 70), (0.02, 0.9, None), (0.
 """ρ, lr, accuracy; the fourth was pruned after one of three rounds, at 90: it is not the best."""
 
 
-def listed(algorithm: dict[str, Any], lr: float, select: str = "last10_validation_accuracy") -> dict[str, Any]:
-    name = "-".join(map(str, [*algorithm.values(), lr]))
-    return {
-        "hash": name,
-        "label": name,
-        "config": {
-            "seed": 0,
-            "algorithm": algorithm,
-            "partition": {"name": "dirichlet", "alpha": 0.5},
-            "training": {"lr": lr, "rounds": 3},
-            "runtime": {"actors": 1},
-        },
-        "search": {"keys": ["algorithm.rho", "training.lr"], "select": select},
-    }
+def listed(algorithm: dict[str, Any], lr: float) -> dict[str, Any]:
+    one = cell(algorithm, 0.5, 0)
+    one["config"]["training"] = {"lr": lr, "rounds": 3}
+    search = {"keys": ["algorithm.rho", "training.lr"], "select": "last10_validation_accuracy"}
+    return one | {"hash": f"{one['hash']}-{lr}", "label": f"{one['label']}-{lr}", "search": search}
 
 
 def searched(store: Tracker, validation: bool = True) -> SweepTable:

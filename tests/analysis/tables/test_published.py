@@ -200,14 +200,7 @@ def test_a_number_that_several_rows_share_stands_beside_none() -> None:
     """FedSAM's table 2 does not say its ρ; FedSOL's v1 does not say which radius, and its row names both."""
 
     def entry(algorithm: dict[str, object]) -> Cell:
-        config = {
-            "algorithm": algorithm,
-            "data": {"name": "cifar10"},
-            "model": {"name": "resnet18"},
-            "partition": {"name": "dirichlet_client", "alpha": 0.6},
-            "clients": {"total": 100, "per_round": 20},
-        }
-        return Cell(hash="h", label="l", config=config)
+        return Cell(**run(algorithm, U06, model="resnet18", per_round=20))
 
     rows = {(f"fedsam ρ={rho}", "0.6"): [entry({"name": "fedsam", "rho": rho})] for rho in (0.1, 0.5)}
     rows |= {("fedavg", "0.6"): [entry({"name": "fedavg"})]}

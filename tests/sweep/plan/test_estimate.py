@@ -34,21 +34,6 @@ def sweep(seeds: int, **grid: Any) -> Sweep:
     return Sweep.model_validate({"name": "x", "base": BASE, "grid": axes | grid | {"seed": list(range(seeds))}})
 
 
-def test_a_model_is_tried_once_per_kind_of_cell(monkeypatch: pytest.MonkeyPatch) -> None:
-    """200 cells: one data split (except for the seed), one model, two algorithms. 1 split, 2 models."""
-    count = {"build": 0, "build_network": 0}
-    for name in count:
-        called = getattr(Problem, name)
-
-        def counted(*arguments: Any, name: str = name, called: Any = called) -> Any:
-            count[name] += 1
-            return called(*arguments)
-
-        monkeypatch.setattr(Problem, name, counted)
-    assert len(make_sheet(sweep(10), Problems())[0].cells) == 200
-    assert count == {"build": 1, "build_network": 2}
-
-
 DIFFERENT: list[dict[str, Any]] = [
     {"seed": 0},
     {"seed": 1},

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import ray
 
-from fedray import simulate
 from fedray.cluster.object_states import ObjectState
 from fedray.cluster.ray_backend import TrialBackend
 from fedray.cluster.timeouts import FIRST, FLOOR, SILENT, CallTimeouts, Heartbeat
@@ -92,35 +91,6 @@ def test_what_a_trial_asks_for() -> None:
     one, three = (CellTrainable.default_resource_request({"cell": cell, "actors": n}) for n in (1, 3))
     assert (one.head_bundle_is_empty, one.bundles) == (False, [{"CPU": 2, "GPU": 0.5}])
     assert (three.head_bundle_is_empty, three.bundles) == (True, [{"CPU": 2, "GPU": 0.5}] * 3)
-
-
-@pytest.mark.parametrize(
-    ("changes", "address", "starts"),
-    [
-        ({}, None, False),
-        ({"actors": 2}, None, True),
-        ({"cpus_per_actor": 10_000}, None, True),
-        ({}, "127.0.0.1:1", True),
-    ],
-)
-def test_a_single_run_starts_ray_only_where_it_needs_it(
-    changes: dict[str, Any], address: str | None, starts: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def prepared(*_: object) -> None:
-        raise RuntimeError("Ray is started")
-
-    monkeypatch.setattr("fedray.cluster.resources.prepare_ray", prepared)
-    monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    if address is None:
-        monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    else:
-        monkeypatch.setenv("RAY_ADDRESS", address)
-    config = SWEEP["base"] | {"algorithm": "fedavg", "training": {"rounds": 1}, "runtime": changes}
-    if starts:
-        with pytest.raises(RuntimeError, match="Ray is started"):
-            simulate(config)
-    else:
-        assert len(simulate(config).history) == 1
 
 
 def test_a_trial_speaks_only_before_a_call_that_may_outlast_its_silence(monkeypatch: pytest.MonkeyPatch) -> None:

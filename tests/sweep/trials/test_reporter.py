@@ -369,18 +369,3 @@ def test_a_finished_cell_drops_its_clients_states(
     found = Checkpoints(get_cell_dir(cell.hash)).load()
     assert found is not None
     assert found.digest() == last.digest()
-
-
-def fails() -> None:
-    raise ValueError("refused")
-
-
-def test_what_goes_wrong_is_raised_once() -> None:
-    with Writer() as writer:
-        writer.send(fails)
-        writer.send(fails)
-        with pytest.raises(ValueError, match="refused"):
-            writer.finish()
-        assert isinstance(writer.refusal, ValueError)
-        writer.finish()
-        assert writer.ask(lambda: 7) == 7
