@@ -63,10 +63,6 @@ def test_a_personal_part_that_is_no_number_stays_out_of_every_upload(kind: str) 
     assert all(bool(sent.vector.isfinite().all()) for sent in uploads.values())
 
 
-BODY_END = 64 * 16 + 16
-"""Position in theta of the head's entries in the digits problem."""
-
-
 def evaluated(name: Any, **training: Any) -> tuple[Problem, State, dict[str, float]]:
     """A run in which nothing is drawn after the initialisation, and its last row with personal accuracies."""
     built = problem(name, shuffle=False, batch_size="full", rounds=2, **training)
@@ -77,56 +73,40 @@ def evaluated(name: Any, **training: Any) -> tuple[Problem, State, dict[str, flo
     return built, result.state, result.history[-1]
 
 
-def by_hand(name: Any, logits: Any, trained: bool) -> None:
-    """personal_accuracy against the mean over clients of what `logits(features, W, b, counts, kept)` gets right.
-
-    trained: of the model after a round's training from the state, else of the global model with the client's own part.
+def by_hand(name: Any, logits: Any) -> None:
+    """personal_accuracy against the mean over clients of what `logits(features, W, b, counts, kept)` gets right, of the
+    model after a round's training from the state.
     """
     built, state, row = evaluated(name)
-    worker, config = Worker(built), built.config
-    tests = built.tests
+    worker, training = Worker(built), built.config.training
+    lr = training.lr * training.lr_decay
     accuracies = []
     for i in range(6):
         kept = state.clients.get(i, Vectors())
-        theta = state.theta
-        if trained:
-            there = Broadcast(
-                round=1,
-                lr=config.training.lr * config.training.lr_decay,
-                theta=theta,
-                buffers=state.buffers,
-                message=Vectors(),
-                cohort=6,
-            )
-            c, _ = worker.trainer.train(there, ClientTask(i, 1 / 6, kept))
-            theta, kept = c.theta, c.state
-        elif "own" in kept:
-            theta = torch.cat([theta[:BODY_END], kept["own"]])
-        x, y = worker.test_samples.make_batch(tests[i])
-        one, _, weight, bias = worker.network.layout.views(theta).values()
-        h = torch.relu(x.flatten(1) @ one.T + worker.network.layout.views(theta)["1.bias"])
+        there = Broadcast(round=1, lr=lr, theta=state.theta, buffers=state.buffers, message=Vectors(), cohort=6)
+        c, _ = worker.trainer.train(there, ClientTask(i, 1 / 6, kept))
+        x, y = worker.test_samples.make_batch(built.tests[i])
+        one, first_bias, weight, bias = worker.network.layout.views(c.theta).values()
+        h = torch.relu(x.flatten(1) @ one.T + first_bias)
         n = torch.bincount(torch.from_numpy(built.data.y_train[built.shards[i]]), minlength=10).float()
-        accuracies.append(float((logits(h, weight, bias, n, kept).argmax(1) == y).float().mean()))
+        accuracies.append(float((logits(h, weight, bias, n, c.state).argmax(1) == y).float().mean()))
     assert row["personal_accuracy"] == pytest.approx(100 * float(np.mean(accuracies)), abs=1e-3)
     assert len(set(accuracies)) > 1
 
 
 def test_personal_accuracy_of_scaled_classifiers() -> None:
-    """Φ_k W h/||h||, the body trained for a round on the client; over its present classes alone; and without a norm."""
+    """Φ_k W h/||h||, the body trained for a round on the client; over its present classes alone; and without a norm.
+    Of FedRoD both heads.
+    """
 
     def scaled(h: Tensor, w: Tensor, b: Tensor, n: Tensor, kept: Vectors) -> Tensor:
         return (10 * n / n.sum()) * (h / h.norm(dim=1, keepdim=True) @ w.T)
 
-    by_hand({"name": "fedgela", "scale_w": 9.0}, scaled, trained=True)
+    by_hand({"name": "fedgela", "scale_w": 9.0}, scaled)
     present = {"name": "fedgela@forms", "scale_w": 9.0, "softmax": "present"}
-    by_hand(present, lambda h, w, b, n, kept: torch.where(n > 0, scaled(h, w, b, n, kept), -torch.inf), trained=True)
-    by_hand("fedavg-la", lambda h, w, b, n, kept: (10 * n / n.sum()) * (h @ w.T), trained=True)
-
-
-def test_personal_accuracy_of_fedrod() -> None:
-    by_hand(
-        "fedrod", lambda h, w, b, n, kept: h @ w.T + b + h @ kept["head"][:, :16].T + kept["head"][:, 16], trained=True
-    )
+    by_hand(present, lambda h, w, b, n, kept: torch.where(n > 0, scaled(h, w, b, n, kept), -torch.inf))
+    by_hand("fedavg-la", lambda h, w, b, n, kept: (10 * n / n.sum()) * (h @ w.T))
+    by_hand("fedrod", lambda h, w, b, n, kept: h @ w.T + b + h @ kept["head"][:, :16].T + kept["head"][:, 16])
 
 
 def test_the_generic_model_of_fedgela_is_unscaled() -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from fedray.algorithms.base import Algorithm, Client, Uploads, Vectors
-from tests.algorithms.digits import final, problem, states
+from tests.algorithms.digits import final, states
 
 PARTLY = {"model": "tests.algorithms.test_own_parts:Partly", "batch_size": 18}
 """A frozen layer, BatchNorm, dropout."""
@@ -73,30 +73,3 @@ def test_batches_are_a_permutation_and_keyed() -> None:
     assert len(set(samples[0])) == 20
     assert set(samples[1]) < set(samples[0])
     assert samples[1] != samples[2]
-
-
-class NormShared(Algorithm):
-    """FedBN the other way round: normalisation layers are averaged, everything else stays."""
-
-    shares, keeps, personal, generic = "norm", "not_norm", "kept", False
-
-
-@pytest.mark.parametrize("name", ["fedper", "lg-fedavg", "fedbn", "tests.algorithms.test_contract:NormShared"])
-def test_one_round_divides_a_client_between_server_and_client(name: str) -> None:
-    """One client, one round, model Normalised: what it keeps is its own model's part, the server has the rest."""
-    options: dict[str, Any] = {**NORMALISED, "rounds": 1, "clients": {"cohorts": [[3]]}}
-    whole, found = final("fedavg", **options), final(name, **options)
-    built = problem(name, **NORMALISED)
-    network, method = built.build_network("cpu"), built.config.algorithm
-    own, shared = network.index(method.keeps), network.index(method.shares)
-    assert sorted([*own.tolist(), *shared.tolist()]) == list(range(network.layout.size))
-    alone = final("local-only", **options).clients[3]
-    assert torch.equal(found.clients[3].own, alone.own[own])
-    assert torch.equal(found.theta[own], network.initial[own])
-    assert torch.equal(found.theta[shared], whole.theta[shared])
-    if method.keeps in ("head", "not_norm"):  # BatchNorm is of the body and of "norm"
-        assert torch.equal(found.buffers, whole.buffers)
-        assert "own_buffers" not in found.clients[3]
-    else:
-        assert torch.equal(found.buffers, network.initial_buffers)
-        assert torch.equal(found.clients[3].own_buffers, alone.own_buffers)

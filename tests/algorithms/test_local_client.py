@@ -2,26 +2,23 @@
 method must not change.
 """
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fedray.algorithms.base import Algorithm, Vectors
-from fedray.algorithms.fedavg import FedAvg
+from fedray.algorithms.base import Vectors
 from fedray.algorithms.logit_adjustment import FedRS
 from fedray.client import LocalClient, Population
-from fedray.config import Training
 from fedray.datasets.dataset import Dataset, Samples
-from fedray.engine.messages import Broadcast, ClientTask
+from fedray.engine.messages import ClientTask
+from fedray.engine.process.backend import InlineBackend
 from fedray.engine.process.worker import Worker
-from fedray.engine.training.local_training import LocalTrainer
+from fedray.engine.server.simulation import Simulation
 from fedray.models import make_model_spec
 from fedray.models.network import Network
-from fedray.partitions.shards import Shards
+from tests import small
 from tests.algorithms.digits import before_its_step, problem
 
 
@@ -71,28 +68,6 @@ class Normalised(nn.Module):
         return self.classifier(self.frozen(self.norm(x)))
 
 
-def trained(algorithm: Algorithm, **training: Any) -> tuple[LocalClient, dict[str, Any], Network]:
-    """One client with 4 samples, full batch, trained on `Normalised` from zero buffers means and unit variances."""
-    x, y = gaussian(4, 2, 2)
-    torch.manual_seed(0)
-    network = Network(Normalised())
-    start = network.buffers.clone()
-    trainer = LocalTrainer(
-        algorithm=algorithm,
-        training=Training(batch_size="full", **training),
-        network=network,
-        population=Population(
-            samples=Samples(x, y, Dataset("test", x, y, x, y, 2), "cpu"), classes=2, seed=0, clients=1, total_samples=4
-        ),
-        shards=Shards.from_lists([np.arange(4)]),
-    )
-    c, uploads = trainer.train(
-        Broadcast(round=0, lr=0.1, theta=network.theta.clone(), buffers=start, message=Vectors(), cohort=1),
-        ClientTask(0, 0.25, Vectors()),
-    )
-    return c, uploads, network
-
-
 def test_a_loss_cannot_evaluate_elsewhere() -> None:
     """The network holds one theta: a prediction at another inside a loss would differentiate at the wrong point."""
     c = client_of(nn.Linear(4, 3), *gaussian(8, 4, 3))
@@ -123,7 +98,13 @@ def test_a_full_gradient_takes_no_chunk_of_one_sample() -> None:
 
 def test_the_received_model_answers_with_the_statistics_received_with_it() -> None:
     """After three steps other tensors, even with equal values, use the current statistics; no statistics move."""
-    c, _, network = trained(FedAvg(), local_steps=3)
+    x, y = gaussian(4, 2, 2)
+    data = Dataset("test", x, y, x, y, 2, client_train=np.zeros(4, np.int64))
+    training = {"rounds": 1, "local_steps": 3, "batch_size": "full"}
+    built = small.problem("fedavg", (1, 1), f"{__name__}:Normalised", "natural", arrays=data, training=training)
+    worker, running = Worker(built), Simulation(built, InlineBackend())
+    network, sent = worker.network, running._make_broadcast(running._make_server(0, 1))
+    c, _ = worker.trainer.train(sent, ClientTask(0, 0.25, Vectors()))
     assert (c.received_buffers != network.buffers).all()
     present, shard = network.buffers.clone(), torch.from_numpy(gaussian(4, 2, 2)[0])
 

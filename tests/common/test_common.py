@@ -13,7 +13,7 @@ import torch
 import fedray
 from fedray.algorithms import ALGORITHMS
 from fedray.common import process
-from fedray.common.calls import check_return, fits, make_plain
+from fedray.common.calls import fits, make_plain
 from fedray.common.errors import UserError, redact, shorten, truncate_repr, unknown
 from fedray.common.process import treat_sigterm_as_interrupt
 from fedray.common.progress import show_bar
@@ -39,12 +39,6 @@ from fedray.common.yaml_files import parse_yaml
 )
 def test_a_value_fits_an_annotation(value: Any, hint: Any, expected: bool) -> None:
     assert fits(value, hint) is expected
-
-
-def test_a_result_of_another_type_is_refused_by_the_place_that_gives_it() -> None:
-    assert check_return("here", lambda x: x, float)(0.5) == 0.5
-    with pytest.raises(UserError, match=r"^here returns None; float is required$"):
-        check_return("here", lambda x: None, float)(0.5)
 
 
 def test_numbers_arrays_and_iterators_are_made_plain() -> None:

@@ -117,6 +117,7 @@ def test_an_initial_model_enters_by_its_content(tmp_path: Path) -> None:
 
 
 def test_a_revision_enters_the_cells_of_a_class_and_of_what_is_built_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of an option's value those that use it, that of a section also where all is default."""
     algorithms: list[Any] = ["fedavg", "feddyn", "fedtoga", {"name": "fedsol", "proximal": "feddyn"}, "fedsol"]
     before = [identity(algorithm=one) for one in algorithms]
     assert not any("revisions" in one for one in before)
@@ -124,17 +125,9 @@ def test_a_revision_enters_the_cells_of_a_class_and_of_what_is_built_on_it(monke
     monkeypatch.setattr(FedDyn, "revision", 2)
     found = [identity(algorithm=one).get("revisions") for one in algorithms]
     assert found == [None, {"feddyn": 3}, {"fedtoga": 1}, {"feddyn": 3}, None]
-
-
-def test_a_revision_of_an_options_value_enters_the_cells_that_use_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FedSOL, "count_revisions", lambda method: int(method.radius == "fixed"))
-    found = [
-        identity(algorithm={"name": "fedsol", "radius": radius}).get("revisions") for radius in ("adaptive", "fixed")
-    ]
-    assert found == [None, {"fedsol": 1}]
-
-
-def test_a_revision_of_a_section_enters_also_where_all_is_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert identity(algorithm={"name": "fedsol", "radius": "fixed"})["revisions"] == {"fedsol": 1}
+    assert "revisions" not in identity(algorithm="fedsol")
     monkeypatch.setattr(Training, "revision", 2)
     assert identity()["revisions"] == {"Training": 2}
 

@@ -9,14 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedray.common.vectors import Vectors
 from fedray.datasets.dataset import Dataset
 from fedray.engine.loop import run
-from fedray.engine.messages import Broadcast, ClientTask
 from fedray.engine.problem import Problem
 from fedray.engine.process.backend import InlineBackend
-from fedray.engine.process.worker import Worker
-from fedray.engine.server.simulation import Simulation
 from fedray.probes import PROBES, make_probes
 from tests import small
 from tests.algorithms.digits import data
@@ -103,21 +99,6 @@ def last_row(problem: Problem) -> dict[str, float]:
 def measure_everything() -> tuple[dict[str, float], dict[str, float]]:
     """The last row of FedSOL without probes and with all of them."""
     return last_row(digits("fedsol")), last_row(digits("fedsol", probes=EVERY_PROBE))
-
-
-def trained(problem: Problem) -> tuple[dict[int, tuple[Tensor, Tensor]], Tensor]:
-    """Parameters and running statistics of each client of the first round after its training; and x."""
-    config, worker = problem.config, Worker(problem)
-    network = worker.network
-    x, buffers = network.theta.clone(), network.buffers.clone()
-    cohort, result = Simulation(problem, InlineBackend()).draw_cohort(0), {}
-    for i in map(int, cohort):
-        broadcast = Broadcast(
-            round=0, lr=config.training.lr, theta=x, buffers=buffers, message=Vectors(), cohort=len(cohort)
-        )
-        c, _ = worker.trainer.train(broadcast, ClientTask(i, 1.0, Vectors()))
-        result[i] = c.theta, network.buffers.clone()
-    return result, x
 
 
 def percent_right(problem: Problem, theta: Tensor, buffers: Tensor, split: str) -> float:

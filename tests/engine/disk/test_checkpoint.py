@@ -44,6 +44,7 @@ def test_two_checkpoints_are_kept_with_the_files_they_need(simulation: Simulatio
     state, loaded = simulation.state, store.load()
     assert (loaded.digest(), loaded.history, loaded.active) == (state.digest(), state.history, state.active)
     assert (loaded.seconds, set(loaded.clients)) == (state.seconds, set(state.clients))
+    assert (loaded.sent, loaded.evaluation_seconds) == (state.sent, state.evaluation_seconds)
     assert store.list_rounds() == [4, 5]
     needed = {"checkpoint-4.json", "checkpoint-5.json", "server-4.safetensors", "server-5.safetensors"}
     active = {}

@@ -10,12 +10,10 @@ from typing import Any
 import pytest
 
 import fedray
-from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.loop import run
 from fedray.engine.problem import Problem
 from fedray.engine.process.backend import InlineBackend
 from fedray.engine.server.profile import PARTS, Profile
-from fedray.engine.server.simulation import Simulation
 from tests import small
 from tests.algorithms import quadratic
 from tests.conftest import Call
@@ -65,18 +63,6 @@ def test_only_what_took_part_counts() -> None:
     cohorts = {"total": 4, "per_round": 2, "cohorts": [[0], [1, 2, 3], [0, 3]]}
     result = run(problem("fedavg", clients=cohorts, evaluation={"every": 1}), InlineBackend())
     assert [row["megabytes_sent"] for row in result.history] == pytest.approx([n * 8 * P / 1e6 for n in (1, 4, 6)])
-
-
-def test_bytes_and_seconds_outlive_a_checkpoint(tmp_path: Path) -> None:
-    simulation = Simulation(problem("fedavg", evaluation={"every": 1}), InlineBackend())
-    simulation.step()
-    state = simulation.state
-    assert state.evaluation_seconds > 0
-    Checkpoints(tmp_path).save(state)
-    loaded = Checkpoints(tmp_path).load()
-    assert (loaded.sent, loaded.evaluation_seconds) == (state.sent, state.evaluation_seconds)
-    resumed = run(simulation.problem, InlineBackend(), loaded)
-    assert {"megabytes_up", "seconds_per_round_with_evaluation"} <= resumed.summary().keys()
 
 
 RUN = small.sections(

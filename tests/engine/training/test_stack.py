@@ -52,11 +52,6 @@ class Undeclared(FedAvg):
     direction = Longest.direction
 
 
-class Droppy(nn.Sequential):
-    def __init__(self) -> None:
-        super().__init__(nn.Flatten(), nn.Linear(64, 12), nn.Dropout(0.3), nn.Linear(12, 10))
-
-
 class Plain(nn.Sequential):
     def __init__(self) -> None:
         super().__init__(nn.Flatten(), nn.Linear(64, 12), nn.Tanh(), nn.Linear(12, 10))
@@ -150,7 +145,7 @@ def test_other_optimisers_given_steps_and_a_user_s_model(
         ("fedavg", {"optimizer": "muon"}, {}),  # the step of a matrix is no row's
         ("fedavg", {"lr_decay_within": 0.5}, {}),  # rates that differ with the length of an epoch
         ("fedavg", {"relaxed_start": 0.1}, {}),
-        ("fedavg", {}, {"model": f"{__name__}:Droppy"}),
+        ("fedavg", {}, {"model": "tests.probes.probed:Careful"}),
     ],
 )
 def test_what_has_no_stack_goes_alone(algorithm: Any, training: Any, options: Any, made: list[int]) -> None:
