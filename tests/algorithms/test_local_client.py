@@ -2,6 +2,8 @@
 method must not change.
 """
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -10,25 +12,31 @@ from torch.nn.functional import cross_entropy
 
 from fedray.algorithms.base import Vectors
 from fedray.algorithms.logit_adjustment import FedRS
-from fedray.client import LocalClient, Population
-from fedray.datasets.dataset import Dataset, Samples
-from fedray.engine.messages import ClientTask
+from fedray.client import LocalClient
+from fedray.datasets.dataset import Dataset
+from fedray.engine.messages import Broadcast, ClientTask
 from fedray.engine.process.backend import InlineBackend
 from fedray.engine.process.worker import Worker
 from fedray.engine.server.simulation import Simulation
 from fedray.models import make_model_spec
 from fedray.models.network import Network
 from tests import small
-from tests.algorithms.digits import before_its_step, problem
+from tests.algorithms.digits import problem
 
 
-def client_of(module: nn.Module, x: np.ndarray, y: np.ndarray) -> LocalClient:
-    """A client on its first batch, which is its whole shard."""
-    data = Dataset("test", x, y, x, y, int(y.max()) + 1)
-    population = Population(
-        samples=Samples(x, y, data, "cpu"), classes=data.num_classes, seed=0, clients=1, total_samples=len(x)
-    )
-    c = before_its_step(Network(module), population, np.arange(len(x)))
+def make(model: Any, x: np.ndarray, y: np.ndarray) -> tuple[Worker, Broadcast]:
+    """A worker whose only client has these samples as one batch, and the message of its first round."""
+    data = Dataset("test", x, y, x, y, int(y.max()) + 1, client_train=np.zeros(len(y), np.int64))
+    training = {"rounds": 1, "local_steps": 3, "batch_size": "full"}
+    built = small.problem("fedavg", (1, 1), model, "natural", arrays=data, training=training)
+    running = Simulation(built, InlineBackend())
+    return Worker(built), running._make_broadcast(running._make_server(0, 1))
+
+
+def client_of(model: Any, x: np.ndarray, y: np.ndarray) -> LocalClient:
+    """The client on its first batch."""
+    worker, sent = make(model, x, y)
+    c = worker.trainer.start(sent, ClientTask(0, 1.0, Vectors()))
     c.start_step(0, torch.from_numpy(x), torch.from_numpy(y))
     return c
 
@@ -40,7 +48,7 @@ def gaussian(n: int, d: int, classes: int) -> tuple[np.ndarray, np.ndarray]:
 
 def test_a_gradient_belongs_to_its_caller() -> None:
     """No later call changes it, nor does it change theta; unused parameters get zeros."""
-    c = client_of(nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)), *gaussian(8, 4, 3))
+    c = client_of(5, *gaussian(8, 4, 3))
     first, theta = c.grad(c.theta), c.theta.clone()
     kept = first.clone()
     second = c.grad(c.theta + 1)
@@ -70,10 +78,10 @@ class Normalised(nn.Module):
 
 def test_a_loss_cannot_evaluate_elsewhere() -> None:
     """The network holds one theta: a prediction at another inside a loss would differentiate at the wrong point."""
-    c = client_of(nn.Linear(4, 3), *gaussian(8, 4, 3))
+    c = client_of({"name": "mlp", "hidden": []}, *gaussian(8, 4, 3))
     with pytest.raises(RuntimeError, match="before it"):
         c.grad(c.theta, lambda forward: (forward(c.x).logits - c.predict(c.theta + 1).logits).square().mean())
-    c = client_of(nn.Linear(4, 3), *gaussian(8, 4, 3))
+    c = client_of({"name": "mlp", "hidden": []}, *gaussian(8, 4, 3))
     target = c.predict(c.theta + 1).logits
     assert c.grad(c.theta, lambda forward: (forward(c.x).logits - target).square().mean()).abs().sum() > 0
 
@@ -81,8 +89,7 @@ def test_a_loss_cannot_evaluate_elsewhere() -> None:
 def test_a_full_gradient_takes_no_chunk_of_one_sample() -> None:
     """501 samples: BatchNorm cannot train on 500 and 1, but on 251 and 250."""
     x, y = gaussian(501, 2, 2)
-    torch.manual_seed(0)
-    c = client_of(Normalised(), x, y)
+    c = client_of(f"{__name__}:Normalised", x, y)
     g = c.full_grad(c.theta)
     parts = [
         c.grad(
@@ -98,12 +105,8 @@ def test_a_full_gradient_takes_no_chunk_of_one_sample() -> None:
 
 def test_the_received_model_answers_with_the_statistics_received_with_it() -> None:
     """After three steps other tensors, even with equal values, use the current statistics; no statistics move."""
-    x, y = gaussian(4, 2, 2)
-    data = Dataset("test", x, y, x, y, 2, client_train=np.zeros(4, np.int64))
-    training = {"rounds": 1, "local_steps": 3, "batch_size": "full"}
-    built = small.problem("fedavg", (1, 1), f"{__name__}:Normalised", "natural", arrays=data, training=training)
-    worker, running = Worker(built), Simulation(built, InlineBackend())
-    network, sent = worker.network, running._make_broadcast(running._make_server(0, 1))
+    worker, sent = make(f"{__name__}:Normalised", *gaussian(4, 2, 2))
+    network = worker.network
     c, _ = worker.trainer.train(sent, ClientTask(0, 0.25, Vectors()))
     assert (c.received_buffers != network.buffers).all()
     present, shard = network.buffers.clone(), torch.from_numpy(gaussian(4, 2, 2)[0])
@@ -129,13 +132,14 @@ def test_the_received_model_answers_with_the_statistics_received_with_it() -> No
 IMAGES = torch.rand(3, 3, 32, 32, generator=torch.Generator().manual_seed(1))
 
 
-def client(name: str = "fedavg") -> LocalClient:
+def client(name: str) -> LocalClient:
     """A client of the digits problem on its first batch, at a theta of its own."""
     built = problem(name)
-    worker, indices = Worker(built), built.shards[2]
-    c = before_its_step(worker.network, worker.population, indices, client=2)
+    worker, running = Worker(built), Simulation(built, InlineBackend())
+    sent = running._make_broadcast(running._make_server(0, 1))
+    c = worker.trainer.start(sent, ClientTask(2, 1.0, Vectors()))
     c.theta = c.theta + 0.1 * torch.randn(c.layout.size, generator=torch.Generator().manual_seed(0))
-    c.start_step(0, *worker.train_samples.make_batch(indices[:16]))
+    c.start_step(0, *worker.train_samples.make_batch(c.indices[:16]))
     return c
 
 

@@ -176,17 +176,16 @@ def leaf(root: Path, name: str, users: dict[str, dict[str, tuple[list[Any], list
             (root / name / part / f"all_data_{i}_niid_0_keep_0_{part}_9.json").write_text(json.dumps(content))
 
 
-def isic(root: Path, sizes: tuple[tuple[int, int], ...] = ((224, 300), (224, 224), (260, 224))) -> None:
+def isic(root: Path) -> None:
     """FLamby's table and preprocessed JPEGs, one of (height, width) per row: centres 0, 1, 0 in training, 1 in test."""
+    sizes = ((224, 300), (224, 224), (260, 224), (224, 224))
     folder = root / "fed_isic2019" / "ISIC_2019_Training_Input_preprocessed"
     folder.mkdir(parents=True)
     header = ["image", "MEL", "NV", "BCC", "AK", "BKL", "DF", "VASC", "SCC", "UNK", "target", "center", "fold", "fold2"]
     with (root / "fed_isic2019" / "train_test_split").open("w", newline="") as file:
         rows = csv.writer(file)
         rows.writerow(header)
-        for i, (size, centre, fold) in enumerate(
-            zip((*sizes, (224, 224)), (0, 1, 0, 1), ("train",) * 3 + ("test",), strict=True)
-        ):
+        for i, (size, centre, fold) in enumerate(zip(sizes, (0, 1, 0, 1), ("train",) * 3 + ("test",), strict=True)):
             name = f"ISIC_{i:07d}"
             rows.writerow([name, *[0.0] * 9, i, centre, fold, f"{fold}_{centre}"])
             image = np.zeros((*size, 3), np.uint8)

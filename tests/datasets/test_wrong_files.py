@@ -85,6 +85,7 @@ MAKE: dict[str, Callable[[Path, pytest.MonkeyPatch], object]] = {
 
 VAL = "tiny-imagenet-200/val/val_annotations.txt"
 RAW = "MNIST/raw/train-images-idx3-ubyte"
+ISIC = "fed_isic2019/ISIC_2019_Training_Input_preprocessed"
 
 
 WRONG: list[tuple[str, Callable[[Path], None], list[str]]] = [
@@ -115,7 +116,7 @@ WRONG: list[tuple[str, Callable[[Path], None], list[str]]] = [
     ("femnist", lambda root: truncate(str(next((root / "femnist/test").glob("*.json"))))(root), ["not a LEAF json"]),
     ("shakespeare", leaf_with(["a" * 79], ["b"], name="shakespeare"), ["80 characters"]),
     ("shakespeare", leaf_with(["a" * 79 + "é"], ["b"], name="shakespeare"), ["é"]),
-    ("fed_isic2019", remove("fed_isic2019/ISIC_2019_Training_Input_preprocessed/ISIC_0000001.jpg"), ["ISIC_0000001"]),
+    ("fed_isic2019", remove(f"{ISIC}/ISIC_0000001.jpg"), ["ISIC_0000001"]),
     ("fed_isic2019", write("fed_isic2019/train_test_split", b"image,target,center,fold\n"), ["no image of fold train"]),
     (
         "fed_isic2019",
@@ -123,6 +124,11 @@ WRONG: list[tuple[str, Callable[[Path], None], list[str]]] = [
         ["line 2 has no image", "'../../x' is not the name of an image"],
     ),
     ("fed_isic2019", write("fed_isic2019/train_test_split", b"image,target,center,fold\na,1,1_1,train\n"), ["line 2"]),
+    (
+        "fed_isic2019",
+        lambda root: files.Image.new("RGB", (300, 190)).save(root / f"{ISIC}/ISIC_0000001.jpg"),
+        ["ISIC_0000001.jpg has 300x190 pixels, at least 200x200"],
+    ),
     ("tiny_imagenet", write("tiny-imagenet-200/wnids.txt", b""), ["wnids.txt is empty"]),
     ("tiny_imagenet", write("tiny-imagenet-200/wnids.txt", b"../n1\n"), ["'../n1' is not a WordNet id"]),
     ("tiny_imagenet", write("tiny-imagenet-200/wnids.txt", b"n1\n"), ["train/n1/images/*.JPEG is missing"]),
@@ -155,13 +161,6 @@ def test_what_is_wrong_with_the_files_is_one_line_and_leaves_nothing(
     message = str(error.value)
     assert "\n" not in message
     assert all(word in message for word in words), message
-    assert cached(root) == []
-
-
-def test_a_small_picture_is_refused(root: Path) -> None:
-    files.isic(root, sizes=((224, 300), (190, 300), (224, 224)))
-    with pytest.raises(UserError, match=r"ISIC_0000001\.jpg has 300x190 pixels, at least 200x200"):
-        load("fed_isic2019")
     assert cached(root) == []
 
 

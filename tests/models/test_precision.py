@@ -20,15 +20,6 @@ from fedray.models.network import Network
 from tests import small
 from tests.algorithms.digits import data
 
-SHAPES: dict[str, tuple[int, ...]] = {
-    "simple_cnn": (3, 32, 32),
-    "lenet": (3, 32, 32),
-    "emnist_cnn": (1, 28, 28),
-    "resnet18": (3, 16, 16),
-    "sl_vit": (3, 32, 32),
-    "mlp": (1, 8, 8),
-}
-
 
 def config(**training: Any) -> RunConfig:
     training = {"rounds": 2, "local_epochs": 1, "batch_size": 16, **training}
@@ -38,9 +29,9 @@ def config(**training: Any) -> RunConfig:
 def gradient(name: str, **options: bool) -> tuple[torch.Tensor, torch.Tensor]:
     """Logits and gradient of one batch, both float32."""
     torch.manual_seed(0)
-    network = Network(make_model_spec(name).build(SHAPES[name], 10), **options)
+    network = Network(make_model_spec(name).build((3, 32, 32), 10), **options)
     network.train(True)
-    x, y = torch.randn(16, *SHAPES[name]), torch.arange(16) % 10
+    x, y = torch.randn(16, *(3, 32, 32)), torch.arange(16) % 10
     torch.manual_seed(1)  # dropout
     output = network(x)
     parts = torch.autograd.grad(cross_entropy(output.logits, y), network.trained)
