@@ -274,11 +274,11 @@ def test_one_theta_through_all_doors(model: str, method: str, backends: dict[int
     assert expected[1][-1] > 20
 
 
-@pytest.mark.parametrize("model", ["Unkeyed", "UnkeyedTable", "UnkeyedAttribute"])
-def test_weights_that_differ_between_processes_are_refused(model: str, backends: dict[int, RayBackend]) -> None:
+@pytest.mark.parametrize("kind", ["layer", "buffer", "attribute"])
+def test_weights_that_differ_between_processes_are_refused(kind: str, backends: dict[int, RayBackend]) -> None:
     for backend in (InlineBackend(), *backends.values()):
-        with pytest.raises(UserError, match=rf"^model\.name: {OWN}:{model} begins with other weights in each process"):
-            finish(backend, own_config(model))
+        with pytest.raises(UserError, match=rf"^model\.name: {OWN}:Unkeyed begins with other weights in each process"):
+            finish(backend, own_config("Unkeyed", kind=kind))
 
 
 def test_why_a_new_actor_cannot_be_opened_is_said(backends: dict[int, RayBackend]) -> None:

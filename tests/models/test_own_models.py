@@ -132,24 +132,17 @@ class Complex(Cast):
 
 
 class Unkeyed(Cast):
-    """A frozen layer drawn from a generator without a seed."""
+    """Draws a frozen layer, an integer buffer, which no server sends, or an attribute from a generator without a seed."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: str) -> None:
         super().__init__()
         drawn = np.random.default_rng().normal(size=self.out.weight.shape).astype("float32")
-        self.out.weight = nn.Parameter(torch.from_numpy(drawn), requires_grad=False)
-
-
-class UnkeyedTable(Cast):
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("order", torch.from_numpy(np.random.default_rng().permutation(64)))
-
-
-class UnkeyedAttribute(Cast):
-    def __init__(self) -> None:
-        super().__init__()
-        self.projection = np.random.default_rng().normal(size=(3, 3))
+        if kind == "layer":
+            self.out.weight = nn.Parameter(torch.from_numpy(drawn), requires_grad=False)
+        elif kind == "buffer":
+            self.register_buffer("order", torch.from_numpy(drawn.argsort()))
+        else:
+            self.projection = drawn
 
 
 class Remembering(Cast):
