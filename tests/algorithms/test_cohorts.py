@@ -16,6 +16,7 @@ from fedray.engine.loop import run
 from fedray.engine.messages import Broadcast, ClientTask, Reply
 from fedray.engine.problem import Problem
 from fedray.engine.process.backend import InlineBackend
+from fedray.engine.server.sampling import weigh_cohort
 from fedray.engine.server.simulation import Simulation
 from fedray.partitions.shards import Shards
 from tests import small
@@ -80,6 +81,15 @@ def test_empty_clients_take_no_part() -> None:
     assert list(simulation(sizes, 2, cohorts=[[2, 3]] * 100).draw_cohort(0)) == [3]
     with pytest.raises(Diverged, match="empty"):
         simulation(sizes, 2, cohorts=[[0, 2]] * 100).draw_cohort(0)
+
+
+def test_weights() -> None:
+    """1/M; n_i / Σ_cohort n_j; and by whole batches of 16, of which 35 samples have 2 and 65 have 4."""
+    cohort = np.array([1, 3])
+    for aggregation, first in (("uniform", 1 / 2), ("samples", 35 / 100), ("batches", 2 / 6)):
+        given = problem("fedavg", aggregation=aggregation)
+        found = weigh_cohort(given.config, given.shards.sizes, cohort, pytest.fail)  # no labels are counted
+        assert found == pytest.approx({1: first, 3: 1 - first}), aggregation
 
 
 class Failing(InlineBackend):

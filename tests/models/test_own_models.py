@@ -132,7 +132,7 @@ class Complex(Cast):
 
 
 class Unkeyed(Cast):
-    """Draws a frozen layer, an integer buffer, which no server sends, or an attribute from a generator without a seed."""
+    """Draws a frozen layer, an integer buffer (which no server sends) or an attribute from a generator without seed."""
 
     def __init__(self, kind: str) -> None:
         super().__init__()
