@@ -160,6 +160,7 @@ def test_a_run_with_natural_clients(clients: dict[str, Any]) -> None:
     [
         (OWN, {}, "data: found no test set; one of split, test_path and test: {from: clients} is required"),
         (OWN, {"split": "part", "test": {}}, "data: found split and test; one of split, test_path and test"),
+        (OWN, {"split": "part", "label": "kin"}, "data.label: unknown name 'kin'"),
         (OWN, {"split": "sex"}, "row 1, column sex: found 'm'; train or test is required"),
         (OWN.replace("test", "train"), {"split": "part"}, "own.csv has no row for testing"),
         (OWN.replace("3,", ","), {"split": "part"}, "row 2, column age: found ''; a number is required; data.missing"),
