@@ -138,9 +138,3 @@ LABELS = {
 @pytest.mark.parametrize("label", LABELS)
 def test_labels(label: str) -> None:
     assert algorithm(parse(LABELS[label])).make_label() == label
-
-
-def test_a_combination_perturbs_everything() -> None:
-    """Table 4's setting, unless the configuration says otherwise."""
-    assert algorithm({"name": "fedsol", "proximal": "feddyn"}).list_options()["perturb"] == "all"
-    assert algorithm({"name": "fedsol", "proximal": "feddyn", "perturb": "head"}).list_options()["perturb"] == "head"

@@ -256,16 +256,6 @@ def test_personal_test_sets_of_fedsol() -> None:
     assert chosen("iid").split_test(few, shards, 0, "share").sizes.tolist() == [200, 100]
 
 
-def test_disjoint_test_sets() -> None:
-    """Class 0 is held 30 : 0, class 1 10 : 40; of 100 test samples each 100 : 0 and floor(100/5) = 20 : 80."""
-    labels = np.repeat([0, 1], [30, 50])
-    shards = Shards.from_lists([np.arange(40), np.arange(40, 80)])
-    d = data(labels, 2, np.repeat([0, 1], 100))
-    tests = chosen("iid").split_test(d, shards, 0, "disjoint")
-    np.testing.assert_array_equal(tests.count_labels(d.y_test, 2), [[100, 20], [0, 80]])
-    assert len(set(tests.indices)) == 200
-
-
 @pytest.mark.parametrize(
     ("options", "said"),
     [
