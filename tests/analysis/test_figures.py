@@ -399,19 +399,6 @@ def test_an_axis_says_whose_letter_it_is(store: Tracker) -> None:
         assert label_cells(own, "partition.alpha,seed").iloc[0] == "α=0.1 seed=0", "labels name what they tell apart"
 
 
-def test_more_than_six_lines_have_bands_in_the_zoom_alone(store: Tracker) -> None:
-    cells = [cell({"name": "fedsam", "rho": rho}, 0.5, seed) for rho in range(1, 8) for seed in (0, 1)]
-    write(store, cells, [history(60 + k, 70) for k in range(14)])
-    (figure,) = draw_curves(collect("sweep")).values()
-    assert figure.get_label() == "mean over 2 seeds; no bands with more than 6 lines", "two rounds have no zoom"
-    assert not figure.axes[0].collections
-    cells = [cell({"name": "fedsam", "rho": rho}, 0.6, seed) for rho in range(1, 8) for seed in (0, 1)]
-    write(store, cells, [history(*range(60 + k, 72 + k)) for k in range(14)], name="long")
-    (figure,) = draw_curves(collect("long")).values()
-    assert figure.get_label().startswith("band: ± standard deviation over 2 seeds in the lower panels; shaded: ")
-    assert [len(area.collections) for area in figure.axes] == [0, 7]
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

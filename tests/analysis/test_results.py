@@ -17,7 +17,6 @@ import ray
 
 import fedray
 from fedray.analysis.comparison import compare, format_report
-from fedray.analysis.data import metrics
 from fedray.analysis.data.axes import label_finished
 from fedray.analysis.data.collect import collect
 from fedray.analysis.report import make_page
@@ -111,20 +110,6 @@ def test_a_sweep_and_a_run_from_python_on_one_ray(project: Path, monkeypatch: py
     curve = found.curves[(found.curves["metric"] == "test_accuracy") & (found.curves["seed"] == 1)]
     assert list(curve["value"]) == [row["test_accuracy"] for row in result.history]
     assert len(result.history) == 3
-
-
-def test_a_metric_by_its_plain_name_is_that_of_the_last_round(store: Tracker) -> None:
-    """75 after 90, and its loss; for any deviation the smallest is the best."""
-    one = cell(FEDAVG, 0.5, 0)
-    write(store, [one], [history(70, 90, 75)])
-    sweep = collect("sweep")
-    found = {
-        name: metrics.read_values(sweep, name).item() for name in ("test_accuracy", "best_test_accuracy", "test_loss")
-    }
-    assert found == pytest.approx({"test_accuracy": 75, "best_test_accuracy": 90, "test_loss": 0.25})
-    deviations = ("local_test_accuracy_std", "personal_std", "drift_std")
-    assert all(metrics.is_smaller_better(name, sweep.cells) for name in deviations)
-    assert not metrics.is_smaller_better("local_test_accuracy", sweep.cells)
 
 
 GAPS = {(0, 0): [1.0] * 10, (0, 1): [2.0] * 10, (1, 0): [50.0] + [math.nan] * 9, (1, 1): [math.nan] * 8 + [8.0, 4.0]}

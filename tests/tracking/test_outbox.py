@@ -2,7 +2,6 @@
 
 import logging
 import threading
-import time
 
 import pytest
 
@@ -70,26 +69,6 @@ def test_a_process_that_is_to_end_waits_ten_seconds() -> None:
         assert store.held == [0]
     finally:
         ending.clear()
-
-
-def test_a_process_that_is_to_end_waits_ten_seconds_for_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All that is written meanwhile shares them; here a tenth of a second in place of ten."""
-    monkeypatch.setattr(outbox, "GRACE", 0.1)
-    monkeypatch.setattr(outbox, "SLOW", 0.2)
-    store, answered, began = Store(), threading.Event(), time.monotonic()
-    box = store.outbox()
-    ending.set()
-    try:
-        box.send(answered.wait)
-        box.send(lambda: store.write("next"))
-        with pytest.raises(KeyboardInterrupt):
-            box.drain(patience=1e6)
-    finally:
-        ending.clear()
-    assert time.monotonic() - began < 5
-    answered.set()
-    box.drain(patience=60)
-    assert store.held == ["next"]
 
 
 def test_what_the_store_refuses_is_raised_and_does_not_stop_the_rest() -> None:

@@ -173,30 +173,6 @@ def test_a_cell_that_goes_on_says_from_which_round(capsys: pytest.CaptureFixture
     assert capsys.readouterr().out == f"{cell.label}: resumed, goes on with round 2 of 2\n"
 
 
-def test_the_time_left_counts_no_resumed_round_and_no_interrupted_cell_is_done(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The first of four cells made half of its rounds here in 30 s, so a whole one takes a minute.
-
-    The second goes on at a third of its rounds left; with two whole ones that are 2 1/3 min. Counted in cells it would
-    be three times 30 s. Interrupted, it is still to go.
-    """
-    now = [100.0]
-    monkeypatch.setattr("fedray.sweep.reporter.time", SimpleNamespace(monotonic=lambda: now[0]))
-    shown = Progress(4)
-    shown.note_start("a", "fedavg s0")
-    shown.note_start("b", "fedavg s1")
-    shown.shares |= {"a": 1 / 2, "b": 1 / 3}
-    now[0] = 130.0
-    shown.note_end("a", Status.FINISHED, "97 %")
-    assert shown._estimate_end() == "; 3 to go, about 2.3 min"
-    shown.note_end("b", Status.INTERRUPTED, "run it again")
-    assert capsys.readouterr().out.splitlines() == [
-        "[1/4] finished  fedavg s0: 97 % (30.0 s; 3 to go, about 2.3 min)",
-        "[1/4] interrupted fedavg s1: run it again (30.0 s)",
-    ]
-
-
 def test_tune_does_not_wait_and_the_order_is_kept() -> None:
     told, released = Told(waits=True), list[str]()
     sink, (first, second), listed = made(told, lambda cell: (released.append(cell), told.note("release"))[0])
