@@ -79,6 +79,12 @@ CASES: dict[str, Case] = {
         "data={name: digits, test: {from: clients}}",
         "evaluation.personal={split: share}",
     ),
+    "no sample to test on": run(
+        "data.test.fraction: found 0.25; that is not a single sample of any client that has two",
+        "data={name: digits, test: {}}",
+        "partition=iid",
+        "clients.total=1797",
+    ),
     "seed of 5000 digits": run("--set seed: is not YAML: ValueError: Exceeds the limit (4300…", "seed=" + "9" * 5000),
     "a run on a cluster that is not there": run(
         "RAY_ADDRESS: cannot connect to 127.0.0.1:1: [Errno 111] Connection refused",
