@@ -15,6 +15,7 @@ from fedray.datasets.dataset import Dataset
 from fedray.engine.problem import Problem
 from fedray.engine.process.backend import InlineBackend
 from fedray.engine.server.simulation import Simulation
+from fedray.partitions.held_out import Split
 from fedray.partitions.shards import Shards
 
 SAMPLES, POOL = 20, 20_000
@@ -36,7 +37,7 @@ def simulation(clients: int, rounds: int, algorithm: str) -> Simulation:
             "training": {"rounds": rounds, "local_epochs": 1, "batch_size": 20, "aggregation": "samples"},
         }
     )
-    return Simulation(Problem(config, Dataset("random", x, y, x[:10], y[:10], 10), shards), InlineBackend())
+    return Simulation(Problem(config, Dataset("random", x, y, x[:10], y[:10], 10), Split(shards)), InlineBackend())
 
 
 def main(pairs: Annotated[int, typer.Option(min=1)] = 30, out: Path | None = None) -> None:

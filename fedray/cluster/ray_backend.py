@@ -42,6 +42,7 @@ from fedray.engine.process.personal import evaluate_personal
 from fedray.engine.process.train import train
 from fedray.engine.process.worker import LESS_MEMORY, Worker
 from fedray.engine.state import ClientState, StateDamaged, StateRef, digest_state, load_state
+from fedray.partitions.held_out import Split
 
 log = logging.getLogger("fedray")
 T = TypeVar("T")
@@ -56,16 +57,15 @@ SentTask = tuple[int, float, Arrays | StateRef]
 class ClientActor:
     """A process that trains clients; it keeps nothing of a client between calls."""
 
-    def open(self, config: bytes, data: Dataset, split: tuple[Any, ...]) -> str:
+    def open(self, config: bytes, data: Dataset, split: Split) -> str:
         """Prepare for a run, whose configuration comes packed; everything of the previous run is replaced.
 
-        split: the problem's shards, tests, validation and unseen clients. Return `Network.sha256` of the model as this
-        process has built it.
+        Return `Network.sha256` of the model as this process has built it.
         """
         run = RunConfig.unpack(config)
         self._components = run.components
         with blame(*run.components):
-            self._worker = Worker(Problem(run, data, *split))
+            self._worker = Worker(Problem(run, data, split))
         return self._worker.network.sha256
 
     def train(self, broadcast: dict[str, Any], tasks: list[SentTask], stays_from: int | None) -> Any:
@@ -129,9 +129,8 @@ class RayBackend:
         self._actors: list[Any] = [None] * self.processes
 
     def open(self, problem: Problem) -> None:
-        split = ray.put((problem.shards, problem.tests, problem.validation, problem.unseen))
-        self._setup = problem.config.pack(), self.data or ray.put(problem.data), split
-        self._steps = [problem.config.training.count_steps(int(n)) for n in problem.dealt.sizes]
+        self._setup = problem.config.pack(), self.data or ray.put(problem.data), ray.put(problem.split)
+        self._steps = [problem.config.training.count_steps(int(n)) for n in problem.split.dealt.sizes]
         self.moved = 0
         self._chunks = {split: count_chunks(len(samples)) for split, samples in problem.evaluated.items()}
         self._timeouts = CallTimeouts()
@@ -304,7 +303,7 @@ class TrialBackend(InlineBackend):
         self._timeouts = CallTimeouts()
         with self._bound("open"):
             super().open(problem)
-        self._steps = [problem.config.training.count_steps(int(n)) for n in problem.dealt.sizes]
+        self._steps = [problem.config.training.count_steps(int(n)) for n in problem.split.dealt.sizes]
 
     def train(self, broadcast: Broadcast, tasks: Sequence[ClientTask]) -> list[Reply]:
         with self._bound("train", self._measure_work(tasks)):

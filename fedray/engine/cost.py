@@ -27,6 +27,7 @@ from fedray.engine.problem import Problem
 from fedray.engine.process.backend import InlineBackend
 from fedray.engine.server.simulation import Simulation
 from fedray.engine.training.local_training import OWN
+from fedray.partitions.held_out import Split
 from fedray.partitions.shards import Shards
 
 
@@ -134,7 +135,7 @@ def _run_metered(
     data, threads = Dataset("random", x, y, x, y, classes), torch.get_num_threads()
     try:
         shards = Shards(np.arange(count), np.array([0, samples, count]))
-        simulation = Simulation(Problem(config, data, shards), meter)
+        simulation = Simulation(Problem(config, data, Split(shards)), meter)
         for _ in range(ROUNDS):
             simulation.step()
     finally:

@@ -41,13 +41,7 @@ class Problem:
 
     config: RunConfig
     data: Dataset
-    shards: Shards
-    tests: Shards | None = None
-    """Each client's own test samples, with `data.test` or if personal models are evaluated."""
-    validation: Shards | None = None
-    """Held-out training samples: each client's, or a single entry if they are `from: pool`."""
-    unseen: Split | None = None
-    """Training and test samples of the clients that never train (`clients.unseen`); None if there are none."""
+    split: Split
     model_sha256: str = ""
     """`Network.sha256` of the model that the run begins with; empty before it has one."""
 
@@ -67,24 +61,24 @@ class Problem:
             raise UserError(f"data {data.name}: the test set is empty; data.test: {{from: clients}} makes one")
         clients = config.clients
         split = split_samples(config.data, config.partition, data, clients.total, config.seed, clients.unseen)
-        shards, tests, unseen = split.train, split.test, split.unseen
-        if shards.sizes.max() == 0:
+        if split.train.sizes.max() == 0:
             raise UserError("partition: every client is empty")
-        if config.training.nominal_steps == "client0" and not shards.sizes[0]:
+        if config.training.nominal_steps == "client0" and not split.train.sizes[0]:
             raise UserError("training.nominal_steps: found client0, and client 0 has no samples")
         for t, ids in enumerate(clients.cohorts or ()):
-            if not shards.sizes[list(ids)].any():
+            if not split.train.sizes[list(ids)].any():
                 raise UserError(f"clients.cohorts: every client of round {t} is empty")
         personal = config.evaluation.personal
-        if personal is not None and tests is None:
+        if personal is not None and split.test is None:
             dealt = config.partition.split_test(data, split.dealt, config.seed, personal.split)
             dealt = config.partition.check_dealt("split_test", dealt, clients.dealt, len(data.y_test))
-            tests = dealt.take(0, clients.total)
-            unseen = unseen and replace(unseen, test=dealt.take(clients.total, clients.dealt))
-        if personal is not None and tests is not None and not ((shards.sizes > 0) & (tests.sizes > 0)).any():
+            unseen = split.unseen and replace(split.unseen, test=dealt.take(clients.total, clients.dealt))
+            split = replace(split, test=dealt.take(0, clients.total), unseen=unseen)
+        tests = split.test
+        if personal is not None and tests is not None and not ((split.train.sizes > 0) & (tests.sizes > 0)).any():
             raise UserError("evaluation.personal: no client has test samples of its own")
-        problem = cls(config, data, shards, tests, split.validation, unseen)
-        if unseen is not None and not len(problem.list_newcomers()):
+        problem = cls(config, data, split)
+        if split.unseen is not None and not len(split.newcomers):
             raise UserError(
                 f"clients.unseen: found {clients.unseen}; none of them has both training and test samples of its own"
             )
@@ -103,14 +97,15 @@ class Problem:
         `test` lists the clients' test samples client by client with `data.test`. `train` excludes held-out samples and
         those that only unseen clients hold; `validation`, present if any are held out, lists them client by client.
         """
-        own = self.tests if self.config.data.test is not None else None
+        split = self.split
+        own = split.test if self.config.data.test is not None else None
         sets = {"test": np.arange(len(self.data.y_test)) if own is None else own.indices}
-        if self.validation is not None:
-            sets["validation"] = self.validation.indices
-        held = [shards.indices for shards in (own, self.validation) if shards is not None]
-        if self.unseen is not None:
-            held.append(np.setdiff1d(self.unseen.train.indices, self.shards.indices))
-            held += [self.unseen.test.indices] if own is not None and self.unseen.test is not None else []
+        if split.validation is not None:
+            sets["validation"] = split.validation.indices
+        held = [shards.indices for shards in (own, split.validation) if shards is not None]
+        if split.unseen is not None:
+            held.append(np.setdiff1d(split.unseen.train.indices, split.train.indices))
+            held += [split.unseen.test.indices] if own is not None and split.unseen.test is not None else []
         train = np.arange(len(self.data.y_train))
         train = np.setdiff1d(train, np.concatenate(held)) if held else train
         return sets | {"train": train}
@@ -118,27 +113,16 @@ class Problem:
     @property
     def own_validation(self) -> Shards | None:
         """Each client's own held-out samples; None if none are held out, or not from clients."""
-        asked = self.config.data.validation
-        if self.validation is None or (asked is not None and asked.source == "pool"):
+        asked, held = self.config.data.validation, self.split.validation
+        if held is None or (asked is not None and asked.source == "pool"):
             return None
-        return self.validation if len(self.validation) == len(self.shards) else None  # else a partition's own pool
-
-    @cached_property
-    def dealt(self) -> Shards:
-        """Training samples of every client, unseen clients last."""
-        return Split(self.shards, unseen=self.unseen).dealt
-
-    def list_newcomers(self) -> np.ndarray:
-        """Return the unseen clients that have training samples and test samples, int64, ascending."""
-        if self.unseen is None or self.unseen.test is None:
-            return np.zeros(0, dtype=np.int64)
-        return len(self.shards) + np.flatnonzero((self.unseen.train.sizes > 0) & (self.unseen.test.sizes > 0))
+        return held if len(held) == len(self.split.train) else None  # else a partition's own pool
 
     def draw_picture(self) -> bytes:
         """Return the client x class heatmap as PNG; takes a quarter of a second."""
         from fedray.partitions.heterogeneity import draw_heatmap  # here: matplotlib takes half a second to import
 
-        counts = self.dealt.count_labels(self.data.y_train, self.data.num_classes)
+        counts = self.split.dealt.count_labels(self.data.y_train, self.data.num_classes)
         file, title = io.BytesIO(), f"{self.data.name}, {self.config.partition.make_label()}"
         draw_heatmap(counts, title=title, unseen=self.config.clients.unseen).savefig(file, format="png")
         return file.getvalue()
@@ -154,11 +138,12 @@ class Problem:
             SHA-256 of the labels (`Dataset.labels_digest`), uint8 `(32,)`. `partition: file` reads it.
         """
         file = io.BytesIO()
-        parts = {"train": self.shards, "test": self.tests, "validation": self.validation}
+        split = self.split
+        parts = {"train": split.train, "test": split.test, "validation": split.validation}
         packed = {name: shards for name, shards in parts.items() if shards is not None}
-        if self.unseen is not None:
-            none = Shards.from_lists([np.zeros(0, dtype=np.int64)] * len(self.unseen.train))
-            others = {"train": self.unseen.train, "test": self.unseen.test}
+        if split.unseen is not None:
+            none = Shards.from_lists([np.zeros(0, dtype=np.int64)] * len(split.unseen.train))
+            others = {"train": split.unseen.train, "test": split.unseen.test}
             if self.own_validation is not None:
                 others["validation"] = none
             packed |= {name: packed[name].join(more) for name, more in others.items() if more is not None}

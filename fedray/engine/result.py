@@ -226,7 +226,7 @@ class Result:
         return OutputFile(name, path, (".safetensors",), overwrite, [*inputs])
 
     def _list_owners(self) -> list[int]:
-        return [int(i) for i in np.flatnonzero(self.problem.shards.sizes > 0)]
+        return [int(i) for i in np.flatnonzero(self.problem.split.train.sizes > 0)]
 
     def _build_personal(self, clients: Sequence[int]) -> Iterator[tuple[int, nn.Module]]:
         config = self.problem.config

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -30,10 +30,17 @@ class Split:
     validation: Shards | None = None
     unseen: "Split | None" = None
 
-    @property
+    @cached_property
     def dealt(self) -> Shards:
-        """Return every client's training samples, unseen clients last."""
+        """Every client's training samples, unseen clients last."""
         return self.train if self.unseen is None else self.train.join(self.unseen.train)
+
+    @cached_property
+    def newcomers(self) -> np.ndarray:
+        """The unseen clients that have training samples and test samples, int64, ascending."""
+        if self.unseen is None or self.unseen.test is None:
+            return np.zeros(0, dtype=np.int64)
+        return len(self.train) + np.flatnonzero((self.unseen.train.sizes > 0) & (self.unseen.test.sizes > 0))
 
 
 def split_samples(

@@ -36,6 +36,7 @@ from fedray.engine.problem import Problem
 from fedray.engine.process.backend import InlineBackend
 from fedray.engine.process.device import warn_of_slow_precision
 from fedray.engine.server.simulation import Simulation
+from fedray.partitions.held_out import Split
 from fedray.partitions.shards import Shards
 from fedray.sweep.draws import count_gradients, count_of_client, count_samples, get_cost
 
@@ -156,7 +157,7 @@ def _make_short(run: RunConfig, key: Key, device: str, clients: int, steps: int)
     x, y = make_batch(key, config.model.takes_tokens)
     own = key.batch * min(steps, 20)  # samples of a client; the batch again and again
     shards = Shards(np.arange(clients * own) % key.batch, np.arange(clients + 1) * own)
-    simulation = Simulation(Problem(config, Dataset("random", x, y, x, y, key.classes), shards), InlineBackend())
+    simulation = Simulation(Problem(config, Dataset("random", x, y, x, y, key.classes), Split(shards)), InlineBackend())
     return simulation, clients * count_of_client(config, own)
 
 

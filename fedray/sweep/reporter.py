@@ -242,8 +242,8 @@ class TuneReporter(OfThisCall, tune.Callback):
 
     def _split(self, cell: Cell) -> dict[str, bytes]:
         problem = self.session.plan.problems.get_problem(cell)
-        unseen = None if problem.unseen is None else problem.unseen.test
-        parts = (problem.dealt, problem.tests, problem.validation, unseen)
+        unseen = None if problem.split.unseen is None else problem.split.unseen.test
+        parts = (problem.split.dealt, problem.split.test, problem.split.validation, unseen)
         key = " ".join(shards.digest for shards in parts if shards is not None)
         files = self._splits[key] = self._splits.pop(key, {}) or problem.make_artefacts()
         if len(self._splits) > KEPT_PROBLEMS:

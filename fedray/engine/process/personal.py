@@ -24,14 +24,14 @@ def evaluate_personal(
     samples. A score is NaN if the model's outputs are NaN. For newcomers: `received`, before any training, and `own_E`,
     both on the client's own test samples.
     """
-    there, tests = worker.to_device(broadcast), worker.problem.tests
+    there, tests = worker.to_device(broadcast), worker.problem.split.test
     held, evaluated = worker.problem.own_validation, worker.problem.evaluated
     result: dict[int, dict[str, float]] = {}
     for task in map(worker.task_to_device, tasks):
         if request.newcomers:
             result[task.client] = _test_newcomer(worker, there, task, request.epochs)
             continue
-        scores, indices = result.setdefault(task.client, {}), worker.problem.shards[task.client]
+        scores, indices = result.setdefault(task.client, {}), worker.problem.split.train[task.client]
         for epochs in request.epochs:
             with explain(f"the personal model of client {task.client} ({len(indices)} samples)"):
                 c = worker.trainer.personalise(there, task, epochs)
@@ -51,11 +51,11 @@ def evaluate_personal(
 
 def _test_newcomer(worker: Worker, there: Broadcast, task: ClientTask, epochs: Sequence[int]) -> dict[str, float]:
     """Return a newcomer's accuracies on its own test samples, in percent, as `evaluate_personal`."""
-    unseen, client = worker.problem.unseen, task.client
-    assert unseen is not None  # noqa: S101 (`Problem.list_newcomers` names only clients with both)
+    unseen, client = worker.problem.split.unseen, task.client
+    assert unseen is not None  # noqa: S101 (`Split.newcomers` are only clients with both)
     assert unseen.test is not None  # noqa: S101
-    tests, scores = unseen.test[client - len(worker.problem.shards)], dict[str, float]()
-    with explain(f"the newcomer {client} ({len(worker.problem.dealt[client])} samples)"):
+    tests, scores = unseen.test[client - len(worker.problem.split.train)], dict[str, float]()
+    with explain(f"the newcomer {client} ({len(worker.problem.split.dealt[client])} samples)"):
         c = worker.trainer.start(there, task)
         scores["received"], _ = _score(worker, c, "test", tests, received=True)
         for e in epochs:

@@ -67,7 +67,7 @@ def _train_in_lanes(
     worker: Worker, lanes: Lanes, there: Broadcast, tasks: Sequence[ClientTask]
 ) -> Iterator[ClientResult]:
     """Yield trained clients, the longest first."""
-    trainer, config, shards = worker.trainer, worker.problem.config, worker.problem.shards
+    trainer, config, shards = worker.trainer, worker.problem.config, worker.problem.split.train
     ordered = sorted(tasks, key=lambda task: -trainer.count(len(shards[task.client])).steps)
     drawn_ahead = draw_ahead(config.training, trainer.shards, config.seed, there, ordered)
 
@@ -142,7 +142,7 @@ def _train_part(
             continue
         alone: list[TrainedStack] = []
         for task, drawn in part:
-            with explain(f"client {task.client} ({len(worker.problem.shards[task.client])} samples)"):
+            with explain(f"client {task.client} ({len(worker.problem.split.train[task.client])} samples)"):
                 c, uploads = trainer.train(there, task, watch, drawn)
             alone.append(TrainedStack([task], c, [c.steps], uploads))
         if stacked:

@@ -60,9 +60,9 @@ class Worker:
             samples=self.train_samples,
             classes=data.num_classes,
             seed=config.seed,
-            clients=len(problem.shards),
-            total_samples=int(problem.shards.sizes.sum()),
-            counts=cache(lambda: problem.shards.count_labels(data.y_train, data.num_classes)),
+            clients=len(problem.split.train),
+            total_samples=int(problem.split.train.sizes.sum()),
+            counts=cache(lambda: problem.split.train.count_labels(data.y_train, data.num_classes)),
             own_code=config.has_own_code,
         )
         self.trainer = LocalTrainer(
@@ -70,7 +70,7 @@ class Worker:
             training=config.training,
             network=self.network,
             population=self.population,
-            shards=problem.dealt,
+            shards=problem.split.dealt,
             stepping=None if config.stepping is config.algorithm else config.stepping,
         )
         self.stacking = Stacking(self.network, choose_size(self.network, config.runtime.stack))

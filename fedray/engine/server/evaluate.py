@@ -91,15 +91,15 @@ class Tester:
             request = PersonalEval(epochs, own=True, everyone=not algorithm.generic, train=asked.personal.train)
             scores = self.test_personal(request)
             generic = row["test_accuracy"] if algorithm.generic else None
-            assert self.problem.tests is not None  # noqa: S101 (`evaluation.personal` deals test samples)
-            row |= summarise(scores, epochs, generic, self.problem.tests.sizes)
-            tables["clients"] = tabulate_clients(scores, epochs[-1], self.problem.shards.sizes)
-            if self.problem.unseen is not None:
+            assert self.problem.split.test is not None  # noqa: S101 (`evaluation.personal` deals test samples)
+            row |= summarise(scores, epochs, generic, self.problem.split.test.sizes)
+            tables["clients"] = tabulate_clients(scores, epochs[-1], self.problem.split.train.sizes)
+            if self.problem.split.unseen is not None:
                 request = PersonalEval(asked.personal.tuned, own=True, everyone=False, newcomers=True)
-                newcomers = self._test_models([int(i) for i in self.problem.list_newcomers()], request)
+                newcomers = self._test_models([int(i) for i in self.problem.split.newcomers], request)
                 last = asked.personal.tuned[-1]
                 row |= summarise_newcomers(newcomers, asked.personal.tuned)
-                tables["clients"] = add_newcomers(tables["clients"], newcomers, last, self.problem.dealt.sizes)
+                tables["clients"] = add_newcomers(tables["clients"], newcomers, last, self.problem.split.dealt.sizes)
         elif algorithm.generic:
             row["generic_accuracy"] = row["test_accuracy"]
         elif stored and algorithm.personal == "kept":
@@ -109,16 +109,16 @@ class Tester:
 
     def _validate(self) -> dict[str, float]:
         """Metrics of the global model on held-out samples: as one set and, if clients own them, over the clients."""
-        if self.problem.validation is None:
+        if self.problem.split.validation is None:
             return {}
-        sums, count = self._sum("validation"), len(self.problem.validation.indices)
+        sums, count = self._sum("validation"), len(self.problem.split.validation.indices)
         row = {
             "validation_accuracy": 100 * float(sums["correct"].sum()) / count,
             "validation_loss": float(sums["loss"]),
         }
         if self.problem.own_validation is None:
             return row
-        sizes = self.problem.validation.sizes
+        sizes = self.problem.split.validation.sizes
         return row | summarise_clients("validation_client", 100 * sums["correct_of_clients"].numpy() / sizes[sizes > 0])
 
     def _sum(self, split: str) -> dict[str, Tensor]:
@@ -143,7 +143,7 @@ class Tester:
 
     def list_tested(self, own: bool) -> list[int]:
         """Return every client that has samples and, with `own`, test samples of its own."""
-        tests, tested = self.problem.tests, self.problem.shards.sizes > 0
+        tests, tested = self.problem.split.test, self.problem.split.train.sizes > 0
         if own and tests is not None:
             tested &= tests.sizes > 0
         return [int(i) for i in np.flatnonzero(tested)]

@@ -60,7 +60,7 @@ def measure_round(
     shared: positions in theta of the parameters that clients and server exchange, int64.
     Raises UserError if a probe uses the name of a metric in `row`, which is measured without a probe.
     """
-    data, measured = problem.data, trained.reply.probes
+    data, shards, measured = problem.data, problem.split.train, trained.reply.probes
     probes = problem.config.evaluation.probes
     seen = EvaluatedRound(
         weights=trained.weights,
@@ -72,8 +72,10 @@ def measure_round(
         correct=tested.get("correct", torch.zeros(0)),
         sums=tested,
         test_counts=torch.from_numpy(np.bincount(data.y_test[problem.evaluated["test"]], minlength=data.num_classes)),
-        holds=lambda i: torch.from_numpy(np.bincount(data.y_train[problem.shards[i]], minlength=data.num_classes) > 0),
-        samples={i: int(problem.shards.sizes[i]) for i in trained.weights},
+        holds=lambda i: torch.from_numpy(
+            np.bincount(data.y_train[problem.split.train[i]], minlength=data.num_classes) > 0
+        ),
+        samples={i: int(shards.sizes[i]) for i in trained.weights},
     )
     metrics = summarise_cohort(measured)
     with key_draws(problem.config.has_own_code, problem.config.seed, "probes", state.round):

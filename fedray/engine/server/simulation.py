@@ -75,7 +75,7 @@ class Simulation:
 
     def draw_cohort(self, t: int) -> np.ndarray:
         """Draw the clients of round t (from 0), ascending."""
-        return draw_cohort(self.problem.config, self.problem.shards.sizes, t)
+        return draw_cohort(self.problem.config, self.problem.split.train.sizes, t)
 
     def _train(self, t: int, cohort: np.ndarray) -> Trained:
         """Train the cohort; if `training.on_divergence` is `drop`, repeat without diverged clients."""
@@ -84,7 +84,7 @@ class Simulation:
             server = self._make_server(t, len(cohort))
             with self._key_draws("weights", t):
                 weights = weigh_cohort(
-                    self.problem.config, self.problem.shards.sizes, cohort, lambda: self._label_counts
+                    self.problem.config, self.problem.split.train.sizes, cohort, lambda: self._label_counts
                 )
             broadcast = self._make_broadcast(server, bool(self.probes) and self._is_evaluated(t + 1))
             tasks = [ClientTask(i, w, s.clients.get(i, Vectors())) for i, w in weights.items()]
@@ -237,7 +237,7 @@ class Simulation:
     def _label_counts(self) -> np.ndarray:
         """Each client's number of samples of each class, int64 `(N, C)`."""
         data = self.problem.data
-        return self.problem.shards.count_labels(data.y_train, data.num_classes)
+        return self.problem.split.train.count_labels(data.y_train, data.num_classes)
 
     def restore(self, state: State) -> None:
         """Continue from a state of the same configuration. Raises UserError if its frozen weights are other ones."""
