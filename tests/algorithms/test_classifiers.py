@@ -85,10 +85,10 @@ def by_hand(name: Any, logits: Any) -> None:
         kept = state.clients.get(i, Vectors())
         there = Broadcast(round=1, lr=lr, theta=state.theta, buffers=state.buffers, message=Vectors(), cohort=6)
         c, _ = worker.trainer.train(there, ClientTask(i, 1 / 6, kept))
-        x, y = worker.test_samples.make_batch(built.tests[i])
+        x, y = worker.test_samples.make_batch(built.split.test[i])
         one, first_bias, weight, bias = worker.network.layout.views(c.theta).values()
         h = torch.relu(x.flatten(1) @ one.T + first_bias)
-        n = torch.bincount(torch.from_numpy(built.data.y_train[built.shards[i]]), minlength=10).float()
+        n = torch.bincount(torch.from_numpy(built.data.y_train[built.split.train[i]]), minlength=10).float()
         accuracies.append(float((logits(h, weight, bias, n, c.state).argmax(1) == y).float().mean()))
     assert row["personal_accuracy"] == pytest.approx(100 * float(np.mean(accuracies)), abs=1e-3)
     assert len(set(accuracies)) > 1

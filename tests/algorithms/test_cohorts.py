@@ -18,6 +18,7 @@ from fedray.engine.problem import Problem
 from fedray.engine.process.backend import InlineBackend
 from fedray.engine.server.sampling import weigh_cohort
 from fedray.engine.server.simulation import Simulation
+from fedray.partitions.held_out import Split
 from fedray.partitions.shards import Shards
 from tests import small
 from tests.algorithms.digits import data, final, problem
@@ -27,7 +28,7 @@ def simulation(sizes: tuple[int, ...] = (1,) * 40, per_round: int | float = 8, *
     """A run whose cohorts are inspected; client i has sizes[i] samples."""
     config = small.config(clients={"total": len(sizes), "per_round": per_round, **clients}, partition="natural")
     shards = Shards.from_owner(np.repeat(np.arange(len(sizes)), sizes), len(sizes))
-    return Simulation(Problem(config, data(), shards), InlineBackend())
+    return Simulation(Problem(config, data(), Split(shards)), InlineBackend())
 
 
 def test_fixed_cohorts() -> None:
@@ -88,7 +89,7 @@ def test_weights() -> None:
     cohort = np.array([1, 3])
     for aggregation, first in (("uniform", 1 / 2), ("samples", 35 / 100), ("batches", 2 / 6)):
         given = problem("fedavg", aggregation=aggregation)
-        found = weigh_cohort(given.config, given.shards.sizes, cohort, pytest.fail)  # no labels are counted
+        found = weigh_cohort(given.config, given.split.train.sizes, cohort, pytest.fail)  # no labels are counted
         assert found == pytest.approx({1: first, 3: 1 - first}), aggregation
 
 
@@ -140,7 +141,7 @@ def diverging(
 
 def kept(whole: Problem) -> tuple[list[ndarray], list[int]]:
     """The cohorts without diverged clients, and the number of these after each round."""
-    simulation, sizes = Simulation(whole, InlineBackend()), whole.shards.sizes
+    simulation, sizes = Simulation(whole, InlineBackend()), whole.split.train.sizes
     drawn = [simulation.draw_cohort(t) for t in range(6)]
     cohorts = [cohort if t < 2 else cohort[sizes[cohort] % 2 == 0] for t, cohort in enumerate(drawn)]
     counts = [len(before) - len(after) for before, after in zip(drawn, cohorts, strict=True)]
@@ -169,7 +170,7 @@ def test_a_run_that_drops_is_the_run_in_which_they_were_not_drawn(tmp_path: Path
 
 def test_a_round_in_which_everyone_goes_wrong_has_diverged() -> None:
     whole = diverging("tests.plugins:NotANumber")
-    odd = (whole.shards.sizes % 2).nonzero()[0][:2]
+    odd = (whole.split.train.sizes % 2).nonzero()[0][:2]
     with pytest.raises(Diverged, match=f"diverged in round 3, client {odd[0]}: "):
         run(diverging("tests.plugins:NotANumber", [odd] * 6, on_divergence="drop"), InlineBackend())
 

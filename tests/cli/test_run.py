@@ -274,9 +274,9 @@ def test_personal_models_score_what_the_run_logged(folder: Path, algorithm: str,
     result = fedray.simulate(config | {"algorithm": algorithm, "evaluation": {"personal": {"epochs": [0, 2]}}})
     problem, clients = result.problem, result.table("clients").set_index("client")
     assert f"{len(list(Path('own').iterdir()))} personal models in own" in out
-    assert problem.tests is not None
+    assert problem.split.test is not None
     for client, accuracy in clients["accuracy"].items():
-        own, model = problem.tests[client], result.personal_model(client)
+        own, model = problem.split.test[client], result.personal_model(client)
         with torch.no_grad():
             answers = model(torch.from_numpy(problem.data.x_test[own])).argmax(1).numpy()
         assert 100 * (answers == problem.data.y_test[own]).mean() == pytest.approx(accuracy)

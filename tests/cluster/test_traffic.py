@@ -22,10 +22,10 @@ class Weighing(RayBackend):
     """Two actors in this process: what each call sends and answers is pickled, as for Ray, and weighed."""
 
     def open(self, problem: Problem) -> None:
-        self._steps = [problem.config.training.count_steps(int(n)) for n in problem.shards.sizes]
+        self._steps = [problem.config.training.count_steps(int(n)) for n in problem.split.train.sizes]
         self._workers = [ClientActor() for _ in range(2)]
         for actor in self._workers:
-            actor.open(problem.config.pack(), problem.data, (problem.shards, None, None, None))
+            actor.open(problem.config.pack(), problem.data, problem.split)
         self.received: list[int] = []
         self._homes, self._stay, self._apart = {}, False, False
 

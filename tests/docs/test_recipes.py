@@ -70,10 +70,10 @@ def test_a_folder_of_pfllib_is_a_data_set_with_natural_clients(tmp_path: Path) -
                 np.savez_compressed(file, data={"x": x, "y": own % 3})  # type: ignore[arg-type]
     run_recipe("pfllib.py", tmp_path, ".", "own.npz")
     own = problem(3, "natural", {"name": "npz", "path": str(tmp_path / "own.npz")}, evaluation={"personal": {}})
-    assert own.tests is not None
+    assert own.split.test is not None
     for i in range(3):
-        assert sorted(own.data.x_train[own.shards[i], 0, 0, 0].tolist()) == numbers["train"][i].tolist()
-        assert sorted(own.data.x_test[own.tests[i], 0, 0, 0].tolist()) == numbers["test"][i].tolist()
+        assert sorted(own.data.x_train[own.split.train[i], 0, 0, 0].tolist()) == numbers["train"][i].tolist()
+        assert sorted(own.data.x_test[own.split.test[i], 0, 0, 0].tolist()) == numbers["test"][i].tolist()
     np.testing.assert_array_equal(own.data.y_train, np.arange(12) % 3)
 
 
@@ -92,9 +92,9 @@ def test_a_partition_of_fl_bench_is_a_split(tmp_path: Path) -> None:
     run_recipe("fl_bench.py", tmp_path, ".", "partition.npz")
     partition = {"name": "file", "path": str(tmp_path / "partition.npz")}
     dealt = problem(2, partition, {"name": "digits", "test": {}})
-    assert dealt.tests is not None
-    assert [dealt.shards[i].tolist() for i in (0, 1)] == [[0, 1700], [5]]
-    assert [dealt.tests[i].tolist() for i in (0, 1)] == [[1], [4, 2]]
+    assert dealt.split.test is not None
+    assert [dealt.split.train[i].tolist() for i in (0, 1)] == [[0, 1700], [5]]
+    assert [dealt.split.test[i].tolist() for i in (0, 1)] == [[1], [4, 2]]
 
 
 def test_a_search_that_learns(project: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -131,7 +131,7 @@ def knn_pieces() -> tuple[Callable[..., torch.Tensor], np.ndarray, np.ndarray, n
             ClientTask(3, 1.0, Vectors()),
             0,
         )
-        c.start_step(0, *worker.train_samples.make_batch(built.shards[4]))
+        c.start_step(0, *worker.train_samples.make_batch(built.split.train[4]))
         with torch.no_grad():
             return method.personal_logits(c).exp()
 
@@ -317,7 +317,7 @@ def compute_answers(given: Case, client: int) -> np.ndarray:
         ClientTask(client, 1.0, found.clients[client]),
         0,
     )
-    c.start_step(0, *worker.train_samples.make_batch(built.shards[0]))
+    c.start_step(0, *worker.train_samples.make_batch(built.split.train[0]))
     answers: np.ndarray = built.config.algorithm.personal_logits(c).detach().numpy()
     return answers
 

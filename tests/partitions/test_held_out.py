@@ -159,7 +159,7 @@ def test_a_partition_npz_gives_the_same_run(tmp_path: Path, held_out: dict[str, 
     of_file = {"name": "file", "path": str(tmp_path / "partition.npz")}
     held_out = {key: value for key, value in held_out.items() if key != "validation"}
     again = problem(of_file, {"name": "digits", **held_out}, 6, **sections)
-    assert again.shards.digest == first.shards.digest
+    assert again.split.train.digest == first.split.train.digest
     assert again.pack_split() == first.pack_split()
     assert run(again, InlineBackend()).history == run(first, InlineBackend()).history
 
@@ -168,15 +168,15 @@ def test_a_json_of_lists(path: Path) -> None:
     """Without `data.test` the lists of `test` count test samples, with it training and test samples together."""
     given = {"name": "file", "path": str(path)}
     apart = problem(given, evaluation={"personal": {}})
-    assert [apart.shards[i].tolist() for i in range(3)] == SPLIT["train"]
-    assert [apart.tests[i].tolist() for i in range(3)] == SPLIT["test"]
-    assert problem(given).tests is None
+    assert [apart.split.train[i].tolist() for i in range(3)] == SPLIT["train"]
+    assert [apart.split.test[i].tolist() for i in range(3)] == SPLIT["test"]
+    assert problem(given).split.test is None
     path.write_text(json.dumps({"train": SPLIT["train"], "test": [[1796], [1500], [6, 7]]}))
     merged = problem(given, {"name": "digits", "test": {}})
     assert merged.evaluated["test"].tolist() == [1796, 1500, 6, 7]
     np.testing.assert_array_equal(merged.data.x_test[1796], make_data_source("digits").load().x_test[-1])
     path.write_text(json.dumps(SPLIT["train"]))
-    assert [problem(given).shards[i].tolist() for i in range(3)] == SPLIT["train"]
+    assert [problem(given).split.train[i].tolist() for i in range(3)] == SPLIT["train"]
 
 
 def test_a_data_set_that_the_file_is_not_of_is_refused(tmp_path: Path) -> None:
@@ -200,7 +200,7 @@ def test_a_run_s_file_is_for_its_own_labels(tmp_path: Path) -> None:
     with np.load(tmp_path / "split.npz") as file:
         arrays = {name: file[name] for name in file.files if name != "digest"}
     np.savez(tmp_path / "split.npz", **arrays)
-    assert problem(of_file, clients=6, arrays=changed).shards.digest == first.shards.digest
+    assert problem(of_file, clients=6, arrays=changed).split.train.digest == first.split.train.digest
     np.savez(tmp_path / "split.npz", **arrays, digest=np.zeros(3, np.uint8))
     with pytest.raises(UserError, match=r"holds digest as uint8 \(3,\); uint8 \(32,\) is required"):
         problem(of_file, clients=6, arrays=changed)

@@ -13,6 +13,7 @@ from fedray.datasets.dataset import Dataset
 from fedray.engine.loop import run
 from fedray.engine.problem import Problem
 from fedray.engine.process.backend import InlineBackend
+from fedray.partitions.held_out import Split
 from fedray.probes import PROBES, make_probes
 from tests import small
 from tests.algorithms.digits import data
@@ -114,7 +115,8 @@ def percent_right(problem: Problem, theta: Tensor, buffers: Tensor, split: str) 
 
 def with_probes(problem: Problem, probes: Sequence[str]) -> Problem:
     evaluation = problem.config.evaluation.model_copy(update={"probes": make_probes(probes)})
-    return Problem(problem.config.model_copy(update={"evaluation": evaluation}), problem.data, problem.shards)
+    config = problem.config.model_copy(update={"evaluation": evaluation})
+    return Problem(config, problem.data, Split(problem.split.train))
 
 
 def everything() -> Problem:
@@ -126,5 +128,5 @@ def everything() -> Problem:
         Dataset(
             "digits", held.x_train, held.y_train, held.x_test[samples], held.y_test[samples], 10, held.mean, held.std
         ),
-        problem.shards,
+        Split(problem.split.train),
     )

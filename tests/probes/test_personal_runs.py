@@ -113,7 +113,7 @@ def test_fine_tuning_is_training_on_from_x(algorithm: Any, same_as: Any, epochs:
         assert torch.allclose(c.theta, expected, rtol=0, atol=1e-7)  # x + (y - x) is y up to rounding
         assert torch.equal(c.theta, state.theta) == (epochs == 0)
         network.load(expected)
-        x, y = worker.test_samples.make_batch(built.tests[i])
+        x, y = worker.test_samples.make_batch(built.split.test[i])
         right = int((network(x).logits.argmax(1) == y).sum())
         assert marks[i] == {f"own_{epochs}": pytest.approx(100 * right / len(y))}
 

@@ -33,14 +33,14 @@ def test_angles_between_known_vectors() -> None:
 def test_adaptation_by_class_counts() -> None:
     """‖Φ W - W‖² = E_W Σ_c (C n_c/n - 1)², for every class vector has the squared length E_W = 4."""
     problem = digits({"name": "fedgela", "scale_w": 4.0}, {"name": "mlp", "hidden": [16]}, ["adaptation"])
-    counts = problem.shards.count_labels(problem.data.y_train, 10)
+    counts = problem.split.train.count_labels(problem.data.y_train, 10)
     phi = 10 * counts / counts.sum(1, keepdims=True)
-    cohort = draw_cohort(problem.config, problem.shards.sizes, problem.config.training.rounds - 1)
+    cohort = draw_cohort(problem.config, problem.split.train.sizes, problem.config.training.rounds - 1)
     expected = [math.sqrt(4 * ((phi[i] - 1) ** 2).sum()) for i in cohort]
     row = last_row(problem)
     assert row["adaptation"] == pytest.approx(np.mean(expected), rel=1e-5)
     assert row["adaptation_std"] == pytest.approx(np.std(expected), rel=1e-4)
-    weighted = np.average(expected, weights=problem.shards.sizes[cohort])
+    weighted = np.average(expected, weights=problem.split.train.sizes[cohort])
     assert row["adaptation_weighted"] == pytest.approx(weighted, rel=1e-5)
     assert weighted != pytest.approx(np.mean(expected), rel=1e-4)
     with pytest.raises(UserError, match=r"adaptation needs a classifier that clients scale .*fedavg has none"):

@@ -51,9 +51,9 @@ class Counted(Probe):
 def test_a_probe_of_the_users_own_measures_clients_the_test_set_and_the_round() -> None:
     problem = digits("fedavg", probes=[OWN, "drift"])
     row = last_row(problem)
-    cohort = draw_cohort(problem.config, problem.shards.sizes, problem.config.training.rounds - 1)
+    cohort = draw_cohort(problem.config, problem.split.train.sizes, problem.config.training.rounds - 1)
     n = len(problem.data.y_test)
-    assert row["shard"] == pytest.approx(float(np.mean([len(problem.shards[i]) for i in cohort])))
+    assert row["shard"] == pytest.approx(float(np.mean([len(problem.split.train[i]) for i in cohort])))
     assert (row["tested"], row["tested_std"], row["cohort"]) == (n, 0, 3)
     assert row["classes_500"] == pytest.approx(n / 500)
     assert "drift_between" in row

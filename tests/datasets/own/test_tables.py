@@ -151,7 +151,7 @@ def test_a_run_with_natural_clients(clients: dict[str, Any]) -> None:
     result = fedray.simulate(
         small.sections("fedavg", (3, 3), 8, "natural", data=data, training=training, evaluation={"personal": {}})
     )
-    assert result.problem.tests.sizes.tolist() == [10, 10, 10]
+    assert result.problem.split.test.sizes.tolist() == [10, 10, 10]
     assert result.history[-1]["test_accuracy"] > 85
 
 

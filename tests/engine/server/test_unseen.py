@@ -17,6 +17,7 @@ from fedray.engine.process.backend import InlineBackend
 from fedray.engine.process.worker import Worker
 from fedray.engine.result import make_result
 from fedray.engine.server.simulation import Simulation
+from fedray.partitions.held_out import Split
 from tests import small
 
 METRICS = ("unseen_accuracy", "unseen_std", "unseen_worst10", "unseen_finetuned_accuracy")
@@ -41,25 +42,25 @@ def test_unseen_clients_are_the_last_of_the_partition() -> None:
     """Six clients are dealt samples once: as 4 and 2 they hold what they hold as 6; nothing is held out from the 2."""
     whole, apart = problem(unseen=0, total=6), problem()
     for i in range(6):
-        shards, tests, k = (apart.shards, apart.tests, i) if i < 4 else (apart.unseen.train, apart.unseen.test, i - 4)
-        assert shards[k].tolist() == apart.dealt[i].tolist() == whole.shards[i].tolist()
-        assert tests[k].tolist() == whole.tests[i].tolist()
+        split, k = (apart.split, i) if i < 4 else (apart.split.unseen, i - 4)
+        assert split.train[k].tolist() == apart.split.dealt[i].tolist() == whole.split.train[i].tolist()
+        assert split.test[k].tolist() == whole.split.test[i].tolist()
     held = problem(data={"name": "digits", "validation": {"fraction": 0.2}})
-    assert len(held.validation) == 4
-    assert held.unseen.train.sizes.tolist() == apart.unseen.train.sizes.tolist()
-    assert (held.shards.sizes < apart.shards.sizes).all()
+    assert len(held.split.validation) == 4
+    assert held.split.unseen.train.sizes.tolist() == apart.split.unseen.train.sizes.tolist()
+    assert (held.split.train.sizes < apart.split.train.sizes).all()
 
 
 @pytest.mark.parametrize("test", [None, {}])
 def test_their_samples_are_neither_trained_on_nor_tested_with_the_others(test: Any) -> None:
     """Measures of the whole training set leave out their samples; with `data.test` so does the global test."""
     built = problem(data={"name": "digits", "test": test})
-    theirs = built.unseen.train.indices
+    theirs = built.split.unseen.train.indices
     assert not np.isin(theirs, built.evaluated["train"]).any()
-    assert np.isin(built.shards.indices, built.evaluated["train"]).all()
-    assert np.isin(built.unseen.test.indices, built.evaluated["test"]).all() == (test is None)
+    assert np.isin(built.split.train.indices, built.evaluated["train"]).all()
+    assert np.isin(built.split.unseen.test.indices, built.evaluated["test"]).all() == (test is None)
     assert Worker(built).population.clients == 4
-    assert Worker(built).population.total_samples == built.shards.sizes.sum()
+    assert Worker(built).population.total_samples == built.split.train.sizes.sum()
 
 
 def test_training_does_not_notice_them() -> None:
@@ -68,8 +69,7 @@ def test_training_does_not_notice_them() -> None:
     alone = Problem(
         small.config(clients=(4, 2), partition=0.5, training=TRAINING, evaluation={"personal": {"epochs": 1}}),
         built.data,
-        built.shards,
-        built.tests,
+        Split(built.split.train, built.split.test),
     )
     there, here = run(built, InlineBackend()), run(alone, InlineBackend())
     assert torch.equal(there.theta, here.theta)
@@ -90,7 +90,7 @@ def test_the_numbers_are_those_of_the_clients() -> None:
     network.load(running.state.theta)
     received, tuned = [], []
     for k in range(2):
-        x, y = here.test_samples.make_batch(built.unseen.test[k])
+        x, y = here.test_samples.make_batch(built.split.unseen.test[k])
         received.append(100 * float((network(x).logits.argmax(1) == y).float().mean()))
         network.load(here.trainer.personalise(broadcast, ClientTask(4 + k, 0.5, Vectors()), 1).theta)
         tuned.append(100 * float((network(x).logits.argmax(1) == y).float().mean()))

@@ -19,6 +19,7 @@ from fedray.engine.problem import Problem
 from fedray.engine.process.backend import InlineBackend
 from fedray.engine.process.worker import Worker
 from fedray.engine.result import Result
+from fedray.partitions.held_out import Split
 from tests import small
 
 
@@ -45,7 +46,7 @@ def test_what_is_measured_on_the_held_out_samples(source: str) -> None:
     """As the trained model gives it, sample by sample; 0.45 of 1,437 are more than one chunk of 500."""
     problem = Problem.build(config(validation={"fraction": 0.45, "from": source}))
     result = run(problem, InlineBackend())
-    last, held = result.history[-1], problem.validation
+    last, held = result.history[-1], problem.split.validation
     assert len(held.indices) > 500
     logits, y = answered(problem, result, held.indices)
     is_right = (logits.argmax(1) == y).numpy()
@@ -68,7 +69,7 @@ def test_training_never_sees_them(algorithm: str, source: str) -> None:
     asked = config(algorithm, {"fraction": 0.2, "from": source}, personal={"epochs": 1, "every": 1})
     problem = Problem.build(asked)
     x = problem.data.x_train.copy()
-    x[problem.validation.indices] = 0
+    x[problem.split.validation.indices] = 0
     blackened = replace(problem, data=replace(problem.data, x_train=x))
     ours, theirs = run(problem, InlineBackend()), run(blackened, InlineBackend())
     assert ours.state.digest() == theirs.state.digest()
@@ -84,7 +85,7 @@ def test_measuring_changes_nothing_and_train_accuracy_is_of_what_is_trained_on()
     problem = Problem.build(asked)
     assert len(problem.evaluated["train"]) == 1437 - len(problem.evaluated["validation"])
     assert Worker(problem).population.total_samples == len(problem.evaluated["train"]), "what methods weigh by"
-    plain, result = Problem(config(train=True), problem.data, problem.shards), run(problem, InlineBackend())
+    plain, result = Problem(config(train=True), problem.data, Split(problem.split.train)), run(problem, InlineBackend())
     assert result.state.digest() == run(plain, InlineBackend()).state.digest()
     logits, y = answered(problem, result, problem.evaluated["train"])
     assert result.history[-1]["train_accuracy"] == pytest.approx(100 * float((logits.argmax(1) == y).double().mean()))
@@ -98,23 +99,23 @@ def test_own_test_samples_are_what_is_tested_and_never_trained_on() -> None:
     """
     asked = config(personal={"epochs": 0, "every": 1}, train=True, probes=["forgetting"], test={"fraction": 0.3})
     problem = Problem.build(asked)
-    assert len(problem.evaluated["train"]) + len(problem.tests.indices) == 1797
+    assert len(problem.evaluated["train"]) + len(problem.split.test.indices) == 1797
     result = run(problem, InlineBackend())
-    logits, y = answered(problem, result, problem.tests.indices)
+    logits, y = answered(problem, result, problem.split.test.indices)
     last = result.history[-1]
     assert last["test_accuracy"] == pytest.approx(100 * float((logits.argmax(1) == y).double().mean()))
     assert last["personal_weighted_accuracy"] == pytest.approx(last["test_accuracy"])
-    parts = np.split((logits.argmax(1) == y).numpy(), problem.tests.offsets[1:-1])
+    parts = np.split((logits.argmax(1) == y).numpy(), problem.split.test.offsets[1:-1])
     assert last["personal_accuracy"] == pytest.approx(np.mean([100 * part.mean() for part in parts if len(part)]))
-    assert result.table("confusion").drop(columns="class").to_numpy().sum() == len(problem.tests.indices)
+    assert result.table("confusion").drop(columns="class").to_numpy().sum() == len(problem.split.test.indices)
     x = problem.data.x_train.copy()
-    x[problem.tests.indices] = 0
+    x[problem.split.test.indices] = 0
     blackened = run(replace(problem, data=replace(problem.data, x_train=x, x_test=x)), InlineBackend())
     assert blackened.state.digest() == result.state.digest()
     assert blackened.history[-1]["train_accuracy"] == last["train_accuracy"]
     assert blackened.history[-1]["test_accuracy"] != last["test_accuracy"]
     with np.load(BytesIO(problem.pack_split())) as split:
-        np.testing.assert_array_equal(split["test_indices"], problem.tests.indices)
+        np.testing.assert_array_equal(split["test_indices"], problem.split.test.indices)
         assert not np.intersect1d(split["train_indices"], split["test_indices"]).size
 
 

@@ -113,7 +113,7 @@ def test_batches_of_one_sample_go_alone(monkeypatch: pytest.MonkeyPatch, made: l
         return compute(layers, shapes, theta, x, y)
 
     monkeypatch.setattr(stack, "compute_gradients", seen)
-    assert 1 in small.problem("fedavg", (24, 24), 12, 0.1).shards.sizes % 5
+    assert 1 in small.problem("fedavg", (24, 24), 12, 0.1).split.train.sizes % 5
     small_batches = {"batch_size": 5}
     assert outcome("fedavg", 24, training=small_batches) == outcome("fedavg", 1, training=small_batches)
     assert sizes == {2, 3, 4, 5}
