@@ -135,3 +135,25 @@ def test_augmentation_needs_images() -> None:
     x, y = np.zeros((4, 5), np.float32), np.zeros(4, np.int64)
     with pytest.raises(UserError, match="are not images"):
         Dataset("table", x, y, x, y, 1, augment=(Flip(),))
+
+
+def test_transforms_are_applied_in_order() -> None:
+    """A cutout made first can be moved out of the image by the crop; made last, it never shows padding."""
+    x = images(300)
+    last = augment_batch(x, [Crop(crop=2), Cutout(cutout=12)], BLACK, rng())
+    first = augment_batch(x, [Cutout(cutout=12), Crop(crop=2)], BLACK, rng())
+    assert (last == 0).flatten(1).all(1).any()
+    assert (first == BLACK).any()
+    assert (first == 0).all(1).flatten(1).all(1).sum() < (last == 0).all(1).flatten(1).all(1).sum()
+
+
+def test_the_draws_are_keyed() -> None:
+    """The same key gives the same batch, another round, client or seed another one."""
+    data = dataset(augment=(Crop(crop=2), Flip(), Cutout(cutout=4)))
+    samples = Samples(data.x_train, data.y_train, data, "cpu")
+
+    def batch(*key: int) -> torch.Tensor:
+        return samples.make_batch(np.arange(40), generator(key[0], "augment", key[1], key[2]))[0]
+
+    assert torch.equal(batch(0, 0, 0), batch(0, 0, 0))
+    assert not any(torch.equal(batch(0, 0, 0), batch(*other)) for other in [(1, 0, 0), (0, 1, 0), (0, 0, 1)])

@@ -8,6 +8,8 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
+from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from fedray.common.errors import UserError
 from fedray.engine.disk.checkpoint import Checkpoints
@@ -113,3 +115,39 @@ def test_a_saved_model_is_whole(options: dict[str, Any], tmp_path: Path) -> None
     with torch.no_grad():
         right = result.model()(x).argmax(1) == y
     assert 100 * float(right.double().mean()) == pytest.approx(result.summary()["test_accuracy"])
+
+
+def test_averaging_both_matrices_is_a_plain_loop() -> None:
+    """FedAvg in float64: each client's step on A, B and the head by autograd, then the mean of each matrix alone."""
+    built = problem(
+        {"name": "mlp", "hidden": [12], "lora": {"rank": 3, "alpha": 6}},
+        clients=(3, 3),
+        training={**TRAINING, "batch_size": "full", "rounds": 4, "weight_decay": 0.01, "momentum": 0.5},
+    )
+    network = built.build_network("cpu")
+    frozen = {name: tensor.double() for name, tensor in network.frozen.items()}
+    x = {name: view.double() for name, view in network.layout.views(network.theta.clone()).items()}
+    data = built.data
+    inputs = torch.from_numpy(np.asarray(data.x_train)).double().flatten(1)
+
+    def loss(p: dict[str, Tensor], shard: np.ndarray) -> Tensor:
+        z = inputs[shard]
+        hidden = z @ frozen["1.weight"].T + frozen["1.bias"] + 2 * (z @ p["1.lora_A"].T) @ p["1.lora_B"].T
+        return cross_entropy(hidden.relu() @ p["3.weight"].T + p["3.bias"], torch.from_numpy(data.y_train[shard]))
+
+    if data.x_train.dtype == np.uint8:
+        inputs = (inputs / 255 - data.mean[0]) / data.std[0]
+    for _ in range(4):
+        ends = []
+        for i in range(3):
+            p, m = dict(x), {name: torch.zeros_like(v) for name, v in x.items()}
+            for _ in range(2):
+                p = {name: v.detach().requires_grad_() for name, v in p.items()}
+                g = torch.autograd.grad(loss(p, built.split.train[i]), list(p.values()))
+                m = {n: 0.5 * m[n] + d + 0.01 * p[n].detach() for n, d in zip(p, g, strict=True)}
+                p = {n: p[n].detach() - 0.05 * m[n] for n in p}
+            ends.append(p)
+        x = {name: sum(end[name] for end in ends) / 3 for name in x}
+    found = run(built, InlineBackend())
+    for name, view in found.layout.views(found.theta).items():
+        torch.testing.assert_close(view.double(), x[name], rtol=0, atol=2e-6)

@@ -1,5 +1,6 @@
 """Measurements of `evaluation.probes` and `evaluation.train`, against numbers derived by hand or by other means."""
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -224,3 +225,23 @@ def test_no_other_batches_than_in_training() -> None:
     model = {"name": "tests.models.test_network:TinyBatchNorm"}
     row = last_row(arrays(model, [[0], [2], [6]], [0, 1, 0], [0, 0, 0], batch_size=2, probes=["step"]))
     assert math.isfinite(row["proximal_change"])
+
+
+def test_drift_between_does_not_depend_on_who_answers_first() -> None:
+    """Near 10^16/3 doubles are 0.5 apart: 0.2 and again 0.2 are lost where they come last, their sum 0.4 is not."""
+    weights = dict.fromkeys(range(3), 1 / 3)
+    lengths = {0: 0.6**0.5, 1: 1e8, 2: 0.6**0.5}
+    update = torch.tensor([0.99e8 / 3**0.5], dtype=torch.float64)
+    values = {
+        measure_drift_between({i: lengths[i] for i in order}, weights, update)["drift_between"]
+        for order in itertools.permutations(range(3))
+    }
+    assert len(values) == 1
+
+
+def test_a_small_proximal_loss_keeps_its_digits() -> None:
+    """As by hand above with η = 2e-3: y = (1, -1)/1000, KL = log cosh(1/3000) = 5.6e-8, less than float32's 1e-7."""
+    row = last_row(
+        arrays({"name": "tests.probes.probed:Rows", "rows": [[0], [0]]}, [[1]], [0], [0], lr=2e-3, probes=["proximal"])
+    )
+    assert row["proximal_loss"] == pytest.approx(math.log(math.cosh(1 / 3000)), rel=1e-4)

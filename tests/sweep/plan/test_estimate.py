@@ -1,6 +1,7 @@
 """The cost of planning a sweep, counted, and `fedray sweep --dry-run --estimate`, counted by hand."""
 
 import re
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from fedray.engine.problem import Problem
 from fedray.sweep import estimate
 from fedray.sweep.draws import count_gradients
 from fedray.sweep.estimate import Key, make_key, measure_pace
-from fedray.sweep.plan import Problems, list_distinct, make_sheet
+from fedray.sweep.plan import KEPT_PROBLEMS, Problems, list_distinct, make_sheet
 from fedray.sweep.sweep import Sweep
 from tests import small
 
@@ -251,3 +252,20 @@ def test_the_command_needs_no_data(
     )
     assert "2 cells: hours not measured" in out
     assert not list(tmp_path.glob("mlflow*"))
+
+
+def test_the_driver_holds_little_of_a_cell() -> None:
+    """At most 20 kB for each of 200 cells, and only the latest few split data sets."""
+    make_sheet(sweep(1), Problems())  # imports and data
+    tracemalloc.start()
+    try:
+        problems = Problems()
+        planned = make_sheet(sweep(10), problems)
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(planned[0].cells) == 200
+    assert held / 200 < 20_000
+    for cell in planned[0].cells.values():
+        problems.get_problem(cell)
+    assert len(problems._problems) == KEPT_PROBLEMS
