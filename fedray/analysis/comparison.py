@@ -63,11 +63,12 @@ from fedray.sweep.draws import count_of_client
 DIFFERENCE_HEADER = ("method", "setting", "n", "mean", "difference")
 COSTS = ("gradients", "megabytes")
 DETECTED = {
-    "told apart from": "the smallest true difference that so many seeds of this spread show with a probability of "
+    "detectable": "the smallest true difference that so many seeds of this spread show with a probability of "
     f"{100 * POWER:g} %, at the level of the first of Holm's tests",
-    "seeds needed": f"to tell a difference of this size and spread apart with a probability of {100 * POWER:g} %",
+    "n needed": f"seeds to tell a difference of this size and spread apart with a probability of {100 * POWER:g} %",
 }
 """Column -> what it is."""
+FLIPS = "sign-flip p"
 ACROSS = 120
 """Maximum number of letters in a line of the printed table."""
 ALIKE = ("data.", "partition.", "model.", "clients.", "training.rounds", "evaluation.every", "evaluation.last", "seed")
@@ -306,7 +307,7 @@ def tabulate(found: Comparison) -> list[list[str]]:
         f"{100 * found.confidence:g} % t interval",
         "Holm's p",
         "bootstrap interval",
-        "p (sign flips)",
+        FLIPS,
         *DETECTED,
         *COSTS,
     ]
@@ -317,7 +318,9 @@ def tabulate(found: Comparison) -> list[list[str]]:
             lines.append([found.to, one.column, "", value, "", "reference", *[""] * 6, *costs])
         value, *costs = _list_means(found, one.row, one.column)
         detectable = one.find_detectable()
-        apart = [f"{what}: {k}" for what, k in (("unpaired", one.unpaired), ("never", one.never)) if k]
+        ours, theirs = one.pairs.count(math.inf), one.pairs.count(-math.inf)
+        late = ("never", ours), (f"{found.to} never", theirs), ("neither", one.never - ours - theirs)
+        apart = [f"{what}: {k}" for what, k in (("unpaired", one.unpaired), *late) if k]
         lines.append(
             [
                 one.row,
@@ -338,7 +341,7 @@ def tabulate(found: Comparison) -> list[list[str]]:
     if not lines:
         return [header]
     tested = {*DIFFERENCE_HEADER, *COSTS} if found.lacks_seeds else {*header}
-    tested -= {"p (sign flips)"} if _are_flips_lowest(found) else set()
+    tested -= {FLIPS} if _are_flips_lowest(found) else set()
     said = [
         name in tested
         and any(text not in ("", "-", "too few seeds") for text in texts)
@@ -376,7 +379,8 @@ def list_notes(found: Comparison) -> list[str]:
     known = [f"{costs}: {what}"] if costs else []
     drawn = f", the bootstrap, of {BOOTSTRAP_SEEDS} seeds and more, does not" if "bootstrap interval" in shown else ""
     equal = any(one.tested and one.spread == 0 for one in found.differences)
-    least = "" if "p (sign flips)" in shown else ", each the least possible"
+    late = any(one.never for one in found.differences)
+    least = "" if FLIPS in shown else ", each the least possible"
     unpaired = any(one.unpaired or one.never for one in found.differences)
     if found.lacks_seeds:
         return [describe_few_seeds(seeds[-1], "paired seed"), *known, *found.notes]
@@ -386,8 +390,9 @@ def list_notes(found: Comparison) -> list[str]:
         "difference show one; settings are not corrected for each other",
         "each interval stands alone, without correction, so one without 0 may stand beside `not told apart`; the t "
         f"interval assumes normal differences{drawn}",
-        f"p (sign flips){least}: exact, without assuming normality, at least 2^(1 - n): 5 % needs six seeds or more",
-        *(["difference: of the pairs with two numbers; a mean is of more"] if unpaired else []),
+        f"{FLIPS}{least}: exact, without assuming normality, at least 2^(1 - n): 5 % needs six seeds or more",
+        *(["n: pairs with two numbers, of which alone the difference is; a mean is of all seeds"] if unpaired else []),
+        *(["never, neither: pairs in which a method, or both, do not reach the target"] if late else []),
         *(f"{name}: {what}" for name, what in DETECTED.items() if name in shown),
         *(["-: equal differences have no spread; their p is that of sign flips"] if equal else []),
         *_describe_wins(found),
@@ -435,6 +440,9 @@ def _fold_table(grid: list[list[str]]) -> list[str]:
             if count < 2:
                 break
             count -= 1
+        if len(rest) == count + 1 > 2:  # a table of the last column alone is hard to read
+            count -= 1
+            table = format_grid([*map(list, zip(*first, *rest[:count], strict=True))])
         lines += [*table, ""]
         rest = rest[count:]
     return lines
@@ -498,7 +506,9 @@ def main(
         lines = [
             {key: getattr(one, key) for key in keys}
             | {"low": one.interval and one.interval.low, "high": one.interval and one.interval.high}
-            | {"told_apart_from": one.find_detectable(), "verdict": one.judge(found.lower)}
+            | {"sign_flip_p": one.flips, "detectable": one.find_detectable()}
+            | {"n_needed": one.count_needed_seeds() if one.adjusted is not None and one.spread else None}
+            | {"verdict": one.judge(found.lower)}
             for one in found.differences
         ]
         names = {"_row": "row", "_column": "column", "_value": "mean"}

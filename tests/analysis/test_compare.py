@@ -57,8 +57,8 @@ def test_interval_of_paired_seeds(store: Tracker) -> None:
         r"fedsam ρ=0.5 \| dirichlet α=0.5 +\| 3 +\| 75.10 +\| \+5.10 +\| better +\| \+4.85 .. \+5.35 +\| < 0.001 ", text
     )
     assert re.search(r"fedsam ρ=0.5 \| dirichlet α=0.5 +\| [\d.]+ +\| \d+ +\|", text), "the second table"
-    assert "p (sign flips) |" not in text, "0.25 for three seeds and 1 for one, the least that they can give"
-    assert "- p (sign flips), each the least possible: exact, without assuming normality, at least 2^(1 - n): 5" in text
+    assert "sign-flip p |" not in text, "0.25 for three seeds and 1 for one, the least that they can give"
+    assert "- sign-flip p, each the least possible: exact, without assuming normality, at least 2^(1 - n): 5" in text
     assert max(map(len, (line for line in text.splitlines() if line.startswith("|")))) <= 120
     assert re.search(r"\| 1 \(unpaired: 1\) +\| 40.50 +\| -10.00 +\| too few seeds ", text)
     assert "bootstrap interval" not in text, "nor what the runs sent: columns that say nothing are left out"
@@ -81,8 +81,8 @@ def test_what_is_alike_is_said_once(store: Tracker) -> None:
     text = format_report(compare(collect("sweep")))
     assert text.count("Clopper") == text.count("beat fedavg") == 1
     assert "3 of 3: 1.00 (0.29 .. 1.00) by fedsam ρ=0.1, fedsam ρ=0.5; 2 of 3: 0.67 (0.09 .. 0.99) by fedprox" in text
-    assert "p (sign flips) |" in text
-    assert "- p (sign flips): exact" in text
+    assert "sign-flip p" in text
+    assert "- sign-flip p: exact" in text
 
 
 @pytest.mark.parametrize(("lower", "wins"), [(False, 3.5), (True, 2.5)])
@@ -203,7 +203,7 @@ def test_a_method_with_too_few_seeds_beside_others_has_no_verdict(store: Tracker
     assert "too few seeds" in line
     assert "better" not in line
     out = call("compare", "sweep").out
-    assert "- difference: of the pairs with two numbers; a mean is of more\n" in out
+    assert "- n: pairs with two numbers, of which alone the difference is; a mean is of all seeds\n" in out
     assert "equal differences" not in out, "none of those that are tested are"
 
 
@@ -217,7 +217,7 @@ def test_runs_that_never_reach_the_target_are_told(store: Tracker, call: Call) -
     assert "a tie counts half; who never arrives loses): 0.5 of 3: 0.17 (" in out, "a tie and two that never arrive"
     latex = call("tables", "sweep", "--metric", "rounds_to:70", "--best-except", "fedavg", "--format", "latex").out
     (caption,) = re.findall(r"\\caption\{.*\}", latex)
-    assert "never at the target, and in no mean: 2 of 3 runs of fedsam; best baseline: of all rows but fed" in caption
+    assert "never: runs that do not reach the target, in no mean; best baseline: of all ranked rows but fed" in caption
 
 
 def test_losses_have_the_digits_of_tables(store: Tracker, call: Call) -> None:

@@ -224,14 +224,14 @@ def test_rounds_to_a_target_and_the_speed_up(store: Tracker) -> None:
         if line.startswith("| fed")
     }
     assert lines == {
-        "fedavg": ["<u>4.0 ± 1.4</u> (1.00×)", "- (1 seed, 1 never)"],
+        "fedavg": ["<u>4.0 ± 1.4</u> (1.00×)", "- (1 seed) (1 never)"],
         "fedsam ρ=0.1": ["**2.0 ± 1.4** (2.00×)", "2.0 (1 stopped)"],
         "fedsam ρ=0.5": ["2.0 (1 never)", ""],
     }
     assert "at least 80 %" in table.title
     assert table.captioned == [
-        "with a number of seeds: entries with other seeds than most, not ranked",
-        "never at the target, and in no mean: 1 of 3 runs of fedavg, 1 of 2 runs of fedsam ρ=0.5",
+        "named with their seeds: those with other seeds than most, not ranked",
+        "never: runs that do not reach the target, in no mean",
         "in parentheses with ×: rounds of fedavg / rounds, both means over seeds that both have",
         "without ×: some seed of the method or of fedavg never reaches the target",
     ]
@@ -267,7 +267,8 @@ def test_seeds_that_others_lack_make_no_rank_and_no_difference(store: Tracker, c
     table = build(collect("sweep", "other"), reference="fedavg")
     assert [round(one.change or 0, 9) for one in table.entries.values()] == [0, 1, 4.5]
     assert {row: rank for (row, _), rank in table.ranks.items()} == {"fedsam ρ=0.1": 1, "fedavg": 2}
-    assert "| 69.50 ± 7.78 (+4.50) (2 seeds) |" in to_markdown(table)
+    assert re.search(r"\| fedsam ρ=0.5 \(2 seeds\) +\| 69.50 ± 7.78 \(\+4.50\) +\|", to_markdown(table))
+    assert r"& 0.5 (2 seeds) & 69.50 $\pm$ 7.78 (+4.50) \\" in to_latex(table)
     assert table.captioned[1] == "in parentheses: difference to fedavg, mean over the seeds that both have"
     assert json.loads(call("compare", "sweep", "other", "--json").out)["differences"][1]["mean"] == 4.5
     equal = [cell(a, 0.1, seed) for a in (FEDAVG, SMALL) for seed in range(3)]
@@ -365,8 +366,8 @@ def test_the_best_of_the_other_rows(store: Tracker) -> None:
     assert [table.entries["fedavg", column].change for column in table.columns] == [19, 34, 49]
     assert ("best baseline", table.columns[0]) not in table.ranks
     assert (
-        "best baseline: of all rows but fedavg, chosen by the numbers shown; here fedsam ρ=0.1 (dirichlet α=0.5), "
-        "fedsam ρ=0.5 (dirichlet α=0.1, dirichlet α=10)"
+        "best baseline: of all ranked rows but fedavg, chosen by the numbers shown; here fedsam ρ=0.1 (dirichlet α=0.5)"
+        ", fedsam ρ=0.5 (dirichlet α=0.1, dirichlet α=10)"
     ) in table.notes
     for but, message in (
         ("fedavgg", "--best-except: unknown name 'fedavgg'"),

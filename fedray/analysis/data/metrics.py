@@ -5,6 +5,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from statistics import median_low
 
 import numpy as np
@@ -174,9 +175,15 @@ def describe_target(sweep: SweepTable, metric: str, cells: pd.DataFrame) -> list
     """Return notes on the rounds to a target of cells (`_row`, `_value`): what tests skip, and who never gets there."""
     if Metric.parse(metric).target is None:
         return []
-    tested = (list(_read_accuracies(sweep, run)) for run in cells.loc[cells["_value"].notna(), "run_id"])
-    apart = max((b - a for rounds in tested for a, b in zip([0, *rounds], rounds, strict=False)), default=0)
-    notes = [f"tests are up to {apart} rounds apart, so the target may have been met earlier"] if apart > 1 else []
+    shown = cells[cells["_value"].notna()]
+    tested = [list(_read_accuracies(sweep, run)) for run in shown["run_id"]]
+    at_first = [rounds[0] == found > 1 for rounds, found in zip(tested, shown["_value"], strict=True)]
+    notes = list[str]()
+    if early := ", ".join(dict.fromkeys(shown.loc[at_first, "_row"])):
+        first = min(rounds[0] for rounds, is_first in zip(tested, at_first, strict=True) if is_first)
+        notes.append(f"at the target when first tested, in round {first}, or earlier: runs of {early}")
+    if (apart := max((b - a for rounds in tested for a, b in pairwise(rounds)), default=0)) > 1:
+        notes.append(f"tests are up to {apart} rounds apart, so the target may have been met earlier")
     of_row = cells.dropna(subset="_value").groupby("_row", sort=False)["_value"]
     never = [
         f"{(v == NEVER).sum()} of {format_count(len(v), 'run')} of {row}" for row, v in of_row if (v == NEVER).any()
@@ -191,7 +198,7 @@ def make_title(metric: str, cells: pd.DataFrame, held_out: bool = False) -> str:
         said = make_title(one.rounds, cells)
         ours, theirs = "the method's", f"{one.reference}'s"
         over, under = (theirs, ours) if one.plain == SPEEDUP else (ours, theirs)
-        return f"{said}: {over} divided by {under}"
+        return f"{said}: {over} divided by {under}, seed by seed"
     if isinstance(one.target, str):
         return f"first evaluated round at the best test accuracy of {one.target}, setting by setting"
     if one.target is not None:

@@ -101,7 +101,7 @@ def build(
         others = [row for name in named for row in ([name] if name in known else rows_of.get(name, [name]))]
         cells, best = add_best(cells, others, is_smaller_better(metric, cells))
         but = f" but {', '.join(named)}" if named else ""
-        captioned.append(f"{BEST}: of all rows{but}, chosen by the numbers shown; {best}")
+        captioned.append(f"{BEST}: of all ranked rows{but}, chosen by the numbers shown; {best}")
     cells = cells.assign(_column=drop_keys(cells, columns, average_over) if average_over else cells["_setting"])
     groups = {(str(row), str(column)): group for (row, column), group in cells.groupby(["_row", "_column"], sort=False)}
     settings = cells.groupby("_column")["_setting"].nunique()
@@ -287,15 +287,17 @@ def _list_captioned(
     cells, notes = cells[cells["_row"] != BEST], list[str]()
     if over:
         counts = cells.groupby("_column")["_setting"].nunique()
-        notes.append(
-            f"averaged over {over}, seed by seed: "
-            + ", ".join(f"{n} settings ({column})" for column, n in counts.items())
-        )
+        settings = list(dict.fromkeys(cells["_setting"]))
+        few = " and ".join(settings) if len(counts) == 1 and len(settings) < 4 else ""
+        many = ", ".join(f"{n} settings ({column})" for column, n in counts.items())
+        notes.append(f"averaged over {few}, seed by seed" if few else f"averaged over {over}, seed by seed: {many}")
     if not all(one.is_alike for one in entries.values()):
         notes.append(
-            "with a number of seeds: entries with other seeds than most" + ", not ranked" * is_ranked(metric, cells)
+            "named with their seeds: those with other seeds than most" + ", not ranked" * is_ranked(metric, cells)
         )
-    notes += describe_target(sweep, metric, cells)
+    notes += [note for note in describe_target(sweep, metric, cells) if not note.startswith("never")]
+    if any("never" in one.others for one in entries.values()):
+        notes.append("never: runs that do not reach the target, in no mean")
     if (reference := Metric.parse(metric).reference) and any(UNPAIRED in one.others for one in entries.values()):
         notes.append(f"{UNPAIRED}: {reference}'s run of that seed never reached the target, or has not finished")
     return notes
@@ -431,6 +433,6 @@ def main(
     table = build(sweep, metric, rows, cols, reference, paper, average_over, best_except)
     caption = re.sub(r"(?<!\\)((?:\\\\)*)%", r"\1\%", " ".join(caption.split()))  # a bare % would end the line
     write_or_print(FORMATS[format](replace(table, label=label, caption=caption)), file)
-    if format == "latex" and file is not None:
+    if format == "latex":
         marks = f"; its caption leaves out: {LEGEND}" if table.ranks and not caption else ""
         print(f"LaTeX: the table needs \\usepackage{{booktabs}}{marks}", file=sys.stderr)

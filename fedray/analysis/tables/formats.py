@@ -25,7 +25,8 @@ def to_markdown(table: ResultTable) -> str:
     """Format as GitHub's Markdown; underlining uses HTML's <u>, which Markdown lacks."""
     grid, marks = [["", *map(_escape_markdown, table.columns)]], {1: "**{}**", 2: "<u>{}</u>"}
     for row in table.rows:
-        grid.append([_escape_markdown(row), *(_fill(table, (row, one), str, marks) for one in table.columns)])
+        name = " ".join(filter(None, [_escape_markdown(row), table.find_seeds_note(row)]))
+        grid.append([name, *(_fill(table, (row, one), str, marks) for one in table.columns)])
     notes = (f"- {' '.join(note.split())}" for note in table.notes)  # a failure's message may have lines
     return "\n".join([f"**{_escape_markdown(table.title)}**", "", *format_grid(grid), "", *notes]) + "\n"
 
@@ -78,13 +79,15 @@ def to_latex(table: ResultTable) -> str:
     ]
     apart = len(heads[0]) > 1
     for row, (method, *options), before in zip(table.rows, heads[1:], heads, strict=False):
+        seeds = table.find_seeds_note(row)
         begins = method != before[0]
         if begins and before is not heads[0] and (apart or row == BEST):
             lines.append(r"\midrule" if row == BEST else r"\addlinespace")
         first = re.sub(r"^[\[*]", r"{\g<0>}", escape_tex(method)) if begins or not apart else ""
-        lines.append(
-            " & ".join([first, *map(escape_tex, options), *(cell((row, column)) for column in table.columns)]) + r" \\"
-        )
+        names = [first, *map(escape_tex, options)]
+        last = max((k for k, name in enumerate(names) if name), default=0)
+        names[last] = " ".join(filter(None, [names[last], seeds]))
+        lines.append(" & ".join([*names, *(cell((row, column)) for column in table.columns)]) + r" \\")
     notes = (" ".join(note.split()) for note in table.notes)  # a failure's message may have several lines
     lines += [r"\bottomrule", r"\end{tabular}", *(f"% {note}" for note in notes), rf"\end{{{environment}}}"]
     return "\n".join(lines) + "\n"
@@ -212,7 +215,8 @@ def _fill(table: ResultTable, key: Key, written: Callable[[str], str], emphasis:
     if entry.printed is not None:
         difference = "" if entry.difference is None else f", {entry.difference:+z.{entry.digits}f}"
         printed = f"[{format_value(entry.printed.value, entry.printed.std, entry.digits)}{difference}]"
-    return " ".join(filter(None, (value, *map(written, (change, printed, entry.note)))))
+    seeds = "" if table.find_seeds_note(key[0]) else entry.seeds_note
+    return " ".join(filter(None, (value, *map(written, (change, printed, seeds, entry.note)))))
 
 
 def format_value(mean: float | None, std: float | None, digits: int) -> str:

@@ -56,10 +56,13 @@ class Entry:
 
     @property
     def note(self) -> str:
-        """`(1 diverged, 2 missing)`, `(2 seeds)` if others have other seeds, or nothing."""
-        told = [] if self.is_alike else [format_count(self.seeds + sum(self.others.values()), "seed")]
-        told += [f"{n} {status}" for status, n in sorted(self.others.items())]
-        return f"({', '.join(told)})" if told else ""
+        """`(1 diverged, 2 missing)`, or nothing for a complete entry."""
+        return f"({', '.join(f'{n} {status}' for status, n in sorted(self.others.items()))})" if self.others else ""
+
+    @property
+    def seeds_note(self) -> str:
+        """`(2 seeds)` if it has other seeds than most; else empty."""
+        return "" if self.is_alike else f"({format_count(self.seeds + sum(self.others.values()), 'seed')})"
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,11 @@ class ResultTable:
     """LaTeX's caption, as LaTeX reads it; empty for the title."""
     captioned: list[str] = field(default_factory=list)
     """Those of the notes without which a caption would mislead."""
+
+    def find_seeds_note(self, row: str) -> str:
+        """Return what all entries of a row say of their seeds, which then stands behind its name; else empty."""
+        found = {one.seeds_note for (of, _), one in self.entries.items() if of == row}
+        return found.pop() if len(found) == 1 else ""
 
 
 def make_entry(group: pd.DataFrame) -> Entry:
@@ -148,7 +156,7 @@ def add_best(cells: pd.DataFrame, leave_out: Sequence[str], lower: bool) -> tupl
             copies.append(panel[panel["_row"] == best].assign(_row=BEST))
             said[str(best)].append(str(setting))
     here = [f"{row} ({', '.join(of)})" for row, of in said.items()] if len(said) > 1 else [*said]
-    return pd.concat([cells, *copies]), f"here {', '.join(here)}" if here else "none is whole"
+    return pd.concat([cells, *copies]), f"here {', '.join(here)}" if here else "no row is ranked"
 
 
 def join_tables(tables: Mapping[str, ResultTable]) -> ResultTable:

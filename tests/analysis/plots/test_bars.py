@@ -44,10 +44,11 @@ def test_bars_of_rounds_have_the_notes_of_the_table(store: Tracker) -> None:
     (figure,) = draw_methods(sweep, "rounds_to:80").values()
     (area,) = figure.axes
     notes = [
+        "at the target when first tested, in round 2, or earlier: runs of fedavg, fedsam ρ=0.1",
         "tests are up to 2 rounds apart, so the target may have been met earlier",
         "never at the target, and in no mean: 1 of 2 runs of fedsam ρ=0.1, 2 of 2 runs of fedsam ρ=0.5",
     ]
-    assert [note for note in told if note in notes] == notes
+    assert [note for note in told if note in notes] == notes[:2], "its entries say how many never do"
     assert figure.get_label().endswith("; " + "; ".join(notes))
     assert [bar.get_height() for bar in area.patches] == [3, 2]
     figure.draw_without_rendering()
