@@ -274,4 +274,8 @@ def test_ratios_of_rounds_are_taken_seed_by_seed(store: Tracker, metric: str, me
     assert [dict(table.entries[row, one].others) for row in table.rows] == [{}, {"never": 1}]
     assert dict(table.entries["fedavg", other].others) == {"never": 1}
     assert dict(table.entries["fedsam", other].others) == {"without a counterpart": 1}
+    assert table.captioned == [
+        "never: runs that do not reach the target, in no mean",
+        "without a counterpart: fedavg's run of that seed never reached the target, or has not finished",
+    ], "all are tested in round 1"
     assert "at least 80 %: " in table.title

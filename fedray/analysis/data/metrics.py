@@ -171,13 +171,18 @@ def list_parts(sweep: SweepTable, metric: str) -> list[str]:
     return sorted(found, key=lambda part: [int(word) if word.isdigit() else word for word in re.split(r"(\d+)", part)])
 
 
-def describe_target(sweep: SweepTable, metric: str, cells: pd.DataFrame) -> list[str]:
-    """Return notes on the rounds to a target of cells (`_row`, `_value`): what tests skip, and who never gets there."""
-    if Metric.parse(metric).target is None:
+def describe_target(sweep: SweepTable, metric: str, cells: pd.DataFrame, never: bool = True) -> list[str]:
+    """Return notes on the rounds to a target of cells (`_row`, `_value`): what tests skip, and who never gets there.
+
+    never: False leaves the latter out.
+    """
+    one = Metric.parse(metric)
+    if one.target is None:
         return []
     shown = cells[cells["_value"].notna()]
+    arrived = read_values(sweep, one.rounds)[shown.index] if one.reference else shown["_value"]
     tested = [list(_read_accuracies(sweep, run)) for run in shown["run_id"]]
-    at_first = [rounds[0] == found > 1 for rounds, found in zip(tested, shown["_value"], strict=True)]
+    at_first = [rounds[:1] == [found] and found > 1 for rounds, found in zip(tested, arrived, strict=True)]
     notes = list[str]()
     if early := ", ".join(dict.fromkeys(shown.loc[at_first, "_row"])):
         first = min(rounds[0] for rounds, is_first in zip(tested, at_first, strict=True) if is_first)
@@ -185,10 +190,8 @@ def describe_target(sweep: SweepTable, metric: str, cells: pd.DataFrame) -> list
     if (apart := max((b - a for rounds in tested for a, b in pairwise(rounds)), default=0)) > 1:
         notes.append(f"tests are up to {apart} rounds apart, so the target may have been met earlier")
     of_row = cells.dropna(subset="_value").groupby("_row", sort=False)["_value"]
-    never = [
-        f"{(v == NEVER).sum()} of {format_count(len(v), 'run')} of {row}" for row, v in of_row if (v == NEVER).any()
-    ]
-    return [*notes, f"never at the target, and in no mean: {', '.join(never)}"] if never else notes
+    late = [f"{(v == NEVER).sum()} of {format_count(len(v), 'run')} of {row}" for row, v in of_row if NEVER in {*v}]
+    return [*notes, f"never at the target, and in no mean: {', '.join(late)}"] if late and never else notes
 
 
 def make_title(metric: str, cells: pd.DataFrame, held_out: bool = False) -> str:

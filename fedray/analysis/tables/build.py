@@ -295,7 +295,7 @@ def _list_captioned(
         notes.append(
             "named with their seeds: those with other seeds than most" + ", not ranked" * is_ranked(metric, cells)
         )
-    notes += [note for note in describe_target(sweep, metric, cells) if not note.startswith("never")]
+    notes += describe_target(sweep, metric, cells, never=False)
     if any("never" in one.others for one in entries.values()):
         notes.append("never: runs that do not reach the target, in no mean")
     if (reference := Metric.parse(metric).reference) and any(UNPAIRED in one.others for one in entries.values()):
