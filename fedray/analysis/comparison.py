@@ -133,6 +133,11 @@ class Difference:
         """Sample standard deviation of the differences; 0 for equal ones, but for the last bits."""
         return float(np.std(self.gaps, ddof=1)) if self.interval else 0.0
 
+    def count_won(self, lower: bool) -> float:
+        """Return the pairs that the method wins; a tie counts half, and who never arrives loses."""
+        gaps = np.array(self.pairs)
+        return float(((gaps < 0) if lower else (gaps > 0)).sum() + (np.isnan(gaps) | (gaps == 0)).sum() / 2)
+
     def find_detectable(self) -> float | None:
         """Smallest true difference that as many seeds of this spread tell apart; None without a spread.
 
@@ -147,7 +152,8 @@ class Difference:
     def judge(self, lower: bool) -> str:
         """Return `better` or `worse` if the adjusted p is at most 1 - confidence, otherwise `not told apart`."""
         if self.adjusted is None or self.mean is None:
-            return "too few arrive" if len(self.pairs) >= FEWEST_SEEDS else "too few seeds"
+            won = f"{self.count_won(lower):g} of {len(self.pairs)}"
+            return f"no test; wins {won}" if len(self.pairs) >= FEWEST_SEEDS else "too few seeds"
         if self.adjusted > 1 - self.confidence + 1e-12:
             return "not told apart"
         return "better" if (self.mean < 0) == lower else "worse"
@@ -405,14 +411,14 @@ def _describe_wins(found: Comparison) -> list[str]:
     """Return a note with the pairs of all settings that each method wins; methods with equal numbers share them."""
     rows, tie, late = dict[str, list[str]](), "", ""
     for row in dict.fromkeys(one.row for one in found.differences):
-        gaps = np.array([gap for one in found.differences if one.row == row for gap in one.pairs])
-        if pairs := len(gaps):
-            won = float(((gaps < 0) if found.lower else (gaps > 0)).sum() + (np.isnan(gaps) | (gaps == 0)).sum() / 2)
+        of_row = [one for one in found.differences if one.row == row]
+        if pairs := sum(len(one.pairs) for one in of_row):
+            won = sum(one.count_won(found.lower) for one in of_row)
             bound = bound_proportion(won, pairs, found.confidence)
             share = f"{won / pairs:.2f} ({bound.low:.2f} .. {bound.high:.2f})"
             rows.setdefault(f"{won:g} of {pairs}: {share}", []).append(row)
             tie = "; a tie counts half" if won % 1 else tie
-            late = "; who never arrives loses" if not np.isfinite(gaps).all() else late
+            late = "; who never arrives loses" if any(one.never for one in of_row) else late
     about = f"pairs with the same setting and seed that beat {found.to} (Clopper and Pearson's interval{tie}{late})"
     return [f"{about}: " + "; ".join(f"{said} by {', '.join(of)}" for said, of in rows.items())] if rows else []
 

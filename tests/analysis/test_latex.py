@@ -86,8 +86,9 @@ def test_a_table_wider_than_a_page_is_told(caplog: pytest.LogCaptureFixture) -> 
 
 
 def test_a_table_wider_than_a_column_takes_both(tmp_path: Path) -> None:
-    """An entry `91.00 ± 1.41` has 12 letters, `dirichlet` 9: 5 x (9 + 2 x 12) + 12 x 3 = 201 pt are less than 246,
-    5 x (9 + 3 x 12) + 12 x 4 = 273 are not. A class with one column prints both, too.
+    """An entry `91.00 ± 1.41` has 7 digits, 2 points, 2 spaces and a sign: 7 x 5 + 2 x 3.2 + 2 x 3.3 + 7.8 = 55.8 pt,
+    bold 61.4; `dirichlet` 6 x 5 + 3 x 3.2 = 39.6. So two columns take 39.6 + 2 x 61.4 + 3 x 12 = 198 pt, less than 246,
+    three 39.6 + 3 x 61.4 + 4 x 12 = 272. A class with one column prints both, too.
     """
     rows, written = ["dirichlet", "iid"], list[str]()
     for columns in (["a", "b"], ["a", "b", "c"]):

@@ -231,7 +231,7 @@ def test_rounds_to_a_target_and_the_speed_up(store: Tracker) -> None:
     assert "at least 80 %" in table.title
     assert table.captioned == [
         "named with their seeds: those with other seeds than most, not ranked",
-        "never: runs that do not reach the target, in no mean",
+        "never: runs that do not reach the target, in no mean; their entries are not ranked",
         "in parentheses with ×: rounds of fedavg / rounds, both means over seeds that both have",
         "without ×: some seed of the method or of fedavg never reaches the target",
     ]
@@ -268,7 +268,7 @@ def test_seeds_that_others_lack_make_no_rank_and_no_difference(store: Tracker, c
     assert [round(one.change or 0, 9) for one in table.entries.values()] == [0, 1, 4.5]
     assert {row: rank for (row, _), rank in table.ranks.items()} == {"fedsam ρ=0.1": 1, "fedavg": 2}
     assert re.search(r"\| fedsam ρ=0.5 \(2 seeds\) +\| 69.50 ± 7.78 \(\+4.50\) +\|", to_markdown(table))
-    assert r"& 0.5 (2 seeds) & 69.50 $\pm$ 7.78 (+4.50) \\" in to_latex(table)
+    assert r" & 0.5 (2 seeds) & 69.50 $\pm$ 7.78 (+4.50) \\" in to_latex(table)
     assert table.captioned[1] == "in parentheses: difference to fedavg, mean over the seeds that both have"
     assert json.loads(call("compare", "sweep", "other", "--json").out)["differences"][1]["mean"] == 4.5
     equal = [cell(a, 0.1, seed) for a in (FEDAVG, SMALL) for seed in range(3)]

@@ -297,7 +297,7 @@ def _list_captioned(
         )
     notes += describe_target(sweep, metric, cells, never=False)
     if any("never" in one.others for one in entries.values()):
-        notes.append("never: runs that do not reach the target, in no mean")
+        notes.append("never: runs that do not reach the target, in no mean; their entries are not ranked")
     if (reference := Metric.parse(metric).reference) and any(UNPAIRED in one.others for one in entries.values()):
         notes.append(f"{UNPAIRED}: {reference}'s run of that seed never reached the target, or has not finished")
     return notes

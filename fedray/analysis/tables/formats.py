@@ -36,8 +36,12 @@ def _escape_markdown(name: str) -> str:
     return re.sub(r"[\\`*~\[<|$]|(?<![a-zA-Z0-9])_|_(?![a-zA-Z0-9])|&(?=#?\w+;)", r"\\\g<0>", escape(name))
 
 
-LETTER, BETWEEN, ACROSS, WHOLE = 5, 12, 246, 505
-"""Points at 10 pt: about a letter, what is between two columns of a table, a column of a two-column paper, its page."""
+BETWEEN, ACROSS, WHOLE = 12, 246, 505
+"""Points: what is between two columns of a table, a column of a two-column paper, its page."""
+WIDTHS = {" ": 3.3, **dict.fromkeys(".,:;()|il", 3.2), **dict.fromkeys("±×=+mw", 7.8)}
+"""Points of a sign at 10 pt, if they are not about 5."""
+BOLD = 1.1
+"""How much wider bold text is."""
 
 
 def to_latex(table: ResultTable) -> str:
@@ -85,8 +89,8 @@ def to_latex(table: ResultTable) -> str:
             lines.append(r"\midrule" if row == BEST else r"\addlinespace")
         first = re.sub(r"^[\[*]", r"{\g<0>}", escape_tex(method)) if begins or not apart else ""
         names = [first, *map(escape_tex, options)]
-        last = max((k for k, name in enumerate(names) if name), default=0)
-        names[last] = " ".join(filter(None, [names[last], seeds]))
+        place = 0 if first else -1  # a method of several rows is named in the first
+        names[place] = " ".join(filter(None, [names[place], seeds]))
         lines.append(" & ".join([*names, *(cell((row, column)) for column in table.columns)]) + r" \\")
     notes = (" ".join(note.split()) for note in table.notes)  # a failure's message may have several lines
     lines += [r"\bottomrule", r"\end{tabular}", *(f"% {note}" for note in notes), rf"\end{{{environment}}}"]
@@ -94,13 +98,21 @@ def to_latex(table: ResultTable) -> str:
 
 
 def _measure_width(table: ResultTable, heads: Sequence[Sequence[str]], tops: Sequence[Sequence[str]]) -> float:
-    """Return about how many points wide a table is, by its letters; a name that columns share is divided among them."""
+    """Return about how many points wide a table is; a name that columns share is divided among them."""
+
+    def measure(text: str, stretch: float = 1.0) -> float:
+        return stretch * sum(WIDTHS.get(sign, 5.0) for sign in text)
+
     shared = Counter(top[0] for top in tops[1:])
-    letters = [max(map(len, names)) for names in zip(*heads, strict=True)]
+    seeds = ["", *(f" {note}" if (note := table.find_seeds_note(row)) else "" for row in table.rows)]
+    first, *others = zip(*heads, strict=True)
+    widths = [max(measure(name + note) for name, note in zip(first, seeds, strict=True))]
+    widths += [max(map(measure, names)) for names in others]
     for column, top in zip(table.columns, tops[1:], strict=True):
-        entries = (_fill(table, (row, column), str, {}) for row in table.rows)
-        letters.append(max(len(top[0]) // shared[top[0]], len(top[-1]), *map(len, entries)))
-    return LETTER * sum(letters) + BETWEEN * len(letters)
+        keys = [(row, column) for row in table.rows]
+        entries = (measure(_fill(table, key, str, {}), BOLD if table.ranks.get(key) == 1 else 1) for key in keys)
+        widths.append(max(measure(top[0]) / shared[top[0]], measure(top[-1]), *entries))
+    return sum(widths) + BETWEEN * len(widths)
 
 
 def _write_groups(tops: Sequence[Sequence[str]], before: int) -> list[str]:

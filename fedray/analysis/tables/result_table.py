@@ -137,7 +137,7 @@ def add_best(cells: pd.DataFrame, leave_out: Sequence[str], lower: bool) -> tupl
     """
     for row in leave_out:
         if row not in set(cells["_row"]):
-            raise unknown_row("--best-except", row, cells["_row"])
+            raise unknown_row("--best-except", row, [*cells["_row"], *cells["algorithm.name"]])
     candidates = cells[~cells["_row"].isin(leave_out)]
     if not len(candidates):
         raise UserError("--best-except: leaves no row to choose the best from")
