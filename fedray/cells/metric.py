@@ -178,7 +178,7 @@ def _parse_target(name: str, target: str, option: str, reference: str | None = N
 def find_needed_key(name: str) -> str:
     """Return the key of a configuration without which no run logs a metric of fedray's; empty for most."""
     keys = {"personal": "evaluation.personal", "generic": "evaluation.personal", "unseen": "clients.unseen"}
-    keys["test_auc"] = "evaluation.auc"
+    keys |= {"test_auc": "evaluation.auc", "train_accuracy": "evaluation.train"}
     return next((key for word, key in keys.items() if word in name), "")
 
 

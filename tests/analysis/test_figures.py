@@ -60,7 +60,7 @@ def test_curves_are_means_over_finished_seeds_with_a_band(
 def test_every_kind_is_described_and_drawn_in_a_test() -> None:
     """The command's help names the kinds; the module's docstring says what each shows."""
     sources = "".join(path.read_text(encoding="utf-8") for path in Path(__file__).parent.rglob("test_*.py"))
-    assert [kind for kind in figures.KINDS if f"- {kind}:" not in str(figures.__doc__)] == []
+    assert [kind for kind in figures.KINDS if f"- {kind}:" not in str(figures.__doc__)] == [], "add it to the docstring"
     assert [kind for kind in figures.KINDS if f'"{kind}"' not in sources] == [], "draw it by `main`"
 
 

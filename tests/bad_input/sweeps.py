@@ -42,7 +42,7 @@ WORDS: dict[str, str] = {
     "grid: {partition: {alpha: [0.1, 0.5]}}": "grid.partition: expected a list, got {alpha: [0.1, 0.5]}; did you mean "
     "partition.alpha: [0.1, 0.5]?",
     "grid: {partition: [dirichlet α=0.1]}": "partition.name: unknown name 'dirichlet α=0.1'; did you mean {name: "
-    "dirichlet, alpha: 0.1}? valid: dirichlet, dirichlet_client, file, iid, natural, pathological, pxcy, sharding",
+    "dirichlet, alpha: 0.1}? valid: dirichlet,…",
     "grid: {algorithm: [{name:fedsam, rho: 0.1}]}": "algorithm.name is required: found algorithm.name:fedsam, "
     "algorithm.rho without it; a space is missing after the colon: name: fedsam",
     "grid: {algorithm: {fedavg, fedsam}}": "grid.algorithm: expected a list, got {fedavg: null, fedsam: null}; did you "
