@@ -1,7 +1,7 @@
 """The only module that uses parts of Ray and Tune beyond their public interfaces.
 
 Ray may change any of them with a minor version, so requirements.txt caps ray below the next one, which is untested.
-`tests/cluster/test_ray_private.py` names what is missing in a version.
+`tests/cluster/test_connection.py` names what is missing in a version.
 """
 
 import contextlib

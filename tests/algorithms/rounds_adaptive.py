@@ -6,8 +6,7 @@
 from typing import Any
 
 from fedray.algorithms.local_optimizers import NEWTON_SCHULZ
-from tests.algorithms.outputs import LN2, times_ln2
-from tests.algorithms.quadratic import Case, derived
+from tests.algorithms.quadratic import LN2, Case, derived, times_ln2
 from tests.algorithms.rounds_outputs import SOFTMAX
 
 ONE: dict[str, Any] = {"samples": [[(1, 1, -3, 4)]]}
@@ -93,7 +92,7 @@ def fedgmt() -> Case:
 
 
 ALONE: dict[str, Any] = {
-    "model": {"name": "tests.algorithms.outputs:TwoLayers", "body": [[2], [0]]},
+    "model": {"name": "tests.algorithms.quadratic:TwoLayers", "body": [[2], [0]]},
     "samples": [[(1,)]],
     "labels": [[0]],
 }

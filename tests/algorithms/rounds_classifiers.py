@@ -7,8 +7,7 @@ and 0) at logits 0. In two classes FedGELA is FedGE: Φ_0 + Φ_1 = 2 and opposit
 
 from math import exp, sqrt
 
-from tests.algorithms.outputs import LN2, times_ln2
-from tests.algorithms.quadratic import Case, derived
+from tests.algorithms.quadratic import LN2, Case, derived, times_ln2
 from tests.algorithms.rounds_outputs import SOFTMAX
 
 
@@ -45,7 +44,7 @@ def fedrs_soft() -> Case:
         {"name": "fedrs", "alpha": 0.5, "soft": True},
         [{"theta": w}, {"theta": x}],
         classes=3,
-        model={"name": "tests.algorithms.outputs:Softmax"},
+        model={"name": "tests.algorithms.quadratic:Softmax"},
         samples=[[(1,)] * 3, [(1,)]],
         labels=[[0, 1, 1], [2]],
         training={"lr": 1.0, "batch_size": "full"},
@@ -64,7 +63,7 @@ def fedlc() -> Case:
         {"name": "fedlc", "tau": 2 * LN2},
         [{"theta": (-(14 / 51 + 0.5) / 2, 7 / 51, 0.25)}],
         classes=3,
-        model={"name": "tests.algorithms.outputs:Softmax"},
+        model={"name": "tests.algorithms.quadratic:Softmax"},
         samples=[[(1,)] * 17, [(-1,), (1,)]],
         labels=[[0, *[1] * 16], [0, 2]],
         training={"lr": 1.0, "batch_size": "full"},
@@ -98,7 +97,7 @@ def fedge() -> Case:
         {"name": "fedge", "scale_w": 36.0},
         [{"theta": (1.5 + 0.768 * s, 2 - 0.576 * s, 6, 0, -6, 0)}],
         theta=(0, 2, 6, 0, -6, 0),
-        model={"name": "tests.algorithms.outputs:TwoLayers", "body": [[0], [2]]},
+        model={"name": "tests.algorithms.quadratic:TwoLayers", "body": [[0], [2]]},
         samples=[[(1,)], [(-1,), (1,)]],
         labels=[[0], [1, 0]],
     )
@@ -118,7 +117,7 @@ def fedgela() -> Case:
         [{"theta": (1 + 25 / 32, 1 - 17 / 32, 0.75, *w)}],
         classes=3,
         theta=(1, 1, 1, *w),
-        model={"name": "tests.algorithms.outputs:TwoLayers", "body": [[1], [1], [1]], "classes": 3},
+        model={"name": "tests.algorithms.quadratic:TwoLayers", "body": [[1], [1], [1]], "classes": 3},
         samples=[[(1,)], [(-1,), (1,)]],
         labels=[[0], [1, 0]],
         training={"lr": sqrt(3) / 4, "batch_size": "full"},
@@ -148,7 +147,7 @@ def fedrod() -> Case:
             },
             {"theta": (2 + 7 / 16 * s, 0, h, 0, -h, 0), "client.1.head": ((0.5 + r, 0, 0), (-0.5 - r, 0, 0))},
         ],
-        model={"name": "tests.algorithms.outputs:TwoLayers", "body": [[2], [0]]},
+        model={"name": "tests.algorithms.quadratic:TwoLayers", "body": [[2], [0]]},
         training={"batch_size": "full"},
         samples=[[(1,), (1,), (1,), (-1,)], [(-1,), (1,)]],
         labels=[[0, 0, 0, 1], [1, 0]],
@@ -168,7 +167,7 @@ def fedbabu() -> Case:
         {"name": "fedbabu"},
         [{"theta": (2 + s + r / 2, 0, 1, 0, -1, 0)}],
         theta=(2, 0, 1, 0, -1, 0),
-        model={"name": "tests.algorithms.outputs:TwoLayers", "body": [[2], [0]]},
+        model={"name": "tests.algorithms.quadratic:TwoLayers", "body": [[2], [0]]},
         samples=[[(1,)], [(-1,), (1,)]],
         labels=[[0], [1, 0]],
     )
@@ -192,7 +191,7 @@ def fedrep() -> Case:
             {"theta": (a, 0, 0, 0, 0, 0), "client.0.own": (0.5, 0, -0.5, 0), "client.1.own": (1, 0, -1, 0)},
             {"theta": (a + k * miss(2 * k * a), 0, 0, 0, 0, 0), "client.0.own": (k, 0, -k, 0)},
         ],
-        model={"name": "tests.algorithms.outputs:TwoLayers", "body": [[2], [0]]},
+        model={"name": "tests.algorithms.quadratic:TwoLayers", "body": [[2], [0]]},
         samples=[[(1,)], [(2,)]],
         labels=[[0], [0]],
         training={"local_epochs": 2},

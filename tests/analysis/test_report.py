@@ -34,7 +34,7 @@ from fedray.cells.status import INTERRUPTED, Ending, Status
 from fedray.tracking.outbox import CellRun
 from fedray.tracking.store import find_runs, open_store
 from fedray.tracking.tracker import Tracker
-from tests.analysis.plots.test_clients import write as write_clients
+from tests.analysis.plots.test_bars import write_clients
 from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, history, sheet, write, write_run
 
 

@@ -14,7 +14,7 @@ from docs.generate import algorithms, configuration
 from docs.generate.api import write_page
 from docs.generate.costs import ROOT, find_sweeps
 from fedray.algorithms import ALGORITHMS, base
-from tests.shipped.papers import CELLS, NO_TABLES
+from tests.shipped.test_paper_sweeps import CELLS, NO_TABLES
 
 
 @pytest.mark.parametrize("made", [algorithms, configuration])

@@ -31,7 +31,7 @@ from fedray.partitions import PARTITIONS
 from fedray.sweep.document import EXTENDS
 from fedray.sweep.sweep import Sweep
 from tests import small
-from tests.shipped.papers import CELLS, NO_TABLES
+from tests.shipped.test_paper_sweeps import CELLS, NO_TABLES
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = ("tutorial", "concepts", "metrics", "sweep-file", "recipes", "python")

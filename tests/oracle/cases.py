@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from . import adaptive, averaging, classifiers, corrections, fedsol, flatness, losses, sharpness
+from . import adaptive, averaging, classifiers, corrections, fedsol, sharpness
 from .case import NORMED, OWN, PLAIN, PULL, SETTINGS, Case, cases
 from .tensors import Tensors
 
@@ -12,13 +12,13 @@ ORACLES: dict[str, Callable[..., Tensors]] = {
     for module, names in (
         (averaging, "fedavg fedprox fednova fedavgm fedadam fedyogi fedacg fedcm mimelite fedexp feddisco"),
         (corrections, "scaffold feddyn feddc"),
-        (losses, "fedntd fedavg_kl moon fedrcl"),
+        (averaging, "fedntd fedavg_kl moon fedrcl"),
         (classifiers, "fedgela fedge fedavg_la fedrs fedlc fedrod fedbabu fedrep"),
         (
             sharpness,
             "fedsam mofedsam fedasam fedgamma fedspeed fedsmoo fedlesam fedlesam_s fedlesam_d fedtoga fedrobust",
         ),
-        (flatness, "fedgloss fedswa fedmoswa fedwmsam fednsam"),
+        (sharpness, "fedgloss fedswa fedmoswa fedwmsam fednsam"),
         (fedsol, "fedsol projection"),
         (adaptive, "local_adamw local_muon fedadamw fedlada fedmuon fedgmt feduv feddecorr fedadagrad"),
     )

@@ -1,8 +1,11 @@
-"""Sharpness of a real run's checkpoint, FedSOL's toy example, and Hessians that are known or differences."""
+"""Sharpness of a real run's checkpoint, FedSOL's toy example, and Hessians that are known or differences; other forms
+of methods have the numbers of the method by default.
+"""
 
 import csv
 import json
 import math
+import pickle
 from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
@@ -16,11 +19,15 @@ from torch.nn.functional import cross_entropy
 
 import fedray
 from analysis import toy
+from fedray.algorithms import ALGORITHMS, algorithm
 from fedray.common.errors import UserError
 from fedray.common.location import get_storage
+from fedray.components.plugins import list_form_options
 from fedray.config import RunConfig
 from fedray.datasets.dataset import Dataset, Samples
+from fedray.engine.loop import run
 from fedray.engine.problem import Problem
+from fedray.engine.process.backend import InlineBackend
 from fedray.engine.result import Result
 from fedray.models.network import Network
 from fedray.papers.sharpness import (
@@ -32,10 +39,12 @@ from fedray.papers.sharpness import (
     find_top_eigenvalues,
     main,
 )
+from fedray.papers.variants import VARIANTS
 from fedray.sweep.single import run_problem
 from fedray.tracking.tracker import Tracker
 from tests import small
 from tests.analysis.runs import sheet, write_run
+from tests.conftest import Call
 
 RUN = small.sections(
     clients=(5, 2),
@@ -109,7 +118,7 @@ def test_refusals(store: Tracker) -> None:
     personal = logged(store, RunConfig.parse(RUN | {"algorithm": "local-only"}).resolve())
     foreign = logged(store, config.resolve() | {"model": {"name": "os:path"}})
     sweep = store.open_sweep(sheet("sweep", []))
-    for run, message in (
+    for one, message in (
         (none, "there is no checkpoint of it in"),
         (personal, "has no global model"),
         (foreign, "a plug-in; fedray imports no class that a store names"),
@@ -117,7 +126,7 @@ def test_refusals(store: Tracker) -> None:
         ("0" * 32, "is not in this store"),
     ):
         with pytest.raises(UserError, match=message):
-            main(run=[run])
+            main(run=[one])
     with pytest.raises(UserError, match="unknown name 'egien'; did you mean 'eigen'"):
         main(run=[none], plot="egien")
     for reach in (0.0, math.nan):
@@ -332,3 +341,43 @@ def test_surface() -> None:
     assert losses[1, 1] == found.compute_loss(theta)
     assert losses[2, 0] == found.compute_loss(theta + 0.5 * first - second)
     assert losses[0, 2] != losses[2, 0]
+
+
+METHODS = [name.removesuffix("@forms") for name in VARIANTS]
+
+
+def theta(name: str) -> torch.Tensor:
+    training = {"rounds": 2, "local_steps": 3, "batch_size": 16, "lr": 0.02}
+    return run(small.problem(name, (8, 4), 12, 0.3, training=training), InlineBackend()).theta
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_with_its_defaults_a_form_is_the_method(name: str) -> None:
+    kind = VARIANTS[f"{name}@forms"]
+    assert issubclass(kind, ALGORITHMS[name])
+    assert list_form_options(name)
+    assert "D-" in (kind.__doc__ or "") or "@forms" in (kind.__doc__ or "")
+    assert torch.equal(theta(name), theta(f"{name}@forms"))
+    again = pickle.loads(pickle.dumps(algorithm(f"{name}@forms")))  # noqa: S301
+    assert again == algorithm(f"{name}@forms")
+    assert {key: field.default for key, field in kind.model_fields.items()} == {
+        **{key: field.default for key, field in ALGORITHMS[name].model_fields.items()},
+        **list_form_options(name),
+    }
+
+
+def test_an_unknown_form_is_refused() -> None:
+    with pytest.raises(UserError, match=r"^algorithm\.name: unknown name 'fedavg@forms'"):
+        algorithm("fedavg@forms")
+    with pytest.raises(UserError, match=r"^algorithm\.proximal\.name: unknown name 'fedsam@forms'"):
+        algorithm({"name": "fedsol", "proximal": "fedsam@forms"})
+
+
+def test_they_are_listed_in_a_group_of_their_own(call: Call) -> None:
+    out = call("list", "algorithms").out
+    methods, _, forms = out.partition("Other forms of methods, with the options that they add:\n")
+    assert "@forms" not in methods
+    assert [line.split()[0] for line in forms.splitlines()] == sorted(VARIANTS)
+    page = call("list", "algorithms", "scaffold@forms").out
+    assert "D-32" in page
+    assert "Karimireddy" in page

@@ -1,21 +1,49 @@
-"""Clients in lanes have the bits that they have alone. On a CPU: networks, draws and turns are those of a GPU."""
+"""A process that trains clients: in lanes they have the bits that they have alone; on a device shards and states stay,
+with one upload per client and one wait per share; switches of a GPU's kernels, and the caller's settings put back.
 
+There need be no GPU: networks, draws and turns are those of one, and the process behaves on the CPU as on a device
+(`Worker.reside`). A stand-in counts the copies, which all go through `fedray.common.vectors`, and a dispatch mode sees
+operations that make a process wait for a GPU.
+"""
+
+import contextlib
+import os
+import pickle
 import random
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import yaml
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
+import fedray
 from fedray.algorithms.base import Algorithm, Client
+from fedray.common import vectors
 from fedray.common.errors import UserError, warn_once
-from fedray.engine.process import lanes
+from fedray.common.vectors import Vectors, digest_tensors
+from fedray.datasets.augment import Crop, Cutout, Flip, Rotate
+from fedray.datasets.dataset import ClientSamples, Dataset, ResidentSamples, Samples
+from fedray.engine.problem import Problem
+from fedray.engine.process import device, lanes
+from fedray.engine.process.backend import InlineBackend
+from fedray.engine.process.device import isolate_run
+from fedray.engine.process.evaluate import evaluate
 from fedray.engine.process.lanes import Lane, Lanes
-from fedray.engine.process.worker import Worker
+from fedray.engine.process.residence import Residence
+from fedray.engine.process.worker import Worker, explain
 from fedray.engine.server.simulation import Simulation
+from fedray.engine.state import load_state
 from tests import small
-from tests.methods import COVER
+from tests.conftest import Call
+from tests.methods import COVER, METHODS
 from tests.recording import Called, record_calls
 
 
@@ -172,3 +200,342 @@ def test_lanes_on_a_cpu_are_a_line(caplog: pytest.LogCaptureFixture) -> None:
     running.step()
     assert get_worker(running).lanes is None
     assert "runtime.lanes: found 4; lanes are for a GPU" in caplog.text
+
+
+ROOM = 1 << 30
+ALONE = {"backend": "inline", "stack": 1}
+WAITS = {
+    torch.ops.aten._local_scalar_dense.default: "a number is read",
+    torch.ops.aten.nonzero.default: "positions are counted",
+    torch.ops.aten.masked_select.default: "entries are counted",
+    torch.ops.aten.bincount.default: "the largest entry is read",
+}
+
+
+class ResidentBackend(InlineBackend):
+    """One worker on the CPU that keeps shards and states as it would on a device."""
+
+    def __init__(self, limit: int = ROOM) -> None:
+        self.limit = limit
+
+    def open(self, problem: Problem) -> None:
+        super().open(problem)
+        self._worker.reside(self.limit)
+        self._worker.keep_states(self.spill)
+
+
+class Waits(TorchDispatchMode):
+    """Counts the operations that would make this process wait for a GPU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function in WAITS:
+            self.seen[WAITS[function]] += 1
+        if function is torch.ops.aten.index.Tensor and any(i is not None and i.dtype == torch.bool for i in args[1]):
+            self.seen["entries are counted"] += 1
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.fixture
+def copies(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """The number of copies to the device, and of waits for copies from it."""
+    seen: Counter[str] = Counter()
+    copy, fetch = vectors.copy_to, vectors.download
+
+    def copy_to(packed: Tensor, device: Any) -> Tensor:
+        seen["uploads"] += 1
+        return copy(packed, device).clone()  # as on a device: another memory
+
+    def download(tensors: Sequence[Tensor]) -> list[Tensor]:
+        seen["waits"] += 1
+        return [tensor.clone() for tensor in fetch(tensors)]
+
+    monkeypatch.setattr(vectors, "copy_to", copy_to)
+    for module in ("reduction", "residence"):
+        monkeypatch.setattr(f"fedray.engine.process.{module}.download", download)
+    return seen
+
+
+def run(backend: InlineBackend, algorithm: str, **options: Any) -> Simulation:
+    training = {"rounds": 2, "local_epochs": 1, "batch_size": 32, "lr": 0.05, "weight_decay": 1e-3}
+    training["momentum"] = small.momentum(algorithm)
+    sections = {"partition": 0.3, "training": training, "evaluation": {"every": 2}, **options}
+    return Simulation(small.problem(algorithm, (6, 3), 12, **sections), backend)
+
+
+@pytest.mark.parametrize("algorithm", METHODS)
+def test_no_bit_changes(algorithm: str) -> None:
+    """With room for everything; for some methods also with room for a few shards or states, and with none."""
+    expected = small.outcome(run(InlineBackend(), algorithm))
+    for limit in (ROOM, 3_000, 0) if algorithm in ("fedavg", "scaffold", "fedrep") else (ROOM,):
+        assert small.outcome(run(ResidentBackend(limit), algorithm)) == expected
+
+
+@pytest.mark.parametrize("chance", [1.0, 0.5])
+def test_draws_of_augmentation_are_the_same_in_one_copy(chance: float, copies: Counter[str]) -> None:
+    """For the batches of a round, of which the last is smaller; with a fresh generator each."""
+    x = np.random.default_rng(0).integers(0, 256, (40, 3, 8, 8), dtype=np.uint8)
+    chain = (Flip(), Crop(crop=2, chance=chance), Rotate(rotate=20), Cutout(cutout=4))
+    data = Dataset("d", x, np.arange(40) % 4, x, np.arange(40) % 4, 4, (0.5,) * 3, (0.2,) * 3, augment=chain)
+    samples, indices = Samples(x, data.y_train, data, "cpu"), np.arange(40)[::-1][:25].copy()
+    resident = ResidentSamples(samples, *samples.gather(indices))
+    copies.clear()
+    order = [np.arange(10), np.arange(10, 20), np.arange(20, 25)]
+    left, right = (
+        list(one.iter_batches(iter(order), np.random.default_rng(3)))
+        for one in (ClientSamples(samples, indices), resident)
+    )
+    assert copies == {"uploads": 1}
+    for (x1, y1), (x2, y2) in zip(left, right, strict=True):
+        assert torch.equal(x1, x2)
+        assert torch.equal(y1, y2)
+    assert torch.equal(ClientSamples(samples, indices).get_labels(), resident.get_labels())
+    assert all(map(torch.equal, ClientSamples(samples, indices).cut(3, 9), resident.cut(3, 9)))
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedtoga", "mofedsam"])
+def test_one_upload_per_client_and_one_wait_per_share(algorithm: str, copies: Counter[str]) -> None:
+    """One copy brings what the server sends, one a client's order of the round, one the shard of a client that is new.
+
+    The share ends with one wait, for losses, checks and sums together; nothing makes the process wait before it,
+    once the positions of the model's parts are known. Without stacks: the first one's clients also train alone, and are
+    compared.
+    """
+    backend = ResidentBackend()
+    training = {"rounds": 4, "batch_size": 64, "local_epochs": 2}
+    running = run(backend, algorithm, training=training, evaluation={"every": 100, "last": 1}, runtime=ALONE)
+    waits, met, train = Waits(), set[int](), backend.train
+
+    def watched(*args: Any) -> Any:
+        copies.clear()
+        with waits:
+            found = train(*args)
+        counted.append(dict(copies))
+        return found
+
+    counted: list[dict[str, int]] = []
+    backend.train = watched  # type: ignore[method-assign]
+    for t in range(3):
+        cohort = set(map(int, running.draw_cohort(t)))
+        running.step()
+        assert counted[-1] == {"uploads": 1 + len(cohort) + len(cohort - met), "waits": 1}
+        met |= cohort
+        if t == 0:
+            waits.seen.clear()
+    assert not waits.seen
+
+
+def test_an_evaluation_waits_once(copies: Counter[str]) -> None:
+    """360 samples in one chunk: its counts and its loss are read together at the end."""
+    running = run(ResidentBackend(), "fedavg")
+    worker, waits = running.backend._worker, Waits()  # type: ignore[attr-defined]
+    copies.clear()
+    with waits:
+        found = evaluate(worker, running.state.theta, running.state.buffers, [0])
+    assert copies["waits"] == 1
+    assert not waits.seen
+    assert found["answers"].sum() == 360 * 2**32
+    assert found["confusion"].diagonal().equal(found["correct"])
+
+
+def make_residence(limit: int) -> tuple[Residence, Samples]:
+    x, y = np.arange(40, dtype=np.float32).reshape(20, 2), np.arange(20) % 2
+    samples = Samples(x, y, Dataset("d", x, y, x, y, 2), "cpu")
+    return Residence(samples, limit), samples
+
+
+def test_what_was_used_least_recently_leaves(copies: Counter[str]) -> None:
+    """A sample takes 2 x 4 + 8 bytes, so three shards of five fit into 240 bytes: a fourth one costs the oldest."""
+    residence, samples = make_residence(240)
+    assert samples.bytes_each == 16
+    shards = np.split(np.arange(20), 4)
+    for client, uploads in [(0, 1), (1, 2), (2, 3), (0, 3), (3, 4), (0, 4), (2, 4), (1, 5), (3, 6)]:
+        taken = residence.take(client, shards[client])
+        assert copies["uploads"] == uploads, client
+        assert torch.equal(taken.cut(0, 5)[0], samples.make_batch(shards[client])[0])
+        assert residence.used <= 240
+
+
+def test_states_leave_in_their_turn_and_can_be_read_and_sent() -> None:
+    """Two of 16 bytes fit into 40; the third moves the first unless that was used. A gone state takes no room."""
+    residence, _ = make_residence(40)
+    spilled = []
+    residence.spill = lambda state: spilled.append(state) or state  # type: ignore[func-returns-value]
+    vectors = [Vectors(h=torch.full((4,), float(k))) for k in range(4)]
+    states = [residence.keep(v) for v in vectors[:2]]
+    assert states[0].get_on_device() is vectors[0]
+    states.append(residence.keep(vectors[2]))
+    assert [state.get_on_device() is None for state in states] == [False, True, False]
+    assert len(spilled) == 1
+    assert all(torch.equal(load_state(state).h, v.h) for state, v in zip(states, vectors, strict=False))
+    sent = pickle.loads(pickle.dumps(states[0]))  # noqa: S301
+    assert digest_tensors(sent) == digest_tensors(vectors[0])
+    del states[0]
+    assert residence.used == 16
+    states.append(residence.keep(vectors[3]))
+    assert len(spilled) == 1
+
+
+def test_a_run_warns_of_emulated_bf16(
+    project: Path, monkeypatch: pytest.MonkeyPatch, call: Call, caplog: pytest.LogCaptureFixture
+) -> None:
+    """On a machine that has no instructions for it: one line, and the run goes on."""
+    monkeypatch.setattr(device, "has_bf16", lambda: False)
+    warn_once.cache_clear()
+    run = small.sections(model=4, training={"rounds": 1, "precision": "bf16"})
+    (project / "file.yaml").write_text(yaml.safe_dump(run))
+    assert call("run", "file.yaml", "--no-track").done
+    assert caplog.text.count("training.precision: bf16: this machine's CPU has no instructions for it") == 1
+
+
+@pytest.fixture
+def kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Puts the process's choices back."""
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    fill = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    tf32 = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    yield
+    torch.use_deterministic_algorithms(False)
+    torch.utils.deterministic.fill_uninitialized_memory = fill  # type: ignore[attr-defined]
+    torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = tf32
+
+
+def test_kernels_are_chosen(kernels: None) -> None:
+    device.prepare(tf32=False, deterministic=True)
+    assert torch.are_deterministic_algorithms_enabled()
+    assert not torch.backends.cudnn.allow_tf32
+    device.prepare(tf32=True, deterministic=False)
+    assert not torch.are_deterministic_algorithms_enabled()
+    assert torch.backends.cudnn.allow_tf32
+    assert torch.backends.cuda.matmul.allow_tf32
+
+
+@pytest.mark.parametrize(
+    ("layer", "given", "expected"),
+    [(nn.Linear(2, 2), None, ":4096:8"), (nn.LSTM(2, 2), None, ":16:8"), (nn.GRU(2, 2), ":4096:2", ":4096:2")],
+)
+def test_cublas_gets_the_workspace_that_the_layers_ask_for(
+    kernels: None, monkeypatch: pytest.MonkeyPatch, layer: nn.Module, given: str | None, expected: str
+) -> None:
+    """Without one cuBLAS refuses; PyTorch's page on nn.LSTM allows two, of which cuBLAS knows `:16:8`."""
+    if given:
+        monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", given)
+    device.choose_workspace(layer)
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == expected
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
+
+
+def test_a_run_puts_the_caller_s_kernels_back(kernels: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a GPU: what an inline run chooses must not stay in the user's process."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    before = device._get_kernels()
+    with device.isolate_run():
+        device.prepare(tf32=True, deterministic=False)
+        assert device._get_kernels() != before
+    assert device._get_kernels() == before
+
+
+@pytest.mark.parametrize(
+    ("gigabytes", "share", "expected"), [(80, 0.25, 0.25 - 600 / 81_920), (1, 0.5, 0.25), (8, 1, 1)]
+)
+def test_a_share_of_a_gpu_holds_the_context_too(
+    monkeypatch: pytest.MonkeyPatch, gigabytes: int, share: float, expected: float
+) -> None:
+    """600 MiB of 80 GiB = 81,920 MiB are taken off; of 1 GiB that would leave nothing, so half of the share stays."""
+    given: list[float] = []
+    total = SimpleNamespace(total_memory=gigabytes << 30)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda: total)
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", given.append)
+    device.limit_share(share)
+    assert given == [pytest.approx(expected)]
+
+
+def test_an_operation_without_a_deterministic_kernel_is_named(kernels: None) -> None:
+    """One that torch has on CPUs too."""
+    torch.use_deterministic_algorithms(True)
+    expected = r"^runtime\.deterministic: put_ has no deterministic kernel; set it to false"
+    with pytest.raises(UserError, match=expected), explain("client 3"):
+        torch.zeros(4).put_(torch.tensor([1]), torch.tensor([1.0]))
+
+
+def hashes(seed: int = 0) -> tuple[str, str]:
+    """Return the hashes of two rounds with dropout, so that every step draws."""
+    config = small.sections(
+        "fedavg",
+        model={"name": "tests.algorithms.test_personal_methods:Partly"},
+        training={"rounds": 2, "local_epochs": 1, "batch_size": 60},
+        seed=seed,
+    )
+    summary = fedray.simulate(config, progress=False).summary()
+    return summary["theta_sha256"], summary["state_sha256"]
+
+
+@contextlib.contextmanager
+def changed(setting: str, value: Any) -> Iterator[None]:
+    """Change one of PyTorch's settings within a block."""
+    change, before = getattr(torch, f"set_{setting}"), getattr(torch, f"get_{setting}")()
+    change(value)
+    try:
+        yield
+    finally:
+        change(before)
+
+
+def settings() -> tuple[Any, ...]:
+    """Return the settings that a caller can have made."""
+    return (
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch.is_autocast_enabled("cpu"),
+        torch.get_default_dtype(),
+        torch.get_default_device(),
+        torch.get_float32_matmul_precision(),
+        torch.get_num_threads(),
+    )
+
+
+@pytest.mark.parametrize(
+    "surroundings",
+    [
+        lambda: torch.autocast("cpu", torch.bfloat16),
+        torch.no_grad,
+        torch.inference_mode,
+        lambda: torch.device("meta"),
+        lambda: changed("default_dtype", torch.float64),
+        lambda: changed("float32_matmul_precision", "medium"),
+    ],
+    ids=["autocast", "no_grad", "inference_mode", "meta", "float64", "medium"],
+)
+def test_the_callers_settings_change_no_number(surroundings: Any) -> None:
+    expected = hashes()
+    with surroundings():
+        before = settings()
+        assert hashes() == expected
+        with pytest.raises(UserError):
+            fedray.simulate({"data": "digits"})
+        assert settings() == before
+
+
+def test_a_model_is_built_where_the_run_was() -> None:
+    result = fedray.simulate(small.sections(training={"rounds": 1}), progress=False)
+    with torch.device("meta"), changed("default_dtype", torch.float64):
+        parameters = torch.cat([p.flatten() for p in result.model().parameters()])
+    assert parameters.dtype == torch.float32
+    assert torch.equal(parameters, result.theta)
+
+
+def test_runs_in_threads_give_the_numbers_of_runs_one_by_one() -> None:
+    """Each draws dropout from PyTorch's one generator."""
+    expected = [hashes(seed) for seed in range(3)]
+    with ThreadPoolExecutor(3) as pool:
+        for _ in range(3):
+            assert list(pool.map(hashes, range(3))) == expected
+
+
+def test_a_run_within_a_run_does_not_wait_for_itself() -> None:
+    with isolate_run():
+        assert hashes()[0]
