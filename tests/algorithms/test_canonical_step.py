@@ -47,10 +47,7 @@ def test_clip_then_weight_decay_then_momentum_then_lr() -> None:
     Step 1: (3, 4) clips to (1.5, 2); + ½ y = (1.5, 2.125); v = ½ (2, -2.5) + that = (2.5, 0.875); y = (-1.25, -0.1875).
     """
     walk({"clip_norm": 2.5, "weight_decay": 0.5, "momentum": 0.5}, (-1.25, -0.1875), samples=ONE)
-
-
-def test_a_direction_within_the_clip_norm_is_left_alone() -> None:
-    """C = 5.5 > ||(3, -4)||: y = (1, -1) - ½ (3, -4)."""
+    # C = 5.5 > ||(3, -4)||: y = (1, -1) - ½ (3, -4).
     walk({"clip_norm": 5.5}, (-0.5, 1))
 
 
@@ -123,7 +120,7 @@ def test_server_lr_scales_only_the_averaged_update() -> None:
     )
 
 
-def test_full_batch_is_the_mean_over_the_shard() -> None:
+def test_batches_are_means_over_what_they_hold() -> None:
     """Client 1's two samples at x = 0: ((-4, 3) + (-3, -1))/2 = (-3.5, 1); y = -½ of it, twice with two steps: the
     mean gradient at (1.75, -0.5) is ((-0.5, 2.5) + (-1.25, -1.5))/2 = (-0.875, 0.5), y = (2.1875, -0.75).
     """
@@ -137,12 +134,8 @@ def test_full_batch_is_the_mean_over_the_shard() -> None:
             training={"batch_size": "full", "local_epochs": None, "local_steps": 2},
         )
     )
-
-
-def test_last_batch_is_a_mean_of_what_is_left() -> None:
-    """Three samples, batches of two: the first step is `full_batch`'s, y = (1.75, -0.5); the third sample, g0, counts
-    whole: (4.75, -5), y = (1.75, -0.5) - ½ (4.75, -5).
-    """
+    # Three samples, batches of two: the first step is `full_batch`'s, y = (1.75, -0.5); the third sample, g0, counts
+    # whole: (4.75, -5), y = (1.75, -0.5) - ½ (4.75, -5).
     check(
         Case(
             {"name": "fedavg"},
@@ -298,7 +291,7 @@ def test_which_matrices() -> None:
 KEPT: dict[str, Any] = {**ADAMW, "adamw": {"state": "client"}, "lr_decay": 1.0}
 
 
-def test_kept_moments_go_on_where_they_were() -> None:
+def test_clients_keep_moments_which_go_on_where_they_were() -> None:
     """One client a round: its two rounds of one epoch are one round of two epochs, if nothing of AdamW starts anew."""
     options = {"clients": {"cohorts": [[1], [1]]}, "batch_size": "full", "clip_norm": None}
     for kept in (True, False):
@@ -306,10 +299,7 @@ def test_kept_moments_go_on_where_they_were() -> None:
         once = final("fedavg", **given, rounds=1, local_epochs=2).theta
         twice = final("fedavg", **given, rounds=2, local_epochs=1).theta
         assert bool((once - twice).abs().max() < 1e-6) == kept
-
-
-def test_clients_keep_moments_and_nothing_else() -> None:
-    """Clients 1 and 2 take part; 35 and 50 samples in batches of 16 are 3 and 4 steps an epoch, 2 epochs a round."""
+    # Clients 1 and 2 take part; 35 and 50 samples in batches of 16 are 3 and 4 steps an epoch, 2 epochs a round.
     clients = final("fedavg", **KEPT, rounds=2, clients={"cohorts": [[1, 2], [2]]}).clients
     assert {i: float(kept.optimizer_steps) for i, kept in clients.items()} == {1: 6, 2: 16}
     assert all(kept.keys() == {"optimizer_m", "optimizer_v", "optimizer_steps"} for kept in clients.values())

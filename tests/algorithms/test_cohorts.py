@@ -228,7 +228,7 @@ def run_all(method: Mapping[str, Any], largest: float = 1.0, **training: Any) ->
 
 @cache
 def fedavg() -> Result:
-    """A run_all in which what has no gradient stays at x⁰."""
+    """A run in which what has no gradient stays at x⁰."""
     return run_all({"name": "fedavg"})
 
 

@@ -46,7 +46,7 @@ def gaussian(n: int, d: int, classes: int) -> tuple[np.ndarray, np.ndarray]:
     return rng.normal(size=(n, d)).astype(np.float32), np.arange(n, dtype=np.int64) % classes
 
 
-def test_a_gradient_belongs_to_its_caller() -> None:
+def test_a_gradient_belongs_to_its_caller_and_to_one_theta() -> None:
     """No later call changes it, nor does it change theta; unused parameters get zeros."""
     c = client_of(5, *gaussian(8, 4, 3))
     first, theta = c.grad(c.theta), c.theta.clone()
@@ -61,6 +61,13 @@ def test_a_gradient_belongs_to_its_caller() -> None:
     only_body = c.grad(c.theta, lambda forward: forward(c.x).features.sum())
     assert torch.equal(only_body * c.layout.part("head"), torch.zeros_like(only_body))
     assert only_body.abs().sum() > 0
+    # The network holds one theta: a prediction at another inside a loss would differentiate at the wrong point.
+    c = client_of({"name": "mlp", "hidden": []}, *gaussian(8, 4, 3))
+    with pytest.raises(RuntimeError, match="before it"):
+        c.grad(c.theta, lambda forward: (forward(c.x).logits - c.predict(c.theta + 1).logits).square().mean())
+    c = client_of({"name": "mlp", "hidden": []}, *gaussian(8, 4, 3))
+    target = c.predict(c.theta + 1).logits
+    assert c.grad(c.theta, lambda forward: (forward(c.x).logits - target).square().mean()).abs().sum() > 0
 
 
 class Normalised(nn.Module):
@@ -74,16 +81,6 @@ class Normalised(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.classifier(self.frozen(self.norm(x)))
-
-
-def test_a_loss_cannot_evaluate_elsewhere() -> None:
-    """The network holds one theta: a prediction at another inside a loss would differentiate at the wrong point."""
-    c = client_of({"name": "mlp", "hidden": []}, *gaussian(8, 4, 3))
-    with pytest.raises(RuntimeError, match="before it"):
-        c.grad(c.theta, lambda forward: (forward(c.x).logits - c.predict(c.theta + 1).logits).square().mean())
-    c = client_of({"name": "mlp", "hidden": []}, *gaussian(8, 4, 3))
-    target = c.predict(c.theta + 1).logits
-    assert c.grad(c.theta, lambda forward: (forward(c.x).logits - target).square().mean()).abs().sum() > 0
 
 
 def test_a_full_gradient_takes_no_chunk_of_one_sample() -> None:

@@ -33,11 +33,16 @@ def random(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-def test_kl_of_equal_logits_has_no_gradient_at_all() -> None:
+def test_there_is_no_gradient_at_all_of_equal_logits_and_without_spread() -> None:
     """Exactly 0: a unit vector of rounding noise would be a perturbation of full length (D-34)."""
     target = 10 * random(50, 10)
     logits = target.clone().requires_grad_()
     assert not torch.autograd.grad(kl(target, logits), logits)[0].any()
+    # All samples equal: neither a standard deviation nor a median has a derivative there; both give 0, not NaN.
+    for term in (missing_variance, crowding, correlation):
+        features = torch.full((4, 3), 1 / 3, requires_grad=True)
+        (gradient,) = torch.autograd.grad(term(features), features)
+        assert torch.equal(gradient, torch.zeros_like(gradient)), term.__name__
 
 
 def rcl(tap: Tensor, y: list[int], **options: float) -> float:
@@ -63,14 +68,6 @@ def test_fedsol_does_not_follow_noise() -> None:
     )
     c: Any = SimpleNamespace(theta=random(12), theta_0=random(12, seed=1), layout=LAYOUT, local=local)
     assert torch.equal(method.perturbed(c, 1e-10 * random(12, seed=2)), c.theta)
-
-
-def test_without_spread_there_is_no_gradient() -> None:
-    """All samples equal: neither a standard deviation nor a median has a derivative there; both give 0, not NaN."""
-    for term in (missing_variance, crowding, correlation):
-        features = torch.full((4, 3), 1 / 3, requires_grad=True)
-        (gradient,) = torch.autograd.grad(term(features), features)
-        assert torch.equal(gradient, torch.zeros_like(gradient)), term.__name__
 
 
 REDUCTIONS = [
@@ -142,18 +139,6 @@ def test_what_is_saved_is_what_was_tested(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("setting", "message"),
-    [
-        ({"server_step": "fedexp"}, "server_step: fedexp scales the average"),
-        ({"relaxed_start": 0.1}, "relaxed_start: relaxes what clients receive; local-only sends nothing"),
-    ],
-)
-def test_without_an_average_there_is_no_step(setting: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=rf"^training\.{message}"):
-        problem("local-only", **setting)
-
-
-@pytest.mark.parametrize(
     ("method", "training", "message"),
     [
         ("fedavg", {"feddisco": {"a": 0.1}}, "feddisco: has options, but training.aggregation is samples"),
@@ -161,6 +146,8 @@ def test_without_an_average_there_is_no_step(setting: dict[str, Any], message: s
         ("fedavg", {"relaxed_average": "models"}, "relaxed_average: found models, but training.relaxed_start is 0"),
         ("feddisco", {"aggregation": "feddisco"}, "aggregation: found feddisco; feddisco has weights of its own"),
         ("fedexp", {"server_step": "fedexp"}, "server_step: found fedexp; fedexp has a server step of its own"),
+        ("local-only", {"server_step": "fedexp"}, "server_step: fedexp scales the average"),
+        ("local-only", {"relaxed_start": 0.1}, "relaxed_start: relaxes what clients receive; local-only sends nothing"),
     ],
 )
 def test_what_a_setting_refuses(method: str, training: dict[str, Any], message: str) -> None:

@@ -36,6 +36,11 @@ def test_student_by_hand() -> None:
     assert (found.low, found.high) == pytest.approx((2 - 2.484138, 2 + 2.484138), abs=1e-5)
     assert bound_mean([1.0]) is None
     assert bound_mean([0.3, 0.1 + 0.2]) is None
+    # 1, 2, 3: t = 2 sqrt(3) = 3.4641 with 2 degrees of freedom: p = 1 - t / sqrt(t^2 + 2) = 0.074180.
+    assert compute_p([1, 2, 3]) == pytest.approx(1 - np.sqrt(12 / 14), abs=1e-6)
+    assert compute_p([0.3, 0.3, 0.3]) == 0.25  # no spread: the sign flips'
+    assert compute_p([0.0, 0.0, 0.0]) == 1, "runs with the same bits"
+    assert compute_p([1.0]) is None
 
 
 def coverage_of_the_bootstrap(kind: str, n: int, runs: int) -> float:
@@ -90,14 +95,6 @@ def test_sign_flips_count_all_signs(n: int) -> None:
     sums = [abs(np.dot(signs, values)) for signs in itertools.product((-1, 1), repeat=n)]
     expected = np.mean([one >= abs(values.sum()) - 1e-9 for one in sums])
     assert flip_signs(values) == pytest.approx(expected)
-
-
-def test_student_p_by_hand() -> None:
-    """1, 2, 3: t = 2 sqrt(3) = 3.4641 with 2 degrees of freedom: p = 1 - t / sqrt(t^2 + 2) = 0.074180."""
-    assert compute_p([1, 2, 3]) == pytest.approx(1 - np.sqrt(12 / 14), abs=1e-6)
-    assert compute_p([0.3, 0.3, 0.3]) == 0.25  # no spread: the sign flips'
-    assert compute_p([0.0, 0.0, 0.0]) == 1, "runs with the same bits"
-    assert compute_p([1.0]) is None
 
 
 def test_holm_by_hand() -> None:

@@ -127,7 +127,7 @@ def test_a_model_that_cannot_take_the_data_is_refused(folder: Path, call: Call) 
     )
 
 
-def test_cluster_files_are_listed_and_written_as_they_are(call: Call) -> None:
+def test_cluster_files_and_presets_are_written_as_they_are(call: Call) -> None:
     """They have no other door in a wheel."""
     folder = get_sweeps_folder() / "clusters"
     listed = json.loads(call("list", "clusters", "--json").out)
@@ -140,6 +140,13 @@ def test_cluster_files_are_listed_and_written_as_they_are(call: Call) -> None:
     code, _, err = call("list", "clusters", "slurm")
     assert code == 2
     assert "did you mean 'slurm.sh'?" in err
+    # `fedray list datasets` shows it as the options of `data` that it stands for, in YAML.
+    page = call("list", "datasets", "cifar10").out
+    presets = yaml.safe_load(page.split("\npresets:\n")[1])
+    given: Any = make_data_source({"name": "npz", "path": "x.npz", **presets["fedacg"]})
+    recipe = CIFAR10.recipes["fedacg"]
+    assert (given.mean, given.std, given.augment) == (recipe.mean, recipe.std, recipe.augment)
+    assert presets["fl_simulator"]["augment"] == [{"flip": True}, {"crop": 4, "fill": "mean", "chance": 0.5}]
 
 
 @pytest.mark.parametrize(
@@ -167,16 +174,6 @@ def test_the_help_fits_a_terminal(monkeypatch: pytest.MonkeyPatch, call: Call) -
     commands = lines[lines.index("Run:") :]
     assert all(re.match(r"  [a-z]+  +\S|[A-Z][a-z]+:$|$", line) for line in commands)
     assert [line for line in commands if line.endswith(":")] == ["Run:", "Look:", "Share:"]
-
-
-def test_a_preset_can_be_written_out_for_files_of_ones_own(call: Call) -> None:
-    """`fedray list datasets` shows it as the options of `data` that it stands for, in YAML."""
-    page = call("list", "datasets", "cifar10").out
-    presets = yaml.safe_load(page.split("\npresets:\n")[1])
-    given: Any = make_data_source({"name": "npz", "path": "x.npz", **presets["fedacg"]})
-    recipe = CIFAR10.recipes["fedacg"]
-    assert (given.mean, given.std, given.augment) == (recipe.mean, recipe.std, recipe.augment)
-    assert presets["fl_simulator"]["augment"] == [{"flip": True}, {"crop": 4, "fill": "mean", "chance": 0.5}]
 
 
 COMMANDS = [*LAZY]

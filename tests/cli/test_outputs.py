@@ -229,7 +229,7 @@ def test_show_writes_the_picture_and_the_numbers(root: Path) -> None:
     assert (root / "digits_dirichlet_20.png").exists()
 
 
-def test_check_compares_with_what_is_published(root: Path) -> None:
+def test_check_compares_with_what_is_published_and_knows_what_options_change(root: Path) -> None:
     assert "as published" in call("check", "digits")
     files.mnist(root)
     with pytest.raises(UserError, match="mnist is not as published: training samples: found 60, published 60000"):
@@ -237,18 +237,7 @@ def test_check_compares_with_what_is_published(root: Path) -> None:
     files.mnist(root, train_y=files.np.arange(60) % 9, t10k_y=files.np.arange(20) % 9)
     with pytest.raises(UserError, match="classes: found 9, published 10"):
         call("check", "mnist")
-
-
-def test_check_counts_the_natural_clients_that_have_test_samples(root: Path) -> None:
-    """Only 2 of the ids 0, 1, 2 occurs among the test samples."""
-    x, y = np.zeros((6, 2), np.float32), np.arange(6) % 2
-    clients = {"client_train": np.arange(6) % 3, "client_test": np.arange(6) + 2}
-    np.savez("own.npz", x_train=x, y_train=y, x_test=x, y_test=y, **clients)
-    assert ", 3 natural clients, 1 with test samples\n" in call("check", "npz", "--set", "data.path=own.npz")
-
-
-def test_check_knows_what_options_change() -> None:
-    """20 % of EMNIST, MedMNIST with and without val, CINIC-10 with valid: 697,932 / 5, 89,996 + 10,004, 180,000."""
+    # 20 % of EMNIST, MedMNIST with and without val, CINIC-10 with valid: 697,932 / 5, 89,996 + 10,004, 180,000.
     for value, train in (
         ({"name": "emnist", "fraction": 0.2}, 139_586),
         ({"name": "pathmnist", "validation_images": "unused"}, 89_996),
@@ -257,6 +246,25 @@ def test_check_knows_what_options_change() -> None:
         expected = make_data_source(value).get_expected()
         assert expected is not None
         assert expected.train == train
+
+
+def test_check_counts_natural_clients_and_names_what_nothing_reads_and_what_is_read_twice(
+    root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Only 2 of the ids 0, 1, 2 occurs among the test samples."""
+    x, y = np.zeros((6, 2), np.float32), np.arange(6) % 2
+    clients = {"client_train": np.arange(6) % 3, "client_test": np.arange(6) + 2}
+    np.savez("own.npz", x_train=x, y_train=y, x_test=x, y_test=y, **clients)
+    assert ", 3 natural clients, 1 with test samples\n" in call("check", "npz", "--set", "data.path=own.npz")
+    # The second sample is in both sets; no sample has the labels 0 and 2.
+    x = np.eye(3, dtype=np.float32)
+    arrays = {"x_train": x, "y_train": np.array([1, 3, 4]), "x_test": np.stack([x[1], 2 * x[0]])}
+    arrays["y_test"] = np.array([3, 1])
+    np.savez(root / "own.npz", **arrays, x_valid=x, X_train=x)
+    out = call("check", "npz", "--set", "data.path=own.npz")
+    assert "warning: nothing reads the arrays 'X_train', 'x_valid' of own.npz\n" in out
+    assert "data: 1 of 2 test samples have the same inputs as a training sample;" in caplog.text
+    assert "data: 2 of 5 outputs of the model have no training sample: 0, 2" in caplog.text
 
 
 def test_fetch_goes_through_torchvision(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -313,15 +321,3 @@ def test_check_doubts_arrays_of_ones_own(root: Path, case: str) -> None:
     found = [line for line in out if line.startswith("warning: ")]
     assert len(found) == len(expected)
     assert all(line.startswith(f"warning: {words}") for line, words in zip(found, expected, strict=True))
-
-
-def test_check_names_what_nothing_reads_and_what_is_read_twice(root: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The second sample is in both sets; no sample has the labels 0 and 2."""
-    x = np.eye(3, dtype=np.float32)
-    arrays = {"x_train": x, "y_train": np.array([1, 3, 4]), "x_test": np.stack([x[1], 2 * x[0]])}
-    arrays["y_test"] = np.array([3, 1])
-    np.savez(root / "own.npz", **arrays, x_valid=x, X_train=x)
-    out = call("check", "npz", "--set", "data.path=own.npz")
-    assert "warning: nothing reads the arrays 'X_train', 'x_valid' of own.npz\n" in out
-    assert "data: 1 of 2 test samples have the same inputs as a training sample;" in caplog.text
-    assert "data: 2 of 5 outputs of the model have no training sample: 0, 2" in caplog.text

@@ -315,15 +315,12 @@ def test_two_actors_share_a_gpu_and_a_third_is_refused(local_ray: None) -> None:
     assert len(list_nodes()) == 1
 
 
-def test_a_fraction_never_spans_two_gpus() -> None:
+def test_fractions_never_span_two_gpus_and_limits_follow_the_slowest_pace() -> None:
     """Two GPUs hold one actor of 0.6 each: 1.2 of 2.0 are used, yet a third does not fit on either."""
     refuse_infeasible(Runtime(actors=2, gpus_per_actor=0.6), [{"CPU": 8, "GPU": 2}])
     with pytest.raises(UserError, match="2 fit"):
         refuse_infeasible(Runtime(actors=3, gpus_per_actor=0.6), [{"CPU": 8, "GPU": 2}])
-
-
-def test_limits_follow_the_slowest_pace_of_their_kind() -> None:
-    """Times of 3/10 and 40/20 s per step: 20 x 2.0 x 30 = 1200 s for 30 steps, twice that in the second attempt."""
+    # Times of 3/10 and 40/20 s per step: 20 x 2.0 x 30 = 1200 s for 30 steps, twice that in the second attempt.
     pace = CallTimeouts()
     assert pace.get_limit("train", 30, 0) == FIRST
     pace.note("train", 10, 3.0)

@@ -78,7 +78,7 @@ def config(**changes: Any) -> dict[str, Any]:
     }
 
 
-def test_every_section_takes_a_class() -> None:
+def test_every_section_takes_a_class_an_instance_or_its_name() -> None:
     run = RunConfig.parse(config())
     assert RunConfig.parse(run.resolve()) == run
     assert run.data.load().y_train.shape == (60,)
@@ -86,9 +86,6 @@ def test_every_section_takes_a_class() -> None:
     assert run.make_identity("d")["sources"].keys() == {f"{__name__}:{name}" for name in classes}
     result = fedray.simulate(run)
     assert result.history[-1]["longest"] == float(result.theta.abs().max())
-
-
-def test_a_class_or_an_instance_is_the_same_as_its_name() -> None:
     named = RunConfig.parse(config())
     given = RunConfig.parse(
         config(data=Few(count=60), partition={"name": Striped, "offset": 1}, model=Linear, algorithm=Scaled(factor=0.5))

@@ -45,15 +45,12 @@ def test_crop_is_a_window_of_the_padded_image(fill: str, mode: str) -> None:
     assert all(hit.any() for hit in windows.values())
 
 
-def test_crop_by_chance() -> None:
+def test_crops_and_flips_happen_by_chance() -> None:
     """With chance 1/2 an image stays with probability 1/2 + 1/2 · 1/25 = 0.52: 1040 of 2000, deviation 22."""
     x = images(2000)
     found = augment_batch(x, [Crop(crop=2, chance=0.5)], BLACK, rng())
     assert abs(int((found == x).flatten(1).all(1).sum()) - 1040) < 4 * 22
-
-
-def test_flip_mirrors_half_of_the_images_left_to_right() -> None:
-    """Each image is itself or its mirror image; 200 of 400 with deviation 10."""
+    # Each image is itself or its mirror image; 200 of 400 with deviation 10.
     x = images()
     found = augment_batch(x, [Flip()], BLACK, rng())
     same, mirrored = ((found == y).flatten(1).all(1) for y in (x, x.flip(-1)))
@@ -137,7 +134,7 @@ def test_augmentation_needs_images() -> None:
         Dataset("table", x, y, x, y, 1, augment=(Flip(),))
 
 
-def test_transforms_are_applied_in_order() -> None:
+def test_transforms_are_applied_in_order_with_keyed_draws() -> None:
     """A cutout made first can be moved out of the image by the crop; made last, it never shows padding."""
     x = images(300)
     last = augment_batch(x, [Crop(crop=2), Cutout(cutout=12)], BLACK, rng())
@@ -145,10 +142,7 @@ def test_transforms_are_applied_in_order() -> None:
     assert (last == 0).flatten(1).all(1).any()
     assert (first == BLACK).any()
     assert (first == 0).all(1).flatten(1).all(1).sum() < (last == 0).all(1).flatten(1).all(1).sum()
-
-
-def test_the_draws_are_keyed() -> None:
-    """The same key gives the same batch, another round, client or seed another one."""
+    # The same key gives the same batch, another round, client or seed another one.
     data = dataset(augment=(Crop(crop=2), Flip(), Cutout(cutout=4)))
     samples = Samples(data.x_train, data.y_train, data, "cpu")
 

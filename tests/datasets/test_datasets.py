@@ -252,7 +252,7 @@ def test_real_data_from_published_files_and_from_keras_arrays(root: Path, name: 
     assert np.sqrt((shares * (levels - mean) ** 2).sum()) == pytest.approx(data.std[0], abs=1e-4)
 
 
-def test_the_most_frequent_words_have_ids_from_2(root: Path) -> None:
+def test_the_most_frequent_words_have_ids_from_2_and_a_small_vocabulary_is_refused(root: Path) -> None:
     """Bears occurs 3 times ("bears'" is another word); band, chips, of and the twice, in alphabetical order.
 
     With 6 ids, "the" and the words that occur once are outside.
@@ -268,10 +268,6 @@ def test_the_most_frequent_words_have_ids_from_2(root: Path) -> None:
     assert (data.y_train.tolist(), data.y_test.tolist(), data.num_classes) == ([2, 3], [0], 4)
     assert (data.x_train.dtype, data.tokens) == (np.int64, True)
     assert load("ag_news").x_train.max() == 2 + 12 - 1  # twelve different words
-
-
-def test_a_vocabulary_that_is_too_small_is_refused(root: Path) -> None:
-    files.ag_news(root)
     built = small.problem(clients=(2, 2), data="ag_news", model={"name": "text_cnn", "vocabulary": 10})
     with pytest.raises(
         UserError, match=r"text_cnn takes token ids below 10, the data have ids up to 13; set model\.vocabulary"
@@ -300,16 +296,13 @@ def test_a_part_of_an_npz_file(tmp_path: Path, call: Call) -> None:
         make_data_source({"name": "npz", "path": str(tmp_path / "own.npz"), "train_samples": 13}).load()
 
 
-def test_a_long_tail_has_the_published_sizes() -> None:
+def test_a_long_tail_has_the_published_sizes_and_keeps_images(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """CIFAR-10-LT and CIFAR-100-LT at ratio 100, as LDAM-DRW's code gives them with imb_factor 0.01."""
     assert count_long_tail(5000, 10, 100) == [5000, 2997, 1796, 1077, 645, 387, 232, 139, 83, 50]
     assert sum(count_long_tail(5000, 10, 100)) == 12_406
     assert sum(count_long_tail(500, 100, 100)) == 10_847
     assert count_long_tail(500, 100, 1) == [500] * 100
-
-
-def test_imbalance_keeps_a_long_tail_of_the_training_images(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Five images of each class: 5^(1 - c/9) is 5, 4.2, 3.5, 2.9, 2.4, 2.0, 1.7, 1.4, 1.2, 1."""
+    # Five images of each class: 5^(1 - c/9) is 5, 4.2, 3.5, 2.9, 2.4, 2.0, 1.7, 1.4, 1.2, 1.
     files.cifar(root, monkeypatch, "CIFAR10", labels=list(range(10)))
     whole, tail = load("cifar10"), load("cifar10", imbalance=5)
     assert np.bincount(tail.y_train).tolist() == [5, 4, 3, 2, 2, 2, 1, 1, 1, 1]
@@ -347,7 +340,7 @@ def synthesise(**options: object) -> Dataset:
     return make_data_source({"name": "synthetic", **options}).load()
 
 
-def test_is_what_was_asked_for_and_always_the_same() -> None:
+def test_made_data_are_what_was_asked_for_and_always_the_same() -> None:
     """230 labels of 100 classes in turn: 3 of each of the first 30 classes, 2 of the others. Each of 20 clients has
     samples, some of them many.
     """
@@ -362,9 +355,6 @@ def test_is_what_was_asked_for_and_always_the_same() -> None:
     assert sizes.min() >= 1
     assert sizes.max() > 3 * np.median(sizes)
     assert np.bincount(natural.client_test, minlength=20).min() >= 1
-
-
-def test_text_goes_on_by_one_to_three() -> None:
     data = make_data_source(
         {"name": "synthetic_text", "classes": 9, "length": 5, "train_samples": 300, "test_samples": 20, "clients": 7}
     ).load()

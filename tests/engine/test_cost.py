@@ -73,7 +73,7 @@ def test_options_and_other_passes(options: dict[str, object], expected: Cost) ->
     assert measure_cost(algorithm(options)) == expected
 
 
-def test_every_method_can_be_measured() -> None:
+def test_every_method_can_be_measured_with_what_it_sends_beside_or_instead_of_a_model() -> None:
     """Every method that is not in the table above sends and receives at least what it shares, and differentiates."""
     for name in ALGORITHMS.keys() - COSTS.keys():
         found = measure_cost(algorithm(name))
@@ -81,16 +81,13 @@ def test_every_method_can_be_measured() -> None:
         assert found.down >= least
         assert found.up >= least
         assert found.gradients >= 1
-
-
-def test_what_is_sent_beside_or_instead_of_a_model() -> None:
-    """The model has 784 x 50 + 50 + 50 x 10 + 10 = 39,760 parameters, 50 features, 10 classes; its head has 510.
-
-    FedALA keeps a model and W, and passes over 0.8 x 6 samples in batches of 2 before its three steps. FedAS sends its
-    body once, though weighted twice; in addition to three steps a batch of 16 for the alignment and three of 2 for F_i.
-    FedProto: 10 prototypes of 50 and who holds which class. FedGen: down a generator, 512 x (64 + 10) + 3 x 512 + 50 x
-    512 + 50 = 65,074, and 2 x 512 statistics; up the head and the class counts; the server also has Adam's moments.
-    """
+    # The model has 784 x 50 + 50 + 50 x 10 + 10 = 39,760 parameters, 50 features, 10 classes; its head has 510.
+    #
+    # FedALA keeps a model and W, and passes over 0.8 x 6 samples in batches of 2 before its three steps. FedAS sends
+    # its body once, though weighted twice; in addition to three steps a batch of 16 for the alignment and three of 2
+    # for F_i. FedProto: 10 prototypes of 50 and who holds which class. FedGen: down a generator, 512 x (64 + 10) + 3 x
+    # 512 + 50 x 512 + 50 = 65,074, and 2 x 512 statistics; up the head and the class counts; the server also has Adam's
+    # moments.
     p = PARAMETERS
     body, head = (p - HEAD) / p, HEAD / p
     for name, expected in {

@@ -94,7 +94,7 @@ def test_what_reaches_the_limit_is_refused(entries: int, wide: bool, limit: floa
     assert torch.equal(add_up([sums.sums])["u"][-1], less[-1])
 
 
-def test_uploads_are_left_alone() -> None:
+def test_uploads_are_left_alone_and_long_vectors_are_summed_like_short_ones() -> None:
     for kind, wide in itertools.product((torch.float32, torch.float64), (False, True)):
         vector = torch.tensor([1.0, -2.0], dtype=kind)
         first = Accumulator()
@@ -102,10 +102,7 @@ def test_uploads_are_left_alone() -> None:
         first.add("u", vector, 0.5, 2, wide)
         assert torch.equal(vector, torch.tensor([1.0, -2.0], dtype=kind))
         assert torch.equal(add_up([first.sums])["u"], torch.tensor([1.0, -2.0]))
-
-
-def test_long_vectors_are_summed_like_short_ones() -> None:
-    """Over several blocks, the last one not whole, and from memory that cannot be written to."""
+    # Over several blocks, the last one not whole, and from memory that cannot be written to.
     rng = np.random.default_rng(0)
     arrays = [rng.integers(-(2**50), 2**50, 2 * BLOCK + 3) for _ in range(3)]
     for array in arrays:

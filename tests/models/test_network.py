@@ -232,7 +232,7 @@ def test_it_begins_as_the_model_itself() -> None:
     assert 0.5 / 40 < views["7.lora_A"].abs().max() <= 1 / 40
 
 
-def test_the_update_of_a_layer() -> None:
+def test_the_update_of_a_layer_and_dropout_of_its_input() -> None:
     """W x + b + (alpha / r) B A x with r = 1, alpha = 3: 1 + 2 + 3 · 5 · (1 · 1 + 2 · 2)."""
     layer = nn.Linear(2, 1)
     with torch.no_grad():
@@ -242,10 +242,7 @@ def test_the_update_of_a_layer() -> None:
         found.lora_A.copy_(torch.tensor([[1.0, 2.0]]))
         found.lora_B.fill_(5)
         assert float(found(torch.tensor([1.0, 2.0]))) == 1 + 2 + 3 * 5 * 5
-
-
-def test_dropout_is_of_the_adapters_input_in_training() -> None:
-    """With A = B = I and W = 0 the output is the dropped input: 0 or doubled at 1/2; in evaluation all of it."""
+    # With A = B = I and W = 0 the output is the dropped input: 0 or doubled at 1/2; in evaluation all of it.
     layer = nn.Linear(4, 4, bias=False)
     found = LoRALinear(layer, rank=4, scale=1.0, share_dropped=0.5)
     with torch.no_grad():

@@ -239,10 +239,7 @@ def test_products_and_eigenvalues_of_softmax_regression() -> None:
     np.testing.assert_allclose(values, np.linalg.eigvalsh(hessian)[::-1][:5], rtol=1e-4)
     np.testing.assert_allclose(hessian @ vectors[0], values[0] * vectors[0], atol=1e-4)
     assert np.linalg.norm(vectors, axis=1) == pytest.approx(1)
-
-
-def test_the_largest_are_meant_by_sign() -> None:
-    """diag(-100, 7, 6, 5, 4, 3, 2, 0, ...): -100 is the largest in size, and is none of the five."""
+    # diag(-100, 7, 6, 5, 4, 3, 2, 0, ...): -100 is the largest in size, and is none of the five.
     diagonal = torch.tensor([-100.0, 7, 6, 5, 4, 3, 2, *[0] * 30])
     values, _ = find_top_eigenvalues(lambda v: diagonal * v, np.ones(37))
     assert values == pytest.approx([7, 6, 5, 4, 3], rel=1e-4)
@@ -366,14 +363,11 @@ def test_with_its_defaults_a_form_is_the_method(name: str) -> None:
     }
 
 
-def test_an_unknown_form_is_refused() -> None:
+def test_an_unknown_form_is_refused_and_forms_are_listed_in_a_group_of_their_own(call: Call) -> None:
     with pytest.raises(UserError, match=r"^algorithm\.name: unknown name 'fedavg@forms'"):
         algorithm("fedavg@forms")
     with pytest.raises(UserError, match=r"^algorithm\.proximal\.name: unknown name 'fedsam@forms'"):
         algorithm({"name": "fedsol", "proximal": "fedsam@forms"})
-
-
-def test_they_are_listed_in_a_group_of_their_own(call: Call) -> None:
     out = call("list", "algorithms").out
     methods, _, forms = out.partition("Other forms of methods, with the options that they add:\n")
     assert "@forms" not in methods

@@ -55,10 +55,15 @@ def chosen(name: str, **more: Any) -> Any:
     return make_partition({"name": name, **{**EXACT, **REUSING}.get(name, {}), **more})
 
 
-def test_each_scheme_is_here() -> None:
+def test_each_scheme_is_here_and_a_seed_is_a_split() -> None:
     """Those that deal samples, and do not look up whose they are."""
     here = {chosen(name).name for name in (*EXACT, *REUSING)}
     assert here == {*PARTITIONS} - {"natural", "file"}, "give it options in EXACT or REUSING, and digests in DIGESTS"
+    labels = np.arange(300) % 5
+    for name in (*EXACT, *REUSING):
+        one, same, other = (chosen(name).split(data(labels, 5), 10, seed).digest for seed in (0, 0, 1))
+        assert one == same != other
+        assert chosen(name, seed=1).split(data(labels, 5), 10, 0).digest == other
 
 
 @st.composite
@@ -123,14 +128,6 @@ def test_min_size_is_kept_or_refused(name: str) -> None:
     assert chosen(name, min_size=5).split(data(labels, 4), 10, 0).sizes.min() >= 5
     with pytest.raises(UserError, match=r"partition\.min_size: .*201|partition\.min_size: 10 clients x 21"):
         chosen(name, min_size=21).split(data(labels, 4), 10, 0)
-
-
-def test_a_seed_is_a_split() -> None:
-    labels = np.arange(300) % 5
-    for name in (*EXACT, *REUSING):
-        one, same, other = (chosen(name).split(data(labels, 5), 10, seed).digest for seed in (0, 0, 1))
-        assert one == same != other
-        assert chosen(name, seed=1).split(data(labels, 5), 10, 0).digest == other
 
 
 DIGESTS = {
@@ -292,7 +289,7 @@ def natural(clients: int, seed: int = 0, own_seed: int | None = None, **options:
     return make_partition({"name": "natural", "seed": own_seed, **options}).split(d, clients, seed), d
 
 
-def test_natural_clients_are_dealt_whole_some_of_them_or_in_pieces() -> None:
+def test_natural_clients_are_dealt_whole_some_of_them_or_in_pieces_with_their_test_samples() -> None:
     """In pieces, one by one goes to the id with the largest: with 6 clients 60 is cut when 60 > 20 (2 pieces),
     30 > 20 (3 pieces), 20 = 20 (the first, so id 7): 1, 2, 3.
     """
@@ -305,6 +302,12 @@ def test_natural_clients_are_dealt_whole_some_of_them_or_in_pieces() -> None:
     np.testing.assert_array_equal(pieces.sizes, [10, 10, 10, 20, 20, 20])
     assert [sorted(set(NATURAL[pieces[i]])) for i in range(6)] == [[3], [7], [7], [9], [9], [9]]
     np.testing.assert_array_equal(np.sort(pieces.indices), np.arange(90))
+    # 30 test samples per id; id 9 is divided in three pieces of 10, id 7 in two of 15.
+    shards, d = natural(6, divide=True)
+    tests = make_partition({"name": "natural", "divide": True}).split_test(d, shards, 0, "disjoint")
+    np.testing.assert_array_equal(tests.sizes, [30, 15, 15, 10, 10, 10])
+    assert len(set(tests.indices)) == 90
+    assert [sorted(set(d.client_test[tests[i]])) for i in range(6)] == [[3], [7], [7], [9], [9], [9]]
 
 
 @pytest.mark.parametrize(("clients", "words"), [(2, "set 3, or partition.pick"), (4, "set 3, or partition.divide")])
@@ -329,16 +332,7 @@ def test_a_seed_of_the_partition_draws_its_test_sets_and_natural_clients_too() -
         assert len(set(drawn)) > 1
 
 
-def test_natural_test_samples_stay_with_their_client() -> None:
-    """30 test samples per id; id 9 is divided in three pieces of 10, id 7 in two of 15."""
-    shards, d = natural(6, divide=True)
-    tests = make_partition({"name": "natural", "divide": True}).split_test(d, shards, 0, "disjoint")
-    np.testing.assert_array_equal(tests.sizes, [30, 15, 15, 10, 10, 10])
-    assert len(set(tests.indices)) == 90
-    assert [sorted(set(d.client_test[tests[i]])) for i in range(6)] == [[3], [7], [7], [9], [9], [9]]
-
-
-def test_heterogeneity_by_hand() -> None:
+def test_heterogeneity_by_hand_and_the_same_sample_of_many_clients() -> None:
     """Clients (4, 0), (2, 2), (0, 0), (0, 8).
 
     Held classes 1, 2, 1: mean 4/3. Sizes of the three that hold something 4, 4, 8: median 4, upper quartile 6.
@@ -360,13 +354,9 @@ def test_heterogeneity_by_hand() -> None:
         }
     )
     assert measure_heterogeneity(np.array([[1, 2]]))["mean_tv"] == 0.0, "one client has no pairs"
-
-
-def test_total_variation_of_many_clients_is_sampled_the_same_every_time() -> None:
-    """Half the clients hold class 0, half class 1: of all pairs, N/2 / (N - 1) ≈ 1/2 are at distance 1, the others 0.
-
-    A sample of 500 of 5,000 differs from that by about 1/500.
-    """
+    # Half the clients hold class 0, half class 1: of all pairs, N/2 / (N - 1) ≈ 1/2 are at distance 1, the others 0.
+    #
+    # A sample of 500 of 5,000 differs from that by about 1/500.
     counts = np.zeros((10 * EXACT_CLIENTS, 2), dtype=np.int64)
     counts[::2, 0] = counts[1::2, 1] = 3
     first = measure_heterogeneity(counts)["mean_tv"]
@@ -392,7 +382,7 @@ def digests(found: Split) -> list[str]:
     return [shards.digest for shards in (found.train, found.test, found.validation) if shards is not None]
 
 
-def test_classes_in_proportion_the_largest_remainders_rounded_up() -> None:
+def test_how_many_samples_of_which_class_are_held_out() -> None:
     """10 of 60 + 30 + 10: 6, 3, 1. 4 of 5 + 3 + 2: 2.0, 1.2, 0.8, so 2, 1 and the one left goes to the last class."""
     labels = np.repeat([0, 1, 2], [60, 30, 10])
     drawn = draw_stratified(labels, 10, np.random.default_rng(0))
@@ -402,9 +392,14 @@ def test_classes_in_proportion_the_largest_remainders_rounded_up() -> None:
     for seed in range(20):
         drawn = draw_stratified(labels, 4, np.random.default_rng(seed))
         assert np.bincount(labels[drawn]).tolist() == [2, 1, 1]
+    # `train_size=0.75` trains on floor(0.75 n): of 8, 9, 10 and 40 samples 6, 6, 7 and 30. One sample stays.
+    for n in (8, 9, 10, 11, 40):
+        assert n - _count(0.25, n, up=True) == len(train_test_split(range(n), train_size=0.75)[0])
+    assert [_count(0.25, n, up=True) for n in (0, 1, 2)] == [0, 0, 1]
+    assert [_count(0.9, n, up=True) for n in (2, 10, 1000)] == [1, 9, 900]
 
 
-def test_every_client_holds_its_share_out_and_keeps_one_sample() -> None:
+def test_clients_hold_their_share_out_and_nobody_trains_on_it() -> None:
     """Shards of 40, 10, 4, 1 and 0 samples at 0.1: 4, 1, 0 (0.4), 0, 0. At 0.9 of 4: 3.6 is 4, and 3 leave one."""
     sizes = [40, 10, 4, 1, 0]
     shards = Shards(np.arange(55), np.concatenate([[0], np.cumsum(sizes)]))
@@ -415,16 +410,22 @@ def test_every_client_holds_its_share_out_and_keeps_one_sample() -> None:
     for client in range(5):
         assert sorted([*left[client], *held[client]]) == shards[client].tolist()
     assert hold_out(shards, labels, partial(_count, 0.9), seed=3)[1].sizes.tolist() == [36, 9, 3, 0, 0]
-
-
-def test_nobody_trains_on_a_sample_that_another_client_holds_out() -> None:
-    """Client 0 has ten samples, client 1 the same ten twice: a sample held out by one leaves the other, every copy."""
+    # Client 0 has ten samples, client 1 the same ten twice: a sample held out by one leaves the other, every copy.
     shards = Shards.from_lists([np.arange(10), np.tile(np.arange(10), 2)])
     left, held = hold_out(shards, np.zeros(10, dtype=np.int64), partial(_count, 0.3), seed=0)
     assert held.sizes.tolist() == [3, 3], "a share of the different samples"
     gone = set(held.indices.tolist())
     assert set(left[0].tolist()) == set(range(10)) - gone
     assert sorted(left[1].tolist()) == sorted([*(set(range(10)) - gone)] * 2)
+    # 20 samples of each of two classes, 20 clients. By class each tests on 5 and 5; at random with a deviation of
+    # √(10 ¼ 30/39) = 1.39, so that none of 20 clients deviates with a probability of 10⁻¹².
+    shards, labels = Shards(np.arange(800), np.arange(0, 801, 40)), np.tile(np.repeat([0, 1], 20), 20)
+    for stratify in (True, False):
+        _, tests = hold_out(shards, labels, partial(_count, 0.25, up=True), 0, "client test", stratify)
+        of_class_1 = [int(labels[tests[i]].sum()) for i in range(20)]
+        assert set(tests.sizes) == {10}
+        assert (set(of_class_1) == {5}) is stratify
+        assert 4 < np.mean(of_class_1) < 6
 
 
 @pytest.mark.parametrize("source", ["clients", "pool"])
@@ -448,28 +449,7 @@ def test_of_digits_a_tenth_keyed_by_the_seed_and_apart_from_training(source: str
         assert abs(shares - np.bincount(data.y_train) / len(data.y_train)).max() < 1 / len(held.indices)
 
 
-def test_a_client_tests_on_a_quarter_rounded_up_as_scikit_learn_does() -> None:
-    """`train_size=0.75` trains on floor(0.75 n): of 8, 9, 10 and 40 samples 6, 6, 7 and 30. One sample stays."""
-    for n in (8, 9, 10, 11, 40):
-        assert n - _count(0.25, n, up=True) == len(train_test_split(range(n), train_size=0.75)[0])
-    assert [_count(0.25, n, up=True) for n in (0, 1, 2)] == [0, 0, 1]
-    assert [_count(0.9, n, up=True) for n in (2, 10, 1000)] == [1, 9, 900]
-
-
-def test_test_samples_are_drawn_at_random_or_by_class() -> None:
-    """20 samples of each of two classes, 20 clients. By class each tests on 5 and 5; at random with a deviation of
-    √(10 ¼ 30/39) = 1.39, so that none of 20 clients deviates with a probability of 10⁻¹².
-    """
-    shards, labels = Shards(np.arange(800), np.arange(0, 801, 40)), np.tile(np.repeat([0, 1], 20), 20)
-    for stratify in (True, False):
-        _, tests = hold_out(shards, labels, partial(_count, 0.25, up=True), 0, "client test", stratify)
-        of_class_1 = [int(labels[tests[i]].sum()) for i in range(20)]
-        assert set(tests.sizes) == {10}
-        assert (set(of_class_1) == {5}) is stratify
-        assert 4 < np.mean(of_class_1) < 6
-
-
-def test_both_sets_are_dealt_and_split_and_validation_leaves_the_tests_as_they_are() -> None:
+def test_both_sets_are_dealt_and_split_and_natural_clients_keep_what_comes_with_them() -> None:
     """1,437 + 360 digits among 20 clients: each has 89 or 90, tests on 23 (22.25 and 22.5 rounded up)."""
     plain, both = split("iid", 3, test={}), split("iid", 3, test={}, validation={"fraction": 0.1})
     assert sorted([*plain.train.indices, *plain.test.indices]) == list(range(1797))
@@ -477,10 +457,7 @@ def test_both_sets_are_dealt_and_split_and_validation_leaves_the_tests_as_they_a
     assert plain.test.digest == both.test.digest
     assert sorted([*both.train.indices, *both.validation.indices]) == sorted(plain.train.indices)
     assert plain.test.digest != getattr(split("iid", 4, test={}).test, "digest", "")
-
-
-def test_natural_clients_keep_the_test_samples_that_come_with_them() -> None:
-    """Clients 3, 3, 7 in training and 7, 3 in the test set: client 0 holds the samples 0, 1, 4, client 1 holds 2, 3."""
+    # Clients 3, 3, 7 in training and 7, 3 in the test set: client 0 holds the samples 0, 1, 4, client 1 holds 2, 3.
     x, y = np.zeros((3, 2), np.float32), np.zeros(3, np.int64)
     data = Dataset("own", x, y, x[:2], y[:2], 2, client_train=np.array([3, 3, 7]), client_test=np.array([7, 3]))
     source = make_data_source({"name": "digits", "test": {"fraction": 0.3}})
@@ -534,15 +511,12 @@ def test_a_json_of_lists(path: Path) -> None:
     assert [problem(given).split.train[i].tolist() for i in range(3)] == SPLIT["train"]
 
 
-def test_a_data_set_that_the_file_is_not_of_is_refused(tmp_path: Path) -> None:
+def test_a_file_is_for_its_own_data_set_and_labels(tmp_path: Path) -> None:
     (tmp_path / "split.npz").write_bytes(problem("iid", {"name": "digits", "test": {}}).pack_split())
     apart = r"counts 1797 samples \(training and test samples as one set\); digits has 1437 \+ 360 without data.test"
     with pytest.raises(UserError, match=apart):
         problem({"name": "file", "path": str(tmp_path / "split.npz")})
-
-
-def test_a_run_s_file_is_for_its_own_labels(tmp_path: Path) -> None:
-    """Two labels change places: equal sizes, another digest. Without the digest only sizes are compared."""
+    # Two labels change places: equal sizes, another digest. Without the digest only sizes are compared.
     first = problem(0.5, clients=6)
     (tmp_path / "split.npz").write_bytes(first.pack_split())
     of_file = {"name": "file", "path": str(tmp_path / "split.npz")}

@@ -128,7 +128,7 @@ def test_drift_is_of_what_is_shared() -> None:
     assert row["divergence"] == pytest.approx(1 / 32)
 
 
-def test_drift_between_is_that_over_all_pairs() -> None:
+def test_drift_between_is_that_over_all_pairs_whoever_answers_first() -> None:
     """√(Σ_{i≠j} π_i π_j ||u_i - u_j||² / Σ_{i≠j} π_i π_j); nothing for a cohort of one."""
     u = torch.randn(5, 40, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     pi = dict(enumerate((0.1, 0.15, 0.2, 0.25, 0.3)))
@@ -140,6 +140,15 @@ def test_drift_between_is_that_over_all_pairs() -> None:
     assert found["drift_between"] == pytest.approx(expected)
     assert measure_drift_between({3: 1.0}, {3: 1.0}, u[0]) == {}
     assert "drift_between" not in last_row(digits("fedavg", probes=["drift"], per_round=1))
+    # Near 10^16/3 doubles are 0.5 apart: 0.2 and again 0.2 are lost where they come last, their sum 0.4 is not.
+    weights = dict.fromkeys(range(3), 1 / 3)
+    lengths = {0: 0.6**0.5, 1: 1e8, 2: 0.6**0.5}
+    update = torch.tensor([0.99e8 / 3**0.5], dtype=torch.float64)
+    values = {
+        measure_drift_between({i: lengths[i] for i in order}, weights, update)["drift_between"]
+        for order in itertools.permutations(range(3))
+    }
+    assert len(values) == 1
 
 
 def test_forgetting_is_the_local_models_own_accuracy() -> None:
@@ -198,6 +207,11 @@ def test_proximal_by_hand() -> None:
     nothing = measured(1e-12, 1)
     assert nothing["proximal_loss"] == pytest.approx(0, abs=1e-12)
     assert "proximal_cosine" not in nothing
+    # As by hand above with η = 2e-3: y = (1, -1)/1000, KL = log cosh(1/3000) = 5.6e-8, less than float32's 1e-7.
+    row = last_row(
+        arrays({"name": "tests.probes.probed:Rows", "rows": [[0], [0]]}, [[1]], [0], [0], lr=2e-3, probes=["proximal"])
+    )
+    assert row["proximal_loss"] == pytest.approx(math.log(math.cosh(1 / 3000)), rel=1e-4)
 
 
 @pytest.mark.parametrize("mu", [None, 1.0])
@@ -234,26 +248,6 @@ def test_no_other_batches_than_in_training() -> None:
     model = {"name": "tests.models.test_network:TinyBatchNorm"}
     row = last_row(arrays(model, [[0], [2], [6]], [0, 1, 0], [0, 0, 0], batch_size=2, probes=["step"]))
     assert math.isfinite(row["proximal_change"])
-
-
-def test_drift_between_does_not_depend_on_who_answers_first() -> None:
-    """Near 10^16/3 doubles are 0.5 apart: 0.2 and again 0.2 are lost where they come last, their sum 0.4 is not."""
-    weights = dict.fromkeys(range(3), 1 / 3)
-    lengths = {0: 0.6**0.5, 1: 1e8, 2: 0.6**0.5}
-    update = torch.tensor([0.99e8 / 3**0.5], dtype=torch.float64)
-    values = {
-        measure_drift_between({i: lengths[i] for i in order}, weights, update)["drift_between"]
-        for order in itertools.permutations(range(3))
-    }
-    assert len(values) == 1
-
-
-def test_a_small_proximal_loss_keeps_its_digits() -> None:
-    """As by hand above with η = 2e-3: y = (1, -1)/1000, KL = log cosh(1/3000) = 5.6e-8, less than float32's 1e-7."""
-    row = last_row(
-        arrays({"name": "tests.probes.probed:Rows", "rows": [[0], [0]]}, [[1]], [0], [0], lr=2e-3, probes=["proximal"])
-    )
-    assert row["proximal_loss"] == pytest.approx(math.log(math.cosh(1 / 3000)), rel=1e-4)
 
 
 def outcome(problem: Problem) -> tuple[str, str, list[dict[str, float]]]:

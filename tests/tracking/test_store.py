@@ -516,7 +516,9 @@ def test_the_same_runs_as_mlflow(tracker: Tracker, filter: str, deleted: bool) -
     assert bool(ours) == ("none" not in filter and (not deleted or "= 'cell'" in filter))
 
 
-def test_the_same_histories_and_files_as_mlflow(tracker: Tracker, tmp_path: Path) -> None:
+def test_the_same_histories_and_files_as_mlflow_which_reads_what_lies_elsewhere(
+    tracker: Tracker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     client, experiment = store.open_reader()
     best = store.pick_best(store.find_runs(client, experiment, HASHES))
     assert list(best) == HASHES[:3]
@@ -536,6 +538,17 @@ def test_the_same_histories_and_files_as_mlflow(tracker: Tracker, tmp_path: Path
     (sweep,) = store.find_sweeps(client, experiment).values()
     assert [cell.to_json() for cell in store.read_cells(client, sweep).values()] == CELLS
     assert store.read_sweep_file(client, sweep) == store.read_sweep_file(tracker.client, sweep) == FILE
+    # Its driver may have been killed: the next call ends it.
+    tracker.open_sweep(sheet("sweep", CELLS, file=FILE))
+    assert not store.is_recorded(sheet("sweep", CELLS, file=FILE))
+    # An experiment of a SQLite store can have its artefacts on a server: there are no files to read here.
+    tracker.client.create_experiment("elsewhere", "mlflow-artifacts:/elsewhere")
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "elsewhere")
+    client, _ = store.open_reader()
+    assert not isinstance(client, SqliteClient)
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "nowhere")
+    with pytest.raises(store.NotStored, match="no experiment named 'nowhere'"):
+        store.open_reader()
 
 
 FILE = "name: sweep  # α\n"
@@ -560,20 +573,3 @@ def test_a_sweep_is_recorded_if_nothing_would_change(
     statuses = [status for status, count in counts.items() for _ in range(count)]
     listed.records.update({hash: Record(Ending(one)) for hash, one in zip(listed.cells, statuses, strict=False)})
     assert store.is_recorded(listed) == same
-
-
-def test_a_sweep_that_is_running_is_not_recorded(tracker: Tracker) -> None:
-    """Its driver may have been killed: the next call ends it."""
-    tracker.open_sweep(sheet("sweep", CELLS, file=FILE))
-    assert not store.is_recorded(sheet("sweep", CELLS, file=FILE))
-
-
-def test_artefacts_elsewhere_are_left_to_mlflow(tracker: Tracker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An experiment of a SQLite store can have its artefacts on a server: there are no files to read here."""
-    tracker.client.create_experiment("elsewhere", "mlflow-artifacts:/elsewhere")
-    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "elsewhere")
-    client, _ = store.open_reader()
-    assert not isinstance(client, SqliteClient)
-    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "nowhere")
-    with pytest.raises(store.NotStored, match="no experiment named 'nowhere'"):
-        store.open_reader()

@@ -207,7 +207,9 @@ def write_clients(store: Tracker, tables: bool = True) -> None:
         write_run(store, one, history(50), parent=parent, tables=found_tables)
 
 
-def test_fairness_in_numbers_and_drawn(store: Tracker) -> None:
+def test_fairness_and_confusion_in_numbers_drawn_and_as_csv(
+    store: Tracker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """fedavg, seed 0: mean 50, deviation 10 √10 (of 0..10: √((11² - 1) / 12)), worst (0 + 10) / 2, best (90 + 100) / 2.
 
     Seed 1: 0, 0, 0, 10, ..., 80: mean 360 / 11, worst 0, best 75.
@@ -238,12 +240,7 @@ def test_fairness_in_numbers_and_drawn(store: Tracker) -> None:
     assert axes.get_ylim()[0] > axes.get_ylim()[1], "the first method on top"
     assert figure.get_label() == "mean over 1 to 2 seeds; a dot for each client and seed"
     assert len(figure.legends[0].get_texts()) == 4
-
-
-def test_confusion_matrices(store: Tracker) -> None:
-    """fedavg: (3/4, 1/4; 0, 1) and (1, 0; 1/2, 1/2), in percent, and their mean."""
-    write_clients(store)
-    sweep = collect("sweep")
+    # fedavg: (3/4, 1/4; 0, 1) and (1, 0; 1/2, 1/2), in percent, and their mean.
     found = read_confusions(sweep, label_finished(sweep))
     assert found["dirichlet α=0.5", "fedavg"].tolist() == [[[75, 25], [0, 100]], [[100, 0], [50, 50]]]
     figures = draw_confusion(sweep)
@@ -253,10 +250,6 @@ def test_confusion_matrices(store: Tracker) -> None:
     assert axes.images[0].get_array().tolist() == [[87.5, 12.5], [25, 75]]
     assert [text.get_text() for text in axes.texts] == ["88", "12", "25", "75"]
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("predicted class", "class")
-
-
-def test_every_client_as_csv(store: Tracker, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_clients(store)
     tables(["sweep"], "clients", out=tmp_path / "new" / "clients.csv")
     assert capsys.readouterr().out == f"{tmp_path / 'new' / 'clients.csv'}\n"
     rows = list(csv.DictReader(io.StringIO((tmp_path / "new" / "clients.csv").read_text())))

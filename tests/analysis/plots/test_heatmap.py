@@ -56,11 +56,6 @@ def test_fields_are_means_over_seeds_and_the_best_is_framed(store: Tracker, tmp_
     assert "; never at the target, and in no mean: 1 of 6 runs of fedsam" in figure.get_label(), "that of 30"
     main("sweep", "heatmap", "algorithm.rho", y="partition.alpha", out=tmp_path / "figures")
     assert sorted(path.suffix for path in (tmp_path / "figures").iterdir()) == [".pdf", ".png"]
-
-
-def test_refusals(store: Tracker) -> None:
-    grid(store)
-    sweep = collect("sweep")
     for x, y, message in (
         ("algorithm.rho", "", "--y is required for a heatmap"),
         ("algorithm.rho", "partition.min_size", "--y: partition.min_size has one value in this sweep"),
@@ -68,7 +63,7 @@ def test_refusals(store: Tracker) -> None:
         ("algorithm.rho", "algorithm.rho", "--y: algorithm.rho is --x, too; another key is required"),
     ):
         with pytest.raises(UserError, match=re.escape(message)):
-            draw_heatmap(sweep, x, y)
+            draw_heatmap(collect("sweep"), x, y)
 
 
 SAME = "mofedsam.beta,fedcm.alpha,1-mimelite.beta"
@@ -90,7 +85,7 @@ def write_cells(store: Tracker) -> None:
     write(store, cells, [50.0 + k for k in range(len(cells))])
 
 
-def test_methods_share_an_axis(store: Tracker, tmp_path: Path) -> None:
+def test_methods_share_an_axis_and_unknown_options_are_refused(store: Tracker, tmp_path: Path) -> None:
     """β = 0.1 and 0.2 of MoFedSAM, FedCM's α and MimeLite's 1 - β in one panel, and nothing else."""
     write_cells(store)
     ((_, figure),) = draw_sensitivity(collect("sweep"), SAME).items()
@@ -105,10 +100,6 @@ def test_methods_share_an_axis(store: Tracker, tmp_path: Path) -> None:
     }
     main("sweep", "sensitivity", SAME, out=tmp_path / "drawn")
     assert {path.suffix for path in (tmp_path / "drawn").iterdir()} == {".png", ".pdf"}
-
-
-def test_unknown_options_are_refused(store: Tracker) -> None:
-    write_cells(store)
     for x, message in (
         ("mofedsam.bta", "--x: unknown name 'mofedsam.bta'; did you mean 'mofedsam.beta'"),
         ("mofedsam.beta,", "--x: unknown name ''"),
@@ -140,9 +131,12 @@ def searched(store: Tracker, validation: bool = True) -> SweepTable:
     return collect("search")
 
 
-def test_the_best_row_is_first_with_every_searched_key(store: Tracker) -> None:
+def test_a_search_has_its_best_row_first_figures_and_a_page(
+    store: Tracker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """On validation the draw of 60 is best (40); the pruned one has a status of its own and is last."""
-    table = build(searched(store))
+    sweep = searched(store)
+    table = build(sweep)
     assert table.rows == [
         "fedsam ρ=0.01 lr=0.1",
         "fedsam ρ=0.1 lr=0.5",
@@ -154,13 +148,8 @@ def test_the_best_row_is_first_with_every_searched_key(store: Tracker) -> None:
     text = to_markdown(table)
     assert "- (1 pruned)" in text
     assert "a search: best row first, by last10_validation_accuracy\n" in text
-
-
-def test_figures_of_a_search(store: Tracker) -> None:
-    """Rounds 3, 6, 9, 10 (the pruned one: 1), 13; validation 40, then nothing better. ρ spans a factor of 30:
-    logarithmic; lr of 9: linear. The pruned trial is a hollow point. Untried combinations are hatched.
-    """
-    sweep = searched(store)
+    # Rounds 3, 6, 9, 10 (the pruned one: 1), 13; validation 40, then nothing better. ρ spans a factor of 30:
+    # logarithmic; lr of 9: linear. The pruned trial is a hollow point. Untried combinations are hatched.
     assert list(list_trials(sweep)["_rounds"]) == [3, 3, 3, 1, 3]
     (line,) = draw_best_so_far(sweep)["dirichlet α=0.5"].axes[0].get_lines()
     assert list(line.get_xdata()) == [3, 6, 9, 10, 13]
@@ -177,6 +166,14 @@ def test_figures_of_a_search(store: Tracker) -> None:
     assert grid.shape == (3, 4)
     assert figure.axes[0].patch.get_hatch(), "white is the best value"
     assert (float(grid[0, 0]), float(grid[0, 3])) == (40, 20)
+    main("search", kind="search", out=tmp_path)
+    written = capsys.readouterr().out.split()
+    assert all(Path(one).stat().st_size for one in written if one.endswith(".png"))
+    counts = {what: sum(what in one for one in written) for what in ("best-so-far", "trials", "heatmap")}
+    assert counts == {"best-so-far": 2, "trials": 4, "heatmap": 2}
+    text = make_page(sweep, ["last10_test_accuracy"])
+    assert text.count("<figcaption>trials: ") == 2
+    assert text.count("<figcaption>best-so-far: ") == 1
 
 
 def test_many_values_are_points(store: Tracker) -> None:
@@ -199,15 +196,3 @@ def test_a_grid_has_no_trials(store: Tracker) -> None:
     store.open_sweep(sheet("grid", cells))
     with pytest.raises(UserError, match="--kind: found search; grid has no `search`; --kind sensitivity and heatmap"):
         main("grid", kind="search")
-
-
-def test_files_and_the_page(store: Tracker, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    sweep = searched(store)
-    main("search", kind="search", out=tmp_path)
-    written = capsys.readouterr().out.split()
-    assert all(Path(one).stat().st_size for one in written if one.endswith(".png"))
-    counts = {what: sum(what in one for one in written) for what in ("best-so-far", "trials", "heatmap")}
-    assert counts == {"best-so-far": 2, "trials": 4, "heatmap": 2}
-    text = make_page(sweep, ["last10_test_accuracy"])
-    assert text.count("<figcaption>trials: ") == 2
-    assert text.count("<figcaption>best-so-far: ") == 1

@@ -394,19 +394,20 @@ def test_another_separator_is_named(mark: str, word: str) -> None:
         load_table(OWN, test_path="test.csv")
 
 
-def test_a_second_file_is_the_test_set() -> None:
+def test_a_second_file_is_the_test_set_and_missing_numbers_become_the_mean() -> None:
     """Labels 2 and 10 are the classes 0 and 1: integers sort as numbers."""
     Path("test.csv").write_text("kind,age\n10,7\n")
     data = load_table("age,kind\n1,10\n\n3,2\n", test_path="test.csv")
     assert (data.x_train.tolist(), data.x_test.tolist()) == ([[-1], [1]], [[5]])
     assert (data.y_train.tolist(), data.y_test.tolist()) == ([1, 0], [1])
-
-
-def test_missing_numbers_become_the_mean_of_the_training_rows() -> None:
-    """Of 1, nothing and 3 in training: 2; the 8 in the test set does not count."""
+    # Of 1, nothing and 3 in training: 2; the 8 in the test set does not count.
     content = "age,kind,part\n1,0,train\n,1,train\n3,0,train\n8,1,test\n,1,test\n"
     data = load_table(content, split="part", standardise=False, missing="mean")
     assert (data.x_train.tolist(), data.x_test.tolist()) == ([[1], [2], [3]], [[8], [2]])
+    Path("own.csv").write_text(OWN)
+    Path("hard").hardlink_to("own.csv")
+    with pytest.raises(UserError, match=r"^data\.test_path: .+ is the file of data\.path; other rows are required$"):
+        load_table(test_path="hard")
 
 
 @pytest.mark.parametrize("value", ["4", "0.1"])
@@ -416,13 +417,6 @@ def test_a_constant_column_is_zero(value: str) -> None:
     data = load_table(f"age,kind,part\n{rows}1,1,test\n", split="part")
     assert data.x_train.tolist() == [[0]] * 10
     np.testing.assert_allclose(data.x_test, [[1 - float(value)]])
-
-
-def test_one_file_for_training_and_testing_is_refused() -> None:
-    Path("own.csv").write_text(OWN)
-    Path("hard").hardlink_to("own.csv")
-    with pytest.raises(UserError, match=r"^data\.test_path: .+ is the file of data\.path; other rows are required$"):
-        load_table(test_path="hard")
 
 
 @pytest.mark.parametrize("clients", [{"test": {"from": "clients"}}, {"split": "part"}])

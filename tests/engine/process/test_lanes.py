@@ -187,15 +187,12 @@ def test_lanes_share_what_is_frozen() -> None:
     assert second.initial is first.initial
 
 
-def test_measured_clients_train_alone() -> None:
+def test_measured_clients_train_alone_and_lanes_on_a_cpu_are_a_line(caplog: pytest.LogCaptureFixture) -> None:
     running = small.simulation(**OPTIONS | {"evaluation": {"probes": ["drift"], "every": 1}})
     opened = open_lanes(running, 3)
     running.step()
     assert any("drift" in row for row in running.state.history[-1])
     assert len(opened.lanes) == 1
-
-
-def test_lanes_on_a_cpu_are_a_line(caplog: pytest.LogCaptureFixture) -> None:
     running = small.simulation(**OPTIONS | {"runtime": {"backend": "inline", "lanes": 4}})
     running.step()
     assert get_worker(running).lanes is None
@@ -347,7 +344,7 @@ def make_residence(limit: int) -> tuple[Residence, Samples]:
     return Residence(samples, limit), samples
 
 
-def test_what_was_used_least_recently_leaves(copies: Counter[str]) -> None:
+def test_states_and_shards_used_least_recently_leave_in_their_turn(copies: Counter[str]) -> None:
     """A sample takes 2 x 4 + 8 bytes, so three shards of five fit into 240 bytes: a fourth one costs the oldest."""
     residence, samples = make_residence(240)
     assert samples.bytes_each == 16
@@ -357,10 +354,7 @@ def test_what_was_used_least_recently_leaves(copies: Counter[str]) -> None:
         assert copies["uploads"] == uploads, client
         assert torch.equal(taken.cut(0, 5)[0], samples.make_batch(shards[client])[0])
         assert residence.used <= 240
-
-
-def test_states_leave_in_their_turn_and_can_be_read_and_sent() -> None:
-    """Two of 16 bytes fit into 40; the third moves the first unless that was used. A gone state takes no room."""
+    # Two of 16 bytes fit into 40; the third moves the first unless that was used. A gone state takes no room.
     residence, _ = make_residence(40)
     spilled = []
     residence.spill = lambda state: spilled.append(state) or state  # type: ignore[func-returns-value]
@@ -403,7 +397,7 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = tf32
 
 
-def test_kernels_are_chosen(kernels: None) -> None:
+def test_kernels_are_chosen_and_one_that_is_not_deterministic_is_named(kernels: None) -> None:
     device.prepare(tf32=False, deterministic=True)
     assert torch.are_deterministic_algorithms_enabled()
     assert not torch.backends.cudnn.allow_tf32
@@ -411,6 +405,11 @@ def test_kernels_are_chosen(kernels: None) -> None:
     assert not torch.are_deterministic_algorithms_enabled()
     assert torch.backends.cudnn.allow_tf32
     assert torch.backends.cuda.matmul.allow_tf32
+    # One that torch has on CPUs too.
+    torch.use_deterministic_algorithms(True)
+    expected = r"^runtime\.deterministic: put_ has no deterministic kernel; set it to false"
+    with pytest.raises(UserError, match=expected), explain("client 3"):
+        torch.zeros(4).put_(torch.tensor([1]), torch.tensor([1.0]))
 
 
 @pytest.mark.parametrize(
@@ -452,14 +451,6 @@ def test_a_share_of_a_gpu_holds_the_context_too(
     monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", given.append)
     device.limit_share(share)
     assert given == [pytest.approx(expected)]
-
-
-def test_an_operation_without_a_deterministic_kernel_is_named(kernels: None) -> None:
-    """One that torch has on CPUs too."""
-    torch.use_deterministic_algorithms(True)
-    expected = r"^runtime\.deterministic: put_ has no deterministic kernel; set it to false"
-    with pytest.raises(UserError, match=expected), explain("client 3"):
-        torch.zeros(4).put_(torch.tensor([1]), torch.tensor([1.0]))
 
 
 def hashes(seed: int = 0) -> tuple[str, str]:
@@ -528,14 +519,11 @@ def test_a_model_is_built_where_the_run_was() -> None:
     assert torch.equal(parameters, result.theta)
 
 
-def test_runs_in_threads_give_the_numbers_of_runs_one_by_one() -> None:
+def test_runs_in_threads_and_within_a_run_give_the_numbers_of_runs_one_by_one() -> None:
     """Each draws dropout from PyTorch's one generator."""
     expected = [hashes(seed) for seed in range(3)]
     with ThreadPoolExecutor(3) as pool:
         for _ in range(3):
             assert list(pool.map(hashes, range(3))) == expected
-
-
-def test_a_run_within_a_run_does_not_wait_for_itself() -> None:
     with isolate_run():
         assert hashes()[0]

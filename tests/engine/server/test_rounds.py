@@ -49,9 +49,16 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Key]:
     return used
 
 
-def test_a_key_is_the_beginning_of_a_hash() -> None:
+def test_a_key_is_the_beginning_of_a_hash_and_cohorts_are_keyed_by_round_and_attempt(drawn: list[Key]) -> None:
     digest = hashlib.sha256(b"7/shuffle/3/5").digest()
     assert rng.make_key(7, "shuffle", 3, 5) == int.from_bytes(digest[:8], "little") // 2
+    # Only client 0 has samples: drawn pairs without it are redrawn.
+    chosen = config(clients={"total": 6, "per_round": 2})
+    for t in (0, 5):
+        assert draw_cohort(chosen, np.array([9, 0, 0, 0, 0, 0]), t).tolist() == [0]
+        attempts = [key for key in drawn if key[2] == t]
+        assert attempts == [(7, "cohort", t, attempt) for attempt in range(len(attempts))]
+    assert len(drawn) > 2
 
 
 def test_the_keys_of_a_run(drawn: list[Key]) -> None:
@@ -71,16 +78,6 @@ def test_a_model_that_counts_as_trained_is_trained_with_draws_of_its_own(drawn: 
     run(Problem.build(config(algorithm="fedgela", model={"name": "mlp", "hidden": [10]})), InlineBackend())
     assert {key for key in drawn if key[1] == "personal shuffle"} == {(7, "personal shuffle", 1, i) for i in range(3)}
     assert {key for key in drawn if key[1] == "shuffle"} == {(7, "shuffle", t, i) for t in (0, 1) for i in (t, 2)}
-
-
-def test_cohorts_are_keyed_by_round_and_attempt(drawn: list[Key]) -> None:
-    """Only client 0 has samples: drawn pairs without it are redrawn."""
-    chosen = config(clients={"total": 6, "per_round": 2})
-    for t in (0, 5):
-        assert draw_cohort(chosen, np.array([9, 0, 0, 0, 0, 0]), t).tolist() == [0]
-        attempts = [key for key in drawn if key[2] == t]
-        assert attempts == [(7, "cohort", t, attempt) for attempt in range(len(attempts))]
-    assert len(drawn) > 2
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,7 @@ def test_vgg_starts_as_published() -> None:
     assert len(convolutions) == 8
 
 
-def test_shifted_patches() -> None:
+def test_shifted_patches_and_locality_self_attention() -> None:
     """A token holds its patch of the image, then of the image moved right, left, down and up by one pixel.
 
     4x4 image 1..16, patches of 2: the first token starts (1, 2, 5, 6); moved right its first column is the padding:
@@ -109,10 +109,7 @@ def test_shifted_patches() -> None:
     found = tokens(torch.arange(1.0, 17).view(1, 1, 4, 4))
     assert found.shape == (1, 4, 20)
     assert found[0, 0].tolist() == [1, 2, 5, 6, 0, 1, 0, 5, 2, 3, 6, 7, 0, 0, 1, 2, 5, 6, 9, 10]
-
-
-def test_locality_self_attention() -> None:
-    """Against softmax(exp(temperature) q·k with the diagonal at -inf) v, written out; temperature starts at log 8⁻¹."""
+    # Against softmax(exp(temperature) q·k with the diagonal at -inf) v, written out; temperature starts at log 8⁻¹.
     torch.manual_seed(0)
     layer = LocalitySelfAttention(6, 2, 64)
     assert layer.temperature.item() == pytest.approx(math.log(1 / 8))
@@ -217,13 +214,10 @@ def test_built_for_the_data(architecture: str) -> None:
     assert module.eval()(torch.zeros(2, 1, 32, 32)).shape == (2, 7)
 
 
-def test_parameters_are_those_of_the_paper() -> None:
+def test_timm_has_the_papers_size_and_may_be_missing(hide_package: Hide) -> None:
     """ViT-Ti/16 (DeiT-Ti) has 5,717,416 parameters for 1,000 classes."""
     spec = make_model_spec({"name": "timm", "architecture": "vit_tiny_patch16_224"})
     assert count_parameters(spec, (3, 224, 224), 1000) == (5_717_416, 5_717_416)
-
-
-def test_without_the_package(hide_package: Hide) -> None:
     hide_package("timm")
     with pytest.raises(UserError, match=r"model: timm is not installed; pip install 'fedray\[timm\]' adds it"):
         make_model_spec({"name": "timm", "architecture": "test_resnet"}).build((3, 32, 32), 10)

@@ -263,23 +263,20 @@ def test_what_diverged_ranks_below_all_that_finished_and_is_never_the_best() -> 
     )
 
 
-def test_random_draws_keep_their_values() -> None:
+def test_draws_keep_their_values() -> None:
     """Other values would leave the finished cells of a search unfound."""
     drawn = [draw({"algorithm.rho": {"loguniform": [0.001, 0.1]}}, Searcher(), i)["algorithm.rho"] for i in range(3)]
     assert drawn == [0.0113742, 0.00143456, 0.0107693]
     other = draw({"algorithm.rho": {"loguniform": [0.001, 0.1]}}, Searcher(seed=1), 0)
     assert other["algorithm.rho"] != drawn[0]
-
-
-def test_sobol_draws_keep_their_values() -> None:
-    """Other values would leave the finished cells of a search unfound."""
+    # Other values would leave the finished cells of a search unfound.
     space = {"training.lr": {"loguniform": [0.01, 1]}, "algorithm.rho": {"loguniform": [0.01, 1]}}
     drawn = [draw(space, Searcher(name="sobol"), index) for index in range(5)]
     assert [one["training.lr"] for one in drawn] == [0.0317391, 0.609891, 0.11225, 0.0126363, 0.288632]
     assert [one["algorithm.rho"] for one in drawn] == [0.617226, 0.0785078, 0.288985, 0.0195103, 0.160237]
 
 
-def test_sobol_covers_every_range_evenly_and_more_draws_keep_the_first() -> None:
+def test_sobol_covers_every_range_evenly_and_keys_do_not_move_together() -> None:
     """16 points of a scrambled Sobol sequence have one in each sixteenth of every range (Owen 1995)."""
     searcher = Searcher(name="sobol", seed=5)
     drawn = [draw(SPACE, searcher, i) for i in range(16)]
@@ -289,6 +286,17 @@ def test_sobol_covers_every_range_evenly_and_more_draws_keep_the_first() -> None
     assert sorted(one["training.local_epochs"] for one in drawn) == sorted([1, 2, 3, 4] * 4)
     assert sum(one["algorithm.perturb"] == "all" for one in drawn) == 8
     assert [draw(SPACE, searcher, i) for i in range(50)][:16] == drawn
+    # Of two keys, 8 draws are in two of the four quadrants, on a diagonal, for one pair of keys in 12 on average.
+    #
+    # Draws 1 and 2 are in opposite halves (2 ways), so are 3 and 4 (2), and of the last four two are in either half
+    # (6): 24 ways, and a pair of keys has the same or the opposite one in 2 of 24. With Sobol's own order it is every
+    # pair, with independent permutations 2 of 70. The mean square of the correlation is 1/7 for those; halves that are
+    # balanced early raise it a little: 0.18 in a simulation of 4,000 pairs. For draws in Sobol's order it is 0.59.
+    points = [quantiles(f"algorithm.option{k}", 8) for k in range(100)]
+    pairs = list(itertools.combinations(points, 2))
+    together = [len({(int(2 * u), int(2 * v)) for u, v in zip(x, y, strict=True)}) == 2 for x, y in pairs]
+    assert 0.05 < np.mean(together) < 0.12
+    assert np.mean([np.corrcoef(x, y)[0, 1] ** 2 for x, y in pairs]) == pytest.approx(0.18, abs=0.03)
 
 
 @pytest.mark.parametrize("searcher", ["random", "sobol"])
@@ -340,18 +348,3 @@ def quantiles(key: str, count: int, seed: int = 0) -> np.ndarray:
     """The first draws of a key by `sobol`, as parts of its range."""
     searcher = Searcher(name="sobol", seed=seed)
     return np.array([draw({key: {"uniform": [0, 1]}}, searcher, index)[key] for index in range(count)])
-
-
-def test_keys_do_not_move_together() -> None:
-    """Of two keys, 8 draws are in two of the four quadrants, on a diagonal, for one pair of keys in 12 on average.
-
-    Draws 1 and 2 are in opposite halves (2 ways), so are 3 and 4 (2), and of the last four two are in either half
-    (6): 24 ways, and a pair of keys has the same or the opposite one in 2 of 24. With Sobol's own order it is every
-    pair, with independent permutations 2 of 70. The mean square of the correlation is 1/7 for those; halves that are
-    balanced early raise it a little: 0.18 in a simulation of 4,000 pairs. For draws in Sobol's order it is 0.59.
-    """
-    points = [quantiles(f"algorithm.option{k}", 8) for k in range(100)]
-    pairs = list(itertools.combinations(points, 2))
-    together = [len({(int(2 * u), int(2 * v)) for u, v in zip(x, y, strict=True)}) == 2 for x, y in pairs]
-    assert 0.05 < np.mean(together) < 0.12
-    assert np.mean([np.corrcoef(x, y)[0, 1] ** 2 for x, y in pairs]) == pytest.approx(0.18, abs=0.03)

@@ -23,7 +23,7 @@ def written(folder: Path, sweep: dict[str, Any]) -> Path:
     return write(folder, {"name": "s", "base": {"seed": 3}, **sweep})
 
 
-def test_axes_of_cases_are_multiplied_and_later_ones_win(tmp_path: Path) -> None:
+def test_axes_of_cases_are_multiplied_later_ones_win_and_smoke_replaces_one(tmp_path: Path) -> None:
     """2 x 2 cases x 2 seeds, in the file's order: the second axis overrides the first."""
     path = written(
         tmp_path, {"cases": {"a": [{"x": 1}, {"x": 2}], "b": [{"y": 1}, {"y": 2, "x": 9}]}, "grid": {"seed": [0, 1]}}
@@ -38,9 +38,6 @@ def test_axes_of_cases_are_multiplied_and_later_ones_win(tmp_path: Path) -> None
         (9, 2, 0),
         (9, 2, 1),
     ]
-
-
-def test_smoke_replaces_an_axis_of_cases_and_keeps_the_others(tmp_path: Path) -> None:
     sweep = {"cases": {"a": [{"x": 1}, {"x": 2}], "b": [{"y": 1}, {"y": 2}]}, "smoke": {"cases": {"a": [{"x": 7}]}}}
     path = written(tmp_path, sweep)
     assert len(list(iter_points(Sweep.load(path)))) == 4
@@ -126,7 +123,7 @@ def save(folder: Path, text: str, name: str = "own.yaml") -> Path:
     return folder / name
 
 
-def test_base_is_changed_and_other_keys_are_replaced(folder: Path) -> None:
+def test_a_base_is_changed_other_keys_are_replaced_and_shipped_sweeps_extended(folder: Path) -> None:
     """A mapping is merged into `training` but replaces `partition`, which is a component."""
     text = "extends: other.yaml\nname: own\nbase: {partition.alpha: 0.6, training: {lr: 1}}\ngrid: {seed: [7]}"
     save(folder, text)
@@ -142,10 +139,7 @@ def test_base_is_changed_and_other_keys_are_replaced(folder: Path) -> None:
     assert third == config | {"partition": "iid"}
     bare = load_document(save(folder, "extends: own.yaml\nname: bare\ngrid: []", "bare.yaml"))
     assert "grid" not in bare, "an empty list leaves the other's out"
-
-
-def test_a_shipped_sweep_is_extended_by_name(folder: Path) -> None:
-    """The cells are those of the shipped sweep with one key changed."""
+    # The cells are those of the shipped sweep with one key changed.
     sweep = Sweep.load(save(folder, "extends: quickstart\nname: own\nbase: {training.rounds: 2}"))
     shipped = Sweep.load(get_sweeps_folder() / "quickstart.yaml")
     changed = shipped.with_overrides({"training.rounds": 2, "name": "own"})
@@ -178,28 +172,19 @@ def points(sweep: Sweep, *keys: str) -> list[tuple[Any, ...]]:
     return [tuple(get_dotted(point, key) for key in keys) for point in iter_points(sweep)]
 
 
-def test_a_case_does_not_undo_what_is_set() -> None:
+def test_cases_smoke_and_extensions_do_not_undo_what_is_set(tmp_path: Path) -> None:
     """lr is 0.2 in the first case and the base's in the second: both are 0.5, and the momentum stays."""
     cases = [{"training": {"lr": 0.2, "momentum": 0.5}}, {"training.rounds": 3}]
     sweep = Sweep.parse({"name": "x", "base": BASE, "cases": cases})
     assert points(sweep, "training.lr", "training.momentum") == [(0.2, 0.5), (0.1, None)]
     changed = sweep.with_overrides({"training.lr": 0.5})
     assert points(changed, "training.lr", "training.momentum") == [(0.5, 0.5), (0.5, None)]
-
-
-SMOKE = {"smoke": {"base": {"training.lr": 0.5}}}
-
-
-def test_smoke_follows_the_same_rule() -> None:
     cases = [{"training": {"lr": 0.2}}, {"training.rounds": 3}]
     smaller = Sweep.parse({"name": "x", "base": BASE, "cases": cases, **SMOKE}, smoke=True)
     assert points(smaller, "training.lr") == [(0.5,), (0.5,)]
     said = r"smoke\.base\.training\.lr: grid\.training\.lr varies it; set smoke\.grid\.training\.lr"
     with pytest.raises(UserError, match=said):
         Sweep.parse({"name": "x", "base": BASE, "grid": {"training.lr": [0.1, 0.2]}, **SMOKE}, smoke=True)
-
-
-def test_extends_follows_the_same_rule(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(
         "name: a\nbase: {data: digits, partition: iid, model: mlp, training: {lr: 0.1}}\n"
         "grid: {algorithm: [{name: fedsam, rho: 0.1}, fedavg], seed: [0, 1]}\n"
@@ -213,18 +198,7 @@ def test_extends_follows_the_same_rule(tmp_path: Path) -> None:
     assert points(Sweep.load(tmp_path / "d.yaml"), "seed") == [(5,), (5,)]
 
 
-def test_tune_and_final_are_set_as_keys_of_the_file() -> None:
-    more = {"search": {"training.lr": {"uniform": [0.1, 0.2]}}, "tune": {"seeds": [0]}, "final": {"seeds": [1]}}
-    sweep = Sweep.parse({"name": "x", "base": BASE, **more})
-    assert sweep.with_overrides({"final.seeds": [2, 3]}).final == sweep.final.model_copy(update={"seeds": (2, 3)})  # type: ignore[union-attr]
-    with pytest.raises(UserError, match=r"--set training\.lr: search\.training\.lr draws it; set search\.training\.lr"):
-        sweep.with_overrides({"training.lr": 0.15})
-    chosen = {"choice": [0.15]}
-    assert sweep.with_overrides({"search.training.lr": chosen}).search == {"training.lr": chosen}
-    of_case = Sweep.parse({"name": "x", "base": BASE, "cases": [{}, {"search": more["search"]}]})
-    changed = of_case.with_overrides({"search.training.lr": chosen})
-    assert changed.cases == {"cases": [{}, {"search": {"training.lr": chosen}}]}
-    assert not changed.search
+SMOKE = {"smoke": {"base": {"training.lr": 0.5}}}
 
 
 def test_what_changed_a_sweep_is_read_again_from_its_stored_file() -> None:
@@ -267,7 +241,7 @@ def test_shipped_sweeps_go_by_name_after_files_of_ones_own(tmp_path: Path, monke
     assert locate_sweep(Path("quickstart")) == Path("quickstart")
 
 
-def test_cells_by_number_hash_and_label() -> None:
+def test_cells_by_number_hash_and_label_and_the_configuration_of_one() -> None:
     """What `sweep --only`, `run --cell` and `rm --cell` take."""
     sheet, _ = make_sheet(sweep(), Problems())
     hashes = list(sheet.cells)
@@ -282,6 +256,17 @@ def test_cells_by_number_hash_and_label() -> None:
         sheet.select("sam", "--only")
     with pytest.raises(UserError, match=r"such as '\*fedsam\*'$"):
         sheet.select("fedsm", "--only")
+    loaded = sweep()
+    hashes = list(make_sheet(loaded, Problems())[0].cells)
+    first = {**ONE, "algorithm": "fedavg", "seed": 0}
+    last = {**ONE, "algorithm": {"name": "fedsam", "rho": 0.1}, "seed": 1}
+    assert pick_point(loaded, "1", Problems())[0] == first
+    assert [pick_point(loaded, text, Problems())[0] for text in ("4", hashes[3], "fedsam*s1")] == [last] * 3
+    assert list(pick_point(loaded, "1", Problems())[1].cells) == hashes
+    with pytest.raises(UserError, match=r"^--cell: '5' names no cell"):
+        pick_point(loaded, "5", Problems())
+    with pytest.raises(UserError, match=r"^--cell: 'fedsam\*' names 2 cells, such as 'fedsam .* s0'; one is required"):
+        pick_point(loaded, "fedsam*", Problems())
 
 
 @pytest.mark.parametrize(
@@ -301,20 +286,6 @@ def test_labels_tell_cells_apart_by_every_option_that_varies(grid: dict[str, Any
     assert labels == [" ".join(f"fedavg dirichlet_client(1) {word} s0".split()) for word in words]
 
 
-def test_the_configuration_of_one_cell() -> None:
-    loaded = sweep()
-    hashes = list(make_sheet(loaded, Problems())[0].cells)
-    first = {**ONE, "algorithm": "fedavg", "seed": 0}
-    last = {**ONE, "algorithm": {"name": "fedsam", "rho": 0.1}, "seed": 1}
-    assert pick_point(loaded, "1", Problems())[0] == first
-    assert [pick_point(loaded, text, Problems())[0] for text in ("4", hashes[3], "fedsam*s1")] == [last] * 3
-    assert list(pick_point(loaded, "1", Problems())[1].cells) == hashes
-    with pytest.raises(UserError, match=r"^--cell: '5' names no cell"):
-        pick_point(loaded, "5", Problems())
-    with pytest.raises(UserError, match=r"^--cell: 'fedsam\*' names 2 cells, such as 'fedsam .* s0'; one is required"):
-        pick_point(loaded, "fedsam*", Problems())
-
-
 def test_cells_of_a_search_are_those_that_a_dry_run_numbers() -> None:
     """With `tune`: of its stage, which holds samples out; a search that learns has no second cell yet."""
     search = {"search": {"training.lr": {"uniform": [0.1, 1]}}, "samples": 2, "grid": {"algorithm": ["fedavg"]}}
@@ -325,7 +296,7 @@ def test_cells_of_a_search_are_those_that_a_dry_run_numbers() -> None:
     assert (point["seed"], point["data"]["validation"]["fraction"]) == (7, 0.1)
 
 
-def test_set_changes_the_base_or_the_file_and_the_name() -> None:
+def test_set_changes_the_base_or_the_file_and_reaches_into_every_section() -> None:
     changed = sweep().with_overrides({"training.rounds": 1, "grid.seed": [7]})
     assert {point["training"]["rounds"] for point, _ in changed.points} == {1}
     assert changed.grid["seed"] == [7]
@@ -334,10 +305,7 @@ def test_set_changes_the_base_or_the_file_and_the_name() -> None:
     elsewhere = sweep().with_overrides({"runtime.actors": 2, "base.runtime.checkpoint_every": 3})
     assert (elsewhere.name, {run["runtime"]["actors"] for run, _ in elsewhere.points}) == (sweep().name, {2})
     assert sweep().with_overrides({"grid.training.lr": [0.1, 0.2]}).grid["training.lr"] == [0.1, 0.2]
-
-
-def test_set_reaches_into_every_section() -> None:
-    """A key of the base by its long name, one below a section with defaults, and one below a section without."""
+    # A key of the base by its long name, one below a section with defaults, and one below a section without.
     search = {"algorithm.rho": {"uniform": [0, 1]}}
     tuned = sweep(grid={"algorithm": ["fedsam"]}, search=search, tune={"seeds": [0]}, final={"seeds": [1]})
     assert tuned.with_overrides({"searcher.seed": 1}).searcher.seed == 1
@@ -351,6 +319,17 @@ def test_set_reaches_into_every_section() -> None:
     assert tuned.with_overrides({"base.training.rounds": 3}) == tuned.with_overrides({"training.rounds": 3})
     assert {point["training"]["rounds"] for point, _ in tuned.with_overrides({"training.rounds": 3}).points} == {3}
     assert {point["name"] for point, _ in tuned.with_overrides({"base.name": "x"}).points} == {"x"}  # cells refuse it
+    more = {"search": {"training.lr": {"uniform": [0.1, 0.2]}}, "tune": {"seeds": [0]}, "final": {"seeds": [1]}}
+    parsed = Sweep.parse({"name": "x", "base": BASE, **more})
+    assert parsed.with_overrides({"final.seeds": [2, 3]}).final == parsed.final.model_copy(update={"seeds": (2, 3)})  # type: ignore[union-attr]
+    with pytest.raises(UserError, match=r"--set training\.lr: search\.training\.lr draws it; set search\.training\.lr"):
+        parsed.with_overrides({"training.lr": 0.15})
+    chosen = {"choice": [0.15]}
+    assert parsed.with_overrides({"search.training.lr": chosen}).search == {"training.lr": chosen}
+    of_case = Sweep.parse({"name": "x", "base": BASE, "cases": [{}, {"search": more["search"]}]})
+    changed = of_case.with_overrides({"search.training.lr": chosen})
+    assert changed.cases == {"cases": [{}, {"search": {"training.lr": chosen}}]}
+    assert not changed.search
 
 
 def test_a_file_in_the_store_is_written_as_people_read_it() -> None:

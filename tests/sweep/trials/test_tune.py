@@ -138,7 +138,7 @@ def test_a_hard_setting_loses_nothing_to_an_easy_one(name: str, first: int) -> N
     assert ended == [f"{setting}{draw}" for setting in ("iid", "natural") for draw in range(first, 5)]
 
 
-def test_draws_of_a_search_are_rivals_if_all_else_is_alike() -> None:
+def test_rivals_of_a_search_and_of_a_grid_are_alike_in_all_else() -> None:
     searched = {"training.lr", "algorithm.mu"}
     prox = {"algorithm": {"name": "fedprox", "mu": 0.1}}
     one = get_group(config(**prox), searched)
@@ -151,9 +151,6 @@ def test_draws_of_a_search_are_rivals_if_all_else_is_alike() -> None:
         prox | {"training": BASE["training"] | {"local_epochs": 2}},
     ):
         assert get_group(config(**other), searched) != one
-
-
-def test_a_grid_searches_the_methods_options_and_training() -> None:
     one = get_group(config(algorithm={"name": "fedprox", "mu": 0.1}), set())
     other = config(algorithm={"name": "fedprox", "mu": 1}, training={"rounds": 8, "local_epochs": 5})
     assert get_group(other, set()) == one
