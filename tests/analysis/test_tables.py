@@ -270,6 +270,7 @@ def test_seeds_that_others_lack_make_no_rank_and_no_difference(store: Tracker, c
     assert re.search(r"\| fedsam ρ=0.5 \(2 seeds\) +\| 69.50 ± 7.78 \(\+4.50\) +\|", to_markdown(table))
     assert r" & 0.5 (2 seeds) & 69.50 $\pm$ 7.78 (+4.50) \\" in to_latex(table)
     assert table.captioned[1] == "in parentheses: difference to fedavg, mean over the seeds that both have"
+    assert "<th>fedsam ρ=0.5 (2 seeds)</th>" in make_page(collect("sweep", "other"), ["last10_test_accuracy"])
     assert json.loads(call("compare", "sweep", "other", "--json").out)["differences"][1]["mean"] == 4.5
     equal = [cell(a, 0.1, seed) for a in (FEDAVG, SMALL) for seed in range(3)]
     write(store, equal, [0.1, 0.2, 0.3, 0.3, 0.2, 0.1], name="equal")

@@ -25,7 +25,7 @@ def to_markdown(table: ResultTable) -> str:
     """Format as GitHub's Markdown; underlining uses HTML's <u>, which Markdown lacks."""
     grid, marks = [["", *map(_escape_markdown, table.columns)]], {1: "**{}**", 2: "<u>{}</u>"}
     for row in table.rows:
-        name = " ".join(filter(None, [_escape_markdown(row), table.find_seeds_note(row)]))
+        name = " ".join(filter(None, [_escape_markdown(row), table.seeds_notes[row]]))
         grid.append([name, *(_fill(table, (row, one), str, marks) for one in table.columns)])
     notes = (f"- {' '.join(note.split())}" for note in table.notes)  # a failure's message may have lines
     return "\n".join([f"**{_escape_markdown(table.title)}**", "", *format_grid(grid), "", *notes]) + "\n"
@@ -83,14 +83,13 @@ def to_latex(table: ResultTable) -> str:
     ]
     apart = len(heads[0]) > 1
     for row, (method, *options), before in zip(table.rows, heads[1:], heads, strict=False):
-        seeds = table.find_seeds_note(row)
         begins = method != before[0]
         if begins and before is not heads[0] and (apart or row == BEST):
             lines.append(r"\midrule" if row == BEST else r"\addlinespace")
         first = re.sub(r"^[\[*]", r"{\g<0>}", escape_tex(method)) if begins or not apart else ""
         names = [first, *map(escape_tex, options)]
         place = 0 if first else -1  # a method of several rows is named in the first
-        names[place] = " ".join(filter(None, [names[place], seeds]))
+        names[place] = " ".join(filter(None, [names[place], table.seeds_notes[row]]))
         lines.append(" & ".join([*names, *(cell((row, column)) for column in table.columns)]) + r" \\")
     notes = (" ".join(note.split()) for note in table.notes)  # a failure's message may have several lines
     lines += [r"\bottomrule", r"\end{tabular}", *(f"% {note}" for note in notes), rf"\end{{{environment}}}"]
@@ -104,7 +103,7 @@ def _measure_width(table: ResultTable, heads: Sequence[Sequence[str]], tops: Seq
         return stretch * sum(WIDTHS.get(sign, 5.0) for sign in text)
 
     shared = Counter(top[0] for top in tops[1:])
-    seeds = ["", *(f" {note}" if (note := table.find_seeds_note(row)) else "" for row in table.rows)]
+    seeds = ["", *(f" {note}" if (note := table.seeds_notes[row]) else "" for row in table.rows)]
     first, *others = zip(*heads, strict=True)
     widths = [max(measure(name + note) for name, note in zip(first, seeds, strict=True))]
     widths += [max(map(measure, names)) for names in others]
@@ -227,7 +226,7 @@ def _fill(table: ResultTable, key: Key, written: Callable[[str], str], emphasis:
     if entry.printed is not None:
         difference = "" if entry.difference is None else f", {entry.difference:+z.{entry.digits}f}"
         printed = f"[{format_value(entry.printed.value, entry.printed.std, entry.digits)}{difference}]"
-    seeds = "" if table.find_seeds_note(key[0]) else entry.seeds_note
+    seeds = "" if table.seeds_notes[key[0]] else entry.seeds_note
     return " ".join(filter(None, (value, *map(written, (change, printed, seeds, entry.note)))))
 
 

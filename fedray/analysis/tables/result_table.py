@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TypeVar
 
 import pandas as pd
@@ -87,10 +88,13 @@ class ResultTable:
     captioned: list[str] = field(default_factory=list)
     """Those of the notes without which a caption would mislead."""
 
-    def find_seeds_note(self, row: str) -> str:
-        """Return what all entries of a row say of their seeds, which then stands behind its name; else empty."""
-        found = {one.seeds_note for (of, _), one in self.entries.items() if of == row}
-        return found.pop() if len(found) == 1 else ""
+    @cached_property
+    def seeds_notes(self) -> dict[str, str]:
+        """Row -> what all its entries say of their seeds, which then stands behind its name; else empty."""
+        found = defaultdict[str, set[str]](set)
+        for (row, _), one in self.entries.items():
+            found[row].add(one.seeds_note)
+        return {row: "".join(found[row]) if len(found[row]) == 1 else "" for row in self.rows}
 
 
 def make_entry(group: pd.DataFrame) -> Entry:
