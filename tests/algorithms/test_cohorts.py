@@ -184,15 +184,12 @@ def test_a_run_that_drops_is_the_run_in_which_they_were_not_drawn(tmp_path: Path
     assert run(dropping, InlineBackend(), Checkpoints(tmp_path).load()).history == found.history
 
 
-def test_a_round_in_which_everyone_goes_wrong_has_diverged() -> None:
+def test_a_state_that_goes_wrong_is_caught_in_its_round_and_one_without_anybody_has_diverged() -> None:
     whole = diverging("tests.plugins:NotANumber")
     odd = (whole.split.train.sizes % 2).nonzero()[0][:2]
     with pytest.raises(Diverged, match=f"diverged in round 3, client {odd[0]}: "):
         run(diverging("tests.plugins:NotANumber", [odd] * 6, on_divergence="drop"), InlineBackend())
-
-
-def test_a_state_that_goes_wrong_is_caught_in_its_round() -> None:
-    """Its update is finite, so nothing else would show it before the client is drawn again."""
+    # Its update is finite, so nothing else would show it before the client is drawn again.
     simulation, seen = Simulation(diverging("fedavg"), InlineBackend()), set[int]()
     for t in range(6):
         cohort = set(simulation.draw_cohort(t).tolist())

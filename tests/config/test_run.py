@@ -138,7 +138,7 @@ def rates(rounds: int, **options: Any) -> list[float]:
     return [training.compute_lr(t) for t in range(rounds)]
 
 
-def test_schedules_begin_after_the_warm_up_and_change_from_round_to_round() -> None:
+def test_schedules_begin_after_the_warm_up_change_from_round_to_round_and_are_shown() -> None:
     """Cosine, T = 4: (1 + cos(π t/4))/2 at 0, 45, 90 and 135 degrees; the last is (1 - √½)/2, above 0."""
     assert rates(4, lr_schedule="cosine") == pytest.approx([1, (1 + 0.5**0.5) / 2, 0.5, (1 - 0.5**0.5) / 2], rel=1e-12)
     assert rates(6, lr_schedule="step", lr_step={"every": 2, "factor": 0.5}) == [1, 1, 0.5, 0.5, 0.25, 0.25]
@@ -152,9 +152,6 @@ def test_schedules_begin_after_the_warm_up_and_change_from_round_to_round() -> N
     assert [Training(lr=0.3, lr_decay=0.9).compute_lr_change(t) for t in (0, 50)] == [0.9, 0.9]
     assert Training(rounds=9, warmup=3, lr_decay=0.9).compute_lr_change(0) == 2
     assert Training(rounds=4, lr_schedule="cosine").compute_lr_change(0) == pytest.approx((1 + 0.5**0.5) / 2)
-
-
-def test_the_rows_show_the_rate() -> None:
     training = {"rounds": 3, "lr": 0.2, "lr_schedule": "cosine", "warmup": 1, "local_epochs": 1}
     _, _, rows = small.outcome(small.simulation(training=training, evaluation={"every": 1}))
     assert [row["lr"] for row in rows] == pytest.approx([0.1, 0.2, 0.1])

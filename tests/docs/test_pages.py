@@ -115,7 +115,7 @@ def test_every_yaml_fence_can_be_read() -> None:
                 assert isinstance(yaml.safe_load(content), dict), f"{page.name}: {content}"
 
 
-def test_every_section_of_a_sweep_file_is_accepted(tmp_path: Path) -> None:
+def test_every_section_of_a_sweep_file_is_accepted_and_every_key_has_one(tmp_path: Path) -> None:
     """Each fence of the page, on top of the page's first file, with the sections that it needs."""
     first, *others = [yaml.safe_load(content) for language, content in fences("sweep-file") if language == "yaml"]
     search = {"search": {"algorithm.beta": {"uniform": [0, 1]}}}
@@ -130,22 +130,16 @@ def test_every_section_of_a_sweep_file_is_accepted(tmp_path: Path) -> None:
             continue
         needed = {key: value for name in section for key, value in needs.get(name, {}).items()}
         Sweep.model_validate(first | needed | section)
-
-
-def test_every_key_of_a_sweep_file_has_a_section() -> None:
     headings = re.findall(r"^## `(\w+)`$", (DOCS / "sweep-file.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert set(headings) == {*Sweep.model_fields, EXTENDS}
 
 
-def test_every_link_leads_somewhere() -> None:
+def test_every_page_is_in_the_navigation_and_every_link_leads_somewhere() -> None:
     for page in DOCS.glob("*.md"):
         for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
             if not target.startswith(("http", "#", "mailto")):
                 assert (DOCS / target.partition("#")[0]).exists(), f"{page.name}: {target}"
                 assert not target.startswith(".."), f"{page.name}: {target} is not part of the site"
-
-
-def test_every_page_is_in_the_navigation() -> None:
     listed = set(re.findall(r'"([\w-]+\.md)"', (DOCS.parent / "zensical.toml").read_text(encoding="utf-8")))
     pages = {page.name for page in DOCS.glob("*.md")} - {"api.md"}  # which `make docs` writes
     assert listed - {"api.md"} == pages

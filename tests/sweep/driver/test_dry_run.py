@@ -133,7 +133,7 @@ def test_statuses_are_those_that_this_machine_knows(store: Tracker, call: Call) 
 
 
 @pytest.mark.usefixtures("elsewhere")
-def test_a_plan_says_which_cells_a_round_was_not_measured_for(call: Call) -> None:
+def test_a_plan_says_which_cells_were_not_measured_and_that_methods_have_too_few_seeds(call: Call) -> None:
     """Cells 1 to 4 are FedAvg's, 5 to 8 FedSAM's, with batches of 10 and 20 in turn: cell 5 is the slowest."""
     said = "cells have other data, another model, batch or precision than cell 5: their gradients are taken to last"
     for key, others in (("training.batch_size", 4), ("training.lr", 0)):
@@ -145,37 +145,7 @@ def test_a_plan_says_which_cells_a_round_was_not_measured_for(call: Call) -> Non
         write_sweep(base=small.sections(model="mlp", data="cifar10", training=training))
         out = call("sweep", "sweep.yaml", "--dry-run", *CLUSTER).done
         assert f"of fedsam, the slowest method, with 30 gradients of {of} in a round)" in out
-
-
-@pytest.mark.usefixtures("elsewhere")
-def test_a_plan_of_some_cells(call: Call) -> None:
-    """FedSAM's four of the twelve, and FedAvg's first: five at a time, a wave of 100 rounds of 36 s, which more nodes
-    do not shorten. The job runs the same cells."""
-    only = ("--only", "fedsam*", "--only", "1")
-    out = call("sweep", "sweep.yaml", "--dry-run", *CLUSTER, "--seconds-per-round", "36", *only).done
-    assert "x: 5 cells\n" in out
-    assert "5 cells: 60 min of wall clock" in out
-    assert "on nodes like these: 60 min with 1 node, 60 min with 2 nodes; more save no time\n" in out
-    assert "of fedsam, the slowest method (cell 5), with 4 processes on each GPU\n" in out
-    assert out.endswith(" slurm.sh sweep.yaml --only 'fedsam*' --only 1\n")
-
-
-@pytest.mark.usefixtures("elsewhere")
-def test_a_plan_says_what_leaves_gpus_idle(call: Call) -> None:
-    """Each cell asks for a CPU and a quarter of a GPU: 3 CPUs hold 3 of the 4 that would fit on the GPU. Of eight GPUs
-    four cells at a time, with an actor for each of three clients, use 12 quarters.
-    """
-    out = call("sweep", "sweep.yaml", "--dry-run", *CLUSTER, "--max-concurrent", "4").done
-    assert "the cells that run at a time can use at most 3 of the 8 GPUs; 2 per node would do\n" in out
-    few = ("--nodes", "1", "--cpus-per-node", "3", "--gpus-per-node", "1", "--seconds-per-round", "36")
-    out = call("sweep", "sweep.yaml", "--dry-run", *few).done
-    assert "3 at a time, 4 waves; a node's 3 CPUs are the limit, its GPUs have room for 4\n" in out
-    assert "with 3 processes on each GPU\n" in out
-
-
-@pytest.mark.usefixtures("elsewhere")
-def test_a_plan_says_that_methods_have_too_few_seeds(call: Call) -> None:
-    """In the words of `compare`, before the hours are spent; not for one method, three seeds or a small version."""
+    # In the words of `compare`, before the hours are spent; not for one method, three seeds or a small version.
     said = (
         "x: 2 seeds a setting are too few for an interval or a test; 3 give the first, six or more serve every test\n"
     )
@@ -187,6 +157,27 @@ def test_a_plan_says_that_methods_have_too_few_seeds(call: Call) -> None:
         assert "too few" not in call("sweep", "sweep.yaml", "--dry-run", "--smoke", *CLUSTER).done
     write_sweep(grid={"algorithm": both, "seed": [0, 1]}, base=small.sections(runtime={}))
     assert said in call("sweep", "sweep.yaml", "--dry-run").done
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_a_plan_of_some_cells_and_what_leaves_gpus_idle(call: Call) -> None:
+    """FedSAM's four of the twelve, and FedAvg's first: five at a time, a wave of 100 rounds of 36 s, which more nodes
+    do not shorten. The job runs the same cells."""
+    only = ("--only", "fedsam*", "--only", "1")
+    out = call("sweep", "sweep.yaml", "--dry-run", *CLUSTER, "--seconds-per-round", "36", *only).done
+    assert "x: 5 cells\n" in out
+    assert "5 cells: 60 min of wall clock" in out
+    assert "on nodes like these: 60 min with 1 node, 60 min with 2 nodes; more save no time\n" in out
+    assert "of fedsam, the slowest method (cell 5), with 4 processes on each GPU\n" in out
+    assert out.endswith(" slurm.sh sweep.yaml --only 'fedsam*' --only 1\n")
+    # Each cell asks for a CPU and a quarter of a GPU: 3 CPUs hold 3 of the 4 that would fit on the GPU. Of eight GPUs
+    # four cells at a time, with an actor for each of three clients, use 12 quarters.
+    out = call("sweep", "sweep.yaml", "--dry-run", *CLUSTER, "--max-concurrent", "4").done
+    assert "the cells that run at a time can use at most 3 of the 8 GPUs; 2 per node would do\n" in out
+    few = ("--nodes", "1", "--cpus-per-node", "3", "--gpus-per-node", "1", "--seconds-per-round", "36")
+    out = call("sweep", "sweep.yaml", "--dry-run", *few).done
+    assert "3 at a time, 4 waves; a node's 3 CPUs are the limit, its GPUs have room for 4\n" in out
+    assert "with 3 processes on each GPU\n" in out
 
 
 @pytest.mark.usefixtures("elsewhere")

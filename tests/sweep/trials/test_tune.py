@@ -286,7 +286,9 @@ def test_a_silent_trial_is_killed_each_time_after_twice_as_long(monkeypatch: pyt
         assert watched.killed == kill + 1, "it has no process"
 
 
-def test_a_slow_trial_says_so_and_is_not_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_trial_says_so_a_stopped_driver_does_not_count_and_a_new_round_resets_deaths(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     watched = Watched(monkeypatch)
     watched.watch.on_trial_start(0, [], watched.trial)
     watched.reports(1)
@@ -295,17 +297,11 @@ def test_a_slow_trial_says_so_and_is_not_killed(monkeypatch: pytest.MonkeyPatch)
     assert not watched.killed
     watched.passes(1010)
     assert watched.killed
-
-
-def test_a_driver_that_was_stopped_does_not_count_that_time(monkeypatch: pytest.MonkeyPatch) -> None:
     watched = Watched(monkeypatch)
     watched.watch.on_trial_start(0, [], watched.trial)
     watched.reports(1)
     watched.passes(36_000, step=36_000)
     assert not watched.killed
-
-
-def test_only_a_new_round_resets_the_count_of_deaths(monkeypatch: pytest.MonkeyPatch) -> None:
     watched = Watched(monkeypatch)
     watched.reports(5)
     assert watched.trial.run_metadata.num_failures == 0
