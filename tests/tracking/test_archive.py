@@ -186,6 +186,7 @@ def test_the_blocks_of_a_sweep_are_one_archive(use: Callable[[str], None], tmp_p
     [
         (["0.zip", "1.zip"], True, "there is no sweep.json in it"),
         (["0.zip", "0.zip"], False, "it holds a block twice"),
+        (["+stray", "0.zip"], False, "there is no sweep.json in it"),
         (["0.zip", "../1.zip"], False, "there is no sweep.json in it"),
         ([f"{k}.zip" for k in range(12)], False, "at most 30000 are allowed"),
     ],
