@@ -107,7 +107,7 @@ class Difference:
 
     @property
     def never(self) -> int:
-        """Pairs of which one never arrives, or neither."""
+        """Number of pairs in which one never arrives, or neither."""
         return len(self.pairs) - self.n
 
     @property
@@ -397,7 +397,7 @@ def list_notes(found: Comparison) -> list[str]:
         "each interval stands alone, without correction, so one without 0 may stand beside `not told apart`; the t "
         f"interval assumes normal differences{drawn}",
         f"{FLIPS}{least}: exact, without assuming normality, at least 2^(1 - n): 5 % needs six seeds or more",
-        *(["n: pairs with two numbers, of which alone the difference is; a mean is of all seeds"] if unpaired else []),
+        *(["n: pairs with two numbers; the difference is of these, a mean is of all seeds"] if unpaired else []),
         *(["never, neither: pairs in which a method, or both, do not reach the target"] if late else []),
         *(f"{name}: {what}" for name, what in DETECTED.items() if name in shown),
         *(["-: equal differences have no spread; their p is that of sign flips"] if equal else []),

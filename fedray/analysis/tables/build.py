@@ -202,7 +202,7 @@ def drop_keys(cells: pd.DataFrame, columns: str, over: str) -> pd.Series | str:
 
 
 def _set_digits(entries: Mapping[tuple[str, str], Entry], rounds: bool) -> dict[tuple[str, str], Entry]:
-    """Return the entries with their digits: one for rounds, otherwise those that their column needs."""
+    """Return the entries with their digits: one for rounds, otherwise as many as their column needs."""
     means = defaultdict[str, list[float]](list)
     for (_, column), one in entries.items():
         means[column] += [] if one.mean is None else [one.mean]
@@ -213,9 +213,9 @@ def _set_digits(entries: Mapping[tuple[str, str], Entry], rounds: bool) -> dict[
 def _list_rivals(
     cells: pd.DataFrame, keys: Iterable[Key], rows: str, columns: str, average_over: str
 ) -> list[list[Key]]:
-    """Return the entries that are ranked together: those of a column.
+    """Return the entries that are ranked together, column by column.
 
-    If the columns are methods, those of a row whose columns agree in what they name besides the method.
+    If the columns are methods: row by row, among columns that agree in what they name besides the method.
     """
     across, groups = dict[str, str](), defaultdict[Key, list[Key]](list)
     if "algorithm" in columns.split(",") and "algorithm" not in rows.split(","):

@@ -38,7 +38,7 @@ class Entry:
     is_round: bool = False
     """True for a number of rounds, whose change is a speed-up."""
     is_alike: bool = True
-    """False if it has other seeds than most of those that it is ranked with."""
+    """False if it has other seeds than most of its rivals."""
 
     @property
     def whole(self) -> bool:
@@ -127,7 +127,7 @@ def _summarise(values: pd.Series, others: Counter[str]) -> Entry:
 
 
 def list_alike(seeds: Mapping[T, Iterable[int]]) -> set[T]:
-    """Return those that have the same seeds as most; of equally many those with more seeds."""
+    """Return the keys with the most frequent seeds; of equally frequent ones, with more seeds."""
     groups = defaultdict[frozenset[int], set[T]](set)
     for key, of_key in seeds.items():
         groups[frozenset(of_key)].add(key)
