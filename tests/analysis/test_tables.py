@@ -230,7 +230,7 @@ def test_rounds_to_a_target_and_the_speed_up(store: Tracker) -> None:
     }
     assert "at least 80 %" in table.title
     assert table.captioned == [
-        "named with their seeds: those with other seeds than most, not ranked",
+        "(n seeds): other seeds than most have, and so not ranked",
         "never: runs that do not reach the target, in no mean; their entries are not ranked",
         "in parentheses with ×: rounds of fedavg / rounds, both means over seeds that both have",
         "without ×: some seed of the method or of fedavg never reaches the target",

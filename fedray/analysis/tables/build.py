@@ -292,9 +292,7 @@ def _list_captioned(
         many = ", ".join(f"{n} settings ({column})" for column, n in counts.items())
         notes.append(f"averaged over {few}, seed by seed" if few else f"averaged over {over}, seed by seed: {many}")
     if not all(one.is_alike for one in entries.values()):
-        notes.append(
-            "named with their seeds: those with other seeds than most" + ", not ranked" * is_ranked(metric, cells)
-        )
+        notes.append("(n seeds): other seeds than most have" + ", and so not ranked" * is_ranked(metric, cells))
     notes += describe_target(sweep, metric, cells, never=False)
     if any("never" in one.others for one in entries.values()):
         notes.append("never: runs that do not reach the target, in no mean; their entries are not ranked")
