@@ -133,10 +133,14 @@ class Difference:
         """Sample standard deviation of the differences; 0 for equal ones, but for the last bits."""
         return float(np.std(self.gaps, ddof=1)) if self.interval else 0.0
 
+    @property
+    def decided(self) -> tuple[float, ...]:
+        """The pairs in which at least one arrives."""
+        return tuple(gap for gap in self.pairs if not math.isnan(gap))
+
     def count_won(self, lower: bool) -> float:
-        """Return the pairs that the method wins; a tie counts half, and who never arrives loses."""
-        gaps = np.array(self.pairs)
-        return float(((gaps < 0) if lower else (gaps > 0)).sum() + (np.isnan(gaps) | (gaps == 0)).sum() / 2)
+        """Return how many of `decided` the method wins; a tie counts half, and who never arrives loses."""
+        return sum(0.5 if gap == 0 else float((gap < 0) == lower) for gap in self.decided)
 
     def find_detectable(self) -> float | None:
         """Smallest true difference that as many seeds of this spread tell apart; None without a spread.
@@ -152,8 +156,8 @@ class Difference:
     def judge(self, lower: bool) -> str:
         """Return `better` or `worse` if the adjusted p is at most 1 - confidence, otherwise `not told apart`."""
         if self.adjusted is None or self.mean is None:
-            won = f"{self.count_won(lower):g} of {len(self.pairs)}"
-            return f"no test; wins {won}" if len(self.pairs) >= FEWEST_SEEDS else "too few seeds"
+            wins = f"; wins {self.count_won(lower):g} of {len(self.decided)}" if self.decided else ""
+            return f"no test{wins}" if len(self.pairs) >= FEWEST_SEEDS else "too few seeds"
         if self.adjusted > 1 - self.confidence + 1e-12:
             return "not told apart"
         return "better" if (self.mean < 0) == lower else "worse"
@@ -384,6 +388,10 @@ def list_notes(found: Comparison) -> list[str]:
     what += "; -: not known, as of a class of yours" if found.means[[*COSTS]].isna().any(axis=None) else ""
     known = [f"{costs}: {what}"] if costs else []
     drawn = f", the bootstrap, of {BOOTSTRAP_SEEDS} seeds and more, does not" if "bootstrap interval" in shown else ""
+    alone = (
+        "each interval stands alone, without correction, so one without 0 may stand beside `not told apart`; the t "
+        f"interval assumes normal differences{drawn}"
+    )
     equal = any(one.tested and one.spread == 0 for one in found.differences)
     late = any(one.never for one in found.differences)
     least = "" if FLIPS in shown else ", each the least possible"
@@ -394,8 +402,7 @@ def list_notes(found: Comparison) -> list[str]:
         f"{paired}; better or worse where the adjusted p is at most {level:.2g} %: the paired t-test's p, "
         f"corrected by Holm's method for the methods of a setting, so at most {level:.2g} % of settings without any "
         "difference show one; settings are not corrected for each other",
-        "each interval stands alone, without correction, so one without 0 may stand beside `not told apart`; the t "
-        f"interval assumes normal differences{drawn}",
+        *([alone] if any(one.interval for one in found.differences) else []),
         f"{FLIPS}{least}: exact, without assuming normality, at least 2^(1 - n): 5 % needs six seeds or more",
         *(["n: pairs with two numbers; the difference is of these, a mean is of all seeds"] if unpaired else []),
         *(["never, neither: pairs in which a method, or both, do not reach the target"] if late else []),
@@ -412,13 +419,13 @@ def _describe_wins(found: Comparison) -> list[str]:
     rows, tie, late = dict[str, list[str]](), "", ""
     for row in dict.fromkeys(one.row for one in found.differences):
         of_row = [one for one in found.differences if one.row == row]
-        if pairs := sum(len(one.pairs) for one in of_row):
+        if pairs := sum(len(one.decided) for one in of_row):
             won = sum(one.count_won(found.lower) for one in of_row)
             bound = bound_proportion(won, pairs, found.confidence)
             share = f"{won / pairs:.2f} ({bound.low:.2f} .. {bound.high:.2f})"
             rows.setdefault(f"{won:g} of {pairs}: {share}", []).append(row)
             tie = "; a tie counts half" if won % 1 else tie
-            late = "; who never arrives loses" if any(one.never for one in of_row) else late
+            late = "; who never arrives loses, neither is left out" if any(one.never for one in of_row) else late
     about = f"pairs with the same setting and seed that beat {found.to} (Clopper and Pearson's interval{tie}{late})"
     return [f"{about}: " + "; ".join(f"{said} by {', '.join(of)}" for said, of in rows.items())] if rows else []
 

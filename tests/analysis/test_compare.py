@@ -214,10 +214,16 @@ def test_runs_that_never_reach_the_target_are_told(store: Tracker, call: Call) -
     out = call("compare", "sweep", "--metric", "rounds_to:70").out
     assert "- never at the target, and in no mean: 2 of 3 runs of fedsam\n" in out
     assert re.search(r"\| fedsam .*\| 1 \(never: 2\) \| 1.00 +\| \+0.00 +\| no test; wins 0.5 of 3 \|", out)
-    assert "a tie counts half; who never arrives loses): 0.5 of 3: 0.17 (" in out, "a tie and two that never arrive"
+    assert "a tie counts half; who never arrives loses, neither is left out): 0.5 of 3: 0.17 (" in out, (
+        "a tie and two that never arrive"
+    )
     latex = call("tables", "sweep", "--metric", "rounds_to:70", "--best-except", "fedavg", "--format", "latex").out
     (caption,) = re.findall(r"\\caption\{.*\}", latex)
     assert "never: runs that do not reach the target, in no mean; their entries are not ranked; best base" in caption
+    nobody = call("compare", "sweep", "--metric", "rounds_to:90").out
+    assert re.search(r"\| fedsam .*\| 0 \(neither: 3\) +\| - +\| - +\| no test +\|", nobody), "pairs that nobody wins"
+    assert "that beat" not in nobody
+    assert "interval" not in nobody
 
 
 def test_losses_have_the_digits_of_tables(store: Tracker, call: Call) -> None:

@@ -270,6 +270,11 @@ def test_seeds_that_others_lack_make_no_rank_and_no_difference(store: Tracker, c
     assert re.search(r"\| fedsam ρ=0.5 \(2 seeds\) +\| 69.50 ± 7.78 \(\+4.50\) +\|", to_markdown(table))
     assert r" & 0.5 (2 seeds) & 69.50 $\pm$ 7.78 (+4.50) \\" in to_latex(table)
     assert table.captioned[1] == "in parentheses: difference to fedavg, mean over the seeds that both have"
+    for k, (method, number) in enumerate(((FEDAVG, 3), (SMALL, 3), (LARGE, 2))):
+        cells = [cell(method, alpha, seed) for alpha in (1, 2) for seed in range(number)]
+        write(store, cells, [80 if k < 2 else 60] * len(cells), name=f"average{k}")
+    mean = build(collect("average0", "average1", "average2"), "rounds_to:79", average_over="partition")
+    assert re.search(r"\| fedsam ρ=0.5 \(2 seeds\) +\| - \(2 never\) +\|", to_markdown(mean)), "not its four runs"
     assert "<th>fedsam ρ=0.5 (2 seeds)</th>" in make_page(collect("sweep", "other"), ["last10_test_accuracy"])
     assert json.loads(call("compare", "sweep", "other", "--json").out)["differences"][1]["mean"] == 4.5
     equal = [cell(a, 0.1, seed) for a in (FEDAVG, SMALL) for seed in range(3)]

@@ -114,7 +114,8 @@ def build(
     rivals = _list_rivals(cells, entries, rows, columns, average_over)
     for keys in rivals:
         alike = list_alike({key: groups[key]["seed"] for key in keys if key[0] != BEST})
-        entries |= {key: replace(entries[key], is_alike=key in alike or key[0] == BEST) for key in keys}
+        apart = {key: groups[key]["seed"].nunique() for key in keys if key not in alike and key[0] != BEST}
+        entries |= {key: replace(entries[key], apart=count) for key, count in apart.items()}
     is_partial = is_ranked(metric, cells) and any(one.others and one.mean is not None for one in entries.values())
     notes = _list_notes(sweep, cells, metric, average_over, is_partial)
     captioned = [*_list_captioned(sweep, cells, metric, average_over, entries), *captioned]
@@ -136,7 +137,7 @@ def build(
             if ours.whole and theirs.whole and ours.mean is not None and theirs.mean is not None:
                 change = theirs.mean / ours.mean if ratio else round(ours.mean - theirs.mean, 9) + 0.0  # never -0
                 entries[row, column] = replace(one, change=change)
-        whose = "" if all(one.is_alike for one in entries.values()) else " that both have"
+        whose = " that both have" if any(one.apart for one in entries.values()) else ""
         if any(one.change is not None for one in entries.values()):
             quotient = f"in parentheses with ×: rounds of {reference} / rounds, both means over seeds{whose}"
             over = f", mean over the seeds{whose}" if whose else ""
@@ -202,12 +203,9 @@ def drop_keys(cells: pd.DataFrame, columns: str, over: str) -> pd.Series | str:
 
 
 def _set_digits(entries: Mapping[tuple[str, str], Entry], rounds: bool) -> dict[tuple[str, str], Entry]:
-    """Return the entries with their digits: one for rounds, otherwise as many as their column needs."""
-    means = defaultdict[str, list[float]](list)
-    for (_, column), one in entries.items():
-        means[column] += [] if one.mean is None else [one.mean]
-    digits = {column: 1 if rounds else count_digits(numbers) for column, numbers in means.items()}
-    return {key: replace(one, digits=digits[key[1]], is_round=rounds) for key, one in entries.items()}
+    """Return the entries with their digits: one for rounds, otherwise as many as their means need."""
+    digits = 1 if rounds else count_digits(one.mean for one in entries.values() if one.mean is not None)
+    return {key: replace(one, digits=digits, is_round=rounds) for key, one in entries.items()}
 
 
 def _list_rivals(
@@ -291,7 +289,7 @@ def _list_captioned(
         few = " and ".join(settings) if len(counts) == 1 and len(settings) < 4 else ""
         many = ", ".join(f"{n} settings ({column})" for column, n in counts.items())
         notes.append(f"averaged over {few}, seed by seed" if few else f"averaged over {over}, seed by seed: {many}")
-    if not all(one.is_alike for one in entries.values()):
+    if any(one.apart for one in entries.values()):
         notes.append("(n seeds): other seeds than most have" + ", and so not ranked" * is_ranked(metric, cells))
     notes += describe_target(sweep, metric, cells, never=False)
     if any("never" in one.others for one in entries.values()):

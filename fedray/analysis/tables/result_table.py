@@ -37,8 +37,8 @@ class Entry:
     """Number of printed digits after the point."""
     is_round: bool = False
     """True for a number of rounds, whose change is a speed-up."""
-    is_alike: bool = True
-    """False if it has other seeds than most of its rivals."""
+    apart: int = 0
+    """Number of its seeds if they are others than most of its rivals have; else 0."""
 
     @property
     def whole(self) -> bool:
@@ -46,7 +46,7 @@ class Entry:
 
     @property
     def ranked(self) -> bool:
-        return self.whole and self.is_alike
+        return self.whole and not self.apart
 
     @property
     def difference(self) -> float | None:
@@ -63,7 +63,7 @@ class Entry:
     @property
     def seeds_note(self) -> str:
         """`(2 seeds)` if it has other seeds than most; else empty."""
-        return "" if self.is_alike else f"({format_count(self.seeds + sum(self.others.values()), 'seed')})"
+        return f"({format_count(self.apart, 'seed')})" if self.apart else ""
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def average(group: pd.DataFrame, settings: int) -> Entry:
     for _, cells in group.groupby("seed"):
         entry = make_entry(cells)
         if entry.others or len(cells) != settings:
-            others += entry.others or Counter(["missing"])
+            others += Counter({*entry.others} or ["missing"])
         else:
             means.append(entry.mean)
     return _summarise(pd.Series(means, dtype=float), others)
