@@ -275,6 +275,7 @@ def test_seeds_that_others_lack_make_no_rank_and_no_difference(store: Tracker, c
         write(store, cells, [80 if k < 2 else 60] * len(cells), name=f"average{k}")
     mean = build(collect("average0", "average1", "average2"), "rounds_to:79", average_over="partition")
     assert re.search(r"\| fedsam ρ=0.5 \(2 seeds\) +\| - \(2 never\) +\|", to_markdown(mean)), "not its four runs"
+    assert mean.captioned[0] == "averaged over dirichlet α=1 and dirichlet α=2, seed by seed"
     assert "<th>fedsam ρ=0.5 (2 seeds)</th>" in make_page(collect("sweep", "other"), ["last10_test_accuracy"])
     assert json.loads(call("compare", "sweep", "other", "--json").out)["differences"][1]["mean"] == 4.5
     equal = [cell(a, 0.1, seed) for a in (FEDAVG, SMALL) for seed in range(3)]
