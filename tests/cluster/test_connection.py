@@ -1,5 +1,5 @@
 """Joining a cluster, or starting a Ray: what goes wrong is one line. The parts of Ray beyond its public interface
-exist, and are used in one file only; clients' states in its store.
+exist, and are used in one file only.
 """
 
 import importlib
@@ -12,10 +12,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import ray
-import torch
 from ray._private import worker
 from ray._private.node import Node
 from ray.air.execution._internal.actor_manager import RayActorManager
@@ -28,10 +26,8 @@ from ray.tune.experiment import Trial
 import fedray
 from fedray.cluster import connection
 from fedray.cluster.connection import PRELOAD, count_cpus, refuse_bad_address, use_cluster
-from fedray.cluster.object_states import ObjectState
 from fedray.cluster.ray_private import read_error, restart_trials_killed_for_memory, shorten_messages
 from fedray.common.errors import UserError, join_lines
-from fedray.common.vectors import Vectors
 from fedray.config import Runtime
 from fedray.sweep.single import _can_begin_here
 
@@ -338,12 +334,3 @@ def test_a_message_of_rays_is_a_short_line(monkeypatch: pytest.MonkeyPatch, caps
     out, err = capsys.readouterr()
     assert out == ""
     assert err == f"Ray: A worker died\\x1b[2J\nRay: {200 * 'y'}\n"
-
-
-def test_what_is_read_lies_in_the_store_and_not_in_the_reader(local_ray: None) -> None:
-    """No copy: the tensor's memory is that of the store's array."""
-    state = ObjectState(ray.put({"h": np.arange(1 << 18, dtype=np.float32)}))
-    first, second = state.load(), state.load()
-    assert isinstance(first, Vectors)
-    assert first.h.data_ptr() == second.h.data_ptr()
-    assert torch.equal(first.h, torch.arange(1 << 18, dtype=torch.float32))

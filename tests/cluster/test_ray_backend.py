@@ -20,6 +20,7 @@ from fedray.cluster.ray_backend import RayBackend
 from fedray.cluster.resources import list_nodes, refuse_infeasible
 from fedray.cluster.timeouts import FIRST, FLOOR, CallTimeouts
 from fedray.common.errors import Diverged, UserError
+from fedray.common.vectors import Vectors
 from fedray.config import RunConfig, Runtime
 from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.disk.client_files import Version
@@ -330,3 +331,12 @@ def test_fractions_never_span_two_gpus_and_limits_follow_the_slowest_pace() -> N
     assert pace.get_limit("train", 30, 0) == 1200
     assert pace.get_limit("train", 30, 1) == 2400
     assert pace.get_limit("evaluate", 30, 0) == FIRST
+
+
+def test_what_is_read_lies_in_the_store_and_not_in_the_reader(local_ray: None) -> None:
+    """No copy: the tensor's memory is that of the store's array."""
+    state = ObjectState(ray.put({"h": np.arange(1 << 18, dtype=np.float32)}))
+    first, second = state.load(), state.load()
+    assert isinstance(first, Vectors)
+    assert first.h.data_ptr() == second.h.data_ptr()
+    assert torch.equal(first.h, torch.arange(1 << 18, dtype=torch.float32))
