@@ -378,9 +378,9 @@ def _format_p(value: float | None) -> str:
     return f"{value:.3f}" if value >= 0.001 else "< 0.001"
 
 
-def list_notes(found: Comparison) -> list[str]:
-    """Return notes that explain the numbers."""
-    level, shown = 100 * (1 - found.confidence), {*tabulate(found)[0]}
+def list_notes(found: Comparison, shown: Sequence[str]) -> list[str]:
+    """Return notes that explain the numbers; `shown`: the header of `tabulate`."""
+    level = 100 * (1 - found.confidence)
     seeds = sorted({len(one.pairs) for one in found.differences})
     paired = f"paired by {format_count(seeds[0], 'seed')}" if len(seeds) == 1 else "paired by seed"
     costs = " and ".join(name for name in COSTS if found.means[name].nunique() > 1)
@@ -432,12 +432,13 @@ def _describe_wins(found: Comparison) -> list[str]:
 
 def format_report(found: Comparison) -> str:
     """Format the comparison as Markdown."""
+    grid = tabulate(found)
     return "\n".join(
         [
             f"**{found.sweep.replace(' ', ' and ')}: difference to {found.to}: {found.title}**",
             "",
-            *_fold_table(tabulate(found)),
-            *(f"- {note}" for note in list_notes(found)),
+            *_fold_table(grid),
+            *(f"- {note}" for note in list_notes(found, grid[0])),
             "",
         ]
     )

@@ -84,6 +84,7 @@ def make_page(sweep: SweepTable, metrics: list[str], paper: str = "", to: str = 
     to, rows = find_reference(sweep.cells, to, tables[0].rows), tables[0].rows
     compared = len(rows) > 1 and counts[Status.FINISHED] and is_ranked(metrics[0], sweep.cells)
     comparison = compare(sweep, to, metrics[0]) if to and compared else None
+    grid = tabulate(comparison) if comparison else []
     forests = draw_forests(comparison) if comparison and not comparison.lacks_seeds else {}
     environment: Counter[tuple[str, str]] = Counter()
     for record in sweep.sheet.records.values():
@@ -127,8 +128,8 @@ def make_page(sweep: SweepTable, metrics: list[str], paper: str = "", to: str = 
         drop_advice=_drop_advice,
         to_html=to_html,
         comparison=comparison,
-        compared=comparison and tabulate(comparison),
-        compared_notes=comparison and list_notes(comparison),
+        compared=grid,
+        compared_notes=comparison and list_notes(comparison, grid[0]),
         forests=_show(forests),
         sections=sections,
         first=first,

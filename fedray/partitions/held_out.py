@@ -19,10 +19,10 @@ from fedray.partitions.shards import Shards
 class Split:
     """The samples of each client, as positions in the (merged) data set.
 
-    test: the clients' test samples, with `data.test`; else None. validation: the held-out samples with
-    `data.validation`, each client's (`from: clients`) or all of them as one entry (`from: pool`); else None. unseen:
-    the samples of the clients that never train (`clients.unseen`), which hold none out for validation; None if there
-    are none.
+    test: the clients' test samples, with `data.test` or if personal models are evaluated; else None. validation: the
+    held-out samples with `data.validation`, each client's (`from: clients`) or all of them as one entry (`from: pool`);
+    else None. unseen: the samples of the clients that never train (`clients.unseen`), which hold none out for
+    validation; None if there are none.
     """
 
     train: Shards

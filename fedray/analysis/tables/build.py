@@ -120,7 +120,8 @@ def build(
     notes = _list_notes(sweep, cells, metric, average_over, is_partial)
     captioned = [*_list_captioned(sweep, cells, metric, average_over, entries), *captioned]
     ratio = Metric.parse(metric).plain == ROUNDS_TO
-    entries = _set_digits(entries, ratio)
+    digits = 1 if ratio else count_digits(one.mean for one in entries.values() if one.mean is not None)
+    entries = {key: replace(one, digits=digits, is_round=ratio) for key, one in entries.items()}
     if sweep.searched:
         names = sort_best_first(sweep, cells), names[1]
         notes.append(
@@ -200,12 +201,6 @@ def drop_keys(cells: pd.DataFrame, columns: str, over: str) -> pd.Series | str:
             raise unknown("--average-over", key, keys)
     kept = ",".join(key for key in keys if key not in left_out)
     return label_cells(cells, kept) if kept else f"mean over {over}"
-
-
-def _set_digits(entries: Mapping[tuple[str, str], Entry], rounds: bool) -> dict[tuple[str, str], Entry]:
-    """Return the entries with their digits: one for rounds, otherwise as many as their means need."""
-    digits = 1 if rounds else count_digits(one.mean for one in entries.values() if one.mean is not None)
-    return {key: replace(one, digits=digits, is_round=rounds) for key, one in entries.items()}
 
 
 def _list_rivals(

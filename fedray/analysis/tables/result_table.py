@@ -73,8 +73,8 @@ class ResultTable:
     title: str
     rows: list[str]
     columns: list[str]
-    entries: dict[tuple[str, str], Entry]
-    ranks: dict[tuple[str, str], int]
+    entries: dict[Key, Entry]
+    ranks: dict[Key, int]
     """1 for the best complete entry of a setting, 2 for the second best (equal values share a rank)."""
     notes: list[str]
     reference: str = ""
@@ -166,7 +166,7 @@ def add_best(cells: pd.DataFrame, leave_out: Sequence[str], lower: bool) -> tupl
 def join_tables(tables: Mapping[str, ResultTable]) -> ResultTable:
     """Join metric -> table into one table: for each setting a column per metric."""
     first, *others = tables.values()
-    entries, ranks = dict[tuple[str, str], Entry](), dict[tuple[str, str], int]()
+    entries, ranks = dict[Key, Entry](), dict[Key, int]()
     for name, table in tables.items():
         entries |= {(row, f"{column}: {name}"): entry for (row, column), entry in table.entries.items()}
         ranks |= {(row, f"{column}: {name}"): rank for (row, column), rank in table.ranks.items()}

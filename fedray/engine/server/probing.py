@@ -72,9 +72,7 @@ def measure_round(
         correct=tested.get("correct", torch.zeros(0)),
         sums=tested,
         test_counts=torch.from_numpy(np.bincount(data.y_test[problem.evaluated["test"]], minlength=data.num_classes)),
-        holds=lambda i: torch.from_numpy(
-            np.bincount(data.y_train[problem.split.train[i]], minlength=data.num_classes) > 0
-        ),
+        holds=lambda i: torch.from_numpy(np.bincount(data.y_train[shards[i]], minlength=data.num_classes) > 0),
         samples={i: int(shards.sizes[i]) for i in trained.weights},
     )
     metrics = summarise_cohort(measured)
