@@ -12,8 +12,8 @@ Norms of 5 keep SAM's arithmetic in whole numbers: with ρ = 5 a perturbation is
 outputs, features or inner layers have small models of their own, with the same engine.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import log
 from typing import Any
 
@@ -75,36 +75,32 @@ class Line(Quadratic):
         return torch.cat([at[1] - at[0], at[0]])[None]
 
 
-@dataclass
 class Case:
     """Initial conditions of a derivation and the numbers it arrives at.
 
-    rounds: per round, name -> values: `theta`, `server.NAME`, `client.I.NAME`. server, clients: initial vectors, if the
-    zeros of round 0 would hide a term; start: x. model, labels, classes: a model other than `Quadratic`, and each
-    sample's label for it; theta: then x, instead of the model's own.
+    rounds: after each, name -> values: `theta`, `NAME` of the server, `I.NAME` of client I. server, clients: initial
+    vectors, if the zeros of round 0 would hide a term; start: x. model, labels, classes: a model other than
+    `Quadratic`, and each sample's label for it; theta: then x, instead of the model's own.
     """
 
-    algorithm: Mapping[str, Any]
-    rounds: Sequence[Mapping[str, Any]]
-    samples: Sequence[Sequence[Sequence[float]]] = CLIENTS
-    training: Mapping[str, Any] = field(default_factory=dict)
-    start: Point = (0, 0)
-    server: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    clients: Mapping[int, Mapping[str, Sequence[float]]] = field(default_factory=dict)
-    cohorts: Sequence[Sequence[int]] | None = None
-    model: Mapping[str, Any] = field(default_factory=dict)
-    labels: Sequence[Sequence[int]] = ()
-    classes: int = 2
-    theta: Sequence[float] = ()
-
-
-CASES: dict[str, Callable[[], Case]] = {}
-
-
-def derived(case: Callable[[], Case]) -> Callable[[], Case]:
-    """Decorator: a function whose docstring derives the numbers of the case it returns."""
-    CASES[case.__name__] = case
-    return case
+    def __init__(
+        self,
+        algorithm: Mapping[str, Any],
+        *rounds: Mapping[str, Any],
+        samples: Sequence[Sequence[Sequence[float]]] = CLIENTS,
+        training: Mapping[str, Any] = {},
+        start: Point = (0, 0),
+        server: Mapping[str, Sequence[float]] = {},
+        clients: Mapping[int, Mapping[str, Sequence[float]]] = {},
+        cohorts: Sequence[Sequence[int]] | None = None,
+        model: Mapping[str, Any] = {},
+        labels: Sequence[Sequence[int]] = (),
+        classes: int = 2,
+        theta: Sequence[float] = (),
+    ) -> None:
+        self.algorithm, self.rounds, self.samples, self.training = algorithm, rounds, samples, training
+        self.start, self.server, self.clients, self.cohorts = start, server, clients, cohorts
+        self.model, self.labels, self.classes, self.theta = model, labels, classes, theta
 
 
 def problem(case: Case) -> Problem:
@@ -151,15 +147,11 @@ def check(case: Case, tolerance: float = 1e-6) -> None:
 
 
 def look_up(state: State, name: str) -> Tensor:
-    """`theta`, `server.NAME` or `client.I.NAME` of a state."""
-    match name.split("."):
-        case ["theta"]:
-            return state.theta
-        case ["server", vector]:
-            return state.server[vector]
-        case ["client", i, vector]:
-            return state.clients[int(i)][vector]
-    raise ValueError(f"{name!r} is not theta, server.NAME or client.I.NAME")
+    """`theta`, `NAME` of the server or `I.NAME` of client I."""
+    client, dot, vector = name.partition(".")
+    if dot:
+        return state.clients[int(client)][vector]
+    return state.theta if name == "theta" else state.server[name]
 
 
 def _vector(value: Sequence[float]) -> Tensor:

@@ -6,7 +6,7 @@
 from typing import Any
 
 from fedray.algorithms.local_optimizers import NEWTON_SCHULZ
-from tests.algorithms.quadratic import LN2, Case, derived, times_ln2
+from tests.algorithms.quadratic import LN2, Case, times_ln2
 from tests.algorithms.rounds_outputs import SOFTMAX
 
 ONE: dict[str, Any] = {"samples": [[(1, 1, -3, 4)]]}
@@ -16,19 +16,16 @@ for _ in range(5):
     SIZE = NEWTON_SCHULZ[0] * SIZE + NEWTON_SCHULZ[1] * SIZE**3 + NEWTON_SCHULZ[2] * SIZE**5
 
 
-@derived
 def local_adamw() -> Case:
     """The first corrected moments are g and g²: d = (1, -1), x = -½ d."""
-    return Case({"name": "local-adamw"}, [{"theta": (-0.5, 0.5)}], **ONE)
+    return Case({"name": "local-adamw"}, {"theta": (-0.5, 0.5)}, **ONE)
 
 
-@derived
 def local_muon() -> Case:
     """The parameters are a matrix (1, 2): O = SIZE (0.6, -0.8), x = -½ O."""
-    return Case({"name": "local-muon"}, [{"theta": (-0.3 * SIZE, 0.4 * SIZE)}], **ONE)
+    return Case({"name": "local-muon"}, {"theta": (-0.3 * SIZE, 0.4 * SIZE)}, **ONE)
 
 
-@derived
 def fedadamw() -> Case:
     """α = ½, β = (0, ½), ε = 0. First: v = g²/2, over ½ it is g²: x = (-0.5, 0.5), D = U/η = (-1, 1), v̄ = (4.5 + 8)/2.
     Second: g = (2.5, -3.5), v = (v̄ + g²)/2 = (6.25, 9.25) over 1 - ½² = ¾; d = (2.5/√(25/3), -3.5/√(37/3)) - ½ D.
@@ -36,15 +33,12 @@ def fedadamw() -> Case:
     d = (2.5 / (25 / 3) ** 0.5 + 0.5, -3.5 / (37 / 3) ** 0.5 - 0.5)
     return Case(
         {"name": "fedadamw", "beta1": 0.0, "beta2": 0.5, "eps": 0},
-        [
-            {"theta": (-0.5, 0.5), "server.v": (6.25,), "server.delta": (-1, 1), "server.steps": 1},
-            {"theta": (-0.5 - d[0] / 2, 0.5 - d[1] / 2), "server.v": (7.75,), "server.steps": 2},
-        ],
+        {"theta": (-0.5, 0.5), "v": (6.25,), "delta": (-1, 1), "steps": 1},
+        {"theta": (-0.5 - d[0] / 2, 0.5 - d[1] / 2), "v": (7.75,), "steps": 2},
         **ONE,
     )
 
 
-@derived
 def fedlada() -> Case:
     """a = ½, β = (0, 0). First: v^ = g², d = ½ (1, -1), x = (-0.25, 0.25), Δ = (0.5, -0.5). Second: g = (2.75, -3.75),
     whose squares are below v̄ = (9, 16): d = ½ (2.75/3, -3.75/4) + ½ Δ.
@@ -52,40 +46,35 @@ def fedlada() -> Case:
     d = (2.75 / 6 + 0.25, -3.75 / 8 - 0.25)
     return Case(
         {"name": "fedlada", "alpha": 0.5, "beta1": 0.0, "beta2": 0.0},
-        [
-            {"theta": (-0.25, 0.25), "server.v": (9, 16), "server.delta": (0.5, -0.5)},
-            {"theta": (-0.25 - d[0] / 2, 0.25 - d[1] / 2), "server.v": (9, 16)},
-        ],
+        {"theta": (-0.25, 0.25), "v": (9, 16), "delta": (0.5, -0.5)},
+        {"theta": (-0.25 - d[0] / 2, 0.25 - d[1] / 2), "v": (9, 16)},
         **ONE,
     )
 
 
-@derived
 def fedmuon() -> Case:
     """γ = ½, β = 0, all along r = SIZE (0.6, -0.8). First: x = -½ · ½ r, D = -½ r. Second: d = ½ r - ½ D = ¾ r,
     x = -(¼ + 3/8) r.
     """
     return Case(
         {"name": "fedmuon", "momentum": 0.0},
-        [{"theta": (-0.15 * SIZE, 0.2 * SIZE), "server.momentum": (3, -4)}, {"theta": (-0.375 * SIZE, 0.5 * SIZE)}],
+        {"theta": (-0.15 * SIZE, 0.2 * SIZE), "momentum": (3, -4)},
+        {"theta": (-0.375 * SIZE, 0.5 * SIZE)},
         **ONE,
     )
 
 
-@derived
 def fedgmt() -> Case:
     """γ = ¾, τ = 2: the KL term counts γ τ² = 3 times, e = x⁰ and H = 0, so U is `rounds_outputs.fedavg_kl`'s. All
     clients took part: the mean of H is U, x = 2 U, and with a = ½ e = U.
     """
     return Case(
         {"name": "fedgmt", "gamma": 0.75, "tau": 2.0, "alpha": 0.5},
-        [
-            {
-                "theta": times_ln2((881, -442, -439), 110),
-                "server.h": times_ln2((881, -442, -439), 220),
-                "server.e": times_ln2((881, -442, -439), 220),
-            }
-        ],
+        {
+            "theta": times_ln2((881, -442, -439), 110),
+            "h": times_ln2((881, -442, -439), 220),
+            "e": times_ln2((881, -442, -439), 220),
+        },
         training={"lr": 6 * LN2},
         **SOFTMAX,
     )
@@ -98,19 +87,16 @@ ALONE: dict[str, Any] = {
 }
 
 
-@derived
 def feduv() -> Case:
     """One sample, so no term: h = (2, 0), p = ½, the head moves by ½ (½, -½) times h, the body by H' (..) = 0."""
-    return Case({"name": "feduv"}, [{"theta": (2, 0, 0.5, 0, -0.5, 0)}], **ALONE)
+    return Case({"name": "feduv"}, {"theta": (2, 0, 0.5, 0, -0.5, 0)}, **ALONE)
 
 
-@derived
 def feddecorr() -> Case:
     """As `feduv`."""
-    return Case({"name": "feddecorr"}, [{"theta": (2, 0, 0.5, 0, -0.5, 0)}], **ALONE)
+    return Case({"name": "feddecorr"}, {"theta": (2, 0, 0.5, 0, -0.5, 0)}, **ALONE)
 
 
-@derived
 def fedadagrad() -> Case:
     """lr = 1, β1 = τ = ½, from v = 0. First: U = (-1.5, 2), m = ½ U, √v = |U|: x = (-0.75/2, 1/2.5).
     Second: g = (2.625, -3.6), U = (-1.3125, 1.8), m = (-1.03125, 1.4), v = (2.25 + 1.3125², 4 + 1.8²).
@@ -119,6 +105,7 @@ def fedadagrad() -> Case:
     x = (-0.375 - 1.03125 / (v[0] ** 0.5 + 0.5), 0.4 + 1.4 / (v[1] ** 0.5 + 0.5))
     return Case(
         {"name": "fedadagrad", "lr": 1.0, "beta1": 0.5, "tau": 0.5, "start": "zero"},
-        [{"theta": (-0.375, 0.4), "server.v": (2.25, 4)}, {"theta": x, "server.v": v}],
+        {"theta": (-0.375, 0.4), "v": (2.25, 4)},
+        {"theta": x, "v": v},
         **ONE,
     )

@@ -7,7 +7,7 @@ and 0) at logits 0. In two classes FedGELA is FedGE: Φ_0 + Φ_1 = 2 and opposit
 
 from math import exp, sqrt
 
-from tests.algorithms.quadratic import LN2, Case, derived, times_ln2
+from tests.algorithms.quadratic import LN2, Case, times_ln2
 from tests.algorithms.rounds_outputs import SOFTMAX
 
 
@@ -16,7 +16,6 @@ def miss(margin: float) -> float:
     return 1 / (1 + exp(margin))
 
 
-@derived
 def fedrs() -> Case:
     """α = ½, η = 12 ln 2. Client 0 has class 2 alone, a = (½, ½, 1): by W -(1/6, 1/6, -2/3), u0 = (2, 2, -8) ln 2.
     Client 1, a = (1, 1, ½): by W (1/3, -2/3, 1/6), y = (-4, 8, -2) ln 2. a y = (-4, 8, -1) ln 2, p = (1, 4096, 8)/4105,
@@ -25,13 +24,12 @@ def fedrs() -> Case:
     u1 = [y - 12 * q / 4105 for y, q in zip((-4, 8, -2), (-4104, 4096, 4), strict=True)]
     return Case(
         {"name": "fedrs", "alpha": 0.5},
-        [{"theta": times_ln2([(a + b) / 2 for a, b in zip((2, 2, -8), u1, strict=True)])}],
+        {"theta": times_ln2([(a + b) / 2 for a, b in zip((2, 2, -8), u1, strict=True)])},
         training={"lr": 12 * LN2},
         **SOFTMAX,
     )
 
 
-@derived
 def fedrs_soft() -> Case:
     """α = ½, one step on the whole shard, η = 1. Client 0 (x = 1; labels 0, 1, 1): a = (½ + ½ ½, 1, ½), p = 1/3:
     p - shares = (0, -1/3, 1/3), q = (0, -1/3, 1/6). Client 1 (x = 1, label 2), a = (½, ½, 1): q = (1/6, 1/6, -2/3).
@@ -42,7 +40,8 @@ def fedrs_soft() -> Case:
     x = [v - s * (z / sum(e) - f) for v, s, z, f in zip(w, a, e, (1 / 3, 2 / 3, 0), strict=True)]
     return Case(
         {"name": "fedrs", "alpha": 0.5, "soft": True},
-        [{"theta": w}, {"theta": x}],
+        {"theta": w},
+        {"theta": x},
         classes=3,
         model={"name": "tests.algorithms.quadratic:Softmax"},
         samples=[[(1,)] * 3, [(1,)]],
@@ -52,7 +51,6 @@ def fedrs_soft() -> Case:
     )
 
 
-@derived
 def fedlc() -> Case:
     """τ = 2 ln 2, η = 1, one step on the whole shard. Client 0: x = 1 with label 0 once and label 1 sixteen times, so
     τ n^(-1/4) = (2, 1, ∞) ln 2 and p = (¼, ½, 0)/(3/4) = (1/3, 2/3, 0); less the shares (1, 16, 0)/17: (14, -14, 0)/51.
@@ -61,7 +59,7 @@ def fedlc() -> Case:
     """
     return Case(
         {"name": "fedlc", "tau": 2 * LN2},
-        [{"theta": (-(14 / 51 + 0.5) / 2, 7 / 51, 0.25)}],
+        {"theta": (-(14 / 51 + 0.5) / 2, 7 / 51, 0.25)},
         classes=3,
         model={"name": "tests.algorithms.quadratic:Softmax"},
         samples=[[(1,)] * 17, [(-1,), (1,)]],
@@ -70,7 +68,6 @@ def fedlc() -> Case:
     )
 
 
-@derived
 def fedavg_la() -> Case:
     """η = (4/3) ln 2. Client 0, Φ = (0, 0, 3): by W -Φ (1/3, 1/3, -2/3) = (0, 0, 2), u0 = η (0, 0, -2).
     Client 1, Φ = (3/2, 3/2, 0): by W (½, -1, 0), y = η (-½, 1, 0), Φ y = (-1, 2, 0) ln 2, p = (1, 8, 2)/11,
@@ -78,13 +75,12 @@ def fedavg_la() -> Case:
     """
     return Case(
         {"name": "fedavg-la"},
-        [{"theta": times_ln2((19 / 22, -1 / 11, -2), 1.5)}],
+        {"theta": times_ln2((19 / 22, -1 / 11, -2), 1.5)},
         training={"lr": 4 / 3 * LN2},
         **SOFTMAX,
     )
 
 
-@derived
 def fedge() -> Case:
     """√E_W = 6, W = (6, 0; -6, 0), η = ½; A = (0, 2), so h = (0, 2) x, of length 2, and z = 0.
     Client 0, x = 1, label 0: by h/||h|| W'(-½, ½) = (-6, 0), by h that less its part along h, over ||h||: (-3, 0).
@@ -95,7 +91,7 @@ def fedge() -> Case:
     s = miss(7.2)
     return Case(
         {"name": "fedge", "scale_w": 36.0},
-        [{"theta": (1.5 + 0.768 * s, 2 - 0.576 * s, 6, 0, -6, 0)}],
+        {"theta": (1.5 + 0.768 * s, 2 - 0.576 * s, 6, 0, -6, 0)},
         theta=(0, 2, 6, 0, -6, 0),
         model={"name": "tests.algorithms.quadratic:TwoLayers", "body": [[0], [2]]},
         samples=[[(1,)], [(-1,), (1,)]],
@@ -103,7 +99,6 @@ def fedge() -> Case:
     )
 
 
-@derived
 def fedgela() -> Case:
     """E_W = 6: the class vectors are (2, -1, -1) and so on. A = (1, 1, 1), so W h = 0 whatever x, and ||h|| = √3; no
     class vector has a part along h. η = √3/4, one step on the whole shard; by A: x W'Φ (p - onehot)/√3.
@@ -114,7 +109,7 @@ def fedgela() -> Case:
     w = (2, -1, -1, -1, 2, -1, -1, -1, 2)
     return Case(
         {"name": "fedgela", "scale_w": 6.0},
-        [{"theta": (1 + 25 / 32, 1 - 17 / 32, 0.75, *w)}],
+        {"theta": (1 + 25 / 32, 1 - 17 / 32, 0.75, *w)},
         classes=3,
         theta=(1, 1, 1, *w),
         model={"name": "tests.algorithms.quadratic:TwoLayers", "body": [[1], [1], [1]], "classes": 3},
@@ -124,7 +119,6 @@ def fedgela() -> Case:
     )
 
 
-@derived
 def fedrod() -> Case:
     """η = ½, one step on the whole shard; A = (2, 0), so h = (2, 0) x; H = 0; second heads (weights, bias) at 0.
     Client 0: x = 1 with label 0 three times, x = -1 with label 1: z + log n = (ln 3, 0), p = (¾, ¼); Σ x (p - onehot)/4
@@ -139,14 +133,12 @@ def fedrod() -> Case:
     h = 7 / 16 + s
     return Case(
         {"name": "fedrod"},
-        [
-            {
-                "theta": (2, 0, 7 / 16, 0, -7 / 16, 0),
-                "client.0.head": ((0.5, 0, 0.125), (-0.5, 0, -0.125)),
-                "client.1.head": ((0.5, 0, 0), (-0.5, 0, 0)),
-            },
-            {"theta": (2 + 7 / 16 * s, 0, h, 0, -h, 0), "client.1.head": ((0.5 + r, 0, 0), (-0.5 - r, 0, 0))},
-        ],
+        {
+            "theta": (2, 0, 7 / 16, 0, -7 / 16, 0),
+            "0.head": ((0.5, 0, 0.125), (-0.5, 0, -0.125)),
+            "1.head": ((0.5, 0, 0), (-0.5, 0, 0)),
+        },
+        {"theta": (2 + 7 / 16 * s, 0, h, 0, -h, 0), "1.head": ((0.5 + r, 0, 0), (-0.5 - r, 0, 0))},
         model={"name": "tests.algorithms.quadratic:TwoLayers", "body": [[2], [0]]},
         training={"batch_size": "full"},
         samples=[[(1,), (1,), (1,), (-1,)], [(-1,), (1,)]],
@@ -155,7 +147,6 @@ def fedrod() -> Case:
     )
 
 
-@derived
 def fedbabu() -> Case:
     """η = ½; A = (2, 0), H = (1, 0; -1, 0) for good. Client 0, x = 1, label 0: z = (2, -2), s = 1/(1 + e^4), by A
     H'(-s, s) = (-2 s, 0), y = 2 + s. Client 1, x = -1, label 1: the same; then x = 1, label 0: r = 1/(1 + e^{4 + 2s}),
@@ -165,7 +156,7 @@ def fedbabu() -> Case:
     r = miss(4 + 2 * s)
     return Case(
         {"name": "fedbabu"},
-        [{"theta": (2 + s + r / 2, 0, 1, 0, -1, 0)}],
+        {"theta": (2 + s + r / 2, 0, 1, 0, -1, 0)},
         theta=(2, 0, 1, 0, -1, 0),
         model={"name": "tests.algorithms.quadratic:TwoLayers", "body": [[2], [0]]},
         samples=[[(1,)], [(-1,), (1,)]],
@@ -173,7 +164,6 @@ def fedbabu() -> Case:
     )
 
 
-@derived
 def fedrep() -> Case:
     """η = ½, two epochs: the head's, the body's; A = (2, 0), own heads H = 0. Client 0, x = 1, label 0, h = (2, 0):
     H = (½, 0; -½, 0); then z = (1, -1), s = 1/(1 + e²), by A H'(-s, s) = (-s, 0), A = 2 + s/2.
@@ -187,10 +177,8 @@ def fedrep() -> Case:
     k = 0.5 + 0.5 * a * miss(a)
     return Case(
         {"name": "fedrep"},
-        [
-            {"theta": (a, 0, 0, 0, 0, 0), "client.0.own": (0.5, 0, -0.5, 0), "client.1.own": (1, 0, -1, 0)},
-            {"theta": (a + k * miss(2 * k * a), 0, 0, 0, 0, 0), "client.0.own": (k, 0, -k, 0)},
-        ],
+        {"theta": (a, 0, 0, 0, 0, 0), "0.own": (0.5, 0, -0.5, 0), "1.own": (1, 0, -1, 0)},
+        {"theta": (a + k * miss(2 * k * a), 0, 0, 0, 0, 0), "0.own": (k, 0, -k, 0)},
         model={"name": "tests.algorithms.quadratic:TwoLayers", "body": [[2], [0]]},
         samples=[[(1,)], [(2,)]],
         labels=[[0], [0]],

@@ -1,26 +1,21 @@
 """Hand-derived rounds of FedAvg, FedProx, SCAFFOLD, FedDyn, FedCM, FedSAM, MoFedSAM and FedTOGA."""
 
-from tests.algorithms.quadratic import Case, derived
+from tests.algorithms.quadratic import Case
 
 
-@derived
 def fedavg() -> Case:
     """Client 0: u0 = -½ (3, -4) = (-1.5, 2).
     Client 1: y = -½ (-4, 3) = (2, -1.5); g1'(y) = (-1, -2.5); y = (2.5, -0.25) = u1.
     x = (u0 + u1)/2 = (0.5, 0.875).
     """
-    return Case({"name": "fedavg"}, [{"theta": (0.5, 0.875)}])
+    return Case({"name": "fedavg"}, {"theta": (0.5, 0.875)})
 
 
-@derived
 def fedavg_by_samples() -> Case:
     """u0, u1 as in `fedavg`, n = (1, 2): x = (u0 + 2 u1)/3 = (3.5/3, 1.5/3); server_lr = ½ halves it."""
-    return Case(
-        {"name": "fedavg"}, [{"theta": (1.75 / 3, 0.25)}], training={"aggregation": "samples", "server_lr": 0.5}
-    )
+    return Case({"name": "fedavg"}, {"theta": (1.75 / 3, 0.25)}, training={"aggregation": "samples", "server_lr": 0.5})
 
 
-@derived
 def fedprox() -> Case:
     """μ = 1. Round 0: both first steps are at y = x, as in `fedavg`, u0 = (-1.5, 2).
     Client 1, second step: q = (-1, -2.5) + (2, -1.5) = (1, -4); y = (2, -1.5) - ½ q = (1.5, 0.5).
@@ -29,10 +24,9 @@ def fedprox() -> Case:
     Client 1: g1 = (-4, 4.25), y = (2, -0.875); q = (-1, -1.875) + (2, -2.125) = (1, -4); y = (1.5, 1.125),
     u1 = (1.5, -0.125). x = (0, 1.25) + (0, 0.3125).
     """
-    return Case({"name": "fedprox", "mu": 1.0}, [{"theta": (0, 1.25)}, {"theta": (0, 1.5625)}])
+    return Case({"name": "fedprox", "mu": 1.0}, {"theta": (0, 1.25)}, {"theta": (0, 1.5625)})
 
 
-@derived
 def scaffold() -> Case:
     """Round 0: c = c_i = 0, so the steps are `fedavg`'s. c0 = -u0/(1 η) = (3, -4), which is g0(0) because K_0 = 1;
     c1 = -u1/(2 η) = (-2.5, 0.25); c = (c0 + c1)/2.
@@ -47,26 +41,13 @@ def scaffold() -> Case:
     """
     return Case(
         {"name": "scaffold"},
-        [
-            {"theta": (0.5, 0.875), "client.0.c": (3, -4), "client.1.c": (-2.5, 0.25), "server.c": (0.25, -1.875)},
-            {
-                "theta": (0.28125, 1.25),
-                "client.0.c": (3.5, -2.25),
-                "client.1.c": (-2.6875, 1.4375),
-                "server.c": (0.40625, -0.40625),
-            },
-            {
-                "theta": (0.1875, 1.078125),
-                "client.0.c": (3.28125, -1.5),
-                "client.1.c": (-2.6875, 1.4375),
-                "server.c": (0.296875, -0.03125),
-            },
-        ],
+        {"theta": (0.5, 0.875), "0.c": (3, -4), "1.c": (-2.5, 0.25), "c": (0.25, -1.875)},
+        {"theta": (0.28125, 1.25), "0.c": (3.5, -2.25), "1.c": (-2.6875, 1.4375), "c": (0.40625, -0.40625)},
+        {"theta": (0.1875, 1.078125), "0.c": (3.28125, -1.5), "1.c": (-2.6875, 1.4375), "c": (0.296875, -0.03125)},
         cohorts=[[0, 1], [0, 1], [0]],
     )
 
 
-@derived
 def feddyn() -> Case:
     """α = ½. Round 0: H = 0. u0 = (-1.5, 2). Client 1: y = (2, -1.5), q = (-1, -2.5) + ½ (2, -1.5) = (0, -3.25),
     u1 = (2, 0.125). H_i = u_i, h = U = (0.25, 1.0625), x = U + h.
@@ -79,21 +60,13 @@ def feddyn() -> Case:
     """
     return Case(
         {"name": "feddyn", "alpha": 0.5},
-        [
-            {"theta": (0.5, 2.125), "client.0.h": (-1.5, 2), "client.1.h": (2, 0.125), "server.h": (0.25, 1.0625)},
-            {
-                "theta": (0.375, 1.3203125),
-                "client.0.h": (-2.875, 1.375),
-                "client.1.h": (3, -1.1171875),
-                "server.h": (0.0625, 0.12890625),
-            },
-            {"theta": (-1.015625, 1.953125), "client.0.h": (-3.84375, 1.7109375), "server.h": (-0.421875, 0.296875)},
-        ],
+        {"theta": (0.5, 2.125), "0.h": (-1.5, 2), "1.h": (2, 0.125), "h": (0.25, 1.0625)},
+        {"theta": (0.375, 1.3203125), "0.h": (-2.875, 1.375), "1.h": (3, -1.1171875), "h": (0.0625, 0.12890625)},
+        {"theta": (-1.015625, 1.953125), "0.h": (-3.84375, 1.7109375), "h": (-0.421875, 0.296875)},
         cohorts=[[0, 1], [0, 1], [0]],
     )
 
 
-@derived
 def fedcm() -> Case:
     """α = ½, from Δ = (2, -4). Client 0: q = ½ (3, -4) + ½ (2, -4) = (2.5, -4), u0 = (-1.25, 2).
     Client 1: q = ½ (-4, 3) + (1, -2) = (-1, -0.5), y = (0.5, 0.25); q = ½ (-2.5, -0.75) + (1, -2) = (-0.25, -2.375),
@@ -106,25 +79,21 @@ def fedcm() -> Case:
     """
     return Case(
         {"name": "fedcm", "alpha": 0.5},
-        [
-            {"theta": (-0.3125, 1.71875), "server.delta": (0.9375, -2.71875)},
-            {"theta": (-0.18896484375, 1.939453125), "server.delta": (0.2060546875, -0.8515625)},
-        ],
+        {"theta": (-0.3125, 1.71875), "delta": (0.9375, -2.71875)},
+        {"theta": (-0.18896484375, 1.939453125), "delta": (0.2060546875, -0.8515625)},
         server={"delta": (2, -4)},
         training={"lr_decay": 0.5},
     )
 
 
-@derived
 def fedsam() -> Case:
     """ρ = 5. Client 0: e = (3, -4), q = g0(e) = (6, -12), u0 = (-3, 6).
     Client 1: e = (-4, 3), q = g1(e) = (-12, 6), y = (6, -3); g1'(y) = (3, -4) = e, q = g1'(9, -7) = (6, -8),
     y = (3, 1) = u1. x = (0, 3.5).
     """
-    return Case({"name": "fedsam", "rho": 5.0}, [{"theta": (0, 3.5)}])
+    return Case({"name": "fedsam", "rho": 5.0}, {"theta": (0, 3.5)})
 
 
-@derived
 def mofedsam() -> Case:
     """ρ = 5, β = ½, from Δ = (2, -4). Client 0: q = ½ (6, -12) + ½ (2, -4) = (4, -8), u0 = (-2, 4).
     Client 1: q = ½ (-12, 6) + (1, -2) = (-5, 1), y = (2.5, -0.5). Its second sample is moved to b = (-0.5, 3.5):
@@ -133,7 +102,7 @@ def mofedsam() -> Case:
     """
     return Case(
         {"name": "mofedsam", "rho": 5.0, "beta": 0.5},
-        [{"theta": (-0.75, 3.25), "server.delta": (1.75, -5.25)}],
+        {"theta": (-0.75, 3.25), "delta": (1.75, -5.25)},
         samples=[[(1, 2, -3, 2)], [(2, 1, 2, -3), (1, 1, -0.5, 3.5)]],
         server={"delta": (2, -4)},
     )
@@ -143,7 +112,6 @@ FEDTOGA = {"name": "fedtoga", "rho": 5.0, "alpha": 0.5, "beta": 0.5, "kappa": 2.
 DUALS = {0: {"h": (2, -2)}, 1: {"h": (-4, 2)}}
 
 
-@derived
 def fedtoga_global() -> Case:
     """ρ = 5, α = β = ½, κ = 2; from Δ = (0.5, 3.5), H_0 = (2, -2), H_1 = (-4, 2), so h = (-1, 0); κΔ = (1, 7).
     Client 0: e = r = (3, -4) + (1, 7) = (4, 3); g~ = g0(4, 3) = (7, 2);
@@ -156,22 +124,19 @@ def fedtoga_global() -> Case:
     """
     return Case(
         {**FEDTOGA, "perturbation": "global"},
-        [
-            {
-                "theta": (-2.09375, 8.34375),
-                "server.h": (-1.546875, 4.171875),
-                "server.delta": (1.3046875, -1.7421875),
-                "client.0.h": (-2.125, -3.375),
-                "client.1.h": (-0.96875, 11.71875),
-            }
-        ],
+        {
+            "theta": (-2.09375, 8.34375),
+            "h": (-1.546875, 4.171875),
+            "delta": (1.3046875, -1.7421875),
+            "0.h": (-2.125, -3.375),
+            "1.h": (-0.96875, 11.71875),
+        },
         samples=[[(1, 2, -3, 2)], [(2, 1, -1, 11), (1, 1, 1.875, 16.125)]],
         server={"delta": (0.5, 3.5), "h": (-1, 0)},
         clients=DUALS,
     )
 
 
-@derived
 def fedtoga_fusion() -> Case:
     """As `fedtoga_global` up to y = (-3.125, 6.125) in client 1, where g~_0 = (8, -15): at a first step g~_{-1} = 0.
     Its second sample is b = (2.875, -5.875): g1'(y) = (-6, 12), e = r = (-6, 12) + (8, -15) + (1, 7) = (3, 4),
@@ -179,22 +144,19 @@ def fedtoga_fusion() -> Case:
     """
     return Case(
         {**FEDTOGA, "perturbation": "fusion"},
-        [
-            {
-                "theta": (-5.09375, -6.15625),
-                "server.h": (-3.046875, -3.078125),
-                "server.delta": (2.0546875, 1.8828125),
-                "client.0.h": (-2.125, -3.375),
-                "client.1.h": (-3.96875, -2.78125),
-            }
-        ],
+        {
+            "theta": (-5.09375, -6.15625),
+            "h": (-3.046875, -3.078125),
+            "delta": (2.0546875, 1.8828125),
+            "0.h": (-2.125, -3.375),
+            "1.h": (-3.96875, -2.78125),
+        },
         samples=[[(1, 2, -3, 2)], [(2, 1, -1, 11), (1, 1, 2.875, -5.875)]],
         server={"delta": (0.5, 3.5), "h": (-1, 0)},
         clients=DUALS,
     )
 
 
-@derived
 def fedtoga_neighbour() -> Case:
     """From Δ = (1.5, 2), κΔ = (3, 4), duals as in `fedtoga_global`.
     Client 0: e = κΔ = (3, 4) (g~_{-1} = 0), g~ = g0(3, 4) = (6, 4); q = (6, 4) + (1, -1) + (0.75, 1) = (7.75, 4).
@@ -204,15 +166,13 @@ def fedtoga_neighbour() -> Case:
     """
     return Case(
         {**FEDTOGA, "perturbation": "neighbour"},
-        [
-            {
-                "theta": (0.28125, -4.125),
-                "server.h": (-0.359375, -2.0625),
-                "server.delta": (0.6484375, 1.53125),
-                "client.0.h": (-1.875, -4),
-                "client.1.h": (1.15625, -0.125),
-            }
-        ],
+        {
+            "theta": (0.28125, -4.125),
+            "h": (-0.359375, -2.0625),
+            "delta": (0.6484375, 1.53125),
+            "0.h": (-1.875, -4),
+            "1.h": (1.15625, -0.125),
+        },
         samples=[[(1, 2, -3, 2)], [(2, 1, 6.5, 5), (1, 1, 3, 1)]],
         server={"delta": (1.5, 2), "h": (-1, 0)},
         clients=DUALS,

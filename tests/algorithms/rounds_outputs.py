@@ -11,7 +11,7 @@ the quadratic problem, whose parameters are all head.
 from math import exp, log, sqrt
 from typing import Any
 
-from tests.algorithms.quadratic import LN2, Case, derived, times_ln2
+from tests.algorithms.quadratic import LN2, Case, times_ln2
 
 SOFTMAX: dict[str, Any] = {
     "model": "tests.algorithms.quadratic:Softmax",
@@ -21,7 +21,6 @@ SOFTMAX: dict[str, Any] = {
 }
 
 
-@derived
 def fedntd() -> Case:
     """β = 3, τ = 2, η = 6 ln 2. At x no distillation: u0 = η (1/3, 1/3, -2/3) = (2, 2, -4) ln 2.
     Client 1: y = -η (1/3, -2/3, 1/3) = (-2, 4, -2) ln 2. p = (1, 64, 1)/66, p - onehot = (-65, 64, 1)/66.
@@ -31,13 +30,12 @@ def fedntd() -> Case:
     """
     return Case(
         {"name": "fedntd", "beta": 3.0, "tau": 2.0},
-        [{"theta": times_ln2((65, -152, 87), 22)}],
+        {"theta": times_ln2((65, -152, 87), 22)},
         training={"lr": 6 * LN2},
         **SOFTMAX,
     )
 
 
-@derived
 def fedavg_kl() -> Case:
     """w = 3, τ = 2, η = 6 ln 2: u0 and y = (-2, 4, -2) ln 2 as in `fedntd`. softmax(y/2) = (1, 8, 1)/10, minus 1/3:
     (-7, 14, -7)/30, times w/τ: (-0.35, 0.7, -0.35). q = (-65, 64, 1)/66 + that;
@@ -46,13 +44,12 @@ def fedavg_kl() -> Case:
     """
     return Case(
         {"name": "fedavg-kl", "weight": 3.0, "tau": 2.0},
-        [{"theta": times_ln2((881, -442, -439), 220)}],
+        {"theta": times_ln2((881, -442, -439), 220)},
         training={"lr": 6 * LN2},
         **SOFTMAX,
     )
 
 
-@derived
 def moon() -> Case:
     """μ = 8, τ = 1/ln 3, η = ½; A = (2, 0), so h = (2, 0) x; logits 0, p = ½.
     Client 0, x = 1, label 0; its previous A was (0, 3): cos(h, h_p) - cos(h, h_g) = 0 - 1, softplus' = 1/(1 + 3) = ¼,
@@ -67,13 +64,11 @@ def moon() -> Case:
     a, b = 0.5 * log(3), 0.5 + s
     return Case(
         {"name": "moon", "mu": 8.0, "tau": 1 / log(3)},
-        [
-            {
-                "theta": (2 + s / 4, -a / 2, (0.5 + b) / 2, 0, -(0.5 + b) / 2, 0),
-                "client.0.previous": (2, -a, 0.5, 0, -0.5, 0),
-                "client.1.previous": (2 + s / 2, 0, b, 0, -b, 0),
-            }
-        ],
+        {
+            "theta": (2 + s / 4, -a / 2, (0.5 + b) / 2, 0, -(0.5 + b) / 2, 0),
+            "0.previous": (2, -a, 0.5, 0, -0.5, 0),
+            "1.previous": (2 + s / 2, 0, b, 0, -b, 0),
+        },
         clients={0: {"previous": (0, 3, 0, 0, 0, 0)}},
         model={"name": "tests.algorithms.quadratic:TwoLayers", "body": [[2], [0]]},
         samples=[[(1,)], [(-1,), (1,)]],
@@ -81,7 +76,6 @@ def moon() -> Case:
     )
 
 
-@derived
 def fedrcl() -> Case:
     """τ = 0.2/ln 2, so e^{s/τ} = 2^{5s}; w_s = w_p = 1, threshold ½, η = ½, one step on the whole shard; A = 1, H = 0.
     Client 0: h_1 = (1, 0) and h_2 = (0.6, 0.8) of class 0, h_3 = (0, 1) of class 1; s_12 = 0.6, s_13 = 0, s_23 = 0.8,
@@ -102,7 +96,7 @@ def fedrcl() -> Case:
     h = (-0.25 * (-0.8 / 3 + 1), -0.25 * (0.1 / 3 - 0.5))
     return Case(
         {"name": "fedrcl", "tau": 0.2 / LN2, "threshold": 0.5},
-        [{"theta": (*a, *h, -h[0], -h[1])}],
+        {"theta": (*a, *h, -h[0], -h[1])},
         training={"batch_size": "full"},
         model={"name": "tests.algorithms.quadratic:TwoLayers", "body": [[1, 0], [0, 1]]},
         samples=[[(1, 0), (0.6, 0.8), (0, 1)], [(2, -1)]],
@@ -110,7 +104,6 @@ def fedrcl() -> Case:
     )
 
 
-@derived
 def fedsol_kl_fixed() -> Case:
     """Λ = 1, ρ = √6 ln 2, η = 3 ln 2. At x ∇L_p = 0 and e = 0: u0 = (1, 1, -2) ln 2; y = (-1, 2, -1) ln 2.
     softmax(y/τ) - 1/3 is along (-1, 2, -1) for every τ, of norm √6: e = (-1, 2, -1) ln 2, y + e = (-2, 4, -2) ln 2,
@@ -118,13 +111,12 @@ def fedsol_kl_fixed() -> Case:
     """
     return Case(
         {"name": "fedsol", "rho": sqrt(6) * LN2, "radius": "fixed"},
-        [{"theta": times_ln2((65, 2, -67), 44)}],
+        {"theta": times_ln2((65, 2, -67), 44)},
         training={"lr": 3 * LN2},
         **SOFTMAX,
     )
 
 
-@derived
 def fedsol_kl_adaptive() -> Case:
     """ρ = 6 ln 2, Λ = |y - x| = (1, 2, 1)/√6 (W has one column), otherwise as `fedsol_kl_fixed`: e = 6 ln 2 (1, 2, 1)
     (-1, 2, -1)/6 = (-1, 4, -1) ln 2, y + e = (-2, 6, -2) ln 2, p = (1, 256, 1)/258, q = (-257, 256, 1)/258,
@@ -132,13 +124,12 @@ def fedsol_kl_adaptive() -> Case:
     """
     return Case(
         {"name": "fedsol", "rho": 6 * LN2},
-        [{"theta": times_ln2((257, 2, -259), 172)}],
+        {"theta": times_ln2((257, 2, -259), 172)},
         training={"lr": 3 * LN2},
         **SOFTMAX,
     )
 
 
-@derived
 def projection_kl() -> Case:
     """η = 3 ln 2; client 1's labels are 1, 1, 0. y = (-1, 2, -1) ln 2, p = (1, 8, 1)/10, g_p along (-1, 2, -1).
     Label 1: g = (1, -2, 1)/10 points wholly against it, nothing is left, y stays.
@@ -147,7 +138,7 @@ def projection_kl() -> Case:
     """
     return Case(
         {"name": "projection"},
-        [{"theta": times_ln2((1.35, 0.3, -1.65))}],
+        {"theta": times_ln2((1.35, 0.3, -1.65))},
         training={"lr": 3 * LN2},
         **{**SOFTMAX, "samples": [[(-1,)], [(1,), (1,), (1,)]], "labels": [[2], [1, 1, 0]]},
     )
@@ -156,53 +147,46 @@ def projection_kl() -> Case:
 FIXED = {"name": "fedsol", "rho": 5.0, "radius": "fixed"}
 
 
-@derived
 def fedsol_with_fedprox() -> Case:
     """ρ = 5 along y - x. First steps as `fedavg`'s. Client 1: y = (2, -1.5), e = 5 unit(y - x) = (4, -3),
     q = g1'(6, -4.5) = (3, -5.5), u1 = (0.5, 1.25).
     """
-    return Case({**FIXED, "proximal": {"name": "fedprox", "mu": 0.1}}, [{"theta": (-0.5, 1.625)}])
+    return Case({**FIXED, "proximal": {"name": "fedprox", "mu": 0.1}}, {"theta": (-0.5, 1.625)})
 
 
 ADAPTIVE = {"name": "fedsol", "rho": 5.0, "proximal": "fedprox"}
 LINE = {"name": "tests.algorithms.quadratic:Line", "start": [0.0, 0.0]}
 
 
-@derived
 def fedsol_adaptive_by_layer() -> Case:
     """As `fedsol_with_fedprox`, where y is the weight and the bias of one layer (equation 7), times Λ = |y - x|/2.5 =
     (0.8, 0.6): e = (3.2, -1.8), q = g1'(5.2, -3.3) = (2.2, -4.3), u1 = (0.9, 0.65).
     """
-    return Case({**ADAPTIVE, "name": "fedsol@forms", "lambda_norm": "layer"}, [{"theta": (-0.3, 1.325)}], model=LINE)
+    return Case({**ADAPTIVE, "name": "fedsol@forms", "lambda_norm": "layer"}, {"theta": (-0.3, 1.325)}, model=LINE)
 
 
-@derived
 def fedsol_adaptive_by_tensor() -> Case:
     """y is one tensor, the weight (1, 2): `fedsol_adaptive_by_layer`'s numbers. (Along the first dimension it has
     columns of one entry: Λ = 1, `fedsol_adaptive_by_column`.)
     """
-    return Case({**ADAPTIVE, "name": "fedsol@forms", "lambda_norm": "tensor"}, [{"theta": (-0.3, 1.325)}])
+    return Case({**ADAPTIVE, "name": "fedsol@forms", "lambda_norm": "tensor"}, {"theta": (-0.3, 1.325)})
 
 
-@derived
 def fedsol_adaptive_by_tensors_of_a_layer() -> Case:
     """Weight and bias, of one entry each, have norm 1 by themselves: Λ = 1, `fedsol_with_fedprox`'s numbers."""
-    return Case({**ADAPTIVE, "name": "fedsol@forms", "lambda_norm": "tensor"}, [{"theta": (-0.5, 1.625)}], model=LINE)
+    return Case({**ADAPTIVE, "name": "fedsol@forms", "lambda_norm": "tensor"}, {"theta": (-0.5, 1.625)}, model=LINE)
 
 
-@derived
 def fedsol_adaptive_by_column() -> Case:
     """Λ = 1 where y has moved: `fedsol_with_fedprox`'s numbers."""
-    return Case(ADAPTIVE, [{"theta": (-0.5, 1.625)}])
+    return Case(ADAPTIVE, {"theta": (-0.5, 1.625)})
 
 
-@derived
 def fedsol_with_fednova() -> Case:
     """u0 = (-1.5, 2), K_0 = 1, u1 = (0.5, 1.25) of `fedsol_with_fedprox`, K_1 = 2: τ = 1.5, x = τ (u0 + u1/2)/2."""
-    return Case({**FIXED, "proximal": "fednova"}, [{"theta": (-0.9375, 1.96875)}])
+    return Case({**FIXED, "proximal": "fednova"}, {"theta": (-0.9375, 1.96875)})
 
 
-@derived
 def fedsol_with_feddyn() -> Case:
     """ρ = 5 along y - x + H_i, which stays out of q. Client 0, H = (4, -3) = e: q = g0(4, -3) = (7, -10), u0 = (-3.5,
     5). Client 1, H = (-2.625, 3.5): e = (-3, 4), q = g1(-3, 4) = (-10, 7), y = (5, -3.5), y + H = (2.375, 0), e = (5,
@@ -210,13 +194,12 @@ def fedsol_with_feddyn() -> Case:
     """
     return Case(
         {**FIXED, "proximal": {"name": "feddyn", "alpha": 0.5}},
-        [{"theta": (-1.3125, 4), "server.h": (-0.3125, 2.125), "client.0.h": (0.5, 2), "client.1.h": (-1.125, 2.25)}],
+        {"theta": (-1.3125, 4), "h": (-0.3125, 2.125), "0.h": (0.5, 2), "1.h": (-1.125, 2.25)},
         server={"h": (0.6875, 0.25)},
         clients={0: {"h": (4, -3)}, 1: {"h": (-2.625, 3.5)}},
     )
 
 
-@derived
 def fedsol_with_scaffold() -> Case:
     """ρ = 5 along c - c_i = (3, -4) and (-3, 4). Client 0: q = g0(3, -4) = (6, -12), u0 = (-3, 6),
     c0 = (-3, 4) - 0 + (6, -12). Client 1: q = g1(-3, 4) = (-10, 7), y = (5, -3.5), q = g1'(2, 0.5) = (-1, -0.5),
@@ -224,7 +207,7 @@ def fedsol_with_scaffold() -> Case:
     """
     return Case(
         {**FIXED, "proximal": "scaffold"},
-        [{"theta": (1.25, 1.375), "client.0.c": (3, -8), "client.1.c": (-2.5, -0.75), "server.c": (0.25, -4.375)}],
+        {"theta": (1.25, 1.375), "0.c": (3, -8), "1.c": (-2.5, -0.75), "c": (0.25, -4.375)},
         server={"c": (0, 0)},
         clients={0: {"c": (-3, 4)}, 1: {"c": (3, -4)}},
     )
@@ -236,28 +219,24 @@ def strategy(name: str, theta: tuple[float, float], **changes: Any) -> Case:
     Client 1 at y = (2, -1.5): e = (4, -3), ∇L(y) = (-1, -2.5), ∇L(y + e) = (3, -5.5), ∇L_p(y) = (4, -3),
     ∇L_p(y + e) = (12, -9).
     """
-    return Case({**FIXED, "proximal": {"name": "fedprox", "mu": 2.0}, "strategy": name}, [{"theta": theta}], **changes)
+    return Case({**FIXED, "proximal": {"name": "fedprox", "mu": 2.0}, "strategy": name}, {"theta": theta}, **changes)
 
 
-@derived
 def fedsol_a0() -> Case:
     """`fedavg`."""
     return strategy("A0", (0.5, 0.875))
 
 
-@derived
 def fedsol_a2() -> Case:
     """q = (-1, -2.5) + (12, -9) = (11, -11.5), u1 = (-3.5, 4.25)."""
     return strategy("A2", (-2.5, 3.125))
 
 
-@derived
 def fedsol_a3() -> Case:
     """q = (3, -5.5) + (12, -9) = (15, -14.5), u1 = (-5.5, 5.75)."""
     return strategy("A3", (-3.5, 3.875))
 
 
-@derived
 def fedsol_a4() -> Case:
     """e along ∇L + ∇L_p, at x along ∇L. Client 0: e = (3, -4), q = (6, -12) + 2 e = (12, -20), u0 = (-6, 10).
     Client 1: e = (-4, 3), q = (-12, 6) + 2 e, y = (10, -6). Second sample b = (27, -14): ∇L + ∇L_p = (-17, 8) + (20,
@@ -266,19 +245,16 @@ def fedsol_a4() -> Case:
     return strategy("A4", (-1, 6), samples=[[(1, 2, -3, 2)], [(2, 1, 2, -3), (1, 1, 27, -14)]])
 
 
-@derived
 def fedsol_a5() -> Case:
     """q = (-1, -2.5) + (4, -3) = (3, -5.5), u1 = (0.5, 1.25): FedProx."""
     return strategy("A5", (-0.5, 1.625))
 
 
-@derived
 def fedsol_a6() -> Case:
     """q = (3, -5.5) + (4, -3) = (7, -8.5), u1 = (-1.5, 2.75)."""
     return strategy("A6", (-1.5, 2.375))
 
 
-@derived
 def projection_l2() -> Case:
     """Client 0: g_p = 0, q = g. Client 1, y = (2, -1.5) after its first step, moved samples b = (5, -2.5), (1.3, -2.1):
     g = (-3, 1), <g, y - x> = -7.5, ||y - x||² = 6.25, q = (-3, 1) + 1.2 (2, -1.5) = (-0.6, -0.8), y = (2.3, -1.1);
@@ -286,6 +262,6 @@ def projection_l2() -> Case:
     """
     return Case(
         {"name": "projection", "proximal": "fedprox"},
-        [{"theta": (0.15, 0.2)}],
+        {"theta": (0.15, 0.2)},
         samples=[[(1, 2, -3, 2)], [(2, 1, 2, -3), (1, 1, 5, -2.5), (1, 1, 1.3, -2.1)]],
     )

@@ -9,7 +9,7 @@ first step. FedPer and LG-FedAvg have the same model and the samples of `FEATURE
 from math import exp
 from typing import Any
 
-from tests.algorithms.quadratic import LN2, Case, derived, times_ln2
+from tests.algorithms.quadratic import LN2, Case, times_ln2
 from tests.algorithms.rounds_outputs import SOFTMAX
 
 ONE_EACH = [((1, 2, -3, 2),), ((2, 1, 2, -3),)]
@@ -27,7 +27,6 @@ h = (2, 0), (2, 0) and (-2, 0), (2, 0). For both clients the mean of (p - onehot
 """
 
 
-@derived
 def local_only() -> Case:
     """Nothing is averaged: x stays 0. Client 0: -½ (3, -4) = (-1.5, 2); g0 there is (1.5, 0), so (-2.25, 2).
     Client 1: (2, -1.5), then g1' = (-1, -2.5): (2.5, -0.25). Its second round: g1 = (1, 2.75): (2, -1.625); g1' = (-1,
@@ -35,22 +34,18 @@ def local_only() -> Case:
     """
     return Case(
         {"name": "local-only"},
-        [
-            {"theta": (0, 0), "client.0.own": (-1.5, 2), "client.1.own": (2.5, -0.25)},
-            {"theta": (0, 0), "client.0.own": (-2.25, 2), "client.1.own": (2.5, -0.3125)},
-        ],
+        {"theta": (0, 0), "0.own": (-1.5, 2), "1.own": (2.5, -0.25)},
+        {"theta": (0, 0), "0.own": (-2.25, 2), "1.own": (2.5, -0.3125)},
     )
 
 
-@derived
 def perfedavg() -> Case:
     """a = ¼. Client 0: y' = -¼ (3, -4) = (-0.75, 1), g0(y') = (2.25, -2), u0 = (-1.125, 1).
     Client 1: y' = -¼ (-4, 3) = (1, -0.75), g1(y') = (-2, 2.25), u1 = (1, -1.125).
     """
-    return Case({"name": "perfedavg", "inner_lr": 0.25}, [{"theta": (-0.0625, -0.0625)}], samples=ONE_EACH)
+    return Case({"name": "perfedavg", "inner_lr": 0.25}, {"theta": (-0.0625, -0.0625)}, samples=ONE_EACH)
 
 
-@derived
 def perfedavg_hessian_free() -> Case:
     """v as in `perfedavg`; on a quadratic the difference is exact, q = (1 - a A) v with the curvatures A.
     Client 0, A = (1, 2): (0.75 · 2.25, 0.5 · -2) = (1.6875, -1); client 1, A = (2, 1): (-1, 1.6875).
@@ -58,22 +53,20 @@ def perfedavg_hessian_free() -> Case:
     """
     return Case(
         {"name": "perfedavg", "inner_lr": 0.25, "hessian_free": True, "delta": 0.5},
-        [{"theta": (-0.171875, -0.171875)}],
+        {"theta": (-0.171875, -0.171875)},
         samples=ONE_EACH,
     )
 
 
-@derived
 def knnper() -> Case:
     """Trained as FedAvg is: H = (½, 0; -½, 0)."""
-    return Case({"name": "knnper"}, [{"theta": (2, 0, 0.5, 0, -0.5, 0)}], **FEATURES)
+    return Case({"name": "knnper"}, {"theta": (2, 0, 0.5, 0, -0.5, 0)}, **FEATURES)
 
 
 PROTOTYPES = {"prototypes": [(0, 1), (7, 7)], "known": (1, 0)}
 """P_0 = (0, 1); of class 1 none is known yet."""
 
 
-@derived
 def fedproto() -> Case:
     """λ = 3, n = d = 2: by each h of class 0 it is 2 · ¾ (h - P) = 1.5 (2, -1) = (3, -1.5), by A that times x = 1.
     Client 0 has two such samples: A = (2, 0) - ½ (6, -3) = (-1, 1.5). Client 1 has one, and nothing for x = -1, whose
@@ -82,32 +75,28 @@ def fedproto() -> Case:
     """
     return Case(
         {"name": "fedproto", "lam": 3.0},
-        [
-            {
-                "theta": (2, 0, 0, 0, 0, 0),
-                "client.0.own": (-1, 1.5, 0.5, 0, -0.5, 0),
-                "client.1.own": (0.5, 0.75, 0.5, 0, -0.5, 0),
-                "server.prototypes": [(-0.25, 1.125), (-0.5, -0.75)],
-                "server.known": (1, 1),
-            }
-        ],
+        {
+            "theta": (2, 0, 0, 0, 0, 0),
+            "0.own": (-1, 1.5, 0.5, 0, -0.5, 0),
+            "1.own": (0.5, 0.75, 0.5, 0, -0.5, 0),
+            "prototypes": [(-0.25, 1.125), (-0.5, -0.75)],
+            "known": (1, 1),
+        },
         server=PROTOTYPES,
         **FEATURES,
     )
 
 
-@derived
 def fedproto_by_samples() -> Case:
     """As `fedproto`, but P_0 = (2 (-1, 1.5) + (0.5, 0.75))/3."""
     return Case(
         {"name": "fedproto", "lam": 3.0, "average": "samples"},
-        [{"server.prototypes": [(-0.5, 1.25), (-0.5, -0.75)]}],
+        {"prototypes": [(-0.5, 1.25), (-0.5, -0.75)]},
         server=PROTOTYPES,
         **FEATURES,
     )
 
 
-@derived
 def fedproto_of_running_features() -> Case:
     """As `fedproto`, but the features are those of the only epoch, before its step: (2, 0) for class 0, (-2, 0) for 1.
     The second round's client 0 alone: class 1 keeps its prototype. P_0 = (2, 0) pulls its h = (-1, 1.5) back, and the
@@ -115,10 +104,8 @@ def fedproto_of_running_features() -> Case:
     """
     return Case(
         {"name": "fedproto", "lam": 3.0, "prototypes": "running"},
-        [
-            {"server.prototypes": [(2, 0), (-2, 0)], "server.known": (1, 1)},
-            {"server.prototypes": [(-1, 1.5), (-2, 0)], "server.known": (1, 1)},
-        ],
+        {"prototypes": [(2, 0), (-2, 0)], "known": (1, 1)},
+        {"prototypes": [(-1, 1.5), (-2, 0)], "known": (1, 1)},
         server=PROTOTYPES,
         cohorts=[[0, 1], [0]],
         **FEATURES,
@@ -134,7 +121,6 @@ def generator(inner: tuple[float, ...], outer: tuple[float, ...], bias: tuple[fl
 SMALL = {"name": "fedgen", "hidden": 1, "noise": 1, "batch": 2, "steps": 1}
 
 
-@derived
 def fedgen() -> Case:
     """a = 4, b = 0; hidden unit 0 and 2 for the two classes: G(0) = (1, -1), G(1) = (1, -1) + 2 (-1, 1) = -G(0).
     At H = 0 (p - onehot) G^T is (-½, ½)^T (1, -1) for either label. n_G/n = 1, a = 4: (-2, 2; 2, -2), with the real
@@ -142,13 +128,12 @@ def fedgen() -> Case:
     """
     return Case(
         {**SMALL, "alpha": 4.0, "beta": 0.0},
-        [{"theta": (2, 0, 1.5, -1, -1.5, 1)}],
+        {"theta": (2, 0, 1.5, -1, -1.5, 1)},
         server=generator((0, 2), (-1, 1), (1, -1)),
         **FEATURES,
     )
 
 
-@derived
 def fedgen_distillation() -> Case:
     """a = 0, b = 17, η = 6 ln 2, the features are the inputs; G(0) = -½, G(1) = G(2) = 0. At logits 0 the target equals
     p: u0 = (2, 2, -4) ln 2, client 1's first step y = (-2, 4, -2) ln 2, as in `fedntd`. Then p = (1, 64, 1)/66; target
@@ -158,7 +143,7 @@ def fedgen_distillation() -> Case:
     """
     return Case(
         {**SMALL, "alpha": 0.0, "beta": 17.0},
-        [{"theta": times_ln2((576, -1020, 444), 22)}],
+        {"theta": times_ln2((576, -1020, 444), 22)},
         server=generator((1, 0, 0), (-0.5,), (0,)),
         training={"lr": 6 * LN2},
         **SOFTMAX,
@@ -168,7 +153,6 @@ def fedgen_distillation() -> Case:
 A = LN2 / 4
 
 
-@derived
 def fedper() -> Case:
     """Client 0's head is (a, 0; -a, 0), a = s/4: at h = (2, 0) the logits differ by 4 a = s, p = (2/3, 1/3). Of both
     its samples p - onehot = (-1/3, 1/3): by A it is H^T of that, (-2a/3, 0), by H ∓(2/3, 0). A = (2 + a/3, 0), H =
@@ -177,19 +161,12 @@ def fedper() -> Case:
     """
     return Case(
         {"name": "fedper"},
-        [
-            {
-                "theta": (2 + A / 6, 0, 0, 0, 0, 0),
-                "client.0.own": (A + 1 / 3, 0, -A - 1 / 3, 0),
-                "client.1.own": (0.5, 0, -0.5, 0),
-            }
-        ],
+        {"theta": (2 + A / 6, 0, 0, 0, 0, 0), "0.own": (A + 1 / 3, 0, -A - 1 / 3, 0), "1.own": (0.5, 0, -0.5, 0)},
         clients={0: {"own": (A, 0, -A, 0)}},
         **FEATURES,
     )
 
 
-@derived
 def lg_fedavg() -> Case:
     """x has H = (a, 0; -a, 0), a = s/4. Client 0's own body (4, 0): logits differ by 8 a = 2 s, p = (4/5, 1/5),
     A = 4 + ½ · 2a/5, H = ±(a + ½ · 4/5). Client 1's is x⁰'s, (2, 0): p of the true class 2/3 for both samples, which
@@ -197,20 +174,13 @@ def lg_fedavg() -> Case:
     """
     return Case(
         {"name": "lg-fedavg"},
-        [
-            {
-                "theta": (2, 0, A + 11 / 30, 0, -A - 11 / 30, 0),
-                "client.0.own": (4 + A / 5, 0),
-                "client.1.own": (2 + A / 3, 0),
-            }
-        ],
+        {"theta": (2, 0, A + 11 / 30, 0, -A - 11 / 30, 0), "0.own": (4 + A / 5, 0), "1.own": (2 + A / 3, 0)},
         clients={0: {"own": (4, 0)}},
         theta=(2, 0, A, 0, -A, 0),
         **FEATURES,
     )
 
 
-@derived
 def fedbn() -> Case:
     """H = (a, -a), a = s/2, γ = 1, β = 0; n(x) = ±1 in both clients, so logits differ by ±s.
 
@@ -222,15 +192,13 @@ def fedbn() -> Case:
     a = LN2 / 2
     return Case(
         {"name": "fedbn"},
-        [
-            {
-                "theta": (1, 0, a + 1 / 24, -a - 1 / 24),
-                "client.0.own": (1 + a / 3, 0),
-                "client.0.own_buffers": (0, 1.1),
-                "client.1.own": (1 - a / 6, a / 2),
-                "client.1.own_buffers": (0.2, 1.1),
-            }
-        ],
+        {
+            "theta": (1, 0, a + 1 / 24, -a - 1 / 24),
+            "0.own": (1 + a / 3, 0),
+            "0.own_buffers": (0, 1.1),
+            "1.own": (1 - a / 6, a / 2),
+            "1.own_buffers": (0.2, 1.1),
+        },
         model={"name": "tests.algorithms.quadratic:Normed", "weights": [a, -a]},
         samples=[[(1,), (-1,)], [(3,), (1,)]],
         labels=[[0, 1], [0, 0]],
@@ -238,7 +206,6 @@ def fedbn() -> Case:
     )
 
 
-@derived
 def ditto() -> Case:
     """x is FedAvg's, the mean of (-1.5, 2) and (2.5, -0.25). λ = 1, received x = 0. Client 0, v = (2, 2): g0 + v
     = (5, 0) + (2, 2), v = (2, 2) - ½ (7, 2). Client 1, v = 0: v = -½ (-4, 3) = (2, -1.5); g1' + v = (-1, -2.5)
@@ -246,12 +213,11 @@ def ditto() -> Case:
     """
     return Case(
         {"name": "ditto", "lam": 1.0},
-        [{"theta": (0.5, 0.875), "client.0.v": (-1.5, 1), "client.1.v": (1.5, 0.5)}],
+        {"theta": (0.5, 0.875), "0.v": (-1.5, 1), "1.v": (1.5, 0.5)},
         clients={0: {"v": (2, 2)}},
     )
 
 
-@derived
 def apfl() -> Case:
     """x as in `ditto`. a = ½. Client 0, v = (1, 2), y = 0: g = g0(½, 1) = (3.5, -2); v = (1, 2) - ½ · ½ g;
     <v - y, g> = 3.5 - 4, a = ½ + ½ · ½. Client 1, v = 0 = y: g1(0) = (-4, 3), v = (1, -0.75), a stays; then y
@@ -260,20 +226,11 @@ def apfl() -> Case:
     """
     return Case(
         {"name": "apfl", "adaptive": True},
-        [
-            {
-                "theta": (0.5, 0.875),
-                "client.0.v": (0.125, 2.5),
-                "client.0.alpha": 0.75,
-                "client.1.v": (1.375, -0.21875),
-                "client.1.alpha": 0.546875,
-            }
-        ],
+        {"theta": (0.5, 0.875), "0.v": (0.125, 2.5), "0.alpha": 0.75, "1.v": (1.375, -0.21875), "1.alpha": 0.546875},
         clients={0: {"v": (1, 2), "alpha": 0.5}},
     )
 
 
-@derived
 def apfl_logits() -> Case:
     """The logits differ by 40 + f, so their mixture's loss is 40 + a f(v) + (1 - a) f(y): by v it is a g(v), by a it is
     f(v) - f(y). x as in `ditto`. Client 0, a = ¼, v = (1, 2), y = 0: g0(v) = (4, 0), v = (1, 2) - ½ · ¼ (4, 0); f0 = 8
@@ -282,20 +239,11 @@ def apfl_logits() -> Case:
     """
     return Case(
         {"name": "apfl", "adaptive": True, "mix": "logits"},
-        [
-            {
-                "theta": (0.5, 0.875),
-                "client.0.v": (0.5, 2),
-                "client.0.alpha": 0.5,
-                "client.1.v": (1.5, -0.3125),
-                "client.1.alpha": 0.546875,
-            }
-        ],
+        {"theta": (0.5, 0.875), "0.v": (0.5, 2), "0.alpha": 0.5, "1.v": (1.5, -0.3125), "1.alpha": 0.546875},
         clients={0: {"v": (1, 2), "alpha": 0.25}},
     )
 
 
-@derived
 def pfedme() -> Case:
     """λ = 2, R = 2, a = ¼. Client 0: θ = -¼ (3, -4) = (-0.75, 1); g0(θ) + 2 θ = (2.25, -2) + (-1.5, 2), θ = (-0.9375,
     1); q = -2 θ, y = θ. Client 1: θ = -¼ (-4, 3) = (1, -0.75); g1(θ) + 2 θ = (-2, 2.25) + (2, -1.5), θ = (1, -0.9375)
@@ -304,17 +252,10 @@ def pfedme() -> Case:
     """
     return Case(
         {"name": "pfedme", "lam": 2.0, "inner_steps": 2, "inner_lr": 0.25},
-        [
-            {
-                "theta": (0.34375, 0.333984375),
-                "client.0.personal": (-0.9375, 1),
-                "client.1.personal": (1.625, -0.33203125),
-            }
-        ],
+        {"theta": (0.34375, 0.333984375), "0.personal": (-0.9375, 1), "1.personal": (1.625, -0.33203125)},
     )
 
 
-@derived
 def fedala() -> Case:
     """a = 1/16, one pass, all samples. Client 0, o = (2, 2), x - o = (-2, -2), W = 1: at x g0 = (3, -4), W - (-6, 8)/16
     = (1.375, ½), clipped to (1, ½); the mix is (0, 1); g0 = (3, -2): y = (-1.5, 2).
@@ -323,21 +264,12 @@ def fedala() -> Case:
     """
     return Case(
         {"name": "fedala", "weight_lr": 0.0625, "share": 1.0, "start_epochs": 1},
-        [
-            {
-                "theta": (0.25, 0.25),
-                "client.0.old": (-1.5, 2),
-                "client.0.w": (1, 0.5),
-                "client.1.old": (2, -1.5),
-                "client.1.w": (0.5, 1),
-            }
-        ],
+        {"theta": (0.25, 0.25), "0.old": (-1.5, 2), "0.w": (1, 0.5), "1.old": (2, -1.5), "1.w": (0.5, 1)},
         samples=ONE_EACH,
         clients={0: {"old": (2, 2)}, 1: {"old": (4, 4), "w": (0.5, 0.5)}},
     )
 
 
-@derived
 def fedas() -> Case:
     """a = ¼. Client 0's last body is (4, 0), so μ_0 = (4, 0): by A 2/2 (2 - 4, 0), A = 2 + ½. Its head is x⁰'s, 0: no
     class gradient reaches A, by H ∓½ (2.5, 0): H = ±(0.625, 0). Then logits differ by 3.125; with q = 1/(1 + e^3.125)
@@ -347,15 +279,13 @@ def fedas() -> Case:
     first, second = 14.0625 / (1 + exp(3.125)) ** 2, 9 / (1 + exp(2)) ** 2
     return Case(
         {"name": "fedas", "align_lr": 0.25},
-        [
-            {
-                "theta": ((2.5 * first + 2 * second) / (first + second), 0, 0, 0, 0, 0),
-                "client.0.own": (0.625, 0, -0.625, 0),
-                "client.0.body": (2.5, 0),
-                "client.1.own": (0.5, 0, -0.5, 0),
-                "client.1.body": (2, 0),
-            }
-        ],
+        {
+            "theta": ((2.5 * first + 2 * second) / (first + second), 0, 0, 0, 0, 0),
+            "0.own": (0.625, 0, -0.625, 0),
+            "0.body": (2.5, 0),
+            "1.own": (0.5, 0, -0.5, 0),
+            "1.body": (2, 0),
+        },
         clients={0: {"body": (4, 0)}},
         **FEATURES,
     )

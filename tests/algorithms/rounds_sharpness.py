@@ -4,7 +4,7 @@ of FedGloSS, FedSWA, FedMoSWA, FedWMSAM and FedNSAM, whose samples are moved so 
 
 from math import sqrt
 
-from tests.algorithms.quadratic import Case, derived
+from tests.algorithms.quadratic import Case
 from tests.algorithms.rounds_corrections import DUALS, FEDTOGA
 
 FEDTOGA_FORMS = {**FEDTOGA, "name": "fedtoga@forms"}
@@ -13,7 +13,6 @@ CLIENT_0 = [(1, 2, -3, 2)]
 FIRST_OF_1 = (2, 1, 2, -3)
 
 
-@derived
 def fedasam() -> Case:
     """ρ = 5, η_a = 1, x = (2, -1), so T = |y| + 1 = (3, 2) in both first steps (the parameter is named weight).
     Client 0, b = (1, 0): g = (1, -2), T g = (3, -4), e = ρ T (3, -4)/5 = (9, -8), q = g0(11, -9) = (10, -18),
@@ -24,13 +23,12 @@ def fedasam() -> Case:
     """
     return Case(
         {"name": "fedasam", "rho": 5.0, "eta_a": 1.0},
-        [{"theta": (-6.25, 10.9)}],
+        {"theta": (-6.25, 10.9)},
         start=(2, -1),
         samples=[[(1, 2, 1, 0)], [(2, 1, 4, -9), (1, 1, 10, -3.4)]],
     )
 
 
-@derived
 def fedgamma() -> Case:
     """ρ = 5; from c = (2, -2), c0 = (4, 0), c1 = (0, -4). Client 0: e = (3, -4), q = g0(e) + c - c0
     = (6, -12) + (-2, -2), u0 = (-2, 7). K_0 = 1: c0 becomes the perturbed gradient, (6, -12).
@@ -40,14 +38,13 @@ def fedgamma() -> Case:
     """
     return Case(
         {"name": "fedgamma", "rho": 5.0},
-        [{"theta": (-0.5, 3), "client.0.c": (6, -12), "client.1.c": (-3, -1), "server.c": (1.5, -6.5)}],
+        {"theta": (-0.5, 3), "0.c": (6, -12), "1.c": (-3, -1), "c": (1.5, -6.5)},
         samples=[CLIENT_0, [FIRST_OF_1, (1, 1, 2, 0)]],
         server={"c": (2, -2)},
         clients=VARIATES,
     )
 
 
-@derived
 def fedspeed() -> Case:
     """ρ = 5, α = ½; H_0 = (2, -2), H_1 = (-4, 2), h = (-1, 0). Client 0: q = g0(3, -4) + ½ H_0 = (7, -13),
     u0 = (-3.5, 6.5). Client 1: q = g1(-4, 3) + ½ H_1 = (-14, 7), y = (7, -3.5). Second sample b = (4, 0.5):
@@ -56,21 +53,13 @@ def fedspeed() -> Case:
     """
     return Case(
         {"name": "fedspeed", "rho": 5.0, "alpha": 0.5},
-        [
-            {
-                "theta": (-1.25, 7.375),
-                "server.h": (-1.125, 3.6875),
-                "client.0.h": (-1.5, 4.5),
-                "client.1.h": (-0.75, 2.875),
-            }
-        ],
+        {"theta": (-1.25, 7.375), "h": (-1.125, 3.6875), "0.h": (-1.5, 4.5), "1.h": (-0.75, 2.875)},
         samples=[CLIENT_0, [FIRST_OF_1, (1, 1, 4, 0.5)]],
         server={"h": (-1, 0)},
         clients=DUALS,
     )
 
 
-@derived
 def fedsmoo() -> Case:
     """ρ = 5, α = ½; duals as in `fedspeed`, s = (1, -1), μ_0 = (-6, -3), μ_1 = (-1, 1).
     Client 0: v = (3, -4) - μ_0 - s = (8, 0), e = (5, 0), μ_0 = μ_0 + e - s = (-2, -2); q = g0(5, 0) + ½ H_0
@@ -82,17 +71,15 @@ def fedsmoo() -> Case:
     """
     return Case(
         {"name": "fedsmoo", "rho": 5.0, "alpha": 0.5},
-        [
-            {
-                "theta": (-1.25, -8.625),
-                "server.h": (-1.125, -4.3125),
-                "server.s": (-3, 4),
-                "client.0.h": (-2.5, 0.5),
-                "client.1.h": (0.25, -9.125),
-                "client.0.mu": (-2, -2),
-                "client.1.mu": (-4, 10),
-            }
-        ],
+        {
+            "theta": (-1.25, -8.625),
+            "h": (-1.125, -4.3125),
+            "s": (-3, 4),
+            "0.h": (-2.5, 0.5),
+            "1.h": (0.25, -9.125),
+            "0.mu": (-2, -2),
+            "1.mu": (-4, 10),
+        },
         **SMOO,
     )
 
@@ -104,17 +91,15 @@ SMOO = {
 }
 
 
-@derived
 def fedsmoo_corrected() -> Case:
     """As `fedsmoo`, but s from μ_i - e_K: ((-2, -2) - (5, 0) + (-4, 10) - (3, 4))/2 = (-7, 2), of norm √53."""
     return Case(
         {"name": "fedsmoo", "rho": 5.0, "alpha": 0.5, "perturbation_dual": "corrected"},
-        [{"theta": (-1.25, -8.625), "server.s": (-35 / sqrt(53), 10 / sqrt(53)), "client.0.mu": (-2, -2)}],
+        {"theta": (-1.25, -8.625), "s": (-35 / sqrt(53), 10 / sqrt(53)), "0.mu": (-2, -2)},
         **SMOO,
     )
 
 
-@derived
 def fedlesam() -> Case:
     """ρ = 5. Round 0, only client 0, active before at x_old = (6, -8): e = 5 unit(x_old - x) = (3, -4). Its b is
     (-9, 4): q = g0(3, -4) = (12, -16), x = (-6, 8).
@@ -124,17 +109,14 @@ def fedlesam() -> Case:
     """
     return Case(
         {"name": "fedlesam", "rho": 5.0},
-        [
-            {"theta": (-6, 8), "client.0.x_old": (0, 0)},
-            {"theta": (-3.25, 4.875), "client.0.x_old": (-6, 8), "client.1.x_old": (-6, 8)},
-        ],
+        {"theta": (-6, 8), "0.x_old": (0, 0)},
+        {"theta": (-3.25, 4.875), "0.x_old": (-6, 8), "1.x_old": (-6, 8)},
         samples=[[(1, 2, -9, 4)], [FIRST_OF_1, (1, 1, 3, 1)]],
         cohorts=[[0], [0, 1]],
         clients={0: {"x_old": (6, -8)}},
     )
 
 
-@derived
 def fedlesam_server() -> Case:
     """ρ = 5, the server's last change (-6, 8): e = -5 unit(-6, 8) = (3, -4) for all. Client 0: q = g0(e) = (6, -12),
     u0 = (-3, 6). Client 1: q = g1(e) = (2, -1), y = (-1, 0.5); q = g1'(y + e) = (-1, -4.5), u1 = (-0.5, 2.75).
@@ -142,12 +124,11 @@ def fedlesam_server() -> Case:
     """
     return Case(
         {"name": "fedlesam@forms", "rho": 5.0, "estimate": "server"},
-        [{"theta": (-1.75, 4.375), "server.change": (-1.75, 4.375)}],
+        {"theta": (-1.75, 4.375), "change": (-1.75, 4.375)},
         server={"change": (-6, 8)},
     )
 
 
-@derived
 def fedlesam_s() -> Case:
     """ρ = 5; e0 = 5 unit(6, -8) = (3, -4), e1 = 5 unit(-8, 6) = (-4, 3); variates as in `fedgamma`.
     Client 0: q = (6, -12) + (-2, -2), u0 = (-2, 7), c0 = (6, -12). Client 1: q = (-12, 6) + (2, 2), y = (5, -4); second
@@ -156,15 +137,7 @@ def fedlesam_s() -> Case:
     """
     return Case(
         {"name": "fedlesam-s", "rho": 5.0},
-        [
-            {
-                "theta": (1.25, 1.25),
-                "client.0.c": (6, -12),
-                "client.1.c": (-6.5, 2.5),
-                "server.c": (-0.25, -4.75),
-                "client.1.x_old": (0, 0),
-            }
-        ],
+        {"theta": (1.25, 1.25), "0.c": (6, -12), "1.c": (-6.5, 2.5), "c": (-0.25, -4.75), "1.x_old": (0, 0)},
         samples=[CLIENT_0, [FIRST_OF_1, (1, 1, 2, 0)]],
         server={"c": (2, -2)},
         clients={i: {**VARIATES[i], **MEMORIES[i]} for i in (0, 1)},
@@ -174,7 +147,6 @@ def fedlesam_s() -> Case:
 MEMORIES = {0: {"x_old": (6, -8)}, 1: {"x_old": (-8, 6)}}
 
 
-@derived
 def fedlesam_d() -> Case:
     """ρ = 5, α = ½; e_i as in `fedlesam_s`, duals as in `fedspeed`. Client 0: q = (6, -12) + (1, -1), u0 = (-3.5, 6.5).
     Client 1: q = (-12, 6) + (-2, 1), y = (7, -3.5); q = g1'(3, -0.5) + ½ (3, -1.5) = (0, -1.5) + (1.5, -0.75),
@@ -182,42 +154,25 @@ def fedlesam_d() -> Case:
     """
     return Case(
         {"name": "fedlesam-d", "rho": 5.0, "alpha": 0.5},
-        [
-            {
-                "theta": (1.75, 4.125),
-                "server.h": (0.375, 2.0625),
-                "client.0.h": (-1.5, 4.5),
-                "client.1.h": (2.25, -0.375),
-                "client.0.x_old": (0, 0),
-            }
-        ],
+        {"theta": (1.75, 4.125), "h": (0.375, 2.0625), "0.h": (-1.5, 4.5), "1.h": (2.25, -0.375), "0.x_old": (0, 0)},
         server={"h": (-1, 0)},
         clients={i: {**DUALS[i], **MEMORIES[i]} for i in (0, 1)},
     )
 
 
-@derived
 def fedtoga_as_printed() -> Case:
     """`fedtoga_global`'s client 0 alone (M = 1 of N = 2), Δ divided by η too and h by M: u0 = (-4.125, -1.375),
     h = (-1, 0) + u0/1, x = u0 + h, Δ = -u0/(1 η).
     """
     return Case(
         {**FEDTOGA_FORMS, "perturbation": "global", "delta_scale": "gradient", "dual_divisor": "cohort"},
-        [
-            {
-                "theta": (-9.25, -2.75),
-                "server.h": (-5.125, -1.375),
-                "server.delta": (8.25, 2.75),
-                "client.0.h": (-2.125, -3.375),
-            }
-        ],
+        {"theta": (-9.25, -2.75), "h": (-5.125, -1.375), "delta": (8.25, 2.75), "0.h": (-2.125, -3.375)},
         server={"delta": (0.5, 3.5), "h": (-1, 0)},
         clients=DUALS,
         cohorts=[[0]],
     )
 
 
-@derived
 def fedtoga_dual_correction_alone() -> Case:
     """β = ½, Δ = (2, -4), nothing perturbed, no duals. Client 0: q = (3, -4) + ½ Δ = (4, -6), u0 = (-2, 3).
     Client 1: q = (-4, 3) + (1, -2), y = (1.5, -0.5); q = (-1.5, -1.5) + (1, -2), u1 = (1.75, 1.25).
@@ -225,12 +180,11 @@ def fedtoga_dual_correction_alone() -> Case:
     """
     return Case(
         {**FEDTOGA_FORMS, "sam": False, "dynamic_regularisation": False},
-        [{"theta": (-0.125, 2.125), "server.delta": (0.5625, -1.8125)}],
+        {"theta": (-0.125, 2.125), "delta": (0.5625, -1.8125)},
         server={"delta": (2, -4)},
     )
 
 
-@derived
 def fedrobust() -> Case:
     """η_2 = ½, λ = ¼, a scale and a shift for each of the inputs z = (a, b). By a the loss ½ a (y - b)² has the
     derivative ½ (y - b)², by b -a (y - b); by the shift the same, by the scale z times it. The penalty's, -½ of what
@@ -247,19 +201,16 @@ def fedrobust() -> Case:
     """
     return Case(
         {"name": "fedrobust", "ascent_lr": 0.5, "penalty": 0.25},
-        [
-            {
-                "theta": (15.25, 7.8125),
-                "client.0.affine": ((3.25, 3, 5.5, 5), (2.25, 1, -1.5, 2)),
-                "client.1.affine": ((58.75, 10.25, 94, 19.5), (57, 9.25, 31.5, 14)),
-            },
-            {"theta": (-76.1875, 22.46875)},
-        ],
+        {
+            "theta": (15.25, 7.8125),
+            "0.affine": ((3.25, 3, 5.5, 5), (2.25, 1, -1.5, 2)),
+            "1.affine": ((58.75, 10.25, 94, 19.5), (57, 9.25, 31.5, 14)),
+        },
+        {"theta": (-76.1875, 22.46875)},
         cohorts=[[0, 1], [0]],
     )
 
 
-@derived
 def fedrobust_full() -> Case:
     """Client 0 of `fedrobust` alone, with a whole matrix: by the shift d = (4.5, 2, -3, 4), by Λ its outer product with
     z = (1, 2, -3, 2): row r of [Λ | δ] is that of [I | 0] + ½ d_r (z, 1).
@@ -267,12 +218,11 @@ def fedrobust_full() -> Case:
     affine = ((3.25, 4.5, -6.75, 4.5, 2.25), (1, 3, -3, 2, 1), (-1.5, -3, 5.5, -3, -1.5), (2, 4, -6, 5, 2))
     return Case(
         {"name": "fedrobust", "ascent_lr": 0.5, "penalty": 0.25, "affine": "full"},
-        [{"theta": (-1.5, 2), "client.0.affine": affine}],
+        {"theta": (-1.5, 2), "0.affine": affine},
         cohorts=[[0]],
     )
 
 
-@derived
 def fedgloss() -> Case:
     """ρ = ρ_l = 5, α = ½, x = 0, -U_old = (6, -8): x~ = (3, -4). H_0 = (2, -2), H_1 = (-4, 2), h = (-1, 0).
     Client 0, b = 0: g = (3, -4) = e, q = (6, -8) + ½ H_0 = (7, -9), u0 = (-3.5, 4.5). Client 1, b = (5, -7): g = (-4,
@@ -281,30 +231,20 @@ def fedgloss() -> Case:
     """
     return Case(
         {"name": "fedgloss", "rho": 5.0, "rho_l": 5.0, "alpha": 0.5},
-        [
-            {
-                "theta": (2.5, 1),
-                "server.h": (0.75, 0.5),
-                "server.ascent": (-1.75, -0.5),
-                "client.0.h": (-1.5, 2.5),
-                "client.1.h": (3, -1.5),
-            }
-        ],
+        {"theta": (2.5, 1), "h": (0.75, 0.5), "ascent": (-1.75, -0.5), "0.h": (-1.5, 2.5), "1.h": (3, -1.5)},
         samples=[[(1, 1, 0, 0)], [(2, 1, 5, -7)]],
         server={"h": (-1, 0), "ascent": (6, -8)},
         clients=DUALS,
     )
 
 
-@derived
 def fedswa() -> Case:
     """ρ = ½. K_0 = 1: u0 = (-1.5, 2). Client 1: (2, -1.5), then at the rate ½ (1 - ½ · ½) on g1' = (-1, -2.5):
     u1 = (2.375, -0.5625). α = 2: x = u0 + u1.
     """
-    return Case({"name": "fedswa", "rho": 0.5, "alpha": 2.0}, [{"theta": (0.875, 1.4375)}])
+    return Case({"name": "fedswa", "rho": 0.5, "alpha": 2.0}, {"theta": (0.875, 1.4375)})
 
 
-@derived
 def fedmoswa() -> Case:
     """ρ = γ = ½, α = 1, m = (2, -2). Client 0: q = (3, -4) + m - c0 = (1, -6), u0 = (-0.5, 3), the round's length is ½:
     c0 = (4, 0) - m - 2 u0 = (3, -4). Client 1: q = (-4, 3) + m - c1 = (-2, 5), y = (1, -2.5); g1' + m - c1 = (0, -1.5)
@@ -313,20 +253,12 @@ def fedmoswa() -> Case:
     """
     return Case(
         {"name": "fedmoswa", "rho": 0.5, "alpha": 1.0, "gamma": 0.5},
-        [
-            {
-                "theta": (0.25, 0.53125),
-                "client.0.c": (3, -4),
-                "client.1.c": (-22 / 7, 1.5 / 7),
-                "server.m": (2 - 29 / 28, -2 + 1.5 / 28),
-            }
-        ],
+        {"theta": (0.25, 0.53125), "0.c": (3, -4), "1.c": (-22 / 7, 1.5 / 7), "m": (2 - 29 / 28, -2 + 1.5 / 28)},
         server={"m": (2, -2)},
         clients=VARIATES,
     )
 
 
-@derived
 def fedwmsam() -> Case:
     """ρ = 5, α = ½, Δ = (2, -2), c = (1, 0) = c1, c0 = 0. Client 0, its only step: q = ½ ((3, -4) + c) + ½ Δ = (3, -3),
     u0 = (-1.5, 1.5) = -¾ Δ, cosine -1; c0 = -c - 2 u0 = (2, -3).
@@ -336,30 +268,27 @@ def fedwmsam() -> Case:
     """
     return Case(
         {"name": "fedwmsam", "rho": 5.0, "alpha": 0.5},
-        [
-            {
-                "theta": (-0.8125, 1.625),
-                "server.delta": (1.5625, -2.375),
-                "server.c": (1.5625, -2.375),
-                "server.alpha": 0.495 + 0.005 * (1 - 3.75 / sqrt(24.625)),
-                "client.0.c": (2, -3),
-                "client.1.c": (0.125, -1.75),
-            }
-        ],
+        {
+            "theta": (-0.8125, 1.625),
+            "delta": (1.5625, -2.375),
+            "c": (1.5625, -2.375),
+            "alpha": 0.495 + 0.005 * (1 - 3.75 / sqrt(24.625)),
+            "0.c": (2, -3),
+            "1.c": (0.125, -1.75),
+        },
         samples=[[(1, 2, -3, 2)], [(2, 1, 2, -2), (1, 1, 3, 1)]],
         server={"delta": (2, -2), "c": (1, 0)},
         clients={1: {"c": (1, 0)}},
     )
 
 
-@derived
 def fedwmsam_along_the_momentum() -> Case:
     """ρ = 0, no variates, α = ½, Δ = (-1.5, 2). Both clients: g = (3, -4), q = ½ g + ½ Δ = (0.75, -1), u = -½ q = ¼ Δ,
     cosine 1: α = 0.495 + 0.01 · 0.9, for 2 is clipped to 0.9. Δ = q.
     """
     return Case(
         {"name": "fedwmsam", "rho": 0.0, "alpha": 0.5, "variates": False},
-        [{"theta": (-0.375, 0.5), "server.delta": (0.75, -1), "server.alpha": 0.504}],
+        {"theta": (-0.375, 0.5), "delta": (0.75, -1), "alpha": 0.504},
         samples=[[(1, 1, -3, 4)], [(1, 1, -3, 4)]],
         server={"delta": (-1.5, 2)},
     )
@@ -368,39 +297,37 @@ def fedwmsam_along_the_momentum() -> Case:
 NESTEROV = {"samples": [[(1, 1, -2, 2)], [(2, 1, 3, -5)]]}
 
 
-@derived
 def fednsam() -> Case:
     """γ = ½, ρ = 5, m = (2, -4), s = (1, -2). Client 0: g = (3, -4) = e, (6, -8), u0 = (-3, 4). Client 1: g = (-4, 3)
     = e, (-12, 6), u1 = (6, -3). m = (1, -2) + (1.5, 0.5), x = 0 + m.
     """
     return Case(
         {"name": "fednsam", "gamma": 0.5, "rho": 5.0},
-        [{"theta": (2.5, -1.5), "server.m": (2.5, -1.5)}],
+        {"theta": (2.5, -1.5), "m": (2.5, -1.5)},
         server={"m": (2, -4)},
         **NESTEROV,
     )
 
 
-@derived
 def fednsam_of_the_momentum() -> Case:
     """γ = ½, ρ = 5, m = (6, -8), s = (3, -4), e = -5 (0.6, -0.8) takes it to 0: g = (2, -2) and (-6, 5), U = (1,
     -0.75); m = (3, -4) + U.
     """
     return Case(
         {"name": "fednsam", "gamma": 0.5, "rho": 5.0, "perturbation": "momentum"},
-        [{"theta": (4, -4.75), "server.m": (4, -4.75)}],
+        {"theta": (4, -4.75), "m": (4, -4.75)},
         server={"m": (6, -8)},
         **NESTEROV,
     )
 
 
-@derived
 def fednsam_of_one_round() -> Case:
     """γ = ½, ρ = 5. First round, m = 0: g = (2, -2) and (-6, 5), U = (1, -0.75) = m = x. Second: e = -5 (0.8, -0.6)
     takes s = 1.5 x to (-2.5, 1.875), g = (-0.5, -0.125) and (-11, 6.875), U = (2.875, -1.6875); m = 1.5 U, x + m.
     """
     return Case(
         {"name": "fednsam", "gamma": 0.5, "rho": 5.0, "perturbation": "momentum", "memory": "last"},
-        [{"theta": (1, -0.75), "server.m": (1, -0.75)}, {"theta": (5.3125, -3.28125), "server.m": (4.3125, -2.53125)}],
+        {"theta": (1, -0.75), "m": (1, -0.75)},
+        {"theta": (5.3125, -3.28125), "m": (4.3125, -2.53125)},
         **NESTEROV,
     )

@@ -4,7 +4,9 @@ AdamW and Muon in its place: against PyTorch's, by hand, in reductions; refusals
 """
 
 import re
+from collections.abc import Callable
 from importlib import import_module
+from inspect import isfunction
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +26,15 @@ from fedray.models import make_model_spec
 from fedray.models.network import Layout, Network
 from tests import small
 from tests.algorithms.digits import final
-from tests.algorithms.quadratic import CASES, Case, Point, check
+from tests.algorithms.quadratic import Case, Point, check
 
-for module in Path(__file__).parent.glob("rounds_*.py"):
-    import_module(f"tests.algorithms.{module.stem}")  # registers its cases
+CASES: dict[str, Callable[[], Case]] = {
+    name: case
+    for path in Path(__file__).parent.glob("rounds_*.py")
+    for name, case in vars(import_module(f"tests.algorithms.{path.stem}")).items()
+    if isfunction(case) and case.__annotations__ == {"return": Case}
+}
+"""The functions of `rounds_*` that take nothing and return a case."""
 
 ONE = [[(1, 1, -2, 3), (1, 1, -3, -3.75)]]
 """One client whose gradients are (3, -4) at x = (1, -1) and (3, 4) at (0, 0.25)."""
@@ -37,8 +44,9 @@ def walk(
     training: dict[str, Any], *rounds: Point, method: Any = None, samples: Any = (ONE[0][:1],), **more: Any
 ) -> None:
     """Check theta after each round from x = (1, -1); by default of FedAvg with the first sample."""
-    expected: list[dict[str, Any]] = [{"theta": theta} for theta in rounds]
-    check(Case(method or {"name": "fedavg"}, expected, samples=list(samples), start=(1, -1), training=training, **more))
+    expected = [{"theta": theta} for theta in rounds]
+    more = {"samples": list(samples), "start": (1, -1), **more}
+    check(Case(method or {"name": "fedavg"}, *expected, training=training, **more))
 
 
 def test_clip_then_weight_decay_then_momentum_then_lr() -> None:
@@ -111,13 +119,8 @@ def test_clip_scope_of_fedprox() -> None:
 
 def test_server_lr_scales_only_the_averaged_update() -> None:
     """FedDyn's first round has U = h = (0.25, 1.0625) (`rounds_corrections.feddyn`): x = ½ U + h."""
-    check(
-        Case(
-            {"name": "feddyn", "alpha": 0.5},
-            [{"theta": (0.375, 1.59375), "server.h": (0.25, 1.0625)}],
-            training={"server_lr": 0.5},
-        )
-    )
+    expected = {"theta": (0.375, 1.59375), "h": (0.25, 1.0625)}
+    check(Case({"name": "feddyn", "alpha": 0.5}, expected, training={"server_lr": 0.5}))
 
 
 def test_batches_are_means_over_what_they_hold() -> None:
@@ -125,25 +128,12 @@ def test_batches_are_means_over_what_they_hold() -> None:
     mean gradient at (1.75, -0.5) is ((-0.5, 2.5) + (-1.25, -1.5))/2 = (-0.875, 0.5), y = (2.1875, -0.75).
     """
     two = [[(2, 1, 2, -3), (1, 1, 3, 1)]]
-    check(Case({"name": "fedavg"}, [{"theta": (1.75, -0.5)}], samples=two, training={"batch_size": "full"}))
-    check(
-        Case(
-            {"name": "fedavg"},
-            [{"theta": (2.1875, -0.75)}],
-            samples=two,
-            training={"batch_size": "full", "local_epochs": None, "local_steps": 2},
-        )
-    )
+    walk({"batch_size": "full"}, (1.75, -0.5), samples=two, start=(0, 0))
+    steps = {"batch_size": "full", "local_epochs": None, "local_steps": 2}
+    walk(steps, (2.1875, -0.75), samples=two, start=(0, 0))
     # Three samples, batches of two: the first step is `full_batch`'s, y = (1.75, -0.5); the third sample, g0, counts
     # whole: (4.75, -5), y = (1.75, -0.5) - ½ (4.75, -5).
-    check(
-        Case(
-            {"name": "fedavg"},
-            [{"theta": (-0.625, 2)}],
-            samples=[[(2, 1, 2, -3), (1, 1, 3, 1), (1, 2, -3, 2)]],
-            training={"batch_size": 2},
-        )
-    )
+    walk({"batch_size": 2}, (-0.625, 2), samples=[[*two[0], (1, 2, -3, 2)]], start=(0, 0))
 
 
 @pytest.mark.parametrize(
@@ -244,15 +234,9 @@ def test_adamw_by_hand() -> None:
     Then g = (2.25, -3.25): m = g_0/4 + g/2 = (1.875, -2.625), v = g_0²/4 + g²/2 = (4.78125, 9.28125), both over ¾:
     m/√v = (2.5/√6.375, -3.5/√12.375) = (0.9901475, -0.9949367), d = that + (0.125, -0.125).
     """
-    check(
-        Case(
-            {"name": "fedavg"},
-            [{"theta": (0.25 - (2.5 / 6.375**0.5 + 0.125) / 2, -0.25 + (3.5 / 12.375**0.5 + 0.125) / 2)}],
-            samples=[[(1, 1, -2, 3), (1, 1, -2, 3)]],
-            start=(1, -1),
-            training={"optimizer": "adamw", "adamw": {"betas": [0.5, 0.5], "eps": 0}, "weight_decay": 0.5},
-        )
-    )
+    training = {"optimizer": "adamw", "adamw": {"betas": [0.5, 0.5], "eps": 0}, "weight_decay": 0.5}
+    expected = (0.25 - (2.5 / 6.375**0.5 + 0.125) / 2, -0.25 + (3.5 / 12.375**0.5 + 0.125) / 2)
+    walk(training, expected, samples=[[(1, 1, -2, 3), (1, 1, -2, 3)]])
 
 
 def muon(**options: Any) -> Descent:

@@ -94,10 +94,7 @@ def test_every_metric_is_best_at_one_end_and_may_look_at_the_test_set() -> None:
     assert [Metric.parse(name).is_on_test_set for name in held_out] == [False, True, True]
 
 
-@pytest.mark.parametrize(
-    ("rounds", "first"),
-    [(1, 1), (9, 9), (10, 9), (20, 17), (49, 41), (50, 41), (800, 791)],
-)
+@pytest.mark.parametrize(("rounds", "first"), [(1, 1), (9, 9), (10, 9), (20, 17), (49, 41), (50, 41), (800, 791)])
 def test_a_fifth_of_the_rounds_but_one_to_ten(rounds: int, first: int) -> None:
     """49 // 5 = 9: 41 to 49; from 50 on ten; below ten rounds only the last one."""
     assert list_last_rounds(rounds) == range(first, rounds + 1)

@@ -106,7 +106,7 @@ def test_drift_and_divergence_on_quadratics(aggregation: str, server_lr: float) 
 
     π = (½, ½), or (1/3, 2/3) by 1 and 2 samples; d = η_g Σ π_i u_i.
     """
-    case = quadratic.Case({"name": "fedavg"}, [{}], training={"aggregation": aggregation, "server_lr": server_lr})
+    case = quadratic.Case({"name": "fedavg"}, {}, training={"aggregation": aggregation, "server_lr": server_lr})
     row = last_row(with_probes(quadratic.problem(case), ["drift"]))
     lengths = 2.5, math.sqrt(6.3125)
     assert row["drift"] == pytest.approx(sum(lengths) / 2)
@@ -180,7 +180,7 @@ def test_radii_by_hand() -> None:
     """
     for norm, mean in (("layer", 0.7), ("dim0", 1.0)):
         method, training = {"name": "fedsol@forms", "lambda_norm": norm}, {"local_epochs": None, "local_steps": 1}
-        case = quadratic.Case(method, [{}], training=training)
+        case = quadratic.Case(method, {}, training=training)
         row = last_row(with_probes(quadratic.problem(case), ["lambda"]))
         assert row["lambda_point"] == pytest.approx(mean)
         assert row["lambda_point_std"] == pytest.approx(0, abs=1e-7)
@@ -324,6 +324,6 @@ def test_what_cannot_be_measured_is_refused(algorithm: Any, evaluation: dict[str
 
 def test_angles_without_a_linear_head_are_refused() -> None:
     """Before anything starts: the quadratic's head has one row for two classes."""
-    case = quadratic.Case({"name": "fedavg"}, [{}])
+    case = quadratic.Case({"name": "fedavg"}, {})
     with pytest.raises(UserError, match=r"evaluation\.probes: angles need a head whose weight has a row for each of 2"):
         Simulation(with_probes(quadratic.problem(case), ["angles"]), InlineBackend())

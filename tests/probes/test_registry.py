@@ -165,8 +165,7 @@ class Declares(Probe):
 
 
 @pytest.mark.parametrize(
-    ("given", "meant"),
-    [("travveled", "travelled"), ("acuracy_class_3", r"accuracy_class_\*"), ("wast", "waste")],
+    ("given", "meant"), [("travveled", "travelled"), ("acuracy_class_3", r"accuracy_class_\*"), ("wast", "waste")]
 )
 def test_a_metric_that_is_like_a_declared_one_is_refused(given: str, meant: str) -> None:
     own = {"name": "tests.probes.test_registry:Declares", "given": [given]}
