@@ -76,13 +76,17 @@ def test_a_table_with_everything_compiles(tmp_path: Path) -> None:
 
 
 def test_a_table_wider_than_a_page_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    """A row of 60 letters and a column of 60: 5 x 120 + 2 x 12 points are 8.7 inches."""
-    names = "r" * 60, "c" * 60
-    to_latex(ResultTable("t", [names[0]], [names[1]], {names: Entry(1.0, None, 1, {})}, {}, []))
+    """A row of 60 letters and a column of 60: 5 x 120 + 2 x 12 points are 8.7 inches. More columns than rows could be
+    rows.
+    """
+    row, column = "r" * 60, "c" * 60
+    to_latex(ResultTable("t", [row], [column], {(row, column): Entry(1.0, None, 1, {})}, {}, []))
     assert (
-        "LaTeX: the table is about 8.7 inches wide, a page 7.0; ask for fewer metrics or columns, or exch"
-        in caplog.text
+        "LaTeX: the table is about 8.7 inches wide, a page 7.0; ask for fewer metrics or columns"
+        in caplog.messages.pop()
     )
+    to_latex(ResultTable("t", [row], [column, "d"], {}, {}, []))
+    assert caplog.text.endswith("or columns, or exchange --rows and --cols\n")
 
 
 def test_a_table_wider_than_a_column_takes_both(tmp_path: Path) -> None:

@@ -269,6 +269,9 @@ def test_seeds_that_others_lack_make_no_rank_and_no_difference(store: Tracker, c
     assert {row: rank for (row, _), rank in table.ranks.items()} == {"fedsam ρ=0.1": 1, "fedavg": 2}
     assert re.search(r"\| fedsam ρ=0.5 \(2 seeds\) +\| 69.50 ± 7.78 \(\+4.50\) +\|", to_markdown(table))
     assert r" & 0.5 (2 seeds) & 69.50 $\pm$ 7.78 (+4.50) \\" in to_latex(table)
+    across = build(collect("sweep", "other"), rows="partition", columns="algorithm")
+    assert re.search(r"fedsam ρ=0.5 \(2 seeds\) \|\n(?s:.*)\| 69.50 ± 7.78 +\|\n", to_markdown(across)), "in the header"
+    assert r" &  & 0.1 & 0.5 (2 seeds) \\" in to_latex(across)
     assert table.captioned[1] == "in parentheses: difference to fedavg, mean over the seeds that both have"
     for k, (method, number) in enumerate(((FEDAVG, 3), (SMALL, 3), (LARGE, 2))):
         cells = [cell(method, alpha, seed) for alpha in (1, 2) for seed in range(number)]
@@ -309,6 +312,9 @@ def test_an_option_with_one_value_is_named_if_asked_for(store: Tracker) -> None:
         assert build(collect("sweep"), rows=keys).rows == ["fedavg", "fedsam ρ=0.1"]
     write(store, [cell(a, 0.5, 0) for a in (FEDAVG, SMALL, LARGE)], [70, 71, 72], name="more")
     assert build(collect("more"), rows="algorithm,algorithm.rho").rows == ["fedavg", "fedsam ρ=0.1", "fedsam ρ=0.5"]
+    write(store, [cell({"name": "fedtoga", "rho": 0.2}, 0.5, 0)], [73], name="toga")
+    both = build(collect("more", "toga"), reference="fedtoga")
+    assert both.rows[-1] == both.reference == "fedtoga ρ=0.2", "beside methods whose ρ varies; alone it needs no ρ"
     by_value = build(collect("more"), rows="rho", columns="seed,algorithm")
     assert by_value.rows == ["ρ=-", "ρ=0.1", "ρ=0.5"], "a key alone is named, too"
     with pytest.raises(

@@ -55,7 +55,7 @@ def choose_search_rows(cells: pd.DataFrame, keys: Iterable[str]) -> str:
 
 
 def label_cells(cells: pd.DataFrame, key: str, always: Sequence[str] = ()) -> pd.Series:
-    """Return each cell's name along an axis: `fedsam ρ=0.05`, `dirichlet α=0.1`; constant options are left out.
+    """Return each cell's name along an axis: `fedsam ρ=0.05`, `dirichlet α=0.1`; options that never vary are left out.
 
     key: a section that has a name (algorithm, partition, model, data), a dotted key (`seed` gives `seed=0`), or several
     of these with commas: `data,partition,clients.total` gives `cifar10 dirichlet α=0.1 total=100`, and
@@ -72,10 +72,14 @@ def label_cells(cells: pd.DataFrame, key: str, always: Sequence[str] = ()) -> pd
 
 
 def find_label(cells: pd.DataFrame, given: str, key: str = "algorithm", always: Sequence[str] = ()) -> str:
-    """Return the label that a table shows for one that is given without display names; others are returned as given."""
-    plain = _join_labels(cells, key, always, {})
-    found = dict(zip(map(str, plain), map(str, label_cells(cells, key, always)), strict=True))
-    return found.get(given, given)
+    """Return the label that a table shows for one without display names, or for a method that has a single row.
+
+    Others are returned as given.
+    """
+    plain, shown = _join_labels(cells, key, always, {}), label_cells(cells, key, always)
+    found = dict(zip(map(str, plain), map(str, shown), strict=True))
+    of_method = set(shown[cells["algorithm.name"] == given]) if "algorithm" in key.split(",") else set()
+    return found.get(given) or (str(*of_method) if len(of_method) == 1 else given)
 
 
 def _join_labels(cells: pd.DataFrame, key: str, always: Sequence[str], names: Mapping[str, str]) -> pd.Series:
@@ -163,6 +167,9 @@ def _label_by_key(
     for row, kind in enumerate(kinds):
         of_kind[kind].append(row)
     titles = dict[str, dict[str, str]]()
+    varying = {
+        name for name in options if any(len({values[name][row] for row in rows}) > 1 for rows in of_kind.values())
+    }
     for kind, rows in of_kind.items():
         spec = specs[rows[0]]
         known = PARTITIONS.get(str(spec.get("partition.name")))  # its required options are part of a partition's name
@@ -171,7 +178,7 @@ def _label_by_key(
         titles[kind] = {
             name: names.get(name) or spec.get_symbol(key, name.removeprefix(f"{key}."))
             for name in options
-            if name in named or len({values[name][row] for row in rows}) > 1
+            if name in named or name in varying
         }
     labels = list[str]()
     for row, kind in enumerate(kinds):

@@ -23,10 +23,11 @@ from fedray.common.output import format_grid
 
 def to_markdown(table: ResultTable) -> str:
     """Format as GitHub's Markdown; underlining uses HTML's <u>, which Markdown lacks."""
-    grid, marks = [["", *map(_escape_markdown, table.columns)]], {1: "**{}**", 2: "<u>{}</u>"}
+    marks = {1: "**{}**", 2: "<u>{}</u>"}
+    names = {name: f"{_escape_markdown(name)} {note}".strip() for name, note in table.seeds_notes.items()}
+    grid = [["", *(names[column] for column in table.columns)]]
     for row in table.rows:
-        name = " ".join(filter(None, [_escape_markdown(row), table.seeds_notes[row]]))
-        grid.append([name, *(_fill(table, (row, one), str, marks) for one in table.columns)])
+        grid.append([names[row], *(_fill(table, (row, one), str, marks) for one in table.columns)])
     notes = (f"- {' '.join(note.split())}" for note in table.notes)  # a failure's message may have lines
     return "\n".join([f"**{_escape_markdown(table.title)}**", "", *format_grid(grid), "", *notes]) + "\n"
 
@@ -63,12 +64,15 @@ def to_latex(table: ResultTable) -> str:
     title = table.title.partition(": ")[2] or table.title  # without the sweep's name
     said = [note.partition(f"; {LEGEND}")[0] for note in table.notes[:1]]
     said += table.captioned
-    width = _measure_width(table, heads, tops)
+    lows = [
+        f"{top[-1]} {table.seeds_notes[column]}".strip() for top, column in zip(tops[1:], table.columns, strict=True)
+    ]
+    width = _measure_width(table, heads, tops, lows)
     environment = "table*" if width > ACROSS else "table"
     if width > WHOLE:
         warn_once(
             f"LaTeX: the table is about {width / 72:.1f} inches wide, a page {WHOLE / 72:.1f}; ask for fewer metrics "
-            "or columns, or exchange --rows and --cols"
+            "or columns" + ", or exchange --rows and --cols" * (len(table.rows) < len(table.columns))
         )
     lines = [
         rf"\begin{{{environment}}}",
@@ -78,7 +82,7 @@ def to_latex(table: ResultTable) -> str:
         rf"\begin{{tabular}}{{{'l' * len(heads[0])}{'c' * len(table.columns)}}}",
         r"\toprule",
         *_write_groups(tops, len(heads[0])),
-        " & ".join(map(escape_tex, [*heads[0], *(top[-1] for top in tops[1:])])) + r" \\",
+        " & ".join(map(escape_tex, [*heads[0], *lows])) + r" \\",
         r"\midrule",
     ]
     apart = len(heads[0]) > 1
@@ -96,7 +100,9 @@ def to_latex(table: ResultTable) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _measure_width(table: ResultTable, heads: Sequence[Sequence[str]], tops: Sequence[Sequence[str]]) -> float:
+def _measure_width(
+    table: ResultTable, heads: Sequence[Sequence[str]], tops: Sequence[Sequence[str]], lows: Sequence[str]
+) -> float:
     """Return about how many points wide a table is; a name that columns share is divided among them."""
 
     def measure(text: str, stretch: float = 1.0) -> float:
@@ -107,10 +113,10 @@ def _measure_width(table: ResultTable, heads: Sequence[Sequence[str]], tops: Seq
     first, *others = zip(*heads, strict=True)
     widths = [max(measure(name + note) for name, note in zip(first, seeds, strict=True))]
     widths += [max(map(measure, names)) for names in others]
-    for column, top in zip(table.columns, tops[1:], strict=True):
+    for column, top, low in zip(table.columns, tops[1:], lows, strict=True):
         keys = [(row, column) for row in table.rows]
         entries = (measure(_fill(table, key, str, {}), BOLD if table.ranks.get(key) == 1 else 1) for key in keys)
-        widths.append(max(measure(top[0]) / shared[top[0]], measure(top[-1]), *entries))
+        widths.append(max(measure(top[0]) / shared[top[0]], measure(low), *entries))
     return sum(widths) + BETWEEN * len(widths)
 
 
@@ -226,7 +232,7 @@ def _fill(table: ResultTable, key: Key, written: Callable[[str], str], emphasis:
     if entry.printed is not None:
         difference = "" if entry.difference is None else f", {entry.difference:+z.{entry.digits}f}"
         printed = f"[{format_value(entry.printed.value, entry.printed.std, entry.digits)}{difference}]"
-    seeds = "" if table.seeds_notes[key[0]] else entry.seeds_note
+    seeds = "" if any(table.seeds_notes[name] for name in key) else entry.seeds_note
     return " ".join(filter(None, (value, *map(written, (change, printed, seeds, entry.note)))))
 
 

@@ -90,11 +90,12 @@ class ResultTable:
 
     @cached_property
     def seeds_notes(self) -> dict[str, str]:
-        """Row -> what all its entries say of their seeds, which then stands behind its name; else empty."""
+        """Row or column -> what all its entries say of their seeds, which then stands behind its name; else empty."""
         found = defaultdict[str, set[str]](set)
-        for (row, _), one in self.entries.items():
-            found[row].add(one.seeds_note)
-        return {row: "".join(found[row]) if len(found[row]) == 1 else "" for row in self.rows}
+        for row, column in self.entries:
+            for name in (row, column):
+                found[name].add(self.entries[row, column].seeds_note)
+        return {name: "".join(found[name]) if len(found[name]) == 1 else "" for name in (*self.rows, *self.columns)}
 
 
 def make_entry(group: pd.DataFrame) -> Entry:
