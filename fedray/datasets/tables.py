@@ -113,6 +113,12 @@ class Csv(DataSource):
             header, *rows = [[field.strip() for field in row] for row in csv.reader(opened) if row] or [[]]
         if not rows:
             raise UserError(f"data.{key}: {file} has no rows below its header")
+        for place, name in enumerate(header, 1):
+            if name in ("", "Unnamed: 0") and name not in self.drop:  # the latter is pandas' name for the former
+                raise UserError(
+                    f"data.{key}: {file}: column {place} has no name, as the row numbers that pandas writes; "
+                    f"name it, or leave it out with data.drop: [{name!r}]"
+                )
         if twice := [name for name in header if header.count(name) > 1]:
             raise UserError(f"data.{key}: {file} has two columns {truncate_repr(twice[0])}")
         named = {"label": self.label_column, "client": self.client, "split": self.split}
@@ -174,6 +180,8 @@ class Csv(DataSource):
             texts, positions = np.unique(table[name].astype(str), return_inverse=True)
             if len(texts) > TEXTS:
                 raise UserError(f"data.drop: column {name} holds {len(texts)} different texts; allowed are {TEXTS}")
+            if len(texts) == len(table[name]):
+                raise UserError(f"data.drop: column {name} has another text in each row, as an id; leave it out")
             return np.eye(len(texts))[positions]
         known = values[is_train & ~is_empty]
         if self.missing_values == "refuse" or not len(known):

@@ -448,6 +448,13 @@ def test_a_run_with_natural_clients(clients: dict[str, Any]) -> None:
         (OWN.replace('"f"', ""), {"split": "part", "missing": "mean"}, "row 2, column sex: found ''; a text is"),
         (OWN + "7,m\n", {"split": "part"}, "row 4 has 2 fields, the header 5"),
         (OWN.replace("sex", "age"), {"split": "part"}, "own.csv has two columns 'age'"),
+        (
+            OWN.replace("sex", ""),
+            {"split": "part"},
+            "column 2 has no name, as the row numbers that pandas writes; name it",
+        ),
+        (OWN.replace("age", "Unnamed: 0"), {"split": "part"}, "or leave it out with data.drop: ['Unnamed: 0']"),
+        (OWN.replace("5,m", "5,x"), {"split": "part"}, "column sex has another text in each row"),
         ("age,kind,part\n", {"split": "part"}, "own.csv has no rows below its header"),
         ("kind,part\n1,train\n0,test\n", {"split": "part"}, "own.csv has no column for features"),
         (OWN, {"split": "part", "client": "part"}, "data: the column 'part' is named for two purposes"),
