@@ -23,7 +23,7 @@ def each(function: Callable[..., np.ndarray], *parts: Tensors) -> Tensors:
 
 
 def clipped(w: World, g: Tensors) -> Tensors:
-    return (w.clip / norm(g)) * g if w.clip is not None and norm(g) > w.clip else g
+    return (w.clip_norm / norm(g)) * g if w.clip_norm is not None and norm(g) > w.clip_norm else g
 
 
 def descend(c: Local, turn: Turn, share: float = 1.0, drift: Tensors | None = None) -> None:

@@ -14,11 +14,8 @@ ORACLES: dict[str, Callable[..., Tensors]] = {
         (corrections, "scaffold feddyn feddc"),
         (averaging, "fedntd fedavg_kl moon fedrcl"),
         (classifiers, "fedgela fedge fedavg_la fedrs fedlc fedrod fedbabu fedrep"),
-        (
-            sharpness,
-            "fedsam mofedsam fedasam fedgamma fedspeed fedsmoo fedlesam fedlesam_s fedlesam_d fedtoga fedrobust",
-        ),
-        (sharpness, "fedgloss fedswa fedmoswa fedwmsam fednsam"),
+        (sharpness, "fedsam mofedsam fedasam fedgamma fedspeed fedsmoo fedlesam fedlesam_s fedlesam_d fedtoga"),
+        (sharpness, "fedrobust fedgloss fedswa fedmoswa fedwmsam fednsam"),
         (fedsol, "fedsol projection"),
         (adaptive, "local_adamw local_muon fedadamw fedlada fedmuon fedgmt feduv feddecorr fedadagrad"),
     )
@@ -26,11 +23,9 @@ ORACLES: dict[str, Callable[..., Tensors]] = {
 }
 
 ADAPTIVE = {"lr": 0.1, "beta1": 0.8, "beta2": 0.95, "tau": 0.02}
+GLOSS = {"alpha": 0.3, "rho": 0.4, "rho_l": 0.3}
 TOGA = {"alpha": 0.2, "rho": 0.3, "kappa": 2.0, "beta": 0.8}
-VARIATES: dict[str, dict[str, str]] = {
-    "variates by samples": {"variates": "samples"},
-    "first lr": {"variate_lr": "first"},
-}
+VARIATES = {"variates by samples": {"variates": "samples"}, "first lr": {"variate_lr": "first"}}
 FORMS: dict[str, dict[str, str]] = {
     "scalars": {"shift": "scalars"},
     "summed": {"norm": "summed"},
@@ -38,6 +33,7 @@ FORMS: dict[str, dict[str, str]] = {
 }
 """`shift` and `norm` as the codes of FedLESAM and FedWMSAM have them."""
 KL: dict[str, Any] = {"rho": 1.0, "perturb": "all"}
+DISTILLED: dict[str, Any] = {"name": "kl", "tau": 2.0}
 RADII: dict[str, dict[str, str]] = {
     "fixed": {"radius": "fixed"},
     "dim0": {"radius": "adaptive"},
@@ -181,18 +177,8 @@ CASES: list[Case] = [
         **TOGA,
     ),
     *values("fedrobust", "affine", "full", "diagonal", "channel", ascent_lr=0.1, penalty=0.5),
-    *cases("fedgloss", settings=PULL, alpha=0.3, rho=0.4, rho_l=0.3),
-    *cases(
-        "fedgloss@forms",
-        "warm-up, product",
-        settings=PLAIN,
-        alpha=0.3,
-        rho=0.4,
-        rho_l=0.3,
-        start_rho=0.1,
-        warmup=6,
-        dual_divisor="product",
-    ),
+    *cases("fedgloss", settings=PULL, **GLOSS),
+    *cases("fedgloss@forms", "warm-up", settings=PLAIN, start_rho=0.1, warmup=6, dual_divisor="product", **GLOSS),
     *cases("fedswa", rho=0.3, alpha=1.3),
     *cases("fedmoswa", rho=0.3, alpha=1.3, gamma=0.4),
     *values("fedmoswa", "first_round", "plain", rho=0.3, alpha=1.3, gamma=0.4),
@@ -218,10 +204,10 @@ CASES: list[Case] = [
             f"{target}, {radius}",
             settings=("plain", "together") if target == "all" or radius == "dim0" else PLAIN,
             **{**KL, "perturb": target, **chosen},
-            proximal={"name": "kl", "tau": 2.0},
+            proximal=DISTILLED,
         )
     ],
-    *cases("fedsol", **{**KL, "settings": ("softmax",)}, proximal={"name": "kl", "tau": 2.0}),
+    *cases("fedsol", settings=("softmax",), **KL, proximal=DISTILLED),
     *[
         case
         for strategy, b in STRATEGIES.items()
@@ -231,17 +217,11 @@ CASES: list[Case] = [
             **KL,
             equals="fedavg" if strategy == "A0" else "",
             inert={"A0": ("rho", "tau", "weight"), "A5": ("rho", "weight")}.get(strategy, ()),
-            proximal={"name": "kl", "tau": 2.0, "weight": b},
+            proximal={**DISTILLED, "weight": b},
             strategy=strategy,
         )
     ],
-    *cases(
-        "fedsol",
-        "A3, head",
-        **{**KL, "perturb": "head"},
-        proximal={"name": "kl", "tau": 2.0, "weight": 0.6},
-        strategy="A3",
-    ),
+    *cases("fedsol", "A3, head", rho=1.0, perturb="head", proximal={**DISTILLED, "weight": 0.6}, strategy="A3"),
     *[
         case
         for other, chosen in COMBINED.items()
@@ -274,7 +254,7 @@ CASES: list[Case] = [
     *cases("fedadagrad", lr=0.2, beta1=0.6, tau=0.02),
     *values("fedadagrad", "square", "momentum", lr=0.2, beta1=0.6, tau=0.02),
     *cases("fedadagrad", "from zero", settings=PLAIN, lr=0.2, beta1=0.6, tau=0.02, start="zero"),
-    *cases("projection", proximal={"name": "kl", "tau": 2.0}),
+    *cases("projection", proximal=DISTILLED),
     *cases("projection", "l2", proximal={"name": "fedprox", "mu": 0.3}, inert=("mu",)),
 ]
 

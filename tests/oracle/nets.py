@@ -63,8 +63,16 @@ class MLP:
     def forward(self, p: Tensors, X: np.ndarray) -> Out:
         a = X @ p["W1"].T + p["b1"]
         self.margin = min(self.margin, float(np.abs(a).min()))
-        h = np.maximum(a, 0.0)
+        h = self.features(p, np.maximum(a, 0.0))
         return Out(h @ p["W2"].T + p["b2"], h, a)
+
+    def features(self, p: Tensors, r: np.ndarray) -> np.ndarray:
+        """h of r = max(a, 0)."""
+        return r
+
+    def features_back(self, p: Tensors, r: np.ndarray, dh: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """dr, and the gradient of the tensors between r and h."""
+        return dh, {}
 
     def backward(
         self,
@@ -76,9 +84,9 @@ class MLP:
         da: np.ndarray | float = 0.0,
     ) -> tuple[Tensors, np.ndarray]:
         dz = dz + np.zeros_like(out.z)
-        dh = dz @ p["W2"] + dh
-        da = dh * (out.a > 0) + da
-        return Tensors(W1=da.T @ X, b1=da.sum(0), W2=dz.T @ out.h, b2=dz.sum(0)), da @ p["W1"]
+        dr, between = self.features_back(p, np.maximum(out.a, 0.0), dz @ p["W2"] + dh)
+        da = dr * (out.a > 0) + da
+        return Tensors(W1=da.T @ X, b1=da.sum(0), **between, W2=dz.T @ out.h, b2=dz.sum(0)), da @ p["W1"]
 
 
 class NormedMLP(MLP):
@@ -95,33 +103,17 @@ class NormedMLP(MLP):
         return [(hidden, inputs), (hidden,), (hidden,), (hidden,), (classes, hidden), (classes,)]
 
     @staticmethod
-    def _normalised(a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        r = np.maximum(a, 0.0)
+    def _normalised(r: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         deviation = np.sqrt(r.var(0) + 1e-5)
         return (r - r.mean(0)) / deviation, deviation
 
-    def forward(self, p: Tensors, X: np.ndarray) -> Out:
-        a = X @ p["W1"].T + p["b1"]
-        self.margin = min(self.margin, float(np.abs(a).min()))
-        h = p["w"] * self._normalised(a)[0] + p["v"]
-        return Out(h @ p["W2"].T + p["b2"], h, a)
+    def features(self, p: Tensors, r: np.ndarray) -> np.ndarray:
+        return p["w"] * self._normalised(r)[0] + p["v"]
 
-    def backward(
-        self,
-        p: Tensors,
-        X: np.ndarray,
-        out: Out,
-        dz: np.ndarray | float = 0.0,
-        dh: np.ndarray | float = 0.0,
-        da: np.ndarray | float = 0.0,
-    ) -> tuple[Tensors, np.ndarray]:
-        dz = dz + np.zeros_like(out.z)
-        dh = dz @ p["W2"] + dh
-        e, deviation = self._normalised(out.a)
+    def features_back(self, p: Tensors, r: np.ndarray, dh: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        e, deviation = self._normalised(r)
         dr = p["w"] / deviation * (dh - dh.mean(0) - e * (dh * e).mean(0))
-        da = dr * (out.a > 0) + da
-        gradient = Tensors(W1=da.T @ X, b1=da.sum(0), w=(dh * e).sum(0), v=dh.sum(0), W2=dz.T @ out.h, b2=dz.sum(0))
-        return gradient, da @ p["W1"]
+        return dr, {"w": (dh * e).sum(0), "v": dh.sum(0)}
 
 
 def softmax(z: np.ndarray) -> np.ndarray:

@@ -150,18 +150,9 @@ class Generator:
         dpre = dh @ self.p["W2"] * (pre > 0)
         dn = dpre * self.p["scale"]
         da = (dn - dn.mean(0) - normal * (dn * normal).mean(0)) / np.sqrt(var + 1e-5)
-        inputs = np.hstack([e, np.eye(classes)[y]])
-        g = (
-            Tensors(
-                W1=da.T @ inputs,
-                b1=da.sum(0),
-                scale=(dpre * normal).sum(0),
-                shift=dpre.sum(0),
-                W2=dh.T @ r,
-                b2=dh.sum(0),
-            )
-            + weight_decay * self.p
-        )
+        inner = {"W1": da.T @ np.hstack([e, np.eye(classes)[y]]), "b1": da.sum(0)}
+        outer = {"scale": (dpre * normal).sum(0), "shift": dpre.sum(0), "W2": dh.T @ r, "b2": dh.sum(0)}
+        g = Tensors(inner | outer) + weight_decay * self.p
         self.m, self.v = 0.9 * self.m + 0.1 * g, 0.999 * self.v + 0.001 * Tensors({k: d**2 for k, d in g.items()})
         m_hat, v_hat = self.m / (1 - 0.9**t), self.v / (1 - 0.999**t)
         self.p = self.p - lr * Tensors({k: m_hat[k] / (np.sqrt(v_hat[k]) + 1e-8) for k in g})

@@ -35,12 +35,8 @@ def fedasam(w: World, rho: float, eta_a: float, scaled: str = "weights") -> Tens
     """Caldarola et al., ECCV 2022: T = |y| + eta_a on weights, 1 on biases (D-53); scaled `all`: T = |y| + eta_a."""
 
     def direction(c: Local, batch: Batch) -> Tensors:
-        T = Tensors(
-            {
-                name: abs(value) + eta_a if scaled == "all" or name in w.net.weights else np.ones_like(value)
-                for name, value in c.y.items()
-            }
-        )
+        moved = set(c.y) if scaled == "all" else w.net.weights
+        T = Tensors({name: abs(v) + eta_a if name in moved else np.ones_like(v) for name, v in c.y.items()})
         Tg = times(T, w.grad(c.y, batch))
         return w.grad(c.y + (rho / (norm(Tg) + 1e-16)) * times(T, Tg), batch)
 
@@ -121,17 +117,10 @@ def fedlesam(w: World, rho: float, **form: str) -> Tensors:
     return averaging(w, Lesam(w, rho, **form))
 
 
-def fedlesam_s(
-    w: World,
-    rho: float,
-    estimate: str = "client",
-    shift: str = "vector",
-    norm: str = "global",
-    correction: float = 1.0,
-    **options: str,
-) -> Tensors:
+def fedlesam_s(w: World, rho: float, correction: float = 1.0, **options: str) -> Tensors:
     """FedLESAM-S: the same in SCAFFOLD."""
-    return with_variates(w, Lesam(w, rho, estimate, shift, norm), correction=correction, **options)
+    form = {name: options.pop(name) for name in ("estimate", "shift", "norm") if name in options}
+    return with_variates(w, Lesam(w, rho, **form), correction=correction, **options)
 
 
 def fedlesam_d(w: World, alpha: float, rho: float, **form: str) -> Tensors:
@@ -203,8 +192,7 @@ def fedrobust(w: World, ascent_lr: float, penalty: float, affine: str) -> Tensor
     x = w.x0
     inputs = w.clients[0][0].shape[1]
     if affine == "full":
-        tie = np.eye(inputs)
-        A_0 = np.eye(inputs)
+        tie = A_0 = np.eye(inputs)
     else:  # tie[j, p] = 1 if input number j belongs to parameter p
         groups = inputs if affine == "diagonal" else w.channels
         tie = np.repeat(np.eye(groups), inputs // groups, axis=0)

@@ -24,13 +24,13 @@ import pytest
 from fedray.algorithms import ALGORITHMS
 from fedray.algorithms.fedgela import simplex_etf
 from fedray.common.errors import UserError
-from fedray.config import RunConfig
 from fedray.datasets.dataset import Dataset
 from fedray.engine.loop import run
 from fedray.engine.problem import Problem
 from fedray.engine.process.backend import InlineBackend
 from fedray.engine.training.batches import draw_batches
 from fedray.papers.variants import VARIANTS
+from tests import small
 
 from .case import BASE, SETTINGS, Case
 from .cases import CASES, NOT_COMPARED, ORACLES
@@ -53,12 +53,8 @@ def dataset(seed: int) -> Dataset:
     rng = np.random.default_rng(seed)
     means = rng.normal(size=(CLASSES, INPUTS))
     owner = np.repeat(np.arange(len(SIZES)), SIZES)
-    y = (
-        np.where(
-            rng.random(len(owner)) < 0.7, owner + rng.integers(0, 2, len(owner)), rng.integers(0, CLASSES, len(owner))
-        )
-        % CLASSES
-    )
+    n, own = len(owner), rng.random(len(owner)) < 0.7
+    y = np.where(own, owner + rng.integers(0, 2, n), rng.integers(0, CLASSES, n)) % CLASSES
     x = (means[y] + rng.normal(size=(len(y), INPUTS))).astype(np.float32).reshape(-1, *SHAPE)
     return Dataset("synthetic", x, y.astype(np.int64), x[:5], y[:5].astype(np.int64), CLASSES, client_train=owner)
 
@@ -70,21 +66,16 @@ def list_cohorts(case: Case) -> tuple[tuple[int, ...], ...]:
 def problem(case: Case, seed: int) -> Problem:
     """fedray's side of a case."""
     cohorts = list_cohorts(case)
-    return Problem.build(
-        RunConfig.parse(
-            {
-                "seed": seed,
-                "data": "digits",  # a name is required; the arrays below are what is used
-                "partition": "natural",
-                "clients": {"total": len(SIZES), "per_round": 3, "cohorts": cohorts},
-                "model": {"name": "mlp", "hidden": [] if case.setting == "softmax" else [HIDDEN], **case.model},
-                "algorithm": {"name": case.method, **case.options},
-                "training": {**BASE, **SETTINGS[case.setting], **case.training, "rounds": len(cohorts)},
-                "evaluation": {"every": len(cohorts), "last": 1},
-                "runtime": {"backend": "inline", "device": "cpu"},
-            }
-        ),
-        dataset(seed),
+    return small.problem(
+        {"name": case.method, **case.options},
+        {"total": len(SIZES), "per_round": 3, "cohorts": cohorts},
+        {"name": "mlp", "hidden": [] if case.setting == "softmax" else [HIDDEN], **case.model},
+        "natural",
+        arrays=dataset(seed),
+        seed=seed,
+        training={**BASE, **SETTINGS[case.setting], **case.training, "rounds": len(cohorts)},
+        evaluation={"every": len(cohorts), "last": 1},
+        runtime={"backend": "inline", "device": "cpu"},
     )
 
 
@@ -94,43 +85,17 @@ def world(case: Case, seed: int) -> World:
     training, start = given.config.training, given.build_network("cpu").theta.numpy().astype(np.float64)
     net = SoftmaxRegression() if case.setting == "softmax" else NormedMLP() if case.model else MLP()
     shapes = net.shapes(INPUTS, HIDDEN, CLASSES)
-    ends = np.cumsum([int(np.prod(shape)) for shape in shapes])
-    x0 = Tensors(
-        {
-            name: part.reshape(shape)
-            for name, part, shape in zip(net.names, np.split(start, ends[:-1]), shapes, strict=True)
-        }
-    )
+    parts = np.split(start, np.cumsum([int(np.prod(shape)) for shape in shapes])[:-1])
+    x0 = Tensors({n: part.reshape(shape) for n, part, shape in zip(net.names, parts, shapes, strict=True)})
     x = data.x_train.reshape(-1, INPUTS).astype(np.float64)
     clients = [(x[data.client_train == i], data.y_train[data.client_train == i]) for i in range(len(SIZES))]
     order = {}
     for t, cohort in enumerate(list_cohorts(case)):
         if training.shuffle:
             order |= {(t, i): list(draw_batches(training, SIZES[i], seed, t, i)) for i in cohort}
-    return World(
-        net,
-        x0,
-        clients,
-        [list(cohort) for cohort in list_cohorts(case)],
-        training.epochs,
-        training.batch_size,
-        training.lr,
-        training.lr_decay,
-        training.weight_decay,
-        training.momentum,
-        training.clip_norm,
-        training.clip_scope,
-        training.aggregation,
-        training.server_lr,
-        order,
-        training.lr_decay_within,
-        training.weight_decay_on,
-        training.nominal_steps,
-        training.last_batch,
-        training.relaxed_start,
-        training.relaxed_average,
-        SHAPE[0],
-    )
+    cohorts = [list(cohort) for cohort in list_cohorts(case)]
+    of_both = {field.name: getattr(training, field.name) for field in dataclasses.fields(World) if field.name in BASE}
+    return World(net, x0, clients, cohorts, training.epochs, order=order, channels=SHAPE[0], **of_both)
 
 
 def answer(w: World, case: Case, **changed: Any) -> Tensors:
@@ -209,7 +174,7 @@ def test_every_setting_matters(setting: str) -> None:
     index = next(i for i, case in enumerate(CASES) if case.setting == setting)
     case, w = CASES[index], world(CASES[index], oracle(index)[0])
     for name in SETTINGS[setting]:
-        field = {"clip_norm": "clip", "shuffle": "order"}.get(name, name)
+        field = "order" if name == "shuffle" else name
         without = answer(dataclasses.replace(w, **{field: getattr(World, field, {})}), case)
         assert np.abs(fedrays(index) - flat(without)).max() > 3 * TOLERANCE, name
 

@@ -27,7 +27,7 @@ class World:
     lr_decay: float = 1.0
     weight_decay: float = 0.0
     momentum: float = 0.0
-    clip: float | None = None
+    clip_norm: float | None = None
     clip_scope: str = "direction"
     aggregation: str = "uniform"
     server_lr: float = 1.0
@@ -145,8 +145,8 @@ class Local:
         q = restrict(q, moving)
         if world.clip_scope == "code":
             q = q - pull * restrict(self.y, moving)
-        if world.clip is not None and norm(q) > world.clip:
-            q = (world.clip / norm(q)) * q
+        if world.clip_norm is not None and norm(q) > world.clip_norm:
+            q = (world.clip_norm / norm(q)) * q
         pulled = pull if world.clip_scope == "code" else 0.0
         weights = set(q) if world.weight_decay_on == "all" else world.net.weights
         q = q + pulled * restrict(self.y, moving) + world.weight_decay * restrict(self.y, moving & weights)
