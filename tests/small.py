@@ -1,8 +1,13 @@
 """Small runs on scikit-learn's digits, for tests to vary."""
 
+import re
+from contextlib import AbstractContextManager
 from typing import Any
 
+import pytest
+
 from fedray.algorithms import algorithm
+from fedray.common.errors import UserError
 from fedray.config import RunConfig
 from fedray.datasets.dataset import Dataset
 from fedray.engine.problem import Problem
@@ -53,6 +58,11 @@ def problem(*args: Any, arrays: Dataset | None = None, **options: Any) -> Proble
 def simulation(*args: Any, **options: Any) -> Simulation:
     """`problem` in this process."""
     return Simulation(problem(*args, **options), InlineBackend())
+
+
+def refused(message: str) -> AbstractContextManager[Any]:
+    """Expect a UserError of one line that contains the message."""
+    return pytest.raises(UserError, match=rf"\A.*{re.escape(message)}.*\Z")
 
 
 def momentum(name: Any, value: float = 0.5) -> float:

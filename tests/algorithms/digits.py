@@ -37,17 +37,9 @@ TRAINING = {
 def data(sizes: tuple[int, ...] = SIZES) -> Dataset:
     """The digits; client i gets the next `sizes[i]` of them in order."""
     whole, n = Digits().load(), sum(sizes)
-    return Dataset(
-        "digits",
-        whole.x_train[:n],
-        whole.y_train[:n],
-        whole.x_test[:100],
-        whole.y_test[:100],
-        10,
-        whole.mean,
-        whole.std,
-        client_train=np.repeat(np.arange(len(sizes)), sizes),
-    )
+    held = whole.x_train[:n], whole.y_train[:n], whole.x_test[:100], whole.y_test[:100]
+    owner = np.repeat(np.arange(len(sizes)), sizes)
+    return Dataset("digits", *held, 10, whole.mean, whole.std, client_train=owner)
 
 
 def problem(

@@ -22,12 +22,12 @@ import torch
 from torch import Tensor, nn
 
 from fedray.algorithms.base import Vectors
-from fedray.config import RunConfig
 from fedray.datasets.dataset import Dataset
 from fedray.engine.problem import Problem
 from fedray.engine.process.backend import InlineBackend
 from fedray.engine.server.simulation import Simulation
 from fedray.engine.state import State
+from tests import small
 
 Sample = tuple[float, float, float, float]
 Point = tuple[float, float]
@@ -108,19 +108,15 @@ def problem(case: Case) -> Problem:
     x = np.array([sample for shard in case.samples for sample in shard], dtype=np.float32)
     y = np.array([label for shard in case.labels for label in shard] or np.zeros(len(x)), dtype=np.int64)
     owner = np.repeat(np.arange(len(case.samples)), [len(shard) for shard in case.samples])
-    config = RunConfig.parse(
-        {
-            "data": "digits",
-            "partition": "natural",
-            "clients": {"total": len(case.samples), "per_round": len(case.samples), "cohorts": case.cohorts},
-            "model": case.model or {"name": "tests.algorithms.quadratic:Quadratic", "start": list(case.start)},
-            "algorithm": dict(case.algorithm),
-            "training": {**TRAINING, "rounds": len(case.rounds), **case.training},
-            "evaluation": {"every": 100, "last": 1},
-            "runtime": {"backend": "inline"},
-        }
+    return small.problem(
+        dict(case.algorithm),
+        {"total": len(case.samples), "per_round": len(case.samples), "cohorts": case.cohorts},
+        case.model or {"name": "tests.algorithms.quadratic:Quadratic", "start": list(case.start)},
+        "natural",
+        arrays=Dataset("quadratic", x, y, x, y, case.classes, client_train=owner),
+        training={**TRAINING, "rounds": len(case.rounds), **case.training},
+        evaluation={"every": 100, "last": 1},
     )
-    return Problem.build(config, Dataset("quadratic", x, y, x, y, case.classes, client_train=owner))
 
 
 def check(case: Case, tolerance: float = 1e-6) -> None:
@@ -166,16 +162,12 @@ def times_ln2(values: Sequence[float], divisor: float = 1.0) -> tuple[float, ...
     return tuple(LN2 * value / divisor for value in values)
 
 
-class Softmax(nn.Module):
+class Softmax(nn.Sequential):
     """Logits W x for one input: theta = W, three classes, all of it head."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.weights = nn.Linear(1, 3, bias=False)
-        nn.init.zeros_(self.weights.weight)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.weights(x)
+        super().__init__(nn.Linear(1, 3, bias=False))
+        nn.init.zeros_(self[0].weight)
 
 
 class TwoLayers(nn.Module):
@@ -200,16 +192,11 @@ class TwoLayers(nn.Module):
         return self.classifier(self.activation(self.body(x)))
 
 
-class Normed(nn.Module):
+class Normed(nn.Sequential):
     """Logits H (γ n(x) + β) for one input, n by BatchNorm with an eps of nothing: theta = (γ, β, H), two classes."""
 
-    head = "classifier"
+    head = "1"
 
     def __init__(self, weights: Sequence[float]) -> None:
-        super().__init__()
-        self.norm = nn.BatchNorm1d(1, eps=1e-12)
-        self.classifier = nn.Linear(1, 2, bias=False)
-        self.classifier.weight.data = torch.tensor(weights)[:, None]
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.classifier(self.norm(x))
+        super().__init__(nn.BatchNorm1d(1, eps=1e-12), nn.Linear(1, 2, bias=False))
+        self[1].weight.data = torch.tensor(weights)[:, None]

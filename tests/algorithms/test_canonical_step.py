@@ -250,10 +250,9 @@ def test_muon_is_pytorchs(nesterov: bool) -> None:
     """
 
     def make(tensors: dict[str, nn.Parameter]) -> list[Any]:
-        flat = {"w": tensors["w"]}
         options = {"lr": LR, "weight_decay": DECAY, "momentum": 0.95, "nesterov": nesterov}
         vector = torch.optim.AdamW([tensors["b"]], lr=LR, betas=(0.9, 0.95), eps=1e-10, weight_decay=DECAY)
-        return [torch.optim.Muon(flat.values(), **options), vector]
+        return [torch.optim.Muon([tensors["w"]], **options), vector]
 
     ours, theirs = LAYOUT.views(descend(muon(nesterov=nesterov))), LAYOUT.views(of_torch(make))
     assert torch.allclose(ours["w"], theirs["w"], rtol=0, atol=0.02 * LR * STEPS)

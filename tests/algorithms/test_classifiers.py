@@ -25,6 +25,7 @@ from fedray.engine.process.worker import Worker
 from fedray.engine.server.simulation import Simulation
 from fedray.engine.state import State
 from fedray.models.network import Layout
+from tests import small
 from tests.algorithms.digits import data, problem
 from tests.algorithms.test_pieces import parse
 
@@ -137,30 +138,22 @@ def test_a_head_without_a_bias_of_its_own() -> None:
     assert Simulation(problem("fedrs"), InlineBackend()).state.theta[-10:].tolist() == [0] * 10
 
 
-class Headless(nn.Module):
+class Headless(nn.Sequential):
     def __init__(self) -> None:
-        super().__init__()
-        self.only = nn.Linear(64, 10)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.only(x.flatten(1))
+        super().__init__(nn.Flatten(), nn.Linear(64, 10))
 
 
-class TwoLayerHead(nn.Module):
-    head = "top"
+class TwoLayerHead(nn.Sequential):
+    head = "2"
 
     def __init__(self) -> None:
-        super().__init__()
-        self.body, self.top = nn.Linear(64, 16), nn.Sequential(nn.LayerNorm(16), nn.Linear(16, 10))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.top(self.body(x.flatten(1)))
+        super().__init__(nn.Flatten(), nn.Linear(64, 16), nn.Sequential(nn.LayerNorm(16), nn.Linear(16, 10)))
 
 
 HERE = "tests.algorithms.test_classifiers"
 BARE = {"name": "mlp", "hidden": []}
 PROJECTED = {"name": "tests.algorithms.test_local_client:Projected", "own": True}
-HEADS = "top.0.weight, top.1.bias, top.1.weight"
+HEADS = "2.0.weight, 2.1.bias, 2.1.weight"
 
 
 @pytest.mark.parametrize(
@@ -184,10 +177,8 @@ HEADS = "top.0.weight, top.1.bias, top.1.weight"
     ],
 )
 def test_a_model_that_cannot_serve_is_refused(method: Any, model: Any, message: str) -> None:
-    with pytest.raises(UserError) as raised:
+    with small.refused(message):
         problem(method, model=model).build_network("cpu")
-    assert message in str(raised.value)
-    assert "\n" not in str(raised.value)
 
 
 def outside(field: FieldInfo) -> list[float]:
@@ -215,9 +206,8 @@ def test_numbers(name: str, option: str) -> None:
     bad = outside(ALGORITHMS[name].model_fields[option])
     assert len(bad) > 3
     for value in bad:
-        with pytest.raises(UserError, match=rf"^algorithm\.{option}: found ") as raised:
+        with pytest.raises(UserError, match=rf"\Aalgorithm\.{option}: found .*\Z"):
             algorithm({"name": name, option: value})
-        assert "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -237,10 +227,8 @@ def test_numbers(name: str, option: str) -> None:
     ],
 )
 def test_refused_options(section: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError) as raised:
+    with small.refused(message):
         algorithm(section)
-    assert message in str(raised.value)
-    assert "\n" not in str(raised.value)
 
 
 LABELS = {

@@ -22,14 +22,9 @@ PARTLY = {"model": "tests.algorithms.test_personal_methods:Partly", "batch_size"
 NORMALISED = {"model": "tests.algorithms.test_contract:Normalised", "batch_size": 18}
 
 
-class Normalised(nn.Module):
+class Normalised(nn.Sequential):
     def __init__(self) -> None:
-        super().__init__()
-        self.flat, self.inner, self.norm = nn.Flatten(), nn.Linear(64, 12), nn.BatchNorm1d(12)
-        self.outer = nn.Linear(12, 10)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.outer(torch.relu(self.norm(self.inner(self.flat(x)))))
+        super().__init__(nn.Flatten(), nn.Linear(64, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Linear(12, 10))
 
 
 class Shadow(Algorithm):

@@ -2,7 +2,6 @@
 stay: frozen parameters, on which every method runs or says what it lacks; own parts with their running statistics.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from math import floor, log, log2
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedray.algorithms import algorithm
 from fedray.algorithms.base import Algorithm, Client, Finetuning, Received, Server
@@ -33,6 +32,7 @@ from tests.algorithms.digits import SIZES, TRAINING, data, final, problem
 from tests.algorithms.test_contract import NORMALISED
 from tests.algorithms.test_pieces import parse
 from tests.methods import METHODS
+from tests.probes.probed import Careful
 
 FEDGEN = {"name": "fedgen", "hidden": 12, "noise": 4, "steps": 3}
 
@@ -180,21 +180,12 @@ def test_the_scale_stays_where_there_is_no_information() -> None:
 PARTLY = "tests.algorithms.test_personal_methods:Partly"
 
 
-class Partly(nn.Module):
-    """A frozen layer, running statistics, dropout, and a head that may have running statistics too."""
+class Partly(Careful):
+    """Running statistics and dropout behind a frozen layer."""
 
-    head = "last"
-
-    def __init__(self, input_shape: Sequence[int], num_classes: int, statistics: bool = False) -> None:
-        super().__init__()
-        self.first = nn.Linear(math.prod(input_shape), 12).requires_grad_(False)
-        self.norm, self.dropout = nn.BatchNorm1d(12), nn.Dropout(0.2)
-        self.last = (
-            nn.Sequential(nn.BatchNorm1d(12), nn.Linear(12, num_classes)) if statistics else nn.Linear(12, num_classes)
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.last(self.dropout(torch.relu(self.norm(self.first(x.flatten(1))))))
+    def __init__(self, input_shape: Sequence[int], num_classes: int) -> None:
+        super().__init__(input_shape, num_classes)
+        self.first.requires_grad_(False)
 
 
 @pytest.mark.parametrize(

@@ -43,16 +43,8 @@ def test_a_value_fits_an_annotation(value: Any, hint: Any, expected: bool) -> No
 
 def test_numbers_arrays_and_iterators_are_made_plain() -> None:
     """As YAML would give them: ints, floats, lists and dictionaries."""
-    found = make_plain(
-        "",
-        {
-            "seed": np.arange(2),
-            "lr": [np.float32(0.5), torch.tensor(0.25)],
-            "hidden": (4, 2),
-            "rho": iter([1]),
-            "none": None,
-        },
-    )
+    given = {"seed": np.arange(2), "lr": [np.float32(0.5), torch.tensor(0.25)], "hidden": (4, 2), "rho": iter([1])}
+    found = make_plain("", given | {"none": None})
     assert found == {"seed": [0, 1], "lr": [0.5, 0.25], "hidden": [4, 2], "rho": [1], "none": None}
     assert [type(one) for one in found["seed"] + found["lr"]] == [int, int, float, float]
 

@@ -3,6 +3,7 @@ which fields enter the identity of a cell, for every kind of section and compone
 """
 
 import hashlib
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -86,12 +87,10 @@ def test_every_section_takes_a_class_an_instance_or_its_name() -> None:
     assert run.make_identity("d")["sources"].keys() == {f"{__name__}:{name}" for name in classes}
     result = fedray.simulate(run)
     assert result.history[-1]["longest"] == float(result.theta.abs().max())
-    named = RunConfig.parse(config())
-    given = RunConfig.parse(
-        config(data=Few(count=60), partition={"name": Striped, "offset": 1}, model=Linear, algorithm=Scaled(factor=0.5))
-    )
-    assert given.resolve() == named.resolve()
-    assert given.hash_cell("d") == named.hash_cell("d")
+    own = {"data": Few(count=60), "partition": {"name": Striped, "offset": 1}, "algorithm": Scaled(factor=0.5)}
+    given = RunConfig.parse(config(**own, model=Linear))
+    assert given.resolve() == run.resolve()
+    assert given.hash_cell("d") == run.hash_cell("d")
 
 
 def test_a_class_travels_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,10 +110,8 @@ def test_a_class_travels_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_arrays_from_memory() -> None:
     """The data of `digits`, given as arrays: the same numbers and the same digest."""
     loaded = Digits().load()
-    arrays = {
-        key: getattr(loaded, key)[:, 0] if key.startswith("x") else getattr(loaded, key)
-        for key in ("x_train", "y_train", "x_test", "y_test")
-    }
+    arrays = {"x_train": loaded.x_train[:, 0], "y_train": loaded.y_train}
+    arrays |= {"x_test": loaded.x_test[:, 0], "y_test": loaded.y_test}
     given = RunConfig.parse(config(data={**arrays, "mean": [0.3054], "std": [0.3763]}))
     assert given.data.load().digest == loaded.digest
     assert len(given.pack()) < 10_000, "actors get the data set apart from it"
@@ -189,11 +186,9 @@ class Retuned(Algorithm):
     ],
 )
 def test_a_slip_in_a_hook_says_what_was_meant(name: str, says: str) -> None:
-    with pytest.raises(UserError) as caught:
-        fedray.simulate(
-            config(algorithm=f"{__name__}:{name}", data="digits", partition="iid", model="mlp", evaluation={})
-        )
-    assert str(caught.value).startswith(f"algorithm: {__name__}:{name} raises {says}")
+    given = config(algorithm=f"{__name__}:{name}", data="digits", partition="iid", model="mlp", evaluation={})
+    with pytest.raises(UserError, match=rf"\Aalgorithm: {__name__}:{name} raises {re.escape(says)}"):
+        fedray.simulate(given)
 
 
 def test_an_option_without_a_type_says_how_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,9 +224,8 @@ def test_a_class_that_workers_cannot_import_is_refused() -> None:
         """Of a function."""
 
     assert fedray.simulate(config(algorithm=Local)).summary()["rounds"] == 2
-    with pytest.raises(
-        UserError, match=r"^algorithm\.name: Ray's workers cannot import .*<locals>\.Local; put the class"
-    ):
+    said = r"^algorithm\.name: Ray's workers cannot import .*<locals>\.Local; put the class"
+    with pytest.raises(UserError, match=said):
         RunConfig.parse(config(algorithm=Local, runtime={"backend": "ray"}))
 
 
@@ -264,20 +258,16 @@ def test_sections_inside_a_section() -> None:
         named: dict[str, Inner] = {"a": Inner()}
 
     assert Outer(one=Inner(speed=2), other=Inner(old=2)).list_identity_entries() == {}
-    assert Outer(one=None, none=Inner(), other=Inner()).list_identity_entries() == {
-        "one": None,
-        "none": {},
-        "other": {},
-    }
+    found = Outer(one=None, none=Inner(), other=Inner()).list_identity_entries()
+    assert found == {"one": None, "none": {}, "other": {}}
     found = Outer(many=(Inner(), Inner(old=3)), named={"a": Inner(), "b": Inner(old=3)}).list_identity_entries()
     assert found == {"many": [{}, {"old": 3}], "named": {"a": {}, "b": {"old": 3}}}
 
 
 @pytest.mark.parametrize("path", ["builtins:int", "no_such_module:X"])
 def test_a_class_whose_source_cannot_be_read_is_refused(path: str) -> None:
-    with pytest.raises(
-        UserError, match=rf"^algorithm\.name: the source of {path} cannot be read, .*put the class in a"
-    ):
+    said = rf"^algorithm\.name: the source of {path} cannot be read, .*put the class in a"
+    with pytest.raises(UserError, match=said):
         digest_source("algorithm", path)
 
 

@@ -46,10 +46,7 @@ def test_only_what_a_configuration_says_beyond_the_defaults_enters(monkeypatch: 
 SECTIONS = [
     *({"algorithm": name} for name in ALGORITHMS),
     *({"model": {"name": name} | {key: REQUIRED[key] for key in MODELS[name].list_required()}} for name in MODELS),
-    *(
-        {"partition": {"name": name} | {key: REQUIRED[key] for key in PARTITIONS[name].list_required()}}
-        for name in PARTITIONS
-    ),
+    *({"partition": {"name": n} | {key: REQUIRED[key] for key in PARTITIONS[n].list_required()}} for n in PARTITIONS),
     *({"evaluation": {"probes": [name]}, "algorithm": MEASURED.get(name, "fedavg")} for name in PROBES),
     {"evaluation": {"personal": {}}},
     {"data": {"name": "digits", "validation": {}}},

@@ -137,10 +137,9 @@ def tiny_imagenet(root: Path) -> dict[str, int]:
 
     def save(path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        grey[path.name] = 10 * (len(grey) + 1)
-        Image.new("L" if len(grey) % 2 else "RGB", (64, 64), (grey[path.name],) * (1 if len(grey) % 2 else 3)).save(
-            path
-        )
+        grey[path.name] = value = 10 * (len(grey) + 1)
+        mode, colour = ("L", value) if len(grey) % 2 else ("RGB", (value,) * 3)
+        Image.new(mode, (64, 64), colour).save(path)
 
     for kind in WNIDS:
         for i in range(3):
@@ -159,10 +158,8 @@ def tiny_imagenet(root: Path) -> dict[str, int]:
 def ag_news(root: Path) -> None:
     """The published csv: class, title and description in quotes, doubled inside; a backslash for a line break."""
     (root / "ag_news_csv").mkdir(parents=True, exist_ok=True)
-    train = (
-        '"3","Wall St. Bears","Reuters - The ""band"" of bears, dwindling\\band of bears."\n'
-        '"4","Bears\' chips","The chips #39;s"\n'
-    )
+    train = '"3","Wall St. Bears","Reuters - The ""band"" of bears, dwindling\\band of bears."\n'
+    train += '"4","Bears\' chips","The chips #39;s"\n'
     (root / "ag_news_csv" / "train.csv").write_text(train, encoding="utf-8")
     (root / "ag_news_csv" / "test.csv").write_text('"1","Unheard","of bears"\n', encoding="utf-8")
 
@@ -196,14 +193,8 @@ def isic(root: Path) -> None:
 def femnist(root: Path) -> None:
     """Writers b (3 samples) and a (2) in training; a and c in test. Pixel k/255 comes back as k."""
     row = [k % 256 / 255 for k in range(784)]
-    leaf(
-        root,
-        "femnist",
-        {
-            "train": {"b": ([row] * 3, [0, 61, 5]), "a": ([row] * 2, [7, 8])},
-            "test": {"a": ([row], [1]), "c": ([row], [2])},
-        },
-    )
+    train, test = {"b": ([row] * 3, [0, 61, 5]), "a": ([row] * 2, [7, 8])}, {"a": ([row], [1]), "c": ([row], [2])}
+    leaf(root, "femnist", {"train": train, "test": test})
 
 
 def load(name: str, **options: Any) -> Dataset:

@@ -112,9 +112,8 @@ def test_a_cache_that_cannot_be_read_or_is_empty_is_one_line(source: Path, monke
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "listdir", closed)
-        with pytest.raises(
-            UserError, match=rf"^data\.name: d: the cache {made} cannot be read: Permission denied; let"
-        ):
+        said = rf"^data\.name: d: the cache {made} cannot be read: Permission denied; let"
+        with pytest.raises(UserError, match=said):
             cache_arrays("d", "1", [source], dict)
     (made / "a.npy").unlink()
     with pytest.raises(UserError, match=rf"the cache {made} is damaged; remove it: ValueError: it holds no arrays"):
@@ -179,7 +178,6 @@ def test_a_cached_data_set_is_the_one_that_is_decoded_anew(
 
 def serve(monkeypatch: pytest.MonkeyPatch, found: dict[str, bytes]) -> None:
     """Answer requests for these addresses."""
-
     monkeypatch.setattr(urllib.request, "urlopen", lambda url, timeout: contextlib.closing(io.BytesIO(found[url])))
 
 

@@ -16,10 +16,9 @@ import pytest
 from sklearn.datasets import load_digits
 
 from fedray.common.errors import UserError
-from fedray.datasets import DATASETS, arrays, make_data_source
+from fedray.datasets import DATASETS, arrays
 from fedray.datasets.arrays import Digits
 from fedray.datasets.augment import Flip
-from fedray.datasets.dataset import Dataset
 from fedray.datasets.image_folders import CIFAR_CLASSES
 from fedray.datasets.leaf import LETTERS
 from fedray.datasets.torchvision_sets import count_long_tail
@@ -155,11 +154,8 @@ def test_femnist(root: Path) -> None:
 def test_shakespeare(root: Path) -> None:
     """Characters by their place in LEAF's alphabet of 80; the model reads them as token ids."""
     text = ("To be, or not to be: that is the question:\n" * 2)[:80]
-    files.leaf(
-        root,
-        "shakespeare",
-        {"train": {"HAMLET": ([text, text[1:] + "W"], ["W", "h"])}, "test": {"HAMLET": ([text], ["W"])}},
-    )
+    train, test = ([text, text[1:] + "W"], ["W", "h"]), ([text], ["W"])
+    files.leaf(root, "shakespeare", {"train": {"HAMLET": train}, "test": {"HAMLET": test}})
     data = load("shakespeare")
     assert len(LETTERS) == len(set(LETTERS)) == data.num_classes == 80
     assert data.x_train.shape == (2, 80)
@@ -197,11 +193,8 @@ def test_shakespeare_by_words(root: Path) -> None:
 def test_shakespeare_words_beyond_the_vocabulary_share_a_number(root: Path) -> None:
     """300 words, each twice: the first 255 by alphabet have numbers; words only in the test text have none."""
     names = [f"w{i:03d}" for i in range(300)]
-    files.leaf(
-        root,
-        "shakespeare",
-        {"train": {"A": role(" ".join(["x", *names, *names, "x"]))}, "test": {"A": role(" ".join(["unseen"] * 30))}},
-    )
+    train, test = role(" ".join(["x", *names, *names, "x"])), role(" ".join(["unseen"] * 30))
+    files.leaf(root, "shakespeare", {"train": {"A": train}, "test": {"A": test}})
     data = load("shakespeare", predict="word")
     assert data.x_train[0].tolist() == list(range(1, 11))
     assert (data.y_train.max(), (data.y_train == 0).sum()) == (255, 2 * 45)
@@ -269,9 +262,7 @@ def test_the_most_frequent_words_have_ids_from_2_and_a_small_vocabulary_is_refus
     assert (data.x_train.dtype, data.tokens) == (np.int64, True)
     assert load("ag_news").x_train.max() == 2 + 12 - 1  # twelve different words
     built = small.problem(clients=(2, 2), data="ag_news", model={"name": "text_cnn", "vocabulary": 10})
-    with pytest.raises(
-        UserError, match=r"text_cnn takes token ids below 10, the data have ids up to 13; set model\.vocabulary"
-    ):
+    with small.refused("text_cnn takes token ids below 10, the data have ids up to 13; set model.vocabulary"):
         built.build_network("cpu")
 
 
@@ -280,20 +271,16 @@ def test_a_part_of_an_npz_file(tmp_path: Path, call: Call) -> None:
     y, clients = np.repeat([0, 1], [8, 4]), np.arange(12)
     x = clients[:, None].astype(np.float32)
     np.savez(tmp_path / "own.npz", x_train=x, y_train=y, x_test=x, y_test=y, client_train=clients, client_test=clients)
-    whole, part = (
-        make_data_source({"name": "npz", "path": str(tmp_path / "own.npz"), "train_samples": samples}).load()
-        for samples in (None, 6)
-    )
+    whole, part = (load("npz", path=str(tmp_path / "own.npz"), train_samples=samples) for samples in (None, 6))
     assert np.bincount(part.y_train).tolist() == [4, 2]
     assert (part.x_train[:, 0] == part.client_train).all()
     assert (part.y_train == y[part.client_train]).all()
     np.testing.assert_array_equal(part.x_test, whole.x_test)
     given = ("--set", f"data.path={tmp_path / 'own.npz'}", "--set", "data.train_samples=6")
     assert "6 training and 12 test samples" in call("data", "check", "npz", *given).out
-    with pytest.raises(
-        UserError, match=r"^data\.train_samples: found 13; at most 12, all training samples, is allowed$"
-    ):
-        make_data_source({"name": "npz", "path": str(tmp_path / "own.npz"), "train_samples": 13}).load()
+    said = r"^data\.train_samples: found 13; at most 12, all training samples, is allowed$"
+    with pytest.raises(UserError, match=said):
+        load("npz", path=str(tmp_path / "own.npz"), train_samples=13)
 
 
 def test_a_long_tail_has_the_published_sizes_and_keeps_images(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -315,29 +302,23 @@ def test_a_long_tail_has_the_published_sizes_and_keeps_images(root: Path, monkey
     assert load("cifar10", imbalance=1).digest == whole.digest
 
 
+TWO_SELECTIONS = "imbalance: found 10 and train_samples 100; one of them is allowed"
+NO_IMAGE_LEFT = "imbalance: found 501, which leaves the last class no image; the largest allowed is 500"
+
+
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("name", "options", "message"),
     [
-        (
-            {"name": "cifar100", "imbalance": 10, "train_samples": 100},
-            "imbalance: found 10 and train_samples 100; one of them is allowed",
-        ),
-        (
-            {"name": "cifar100", "imbalance": 501},
-            "imbalance: found 501, which leaves the last class no image; the largest allowed is 500",
-        ),
-        ({"name": "synthetic", "classes": 1}, "classes: found 1"),
-        ({"name": "synthetic", "shape": [3, 32]}, "shape"),
-        ({"name": "synthetic", "test_samples": 3, "clients": 5}, "test_samples: found 3; 5 clients need a sample each"),
+        ("cifar100", {"imbalance": 10, "train_samples": 100}, TWO_SELECTIONS),
+        ("cifar100", {"imbalance": 501}, NO_IMAGE_LEFT),
+        ("synthetic", {"classes": 1}, "classes: found 1"),
+        ("synthetic", {"shape": [3, 32]}, "shape"),
+        ("synthetic", {"test_samples": 3, "clients": 5}, "test_samples: found 3; 5 clients need a sample each"),
     ],
 )
-def test_what_is_refused(options: dict[str, Any], message: str) -> None:
+def test_what_is_refused(name: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=rf"^data\.{message}"):
-        make_data_source(options).load()
-
-
-def synthesise(**options: object) -> Dataset:
-    return make_data_source({"name": "synthetic", **options}).load()
+        load(name, **options)
 
 
 def test_made_data_are_what_was_asked_for_and_always_the_same() -> None:
@@ -345,19 +326,17 @@ def test_made_data_are_what_was_asked_for_and_always_the_same() -> None:
     samples, some of them many.
     """
     asked = {"classes": 100, "shape": [1, 28, 20], "train_samples": 230, "test_samples": 100}
-    data, natural = synthesise(**asked), synthesise(**asked, clients=20)
+    data, natural = load("synthetic", **asked), load("synthetic", **asked, clients=20)
     assert (data.x_train.shape, data.x_train.dtype) == ((230, 1, 28, 20), np.uint8)
     assert np.bincount(data.y_train).tolist() == [3] * 30 + [2] * 70
     assert (len(data.y_test), data.num_classes, data.client_train) == (100, 100, None)
-    assert data.digest == synthesise(**asked).digest
+    assert data.digest == load("synthetic", **asked).digest
     assert (data.x_train[:100] != data.x_test).any(), "train and test have noise of their own"
     sizes = np.bincount(natural.client_train, minlength=20)
     assert sizes.min() >= 1
     assert sizes.max() > 3 * np.median(sizes)
     assert np.bincount(natural.client_test, minlength=20).min() >= 1
-    data = make_data_source(
-        {"name": "synthetic_text", "classes": 9, "length": 5, "train_samples": 300, "test_samples": 20, "clients": 7}
-    ).load()
+    data = load("synthetic_text", classes=9, length=5, train_samples=300, test_samples=20, clients=7)
     assert data.tokens
     assert (data.x_train.shape, data.num_classes) == ((300, 5), 9)
     whole = np.concatenate([data.x_train, data.y_train[:, None]], axis=1)
@@ -406,12 +385,8 @@ def cut_packed(root: Path) -> None:
 def leaf_with(x: Any, y: list[Any], count: int | None = None, name: str = "femnist") -> Callable[[Path], None]:
     def apply(root: Path) -> None:
         path = next((root / name / "train").glob("*.json"))
-        content = {
-            "users": ["u"],
-            "num_samples": [len(y) if count is None else count],
-            "user_data": {"u": {"x": x, "y": y}},
-        }
-        path.write_text(json.dumps(content))
+        said = [len(y) if count is None else count]
+        path.write_text(json.dumps({"users": ["u"], "num_samples": said, "user_data": {"u": {"x": x, "y": y}}}))
 
     return apply
 
@@ -511,11 +486,9 @@ def test_what_is_wrong_with_the_files_is_one_line_and_leaves_nothing(
             file.unlink()
         (root / ".fedray-cache" / folder).rmdir()
     spoil(root)
-    with pytest.raises(UserError) as error:
+    with small.refused("") as error:
         load(name)
-    message = str(error.value)
-    assert "\n" not in message
-    assert all(word in message for word in words), message
+    assert all(word in str(error.value) for word in words), error.value
     assert cached(root) == []
 
 

@@ -77,36 +77,32 @@ WRITES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """Class -> what it changes in place, and its hooks."""
 
-ASSIGNS: dict[str, tuple[str, dict[str, Any]]] = {
-    "WritesLater": ("changes c.theta in place in direction", {"direction": write_later}),
-    "StepsInDirection": ("assigns c.theta in direction", {"direction": step}),
-    "StepsInGradient": ("assigns c.theta in gradient", {"gradient": step}),
-    "StepsInProximal": ("assigns c.theta in proximal", {"proximal": lambda _, c, theta: step(_, c)}),
-    "StepsInRate": ("assigns c.theta in rate", {"rate": lambda _, c: double(c) or c.lr}),
-    "StepsInPart": ("assigns c.theta in trained_part", {"trained_part": lambda _, c: double(c) or "all"}),
+ASSIGNS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "StepsInDirection": ("c", "direction", {"direction": step}),
+    "StepsInGradient": ("c", "gradient", {"gradient": step}),
+    "StepsInProximal": ("c", "proximal", {"proximal": lambda _, c, theta: step(_, c)}),
+    "StepsInRate": ("c", "rate", {"rate": lambda _, c: double(c) or c.lr}),
+    "StepsInPart": ("c", "trained_part", {"trained_part": lambda _, c: double(c) or "all"}),
     "StepsInOptimizer": (
-        "assigns c.theta in local_optimizer",
-        {"bound_to_sgd": "has an optimiser of its own", "local_optimizer": lambda _, c: double(c)},
+        "c",
+        "local_optimizer",
+        {"bound_to_sgd": "has one", "local_optimizer": lambda _, c: double(c)},
     ),
-    "StepsInWeight": ("assigns c.theta in decoupled_weight", {"decoupled_weight": lambda _, c: double(c) or 0.0}),
+    "StepsInWeight": ("c", "decoupled_weight", {"decoupled_weight": lambda _, c: double(c) or 0.0}),
     "StepsWhenTuned": (
-        "assigns c.theta in direction",
+        "c",
+        "direction",
         {"finetuning": property(lambda self: Finetuning(direction=lambda c: step(self, c)))},
     ),
     "StepsInLogits": (
-        "assigns c.theta in personal_logits",
+        "c",
+        "personal_logits",
         {"personal_logits": lambda _, c: double(c) or c.predict(c.theta).logits},
     ),
-    "AggregatesInMessage": (
-        "assigns server.theta in message",
-        {"message": lambda _, server: double(server) or Vectors()},
-    ),
-    "AggregatesInStep": (
-        "assigns server.theta in server_step",
-        {"server_step": lambda _, server, got: double(server) or 1.0},
-    ),
+    "AggregatesInMessage": ("server", "message", {"message": lambda _, server: double(server) or Vectors()}),
+    "AggregatesInStep": ("server", "server_step", {"server_step": lambda _, server, got: double(server) or 1.0}),
 }
-"""Class -> what it does to θ in a hook whose value alone counts, and its hooks."""
+"""Class -> the owner of the θ that it assigns, the hook, whose value alone counts, and its hooks."""
 
 GIVES: dict[str, tuple[str, dict[str, Any]]] = {
     "MisspellsState": (
@@ -162,25 +158,18 @@ GIVES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """Class -> the beginning of what it gives in another shape or type or under another name, and its hooks."""
 
-CASES = (
-    {
-        name: (
-            f"changes {what} in place, which others share; assign a new tensor instead "
-            f"({'z' if what == 'c.theta_0' else what} = {what} - v, not {what} -= v)",  # which no hook assigns
-            members,
-        )
-        for name, (what, members) in WRITES.items()
-    }
-    | {
-        name: (
-            f"{does}, where only the value that it returns counts; return that alone "
-            f"({'aggregate may assign server.' if 'server' in does else 'begin, upload and prepare may assign c.'}"
-            "theta)",
-            members,
-        )
-        for name, (does, members) in ASSIGNS.items()
-    }
-    | GIVES
+CASES = dict(GIVES)
+for name, (what, members) in WRITES.items():
+    instead = f"{'z' if what == 'c.theta_0' else what} = {what} - v, not {what} -= v"  # no hook assigns c.theta_0
+    said = f"changes {what} in place, which others share; assign a new tensor instead ({instead})"
+    CASES[name] = said, members
+RETURNS = ", where only the value that it returns counts; return that alone "
+for name, (owner, hook, members) in ASSIGNS.items():
+    allowed = "aggregate" if owner == "server" else "begin, upload and prepare"
+    CASES[name] = f"assigns {owner}.theta in {hook}{RETURNS}({allowed} may assign {owner}.theta)", members
+CASES["WritesLater"] = (
+    f"changes c.theta in place in direction{RETURNS}(begin, upload and prepare may assign c.theta)",
+    {"direction": write_later},
 )
 PATHS = {name: define(name, members) for name, (_, members) in CASES.items()}
 
@@ -212,9 +201,8 @@ class UnequalUploads(Algorithm):
 
 @pytest.mark.parametrize("each", [False, True])
 def test_the_uploads_of_a_name_have_one_shape(each: bool) -> None:
-    made = small.problem(
-        {"name": f"{HERE}:UnequalUploads", "each": each}, (4, 4), 4, 0.5, training={"rounds": 1, "local_steps": 1}
-    )
+    method, training = {"name": f"{HERE}:UnequalUploads", "each": each}, {"rounds": 1, "local_steps": 1}
+    made = small.problem(method, (4, 4), 4, 0.5, training=training)
     with pytest.raises(UserError, match=r"^algorithm: an upload 'h' has shape \(\d+,\) from one client and \(\d+,\)"):
         run(made, InlineBackend())
 
@@ -222,9 +210,8 @@ def test_the_uploads_of_a_name_have_one_shape(each: bool) -> None:
 def test_the_uploads_of_a_name_have_one_shape_in_all_processes() -> None:
     """1 and 2 numbers of two processes: PyTorch would add the one to both."""
     parts = [Reply(sums={"h": torch.ones(size, dtype=torch.int64)}) for size in (1, 2)]
-    broadcast = Broadcast(
-        round=0, lr=0.1, theta=torch.ones(1), buffers=torch.ones(0), message=Vectors(), cohort=2, measured=False
-    )
+    theta, buffers = torch.ones(1), torch.ones(0)
+    broadcast = Broadcast(round=0, lr=0.1, theta=theta, buffers=buffers, message=Vectors(), cohort=2, measured=False)
     with pytest.raises(UserError, match=r"'h' has shape \(1,\) from one client and \(2,\) from another"):
         Trained({}, broadcast, parts, Reply(), dropped=0)
 

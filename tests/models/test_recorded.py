@@ -239,15 +239,10 @@ class Stale(Called):
         return super().record(compute)
 
     def replay(self) -> None:
-        global FACTOR
-        now = Scaled.factor, FACTOR
-        type.__setattr__(Scaled, "factor", self._seen[0])
-        FACTOR = self._seen[1]
-        try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Scaled, "factor", self._seen[0])
+            patch.setattr(f"{__name__}.FACTOR", self._seen[1])
             super().replay()
-        finally:
-            type.__setattr__(Scaled, "factor", now[0])
-            FACTOR = now[1]
 
 
 def test_a_loss_that_reads_a_value_which_changes_is_not_stale(monkeypatch: pytest.MonkeyPatch) -> None:

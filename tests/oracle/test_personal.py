@@ -7,7 +7,7 @@ written out again.
 """
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -90,11 +90,7 @@ def test_local_only(setting: str) -> None:
     assert np.abs(found.theta.numpy() - flat(w.x0)).max() < 1e-12
 
 
-FEDPROTO = [
-    {"average": average, "prototypes": prototypes}
-    for average in ("clients", "samples")
-    for prototypes in ("trained", "running")
-]
+FEDPROTO = [{"average": a, "prototypes": p} for a in ("clients", "samples") for p in ("trained", "running")]
 
 
 @pytest.mark.parametrize("setting", ["plain", "together"])
@@ -117,27 +113,27 @@ def test_fedproto(options: dict[str, str], setting: str) -> None:
         assert all(min(distances(2.0, **other)) > 3 * TOLERANCE for other in FEDPROTO if other != options)
 
 
+def compute_answers(given: Case, client: int, asked: int, **options: Any) -> np.ndarray:
+    """The logits of a client's personal model, after the run, on the training samples of another one."""
+    built, found = problem(given, SEED), state(given)
+    worker, method = Worker(built), built.config.algorithm.model_copy(update=options)
+    c = replace(worker.trainer, algorithm=method).personalise(
+        Broadcast(round=5, lr=0.1, theta=found.theta, buffers=worker.network.buffers, message=Vectors(), cohort=1),
+        ClientTask(client, 1.0, found.clients.get(client, Vectors())),
+        0,
+    )
+    c.start_step(0, *worker.train_samples.make_batch(built.split.train[asked]))
+    answers: np.ndarray = method.personal_logits(c).detach().numpy()
+    return answers
+
+
 @functools.cache
-def knn_pieces() -> tuple[Callable[..., torch.Tensor], np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Client 3's answers to the training samples of client 4 (as options -> p), and the oracle's z, h, memory, y."""
-    given = case("knnper")
-    built, w = problem(given, SEED), world(given, SEED)
-    theta, worker = state(given).theta, Worker(built)
-
-    def answers(**options: Any) -> torch.Tensor:
-        method = built.config.algorithm.model_copy(update=options)
-        c = replace(worker.trainer, algorithm=method).personalise(
-            Broadcast(round=4, lr=0.1, theta=theta, buffers=worker.network.buffers, message=Vectors(), cohort=1),
-            ClientTask(3, 1.0, Vectors()),
-            0,
-        )
-        c.start_step(0, *worker.train_samples.make_batch(built.split.train[4]))
-        with torch.no_grad():
-            return method.personal_logits(c).exp()
-
+def knn_pieces() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Of the oracle z and h of client 4's training samples, and what client 3 remembers, h and y."""
+    w = world(case("knnper"), SEED)
     x = fedavg(w)
     asked, memory = w.net.forward(x, w.clients[4][0]), w.net.forward(x, w.clients[3][0])
-    return answers, asked.z, asked.h, memory.h, w.clients[3][1]
+    return asked.z, asked.h, memory.h, w.clients[3][1]
 
 
 @pytest.mark.parametrize(
@@ -145,15 +141,15 @@ def knn_pieces() -> tuple[Callable[..., torch.Tensor], np.ndarray, np.ndarray, n
 )
 def test_knnper(k: int, lam: float, scale: float) -> None:
     """Probabilities to 1e-5; they are probabilities; there are 7 samples to remember, so k = 50 is all of them."""
-    answers, z, h, memory, labels = knn_pieces()
-    found = answers(k=k, lam=lam, scale=scale)
-    assert torch.allclose(found.sum(1), torch.ones(len(found)), atol=1e-6)
-    assert np.abs(found.numpy() - personal.knn(z, h, memory, labels, k, lam, scale)).max() < TOLERANCE
+    z, h, memory, labels = knn_pieces()
+    found = np.exp(compute_answers(case("knnper"), 3, 4, k=k, lam=lam, scale=scale))
+    assert np.allclose(found.sum(1), 1, rtol=0, atol=1e-6)
+    assert np.abs(found - personal.knn(z, h, memory, labels, k, lam, scale)).max() < TOLERANCE
     for changed in ({"k": k + 1}, {"lam": 0.9 * lam + 0.02}, {"scale": 1.2 * scale}):
         if (k == 50 and "k" in changed) or (k == 1 and "scale" in changed) or (lam == 0 and "lam" not in changed):
             continue
         other = personal.knn(z, h, memory, labels, **{"k": k, "lam": lam, "scale": scale} | changed)
-        assert np.abs(found.numpy() - other).max() > 3 * TOLERANCE, changed
+        assert np.abs(found - other).max() > 3 * TOLERANCE, changed
 
 
 GENERATOR = {"hidden": 5, "noise": 3, "batch": 6, "steps": 4}
@@ -179,12 +175,11 @@ class Draws:
     def start(self) -> Generator:
         parts = []
         for name, shape in zip(NAMES, TENSORS, strict=True):
-            bound = (3 + CLASSES if name in ("W1", "b1") else 5) ** -0.5
-            parts.append(
-                torch.full(shape, float(name == "scale"))
-                if name in ("scale", "shift")
-                else torch.empty(shape).uniform_(-bound, bound, generator=self.first)
+            bound, part = (
+                (3 + CLASSES if name in ("W1", "b1") else 5) ** -0.5,
+                torch.full(shape, float(name == "scale")),
             )
+            parts.append(part if name in ("scale", "shift") else part.uniform_(-bound, bound, generator=self.first))
         p = Tensors({name: array(part) for name, part in zip(NAMES, parts, strict=True)})
         return Generator(p, np.zeros(5), np.ones(5), zeros(p), zeros(p))
 
@@ -206,9 +201,8 @@ class Draws:
 def fedgen_oracle(given: Case, **options: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """theta, the generator's parameters and its statistics."""
     draws = Draws()
-    x, made = personal.fedgen(
-        world(given, SEED), Noise(draws.start, draws.client, draws.server), CLASSES, **{**OPTIONS, **options}
-    )
+    noise = Noise(draws.start, draws.client, draws.server)
+    x, made = personal.fedgen(world(given, SEED), noise, CLASSES, **{**OPTIONS, **options})
     return flat(x), flat(made.p), np.concatenate([made.mean, made.var])
 
 
@@ -218,10 +212,8 @@ def test_fedgen(setting: str, epochs: int) -> None:
     """theta, generator and its statistics; every hyper-parameter 2 % off is outside the bound."""
     given = case("fedgen", setting, **GENERATOR, **OPTIONS, epochs=epochs)
     found = state(given)
-    sides = [
-        array(side)
-        for side in (found.theta, found.server.generator, torch.cat([found.server["mean"], found.server["var"]]))
-    ]
+    statistics = torch.cat([found.server["mean"], found.server["var"]])
+    sides = [array(side) for side in (found.theta, found.server.generator, statistics)]
     assert Layout(NAMES, tuple(TENSORS)).size == len(sides[1])
 
     def distances(**changed: Any) -> list[float]:
@@ -237,8 +229,6 @@ def test_fedgen(setting: str, epochs: int) -> None:
 
 
 ACTIVE = sorted({i for cohort in COHORTS for i in cohort})
-
-
 PFEDME = {"lam": 4.0, "inner_steps": 3, "inner_lr": 0.08}
 ALA = {"layers": 1, "share": 0.7, "weight_lr": 2.0, "start_epochs": 3}
 AS = {"align_lr": 0.5, "align_batch": 3}
@@ -308,25 +298,11 @@ def test_the_comparison_of_what_clients_keep_can_fail(method: str, options: dict
     assert max(distances(method, options, "plain", **{name: factor * options[name]}).values()) > 3 * TOLERANCE
 
 
-def compute_answers(given: Case, client: int) -> np.ndarray:
-    """The logits of a client's personal model, after the run, on the first client's samples."""
-    built = problem(given, SEED)
-    found, worker = state(given), Worker(built)
-    c = worker.trainer.personalise(
-        Broadcast(round=5, lr=0.1, theta=found.theta, buffers=worker.network.buffers, message=Vectors(), cohort=1),
-        ClientTask(client, 1.0, found.clients[client]),
-        0,
-    )
-    c.start_step(0, *worker.train_samples.make_batch(built.split.train[0]))
-    answers: np.ndarray = built.config.algorithm.personal_logits(c).detach().numpy()
-    return answers
-
-
 @pytest.mark.parametrize("client", [3, 4])
 def test_what_a_client_of_apfl_answers(client: int) -> None:
     """a z_v + (1 - a) z_x, which is not what the model a v + (1 - a) x answers."""
     given = Case("apfl", {"alpha": 0.3, "adaptive": True, "mix": "logits"})
-    found, w = compute_answers(given, client), world(given, SEED)
+    found, w = compute_answers(given, client, 0), world(given, SEED)
     x, vectors = kept_oracle(w, given.method, given.options)
     v, a, X = vectors["v"][client], float(vectors["alpha"][client]["alpha"][0]), w.clients[0][0]
     expected = a * w.net.forward(v, X).z + (1 - a) * w.net.forward(x, X).z

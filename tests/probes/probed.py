@@ -21,19 +21,17 @@ from tests.algorithms.digits import data
 EVERY_PROBE = sorted(PROBES.keys() - {"adaptation"})  # which measures heads of fedgela alone
 
 
-class Rows(nn.Module):
+class Rows(nn.Sequential):
     """A head of given rows and nothing else; the features are the inputs."""
 
     def __init__(self, rows: Sequence[Sequence[float]]) -> None:
-        super().__init__()
-        self.head = nn.Linear(len(rows[0]), len(rows), bias=False)
-        self.head.weight.data = torch.tensor(rows, dtype=torch.float32)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(x)
+        super().__init__(nn.Linear(len(rows[0]), len(rows), bias=False))
+        self[0].weight.data = torch.tensor(rows, dtype=torch.float32)
 
 
 class Careful(nn.Module):
+    """Running statistics and dropout."""
+
     def __init__(self, input_shape: Sequence[int], num_classes: int) -> None:
         super().__init__()
         self.first = nn.Linear(math.prod(input_shape), 12)
@@ -123,10 +121,6 @@ def everything() -> Problem:
     """All probes, on three chunks of test samples (tests/cluster/test_ray_backend.py deals them to actors)."""
     problem = digits("fedsol", probes=EVERY_PROBE, train=True)
     held, samples = problem.data, np.arange(1100) % len(problem.data.y_test)
-    return Problem(
-        problem.config,
-        Dataset(
-            "digits", held.x_train, held.y_train, held.x_test[samples], held.y_test[samples], 10, held.mean, held.std
-        ),
-        Split(problem.split.train),
-    )
+    parts = held.x_train, held.y_train, held.x_test[samples], held.y_test[samples]
+    arrays = Dataset("digits", *parts, 10, held.mean, held.std)
+    return Problem(problem.config, arrays, Split(problem.split.train))

@@ -4,6 +4,7 @@ program. Tables: which numbers a file becomes, and what is refused.
 
 import io
 import os
+import re
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,6 @@ from PIL import Image
 
 import fedray
 from fedray.common.errors import UserError
-from fedray.datasets import make_data_source
 from fedray.datasets.dataset import Dataset
 from fedray.datasets.image_folders import open_picture
 from tests import small
@@ -130,8 +130,8 @@ def test_lists_as_domain_net_publishes_them(root: Path) -> None:
 
 def wrong_domains(root: Path) -> None:
     domains(root / "office", webcam=5, amazon=5)
-    domains(root / "lacks", webcam=5, amazon=5)
-    picture(root / "lacks/amazon/mug/0.png", (0, 0, 0))
+    domains(root / "less", webcam=5, amazon=5)
+    picture(root / "less/amazon/mug/0.png", (0, 0, 0))
     domain_net(root / "net")
     domain_net(root / "halved")
     (root / "halved/sketch_test.txt").unlink()
@@ -147,10 +147,7 @@ def wrong_domains(root: Path) -> None:
 
 
 WRONG_DOMAINS: list[tuple[dict[str, Any], str]] = [
-    (
-        {"path": "lacks", "split": 0.2},
-        "data.path: domain webcam has no training picture of class mug, which amazon has",
-    ),
+    ({"path": "less", "split": 0.2}, "data.path: domain webcam has no training picture of class mug, which amazon has"),
     ({"path": "office", "split": 0.2, "classes": ["cat", "mug"]}, "data.classes: office/amazon has no class 'mug'"),
     ({"path": "office", "split": 0.2, "classes": ["cat", "cat"]}, "data.classes: found 'cat' twice"),
     ({"path": "office", "split": 0.2, "clients_per_domain": 3}, "found 3; domain amazon has 2 test pictures, and"),
@@ -203,10 +200,8 @@ def test_what_is_refused(
 ) -> None:
     monkeypatch.chdir(root)
     {"folder": folders, "domains": wrong_domains}[kind](root)
-    with pytest.raises(UserError) as refused:
+    with small.refused(message):
         load(kind, **{"size": 4, **options})
-    assert message in str(refused.value)
-    assert "\n" not in str(refused.value)
     assert not (root / ".fedray-cache").exists()
 
 
@@ -311,7 +306,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def load_table(content: str = OWN, **options: Any) -> Dataset:
     Path("own.csv").write_text(content)
-    return make_data_source({"name": "csv", "path": "own.csv", "label": "kind", **options}).load()
+    return load("csv", **{"path": "own.csv", "label": "kind", **options})
 
 
 def test_numbers_are_standardised_by_the_training_rows_and_texts_become_columns() -> None:
@@ -354,10 +349,9 @@ def test_codes_of_clients_and_classes_are_told_apart(column: str, values: list[s
 @pytest.mark.parametrize("pair", [("05", "5"), ("100", "1E2"), ("11", "\uff11\uff11"), ("Ko\u0308ln", "K\u00f6ln")])
 @pytest.mark.parametrize("column", ["who", "kind"])
 def test_two_spellings_of_one_client_or_class_are_refused(column: str, pair: tuple[str, str]) -> None:
-    with pytest.raises(UserError) as found:
-        load_table(rows(column, [*pair, "7"]), split="part", client="who")
     message = f"column {column}: found {min(pair)!a} and {max(pair)!a}, two spellings of one; use one of them"
-    assert str(found.value) == f"data.path: own.csv: {message}"
+    with pytest.raises(UserError, match=rf"\Adata\.path: own\.csv: {re.escape(message)}\Z"):
+        load_table(rows(column, [*pair, "7"]), split="part", client="who")
 
 
 @pytest.mark.parametrize(
@@ -474,7 +468,5 @@ def test_a_run_with_natural_clients(clients: dict[str, Any]) -> None:
 )
 def test_refused_in_one_line(content: str, options: dict[str, Any], message: str) -> None:
     Path("test.csv").write_text("kind,height\n1,7\n")
-    with pytest.raises(UserError) as found:
+    with small.refused(message):
         load_table(content, **options)
-    assert message in str(found.value)
-    assert "\n" not in str(found.value)

@@ -164,8 +164,7 @@ def test_it_is_printed_and_logged(project: Path, call: Call) -> None:
     from mlflow import MlflowClient
 
     Path("run.json").write_text(json.dumps(RUN))  # JSON is YAML
-    code, out, err = call("run", "run.json", "--profile")
-    assert code == 0, err
+    out = call("run", "run.json", "--profile").done
     assert all(f"\n{part}" in out for part in PARTS)
     client = MlflowClient(f"sqlite:///{project}/mlflow.db")
     experiments = [e.experiment_id for e in client.search_experiments() if e.name == "fedray"]

@@ -2,7 +2,6 @@
 not notice them, and what is measured on them.
 """
 
-import io
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
@@ -125,10 +124,8 @@ def test_a_newcomer_of_fedper_trains_its_head_on_the_received_body(options: dict
     running, here = worker(built)
     head, task = running.layout.part("head") > 0, ClientTask(4, 1.0, Vectors())
     broadcast = running._make_personal_broadcast(2)
-    received, tuned = (
-        here.trainer.start(broadcast, task).theta,
-        here.trainer.personalise(broadcast, task, 1, newcomer=True).theta,
-    )
+    received = here.trainer.start(broadcast, task).theta
+    tuned = here.trainer.personalise(broadcast, task, 1, newcomer=True).theta
     average = options and running.state.server["head"]
     assert torch.equal(received[head], average if options else here.network.initial[head])
     assert torch.equal(tuned[~head], running.state.theta[~head])
@@ -161,7 +158,7 @@ def test_the_split_of_a_run_is_read_again(tmp_path: Path) -> None:
     of_file = {"name": "file", "path": str(tmp_path / "split.npz")}
     (tmp_path / "split.npz").write_bytes(first.pack_split())
     assert problem(partition=of_file).pack_split() == first.pack_split()
-    with np.load(io.BytesIO(first.pack_split())) as file:
+    with np.load(BytesIO(first.pack_split())) as file:
         assert {len(file[name]) for name in file.files if name.endswith("offsets")} == {7}
     with pytest.raises(UserError, match=r"^clients\.total \+ clients\.unseen: found 7; .* lists 6 clients for train"):
         problem(unseen=3, partition=of_file)
@@ -180,11 +177,8 @@ def test_refusals(changed: dict[str, Any], said: str) -> None:
 
 
 def config(algorithm: Any = "fedavg", validation: Any = None, test: Any = None, **evaluation: Any) -> RunConfig:
-    training = {"rounds": 2, "local_epochs": 1, "batch_size": 20}
-    held_out = {"name": "digits", "validation": validation, "test": test}
-    return small.config(
-        algorithm, (8, 4), 16, 0.5, data=held_out, training=training, evaluation={"every": 1, **evaluation}
-    )
+    data, evaluation = {"name": "digits", "validation": validation, "test": test}, {"every": 1, **evaluation}
+    return small.config(algorithm, (8, 4), 16, 0.5, data=data, training=TRAINING, evaluation=evaluation)
 
 
 def answered(problem: Problem, result: Result, training_samples: np.ndarray) -> tuple[Tensor, Tensor]:

@@ -164,9 +164,8 @@ def test_text_cnn_takes_each_filters_maximum_over_time() -> None:
 def test_models_refuse_other_data_and_unknown_architectures(
     options: dict[str, Any], shape: tuple[int, ...], said: str
 ) -> None:
-    with pytest.raises(UserError, match=rf"^model.*{said}") as error:
+    with pytest.raises(UserError, match=rf"\Amodel.*{said}.*\Z"):
         make_model_spec(options).build(shape, 10)
-    assert "\n" not in str(error.value)
 
 
 def test_weights_from_a_file_with_another_head(tmp_path: Path) -> None:
