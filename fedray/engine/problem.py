@@ -213,6 +213,11 @@ class Problem:
                 f"model.name: {self.config.model.name} gives outputs of shape {tuple(logits.shape[1:])}, "
                 f"the data have {self.data.num_classes} classes"
             )
+        if logits.min() >= 0 and abs(float(logits.sum()) - 1) < 1e-5:
+            warn_once(
+                f"model.name: {self.config.model.name}.forward gives probabilities, which sum to 1; the loss applies a "
+                "softmax itself, so leave yours out"
+            )
         network.train(True)
         with key_draws(True, self.config.seed, "initial"):
             initial = algorithm.initial(network.initial.cpu(), network.layout)

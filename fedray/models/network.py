@@ -336,7 +336,13 @@ class Network:
         return Output(output.logits.float(), output.features.float(), tuple(tap.float() for tap in output.taps))
 
     def _forward(self, x: Tensor) -> Output:
+        before = x._version
         logits = self.module(x)
+        if x._version != before:
+            raise UserError(
+                f"model.name: {type(self.module).__name__} changes its input in place, and methods take several "
+                "gradients of a batch; let it copy the input first: x = x.clone()"
+            )
         if self._features is None:
             raise UserError(f"model.head: the head, {self._head_name}, is not used in forward()")
         features, self._features = self._features, None

@@ -68,6 +68,16 @@ class Unused(Cast):
         self.extra = nn.Linear(3, 3)
 
 
+class Writing(Cast):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.add_(0.1) if self.training else x)
+
+
+class Probable(Cast):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).softmax(1)
+
+
 class Nothing(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x.flatten(1)[:, :10]
@@ -197,11 +207,20 @@ def test_the_caller_s_generators_go_on() -> None:
         (config("Complex"), "Complex.phase is complex; real numbers are required"),
         (config("Unused"), "model.head: the head, extra, is not used in forward()"),
         (config("Nothing"), "model.name: Nothing has no parameter to train"),
+        (config("Writing"), "model.name: Writing changes its input in place, and methods take several gradients"),
     ],
 )
 def test_a_model_that_cannot_be_trained_is_named(given: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=re.escape(message)):
         fedray.simulate(given)
+
+
+def test_probabilities_instead_of_logits_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    """Their softmax is flat, so training is slow: a mistake that gives numbers."""
+    warn_once.cache_clear()
+    finish(InlineBackend(), config("Probable"))
+    said = "gives probabilities, which sum to 1; the loss applies a softmax itself, so leave yours out"
+    assert caplog.messages == [f"model.name: {HERE}:Probable.forward {said}"]
 
 
 def test_tensors_of_another_type_become_float32_and_are_named(caplog: pytest.LogCaptureFixture) -> None:
