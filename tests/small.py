@@ -72,9 +72,14 @@ def momentum(name: Any, value: float = 0.5) -> float:
     return 0.0 if own else value
 
 
-def outcome(running: Simulation) -> tuple[str, str, list[dict[str, float]]]:
-    """Continue to the end: the hashes of θ and of the state, and the rows."""
+def finish(running: Simulation) -> Simulation:
+    """Continue to the end."""
     while not running.done:
         running.step()
-    result = make_result(running)
+    return running
+
+
+def outcome(running: Simulation) -> tuple[str, str, list[dict[str, float]]]:
+    """Continue to the end: the hashes of θ and of the state, and the rows."""
+    result = make_result(finish(running))
     return result.summary()["theta_sha256"], result.summary()["state_sha256"], result.history

@@ -68,13 +68,10 @@ def fedgmt() -> Case:
     """γ = ¾, τ = 2: the KL term counts γ τ² = 3 times, e = x⁰ and H = 0, so U is `rounds_outputs.fedavg_kl`'s. All
     clients took part: the mean of H is U, x = 2 U, and with a = ½ e = U.
     """
+    u = times_ln2((881, -442, -439), 220)
     return Case(
         {"name": "fedgmt", "gamma": 0.75, "tau": 2.0, "alpha": 0.5},
-        {
-            "theta": times_ln2((881, -442, -439), 110),
-            "h": times_ln2((881, -442, -439), 220),
-            "e": times_ln2((881, -442, -439), 220),
-        },
+        {"theta": [2 * v for v in u], "h": u, "e": u},
         training={"lr": 6 * LN2},
         **SOFTMAX,
     )

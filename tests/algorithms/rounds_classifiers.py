@@ -7,8 +7,8 @@ and 0) at logits 0. In two classes FedGELA is FedGE: Φ_0 + Φ_1 = 2 and opposit
 
 from math import exp, sqrt
 
-from tests.algorithms.quadratic import LN2, Case, times_ln2
-from tests.algorithms.rounds_outputs import SOFTMAX
+from tests.algorithms.quadratic import LN2, Case
+from tests.algorithms.rounds_outputs import softmax
 
 
 def miss(margin: float) -> float:
@@ -22,12 +22,8 @@ def fedrs() -> Case:
     q = a (p - onehot) = (-4104, 4096, 4)/4105, u1 = y - 12 ln 2 q.
     """
     u1 = [y - 12 * q / 4105 for y, q in zip((-4, 8, -2), (-4104, 4096, 4), strict=True)]
-    return Case(
-        {"name": "fedrs", "alpha": 0.5},
-        {"theta": times_ln2([(a + b) / 2 for a, b in zip((2, 2, -8), u1, strict=True)])},
-        training={"lr": 12 * LN2},
-        **SOFTMAX,
-    )
+    twice = [a + b for a, b in zip((2, 2, -8), u1, strict=True)]
+    return softmax({"name": "fedrs", "alpha": 0.5}, twice, 2, lr=12)
 
 
 def fedrs_soft() -> Case:
@@ -73,12 +69,7 @@ def fedavg_la() -> Case:
     Client 1, Φ = (3/2, 3/2, 0): by W (½, -1, 0), y = η (-½, 1, 0), Φ y = (-1, 2, 0) ln 2, p = (1, 8, 2)/11,
     q = Φ (-10, 8, 2)/11 = (-15, 12, 0)/11; u1 = η (-½ + 15/11, 1 - 12/11, 0) = η (19/22, -1/11, 0).
     """
-    return Case(
-        {"name": "fedavg-la"},
-        {"theta": times_ln2((19 / 22, -1 / 11, -2), 1.5)},
-        training={"lr": 4 / 3 * LN2},
-        **SOFTMAX,
-    )
+    return softmax({"name": "fedavg-la"}, (19 / 22, -1 / 11, -2), 1.5, lr=4 / 3)
 
 
 def fedge() -> Case:

@@ -8,6 +8,7 @@ by W is -(1/3, 1/3, -2/3); client 1 the input 1 twice, first with label 1, then 
 the quadratic problem, whose parameters are all head.
 """
 
+from collections.abc import Mapping, Sequence
 from math import exp, log, sqrt
 from typing import Any
 
@@ -21,6 +22,13 @@ SOFTMAX: dict[str, Any] = {
 }
 
 
+def softmax(
+    algorithm: Mapping[str, Any], theta: Sequence[float], divisor: float = 1, *, lr: float, **more: Any
+) -> Case:
+    """A round of `SOFTMAX` at η = lr ln 2, which takes W to theta ln 2 over the divisor."""
+    return Case(algorithm, {"theta": times_ln2(theta, divisor)}, training={"lr": lr * LN2}, **{**SOFTMAX, **more})
+
+
 def fedntd() -> Case:
     """β = 3, τ = 2, η = 6 ln 2. At x no distillation: u0 = η (1/3, 1/3, -2/3) = (2, 2, -4) ln 2.
     Client 1: y = -η (1/3, -2/3, 1/3) = (-2, 4, -2) ln 2. p = (1, 64, 1)/66, p - onehot = (-65, 64, 1)/66.
@@ -28,12 +36,7 @@ def fedntd() -> Case:
     6: (154, -154)/66. q = (-65, 218, -153)/66, u1 = y - η q = ((-22, 44, -22) - (-65, 218, -153)) ln 2/11
     = (43, -174, 131) ln 2/11. x = (u0 + u1)/2 = ((22, 22, -44) + (43, -174, 131)) ln 2/22.
     """
-    return Case(
-        {"name": "fedntd", "beta": 3.0, "tau": 2.0},
-        {"theta": times_ln2((65, -152, 87), 22)},
-        training={"lr": 6 * LN2},
-        **SOFTMAX,
-    )
+    return softmax({"name": "fedntd", "beta": 3.0, "tau": 2.0}, (65, -152, 87), 22, lr=6)
 
 
 def fedavg_kl() -> Case:
@@ -42,12 +45,7 @@ def fedavg_kl() -> Case:
     u1 = ((-2, 4, -2) - (-65, 64, 1)/11 + (2.1, -4.2, 2.1)) ln 2 = (661, -662, 1) ln 2/110.
     x = ((220, 220, -440) + (661, -662, 1)) ln 2/220.
     """
-    return Case(
-        {"name": "fedavg-kl", "weight": 3.0, "tau": 2.0},
-        {"theta": times_ln2((881, -442, -439), 220)},
-        training={"lr": 6 * LN2},
-        **SOFTMAX,
-    )
+    return softmax({"name": "fedavg-kl", "weight": 3.0, "tau": 2.0}, (881, -442, -439), 220, lr=6)
 
 
 def moon() -> Case:
@@ -109,12 +107,7 @@ def fedsol_kl_fixed() -> Case:
     softmax(y/τ) - 1/3 is along (-1, 2, -1) for every τ, of norm √6: e = (-1, 2, -1) ln 2, y + e = (-2, 4, -2) ln 2,
     q = (-65, 64, 1)/66, u1 = y - η q = ((-22, 44, -22) - (-65, 64, 1)) ln 2/22 = (43, -20, -23) ln 2/22.
     """
-    return Case(
-        {"name": "fedsol", "rho": sqrt(6) * LN2, "radius": "fixed"},
-        {"theta": times_ln2((65, 2, -67), 44)},
-        training={"lr": 3 * LN2},
-        **SOFTMAX,
-    )
+    return softmax({"name": "fedsol", "rho": sqrt(6) * LN2, "radius": "fixed"}, (65, 2, -67), 44, lr=3)
 
 
 def fedsol_kl_adaptive() -> Case:
@@ -122,12 +115,7 @@ def fedsol_kl_adaptive() -> Case:
     (-1, 2, -1)/6 = (-1, 4, -1) ln 2, y + e = (-2, 6, -2) ln 2, p = (1, 256, 1)/258, q = (-257, 256, 1)/258,
     u1 = ((-86, 172, -86) - (-257, 256, 1)) ln 2/86 = (171, -84, -87) ln 2/86.
     """
-    return Case(
-        {"name": "fedsol", "rho": 6 * LN2},
-        {"theta": times_ln2((257, 2, -259), 172)},
-        training={"lr": 3 * LN2},
-        **SOFTMAX,
-    )
+    return softmax({"name": "fedsol", "rho": 6 * LN2}, (257, 2, -259), 172, lr=3)
 
 
 def projection_kl() -> Case:
@@ -136,12 +124,8 @@ def projection_kl() -> Case:
     Label 0: g = (-9, 8, 1)/10, <g, g_p> > 0, q = g: u1 = ((-1, 2, -1) + (2.7, -2.4, -0.3)) ln 2.
     x = ((1, 1, -2) + (1.7, -0.4, -1.3)) ln 2/2.
     """
-    return Case(
-        {"name": "projection"},
-        {"theta": times_ln2((1.35, 0.3, -1.65))},
-        training={"lr": 3 * LN2},
-        **{**SOFTMAX, "samples": [[(-1,)], [(1,), (1,), (1,)]], "labels": [[2], [1, 1, 0]]},
-    )
+    shards = {"samples": [[(-1,)], [(1,), (1,), (1,)]], "labels": [[2], [1, 1, 0]]}
+    return softmax({"name": "projection"}, (1.35, 0.3, -1.65), lr=3, **shards)
 
 
 FIXED = {"name": "fedsol", "rho": 5.0, "radius": "fixed"}

@@ -9,8 +9,8 @@ first step. FedPer and LG-FedAvg have the same model and the samples of `FEATURE
 from math import exp
 from typing import Any
 
-from tests.algorithms.quadratic import LN2, Case, times_ln2
-from tests.algorithms.rounds_outputs import SOFTMAX
+from tests.algorithms.quadratic import LN2, Case
+from tests.algorithms.rounds_outputs import softmax
 
 ONE_EACH = [((1, 2, -3, 2),), ((2, 1, 2, -3),)]
 
@@ -141,13 +141,8 @@ def fedgen_distillation() -> Case:
     1)/66: q = (-576, 1086, -510)/66. u1 = ((-22, 44, -22) - (-576, 1086, -510)) ln 2/11 = (554, -1042, 488) ln 2/11.
     x = ((22, 22, -44) + (554, -1042, 488)) ln 2/22.
     """
-    return Case(
-        {**SMALL, "alpha": 0.0, "beta": 17.0},
-        {"theta": times_ln2((576, -1020, 444), 22)},
-        server=generator((1, 0, 0), (-0.5,), (0,)),
-        training={"lr": 6 * LN2},
-        **SOFTMAX,
-    )
+    state = generator((1, 0, 0), (-0.5,), (0,))
+    return softmax({**SMALL, "alpha": 0.0, "beta": 17.0}, (576, -1020, 444), 22, lr=6, server=state)
 
 
 A = LN2 / 4

@@ -28,6 +28,7 @@ from fedray.engine.process.worker import Worker
 from fedray.engine.server.simulation import Simulation
 from fedray.engine.state import load_state
 from fedray.models.network import Layout, Output
+from tests import small
 from tests.algorithms.digits import SIZES, TRAINING, data, final, problem
 from tests.algorithms.test_contract import NORMALISED
 from tests.algorithms.test_pieces import parse
@@ -121,9 +122,7 @@ def personal(options: dict[str, Any], epochs: int = 0) -> list[float]:
 def test_the_personal_model_of_fedala_is_the_mix_before_training() -> None:
     """a = 0 leaves W at ¼: o + ¼ (x - o) in the head, x below; x before a client's first activity."""
     built = problem({"name": "fedala", "weight_lr": 0.0}, clients={"cohorts": [[1, 4]] * 4})
-    running, worker = Simulation(built, InlineBackend()), Worker(built)
-    while not running.done:
-        running.step()
+    running, worker = small.finish(Simulation(built, InlineBackend())), Worker(built)
     x, kept = running.state.theta, running.state.clients[4]
     told = running._make_broadcast(running._make_server(4, 1))
     task = ClientTask(4, 1.0, Vectors(old=kept.old, w=torch.full((170,), 0.25)))
@@ -221,9 +220,7 @@ def trained(name: str, **model: Any) -> Simulation:
     """Two rounds of three clients of six."""
     simulation = Simulation(problem(name, model=MODEL | model, rounds=2, lr=0.05), InlineBackend())
     start = simulation.state.theta
-    while not simulation.done:
-        simulation.step()
-    assert torch.equal(simulation.state.theta, start) == (name in ALONE)
+    assert torch.equal(small.finish(simulation).state.theta, start) == (name in ALONE)
     assert simulation.state.frozen == simulation.problem.build_network("cpu").frozen_sha256 != ""
     return simulation
 
@@ -260,8 +257,6 @@ def test_one_matrix_kept(share: str, kept: int) -> None:
     """Of methods that exchange parameters alone; the others, personalised ones too, have exchanges of their own."""
     found = trained("fedprox", lora={"rank": 2, "alpha": 2, "share": share})
     assert {len(load_state(state)["own"]) for state in found.state.clients.values()} == {kept}
-    said = (
-        rf"^model\.lora\.share: found {share}, which is for methods that exchange parameters alone; scaffold exchanges"
-    )
-    with pytest.raises(UserError, match=said):
+    said = f"share: found {share}, which is for methods that exchange parameters alone; scaffold exchanges"
+    with pytest.raises(UserError, match=rf"^model\.lora\.{said}"):
         problem("scaffold", model=MODEL | {"lora": {"share": share}})

@@ -62,10 +62,8 @@ LAYOUT = Layout(("a.weight", "a.bias", "h.weight"), ((2, 3), (2,), (2, 2)), froz
 
 def test_fedsol_does_not_follow_noise() -> None:
     """D-34: a gradient below 1e-8 counts as 0."""
-    method, local = (
-        FedSOLForms.parse("algorithm", {"perturb": "all", "radius": "fixed"}),
-        Vectors(perturbed=LAYOUT.part("all")),
-    )
+    method = FedSOLForms.parse("algorithm", {"perturb": "all", "radius": "fixed"})
+    local = Vectors(perturbed=LAYOUT.part("all"))
     c: Any = SimpleNamespace(theta=random(12), theta_0=random(12, seed=1), layout=LAYOUT, local=local)
     assert torch.equal(method.perturbed(c, 1e-10 * random(12, seed=2)), c.theta)
 

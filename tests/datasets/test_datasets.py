@@ -363,6 +363,10 @@ def write(path: str, content: bytes) -> Callable[[Path], None]:
     return lambda root: (root / path).write_bytes(content) and None
 
 
+def write_table(rows: bytes) -> Callable[[Path], None]:
+    return write("fed_isic2019/train_test_split", b"image,target,center,fold\n" + rows)
+
+
 def remove(path: str) -> Callable[[Path], None]:
     return lambda root: (root / path).unlink()
 
@@ -396,6 +400,10 @@ def leave_nobody(root: Path) -> None:
         path.write_text('{"users": [], "num_samples": [], "user_data": {}}')
 
 
+def picture(path: str, width: int, height: int) -> Callable[[Path], None]:
+    return lambda root: files.Image.new("RGB", (width, height)).save(root / path)
+
+
 def shakespeare(root: Path) -> None:
     files.leaf(root, "shakespeare", {part: {"A": (["a" * 80], ["b"])} for part in ("train", "test")})
 
@@ -415,7 +423,7 @@ MAKE: dict[str, Callable[[Path, pytest.MonkeyPatch], object]] = {
 
 VAL = "tiny-imagenet-200/val/val_annotations.txt"
 RAW = "MNIST/raw/train-images-idx3-ubyte"
-ISIC = "fed_isic2019/ISIC_2019_Training_Input_preprocessed"
+LESION = "fed_isic2019/ISIC_2019_Training_Input_preprocessed/ISIC_0000001.jpg"
 
 
 WRONG: list[tuple[str, Callable[[Path], None], list[str]]] = [
@@ -432,11 +440,7 @@ WRONG: list[tuple[str, Callable[[Path], None], list[str]]] = [
         ["train_images", "(20, 28, 28)"],
     ),
     ("cinic10", truncate("cinic-10/train/cat/cat_1.png"), ["cat_1.png", "cannot be read"]),
-    (
-        "cinic10",
-        lambda root: files.Image.fromarray(files.pixels(31, 32, 3)).save(root / "cinic-10/test/dog/dog_0.png"),
-        ["dog_0.png", "32x31"],
-    ),
+    ("cinic10", picture("cinic-10/test/dog/dog_0.png", 32, 31), ["dog_0.png", "32x31"]),
     ("cinic10", lambda root: (root / "cinic-10/train/zebra").mkdir(), ["zebra", "allowed"]),
     ("femnist", leaf_with(5, [1]), ["user 'u' has no lists x and y"]),
     ("femnist", leave_nobody, ["no user has samples in", "femnist/train"]),
@@ -446,19 +450,15 @@ WRONG: list[tuple[str, Callable[[Path], None], list[str]]] = [
     ("femnist", lambda root: truncate(str(next((root / "femnist/test").glob("*.json"))))(root), ["not a LEAF json"]),
     ("shakespeare", leaf_with(["a" * 79], ["b"], name="shakespeare"), ["80 characters"]),
     ("shakespeare", leaf_with(["a" * 79 + "é"], ["b"], name="shakespeare"), ["é"]),
-    ("fed_isic2019", remove(f"{ISIC}/ISIC_0000001.jpg"), ["ISIC_0000001"]),
-    ("fed_isic2019", write("fed_isic2019/train_test_split", b"image,target,center,fold\n"), ["no image of fold train"]),
+    ("fed_isic2019", remove(LESION), ["ISIC_0000001"]),
+    ("fed_isic2019", write_table(b""), ["no image of fold train"]),
     (
         "fed_isic2019",
-        write("fed_isic2019/train_test_split", b"image,target,center,fold\n../../x,1,0,train\n"),
+        write_table(b"../../x,1,0,train\n"),
         ["line 2 has no image", "'../../x' is not the name of an image"],
     ),
-    ("fed_isic2019", write("fed_isic2019/train_test_split", b"image,target,center,fold\na,1,1_1,train\n"), ["line 2"]),
-    (
-        "fed_isic2019",
-        lambda root: files.Image.new("RGB", (300, 190)).save(root / f"{ISIC}/ISIC_0000001.jpg"),
-        ["ISIC_0000001.jpg has 300x190 pixels, at least 200x200"],
-    ),
+    ("fed_isic2019", write_table(b"a,1,1_1,train\n"), ["line 2"]),
+    ("fed_isic2019", picture(LESION, 300, 190), ["ISIC_0000001.jpg has 300x190 pixels, at least 200x200"]),
     ("tiny_imagenet", write("tiny-imagenet-200/wnids.txt", b""), ["wnids.txt is empty"]),
     ("tiny_imagenet", write("tiny-imagenet-200/wnids.txt", b"../n1\n"), ["'../n1' is not a WordNet id"]),
     ("tiny_imagenet", write("tiny-imagenet-200/wnids.txt", b"n1\n"), ["train/n1/images/*.JPEG is missing"]),

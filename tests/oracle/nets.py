@@ -31,7 +31,6 @@ class SoftmaxRegression:
 
     @staticmethod
     def shapes(inputs: int, hidden: int, classes: int) -> list[tuple[int, ...]]:
-        """Gradients with respect to the tensors, in the order of `names`."""
         return [(classes, inputs), (classes,)]
 
     def forward(self, p: Tensors, X: np.ndarray) -> Out:
@@ -53,7 +52,6 @@ class MLP:
 
     @staticmethod
     def shapes(inputs: int, hidden: int, classes: int) -> list[tuple[int, ...]]:
-        """Gradients with respect to the tensors, in the order of `names`."""
         return [(hidden, inputs), (hidden,), (classes, hidden), (classes,)]
 
     def __init__(self) -> None:

@@ -41,10 +41,7 @@ def problem(algorithm: Any = "fedavg", unseen: int = 2, total: int = 4, **sectio
 
 def worker(built: Problem) -> tuple[Simulation, Worker]:
     """A finished run, and a worker for its problem."""
-    running = Simulation(built, InlineBackend())
-    while not running.done:
-        running.step()
-    return running, Worker(built)
+    return small.finish(Simulation(built, InlineBackend())), Worker(built)
 
 
 def test_unseen_clients_are_the_last_of_the_partition() -> None:
