@@ -94,7 +94,11 @@ ASSIGNS: dict[str, tuple[str, str, dict[str, Any]]] = {
         "direction",
         {"finetuning": property(lambda self: Finetuning(direction=lambda c: step(self, c)))},
     ),
-    "StepsInLogits": ("c", "personal_logits", {"personal_logits": lambda _, c: double(c) or c.predict(c.theta).logits}),
+    "StepsInLogits": (
+        "c",
+        "personal_logits",
+        {"personal_logits": lambda _, c: double(c) or c.predict(c.theta).logits},
+    ),
     "AggregatesInMessage": ("server", "message", {"message": lambda _, server: double(server) or Vectors()}),
     "AggregatesInStep": ("server", "server_step", {"server_step": lambda _, server, got: double(server) or 1.0}),
 }
