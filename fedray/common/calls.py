@@ -57,7 +57,7 @@ def check_return(place: str, function: Callable[P, R], hint: Any) -> Callable[P,
 
 def format_hint(hint: Any) -> str:
     """Return an annotation as text, without the modules of its classes."""
-    return re.sub(r"\b[\w.]+\.(?=\w)", "", inspect.formatannotation(hint))
+    return re.sub(r"\b[\w.]+\.(?=\w)", "", inspect.formatannotation(hint)).replace("NoneType", "None")
 
 
 def fits(value: Any, hint: Any) -> bool:

@@ -201,8 +201,7 @@ def _with_name(
                 is_own = hook is not given and inspect.isfunction(hook) and inspect.isfunction(given)
                 if is_own and name[0] != "_" and not hook.__module__.startswith("fedray."):
                     hint = get_type_hints(given).get("return", Any)
-                    if hint is not type(None):
-                        checked[name] = check_return(f"algorithm: {path}.{name}", hook, hint)
+                    checked[name] = check_return(f"algorithm: {path}.{name}", hook, hint)
             members |= checked
         kind: type[C] = type(found.__name__, (found,), members)
     elif adapt is not None:

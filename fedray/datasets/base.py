@@ -10,6 +10,7 @@ import numpy as np
 from pydantic import ConfigDict, Field, SerializeAsAny, field_validator, model_validator
 
 from fedray.common.errors import DataMissing, UserError, unknown
+from fedray.common.rng import key_draws
 from fedray.common.yaml_files import locate
 from fedray.components.base import Checked, Component, describe_owners
 from fedray.components.identity import make_entry
@@ -162,7 +163,7 @@ def load_data(source: DataSource) -> Dataset:
 
     Raises UserError if that is not possible, or a user's own class raises or returns no data.
     """
-    with blame(source):
+    with blame(source), key_draws(True, 0, "data"):  # a class that draws them by numpy.random has the same each time
         data = _refuse_other(source, "load", source.load())
     if source.published is None:
         labels = data.y_train if source.test is None else np.concatenate([data.y_train, data.y_test])

@@ -6,7 +6,7 @@ import numpy as np
 from pydantic import Field
 
 from fedray.common.errors import UserError
-from fedray.common.rng import generator
+from fedray.common.rng import generator, key_draws
 from fedray.components.base import Component
 from fedray.datasets.dataset import Dataset
 from fedray.partitions.shards import Shards, draw_by_share, split_in_proportion
@@ -45,11 +45,24 @@ class Partition(Component):
                 f"{len(data.y_train)} training samples"
             )
         seed = seed if self.seed is None else self.seed
+        labels = data.y_train.view()
+        labels.flags.writeable = False  # a draw that sorts them in place would change the data
+
+        def draw(attempt: int) -> Shards:
+            with key_draws(True, seed, "partition", attempt):
+                shards = self.draw(labels, data.num_classes, clients, generator(seed, "partition", attempt))
+            return self.check_dealt("draw", shards, clients, len(labels))
+
         for attempt in range(REDRAWS):
-            shards = self.draw(data.y_train, data.num_classes, clients, generator(seed, "partition", attempt))
-            self.check_dealt("draw", shards, clients, len(data.y_train))
-            if shards.sizes.min() >= self.min_size:
-                return shards
+            shards = draw(attempt)
+            if shards.sizes.min() < self.min_size:
+                continue
+            if ":" in self.name and not np.array_equal(shards.indices, draw(attempt).indices):
+                raise UserError(
+                    f"partition.name: {self.name} draws something else each time; draw from rng, or by numpy.random or "
+                    "random, whose global generators the run's seed sets"
+                )
+            return shards
         raise UserError(
             f"partition.min_size: {self.name} left a client with {shards.sizes.min()} samples in each of "
             f"{REDRAWS} draws, {self.min_size} are required; lower clients.total or set min_size: 0"

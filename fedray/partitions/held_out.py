@@ -8,7 +8,7 @@ from functools import cached_property, partial
 import numpy as np
 
 from fedray.common.errors import UserError
-from fedray.common.rng import generator
+from fedray.common.rng import generator, key_draws
 from fedray.datasets.base import DataSource
 from fedray.datasets.dataset import Dataset, take_train
 from fedray.partitions.base import Partition
@@ -53,7 +53,8 @@ def split_samples(
     fraction is too small to hold out any sample.
     """
     try:
-        return _split_samples(source, partition, data, clients, clients + unseen, seed)
+        with key_draws(True, seed, "split"):  # of code of the user's own
+            return _split_samples(source, partition, data, clients, clients + unseen, seed)
     except UserError as error:  # a partition knows only the number of clients that it deals to
         if not unseen:
             raise

@@ -236,6 +236,9 @@ PLUGINS: dict[tuple[str, str], dict[str, str]] = {
         f"{SHARDS} * 1.0] * clients)": "partition: {path} raises TypeError: samples are float64; integers are "
         "required ({module}.py:",
         "1 / 0": f"partition: {RAISES}",
+        "labels.sort()": "partition: {path} raises ValueError: sort array is read-only ({module}.py:",
+        f"p = np.random.default_rng().permutation(9); {SHARDS[:-12]}p] * clients)": "partition.name: {path} draws "
+        "something else each time; draw from rng, or by numpy.random or random, whose",
     },
     ("Partition", "split_test"): {
         f"{SHARDS} + 360] * 6)": "partition.name: {path} deals the sample 360; the test set has samples 0 to 359",
@@ -265,6 +268,7 @@ PLUGINS: dict[tuple[str, str], dict[str, str]] = {
         "return {'a': [1.0]}": "algorithm: {path}.server_state returns {{'a': [1.0]}}; Vectors is required",
     },
     ("Algorithm", "begin"): {
+        "return a[0].theta": "algorithm: {path}.begin returns tensor(",
         "pass\n    shares = 'everything'": "algorithm.name: {path} declares shares = 'everything'; "
         "Union[Literal['all', 'body', ",
     },

@@ -59,21 +59,25 @@ def nothing(*_: object) -> dict[str, Sum]:
     return {}
 
 
+def discard(_: object) -> None:
+    """For a hook that returns nothing."""
+
+
 def ones(*_: object) -> Vectors:
     return Vectors(delta=torch.ones(3))
 
 
 WRITES: dict[str, tuple[str, dict[str, Any]]] = {
     "WritesTheta": ("c.theta", {"begin": lambda _, c: setattr(c, "theta", c.theta.mul_(0.99))}),
-    "WritesMessage": ("c.message.delta", {"message": ones, "begin": lambda _, c: c.message.delta.div_(2)}),
+    "WritesMessage": ("c.message.delta", {"message": ones, "begin": lambda _, c: discard(c.message.delta.div_(2))}),
     "WritesState": ("c.state.delta", {"client_state": ones, "upload": lambda _, c: nothing(c.state.delta.add_(1))}),
     "WritesView": ("c.theta_0", {"upload": lambda _, c: nothing(c.theta_0[:3].zero_())}),
-    "WritesServer": ("server.theta", {"aggregate": lambda _, server, got: server.theta.add_(got.update)}),
+    "WritesServer": ("server.theta", {"aggregate": lambda _, server, got: discard(server.theta.add_(got.update))}),
     "WritesInMessage": (
         "server.state.delta",
         {"server_state": ones, "message": lambda _, server: Vectors(delta=server.state.delta.mul_(0.5))},
     ),
-    "WritesWhenTested": ("c.theta_0", {"prepare": lambda _, c: c.theta_0.zero_()}),
+    "WritesWhenTested": ("c.theta_0", {"prepare": lambda _, c: discard(c.theta_0.zero_())}),
 }
 """Class -> what it changes in place, and its hooks."""
 
@@ -186,6 +190,20 @@ def test_what_a_hook_may_not_do_is_refused_by_its_class(name: str) -> None:
 def test_begin_upload_and_prepare_may_assign_theta() -> None:
     hooks = {"begin": lambda _, c: double(c), "upload": lambda _, c: double(c) or {}, "prepare": lambda _, c: double(c)}
     run(problem(define("AssignsTheta", hooks)), InlineBackend())
+
+
+class Counting(Algorithm):
+    seen: dict[str, int] = {}
+
+    def direction(self, c: Client) -> torch.Tensor:
+        self.seen["steps"] = self.seen.get("steps", 0) + 1
+        return c.grad(c.theta) / self.seen["steps"]
+
+
+def test_an_option_that_a_hook_changes_is_named() -> None:
+    """It would go on from client to client of a process, so that the numbers depend on how many there are."""
+    with pytest.raises(UserError, match=r"Counting\) changes its option seen; what changes is a state$"):
+        run(problem(f"{HERE}:Counting"), InlineBackend())
 
 
 class UnequalUploads(Algorithm):
