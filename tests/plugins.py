@@ -181,10 +181,8 @@ class StartsSlowly(Algorithm):
 
 
 class Where(Algorithm):
-    """FedAvg that records where it trains: a line of node, process and the place of the training inputs in memory.
-
-    The place is the inode of the mapped file and the offset in it; equal if processes share one copy.
-    """
+    """FedAvg that records where it trains: a line of node, process and the place of the training inputs in memory. The
+    place is the inode of the mapped file and the offset in it; equal if processes share one copy."""
 
     name = "where"
     notes: str = ""

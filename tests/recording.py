@@ -1,8 +1,6 @@
-"""Stands in for CUDA's graphs on a CPU: a recording is the function itself, a replay calls it on the static tensors.
-
-So a result that a later replay overwrites, an input that was forgotten, and a value that a loss keeps from the time of
-its recording show as other bits.
-"""
+"""Stands in for CUDA's graphs on a CPU: a recording is the function itself, a replay calls it on the static tensors. So
+a result that a later replay overwrites, an input that was forgotten, and a value that a loss keeps from the time of its
+recording show as other bits."""
 
 from collections.abc import Callable
 

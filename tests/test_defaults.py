@@ -1,7 +1,5 @@
 """Every default, as `defaults.json` holds it: a cell does not say what is default, so its hash cannot tell a new one.
-
-`python -m tests.test_defaults` writes the file again.
-"""
+`python -m tests.test_defaults` writes the file again."""
 
 import json
 from pathlib import Path

@@ -1,8 +1,6 @@
 """The same run through every door: `fedray.simulate`, `fedray run` inline and with two actors, a trial of a sweep.
-
 `CELLS` are runs with options that change numbers. Every key that identifies a cell is in one of them, or in `UNTRIED`
-with a reason; a new key fails here until it is listed.
-"""
+with a reason; a new key fails here until it is listed."""
 
 import contextlib
 import inspect

@@ -1,6 +1,5 @@
 """The wheel made by `pip wheel` holds all that a user needs, and works outside of the repository; the numerics run
-without Ray, Tune and MLflow installed.
-"""
+without Ray, Tune and MLflow installed."""
 
 import os
 import subprocess

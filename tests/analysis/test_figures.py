@@ -34,8 +34,7 @@ def test_curves_are_means_over_finished_seeds_with_a_band(
     store: Tracker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """fedavg: seeds 10, 20 and 30, 40: means 20 and 30; the band is ± |30-10|/sqrt 2 = 14.14. ρ=0.1 has one finished
-    seed: its own curve and no band; the diverged one is not drawn, but named. Each setting is a panel.
-    """
+    seed: its own curve and no band; the diverged one is not drawn, but named. Each setting is a panel."""
     cells = [cell(FEDAVG, 0.5, 0), cell(FEDAVG, 0.5, 1), cell(SMALL, 0.5, 0), cell(SMALL, 0.5, 1), cell(SMALL, 0.1, 0)]
     curve = history(10, 20), history(30, 40), history(50, 60)
     write(store, cells, [*curve, ("diverged", 99), history(7, 8)])
@@ -147,9 +146,8 @@ def test_two_metrics_with_the_deviation_over_clients(
     store: Tracker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Two seeds: local accuracy 10 and 20, over clients ± 3 and ± 5: a line at 15 ± 4; not ± 7.07 as over the seeds.
-
-    The test accuracy's own deviation over clients was not logged, so it has no band; fedsam has not been probed at all.
-    """
+    The test accuracy's own deviation over clients was not logged, so it has no band; fedsam has not been probed at
+    all."""
     cells = [cell(FEDAVG, 0.5, 0), cell(FEDAVG, 0.5, 1), cell(SMALL, 0.5, 0)]
     logged = [rows(local=(10, 10), local_std=(3, 3)), rows(local=(20, 20), local_std=(5, 5)), history(7, 7)]
     write(store, cells, logged)
@@ -318,13 +316,7 @@ def test_error_bars_stand_at_their_points(store: Tracker) -> None:
 
 @pytest.mark.parametrize(
     ("values", "logarithmic"),
-    [
-        ((0.05, 0.1, 0.2), True),
-        ((0.1, 0.6), False),
-        ((1, 2, 3, 4), False),
-        ((0.0, 0.1, 1.0), False),
-        ((-1, 10), False),
-    ],
+    [((0.05, 0.1, 0.2), True), ((0.1, 0.6), False), ((1, 2, 3, 4), False), ((0.0, 0.1, 1.0), False), ((-1, 10), False)],
 )
 def test_which_numbers_want_a_logarithmic_axis(values: tuple[float, ...], logarithmic: bool) -> None:
     """Positive values that span a decade, or at least three that grow by factors rather than by steps."""

@@ -18,15 +18,7 @@ from matplotlib.figure import Figure
 
 from fedray.analysis.data.collect import SweepTable, collect
 from fedray.analysis.plots.curves import count_lines, draw_curves, draw_multiples
-from fedray.analysis.report import (
-    _describe_hours,
-    _draw_curves,
-    _draw_sections,
-    _show,
-    main,
-    make_page,
-    measure_hours,
-)
+from fedray.analysis.report import _describe_hours, _draw_curves, _draw_sections, _show, main, make_page, measure_hours
 from fedray.cells.cell import Cell
 from fedray.cells.metric import DEFAULT
 from fedray.cells.record import Record
@@ -251,9 +243,7 @@ def test_without_any_run(store: Tracker) -> None:
 
 def test_in_a_browser(store: Tracker, tmp_path: Path) -> None:
     """The console is empty; a request to the network would be reported there, as the policy refuses it. Pictures load.
-
-    Scripts are forbidden too; a copy without the policy measures the pictures.
-    """
+    Scripts are forbidden too; a copy without the policy measures the pictures."""
     with_picture(store)
     main("drawn", "test_accuracy", out=tmp_path / "page.html")
     dom, console = opened(tmp_path / "page.html")
@@ -283,12 +273,10 @@ def run(one: Mapping[str, Any], hours: float, status: str = "finished", sweep: s
 
 
 def test_every_run_is_counted_once_with_its_sweep_and_outcome(store: Tracker) -> None:
-    """Shown: 2 + 3 h, of which the second with 4 processes on half a GPU and 2 CPUs each (24 CPU-h, 6 GPU-h).
-
-    On the way: a first try of 5 h that was superseded, 1 h that diverged, tuning of 7 h and a failed 0.5 h, a smoke
-    version of 0.25 h, settings that the file lists no more (4 h), 6 h deleted, and one that was killed without a time.
-    Another sweep's 8 h are shown by this one; its 100 h are not.
-    """
+    """Shown: 2 + 3 h, of which the second with 4 processes on half a GPU and 2 CPUs each (24 CPU-h, 6 GPU-h). On the
+    way: a first try of 5 h that was superseded, 1 h that diverged, tuning of 7 h and a failed 0.5 h, a smoke version of
+    0.25 h, settings that the file lists no more (4 h), 6 h deleted, and one that was killed without a time. Another
+    sweep's 8 h are shown by this one; its 100 h are not."""
     big, shared = cell(SMALL, 0.5, 0), cell(SMALL, 0.5, 1)
     big["config"]["runtime"] = {"actors": 4, "cpus_per_actor": 2.0, "gpus_per_actor": 0.5}
     final = [cell(FEDAVG, 0.5, 0), big, cell(FEDAVG, 0.5, 1), cell(FEDAVG, 0.5, 2), shared]

@@ -1,6 +1,5 @@
 """Results as DataFrames: of a store written by hand, and of a sweep run from Python on a Ray that stays; and a metric
-that is undefined in some rounds: its value belongs to its round, in tables, comparisons and figures.
-"""
+that is undefined in some rounds: its value belongs to its round, in tables, comparisons and figures."""
 
 import csv
 import io

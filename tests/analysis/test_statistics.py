@@ -54,9 +54,7 @@ def coverage_of_the_bootstrap(kind: str, n: int, runs: int) -> float:
 @pytest.mark.parametrize("kind", ["normal", "heavy tails"])
 def test_the_bootstrap_is_printed_from_where_it_covers(kind: str) -> None:
     """At least 92 % at BOOTSTRAP_SEEDS, for normal differences and for t's with 5 degrees of freedom; too few at five.
-
-    The bound leaves two standard errors of the simulation.
-    """
+    The bound leaves two standard errors of the simulation."""
     assert coverage_of_the_bootstrap(kind, BOOTSTRAP_SEEDS, RUNS) >= 0.92 - tolerance(0.92)
     assert coverage_of_the_bootstrap(kind, 5, 500) < 0.9
 
@@ -108,10 +106,8 @@ def test_holm_by_hand() -> None:
 @pytest.mark.parametrize("seeds", [3, 5])
 @pytest.mark.parametrize("methods", [2, 7])
 def test_family_wise_error_under_the_null(seeds: int, methods: int) -> None:
-    """No method differs from the reference, whose noise they share: a setting shows a difference in at most 5 %.
-
-    Two standard errors of the simulation are allowed.
-    """
+    """No method differs from the reference, whose noise they share: a setting shows a difference in at most 5 %. Two
+    standard errors of the simulation are allowed."""
     rng = np.random.default_rng(10 * seeds + methods)
     errors = 0
     for noise in rng.normal(size=(RUNS, methods + 1, seeds)):

@@ -23,11 +23,8 @@ BASE = {key: value for key, value in RUN.items() if key != "runtime"}
 
 @dataclass(frozen=True)
 class Case:
-    """A call, the contents of its folder, and the line of its answer after `fedray: `.
-
-    In it `{here}` is the folder. One that ends with … is the beginning: the rest are names that come and go, or words
-    of another package.
-    """
+    """A call, the contents of its folder, and the line of its answer after `fedray: `. In it `{here}` is the folder.
+    One that ends with … is the beginning: the rest are names that come and go, or words of another package."""
 
     arguments: list[str]
     line: str

@@ -1,6 +1,5 @@
 """Every mistake of a user gives one line with place and cause, exit code 2, and leaves nothing behind; and forty honest
-mistakes, with the words without which their one line would not help.
-"""
+mistakes, with the words without which their one line would not help."""
 
 import logging
 import re

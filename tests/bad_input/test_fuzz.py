@@ -1,7 +1,5 @@
-"""The configuration reader and the loaders accept any input, or refuse it in one line.
-
-The examples are the same in every run; FEDRAY_FUZZ=N asks for N new ones per test instead.
-"""
+"""The configuration reader and the loaders accept any input, or refuse it in one line. The examples are the same in
+every run; FEDRAY_FUZZ=N asks for N new ones per test instead."""
 
 import datetime
 import os

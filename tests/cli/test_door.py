@@ -56,8 +56,7 @@ HEAVY = {"torch", "numpy", "torchvision", "scipy", "pandas", "ray", "mlflow", "m
 
 def call(folder: Path, *calls: list[str]) -> tuple[str, list[tuple[int, float, set[str], str]]]:
     """Standard output of a process that calls `fedray` some times, and of each call its exit code, CPU seconds, the
-    modules imported so far, and standard error.
-    """
+    modules imported so far, and standard error."""
     command = [sys.executable, "-c", CODE, json.dumps(calls)]
     out = subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=200)
     ended, said = [], list[str]()
@@ -123,8 +122,7 @@ def finished(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch)
 def test_a_command_imports_no_more_than_it_uses(finished: Path) -> None:
     """Ever more in one process: what lists cells; what lists classes or refuses, with PyTorch at most; what reads a
     SQLite store, without MLflow, which takes two seconds; a sweep with nothing to do, which leaves the store as it is;
-    and the plan of one with a new store: Tune and MLflow take seconds, in which Ray can start.
-    """
+    and the plan of one with a new store: Tune and MLflow take seconds, in which Ray can start."""
     before = (finished / "mlflow.db").read_bytes()
     refused = "{data: digits, partition: iid, model: mlp, algorithm: fedavgg}"
     (finished / "refused.yaml").write_text(refused)

@@ -1,6 +1,5 @@
 """The command line with correct calls; wrong ones are in test_bad_input.py. What a command needs is imported when it is
-called.
-"""
+called."""
 
 import json
 import re
@@ -49,10 +48,8 @@ def test_dry_run_without_the_data(folder: Path, call: Call) -> None:
 
 
 def test_dry_run_says_which_rounds_are_averaged(folder: Path, call: Call) -> None:
-    """A fifth of 20 rounds is 17 to 20, of 60 the last ten. Personal models are tested in rounds 50 and 60.
-
-    Round 10 is the first test, which is late for 20 rounds.
-    """
+    """A fifth of 20 rounds is 17 to 20, of 60 the last ten. Personal models are tested in rounds 50 and 60. Round 10 is
+    the first test, which is late for 20 rounds."""
     base = BASE | {"evaluation": {"personal": {}}}
     sweep = {"name": "x", "base": base, "grid": {"training.rounds": [20, 60], "seed": [0, 1]}}
     (folder / "sweep.yaml").write_text(yaml.safe_dump(sweep))
@@ -149,14 +146,7 @@ def test_cluster_files_and_presets_are_written_as_they_are(call: Call) -> None:
     assert presets["fl_simulator"]["augment"] == [{"flip": True}, {"crop": 4, "fill": "mean", "chance": 0.5}]
 
 
-@pytest.mark.parametrize(
-    "entry",
-    [
-        ("algorithms", "fedsam"),
-        ("metrics", "test_loss"),
-        ("sweeps", "quickstart"),
-    ],
-)
+@pytest.mark.parametrize("entry", [("algorithms", "fedsam"), ("metrics", "test_loss"), ("sweeps", "quickstart")])
 def test_an_entry_as_json_is_its_text_and_the_schema_of_its_options(entry: tuple[str, str], call: Call) -> None:
     """Only what a configuration names has options."""
     told = json.loads(call("list", *entry, "--json").out)

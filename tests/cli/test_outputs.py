@@ -1,8 +1,6 @@
 """Every path that a command writes to: what fedray did not write is not replaced, and a full disk leaves the old file.
-`fedray data fetch | check | show`, as a user calls them.
-
-A new option that takes a path fails here until it is in `FILES`, `FOLDERS` or `READ`.
-"""
+`fedray data fetch | check | show`, as a user calls them. A new option that takes a path fails here until it is in
+`FILES`, `FOLDERS` or `READ`."""
 
 import contextlib
 import errno
@@ -216,10 +214,8 @@ def call(*arguments: str) -> str:
 
 
 def test_show_writes_the_picture_and_the_numbers(root: Path) -> None:
-    """1,437 training samples; one shard each, cut by class: every client has one class, so distances are 0 or 1.
-
-    20 clients, 2 per class: 20 · 18 / 2 = 180 of 190 pairs are of different classes, 180/190 = 0.947.
-    """
+    """1,437 training samples; one shard each, cut by class: every client has one class, so distances are 0 or 1. 20
+    clients, 2 per class: 20 · 18 / 2 = 180 of 190 pairs are of different classes, 180/190 = 0.947."""
     one_class = ("--partition", "sharding", "--shards", "1", "--set", "partition.sizes=by_class")
     out = call("show", "digits", *one_class, "--clients", "20", "--out", "a.png")
     assert (root / "a.png").read_bytes().startswith(b"\x89PNG")

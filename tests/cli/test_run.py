@@ -290,8 +290,7 @@ def test_a_run_that_takes_long_starts_a_ray_and_goes_on_there(
     folder: Path, call: Call, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It begins in this process, without Ray; here any run pays that has two CPUs. States and the server go along, and
-    each client finds its home there.
-    """
+    each client finds its home there."""
     monkeypatch.setattr(loop, "START_SECONDS", 0.0)
     config = SWEEP["base"] | {"algorithm": "scaffold", "runtime": {"actors": "auto"}}
     config["training"] = config["training"] | {"rounds": 6}

@@ -111,10 +111,8 @@ def test_a_sweep_that_was_killed_while_ray_started_is_said_to_have_nothing(
 def test_a_sweep_whose_store_is_being_made_is_told_from_its_lock_and_checkpoints(
     call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One of three cells has its last checkpoint; a killed process leaves the lock's file as it is.
-
-    The call began 100 s ago with two cells, `--only` these: the second one takes another 100 s.
-    """
+    """One of three cells has its last checkpoint; a killed process leaves the lock's file as it is. The call began 100
+    s ago with two cells, `--only` these: the second one takes another 100 s."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/none.db")
     monkeypatch.setenv("FEDRAY_STORAGE", str(tmp_path / "storage"))
     cells = [replace(Cell.from_json(hashed(seed)), config={"training": {"rounds": 4}}) for seed in range(3)]
@@ -371,10 +369,8 @@ def test_clean_never_touches_what_runs_nor_by_name_another_sweep(store: Tracker,
 
 
 def test_cells_that_a_changed_file_has_no_more_are_told_and_deleted(store: Tracker, call: Call) -> None:
-    """Three cells finished; then the file kept one, had a new one, and another sweep took over one.
-
-    The one that is left, and no other, is told by the plan, status, tables and compare, and goes with --unlisted.
-    """
+    """Three cells finished; then the file kept one, had a new one, and another sweep took over one. The one that is
+    left, and no other, is told by the plan, status, tables and compare, and goes with --unlisted."""
     kept, gone, shared, new = (cell(FEDAVG, 0.1, seed) for seed in range(4))
     write(store, [kept, gone, shared], [50, 60, 70])
     assert "of this name" not in call("status", "sweep").out
@@ -421,8 +417,7 @@ def test_the_view_of_a_sweep_has_the_cells_of_its_file_whoever_ran_them(store: T
 
 def test_the_view_of_a_sweep_tells_its_runs_apart(store: Tracker) -> None:
     """Names begin with what differs; a method has a colour, its values shades. Columns and parallel coordinates are the
-    parameters that vary, beside the sweep's number; a method without ρ stands at `none`, not beside the largest.
-    """
+    parameters that vary, beside the sweep's number; a method without ρ stands at `none`, not beside the largest."""
     cells = [cell(algorithm, alpha, 0) for alpha in (0.1, 0.5) for algorithm in (FEDAVG, SMALL, LARGE)]
     for one in cells:
         method, partition = one["config"]["algorithm"], one["config"]["partition"]
@@ -523,8 +518,7 @@ def test_a_second_ui_shows_the_addresses_of_the_server_that_runs(
     same: bool, host: str, store: Tracker, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
     """It has the newest sweep of this store; at the port of another store's the call is refused. A browser finds what
-    is bound to all addresses by the machine's name, as after the first call.
-    """
+    is bound to all addresses by the machine's name, as after the first call."""
     run = store.open_sweep(Sheet("sweep", {}))
     monkeypatch.setattr(os, "execve", lambda *_: pytest.fail("a second server starts"))
 

@@ -444,8 +444,7 @@ def test_the_ui_answers_under_the_names_of_the_machine_and_no_others(
     here: Path, ui: Started, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """MLflow's own checks, with the variables that its server gets: it answered 403 under the machine's name, and to
-    the queries of its page under any name. `attacker.example` may lead to this machine: its pages get nothing.
-    """
+    the queries of its page under any name. `attacker.example` may lead to this machine: its pages get nothing."""
     from mlflow.server.fastapi_security import get_allowed_hosts, get_allowed_origins
     from mlflow.server.security_utils import is_allowed_host_header, should_block_cors_request
 

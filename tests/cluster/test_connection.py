@@ -1,6 +1,5 @@
 """Joining a cluster, or starting a Ray: what goes wrong is one line. The parts of Ray beyond its public interface
-exist, and are used in one file only.
-"""
+exist, and are used in one file only."""
 
 import importlib
 import os

@@ -136,10 +136,8 @@ and of SCAFFOLD, which has both, are replaced in the tests below. All others: ma
 def test_an_actor_killed_in_the_middle_of_a_round_changes_nothing(
     name: str, backends: dict[int, RayBackend], tmp_path: Path
 ) -> None:
-    """A real SIGKILL.
-
-    In round 2 the first client to finish its training takes its process along; the marker file is gone afterwards.
-    """
+    """A real SIGKILL. In round 2 the first client to finish its training takes its process along; the marker file is
+    gone afterwards."""
     marker = tmp_path / "marker"
     problem = Problem.build(config({"name": f"tests.plugins:dying_{name}", "marker": str(marker)}))
     expected = small.outcome(Simulation(Problem.build(config(name)), InlineBackend()))
@@ -283,10 +281,8 @@ def test_weights_that_differ_between_processes_are_refused(kind: str, backends: 
 
 
 def test_why_a_new_actor_cannot_be_opened_is_said(backends: dict[int, RayBackend]) -> None:
-    """Its GPU may have no memory left, say; here it is sent a device that it does not have.
-
-    The last test of these actors: it leaves the first one without a process.
-    """
+    """Its GPU may have no memory left, say; here it is sent a device that it does not have. The last test of these
+    actors: it leaves the first one without a process."""
     simulation = Simulation(Problem.build(config("fedavg")), backends[1])
     simulation.step()
     packed, *rest = backends[1]._setup

@@ -1,6 +1,5 @@
 """The bytes sent to the driver do not grow with the cohort; work is assigned within the longest-first bound. More
-states than memory, and states on two nodes: what is spilled, and what crosses between nodes.
-"""
+states than memory, and states on two nodes: what is spilled, and what crosses between nodes."""
 
 import pickle
 from collections.abc import Iterator, Sequence
@@ -73,11 +72,9 @@ def received(algorithm: str, cohort: int) -> int:
 
 @pytest.mark.parametrize(("algorithm", "kept"), [("fedavg", 0), ("fedcm", 0), ("fedtoga", 1)])
 def test_bytes_into_the_driver_do_not_grow_with_the_cohort(algorithm: str, kept: int) -> None:
-    """Ten times the clients: none of their updates arrives, only what each must keep (`kept` vectors) and its name.
-
-    P = 64 x 20 + 20 + 20 x 10 + 10 = 1,510 numbers: an update is 6,040 bytes, the int64 sum of an actor 12,080. A name
-    is below 20 bytes, a kept vector's array below 200 in addition to its numbers.
-    """
+    """Ten times the clients: none of their updates arrives, only what each must keep (`kept` vectors) and its name. P =
+    64 x 20 + 20 + 20 x 10 + 10 = 1,510 numbers: an update is 6,040 bytes, the int64 sum of an actor 12,080. A name is
+    below 20 bytes, a kept vector's array below 200 in addition to its numbers."""
     few, many = received(algorithm, 10), received(algorithm, 100)
     assert few > 2 * 12_080
     assert many - few < 90 * (20 + kept * (6_040 + 200))
@@ -129,12 +126,10 @@ def nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Cluster, list[Any]]
 
 @pytest.mark.faults
 def test_states_stay_on_their_nodes_and_a_lost_node_is_said(nodes: tuple[Cluster, list[Any]]) -> None:
-    """Eight clients of 1.2 MB, all of them in every round, equal shards: each stays at its home.
-
-    A state that is read on another node has a copy there, so the bytes that crossed are those of the copies: none,
-    and none on the head, where the trial is. After a node is lost with its states, and a new one has come,
-    the next round fails as a fault of the cluster: the trial restarts from its checkpoint.
-    """
+    """Eight clients of 1.2 MB, all of them in every round, equal shards: each stays at its home. A state that is read
+    on another node has a copy there, so the bytes that crossed are those of the copies: none, and none on the head,
+    where the trial is. After a node is lost with its states, and a new one has come, the next round fails as a fault of
+    the cluster: the trial restarts from its checkpoint."""
     cluster, workers = nodes
     built = problem(hidden=4000, clients=8, per_round=8, rounds=6)
     group = placement_group([{"CPU": 1}] * 2, strategy="STRICT_SPREAD")

@@ -1,10 +1,7 @@
 """The pages do what they say: their files are written, their commands run, in order, in an empty folder; formulas of
 performance.md are what the code holds and sends. Pages that are made from the code, or that cite it, and the API
-reference, whose examples run.
-
-A fence is `python` or `yaml` with `# NAME` on its first line (a file), `sh` (commands that are run), or `text` (what
-cannot be run here: a cluster, a server, an installation).
-"""
+reference, whose examples run. A fence is `python` or `yaml` with `# NAME` on its first line (a file), `sh` (commands
+that are run), or `text` (what cannot be run here: a cluster, a server, an installation)."""
 
 import os
 import re

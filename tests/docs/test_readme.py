@@ -1,6 +1,5 @@
 """Every command of the README does what it says, the quickstart's promises are measured, and the notebooks run. Recipes
-with other libraries, and docs/plug-ins.md, followed from an empty folder: their files, run as they are.
-"""
+with other libraries, and docs/plug-ins.md, followed from an empty folder: their files, run as they are."""
 
 import ast
 import inspect

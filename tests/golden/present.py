@@ -1,7 +1,5 @@
-"""What must not change: the cells of every shipped sweep, and what every method computes.
-
-`python -m tests.golden.present` writes both files again; a changed line belongs in CHANGELOG's "Numbers".
-"""
+"""What must not change: the cells of every shipped sweep, and what every method computes. `python -m
+tests.golden.present` writes both files again; a changed line belongs in CHANGELOG's "Numbers"."""
 
 import hashlib
 import json
@@ -37,11 +35,9 @@ def list_sweeps() -> list[str]:
 
 
 def describe_cells(name: str) -> dict[str, Any]:
-    """Return how many points a shipped sweep has, and a digest of the hashes of their cells, in order.
-
-    The sweep as it is written, its smoke, and the sweep with each `--set` of `SETS`; "refused" where it does not
-    take one. Data and files enter as they are written, not by their contents, which are not here.
-    """
+    """Return how many points a shipped sweep has, and a digest of the hashes of their cells, in order. The sweep as it
+    is written, its smoke, and the sweep with each `--set` of `SETS`; "refused" where it does not take one. Data and
+    files enter as they are written, not by their contents, which are not here."""
     path = SWEEPS / f"{name}.yaml"
     sweep = Sweep.load(path)
     digests: dict[str, Any] = {"cells": _digest_cells(sweep)}
@@ -63,10 +59,8 @@ def _digest_cells(sweep: Sweep) -> list[Any]:
 
 
 def train(name: str) -> dict[str, Any]:
-    """Return what two rounds of a method with its defaults give: digits, Dirichlet(0.3), 8 clients, 4 a round.
-
-    theta's hash is that of one kind of CPU (`find_kernels`); the loss and the norm of the step hold on any.
-    """
+    """Return what two rounds of a method with its defaults give: digits, Dirichlet(0.3), 8 clients, 4 a round. theta's
+    hash is that of one kind of CPU (`find_kernels`); the loss and the norm of the step hold on any."""
     training = {"rounds": 2, "local_steps": 3, "batch_size": 16, "lr": 0.02}
     problem = small.problem(name, (8, 4), 12, 0.3, training=training)
     result = run(problem, InlineBackend())
@@ -81,10 +75,8 @@ def train(name: str) -> dict[str, Any]:
 
 
 def find_kernels() -> str:
-    """Return a fingerprint of this machine's arithmetic: matrix products, exponentials and sums of fixed numbers.
-
-    Two kinds of CPU, or two versions of PyTorch, may round them differently.
-    """
+    """Return a fingerprint of this machine's arithmetic: matrix products, exponentials and sums of fixed numbers. Two
+    kinds of CPU, or two versions of PyTorch, may round them differently."""
     numbers = torch.linspace(-2, 2, 64 * 48).reshape(64, 48)
     weights = torch.cos(torch.arange(48 * 12, dtype=torch.float32)).reshape(48, 12)
     parts = [numbers @ weights, numbers.exp(), numbers.sum(0), (numbers @ weights).log_softmax(1), numbers.norm()]

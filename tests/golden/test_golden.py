@@ -1,8 +1,6 @@
 """Cells, methods, a store and an archive of 633ee4d7 are what they were: an intended change edits a line here.
-
 `store.tar.xz` has a sweep of four cells with two of them finished, a finished one with two diverged cells, and a tuned
-one that was interrupted after two of its four first cells. `archive.zip` is the finished one.
-"""
+one that was interrupted after two of its four first cells. `archive.zip` is the finished one."""
 
 import tarfile
 from pathlib import Path
@@ -46,11 +44,9 @@ def test_shipped_cells(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_methods(name: str) -> None:
-    """Bit for bit where the file was written; elsewhere the same training up to rounding.
-
-    A rounding error of 1e-7 a step grows by a few units in six steps: 1e-4 of the distance moved is far above it, and
-    far below what another formula, draw or order would change.
-    """
+    """Bit for bit where the file was written; elsewhere the same training up to rounding. A rounding error of 1e-7 a
+    step grows by a few units in six steps: 1e-4 of the distance moved is far above it, and far below what another
+    formula, draw or order would change."""
     held, found = load("methods"), train(name)
     if find_kernels() == held["kernels"]:
         assert found == held[name]

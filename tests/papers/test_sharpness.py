@@ -1,6 +1,5 @@
 """Sharpness of a real run's checkpoint, FedSOL's toy example, and Hessians that are known or differences; other forms
-of methods have the numbers of the method by default.
-"""
+of methods have the numbers of the method by default."""
 
 import csv
 import json
@@ -70,10 +69,8 @@ def trained(config: RunConfig) -> Result:
 
 def test_eigenvalues_and_plane_of_a_checkpoint(store: Tracker, capsys: pytest.CaptureFixture[str]) -> None:
     """Files: eigenvalues in descending order, their ratio, and a grid whose middle is the loss at the model itself.
-
     Along unit eigenvectors second differences of the loss are λ1 and λ2 times the squared step, up to fourth order (for
-    a linear model; a ReLU's kinks, which have no Hessian, would add to them).
-    """
+    a linear model; a ReLU's kinks, which have no Hessian, would add to them)."""
     config = RunConfig.parse(RUN)
     trained(config)
     run = logged(store, config.resolve())
@@ -176,14 +173,11 @@ def test_another_model_or_data_is_noticed(store: Tracker) -> None:
 
 
 def test_fedsols_toy_example_ends_where_it_should(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Appendix H's equilibria: FedProx turns from the direction of the local minimum, FedSOL keeps it (D-123).
-
-    The server is at 0, the local minimum at 1, curvatures h = (1, 0.1). FedAvg: 1 - w1 = 0.99^4000 = 0, 1 - w2 =
-    0.999^4000 = 0.01828. FedProx ends where h (w - 1) + μ w = 0, so at h / (h + μ) = (0.9091, 0.5) for μ = 0.1.
-    FedSOL's gradient is 0 where w + ρ u = 1 with u from 0 to w: on the line through both, ρ short of the minimum:
-    1 - 0.3536 for ρ = 0.5. The flat direction contracts by 0.999 per step (0.998 with μ), so 4000 steps leave at most
-    0.02 of the way.
-    """
+    """Appendix H's equilibria: FedProx turns from the direction of the local minimum, FedSOL keeps it (D-123). The
+    server is at 0, the local minimum at 1, curvatures h = (1, 0.1). FedAvg: 1 - w1 = 0.99^4000 = 0, 1 - w2 = 0.999^4000
+    = 0.01828. FedProx ends where h (w - 1) + μ w = 0, so at h / (h + μ) = (0.9091, 0.5) for μ = 0.1. FedSOL's gradient
+    is 0 where w + ρ u = 1 with u from 0 to w: on the line through both, ρ short of the minimum: 1 - 0.3536 for ρ = 0.5.
+    The flat direction contracts by 0.999 per step (0.998 with μ), so 4000 steps leave at most 0.02 of the way."""
     avg, prox, sol = (points[-1] for points in toy.paths(0.1, 0.5).values())
     assert all(np.array_equal(points[0], [0, 0]) for points in toy.paths(0.1, 0.5).values())
     assert avg == pytest.approx([1, 1 - 0.999**4000], abs=1e-12)
@@ -210,11 +204,9 @@ def landscape(module: nn.Module, x: np.ndarray, y: np.ndarray, network: Network 
 
 
 def softmax_regression(samples: int = 700) -> tuple[Landscape, Tensor, np.ndarray]:
-    """A linear model of 4 inputs and 3 classes at a random θ, and its Hessian (15, 15), by hand.
-
-    With p = softmax(W x + b) and z = (x, 1) the Hessian of the mean cross-entropy is the mean over samples of
-    (diag p - p p') ⊗ z z', for any labels. θ is W row by row, then b. 700 samples are two chunks.
-    """
+    """A linear model of 4 inputs and 3 classes at a random θ, and its Hessian (15, 15), by hand. With p = softmax(W x +
+    b) and z = (x, 1) the Hessian of the mean cross-entropy is the mean over samples of (diag p - p p') ⊗ z z', for any
+    labels. θ is W row by row, then b. 700 samples are two chunks."""
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(samples, 4)).astype(np.float32), rng.integers(3, size=samples)
     y[:3] = 0, 1, 2

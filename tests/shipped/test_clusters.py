@@ -168,10 +168,7 @@ def test_slurm_jobs_queue_again_where_another_try_may_do_better(
     assert (calls.read_text().split() if calls.exists() else []) == (["requeue", "7"] if again else [])
 
 
-@pytest.mark.parametrize(
-    ("store", "code", "archive"),
-    [("http://h:1", "0", False), ("", "0", True), ("", "", True)],
-)
+@pytest.mark.parametrize(("store", "code", "archive"), [("http://h:1", "0", False), ("", "0", True), ("", "", True)])
 def test_a_task_of_an_array_runs_its_cell(store: str, code: str, archive: bool, tmp_path: Path) -> None:
     """Without a server it writes an archive. Told to stop, it lets the cell end and is queued again."""
     fakes = STUBS | {"fedray": f'echo "$@" >{tmp_path}/arguments\n{FAKES["fedray"]}'}

@@ -1,7 +1,5 @@
-"""A sweep exported from one store and imported into another is the same sweep; what no export writes is refused.
-
-Each rule of an archive has a row: none of the tricks reaches a file or the store.
-"""
+"""A sweep exported from one store and imported into another is the same sweep; what no export writes is refused. Each
+rule of an archive has a row: none of the tricks reaches a file or the store."""
 
 import hashlib
 import json

@@ -1,6 +1,5 @@
 """Copies for TensorBoard and Weights & Biases, read back with their own readers, none of which can disturb MLflow; and
-runs of means over seeds, which `fedray ui SWEEP` writes for MLflow's charts.
-"""
+runs of means over seeds, which `fedray ui SWEEP` writes for MLflow's charts."""
 
 import json
 import logging
@@ -172,8 +171,7 @@ def read_curve(store: Tracker, run: Any, name: str = "test_accuracy") -> list[tu
 
 def test_a_setting_has_a_run_of_its_seeds_means(store: Tracker) -> None:
     """Two rounds: 50 and 60, 52 and 64 give 51 and 62. A third seed that failed, or ended early, does not count; a
-    setting with one finished seed has no mean. The number is that of the table, in six digits.
-    """
+    setting with one finished seed has no mean. The number is that of the table, in six digits."""
     two = [history(50, 60), history(52, 64), ("failed", history(0, 0))]
     alone = [history(1, 2), None, ("stopped", history(7))]
     write(store, CELLS, [*two, *FIRST, *alone, *two])

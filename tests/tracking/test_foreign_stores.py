@@ -1,6 +1,5 @@
 """Stores that others have written to: noise, other versions of MLflow, other programs; no right or room to write; a
-project that moved, whose store names files where they were, and a store that names files which are not its own.
-"""
+project that moved, whose store names files where they were, and a store that names files which are not its own."""
 
 import contextlib
 import ctypes
@@ -53,11 +52,7 @@ NOISE = {
     "control characters": "UPDATE tags SET value = char(27) || '[31m' || value WHERE key = 'fedray.status'",
     "no table of tags": "DROP TABLE tags",
 }
-ARTEFACTS = {
-    "not JSON": b"{",
-    "other keys": b'{"cells": [{}]}',
-    "gone": None,
-}
+ARTEFACTS = {"not JSON": b"{", "other keys": b'{"cells": [{}]}', "gone": None}
 
 
 @pytest.fixture(scope="module")

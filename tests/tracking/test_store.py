@@ -1,6 +1,5 @@
 """Requests that the store refuses or repeats, how much of it is read, stores that cannot be used or go away: writes
-arrive in order, each once as far as the store can tell. The reader of SQLite files against MLflow's own client.
-"""
+arrive in order, each once as far as the store can tell. The reader of SQLite files against MLflow's own client."""
 
 import contextlib
 import http.server
@@ -297,10 +296,8 @@ def attempt(status: Status, seconds: float, shown: bool = False) -> None:
 def test_a_resumed_run_adds_up_its_time_and_has_the_environment_of_its_last_call(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Interrupted after 5 s, then killed, then finished in 7 s elsewhere: 12 s, one call without a time.
-
-    A call that only shows the finished run changes nothing.
-    """
+    """Interrupted after 5 s, then killed, then finished in 7 s elsewhere: 12 s, one call without a time. A call that
+    only shows the finished run changes nothing."""
 
     def tags() -> list[str | None]:
         (run,) = store.find_runs(*store.open_store(), [ONE.hash])
@@ -341,10 +338,7 @@ def test_an_experiment_that_was_deleted(project: Path, create: bool) -> None:
         store.open_reader()
 
 
-@pytest.mark.parametrize(
-    ("address", "module"),
-    [("s3://bucket/a", "boto3"), ("hdfs://host/a", "pyarrow")],
-)
+@pytest.mark.parametrize(("address", "module"), [("s3://bucket/a", "boto3"), ("hdfs://host/a", "pyarrow")])
 def test_artefacts_that_need_a_library(
     address: str, module: str, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

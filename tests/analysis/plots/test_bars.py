@@ -1,6 +1,5 @@
 """Bars, differences of methods, curves by seconds, loss surfaces and classes, read back from their axes; accuracies of
-clients and confusion of classes, from artefacts to tables and axes, with numbers made by hand.
-"""
+clients and confusion of classes, from artefacts to tables and axes, with numbers made by hand."""
 
 import csv
 import io
@@ -211,9 +210,7 @@ def test_fairness_and_confusion_in_numbers_drawn_and_as_csv(
     store: Tracker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """fedavg, seed 0: mean 50, deviation 10 √10 (of 0..10: √((11² - 1) / 12)), worst (0 + 10) / 2, best (90 + 100) / 2.
-
-    Seed 1: 0, 0, 0, 10, ..., 80: mean 360 / 11, worst 0, best 75.
-    """
+    Seed 1: 0, 0, 0, 10, ..., 80: mean 360 / 11, worst 0, best 75."""
     write_clients(store)
     sweep = collect("sweep")
     clients = read_accuracies(sweep, label_finished(sweep))

@@ -1,6 +1,5 @@
 """The papers' numbers as files, what the loader refuses, which entries they belong to; and every number that a paper
-prints matches a cell of a shipped sweep.
-"""
+prints matches a cell of a shipped sweep."""
 
 import csv
 import io
@@ -51,8 +50,7 @@ METRICS = (*PERCENT, ROUNDS_TO, *RATIOS, "relative_flops", "seconds_per_round_wi
 
 def test_every_file_is_what_the_readme_promises() -> None:
     """28 tables, 2151 printed cells: no empty keys, text for numbers, metrics of another kind, or accuracies outside
-    0..100.
-    """
+    0..100."""
     assert len(list_tables()) == 28
     found = {name: load(name) for name in list_tables()}
     assert sum(map(len, found.values())) == 2151
@@ -270,8 +268,7 @@ def test_every_printed_number_stands_beside_one_of_ours(name: str) -> None:
 
 def test_numbers_without_a_counterpart_are_copies_and_repetitions() -> None:
     """FedTOGA's table 7 prints 85 numbers of earlier papers; FedSOL's table 5 prints its one cell for ρ = 0 in three
-    rows, one of which is FedAvg's here.
-    """
+    rows, one of which is FedAvg's here."""
     alone = {name: [one for one in load(name) if not one.config] for name in list_tables()}
     assert {name: len(found) for name, found in alone.items() if found} == {"fedtoga/table7": 85, "fedsol/table5": 2}
     assert all("version=old" in one.notes for one in alone["fedtoga/table7"])
@@ -284,8 +281,7 @@ def test_numbers_without_a_counterpart_are_copies_and_repetitions() -> None:
 @pytest.mark.parametrize("name", list(list_tables()))
 def test_published_configurations_are_those_of_the_registries(name: str) -> None:
     """Each key names an option of the component that its row chooses, and each value is one that it takes; a row of
-    runs of 0.2, too, names the present method last, and options that it has no more at their defaults, or null.
-    """
+    runs of 0.2, too, names the present method last, and options that it has no more at their defaults, or null."""
     for one in load(name):
         for section, registry in REGISTRIES.items():
             options = {

@@ -64,14 +64,12 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("elsewhere")
 def test_a_plan_for_a_cluster_that_is_not_here(call: Call) -> None:
-    """2 nodes with 4 GPUs hold 32 cells of a quarter; on 1 node with 1 GPU 4 run at a time, in three waves.
-
-    A cell of 100 rounds of 36 s takes an hour, of FedSAM; those of FedAvg and FedAdam, with one gradient a step instead
-    of two, take half of it. So three waves take 0.5 + 1 + 0.5 = 2 h, and the job may take a quarter more, 3 h; 4 cells
-    of each method reserve 8 core-hours, a quarter of that in GPU-hours, of 32 and 2 that the node has; 2 such nodes
-    have room for 8, and FedAdam's follow FedAvg's, 4 for all: 1 h. Of 30 rounds since a checkpoint a preemption costs
-    0.3 h. With 399 times the seconds the waves take 798 h.
-    """
+    """2 nodes with 4 GPUs hold 32 cells of a quarter; on 1 node with 1 GPU 4 run at a time, in three waves. A cell of
+    100 rounds of 36 s takes an hour, of FedSAM; those of FedAvg and FedAdam, with one gradient a step instead of two,
+    take half of it. So three waves take 0.5 + 1 + 0.5 = 2 h, and the job may take a quarter more, 3 h; 4 cells of each
+    method reserve 8 core-hours, a quarter of that in GPU-hours, of 32 and 2 that the node has; 2 such nodes have room
+    for 8, and FedAdam's follow FedAvg's, 4 for all: 1 h. Of 30 rounds since a checkpoint a preemption costs 0.3 h. With
+    399 times the seconds the waves take 798 h."""
     out = call("sweep", "sweep.yaml", "--dry-run", *CLUSTER).done
     assert "cluster: 2 nodes, 32 CPU, 8 GPU\n" in out
     assert "12 cells ask for as many actors as fit of 1 CPU + 0.25 GPU each: 32 at a time, 1 wave\n" in out

@@ -1,7 +1,5 @@
-"""Whole sweeps through the command line, real Ray and real MLflow: killed, called again, with cells that diverge.
-
-Only what kills the driver needs a process of its own; the others are called in this one, on one Ray.
-"""
+"""Whole sweeps through the command line, real Ray and real MLflow: killed, called again, with cells that diverge. Only
+what kills the driver needs a process of its own; the others are called in this one, on one Ray."""
 
 import contextlib
 import io
@@ -131,11 +129,9 @@ ONE_OF_EACH = {
 def test_stopped_diverged_and_failing_cells_side_by_side(
     rule: dict[str, Any], local_ray: None, project: Path, call: Call
 ) -> None:
-    """Cells stopped early, one that diverges in round 1 and one whose code raises do not disturb the others.
-
-    lr = 1e20: one step makes the weights about 1e18, and the losses of the second are not finite. The cells that a
-    scheduler prunes depend on their order; `stop` ends all three that can be trained.
-    """
+    """Cells stopped early, one that diverges in round 1 and one whose code raises do not disturb the others. lr = 1e20:
+    one step makes the weights about 1e18, and the losses of the second are not finite. The cells that a scheduler
+    prunes depend on their order; `stop` ends all three that can be trained."""
     code, out, _ = call("sweep", str(write(project, ONE_OF_EACH | rule)), "--max-concurrent", "2")
     assert code == 1
     assert "`fedray status each` says why cells failed\n" in out

@@ -1,6 +1,5 @@
 """Tune, then test: which cells each stage has, and that the choice follows held-out samples, not the test set; a
-search's draws, which keep their values, and the best of them.
-"""
+search's draws, which keep their values, and the best of them."""
 
 import itertools
 import math
@@ -191,9 +190,7 @@ def test_a_draw_that_diverged_with_a_seed_is_never_chosen_and_none_at_all_is_sai
 
 def test_the_page_of_a_sweep_names_the_best_of_each_split() -> None:
     """FedAvg is best on IID data, (90 + 80) / 2 = 85, FedProx with α = 0.5, where one cell diverged: 70 is one seed.
-
-    The sample standard deviation of two numbers is their distance over √2: 10 / 1.414 = 7.07.
-    """
+    The sample standard deviation of two numbers is their distance over √2: 10 / 1.414 = 7.07."""
     grid = FILE["grid"] | {"algorithm": ["fedavg", {"name": "fedprox", "mu": 0.1}], "seed": [0, 1]}
     asked = Sweep.model_validate({"name": "x", "description": "What it is", "base": FILE["base"], "grid": grid})
     known = {("iid", "fedavg", 0): 90, ("iid", "fedavg", 1): 80, ("iid", "fedprox", 0): 60, ("iid", "fedprox", 1): 50}

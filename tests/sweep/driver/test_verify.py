@@ -50,8 +50,7 @@ def test_a_sample_is_spread_over_the_sweep_and_each_cell_gets_its_verdict(cells:
 
 def test_what_differs_or_cannot_be_compared_is_said(cells: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Equal bits are the same on any processor; a changed number of the last row is found though the hash is right.
-    Settings that mean something else now, a class that is not here, and a sweep without finished cells.
-    """
+    Settings that mean something else now, a class that is not here, and a sweep without finished cells."""
     tag(cells[0], f"{PREFIX}cpu", "Z80")
     assert [verdict.word for verdict in verify("three", 1)] == ["same"]
     client, experiment = open_store()

@@ -66,8 +66,7 @@ def test_cells_share_a_split_only_where_it_is_the_same(monkeypatch: pytest.Monke
 
 def test_every_kind_is_tried_before_anything_starts() -> None:
     """The second of two models takes texts, the data are images; the second of two numbers of clients is above 1,437
-    samples.
-    """
+    samples."""
     with pytest.raises(UserError, match="char_lstm"):
         make_sheet(sweep(1, model=["mlp", "char_lstm"]), Problems())
     with pytest.raises(UserError, match=r"partition\.min_size: 2000 clients"):

@@ -322,10 +322,8 @@ def test_a_finished_cell_drops_its_clients_states(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Once the store has its outcome; not if the run keeps them, nor if they hold the personal models.
-
-    Only then may another sweep take the cell.
-    """
+    """Once the store has its outcome; not if the run keeps them, nor if they hold the personal models. Only then may
+    another sweep take the cell."""
     monkeypatch.setenv("FEDRAY_STORAGE", str(tmp_path))
     released = list[str]()
     sink, (trial, *_), (cell, *_) = made(

@@ -1,6 +1,5 @@
 """Tune's part of a sweep: the processes that run trials, a sweep that is interrupted at once, and schedulers. With one
-actor the trial trains, killed or suspended as it may be; Tune receives little about each cell.
-"""
+actor the trial trains, killed or suspended as it may be; Tune receives little about each cell."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -115,10 +114,8 @@ def config(**other: Any) -> RunConfig:
 @pytest.mark.parametrize(("name", "first"), [("asha", 1), ("median", 3)])
 def test_a_hard_setting_loses_nothing_to_an_easy_one(name: str, first: int) -> None:
     """Accuracies 50 to 54 of one setting, then 10 to 14 of another: in each the first `first` meet too few others.
-
     asha, factor 2: the better half of those at round 2 continues, so with falling values all but the first end. median:
-    three others have to have been there. Among all ten the second setting would have lost all.
-    """
+    three others have to have been there. Among all ten the second setting would have lost all."""
     file: dict[str, Any] = {"name": "s", "base": BASE, "search": {"training.lr": {"uniform": [0.1, 1]}}, "samples": 5}
     asked = {"name": name, "grace": 2} | ({"factor": 2} if name == "asha" else {})
     runs = {
