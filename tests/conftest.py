@@ -4,6 +4,7 @@ import contextlib
 import gc
 import os
 import shutil
+import socket
 import sqlite3
 import sys
 import time
@@ -74,25 +75,49 @@ def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def use_store(folder: Path, patch: pytest.MonkeyPatch, database: Path | None = None) -> None:
+    """Use the store of a folder that is not the working folder; database: what is copied there first."""
+    if database is not None:
+        shutil.copy(database, folder / "mlflow.db")
+    patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{folder / 'mlflow.db'}")
+    patch.delenv("MLFLOW_EXPERIMENT_NAME", raising=False)
+
+
+def work_in(folder: Path, patch: pytest.MonkeyPatch, database: Path | None = None) -> Path:
+    """Work in a folder as a user who has set nothing; database: of its store, which is copied there first."""
+    if database is not None:
+        shutil.copy(database, folder / "mlflow.db")
+    patch.chdir(folder)
+    for name in [name for name in os.environ if name.startswith(("MLFLOW_", "RAY_ADDRESS", "FEDRAY_STORAGE"))]:
+        patch.delenv(name)
+    return folder
+
+
+def list_environment() -> dict[str, str]:
+    """The variables of this process without those of MLflow, Ray and fedray, for a process of its own."""
+    return {k: v for k, v in os.environ.items() if not k.startswith(("MLFLOW_", "RAY_", "FEDRAY_"))}
+
+
 @pytest.fixture
 def store(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> "Tracker":
     """A store without runs, for tests to write runs into."""
     from fedray.tracking.tracker import Tracker
 
-    shutil.copy(empty_store, tmp_path / "mlflow.db")
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
-    monkeypatch.delenv("MLFLOW_EXPERIMENT_NAME", raising=False)
+    use_store(tmp_path, monkeypatch, empty_store)
     return Tracker()
 
 
 @pytest.fixture
 def project(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working folder of a user who has set nothing, with a store without runs."""
-    shutil.copy(empty_store, tmp_path / "mlflow.db")
-    monkeypatch.chdir(tmp_path)
-    for name in [name for name in os.environ if name.startswith(("MLFLOW_", "RAY_ADDRESS", "FEDRAY_STORAGE"))]:
-        monkeypatch.delenv(name)
-    return tmp_path
+    return work_in(tmp_path, monkeypatch, empty_store)
+
+
+@pytest.fixture
+def port() -> int:
+    """A free port of this machine, for a server that a test starts."""
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        return int(found.getsockname()[1])
 
 
 class Called(NamedTuple):
@@ -143,34 +168,19 @@ def hide_package(monkeypatch: pytest.MonkeyPatch) -> Hide:
     return hide
 
 
-LONGEST = [
-    Path(__file__).parent / name
-    for name in (
-        "sweep/driver/test_run.py",
-        "cluster/test_ray_backend.py",
-        "golden/test_golden.py",
-        "cluster/test_allocation.py",
-        "sweep/trials/test_tune.py",
-        "oracle/test_oracle.py",
-        "cli/test_run.py",
-        "test_front_door.py",
-        "cli/test_door.py",
-        "tracking/test_foreign_stores.py",
-        "sweep/plan/test_estimate.py",
-        "analysis/test_report.py",
-        "analysis/test_figures.py",
-        "cli/test_security.py",
-        "analysis/test_results.py",
-        "docs/test_readme.py",
-    )
-]
+LONGEST = (
+    *("sweep/driver/test_run.py", "cluster/test_ray_backend.py", "golden/test_golden.py", "cluster/test_allocation.py"),
+    *("sweep/trials/test_tune.py", "oracle/test_oracle.py", "cli/test_run.py", "test_front_door.py"),
+    *("cli/test_door.py", "tracking/test_foreign_stores.py", "sweep/plan/test_estimate.py", "analysis/test_report.py"),
+    *("analysis/test_figures.py", "cli/test_security.py", "analysis/test_results.py", "docs/test_readme.py"),
+)
 """Files that take 20 seconds and more, the longest first."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files that share a Ray come first, then long ones: the workers end together."""
     sharing = {item.path for item in items if needs_ray(item)}
-    rank = {path: number for number, path in enumerate(LONGEST)}
+    rank = {Path(__file__).parent / name: number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: (item.path not in sharing, rank.get(item.path, len(rank))))
 
 

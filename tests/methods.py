@@ -8,15 +8,8 @@ from fedray.algorithms import ALGORITHMS
 from fedray.algorithms.base import Algorithm
 
 DECLARED = (
-    "reads_taps",
-    "reads_features",
-    "perturbs_inputs",
-    "shares",
-    "keeps",
-    "personal",
-    "generic",
-    "optimizer",
-    "stacks",
+    *("reads_taps", "reads_features", "perturbs_inputs", "shares", "keeps"),
+    *("personal", "generic", "optimizer", "stacks"),
 )
 HOOKS = [name for name, value in vars(Algorithm).items() if not name.startswith("_") and callable(value)] + [
     name for name, value in vars(Algorithm).items() if isinstance(value, property)

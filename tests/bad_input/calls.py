@@ -69,17 +69,19 @@ CASES: dict[str, Case] = {
     "save what there is not": saved(
         "model: local-only has no global model; each client keeps parameters of its own", "m", "algorithm=local-only"
     ),
-    "address": Case(
-        ["sweep", "sweep.yaml", "--address", "host:port"],
-        "--address: found 'host:port'; expected auto or HOST:PORT",
-        sweep("").prepare,
-    ),
-    "ray client alone": Case(
-        ["sweep", "sweep.yaml", "--address", "ray://127.0.0.1:1"],
-        "--address: found 'ray://127.0.0.1:1', a Ray Client; submit the command as a Ray Job, "
-        "`ray job submit --address http://HOST:8265 --working-dir . -- fedray sweep FILE --address auto`",
-        sweep("").prepare,
-    ),
+    **{
+        f"address {address}": Case(
+            ["sweep", "sweep.yaml", "--address", address], f"--address: found '{address}'{line}", sweep("").prepare
+        )
+        for address, line in (
+            ("host:port", "; expected auto or HOST:PORT"),
+            (
+                "ray://127.0.0.1:1",
+                ", a Ray Client; submit the command as a Ray Job, `ray job submit --address http://HOST:8265 "
+                "--working-dir . -- fedray sweep FILE --address auto`",
+            ),
+        )
+    },
     "ui of a store whose maker was killed": Case(
         ["ui"],
         "the store {here}/mlflow.db was not completed: its call was killed (mlflow.db.new); run it again",

@@ -21,9 +21,10 @@ def bare(here: Path) -> None:
         archive.writestr("x_train.npy", b"no header")
 
 
-def larger_than_memory(name: str) -> Callable[[Path], None]:
-    """Write a file with a byte more than this machine can hold; it takes no room on the disk."""
-    return lambda here: (here / name).open("wb").truncate(MEMORY + 1) and None
+def too_large(here: Path) -> None:
+    """`data.npz` with a byte more than this machine can hold; it takes no room on the disk."""
+    with (here / "data.npz").open("wb") as file:
+        file.truncate(MEMORY + 1)
 
 
 def listed(line: str, train: object, *changes: str, clients: int = 2, **parts: object) -> Case:
@@ -61,31 +62,49 @@ CHANGES: dict[str, str] = {
 }
 """What --set changes -> what is said about it."""
 
+OF_NPZ: dict[str, Callable[[Path], object]] = {
+    f"data.path: data.npz has {MEMORY + 1} bytes, and this machine {MEMORY} bytes of memory": too_large,
+    f"{UNREADABLE}it is not an archive of arrays": put("data.npz", "hello"),
+    "data.path: data.npz is not a regular file": lambda here: os.mkfifo(here / "data.npz"),
+    f"{UNREADABLE}x_train has no header of an array": bare,
+}
+"""What is said of data.npz -> what makes it."""
+
+SPLIT = "partition.path: split.json"
+DIGITS = "data={{name: digits, {}}}".format
+SPLITS: dict[str, Case] = {
+    case.line[:70]: case
+    for case in (
+        listed(f"{SPLIT}: found 'a' in train; integers are required", [["a"], [1]]),
+        listed(f"{SPLIT}: a list of lists for each of train, test, validation is required", [[1]], val=[[2]]),
+        listed("clients.total: found 3; split.json lists 2 clients for train", [[0], [1]], clients=3),
+        listed(f"{SPLIT} lists the sample 1437 for train; allowed are 0 to 1436", [[0], [1437]]),
+        listed(f"{SPLIT} lists the sample 1 twice for train; partition.overlap: true accepts it", [[0, 1], [1]]),
+        listed(f"{SPLIT} lists the sample 1 for train and for test", [[0], [1]], DIGITS("test: {}"), test=[[1], [2]]),
+        listed("partition.min_size: split.json leaves a client with 0 samples, 1 are required", [[0], []]),
+        listed("data.test: the file of partition.path lists no test samples", [[0], [1]], DIGITS("test: {}")),
+        listed(
+            "data.test: has options, but the test samples are those of partition.path",
+            [[0], [1]],
+            DIGITS("test: {fraction: 0.5}"),
+            test=[[2], [3]],
+        ),
+        listed(
+            "data.validation: the split is that of partition.path, which may list validation samples itself",
+            [[0], [1]],
+            DIGITS("validation: {}"),
+        ),
+    )
+}
+
 CASES: dict[str, Case] = {
     **{f"arrays: {line[:60]}": run(line, NPZ, prepare=npz(**wrong)) for line, wrong in ARRAYS.items()},
     **{change: run(line, change) for change, line in CHANGES.items()},
-    "npz larger than memory": run(
-        f"data.path: data.npz has {MEMORY + 1} bytes, and this machine {MEMORY} bytes of memory",
-        NPZ,
-        prepare=larger_than_memory("data.npz"),
-    ),
-    "npz is text": run(
-        "data.path: data.npz is not a readable .npz file: ValueError: it is not an archive of arrays",
-        NPZ,
-        prepare=put("data.npz", "hello"),
-    ),
-    "npz is a pipe": run(
-        "data.path: data.npz is not a regular file", NPZ, prepare=lambda here: os.mkfifo(here / "data.npz")
-    ),
-    "npz without headers": run(
-        "data.path: data.npz is not a readable .npz file: ValueError: x_train has no header of an array",
-        NPZ,
-        prepare=bare,
-    ),
+    **{line: run(line, NPZ, prepare=make) for line, make in OF_NPZ.items()},
+    **SPLITS,
     "init a pickle": run(
-        "model.init: a.pt does not fit mlp: it is not a file of tensors that torch.save wrote; the "
-        "name of a safetensors file ends in "
-        ".safetensors",
+        "model.init: a.pt does not fit mlp: it is not a file of tensors that torch.save wrote; the name of a "
+        "safetensors file ends in .safetensors",
         "model.init=a.pt",
         prepare=put("a.pt", pickle.dumps(Opens(), 2)),
     ),
@@ -100,45 +119,8 @@ CASES: dict[str, Case] = {
         "partition={name: file, path: data.npz}",
         prepare=npz(),
     ),
-    "split of text": listed("partition.path: split.json: found 'a' in train; integers are required", [["a"], [1]]),
-    "split of other parts": listed(
-        "partition.path: split.json: a list of lists for each of train, test, validation is required", [[1]], val=[[2]]
-    ),
-    "split for fewer clients": listed(
-        "clients.total: found 3; split.json lists 2 clients for train", [[0], [1]], clients=3
-    ),
-    "split out of range": listed(
-        "partition.path: split.json lists the sample 1437 for train; allowed are 0 to 1436", [[0], [1437]]
-    ),
-    "split with overlap": listed(
-        "partition.path: split.json lists the sample 1 twice for train; partition.overlap: true accepts it",
-        [[0, 1], [1]],
-    ),
-    "split trains on its tests": listed(
-        "partition.path: split.json lists the sample 1 for train and for test",
-        [[0], [1]],
-        "data={name: digits, test: {}}",
-        test=[[1], [2]],
-    ),
-    "split with an empty client": listed(
-        "partition.min_size: split.json leaves a client with 0 samples, 1 are required", [[0], []]
-    ),
-    "split without tests": listed(
-        "data.test: the file of partition.path lists no test samples", [[0], [1]], "data={name: digits, test: {}}"
-    ),
-    "split and a fraction": listed(
-        "data.test: has options, but the test samples are those of partition.path",
-        [[0], [1]],
-        "data={name: digits, test: {fraction: 0.5}}",
-        test=[[2], [3]],
-    ),
-    "split and validation": listed(
-        "data.validation: the split is that of partition.path, which may list validation samples itself",
-        [[0], [1]],
-        "data={name: digits, validation: {}}",
-    ),
     "split with a name twice": run(
-        "partition.path: split.json is not a readable JSON: ValueError: a name is listed twice",
+        f"{SPLIT} is not a readable JSON: ValueError: a name is listed twice",
         "partition={name: file, path: split.json}",
         prepare=put("split.json", '{"train": [[0]], "train": [[1]]}'),
     ),

@@ -1,6 +1,7 @@
 """Mistakes in the YAML itself and in a sweep's keys."""
 
 import os
+from dataclasses import replace
 from typing import Any
 
 import yaml
@@ -98,6 +99,59 @@ def read(text: str) -> dict[str, Any]:
     return yaml.safe_load(f"{{{text}}}")  # type: ignore[no-any-return]
 
 
+YAML: dict[str | bytes, str] = {
+    "- 1\n": "expected a mapping, got list",
+    "": "expected a mapping, got nothing",
+    "a: [1\n": "line 1, column 4: is not YAML: this [ is not closed by ]",
+    "a: [\n": "line 2, column 1: is not YAML: a [ or { before this end is not closed",
+    "a: {b: 1 c: 2}\n": "line 1, column 11: is not YAML: a comma or } is missing before : 2}",
+    "a: [1]]\n": "line 1, column 7: is not YAML: this ] closes nothing",
+    "name: 'x\nb: 1\n": "line 1, column 7: is not YAML: this quote is not closed",
+    "name x\nb: 1\n": "line 1, column 1: is not YAML: a colon is missing: name: x",
+    "a: b: c\n": "line 1, column 5: is not YAML: a text with a colon needs quotes",
+    "a: @b\n": "line 1, column 4: is not YAML: a text that begins with @ needs quotes",
+    " a: 1\nb: 2\n": "line 2, column 1: is not YAML: the line is indented otherwise than those before",
+    "a:\n  b: 1\n   c: 2\n": "line 3, column 4: is not YAML: the line is indented otherwise than those before",
+    "a:\n  b: 1\n  - c\n": "line 3, column 3: is not YAML: an item of a list (-) follows keys; a list has a key of "
+    "its own",
+    "seed: 1\nseed: 2\n": "line 2: the key 'seed' is repeated",
+    "a: !!python/object/apply:os.system ['true']\n": "line 1, column 4: is not YAML: could not determine a constructor "
+    "for the tag 'tag:yaml.org,2002:python/object/apply:os.system'",
+    "name: é".encode("latin-1"): "is not a text file",
+    "name:a\nseed: 0\n": "line 1, column 1: is not YAML: a space is missing after the colon: name: a",
+    "base:\n\tseed: 0\n": "line 2, column 1: is not YAML: it is indented with a tab; YAML takes spaces",
+    "1: 2\n": "line 1: keys must be strings; quote 1",
+    "x: {lr: 0,1}\n": "line 1: 0,1 has a decimal comma; write 0.1, and several values in brackets",
+    "x: {rho: 0.05, 0.1, 0.2, mu: 1}\n": "line 1: keys must be strings; several values stand in brackets: [0.05, 0.1, "
+    "0.2]",
+    "a:\n  - fedavg\n  -fedsam\nb: 1\n": "line 3, column 3: is not YAML: after `-` a space is needed: - fedsam",
+    "rho: [0.1, 0,6]\n": "line 1: 0,6 is two values; write 0.6, or a space after the comma",
+    "<<: [{a: 1}, b]\n": "line 1: `<<` merges mappings only",
+    LAUGHS: "its aliases repeat more than 100000 values",
+    "seed: &a [*a]\n": "line 1: the anchor contains itself",
+    "a: " + "[" * 1200: "is not YAML: it is nested too deeply",
+    "seed: 2001-99-99\n": "is not YAML: ValueError: month must be in 1..12",
+    "{}": "data is required",
+}
+"""The content of a file -> what is said about it."""
+
+OF_PLAN: dict[str, tuple[dict[str, Any], str]] = {
+    "too many actors": (
+        {"runtime": {"actors": 10**5}},
+        "runtime.actors: 100000 actors of 1 CPU and 0 GPU each are asked for, 2 fit;…",
+    ),
+    "no space after a colon": (
+        {"training": {"lr:0.1": None}},
+        "sweep.yaml: training: found 'lr:0.1'; a space is missing after the colon: lr: 0.1",
+    ),
+    "a GPU that is not here": (
+        {"runtime": {"gpus_per_actor": 0.25}},
+        "runtime.gpus_per_actor: 0.25 GPU for each actor is asked for, and no node has one; "
+        "`--set runtime.gpus_per_actor=0` trains on CPUs",
+    ),
+}
+"""What is changed in the base, and the whole line about it."""
+
 CASES: dict[str, Case] = {
     **{more[:60]: sweep(line, **read(more)) for more, line in WORDS.items()},
     **{f"stages, {more[:60]}": sweep(line, **STAGES | read(more)) for more, line in STAGED.items()},
@@ -107,7 +161,6 @@ CASES: dict[str, Case] = {
         )
         for kind, given, rule in DRAWS
     },
-    # The YAML itself
     "a name too long for a file": Case(["sweep", LONG], f"{LONG}: File name too long"),
     "one run's configuration": Case(
         ["sweep", "example"],
@@ -117,59 +170,7 @@ CASES: dict[str, Case] = {
     "a pipe": Case(
         ["run", "p.yaml"], "p.yaml: cannot be read: it is not a regular file", lambda here: os.mkfifo(here / "p.yaml")
     ),
-    "a list": text("file.yaml: expected a mapping, got list", "- 1\n"),
-    "an empty file": text("file.yaml: expected a mapping, got nothing", ""),
-    **{
-        f"broken {content!r}": text(f"file.yaml: line {line}, column {column}: is not YAML: {said}", content)
-        for content, line, column, said in (
-            ("a: [1\n", 1, 4, "this [ is not closed by ]"),
-            ("a: [\n", 2, 1, "a [ or { before this end is not closed"),
-            ("a: {b: 1 c: 2}\n", 1, 11, "a comma or } is missing before : 2}"),
-            ("a: [1]]\n", 1, 7, "this ] closes nothing"),
-            ("name: 'x\nb: 1\n", 1, 7, "this quote is not closed"),
-            ("name x\nb: 1\n", 1, 1, "a colon is missing: name: x"),
-            ("a: b: c\n", 1, 5, "a text with a colon needs quotes"),
-            ("a: @b\n", 1, 4, "a text that begins with @ needs quotes"),
-            (" a: 1\nb: 2\n", 2, 1, "the line is indented otherwise than those before"),
-            ("a:\n  b: 1\n   c: 2\n", 3, 4, "the line is indented otherwise than those before"),
-            ("a:\n  b: 1\n  - c\n", 3, 3, "an item of a list (-) follows keys; a list has a key of its own"),
-        )
-    },
-    "twice": text("file.yaml: line 2: the key 'seed' is repeated", "seed: 1\nseed: 2\n"),
-    "object": text(
-        "file.yaml: line 1, column 4: is not YAML: could not determine a constructor for the tag "
-        "'tag:yaml.org,2002:python/object/apply:os.system'",
-        "a: !!python/object/apply:os.system ['true']\n",
-    ),
-    "latin-1": text("file.yaml: is not a text file", "name: é".encode("latin-1")),
-    "no space": text(
-        "file.yaml: line 1, column 1: is not YAML: a space is missing after the colon: name: a", "name:a\nseed: 0\n"
-    ),
-    "tab": text(
-        "file.yaml: line 2, column 1: is not YAML: it is indented with a tab; YAML takes spaces", "base:\n\tseed: 0\n"
-    ),
-    "number as key": text("file.yaml: line 1: keys must be strings; quote 1", "1: 2\n"),
-    "decimal comma": text(
-        "file.yaml: line 1: 0,1 has a decimal comma; write 0.1, and several values in brackets", "x: {lr: 0,1}\n"
-    ),
-    "several values in braces": text(
-        "file.yaml: line 1: keys must be strings; several values stand in brackets: [0.05, 0.1, 0.2]",
-        "x: {rho: 0.05, 0.1, 0.2, mu: 1}\n",
-    ),
-    "an item without its space": text(
-        "file.yaml: line 3, column 3: is not YAML: after `-` a space is needed: - fedsam",
-        "a:\n  - fedavg\n  -fedsam\nb: 1\n",
-    ),
-    "decimal comma in a list": text(
-        "file.yaml: line 1: 0,6 is two values; write 0.6, or a space after the comma", "rho: [0.1, 0,6]\n"
-    ),
-    "merge a list": text("file.yaml: line 1: `<<` merges mappings only", "<<: [{a: 1}, b]\n"),
-    "billion laughs": text("file.yaml: its aliases repeat more than 100000 values", LAUGHS),
-    "contains itself": text("file.yaml: line 1: the anchor contains itself", "seed: &a [*a]\n"),
-    "too deep": text("file.yaml: is not YAML: it is nested too deeply", "a: " + "[" * 1200),
-    "no date": text("file.yaml: is not YAML: ValueError: month must be in 1..12", "seed: 2001-99-99\n"),
-    "nothing in it": text("file.yaml: data is required", "{}"),
-    # Sweeps
+    **{f"YAML {content[:40]!r}": text(f"file.yaml: {line}", content) for content, line in YAML.items()},
     "a file that is not there": Case(
         ["run", "bas.yaml"],
         "bas.yaml: cannot be read: No such file or directory; did you mean base.yaml?",
@@ -218,20 +219,5 @@ CASES: dict[str, Case] = {
         cases={"a": [{"seed": 1}]},
         smoke={"cases": {"b": [{"seed": 1}]}},
     ),
-    "too many actors": Case(
-        ["sweep", "sweep.yaml", "--dry-run"],
-        "runtime.actors: 100000 actors of 1 CPU and 0 GPU each are asked for, 2 fit;…",
-        put("sweep.yaml", yaml.safe_dump({"name": "x", "base": BASE | {"runtime": {"actors": 10**5}}})),
-    ),
-    "no space after a colon": Case(
-        ["sweep", "sweep.yaml", "--dry-run"],
-        "sweep.yaml: training: found 'lr:0.1'; a space is missing after the colon: lr: 0.1",
-        put("sweep.yaml", yaml.safe_dump({"name": "x", "base": BASE | {"training": {"lr:0.1": None}}})),
-    ),
-    "a GPU that is not here": Case(
-        ["sweep", "sweep.yaml", "--dry-run"],
-        "runtime.gpus_per_actor: 0.25 GPU for each actor is asked for, and no node has one; "
-        "`--set runtime.gpus_per_actor=0` trains on CPUs",
-        put("sweep.yaml", yaml.safe_dump({"name": "x", "base": BASE | {"runtime": {"gpus_per_actor": 0.25}}})),
-    ),
+    **{name: replace(sweep("", base=BASE | change), line=line) for name, (change, line) in OF_PLAN.items()},
 }

@@ -20,7 +20,7 @@ from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import FEDAVG, SMALL, cell, history, write
 from tests.bad_input import calls, data, settings, sweeps
 from tests.bad_input.case import BASE, RUN, Case
-from tests.conftest import Call
+from tests.conftest import Call, work_in
 
 CASES = {
     f"{module.__name__.rpartition('.')[2]}: {name}": case
@@ -34,13 +34,10 @@ def store(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Path:
     """A folder `store` with a sweep of two methods and two seeds; the folders of the cases are made next to it."""
     folder = tmp_path_factory.mktemp("cases") / "store"
     folder.mkdir()
-    shutil.copy(empty_store, folder)
     with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{folder / 'mlflow.db'}")
+        work_in(folder, patch, empty_store)
         cells = [cell(algorithm, 0.1, seed) for algorithm in (FEDAVG, SMALL) for seed in (0, 1)]
-        tracker = Tracker()
-        write(tracker, cells, [history(10, 20, 30)] * len(cells))
+        write(Tracker(), cells, [history(10, 20, 30)] * len(cells))
     return folder
 
 
@@ -50,15 +47,8 @@ def here(store: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = store.parent / "here"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    monkeypatch.chdir(folder)
-    for name in (
-        "MLFLOW_TRACKING_URI",
-        "MLFLOW_EXPERIMENT_NAME",
-        "FEDRAY_STORAGE",
-        "RAY_ADDRESS",
-        "HTTP_PROXY",
-        "http_proxy",
-    ):
+    work_in(folder, monkeypatch)
+    for name in ("HTTP_PROXY", "http_proxy"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("FEDRAY_DATA", str(folder / "data"))
     monkeypatch.setattr(sys, "path", list(sys.path))

@@ -29,27 +29,13 @@ from tests.datasets import files
 pytestmark = pytest.mark.slow
 
 MANY = int(os.environ.get("FEDRAY_FUZZ", "0"))
-examples: Callable[[int], Any] = lambda few: settings(  # noqa: E731
-    max_examples=MANY or few,
-    derandomize=not MANY,
-    deadline=None,
-    database=None,
-    suppress_health_check=list(HealthCheck),
-)
+ALWAYS = settings(derandomize=not MANY, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+examples: Callable[[int], Any] = lambda few: settings(ALWAYS, max_examples=MANY or few)  # noqa: E731
 
 ODD = ["digits", "fedsam", "json:Thing", "a\0b", "~nobody/x", "\ud800", "full", 10**400, -(2**63), 2**64]
-SCALARS = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(-3, 300),
-    st.integers(),
-    st.floats(),
-    st.text(max_size=8),
-    st.sampled_from(ODD),
-    st.binary(max_size=4),
-    st.dates(),
-    st.just(datetime.timedelta(1)),
-)
+NUMBERS = st.none() | st.booleans() | st.integers(-3, 300) | st.integers() | st.floats()
+TEXTS = st.text(max_size=8) | st.sampled_from(ODD) | st.binary(max_size=4)
+SCALARS = NUMBERS | TEXTS | st.dates() | st.just(datetime.timedelta(1))
 KEYS = st.sampled_from(["name", "rho", "lr", "alpha", "total", "seed", "path", "epochs"]) | st.text(max_size=5)
 VALUES = st.recursive(
     SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3), max_leaves=6
@@ -58,12 +44,7 @@ WHOLE: dict[str, Any] = RunConfig.parse(BASE | {"evaluation": {"personal": {}}})
 PLACES = [
     *WHOLE,
     *(f"{section}.{key}" for section, inner in WHOLE.items() if isinstance(inner, dict) for key in inner),
-    "evaluation.personal.epochs",
-    "data.path",
-    "partition.classes",
-    "nowhere",
-    "training.",
-    "model.name.x",
+    *("evaluation.personal.epochs", "data.path", "partition.classes", "nowhere", "training.", "model.name.x"),
 ]
 SWEEP = yaml.safe_dump(
     {
@@ -122,16 +103,12 @@ def test_any_text(text: str) -> None:
     refused(lambda: parse_yaml(text, "text"))
 
 
+SIGNS = ["[", "]", "{", ": ", "\t", "- ", "&a ", "*a", "!!set ", "!!binary ", "0x" + "f" * 5000, "\0", ".nan", "\n"]
+INSERTED = st.text(max_size=4) | st.sampled_from(SIGNS)
+
+
 @examples(200)
-@given(
-    at=st.integers(0, len(SWEEP) - 1),
-    cut=st.integers(0, 12),
-    new=st.text(max_size=4)
-    | st.sampled_from(
-        ["[", "]", "{", ": ", "\t", "- ", "&a ", "*a", "!!set ", "!!binary ", "0x" + "f" * 5000, "\0", ".nan", "\n"]
-    ),
-    smoke=st.booleans(),
-)
+@given(at=st.integers(0, len(SWEEP) - 1), cut=st.integers(0, 12), new=INSERTED, smoke=st.booleans())
 def test_a_right_sweep_with_some_text_changed(
     tmp_path_factory: pytest.TempPathFactory, at: int, cut: int, new: str, smoke: bool
 ) -> None:

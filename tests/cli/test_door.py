@@ -104,11 +104,7 @@ def finished(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch)
     """A folder with a sweep of two cells, and a store in which both have finished."""
     monkeypatch.chdir(tmp_path)
     shutil.copy(empty_store, tmp_path / "mlflow.db")
-    document = {
-        "name": "done",
-        "base": {"data": "digits", "partition": "iid", "model": {"name": "mlp", "hidden": [4]}, "algorithm": "fedavg"},
-        "grid": {"seed": [0, 1]},
-    }
+    document = {"name": "done", "base": small.sections(clients={}, model=4, runtime={}), "grid": {"seed": [0, 1]}}
     (tmp_path / "done.yaml").write_text(json.dumps(document))
     plan, tracker = make_plan(Sweep.parse(document)), Tracker()
     parent = tracker.open_sweep(plan.sheet)
@@ -177,14 +173,10 @@ def test_a_terminal_that_does_not_know_greek_letters() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "rho ?\n", "")
 
 
-@pytest.mark.parametrize(
-    ("redirection", "code", "line"),
-    [
-        (">/dev/full", 2, "fedray: standard output or a file: No space left on device\n"),
-        (">&-", 0, ""),
-        ("| true", 1, ""),
-    ],
-)
+FULL = "fedray: standard output or a file: No space left on device\n"
+
+
+@pytest.mark.parametrize(("redirection", "code", "line"), [(">/dev/full", 2, FULL), (">&-", 0, ""), ("| true", 1, "")])
 def test_standard_output_that_is_full_or_closed_is_no_traceback(redirection: str, code: int, line: str) -> None:
     command = f"set -o pipefail; '{Path(sys.executable).with_name('fedray')}' list clusters {redirection}"
     out = subprocess.run(["/bin/bash", "-c", command], capture_output=True, text=True, timeout=100)

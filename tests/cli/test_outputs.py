@@ -31,7 +31,7 @@ from fedray.sweep.sweep import Sweep
 from fedray.tracking.tracker import Tracker
 from tests import small
 from tests.analysis.runs import sheet
-from tests.conftest import Call
+from tests.conftest import Call, work_in
 from tests.datasets import files
 
 RUN = small.sections("fedavg", (5, 2), 4, training={"rounds": 2, "local_epochs": 1})
@@ -86,20 +86,15 @@ def made(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Path:
     """A folder with a store of two finished cells, and what the calls read."""
     folder = tmp_path_factory.mktemp("made")
     with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        for name in ("MLFLOW_TRACKING_URI", "FEDRAY_STORAGE"):
-            patch.delenv(name, raising=False)
-        (folder / "mlflow.db").write_bytes(empty_store.read_bytes())
+        work_in(folder, patch, empty_store)
         configs = [RunConfig.parse(RUN | {"seed": seed}) for seed in (0, 1)]
         digest = configs[0].data.load().digest
         fedray.simulate(configs[1], track="s1", progress=False)
         sweep = Sweep.parse({"name": "some/sweep", "base": RUN, "grid": {"seed": [0, 1]}})
         cells = [small.list_cell(config, digest) for config in configs]
         Tracker().open_sweep(sheet("some/sweep", cells, description="Two seeds.", file=sweep.to_yaml()))
-        cases = [{"algorithm": "fedavg"}, {"algorithm": "scaffold"}]
-        sweep_file = {"name": "cased", "base": RUN, "cases": cases}
-        personal = RUN | {"algorithm": "ditto"}
-        for name, content in (("run", RUN), ("personal", personal), ("cases", sweep_file)):
+        cased = {"name": "cased", "base": RUN, "cases": [{"algorithm": "fedavg"}, {"algorithm": "scaffold"}]}
+        for name, content in (("run", RUN), ("personal", RUN | {"algorithm": "ditto"}), ("cases", cased)):
             (folder / f"{name}.yaml").write_text(yaml.safe_dump(content))
         shown = CliRunner().invoke(app, ["run", "run.yaml", "--json"]).output  # it leaves a checkpoint
         (folder / "id").write_text(json.loads(shown.splitlines()[-1])["run_id"])
@@ -108,10 +103,7 @@ def made(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Path:
 
 @pytest.fixture
 def here(made: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(made)
-    for name in ("MLFLOW_TRACKING_URI", "FEDRAY_STORAGE"):
-        monkeypatch.delenv(name, raising=False)
-    return made
+    return work_in(made, monkeypatch)
 
 
 def words(call: str, out: str) -> list[str]:
@@ -186,11 +178,9 @@ def test_a_folder(case: tuple[str, str], here: Path, call: Call, monkeypatch: py
 
 def test_what_a_command_reads_stays(here: Path, call: Call) -> None:
     """The configuration, and a file that it names."""
-    result = fedray.simulate(RUN, progress=False)
-    result.save(here / "init.safetensors")
-    (here / "init.yaml").write_text(
-        yaml.safe_dump(RUN | {"model": {"name": "mlp", "hidden": [4], "init": "init.safetensors"}})
-    )
+    fedray.simulate(RUN, progress=False).save(here / "init.safetensors")
+    model = {"name": "mlp", "hidden": [4], "init": "init.safetensors"}
+    (here / "init.yaml").write_text(yaml.safe_dump(RUN | {"model": model}))
     held = {name: (here / name).read_bytes() for name in ("run.yaml", "init.safetensors")}
     for line in ("run run.yaml --save run.yaml --overwrite", "run init.yaml --no-track --save ./init.safetensors"):
         code, _, err = call(*line.split())
@@ -294,24 +284,23 @@ def test_a_download_with_a_wrong_checksum_is_not_kept(root: Path, monkeypatch: p
     assert list(root.iterdir()) == []
 
 
-Y, IMAGES = np.arange(12) % 3, np.zeros((12, 8, 8, 3), np.float32)
-DOUBTS: dict[str, tuple[np.ndarray, np.ndarray, list[str]]] = {
-    "nothing": (IMAGES.transpose(0, 3, 1, 2), Y, []),
-    "channels last": (IMAGES, Y, ["samples have shape (8, 8, 3): channels come last;"]),
+IMAGES, PIXELS = np.zeros((12, 8, 8, 3)), "values are those of pixels, 0 to "
+DOUBTS: dict[str, tuple[np.ndarray, list[str]]] = {
+    "nothing": (IMAGES.transpose(0, 3, 1, 2), []),
+    "channels last": (IMAGES, ["samples have shape (8, 8, 3): channels come last;"]),
     "images of floats up to 255": (
         IMAGES.transpose(0, 3, 1, 2) + 254,
-        Y,
-        ["values are those of pixels, 0 to 254: float32 is used as it is; save uint8, or divide by 255"],
+        [f"{PIXELS}254: float32 is used as it is; save uint8, or divide by 255"],
     ),
-    "rows of pixels": (np.eye(12, 4) * 255, Y, ["values are those of pixels, 0 to 255: float32 is used as it is;"]),
-    "rows of other numbers": (np.eye(12, 4) * 254.5, Y, []),
+    "rows of pixels": (np.eye(12, 4) * 255, [f"{PIXELS}255: float32 is used as it is;"]),
+    "rows of other numbers": (np.eye(12, 4) * 254.5, []),
 }
 
 
 @pytest.mark.parametrize("case", DOUBTS)
 def test_check_doubts_arrays_of_ones_own(root: Path, case: str) -> None:
-    x, y, expected = DOUBTS[case]
-    x = x if x.dtype == np.uint8 else x.astype(np.float32)
+    (x, expected), y = DOUBTS[case], np.arange(12) % 3
+    x = x.astype(np.float32)
     np.savez(root / "own.npz", x_train=x, y_train=y, x_test=x, y_test=y)
     out = call("check", "npz", "--set", "data.path=own.npz").splitlines()
     found = [line for line in out if line.startswith("warning: ")]

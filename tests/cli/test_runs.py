@@ -2,13 +2,11 @@
 
 import contextlib
 import fcntl
-import http.server
 import io
 import json
 import os
 import signal
 import socket
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -30,6 +28,7 @@ from fedray.tracking.view import save_view
 from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, rows, write
 from tests.conftest import Call
 from tests.small import sections
+from tests.tracking.proxy import Quiet, serving
 
 
 @pytest.fixture(autouse=True)
@@ -182,10 +181,8 @@ def test_a_killed_driver_leaves_trained_cells_that_are_not_missing(store: Tracke
         f"interrupted {cells[3]['hash']}  {cells[3]['label']}: round 2 of 4",
         "the same `fedray sweep` command runs what is left: 1 cell to train (1 from a checkpoint), 2 cells to log",
     ]
-    assert (
-        f"finished but not yet in MLflow {cells[2]['hash']}  {cells[2]['label']}"
-        in call("status", "sweep", "--all").out
-    )
+    whole = call("status", "sweep", "--all").out
+    assert f"finished but not yet in MLflow {cells[2]['hash']}  {cells[2]['label']}" in whole
     _, table, _ = call("tables", "sweep")
     resumed = "- 1 of 4 cells interrupted; `fedray sweep` with its file resumes it"
     assert f"{resumed}; entries that lack seeds are not ranked\n" in table
@@ -275,10 +272,7 @@ def held_elsewhere(path: Path, offset: int | None = None) -> Iterator[None]:
     child = os.fork()
     if child == 0:
         file = path.open("a+b")
-        if offset is None:
-            fcntl.flock(file, fcntl.LOCK_EX)
-        else:
-            fcntl.lockf(file, fcntl.LOCK_EX, 1, offset)
+        fcntl.flock(file, fcntl.LOCK_EX) if offset is None else fcntl.lockf(file, fcntl.LOCK_EX, 1, offset)
         os.write(tell, b"x")
         signal.pause()
     os.read(told, 1)
@@ -298,29 +292,18 @@ def test_clean_lists_and_with_yes_removes_what_is_done(store: Tracker, call: Cal
     left.mkdir(parents=True)
     (left / "lock").touch()
     out = call("clean").done
-    assert sorted(out.splitlines()[:3]) == sorted(
-        [
-            f"     1 kB {finished} (finished)",
-            f"     1 kB {diverged} (diverged)",
-            f"      0 B {left} (left by a killed sweep)",
-        ]
-    )
+    going = {f" 1 kB {finished} (finished)", f" 1 kB {diverged} (diverged)", f"  0 B {left} (left by a killed sweep)"}
+    assert {line.removeprefix("    ") for line in out.splitlines()[:3]} == going
     assert out.splitlines()[3:] == [
-        "     1 kB stay: 1 cell (failed)",
-        "     1 kB stay: 1 cell (is not in this store)",
+        *(f"     1 kB stay: 1 cell ({why})" for why in ("failed", "is not in this store")),
         "2 kB in 3 folders would go, trained models with them; --yes removes them",
     ]
     assert all(folder.exists() for folder in (finished, diverged, failed, unknown, left))
     before = len(list(search(store.client, store.experiment, "")))
     code, out, _ = call("clean", "--yes")
     assert (code, out.splitlines()[-1]) == (0, "2 kB removed in 3 folders")
-    assert [folder.exists() for folder in (finished, diverged, failed, unknown, left)] == [
-        False,
-        False,
-        True,
-        True,
-        False,
-    ]
+    assert not any(folder.exists() for folder in (finished, diverged, left))
+    assert all(folder.exists() for folder in (failed, unknown))
     assert len(list(search(store.client, store.experiment, ""))) == before
 
 
@@ -385,9 +368,8 @@ def test_cells_that_a_changed_file_has_no_more_are_told_and_deleted(store: Track
     said = "sweep: 1 finished cell of this name is not among these; tables leave them out: the file, a plug-in's "
     for command in (("status", "sweep"), ("tables", "sweep"), ("compare", "sweep", "--reference", "fedavg")):
         assert said in call(*command).out, command
-    assert call("rm", "sweep", "--unlisted", "--yes").out == (
-        f"deletes {gone['hash']}  {gone['label']}\nsweep: 1 run deleted\n"
-    )
+    deleted = f"deletes {gone['hash']}  {gone['label']}\nsweep: 1 run deleted\n"
+    assert call("rm", "sweep", "--unlisted", "--yes").out == deleted
     assert said not in call("tables", "sweep").out
     assert call("rm", "sweep", "--yes").out.endswith("sweep: 3 runs deleted\n"), "its own, and those of its two cells"
     assert [run.data.tags["fedray.cell"] for run in find_runs(store.client, store.experiment, [shared["hash"]])]
@@ -446,12 +428,8 @@ def test_the_view_of_a_sweep_tells_its_runs_apart(store: Tracker) -> None:
     charts = [chart for chart in view["compareRunCharts"] if chart["metricSectionId"] in opened]
     axes = ["algorithm.name", "algorithm.rho", "partition.alpha"]
     assert [(chart["type"], chart.get("metricKey", chart.get("selectedParams"))) for chart in charts] == [
-        ("LINE", "test_accuracy"),
-        ("SCATTER", None),
-        ("SCATTER", None),
-        ("LINE", "test_loss"),
-        ("PARALLEL", [axes[0], "ρ of algorithm", axes[2]]),
-        ("BAR", "summary/last10_test_accuracy"),
+        *(("LINE", "test_accuracy"), ("SCATTER", None), ("SCATTER", None), ("LINE", "test_loss")),
+        *(("PARALLEL", [axes[0], "ρ of algorithm", axes[2]]), ("BAR", "summary/last10_test_accuracy")),
     ]
     names = [one["name"] for one in view["compareRunSections"] if one["display"]]
     assert names == ["last10_test_accuracy: round 2", "Parallel coordinates and bars"]
@@ -484,10 +462,8 @@ def test_json_for_programs(store: Tracker, call: Call) -> None:
     assert (difference["row"], difference["gaps"]) == ("fedsam", [20.0])
     (never,) = read("compare", "sweep", "--reference", "fedavg", "--metric", "rounds_to:65")["differences"]
     assert (never["n"], never["mean"]) == (0, None), "fedavg never gets there"
-    assert {one["row"]: one["mean"] for one in read("tables", "sweep", "--metric", "rounds_to:65")["entries"]} == {
-        "fedavg": None,
-        "fedsam": 1.0,
-    }
+    entries = read("tables", "sweep", "--metric", "rounds_to:65")["entries"]
+    assert {one["row"]: one["mean"] for one in entries} == {"fedavg": None, "fedsam": 1.0}
     (planned,) = read("sweep", "f.yaml", "--dry-run")["cells"]
     assert (planned["to_run"], len(planned["hash"])) == (True, 16)
     write(store, [cells[0] | {"hash": planned["hash"]}], [50], name="other")
@@ -522,18 +498,13 @@ def test_a_second_ui_shows_the_addresses_of_the_server_that_runs(
     run = store.open_sweep(Sheet("sweep", {}))
     monkeypatch.setattr(os, "execve", lambda *_: pytest.fail("a second server starts"))
 
-    class Runs(http.server.BaseHTTPRequestHandler):
+    class Runs(Quiet):
         def do_GET(self) -> None:
             self.send_response(200 if same and self.path == f"/api/2.0/mlflow/runs/get?run_id={run}" else 404)
             self.end_headers()
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with http.server.HTTPServer(("127.0.0.1", 0), Runs) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+    with serving(Runs) as server:
         code, out, err = call("ui", "sweep", "--port", str(server.server_port), "--host", host)
-        server.shutdown()
     if same:
         assert (code, err) == (0, "")
         place = f"http://{socket.gethostname() if host == EVERYWHERE else host}:{server.server_port}"

@@ -1,7 +1,6 @@
 """Data from strangers are read, never executed; secrets are neither printed nor logged."""
 
 import contextlib
-import http.server
 import io
 import logging
 import os
@@ -14,10 +13,8 @@ import sqlite3
 import subprocess
 import sys
 import tarfile
-import threading
 import time
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,8 +38,10 @@ from fedray.datasets import make_data_source
 from fedray.datasets import torchvision_sets as pickles
 from fedray.tracking import store, view
 from tests.bad_input.case import RUN, Opens
+from tests.conftest import Call, Called, work_in
 from tests.datasets import files
 from tests.sweep.running import until_listening
+from tests.tracking.proxy import Quiet, serving
 
 PASSWORD, TOKEN = "pa55w0rd", "t0ken-in-query"
 URI = f"http://me:{PASSWORD}@127.0.0.1:9/store?token={TOKEN}"
@@ -50,20 +49,24 @@ URI = f"http://me:{PASSWORD}@127.0.0.1:9/store?token={TOKEN}"
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    for name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME", "FEDRAY_STORAGE", "RAY_ADDRESS"):
-        monkeypatch.delenv(name, raising=False)
+    work_in(tmp_path, monkeypatch)
     monkeypatch.setenv("FEDRAY_DATA", str(tmp_path / "data"))
     monkeypatch.setattr(sys, "path", list(sys.path))
     yield tmp_path  # type: ignore[misc]
     logging.setLogRecordFactory(logging.LogRecord)
 
 
-def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["fedray", *arguments])
-    with pytest.raises(SystemExit) as exit_:
-        cli.main()
-    return int(exit_.value.code or 0)
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Call:
+    """Call `fedray` in this process; its output is all that is written, not only by Python."""
+
+    def run(*arguments: str) -> Called:
+        monkeypatch.setattr(sys, "argv", ["fedray", *arguments])
+        with pytest.raises(SystemExit) as exit_:
+            cli.main()
+        return Called(int(exit_.value.code or 0), *capfd.readouterr())
+
+    return run
 
 
 # Files of strangers
@@ -110,16 +113,11 @@ def member(name: str, kind: bytes = tarfile.REGTYPE, target: str = "") -> tarfil
     return info
 
 
-@pytest.mark.parametrize(
-    "hostile",
-    [
-        member("../owned"),
-        member("link", tarfile.SYMTYPE, "../.."),
-        member("hard", tarfile.LNKTYPE, "../owned"),
-        member("device", tarfile.CHRTYPE),
-    ],
-    ids=lambda info: f"{info.name} {info.type!r}",
-)
+LINKS = [member("link", tarfile.SYMTYPE, "../.."), member("hard", tarfile.LNKTYPE, "../owned")]
+HOSTILE = [member("../owned"), *LINKS, member("device", tarfile.CHRTYPE)]
+
+
+@pytest.mark.parametrize("hostile", HOSTILE, ids=lambda info: f"{info.name} {info.type!r}")
 def test_an_archive_unpacks_nothing_outside(here: Path, monkeypatch: pytest.MonkeyPatch, hostile: Any) -> None:
     """CIFAR's archive by way of `fetch`: the download is replaced, what unpacks it is the real thing."""
 
@@ -178,13 +176,11 @@ def test_no_process_of_a_command_imports_from_the_working_folder(decoys: Path, l
 
 
 def test_neither_the_ui_nor_what_opens_its_page_imports_from_the_working_folder(
-    decoys: Path, monkeypatch: pytest.MonkeyPatch, empty_store: Path
+    decoys: Path, monkeypatch: pytest.MonkeyPatch, empty_store: Path, port: int
 ) -> None:
     """On a terminal, which makes it open a browser: here one that only notes that it was called."""
     store.open_store(create=True)
     monkeypatch.setenv("BROWSER", f"touch {decoys / 'opened'} %s")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
     terminal, end = pty.openpty()
     process = start("-m", "fedray", "ui", "--port", str(port), stdout=end, stderr=subprocess.PIPE)
     try:
@@ -257,40 +253,28 @@ def secret_in(text: str) -> bool:
     return PASSWORD in text or TOKEN in text
 
 
-@pytest.mark.parametrize(
-    "arguments", [("run", "run.yaml"), ("sweep", "sweep.yaml", "--dry-run"), ("ui",), ("sweep", "sweep.yaml")]
-)
-@pytest.mark.parametrize(
-    "uri",
-    [
-        URI,
-        URI.replace("http:", "postgresql:"),
-        URI.replace("http:", "foo:"),
-        URI.replace("127.0.0.1:9", "["),
-        f"{PASSWORD}",
-    ],
-)
+ADDRESSES = [URI.replace("http:", kind) for kind in ("http:", "postgresql:", "foo:")]
+
+
+@pytest.mark.parametrize("line", ["run run.yaml", "sweep sweep.yaml --dry-run", "ui", "sweep sweep.yaml"])
+@pytest.mark.parametrize("uri", [*ADDRESSES, URI.replace("127.0.0.1:9", "["), PASSWORD])
 def test_no_command_prints_the_address(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], arguments: tuple[str, ...], uri: str
+    here: Path, monkeypatch: pytest.MonkeyPatch, call: Call, line: str, uri: str
 ) -> None:
     base = {key: value for key, value in RUN.items() if key != "runtime"}
     (here / "run.yaml").write_text(yaml.safe_dump(RUN))
     (here / "sweep.yaml").write_text(yaml.safe_dump({"name": "x", "base": base}))
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     monkeypatch.setattr(os, "execve", lambda *_: pytest.fail("there is no store to show"))
-    assert call(monkeypatch, *arguments) == 2
-    captured = capfd.readouterr()
-    assert captured.err.startswith("fedray: ")
-    assert PASSWORD not in captured.out + captured.err or uri == PASSWORD  # a word alone is no address
-    assert TOKEN not in captured.out + captured.err
+    code, out, err = call(*line.split())
+    assert code == 2
+    assert err.startswith("fedray: ")
+    assert PASSWORD not in out + err or uri == PASSWORD  # a word alone is no address
+    assert TOKEN not in out + err
 
 
 def test_a_store_that_fails_in_a_run_tells_no_secret(
-    here: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-    caplog: pytest.LogCaptureFixture,
-    empty_store: Path,
+    here: Path, monkeypatch: pytest.MonkeyPatch, call: Call, caplog: pytest.LogCaptureFixture, empty_store: Path
 ) -> None:
     """A write is refused (400) in MLflow's own words, which repeat the address; so do the logs of others."""
     shutil.copy(empty_store, here)
@@ -308,17 +292,17 @@ def test_a_store_that_fails_in_a_run_tells_no_secret(
         raise MlflowException(f"API request to {URI} failed", error_code=INVALID_PARAMETER_VALUE)
 
     monkeypatch.setattr(MlflowClient, "log_artifact", fails)
-    assert call(monkeypatch, "run", "run.yaml") == 2
-    captured = capfd.readouterr()
+    code, out, err = call("run", "run.yaml")
+    assert code == 2
     assert "no luck with http://***@127.0.0.1:9/store?token=***" in caplog.text
-    assert "retrying http://***@127.0.0.1:9/store?token=***" in captured.err
-    assert "a pool is full" not in captured.err
-    assert "API request to http://***@" in captured.err
-    assert not secret_in(captured.out + captured.err + caplog.text)
+    assert "retrying http://***@127.0.0.1:9/store?token=***" in err
+    assert "a pool is full" not in err
+    assert "API request to http://***@" in err
+    assert not secret_in(out + err + caplog.text)
 
 
 def test_what_a_run_logs_holds_no_secret(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], empty_store: Path
+    here: Path, monkeypatch: pytest.MonkeyPatch, call: Call, empty_store: Path
 ) -> None:
     """The user's own class raises with the address in its message: tag, artefact and screen omit the address."""
     shutil.copy(empty_store, here)
@@ -328,9 +312,9 @@ def test_what_a_run_logs_holds_no_secret(
     )
     (here / "run.yaml").write_text(yaml.safe_dump(RUN | {"algorithm": "leaks:Leaks"}))
     monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", PASSWORD)
-    assert call(monkeypatch, "run", "run.yaml") == 2, "an error of the plug-in, in one line"
-    captured = capfd.readouterr()
-    assert not secret_in((captured.out + captured.err).replace(f"raise ValueError('cannot reach {URI}')", ""))
+    code, out, err = call("run", "run.yaml")
+    assert code == 2, "an error of the plug-in, in one line"
+    assert not secret_in((out + err).replace(f"raise ValueError('cannot reach {URI}')", ""))
     (run,) = store.search(*store.open_store(), store.IS_CELL)
     assert "http://***@127.0.0.1:9/store?token=***" in run.data.tags["fedray.message"]
     stored = [path for path in (here / "mlartifacts").rglob("*") if path.is_file()]
@@ -361,31 +345,17 @@ def test_the_address_is_printed_when_the_server_answers() -> None:
     it leaves Ctrl-C to the server."""
     answers, announcers = [503, 200], list[subprocess.Popen[str]]()
 
-    class Health(http.server.BaseHTTPRequestHandler):
+    class Health(Quiet):
         def do_GET(self) -> None:
             assert self.path == "/health"
             announcers[0].send_signal(signal.SIGINT)
             self.send_response(answers.pop(0))
             self.end_headers()
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with http.server.HTTPServer(("127.0.0.1", 0), Health) as server:
-        command = [
-            sys.executable,
-            "-P",
-            cli.server.__file__,
-            "announce",
-            f"127.0.0.1:{server.server_port}",
-            "http://x/#/",
-        ]
-        command.append("\nmore")
-        pipes: dict[str, Any] = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
-        announcers.append(subprocess.Popen(command, text=True, **pipes))
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+    with serving(Health) as server:
+        words = ("-P", cli.server.__file__, "announce", f"127.0.0.1:{server.server_port}", "http://x/#/", "\nmore")
+        announcers.append(start(*words, stdout=subprocess.PIPE, stderr=subprocess.PIPE))
         said = announcers[0].communicate(timeout=60)
-        server.shutdown()
     assert said == ("MLflow shows the runs at http://x/#/ (Ctrl-C ends it)\nmore\n", "")
     assert not answers
 
@@ -399,37 +369,33 @@ def test_ctrl_c_ends_the_server_quietly_whatever_it_does(tmp_path: Path) -> None
     wait = "Path('here').touch()\ntime.sleep(60)"
     deaf = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
     child = f"subprocess.run([sys.executable, '-c', {begin + wait!r}])"
-    where = os.environ | {"PYTHONPATH": str(tmp_path)}
+    where, serve = os.environ | {"PYTHONPATH": str(tmp_path)}, ("-P", cli.server.__file__, "serve", "ui")
     for body, times in ((wait, 1), (child, 1), (deaf + wait, 2)):
         (tmp_path / "mlflow" / "cli.py").write_text(begin + body)
-        server = subprocess.Popen(
-            [sys.executable, "-P", cli.server.__file__, "serve", "ui"],
-            **{"env": where, "cwd": tmp_path, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE},
-            start_new_session=True,
-        )
+        server = start(*serve, env=where, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         while not (tmp_path / "here").exists():
             assert server.poll() is None
             time.sleep(0.01)
         for _ in range(times):
             os.killpg(server.pid, signal.SIGINT)
             time.sleep(0.1)
-        assert (server.communicate(timeout=60), server.returncode) == ((b"", b""), 130)
+        assert (server.communicate(timeout=60), server.returncode) == (("", ""), 130)
         (tmp_path / "here").unlink()
     with block_signal(signal.SIGINT):
-        server = subprocess.Popen([sys.executable, "-P", cli.server.__file__, "serve", "ui"], env=where, cwd=tmp_path)
+        server = start(*serve, env=where, cwd=tmp_path)
         server.send_signal(signal.SIGINT)
     assert server.wait(timeout=60) == 130
     assert not (tmp_path / "here").exists()
 
 
 def test_the_ui_listens_here_and_has_the_address_from_its_environment(
-    here: Path, ui: Started, monkeypatch: pytest.MonkeyPatch
+    here: Path, ui: Started, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
     """Every user of the machine can read a command line."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", URI.replace("http:", "postgresql:"))
     monkeypatch.setenv("MLFLOW_SERVER_ALLOWED_HOSTS", "proxy.example")
-    call(monkeypatch, "ui", "--port", "5999")
-    call(monkeypatch, "ui", "--port", "5999", "--host", "127.0.0.2")
+    call("ui", "--port", "5999")
+    call("ui", "--port", "5999", "--host", "127.0.0.2")
     (_, words, environment), (_, told, _) = ui.servers
     assert words[words.index("--host") + 1] == "127.0.0.1"
     assert told[told.index("--host") + 1] == "127.0.0.2"
@@ -441,7 +407,7 @@ def test_the_ui_listens_here_and_has_the_address_from_its_environment(
 
 
 def test_the_ui_answers_under_the_names_of_the_machine_and_no_others(
-    here: Path, ui: Started, monkeypatch: pytest.MonkeyPatch
+    here: Path, ui: Started, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
     """MLflow's own checks, with the variables that its server gets: it answered 403 under the machine's name, and to
     the queries of its page under any name. `attacker.example` may lead to this machine: its pages get nothing."""
@@ -453,7 +419,7 @@ def test_the_ui_answers_under_the_names_of_the_machine_and_no_others(
     monkeypatch.setattr(socket, "getfqdn", lambda: "node7.cluster.example")
     addresses = [(socket.AF_INET, 1, 6, "", ("203.0.113.7", 5999)), (socket.AF_INET6, 1, 6, "", ("2001:db8::7", 5999))]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_: addresses)
-    call(monkeypatch, "ui", "--port", "5999", "--host", "0.0.0.0")  # noqa: S104
+    call("ui", "--port", "5999", "--host", "0.0.0.0")  # noqa: S104
     assert ui.announced == [["0.0.0.0:5999", "http://node7:5999/#/", "\n  α=0.1: http://node7:5999/#/a"]]
     ((_, _, environment),) = ui.servers
     for name in ("MLFLOW_SERVER_ALLOWED_HOSTS", "MLFLOW_SERVER_CORS_ALLOWED_ORIGINS"):
@@ -472,8 +438,7 @@ def test_ray_is_not_told_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
     from fedray.cluster.connection import use_cluster
 
     asked: list[dict[str, Any]] = []
-    init: Callable[..., None] = lambda *_, **options: asked.append(options)  # noqa: E731
-    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(ray, "init", lambda *_, **options: asked.append(options))
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "shutdown", lambda: None)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)

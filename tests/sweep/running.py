@@ -21,6 +21,7 @@ from fedray.engine.process.backend import InlineBackend
 from fedray.sweep.plan import Problems, make_sheet
 from fedray.sweep.sweep import Sweep
 from fedray.tracking.store import get_label
+from tests.conftest import list_environment
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -41,17 +42,25 @@ SWEEP: dict[str, Any] = {
 
 def fedray(folder: Path, *arguments: str, module: str = "fedray", **variables: str) -> subprocess.Popen[str]:
     """A command in its own folder and session, so that killing it is like a lost machine, not like Ctrl-C."""
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(("MLFLOW_", "RAY_", "FEDRAY_"))}
-    environment |= {"PYTHONPATH": str(REPOSITORY), "PYTHONUNBUFFERED": "1"} | variables
-    return subprocess.Popen(
-        [sys.executable, "-m", module, *arguments],
-        cwd=folder,
-        env=environment,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
+    environment = list_environment() | {"PYTHONPATH": str(REPOSITORY), "PYTHONUNBUFFERED": "1"} | variables
+    pipes: dict[str, Any] = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
+    command = [sys.executable, "-m", module, *arguments]
+    return subprocess.Popen(command, cwd=folder, env=environment, text=True, start_new_session=True, **pipes)
+
+
+def start(folder: Path, sweep: dict[str, Any], *options: str, **variables: str) -> subprocess.Popen[str]:
+    """`fedray sweep` of a sweep that is written into its folder."""
+    return fedray(folder, "sweep", str(write(folder, sweep)), *options, **variables)
+
+
+def until(process: subprocess.Popen[str], *words: str) -> list[str]:
+    """Read the output of a command up to a line with all of these words; return the lines."""
+    lines = list[str]()
+    for line in process.stdout or ():
+        lines.append(line)
+        if all(word in line for word in words):
+            return lines
+    raise AssertionError(f"it ended before {words}: {lines}")
 
 
 def done(process: subprocess.Popen[str], code: int = 0) -> str:
@@ -112,20 +121,10 @@ def outcome(folder: Path) -> dict[str, str]:
 @contextlib.contextmanager
 def server(folder: Path, port: int) -> Iterator[None]:
     """A real `mlflow server` on 127.0.0.1; SIGKILLed, its workers too, at the end."""
-    store = (
-        "--backend-store-uri",
-        f"sqlite:///{folder / 'mlflow.db'}",
-        "--artifacts-destination",
-        str(folder / "files"),
-    )
-    words = f"-m mlflow server --host 127.0.0.1 --port {port} --workers 1".split()
-    process = subprocess.Popen(
-        [sys.executable, *words, *store],
-        cwd=folder,
-        start_new_session=True,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    words = f"-m mlflow server --host 127.0.0.1 --port {port} --workers 1 --backend-store-uri".split()
+    command = [sys.executable, *words, f"sqlite:///{folder / 'mlflow.db'}", "--artifacts-destination", folder / "files"]
+    quiet: dict[str, Any] = dict.fromkeys(("stdout", "stderr"), subprocess.DEVNULL)
+    process = subprocess.Popen(command, cwd=folder, start_new_session=True, **quiet)
     try:
         until_listening(port)
         yield

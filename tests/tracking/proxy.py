@@ -13,7 +13,7 @@ USER, PASSWORD = "alice", "pa55/wo%rd+x"
 
 
 class Proxy(ThreadingHTTPServer):
-    """Listens on 127.0.0.1.
+    """A proxy before the server on port `target` of this machine.
 
     Attributes:
         refuse: status of every reply; 0: only requests without password get 401.
@@ -22,8 +22,6 @@ class Proxy(ThreadingHTTPServer):
         seen: paths of all requests.
         most: largest number of requests that waited at once.
     """
-
-    daemon_threads = True
 
     def __init__(self, target: int) -> None:
         self.target, self.refuse, self.delay, self.drip = target, 0, 0.0, 0.0
@@ -46,7 +44,14 @@ class Proxy(ThreadingHTTPServer):
         return int(self.server_address[1])
 
 
-class Handler(BaseHTTPRequestHandler):
+class Quiet(BaseHTTPRequestHandler):
+    """Logs nothing."""
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+class Handler(Quiet):
     """Passes a request on and its answer back, whole."""
 
     protocol_version = "HTTP/1.1"
@@ -78,17 +83,18 @@ class Handler(BaseHTTPRequestHandler):
 
     do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = do_HEAD = _pass_on
 
-    def log_message(self, *_: Any) -> None:
-        pass
-
 
 @contextlib.contextmanager
-def proxy(target: int) -> Iterator[Proxy]:
-    """A proxy before the server on port `target` of this machine."""
-    with Proxy(target) as made:
-        thread = threading.Thread(target=made.serve_forever, daemon=True)
-        thread.start()
+def serving(server: type[BaseHTTPRequestHandler] | Proxy) -> Iterator[Any]:
+    """Let a proxy, or a server of this machine with such a handler, answer in a thread."""
+    with server if isinstance(server, Proxy) else ThreadingHTTPServer(("127.0.0.1", 0), server) as made:
+        threading.Thread(target=made.serve_forever, daemon=True).start()
         try:
             yield made
         finally:
             made.shutdown()
+
+
+def proxy(target: int) -> contextlib.AbstractContextManager[Proxy]:
+    """A proxy before the server on port `target` of this machine."""
+    return serving(Proxy(target))

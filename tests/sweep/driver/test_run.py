@@ -19,19 +19,16 @@ from fedray.cli import main as cli
 from fedray.cluster.resources import list_nodes
 from fedray.tracking.store import get_label, open_reader, search, select_means
 from fedray.tracking.view import save_view
-from tests.conftest import Call
-from tests.sweep.running import SWEEP, fedray, outcome, runs, state_hashes, write
+from tests.conftest import Call, work_in
+from tests.sweep.running import SWEEP, outcome, runs, start, state_hashes, until, write
 
 
 @pytest.fixture(scope="module")
 def finished(local_ray: None, tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Path:
     """A folder in which the small sweep has run undisturbed."""
     folder = tmp_path_factory.mktemp("finished")
-    shutil.copy(empty_store, folder / "mlflow.db")
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as out:
-        patch.chdir(folder)
-        for name in [name for name in os.environ if name.startswith(("MLFLOW_", "RAY_ADDRESS", "FEDRAY_STORAGE"))]:
-            patch.delenv(name)
+        work_in(folder, patch, empty_store)
         patch.setattr("sys.argv", ["fedray", "sweep", str(write(folder, SWEEP)), "--max-concurrent", "1"])
         patch.setattr("fedray.sweep.run.list_nodes", lambda: [node | {"GPU": 1.0} for node in list_nodes()])
         with pytest.raises(SystemExit, match="0"):
@@ -57,11 +54,8 @@ def test_killed_half_way_and_called_again_ends_like_an_undisturbed_one(
     finished: Path, local_ray: None, project: Path, call: Call
 ) -> None:
     """SIGKILL of the driver when one cell has finished and another one is on its way."""
-    driver = fedray(project, "sweep", str(write(project, SWEEP)), "--max-concurrent", "1")
-    assert driver.stdout is not None
-    for line in driver.stdout:
-        if "finished" in line and "[1/4]" in line:
-            break
+    driver = start(project, SWEEP, "--max-concurrent", "1")
+    until(driver, "finished", "[1/4]")
     os.kill(driver.pid, signal.SIGKILL)
     driver.wait(timeout=10)
     driver.communicate()
@@ -109,10 +103,7 @@ ONE_OF_EACH = {
     "name": "each",
     "base": SWEEP["base"] | {"training": {"rounds": 9, "local_epochs": 1, "batch_size": 50}},
     "cases": [
-        {"algorithm": "fedavg", "training.lr": 0.1},
-        {"algorithm": "fedavg", "training.lr": 0.01},
-        {"algorithm": "fedavg", "training.lr": 0.001},
-        {"algorithm": "fedavg", "training.lr": 1.0e20},
+        *({"algorithm": "fedavg", "training.lr": lr} for lr in (0.1, 0.01, 0.001, 1.0e20)),
         {"algorithm": "tests.plugins:Raises", "training.lr": 0.1},
     ],
 }
