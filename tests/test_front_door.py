@@ -6,7 +6,6 @@ import contextlib
 import inspect
 import io
 import json
-import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -30,7 +29,7 @@ from fedray.engine.process.backend import InlineBackend
 from fedray.engine.server.simulation import Simulation
 from fedray.sweep.points import apply_draw
 from fedray.tracking.store import open_store, read_metrics
-from tests.conftest import start_ray
+from tests.conftest import start_ray, work_in
 from tests.models.test_own_models import Everything, Tied
 
 BASE: dict[str, Any] = {
@@ -43,95 +42,56 @@ BASE: dict[str, Any] = {
     "training": {"rounds": 5, "local_epochs": 2, "batch_size": 30, "lr": 0.3},
     "evaluation": {"every": 4, "last": 2},
 }
-CELLS: dict[str, dict[str, Any]] = {
-    "own": {  # first: `model` undoes `model.hidden`
-        "model": "own:Everything",
-        "partition": {"name": "file", "path": "partition.npz"},
-        "training.optimizer": "adamw",
-        "training.lr": 0.01,
-        "training.adamw.betas": [0.8, 0.99],
-        "training.adamw.eps": 1e-6,
-        "training.adamw.state": "client",
-        "training.weight_decay": 0.1,
-        "training.weight_decay_on": "weights",
-        "training.last_batch": "drop",
-        "training.aggregation": "feddisco",
-        "training.feddisco.a": 0.3,
-        "training.feddisco.b": 0.2,
-        "training.feddisco.metric": "kl",
-    },
-    "bf16": {
-        "training.precision": "bf16",
-        "training.momentum": 0.8,
-        "training.lr_schedule": "cosine",
-        "training.warmup": 1,
-        "data.augment": [{"crop": 1}],
-        "clients.unseen": 1,
-        "evaluation.personal.epochs": 2,
-        "evaluation.personal.every": 3,
-        "evaluation.personal.split": "share",
-        "evaluation.personal.train": True,
-    },
-    "simplex": {"algorithm.name": "fedgela@forms", "algorithm.simplex": "simplex.npy"},
-    "muon": {
-        "training.optimizer": "muon",
-        "training.lr": 0.03,
-        "training.muon.momentum": 0.8,
-        "training.muon.nesterov": False,
-        "training.muon.steps": 3,
-        "training.muon.lr_factor": 2.0,
-        "training.muon.matrices": "body",
-        "training.server_step": "fedexp",
-        "training.fedexp.epsilon": 0.01,
-        "training.fedexp.epsilon_scale": "cohort",
-        "training.fedexp.test": "last",
-        "training.lr_schedule": "step",
-        "training.lr_step.every": 2,
-        "training.lr_step.factor": 0.5,
-        "training.shuffle": False,
-    },
-    "fedtoga": {
-        "algorithm.name": "fedtoga",
-        "data.test.fraction": 0.3,
-        "data.test.stratify": True,
-        "clients.sampling": "bernoulli",
-        "training.lr_decay": 0.95,
-        "training.lr_decay_within": 0.9,
-        "training.clip_norm": 1.0,
-        "training.clip_scope": "code",
-        "training.server_lr": 0.9,
-        "training.nominal_steps": "own",
-        "training.relaxed_start": 0.1,
-        "training.relaxed_average": "models",
-    },
-    "lora": {
-        "model.hidden": [64, 64],
-        "clients.per_round": 6,
-        "training.momentum": 0.5,
-        "training.clip_norm": 2.0,
-        "model.lora.rank": 6,
-        "model.lora.alpha": 12.0,
-        "model.lora.targets": ["1"],
-        "model.lora.dropout": 0.1,
-        "model.lora.share": "A",
-        "evaluation.personal.every": 5,
-    },
-    "frozen": {
-        "model.init": "init.safetensors",
-        "model.freeze": ["*.bias"],
-        "model.lora.train": "B",
-        "partition.min_size": 110,
-        "partition.seed": 1,
-        "clients.cohorts": [[0, 1, 2], [3, 4, 6], [5, 6, 7], [0, 3, 6], [1, 4, 7]],
-        "data.validation.fraction": 0.2,
-        "data.validation.from": "pool",
-        "training.local_epochs": None,
-        "training.local_steps": 20,
-        "evaluation.train": True,
-        "evaluation.auc": True,
-        "evaluation.probes": ["drift"],
-    },
-}
+SECTIONS: dict[str, dict[str, Any]] = yaml.safe_load("""
+own:  # first: `model` undoes `model.hidden`
+  model: own:Everything
+  partition: {name: file, path: partition.npz}
+  training: {optimizer: adamw, lr: 0.01, adamw: {betas: [0.8, 0.99], eps: 1.0e-6, state: client}, weight_decay: 0.1,
+    weight_decay_on: weights, last_batch: drop, aggregation: feddisco, feddisco: {a: 0.3, b: 0.2, metric: kl}}
+bf16:
+  training: {precision: bf16, momentum: 0.8, lr_schedule: cosine, warmup: 1}
+  data: {augment: [{crop: 1}]}
+  clients: {unseen: 1}
+  evaluation: {personal: {epochs: 2, every: 3, split: share, train: true}}
+simplex:
+  algorithm: {name: fedgela@forms, simplex: simplex.npy}
+muon:
+  training: {optimizer: muon, lr: 0.03,
+    muon: {momentum: 0.8, nesterov: false, steps: 3, lr_factor: 2.0, matrices: body},
+    server_step: fedexp, fedexp: {epsilon: 0.01, epsilon_scale: cohort, test: last}, lr_schedule: step,
+    lr_step: {every: 2, factor: 0.5}, shuffle: false}
+fedtoga:
+  algorithm: {name: fedtoga}
+  data: {test: {fraction: 0.3, stratify: true}}
+  clients: {sampling: bernoulli}
+  training: {lr_decay: 0.95, lr_decay_within: 0.9, clip_norm: 1.0, clip_scope: code, server_lr: 0.9, nominal_steps: own,
+    relaxed_start: 0.1, relaxed_average: models}
+lora:
+  model: {hidden: [64, 64]}
+  clients: {per_round: 6}
+  training: {momentum: 0.5, clip_norm: 2.0}
+  model.lora: {rank: 6, alpha: 12.0, targets: ["1"], dropout: 0.1, share: A}
+  evaluation: {personal: {every: 5}}
+frozen:
+  model: {init: init.safetensors, freeze: ["*.bias"], lora: {train: B}}
+  partition: {min_size: 110, seed: 1}
+  clients: {cohorts: [[0, 1, 2], [3, 4, 6], [5, 6, 7], [0, 3, 6], [1, 4, 7]]}
+  data: {validation: {fraction: 0.2, from: pool}}
+  training: {local_epochs: null, local_steps: 20}
+  evaluation: {train: true, auc: true, probes: [drift]}
+""")
+
+
+def flatten(section: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield dotted keys and their values; another partition is one value."""
+    for key, value in section.items():
+        if isinstance(value, Mapping) and "path" not in value:
+            yield from flatten(value, f"{path}{key}.")
+        else:
+            yield f"{path}{key}", value
+
+
+CELLS = {name: dict(flatten(sections)) for name, sections in SECTIONS.items()}
 TWO_ACTORS = ("bf16", "own")
 """Cells that are also run with two actors, whose start takes seconds, and with `--backend inline`."""
 SWEEP = {"name": "doors", "base": BASE, "cases": list(CELLS.values())}
@@ -201,11 +161,8 @@ def test_every_key_that_identifies_a_cell_goes_through_every_door() -> None:
 def folder(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Iterator[Path]:
     """The working directory: a store, the sweep's file and the files that cells name."""
     path = tmp_path_factory.mktemp("doors")
-    shutil.copy(empty_store, path / "mlflow.db")
     with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(path)
-        for name in ("MLFLOW_TRACKING_URI", "FEDRAY_STORAGE", "RAY_ADDRESS"):
-            patch.delenv(name, raising=False)
+        work_in(path, patch, empty_store)
         result = simulate({"training.rounds": 1, "seed": 4})
         result.save("init.safetensors")
         (path / "partition.npz").write_bytes(result.problem.make_artefacts()["partition.npz"])

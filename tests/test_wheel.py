@@ -1,13 +1,14 @@
 """The wheel made by `pip wheel` holds all that a user needs, and works outside of the repository; the numerics run
 without Ray, Tune and MLflow installed."""
 
-import os
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
 import pytest
+
+from tests.conftest import list_environment
 
 REPOSITORY = Path(__file__).parents[1]
 
@@ -45,11 +46,9 @@ for line in sys.argv[1:]:
 def fedray(installed: Path, folder: Path, *lines: str) -> str:
     """The command line as the console script starts it: the working directory is not on the path. Returns the output
     of the calls, which one process makes."""
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(("MLFLOW_", "RAY_", "FEDRAY_"))}
     command = [sys.executable, "-P", "-c", CALLS, str(installed), *lines]
-    done = subprocess.run(
-        command, cwd=folder, env=environment | {"PYTHONPATH": ""}, capture_output=True, text=True, timeout=280
-    )
+    env = list_environment() | {"PYTHONPATH": ""}
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -70,9 +69,8 @@ def test_outside_of_the_repository(installed: Path, tmp_path: Path) -> None:
     assert not (installed / "analysis").exists()
     (tmp_path / "analysis").mkdir()
     (tmp_path / "analysis" / "__init__.py").touch()
-    (tmp_path / "analysis" / "mine.py").write_text(
-        "from fedray.algorithms.fedavg import FedAvg\nclass Mine(FedAvg):\n    '''Mine.'''\n"
-    )
+    mine = "from fedray.algorithms.fedavg import FedAvg\nclass Mine(FedAvg):\n    '''Mine.'''\n"
+    (tmp_path / "analysis" / "mine.py").write_text(mine)
     run = "run example --backend inline --no-track --set algorithm=analysis.mine:Mine --set training.rounds=1"
     out = fedray(installed, tmp_path, "list metrics", "sweep quickstart --dry-run", run)
     for text in ("test_accuracy", "quickstart: 28 cells", "analysis.mine:Mine"):

@@ -28,15 +28,15 @@ from fedray.tracking.store import find_runs, open_store
 from fedray.tracking.tracker import Tracker
 from tests.analysis.plots.test_bars import write_clients
 from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, history, sheet, write, write_run
+from tests.conftest import use_store
 
 
 @pytest.fixture(scope="module")
 def paged(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Iterator[tuple[SweepTable, str]]:
     """A sweep and its page: two settings; one diverged run, one that has not begun."""
     folder = tmp_path_factory.mktemp("store")
-    shutil.copy(empty_store, folder / "mlflow.db")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{folder / 'mlflow.db'}")
+        use_store(folder, patch, empty_store)
         cells = [cell(a, alpha, seed) for alpha in (0.5, 0.1) for a in (FEDAVG, SMALL) for seed in (0, 1)]
         finished = (history(*[0] * 8, 60 + k, 70 + k) for k in range(6))
         write(Tracker(), cells, [*finished, ("diverged", 9)], "<b>sweep")

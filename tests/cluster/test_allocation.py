@@ -49,11 +49,9 @@ def idle_ray(local_ray: None) -> None:
         (0, 1, [(1, 2)], 8, 1),  # one process in any case
         # Two cores, the last cell of 100 s. The other one ends in 1 s: 1 + 100 / 2 = 51 s against 100 s.
         (1, 1, [(1, 1)], 100, 0),
-        # It ends in 60 s: 60 + 50 = 110 s against 100 s.
-        (1, 1, [(60, 1)], 100, 1),
+        (1, 1, [(60, 1)], 100, 1),  # it ends in 60 s: 60 + 50 = 110 s against 100 s
         (1, 1, [(NEVER, 1)], 100, 1),
-        # More cells than fit: freed actors will be used.
-        (1, 2, [(1, 1)], 100, 1),
+        (1, 2, [(1, 1)], 100, 1),  # more cells than fit: freed actors will be used
         # The start of more processes, 8 s, has to be earned half again: 13 x 7/8 = 11.4 s, 14 x 7/8 = 12.3 s.
         (8, 1, [], 13, 1),
         (8, 1, [], 14, 8),
@@ -127,19 +125,15 @@ def test_it_is_decided_once_after_the_first_round(monkeypatch: pytest.MonkeyPatc
     assert simulation.backend is first
 
 
-@pytest.fixture
-def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Any run pays."""
-    monkeypatch.setattr(loop, "START_SECONDS", 0.0)
-
-
-@pytest.mark.usefixtures("hasty")
 def test_a_run_goes_on_where_no_ray_can_start(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Here any run pays."""
+
     def refuse(*_: Any) -> None:
         raise UserError("no room in /dev/shm")
 
+    monkeypatch.setattr(loop, "START_SECONDS", 0.0)
     monkeypatch.setattr("fedray.cluster.resources.prepare_ray", refuse)
     monkeypatch.setattr("fedray.sweep.single.count_usable_cpus", lambda: 2)
     monkeypatch.setattr(ray, "is_initialized", lambda: False)  # other tests of this file have one

@@ -1,6 +1,7 @@
 """Joining a cluster, or starting a Ray: what goes wrong is one line. The parts of Ray beyond its public interface
 exist, and are used in one file only."""
 
+import contextlib
 import importlib
 import os
 import re
@@ -67,8 +68,8 @@ def test_a_folder_too_long_for_a_socket_is_told_with_the_variable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By Ray itself: Linux allows 107 bytes."""
-    (tmp_path / ("x" * 90)).mkdir()
-    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path / ("x" * 90)))
+    (folder := tmp_path / ("x" * 90)).mkdir()
+    monkeypatch.setenv("RAY_TMPDIR", str(folder))
     said = r"^Ray does not start .* cannot exceed 107 bytes: .*; set RAY_TMPDIR to another folder, of few characters"
     with pytest.raises(UserError, match=said), use_cluster():
         pass
@@ -228,38 +229,24 @@ def test_lines_of_ray_appear_once_a_cluster_is_joined(
     assert capfd.readouterr().err == "a warning\nlater\n"
 
 
-NAMES = [
-    "ray.air.execution._internal.actor_manager:RayActorManager._actor_task_failed",
-    "ray._private.services:get_ray_address_from_environment",
-    "ray._private.utils:get_num_cpus",
-    "ray._private.utils:set_sigterm_handler",
-    "ray._private.worker:_global_node",
-    "ray._private.worker:print_to_stdstream",
-    "ray._private.node:Node.kill_all_processes",
-    "ray._private.node:Node.start_api_server",
-    "ray._private.node:Node.start_log_monitor",
-    "ray._private.node:Node.start_monitor",
-    "ray._raylet:Config.initialize",
-    "ray.job_config:JobConfig._runtime_env_has_working_dir",
-    "ray.experimental.internal_kv:_internal_kv_del",
-    "ray.experimental.internal_kv:_internal_kv_get",
-    "ray.experimental.internal_kv:_internal_kv_put",
-    "ray.tune.execution.class_cache:DEFAULT_ENV_VARS.clear",
-    "ray.tune.execution.class_cache:ENV_VARS_TO_PROPAGATE.clear",
-    "ray.tune.execution.tune_controller:TuneController._maybe_reuse_cached_actor",
-    "ray.tune.execution.tune_controller:TuneController._process_trial_failure",
-    "ray.tune.experiment:Trial.error_file",
-    "ray.tune.experiment:Trial.pickled_error_file",
-    "ray.tune.experiment:Trial.update_resources",
-    "ray.tune.schedulers:MedianStoppingRule._on_insufficient_samples",
-]
-OF_A_TRIAL = [
-    "temporary_state.ray_actor",
-    "run_metadata.num_failures",
-    "run_metadata.last_result",
-    "run_metadata.metric_analysis.clear",
-    "run_metadata.metric_n_steps.clear",
-]
+MODULES = {
+    "air.execution._internal.actor_manager": "RayActorManager._actor_task_failed",
+    "_private.services": "get_ray_address_from_environment",
+    "_private.utils": "get_num_cpus set_sigterm_handler",
+    "_private.worker": "_global_node print_to_stdstream",
+    "_private.node": "Node.kill_all_processes Node.start_api_server Node.start_log_monitor Node.start_monitor",
+    "_raylet": "Config.initialize",
+    "job_config": "JobConfig._runtime_env_has_working_dir",
+    "experimental.internal_kv": "_internal_kv_del _internal_kv_get _internal_kv_put",
+    "tune.execution.class_cache": "DEFAULT_ENV_VARS.clear ENV_VARS_TO_PROPAGATE.clear",
+    "tune.execution.tune_controller": "TuneController._maybe_reuse_cached_actor TuneController._process_trial_failure",
+    "tune.experiment": "Trial.error_file Trial.pickled_error_file Trial.update_resources",
+    "tune.schedulers": "MedianStoppingRule._on_insufficient_samples",
+}
+"""Module of Ray -> what of it fedray uses."""
+NAMES = [f"ray.{module}:{name}" for module, names in MODULES.items() for name in names.split()]
+METADATA = ("num_failures", "last_result", "metric_analysis.clear", "metric_n_steps.clear")
+OF_A_TRIAL = ["temporary_state.ray_actor", *(f"run_metadata.{name}" for name in METADATA)]
 PRIVATE = re.compile(
     r"(?<![a-z])_private\b|_raylet|internal_kv|class_cache|run_metadata|temporary_state|error_file|_on_insufficient"
     r"|_runtime_env_has|_actor_task_failed|_process_trial_failure|_resetting_trials|_maybe_reuse_cached"
@@ -271,21 +258,17 @@ FILE = "cluster/ray_private.py"
 def refuse_missing(found: object, name: str, where: str) -> None:
     for part in name.split("."):
         if not hasattr(found, part):
-            pytest.fail(
-                f"Ray {ray.__version__} has no {where} any more; change fedray/{FILE}, or cap ray in requirements.txt "
-                "below this version",
-                pytrace=False,
-            )
+            remedy = f"change fedray/{FILE}, or cap ray in requirements.txt below this version"
+            pytest.fail(f"Ray {ray.__version__} has no {where} any more; {remedy}", pytrace=False)
         found = getattr(found, part)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_ray_has_the_name(name: str) -> None:
     module, _, attribute = name.partition(":")
-    try:
+    found = None
+    with contextlib.suppress(ImportError):
         found = importlib.import_module(module)
-    except ImportError:
-        found = None
     refuse_missing(found, attribute, name)
 
 
@@ -326,10 +309,6 @@ def test_one_file_uses_private_names() -> None:
 def test_a_message_of_rays_is_a_short_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(worker, "print_to_stdstream", None)
     shorten_messages()
-    worker.print_to_stdstream(
-        {"lines": ["A worker\ndied\x1b[2J. To troubleshoot" + 1000 * " x", 1000 * "y"], "pid": "raylet"},
-        ignore_prefix=False,
-    )
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err == f"Ray: A worker died\\x1b[2J\nRay: {200 * 'y'}\n"
+    lines = ["A worker\ndied\x1b[2J. To troubleshoot" + 1000 * " x", 1000 * "y"]
+    worker.print_to_stdstream({"lines": lines, "pid": "raylet"}, ignore_prefix=False)
+    assert capsys.readouterr() == ("", f"Ray: A worker died\\x1b[2J\nRay: {200 * 'y'}\n")

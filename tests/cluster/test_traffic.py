@@ -40,10 +40,8 @@ class Weighing(RayBackend):
         self._homes, self._stay, self._apart = {}, False, False
 
     def _call(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-        answers = [
-            pickle.dumps(getattr(actor, method)(*given), 5)
-            for actor, given in zip(self._workers, arguments, strict=True)
-        ]
+        calls = zip(self._workers, arguments, strict=True)
+        answers = [pickle.dumps(getattr(actor, method)(*given), 5) for actor, given in calls]
         self.received.append(sum(map(len, answers)))
         return [pickle.loads(answer) for answer in answers]  # noqa: S301
 
@@ -62,9 +60,8 @@ def received(algorithm: str, cohort: int) -> int:
     x, y = rng.normal(size=(5 * CLIENTS, 64)).astype(np.float32), np.arange(5 * CLIENTS) % 10
     data = Dataset("random", x, y, x[:10], y[:10], 10, client_train=np.repeat(np.arange(CLIENTS), 5))
     training = {"rounds": 2, "local_epochs": 1, "batch_size": 5}
-    built = small.problem(
-        algorithm, (CLIENTS, cohort), 20, "natural", arrays=data, training=training, evaluation={"every": 2, "last": 1}
-    )
+    late = {"every": 2, "last": 1}
+    built = small.problem(algorithm, (CLIENTS, cohort), 20, "natural", arrays=data, training=training, evaluation=late)
     backend = Weighing(Runtime(actors=2))
     Simulation(built, backend).step()
     return backend.received[0]
@@ -82,14 +79,9 @@ def test_bytes_into_the_driver_do_not_grow_with_the_cohort(algorithm: str, kept:
 
 def problem(hidden: int, clients: int, per_round: int, rounds: int) -> Problem:
     """SCAFFOLD: each client keeps one vector of P = 75 x hidden + 10 numbers."""
-    return small.problem(
-        "scaffold",
-        (clients, per_round),
-        hidden,
-        runtime={"device": "cpu", "actors": 2},
-        training={"rounds": rounds, "local_steps": 1, "batch_size": 8},
-        evaluation={"every": 100, "last": 1},
-    )
+    runtime, training = {"device": "cpu", "actors": 2}, {"rounds": rounds, "local_steps": 1, "batch_size": 8}
+    late = {"every": 100, "last": 1}
+    return small.problem("scaffold", (clients, per_round), hidden, runtime=runtime, training=training, evaluation=late)
 
 
 @pytest.mark.faults
@@ -144,12 +136,8 @@ def test_states_stay_on_their_nodes_and_a_lost_node_is_said(nodes: tuple[Cluster
                 assert isinstance(state, ObjectState)
                 found = ray.experimental.get_object_locations([state.ref])[state.ref]
                 crossed += (len(found["node_ids"]) - 1) * found["object_size"]
-            where = {
-                i: ray.experimental.get_object_locations([s.ref])[s.ref]["node_ids"]
-                for i, s in running.state.clients.items()
-                if isinstance(s, ObjectState)
-            }
-            homes.append(where)
+            kept = {i: s.ref for i, s in running.state.clients.items() if isinstance(s, ObjectState)}
+            homes.append({i: ray.experimental.get_object_locations([s])[s]["node_ids"] for i, s in kept.items()})
         assert crossed == 0
         assert all(where == homes[0] for where in homes)
         assert {node for at in homes[0].values() for node in at} == {worker.node_id for worker in workers}

@@ -36,6 +36,7 @@ from fedray.partitions import PARTITIONS
 from fedray.sweep.document import EXTENDS
 from fedray.sweep.sweep import Sweep
 from tests import small
+from tests.conftest import list_environment
 from tests.shipped.test_paper_sweeps import CELLS, NO_TABLES
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -57,8 +58,7 @@ def shell(tmp_path: Path) -> dict[str, str]:
     for name, arguments in (("fedray", " -P -m fedray"), ("python", "")):
         (programs / name).write_text(f'#!/bin/sh\nexec {sys.executable}{arguments} "$@"\n')
         (programs / name).chmod(0o755)
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("MLFLOW_", "RAY_", "FEDRAY_"))}
-    return kept | {"PATH": f"{programs}:{os.environ['PATH']}", "PYTHONPATH": str(DOCS.parent)}
+    return list_environment() | {"PATH": f"{programs}:{os.environ['PATH']}", "PYTHONPATH": str(DOCS.parent)}
 
 
 @pytest.mark.slow
@@ -96,9 +96,8 @@ def test_the_page_of_methods_has_the_table_of_its_archive(shell: dict[str, str],
 
     merged = call("import", str(DOCS.parent / "results" / "methods.zip")).splitlines()
     assert merged == [f"methods/{k}: 156 cells added, 0 already present" for k in range(5)]
-    printed = [
-        line for line in call("compare", "methods", "--reference", "fedavg").splitlines() if line.startswith("|")
-    ]
+    compared = call("compare", "methods", "--reference", "fedavg")
+    printed = [line for line in compared.splitlines() if line.startswith("|")]
     page = (DOCS / "methods.md").read_text(encoding="utf-8")
     assert len(printed) == 56
     assert "\n".join(printed[:28]) in page
@@ -150,9 +149,8 @@ def test_what_can_be_chosen_and_measured_is_explained() -> None:
     names = {*PARTITIONS, *DATASETS} - {kind.name for kind in MEDMNIST} - {"arrays"}  # of Python alone
     assert {name for name in names if f"`{name}" not in text} == set(), "give it a row in docs/datasets.md"
     text = "".join((DOCS / f"{page}.md").read_text(encoding="utf-8") for page in ("metrics", "analysis"))
-    metrics = [
-        name for name in (*BY_ROUND, *OF_RUN) if not re.match("validation_|personal_train_(?!acc)|seconds$", name)
-    ]
+    families = "validation_|personal_train_(?!acc)|seconds$"
+    metrics = {name for name in (*BY_ROUND, *OF_RUN) if not re.match(families, name)}
     assert {name for name in metrics if f"`{name}`" not in text} == set(), "say in docs/metrics.md what it is"
     assert [kind for kind in figures.KINDS if f"--kind {kind}" not in text] == [], "list it in docs/analysis.md"
 

@@ -20,21 +20,18 @@ import numpy as np
 import pytest
 import yaml
 
-import fedray
 from fedray.algorithms.base import Algorithm, Client, Proximal, Server
 from fedray.engine.problem import Problem
 from fedray.sweep.draws import iter_points
 from fedray.sweep.sweep import Sweep
 from fedray.tracking.store import IS_CELL, open_store, search
 from tests import small
-from tests.conftest import Call
+from tests.conftest import Call, list_environment
 from tests.docs.test_pages import fences
 
 REPOSITORY = Path(__file__).parents[2]
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
-COMMANDS = [
-    line.strip().split("   #")[0].strip() for line in README.splitlines() if re.match(r"    (fedray|make) ", line)
-]
+COMMANDS = [line.split("   #")[0].strip() for line in re.findall(r"^    ((?:fedray|make) .*)$", README, re.MULTILINE)]
 
 
 @pytest.fixture(scope="module")
@@ -52,13 +49,11 @@ def words(command: str) -> list[str]:
     return [sys.executable, *(["-m", "fedray"] if name == "fedray" else []), *arguments]
 
 
-def environment() -> dict[str, str]:
-    return {k: v for k, v in os.environ.items() if not k.startswith(("MLFLOW_", "RAY_", "FEDRAY_"))}
-
-
 def execute(home: Path, command: str, timeout: float = 280) -> str:
     """Return what a command prints, called as a process of its own."""
-    done = subprocess.run(words(command), cwd=home, env=environment(), capture_output=True, text=True, timeout=timeout)
+    done = subprocess.run(
+        words(command), cwd=home, env=list_environment(), capture_output=True, text=True, timeout=timeout
+    )
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
@@ -67,7 +62,7 @@ def execute(home: Path, command: str, timeout: float = 280) -> str:
 def read(home: Path, monkeypatch: pytest.MonkeyPatch, call: Call) -> Callable[[str], str]:
     """Call a command in this process, which has imported what it needs, and return its output."""
     monkeypatch.chdir(home)
-    for name in os.environ.keys() - environment().keys():
+    for name in os.environ.keys() - list_environment().keys():
         monkeypatch.delenv(name)
 
     def run(command: str) -> str:
@@ -164,7 +159,7 @@ def test_python_example(capsys: pytest.CaptureFixture[str]) -> None:
     assert 90 < float(printed[1]) < 100
 
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = REPOSITORY / "examples"
 NAMES = ["one_run", pytest.param("sweep_results", marks=pytest.mark.slow)]
 """The second one starts Ray and runs six cells."""
 
@@ -253,14 +248,10 @@ def test_a_folder_of_pfllib_is_a_data_set_with_natural_clients(tmp_path: Path) -
 def test_a_partition_of_fl_bench_is_a_split(tmp_path: Path) -> None:
     """Positions of training and then test samples, by client in a dictionary."""
     none = np.array([], dtype=np.int64)
-    clients = [
-        {"train": np.array([0, 1700]), "val": none, "test": np.array([1])},
-        {"train": np.array([5], dtype=np.int32), "val": none, "test": [4, 2]},
-    ]
-    content = {
-        "separation": {"train": [0, 1], "val": [], "test": [0, 1], "total": 2},
-        "data_indices": dict(enumerate(clients)),
-    }
+    first = {"train": np.array([0, 1700]), "val": none, "test": np.array([1])}
+    second = {"train": np.array([5], dtype=np.int32), "val": none, "test": [4, 2]}
+    separation = {"train": [0, 1], "val": [], "test": [0, 1], "total": 2}
+    content = {"separation": separation, "data_indices": {0: first, 1: second}}
     (tmp_path / "partition.pkl").write_bytes(pickle.dumps(content))
     run_recipe("fl_bench.py", tmp_path, ".", "partition.npz")
     partition = {"name": "file", "path": str(tmp_path / "partition.npz")}
@@ -280,8 +271,7 @@ def test_a_search_that_learns(project: Path, capsys: pytest.CaptureFixture[str])
     assert len(list(search(client, experiment, IS_CELL))) == 3 + 2
 
 
-ROOT = Path(fedray.__file__).parents[1]
-PAGE = (ROOT / "docs/plug-ins.md").read_text(encoding="utf-8")
+PAGE = (REPOSITORY / "docs/plug-ins.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```(?:python|yaml)\n(# (\S+)\n.*?)```", PAGE, flags=re.DOTALL)
 FILES = {name: text for text, name in BLOCKS}
 PAGE_COMMANDS = re.findall(r"^    ((?:fedray|python) .*)$", PAGE, flags=re.MULTILINE)
@@ -290,16 +280,9 @@ FEDRAY = [sys.executable, "-c", "import sys; sys.path.remove(''); from fedray.cl
 
 def execute_page(folder: Path, command: str) -> str:
     program, *arguments = shlex.split(command)
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("MLFLOW_", "RAY_", "FEDRAY_"))}
-    words = FEDRAY if program == "fedray" else [sys.executable]
-    done = subprocess.run(
-        [*words, *arguments],
-        cwd=folder,
-        env=env | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=280,
-    )
+    words = [*(FEDRAY if program == "fedray" else [sys.executable]), *arguments]
+    env = list_environment() | {"PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(words, cwd=folder, env=env, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
@@ -310,9 +293,7 @@ def test_the_tables_of_hooks_are_the_contract() -> None:
     hooks, attributes = (
         re.findall(r"^\| (`.*?) \| (.*?) \|", part, re.MULTILINE) for part in section.split("| attribute")
     )
-    members = {
-        name: one for kind in (Algorithm, Proximal) for name, one in vars(kind).items() if not name.startswith("_")
-    }
+    members = {k: v for kind in (Algorithm, Proximal) for k, v in vars(kind).items() if not k.startswith("_")}
     functions = {
         name: [*inspect.signature(one).parameters][1:]
         for name, one in members.items()

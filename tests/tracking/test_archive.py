@@ -25,6 +25,7 @@ from fedray.tracking.archive import export_sweep, import_sweeps
 from fedray.tracking.store import open_reader, open_store, read_stored_sweep
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import Outcome, history, sheet, write, write_run
+from tests.conftest import use_store
 from tests.small import config, list_cell
 
 FEDAVG, SMALL = {"name": "fedavg"}, {"name": "fedsam", "rho": 0.1}
@@ -52,11 +53,9 @@ def use(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> C
     """Work with the store in folder NAME; it is made empty."""
 
     def chosen(name: str) -> None:
-        folder = tmp_path / name
-        if not folder.exists():
-            folder.mkdir()
-            (folder / "mlflow.db").write_bytes(empty_store.read_bytes())
-        monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{folder / 'mlflow.db'}")
+        new = not (folder := tmp_path / name).exists()
+        folder.mkdir(exist_ok=True)
+        use_store(folder, monkeypatch, empty_store if new else None)
 
     return chosen
 
@@ -79,16 +78,8 @@ def content(name: str = "sweep") -> dict[str, object]:
         }
         tags = {key: value for key, value in run.data.tags.items() if key != "mlflow.parentRunId"}
         file = client.download_artifacts(record.run_id, "config.yaml", "")
-        found[hash] = (
-            run.info.run_name,
-            run.info.status,
-            run.info.start_time,
-            run.info.end_time,
-            run.data.params,
-            tags,
-            metrics,
-            Path(file).read_text(),
-        )
+        info = (run.info.run_name, run.info.status, run.info.start_time, run.info.end_time)
+        found[hash] = (*info, run.data.params, tags, metrics, Path(file).read_text())
     return found
 
 
@@ -173,9 +164,8 @@ def test_the_blocks_of_a_sweep_are_one_archive(use: Callable[[str], None], tmp_p
     assert (tmp_path / "sweep.zip").stat().st_size < sum(file.stat().st_size for file in alone)
     use("second")
     assert import_sweeps(tmp_path / "sweep.zip") == [("sweep/0", 2, 0), ("sweep/1", 2, 0)]
-    assert {name: content(name) for name in stages if name != "sweep/x"} == {
-        name: value for name, value in before.items() if name != "sweep/x"
-    }
+    del before["sweep/x"]
+    assert {name: content(name) for name in before} == before
     assert import_sweeps(tmp_path / "sweep.zip") == [("sweep/0", 0, 2), ("sweep/1", 0, 2)]
 
 
@@ -219,9 +209,8 @@ def test_refusals(use: Callable[[str], None], tmp_path: Path) -> None:
 def exported(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Members:
     """An archive of one cell, which has finished with a split, and its sweep's file."""
     folder = tmp_path_factory.mktemp("exported")
-    (folder / "mlflow.db").write_bytes(empty_store.read_bytes())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{folder / 'mlflow.db'}")
+        use_store(folder, patch, empty_store)
         tracker = Tracker()
         parent = tracker.open_sweep(sheet("sweep", [CELL], file="name: sweep\n"))
         write_run(tracker, CELL, history(60, 70), parent=parent, files={"partition.npz": b"split"})
@@ -234,15 +223,11 @@ def exported(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Mem
 def store(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder with an empty store, which is still empty afterwards, and nothing but an archive has come into being."""
     (tmp_path / "store").mkdir()
-    (tmp_path / "store" / "mlflow.db").write_bytes(empty_store.read_bytes())
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'store' / 'mlflow.db'}")
+    use_store(tmp_path / "store", monkeypatch, empty_store)
     monkeypatch.chdir(tmp_path)
     yield tmp_path
-    assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")) == [
-        "evil.zip",
-        "store",
-        "store/mlflow.db",
-    ]
+    left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")}
+    assert left == {"evil.zip", "store", "store/mlflow.db"}
     assert MlflowClient().get_experiment_by_name("fedray") is None
 
 
@@ -319,22 +304,16 @@ def identified(change: Change) -> Change:
     return both
 
 
-NAME = "is not the name of a file that an archive holds"
+BELOW = ("{outside}/x", "../../../../x", "a\\x", "x\0.png", "/".join(100 * "x"), "\x1b[2Jx")
+"""Names in a run's folder. The first has an empty part, and behind it an absolute path."""
+NAMES = [*(f"{FOLDER}/{name}" for name in BELOW), "environments/../run.json", f"runs/{16 * 'G'}/run.json"]
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        (f"{FOLDER}/{{outside}}/x", NAME),  # an empty part, and behind it an absolute path
-        (f"{FOLDER}/../../../../x", NAME),
-        (f"{FOLDER}/a\\x", NAME),
-        (f"{FOLDER}/x\0.png", NAME),
-        (f"{FOLDER}/" + "/".join(100 * "x"), NAME),
-        (f"{FOLDER}/\x1b[2Jx", NAME),
-        ("environments/../run.json", NAME),
-        ("runs/" + 16 * "G" + "/run.json", NAME),
-        ("sweep.yaml", "is there twice"),
-        (f"{FOLDER}/Config.yaml", "is there twice"),
+        *((name, "is not the name of a file that an archive holds") for name in NAMES),
+        *((name, "is there twice") for name in ("sweep.yaml", f"{FOLDER}/Config.yaml")),
         (f"runs/{16 * '0'}/run.json", f"runs/{16 * '0'}: sweep.json lists no such cell"),
     ],
     ids=lambda name: ascii(name)[:40],
@@ -412,11 +391,7 @@ def replaced(make: Callable[[Path], object]) -> Callable[[Path], None]:
         (None, replaced(os.mkfifo), "the file is not a regular one"),
         (None, replaced(lambda file: file.symlink_to("evil.zip")), "Too many levels of symbolic links"),
     ],
-    ids=[
-        "bomb", "sweep.json", "encrypted", "method", "overlap", "checksum", "cut",
-        "large", "fifo", "loop",
-    ],
-)  # fmt: skip
+)
 @pytest.mark.filterwarnings("ignore:Duplicate name")
 def test_sizes_and_files(
     trick: Trick | None, spoil: Callable[[Path], None] | None, message: str, exported: Members, store: Path

@@ -232,9 +232,8 @@ def test_means_follow_their_runs(store: Tracker, call: Call) -> None:
     save_view("sweep")
     old = find_means(store)
     save_view("sweep")
-    assert {name: run.info.run_id for name, run in find_means(store).items()} == {
-        name: run.info.run_id for name, run in old.items()
-    }
+    ids = [{name: run.info.run_id for name, run in found.items()} for found in (old, find_means(store))]
+    assert ids[0] == ids[1]
     write(store, CELLS[:6], [None, None, 100])
     save_view("sweep")
     new = find_means(store)

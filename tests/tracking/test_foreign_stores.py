@@ -29,7 +29,7 @@ from fedray.tracking.store import find_unlisted, open_reader
 from fedray.tracking.tracker import Tracker
 from tests import small
 from tests.analysis.runs import sheet
-from tests.conftest import Call, Called
+from tests.conftest import Call, Called, work_in
 from tests.sweep.running import REPOSITORY, SWEEP
 
 SMALL = small.sections(model=4, training={"rounds": 2, "local_epochs": 1})
@@ -59,10 +59,9 @@ ARTEFACTS = {"not JSON": b"{", "other keys": b'{"cells": [{}]}', "gone": None}
 def made(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Path:
     """A folder with a sweep of two finished cells in its store."""
     folder = tmp_path_factory.mktemp("made")
-    shutil.copy(empty_store, folder / "mlflow.db")
     configs = [RunConfig.parse(SMALL | {"seed": seed}) for seed in (0, 1)]
     with pytest.MonkeyPatch.context() as patch:
-        go(patch, folder)
+        work_in(folder, patch, empty_store)
         digest = configs[0].data.load().digest
         cells = [small.list_cell(config, digest, f"fedavg iid s{config.seed}") for config in configs]
         for config, cell in zip(configs, cells, strict=True):
@@ -73,19 +72,12 @@ def made(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Path:
     return folder
 
 
-def go(patch: pytest.MonkeyPatch, folder: Path) -> None:
-    patch.chdir(folder)
-    for name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME", "FEDRAY_STORAGE", "RAY_ADDRESS"):
-        patch.delenv(name, raising=False)
-
-
 @pytest.fixture
 def folder(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of it, which is the working folder."""
-    shutil.copytree(made, tmp_path / "copy")
-    go(monkeypatch, tmp_path / "copy")
-    SqliteClient(tmp_path / "copy" / "mlflow.db").follow_move()
-    return tmp_path / "copy"
+    folder = work_in(shutil.copytree(made, tmp_path / "copy"), monkeypatch)
+    SqliteClient(folder / "mlflow.db").follow_move()
+    return folder
 
 
 def change(*statements: str) -> None:
@@ -199,9 +191,7 @@ def test_the_tables_of_an_older_mlflow_are_upgraded_by_the_command_that_is_print
 ) -> None:
     """MLflow itself would upgrade them unasked, under a sweep of the older one."""
     (tmp_path / "a b").mkdir()
-    monkeypatch.chdir(tmp_path / "a b")
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    shutil.copy(older, "mlflow.db")
+    work_in(tmp_path / "a b", monkeypatch, older)
     line = refused(call, "has the tables of an older MLflow than MLflow ")
     command = line.split("`")[1]
     environment = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "HOME": str(tmp_path)}
@@ -215,13 +205,8 @@ def test_the_tables_of_an_older_mlflow_are_upgraded_by_the_command_that_is_print
     assert "copy the store, and `mlflow db upgrade $MLFLOW_TRACKING_URI`" in found
 
 
-def test_the_older_side_is_told_what_helps(
-    tmp_path: Path, empty_store: Path, call: Call, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_older_side_is_told_what_helps(project: Path, call: Call) -> None:
     """MLflow advises `mlflow db upgrade`, which fails there."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    shutil.copy(empty_store, "mlflow.db")
     change("UPDATE alembic_version SET version_num = 'ffffffffffff'")
     line = refused(call, "was upgraded by a newer MLflow than MLflow ", readable=False)
     assert "`pip install -U mlflow` here helps, `mlflow db upgrade` does not; or use the copy" in line
@@ -229,8 +214,7 @@ def test_the_older_side_is_told_what_helps(
 
 def test_another_programs_database_gets_no_tables(tmp_path: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     """Optuna's, which names a revision in a table of the same name: MLflow would add 60 tables of its own."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    work_in(tmp_path, monkeypatch)
     change("CREATE TABLE studies (id INTEGER)", "CREATE TABLE alembic_version (version_num TEXT)")
     change("INSERT INTO alembic_version VALUES ('v3.0.0.d')")
     refused(call, "is the database of another program: it has a table 'studies'", readable=False)
@@ -302,11 +286,7 @@ def test_a_full_disk(folder: Path, call: Call) -> None:
     assert "fedsol/mnist_causes: 6 cells, 6 finished" in call("status", "fedsol/mnist_causes").out
 
 
-MOVING: dict[str, Any] = {
-    "name": "moves",
-    "base": small.sections(model=4, training={"rounds": 2, "local_epochs": 1}),
-    "grid": {"seed": [0, 1]},
-}
+MOVING: dict[str, Any] = {"name": "moves", "base": SMALL, "grid": {"seed": [0, 1]}}
 MOVED_READERS = (
     "status moves", "tables moves", "report moves", "compare moves --reference fedavg",
     "figures moves --kind curves", "verify moves --cells 1", "export moves", "clean",
@@ -319,8 +299,7 @@ def project_made(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) ->
     folder = tmp_path_factory.mktemp("projects") / "a b"
     folder.mkdir()
     with pytest.MonkeyPatch.context() as patch:
-        go(patch, folder)
-        shutil.copy(empty_store, folder)
+        work_in(folder, patch, empty_store)
         (folder / "sweep.yaml").write_text(yaml.safe_dump(MOVING))
         configs = [RunConfig.parse(MOVING["base"] | {"seed": seed}) for seed in (0, 1)]
         fedray.simulate(configs[0], track="fedavg iid s0", progress=False)
@@ -333,10 +312,9 @@ def project_made(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) ->
 @pytest.fixture
 def moved(project_made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The project in another folder; nothing is where it was."""
-    shutil.copytree(project_made, tmp_path / "c")
+    folder = shutil.copytree(project_made, tmp_path / "c")
     project_made.rename(project_made.with_name("away"))
-    go(monkeypatch, tmp_path / "c")
-    yield tmp_path / "c"  # type: ignore[misc]
+    yield work_in(folder, monkeypatch)  # type: ignore[misc]
     assert not list(project_made.rglob("*")), "nothing is written to the old place"
     shutil.rmtree(project_made, ignore_errors=True)
     project_made.with_name("away").rename(project_made)
@@ -372,17 +350,19 @@ def test_the_first_write_names_the_new_place(moved: Path, call: Call, caplog: py
     assert "has moved" not in caplog.text
 
 
-def test_a_copy_has_files_of_its_own(
-    project_made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
-) -> None:
-    """The original is still there, and keeps its addresses."""
-    shutil.copytree(project_made, tmp_path / "copy")
-    go(monkeypatch, tmp_path / "copy")
-    for path in (tmp_path / "copy" / "mlartifacts").rglob("cells.json"):
+@pytest.fixture
+def copied(project_made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the project, which is still there, as the working folder."""
+    return work_in(shutil.copytree(project_made, tmp_path / "c"), monkeypatch)
+
+
+def test_a_copy_has_files_of_its_own(project_made: Path, copied: Path, call: Call) -> None:
+    """The original keeps its addresses."""
+    for path in (copied / "mlartifacts").rglob("cells.json"):
         path.write_text(path.read_text().replace("fedavg iid", "copied iid"))
     assert "copied iid" in call("status", "moves", "--all").out
     assert call("rm", "moves", "--cell", "2", "--yes").code == 0
-    assert list_addresses(tmp_path / "copy" / "mlflow.db") == {(tmp_path / "copy").as_uri()}
+    assert list_addresses(copied / "mlflow.db") == {copied.as_uri()}
     assert list_addresses(project_made / "mlflow.db") == {project_made.as_uri()}
 
 
@@ -391,12 +371,8 @@ OUTSIDE = "root:x:0:0"
 
 @pytest.mark.parametrize("address", ["file:///etc", "s3://bucket/run", "file://host/run", "link", "pipe"])
 @pytest.mark.parametrize("whose", ["sweep", "cell"])
-def test_files_of_others_are_refused(
-    project_made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call, address: str, whose: str
-) -> None:
+def test_files_of_others_are_refused(copied: Path, tmp_path: Path, call: Call, address: str, whose: str) -> None:
     """A store from a stranger: nothing that lies outside of its folder goes into an archive or a page."""
-    shutil.copytree(project_made, tmp_path / "c")
-    go(monkeypatch, tmp_path / "c")
     (tmp_path / "passwd").write_text(OUTSIDE)
     with sqlite3.connect("mlflow.db") as db:
         tag = f"(SELECT run_uuid FROM tags WHERE key = 'fedray.kind' AND value = '{whose}')"  # noqa: S608
@@ -421,14 +397,10 @@ def test_files_of_others_are_refused(
     assert found == 2, "runs of the sweep and the cell"
 
 
-def test_a_link_to_another_disk_is_followed(
-    project_made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
-) -> None:
+def test_a_link_to_another_disk_is_followed(copied: Path, tmp_path: Path, call: Call) -> None:
     """A folder of artefacts on another disk, behind a link, is the store's own."""
-    shutil.copytree(project_made, tmp_path / "c")
-    (tmp_path / "c" / "mlartifacts").rename(tmp_path / "disk")
-    (tmp_path / "c" / "mlartifacts").symlink_to(tmp_path / "disk")
-    go(monkeypatch, tmp_path / "c")
+    (copied / "mlartifacts").rename(tmp_path / "disk")
+    (copied / "mlartifacts").symlink_to(tmp_path / "disk")
     assert call("export", "moves").code == 0
     with zipfile.ZipFile("moves.zip") as archive:
         assert json.loads(archive.read("sweep.json"))["name"] == "moves"

@@ -2,12 +2,10 @@
 arrive in order, each once as far as the store can tell. The reader of SQLite files against MLflow's own client."""
 
 import contextlib
-import http.server
 import inspect
 import logging
 import os
 import platform
-import shutil
 import signal
 import sqlite3
 import threading
@@ -35,7 +33,8 @@ from fedray.tracking.outbox import LONGEST, CellRun, Outbox, Undelivered
 from fedray.tracking.sqlite_store import SqliteClient
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import FEDAVG, SMALL, cell, history, sheet, write, write_run
-from tests.conftest import Call
+from tests.conftest import Call, use_store
+from tests.tracking.proxy import Quiet, serving
 
 CONFIG = {"algorithm": {"name": "fedavg"}, "runtime": {"actors": 1}}
 ONE = Cell("a" * 16, "one", CONFIG)
@@ -67,7 +66,7 @@ def test_what_mlflow_itself_says_stays_true(code: str) -> None:
         raise error
 
 
-class Dripping(http.server.BaseHTTPRequestHandler):
+class Dripping(Quiet):
     """Sends its answer byte by byte: the beginning, or all but the beginning."""
 
     head = b""
@@ -79,9 +78,6 @@ class Dripping(http.server.BaseHTTPRequestHandler):
                 self.wfile.write(bytes([byte]))
                 time.sleep(0.05)
 
-    def log_message(self, *_: object) -> None:
-        pass
-
 
 @pytest.mark.parametrize("head", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 900\r\n\r\n"])
 @pytest.mark.parametrize("line", ["status", "rm x --yes"])
@@ -91,13 +87,10 @@ def test_a_server_that_sends_a_byte_now_and_then_is_refused(
     """MLflow waits up to 20 s for each byte: the 900 of this answer could take five hours."""
     monkeypatch.setattr(location, "ANSWER", 1.0)
     monkeypatch.setattr(Dripping, "head", head)
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Dripping) as server:
-        server.daemon_threads = True
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        address = f"127.0.0.1:{server.server_address[1]}"
+    with serving(Dripping) as server:
+        address = f"127.0.0.1:{server.server_port}"
         monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://me:secret@{address}/mlflow")
         said = call(*line.split())
-        server.shutdown()
     assert said.err == (
         f"fedray: MLFLOW_TRACKING_URI: http://***@{address}/mlflow has not sent a page of a few bytes in 1 s; it is "
         "too slow\n"
@@ -332,10 +325,9 @@ def test_an_experiment_that_was_deleted(project: Path, create: bool) -> None:
     number = client.create_experiment("fedray")
     client.delete_experiment(number)
     refusal = rf"'fedray' has been deleted in MLflow; `mlflow experiments restore --experiment-id {number}` restores it"
-    with pytest.raises(UserError, match=refusal):
-        store.open_store(create)
-    with pytest.raises(UserError, match=refusal):
-        store.open_reader()
+    for open_ in (lambda: store.open_store(create), store.open_reader):
+        with pytest.raises(UserError, match=refusal):
+            open_()
 
 
 @pytest.mark.parametrize(("address", "module"), [("s3://bucket/a", "boto3"), ("hdfs://host/a", "pyarrow")])
@@ -410,16 +402,15 @@ def test_a_process_that_is_to_end_waits_ten_seconds() -> None:
     box = store.outbox()
     store.up = False
     box.send(lambda: store.write(0))
-    ending.set()
-    try:
+    with contextlib.ExitStack() as afterwards:
+        afterwards.callback(ending.clear)
+        ending.set()
         with pytest.raises(KeyboardInterrupt):
             box.drain(patience=60)
         assert 1010 <= store.now <= 1011
         store.up = True
         box.drain(patience=60)
-        assert store.held == [0]
-    finally:
-        ending.clear()
+    assert store.held == [0]
 
 
 def test_what_the_store_refuses_is_raised_and_does_not_stop_the_rest() -> None:
@@ -459,9 +450,7 @@ def tracker(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) 
     """A sweep of four cells: finished, failed, finished after a superseded run, and deleted."""
     folder = tmp_path / "a folder"
     folder.mkdir()
-    shutil.copy(empty_store, folder / "mlflow.db")
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{folder / 'mlflow.db'}")
-    monkeypatch.delenv("MLFLOW_EXPERIMENT_NAME", raising=False)
+    use_store(folder, monkeypatch, empty_store)
     made = Tracker()
     parent = made.open_sweep(sheet("sweep", CELLS, description="it's a description", file=FILE))
     run = write_run(made, CELLS[0], history(50, 60), parent=parent, files={"partition.png": b"png"})
@@ -480,28 +469,22 @@ def tracker(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def describe(run: Any) -> tuple[object, ...]:
     """All that fedray reads of a run; NaN as text, which equals itself."""
-    info = run.info
-    times = info.start_time, info.end_time
-    return (
-        (info.run_id, info.run_name, info.status, *times, info.artifact_uri, info.experiment_id),
-        run.data.tags,
-        {name: str(value) for name, value in run.data.metrics.items()},
-    )
+    fields = ("run_id", "run_name", "status", "start_time", "end_time", "artifact_uri", "experiment_id")
+    metrics = {name: str(value) for name, value in run.data.metrics.items()}
+    return *(getattr(run.info, field) for field in fields), run.data.tags, metrics
 
 
 @pytest.mark.parametrize("deleted", [False, True])
 @pytest.mark.parametrize(
     "filter",
     [
-        "tags.`fedray.kind` = 'sweep'",
-        "tags.`fedray.kind` = 'cell'",
-        "tags.`fedray.kind` = 'cell' AND tags.`fedray.status` != 'superseded'",
-        f"tags.`fedray.cell` = '{HASHES[2]}'",
-        "tags.`fedray.cell` = 'none'",
+        *(f"kind` = {rest}" for rest in ("'sweep'", "'cell'", "'cell' AND tags.`fedray.status` != 'superseded'")),
+        *(f"cell` = '{cell}'" for cell in (HASHES[2], "none")),
     ],
 )
 def test_the_same_runs_as_mlflow(tracker: Tracker, filter: str, deleted: bool) -> None:
     """The same runs in the same order, with the same times, tags and metrics."""
+    filter = f"tags.`fedray.{filter}"
     client, experiment = store.open_reader()
     assert isinstance(client, SqliteClient)
     assert experiment == tracker.experiment

@@ -91,9 +91,8 @@ def test_a_plan_for_a_cluster_that_is_not_here(call: Call) -> None:
     small_one = ("--nodes", "1", "--cpus-per-node", "16", "--gpus-per-node", "1", "--seconds-per-round", "36")
     out = call("sweep", "sweep.yaml", "--dry-run", *small_one).done
     assert "4 at a time, 3 waves\n" in out
-    assert (
-        "12 cells: 2 h of wall clock, 8 core-hours and 2 GPU-hours reserved, busy or not, at 36 s per round of" in out
-    )
+    reserved = "8 core-hours and 2 GPU-hours reserved, busy or not, at 36 s per round of"
+    assert f"12 cells: 2 h of wall clock, {reserved}" in out
     assert "the slowest method, of the others by their gradients; " in out
     assert "a cluster that bills whole nodes for that time counts 32 core-hours and 2 GPU-hours\n" in out
     assert "sbatch --nodes=1 --cpus-per-task=16 --gpus-per-node=1 --time=3:00:00 slurm.sh sweep.yaml\n" in out
@@ -144,9 +143,8 @@ def test_a_plan_says_which_cells_were_not_measured_and_that_methods_have_too_few
         out = call("sweep", "sweep.yaml", "--dry-run", *CLUSTER).done
         assert f"of fedsam, the slowest method, with 30 gradients of {of} in a round)" in out
     # In the words of `compare`, before the hours are spent; not for one method, three seeds or a small version.
-    said = (
-        "x: 2 seeds a setting are too few for an interval or a test; 3 give the first, six or more serve every test\n"
-    )
+    few_seeds = "x: 2 seeds a setting are too few for an interval or a test"
+    said = f"{few_seeds}; 3 give the first, six or more serve every test\n"
     both = ["fedavg", "fedsam"]
     for methods, seeds, few in ((both, [0, 1], True), (["fedavg"], [0, 1], False), (both, [0, 1, 2], False)):
         smoke = {"smoke": {"base": {"training": {"rounds": 1}}}}
@@ -189,9 +187,8 @@ def test_both_stages_are_planned_and_what_does_not_fit_is_named(call: Call) -> N
     assert (code, err) == refused
     assert "x/tune: 6 cells\n" in out
     assert "x: 6 cells\n" in out
-    assert (
-        out.count("0.25 GPU each: they do not fit; there is no GPU (--nodes, --gpus-per-node); or lower runtime.") == 2
-    )
+    unfit = "0.25 GPU each: they do not fit; there is no GPU (--nodes, --gpus-per-node); or lower runtime."
+    assert out.count(unfit) == 2
     assert "sbatch" not in out
     assert "wall clock" not in out
     cells = [{"algorithm": "fedavg"}, {"algorithm": "fedsam", "runtime.cpus_per_actor": 20}]

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,14 +47,18 @@ for line in sys.stdin:
 A, B, C = "00000000000000aa", "00000000000000bb", "ffffffffffffffff"
 
 
+def start(code: str, *words: str) -> subprocess.Popen[str]:
+    """Run code in a process of its own, to talk with."""
+    pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout"), subprocess.PIPE)
+    return subprocess.Popen([sys.executable, "-c", code, *words], text=True, **pipes)
+
+
 def test_a_cell_is_locked_once_until_it_is_released_or_its_holder_dies(tmp_path: Path) -> None:
     path = tmp_path / "locks" / "cells"
     with CellLocks(path) as locks:
         assert locks.take([A]) == {A}
         locks.release(A)
-        with subprocess.Popen(
-            [sys.executable, "-c", HOLDER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        ) as holder:
+        with start(HOLDER, str(path)) as holder:
             assert holder.stdin is not None
             assert holder.stdout is not None
             assert holder.stdout.readline() == f"{[A, B]}\n"
@@ -98,10 +103,7 @@ with make_scratch() as folder:
 def test_what_a_killed_driver_left_is_gone_after_the_next_call(tmp_path: Path) -> None:
     """One of three drivers lives and one is suspended (SIGSTOP): theirs stay. The third one is killed."""
     (tmp_path / "tune/4711").mkdir(parents=True)  # without a lock
-    drivers = [
-        subprocess.Popen([sys.executable, "-c", SCRATCH], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        for _ in range(3)
-    ]
+    drivers = [start(SCRATCH) for _ in range(3)]
     folders = [Path(driver.stdout.readline().strip()) for driver in drivers if driver.stdout]
     drivers[0].kill()
     drivers[0].wait()
@@ -157,15 +159,10 @@ def test_a_file_system_without_locks_is_one_line(number: int, tmp_path: Path, mo
 
     for name in ("flock", "lockf"):
         monkeypatch.setattr(fcntl, name, refuses)
-    for folder, context in (
-        ("locks", lambda: lock_sweep("small")),
-        ("locks", find_running_sweeps),
-        ("tune", make_scratch),
-    ):
-        with (
-            pytest.raises(UserError, match=rf"^FEDRAY_STORAGE: files in {tmp_path}/{folder} cannot be locked: "),
-            context(),
-        ):
+    contexts = {"locks": [lambda: lock_sweep("small"), find_running_sweeps], "tune": [make_scratch]}
+    for folder, context in ((folder, one) for folder, listed in contexts.items() for one in listed):
+        said = rf"^FEDRAY_STORAGE: files in {tmp_path}/{folder} cannot be locked: "
+        with pytest.raises(UserError, match=said), context():
             pass
     refused = pytest.raises(UserError, match=rf"{tmp_path}/locks cannot be locked: ")
     with CellLocks(get_cell_locks_file()) as locks, refused:
@@ -186,39 +183,36 @@ def test_a_directory_that_is_being_made_is_not_taken_for_abandoned(tmp_path: Pat
     assert list_abandoned() == [tmp_path / "tune" / "new"]
 
 
-def make_pipe(path: Path) -> None:
+MAKERS: dict[str, Callable[[Path], object]] = {
+    "pipe": os.mkfifo,
+    "file": Path.touch,
+    "loop": lambda path: path.symlink_to(path.name),
+    "folder": Path.mkdir,
+}
+
+
+def put(what: str, path: Path) -> None:
+    """Make something odd, in a folder that may have to be made."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    os.mkfifo(path)
+    MAKERS[what](path)
 
 
-def make_file(path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("not a folder")
-
-
-def make_loop(path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.symlink_to(path.name)
-
-
-@pytest.mark.parametrize("make", [make_pipe, make_file, make_loop])
+@pytest.mark.parametrize("what", ["pipe", "file", "loop"])
 @pytest.mark.parametrize("place", ["", "locks", "cells", "tune"])
 def test_what_is_no_folder_is_refused_before_anything_starts(
-    make: Callable[[Path], None], place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    what: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FEDRAY_STORAGE", str(tmp_path / "storage"))
-    make(tmp_path / "storage" / place)
+    put(what, tmp_path / "storage" / place)
     with pytest.raises(UserError, match=rf"FEDRAY_STORAGE: cannot write {tmp_path / 'storage' / place}: \w.*"):
         refuse_unwritable_storage()
 
 
-@pytest.mark.parametrize("make", [make_pipe, make_loop, Path.mkdir])
-def test_a_lock_that_is_no_file_is_refused_and_never_waited_for(make: Callable[[Path], None], tmp_path: Path) -> None:
+@pytest.mark.parametrize("what", ["pipe", "loop", "folder"])
+def test_a_lock_that_is_no_file_is_refused_and_never_waited_for(what: str, tmp_path: Path) -> None:
     """The locks of a sweep, of cells and of scratch folders; an open pipe would wait for a reader."""
-    for name in ("locks", "tune"):
-        (tmp_path / name).mkdir()
     for path in (get_sweep_lock_file("s"), get_cell_locks_file(), tmp_path / "tune/lock"):
-        make(path)
+        put(what, path)
     for lock in (lambda: lock_sweep("s"), lambda: CellLocks(get_cell_locks_file()), make_scratch):
         with pytest.raises(UserError, match=r"FEDRAY_STORAGE: .* is not a regular file; remove it"), lock():
             pass
@@ -230,8 +224,7 @@ def test_a_lock_that_is_no_file_is_refused_and_never_waited_for(make: Callable[[
 
 def test_a_scratch_folder_with_a_strange_lock_is_nobodys(tmp_path: Path) -> None:
     """It stays, and `clean` does not wait for it; nor does one that its driver removes meanwhile."""
-    make_pipe(tmp_path / "tune/a/lock")
-    make_loop(tmp_path / "tune/b/lock")
-    make_file(tmp_path / "tune/c/lock")
+    for what, name in (("pipe", "a"), ("loop", "b"), ("file", "c")):
+        put(what, tmp_path / "tune" / name / "lock")
     assert list_abandoned() == [tmp_path / "tune/c"]
     assert not _is_abandoned(tmp_path / "tune/gone")
