@@ -31,21 +31,12 @@ def rows(**metrics: tuple[float, ...]) -> list[dict[str, float]]:
 
 def cell(algorithm: Mapping[str, Any], alpha: float, seed: int) -> dict[str, Any]:
     name = "-".join(map(str, [*algorithm.values(), alpha, seed]))
-    return {
-        "hash": name,
-        "label": name,
-        "config": {
-            "seed": seed,
-            "algorithm": dict(algorithm),
-            "partition": {"name": "dirichlet", "alpha": alpha, "min_size": 1},
-            "runtime": {"actors": 1},
-        },
-    }
+    partition = {"name": "dirichlet", "alpha": alpha, "min_size": 1}
+    config = {"seed": seed, "algorithm": dict(algorithm), "partition": partition, "runtime": {"actors": 1}}
+    return {"hash": name, "label": name, "config": config}
 
 
 FEDAVG, SMALL, LARGE = {"name": "fedavg"}, {"name": "fedsam", "rho": 0.1}, {"name": "fedsam", "rho": 0.5}
-
-
 FINISHED = Ending(Status.FINISHED)
 Rounds = float | list[dict[str, float]]
 """The accuracy of a run of one round, or the rows of a run."""

@@ -26,10 +26,6 @@ AVERAGED = "mean of the tests in the last fifth of the rounds, at most 10"
 """A note's end, for cells that do not say how many rounds they have."""
 
 
-PAIRED = "that methods share"
-"""What a note says of bars of several methods."""
-
-
 def test_curves_are_means_over_finished_seeds_with_a_band(
     store: Tracker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -155,23 +151,18 @@ def test_two_metrics_with_the_deviation_over_clients(
     (band,) = figure.axes[0].collections
     assert band.get_paths()[0].get_extents().extents == pytest.approx([1, 11, 2, 19])
     (both,) = draw_curves(collect("sweep"), "test_accuracy+local", band="clients").values()
-    assert [line.get_label() for line in both.axes[0].lines] == [
-        "fedavg: test_accuracy",
-        "fedavg: local",
-        "fedsam: test_accuracy",
-    ]
+    labels = ["fedavg: test_accuracy", "fedavg: local", "fedsam: test_accuracy"]
+    assert [line.get_label() for line in both.axes[0].lines] == labels
     assert [round(one.get_paths()[0].get_extents().height, 6) for one in both.axes[0].collections] == [1, 8]
-    assert both.get_label() == (
-        "band: ± standard deviation over clients for local; others: ± standard deviation over 1 to 2 seeds"
-    )
+    others = "others: ± standard deviation over 1 to 2 seeds"
+    assert both.get_label() == f"band: ± standard deviation over clients for local; {others}"
     (apart,) = draw_curves(collect("sweep"), "test_accuracy,local").values()
     assert [[line.get_label() for line in area.lines] for area in apart.axes] == [["fedavg", "fedsam"], ["fedavg"]]
     assert [area.get_ylabel() for area in apart.axes] == ["test accuracy in %", "local"]
     left, right = apart.axes
     assert left.get_position().y0 == pytest.approx(right.get_position().y0)
-    with pytest.raises(
-        UserError, match=r"^--band: found clients; no run logs a deviation over clients of test_loss; .* one: local$"
-    ):
+    said = r"^--band: found clients; no run logs a deviation over clients of test_loss; .* one: local$"
+    with pytest.raises(UserError, match=said):
         draw_curves(collect("sweep"), "test_loss", band="clients")
     main("sweep", "curves", metric="local", out=tmp_path)
     assert "not drawn, without local: fedsam-0.1-0.5-0" in capsys.readouterr().out
@@ -214,12 +205,8 @@ def test_a_zoom_on_the_rounds_that_tables_average(store: Tracker) -> None:
     assert zoom.get_ylim() == other_zoom.get_ylim(), "they share it, as it leaves no half empty"
     assert "axes" not in figure.get_label()
     assert other_zoom.yaxis.get_tick_params()["labelleft"] is False
-    assert (main_.get_ylabel(), other.get_ylabel(), main_.get_xlabel(), zoom.get_xlabel()) == (
-        "test accuracy in %",
-        "",
-        "",
-        "round",
-    )
+    assert (main_.get_ylabel(), other.get_ylabel()) == ("test accuracy in %", "")
+    assert (main_.get_xlabel(), zoom.get_xlabel()) == ("", "round")
 
 
 def test_a_method_far_below_the_others_does_not_flatten_their_zoom(store: Tracker) -> None:
@@ -241,18 +228,17 @@ def test_where_a_zoom_begins(rounds: int, start: int | None) -> None:
 @pytest.mark.parametrize(
     ("rounds", "options", "said"),
     [
-        (9, (), ""),
-        (8, (), "found 8 evaluated rounds; 9 are required"),
-        (9, ("--metric", "test_accuracy,test_loss"), "found test_accuracy,test_loss, with panels each; one metric"),
-        (9, ("--x", "test_loss"), "found curves by test_loss, which end at different values"),
-        (9, ("--x", "seconds"), "found curves by seconds, which end at different values"),
+        (9, "", ""),
+        (8, "", "found 8 evaluated rounds; 9 are required"),
+        (9, "--metric test_accuracy,test_loss", "found test_accuracy,test_loss, with panels each; one metric"),
+        *((9, f"--x {x}", f"found curves by {x}, which end at different values") for x in ("test_loss", "seconds")),
     ],
 )
 def test_figures_say_why_they_have_no_zoom(
-    rounds: int, options: tuple[str, ...], said: str, store: Tracker, tmp_path: Path, call: Call
+    rounds: int, options: str, said: str, store: Tracker, tmp_path: Path, call: Call
 ) -> None:
     write(store, [cell(FEDAVG, 0.5, 0)], [[row | {"seconds_per_round": 1.0} for row in history(*range(rounds))]])
-    out = call("figures", "sweep", "--kind", "curves", "--out", str(tmp_path), *options).done
+    out = call("figures", "sweep", "--kind", "curves", "--out", str(tmp_path), *options.split()).done
     assert "curves begin" not in out
     assert ("no zoom on the last rounds" in out) == bool(said)
     assert said in out
@@ -295,21 +281,16 @@ def test_other_data_are_another_figure(store: Tracker) -> None:
 def test_error_bars_stand_at_their_points(store: Tracker) -> None:
     """Two methods at ρ = 0.05, 0.1, 0.2; ρ grows by factors: log axis."""
     rhos = [0.05, 0.1, 0.2]
-    cells = [
-        cell({"name": name, "rho": rho}, 0.5, seed) for name in ("fedsam", "fedtoga") for rho in rhos for seed in (0, 1)
-    ]
-    write(store, cells, [60 + k for k in range(len(cells))])
+    methods = [{"name": name, "rho": rho} for name in ("fedsam", "fedtoga") for rho in rhos]
+    write(store, [cell(method, 0.5, seed) for method in methods for seed in (0, 1)], range(60, 72))
     (figure,) = draw_sensitivity(collect("sweep"), "algorithm.rho").values()
     (axes,) = figure.axes
     assert axes.get_xscale() == "log"
     assert ticks(axes) == {0.05: "0.05", 0.1: "0.1", 0.2: "0.2"}
-    assert (
-        figure.get_label()
-        == f"error bars: ± standard deviation over 2 seeds {PAIRED}; ρ on a logarithmic axis; {AVERAGED}"
-    )
-    assert [
-        np.asarray(line.get_xdata()).tolist() for line in axes.lines if str(line.get_label()).startswith("fed")
-    ] == [rhos] * 2
+    bars = "error bars: ± standard deviation over 2 seeds that methods share"
+    assert figure.get_label() == f"{bars}; ρ on a logarithmic axis; {AVERAGED}"
+    lines = [line for line in axes.lines if str(line.get_label()).startswith("fed")]
+    assert [np.asarray(line.get_xdata()).tolist() for line in lines] == [rhos] * 2
     bottom, top = axes.get_ylim()
     assert bottom < 60 < 71 < top
 
@@ -348,9 +329,8 @@ def test_a_colour_is_a_method_and_its_shades_and_dashes_are_values() -> None:
     assert (avg["color"], first["color"], second["color"]) == ("#0072b2", shade("#d55e00", 0), shade("#d55e00", 1))
     assert first["linestyle"] == other["linestyle"] != second["linestyle"]
     assert [style.get("linewidth", 1) > 1 for style in some.values()] == [True, False, False, True], "one line is broad"
-    assert len({style["color"] for style in choose_styles([("x 1", "x"), ("x 2", "x")]).values()}) == 2, (
-        "no other method"
-    )
+    alone = choose_styles([("x 1", "x"), ("x 2", "x")])
+    assert len({style["color"] for style in alone.values()}) == 2, "no other method"
     assert "linewidth" not in choose_styles((str(m), str(m)) for m in range(4))["0"], "four thin lines"
     for values, methods, grey in ((1, 40, 40), (10, 4, 40), (8, 10, 0), (1, 100, 0)):
         lines = choose_styles((f"{m} {v}", str(m)) for m in range(methods) for v in range(values))
@@ -391,25 +371,19 @@ def test_an_axis_says_whose_letter_it_is(store: Tracker) -> None:
         assert label_cells(own, "partition.alpha,seed").iloc[0] == "α=0.1 seed=0", "labels name what they tell apart"
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--y", "alpha"), "--y: figures without --kind do not use it; --kind heatmap does"),
-        (
-            ("--kind", "methods", "--x", "rho"),
-            "--x: --kind methods does not use it; --kind curves, sensitivity or heatmap does",
-        ),
-        (
-            ("--kind", "heatmap", "--metric", "test_loss", "--round", "3"),
-            "--round: --kind heatmap does not use it; --kind bars does",
-        ),
-        (("--smooth", "2", "--reference", "fedavg"), "--reference: figures without --kind do not use it; "),
-        (("--kind", "methods", "--metric", "a+b"), "--metric: found 'a+b'; --kind methods takes one metric"),
-    ],
-)
-def test_an_option_that_the_kind_does_not_use_is_refused(options: tuple[str, ...], message: str, call: Call) -> None:
+UNUSED = {
+    "--y alpha": "--y: figures without --kind do not use it; --kind heatmap does",
+    "--kind methods --x rho": "--x: --kind methods does not use it; --kind curves, sensitivity or heatmap does",
+    "--kind heatmap --metric test_loss --round 3": "--round: --kind heatmap does not use it; --kind bars does",
+    "--smooth 2 --reference fedavg": "--reference: figures without --kind do not use it; ",
+    "--kind methods --metric a+b": "--metric: found 'a+b'; --kind methods takes one metric",
+}
+
+
+@pytest.mark.parametrize(("options", "message"), UNUSED.items())
+def test_an_option_that_the_kind_does_not_use_is_refused(options: str, message: str, call: Call) -> None:
     """Before anything is read: there is no store, and no sweep."""
-    code, out, err = call("figures", "sweep", *options)
+    code, out, err = call("figures", "sweep", *options.split())
     assert (code, out) == (2, "")
     assert err.startswith(f"fedray: {message}")
 

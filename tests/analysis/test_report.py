@@ -314,11 +314,9 @@ def test_every_run_is_counted_once_with_its_sweep_and_outcome(store: Tracker) ->
 @pytest.mark.parametrize(
     ("tag", "per_round", "expected"),
     [
-        ("12.5", None, 12.5),
+        *(("12.5", None, 12.5), (None, None, None), ("nan", 0.3, 30.0)),
         ("12.5", 0.3, 30.0),  # 30 s of rounds: 20 of them were made by a call that was killed
         (None, 0.3, 30.0),  # a run of an older version
-        (None, None, None),
-        ("nan", 0.3, 30.0),
     ],
 )
 def test_the_seconds_of_a_run(tag: str | None, per_round: float | None, expected: float | None, store: Tracker) -> None:

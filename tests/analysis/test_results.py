@@ -64,10 +64,9 @@ def test_a_cell_has_the_hash_of_its_model(store: Tracker) -> None:
 
 def test_the_page_names_the_columns(store: Tracker) -> None:
     """docs/analysis.md lists the columns of each table of runs, in their order; of `cells` the first ones."""
-    write_run(
-        store, cell(FEDAVG, 0.5, 0), history(50), tables={"clients": {"client": [0], "samples": [4], "accuracy": [50]}}
-    )
-    write(store, [cell(FEDAVG, 0.5, 0)], [])
+    one, tables = cell(FEDAVG, 0.5, 0), {"clients": {"client": [0], "samples": [4], "accuracy": [50]}}
+    write_run(store, one, history(50), tables=tables)
+    write(store, [one], [])
     sweep, found = collect("sweep"), fedray.results("sweep")
     page = (Path(__file__).parents[2] / "docs/analysis.md").read_text(encoding="utf-8")
     listed = {
@@ -173,9 +172,8 @@ def test_figures_leave_out_and_name_what_is_undefined(tmp_path: Path, call: Call
     for kind in ("methods", "differences"):
         out = call("figures", "sweep", "--kind", kind, "--metric", "gap", "--out", str(tmp_path)).out
         assert "not drawn, undefined: fedsam-0.1-0.5-0" in out
-    assert (
-        "not drawn" not in call("figures", "sweep", "--kind", "curves", "--metric", "gap", "--out", str(tmp_path)).out
-    )
+    out = call("figures", "sweep", "--kind", "curves", "--metric", "gap", "--out", str(tmp_path)).out
+    assert "not drawn" not in out
     assert make_page(collect("sweep"), ["gap"]).count("(1 undefined)") == 1
 
 

@@ -45,12 +45,8 @@ from tests import small
 from tests.analysis.runs import sheet, write_run
 from tests.conftest import Call
 
-RUN = small.sections(
-    clients=(5, 2),
-    model={"name": "mlp", "hidden": []},
-    training={"rounds": 2, "local_epochs": 1},
-    evaluation={"every": 1},
-)
+MODEL, TRAINING = {"name": "mlp", "hidden": []}, {"rounds": 2, "local_epochs": 1}
+RUN = small.sections(clients=(5, 2), model=MODEL, training=TRAINING, evaluation={"every": 1})
 
 
 @pytest.fixture(autouse=True)
@@ -83,12 +79,8 @@ def test_eigenvalues_and_plane_of_a_checkpoint(store: Tracker, capsys: pytest.Ca
     assert (found["label"], found["round"], found["samples"]) == ("a run", 2, 300)
     rows = list(csv.DictReader(Path(f"sharpness/{run}-eigen.csv").read_text().splitlines()))
     grid = np.array([float(row["loss"]) for row in rows]).reshape(3, 3)
-    assert [(row["first"], row["second"]) for row in rows[:4]] == [
-        ("-0.1", "-0.1"),
-        ("-0.1", "0"),
-        ("-0.1", "0.1"),
-        ("0", "-0.1"),
-    ]
+    steps = ("-0.1", "0", "0.1")
+    assert [(row["first"], row["second"]) for row in rows] == [(first, second) for first in steps for second in steps]
     assert grid[1, 1] == pytest.approx(found["loss"], abs=1e-6)
     curvature = (grid[2, 1] - 2 * grid[1, 1] + grid[0, 1]) / 0.01, (grid[1, 2] - 2 * grid[1, 1] + grid[1, 0]) / 0.01
     assert curvature == pytest.approx(values[:2], rel=0.02)
@@ -157,10 +149,9 @@ def test_a_checkpoint_that_is_not_whole_is_one_line(store: Tracker, damage: byte
     for manifest in (get_storage() / "cells" / "abc").glob("checkpoint-*.json"):
         manifest.write_bytes(damage)
     run = logged(store, config.resolve())
-    with pytest.raises(UserError, match=r"^--run: none of its checkpoints in .* is whole \(rounds 2\)"):
-        main(run=[run])
-    with pytest.raises(UserError, match=r"^load: none of its checkpoints in .* is whole \(rounds 2\)"):
-        fedray.load(run)
+    for key, examine in (("--run", lambda: main(run=[run])), ("load", lambda: fedray.load(run))):
+        with pytest.raises(UserError, match=rf"^{key}: none of its checkpoints in .* is whole \(rounds 2\)"):
+            examine()
 
 
 def test_another_model_or_data_is_noticed(store: Tracker) -> None:
@@ -225,9 +216,8 @@ def test_products_and_eigenvalues_of_softmax_regression() -> None:
     found, theta, hessian = softmax_regression()
     columns = torch.stack([found.multiply_hessian(theta, v) for v in torch.eye(15)]).numpy()
     np.testing.assert_allclose(columns, hessian, atol=2e-7)
-    values, vectors = find_top_eigenvalues(
-        lambda v: found.multiply_hessian(theta, v), np.random.default_rng(1).normal(size=15)
-    )
+    start = np.random.default_rng(1).normal(size=15)
+    values, vectors = find_top_eigenvalues(lambda v: found.multiply_hessian(theta, v), start)
     np.testing.assert_allclose(values, np.linalg.eigvalsh(hessian)[::-1][:5], rtol=1e-4)
     np.testing.assert_allclose(hessian @ vectors[0], values[0] * vectors[0], atol=1e-4)
     assert np.linalg.norm(vectors, axis=1) == pytest.approx(1)
@@ -276,12 +266,10 @@ def test_products_are_differences_of_gradients(name: str) -> None:
         with torch.no_grad():
             for parameter, value in zip(double.parameters(), network.layout.views(at).values(), strict=True):
                 parameter.copy_(value)
-        loss = cross_entropy(
-            double(inputs if inputs.dtype == torch.int64 else inputs.double()), torch.from_numpy(data.y_train)
-        )
-        return torch.cat(
-            [g.reshape(-1) for g in torch.autograd.grad(loss, list(double.parameters()), materialize_grads=True)]
-        )
+        given = inputs if inputs.dtype == torch.int64 else inputs.double()
+        loss = cross_entropy(double(given), torch.from_numpy(data.y_train))
+        found = torch.autograd.grad(loss, list(double.parameters()), materialize_grads=True)
+        return torch.cat([part.reshape(-1) for part in found])
 
     h = 1e-5
     difference = (gradient(theta.double() + h * v.double()) - gradient(theta.double() - h * v.double())) / (2 * h)
@@ -310,9 +298,8 @@ def test_filters_are_as_long_as_the_models_own() -> None:
         module[0].weight[0] = torch.tensor([[[3.0, 0], [4, 0]]])
         module[0].weight[1] = torch.tensor([[[0.0, 2], [0, 0]]])
     network = Network(module)
-    first, second = (
-        network.layout.views(d) for d in draw_filter_normalised(network.theta, network.layout, np.random.default_rng(0))
-    )
+    drawn = draw_filter_normalised(network.theta, network.layout, np.random.default_rng(0))
+    first, second = map(network.layout.views, drawn)
     for direction in (first, second):
         assert direction["0.weight"].flatten(1).norm(dim=1).tolist() == pytest.approx([5, 2])
         assert not direction["0.bias"].any()

@@ -101,11 +101,8 @@ def test_ray_up_accepts_its_file(name: str) -> None:
 
     config = prepare_config(load(name))
     validate_config(config)
-    starts = [
-        command
-        for command in config["head_start_ray_commands"] + config["worker_start_ray_commands"]
-        if " start " in command
-    ]
+    commands = config["head_start_ray_commands"] + config["worker_start_ray_commands"]
+    starts = [command for command in commands if " start " in command]
     assert len(starts) == 2
     assert all(command.startswith("RAY_AUTH_MODE=token ") for command in starts)
 
@@ -126,6 +123,12 @@ def install(folder: Path, scripts: dict[str, str]) -> Path:
         (folder / name).write_text(f"#!/bin/bash\n{text}", encoding="utf-8")
         (folder / name).chmod(0o755)
     return folder
+
+
+def slurm(binaries: Path, folder: Path, store: str) -> dict[str, str]:
+    """The variables of a job; `scontrol` notes its calls in the folder."""
+    variables = {"PATH": f"{binaries}:{os.environ['PATH']}", "SCONTROL_CALLS": str(folder / "calls")}
+    return variables | {"MLFLOW_TRACKING_URI": store, "FEDRAY_STORAGE": str(folder / "s"), "SLURM_CPUS_PER_TASK": "1"}
 
 
 def submit(command: list[str], env: dict[str, str], folder: Path) -> None:
@@ -152,18 +155,8 @@ def test_slurm_jobs_queue_again_where_another_try_may_do_better(
     code: str, restarts: str, again: bool, tmp_path: Path
 ) -> None:
     binaries, calls = install(tmp_path / ".venv/bin", FAKES | STUBS), tmp_path / "calls"
-    env = {
-        "PATH": f"{binaries}:{os.environ['PATH']}",
-        "MLFLOW_TRACKING_URI": "sqlite:///x",
-        "FEDRAY_STORAGE": str(tmp_path / "s"),
-        "SCONTROL_CALLS": str(calls),
-        "SLURM_JOB_ID": "7",
-        "SLURM_NNODES": "1",
-        "SLURM_CPUS_PER_TASK": "1",
-        "SLURM_RESTART_COUNT": restarts,
-        "STARTED": str(tmp_path / "started"),
-        "CODE": code,
-    }
+    env = slurm(binaries, tmp_path, "sqlite:///x") | {"SLURM_JOB_ID": "7", "SLURM_NNODES": "1", "CODE": code}
+    env |= {"SLURM_RESTART_COUNT": restarts, "STARTED": str(tmp_path / "started")}
     submit(["bash", str(CLUSTERS / "slurm.sh"), "x.yaml"], env, tmp_path)
     assert (calls.read_text().split() if calls.exists() else []) == (["requeue", "7"] if again else [])
 
@@ -183,24 +176,19 @@ def test_a_task_of_an_array_runs_its_cell(store: str, code: str, archive: bool, 
     assert (calls.read_text().split() if calls.exists() else []) == ([] if code else ["requeue", "9"])
 
 
-@pytest.mark.parametrize(
-    ("script", "missing", "said"),
-    [
-        ("slurm.sh", "FEDRAY_STORAGE", "FEDRAY_STORAGE"),
-        ("slurm.sh", "file", "file"),
-        ("slurm-array.sh", "fedray", "fedray is neither on PATH nor"),
-    ],
-)
-def test_slurm_script_says_what_is_missing(script: str, missing: str, said: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("missing", ["FEDRAY_STORAGE", "file", "fedray"])
+def test_slurm_script_says_what_is_missing(missing: str, tmp_path: Path) -> None:
     """Outside of a checkout it needs an activated environment."""
+    outside = missing == "fedray"
+    script = "slurm-array.sh" if outside else "slurm.sh"
     env = {"FEDRAY_STORAGE": str(tmp_path), "MLFLOW_TRACKING_URI": "sqlite:///x", "SLURM_JOB_ID": "7"}
-    env |= {"PATH": "/usr/bin:/bin" if missing == "fedray" else os.environ["PATH"]}
+    env |= {"PATH": "/usr/bin:/bin" if outside else os.environ["PATH"]}
     env.pop(missing, None)
     command = ["bash", CLUSTERS / script, *([] if missing == "file" else ["sweeps/quickstart.yaml"])]
-    folder = tmp_path if missing == "fedray" else REPOSITORY
+    folder = tmp_path if outside else REPOSITORY
     done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == (1 if missing.isupper() else 2)
-    assert said in done.stderr
+    assert ("fedray is neither on PATH nor" if outside else missing) in done.stderr
     assert not list(tmp_path.iterdir())
 
 
@@ -215,21 +203,11 @@ def test_slurm_job_is_stopped_queued_again_and_finishes(tmp_path: Path) -> None:
     base = small.sections(slow, (4, 2), "mlp", training=training, **often)
     sweep = write(tmp_path, {"name": "on_slurm", "grid": {"seed": [0, 1]}, "base": base})
     (tmp_path / ".venv").symlink_to(sys.prefix)
-    env = os.environ | {
-        "PATH": f"{binaries}:{os.environ['PATH']}",
-        "PYTHONPATH": str(REPOSITORY),
-        "MLFLOW_TRACKING_URI": store,
-        "FEDRAY_STORAGE": str(tmp_path / "s"),
-        "SCONTROL_CALLS": str(calls),
-        "SLURM_JOB_ID": str(os.getpid()),
-        "SLURM_NNODES": "2",
-        "SLURM_CPUS_PER_TASK": "1",
-    }
+    env = os.environ | slurm(binaries, tmp_path, store) | {"PYTHONPATH": str(REPOSITORY)}
+    env |= {"SLURM_JOB_ID": str(os.getpid()), "SLURM_NNODES": "2"}
     command = ["bash", str(CLUSTERS / "slurm.sh"), str(sweep)]
-
-    with subprocess.Popen(
-        command, env=env, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as job:
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    with subprocess.Popen(command, env=env, cwd=tmp_path, text=True, **pipes) as job:
         deadline = time.monotonic() + 120
         while not list((tmp_path / "s/cells").glob("*/*")) and time.monotonic() < deadline and job.poll() is None:
             time.sleep(0.2)

@@ -17,7 +17,6 @@ from fedray.analysis.plots.curves import draw_curves
 from fedray.analysis.tables.build import build
 from fedray.analysis.tables.build import main as print_table
 from fedray.analysis.tables.published import BEST
-from fedray.config import RunConfig
 from fedray.partitions.base import Partition
 from fedray.partitions.shards import Shards
 from fedray.probes.probe import Probe
@@ -25,6 +24,7 @@ from fedray.sweep.plan import describe_plugins
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import FEDAVG, LARGE, SMALL, Outcome, cell, history, write
 from tests.conftest import Call
+from tests.small import config
 
 HERE = __name__
 ABSENT = "absent_from_here"
@@ -52,15 +52,8 @@ class Effort(Probe):
 
 def own(partition: str) -> dict[str, object]:
     """The record of a run's plug-ins, the two classes above, as the driver writes it."""
-    run = RunConfig.parse(
-        {
-            "data": "digits",
-            "partition": {"name": f"{HERE}:Skewed", "strength": 2.0},
-            "model": "mlp",
-            "algorithm": "fedavg",
-            "evaluation": {"probes": [f"{HERE}:Effort", "drift"]},
-        }
-    )
+    skewed = {"name": f"{HERE}:Skewed", "strength": 2.0}
+    run = config(model="mlp", partition=skewed, evaluation={"probes": [f"{HERE}:Effort", "drift"]})
     return dict(json.loads(json.dumps(asdict(describe_plugins(run))).replace(HERE, partition)))
 
 
@@ -79,14 +72,13 @@ def test_what_a_run_writes_down_of_its_plug_ins() -> None:
 def stored(store: Tracker) -> Tracker:
     """FedAvg with effort 3, FedSAM with effort 1, of a module that this process cannot import."""
     cells, outcomes = [], list[Outcome]()
-    for algorithm, effort in (({"name": "fedavg"}, 3.0), ({"name": "fedsam", "rho": 0.1}, 1.0)):
+    for algorithm, effort in ((FEDAVG, 3.0), (SMALL, 1.0)):
         for seed in (0, 1):
             one = cell(algorithm, 0.1, seed)
             one["config"]["partition"] = {"name": f"{ABSENT}:Skewed", "strength": 2.0}
             cells.append(one | {"plugins": own(ABSENT)})
-            outcomes.append(
-                [row | {"effort": effort, "lossless_a": 50.0, "angle_a": effort} for row in history(10.0, 20.0)]
-            )
+            measured = {"effort": effort, "lossless_a": 50.0, "angle_a": effort}
+            outcomes.append([row | measured for row in history(10.0, 20.0)])
     write(store, cells, outcomes)
     return store
 
@@ -115,16 +107,12 @@ def test_of_an_unranked_metric_no_entry_is_the_best(stored: Tracker, tmp_path: P
     assert re.search(r"^\| fedavg +\| 3\.00 ± 0\.00 +\| 3\.00 ± 0\.00 +\|$", out, re.MULTILINE)
     assert "bold" not in out
     folder = ("--out", str(tmp_path / "out"))
-    for refused in (
-        ("compare", "sweep"),
-        ("tables", "sweep", "--best-except", "fedavg"),
-        ("figures", "sweep", *folder, "--kind", "differences"),
-    ):
+    differences = ("figures", "sweep", *folder, "--kind", "differences")
+    for refused in (("compare", "sweep"), ("tables", "sweep", "--best-except", "fedavg"), differences):
         code, _, err = call(*refused, "--metric", "angle_a")
         assert (code, err.count("\n")) == (2, 1), refused
-        assert err.startswith("fedray: --metric: found 'angle_a', and its probe says that no value is the best"), (
-            refused
-        )
+        said = "fedray: --metric: found 'angle_a', and its probe says that no value is the best"
+        assert err.startswith(said), refused
     page = str(tmp_path / "page.html")
     for shown in (("figures", "sweep", *folder, "--kind", "methods"), ("report", "sweep", "--out", page)):
         assert call(*shown, "--metric", "angle_a").code == 0
@@ -169,13 +157,8 @@ def test_a_plug_ins_metric_is_averaged_over_rounds_whatever_its_name(store: Trac
     assert make_title("last10_impersonal_share", cells).endswith(", mean of rounds 9 to 10")
 
 
-NAMES = {
-    "fedsam": "FedSAM",
-    "fedavg": "FedSAM ρ=0.1",
-    "dirichlet": "",
-    "partition.alpha": "Dirichlet α",
-    "dirichlet α=0.5": "mild",
-}
+NAMES = {"fedsam": "FedSAM", "fedavg": "FedSAM ρ=0.1", "dirichlet": "", "partition.alpha": "Dirichlet α"}
+NAMES |= {"dirichlet α=0.5": "mild"}
 
 
 def test_a_sweep_gives_methods_settings_and_axes_names(store: Tracker) -> None:

@@ -40,6 +40,7 @@ from fedray.sweep.document import get_sweeps_folder
 from fedray.sweep.sweep import Sweep
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import write
+from tests.small import sections
 
 SECTIONS = ("algorithm", "data", "model", "partition", "clients")
 COLUMNS = ("paper", "table", *SECTIONS, "average_over", "rounds", "method", "metric", "value", "std", "notes")
@@ -70,12 +71,8 @@ def test_every_file_is_what_the_readme_promises() -> None:
 
 def test_metrics_over_clients_are_the_printed_deviations() -> None:
     """FedSAM prints 95.07(0.94) for training and 84.38(4.03) for validation of FedAvg on EMNIST."""
-    for metric, value in {
-        "personal_train_accuracy": 95.07,
-        "personal_train_std": 0.94,
-        "best_personal_accuracy": 84.38,
-        "personal_std": 4.03,
-    }.items():
+    printed = {"personal_train_accuracy": 95.07, "personal_train_std": 0.94, "best_personal_accuracy": 84.38}
+    for metric, value in (printed | {"personal_std": 4.03}).items():
         wanted = {"algorithm.name": ("fedavg",), "data.name": ("emnist",)}
         numbers = [one for one in find_numbers("fedsam/table1", metric) if wanted.items() <= one.config.items()]
         assert [one.value for one in numbers] == [value]
@@ -95,20 +92,9 @@ def run(
     rounds: int = 800,
 ) -> dict[str, Any]:
     name = "-".join(map(str, [*algorithm.values(), *partition.values(), data, model, total, seed]))
-    return {
-        "hash": name,
-        "label": name,
-        "config": {
-            "seed": seed,
-            "data": {"name": data},
-            "partition": partition,
-            "model": {"name": model},
-            "algorithm": parse_algorithm(algorithm).list_options(),
-            "clients": {"total": total, "per_round": per_round},
-            "training": {"rounds": rounds},
-            "runtime": {},
-        },
-    }
+    method, clients = parse_algorithm(algorithm).list_options(), {"total": total, "per_round": per_round}
+    config = sections(method, clients, {"name": model}, partition, data={"name": data}, runtime={})
+    return {"hash": name, "label": name, "config": config | {"seed": seed, "training": {"rounds": rounds}}}
 
 
 U06 = {"name": "dirichlet_client", "alpha": 0.6}
@@ -122,11 +108,7 @@ def test_values_and_differences_beside_ours(store: Tracker, capsys: pytest.Captu
     cells += [run({"name": "fedavg"}, U06, 0, "cifar100"), run({"name": "fedavg"}, U06, 0, "digits", rounds=40)]
     write(store, cells, [81 + k for k in range(len(cells))], "fedtoga/table1")
     table = build(collect("fedtoga/table1"), paper="fedtoga/table1")
-    assert table.columns == [
-        "cifar10 dirichlet_client α=0.6",
-        "cifar100 dirichlet_client α=0.6",
-        "digits dirichlet_client α=0.6",
-    ]
+    assert table.columns == [f"{data} dirichlet_client α=0.6" for data in ("cifar10", "cifar100", "digits")]
     text = to_markdown(table)
     assert "81.50 ± 0.71 [80.28 ± 0.14, +1.22]" in text
     assert "- without a printed value: fedavg, digits dirichlet_client α=0.6" in text
@@ -160,15 +142,10 @@ def test_the_table_of_a_sweep_of_which_only_the_smoke_version_was_run(
     assert "smoke" not in (printed := capsys.readouterr()).out + printed.err
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"total": 150},
-        {"data": "cifar100"},
-        {"partition": {"name": "dirichlet_client", "alpha": 0.06}},
-        {"algorithm": {"name": "fedntd"}},
-    ],
-)
+OTHERS: list[dict[str, Any]] = [{"total": 150}, {"data": "cifar100"}, {"algorithm": {"name": "fedntd"}}]
+
+
+@pytest.mark.parametrize("change", [*OTHERS, {"partition": {"name": "dirichlet_client", "alpha": 0.06}}])
 def test_whatever_differs_is_no_partner(change: dict[str, Any]) -> None:
     one = run(**{"algorithm": {"name": "fedavg"}, "partition": U06, "model": "resnet18"} | change)
     found, notes = match_published("fedtoga/table2", "test_accuracy", {("row", "column"): [Cell(**one)]})
@@ -180,9 +157,7 @@ def test_a_doubt_is_told_once_with_its_entries() -> None:
     """FedCM's four entries share a doubt, so the row's name stands for them; one of them has another doubt as well."""
     splits = [{"name": "pathological", "classes": 6}, {"name": "pathological", "classes": 3}]
     groups = {
-        ("fedcm", f"{split['classes']}, {total}"): [
-            Cell(**run({"name": "fedcm"}, split, total=total, per_round=10, model="lenet"))
-        ]
+        ("fedcm", f"{split['classes']}, {total}"): [Cell(**run({"name": "fedcm"}, split, total=total))]
         for split in splits
         for total in (100, 200)
     }
@@ -212,6 +187,7 @@ def test_a_number_that_several_rows_share_stands_beside_none() -> None:
 PA_GA = "best_personal_accuracy,best_generic_accuracy"
 ACCURACY = "last10_test_accuracy"
 SAM = "test_accuracy,train_accuracy,personal_accuracy,personal_std,personal_train_accuracy,personal_train_std"
+FINETUNED = "personal_accuracy_e1,personal_std_e1,personal_accuracy_e5,personal_std_e5"
 SETTINGS = "partition,clients.total"
 REGISTRIES = {"algorithm": {**ALGORITHMS, **VARIANTS}, "data": DATASETS, "model": MODELS, "partition": PARTITIONS}
 PRINTED = {
@@ -222,9 +198,7 @@ PRINTED = {
     **{f"fedsol/table{n}": [(f"fedsol/table{n}", ACCURACY, "")] for n in (1, 2, 3, 4, 10)},
     "fedsol/v1_table1": [("fedsol/v1_table1", ACCURACY, ""), ("fedsol/table2", ACCURACY, "")],
     "fedsol/table5": [("fedsol/table5", f"{ACCURACY},relative_flops", "")],
-    "fedsol/table9": [
-        ("fedsol/table9", "personal_accuracy_e1,personal_std_e1,personal_accuracy_e5,personal_std_e5", "")
-    ],
+    "fedsol/table9": [("fedsol/table9", FINETUNED, "")],
     **{f"fedgela/table{n}": [(f"fedgela/table{n}", PA_GA, "")] for n in (2, 3, 5, 6, 11)},
     "fedgela/table4": [("fedgela/table4", PA_GA, "partition")],
     "fedgela/table8": [("fedgela/table2", PA_GA, SETTINGS), ("fedgela/table3", PA_GA, "")],
@@ -272,10 +246,8 @@ def test_numbers_without_a_counterpart_are_copies_and_repetitions() -> None:
     alone = {name: [one for one in load(name) if not one.config] for name in list_tables()}
     assert {name: len(found) for name, found in alone.items() if found} == {"fedtoga/table7": 85, "fedsol/table5": 2}
     assert all("version=old" in one.notes for one in alone["fedtoga/table7"])
-    assert [(one.method, one.value) for one in alone["fedsol/table5"]] == [
-        ("fedsol-body", 56.13),
-        ("fedsol-head", 56.13),
-    ]
+    rows = {one.method: one.value for one in alone["fedsol/table5"]}
+    assert rows == {"fedsol-body": 56.13, "fedsol-head": 56.13}
 
 
 @pytest.mark.parametrize("name", list(list_tables()))

@@ -147,12 +147,12 @@ def test_a_block_has_one_seed_of_each_stage_and_draws_of_its_own() -> None:
         assert not one.tune.blocks
         assert (one.tune.seeds, one.final.seeds, one.searcher.seed) == ((10 + k,), (k,), 1 + k)
         runs = [cell.run for cell in make_plan(make_tune_stage(one)).sheet.cells.values()]
-        of_method = {
-            name: {run.training.lr for run in runs if run.algorithm.name == name} for name in ("fedavg", "fedprox")
-        }
-        assert of_method["fedavg"] == of_method["fedprox"]
+        first, other = (
+            {run.training.lr for run in runs if run.algorithm.name == name} for name in ("fedavg", "fedprox")
+        )
+        assert first == other
         assert {run.seed for run in runs} == {10 + k}
-        rates.append(of_method["fedavg"])
+        rates.append(first)
     assert [len(one) for one in rates] == [4, 4, 4]
     assert len(set.union(*rates)) == 12
     assert file().list_blocks() == [file()]
@@ -201,19 +201,13 @@ def test_the_page_of_a_sweep_names_the_best_of_each_split() -> None:
         return None if found is None else {DEFAULT: found}
 
     page = describe_results(with_outcomes(make_plan(asked), value))
-    assert page.partition("\n```yaml\n")[0].splitlines() == [
+    assert page.partition("\n```yaml\n")[0].strip().split("\n\n") == [
         "What it is",
-        "",
         "**Best: fedavg iid, test accuracy 85.00 %**",
-        "",
         "**Best: fedprox μ=0.1 dirichlet α=0.5, test accuracy 70.00 %**",
-        "",
-        "| method and setting | test accuracy %, round 3 | seeds |",
-        "|---|---:|---:|",
-        "| fedavg iid | 85.00 ± 7.07 | 2 |",
-        "| fedprox μ=0.1 iid | 55.00 ± 7.07 | 2 |",
-        "| fedprox μ=0.1 dirichlet α=0.5 | 70.00 | 1 |",
-        "| fedavg dirichlet α=0.5 | 40.00 ± 0.00 | 2 |",
+        "| method and setting | test accuracy %, round 3 | seeds |\n|---|---:|---:|\n"
+        "| fedavg iid | 85.00 ± 7.07 | 2 |\n| fedprox μ=0.1 iid | 55.00 ± 7.07 | 2 |\n"
+        "| fedprox μ=0.1 dirichlet α=0.5 | 70.00 | 1 |\n| fedavg dirichlet α=0.5 | 40.00 ± 0.00 | 2 |",
     ]
     assert describe_results(with_outcomes(make_plan(asked), lambda run: None)) == ""
 
@@ -227,18 +221,9 @@ SPACE = {
 
 
 def sweep(searcher: Any, samples: int = 9, **more: Any) -> Sweep:
-    return Sweep.model_validate(
-        {
-            "name": "s",
-            "base": {"training": {}, "algorithm": "fedsol"},
-            "cases": [{"training.momentum": 0.0}, {"training.momentum": 0.9}],
-            "grid": {"seed": [0, 1]},
-            "search": SPACE,
-            "samples": samples,
-            "searcher": searcher,
-            **more,
-        }
-    )
+    base, cases = {"training": {}, "algorithm": "fedsol"}, [{"training.momentum": 0.0}, {"training.momentum": 0.9}]
+    document = {"name": "s", "base": base, "cases": cases, "grid": {"seed": [0, 1]}, "search": SPACE}
+    return Sweep.model_validate({**document, "samples": samples, "searcher": searcher, **more})
 
 
 def studies(asked: Sweep) -> list[Study]:
@@ -255,9 +240,8 @@ def test_what_diverged_ranks_below_all_that_finished_and_is_never_the_best() -> 
     assert study.find_best(known, lower=True) == (1, 50.5, 1)
     assert study.find_best({}, lower=False) is None
     known = dict(zip(cells, [1.0, 2.0, 2.0, 1.0, 2.0, 1.0], strict=True))
-    assert study.find_best(known, lower=False) == study.find_best(known, lower=True) == (0, 1.5, 3), (
-        "the first of equal ones"
-    )
+    best = [study.find_best(known, lower=lower) for lower in (False, True)]
+    assert best == [(0, 1.5, 3)] * 2, "the first of equal ones"
 
 
 def test_draws_keep_their_values() -> None:
@@ -266,7 +250,6 @@ def test_draws_keep_their_values() -> None:
     assert drawn == [0.0113742, 0.00143456, 0.0107693]
     other = draw({"algorithm.rho": {"loguniform": [0.001, 0.1]}}, Searcher(seed=1), 0)
     assert other["algorithm.rho"] != drawn[0]
-    # Other values would leave the finished cells of a search unfound.
     space = {"training.lr": {"loguniform": [0.01, 1]}, "algorithm.rho": {"loguniform": [0.01, 1]}}
     drawn = [draw(space, Searcher(name="sobol"), index) for index in range(5)]
     assert [one["training.lr"] for one in drawn] == [0.0317391, 0.609891, 0.11225, 0.0126363, 0.288632]
@@ -318,23 +301,20 @@ def test_a_seed_is_no_setting() -> None:
 
 
 @pytest.mark.parametrize(
-    ("distribution", "best", "edge"),
+    ("kind", "bounds", "at_edge", "inside"),
     [
-        ({"choice": [0.3, 0.1, 0.2]}, 0.1, True),
-        ({"choice": [0.3, 0.1, 0.2]}, 0.2, False),
-        ({"choice": ["all", "body"]}, "all", False),
-        ({"randint": [1, 5]}, 4, True),
-        ({"randint": [1, 5]}, 3, False),
-        ({"uniform": [0, 2]}, 0.09, True),
-        ({"uniform": [0, 2]}, 0.11, False),
-        ({"uniform": [1, 1]}, 1.0, False),
-        ({"loguniform": [0.01, 1]}, 0.012, True),
-        ({"loguniform": [0.01, 1]}, 0.02, False),
+        ("choice", [0.3, 0.1, 0.2], 0.1, 0.2),
+        ("choice", ["all", "body"], None, "all"),
+        ("randint", [1, 5], 4, 3),
+        ("uniform", [0, 2], 0.09, 0.11),
+        ("uniform", [1, 1], None, 1.0),
+        ("loguniform", [0.01, 1], 0.012, 0.02),
     ],
 )
-def test_the_edge_is_where_the_range_ends(distribution: dict[str, list[Any]], best: Any, edge: bool) -> None:
-    """log 1.2 / log 100 = 0.04 of the range of two decades, log 2 / log 100 = 0.15, log 90 / log 100 = 0.98."""
-    assert is_at_edge(best, distribution) is edge
+def test_the_edge_is_where_the_range_ends(kind: str, bounds: list[Any], at_edge: Any, inside: Any) -> None:
+    """log 1.2 / log 100 = 0.04 of the range of two decades, log 2 / log 100 = 0.15."""
+    assert at_edge is None or is_at_edge(at_edge, {kind: bounds})
+    assert not is_at_edge(inside, {kind: bounds})
 
 
 def test_ranges_as_a_reader_wants_them() -> None:

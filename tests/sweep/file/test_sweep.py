@@ -25,19 +25,10 @@ def written(folder: Path, sweep: dict[str, Any]) -> Path:
 
 def test_axes_of_cases_are_multiplied_later_ones_win_and_smoke_replaces_one(tmp_path: Path) -> None:
     """2 x 2 cases x 2 seeds, in the file's order: the second axis overrides the first."""
-    path = written(
-        tmp_path, {"cases": {"a": [{"x": 1}, {"x": 2}], "b": [{"y": 1}, {"y": 2, "x": 9}]}, "grid": {"seed": [0, 1]}}
-    )
-    assert [(p["x"], p["y"], p["seed"]) for p in iter_points(Sweep.load(path))] == [
-        (1, 1, 0),
-        (1, 1, 1),
-        (9, 2, 0),
-        (9, 2, 1),
-        (2, 1, 0),
-        (2, 1, 1),
-        (9, 2, 0),
-        (9, 2, 1),
-    ]
+    cases = {"a": [{"x": 1}, {"x": 2}], "b": [{"y": 1}, {"y": 2, "x": 9}]}
+    path = written(tmp_path, {"cases": cases, "grid": {"seed": [0, 1]}})
+    expected = [(x, y, seed) for x, y in ((1, 1), (9, 2), (2, 1), (9, 2)) for seed in (0, 1)]
+    assert [(p["x"], p["y"], p["seed"]) for p in iter_points(Sweep.load(path))] == expected
     sweep = {"cases": {"a": [{"x": 1}, {"x": 2}], "b": [{"y": 1}, {"y": 2}]}, "smoke": {"cases": {"a": [{"x": 7}]}}}
     path = written(tmp_path, sweep)
     assert len(list(iter_points(Sweep.load(path)))) == 4
@@ -87,9 +78,8 @@ def test_one_method_has_values_of_its_own(case: str) -> None:
 
 def test_the_names_of_methods_that_lack_a_key_are_printed() -> None:
     grid = {"algorithm": ["fedavg", {"name": "fedsam"}, "fedprox"], "algorithm.rho": [0.1]}
-    assert list(describe_partial(Sweep.model_validate({"name": "x", "base": {}, "grid": grid}))) == [
-        "x: algorithm.rho varies for fedsam; without rho: fedavg, fedprox"
-    ]
+    (line,) = describe_partial(Sweep.model_validate({"name": "x", "base": {}, "grid": grid}))
+    assert line == "x: algorithm.rho varies for fedsam; without rho: fedavg, fedprox"
 
 
 def test_what_varies_is_named_key_by_key(tmp_path: Path) -> None:
@@ -97,11 +87,8 @@ def test_what_varies_is_named_key_by_key(tmp_path: Path) -> None:
     training = [{"training": {"rounds": 3, "lr": 0.1}}, {"training": {"rounds": 5, "lr": 0.1, "momentum": 0.9}}]
     path = written(tmp_path, {"cases": training, "grid": {"model": [{"name": "mlp"}], "clients.total": [5, 6]}})
     sweep = Sweep.load(path)
-    assert [key for key, varies in find_axes(sweep.keys, iter_points(sweep)).items() if varies] == [
-        "training.rounds",
-        "clients.total",
-        "training.momentum",
-    ]
+    varying = [key for key, varies in find_axes(sweep.keys, iter_points(sweep)).items() if varies]
+    assert varying == ["training.rounds", "clients.total", "training.momentum"]
 
 
 OTHER = """
@@ -128,12 +115,8 @@ def test_a_base_is_changed_other_keys_are_replaced_and_shipped_sweeps_extended(f
     text = "extends: other.yaml\nname: own\nbase: {partition.alpha: 0.6, training: {lr: 1}}\ngrid: {seed: [7]}"
     save(folder, text)
     ((config, _),) = Sweep.load(folder / "own.yaml").points
-    assert config == {
-        "data": "digits",
-        "partition": {"name": "dirichlet", "alpha": 0.6},
-        "training": {"rounds": 4, "lr": 1},
-        "seed": 7,
-    }
+    partition, training = {"name": "dirichlet", "alpha": 0.6}, {"rounds": 4, "lr": 1}
+    assert config == {"data": "digits", "partition": partition, "training": training, "seed": 7}
     text = "extends: own.yaml\nname: third\nbase: {partition: iid}"
     ((third, _),) = Sweep.load(save(folder, text, "third.yaml")).points
     assert third == config | {"partition": "iid"}
@@ -309,10 +292,8 @@ def test_set_changes_the_base_or_the_file_and_reaches_into_every_section() -> No
     search = {"algorithm.rho": {"uniform": [0, 1]}}
     tuned = sweep(grid={"algorithm": ["fedsam"]}, search=search, tune={"seeds": [0]}, final={"seeds": [1]})
     assert tuned.with_overrides({"searcher.seed": 1}).searcher.seed == 1
-    assert tuned.with_overrides({"searcher.name": "sobol", "searcher.seed": 2}).searcher.model_dump() == {
-        "name": "sobol",
-        "seed": 2,
-    }
+    searcher = tuned.with_overrides({"searcher.name": "sobol", "searcher.seed": 2}).searcher
+    assert searcher.model_dump() == {"name": "sobol", "seed": 2}
     validation = tuned.with_overrides({"tune.validation.fraction": 0.3}).tune
     assert validation is not None
     assert validation.model_dump(exclude_unset=True) == {"seeds": (0,), "validation": {"fraction": 0.3}}

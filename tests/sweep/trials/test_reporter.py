@@ -19,6 +19,7 @@ from fedray.cells.cell import Cell
 from fedray.cells.record import Record
 from fedray.cells.status import Ending, Status
 from fedray.common.entry import StderrHandler
+from fedray.common.location import get_storage
 from fedray.engine.disk.checkpoint import Checkpoints
 from fedray.engine.loop import make_rounds
 from fedray.engine.process.backend import InlineBackend
@@ -40,6 +41,7 @@ FINISHED = {"rows": [ROW], "made": 1, "done": True, "record": Record(Ending(Stat
 def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The storage is below the working folder."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("FEDRAY_STORAGE", raising=False)
 
 
 class Told:
@@ -100,12 +102,8 @@ def made(told: Told, release: Callable[[str], None], **grid: list[Any]) -> tuple
 def trial(cell: Cell) -> Any:
     """The parts of a Tune trial that the reporter reads."""
     metadata = SimpleNamespace(last_result={}, metric_analysis={}, metric_n_steps={})
-    return SimpleNamespace(
-        config={"cell": SimpleNamespace(hash=cell.hash), "actors": 1},
-        run_metadata=metadata,
-        pickled_error_file=None,
-        error_file=None,
-    )
+    config = {"cell": SimpleNamespace(hash=cell.hash), "actors": 1}
+    return SimpleNamespace(config=config, run_metadata=metadata, pickled_error_file=None, error_file=None)
 
 
 def test_the_display_says_how_long_processes_take_to_start() -> None:
@@ -188,21 +186,15 @@ def test_tune_does_not_wait_and_the_order_is_kept() -> None:
     told.gate.set()
     sink.close_rest()
     assert told.calls == [
-        "open with its split",
-        "open with its split",
-        "close finished with 1 rows",
-        "release",
-        "rows 1",
-        "close interrupted with 1 rows",
-        "release",
+        *("open with its split", "open with its split", "close finished with 1 rows", "release"),
+        *("rows 1", "close interrupted with 1 rows", "release"),
     ]
     assert released == [cell.hash for cell in listed], "only once the outcome is written"
     assert threading.get_ident() not in told.threads
 
 
-def test_a_trial_whose_process_never_came_up_fails_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trial_whose_process_never_came_up_fails_alone() -> None:
     """Tune then reports its error without having reported its start. The other trial continues to its end."""
-    monkeypatch.setenv("FEDRAY_STORAGE", str(tmp_path))
     told, released = Told(), list[str]()
     sink, (first, second), listed = made(told, released.append)
     sink.on_trial_start(0, [], second)
@@ -214,35 +206,27 @@ def test_a_trial_whose_process_never_came_up_fails_alone(tmp_path: Path, monkeyp
     assert (get_cell_dir(listed[0].hash) / "traceback.txt").exists()
 
 
+GONE = "died again and again; if memory ran out, take a smaller --max-concurrent"
+
+
 @pytest.mark.parametrize(
     ("error", "said"),
-    [
-        (
-            RayActorError(error_msg="it is gone"),
-            "died again and again; if memory ran out, take a smaller --max-concurrent",
-        ),
-        ("", "s0: the trial's process died (traceback: "),
-    ],
+    [(RayActorError(error_msg="it is gone"), GONE), ("", "s0: the trial's process died (traceback: ")],
 )
 def test_what_is_said_of_a_trial_that_failed(
-    error: object, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    error: object, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("FEDRAY_STORAGE", str(tmp_path))
     monkeypatch.setattr("fedray.sweep.reporter.read_error", lambda trial: error)
-    told = Told()
-    sink, (first, _), _ = made(told, lambda _: None)
+    sink, (first, _), _ = made(Told(), lambda _: None)
     sink.on_trial_error(1, [], first)
     sink.close_rest()
     assert said in capsys.readouterr().out
 
 
-def test_a_traceback_that_cannot_be_written_ends_no_sweep(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("FEDRAY_STORAGE", str(tmp_path))
-    (tmp_path / "cells").touch()  # a file in the folder's place
-    told = Told()
-    sink, (first, second), listed = made(told, lambda _: None)
+def test_a_traceback_that_cannot_be_written_ends_no_sweep(capsys: pytest.CaptureFixture[str]) -> None:
+    get_storage().mkdir()
+    (get_storage() / "cells").touch()  # a file in the folder's place
+    sink, (first, second), listed = made(Told(), lambda _: None)
     sink.on_trial_error(1, [], first)
     sink.on_trial_start(0, [], second)
     sink.on_trial_result(1, [], second, FINISHED)
@@ -304,39 +288,26 @@ class Storing(Told):
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "keep", "status", "arrives", "left"),
+    ("algorithm", "keep", "arrives", "left"),
     [
-        ("scaffold", None, Status.FINISHED, True, False),
-        ("scaffold", None, Status.FINISHED, False, True),
-        ("scaffold", True, Status.FINISHED, True, True),
-        ("fedrep", None, Status.FINISHED, True, True),
-        ("local-only", None, Status.FINISHED, True, True),
+        ("scaffold", None, True, False),
+        ("scaffold", None, False, True),
+        ("scaffold", True, True, True),
+        ("fedrep", None, True, True),
+        ("local-only", None, True, True),
     ],
 )
-def test_a_finished_cell_drops_its_clients_states(
-    algorithm: str,
-    keep: bool | None,
-    status: Status,
-    arrives: bool,
-    left: bool,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_finished_cell_drops_its_clients_states(algorithm: str, keep: bool | None, arrives: bool, left: bool) -> None:
     """Once the store has its outcome; not if the run keeps them, nor if they hold the personal models. Only then may
     another sweep take the cell."""
-    monkeypatch.setenv("FEDRAY_STORAGE", str(tmp_path))
-    released = list[str]()
-    sink, (trial, *_), (cell, *_) = made(
-        Storing(arrives), released.append, algorithm=[algorithm], **{"runtime.keep_states": [keep]}
-    )
+    released, grid = list[str](), {"algorithm": [algorithm], "runtime.keep_states": [keep]}
+    sink, (trial, *_), (cell, *_) = made(Storing(arrives), released.append, **grid)
     simulation = Simulation(sink.session.plan.problems.get_problem(cell), InlineBackend())
     store = Checkpoints(get_cell_dir(cell.hash))
     for state in make_rounds(simulation, store):
         last = state
     sink.on_trial_start(0, [], trial)
-    sink.on_trial_result(
-        1, [], trial, {"rows": [ROW], "made": 1, "done": True, "record": Record(Ending(status), [ROW])}
-    )
+    sink.on_trial_result(1, [], trial, FINISHED)
     sink.close_rest()
     assert bool(list(get_cell_dir(cell.hash).glob("client-*"))) == left
     assert released == ([cell.hash] if arrives else [])

@@ -22,7 +22,6 @@ from fedray.engine.result import make_result
 from fedray.engine.server.simulation import Simulation
 from fedray.sweep import plan as planning
 from fedray.sweep import tune
-from fedray.sweep import tune as trials
 from fedray.sweep.plan import Options
 from fedray.sweep.run import drive, execute
 from fedray.sweep.sweep import Sweep
@@ -32,18 +31,12 @@ from tests import small
 from tests.cluster.test_ray_backend import keeping
 from tests.sweep.running import SWEEP, runs, undisturbed
 
-BASE = small.sections(
-    clients={"total": 20},
-    model="mlp",
-    data={"name": "digits", "validation": {"fraction": 0.2}},
-    training={"rounds": 8, "local_epochs": 1},
-    runtime={},
-)
+HELD_OUT, TRAINING = {"name": "digits", "validation": {"fraction": 0.2}}, {"rounds": 8, "local_epochs": 1}
+BASE = small.sections(clients={"total": 20}, model="mlp", data=HELD_OUT, training=TRAINING, runtime={})
 
 
-def test_tune_sees_the_axes_of_what_it_schedules(
-    local_ray: None, project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("local_ray", "project")
+def test_tune_sees_the_axes_of_what_it_schedules(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tune's schedulers, reporters and result grid, and `Results.trials`, have each axis under its name."""
     scheduled, grids, fit = list[Trial](), list[ray.tune.ResultGrid](), ray.tune.Tuner.fit
     monkeypatch.setattr(FIFOScheduler, "on_trial_add", lambda self, controller, trial: scheduled.append(trial))
@@ -137,23 +130,18 @@ def test_a_hard_setting_loses_nothing_to_an_easy_one(name: str, first: int) -> N
 
 def test_rivals_of_a_search_and_of_a_grid_are_alike_in_all_else() -> None:
     searched = {"training.lr", "algorithm.mu"}
-    prox = {"algorithm": {"name": "fedprox", "mu": 0.1}}
+    prox: dict[str, Any] = {"algorithm": {"name": "fedprox", "mu": 0.1}}
     one = get_group(config(**prox), searched)
     other = config(algorithm={"name": "fedprox", "mu": 1}, training=BASE["training"] | {"lr": 1})
     assert get_group(other, searched) == one
-    for other in (
-        {"algorithm": "fedavg"},
-        prox | {"partition": {"name": "dirichlet", "alpha": 1}},
-        prox | {"seed": 1},
-        prox | {"training": BASE["training"] | {"local_epochs": 2}},
-    ):
-        assert get_group(config(**other), searched) != one
-    one = get_group(config(algorithm={"name": "fedprox", "mu": 0.1}), set())
+    training = {"training": TRAINING | {"local_epochs": 2}}
+    for apart in ({"partition": {"name": "dirichlet", "alpha": 1}}, {"seed": 1}, training, {"algorithm": "fedavg"}):
+        assert get_group(config(**prox | apart), searched) != one
+    one = get_group(config(**prox), set())
     other = config(algorithm={"name": "fedprox", "mu": 1}, training={"rounds": 8, "local_epochs": 5})
     assert get_group(other, set()) == one
-    assert get_group(config(algorithm="fedavg"), set()) != one
-    assert get_group(config(algorithm={"name": "fedprox", "mu": 0.1}, seed=1), set()) != one
-    assert get_group(config(algorithm={"name": "fedprox", "mu": 0.1}, clients={"total": 30}), set()) != one
+    for apart in ({"algorithm": "fedavg"}, {"seed": 1}, {"clients": {"total": 30}}):
+        assert get_group(config(**prox | apart), set()) != one
 
 
 @pytest.mark.faults
@@ -161,17 +149,15 @@ def test_a_killed_and_a_stopped_trial_change_nothing(
     local_ray: None, project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A real SIGKILL in round 1 and a real SIGSTOP in round 6: both cells continue from their checkpoints."""
-    monkeypatch.setattr(trials, "SILENT", 8.0)
+    monkeypatch.setattr(tune, "SILENT", 8.0)
     dies, hangs = project / "dies", project / "hangs"
     training = SWEEP["base"]["training"] | {"lr_decay": 0.9}
 
     def sweep(*algorithms: object) -> dict[str, Any]:
         return {"name": "two", "base": SWEEP["base"] | {"training": training}, "grid": {"algorithm": list(algorithms)}}
 
-    disturbed = sweep(
-        {"name": "tests.plugins:dying_scaffold", "marker": str(dies)},
-        {"name": "tests.plugins:HangsLate", "marker": str(hangs)},
-    )
+    markers = {"dying_scaffold": dies, "HangsLate": hangs}
+    disturbed = sweep(*({"name": f"tests.plugins:{name}", "marker": str(path)} for name, path in markers.items()))
     dies.touch()
     hangs.touch()
     assert execute(planning.make_plan(Sweep.model_validate(disturbed))).plan.sheet.counts == {"finished": 2}
@@ -246,14 +232,11 @@ class Watched:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now, self.told, self.killed = 0.0, None, 0
-        self.trial: Any = SimpleNamespace(
-            trial_id="t",
-            temporary_state=SimpleNamespace(ray_actor="actor"),
-            run_metadata=SimpleNamespace(num_failures=2),
-        )
+        state, metadata = SimpleNamespace(ray_actor="actor"), SimpleNamespace(num_failures=2)
+        self.trial: Any = SimpleNamespace(trial_id="t", temporary_state=state, run_metadata=metadata)
         monkeypatch.setattr("time.monotonic", lambda: self.now)
-        monkeypatch.setattr(trials.ray_private, "read_heartbeat", lambda trial: self.told)
-        monkeypatch.setattr(trials.ray_private, "delete_heartbeat", lambda trial: None)
+        monkeypatch.setattr(tune.ray_private, "read_heartbeat", lambda trial: self.told)
+        monkeypatch.setattr(tune.ray_private, "delete_heartbeat", lambda trial: None)
         monkeypatch.setattr(ray, "kill", self._kill)
         self.watch = Watchdog(lambda text: None)
 
