@@ -38,13 +38,8 @@ def idx(path: Path, array: np.ndarray, packed: bool = False) -> None:
 
 def mnist(root: Path, kind: str = "MNIST", packed: bool = False, **arrays: np.ndarray) -> dict[str, np.ndarray]:
     """60 and 20 images of 10 classes, unless arrays `train`, `train_y`, `t10k`, `t10k_y` are given."""
-    arrays = {
-        "train": pixels(60, 28, 28),
-        "train_y": np.arange(60) % 10,
-        "t10k": pixels(20, 28, 28),
-        "t10k_y": np.arange(20) % 10,
-    } | arrays
-    for part in ("train", "t10k"):
+    for part, n in (("train", 60), ("t10k", 20)):
+        arrays = {part: pixels(n, 28, 28), f"{part}_y": np.arange(n) % 10} | arrays
         idx(root / kind / "raw" / f"{part}-images-idx3-ubyte", arrays[part], packed)
         idx(root / kind / "raw" / f"{part}-labels-idx1-ubyte", arrays[f"{part}_y"], packed)
     return arrays

@@ -199,9 +199,8 @@ def fedas(
             for start in range(0, len(at), align_batch):
                 part = at[start : start + align_batch]
                 out, y = w.net.forward(c.y, X[part]), labels[part]
-                dh = np.array(
-                    [2 * (out.h[j] - means[y[j]]) / out.h.shape[1] / (y == y[j]).sum() for j in range(len(y))]
-                )
+                d = out.h.shape[1]
+                dh = np.array([2 * (out.h[j] - means[y[j]]) / d / (y == y[j]).sum() for j in range(len(y))])
                 c.y = c.y - align_lr * restrict(w.net.backward(c.y, X[part], out, dh=dh)[0], body(w))
             for batch in c.batches:
                 c.step(w.grad(c.y, batch))

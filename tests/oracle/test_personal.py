@@ -175,10 +175,8 @@ class Draws:
     def start(self) -> Generator:
         parts = []
         for name, shape in zip(NAMES, TENSORS, strict=True):
-            bound, part = (
-                (3 + CLASSES if name in ("W1", "b1") else 5) ** -0.5,
-                torch.full(shape, float(name == "scale")),
-            )
+            part = torch.full(shape, float(name == "scale"))
+            bound = (3 + CLASSES if name in ("W1", "b1") else 5) ** -0.5
             parts.append(part if name in ("scale", "shift") else part.uniform_(-bound, bound, generator=self.first))
         p = Tensors({name: array(part) for name, part in zip(NAMES, parts, strict=True)})
         return Generator(p, np.zeros(5), np.ones(5), zeros(p), zeros(p))

@@ -101,14 +101,10 @@ def test_fine_tuning_is_training_on_from_x(algorithm: Any, same_as: Any, epochs:
     running.step()
     running.step()
     state, worker = running.state, Worker(built)
-    network = worker.network
+    network, told = worker.network, running._make_broadcast(running._make_server(1, 6))
     marks = running.tester.test_personal(PersonalEval((epochs,), own=True, everyone=False))
     for i in range(6):
-        c = worker.trainer.personalise(
-            running._make_broadcast(running._make_server(1, 6)),
-            ClientTask(i, 1 / 6, state.clients.get(i, Vectors())),
-            epochs,
-        )
+        c = worker.trainer.personalise(told, ClientTask(i, 1 / 6, state.clients.get(i, Vectors())), epochs)
         expected = state.theta if epochs == 0 else another_round(state, i, same_as, epochs)
         assert torch.allclose(c.theta, expected, rtol=0, atol=1e-7)  # x + (y - x) is y up to rounding
         assert torch.equal(c.theta, state.theta) == (epochs == 0)

@@ -421,9 +421,8 @@ def test_a_run_with_natural_clients(clients: dict[str, Any]) -> None:
     load_table("age,ward,part,kind\n" + "\n".join(f"{x},{w},{p},{int(x > 0)}" for x, w, p in rows) + "\n", **clients)
     data = {"name": "csv", "path": "own.csv", "label": "kind", "client": "ward", "drop": ["part"], **clients}
     training = {"rounds": 5, "batch_size": 10}
-    result = fedray.simulate(
-        small.sections("fedavg", (3, 3), 8, "natural", data=data, training=training, evaluation={"personal": {}})
-    )
+    sections = {"data": data, "training": training, "evaluation": {"personal": {}}}
+    result = fedray.simulate(small.sections("fedavg", (3, 3), 8, "natural", **sections))
     assert result.problem.split.test.sizes.tolist() == [10, 10, 10]
     assert result.history[-1]["test_accuracy"] > 85
 

@@ -346,10 +346,6 @@ class Rest(Partition):
 
 
 def test_a_client_0_without_samples_is_refused() -> None:
+    rest = {"name": f"{__name__}:Rest", "min_size": 0}
     with pytest.raises(UserError, match=r"^training\.nominal_steps: found client0, and client 0 has no samples$"):
-        small.problem(
-            "scaffold",
-            (2, 1),
-            partition={"name": "tests.engine.training.test_stack:Rest", "min_size": 0},
-            training={"nominal_steps": "client0"},
-        )
+        small.problem("scaffold", (2, 1), partition=rest, training={"nominal_steps": "client0"})
