@@ -229,7 +229,8 @@ class Comparison:
 
     title: the metric in words. lower: True if its smallest value is the best. notes: on the metric and the cells.
     means: a line per method and setting with the mean over its finished runs of the metric (`_value`), the batch
-    gradients and the megabytes to and from the clients (NaN if they are not known).
+    gradients and the megabytes to and from the clients (NaN if they are not known); `never`: how many of them have no
+    value because they never arrive.
     """
 
     sweep: str
@@ -276,9 +277,9 @@ def compare(
     cells = tabulate_by_seed(sweep, metric, rows, columns)
     to = find_reference(sweep.cells, to, cells["_row"], rows)
     _refuse_unlike(cells, to)
-    notes = [*describe_target(sweep, metric, cells), *describe_doubts(sweep, metric)]
+    notes = [*describe_target(sweep, metric, cells, never=False), *describe_doubts(sweep, metric)]
     differences, lower = pair_by_seed(cells, to, confidence), is_smaller_better(metric, sweep.cells)
-    cells = cells.assign(_value=cells["_value"].replace(NEVER, math.nan))
+    cells = cells.assign(_value=cells["_value"].replace(NEVER, math.nan), never=cells["_value"] == NEVER)
     title = make_title(metric, sweep.cells)
     return Comparison(sweep.name, to, metric, title, lower, notes, confidence, differences, _average(sweep, cells))
 
@@ -300,9 +301,9 @@ def _average(sweep: SweepTable, cells: pd.DataFrame) -> pd.DataFrame:
     sent = [f"metrics.megabytes_{way}" for way in ("down", "up")]
     megabytes = cells[sent].sum(axis=1, skipna=False) if {*sent} <= {*cells} else math.nan
     cells = cells.assign(gradients=count_gradients(sweep), megabytes=megabytes)
-    of_entry = cells.groupby(["_row", "_column"], sort=False)[["_value", "gradients", "megabytes"]]
-    means: pd.DataFrame = of_entry.agg(find_mean)
-    return means
+    of_entry = cells.groupby(["_row", "_column"], sort=False)
+    means: pd.DataFrame = of_entry[["_value", *COSTS]].agg(find_mean)
+    return means.assign(never=of_entry["never"].sum())
 
 
 def tabulate(found: Comparison) -> list[list[str]]:
@@ -362,9 +363,10 @@ def tabulate(found: Comparison) -> list[list[str]]:
 
 
 def _list_means(found: Comparison, row: str, column: str) -> list[str]:
-    value, *costs = map(float, found.means.loc[[(row, column)]].to_numpy()[0])
+    value, *costs, never = map(float, found.means.loc[[(row, column)]].to_numpy()[0])
     texts = [f"{value:.{found.digits}f}", *(f"{cost:,.0f}" if cost > 99 else f"{cost:.3g}" for cost in costs)]
-    return ["-" if text == "nan" else text for text in texts]
+    mean, *told = ("-" if text == "nan" else text for text in texts)
+    return [f"{mean} ({never:g} never)" if never else mean, *told]
 
 
 def _are_flips_lowest(found: Comparison) -> bool:
@@ -404,8 +406,12 @@ def list_notes(found: Comparison, shown: Sequence[str]) -> list[str]:
         "difference show one; settings are not corrected for each other",
         *([alone] if any(one.interval for one in found.differences) else []),
         f"{FLIPS}{least}: exact, without assuming normality, at least 2^(1 - n): 5 % needs six seeds or more",
-        *(["n: pairs with two numbers; the difference is of these, a mean is of all seeds"] if unpaired else []),
-        *(["never, neither: pairs in which a method, or both, do not reach the target"] if late else []),
+        *(
+            ["n: pairs with two numbers, of which the difference is; a mean is of all runs with one"]
+            if unpaired
+            else []
+        ),
+        *(["never, neither: runs, or both runs of a pair, that do not reach the target"] if late else []),
         *(f"{name}: {what}" for name, what in DETECTED.items() if name in shown),
         *(["-: equal differences have no spread; their p is that of sign flips"] if equal else []),
         *_describe_wins(found),

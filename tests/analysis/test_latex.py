@@ -193,12 +193,12 @@ def test_options_have_a_column_of_their_own(rows: list[str], expected: list[str]
             [
                 r" & \multicolumn{2}{c}{dirichlet $\alpha$=0.1} \\",
                 r"\cmidrule(lr){2-3}",
-                r" & test accuracy & rounds to 90 \% \\",
+                r" & test accuracy \% & rounds to 90 \% \\",
             ],
         ),
         (  # the caption says which rounds; only two of one kind need their prefix
             ["iid: last10_test_accuracy", "iid: test_loss"],
-            [r" & \multicolumn{2}{c}{iid} \\", r"\cmidrule(lr){2-3}", r" & test accuracy & test loss \\"],
+            [r" & \multicolumn{2}{c}{iid} \\", r"\cmidrule(lr){2-3}", r" & test accuracy \% & test loss \\"],
         ),
         (
             ["iid: last10_test_accuracy", "iid: test_accuracy"],

@@ -228,7 +228,7 @@ def name_metrics(metrics: Iterable[str]) -> dict[str, str]:
     names = dict[str, str]()
     for metric in metrics:
         one = Metric.parse(metric)
-        name = metric.removeprefix(one.prefix).replace("_", " ")
+        name = metric.removeprefix(one.prefix).replace("_", " ") + " %" * (" in %" in BY_ROUND.get(one.plain, ""))
         if one.reference:
             name = f"{'speed-up over' if one.plain == SPEEDUP else 'slowdown against'} {one.reference}"
         elif one.target is not None:

@@ -12,7 +12,7 @@ import math
 import re
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -117,7 +117,7 @@ def build(
         apart = {key: groups[key]["seed"].nunique() for key in keys if key not in alike and key[0] != BEST}
         entries |= {key: replace(entries[key], apart=count) for key, count in apart.items()}
     is_partial = is_ranked(metric, cells) and any(one.others and one.mean is not None for one in entries.values())
-    notes = _list_notes(sweep, cells, metric, average_over, is_partial)
+    notes = _list_notes(sweep, cells, metric, {key for key, one in entries.items() if one.apart}, is_partial)
     captioned = [*_list_captioned(sweep, cells, metric, average_over, entries), *captioned]
     ratio = Metric.parse(metric).plain == ROUNDS_TO
     digits = 1 if ratio else count_digits(one.mean for one in entries.values() if one.mean is not None)
@@ -138,13 +138,12 @@ def build(
             if ours.whole and theirs.whole and ours.mean is not None and theirs.mean is not None:
                 change = theirs.mean / ours.mean if ratio else round(ours.mean - theirs.mean, 9) + 0.0  # never -0
                 entries[row, column] = replace(one, change=change)
-        whose = " that both have" if any(one.apart for one in entries.values()) else ""
+        shared = ", of the seeds that both have" if any(one.apart for one in entries.values()) else ""
+        lacking = any(one.change is None and one.mean is not None for one in entries.values())
+        without = "; none where a seed of one of the two never arrives" if lacking else ""
         if any(one.change is not None for one in entries.values()):
-            quotient = f"in parentheses with ×: rounds of {reference} / rounds, both means over seeds{whose}"
-            over = f", mean over the seeds{whose}" if whose else ""
-            captioned.append(quotient if ratio else f"in parentheses: difference to {reference}{over}")
-        if ratio and any(one.change is None and one.mean is not None for one in entries.values()):
-            captioned.append(f"without ×: some seed of the method or of {reference} never reaches the target")
+            quotient = f"(×): {reference}'s mean rounds divided by the method's{shared}{without}"
+            captioned.append(quotient if ratio else f"in parentheses: difference to {reference}{shared}")
     if paper == sweep.name and paper.endswith("-smoke"):
         notes.append(
             "a smoke sweep, whose numbers cannot be compared with a paper's; "
@@ -240,15 +239,21 @@ def _rank(entries: Mapping[Key, Entry], rivals: Iterable[Iterable[Key]], lower: 
     return ranks
 
 
-def _list_notes(sweep: SweepTable, cells: pd.DataFrame, metric: str, over: str, partial: bool) -> list[str]:
-    """List the notes; `partial`: some entries are means of fewer seeds than they should be, and so not ranked."""
+def _list_notes(
+    sweep: SweepTable, cells: pd.DataFrame, metric: str, apart: Collection[Key], partial: bool
+) -> list[str]:
+    """List the notes; `apart`: entries that say their number of seeds themselves; `partial`: some entries are means of
+    fewer seeds than they should be, and so not ranked.
+    """
     notes = []
     cells = cells[cells["_row"] != BEST]
     groups = cells.groupby(["_row", "_setting"])
     is_mixed = bool((groups.size() > groups["seed"].nunique()).any())
     counted = groups.size() if is_mixed else cells.groupby(["_row", "_column"])["seed"].nunique()
-    number = str(counted.min()) if counted.nunique() == 1 else f"{counted.min()} to {counted.max()}"
+    usual = counted if is_mixed else counted[[key not in apart for key in counted.index]]
+    number = str(usual.min()) if usual.nunique() == 1 else f"{usual.min()} to {usual.max()}"
     what = "runs" if is_mixed else "seeds"
+    what += " unless said" if len(usual) < len(counted) else ""
     many = "one seed" if counted.max() == 1 else f"mean ± sample standard deviation over {number} {what}"
     notes.append(f"{many}; {LEGEND}" if is_ranked(metric, cells) else many)
     if is_mixed:
@@ -285,7 +290,8 @@ def _list_captioned(
         many = ", ".join(f"{n} settings ({column})" for column, n in counts.items())
         notes.append(f"averaged over {few}, seed by seed" if few else f"averaged over {over}, seed by seed: {many}")
     if any(one.apart for one in entries.values()):
-        notes.append("(n seeds): other seeds than most have" + ", and so not ranked" * is_ranked(metric, cells))
+        unmarked = ", and so neither bold nor underlined" * is_ranked(metric, cells)
+        notes.append(f"(n seeds): other seeds than most have{unmarked}")
     notes += describe_target(sweep, metric, cells, never=False)
     if any("never" in one.others for one in entries.values()):
         notes.append("never: runs that do not reach the target, in no mean; their entries are not ranked")
@@ -422,7 +428,8 @@ def main(
         )
     paper = paper or (sweep.name if published else "")
     table = build(sweep, metric, rows, cols, reference, paper, average_over, best_except)
-    caption = re.sub(r"(?<!\\)((?:\\\\)*)%", r"\1\%", " ".join(caption.split()))  # a bare % would end the line
+    bare = "%&#" if {"$", "\\"} & {*caption} else "%&#_"  # would end the line, or LaTeX's run
+    caption = re.sub(rf"(?<!\\)((?:\\\\)*)([{bare}])", r"\1\\\2", " ".join(caption.split()))
     write_or_print(FORMATS[format](replace(table, label=label, caption=caption)), file)
     if format == "latex":
         marks = f"; its caption leaves out: {LEGEND}" if table.ranks and not caption else ""

@@ -222,12 +222,12 @@ FORMATS: dict[str, Callable[[ResultTable], str]] = {
 def _fill(table: ResultTable, key: Key, written: Callable[[str], str], emphasis: dict[int, str]) -> str:
     entry = table.entries.get(key)
     if entry is None:
-        return ""
+        return written("-") if key[0] == BEST else ""
     value = emphasis.get(table.ranks.get(key, 0), "{}").format(
         written(format_value(entry.mean, entry.std, entry.digits))
     )
     change, printed = "", ""
-    if entry.change is not None:
+    if entry.change is not None and key[0] != table.reference:
         change = f"({entry.change:.2f}×)" if entry.is_round else f"({entry.change:+z.{entry.digits}f})"
     if entry.printed is not None:
         difference = "" if entry.difference is None else f", {entry.difference:+z.{entry.digits}f}"

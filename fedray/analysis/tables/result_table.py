@@ -156,24 +156,28 @@ def add_best(cells: pd.DataFrame, leave_out: Sequence[str], lower: bool) -> tupl
             )
             if one.whole and one.mean is not None
         }
-        if whole:
-            best = (min if lower else max)(whole, key=lambda row: whole[row])
-            copies.append(panel[panel["_row"] == best].assign(_row=BEST))
-            said[str(best)].append(str(setting))
+        best = (min if lower else max)(whole, key=lambda row: whole[row]) if whole else None
+        copies.append(panel[panel["_row"] == best].assign(_row=BEST))
+        said["none" if best is None else str(best)].append(str(setting))
     here = [f"{row} ({', '.join(of)})" for row, of in said.items()] if len(said) > 1 else [*said]
-    return pd.concat([cells, *copies]), f"here {', '.join(here)}" if here else "no row is ranked"
+    return pd.concat([cells, *copies]), f"here {', '.join(here)}"
 
 
 def join_tables(tables: Mapping[str, ResultTable]) -> ResultTable:
     """Join metric -> table into one table: for each setting a column per metric."""
-    first, *others = tables.values()
+    first = next(iter(tables.values()))
     entries, ranks = dict[Key, Entry](), dict[Key, int]()
     for name, table in tables.items():
         entries |= {(row, f"{column}: {name}"): entry for (row, column), entry in table.entries.items()}
         ranks |= {(row, f"{column}: {name}"): rank for (row, column), rank in table.ranks.items()}
+    parts = [table.title.partition(": ")[2].partition(", ") for table in tables.values()]
+    alike = (
+        len({rest for _, _, rest in parts} | {""}) == 2
+    )  # `test accuracy in % and test loss, mean of rounds 91 to 100`
+    titles = [" and ".join(name for name, _, _ in parts) + "".join(parts[0][1:])] if alike else map("".join, parts)
     return replace(
         first,
-        title="; ".join([first.title, *(table.title.partition(": ")[2] for table in others)]),
+        title=f"{first.title.partition(': ')[0]}: {'; '.join(titles)}",
         columns=[f"{column}: {name}" for column in first.columns for name in tables],
         entries=entries,
         ranks=ranks,
