@@ -1,6 +1,5 @@
 """A mistake in a call of the Python functions is a UserError of one line that names the argument; an error in a user's
-own class is one line that names the class and the line of its file that raised.
-"""
+own class is one line that names the class and the line of its file that raised."""
 
 import sys
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from fedray.common.errors import PluginError, UserError
 from fedray.datasets.dataset import Dataset
 from fedray.tracking.store import find_runs, open_store, pick_best
 from tests import small
+from tests.conftest import work_in
 
 RUN = small.sections(model=4, training={"rounds": 1, "local_epochs": 1})
 SWEEP = {"name": "x", "base": {key: value for key, value in RUN.items() if key != "runtime"}}
@@ -45,6 +45,15 @@ def on(**arrays: Any) -> Any:
     return simulate(RUN | {"data": ARRAYS | arrays})
 
 
+def made(**changes: Any) -> Dataset:
+    """A data set of `ARRAYS`, some of it changed."""
+    return Dataset(**{"name": "a", **ARRAYS, "num_classes": 3, **changes})
+
+
+def personal(client: Any, config: Any = RUN) -> Any:
+    return simulate(config).personal_model(client)
+
+
 CALLS: dict[str, Callable[[], Any]] = {
     f"simulate: config: found 42; {CONFIG}": lambda: simulate(42),
     "simulate: config: found 'a\\x00'; a path has no zero characters": lambda: simulate("a\0"),
@@ -63,27 +72,17 @@ CALLS: dict[str, Callable[[], Any]] = {
     "load: run: found 7; str is required": lambda: fedray.load(7),  # type: ignore[arg-type]
     "save: /dev/null is not a regular file; overwrite=True writes into it": lambda: simulate().save("/dev/null"),
     "table: unknown name '3'; valid: confusion": lambda: simulate().table("3"),
-    "personal_model: client: found '0'; int is required": lambda: simulate().personal_model("0"),
-    "personal_model: client: found -1; one of the 6 clients that train is required": lambda: simulate().personal_model(
-        -1
-    ),
-    "personal_model: client: found 6; one of the 6 clients that train is required": lambda: simulate(
-        UNSEEN
-    ).personal_model(6),
+    "personal_model: client: found '0'; int is required": lambda: personal("0"),
+    "personal_model: client: found -1; one of the 6 clients that train is required": lambda: personal(-1),
+    "personal_model: client: found 6; one of the 6 clients that train is required": lambda: personal(6, UNSEEN),
     f"save_personal: {__file__} is not a folder": lambda: simulate().save_personal(__file__),
     "clients.unseen: found 2; none of them has both training and test samples of its own": lambda: simulate(
         UNSEEN | {"partition": "natural", "data": ARRAYS | IDS}
     ),
     "Sum: vector: found 3; Tensor is required": lambda: fedray.Sum(3),  # type: ignore[arg-type]
-    "data a: num_classes is '3'; an integer from 1 is required": lambda: Dataset(
-        "a", FLOATS, ARRAYS["y_train"], FLOATS[:6], ARRAYS["y_test"], "3"
-    ),  # type: ignore[arg-type]
-    "data a: y_train has shape (24, 1); (n,) is required": lambda: Dataset(
-        "a", FLOATS, ARRAYS["y_train"][:, None], FLOATS[:6], ARRAYS["y_test"], 3
-    ),
-    "data a: mean is ('a',); a number per channel is required": lambda: Dataset(
-        "a", FLOATS, ARRAYS["y_train"], FLOATS[:6], ARRAYS["y_test"], 3, ("a",)
-    ),  # type: ignore[arg-type]
+    "data a: num_classes is '3'; an integer from 1 is required": lambda: made(num_classes="3"),
+    "data a: y_train has shape (24, 1); (n,) is required": lambda: made(y_train=ARRAYS["y_train"][:, None]),
+    "data a: mean is ('a',); a number per channel is required": lambda: made(mean=("a",)),
     "data: y_train is timedelta64[D] (24,); integers (n,) with n > 0 are required": lambda: on(
         y_train=np.zeros(24, "timedelta64[D]")
     ),
@@ -115,18 +114,17 @@ def test_a_mistake_is_one_line(line: str, tmp_path: Path, monkeypatch: pytest.Mo
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    "arrays",
-    [
-        {"x_train": torch.from_numpy(FLOATS).requires_grad_()},
-        {"x_train": FLOATS[::-1].copy()[::-1]},
-        {"x_train": pd.DataFrame(FLOATS, index=range(24, 0, -1))},
-        {"y_train": (np.arange(24) % 3).astype(">i4")},
-    ],
-    ids=["requires grad", "negative strides", "frame", "big endian"],
-)
-def test_arrays_that_only_look_strange_give_the_same_numbers(arrays: dict[str, Any]) -> None:
-    assert torch.equal(on(**arrays).theta, on().theta)
+STRANGE: dict[str, dict[str, Any]] = {
+    "requires grad": {"x_train": torch.from_numpy(FLOATS).requires_grad_()},
+    "negative strides": {"x_train": FLOATS[::-1].copy()[::-1]},
+    "frame": {"x_train": pd.DataFrame(FLOATS, index=range(24, 0, -1))},
+    "big endian": {"y_train": (np.arange(24) % 3).astype(">i4")},
+}
+
+
+@pytest.mark.parametrize("what", STRANGE)
+def test_arrays_that_only_look_strange_give_the_same_numbers(what: str) -> None:
+    assert torch.equal(on(**STRANGE[what]).theta, on().theta)
 
 
 def test_a_callback_gets_a_copy_of_the_row(project: Path) -> None:
@@ -145,10 +143,8 @@ def test_a_callback_gets_a_copy_of_the_row(project: Path) -> None:
 
 
 def test_a_run_that_ends_early_leaves_a_finished_one_as_it_is(project: Path) -> None:
-    """The same cell is trained again with checkpoints elsewhere, stopped or broken: it gets a run of its own.
-
-    Before, it took the finished run over, and a sweep's tables had the accuracy of the round in which it stopped.
-    """
+    """The same cell is trained again with checkpoints elsewhere, stopped or broken: it gets a run of its own. Before,
+    it took the finished run over, and a sweep's tables had the accuracy of the round in which it stopped."""
     config = RUN | {"training": {"rounds": 3}}
     first = simulate(config, track="x", checkpoints="one")
     before = open_store()[0].get_run(first.run_id)
@@ -168,35 +164,32 @@ def test_a_run_that_ends_early_leaves_a_finished_one_as_it_is(project: Path) -> 
     assert simulate(config, track="x", checkpoints="three").run_id == stopped.run_id  # it goes on
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda: torch.set_default_dtype(torch.float64),
-        lambda: torch.set_default_device("meta"),
-        lambda: torch.set_autocast_enabled("cpu", True),
-        lambda: torch.set_grad_enabled(False),
-        lambda: torch.manual_seed(1),
-        lambda: simulate(RUN | {"seed": 7}),
-    ],
-    ids=["dtype", "device", "autocast", "no grad", "seed", "run"],
-)
-def test_a_callback_that_changes_pytorchs_settings_changes_no_number(change: Callable[[], object]) -> None:
+CHANGES: dict[str, Callable[[], object]] = {
+    "dtype": lambda: torch.set_default_dtype(torch.float64),
+    "device": lambda: torch.set_default_device("meta"),
+    "autocast": lambda: torch.set_autocast_enabled("cpu", True),
+    "no grad": lambda: torch.set_grad_enabled(False),
+    "seed": lambda: torch.manual_seed(1),
+    "run": lambda: simulate(RUN | {"seed": 7}),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_a_callback_that_changes_pytorchs_settings_changes_no_number(what: str) -> None:
     rounds = RUN | {"training": {"rounds": 3, "local_epochs": 1}, "evaluation": {"every": 1}}
     before = torch.get_default_dtype(), torch.get_default_device(), torch.is_autocast_enabled("cpu")
-    assert torch.equal(simulate(rounds, evaluated=lambda row: [change()].clear()).theta, simulate(rounds).theta)
+    assert torch.equal(simulate(rounds, evaluated=lambda row: [CHANGES[what]()].clear()).theta, simulate(rounds).theta)
     assert torch.is_grad_enabled()
     assert before == (torch.get_default_dtype(), torch.get_default_device(), torch.is_autocast_enabled("cpu"))
 
 
 def test_a_model_replaces_no_file_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same rule as for the paths of commands, which tests/cli/test_outputs.py tries one by one."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("FEDRAY_STORAGE", raising=False)
+    work_in(tmp_path, monkeypatch)
     result = simulate(RUN | {"evaluation": {"personal": {}}})
     Path("notes.txt").write_text("precious")
-    with pytest.raises(
-        UserError, match=r"^save: notes.txt exists and does not end in \.safetensors; .* overwrite=True"
-    ):
+    said = r"^save: notes.txt exists and does not end in \.safetensors; .* overwrite=True"
+    with pytest.raises(UserError, match=said):
         result.save("notes.txt")
     assert Path("notes.txt").read_text() == "precious"
     first, second = (result.save("notes.txt", overwrite=True), result.save("new/m.safetensors"))
@@ -243,9 +236,7 @@ PLUGINS: dict[tuple[str, str], dict[str, str]] = {
     ("Partition", "split_test"): {
         f"{SHARDS} + 360] * 6)": "partition.name: {path} deals the sample 360; the test set has samples 0 to 359",
     },
-    ("Partition", "get_held_out"): {
-        HELD_OUT: "partition.name: {path}.get_held_out returns a int; Shards are required",
-    },
+    ("Partition", "get_held_out"): {HELD_OUT: "partition.name: {path}.get_held_out returns a int; Shards are required"},
     ("DataSource", "load"): {
         "return None": "data: {path}.load returns a NoneType; a Dataset is required",
         "return Dataset('a', x.tolist(), y, x, y, 2)": "data a: x_train is a list; a NumPy array is required",
@@ -273,9 +264,7 @@ PLUGINS: dict[tuple[str, str], dict[str, str]] = {
         "Union[Literal['all', 'body', ",
     },
     ("Probe", "of_round"): {"1 / 0": f"evaluation.probes: {RAISES}"},
-    ("torch.nn.Module", "__init__"): {
-        "1 / 0": f"model: {RAISES}",
-    },
+    ("torch.nn.Module", "__init__"): {"1 / 0": f"model: {RAISES}"},
 }
 SECTIONS = {"Partition": "partition", "DataSource": "data", "Algorithm": "algorithm"}
 CASES = [(*key, body, line) for key, cases in PLUGINS.items() for body, line in cases.items()]
