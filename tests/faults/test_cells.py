@@ -18,32 +18,22 @@ from fedray.engine.process.worker import LESS_MEMORY
 from fedray.engine.state import load_state
 from fedray.sweep.plan import Problems, make_sheet
 from fedray.sweep.sweep import Sweep
-from tests.sweep.running import SWEEP, done, fedray, logged_once, outcome, runs, state_hashes, undisturbed, write
-
-
-def sweep(cases: list[dict[str, Any]], **training: object) -> dict[str, Any]:
-    base = SWEEP["base"] | {"training": SWEEP["base"]["training"] | training}
-    return {"name": "small", "base": base, "cases": cases}
+from tests.sweep.running import SWEEP, done, fedray, logged_once, outcome, runs, start, state_hashes, undisturbed, until
 
 
 @pytest.mark.faults
 def test_a_cell_that_runs_out_of_memory_or_disk_does_not_disturb_the_others(tmp_path: Path) -> None:
-    """A tensor of 256 MiB under an RLIMIT_AS that leaves 128; files of 2 kB at most from round 6 on (RLIMIT_FSIZE).
-
-    The checkpoint of round 4 stays (every second round has one). Once there is room again the cell continues from it
-    and ends like an undisturbed one.
-    """
+    """A tensor of 256 MiB under an RLIMIT_AS that leaves 128; files of 2 kB at most from round 6 on (RLIMIT_FSIZE). The
+    checkpoint of round 4 stays (every second round has one). Once there is room again the cell continues from it and
+    ends like an undisturbed one."""
     marker = tmp_path / "marker"
     marker.touch()
-    small = sweep(
-        [
-            {"algorithm": {"name": "tests.plugins:Greedy", "mebibytes": 256}},
-            {"algorithm": {"name": "tests.plugins:FillsDisk", "marker": str(marker)}},
-            {"algorithm": "tests.plugins:FillsDisk"},
-        ],
-        lr_decay=0.9,
-    )  # it lifts the limit of its process
-    out = done(fedray(tmp_path, "sweep", str(write(tmp_path, small))), code=1)
+    greedy_one = {"algorithm": {"name": "tests.plugins:Greedy", "mebibytes": 256}}
+    filling = {"algorithm": {"name": "tests.plugins:FillsDisk", "marker": str(marker)}}
+    lifting = {"algorithm": "tests.plugins:FillsDisk"}  # it lifts the limit of its process
+    base = SWEEP["base"] | {"training": SWEEP["base"]["training"] | {"lr_decay": 0.9}}
+    small = {"name": "small", "base": base, "cases": [greedy_one, filling, lifting]}
+    out = done(start(tmp_path, small), code=1)
     assert "small: 2 failed, 1 finished" in out
     messages = {one.data.tags["fedray.message"] for one in runs(tmp_path)} - {""}
     greedy, disk = sorted(messages, key=lambda text: "checkpoint" in text)
@@ -63,24 +53,17 @@ def test_a_cell_that_runs_out_of_memory_or_disk_does_not_disturb_the_others(tmp_
 
 @pytest.mark.faults
 def test_sigterm_keeps_the_rounds_made_and_the_next_call_goes_on(tmp_path: Path) -> None:
-    """No checkpoint is due in these 12 rounds: the one found was made when the sweep was interrupted.
-
-    12 rounds of 3 clients that sleep 0.5 s each are 18 s; the other cell is done in one or two.
-    """
+    """No checkpoint is due in these 12 rounds: the one found was made when the sweep was interrupted. 12 rounds of 3
+    clients that sleep 0.5 s each are 18 s; the other cell is done in one or two."""
     slow = SWEEP | {
         "base": SWEEP["base"] | {"runtime": {"checkpoint_every": 1000}},
         "grid": {"algorithm": ["scaffold", {"name": "tests.plugins:Slow", "nap": 0.5}]},
     }
-    driver = fedray(tmp_path, "sweep", str(write(tmp_path, slow)))
-    assert driver.stdout is not None
-    for line in driver.stdout:
-        if "[1/2]" in line:
-            break
+    driver = start(tmp_path, slow)
+    until(driver, "[1/2]")
     time.sleep(4)
-    driver.send_signal(signal.SIGTERM)
-    os.killpg(
-        driver.pid, signal.SIGTERM
-    )  # `timeout` sends it to the command and to the whole group, with Ray's processes
+    driver.send_signal(signal.SIGTERM)  # `timeout` sends it to the command and to the whole group, with Ray's processes
+    os.killpg(driver.pid, signal.SIGTERM)
     _, err = driver.communicate(timeout=60)
     assert driver.returncode == 130
     assert "interrupted: run the same command again to resume" in err
@@ -102,7 +85,7 @@ def kill_and_resume(folder: Path, slow: dict[str, Any]) -> dict[int, Vectors]:
     Returns:
         What each client kept when it was killed.
     """
-    driver = fedray(folder, "sweep", str(write(folder, slow)))
+    driver = start(folder, slow)
     cells, deadline = folder / ".fedray/cells", time.monotonic() + 240
     while not (made := [Checkpoints(path).list_rounds() for path in cells.glob("*")]) or not any(made):
         assert driver.poll() is None, "it ended before it was killed"

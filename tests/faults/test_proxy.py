@@ -5,19 +5,18 @@ import signal
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
 from urllib.parse import quote
 
 import pytest
 from mlflow import MlflowClient
 
-from tests.sweep.running import SWEEP, done, fedray, logged_once, server, state_hashes, undisturbed, write
-from tests.tracking.proxy import PASSWORD, USER, Proxy, proxy
+from tests.sweep.running import SWEEP, done, fedray, logged_once, server, start, state_hashes, undisturbed, until
+from tests.tracking.proxy import PASSWORD, USER, Proxy, serving
 
 
 @pytest.fixture
 def store(tmp_path: Path, port: int) -> Iterator[Proxy]:
-    with server(tmp_path, port), proxy(port) as made:
+    with server(tmp_path, port), serving(Proxy(port)) as made:
         yield made
 
 
@@ -25,22 +24,14 @@ def address(made: Proxy) -> str:
     return f"http://{USER}:{quote(PASSWORD, safe='')}@127.0.0.1:{made.port}"
 
 
-def until(stream: IO[str] | None, text: str) -> None:
-    assert stream is not None
-    for line in stream:
-        if text in line:
-            return
-    raise AssertionError(f"the sweep ended before {text}")
-
-
 @pytest.mark.faults
 @pytest.mark.parametrize("status", [401, 403, 404])
 def test_a_proxy_that_refuses_for_a_while_is_ridden_out(status: int, store: Proxy, tmp_path: Path) -> None:
     """From the first cell's outcome to the third's all requests get the answer `status`; at the end nothing is lost."""
-    driver = fedray(tmp_path, "sweep", str(write(tmp_path, SWEEP)), MLFLOW_TRACKING_URI=address(store))
-    until(driver.stdout, "[1/4]")
+    driver = start(tmp_path, SWEEP, MLFLOW_TRACKING_URI=address(store))
+    until(driver, "[1/4]")
     store.refuse = status
-    until(driver.stdout, "[3/4]")
+    until(driver, "[3/4]")
     store.refuse = 0
     assert "small: 4 finished" in done(driver)
     assert state_hashes(tmp_path) == undisturbed(SWEEP)
@@ -51,7 +42,7 @@ def test_a_proxy_that_refuses_for_a_while_is_ridden_out(status: int, store: Prox
 def test_who_is_refused_at_the_start_is_told_in_one_line_and_nothing_runs(store: Proxy, tmp_path: Path) -> None:
     for refuse, uri in ((403, address(store)), (0, f"http://127.0.0.1:{store.port}")):
         store.refuse = refuse
-        error = done(fedray(tmp_path, "sweep", str(write(tmp_path, SWEEP)), MLFLOW_TRACKING_URI=uri), 2)
+        error = done(start(tmp_path, SWEEP, MLFLOW_TRACKING_URI=uri), 2)
         assert "MLFLOW_TRACKING_URI: the store cannot be used: " in error
         assert f"failed with error code {refuse or 401}" in error
         assert len(error.strip().splitlines()) == 1
@@ -62,8 +53,8 @@ def test_who_is_refused_at_the_start_is_told_in_one_line_and_nothing_runs(store:
 
 @pytest.mark.faults
 def test_an_experiment_that_is_deleted_meanwhile_is_one_line(store: Proxy, tmp_path: Path) -> None:
-    driver = fedray(tmp_path, "sweep", str(write(tmp_path, SWEEP)), MLFLOW_TRACKING_URI=address(store))
-    until(driver.stdout, "[1/4]")
+    driver = start(tmp_path, SWEEP, MLFLOW_TRACKING_URI=address(store))
+    until(driver, "[1/4]")
     client = MlflowClient(tracking_uri=f"sqlite:///{tmp_path / 'mlflow.db'}")
     client.delete_experiment(client.get_experiment_by_name("fedray").experiment_id)
     error = done(driver, 2)
@@ -74,20 +65,18 @@ def test_an_experiment_that_is_deleted_meanwhile_is_one_line(store: Proxy, tmp_p
 @pytest.mark.faults
 def test_a_store_that_answers_slowly_delays_no_training(store: Proxy, tmp_path: Path) -> None:
     """Eight cells with a second before each answer. The writes wait for each other, the cells do not wait for them:
-    when the last cell ends, less than half of the log has arrived.
-
-    A cell costs 12 requests: its run (create, two looks for a twin), three files, the data set, parameters, rows with
-    the results, the confusion matrix, the end (2); and one more for each further report of rows, of which two rounds
-    give at most two. The sweep costs 17; 4 of them store what Tune says of its trials, and 1 asks whether the
-    server is too slow. The next call asks for the eight outcomes at once.
-    """
+    when the last cell ends, less than half of the log has arrived. A cell costs 12 requests: its run (create, two looks
+    for a twin), three files, the data set, parameters, rows with the results, the confusion matrix, the end (2); and
+    one more for each further report of rows, of which two rounds give at most two. The sweep costs 17; 4 of them store
+    what Tune says of its trials, and 1 asks whether the server is too slow. The next call asks for the eight outcomes
+    at once."""
     sweep = SWEEP | {
         "base": SWEEP["base"] | {"training": SWEEP["base"]["training"] | {"rounds": 2}},
         "grid": {"algorithm": ["fedavg"], "seed": list(range(8))},
     }
     store.delay = 1.0
-    driver = fedray(tmp_path, "sweep", str(write(tmp_path, sweep)), MLFLOW_TRACKING_URI=address(store))
-    until(driver.stdout, "[8/8]")
+    driver = start(tmp_path, sweep, MLFLOW_TRACKING_URI=address(store))
+    until(driver, "[8/8]")
     arrived = len(store.seen)
     assert "small: 8 finished" in done(driver)
     assert arrived < len(store.seen) / 2
@@ -105,10 +94,10 @@ def test_a_store_that_begins_to_send_a_byte_a_second_holds_up_no_cell_and_ends_i
     store: Proxy, tmp_path: Path
 ) -> None:
     variables = {"MLFLOW_TRACKING_URI": address(store)}
-    driver = fedray(tmp_path, "sweep", str(write(tmp_path, SWEEP)), **variables, FEDRAY_STORE_PATIENCE="3")
-    until(driver.stdout, "[1/4]")
+    driver = start(tmp_path, SWEEP, **variables, FEDRAY_STORE_PATIENCE="3")
+    until(driver, "[1/4]")
     store.drip = 1.0
-    until(driver.stdout, "[4/4]")
+    until(driver, "[4/4]")
     error = done(driver, 2)
     assert "MLflow has been unreachable for 3 s (no answer in 60 s); " in error
     assert "Traceback" not in error
@@ -126,12 +115,12 @@ def test_sigterm_while_a_store_is_waited_for_ends_a_background_job_with_the_sent
     variables = {"MLFLOW_TRACKING_URI": address(store)}
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        driver = fedray(tmp_path, "sweep", str(write(tmp_path, SWEEP)), **variables)
+        driver = start(tmp_path, SWEEP, **variables)
     finally:
         signal.signal(signal.SIGINT, before)
-    until(driver.stdout, "[1/4]")
+    until(driver, "[1/4]")
     store.drip = 1.0
-    until(driver.stdout, "[4/4]")
+    until(driver, "[4/4]")
     os.killpg(driver.pid, signal.SIGTERM)
     _, err = driver.communicate(timeout=120)
     assert driver.returncode == 130, err

@@ -18,7 +18,7 @@ from fedray.sweep.plan import Plan, make_plan
 from fedray.sweep.points import apply_draw
 from fedray.sweep.stages import choose, make_final_stage, make_tune_stage
 from fedray.sweep.sweep import Sweep
-from tests.sweep.running import SWEEP, done, fedray, state_hashes, write
+from tests.sweep.running import SWEEP, done, fedray, state_hashes, until, write
 
 TUNED: dict[str, Any] = {
     "name": "tuned",
@@ -43,8 +43,7 @@ def inline(planned: Plan) -> tuple[Plan, dict[str, str]]:
 
 def killed_at(driver: "subprocess.Popen[str]", words: tuple[str, ...]) -> None:
     """Kill a driver once a line with these words has come."""
-    assert driver.stdout is not None
-    assert any(all(word in line for word in words) for line in driver.stdout), f"no line with {words}"
+    until(driver, *words)
     os.kill(driver.pid, signal.SIGKILL)
     driver.wait(timeout=10)
     driver.communicate()

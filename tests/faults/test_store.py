@@ -15,9 +15,10 @@ from tests.sweep.running import (
     outcome,
     runs,
     server,
+    start,
     state_hashes,
     undisturbed,
-    write,
+    until,
 )
 
 
@@ -26,14 +27,9 @@ def test_a_server_killed_and_started_again_misses_nothing_and_repeats_nothing(tm
     """It dies when one cell has been logged; the other three run, and two of them end, while it is away."""
     variables = {"MLFLOW_TRACKING_URI": f"http://127.0.0.1:{port}"}
     with server(tmp_path, port):
-        driver = fedray(tmp_path, "sweep", str(write(tmp_path, SWEEP)), **variables)
-        assert driver.stdout is not None
-        for line in driver.stdout:
-            if "[1/4]" in line:
-                break
-    for line in driver.stdout:
-        if "[3/4]" in line:
-            break
+        driver = start(tmp_path, SWEEP, **variables)
+        until(driver, "[1/4]")
+    until(driver, "[3/4]")
     assert driver.poll() is None
     with server(tmp_path, port):
         assert "small: 4 finished" in done(driver)
@@ -49,11 +45,8 @@ def test_a_server_that_stays_away_is_said_at_the_end_and_the_next_call_completes
 ) -> None:
     variables = {"MLFLOW_TRACKING_URI": f"http://127.0.0.1:{port}"}
     with server(tmp_path, port):
-        driver = fedray(tmp_path, "sweep", str(write(tmp_path, SWEEP)), **variables, FEDRAY_STORE_PATIENCE="3")
-        assert driver.stdout is not None
-        for line in driver.stdout:
-            if "[1/4]" in line:
-                break
+        driver = start(tmp_path, SWEEP, **variables, FEDRAY_STORE_PATIENCE="3")
+        until(driver, "[1/4]")
     message = done(driver, code=2)
     assert "MLflow has been unreachable for 3 s" in message
     assert "Run the same command again" in message
@@ -84,11 +77,8 @@ def test_jumps_of_the_wall_clock_change_nothing(tmp_path: Path) -> None:
     today, site = {_day(), _day() + 1}, tmp_path / "site"
     site.mkdir()
     (site / "sitecustomize.py").write_text(JUMPING, encoding="utf-8")
-    driver = fedray(tmp_path, "sweep", str(write(tmp_path, SWEEP)), PYTHONPATH=f"{site}{os.pathsep}{REPOSITORY}")
-    assert driver.stdout is not None
-    for line in driver.stdout:  # Ray's own start measures its patience by the wall clock
-        if "[1/4]" in line:
-            break
+    driver = start(tmp_path, SWEEP, PYTHONPATH=f"{site}{os.pathsep}{REPOSITORY}")
+    until(driver, "[1/4]")  # Ray's own start measures its patience by the wall clock
     (site / "jump").touch()
     out = done(driver)
     assert "small: 4 finished" in out

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 import ray
-import yaml
 
 from fedray.cluster.connection import use_cluster
-from tests.sweep.running import REPOSITORY, SWEEP
+from tests.sweep.running import SWEEP, done, start
 
 JOIN = "import ray, sys; ray.init(sys.argv[1], logging_level='ERROR'); print('joined')"
 
@@ -39,24 +38,9 @@ def test_a_cluster_that_asks_for_a_token_is_one_line_and_leaves_nothing(
 ) -> None:
     """Ray itself writes 20 lines that do not name the remedy."""
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
-    file = tmp_path / "sweep.yaml"
-    file.write_text(yaml.safe_dump(SWEEP))
-    environment = {
-        key: value for key, value in os.environ.items() if not key.startswith(("RAY_", "FEDRAY_", "MLFLOW_"))
-    }
     with use_cluster():
         address = ray.get_runtime_context().gcs_address
-        done = subprocess.run(
-            [sys.executable, "-m", "fedray", "sweep", "sweep.yaml", "--address", address],
-            cwd=tmp_path,
-            env=environment | {"PYTHONPATH": str(REPOSITORY)},
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-    assert (done.returncode, done.stderr) == (
-        2,
-        "small: starting Ray\n"
-        f"fedray: --address: cannot join {address}: it asks for a token; set RAY_AUTH_MODE=token\n",
-    )
-    assert list(tmp_path.iterdir()) == [file]
+        starting, error = done(start(tmp_path, SWEEP, "--address", address), 2).splitlines()
+    assert starting == "small: starting Ray"
+    assert error == f"fedray: --address: cannot join {address}: it asks for a token; set RAY_AUTH_MODE=token"
+    assert list(tmp_path.iterdir()) == [tmp_path / "sweep.yaml"]

@@ -11,16 +11,26 @@ import pytest
 from mlflow import MlflowClient
 
 from fedray.sweep.storage import CellLocks
-from tests.sweep.running import SWEEP, done, fedray, logged_once, runs, server, state_hashes, undisturbed, write
+from tests.sweep.running import (
+    SWEEP,
+    done,
+    fedray,
+    logged_once,
+    runs,
+    server,
+    start,
+    state_hashes,
+    undisturbed,
+    until,
+    write,
+)
 
 
 @pytest.mark.faults
 def test_two_sweeps_that_share_cells_run_each_of_them_once(tmp_path: Path) -> None:
-    """Cells 0 1 2 3 and 2 3 4: five of them. Each is trained by one of the two, and both end with all of theirs.
-
-    12 rounds of 3 clients that sleep 0.5 s each are 18 s per cell: time for the second sweep to start next to the
-    first, unless the machine is busy with other things.
-    """
+    """Cells 0 1 2 3 and 2 3 4: five of them. Each is trained by one of the two, and both end with all of theirs. 12
+    rounds of 3 clients that sleep 0.5 s each are 18 s per cell: time for the second sweep to start next to the first,
+    unless the machine is busy with other things."""
 
     def slow(name: str, seeds: list[int]) -> dict[str, Any]:
         algorithm = [{"name": "tests.plugins:Slow", "nap": 0.5}]
@@ -47,17 +57,11 @@ def test_two_sweeps_that_share_cells_run_each_of_them_once(tmp_path: Path) -> No
 @pytest.mark.faults
 def test_cells_that_another_process_holds_are_waited_for_and_run_when_it_gives_them_up(tmp_path: Path) -> None:
     """The other process is this one. It holds two of four cells until the other two have ended, and never runs them."""
-    write(tmp_path, SWEEP)
     with CellLocks(tmp_path / ".fedray/locks/.cells") as locks:
         held = sorted(undisturbed(SWEEP))[:2]
         assert locks.take(held) == set(held)
-        driver = fedray(tmp_path, "sweep", "sweep.yaml")
-        assert driver.stdout is not None
-        lines = list[str]()
-        for line in driver.stdout:
-            lines.append(line)
-            if "[2/2] finished" in line:
-                break
+        driver = start(tmp_path, SWEEP)
+        lines = until(driver, "[2/2] finished")
         assert "small: 2 cells being run by another process; waiting for them\n" in lines
         while not (tmp_path / "mlflow.db").exists() or len(runs(tmp_path)) < 2:
             time.sleep(0.5)

@@ -93,8 +93,3 @@ def serving(server: type[BaseHTTPRequestHandler] | Proxy) -> Iterator[Any]:
             yield made
         finally:
             made.shutdown()
-
-
-def proxy(target: int) -> contextlib.AbstractContextManager[Proxy]:
-    """A proxy before the server on port `target` of this machine."""
-    return serving(Proxy(target))
