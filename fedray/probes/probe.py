@@ -2,9 +2,10 @@
 both.
 """
 
+import contextlib
 import math
 import re
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
@@ -56,6 +57,20 @@ class EvaluatedRound:
     test_counts: Tensor
     holds: Callable[[int], Tensor]
     samples: Mapping[int, int] = field(default_factory=dict)
+
+
+@contextlib.contextmanager
+def refuse_writes(probe: "Probe", tensors: Mapping[str, Tensor], c: LocalClient | None = None) -> Iterator[None]:
+    """Raise UserError if a block, a probe's hook, changes a tensor, by the probe's name of it, or a vector of `c`."""
+    theta = None if c is None else c.theta
+    held = {} if c is None else {"c.theta": c.theta, **{f"c.state.{name}": v for name, v in c.state.items()}}
+    before = [(name, tensor, tensor._version) for name, tensor in {**tensors, **held}.items()]
+    yield
+    changed = [name for name, tensor, version in before if tensor._version != version]
+    if c is not None and c.theta is not theta:
+        changed.append("c.theta")
+    if changed:
+        raise UserError(f"evaluation.probes: {probe.name} changes {changed[0]}; a probe changes nothing")
 
 
 def check_metrics(probe: "Probe", found: object, taken: Container[str]) -> dict[str, float]:

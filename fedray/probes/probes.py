@@ -24,7 +24,7 @@ from fedray.client import CHUNK, LocalClient
 from fedray.common.errors import UserError
 from fedray.datasets.dataset import Samples
 from fedray.models.network import Layout, Output
-from fedray.probes.probe import EvaluatedRound, Probe, TrainedClient, check_metrics
+from fedray.probes.probe import EvaluatedRound, Probe, TrainedClient, check_metrics, refuse_writes
 from fedray.probes.proximal import measure_cosine, measure_forgetting, measure_step
 
 
@@ -244,7 +244,8 @@ class Steps:
         taken: dict[str, float] = {}
         with c.population.key_draws(f"probes {c.step}", c._round, c.id, c.theta.device):
             for probe in self.probes:
-                taken |= check_metrics(probe, probe.of_step(c, self.algorithm, q), taken)
+                with refuse_writes(probe, {"q": q, "c.x": c.x}, c):
+                    taken |= check_metrics(probe, probe.of_step(c, self.algorithm, q), taken)
         for name, value in taken.items():
             self.found.setdefault(name, []).append(value)
 
@@ -262,7 +263,8 @@ def probe_client(
     seen = TrainedClient(c=c, algorithm=algorithm, correct=correct, sums=sums, test_samples=len(tested))
     metrics = steps.average()
     for probe in probes:
-        metrics |= check_metrics(probe, probe.of_client(seen), metrics)
+        with refuse_writes(probe, {"correct": correct, **sums}, c):
+            metrics |= check_metrics(probe, probe.of_client(seen), metrics)
     return metrics
 
 

@@ -8,7 +8,9 @@ import pytest
 from pydantic import Field
 from torch import Tensor
 
+from fedray.algorithms.base import Algorithm
 from fedray.cells.metric import BY_ROUND, OF_RUN, Metric
+from fedray.client import LocalClient
 from fedray.common.errors import UserError
 from fedray.components.identity import digest_source
 from fedray.config import RunConfig
@@ -179,6 +181,37 @@ def test_a_metric_of_a_class_or_layer_or_of_another_name_is_none() -> None:
     given = ["accuracy_class_3", "angle_conv1", "travelled_conv1", "travelled2", "shard", "travelled", "travellend"]
     own = {"name": "tests.probes.test_registry:Declares", "given": given}
     assert last_row(digits("fedavg", probes=[own])).keys() >= {*given}
+
+
+class Writes(Probe):
+    """Changes what it was asked to look at."""
+
+    what: str
+
+    def of_step(self, c: LocalClient, algorithm: Algorithm, q: Tensor) -> dict[str, float]:
+        if self.what == "q":
+            q.div_(q.norm())
+        elif self.what == "c.theta":
+            c.theta = 2 * c.theta
+        return {}
+
+    def of_client(self, seen: TrainedClient) -> dict[str, float]:
+        if self.what == "c.state.c":
+            seen.c.state.c.zero_()
+        return {}
+
+    def of_round(self, seen: EvaluatedRound) -> dict[str, float]:
+        if self.what == "theta":
+            seen.theta.sub_(1)
+        return {}
+
+
+@pytest.mark.parametrize("what", ["q", "c.theta", "c.state.c", "theta"])
+def test_a_probe_that_changes_something_is_refused(what: str) -> None:
+    """The run went on with the changed numbers."""
+    own = {"name": "tests.probes.test_registry:Writes", "what": what}
+    with pytest.raises(UserError, match=f"Writes changes {re.escape(what)}; a probe changes nothing$"):
+        last_row(digits("scaffold", probes=[own]))
 
 
 class Disagrees(Probe):

@@ -16,7 +16,7 @@ from fedray.engine.problem import Problem
 from fedray.engine.server.evaluate import get_tested_theta
 from fedray.engine.state import State
 from fedray.models.network import Layout
-from fedray.probes.probe import EvaluatedRound, check_metrics
+from fedray.probes.probe import EvaluatedRound, check_metrics, refuse_writes
 from fedray.probes.probes import summarise_cohort
 
 
@@ -78,7 +78,9 @@ def measure_round(
     metrics = summarise_cohort(measured)
     with key_draws(problem.config.has_own_code, problem.config.seed, "probes", state.round):
         for probe in probes:
-            metrics |= check_metrics(probe, probe.of_round(seen), metrics)
+            tensors = {name: value for name, value in vars(seen).items() if isinstance(value, Tensor)}
+            with refuse_writes(probe, tensors):
+                metrics |= check_metrics(probe, probe.of_round(seen), metrics)
     if taken := metrics.keys() & {*row, "lr", "dropped_clients", "megabytes_sent"}:
         raise UserError(f"evaluation.probes: {min(taken)} is measured without a probe; rename the probe's metric")
     return metrics
