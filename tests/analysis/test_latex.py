@@ -60,16 +60,9 @@ def test_a_table_with_everything_compiles(tmp_path: Path) -> None:
     }
     ranks = {("row", "plain"): 1, ("row", odd): 2}
     for is_round in (False, True):
-        table = ResultTable(
-            odd,
-            ["row", odd],
-            ["plain", odd],
-            {key: replace(one, is_round=is_round) for key, one in entries.items()},
-            ranks,
-            [odd],
-            reference="row",
-            label="tab:a_b.1",
-        )
+        rounds = {key: replace(one, is_round=is_round) for key, one in entries.items()}
+        names = {"reference": "row", "label": "tab:a_b.1"}
+        table = ResultTable(odd, ["row", odd], ["plain", odd], rounds, ranks, [odd], **names)
         source = tmp_path / "table.tex"
         source.write_text(DOCUMENT % to_latex(table), encoding="utf-8")
         assert "Missing character" not in compile_document(source)
@@ -77,8 +70,7 @@ def test_a_table_with_everything_compiles(tmp_path: Path) -> None:
 
 def test_a_table_wider_than_a_page_is_told(caplog: pytest.LogCaptureFixture) -> None:
     """A row of 60 letters and a column of 60: 5 x 120 + 2 x 12 points are 8.7 inches. More columns than rows could be
-    rows.
-    """
+    rows."""
     row, column = "r" * 60, "c" * 60
     to_latex(ResultTable("t", [row], [column], {(row, column): Entry(1.0, None, 1, {})}, {}, []))
     assert (
@@ -92,8 +84,7 @@ def test_a_table_wider_than_a_page_is_told(caplog: pytest.LogCaptureFixture) -> 
 def test_a_table_wider_than_a_column_takes_both(tmp_path: Path) -> None:
     """An entry `91.00 ± 1.41` has 7 digits, 2 points, 2 spaces and a sign: 7 x 5 + 2 x 3.2 + 2 x 3.3 + 7.8 = 55.8 pt,
     bold 61.4; `dirichlet` 6 x 5 + 3 x 3.2 = 39.6. So two columns take 39.6 + 2 x 61.4 + 3 x 12 = 198 pt, less than 246,
-    three 39.6 + 3 x 61.4 + 4 x 12 = 272. A class with one column prints both, too.
-    """
+    three 39.6 + 3 x 61.4 + 4 x 12 = 272. A class with one column prints both, too."""
     rows, written = ["dirichlet", "iid"], list[str]()
     for columns in (["a", "b"], ["a", "b", "c"]):
         entries = {(row, column): Entry(91.0, 1.41, 3, Counter()) for row in rows for column in columns}
@@ -103,9 +94,8 @@ def test_a_table_wider_than_a_column_takes_both(tmp_path: Path) -> None:
     for options in ("[twocolumn]", ""):
         source.write_text(DOCUMENT.replace("{article}", options + "{article}") % "".join(written), encoding="utf-8")
         assert "Overfull" not in compile_document(source)
-    source.write_text(
-        DOCUMENT.replace("{article}", "[twocolumn]{article}") % written[1].replace("table*", "table"), encoding="utf-8"
-    )
+    narrow = written[1].replace("table*", "table")
+    source.write_text(DOCUMENT.replace("{article}", "[twocolumn]{article}") % narrow, encoding="utf-8")
     assert "Overfull" in compile_document(source), "this test can fail"
 
 
@@ -163,63 +153,46 @@ def test_options_have_a_column_of_their_own(rows: list[str], expected: list[str]
     entries = {(row, "c"): Entry(1.0, None, 1, Counter()) for row in rows}
     lines = to_latex(ResultTable("s: t", rows, ["c"], entries, {}, [])).splitlines()
     body = [line for line in lines[5:-2] if line not in (r"\midrule", r"\bottomrule")]
-    assert [line.rpartition(" & ")[0].replace(" & ", "&").strip() or line for line in body] == [
-        one or r" & c \\" for one in expected
-    ]
+    found = [line.rpartition(" & ")[0].replace(" & ", "&").strip() or line for line in body]
+    assert found == [one or r" & c \\" for one in expected]
 
 
-@pytest.mark.parametrize(
-    ("columns", "expected"),
-    [
-        (["iid", "dirichlet α=1"], [r" & iid & dirichlet $\alpha$=1 \\"]),  # nothing is shared
-        (
-            ["iid", "dirichlet α=0.1", "dirichlet α=1", "[x] n=2"],
-            [
-                r" & \multicolumn{1}{c}{iid} & \multicolumn{2}{c}{dirichlet} & \multicolumn{1}{c}{[x]} \\",
-                r"\cmidrule(lr){2-2} \cmidrule(lr){3-4} \cmidrule(lr){5-5}",
-                r" &  & $\alpha$=0.1 & $\alpha$=1 & n=2 \\",
-            ],
-        ),
-        (
-            ["fedavg", "fedsam ρ=0.1", "fedsam ρ=0.2"],
-            [
-                r" & \multicolumn{1}{c}{fedavg} & \multicolumn{2}{c}{fedsam $\rho$} \\",
-                r"\cmidrule(lr){2-2} \cmidrule(lr){3-4}",
-                r" &  & 0.1 & 0.2 \\",
-            ],
-        ),
-        (
-            ["dirichlet α=0.1: test_accuracy", "dirichlet α=0.1: rounds_to:90"],
-            [
-                r" & \multicolumn{2}{c}{dirichlet $\alpha$=0.1} \\",
-                r"\cmidrule(lr){2-3}",
-                r" & test accuracy \% & rounds to 90 \% \\",
-            ],
-        ),
-        (  # the caption says which rounds; only two of one kind need their prefix
-            ["iid: last10_test_accuracy", "iid: test_loss"],
-            [r" & \multicolumn{2}{c}{iid} \\", r"\cmidrule(lr){2-3}", r" & test accuracy \% & test loss \\"],
-        ),
-        (
-            ["iid: last10_test_accuracy", "iid: test_accuracy"],
-            [
-                r" & \multicolumn{2}{c}{iid} \\",
-                r"\cmidrule(lr){2-3}",
-                r" & last10 test accuracy & test accuracy \\",
-            ],
-        ),
-        (  # the longest common beginning
-            ["dirichlet α=1 rounds=3", "dirichlet α=1 rounds=6", "iid α=1 rounds=3"],
-            [
-                r" & \multicolumn{2}{c}{dirichlet $\alpha$=1 rounds} & \multicolumn{1}{c}{iid $\alpha$=1 rounds} \\",
-                r"\cmidrule(lr){2-3} \cmidrule(lr){4-4}",
-                r" & 3 & 6 & 3 \\",
-            ],
-        ),
-    ],
-)
-def test_columns_of_a_split_stand_below_its_name(columns: list[str], expected: list[str]) -> None:
-    lines = to_latex(ResultTable("s: t", ["row"], columns, {}, {}, [])).splitlines()
+HEADERS = {
+    "iid, dirichlet α=1": r" & iid & dirichlet $\alpha$=1 \\",  # nothing is shared
+    "iid, dirichlet α=0.1, dirichlet α=1, [x] n=2": r"""
+ & \multicolumn{1}{c}{iid} & \multicolumn{2}{c}{dirichlet} & \multicolumn{1}{c}{[x]} \\
+\cmidrule(lr){2-2} \cmidrule(lr){3-4} \cmidrule(lr){5-5}
+ &  & $\alpha$=0.1 & $\alpha$=1 & n=2 \\""",
+    "fedavg, fedsam ρ=0.1, fedsam ρ=0.2": r"""
+ & \multicolumn{1}{c}{fedavg} & \multicolumn{2}{c}{fedsam $\rho$} \\
+\cmidrule(lr){2-2} \cmidrule(lr){3-4}
+ &  & 0.1 & 0.2 \\""",
+    "dirichlet α=0.1: test_accuracy, dirichlet α=0.1: rounds_to:90": r"""
+ & \multicolumn{2}{c}{dirichlet $\alpha$=0.1} \\
+\cmidrule(lr){2-3}
+ & test accuracy \% & rounds to 90 \% \\""",
+    # The caption says which rounds; only two of one kind need their prefix.
+    "iid: last10_test_accuracy, iid: test_loss": r"""
+ & \multicolumn{2}{c}{iid} \\
+\cmidrule(lr){2-3}
+ & test accuracy \% & test loss \\""",
+    "iid: last10_test_accuracy, iid: test_accuracy": r"""
+ & \multicolumn{2}{c}{iid} \\
+\cmidrule(lr){2-3}
+ & last10 test accuracy & test accuracy \\""",
+    # The longest common beginning.
+    "dirichlet α=1 rounds=3, dirichlet α=1 rounds=6, iid α=1 rounds=3": r"""
+ & \multicolumn{2}{c}{dirichlet $\alpha$=1 rounds} & \multicolumn{1}{c}{iid $\alpha$=1 rounds} \\
+\cmidrule(lr){2-3} \cmidrule(lr){4-4}
+ & 3 & 6 & 3 \\""",
+}
+"""Columns -> the header of their table."""
+
+
+@pytest.mark.parametrize("columns", HEADERS)
+def test_columns_of_a_split_stand_below_its_name(columns: str) -> None:
+    lines = to_latex(ResultTable("s: t", ["row"], columns.split(", "), {}, {}, [])).splitlines()
+    expected = HEADERS[columns].removeprefix("\n").splitlines()
     assert lines[lines.index(r"\toprule") + 1 : lines.index(r"\midrule")] == expected
 
 

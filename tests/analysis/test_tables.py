@@ -52,25 +52,11 @@ def test_one_table_of_two_sweeps(store: Tracker, call: Call) -> None:
 
 def test_mean_std_ranks_and_every_kind_of_hole(store: Tracker) -> None:
     """Two seeds each. fedavg: the mean of the last two of ten rounds is 80, one round 84 -> 82 ± 2.83 (|84-80|/sqrt 2).
-
     fedsam ρ=0.1: 90 and 92 -> 91 ± 1.41, the best. fedsam ρ=0.5 would be 99, but one seed diverged: its entry says so
-    and is not ranked. At α = 0.1: fedavg has one seed missing, ρ=0.1 one stopped early, ρ=0.5 one still running.
-    """
+    and is not ranked. At α = 0.1: fedavg has one seed missing, ρ=0.1 one stopped early, ρ=0.5 one still running."""
     cells = [cell(a, alpha, seed) for alpha in (0.5, 0.1) for a in (FEDAVG, SMALL, LARGE) for seed in (0, 1)]
-    values: list[Outcome] = [
-        history(*[0] * 8, 79, 81),
-        84,
-        90,
-        92,
-        99,
-        ("diverged", 99),
-        50,
-        None,
-        60,
-        ("stopped", 95),
-        ("failed", 10),
-        ("running", 20),
-    ]
+    first: list[Outcome] = [history(*[0] * 8, 79, 81), 84, 90, 92, 99, ("diverged", 99)]
+    values: list[Outcome] = [*first, 50, None, 60, ("stopped", 95), ("failed", 10), ("running", 20)]
     write(store, cells, values)
     table = build(collect("sweep"))
     assert table.rows == ["fedavg", "fedsam ρ=0.1", "fedsam ρ=0.5"]
@@ -123,12 +109,9 @@ def test_a_row_per_seed(store: Tracker, tmp_path: Path, capsys: pytest.CaptureFi
     main(["sweep"], "seeds", "last10_test_accuracy,test_loss", out=tmp_path / "seeds.csv")
     assert capsys.readouterr().out == f"{tmp_path / 'seeds.csv'}\n"
     rows = list(csv.DictReader(io.StringIO((tmp_path / "seeds.csv").read_text(encoding="utf-8"))))
-    assert [(row["row"], row["seed"], row["status"]) for row in rows] == [
-        ("fedavg", "0", "finished"),
-        ("fedavg", "1", "finished"),
-        ("fedsam", "0", "diverged"),
-        ("fedsam", "1", "missing"),
-    ]
+    statuses = ("finished", "finished", "diverged", "missing")
+    seeds = [(method, seed) for method in ("fedavg", "fedsam") for seed in ("0", "1")]
+    assert [((row["row"], row["seed"]), row["status"]) for row in rows] == [*zip(seeds, statuses, strict=True)]
     assert {row["column"] for row in rows} == {"dirichlet α=0.5"}
     assert float(rows[0]["last10_test_accuracy"]) == 80
     assert float(rows[1]["last10_test_accuracy"]) == 100 / 3
@@ -139,16 +122,13 @@ def test_a_row_per_seed(store: Tracker, tmp_path: Path, capsys: pytest.CaptureFi
 
 def test_methods_in_columns_are_ranked_within_rows(store: Tracker) -> None:
     """fedsam is the better method in both settings; a setting is never the best. One setting has a second seed."""
-    cells = [cell(a, alpha, 0) for alpha in (0.5, 0.1) for a in (FEDAVG, SMALL)] + [
-        cell(a, 0.1, 1) for a in (FEDAVG, SMALL)
-    ]
+    settings = ((0.5, 0), (0.1, 0), (0.1, 1))
+    cells = [cell(a, alpha, seed) for alpha, seed in settings for a in (FEDAVG, SMALL)]
     write(store, cells, [80, 90, 50, 60, 52, 62])
     across = build(collect("sweep"), rows="partition", columns="algorithm")
-    assert {key for key, rank in across.ranks.items() if rank == 1} == {
-        ("dirichlet α=0.5", "fedsam"),
-        ("dirichlet α=0.1", "fedsam"),
-    }
-    assert across.notes[0] == ("mean ± sample standard deviation over 1 to 2 seeds; best bold, second best underlined")
+    best = {key for key, rank in across.ranks.items() if rank == 1}
+    assert best == {(f"dirichlet α={alpha}", "fedsam") for alpha in (0.5, 0.1)}
+    assert across.notes[0] == "mean ± sample standard deviation over 1 to 2 seeds; best bold, second best underlined"
 
 
 def test_a_file_with_a_label(store: Tracker, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -158,14 +138,8 @@ def test_a_file_with_a_label(store: Tracker, tmp_path: Path, capsys: pytest.Capt
     assert capsys.readouterr().out == f"{tmp_path / 'deep' / 'table.tex'}\n"
     text = (tmp_path / "deep" / "table.tex").read_text(encoding="utf-8")
     commands = re.findall(r"^\\(begin\{\w+\}|caption|label\{.*\}|end\{\w+\})", text, re.MULTILINE)
-    assert commands == [
-        "begin{table}",
-        "caption",
-        "label{tab:main-results}",
-        "begin{tabular}",
-        "end{tabular}",
-        "end{table}",
-    ]
+    tabular = ("begin{tabular}", "end{tabular}")
+    assert commands == ["begin{table}", "caption", "label{tab:main-results}", *tabular, "end{table}"]
     assert "70.00 \\\\" in text
     (caption,) = re.findall(r"^\\caption\{(.*)\}$", text, re.MULTILINE)
     assert caption.startswith(r"Test accuracy in \%, "), "without the sweep's name, which is a file's"
@@ -210,8 +184,7 @@ def test_rounds_to_a_target_and_the_speed_up(store: Tracker) -> None:
     """fedavg reaches 80 in rounds 3 and 5 (80 itself counts; falling below it afterwards does not matter): 4 ± 1.41.
     ρ=0.1 in rounds 1 and 3: 2, so twice as fast. ρ=0.5: one seed in round 2, one never, so it has no rank or speed-up.
     At α = 0.1 fedavg never does: `-`. A run that was stopped counts if it reached the target before: both of fedavg's
-    and one of ρ=0.1 at α = 0.1, the other one not.
-    """
+    and one of ρ=0.1 at α = 0.1, the other one not."""
     cells = [cell(a, 0.5, seed) for a in (FEDAVG, SMALL, LARGE) for seed in (0, 1)] + [cell(FEDAVG, 0.1, 0)]
     cells += [cell(SMALL, 0.1, seed) for seed in (0, 1)]
     curves = [(10, 79.9, 80, 70), (10, 20, 30, 40, 90), (80,), (1, 2, 85), (1, 80), (1, 79, 2), (1, 2), (1, 81), (1, 2)]
@@ -261,8 +234,7 @@ def test_differences_to_a_reference(store: Tracker) -> None:
 def test_seeds_that_others_lack_make_no_rank_and_no_difference(store: Tracker, call: Call) -> None:
     """Seeds 0, 1, 2 of fedavg: 60, 70, 80, of ρ=0.1: one higher each. ρ=0.5 in another sweep has seeds 0 and 1, 64 and
     75, so 4.5 above fedavg, as `compare` says, and not 69.5 - 70; its mean is not ranked. 0.1, 0.2, 0.3 and the same
-    backwards have other means in their last bits, and no difference of -0.
-    """
+    backwards have other means in their last bits, and no difference of -0."""
     write(store, [cell(a, 0.5, seed) for a in (FEDAVG, SMALL) for seed in range(3)], [60, 70, 80, 61, 71, 81])
     write(store, [cell(LARGE, 0.5, seed) for seed in range(2)], [64, 75], name="other")
     table = build(collect("sweep", "other"), reference="fedavg")
@@ -355,8 +327,7 @@ def test_equal_seeds_have_no_deviation(value: float, store: Tracker) -> None:
 
 def test_averages_over_settings_seed_by_seed(store: Tracker) -> None:
     """Seed 0: (60 + 80) / 2 = 70; seed 1: (64 + 82) / 2 = 73: 71.5 ± 2.12, not the 9.5 of four numbers. Seed 2 lacks a
-    setting, so it takes no part; fedsam is planned for one of the two settings only.
-    """
+    setting, so it takes no part; fedsam is planned for one of the two settings only."""
     cells = [cell(SMALL, 0.5, 0)] + [cell(FEDAVG, alpha, seed) for seed in (0, 1, 2) for alpha in (0.5, 0.1)]
     write(store, cells, (99, 60, 80, 64, 82, 99))
     table = build(collect("sweep"), average_over="partition")
@@ -370,9 +341,8 @@ def test_averages_over_settings_seed_by_seed(store: Tracker) -> None:
 
 
 def test_the_best_of_the_other_rows(store: Tracker) -> None:
-    """ρ=0.1 is best at α = 0.5, ρ=0.5 at α = 0.1; fedavg, higher than both, is no baseline. At α = 10 a seed
-    of ρ=0.1 diverged, so the best is ρ=0.5, though the other seed is better. The row itself is not ranked.
-    """
+    """ρ=0.1 is best at α = 0.5, ρ=0.5 at α = 0.1; fedavg, higher than both, is no baseline. At α = 10 a seed of ρ=0.1
+    diverged, so the best is ρ=0.5, though the other seed is better. The row itself is not ranked."""
     cells = [cell(a, alpha, 0) for alpha in (0.5, 0.1, 10) for a in (FEDAVG, SMALL, LARGE)] + [cell(SMALL, 10, 1)]
     write(store, cells, [99, 80, 70, 99, 60, 65, 99, ("diverged", 98), 50, 98])
     table = build(collect("sweep"), best_except="fedavg", reference="best baseline")
@@ -394,8 +364,7 @@ def test_the_best_of_the_other_rows(store: Tracker) -> None:
 
 def test_rounds_to_the_best_of_a_method(store: Tracker) -> None:
     """Seed by seed: fedavg's best is 80 (round 2) and 60 (round 3). fedsam reaches 80 in round 1, 60 in round 2: 1.5
-    against 2.5 rounds, a speed-up of 5/3. At α = 0.1 fedavg has not finished: there is nothing to reach.
-    """
+    against 2.5 rounds, a speed-up of 5/3. At α = 0.1 fedavg has not finished: there is nothing to reach."""
     cells = [cell(a, 0.5, seed) for a in (FEDAVG, SMALL) for seed in (0, 1)]
     cells += [cell(a, 0.1, 0) for a in (FEDAVG, SMALL)]
     outcomes = [history(70, 80, 75), history(10, 20, 60), history(80, 1, 2), history(59.9, 60, 99), ("failed", 10), 90]
@@ -485,45 +454,23 @@ def test_cells_of_different_environments_are_said(store: Tracker, monkeypatch: p
 
 
 CHOSEN: dict[str, Any] = {
-    "stage": "s/tune",
-    "select": "last10_validation_accuracy",
-    "held_out": {"fraction": 0.2, "from": "clients"},
-    "train_on": "all",
-    "seeds": [100, 101],
-    "searcher": "sobol",
-    "scheduler": "",
+    **{"stage": "s/tune", "select": "last10_validation_accuracy", "held_out": {"fraction": 0.2, "from": "clients"}},
+    **{"train_on": "all", "seeds": [100, 101], "searcher": "sobol", "scheduler": "", "score": 91.234},
+    **{"draws": 8, "finished": 7, "rounds": 640, "gradients": 12800.0, "edges": ["training.lr"]},
     "values": {"training.lr": 0.5, "algorithm.mu": 0.01},
-    "score": 91.234,
-    "draws": 8,
-    "finished": 7,
-    "rounds": 640,
-    "gradients": 12800.0,
     "ranges": {"training.lr": "[0.01, 1], log", "algorithm.mu": "[0.001, 1], log"},
-    "edges": ["training.lr"],
 }
 
 
 def table(**changes: Any) -> SweepTable:
     """Two settings of one method, one seed, whose chosen values differ."""
-    rows = [
-        {
-            "cell": str(k),
-            "label": "fedprox",
-            "status": "finished",
-            "run_id": str(k),
-            "spec": Cell(
-                "", "", {"algorithm": {"name": "fedprox"}, "partition": {"name": "dirichlet", "alpha": alpha}}
-            ),
-            "seed": "0",
-            "algorithm.name": "fedprox",
-            "partition.name": "dirichlet",
-            "partition.alpha": alpha,
-            "chosen.training.lr": lr,
-            "chosen.algorithm.mu": "0.01",
-            "metrics.last10_test_accuracy": 80.0 + k,
-        }
-        for k, (alpha, lr) in enumerate((("0.1", "0.5"), ("0.5", "0.2")))
-    ]
+    rows = []
+    for k, (alpha, lr) in enumerate((("0.1", "0.5"), ("0.5", "0.2"))):
+        config = {"algorithm": {"name": "fedprox"}, "partition": {"name": "dirichlet", "alpha": alpha}}
+        row = {"cell": str(k), "label": "fedprox", "status": "finished", "run_id": str(k), "spec": Cell("", "", config)}
+        row |= {f"{section}.{key}": value for section, options in config.items() for key, value in options.items()}
+        row |= {"seed": "0", "chosen.training.lr": lr, "chosen.algorithm.mu": "0.01"}
+        rows.append(row | {"metrics.last10_test_accuracy": 80.0 + k})
     tuned = {"0": CHOSEN | changes, "1": CHOSEN | {"edges": []} | changes}
     cells = {hash: Cell(hash, "fedprox", {}, tuned=how) for hash, how in tuned.items()}
     return SweepTable(Sheet("s", cells), pd.DataFrame(rows))
@@ -542,10 +489,9 @@ def test_chosen_values_part_no_rows_and_are_told_below_with_range_budget_and_edg
         "chosen for fedprox (dirichlet α=0.1): lr=0.5 of [0.01, 1], log, μ=0.01 of [0.001, 1], log; 8 draws (1 did not "
         "finish), 640 rounds, 1.28e+04 gradients of a batch; scored 91.23"
     ) in said
-    warned = [note for note in found.notes if note.startswith("WARNING")]
-    assert warned == [
-        "WARNING: lr=0.5 of fedprox (dirichlet α=0.1) is on the edge of [0.01, 1], log: nothing was tried beyond it"
-    ]
+    (warned,) = [note for note in found.notes if note.startswith("WARNING")]
+    edge = "lr=0.5 of fedprox (dirichlet α=0.1) is on the edge of [0.01, 1], log"
+    assert warned == f"WARNING: {edge}: nothing was tried beyond it"
     assert "selected on the test set" not in found.title
 
 
