@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedray.common.errors import UserError, join_lines, warn_once
+from fedray.common.errors import UserError, format_count, join_lines, warn_once
 from fedray.common.rng import key_draws
 from fedray.components.plugins import blame
 from fedray.config import RunConfig
@@ -168,7 +168,7 @@ class Problem:
         return module
 
     def build_network(self, device: torch.device | str) -> Network:
-        """Return the model on `device`, laid out flat, checked against one sample, at the algorithm's x⁰.
+        """Return the model on `device`, laid out flat, checked against one sample and two, at the algorithm's x⁰.
 
         On the CPU all processes of the node share its frozen weights. Raises UserError if the model does not accept the
         input shape, or has fewer outputs than the data have classes.
@@ -196,28 +196,27 @@ class Problem:
                 refuse_unused_adapters(network.module),
                 key_draws(True, self.config.seed, "check", device=network.theta.device),
             ):
-                logits = network(torch.zeros(1, *shape, device=device)).logits
+                outputs = [network(torch.zeros(n, *shape, device=device)).logits for n in (1, 2)]
         except RuntimeError as error:
             reason = str(error).splitlines()[0]
             how = " with training.precision bf16 on this device" if training.precision == "bf16" else ""
             raise UserError(
                 f"model.name: {self.config.model.name} does not take inputs of shape {shape}{how}: {reason}"
             ) from None
-        if not isinstance(logits, torch.Tensor):
-            raise UserError(
-                f"model.name: {self.config.model.name}.forward gives a {type(logits).__name__}; a tensor with a number "
-                "for each class is required"
-            )
-        if logits.ndim != 2 or logits.shape[1] < self.data.num_classes:
-            raise UserError(
-                f"model.name: {self.config.model.name} gives outputs of shape {tuple(logits.shape[1:])}, "
-                f"the data have {self.data.num_classes} classes"
-            )
-        if logits.min() >= 0 and abs(float(logits.sum()) - 1) < 1e-5:
-            warn_once(
-                f"model.name: {self.config.model.name}.forward gives probabilities, which sum to 1; the loss applies a "
-                "softmax itself, so leave yours out"
-            )
+        name = f"model.name: {self.config.model.name}"
+        for n, logits in enumerate(outputs, 1):
+            if not isinstance(logits, torch.Tensor):
+                raise UserError(
+                    f"{name}.forward gives a {type(logits).__name__}; a tensor with a number for each class is required"
+                )
+            if logits.ndim != 2 or len(logits) != n or logits.shape[1] < self.data.num_classes:
+                given = f"outputs of shape {tuple(logits.shape)} for {format_count(n, 'sample')}"
+                raise UserError(f"{name} gives {given}, the data have {self.data.num_classes} classes")
+            if logits.min() >= 0 and (logits.sum(1) - 1).abs().max() < 1e-5:
+                warn_once(
+                    f"{name}.forward gives probabilities, which sum to 1; the loss applies a softmax itself, so leave "
+                    "yours out"
+                )
         network.train(True)
         with key_draws(True, self.config.seed, "initial"):
             initial = algorithm.initial(network.initial.cpu(), network.layout)

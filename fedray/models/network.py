@@ -232,6 +232,7 @@ class Network:
             modules[tap].register_forward_pre_hook(partial(self._keep_tap, tap))
         self._tap_names = tuple(taps)
         self._keep_still()
+        self._versions = [p._version for p in self.trained]
 
     @cached_property
     def frozen_sha256(self) -> str:
@@ -244,10 +245,24 @@ class Network:
         built = digest_tensors({str(k): tensor for k, tensor in enumerate([self.initial, *self.initial_state])})
         return hashlib.sha256(f"{built}{self.frozen_sha256}{self._arrays}".encode()).hexdigest()
 
-    def name_changed(self) -> None:
-        """Name the attributes of the module that have changed since it was built; the first call alone does."""
+    def check_module(self) -> None:
+        """Refuse what `forward()` has done to the parameters since the module was built, and name the attributes that
+        have changed; the first call alone does.
+        """
         if self._attributes is None:
             return
+        now, kind = dict(self.module.named_parameters()), type(self.module).__name__
+        if new := sorted(now.keys() - {*self.layout.names, *self.frozen}):
+            raise UserError(
+                f"model.name: {kind} makes {new[0]} in forward(), where nothing trains it; make it in __init__"
+            )
+        for name, p, view, version in zip(
+            self.layout.names, self.trained, self.theta.split(self._sizes), self._versions, strict=True
+        ):
+            if p._version != version or p.data_ptr() != view.data_ptr():
+                raise UserError(
+                    f"model.name: {kind} changes {name} in forward(), which no step would keep; compute with a copy"
+                )
         before, self._attributes = self._attributes, None
         if changed := sorted(name for name, _, text in iter_attributes(self.module) if text != before.get(name)):
             warn_once(

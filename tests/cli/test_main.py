@@ -106,7 +106,7 @@ def test_a_model_that_cannot_take_the_data_is_refused(folder: Path, call: Call) 
     (folder / "run.yaml").write_text(yaml.safe_dump(RUN | {"model": "small_model:Three"}))
     code, _, err = call("run", "run.yaml")
     assert code == 2
-    assert "model.name: small_model:Three gives outputs of shape (3,), the data have 10 classes" in err
+    assert "model.name: small_model:Three gives outputs of shape (1, 3) for 1 sample, the data have 10 classes" in err
     code, _, err = call("run", "run.yaml", "--set", "model=small_model:Two")
     assert (code, err.split("; ")[0]) == (2, "fedray: model.name: small_model:Two.forward gives a tuple")
     whole = ("run", "run.yaml", "--no-track", "--set", "model=small_model:Whole")

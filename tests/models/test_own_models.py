@@ -76,6 +76,32 @@ class Writing(Cast):
         return super().forward(x.add_(0.1) if self.training else x)
 
 
+class Clipping(Cast):
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            self.out.weight.clamp_(-0.1, 0.1)
+        return super().forward(x)
+
+
+class Replacing(Cast):
+    def forward(self, x: Tensor) -> Tensor:
+        self.out.weight.data = self.out.weight.data / 2
+        return super().forward(x)
+
+
+class Late(Cast):
+    def forward(self, x: Tensor) -> Tensor:
+        if not hasattr(self, "last"):
+            self.last = nn.Linear(10, 10)
+        logits: Tensor = self.last(super().forward(x))
+        return logits
+
+
+class Averaged(Cast):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).mean(0, keepdim=True)
+
+
 class Probable(Cast):
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x).softmax(1)
@@ -203,6 +229,13 @@ def test_the_caller_s_generators_go_on() -> None:
         (config("Complex"), "Complex.phase is complex; real numbers are required"),
         (config("Unused"), "model.head: the head, extra, is not used in forward()"),
         (config("Nothing"), "model.name: Nothing has no parameter to train"),
+        (
+            config("Clipping"),
+            "model.name: Clipping changes out.weight in forward(), which no step would keep; compute with",
+        ),
+        (config("Replacing"), "model.name: Replacing changes out.weight in forward()"),
+        (config("Late"), "model.name: Late makes last.bias in forward(), where nothing trains it; make it in __init__"),
+        (config("Averaged"), "Averaged gives outputs of shape (1, 10) for 2 samples, the data have 10 classes"),
         (config("Writing"), "model.name: Writing changes its input in place, and methods take several gradients"),
     ],
 )

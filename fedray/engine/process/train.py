@@ -59,7 +59,7 @@ def train(worker: Worker, broadcast: Broadcast, tasks: Sequence[ClientTask]) -> 
         reply.states = {**kept[0]}
     else:
         reply.states = {i: residence.keep(state) if state else state for i, state in states.items()}
-    worker.network.name_changed()
+    worker.network.check_module()
     return reply
 
 
