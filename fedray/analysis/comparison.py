@@ -406,11 +406,7 @@ def list_notes(found: Comparison, shown: Sequence[str]) -> list[str]:
         "difference show one; settings are not corrected for each other",
         *([alone] if any(one.interval for one in found.differences) else []),
         f"{FLIPS}{least}: exact, without assuming normality, at least 2^(1 - n): 5 % needs six seeds or more",
-        *(
-            ["n: pairs with two numbers, of which the difference is; a mean is of all runs with one"]
-            if unpaired
-            else []
-        ),
+        *(["n: pairs with two numbers; the difference is of these, a mean of all runs with one"] if unpaired else []),
         *(["never, neither: runs, or both runs of a pair, that do not reach the target"] if late else []),
         *(f"{name}: {what}" for name, what in DETECTED.items() if name in shown),
         *(["-: equal differences have no spread; their p is that of sign flips"] if equal else []),

@@ -57,7 +57,8 @@ class Partition(Component):
             shards = draw(attempt)
             if shards.sizes.min() < self.min_size:
                 continue
-            if ":" in self.name and not np.array_equal(shards.indices, draw(attempt).indices):
+            again = draw(attempt) if ":" in self.name else shards
+            if not (np.array_equal(again.indices, shards.indices) and np.array_equal(again.offsets, shards.offsets)):
                 raise UserError(
                     f"partition.name: {self.name} draws something else each time; draw from rng, or by numpy.random or "
                     "random, whose global generators the run's seed sets"

@@ -196,7 +196,7 @@ def test_a_method_with_too_few_seeds_beside_others_has_no_verdict(store: Tracker
     assert "too few seeds" in line
     assert "better" not in line
     out = call("compare", "sweep").out
-    assert "- n: pairs with two numbers, of which the difference is; a mean is of all runs with one\n" in out
+    assert "- n: pairs with two numbers; the difference is of these, a mean of all runs with one\n" in out
     assert "equal differences" not in out, "none of those that are tested are"
 
 

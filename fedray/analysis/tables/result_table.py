@@ -171,9 +171,8 @@ def join_tables(tables: Mapping[str, ResultTable]) -> ResultTable:
         entries |= {(row, f"{column}: {name}"): entry for (row, column), entry in table.entries.items()}
         ranks |= {(row, f"{column}: {name}"): rank for (row, column), rank in table.ranks.items()}
     parts = [table.title.partition(": ")[2].partition(", ") for table in tables.values()]
-    alike = (
-        len({rest for _, _, rest in parts} | {""}) == 2
-    )  # `test accuracy in % and test loss, mean of rounds 91 to 100`
+    # `test accuracy in % and test loss, mean of rounds 91 to 100`
+    alike = len({rest for _, _, rest in parts} | {""}) == 2
     titles = [" and ".join(name for name, _, _ in parts) + "".join(parts[0][1:])] if alike else map("".join, parts)
     return replace(
         first,
