@@ -116,8 +116,13 @@ class Difference:
 
     @property
     def tested(self) -> tuple[float, ...]:
-        """The differences that intervals and tests take: none if they are too few."""
-        return self.gaps if self.n >= FEWEST_SEEDS else ()
+        """The differences that intervals and tests take: none if they are too few, or of those alone that arrive."""
+        return self.gaps if self.n >= FEWEST_SEEDS and not self.never else ()
+
+    def count_late(self) -> dict[str, int]:
+        """Return in how many pairs one of the two never arrives, the method or the reference, and in how many both."""
+        ours, theirs = self.pairs.count(math.inf), self.pairs.count(-math.inf)
+        return {"never": ours, "reference never": theirs, "neither": self.never - ours - theirs}
 
     @property
     def interval(self) -> Interval | None:
@@ -329,9 +334,8 @@ def tabulate(found: Comparison) -> list[list[str]]:
             lines.append([found.to, one.column, "", value, "", "reference", *[""] * 6, *costs])
         value, *costs = _list_means(found, one.row, one.column)
         detectable = one.find_detectable()
-        ours, theirs = one.pairs.count(math.inf), one.pairs.count(-math.inf)
-        late = ("never", ours), (f"{found.to} never", theirs), ("neither", one.never - ours - theirs)
-        apart = [f"{what}: {k}" for what, k in (("unpaired", one.unpaired), *late) if k]
+        late = {what.replace("reference", found.to): k for what, k in one.count_late().items()}
+        apart = [f"{what}: {k}" for what, k in (("unpaired", one.unpaired), *late.items()) if k]
         lines.append(
             [
                 one.row,
@@ -342,7 +346,7 @@ def tabulate(found: Comparison) -> list[list[str]]:
                 one.judge(found.lower),
                 one.interval.format(found.digits) if one.interval else "-",
                 _format_p(one.adjusted),
-                drawn.format(found.digits) if (drawn := bootstrap(one.gaps, found.confidence)) else "too few seeds",
+                drawn.format(found.digits) if (drawn := bootstrap(one.tested, found.confidence)) else "too few seeds",
                 _format_p(one.flips),
                 f"{detectable:.{found.digits}f}" if detectable else "-",
                 "-" if one.adjusted is None or one.spread == 0 else str(one.count_needed_seeds() or f"> {MOST_SEEDS}"),
@@ -518,9 +522,10 @@ def main(
             f"compare: no finished run has the setting and seed of one of {found.to}; --cols can name the settings"
         )
     if as_json:
-        keys = ("row", "column", "n", "mean", "p", "adjusted", "gaps", "unpaired", "never")
+        keys = ("row", "column", "n", "mean", "p", "adjusted", "gaps", "unpaired")
         lines = [
             {key: getattr(one, key) for key in keys}
+            | {what.replace(" ", "_"): count for what, count in one.count_late().items()}
             | {"low": one.interval and one.interval.low, "high": one.interval and one.interval.high}
             | {"sign_flip_p": one.flips, "detectable": one.find_detectable()}
             | {"n_needed": one.count_needed_seeds() if one.adjusted is not None and one.spread else None}

@@ -209,6 +209,11 @@ def test_runs_that_never_reach_the_target_are_told(store: Tracker, call: Call) -
     assert re.search(r"\| fedsam .*\| 1 \(never: 2\) \| 1.00 \(2 never\) +\| \+0.00 +\| no test; wins 0.5 of 3 \|", out)
     said = "a tie counts half; who never arrives loses, neither is left out): 0.5 of 3: 0.17 ("
     assert said in out, "a tie and two that never arrive"
+    write(store, [cell(a, 0.1, seed) for a in (FEDAVG, SMALL) for seed in range(4)], [80] * 7 + [10], name="four")
+    (one,) = json.loads(call("compare", "four", "--metric", "rounds_to:70", "--json").out)["differences"]
+    assert (one["n"], one["never"], one["neither"], one["verdict"]) == (3, 1, 0, "no test; wins 1.5 of 4"), (
+        "not of three"
+    )
     latex = call("tables", "sweep", "--metric", "rounds_to:70", "--best-except", "fedavg", "--format", "latex").out
     (caption,) = re.findall(r"\\caption\{.*\}", latex)
     assert "never: runs that do not reach the target, in no mean; their entries are not ranked; best base" in caption

@@ -203,7 +203,7 @@ def test_rounds_to_a_target_and_the_speed_up(store: Tracker) -> None:
     }
     assert "at least 80 %" in table.title
     assert table.captioned == [
-        "(n seeds): other seeds than most have, and so neither bold nor underlined",
+        "(n seeds): other seeds than most have, and so neither bold (best) nor underlined (second best)",
         "never: runs that do not reach the target, in no mean; their entries are not ranked",
         "(×): fedavg's mean rounds divided by the method's, of the seeds that both have; none where a seed of one of "
         "the two never arrives",
@@ -288,6 +288,8 @@ def test_an_option_with_one_value_is_named_if_asked_for(store: Tracker) -> None:
     write(store, [cell({"name": "fedtoga", "rho": 0.2}, 0.5, 0)], [73], name="toga")
     both = build(collect("more", "toga"), reference="fedtoga")
     assert both.rows[-1] == both.reference == "fedtoga ρ=0.2", "beside methods whose ρ varies; alone it needs no ρ"
+    with pytest.raises(UserError, match=r"unknown name 'algorithm.rhoo'; did you mean 'algorithm.rho'"):
+        build(collect("more"), rows="algorithm,algorithm.rhoo")
     by_value = build(collect("more"), rows="rho", columns="seed,algorithm")
     assert by_value.rows == ["ρ=-", "ρ=0.1", "ρ=0.5"], "a key alone is named, too"
     with pytest.raises(

@@ -85,6 +85,8 @@ def find_label(cells: pd.DataFrame, given: str, key: str = "algorithm", always: 
 def _join_labels(cells: pd.DataFrame, key: str, always: Sequence[str], names: Mapping[str, str]) -> pd.Series:
     keys = key.split(",")
     named = {one for one in keys if one.rpartition(".")[0] in keys and not one.endswith(".name")}
+    if lost := sorted(one for one in named if one not in cells):
+        raise unknown_key("--rows/--cols", lost[0], cells)
     keys, always = [one for one in keys if one not in named], [*always, *named]  # `algorithm,algorithm.rho`
     if len(keys) == 1 and (keys[0] not in cells or keys[0].endswith(".name")):
         return _label_by_key(cells, keys[0], always, names)

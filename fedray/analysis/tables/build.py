@@ -251,8 +251,8 @@ def _list_notes(
     is_mixed = bool((groups.size() > groups["seed"].nunique()).any())
     counted = groups.size() if is_mixed else cells.groupby(["_row", "_column"])["seed"].nunique()
     usual = counted if is_mixed else counted[[key not in apart for key in counted.index]]
-    number = str(usual.min()) if usual.nunique() == 1 else f"{usual.min()} to {usual.max()}"
-    what = "runs" if is_mixed else "seeds"
+    number = "one" if usual.max() == 1 else " to ".join(map(str, sorted({usual.min(), usual.max()})))
+    what = ("run" if is_mixed else "seed") + "s" * (number != "one")
     what += " unless said" if len(usual) < len(counted) else ""
     many = "one seed" if counted.max() == 1 else f"mean ± sample standard deviation over {number} {what}"
     notes.append(f"{many}; {LEGEND}" if is_ranked(metric, cells) else many)
@@ -290,7 +290,7 @@ def _list_captioned(
         many = ", ".join(f"{n} settings ({column})" for column, n in counts.items())
         notes.append(f"averaged over {few}, seed by seed" if few else f"averaged over {over}, seed by seed: {many}")
     if any(one.apart for one in entries.values()):
-        unmarked = ", and so neither bold nor underlined" * is_ranked(metric, cells)
+        unmarked = ", and so neither bold (best) nor underlined (second best)" * is_ranked(metric, cells)
         notes.append(f"(n seeds): other seeds than most have{unmarked}")
     notes += describe_target(sweep, metric, cells, never=False)
     if any("never" in one.others for one in entries.values()):
@@ -432,5 +432,6 @@ def main(
     caption = re.sub(rf"(?<!\\)((?:\\\\)*)([{bare}])", r"\1\\\2", " ".join(caption.split()))
     write_or_print(FORMATS[format](replace(table, label=label, caption=caption)), file)
     if format == "latex":
-        marks = f"; its caption leaves out: {LEGEND}" if table.ranks and not caption else ""
-        print(f"LaTeX: the table needs \\usepackage{{booktabs}}{marks}", file=sys.stderr)
+        untold = "; ".join(table.captioned if caption else [LEGEND] * bool(table.ranks))
+        left_out = f"; its caption leaves out: {untold}" if untold else ""
+        print(f"LaTeX: the table needs \\usepackage{{booktabs}}{left_out}", file=sys.stderr)

@@ -146,7 +146,7 @@ def add_best(cells: pd.DataFrame, leave_out: Sequence[str], lower: bool) -> tupl
     candidates = cells[~cells["_row"].isin(leave_out)]
     if not len(candidates):
         raise UserError("--best-except: leaves no row to choose the best from")
-    copies, said = [], defaultdict[str, list[str]](list)
+    copies, said, ranked = [], defaultdict[str, list[str]](list), set[str]()
     for setting, panel in candidates.groupby("_setting", sort=False):
         alike = list_alike(dict(iter(cells[cells["_setting"] == setting].groupby("_row")["seed"])))
         whole = {
@@ -156,11 +156,14 @@ def add_best(cells: pd.DataFrame, leave_out: Sequence[str], lower: bool) -> tupl
             )
             if one.whole and one.mean is not None
         }
+        ranked |= {str(row) for row in whole}
         best = (min if lower else max)(whole, key=lambda row: whole[row]) if whole else None
         copies.append(panel[panel["_row"] == best].assign(_row=BEST))
         said["none" if best is None else str(best)].append(str(setting))
     here = [f"{row} ({', '.join(of)})" for row, of in said.items()] if len(said) > 1 else [*said]
-    return pd.concat([cells, *copies]), f"here {', '.join(here)}"
+    unranked = ", ".join(dict.fromkeys(row for row in candidates["_row"] if row not in ranked))
+    without = f"; not ranked: {unranked}" if unranked else ""
+    return pd.concat([cells, *copies]), f"here {', '.join(here)}{without}"
 
 
 def join_tables(tables: Mapping[str, ResultTable]) -> ResultTable:
@@ -171,8 +174,8 @@ def join_tables(tables: Mapping[str, ResultTable]) -> ResultTable:
         entries |= {(row, f"{column}: {name}"): entry for (row, column), entry in table.entries.items()}
         ranks |= {(row, f"{column}: {name}"): rank for (row, column), rank in table.ranks.items()}
     parts = [table.title.partition(": ")[2].partition(", ") for table in tables.values()]
-    # `test accuracy in % and test loss, mean of rounds 91 to 100`
-    alike = len({rest for _, _, rest in parts} | {""}) == 2
+    rests = {rest for _, _, rest in parts}
+    alike = len(rests) == 1 and "" not in rests  # `test accuracy in % and test loss, mean of rounds 91 to 100`
     titles = [" and ".join(name for name, _, _ in parts) + "".join(parts[0][1:])] if alike else map("".join, parts)
     return replace(
         first,
