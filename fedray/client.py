@@ -26,6 +26,15 @@ CHUNK = 500
 """Samples per forward pass if nothing depends on the batch size."""
 SECOND_BUFFERS = "second_buffers"
 """Name in a client's state of the running statistics of its second model."""
+EXPLAINED = (
+    "which is differentiated by the model's parameters alone; add the term's gradient to the direction: "
+    "c.grad(c.theta) + mu * (c.theta - c.theta_0)"
+)
+"""Why a term in theta itself has no gradient, and what to write instead."""
+
+
+class Slip(UserError):
+    """What a method's code may not do, as a clause without its subject: `engine.guard` names the class."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +102,7 @@ class LocalClient(Client):
         self._now = _Step()
         self._update: tuple[Tensor, Tensor] | None = None
         self._shared: tuple[Tensor, Tensor] | None = None
-        self._in_loss = False
+        self._in_loss = self._in_second = self.in_step = False
         self._own_pass: tuple[str, int, int | None] | None = None
         self.step_rate: Callable[[Client], float] = lambda c: c.lr
         self.received_buffers = self.network.buffers.clone()
@@ -136,6 +145,14 @@ class LocalClient(Client):
         return self._update[1]
 
     @property
+    def made_updates(self) -> dict[str, Tensor]:
+        """The updates that have been read and would be sent, by the method's names of them; nobody has changed one of
+        version 0.
+        """
+        made = {"c.update": self._update, "c.shared_update": self._shared}
+        return {name: one[1] for name, one in made.items() if one is not None}
+
+    @property
     def shared_update(self) -> Tensor:
         if self.shares == "all":
             return self.update
@@ -151,6 +168,8 @@ class LocalClient(Client):
 
     def grad(self, theta: Tensor, loss: Loss | None = None, *tensors: Tensor, part: Part = "all") -> Tensor:
         if loss is None or isinstance(loss, MethodType):
+            if tensors and theta is not self.theta_0 and any(_is_same(theta, tensor) for tensor in tensors):
+                raise Slip(f"passes the theta of c.grad to its loss, {EXPLAINED}; a constant is c.theta.clone()")
             return self._differentiate(
                 lambda: self.network.compute_gradient(theta, self.x, self.y, part, loss, tensors), plain=loss is None
             )
@@ -170,11 +189,47 @@ class LocalClient(Client):
         def compute() -> tuple[Tensor, tuple[Tensor, ...]]:
             self.network.load(theta)
             self._in_loss = True
-            value = loss(self.network)
-            self._in_loss = False
-            return value.detach(), torch.autograd.grad(value, wanted, materialize_grads=True)
+            with self._watch(theta) as watched:
+                value = loss(self.network)
+                self._in_loss = False
+                if not watched:
+                    return value.detach(), torch.autograd.grad(value, wanted, materialize_grads=True)
+                found = torch.autograd.grad(value, [*wanted, *watched], allow_unused=True)
+            if any(gradient is not None for gradient in found[len(wanted) :]):
+                raise Slip(f"reads c.theta in the loss of c.grad, {EXPLAINED}; a constant is c.theta.detach()")
+            return value.detach(), tuple(
+                torch.zeros_like(by) if gradient is None else gradient
+                for by, gradient in zip(wanted, found, strict=False)
+            )
 
         return self._differentiate(compute)
+
+    @contextlib.contextmanager
+    def _watch(self, theta: Tensor) -> Iterator[list[Tensor]]:
+        """Let a user's loss read c.theta, and the theta that it is differentiated at, as what autograd follows.
+
+        What others share is not touched: the loss sees another tensor as c.theta. The loss of the second model may read
+        c.theta, which is not its own.
+        """
+        watched: list[Tensor] = []
+        if not self.population.own_code:
+            yield watched
+            return
+        kept, seen = self.theta, self.theta.detach()
+        shared = (self.theta_0, *self.message.values(), *self.state.values())
+        given = theta.is_leaf and not theta.requires_grad and not any(theta is one for one in shared)
+        if not self._in_second:
+            self.theta = seen.requires_grad_()
+            watched.append(seen)
+        if given:
+            watched.append(theta.requires_grad_())
+        try:
+            yield watched
+        finally:
+            if self.theta is seen:
+                self.theta = kept
+            if given:
+                theta.requires_grad_(False)
 
     def _differentiate(self, compute: Callable[[], tuple[Tensor, T]], plain: bool = False) -> T:
         """Count a gradient and return its results. compute: returns the loss and the gradients."""
@@ -277,6 +332,11 @@ class LocalClient(Client):
         return next(self.held.iter_batches([rng.choice(self.samples, len(self.y), replace=False)], rng))
 
     def batches(self, purpose: str, size: int | None = None, share: float = 1.0) -> Iterator[int]:
+        if self.in_step:
+            raise Slip(
+                "calls c.batches within a step, whose batch it replaces; make the pass in begin, or take another batch "
+                "by c.draw()"
+            )
         rng = generator(self.population.seed, f"{purpose} batches", self._round, self.id)
         order = rng.permutation(self.samples)[: max(1, round(share * self.samples))]
         order = order if self.shuffle else np.sort(order)
@@ -351,7 +411,7 @@ class LocalSecondModel(SecondModel):
         c, buffers = self._c, self._c.network.keep()
         if self._batch is not c.x:
             self._batch, self._now = c.x, _Step()
-        c._now, self._now = self._now, c._now
+        c._now, self._now, c._in_second = self._now, c._now, True
         c.network.restore(self._buffers)
         purpose, self._calls = f"second torch {self._calls}", self._calls + 1
         try:
@@ -360,4 +420,11 @@ class LocalSecondModel(SecondModel):
         finally:
             self._buffers = c.network.keep()
             c.network.restore(buffers)
-            c._now, self._now = self._now, c._now
+            c._now, self._now, c._in_second = self._now, c._now, False
+
+
+def _is_same(theta: Tensor, other: object) -> bool:
+    """Return True if another tensor is theta, or has its memory."""
+    if not isinstance(other, Tensor) or other.numel() != theta.numel():
+        return False
+    return other is theta or (other.device == theta.device and other.data_ptr() == theta.data_ptr())

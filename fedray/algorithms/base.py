@@ -300,4 +300,11 @@ class Proximal(Algorithm):
         raise NotImplementedError
 
     def direction(self, c: Client) -> Tensor:
-        return self.gradient(c) + self.proximal(c, c.theta)
+        gradient, term = self.gradient(c), self.proximal(c, c.theta)
+        if not isinstance(term, Tensor) or term.shape[-1:] != c.theta.shape[-1:]:  # PyTorch would repeat it
+            found = f"shape {tuple(term.shape)}" if isinstance(term, Tensor) else f"type {type(term).__name__}"
+            raise UserError(
+                f"algorithm: class {type(self).__name__} ({self.name}) gives proximal of {found}; the gradient of the "
+                f"term, of shape {tuple(c.theta.shape)}, is required"
+            )
+        return gradient + term

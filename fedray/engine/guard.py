@@ -9,12 +9,15 @@ counter, and a tensor's NumPy array.
 """
 
 import contextlib
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import numpy as np
 from torch import Size, Tensor
 
-from fedray.algorithms.base import Algorithm, Client, Server
+from fedray.algorithms.base import Algorithm, Client, Rule, Server
+from fedray.client import Slip
 from fedray.common.errors import UserError, find_nearest
 from fedray.common.vectors import Vectors
 
@@ -22,8 +25,10 @@ T = TypeVar("T")
 Side = TypeVar("Side", Client, Server)
 STEP = ("direction", "gradient", "proximal")
 """Hooks that give the direction of a step; the engine calls the first, which calls the others."""
-FIXED = ("c.theta_0", "the initial parameters")
-"""Tensors that no hook assigns."""
+FIXED = ("c.theta_0", "the initial parameters", "c.update", "c.shared_update")
+"""Tensors that no hook assigns, besides what the server receives."""
+CHANGEABLE = (dict, list, set, deque, bytearray, int, float, Tensor, np.ndarray)
+"""Types of the attributes of a user's class in which numbers would go on from client to client."""
 ASSIGNING = "begin, upload and prepare"
 """The hooks of a client that may assign c.theta."""
 
@@ -36,14 +41,21 @@ def guard(algorithm: Algorithm, tensors: Mapping[str, Tensor], name: str, state:
     the right one as it was, without a word.
     """
     known, given = [*state], {f"{name}.{entry}": vector for entry, vector in state.items()}
-    options = algorithm.model_dump() if ":" in algorithm.name else {}  # of a user's own class: it takes microseconds
+    own = ":" in algorithm.name  # a user's own class: the rest takes microseconds
+    options, attributes = (algorithm.model_dump(), _list_attributes(algorithm)) if own else ({}, {})
     before = [(name, tensor, tensor._version) for name, tensor in [*tensors.items(), *given.items()]]
-    yield
+    try:
+        yield
+    except Slip as slip:
+        raise UserError(f"{_name_class(algorithm)} {slip}") from None
     for changed, tensor, version in before:
         refuse_changed(algorithm, changed, tensor, version)
     for option, value in (algorithm.model_dump() if options else {}).items():
         if value != options[option]:
             raise UserError(f"{_name_class(algorithm)} changes its option {option}; what changes is a state")
+    for attribute, text in (_list_attributes(algorithm) if own else {}).items():
+        if text != attributes.get(attribute):
+            raise UserError(f"{_name_class(algorithm)} changes its attribute {attribute}; what changes is a state")
     for entry in state.keys() - {*known}:
         if near := find_nearest(entry, known):
             raise UserError(
@@ -52,10 +64,23 @@ def guard(algorithm: Algorithm, tensors: Mapping[str, Tensor], name: str, state:
             )
 
 
+def _list_attributes(algorithm: Algorithm) -> dict[str, str]:
+    """Return what may change of an algorithm besides its options, as text: private attributes, and its class's own."""
+    found: dict[str, Any] = {}
+    for kind in reversed(type(algorithm).__mro__):
+        if not kind.__module__.startswith(("fedray.", "pydantic.")):
+            found |= {
+                name: value
+                for name, value in vars(kind).items()
+                if isinstance(value, CHANGEABLE) and not name.startswith("__") and name != "model_config"
+            }
+    return {name: repr(value) for name, value in [*found.items(), *(algorithm.__pydantic_private__ or {}).items()]}
+
+
 def refuse_changed(algorithm: Algorithm, name: str, tensor: Tensor, version: int) -> None:
     """Raise UserError if the tensor no longer has this version."""
     if tensor._version != version:
-        new = "z" if name in FIXED else name
+        new = "z" if name in FIXED or name.startswith("got.") else name
         raise UserError(
             f"{_name_class(algorithm)} changes {name} in place, which others share; assign a new tensor instead "
             f"({new} = {name} - v, not {name} -= v)"
@@ -75,6 +100,51 @@ def ask(algorithm: Algorithm, hook: str, function: Callable[[Side], T], side: Si
             f"counts; return that alone ({places} may assign {name})"
         )
     return value
+
+
+def ask_server(algorithm: Algorithm, hook: str, function: Callable[[Server], T], server: Server) -> T:
+    """Return the value of a hook that says what clients receive, as `ask`. Raises UserError if it assigns anything to
+    the server: no round would keep it.
+    """
+    before = {**vars(server), **{f"state.{name}": v for name, v in server.state.items()}}
+    value = ask(algorithm, hook, function, server)
+    after = {**vars(server), **{f"state.{name}": v for name, v in server.state.items()}}
+    for name in [*after, *before]:
+        if name not in after or name not in before or after[name] is not before[name]:
+            raise UserError(
+                f"{_name_class(algorithm)} assigns server.{name} in {hook}, where only the value that it returns "
+                "counts; return that alone (aggregate may assign server.state)"
+            )
+    return value
+
+
+def start_state(algorithm: Algorithm, hook: str, theta: Tensor) -> Vectors:
+    """Return a method's vectors before the first round. Raises UserError if the hook changes the theta that it gets."""
+    version = theta._version
+    state = Vectors(getattr(algorithm, hook)(theta))
+    if theta._version != version:
+        raise UserError(
+            f"{_name_class(algorithm)} changes theta in place in {hook}, which others share; return a new tensor "
+            "instead (torch.zeros_like(theta), not theta.zero_())"
+        )
+    return state
+
+
+def refuse_again(algorithm: Algorithm, hook: str, rule: Rule) -> None:
+    """Raise UserError for a local optimiser that has served before: its vectors would go on from client to client."""
+    held = getattr(rule, "__dict__", {})
+    if "_served" in held:
+        raise UserError(
+            f"{_name_class(algorithm)} gives the same {type(rule).__name__} to several clients in {hook}, with what it "
+            "has of the client before; return a new one in each call"
+        )
+    held["_served"] = True
+
+
+def refuse_name(algorithm: Algorithm, state: Vectors, taken: str) -> None:
+    """Raise UserError if the server's vectors have a name that is fedray's own."""
+    if taken in state:
+        raise UserError(f"{_name_class(algorithm)} sets server.state.{taken}, fedray's own; rename it")
 
 
 def let_assign(algorithm: Algorithm, hook: str, function: Callable[[Client], T], c: Client) -> T:

@@ -63,8 +63,12 @@ class EvaluatedRound:
 def refuse_writes(probe: "Probe", tensors: Mapping[str, Tensor], c: LocalClient | None = None) -> Iterator[None]:
     """Raise UserError if a block, a probe's hook, changes a tensor, by the probe's name of it, or a vector of `c`."""
     theta = None if c is None else c.theta
-    held = {} if c is None else {"c.theta": c.theta, **{f"c.state.{name}": v for name, v in c.state.items()}}
-    before = [(name, tensor, tensor._version) for name, tensor in {**tensors, **held}.items()]
+    held = dict(tensors)
+    if c is not None:
+        held |= {"c.theta": c.theta, "c.theta_0": c.theta_0}
+        for name, vectors in (("state", c.state), ("message", c.message)):
+            held |= {f"c.{name}.{entry}": vector for entry, vector in vectors.items()}
+    before = [(name, tensor, tensor._version) for name, tensor in held.items()]
     yield
     changed = [name for name, tensor, version in before if tensor._version != version]
     if c is not None and c.theta is not theta:

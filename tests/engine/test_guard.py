@@ -1,11 +1,13 @@
 """A method that changes what it may not, or gives another shape, is refused in one line that names its class."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
+from pydantic import PrivateAttr
+from torch.nn.functional import cross_entropy
 
-from fedray.algorithms.base import Algorithm, Client, Finetuning, PerClient, Proximal, Sum, Vectors
+from fedray.algorithms.base import Algorithm, Client, Finetuning, Forward, PerClient, Proximal, Rule, Sum, Vectors
 from fedray.common.errors import UserError
 from fedray.engine.loop import run
 from fedray.engine.messages import Broadcast, Reply
@@ -24,7 +26,7 @@ def define(name: str, members: dict[str, Any]) -> str:
     return f"{HERE}:{name}"
 
 
-def problem(path: str) -> Problem:
+def problem(path: Any) -> Problem:
     return small.problem(
         path,
         (4, 4),
@@ -63,6 +65,34 @@ def discard(_: object) -> None:
     """For a hook that returns nothing."""
 
 
+def regularise(self: Any, forward: Forward, x: Any, y: Any, theta: torch.Tensor) -> torch.Tensor:
+    return cross_entropy(forward(x).logits, y) + theta.square().sum()
+
+
+def descend_with(read: Any, second: bool = False) -> Any:
+    """A direction whose loss has a term in what `read` gives."""
+
+    def direction(_: Algorithm, c: Client) -> torch.Tensor:
+        model = c.second if second else c
+        return model.grad(
+            c.theta_0 if second else c.theta,
+            lambda forward: cross_entropy(forward(c.x).logits, c.y) + 0.1 * read(c).square().sum(),
+        )
+
+    return direction
+
+
+class Heavy(Rule):
+    """Momentum 1/2, for whoever holds it."""
+
+    def displacement(self, q: torch.Tensor, decay: Any, mask: torch.Tensor | None = None) -> torch.Tensor:
+        self.state.v = 0.5 * self.state["v"] + q if "v" in self.state else q
+        return self.state.v
+
+
+HEAVY = Heavy()
+
+
 def ones(*_: object) -> Vectors:
     return Vectors(delta=torch.ones(3))
 
@@ -77,10 +107,21 @@ WRITES: dict[str, tuple[str, dict[str, Any]]] = {
         "server.state.delta",
         {"server_state": ones, "message": lambda _, server: Vectors(delta=server.state.delta.mul_(0.5))},
     ),
+    "WritesUpdate": ("c.update", {"upload": lambda _, c: nothing(c.update.mul_(0.5))}),
+    "WritesShared": ("c.shared_update", {"shares": "body", "upload": lambda _, c: nothing(c.shared_update.mul_(0.5))}),
+    "WritesReceived": ("got.update", {"aggregate": lambda _, server, got: discard(got.update.mul_(0.5))}),
+    "WritesUpload": (
+        "got.h",
+        {
+            "upload": lambda _, c: {"h": Sum(torch.ones(2))},
+            "server_step": lambda _, server, got: discard(got.h.zero_()) or 1.0,
+        },
+    ),
     "WritesWhenTested": ("c.theta_0", {"prepare": lambda _, c: discard(c.theta_0.zero_())}),
 }
 """Class -> what it changes in place, and its hooks."""
 
+WHERE = ", where only the value that it returns counts; return that alone "
 ASSIGNS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "StepsInDirection": ("c", "direction", {"direction": step}),
     "StepsInGradient": ("c", "gradient", {"gradient": step}),
@@ -108,7 +149,64 @@ ASSIGNS: dict[str, tuple[str, str, dict[str, Any]]] = {
 }
 """Class -> the owner of the θ that it assigns, the hook, whose value alone counts, and its hooks."""
 
+LOSS = (
+    ", which is differentiated by the model's parameters alone; add the term's gradient to the direction: "
+    "c.grad(c.theta) + mu * (c.theta - c.theta_0); a constant is c.theta."
+)
 GIVES: dict[str, tuple[str, dict[str, Any]]] = {
+    "PassesTheta": (
+        f"passes the theta of c.grad to its loss{LOSS}clone()",
+        {"loss": regularise, "direction": lambda self, c: c.grad(c.theta, self.loss, c.theta)},
+    ),
+    "ReadsTheta": (
+        f"reads c.theta in the loss of c.grad{LOSS}detach()",
+        {"direction": descend_with(lambda c: c.theta - c.theta_0)},
+    ),
+    "ReadsUpdate": (
+        f"reads c.theta in the loss of c.grad{LOSS}detach()",
+        {"direction": descend_with(lambda c: c.update)},
+    ),
+    "SetsInMessage": (
+        f"assigns server.state.delta in message{WHERE}(aggregate may assign server.state)",
+        {"server_state": ones, "message": lambda _, server: discard(setattr(server.state, "delta", 0)) or Vectors()},
+    ),
+    "AddsInBroadcast": (
+        f"assigns server.state.mean in broadcast{WHERE}(aggregate may assign server.state)",
+        {"broadcast": lambda _, server: discard(setattr(server.state, "mean", server.theta)) or server.theta},
+    ),
+    "SetsRate": (
+        f"assigns server.server_lr in message{WHERE}(aggregate may assign server.state)",
+        {"message": lambda _, server: discard(setattr(server, "server_lr", 0.5)) or Vectors()},
+    ),
+    "ZerosServer": (
+        "changes theta in place in server_state, which others share; return a new tensor instead ",
+        {"server_state": lambda _, theta: Vectors(m=theta.zero_())},
+    ),
+    "ZerosClient": (
+        "changes theta in place in client_state, which others share; return a new tensor instead ",
+        {"client_state": lambda _, theta: Vectors(m=theta.zero_())},
+    ),
+    "NamesPrevious": (
+        "sets server.state.previous_theta, fedray's own; rename it",
+        {"server_state": lambda _, theta: Vectors(previous_theta=theta)},
+    ),
+    "SetsPrevious": (
+        "sets server.state.previous_theta, fedray's own; rename it",
+        {"aggregate": lambda _, server, got: setattr(server.state, "previous_theta", server.theta)},
+    ),
+    "OneTerm": (
+        "gives proximal of shape (); the gradient of the term, of shape ({size},), is required",
+        {"proximal": lambda _, c, theta: (theta - c.theta_0).square().sum()},
+    ),
+    "NumberTerm": ("gives proximal of type float; the gradient of the term, of ", {"proximal": lambda *_: 0.5}),
+    "SharesRule": (
+        "gives the same Heavy to several clients in local_optimizer, with what it has of the client before; return a ",
+        {"bound_to_sgd": "has one", "local_optimizer": lambda *_: HEAVY},
+    ),
+    "PassesInStep": (
+        "calls c.batches within a step, whose batch it replaces; make the pass in begin, or take another batch by ",
+        {"gradient": lambda _, c: discard([*c.batches("own")]) or c.grad(c.theta)},
+    ),
     "MisspellsState": (
         "sets c.state.delat, which does not exist; did you mean c.state.delta? ",
         {"client_state": ones, "upload": lambda _, c: setattr(c.state, "delat", c.state.delta) or {}},
@@ -164,15 +262,15 @@ GIVES: dict[str, tuple[str, dict[str, Any]]] = {
 
 CASES = dict(GIVES)
 for name, (what, members) in WRITES.items():
-    instead = f"{'z' if what == 'c.theta_0' else what} = {what} - v, not {what} -= v"  # no hook assigns c.theta_0
+    fixed = what in ("c.theta_0", "c.update", "c.shared_update") or what.startswith("got.")  # no hook assigns these
+    instead = f"{'z' if fixed else what} = {what} - v, not {what} -= v"
     said = f"changes {what} in place, which others share; assign a new tensor instead ({instead})"
     CASES[name] = said, members
-RETURNS = ", where only the value that it returns counts; return that alone "
 for name, (owner, hook, members) in ASSIGNS.items():
     allowed = "aggregate" if owner == "server" else "begin, upload and prepare"
-    CASES[name] = f"assigns {owner}.theta in {hook}{RETURNS}({allowed} may assign {owner}.theta)", members
+    CASES[name] = f"assigns {owner}.theta in {hook}{WHERE}({allowed} may assign {owner}.theta)", members
 CASES["WritesLater"] = (
-    f"changes c.theta in place in direction{RETURNS}(begin, upload and prepare may assign c.theta)",
+    f"changes c.theta in place in direction{WHERE}(begin, upload and prepare may assign c.theta)",
     {"direction": write_later},
 )
 PATHS = {name: define(name, members) for name, (_, members) in CASES.items()}
@@ -204,6 +302,55 @@ def test_an_option_that_a_hook_changes_is_named() -> None:
     """It would go on from client to client of a process, so that the numbers depend on how many there are."""
     with pytest.raises(UserError, match=r"Counting\) changes its option seen; what changes is a state$"):
         run(problem(f"{HERE}:Counting"), InlineBackend())
+
+
+class Remembering(Algorithm):
+    """Momentum in places that the next client of the process sees."""
+
+    held: str
+    seen: ClassVar[dict[str, torch.Tensor]] = {}
+    steps: ClassVar[int] = 0
+    _kept: dict[str, torch.Tensor] = PrivateAttr(default_factory=dict)
+    _last: float = PrivateAttr(0.0)
+
+    def gradient(self, c: Client) -> torch.Tensor:
+        g = c.grad(c.theta)
+        match self.held:
+            case "_kept":
+                self._kept["m"] = g = 0.5 * self._kept.get("m", 0) + g
+            case "_last":
+                self._last = float(g.norm())
+            case "seen":
+                self.seen["m"] = g = 0.5 * self.seen.get("m", 0) + g
+            case "steps":
+                type(self).steps += 1
+        return g
+
+
+@pytest.mark.parametrize("place", ["_kept", "_last", "seen", "steps"])
+def test_an_attribute_that_a_hook_changes_is_named(place: str) -> None:
+    own = {"name": f"{HERE}:Remembering", "held": place}
+    with pytest.raises(UserError, match=rf"Remembering\) changes its attribute {place}; what changes is a state$"):
+        run(problem(own), InlineBackend())
+
+
+CONSTANTS: dict[str, Any] = {
+    "ReadsReceived": {"direction": descend_with(lambda c: c.theta_0)},
+    "ReadsDetached": {"direction": descend_with(lambda c: c.theta.detach())},
+    "ReadsOther": {
+        "direction": lambda _, c: discard(descend_with(lambda c: c.theta, second=True)(_, c)) or c.grad(c.theta)
+    },
+    "PassesCopy": {"loss": regularise, "direction": lambda self, c: c.grad(c.theta, self.loss, c.theta.clone())},
+}
+"""Class -> its hooks, whose loss has a term that does not depend on the parameters."""
+
+
+@pytest.mark.parametrize("name", CONSTANTS)
+def test_a_loss_may_read_constants(name: str) -> None:
+    """As a term they change no gradient."""
+    found = [run(problem(path), InlineBackend()) for path in ("fedavg", define(name, CONSTANTS[name]))]
+    hashes = [one.summary()["theta_sha256"] for one in found]
+    assert hashes[0] == hashes[1]
 
 
 class UnequalUploads(Algorithm):

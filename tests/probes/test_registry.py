@@ -193,11 +193,15 @@ class Writes(Probe):
             q.div_(q.norm())
         elif self.what == "c.theta":
             c.theta = 2 * c.theta
+        elif self.what == "c.message.c":
+            c.message.c.zero_()
         return {}
 
     def of_client(self, seen: TrainedClient) -> dict[str, float]:
         if self.what == "c.state.c":
             seen.c.state.c.zero_()
+        elif self.what == "c.theta_0":
+            seen.c.theta_0.mul_(0.5)
         return {}
 
     def of_round(self, seen: EvaluatedRound) -> dict[str, float]:
@@ -206,7 +210,7 @@ class Writes(Probe):
         return {}
 
 
-@pytest.mark.parametrize("what", ["q", "c.theta", "c.state.c", "theta"])
+@pytest.mark.parametrize("what", ["q", "c.theta", "c.theta_0", "c.message.c", "c.state.c", "theta"])
 def test_a_probe_that_changes_something_is_refused(what: str) -> None:
     """The run went on with the changed numbers."""
     own = {"name": "tests.probes.test_registry:Writes", "what": what}

@@ -15,7 +15,7 @@ from fedray.common.errors import Diverged
 from fedray.common.rng import key_draws
 from fedray.common.vectors import Vectors
 from fedray.engine.exact_sum import is_finite
-from fedray.engine.guard import ask, guard, refuse_other
+from fedray.engine.guard import ask, ask_server, guard, refuse_name, refuse_other, start_state
 from fedray.engine.messages import Broadcast, ClientTask, Reply, count_bytes, join
 from fedray.engine.problem import Problem
 from fedray.engine.process.backend import Backend
@@ -48,7 +48,8 @@ class Simulation:
         backend.open(problem)
         theta = network.theta.clone()
         with self._key_draws("server state"):
-            server = config.algorithm.server_state(theta)
+            server = start_state(config.algorithm, "server_state", theta)
+        refuse_name(config.algorithm, server, PREVIOUS_THETA)
         self.state = State(0, theta, network.buffers.clone(), server, frozen=network.frozen_sha256)
 
     @property
@@ -103,12 +104,13 @@ class Simulation:
         received = Received(Vectors(trained.uploads, update=self._spread_update(trained.update)))
         if trained.update is not None:
             received.sums["shared_update"] = trained.update
-        given = {"server.theta": self.state.theta}
+        given = {"server.theta": self.state.theta, **{f"got.{name}": v for name, v in received.sums.items()}}
         with self._key_draws("server", t), guard(config.algorithm, given, "server.state", server.state):
             stepping = config.stepping
             server.server_lr *= ask(stepping, "server_step", lambda s: stepping.server_step(s, received), server)
             config.algorithm.aggregate(server, received)
             refuse_other(config.algorithm, "sets server.theta in aggregate to a value", server.theta, self.state.theta)
+        refuse_name(config.algorithm, server.state, PREVIOUS_THETA)
         for name, vector in (("theta", server.theta), *server.state.items()):
             if not is_finite(vector):
                 raise Diverged(t + 1, None, f"{name} is not finite after aggregation")
@@ -200,9 +202,9 @@ class Simulation:
         algorithm = self.problem.config.algorithm
         given = {"server.theta": server.theta}
         with self._key_draws("message", server.round), guard(algorithm, given, "server.state", server.state):
-            theta = ask(algorithm, "broadcast", algorithm.broadcast, server)
+            theta = ask_server(algorithm, "broadcast", algorithm.broadcast, server)
             refuse_other(algorithm, "gives a broadcast", theta, server.theta)
-            message = ask(algorithm, "message", algorithm.message, server)
+            message = ask_server(algorithm, "message", algorithm.message, server)
         return Broadcast(
             round=server.round,
             lr=server.lr,

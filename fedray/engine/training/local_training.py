@@ -18,7 +18,7 @@ from fedray.common.errors import UserError
 from fedray.common.rng import generator
 from fedray.common.vectors import Vectors
 from fedray.config import Training
-from fedray.engine.guard import ask, guard, let_assign, refuse_other
+from fedray.engine.guard import ask, guard, let_assign, refuse_again, refuse_changed, refuse_other, start_state
 from fedray.engine.messages import Broadcast, ClientTask
 from fedray.engine.state import load_state
 from fedray.engine.training.batches import Counts, Drawn, draw_batches
@@ -59,7 +59,7 @@ class LocalTrainer:
         algorithm, training, network = self.algorithm, self.training, self.network
         indices, kept = self.shards[task.client], load_state(task.state)
         counts = self.count(len(indices))
-        state = Vectors(kept or algorithm.client_state(network.initial))
+        state = Vectors(kept or start_state(algorithm, "client_state", network.initial))
         theta, buffers = self.relax(broadcast.theta, state) if relaxed else broadcast.theta, broadcast.buffers
         if algorithm.keeps != "none":
             own, own_buffers = network.index(algorithm.keeps), network.find_buffers(algorithm.keeps)
@@ -160,7 +160,9 @@ class LocalTrainer:
         c = trainer.start(broadcast, task, relaxed=trains)
         with _seed(c, "personal torch"), self.guard(c):
             if tunes and epochs:
-                steps = trainer._descend(c, "personal ", how.direction, lambda c: part, how.rate, rule=how.rule(c))
+                if (rule := how.rule(c)) is not None:
+                    refuse_again(method, "finetuning", rule)
+                steps = trainer._descend(c, "personal ", how.direction, lambda c: part, how.rate, rule=rule)
                 exhaust(steps)
             elif trains:
                 exhaust(trainer._take_steps(c, "personal "))
@@ -200,6 +202,8 @@ class LocalTrainer:
             rule = self._make_rule()
             if self._keeps_moments:  # what the client kept of it
                 rule.state |= {n.removeprefix(OPTIMIZER): v for n, v in c.state.items() if n.startswith(OPTIMIZER)}
+        else:
+            refuse_again(algorithm, "local_optimizer", rule)
         yield from self._descend(
             c,
             purpose,
@@ -251,7 +255,9 @@ class LocalTrainer:
         """Make step k on a batch; the other arguments as in `_descend`."""
         c.start_step(k, *batch)
         part = ask(self.algorithm, "trained_part", trained_part, c)
+        c.in_step = True
         q = ask(self.algorithm, "direction", direction, c)
+        c.in_step = False
         refuse_other(self.algorithm, "gives a direction", q, c.theta)
         rate = ask(self.algorithm, "rate", c.step_rate, c)
         mask = None if part == "all" else c.network.mask(part)
@@ -302,6 +308,8 @@ class LocalTrainer:
                         f"algorithm: {method.name}.upload gives an upload {name!r}, fedray's own; rename it"
                     )
                 uploads[name] = upload
+        for name, made in c.made_updates.items():
+            refuse_changed(self.algorithm, name, made, 0)
         if self.algorithm.shares != "none":
             uploads["update"] = Sum(c.shared_update, weight)
         return uploads

@@ -19,7 +19,7 @@ from fedray.algorithms.descent import Descent
 from fedray.client import LocalClient
 from fedray.common.errors import warn_once
 from fedray.common.vectors import Vectors
-from fedray.engine.guard import let_assign
+from fedray.engine.guard import let_assign, start_state
 from fedray.engine.messages import Broadcast, ClientTask
 from fedray.engine.state import load_state
 from fedray.engine.training.batches import Counts, Drawn
@@ -195,7 +195,7 @@ def _make_client(
     given = {each.name: getattr(first, each.name) for each in fields(LocalClient) if each.init}
     given |= {"theta_0": first.theta_0.expand(size, -1)}
     if any(states):
-        initial = trainer.algorithm.client_state(trainer.network.initial)
+        initial = start_state(trainer.algorithm, "client_state", trainer.network.initial)
         rows = [state or initial for state in states]
         if any(state.keys() != rows[0].keys() for state in rows):
             raise Unstackable("a state of other vectors has no stack")
