@@ -196,7 +196,8 @@ class LocalClient(Client):
                     return value.detach(), torch.autograd.grad(value, wanted, materialize_grads=True)
                 found = torch.autograd.grad(value, [*wanted, *watched], allow_unused=True)
             if any(gradient is not None for gradient in found[len(wanted) :]):
-                raise Slip(f"reads c.theta in the loss of c.grad, {EXPLAINED}; a constant is c.theta.detach()")
+                read = "theta" if self._in_second else "c.theta"
+                raise Slip(f"reads {read} in the loss of c.grad, {EXPLAINED}; a constant is {read}.detach()")
             return value.detach(), tuple(
                 torch.zeros_like(by) if gradient is None else gradient
                 for by, gradient in zip(wanted, found, strict=False)

@@ -82,6 +82,12 @@ def descend_with(read: Any, second: bool = False) -> Any:
     return direction
 
 
+def second_with_decay(_: Algorithm, c: Client) -> torch.Tensor:
+    v = c.local.v
+    c.second.grad(v, lambda forward: cross_entropy(forward(c.x).logits, c.y) + 0.1 * c.local.v.square().sum())
+    return c.grad(c.theta)
+
+
 class Heavy(Rule):
     """Momentum 1/2, for whoever holds it."""
 
@@ -165,6 +171,14 @@ GIVES: dict[str, tuple[str, dict[str, Any]]] = {
     "ReadsUpdate": (
         f"reads c.theta in the loss of c.grad{LOSS}detach()",
         {"direction": descend_with(lambda c: c.update)},
+    ),
+    "ReadsLocal": (
+        f"reads c.theta in the loss of c.grad{LOSS}detach()",
+        {"direction": lambda self, c: (lambda y: descend_with(lambda c: y)(self, c))(c.theta)},
+    ),
+    "ReadsSecond": (
+        "reads theta in the loss of c.grad, ",
+        {"begin": lambda _, c: setattr(c.local, "v", 2 * c.theta), "direction": second_with_decay},
     ),
     "SetsInMessage": (
         f"assigns server.state.delta in message{WHERE}(aggregate may assign server.state)",
