@@ -78,6 +78,10 @@ class Dataset:
                 f"data {self.name}: x_train samples have shape {self.x_train.shape[1:]}, "
                 f"x_test samples {self.x_test.shape[1:]}"
             )
+        if (self.mean or self.std) and self.x_train.dtype != np.uint8:
+            raise UserError(
+                f"data {self.name}: mean and std are of uint8 images; x_train is {self.x_train.dtype}, used as it is"
+            )
         if self.augment and self.x_train.ndim != 4:
             raise UserError(
                 f"data.augment: data {self.name} are not images; their samples have shape {self.x_train.shape[1:]}"
@@ -130,8 +134,8 @@ class Dataset:
 
     @property
     def is_merged(self) -> bool:
-        """True if training and test set are one array (`merge`)."""
-        return self.x_test is self.x_train
+        """True if training and test set are one (`merge`)."""
+        return self.x_test is self.x_train and self.y_test is self.y_train
 
     def merge(self) -> "Dataset":
         """Return training and then test samples as one set, which is both the training and the test set; one copy."""

@@ -21,6 +21,7 @@ from fedray.models.base import build
 from fedray.models.frozen_weights import share_frozen
 from fedray.models.lora import refuse_unused_adapters
 from fedray.models.network import Network
+from fedray.models.parts import find_head
 from fedray.partitions.held_out import Split, split_samples
 from fedray.partitions.shards import Shards
 
@@ -188,22 +189,45 @@ class Problem:
         for probe in self.config.evaluation.probes:
             probe.check_built(network.layout, self.data.num_classes)
         self._check_tokens()
+        self._try_out(network)
+        network.train(True)
+        with key_draws(True, self.config.seed, "initial"):
+            initial = algorithm.initial(network.initial.cpu(), network.layout)
+        refuse_other(algorithm, "gives an initial model", initial, network.initial)
+        network.start_at(initial)
+        return network
+
+    def _try_out(self, network: Network) -> None:
+        """Refuse a model that does not give logits of one sample and of two, or changes itself. Raises UserError."""
         network.train(False)
-        shape = self.data.input_shape
+        shape, name = self.data.input_shape, f"model.name: {self.config.model.name}"
+        answers = dict[str, torch.Tensor]()
+        hooks = [
+            layer.register_forward_hook(lambda *call, path=path: answers.__setitem__(path, call[2]))
+            for path, layer in network.module.named_modules()
+            if isinstance(layer, nn.Linear)
+            and self.config.model.lora is None  # hooks change how a transformer calls them
+        ]
         try:
             with (
                 torch.no_grad(),
                 refuse_unused_adapters(network.module),
+                network.keep_buffers(),
                 key_draws(True, self.config.seed, "check", device=network.theta.device),
             ):
-                outputs = [network(torch.zeros(n, *shape, device=device)).logits for n in (1, 2)]
+                outputs = [network(torch.zeros(n, *shape, device=network.theta.device)).logits for n in (1, 2)]
         except RuntimeError as error:
             reason = str(error).splitlines()[0]
-            how = " with training.precision bf16 on this device" if training.precision == "bf16" else ""
+            bf16 = self.config.training.precision == "bf16"
+            how = " with training.precision bf16 on this device" if bf16 else ""
+            raise UserError(f"{name} does not take inputs of shape {shape}{how}: {reason}") from None
+        finally:
+            for hook in hooks:
+                hook.remove()
+        if not torch.equal(network.theta.view(torch.int32), network.initial.view(torch.int32)):
             raise UserError(
-                f"model.name: {self.config.model.name} does not take inputs of shape {shape}{how}: {reason}"
-            ) from None
-        name = f"model.name: {self.config.model.name}"
+                f"{name} changes its parameters in forward(), which no step would keep; compute with a copy"
+            )
         for n, logits in enumerate(outputs, 1):
             if not isinstance(logits, torch.Tensor):
                 raise UserError(
@@ -217,12 +241,12 @@ class Problem:
                     f"{name}.forward gives probabilities, which sum to 1; the loss applies a softmax itself, so leave "
                     "yours out"
                 )
-        network.train(True)
-        with key_draws(True, self.config.seed, "initial"):
-            initial = algorithm.initial(network.initial.cpu(), network.layout)
-        refuse_other(algorithm, "gives an initial model", initial, network.initial)
-        network.start_at(initial)
-        return network
+        head, last = find_head(network.module)[0], next((p for p, y in answers.items() if y is outputs[-1]), None)
+        if last not in (None, head):
+            warn_once(
+                f"{name}: its outputs are those of {last}, but its head is {head}, the last nn.Linear that it lists; "
+                f"declare head = {last!r} in the class"
+            )
 
     def refuse_other_model(self, sha256: str) -> None:
         """Refuse a model that a process has built otherwise than the run. Raises UserError."""

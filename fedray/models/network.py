@@ -232,7 +232,14 @@ class Network:
             modules[tap].register_forward_pre_hook(partial(self._keep_tap, tap))
         self._tap_names = tuple(taps)
         self._keep_still()
-        self._versions = [p._version for p in self.trained]
+        self._names = {name for name, _ in self._list_tensors()}
+        sent = {id(b) for b in moving} | {id(counter) for counter, _ in self._counters}
+        self._fixed = {name for name, one in self._list_tensors() if id(one) not in sent}
+        """Names of what `forward()` may not change: parameters, buffers of frozen layers, and those with infinities."""
+
+    def _list_tensors(self) -> list[tuple[str, Tensor]]:
+        """Return the module's parameters and buffers, by name."""
+        return [*self.module.named_parameters(), *self.module.named_buffers()]
 
     @cached_property
     def frozen_sha256(self) -> str:
@@ -246,23 +253,28 @@ class Network:
         return hashlib.sha256(f"{built}{self.frozen_sha256}{self._arrays}".encode()).hexdigest()
 
     def check_module(self) -> None:
-        """Refuse what `forward()` has done to the parameters since the module was built, and name the attributes that
+        """Refuse what `forward()` has done to the parameters and buffers since `start_at`, and name the attributes that
         have changed; the first call alone does.
         """
         if self._attributes is None:
             return
-        now, kind = dict(self.module.named_parameters()), type(self.module).__name__
-        if new := sorted(now.keys() - {*self.layout.names, *self.frozen}):
-            raise UserError(
-                f"model.name: {kind} makes {new[0]} in forward(), where nothing trains it; make it in __init__"
-            )
-        for name, p, view, version in zip(
-            self.layout.names, self.trained, self.theta.split(self._sizes), self._versions, strict=True
-        ):
-            if p._version != version or p.data_ptr() != view.data_ptr():
+        kind, viewed = f"model.name: {type(self.module).__name__}", self.theta.split(self._sizes)
+        places = {name: view.data_ptr() for name, view in zip(self.layout.names, viewed, strict=True)}
+        for name, tensor in self._list_tensors():
+            if name not in self._names:
                 raise UserError(
-                    f"model.name: {kind} changes {name} in forward(), which no step would keep; compute with a copy"
+                    f"{kind} makes {name} in forward(), where nothing trains or keeps it; make it in __init__"
                 )
+            first, place, version = self._before[name]
+            moved = tensor is not first or tensor.data_ptr() != places.get(name, place)
+            if moved and name not in self._fixed:
+                raise UserError(
+                    f"{kind} assigns its buffer {name} in forward(), so it would go on from client to client; write "
+                    f"into it: self.{name}.copy_(...)"
+                )
+            if moved or (name in self._fixed and tensor._version != version):
+                kept = "no step" if name in places else "no client (it is frozen, or begins with infinities)"
+                raise UserError(f"{kind} changes {name} in forward(), which {kept} would keep; compute with a copy")
         before, self._attributes = self._attributes, None
         if changed := sorted(name for name, _, text in iter_attributes(self.module) if text != before.get(name)):
             warn_once(
@@ -298,6 +310,7 @@ class Network:
         """Make `initial` (P,) the parameters that a run begins with."""
         self.load(initial.to(self.theta.device))
         self.initial = initial.to(self.theta.device, copy=True)
+        self._before = {name: (one, one.data_ptr(), one._version) for name, one in self._list_tensors()}
 
     def mask(self, part: str) -> Tensor:
         """Return float32 `(P,)` on the device: 1 on the parameters of a part."""

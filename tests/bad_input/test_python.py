@@ -83,6 +83,9 @@ CALLS: dict[str, Callable[[], Any]] = {
     "data a: num_classes is '3'; an integer from 1 is required": lambda: made(num_classes="3"),
     "data a: y_train has shape (24, 1); (n,) is required": lambda: made(y_train=ARRAYS["y_train"][:, None]),
     "data a: mean is ('a',); a number per channel is required": lambda: made(mean=("a",)),
+    "data a: mean and std are of uint8 images; x_train is float32, used as it is": lambda: made(
+        mean=(0.5,), std=(0.5,)
+    ),
     "data: y_train is timedelta64[D] (24,); integers (n,) with n > 0 are required": lambda: on(
         y_train=np.zeros(24, "timedelta64[D]")
     ),

@@ -71,40 +71,46 @@ class Unused(Cast):
         self.extra = nn.Linear(3, 3)
 
 
-class Writing(Cast):
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x.add_(0.1) if self.training else x)
+class Slips(Plain):
+    """What `forward()` may not do, by name."""
 
+    def __init__(self, slip: str = "") -> None:
+        super().__init__()
+        self.slip, self.frozen = slip, nn.Parameter(torch.ones(16), requires_grad=False)
+        self.register_buffer("mean", torch.zeros(16))
+        self.register_buffer("most", torch.full((16,), -torch.inf))
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
 
-class Clipping(Cast):
     def forward(self, x: Tensor) -> Tensor:
+        if self.slip == "input" and self.training:
+            x.add_(0.1)
+        features = self.body(x)
         with torch.no_grad():
-            self.out.weight.clamp_(-0.1, 0.1)
-        return super().forward(x)
+            if self.slip == "clip" or (self.slip == "clip in training" and self.training):
+                self.out.weight.clamp_(-0.1, 0.1)
+            elif self.slip == "replace":
+                self.out.weight.data = self.out.weight.data / 2
+            elif self.slip == "late" and not hasattr(self, "last"):
+                self.last = nn.Linear(10, 10)
+            elif self.slip == "assign":
+                self.mean = 0.9 * self.mean + 0.1 * features.mean(0)
+            elif self.slip == "count":
+                self.count = self.count + 1
+            elif self.slip == "frozen":
+                self.frozen.mul_(0.9)
+            elif self.slip == "infinite":
+                self.most.copy_(torch.maximum(self.most, features.amax(0)))
+        logits: Tensor = self.out(features)
+        return logits.softmax(1) if self.slip == "softmax" else logits[:1] if self.slip == "one" else logits
 
 
-class Replacing(Cast):
+class HeadFirst(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.classifier, self.layer = nn.Linear(16, 10), nn.Linear(64, 16)
+
     def forward(self, x: Tensor) -> Tensor:
-        self.out.weight.data = self.out.weight.data / 2
-        return super().forward(x)
-
-
-class Late(Cast):
-    def forward(self, x: Tensor) -> Tensor:
-        if not hasattr(self, "last"):
-            self.last = nn.Linear(10, 10)
-        logits: Tensor = self.last(super().forward(x))
-        return logits
-
-
-class Averaged(Cast):
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x).mean(0, keepdim=True)
-
-
-class Probable(Cast):
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x).softmax(1)
+        return self.classifier(self.layer(x.flatten(1)).relu())
 
 
 class Nothing(nn.Module):
@@ -229,14 +235,6 @@ def test_the_caller_s_generators_go_on() -> None:
         (config("Complex"), "Complex.phase is complex; real numbers are required"),
         (config("Unused"), "model.head: the head, extra, is not used in forward()"),
         (config("Nothing"), "model.name: Nothing has no parameter to train"),
-        (
-            config("Clipping"),
-            "model.name: Clipping changes out.weight in forward(), which no step would keep; compute with",
-        ),
-        (config("Replacing"), "model.name: Replacing changes out.weight in forward()"),
-        (config("Late"), "model.name: Late makes last.bias in forward(), where nothing trains it; make it in __init__"),
-        (config("Averaged"), "Averaged gives outputs of shape (1, 10) for 2 samples, the data have 10 classes"),
-        (config("Writing"), "model.name: Writing changes its input in place, and methods take several gradients"),
     ],
 )
 def test_a_model_that_cannot_be_trained_is_named(given: dict[str, Any], message: str) -> None:
@@ -244,12 +242,53 @@ def test_a_model_that_cannot_be_trained_is_named(given: dict[str, Any], message:
         fedray.simulate(given)
 
 
-def test_probabilities_instead_of_logits_are_told(caplog: pytest.LogCaptureFixture) -> None:
-    """Their softmax is flat, so training is slow: a mistake that gives numbers."""
+@pytest.mark.parametrize(
+    ("slip", "message"),
+    [
+        ("input", "Slips changes its input in place, and methods take several gradients of a batch; let it copy"),
+        ("clip", "changes its parameters in forward(), which no step would keep; compute with a copy"),
+        ("clip in training", "Slips changes out.weight in forward(), which no step would keep; compute with a copy"),
+        ("replace", "Slips changes out.weight in forward(), which no step would keep"),
+        ("late", "Slips makes last.weight in forward(), where nothing trains or keeps it; make it in __init__"),
+        (
+            "assign",
+            "Slips assigns its buffer mean in forward(), so it would go on from client to client; write into it",
+        ),
+        ("count", "Slips assigns its buffer count in forward(), so it would go on from client to client"),
+        (
+            "frozen",
+            "Slips changes frozen in forward(), which no client (it is frozen, or begins with infinities)",
+        ),
+        ("infinite", "Slips changes most in forward(), which no client (it is frozen, or begins with infinities)"),
+        ("one", "gives outputs of shape (1, 10) for 2 samples, the data have 10 classes"),
+    ],
+)
+def test_what_forward_may_not_do_is_refused(slip: str, message: str) -> None:
+    """Each gave numbers, which depended on the number of actors or were not those of the model."""
+    with pytest.raises(UserError, match=re.escape(message)):
+        finish(InlineBackend(), config("Slips", slip=slip))
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (
+            config("Slips", slip="softmax"),
+            ".forward gives probabilities, which sum to 1; the loss applies a softmax itself",
+        ),
+        (
+            config("HeadFirst"),
+            ": its outputs are those of classifier, but its head is layer, the last nn.Linear that it",
+        ),
+        (config("Slips"), ""),
+    ],
+)
+def test_what_forward_probably_does_not_mean_is_told(
+    model: dict[str, Any], said: str, caplog: pytest.LogCaptureFixture
+) -> None:
     warn_once.cache_clear()
-    finish(InlineBackend(), config("Probable"))
-    said = "gives probabilities, which sum to 1; the loss applies a softmax itself, so leave yours out"
-    assert caplog.messages == [f"model.name: {HERE}:Probable.forward {said}"]
+    finish(InlineBackend(), model)
+    assert [said in line for line in caplog.messages] == [True] * bool(said)
 
 
 def test_tensors_of_another_type_become_float32_and_are_named(caplog: pytest.LogCaptureFixture) -> None:
