@@ -10,7 +10,7 @@ counter, and a tensor's NumPy array.
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -141,10 +141,11 @@ def refuse_again(algorithm: Algorithm, hook: str, rule: Rule) -> None:
     held["_served"] = True
 
 
-def refuse_name(algorithm: Algorithm, state: Vectors, taken: str) -> None:
-    """Raise UserError if the server's vectors have a name that is fedray's own."""
-    if taken in state:
-        raise UserError(f"{_name_class(algorithm)} sets server.state.{taken}, fedray's own; rename it")
+def refuse_names(algorithm: Algorithm, side: str, names: Iterable[str], taken: Container[str]) -> None:
+    """Raise UserError if a method's vectors have a name that is fedray's own. side: whose, `server` or `c`."""
+    for name in names:
+        if name in taken:
+            raise UserError(f"{_name_class(algorithm)} sets {side}.state.{name}, fedray's own; rename it")
 
 
 def let_assign(algorithm: Algorithm, hook: str, function: Callable[[Client], T], c: Client) -> T:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 from torch import Tensor
 
 from fedray.algorithms.base import Algorithm
-from fedray.client import LocalClient
+from fedray.client import LocalClient, Slip
 from fedray.common.errors import UserError, find_nearest, truncate_repr
 from fedray.components.base import Component
 from fedray.models.network import Layout, Output
@@ -66,10 +66,13 @@ def refuse_writes(probe: "Probe", tensors: Mapping[str, Tensor], c: LocalClient 
     held = dict(tensors)
     if c is not None:
         held |= {"c.theta": c.theta, "c.theta_0": c.theta_0}
-        for name, vectors in (("state", c.state), ("message", c.message)):
+        for name, vectors in (("state", c.state), ("message", c.message), ("local", c.local)):
             held |= {f"c.{name}.{entry}": vector for entry, vector in vectors.items()}
     before = [(name, tensor, tensor._version) for name, tensor in held.items()]
-    yield
+    try:
+        yield
+    except Slip as slip:
+        raise UserError(f"evaluation.probes: {probe.name} {slip}") from None
     changed = [name for name, tensor, version in before if tensor._version != version]
     if c is not None and c.theta is not theta:
         changed.append("c.theta")

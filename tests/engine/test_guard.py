@@ -208,6 +208,14 @@ GIVES: dict[str, tuple[str, dict[str, Any]]] = {
         "sets server.state.previous_theta, fedray's own; rename it",
         {"aggregate": lambda _, server, got: setattr(server.state, "previous_theta", server.theta)},
     ),
+    "NamesOwn": (
+        "sets c.state.own, fedray's own; rename it",
+        {"keeps": "head", "shares": "body", "client_state": lambda _, theta: Vectors(own=theta)},
+    ),
+    "SetsOwn": (
+        "sets c.state.own, fedray's own; rename it",
+        {"keeps": "head", "shares": "body", "upload": lambda _, c: discard(setattr(c.state, "own", c.update)) or {}},
+    ),
     "OneTerm": (
         "gives proximal of shape (); the gradient of the term, of shape ({size},), is required",
         {"proximal": lambda _, c, theta: (theta - c.theta_0).square().sum()},

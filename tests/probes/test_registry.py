@@ -5,10 +5,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedray.algorithms.base import Algorithm
+from fedray.algorithms.base import Algorithm, Client, Forward
 from fedray.cells.metric import BY_ROUND, OF_RUN, Metric
 from fedray.client import LocalClient
 from fedray.common.errors import UserError
@@ -195,6 +196,8 @@ class Writes(Probe):
             c.theta = 2 * c.theta
         elif self.what == "c.message.c":
             c.message.c.zero_()
+        elif self.what == "c.local.v":
+            c.local.v.zero_()
         return {}
 
     def of_client(self, seen: TrainedClient) -> dict[str, float]:
@@ -216,6 +219,32 @@ def test_a_probe_that_changes_something_is_refused(what: str) -> None:
     own = {"name": "tests.probes.test_registry:Writes", "what": what}
     with pytest.raises(UserError, match=f"Writes changes {re.escape(what)}; a probe changes nothing$"):
         last_row(digits("scaffold", probes=[own]))
+
+
+class HoldsLocal(Algorithm):
+    def begin(self, c: Client) -> None:
+        c.local.v = torch.ones(3)
+
+
+def test_a_probe_that_changes_a_vector_of_the_round_is_refused() -> None:
+    own = {"name": "tests.probes.test_registry:Writes", "what": "c.local.v"}
+    with pytest.raises(UserError, match=r"Writes changes c\.local\.v; a probe changes nothing$"):
+        last_row(digits("tests.probes.test_registry:HoldsLocal", probes=[own]))
+
+
+class ReadsTheta(Probe):
+    """A term in theta, whose gradient it does not get."""
+
+    def of_step(self, c: LocalClient, algorithm: Algorithm, q: Tensor) -> dict[str, float]:
+        def loss(forward: Forward) -> Tensor:
+            return forward(c.x).logits.mean() + c.theta.square().sum()
+
+        return {"length": float(c.grad(c.theta, loss).norm())}
+
+
+def test_a_probe_whose_loss_reads_theta_is_named() -> None:
+    with pytest.raises(UserError, match=r"^evaluation\.probes: \S*:ReadsTheta reads c\.theta in the loss of c\.grad, "):
+        last_row(digits("fedavg", probes=["tests.probes.test_registry:ReadsTheta"]))
 
 
 class Disagrees(Probe):

@@ -15,7 +15,7 @@ from fedray.common.errors import Diverged
 from fedray.common.rng import key_draws
 from fedray.common.vectors import Vectors
 from fedray.engine.exact_sum import is_finite
-from fedray.engine.guard import ask, ask_server, guard, refuse_name, refuse_other, start_state
+from fedray.engine.guard import ask, ask_server, guard, refuse_names, refuse_other, start_state
 from fedray.engine.messages import Broadcast, ClientTask, Reply, count_bytes, join
 from fedray.engine.problem import Problem
 from fedray.engine.process.backend import Backend
@@ -49,7 +49,7 @@ class Simulation:
         theta = network.theta.clone()
         with self._key_draws("server state"):
             server = start_state(config.algorithm, "server_state", theta)
-        refuse_name(config.algorithm, server, PREVIOUS_THETA)
+        refuse_names(config.algorithm, "server", server, (PREVIOUS_THETA,))
         self.state = State(0, theta, network.buffers.clone(), server, frozen=network.frozen_sha256)
 
     @property
@@ -110,7 +110,7 @@ class Simulation:
             server.server_lr *= ask(stepping, "server_step", lambda s: stepping.server_step(s, received), server)
             config.algorithm.aggregate(server, received)
             refuse_other(config.algorithm, "sets server.theta in aggregate to a value", server.theta, self.state.theta)
-        refuse_name(config.algorithm, server.state, PREVIOUS_THETA)
+        refuse_names(config.algorithm, "server", server.state, (PREVIOUS_THETA,))
         for name, vector in (("theta", server.theta), *server.state.items()):
             if not is_finite(vector):
                 raise Diverged(t + 1, None, f"{name} is not finite after aggregation")

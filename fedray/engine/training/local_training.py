@@ -13,12 +13,21 @@ from torch import Tensor
 from fedray.algorithms.base import Algorithm, Client, ParameterGroup, PerClient, Sum
 from fedray.algorithms.descent import SGD, Descent, Optimiser, Rule
 from fedray.algorithms.local_optimizers import AdamW, Muon
-from fedray.client import LocalClient, Population
+from fedray.client import SECOND_BUFFERS, LocalClient, Population
 from fedray.common.errors import UserError
 from fedray.common.rng import generator
 from fedray.common.vectors import Vectors
 from fedray.config import Training
-from fedray.engine.guard import ask, guard, let_assign, refuse_again, refuse_changed, refuse_other, start_state
+from fedray.engine.guard import (
+    ask,
+    guard,
+    let_assign,
+    refuse_again,
+    refuse_changed,
+    refuse_names,
+    refuse_other,
+    start_state,
+)
 from fedray.engine.messages import Broadcast, ClientTask
 from fedray.engine.state import load_state
 from fedray.engine.training.batches import Counts, Drawn, draw_batches
@@ -60,6 +69,8 @@ class LocalTrainer:
         indices, kept = self.shards[task.client], load_state(task.state)
         counts = self.count(len(indices))
         state = Vectors(kept or start_state(algorithm, "client_state", network.initial))
+        if not kept:
+            refuse_names(algorithm, "c", state, self._taken)
         theta, buffers = self.relax(broadcast.theta, state) if relaxed else broadcast.theta, broadcast.buffers
         if algorithm.keeps != "none":
             own, own_buffers = network.index(algorithm.keeps), network.find_buffers(algorithm.keeps)
@@ -125,6 +136,8 @@ class LocalTrainer:
         with _seed(c, "torch"), self.guard(c):  # dropout
             rule = yield from self._take_steps(c, watch=watch, drawn=drawn)
             uploads = self.finish(c, task.weight)
+        if c.first:
+            refuse_names(algorithm, "c", c.state, self._taken)
         own, own_buffers = network.index(algorithm.keeps), network.find_buffers(algorithm.keeps)
         exchanged = network.find_buffers(BESIDE[algorithm.keeps])
         if own.numel():
@@ -176,6 +189,12 @@ class LocalTrainer:
         plain = {"clip_norm": None, "weight_decay": 0.0, "momentum": 0.0, "optimizer": "sgd"}
         changed = plain if self.algorithm.finetuning.plain else {}
         return self.training.model_copy(update={"local_epochs": epochs, "local_steps": None, **changed})
+
+    @cached_property
+    def _taken(self) -> frozenset[str]:
+        """Names in a client's state that this run needs for fedray."""
+        kept = {OWN, OWN_BUFFERS} if self.algorithm.keeps != "none" else set()
+        return frozenset(kept | ({LAST} if self.training.relaxed_start else set()) | {SECOND_BUFFERS})
 
     @property
     def _keeps_moments(self) -> bool:
