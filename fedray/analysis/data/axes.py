@@ -55,12 +55,12 @@ def choose_search_rows(cells: pd.DataFrame, keys: Iterable[str]) -> str:
 
 
 def label_cells(cells: pd.DataFrame, key: str, always: Sequence[str] = ()) -> pd.Series:
-    """Return each cell's name along an axis: `fedsam ρ=0.05`, `dirichlet α=0.1`; options that never vary are left out.
+    """Return each cell's name along an axis: `fedsam ρ=0.05`, `dirichlet α=0.1`; constant options are left out.
 
     key: a section that has a name (algorithm, partition, model, data), a dotted key (`seed` gives `seed=0`), or several
     of these with commas: `data,partition,clients.total` gives `cifar10 dirichlet α=0.1 total=100`, and
     `algorithm,algorithm.rho` names ρ even if it has a single value, as do the options of `always`. Labels that the
-    sweep's `names` would make equal keep both.
+    sweep's `names` would make equal keep both. Beside a method whose ρ varies, one of a single row names its ρ, too.
     """
     plain, names = _join_labels(cells, key, always, {}), list_names(cells)
     if not names:
@@ -170,8 +170,10 @@ def _label_by_key(
         of_kind[kind].append(row)
     titles = dict[str, dict[str, str]]()
     varying = {
-        name for name in options if any(len({values[name][row] for row in rows}) > 1 for rows in of_kind.values())
+        kind: {name for name in options if len({values[name][row] for row in rows}) > 1}
+        for kind, rows in of_kind.items()
     }
+    of_any = set().union(*varying.values())  # a method with a single row says what it has of these
     for kind, rows in of_kind.items():
         spec = specs[rows[0]]
         known = PARTITIONS.get(str(spec.get("partition.name")))  # its required options are part of a partition's name
@@ -180,7 +182,7 @@ def _label_by_key(
         titles[kind] = {
             name: names.get(name) or spec.get_symbol(key, name.removeprefix(f"{key}."))
             for name in options
-            if name in named or name in varying
+            if name in named or name in (varying[kind] or of_any)
         }
     labels = list[str]()
     for row, kind in enumerate(kinds):
