@@ -82,6 +82,10 @@ class Dataset:
             raise UserError(
                 f"data {self.name}: mean and std are of uint8 images; x_train is {self.x_train.dtype}, used as it is"
             )
+        if largest := next((value for value in (*self.mean, *self.std) if value > 1), None):
+            raise UserError(
+                f"data {self.name}: mean and std hold {largest:g}; they are of images in [0, 1], so divide them by 255"
+            )
         if self.augment and self.x_train.ndim != 4:
             raise UserError(
                 f"data.augment: data {self.name} are not images; their samples have shape {self.x_train.shape[1:]}"

@@ -86,6 +86,9 @@ CALLS: dict[str, Callable[[], Any]] = {
     "data a: mean and std are of uint8 images; x_train is float32, used as it is": lambda: made(
         mean=(0.5,), std=(0.5,)
     ),
+    "data arrays: mean and std hold 128; they are of images in [0, 1], so divide them by 255": lambda: on(
+        x_train=np.zeros((24, 8, 8), np.uint8), x_test=np.zeros((6, 8, 8), np.uint8), mean=[128], std=[64]
+    ),
     "data: y_train is timedelta64[D] (24,); integers (n,) with n > 0 are required": lambda: on(
         y_train=np.zeros(24, "timedelta64[D]")
     ),
