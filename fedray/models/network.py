@@ -261,18 +261,19 @@ class Network:
         kind, viewed = f"model.name: {type(self.module).__name__}", self.theta.split(self._sizes)
         places = {name: view.data_ptr() for name, view in zip(self.layout.names, viewed, strict=True)}
         for name, tensor in self._list_tensors():
-            if name not in self._names:
+            made = name not in self._names  # a buffer that the trial pass made, such as a table of positions, may stay
+            if name not in self._before or (made and isinstance(tensor, nn.Parameter)):
                 raise UserError(
                     f"{kind} makes {name} in forward(), where nothing trains or keeps it; make it in __init__"
                 )
             first, place, version = self._before[name]
             moved = tensor is not first or tensor.data_ptr() != places.get(name, place)
-            if moved and name not in self._fixed:
+            if moved and not made and name not in self._fixed:
                 raise UserError(
                     f"{kind} assigns its buffer {name} in forward(), so it would go on from client to client; write "
                     f"into it: self.{name}.copy_(...)"
                 )
-            if moved or (name in self._fixed and tensor._version != version):
+            if moved or ((made or name in self._fixed) and tensor._version != version):
                 kept = "no step" if name in places else "no client (it is frozen, or begins with infinities)"
                 raise UserError(f"{kind} changes {name} in forward(), which {kept} would keep; compute with a copy")
         before, self._attributes = self._attributes, None

@@ -92,6 +92,10 @@ class Slips(Plain):
                 self.out.weight.data = self.out.weight.data / 2
             elif self.slip == "late" and not hasattr(self, "last"):
                 self.last = nn.Linear(10, 10)
+            elif self.slip == "table":
+                if not hasattr(self, "table"):
+                    self.register_buffer("table", torch.ones(16), persistent=False)
+                features = features * self.table
             elif self.slip == "assign":
                 self.mean = 0.9 * self.mean + 0.1 * features.mean(0)
             elif self.slip == "count":
@@ -281,6 +285,7 @@ def test_what_forward_may_not_do_is_refused(slip: str, message: str) -> None:
             ": its outputs are those of classifier, but its head is layer, the last nn.Linear that it",
         ),
         (config("Slips"), ""),
+        (config("Slips", slip="table"), ""),
     ],
 )
 def test_what_forward_probably_does_not_mean_is_told(
