@@ -335,9 +335,7 @@ def read_trials(client: "AnyClient", run_id: str) -> "pd.DataFrame":
 
     content, types = read_artefact(client, run_id, TRIALS), {TRIAL_CELL: str, "trial_id": str}
     try:
-        trials = pd.DataFrame()
-        if content is not None:  # "round_trip": pandas 2 reads other last bits otherwise
-            trials = pd.read_csv(io.BytesIO(content), dtype=types, float_precision="round_trip")
+        trials = pd.DataFrame() if content is None else pd.read_csv(io.BytesIO(content), dtype=types)
     except ValueError:  # pandas' own errors are such
         trials = pd.DataFrame(_leave_out(run_id, TRIALS))
     return trials if TRIAL_CELL in trials else pd.DataFrame(columns=[*types])

@@ -58,7 +58,8 @@ def test_tune_sees_the_axes_of_what_it_schedules(monkeypatch: pytest.MonkeyPatch
     shown = trials[["config/algorithm", "config/algorithm.rho", "config/partition.alpha"]].astype(object)
     assert sorted(shown.where(shown.notna(), None).itertuples(index=False, name=None), key=str) == expected
     for metric in ("test_accuracy", "test_loss"):
-        assert trials[metric].tolist() == cells[f"metrics.{metric}"].tolist()
+        logged = cells[f"metrics.{metric}"].tolist()
+        assert trials[metric].tolist() == pytest.approx(logged, rel=1e-15), "pandas 2 reads a last bit otherwise"
     assert trials["round"].tolist() == found.curves.groupby("cell", sort=False)["round"].max().tolist()
     # A changed file shows the trials of its own cells; one that was trained before keeps its trial.
     changed = axes | {"partition.alpha": [0.5, 1.0]}
