@@ -34,7 +34,7 @@ EXPLAINED = (
 
 
 class Slip(UserError):
-    """What a method's code may not do, as a clause without its subject: `engine.guard` names the class."""
+    """A slip of a method's code, as a clause without its subject: `engine.guard` names the class."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,8 +146,8 @@ class LocalClient(Client):
 
     @property
     def made_updates(self) -> dict[str, Tensor]:
-        """The updates that have been read and would be sent, by the method's names of them; nobody has changed one of
-        version 0.
+        """The updates that have been read and would be sent, by the method's names of them; one of version
+        0 is unchanged.
         """
         made = {"c.update": self._update, "c.shared_update": self._shared}
         return {name: one[1] for name, one in made.items() if one is not None}
