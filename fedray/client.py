@@ -192,8 +192,6 @@ class LocalClient(Client):
             with self._watch(theta) as watched:
                 value = loss(self.network)
                 self._in_loss = False
-                if not watched:
-                    return value.detach(), torch.autograd.grad(value, wanted, materialize_grads=True)
                 found = torch.autograd.grad(value, [*wanted, *watched], allow_unused=True)
             if any(gradient is not None for gradient in found[len(wanted) :]):
                 read = "theta" if self._in_second else "c.theta"
