@@ -35,72 +35,97 @@ ONCE = (
     "diverged_round",
 )
 """Metrics of a whole run that are logged once, besides those with a prefix."""
-OF_CLASSES = ("balanced_accuracy", "macro_f1", "auc")
-"""Measures of the global model on the test set besides accuracy and loss: runs summarise them, and each can select."""
+PERSONAL, PERSONAL_TRAIN, UNSEEN = "evaluation.personal", "evaluation.personal.train", "clients.unseen"
+"""Keys without which no run logs some metrics."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """What fedray knows of a metric that its own runs log or that is counted; probes declare theirs.
+
+    Attributes:
+        title: with its unit.
+        lower: True if the smallest value is the best.
+        needs: the key of a configuration without which no run logs it; empty for most.
+        of_classes: True for a measure of the global model besides accuracy and loss, that runs summarise and that can
+            select.
+    """
+
+    title: str
+    lower: bool = False
+    needs: str = ""
+    of_classes: bool = False
+
+
 BY_ROUND = {
-    "test_accuracy": "test accuracy in %",
-    "test_balanced_accuracy": "balanced test accuracy in %",
-    "test_macro_f1": "macro F1 on the test set in %",
-    "test_auc": "area under the ROC curve on the test set in %",
-    "train_accuracy": "training accuracy in %",
-    "personal_accuracy": "personal accuracy in %",
-    "personal_weighted_accuracy": "personal accuracy in %, clients weighted by their test samples",
-    "personal_std": "deviation of the personal accuracy over clients in points",
-    "personal_worst10": "personal accuracy in % of the worst tenth of the clients",
-    "personal_best": "personal accuracy in % of the best client",
-    "personal_worst": "personal accuracy in % of the worst client",
-    "personal_train_accuracy": "accuracy in % on the clients' own training samples",
-    "personal_train_std": "deviation of the accuracy on own training samples over clients in points",
-    "personal_train_best": "accuracy in % on own training samples of the best client",
-    "personal_train_worst": "accuracy in % on own training samples of the worst client",
-    "personal_train_worst10": "accuracy in % on own training samples of the worst tenth of the clients",
-    "generic_accuracy": "generic accuracy in %",
-    "unseen_accuracy": "accuracy in % of the received model on unseen clients",
-    "unseen_std": "deviation of the received model's accuracy over unseen clients in points",
-    "unseen_worst10": "accuracy in % of the received model on the worst tenth of the unseen clients",
-    "unseen_finetuned_accuracy": "accuracy in % on unseen clients after fine-tuning",
-    "validation_accuracy": "validation accuracy in %",
-    "validation_client_accuracy": "validation accuracy in %, mean over clients",
-    "validation_client_std": "deviation of the validation accuracy over clients in points",
-    "validation_client_worst10": "validation accuracy in % of the worst tenth of the clients",
-    "validation_personal_accuracy": "validation accuracy in % of personal models",
-    "validation_personal_std": "deviation of the validation accuracy of personal models in points",
-    "validation_personal_worst10": "validation accuracy in % of the worst tenth of the personal models",
-    "validation_loss": "validation loss",
-    "test_loss": "test loss",
-    "train_loss": "training loss",
+    "test_accuracy": Known("test accuracy in %"),
+    "test_balanced_accuracy": Known("balanced test accuracy in %", of_classes=True),
+    "test_macro_f1": Known("macro F1 on the test set in %", of_classes=True),
+    "test_auc": Known("area under the ROC curve on the test set in %", needs="evaluation.auc", of_classes=True),
+    "train_accuracy": Known("training accuracy in %", needs="evaluation.train"),
+    "personal_accuracy": Known("personal accuracy in %", needs=PERSONAL),
+    "personal_weighted_accuracy": Known(
+        "personal accuracy in %, clients weighted by their test samples", needs=PERSONAL
+    ),
+    "personal_std": Known("deviation of the personal accuracy over clients in points", lower=True, needs=PERSONAL),
+    "personal_worst10": Known("personal accuracy in % of the worst tenth of the clients", needs=PERSONAL),
+    "personal_best": Known("personal accuracy in % of the best client", needs=PERSONAL),
+    "personal_worst": Known("personal accuracy in % of the worst client", needs=PERSONAL),
+    "personal_train_accuracy": Known("accuracy in % on the clients' own training samples", needs=PERSONAL_TRAIN),
+    "personal_train_std": Known(
+        "deviation of the accuracy on own training samples over clients in points", lower=True, needs=PERSONAL_TRAIN
+    ),
+    "personal_train_best": Known("accuracy in % on own training samples of the best client", needs=PERSONAL_TRAIN),
+    "personal_train_worst": Known("accuracy in % on own training samples of the worst client", needs=PERSONAL_TRAIN),
+    "personal_train_worst10": Known(
+        "accuracy in % on own training samples of the worst tenth of the clients", needs=PERSONAL_TRAIN
+    ),
+    "generic_accuracy": Known("generic accuracy in %", needs=PERSONAL),
+    "unseen_accuracy": Known("accuracy in % of the received model on unseen clients", needs=UNSEEN),
+    "unseen_std": Known(
+        "deviation of the received model's accuracy over unseen clients in points", lower=True, needs=UNSEEN
+    ),
+    "unseen_worst10": Known(
+        "accuracy in % of the received model on the worst tenth of the unseen clients", needs=UNSEEN
+    ),
+    "unseen_finetuned_accuracy": Known("accuracy in % on unseen clients after fine-tuning", needs=UNSEEN),
+    "validation_accuracy": Known("validation accuracy in %"),
+    "validation_client_accuracy": Known("validation accuracy in %, mean over clients"),
+    "validation_client_std": Known("deviation of the validation accuracy over clients in points", lower=True),
+    "validation_client_worst10": Known("validation accuracy in % of the worst tenth of the clients"),
+    "validation_personal_accuracy": Known("validation accuracy in % of personal models", needs=PERSONAL),
+    "validation_personal_std": Known(
+        "deviation of the validation accuracy of personal models in points", lower=True, needs=PERSONAL
+    ),
+    "validation_personal_worst10": Known(
+        "validation accuracy in % of the worst tenth of the personal models", needs=PERSONAL
+    ),
+    "validation_loss": Known("validation loss", lower=True),
+    "test_loss": Known("test loss", lower=True),
+    "train_loss": Known("training loss", lower=True),
 }
-"""Metric -> title with its unit, of what is logged by round; probes declare their own."""
+"""What is logged by round."""
 OF_RUN = {
-    "seconds": "seconds of training, evaluation not included",
-    "seconds_per_round": "seconds per round, evaluation not included",
-    "seconds_per_round_with_evaluation": "seconds per round, evaluation included",
-    "megabytes_down": "megabytes sent to clients, in all rounds together",
-    "megabytes_up": "megabytes sent by clients, in all rounds together",
-    "megabytes_sent": "megabytes sent to and by clients",
-    "megabytes_kept_by_client": "megabytes that a client keeps from round to round, besides the model",
-    "megabytes_held_by_client": "megabytes that a client holds in training",
-    "megabytes_kept_by_server": "megabytes that the server keeps, the global model included",
-    "relative_flops": "floating-point operations of a client's round in multiples of fedavg's, counted on the model, "
-    "what a proximal loss costs included",
+    "seconds": Known("seconds of training, evaluation not included", lower=True),
+    "seconds_per_round": Known("seconds per round, evaluation not included", lower=True),
+    "seconds_per_round_with_evaluation": Known("seconds per round, evaluation included", lower=True),
+    "megabytes_down": Known("megabytes sent to clients, in all rounds together", lower=True),
+    "megabytes_up": Known("megabytes sent by clients, in all rounds together", lower=True),
+    "megabytes_sent": Known("megabytes sent to and by clients", lower=True),
+    "megabytes_kept_by_client": Known(
+        "megabytes that a client keeps from round to round, besides the model", lower=True
+    ),
+    "megabytes_held_by_client": Known("megabytes that a client holds in training", lower=True),
+    "megabytes_kept_by_server": Known("megabytes that the server keeps, the global model included", lower=True),
+    "relative_flops": Known(
+        "floating-point operations of a client's round in multiples of fedavg's, counted on the model, what a proximal "
+        "loss costs included",
+        lower=True,
+    ),
 }
-"""Metric -> title with its unit, of what belongs to no particular round."""
-LOWER_IS_BETTER = frozenset(
-    {
-        *OF_RUN,
-        "validation_loss",
-        "test_loss",
-        "train_loss",
-        "personal_std",
-        "personal_train_std",
-        "unseen_std",
-        "validation_client_std",
-        "validation_personal_std",
-        ROUNDS_TO,
-        SLOWDOWN,
-    }
-)
-"""The metrics of these tables, and the forms, whose smallest value is the best; probes declare theirs."""
+"""What belongs to no particular round."""
+KNOWN = BY_ROUND | OF_RUN
+OF_CLASSES = tuple(name.removeprefix("test_") for name, known in BY_ROUND.items() if known.of_classes)
 
 
 @dataclass(frozen=True)
@@ -142,9 +167,14 @@ class Metric:
         return cls(name, found[1], prefix, found[2]) if found else cls(name, plain, prefix)
 
     @property
+    def known(self) -> Known:
+        """What fedray knows of it: no title if a probe, or nobody, declares it."""
+        return KNOWN.get(self.plain, Known(""))
+
+    @property
     def is_smaller_better(self) -> bool:
         """True if the smallest value is the best, of the metrics of this module; probes declare it of theirs."""
-        return self.plain in LOWER_IS_BETTER
+        return self.plain in (ROUNDS_TO, SLOWDOWN) or self.known.lower
 
     @property
     def rounds(self) -> str:
@@ -159,7 +189,7 @@ class Metric:
     @property
     def is_of_clients(self) -> bool:
         """True if it is measured only in the rounds in which clients' own models are tested."""
-        return self.plain in BY_ROUND and self.plain.startswith(("personal_", "unseen_", "validation_personal_"))
+        return self.known.needs in (PERSONAL, PERSONAL_TRAIN, UNSEEN)
 
 
 def _parse_target(name: str, target: str, option: str, reference: str | None = None) -> float | str:
@@ -173,13 +203,6 @@ def _parse_target(name: str, target: str, option: str, reference: str | None = N
         f"{option}: found {name!r}; {plain}:PERCENT{other} with a test accuracy from 1 to 100 is required, "
         f"or {plain}:METHOD{other}"
     )
-
-
-def find_needed_key(name: str) -> str:
-    """Return the key of a configuration without which no run logs a metric of fedray's; empty for most."""
-    keys = {"personal": "evaluation.personal", "generic": "evaluation.personal", "unseen": "clients.unseen"}
-    keys |= {"test_auc": "evaluation.auc", "train_accuracy": "evaluation.train"}
-    return next((key for word, key in keys.items() if word in name), "")
 
 
 def list_last_rounds(rounds: int) -> range:

@@ -107,18 +107,14 @@ def read_entry(what: str, name: str) -> str:
 def list_entries(what: str) -> dict[str, str]:
     """Return name -> description in one line."""
     if what == "metrics":
-        from fedray.cells.metric import BY_ROUND, OF_RUN
+        from fedray.cells.metric import KNOWN
 
-        return (
-            BY_ROUND
-            | OF_RUN
-            | {
-                "rounds_to:PERCENT": "first evaluated round with that test accuracy",
-                "rounds_to:METHOD": "first evaluated round with that method's best test accuracy, setting by setting",
-                "speedup:TARGET/METHOD": "that method's rounds_to:TARGET divided by the run's own",
-                "slowdown:TARGET/METHOD": "the run's own rounds_to:TARGET divided by that method's",
-            }
-        )
+        return {name: known.title for name, known in KNOWN.items()} | {
+            "rounds_to:PERCENT": "first evaluated round with that test accuracy",
+            "rounds_to:METHOD": "first evaluated round with that method's best test accuracy, setting by setting",
+            "speedup:TARGET/METHOD": "that method's rounds_to:TARGET divided by the run's own",
+            "slowdown:TARGET/METHOD": "the run's own rounds_to:TARGET divided by that method's",
+        }
     if what == "clusters":
         from fedray.sweep.document import list_cluster_files
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedray.cells.cell import Cell, PluginLabels, get_dotted
-from fedray.cells.metric import OF_CLASSES, Metric, find_needed_key
+from fedray.cells.metric import OF_CLASSES, Metric
 from fedray.cells.record import Record
 from fedray.cells.sheet import Sheet, select_labels
 from fedray.cells.status import Status
@@ -174,7 +174,7 @@ def list_distinct(sweep: Sweep, only: Collection[str] = ()) -> dict[int, RunConf
 def refuse_unlogged(run: RunConfig, select: str) -> None:
     """Raise UserError if a run will not log the metric that selects."""
     lacking = ""
-    if (key := find_needed_key(select)) and not get_dotted(run.resolve(), key):
+    if (key := Metric.parse(select).known.needs) and not get_dotted(run.resolve(), key):
         lacking = f"the cells have no `{key}`"
     elif select.endswith(OF_CLASSES) and run.algorithm.keeps != "none":
         lacking = f"{run.algorithm.name} has no global model"

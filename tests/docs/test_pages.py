@@ -23,7 +23,7 @@ from docs.generate.api import write_page
 from docs.generate.costs import ROOT, find_sweeps
 from fedray.algorithms import ALGORITHMS, algorithm, base
 from fedray.analysis import figures
-from fedray.cells.metric import BY_ROUND, OF_RUN
+from fedray.cells.metric import KNOWN
 from fedray.datasets import DATASETS
 from fedray.datasets.medmnist import MEDMNIST
 from fedray.engine.cost import measure_cost
@@ -150,7 +150,7 @@ def test_what_can_be_chosen_and_measured_is_explained() -> None:
     assert {name for name in names if f"`{name}" not in text} == set(), "give it a row in docs/datasets.md"
     text = "".join((DOCS / f"{page}.md").read_text(encoding="utf-8") for page in ("metrics", "analysis"))
     families = "validation_|personal_train_(?!acc)|seconds$"
-    metrics = {name for name in (*BY_ROUND, *OF_RUN) if not re.match(families, name)}
+    metrics = {name for name in KNOWN if not re.match(families, name)}
     assert {name for name in metrics if f"`{name}`" not in text} == set(), "say in docs/metrics.md what it is"
     assert [kind for kind in figures.KINDS if f"--kind {kind}" not in text] == [], "list it in docs/analysis.md"
 

@@ -19,6 +19,7 @@ from fedray.cells.metric import (
     BY_ROUND,
     DEFAULT,
     FINAL,
+    KNOWN,
     LAST,
     OF_RUN,
     ONCE,
@@ -28,7 +29,6 @@ from fedray.cells.metric import (
     SPEEDUP,
     Metric,
     describe_rounds,
-    find_needed_key,
     list_last_rounds,
 )
 from fedray.common.errors import UserError, format_count, unknown
@@ -100,7 +100,7 @@ def _read_logged(sweep: SweepTable, wanted: Metric) -> pd.Series:
     asks_auc = wanted.plain == "test_auc" and any(spec.get("evaluation.auc") for spec in cells["spec"])
     if finished.any() and not column and not asks_auc:
         if wanted.plain in BY_ROUND:
-            key = find_needed_key(wanted.plain)
+            key = wanted.known.needs
             hint = f"; {key} makes runs log it" if key and not any(spec.get(key) for spec in cells["spec"]) else ""
             hint = "; only accuracies have a best_" if wanted.prefix == BEST and "accuracy" not in metric else hint
             raise UserError(f"--metric: found {metric!r}, which no finished run has logged{hint}")
@@ -207,12 +207,12 @@ def make_title(metric: str, cells: pd.DataFrame, held_out: bool = False) -> str:
     if one.target is not None:
         return f"first evaluated round with a test accuracy of at least {one.target:g} %"
     if metric in OF_RUN:
-        return OF_RUN[metric]
+        return OF_RUN[metric].title
     if one.epochs:
         many = "epoch" if one.epochs == "1" else "epochs"
         tested = make_title(one.prefix + one.plain, cells, held_out)
         return f"{tested}, after {one.epochs} {many} of fine-tuning if the method has any"
-    said = BY_ROUND.get(one.plain) or title_metric(one.plain, list_titles(cells))
+    said = one.known.title or title_metric(one.plain, list_titles(cells))
     if one.prefix == LAST:
         return f"{said}, {describe_rounds(list_averaged_rounds(one.plain, cells))}"
     if one.prefix == BEST and held_out:
@@ -228,7 +228,7 @@ def name_metrics(metrics: Iterable[str]) -> dict[str, str]:
     names = dict[str, str]()
     for metric in metrics:
         one = Metric.parse(metric)
-        name = metric.removeprefix(one.prefix).replace("_", " ") + " %" * (" in %" in BY_ROUND.get(one.plain, ""))
+        name = metric.removeprefix(one.prefix).replace("_", " ") + " %" * (" in %" in one.known.title)
         if one.reference:
             name = f"{'speed-up over' if one.plain == SPEEDUP else 'slowdown against'} {one.reference}"
         elif one.target is not None:
@@ -299,7 +299,7 @@ def describe_doubts(sweep: SweepTable, metric: str) -> list[str]:
     since the metric is undefined in the others; cells that the sweep does not list.
     """
     one, runs, notes = Metric.parse(metric), dict[tuple[int, int], list[str]](), list[str]()
-    known = one.plain in BY_ROUND or one.plain in OF_RUN or one.target is not None or one.plain.endswith("_std")
+    known = one.plain in KNOWN or one.target is not None or one.plain.endswith("_std")
     declared = known or find_declared(one.plain, _list_declared(sweep.cells)) is not None
     if not declared and is_ranked(metric, sweep.cells):
         notes.append(f"{one.plain}: no probe says which values are better, so larger ones count as better")
