@@ -22,7 +22,8 @@ has its own file. Formats: PNG and PDF.
 """
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -52,22 +53,108 @@ from fedray.common.entry import Overwrite
 from fedray.common.errors import UserError, unknown
 from fedray.common.output import OutputFile, write_or_print
 
+Drawn = tuple[dict[str, Mapping[str, Figure]], list[str]]
+"""Name of files -> subject -> figure, and notes for the terminal."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The options of a call: those of the command."""
+
+    kind: str
+    x: str
+    y: str
+    metric: str
+    band: str
+    smooth: int
+    round: int | None
+    reference: str
+
+    def name(self, *words: str) -> str:
+        """Return the name of files, with the metric if one was given."""
+        return "-".join(filter(None, (*words, self.metric.replace(",", "-"))))
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of figure.
+
+    Attributes:
+        draw: draws the figures of a sweep.
+        options: those that it uses.
+        of_tables: True if it shows one metric, as tables do.
+    """
+
+    draw: Callable[[SweepTable, Asked], Drawn]
+    options: tuple[str, ...] = ()
+    of_tables: bool = False
+
+
+def _draw_curves(sweep: SweepTable, asked: Asked) -> Drawn:
+    metric, by = asked.metric or "test_accuracy", asked.x if asked.kind and asked.x else "round"
+    smoothed = f"smooth-{asked.smooth}" if asked.smooth > 1 else ""
+    name = asked.name("curves" if by == "round" else f"by-{by}", smoothed)
+    drawn: dict[str, Mapping[str, Figure]] = {name: draw_curves(sweep, metric, asked.band, asked.smooth, by)}
+    notes = [f"no zoom on the last rounds: {why}"] if (why := explain_missing_zoom(sweep, metric, by)) else []
+    if by == "round" and count_lines(sweep) > BANDED:
+        for one in metric.replace("+", ",").split(","):
+            drawn[f"multiples-{one}" if asked.metric else "multiples"] = draw_multiples(sweep, one)
+    late = by == "round" and explain_late_start(sweep, metric)
+    return drawn, [*notes, late] if late else notes
+
+
+def _draw_sensitivity(sweep: SweepTable, asked: Asked) -> Drawn:
+    asked = asked if asked.kind else replace(asked, metric="")
+    keys = [find_key(asked.x, sweep.cells)] if asked.x else list_varied(sweep, 2 if asked.kind else 3)
+    if asked.kind and not keys:
+        raise UserError("--x: no finished runs of this sweep differ by a number of the configuration alone")
+    metric = asked.metric or DEFAULT
+    return {asked.name("sensitivity", key): draw_sensitivity(sweep, key, metric) for key in keys}, []
+
+
+def _draw_bars(sweep: SweepTable, asked: Asked) -> Drawn:
+    if not asked.metric:
+        raise UserError("--metric is required for bars: the prefix of its parts, such as lambda of lambda_fc1")
+    return {asked.name("bars"): draw_bars(sweep, asked.metric, asked.round)}, []
+
+
+def _draw_methods(sweep: SweepTable, asked: Asked) -> Drawn:
+    return {asked.name("methods"): draw_methods(sweep, asked.metric or DEFAULT)}, []
+
+
+def _draw_partitions(sweep: SweepTable, asked: Asked) -> Drawn:
+    pictures, missing = draw_partitions(sweep)
+    return {"partition": pictures}, [f"not drawn, {why}: {'; '.join(names)}" for why, names in missing.items()]
+
+
+def _draw_searches(sweep: SweepTable, asked: Asked) -> Drawn:
+    return {f"search-{what}": figures for what, figures in search.draw_all(sweep).items()}, []
+
+
+def _draw_heatmaps(sweep: SweepTable, asked: Asked) -> Drawn:
+    x, y = find_key(asked.x, sweep.cells), find_key(asked.y, sweep.cells)
+    return {asked.name("heatmap", x, y): draw_heatmap(sweep, x, y, asked.metric or DEFAULT)}, []
+
+
+def _draw_differences(sweep: SweepTable, asked: Asked) -> Drawn:
+    compared = compare(sweep, asked.reference, asked.metric or DEFAULT)
+    return {asked.name("differences"): draw_forests(compared)}, []
+
+
 KINDS = {
-    "curves": ("x", "metric", "band", "smooth"),
-    "sensitivity": ("x", "metric"),
-    "bars": ("metric", "round"),
-    "methods": ("metric",),
-    "class-accuracy": (),
-    "fairness": (),
-    "confusion": (),
-    "partition": (),
-    "search": (),
-    "heatmap": ("x", "y", "metric"),
-    "differences": ("metric", "reference"),
+    "curves": Kind(_draw_curves, ("x", "metric", "band", "smooth")),
+    "sensitivity": Kind(_draw_sensitivity, ("x", "metric"), of_tables=True),
+    "bars": Kind(_draw_bars, ("metric", "round")),
+    "methods": Kind(_draw_methods, ("metric",), of_tables=True),
+    "class-accuracy": Kind(lambda sweep, asked: ({asked.kind: draw_classes(sweep)}, [])),
+    "fairness": Kind(lambda sweep, asked: ({asked.kind: draw_fairness(sweep)}, [])),
+    "confusion": Kind(lambda sweep, asked: ({asked.kind: draw_confusion(sweep)}, [])),
+    "partition": Kind(_draw_partitions),
+    "search": Kind(_draw_searches),
+    "heatmap": Kind(_draw_heatmaps, ("x", "y", "metric"), of_tables=True),
+    "differences": Kind(_draw_differences, ("metric", "reference"), of_tables=True),
 }
-"""Kind -> the options that it uses. Without a kind the options are those of the curves."""
-OF_TABLES = ("sensitivity", "methods", "heatmap", "differences")
-"""Kinds that show a metric as tables do."""
+"""Name -> kind of figure. Without a kind the options are those of the curves."""
 
 
 def main(
@@ -107,88 +194,43 @@ def main(
         raise unknown("--band", band, ("seeds", "clients"))
     given = {"x": x, "metric": metric, "band": band != "seeds", "smooth": smooth > 1, "round": round, "y": y}
     _refuse_unused(kind, [name for name, value in (given | {"reference": reference}).items() if value])
-    if kind in ("methods", "heatmap", "differences") and re.search("[+,]", metric):
+    if kind and KINDS[kind].of_tables and re.search("[+,]", metric):
         raise UserError(f"--metric: found {metric!r}; --kind {kind} takes one metric")
     # A folder is refused before anything is computed.
     OutputFile("--out", out / f"{kind or 'curves'}.pdf", (".pdf",), overwrite)
-    if kind == "partition":
-        expected = find_cells(name)
-        pictures, missing = draw_partitions(expected)
-        _save({kind: pictures}, out, expected.name, overwrite=overwrite)
-        for message, names in missing.items():
-            write_or_print(f"not drawn, {message}: {'; '.join(names)}\n", None)
-        return
-    sweep, unzoomed = collect(name), ""
-    drawn, multiples = dict[str, dict[str, Figure]](), dict[str, dict[str, Figure]]()
-    if kind != "curves":  # its x is a metric
-        x, y = find_key(x, sweep.cells), find_key(y, sweep.cells)
-    if kind in ("", "curves"):
-        by = x if kind and x else "round"
-        drawn[("curves" if by == "round" else f"by-{by}") + (f"-smooth-{smooth}" if smooth > 1 else "")] = draw_curves(
-            sweep, metric or "test_accuracy", band, smooth, by
-        )
-        unzoomed = explain_missing_zoom(sweep, metric or "test_accuracy", by)
-        if by == "round" and count_lines(sweep) > BANDED:
-            for one in (metric or "test_accuracy").replace("+", ",").split(","):
-                multiples[one if metric else ""] = draw_multiples(sweep, one)
-    if kind in ("", "sensitivity"):
-        keys = [x] if x else list_varied(sweep, 2 if kind else 3)
-        drawn |= {
-            f"sensitivity-{key}": draw_sensitivity(sweep, key, (metric if kind else "") or DEFAULT) for key in keys
-        }
-    if kind == "bars":
-        if not metric:
-            raise UserError("--metric is required for bars: the prefix of its parts, such as lambda of lambda_fc1")
-        drawn["bars"] = draw_bars(sweep, metric, round)
-    if kind == "methods":
-        drawn["methods"] = draw_methods(sweep, metric or DEFAULT)
-    if kind == "heatmap":
-        drawn[f"heatmap-{x}-{y}"] = draw_heatmap(sweep, x, y, metric or DEFAULT)
-    if kind == "differences":
-        drawn[kind] = draw_forests(compare(sweep, reference, metric or DEFAULT))
-    if kind == "search" or (not kind and sweep.searched):
-        drawn |= {f"search-{what}": figures for what, figures in search.draw_all(sweep).items()}
-    if draw := {"class-accuracy": draw_classes, "fairness": draw_fairness, "confusion": draw_confusion}.get(kind):
-        drawn[kind] = draw(sweep)
-    if not drawn:
-        raise UserError("--x: no finished runs of this sweep differ by a number of the configuration alone")
-    _save(drawn, out, name, metric, overwrite)
-    for one, pictures in multiples.items():
-        _save({"multiples": pictures}, out, name, one, overwrite)
-    if unzoomed:
-        write_or_print(f"no zoom on the last rounds: {unzoomed}\n", None)
-    if any(name.startswith("curves") for name in drawn) and (
-        late := explain_late_start(sweep, metric or "test_accuracy")
-    ):
-        write_or_print(f"{late}\n", None)
-    for what, names in _list_left_out(sweep, drawn, metric):
-        write_or_print(f"not drawn, {what}: {'; '.join(names)}\n", None)
+    sweep = find_cells(name) if kind == "partition" else collect(name)
+    asked = Asked(kind, x, y, metric, band, smooth, round, reference)
+    drawn, notes = dict[str, Mapping[str, Figure]](), list[str]()
+    for one in [kind] if kind else ["curves", "sensitivity", *(["search"] if sweep.searched else [])]:
+        figures, told = KINDS[one].draw(sweep, asked)
+        drawn, notes = drawn | figures, notes + told
+    _save(drawn, out, sweep.name, overwrite)
+    left_out = () if kind == "partition" else _list_left_out(sweep, kind, metric)
+    for note in [*notes, *(f"not drawn, {what}: {'; '.join(names)}" for what, names in left_out)]:
+        write_or_print(f"{note}\n", None)
 
 
 def _refuse_unused(kind: str, given: Collection[str]) -> None:
     """Refuse an option that the chosen kind, or none, does not use."""
     for name in given:
-        if name not in KINDS[kind or "curves"]:
-            *most, last = [other for other, used in KINDS.items() if name in used]
+        if name not in KINDS[kind or "curves"].options:
+            *most, last = [other for other, one in KINDS.items() if name in one.options]
             users = " or ".join(filter(None, (", ".join(most), last)))
             asked = f"--kind {kind} does" if kind else "figures without --kind do"
             raise UserError(f"--{name}: {asked} not use it; --kind {users} does")
 
 
-def _save(
-    drawn: Mapping[str, Mapping[str, Figure]], out: Path, name: str, metric: str = "", overwrite: bool = False
-) -> None:
+def _save(drawn: Mapping[str, Mapping[str, Figure]], out: Path, name: str, overwrite: bool) -> None:
     """Write the files of every kind and print their paths, and what belongs into the captions."""
     for what, figures in drawn.items():
-        stem = "-".join(filter(None, (name, what, metric.replace(",", "-"))))
-        for path, figure in save(figures, out, stem, overwrite).items():
+        for path, figure in save(figures, out, f"{name}-{what}", overwrite).items():
             note = f"  for its caption: {figure.get_label()}\n" if figure.get_label() and path.suffix == ".pdf" else ""
             write_or_print(f"{path}\n{note}", None)
 
 
-def _list_left_out(sweep: SweepTable, drawn: Collection[str], metric: str) -> Iterator[tuple[str, list[str]]]:
+def _list_left_out(sweep: SweepTable, kind: str, metric: str) -> Iterator[tuple[str, list[str]]]:
     """Yield reason -> labels of the cells that the figures leave out."""
-    cells, curves = sweep.cells, any(name.startswith(("curves", "by-")) for name in drawn)
+    cells, curves = sweep.cells, kind in ("", "curves")
     shown = cells["status"].isin(WITH_CURVE if curves else FINISHED)
     if not curves and Metric.parse(metric).target is not None:
         shown |= read_values(sweep, metric).notna()
@@ -200,7 +242,7 @@ def _list_left_out(sweep: SweepTable, drawn: Collection[str], metric: str) -> It
             lacking = finished[[not sweep.get_history(run_id, name) for run_id in finished["run_id"]]]
             if len(lacking):
                 yield f"without {name}", list(lacking["label"])
-    elif any(name.startswith(OF_TABLES) for name in drawn):
+    elif KINDS[kind].of_tables:
         values = read_values(sweep, metric or DEFAULT)[finished.index]
         if len(lacking := finished[values.isna() | (values == NEVER)]):
             targeted = Metric.parse(metric).target is not None
