@@ -1,9 +1,10 @@
 """One client of a round as its algorithm sees it: parameters, state, batch, gradients. Independent of Ray."""
 
 import contextlib
+import copy
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MethodType
 from typing import TypeVar
@@ -160,11 +161,21 @@ class LocalClient(Client):
             self._shared = self.update, self.update[self.network.index(self.shares)]
         return self._shared[1]
 
+    def copy(self) -> "LocalClient":
+        """Return the client for a probe, which measures with it: only running statistics of the network are shared."""
+        twin = copy.copy(self)
+        twin.message, twin.local, twin.state = (Vectors(each) for each in (self.message, self.local, self.state))
+        twin.passes, twin._now = Counter(self.passes), replace(self._now)
+        if "second" in vars(self):
+            twin.second = self.second.copy(twin)
+        return twin
+
     def start_step(self, step: int, x: Tensor, y: Tensor) -> None:
         """Begin local step k on a batch."""
         if self._now.loss is not None:
             self._past_loss = self.loss
-        self.step, self.x, self.y, self._now, self._draws = step, x, y, _Step(), 0
+        self.step, self.x, self.y, self._now = step, x, y, _Step()
+        self._drawing, self._draws = f"draw {step}", 0
 
     def grad(self, theta: Tensor, loss: Loss | None = None, *tensors: Tensor, part: Part = "all") -> Tensor:
         if loss is None or isinstance(loss, MethodType):
@@ -326,7 +337,7 @@ class LocalClient(Client):
             ), torch.cat(labels)
 
     def draw(self) -> tuple[Tensor, Tensor]:
-        rng = generator(self.population.seed, f"draw {self.step} {self._draws}", self._round, self.id)
+        rng = generator(self.population.seed, f"{self._drawing} {self._draws}", self._round, self.id)
         self._draws += 1
         return next(self.held.iter_batches([rng.choice(self.samples, len(self.y), replace=False)], rng))
 
@@ -340,13 +351,15 @@ class LocalClient(Client):
         order = rng.permutation(self.samples)[: max(1, round(share * self.samples))]
         order = order if self.shuffle else np.sort(order)
         step = self.batch_size if size is None else size
-        self._own_pass = purpose, len(order), size
+        self._own_pass, drawn = (purpose, len(order), size), 0
         try:
             parts = [order[start : start + step] for start in range(0, len(order), step)]
             for k, batch in enumerate(self.held.iter_batches(parts)):
                 self.start_step(0, *batch)
                 self._now = _Step(1, plain=True)  # running statistics and the training loss stay as they are
+                self._drawing, self._draws = f"{purpose} draw", drawn  # each turn's draws are new ones
                 yield k
+                drawn = self._draws
         finally:
             self._own_pass = None
 
@@ -376,6 +389,14 @@ class LocalSecondModel(SecondModel):
         self._batch: Tensor | None = None
         self._now, self._calls = _Step(), 0
 
+    def copy(self, c: LocalClient) -> "LocalSecondModel":
+        """Return the second model of a copy of the client."""
+        twin = copy.copy(self)
+        rule = copy.copy(self._descent.rule)
+        rule.state = Vectors(rule.state)
+        twin._c, twin._now, twin._descent = c, replace(self._now), Descent(c.optimiser, rule)
+        return twin
+
     def grad(self, theta: Tensor, loss: Loss | None = None, *tensors: Tensor, part: Part = "all") -> Tensor:
         with self._take_its_place():
             return self._c.grad(theta, loss, *tensors, part=part)
@@ -396,7 +417,7 @@ class LocalSecondModel(SecondModel):
         self._buffers = self._c.network.keep()
 
     def use(self, theta: Tensor) -> None:
-        self._c.theta = theta
+        self._c.theta = theta.detach()  # apart from what the client received, which has other running statistics
         self._c.network.restore(self._buffers)
 
     @property

@@ -41,6 +41,11 @@ class Rule(ABC):
         return f"{type(self).__name__}({', '.join(self.state)})"
 
 
+def keep_still(new: Tensor, old: Tensor, mask: Tensor | None) -> Tensor:
+    """Return `new` where the mask is 1, and `old` elsewhere."""
+    return new if mask is None else torch.where(mask > 0, new, old)
+
+
 class SGD(Rule):
     """v <- m v + q + wd y; d = v. v starts at 0."""
 
@@ -52,7 +57,8 @@ class SGD(Rule):
         q = q if isinstance(decay, float) else q + decay
         if not self.momentum:
             return q
-        self.state.v = self.momentum * self.state.v + q if "v" in self.state else q
+        old = self.state.get("v")
+        self.state.v = q if old is None else keep_still(self.momentum * old + q, old, mask)
         return self.state.v
 
 

@@ -245,7 +245,10 @@ class SecondModel(ABC):
 
     @abstractmethod
     def step(self, theta: Tensor, q: Tensor) -> Tensor:
-        """Return theta after the canonical step (clip, weight decay, momentum, η_k) along q; all are `(P,)`."""
+        """Return theta after the canonical step (clip, weight decay, momentum, η_k) along q; all are `(P,)`.
+
+        There is one momentum, so step one vector.
+        """
 
     @abstractmethod
     def adopt_statistics(self) -> None:

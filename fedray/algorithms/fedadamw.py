@@ -7,8 +7,9 @@ from pydantic import Field
 from torch import Tensor
 
 from fedray.algorithms.base import Algorithm, Client, Finetuning, Received, Rule, Server, Sum, Uploads, Vectors, holds
+from fedray.algorithms.descent import keep_still
 from fedray.algorithms.fedavg import LocalAdamW, LocalMuon
-from fedray.algorithms.local_optimizers import AdamW, Matrices, Muon, MuonOptions, correction, keep_still
+from fedray.algorithms.local_optimizers import AdamW, Matrices, Muon, MuonOptions, correction
 from fedray.algorithms.momentum import ClientMomentum
 from fedray.components.base import option
 from fedray.models.network import Layout

@@ -7,7 +7,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedray.algorithms.descent import Rule
+from fedray.algorithms.descent import Rule, keep_still
 from fedray.common.vectors import Vectors
 from fedray.components.base import Allowed, Checked
 from fedray.models.network import Layout
@@ -83,11 +83,6 @@ class AdamW(Rule):
         first, second = (steps + count for count in self.before)
         m, below = m / correction(self.beta1, first), (v / correction(self.beta2, second)).sqrt() + self.eps
         return m / below if self.eps else torch.where(below == 0, torch.zeros_like(m), m / below)
-
-
-def keep_still(new: Tensor, old: Tensor, mask: Tensor | None) -> Tensor:
-    """Return `new` where the mask is 1, and `old` elsewhere."""
-    return new if mask is None else torch.where(mask > 0, new, old)
 
 
 def correction(beta: float, steps: Tensor) -> Tensor:

@@ -74,8 +74,8 @@ def simulate(
         raise UserError(f"simulate: track: found {found}; up to {NAME} printable characters are required")
     directory = None if checkpoints is None else locate_folder("simulate: checkpoints", str(checkpoints))
     parsed = RunConfig.parse(config)
-    if data is not None and ":" not in parsed.data.name and data.name != parsed.data.name:
-        raise UserError(f"simulate: data: found the data set {data.name}; data.name is {parsed.data.name}")
+    if data is not None:
+        parsed.data.refuse_other(data)
     data = data or load_data(parsed.data)
     cell = "" if track is None and checkpoints is None else parsed.hash_cell(data.digest)
     held = contextlib.nullcontext(directory)

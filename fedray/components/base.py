@@ -122,6 +122,8 @@ class Component(Checked):
     """Name in a configuration; for a class of your own it is set to `package.module:Class`."""
     own_name: ClassVar[str] = ""
     """The `name` that a class of your own gives itself: its label."""
+    source: ClassVar[str] = ""
+    """Of a class of your own: the digest of its source when this process first named it; empty if it has none."""
     section: ClassVar[str] = ""
     """The section of a configuration that chooses it."""
     hint: ClassVar[str] = ""

@@ -33,6 +33,7 @@ from fedray.common.errors import (
 )
 from fedray.common.yaml_files import suggest_space
 from fedray.components.base import Component
+from fedray.components.identity import digest_source
 
 VARIANTS = "fedray.papers.variants"
 """Module of the methods' other forms, which are called METHOD@forms; imported only if one is named."""
@@ -188,7 +189,13 @@ def _get_key(section: str) -> str:
 def _with_name(
     section: str, path: str, found: type, base: type[C], adapt: Callable[[type, str], type[C]] | None
 ) -> type[C]:
-    """Return the class under the name by which a configuration finds it again, in a process that unpickles it, too."""
+    """Return the class under the name by which a configuration finds it again, in a process that unpickles it, too.
+
+    It knows the digest of its source, as it was when this process first named it.
+    """
+    source = ""
+    with contextlib.suppress(UserError):  # a notebook's class has no source; a cell refuses it
+        source = digest_source(section, path)
     if issubclass(found, base):
         _refuse_slips(section, path, found, base)
         _refuse_declarations(section, path, found, base)
@@ -210,17 +217,31 @@ def _with_name(
         raise UserError(f"{_get_key(section)}: {path} is not a subclass of {base.__module__}.{base.__name__}")
 
     def reduce(self: Component, protocol: Any) -> tuple[Any, ...]:
-        return _rebuild, (section, path, base, adapt, self.__getstate__())
+        return _rebuild, (section, path, base, adapt, source, self.__getstate__())
 
+    kind.source = source
     kind.__reduce_ex__ = reduce  # type: ignore[assignment,method-assign]
     return kind
 
 
 def _rebuild(
-    section: str, path: str, base: type[C], adapt: Callable[[type, str], type[C]] | None, state: dict[Any, Any]
+    section: str,
+    path: str,
+    base: type[C],
+    adapt: Callable[[type, str], type[C]] | None,
+    source: str,
+    state: dict[Any, Any],
 ) -> C:
-    """Return a pickled component of a user's own class. Raises UserError if the class cannot be imported here."""
+    """Return a pickled component of a user's own class.
+
+    Raises UserError if the class cannot be imported here, or has another source than where it was pickled.
+    """
     kind = _with_name(section, path, load_class(section, path), base, adapt)
+    if kind.source != source:
+        raise UserError(
+            f"{_get_key(section)}: {path}, or a module that it imports, is not what it was in the process that sent "
+            "it here: it has changed meanwhile, or this machine has another copy; start the call again"
+        )
     component: C = object.__new__(kind)
     component.__setstate__(state)
     return component

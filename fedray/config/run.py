@@ -283,7 +283,12 @@ class RunConfig(Checked):
             if revision := part.count_revisions():
                 identity.setdefault("revisions", {})[name] = revision
             if ":" in name:
-                identity.setdefault("sources", {})[name] = digest_source(part.section, name)
+                identity.setdefault("sources", {})[name] = digest = digest_source(part.section, name)
+                if digest != part.source:
+                    raise UserError(
+                        f"{part.section}: {name}, or a module that it imports, has changed since this Python imported "
+                        "it; start Python anew, or call importlib.reload with each module that changed"
+                    )
         return identity
 
     def hash_cell(self, data_digest: str) -> str:

@@ -185,8 +185,17 @@ def _check_images(where: str, key: str, x: np.ndarray) -> np.ndarray:
     if x.dtype == np.float32 and x.ndim >= 2:
         if not np.isfinite(x).all():
             raise UserError(f"{where}: {key} holds NaN or infinity")
+        if (
+            x.ndim == 4
+            and (x.shape[3] == 3 or (x.shape[3] == 1 and x.shape[1] == x.shape[2]))
+            and min(x.shape[1:3]) > 4
+        ):
+            raise UserError(
+                f"{where}: {key} has shape {x.shape}, which is that of float32 images (n, c, h, w) with {x.shape[1]} "
+                f"channels; of images (n, h, w, c) give x.transpose(0, 3, 1, 2)"
+            )
         return np.ascontiguousarray(x)  # PyTorch takes no negative strides
-    if x.dtype == np.uint8 and x.ndim == 4 and x.shape[1] in (1, 3) and min(x.shape[2:]) > 4:
+    if x.dtype == np.uint8 and x.ndim == 4 and min(x.shape[2:]) > max(4, x.shape[1]):
         raise UserError(
             f"{where}: {key} has shape {x.shape}, which is that of uint8 images (n, h, w, c) {x.shape[1]} high with "
             f"{x.shape[3]} channels; of images (n, c, h, w) give x.transpose(0, 2, 3, 1)"

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 import numpy as np
 from pydantic import ConfigDict, Field, SerializeAsAny, field_validator, model_validator
 
-from fedray.common.errors import DataMissing, UserError, unknown
+from fedray.common.errors import DataMissing, UserError, truncate_repr, unknown
 from fedray.common.rng import key_draws
 from fedray.common.yaml_files import locate
 from fedray.components.base import Checked, Component, describe_owners
@@ -126,6 +126,25 @@ class DataSource(Component):
         """Read the arrays."""
         raise NotImplementedError
 
+    def list_loading_options(self) -> dict[str, Any]:
+        """Return the options, in JSON types, that decide what `load` returns."""
+        return {key: value for key, value in self.list_options().items() if key not in ("validation", "test")}
+
+    def refuse_other(self, data: Dataset) -> None:
+        """Raise UserError if a data set is not what this section loads, as far as it tells."""
+        if ":" not in self.name and data.name != self.name:
+            raise UserError(f"simulate: data: found the data set {data.name}; data.name is {self.name}")
+        for key, value in self.list_loading_options().items():
+            if data.options is not None and data.options.get(key) != value:
+                found = truncate_repr(data.options.get(key))
+                raise UserError(f"simulate: data: was loaded with {key} {found}; data.{key} is {truncate_repr(value)}")
+            default = type(self).model_fields.get(key)
+            if data.options is None and default and not default.is_required() and value != make_entry(default.default):
+                raise UserError(
+                    f"simulate: data: found arrays of your own, which data.{key} does not change; give it to the "
+                    "Dataset, or leave it out"
+                )
+
     def fetch(self) -> None:
         """Download the files into `data_dir()`. Raises UserError if that is not possible."""
         if self.needs_files:
@@ -170,7 +189,7 @@ def load_data(source: DataSource) -> Dataset:
         for line in (describe_shared(data.x_train, data.x_test), describe_empty(labels, data.num_classes)):
             if line:
                 log.warning("data: %s", line)
-    return data
+    return replace(data, options=source.list_loading_options())
 
 
 def _refuse_other(source: DataSource, method: str, found: object) -> Dataset:

@@ -3,10 +3,11 @@
 import hashlib
 import math
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from numbers import Integral
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,6 +39,7 @@ class Dataset:
         mean, std: one number per channel (of images in [0, 1]), or empty for no normalisation.
         client_train, client_test: int64 natural client id of each sample, or None.
         augment: transforms of the training images, in the order they are applied.
+        options: those of the section that it was loaded by, in JSON types; None for arrays of your own.
     """
 
     name: str
@@ -51,6 +53,7 @@ class Dataset:
     client_train: np.ndarray | None = None
     client_test: np.ndarray | None = None
     augment: tuple[Transform, ...] = ()
+    options: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         self._refuse_types()
@@ -117,7 +120,7 @@ class Dataset:
 
     @cached_property
     def digest(self) -> str:
-        """Return the SHA-256 over all attributes but the name; with it data enter the identity of a cell."""
+        """Return the SHA-256 over arrays, classes and transforms; with it data enter the identity of a cell."""
         hashed = hashlib.sha256(repr((self.num_classes, self.mean, self.std)).encode())
         hashed.update("".join(map(repr, self.augment)).encode())
         for name in ("x_train", "y_train", "x_test", "y_test", "client_train", "client_test"):

@@ -82,11 +82,11 @@ class Accumulator:
             summed.add_(_scale(part, factor).to(torch.int64))
 
     def add_rows(self, name: str, rows: Tensor, factors: Sequence[float]) -> None:
-        """Add small vectors `(n, ...)`, as `add_unchecked` would one by one; rows in float64 are overwritten."""
+        """Add small vectors `(n, ...)`, as `add_unchecked` would one by one."""
         if len(rows) == 1:
             self.add_unchecked(name, rows[0], factors[0])
             return
-        scaled = rows.to(torch.float64)
+        scaled = rows.to(torch.float64, copy=True)
         if len(set(factors)) == 1:
             scaled.mul_(factors[0])
         else:

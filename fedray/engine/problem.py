@@ -241,8 +241,11 @@ class Problem:
                     f"{name}.forward gives probabilities, which sum to 1; the loss applies a softmax itself, so leave "
                     "yours out"
                 )
-        head, last = find_head(network.module)[0], next((p for p, y in answers.items() if y is outputs[-1]), None)
-        if last not in (None, head):
+        head, final = find_head(network.module)[0], outputs[-1]
+        last = next((path for path, y in answers.items() if y is final), "")
+        if not last and not isinstance(getattr(type(network.module), "head", None), str):  # log_softmax, a temperature
+            last = next((path for path, y in reversed(answers.items()) if y.shape == final.shape), "")
+        if last not in ("", head):
             warn_once(
                 f"{name}: its outputs are those of {last}, but its head is {head}, the last nn.Linear that it lists; "
                 f"declare head = {last!r} in the class"

@@ -10,8 +10,9 @@ single samples does not enter. Features are not centred. The paper names neither
 reading.
 """
 
+import contextlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -244,8 +245,8 @@ class Steps:
         taken: dict[str, float] = {}
         with c.population.key_draws(f"probes {c.step}", c._round, c.id, c.theta.device):
             for probe in self.probes:
-                with refuse_writes(probe, {"q": q, "c.x": c.x}, c):
-                    taken |= check_metrics(probe, probe.of_step(c, self.algorithm, q), taken)
+                with _lend(c, probe, f"step {c.step}", {"q": q, "c.x": c.x}) as twin:
+                    taken |= check_metrics(probe, probe.of_step(twin, self.algorithm, q), taken)
         for name, value in taken.items():
             self.found.setdefault(name, []).append(value)
 
@@ -260,12 +261,23 @@ def probe_client(
     """Return metric -> value of one trained client, whose running statistics the network still holds."""
     testing = [probe for probe in probes if "local" in probe.tested_models]
     correct, sums = _test_local_model(c, algorithm, testing, test, tested)
-    seen = TrainedClient(c=c, algorithm=algorithm, correct=correct, sums=sums, test_samples=len(tested))
     metrics = steps.average()
     for probe in probes:
-        with refuse_writes(probe, {"correct": correct, **sums}, c):
+        with _lend(c, probe, "client", {"correct": correct, **sums}) as twin:
+            seen = TrainedClient(c=twin, algorithm=algorithm, correct=correct, sums=sums, test_samples=len(tested))
             metrics |= check_metrics(probe, probe.of_client(seen), metrics)
     return metrics
+
+
+@contextlib.contextmanager
+def _lend(c: LocalClient, probe: Probe, purpose: str, tensors: Mapping[str, Tensor]) -> Iterator[LocalClient]:
+    """Lend a probe a copy of the client: what it computes and draws changes neither the client nor other probes."""
+    twin = c.copy()
+    with refuse_writes(probe, tensors, twin), c.network.keep_buffers(), contextlib.ExitStack() as stack:
+        if ":" in probe.name:
+            purpose = f"probe {probe.name} {purpose}"
+            stack.enter_context(c.population.key_draws(purpose, c._round, c.id, c.theta.device))
+        yield twin
 
 
 def _test_local_model(

@@ -5,8 +5,6 @@ softmax(z_y/τ)), z_x and z_y the generic logits of the model that the client re
 method's own if it has this loss, else 3.
 """
 
-import copy
-from collections import Counter
 from collections.abc import Iterator
 
 import torch
@@ -17,7 +15,6 @@ from fedray.algorithms.auxiliary import FedAvgKL, kl
 from fedray.algorithms.base import Algorithm, Forward
 from fedray.algorithms.fedsol import WithProximalLoss
 from fedray.client import LocalClient
-from fedray.common.vectors import Vectors
 
 NOTHING = 1e-8
 """A gradient shorter than this has no direction (D-34)."""
@@ -35,7 +32,7 @@ def measure_forgetting(c: LocalClient, algorithm: Algorithm) -> dict[str, float]
     The mean of L_p over the client's own training samples, not augmented, both models in evaluation mode, each with its
     own running statistics.
     """
-    tau, twin = get_temperature(algorithm), _copy_client(c)
+    tau, twin = get_temperature(algorithm), c.copy()
     with c.network.keep_buffers():
         target = algorithm.logits(twin.shard(c.theta_0)[0]).double()
         return {"proximal_loss": float(kl(target / tau, algorithm.logits(twin.shard(c.theta)[0]).double() / tau))}
@@ -51,7 +48,7 @@ def measure_cosine(c: LocalClient, algorithm: Algorithm, q: Tensor) -> dict[str,
     if c.step == 0:
         return {}
     with c.network.keep_buffers():
-        _, g_p = _compute_proximal_gradient(_copy_client(c), algorithm, get_temperature(algorithm))
+        _, g_p = _compute_proximal_gradient(c.copy(), algorithm, get_temperature(algorithm))
     lengths = [float(torch.linalg.vector_norm(v)) for v in (q, g_p)]
     if min(lengths) < NOTHING:
         return {}
@@ -91,7 +88,7 @@ def measure_step(c: LocalClient, algorithm: Algorithm) -> dict[str, float]:
     `..._plain`: along the plain gradient of the cross-entropy on the part that the method moves.
     """
     buffers, tau = c.network.buffers.clone(), get_temperature(algorithm)
-    twin, found = _copy_client(c), dict[str, list[float]]()
+    twin, found = c.copy(), dict[str, list[float]]()
     with c.network.keep_buffers(), c.population.key_draws("probes", c._round, c.id, c.theta.device):
         for target, g_p, q in _take_directions(twin, algorithm, tau):
             plain = twin.grad(twin.theta) * twin.network.mask(algorithm.trained_part(twin))
@@ -112,11 +109,3 @@ def _compute_losses(
     """Return L_p and cross-entropy of the batch at theta, in evaluation mode."""
     z = algorithm.logits(twin.predict(theta)).double()
     return float(kl(target.double(), z / tau)), float(cross_entropy(z, twin.y))
-
-
-def _copy_client(c: LocalClient) -> LocalClient:
-    """Return a copy of the client whose vectors and counts can be written to, with its own second model."""
-    twin = copy.copy(c)
-    vars(twin).pop("second", None)
-    twin.local, twin.state, twin.passes = Vectors(c.local), Vectors(c.state), Counter(c.passes)
-    return twin

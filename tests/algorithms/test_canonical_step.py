@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from fedray.algorithms import ALGORITHMS, algorithm
 from fedray.algorithms.base import Algorithm
-from fedray.algorithms.descent import Descent, Optimiser
+from fedray.algorithms.descent import SGD, Descent, Optimiser
 from fedray.algorithms.local_optimizers import AdamW, Muon, MuonOptions
 from fedray.common.errors import UserError
 from fedray.config import Training
@@ -212,6 +212,15 @@ def torchs(beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8) -> Any:
     return lambda tensors: [
         torch.optim.AdamW(tensors.values(), lr=LR, betas=(beta1, beta2), eps=eps, weight_decay=DECAY)
     ]
+
+
+def test_sgd_leaves_the_momentum_of_a_part_that_rests_alone() -> None:
+    """Head and the other tensors in turn, as PyTorch leaves tensors without gradient."""
+    head = LAYOUT.part("head").double()
+    masks = [head, 1 - head, head, None, 1 - head, head]
+    sgd = Descent(Optimiser(weight_decay=DECAY, make_rule=lambda: SGD(0.9)))
+    expected = of_torch(lambda t: [torch.optim.SGD(t.values(), LR, 0.9, weight_decay=DECAY)], masks)
+    assert torch.allclose(descend(sgd, masks), expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize("betas", [(0.9, 0.999), (0.0, 0.9), (0.7, 0.0)])

@@ -3,6 +3,7 @@ by round and client: global generators and other draws change no bit.
 """
 
 import random
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -50,6 +51,35 @@ def test_a_second_model_leaves_the_first_alone(options: dict[str, Any]) -> None:
     left, right = final("tests.algorithms.test_contract:Shadow", **options), final("fedavg", **options)
     assert torch.equal(left.theta, right.theta)
     assert torch.equal(left.buffers, right.buffers)
+
+
+class Two(Algorithm):
+    """The server has a second model, too, that clients test as it arrives, or a copy of it."""
+
+    copies: bool = False
+    personal = "trained"
+
+    def server_state(self, theta: Tensor) -> Vectors:
+        return Vectors(w=theta)
+
+    def message(self, server: Server) -> Vectors:
+        return Vectors(w=server.state.w)
+
+    def direction(self, c: Client) -> Tensor:
+        c.second.grad(c.message.w)
+        return c.grad(c.theta)
+
+    def prepare(self, c: Client) -> None:
+        c.second.use(c.message.w.clone() if self.copies else c.message.w)
+
+
+def test_what_the_second_model_uses_is_tested_with_its_statistics() -> None:
+    kind = "tests.algorithms.test_contract:Two"
+    asked = small.sections(
+        {"name": kind}, (4, 4), NORMALISED["model"], training={"rounds": 2}, evaluation={"personal": {"train": True}}
+    )
+    ours, theirs = (fedray.simulate({**asked, "algorithm": {"name": kind, "copies": c}}) for c in (False, True))
+    assert ours.table("clients").equals(theirs.table("clients"))
 
 
 SEEN: list[tuple[float, int, tuple[float, ...]]] = []
@@ -133,3 +163,103 @@ def test_bits_do_not_depend_on_global_generators_nor_on_probes() -> None:
     assert one.history == other.history
     assert {"rolled", "rolled_step"} <= one.history[-1].keys()
     assert len({row["rolled"] for row in one.history}) == len(one.history), "each round draws anew"
+
+
+class Other(Rolling):
+    """Draws before `Rolling`, takes a plain gradient, uses the second model and makes a pass."""
+
+    metrics = {"other": "a number"}
+
+    def of_step(self, c: LocalClient, algorithm: Algorithm, q: Tensor) -> dict[str, float]:
+        c.second.step(c.theta, c.second.grad(c.theta))
+        found = draw() + float(c.grad(c.theta).sum())
+        return {"other": found + len([*c.batches("own")])}
+
+    def of_client(self, seen: Any) -> dict[str, float]:
+        return {"other_end": float(seen.c.grad(seen.c.theta).sum()) + draw()}
+
+    of_round = Probe.of_round
+
+
+class Smoothed(Algorithm):
+    """Its loss is its own, and in every second step there is none; it sends the number of the last step."""
+
+    def loss(self, forward: Any, x: Tensor, y: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(forward(x).logits, y, label_smoothing=0.3)
+
+    def gradient(self, c: Client) -> Tensor:
+        return c.grad(c.theta, self.loss) if c.step % 2 else torch.zeros_like(c.theta)
+
+    def client_state(self, theta: Tensor) -> Vectors:
+        return Vectors(step=torch.zeros(()))
+
+    def upload(self, c: Client) -> Uploads:
+        c.state.step = torch.tensor(float(c.step))
+        return {}
+
+
+def test_a_probe_may_compute_with_the_client() -> None:
+    """Neither the run nor another probe notices: losses, running statistics, states, the step."""
+    asked = small.sections(Smoothed, (3, 3), NORMALISED["model"], training={"rounds": 2, "local_steps": 3})
+    results = [
+        fedray.simulate(asked | {"evaluation": {"every": 1, "probes": probes}})
+        for probes in ([], [f"{__name__}:Other", ROLLING], [ROLLING])
+    ]
+    assert len({result.summary()["state_sha256"] for result in results}) == 1
+    assert len({tuple(row["train_loss"] for row in result.history) for result in results}) == 1
+    assert len({tuple(row["rolled_step"] for row in result.history) for result in results[1:]}) == 1
+    assert len({tuple(row["rolled"] for row in result.history) for result in results[1:]}) == 1
+
+
+DRAWN: list[float] = []
+
+
+class Draws(Algorithm):
+    def begin(self, c: Client) -> None:
+        for _ in c.batches("meta", 20):
+            DRAWN.extend(float(c.draw()[0].double().sum()) for _ in range(2))
+        DRAWN.append(float(c.draw()[0].double().sum()))
+
+    def direction(self, c: Client) -> Tensor:
+        DRAWN.append(float(c.draw()[0].double().sum()))
+        return c.grad(c.theta)
+
+
+def test_every_draw_of_a_client_is_a_new_batch_and_keyed() -> None:
+    """In each turn of a pass, after it, and in the steps."""
+    seen: list[list[float]] = []
+    for _ in range(2):
+        DRAWN.clear()
+        fedray.simulate(small.sections(Draws, (2, 2), training={"rounds": 1, "local_steps": 3, "batch_size": 20}))
+        seen.append(list(DRAWN))
+    assert seen[0] == seen[1]
+    assert len(set(seen[0])) == len(seen[0]) > 2 * (2 * 30 + 1 + 3)
+
+
+KNOWN: list[tuple[int, bool, float]] = []
+
+
+class Forgets(Algorithm):
+    """A client's state counts its rounds, and is emptied in each second one."""
+
+    def client_state(self, theta: Tensor) -> Vectors:
+        return Vectors(n=torch.zeros(()))
+
+    def begin(self, c: Client) -> None:
+        KNOWN.append((c.id, c.first, float(c.state.n)))
+
+    def upload(self, c: Client) -> Uploads:
+        if c.state.n >= 1:
+            c.state.clear()
+        else:
+            c.state.n = c.state.n + 1
+        return {}
+
+
+def test_a_client_whose_state_is_emptied_begins_anew(tmp_path: Path) -> None:
+    """Rounds 1 and 2, and again; after a resume, too."""
+    KNOWN.clear()
+    asked = small.sections(Forgets, (2, 2), training={"rounds": 5, "local_steps": 1}, evaluation={"every": 1})
+    fedray.simulate(asked, checkpoints=tmp_path, evaluated=lambda row: fedray.STOP if row["round"] == 4 else None)
+    fedray.simulate(asked, checkpoints=tmp_path)
+    assert [known[1:] for known in KNOWN if known[0] == 0] == [(True, 0), (False, 1), (True, 0), (False, 1), (True, 0)]

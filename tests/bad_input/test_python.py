@@ -96,6 +96,23 @@ CALLS: dict[str, Callable[[], Any]] = {
         "data: x_train has shape (24, 1, 8, 8), which is that of uint8 images (n, h, w, c) 1 high with 8 channels; of "
         "images (n, c, h, w) give x.transpose(0, 2, 3, 1)"
     ): lambda: on(x_train=np.zeros((24, 1, 8, 8), np.uint8)),
+    (
+        "data: x_train has shape (24, 4, 8, 8), which is that of uint8 images (n, h, w, c) 4 high with 8 channels; of "
+        "images (n, c, h, w) give x.transpose(0, 2, 3, 1)"
+    ): lambda: on(x_train=np.zeros((24, 4, 8, 8), np.uint8)),
+    (
+        "data: x_train has shape (24, 8, 9, 3), which is that of float32 images (n, c, h, w) with 8 channels; of "
+        "images (n, h, w, c) give x.transpose(0, 3, 1, 2)"
+    ): lambda: on(x_train=np.zeros((24, 8, 9, 3), np.float32)),
+    "data: x_test has shape (6, 8, 8, 1), which is that of float32…": lambda: on(
+        x_train=np.zeros((24, 1, 8, 8), np.float32), x_test=np.zeros((6, 8, 8, 1), np.float32)
+    ),
+    "simulate: data: was loaded with augment None; data.augment is [{'flip': True}]": lambda: simulate(
+        RUN | {"data": {"name": "digits", "augment": ["flip"]}}, data=small.problem().data
+    ),
+    "simulate: data: found arrays of your own, which data.augment does not change; give it to the Dataset…": lambda: (
+        simulate(RUN | {"data": {"name": "digits", "augment": ["flip"]}}, data=made(name="digits"))
+    ),
     "data.mean: only uint8 images are normalised; x_train is float32": lambda: on(mean=[0.5], std=[0.5]),
     "data: x_train cannot be made an array: ValueError: setting an…": lambda: on(x_train=[[1], [1, 2]]),
     "data: x_test is masked, and a mask would be lost; fill it, or leave the samples out": lambda: on(

@@ -3,6 +3,7 @@ which fields enter the identity of a cell, for every kind of section and compone
 """
 
 import hashlib
+import importlib
 import re
 import sys
 from collections.abc import Iterator
@@ -327,6 +328,26 @@ def test_modules_that_a_plug_in_imports_from_its_folder_enter_the_digest(case: s
     assert digest_source("algorithm", f"{module}:X") == before
     write(folder, {helper: "K = "})  # what cannot be parsed is hashed as it is
     assert digest_source("algorithm", f"{module}:X") != before
+
+
+OWN = "from fedray.algorithms.fedavg import FedAvg\nimport helper\nclass X(FedAvg):\n    pass\n"
+
+
+def test_a_class_whose_source_has_changed_since_it_was_imported_is_refused(folder: Path) -> None:
+    """In the same Python, until its modules are loaded again; in a process that gets it from one that had the old."""
+    write(folder, {"own.py": OWN, "helper.py": "K = 1"})
+    packed = RunConfig.parse(config(algorithm="own:X")).pack()
+    fedray.simulate(config(algorithm="own:X"))
+    write(folder, {"helper.py": "K = 2"})
+    said = "^algorithm: own:X, or a module that it imports, has changed since this Python imported it; start Python"
+    with pytest.raises(UserError, match=said):
+        fedray.simulate(config(algorithm="own:X"), track="again")
+    for name in ("helper", "own"):
+        importlib.reload(sys.modules[name])
+    run = RunConfig.parse(config(algorithm="own:X"))
+    assert run.hash_cell("") == RunConfig.unpack(run.pack()).hash_cell("")
+    with pytest.raises(UserError, match=r"^algorithm\.name: own:X, or a module that it imports, is not what it was in"):
+        RunConfig.unpack(packed)
 
 
 def test_a_plug_in_without_helpers_has_the_digest_of_its_source(folder: Path) -> None:

@@ -117,6 +117,17 @@ class HeadFirst(nn.Module):
         return self.classifier(self.layer(x.flatten(1)).relu())
 
 
+class Logarithms(HeadFirst):
+    """As in PyTorch's example: no layer's outputs are the model's."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).log_softmax(1)
+
+
+class Declared(Logarithms):
+    head = "layer"
+
+
 class Nothing(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x.flatten(1)[:, :10]
@@ -284,6 +295,11 @@ def test_what_forward_may_not_do_is_refused(slip: str, message: str) -> None:
             config("HeadFirst"),
             ": its outputs are those of classifier, but its head is layer, the last nn.Linear that it",
         ),
+        (
+            config("Logarithms"),
+            ": its outputs are those of classifier, but its head is layer, the last nn.Linear that it",
+        ),
+        (config("Declared"), ""),
         (config("Slips"), ""),
         (config("Slips", slip="table"), ""),
     ],

@@ -62,6 +62,23 @@ def test_a_probe_of_the_users_own_measures_clients_the_test_set_and_the_round() 
     assert "drift_between" in row
 
 
+class Guesses(Probe):
+    tested_models = frozenset({"global"})
+
+    def test_sums(self, output: Output, y: Tensor, classes: int) -> Tensor:
+        return torch.rand(1)
+
+    def of_round(self, seen: EvaluatedRound) -> dict[str, float]:
+        return {"guess": float(seen.sums[self.name].sum())}
+
+
+def test_what_a_probe_draws_on_the_test_set_is_keyed_by_chunk_and_round() -> None:
+    asked = digits("fedavg", probes=["tests.probes.test_registry:Guesses"])
+    first, second = ([row["guess"] for row in run(asked, InlineBackend()).history] for _ in range(2))
+    assert first == second
+    assert len(set(first)) == len(first) > 1
+
+
 def test_the_options_of_a_probe_are_its_fields_and_reach_the_round() -> None:
     """Three of six clients per round; `times` is 1 unless it is given, 4 · 3 = 12."""
     assert last_row(digits("fedavg", probes=[COUNTED, "drift"]))["counted"] == 3

@@ -72,7 +72,9 @@ def evaluate(
             counted = _count(theirs, is_right, int(owners[-1]) + 1)
             sums.add_vector("correct_of_clients", counted, 1.0, terms, wide=True)
         for probe in probes:
-            if (probed := probe.test_sums(output, y, classes)) is not None:
+            with worker.key_draws(f"probe {probe.name}", round, chunk):
+                probed = probe.test_sums(output, y, classes)
+            if probed is not None:
                 sums.add_vector(probe.name, probed, 1 / CHUNK, terms)
     refused, fetched, _ = sums.finish()
     if refused:

@@ -137,7 +137,9 @@ def _train_part(
                 warn_once(f"runtime.stack: out of memory with {size} clients in a stack; now there are {stacking.size}")
                 waiting.insert(0, part)
                 continue
-        if stacked and name in stacking.compared:
+        uneven = len({len(batch) for _, drawn in part if drawn is not None for batch in drawn.order}) > 1
+        kind = name, len(part), uneven
+        if stacked and kind in stacking.compared:
             yield from stacked
             continue
         alone: list[TrainedStack] = []
@@ -146,7 +148,7 @@ def _train_part(
                 c, uploads = trainer.train(there, task, watch, drawn)
             alone.append(TrainedStack([task], c, [c.steps], uploads))
         if stacked:
-            stacking.compared.add(name)
+            stacking.compared.add(kind)
             if not agree(stacked, alone):
                 stacking.stop(f"{name} has other bits in a stack")
         yield from alone

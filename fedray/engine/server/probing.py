@@ -1,5 +1,6 @@
 """Measure an evaluated round with probes: means over the cohort, and values of the round."""
 
+import contextlib
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -79,7 +80,9 @@ def measure_round(
     with key_draws(problem.config.has_own_code, problem.config.seed, "probes", state.round):
         for probe in probes:
             tensors = {name: value for name, value in vars(seen).items() if isinstance(value, Tensor)}
-            with refuse_writes(probe, tensors):
+            own = ":" in probe.name
+            key = key_draws(own, problem.config.seed, f"probe {probe.name}", state.round)
+            with refuse_writes(probe, tensors), key if own else contextlib.nullcontext():
                 metrics |= check_metrics(probe, probe.of_round(seen), metrics)
     if taken := metrics.keys() & {*row, "lr", "dropped_clients", "megabytes_sent"}:
         raise UserError(f"evaluation.probes: {min(taken)} is measured without a probe; rename the probe's metric")

@@ -2,9 +2,11 @@
 
 import logging
 import time
+from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -27,6 +29,7 @@ from fedray.engine.state import State, StateRef, note_hashes, refuse_other_weigh
 from fedray.models.network import BESIDE
 
 log = logging.getLogger("fedray")
+T = TypeVar("T")
 
 
 class Simulation:
@@ -121,14 +124,15 @@ class Simulation:
         s, moved = self.state, trained.buffers
         previous = {PREVIOUS_THETA: s.theta} if self.problem.config.stepping.tests_average else {}
         changed = {i: state for i, state in trained.reply.states.items() if state}
+        emptied = s.clients.keys() & (trained.reply.states.keys() - changed.keys())
         self.state = replace(
             s,
             round=s.round + 1,
             theta=server.theta,
             buffers=s.buffers if moved is None else s.buffers.index_add(0, self._exchanged_buffers, moved),
             server=Vectors(server.state, **previous),
-            clients={**s.clients, **changed} if changed else s.clients,
-            active={**s.active, **dict.fromkeys(changed, s.round + 1)} if changed else s.active,
+            clients=_update(s.clients, changed, emptied),
+            active=_update(s.active, dict.fromkeys(changed, s.round + 1), emptied),
             seconds=s.seconds + time.perf_counter() - started,
             dropped=s.dropped + trained.dropped,
             sent=(s.sent[0] + self._count_bytes_received(trained), s.sent[1] + trained.reply.sent),
@@ -263,3 +267,9 @@ class Simulation:
         for client, what in sorted(reply.diverged.items()):
             log.warning("round %d: client %d is dropped: %s", t + 1, client, what)
         return left
+
+
+def _update(kept: Mapping[int, T], changed: Mapping[int, T], emptied: Collection[int]) -> Mapping[int, T]:
+    """Return what is known of clients after a round, without those whose state the method has emptied."""
+    whole = {**kept, **changed} if changed else kept
+    return {i: one for i, one in whole.items() if i not in emptied} if emptied else whole

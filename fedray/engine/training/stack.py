@@ -2,8 +2,8 @@
 
 Most of a small client's time goes into calls of PyTorch, and a stack shares them. On a CPU a row has the bits of its
 client alone by construction: each product has the operands of the product alone, in the same order. What a machine's
-kernels make of that is checked: the first stack of a method, and the first gradients of each number of clients and
-shape of batch, are computed both ways and compared.
+kernels and a method make of that is checked: the first stack of each number of clients, with batches of one size and of
+several, and the first gradients of each number of clients and shape of batch, are computed both ways and compared.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -51,14 +51,15 @@ class TrainedStack:
 class Stacking:
     """The stacks of a process, of `size` clients; 1 for no stacks.
 
-    mixes: whether clients that are new and clients with a state may train together. compared: the methods whose first
-    stack agreed with its clients alone.
+    mixes: whether clients that are new and clients with a state may train together. compared: method, number of
+    clients and whether their batches differ in size, of the stacks that have been compared with their clients alone: a
+    vector with as many numbers as there are clients would be mistaken for their rows.
     """
 
     network: Network
     size: int
     mixes: bool = True
-    compared: set[str] = field(default_factory=set)
+    compared: set[tuple[str, int, bool]] = field(default_factory=set)
     _shapes: dict[tuple[int, ...], bool] = field(default_factory=dict)
 
     def compute_gradients(self, theta: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -303,6 +304,8 @@ def _join(each: Sequence[Vectors]) -> Vectors:
     joined = Vectors()
     for name, vector in each[0].items():
         shared = not vector.ndim or (len(each) > 1 and all(own[name] is vector for own in each))
+        if not shared and any(own[name].shape != vector.shape for own in each):
+            raise Unstackable(f"{name} has another shape for some clients")
         joined[name] = vector if shared else torch.stack([own[name] for own in each])
     return joined
 

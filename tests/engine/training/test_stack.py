@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import fedray
 from fedray.algorithms import ALGORITHMS
-from fedray.algorithms.base import Client, Sum
+from fedray.algorithms.base import Client, Server, Sum, Uploads
 from fedray.algorithms.fedavg import FedAvg
 from fedray.common.errors import UserError, warn_once
 from fedray.common.vectors import Vectors
@@ -51,6 +51,37 @@ class Weighted(FedAvg):
 
     def direction(self, c: Client) -> Tensor:
         return c.weight * c.grad(c.theta)
+
+
+class Scaled(FedAvg):
+    """Has a vector with a number for each of ten classes, which ten rows are not."""
+
+    name = "scaled"
+    stacks = True
+
+    def server_state(self, theta: Tensor) -> Vectors:
+        return Vectors(scale=torch.linspace(0.1, 2, 10))
+
+    def message(self, server: Server) -> Vectors:
+        return Vectors(scale=server.state.scale)
+
+    def begin(self, c: Client) -> None:
+        c.local.scale = c.message.scale * 0.5
+
+    def direction(self, c: Client) -> Tensor:
+        g = c.grad(c.theta)
+        return torch.cat([g[..., :-10], g[..., -10:] * c.local.scale], -1)
+
+
+class Doubles(FedAvg):
+    """Sends one float64 vector in two sums."""
+
+    name = "doubles"
+    stacks = True
+
+    def upload(self, c: Client) -> Uploads:
+        h = c.update.double()
+        return {"a": Sum(h, 0.5), "b": Sum(h, 1.0)}
 
 
 class Undeclared(FedAvg):
@@ -187,6 +218,32 @@ def test_a_method_that_is_no_method_of_rows_turns_them_off(made: list[int], line
     assert outcome(Longest, 8) == outcome(Longest, 1)
     assert len(made) == 1
     assert lines() == [f"runtime.stack: {__name__}:Longest has other bits in a stack; each client trains alone"]
+
+
+def test_a_vector_as_long_as_a_stack_is_not_taken_for_its_rows(lines: Callable[[], list[str]]) -> None:
+    """Nine clients, then ten, with batches that differ in size: each kind is compared when it is first made."""
+    cohorts = [[*range(9)], [*range(10)], [*range(5, 15)], [*range(10)]]
+    clients = {"total": 20, "per_round": 9, "cohorts": cohorts}
+    alone, stacked = (
+        small.outcome(
+            small.simulation(
+                Scaled,
+                clients,
+                partition=0.3,
+                training={"rounds": 4, "local_epochs": 1, "batch_size": 16},
+                runtime={"backend": "inline", "stack": size},
+            )
+        )
+        for size in (1, "auto")
+    )
+    assert stacked == alone
+    assert len(lines()) == 1
+
+
+def test_a_sum_leaves_what_it_adds_as_it_is(lines: Callable[[], list[str]]) -> None:
+    """From the second stack on, too, whose clients are not computed alone as well."""
+    assert outcome(Doubles, 8, "iid") == outcome(Doubles, 1, "iid")
+    assert lines() == []
 
 
 def test_a_number_that_differs_is_refused(made: list[int], lines: Callable[[], list[str]]) -> None:
