@@ -241,6 +241,11 @@ class Algorithm(Component):
         for part in (self.shares, self.keeps):
             if part not in ("all", "none", "norm"):
                 self.refuse_untrained(layout, part)
+        if both := layout.name_part(self.shares) & layout.name_part(self.keeps):
+            raise UserError(
+                f"algorithm: {self.name} has shares = {self.shares!r} and keeps = {self.keeps!r}, so clients would "
+                f"send {sorted(both)[0]} and then take their own; let shares be the other part"
+            )
         if self.perturbs_inputs and tokens:
             raise UserError(f"data.name: the inputs are tokens; {self.name} needs real numbers")
 

@@ -20,11 +20,13 @@ import pandas as pd
 import typer
 
 from fedray.analysis.data.axes import (
+    ALIKE,
     FINISHED,
     find_columns,
     find_keys,
     find_label,
     label_cells,
+    list_unlike,
     pick_finished,
     unknown_row,
 )
@@ -56,7 +58,7 @@ from fedray.analysis.statistics import (
 from fedray.cells.metric import DEFAULT, FEWEST_SEEDS, Metric, describe_few_seeds
 from fedray.common.entry import Json, format_json
 from fedray.common.errors import UserError, format_count
-from fedray.common.output import format_grid, write_or_print
+from fedray.common.output import escape_markdown, format_grid, write_or_print
 from fedray.engine.server.sampling import draw_cohort
 from fedray.sweep.draws import count_of_client
 
@@ -71,8 +73,6 @@ DETECTED = {
 FLIPS = "sign-flip p"
 ACROSS = 120
 """Maximum number of letters in a line of the printed table."""
-ALIKE = ("data.", "partition.", "model.", "clients.", "training.rounds", "evaluation.every", "evaluation.last", "seed")
-"""Keys, or their beginnings, that two sweeps share whose runs are paired."""
 
 
 @dataclass(frozen=True)
@@ -282,7 +282,8 @@ def compare(
     cells = tabulate_by_seed(sweep, metric, rows, columns)
     to = find_reference(sweep.cells, to, cells["_row"], rows)
     _refuse_unlike(cells, to)
-    notes = [*describe_target(sweep, metric, cells, never=False), *describe_doubts(sweep, metric)]
+    notes = [*describe_target(sweep, metric, cells, never=False), *list_unlike(cells, rows, columns)]
+    notes += describe_doubts(sweep, metric)
     differences, lower = pair_by_seed(cells, to, confidence), is_smaller_better(metric, sweep.cells)
     cells = cells.assign(_value=cells["_value"].replace(NEVER, math.nan), never=cells["_value"] == NEVER)
     title = make_title(metric, sweep.cells)
@@ -438,12 +439,12 @@ def _describe_wins(found: Comparison) -> list[str]:
 
 def format_report(found: Comparison) -> str:
     """Format the comparison as Markdown."""
-    grid = tabulate(found)
+    grid, title = tabulate(found), f"{found.sweep.replace(' ', ' and ')}: difference to {found.to}: {found.title}"
     return "\n".join(
         [
-            f"**{found.sweep.replace(' ', ' and ')}: difference to {found.to}: {found.title}**",
+            f"**{escape_markdown(title)}**",
             "",
-            *_fold_table(grid),
+            *_fold_table([grid[0], *([*map(escape_markdown, row[:2]), *row[2:]] for row in grid[1:])]),
             *(f"- {note}" for note in list_notes(found, grid[0])),
             "",
         ]

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from fedray.analysis.data.axes import FINISHED
 from fedray.analysis.data.collect import collect, list_settings, load_newest_state, read_configuration
 from fedray.analysis.data.metrics import list_by_round
 from fedray.cells.cell import leave_out_seed
@@ -128,6 +129,8 @@ def results(name: str) -> Results:
     records = (sweep.sheet.records.get(hash) for hash in sweep.cells["cell"])
     models = [record.hashes.get("theta_sha256", "") if record else "" for record in records]
     cells = sweep.cells.assign(setting=setting, theta_sha256=models).drop(columns="spec").infer_objects()
+    measured = [key for key in map(str, cells) if key.startswith("metrics.") and key != "metrics.diverged_round"]
+    cells[measured] = cells[measured].where(cells["status"].isin(FINISHED))
     varies = [key for key in list_settings(sweep.cells) if sweep.cells[key].nunique(dropna=False) > 1]
     cells = cells[list(dict.fromkeys(["cell", "label", "setting", "status", "run_id", *varies, *cells]))]
     assert sweep.store is not None  # noqa: S101 (`collect` sets it)

@@ -117,6 +117,11 @@ class OutputFile:
             raise UserError(f"{self.option}: {self.path} cannot be written: {error.strerror}") from None
 
 
+def escape_markdown(name: str) -> str:
+    """Return a name of one line as Markdown shows it; `_` within a word marks nothing."""
+    return re.sub(r"[\\`*~\[<|$]|(?<![a-zA-Z0-9])_|_(?![a-zA-Z0-9])|&(?=#?\w+;)", r"\\\g<0>", escape(name))
+
+
 def format_grid(grid: list[list[str]]) -> list[str]:
     """Return the lines of a Markdown table, whose first row is its header."""
     widths = [max(map(len, column)) for column in zip(*grid, strict=True)]

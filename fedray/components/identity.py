@@ -104,8 +104,14 @@ def digest_file(key: str, path: str) -> str:
 def digest_source(section: str, path: str) -> str:
     """Return the SHA-256 of the source of the module that defines `package.module:Class`, as `hash_module` computes it.
 
-    Raises UserError if the source cannot be read, so no cell could tell when it changes.
+    Raises UserError if the source cannot be read, or the class is made in a function, from values that no source tells:
+    no cell could tell when it changes.
     """
+    if "<locals>" in path:
+        raise UserError(
+            f"{section}.name: {path} is defined in a function, so a cell cannot tell it from another one made there; "
+            "define it in a module, with what varies as options"
+        )
     try:
         module = importlib.import_module(path.partition(":")[0])
         return hash_module(module.__name__, Path(inspect.getfile(module)).absolute(), inspect.getsource(module))

@@ -284,6 +284,11 @@ def _refuse_declarations(section: str, path: str, found: type, base: type) -> No
         kind: Any = get_origin(hint)
         if kind is not ClassVar:
             continue
+        if name in getattr(found, "model_fields", {}):
+            raise UserError(
+                f"{_get_key(section)}: {path} makes {name} an option by its type, and nothing would read it; write "
+                f"{name} = ... without one"
+            )
         value, (wanted,) = inspect.getattr_static(found, name), get_args(hint)
         if not isinstance(value, property) and not fits(value, wanted):
             declared = f"{path} declares {name} = {truncate_repr(value)}"

@@ -118,6 +118,24 @@ def ask_server(algorithm: Algorithm, hook: str, function: Callable[[Server], T],
     return value
 
 
+@contextlib.contextmanager
+def refuse_lost(algorithm: Algorithm, hook: str, side: Client | Server) -> Iterator[None]:
+    """Raise UserError if a user's own hook, the last of a round, leaves an attribute that no round keeps."""
+    names = {"theta", "state", "local", "message"}
+    before = {**vars(side)}
+    yield
+    if ":" not in algorithm.name:
+        return
+    mine = "server" if isinstance(side, Server) else "c"
+    for name, value in vars(side).items():
+        is_new = name not in before or before[name] is not value
+        if is_new and name not in names and not hasattr(type(side), name) and name[0] != "_":
+            raise UserError(
+                f"{_name_class(algorithm)} sets {mine}.{name} in {hook}, which ends with the round; set "
+                f"{mine}.state.{name}, which {'server' if mine == 'server' else 'client'}_state gives before the first"
+            )
+
+
 def start_state(algorithm: Algorithm, hook: str, theta: Tensor) -> Vectors:
     """Return a method's vectors before the first round. Raises UserError if the hook changes the theta that it gets."""
     version = theta._version

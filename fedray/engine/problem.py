@@ -21,7 +21,7 @@ from fedray.models.base import build
 from fedray.models.frozen_weights import share_frozen
 from fedray.models.lora import refuse_unused_adapters
 from fedray.models.network import Network
-from fedray.models.parts import find_head
+from fedray.models.parts import find_head, find_unseen
 from fedray.partitions.held_out import Split, split_samples
 from fedray.partitions.shards import Shards
 
@@ -201,7 +201,7 @@ class Problem:
         """Refuse a model that does not give logits of one sample and of two, or changes itself. Raises UserError."""
         network.train(False)
         shape, name = self.data.input_shape, f"model.name: {self.config.model.name}"
-        answers = dict[str, torch.Tensor]()
+        answers, unseen = dict[str, torch.Tensor](), find_unseen(network.module)
         hooks = [
             layer.register_forward_hook(lambda *call, path=path: answers.__setitem__(path, call[2]))
             for path, layer in network.module.named_modules()
@@ -228,6 +228,12 @@ class Problem:
             raise UserError(
                 f"{name} changes its parameters in forward(), which no step would keep; compute with a copy"
             )
+        after = find_unseen(network.module)
+        for path in (path for path, one in unseen.items() if after.get(path) is one):  # a pass makes others anew
+            how = "layers in it; use nn.ModuleList or nn.ModuleDict"
+            if isinstance(unseen[path], torch.Tensor):
+                how = "a gradient and is no nn.Parameter; make it one, and what is computed from it in forward()"
+            raise UserError(f"{name}: {path} has {how}: PyTorch does not list it, so nothing would train or send it")
         for n, logits in enumerate(outputs, 1):
             if not isinstance(logits, torch.Tensor):
                 raise UserError(

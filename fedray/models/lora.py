@@ -78,11 +78,12 @@ class LoRA(Checked):
         head = find_head(module)[0]
         for name, parameter in module.named_parameters():
             parameter.requires_grad_(name.startswith(f"{head}.") and parameter.requires_grad)
-        for name, layer in self._find_targets(module, head).items():
-            outer, _, last = name.rpartition(".")
+        for layer in self._find_targets(module, head).values():
             adapted = LoRALinear(layer, self.rank, self.alpha / self.rank, self.dropout)
             adapted.lora_A.requires_grad_(self.train == "both")
-            setattr(module.get_submodule(outer), last, adapted)
+            for place in [path for path, other in module.named_modules(remove_duplicate=False) if other is layer]:
+                outer, _, last = place.rpartition(".")
+                setattr(module.get_submodule(outer), last, adapted)
 
     def _find_targets(self, module: nn.Module, head: str) -> dict[str, nn.Linear]:
         """Return the layers to adapt, by name."""

@@ -104,6 +104,24 @@ def iter_statistics(module: nn.Module, frozen: bool = False) -> Iterator[tuple[s
                 yield path, layer, buffer
 
 
+def find_unseen(module: nn.Module) -> dict[str, nn.Module | Tensor]:
+    """Return, by path, what a model computes with and PyTorch neither lists nor trains: layers in a plain list, tuple
+    or dictionary, and tensors with a gradient that are no nn.Parameter.
+    """
+    known, found = {id(one) for one in (*module.modules(), *module.parameters())}, dict[str, nn.Module | Tensor]()
+    for path, layer in module.named_modules():
+        for name, value in vars(layer).items():
+            held = [*value.values()] if isinstance(value, Mapping) else value
+            for one in held if isinstance(held, list | tuple) else [held]:
+                counts = isinstance(one, Tensor) and one.requires_grad
+                counts |= isinstance(one, nn.Module) and (
+                    isinstance(one, nn.Dropout) or next(one.parameters(), None) is not None
+                )
+                if counts and id(one) not in known and name not in OF_TORCH:
+                    found.setdefault(f"{path}.{name}" if path else name, one)
+    return found
+
+
 def iter_attributes(module: nn.Module) -> Iterator[tuple[str, Any, str]]:
     """Yield the data that modules hold as plain attributes: name, value, and a text, which changes with the data."""
     for path, layer in module.named_modules():

@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
+from itertools import combinations
 from types import MappingProxyType
 from typing import Any
 
@@ -16,6 +17,8 @@ from fedray.partitions import PARTITIONS
 from fedray.sweep.points import COMPONENTS
 
 FINISHED = ("finished",)
+ALIKE = ("data", "partition", "model", "clients.", "training.rounds", "evaluation.every", "evaluation.last", "seed")
+"""Sections, and keys or their beginnings, that runs share which are compared with each other."""
 WITH_CURVE = (*FINISHED, "stopped")
 """Statuses of a run that has a curve: all its rounds, or those up to where `stop` ended it."""
 
@@ -107,11 +110,36 @@ def find_columns(cells: pd.DataFrame, rows: pd.Series) -> str:
     others = [key for key in (*sections, *list_varying_settings(cells)) if key not in keys]
     for key in others:
         entries, first = zip(rows, columns, cells["seed"], strict=True), dict[Any, str]()
-        labels = zip(entries, _label_by_key(cells, key), strict=True)
-        if any(first.setdefault(entry, label) != label for entry, label in labels):
+        named = _label_by_key(cells, key)
+        mixes = any(first.setdefault(e, label) != label for e, label in zip(entries, named, strict=True))
+        if mixes or (key.startswith(ALIKE) and "sweep" in cells and _are_apart(cells["sweep"], named)):
             keys.append(key)
             columns = label_cells(cells, ",".join(keys))
     return ",".join(sorted(keys, key=lambda key: COMPONENTS.index(key) if key in COMPONENTS else len(COMPONENTS)))
+
+
+def _are_apart(sweeps: pd.Series, labels: pd.Series) -> bool:
+    """Return True if two sweeps have no value of a key in common."""
+    of_sweep = [set(group) for _, group in labels.groupby(sweeps)]
+    return any(not one & other for one, other in combinations(of_sweep, 2))
+
+
+def list_unlike(cells: pd.DataFrame, *named: str) -> list[str]:
+    """Return notes on the keys of `ALIKE` that differ between the rows of a column (`_row`, `_column`).
+
+    named: sections and keys, with commas, that rows and columns name.
+    """
+    notes, taken = list[str](), ",".join(named).split(",")
+    keys = [key for key in ("data", "model") if f"{key}.name" in cells]
+    keys += [key for key in list_varying_settings(cells) if key.startswith(ALIKE)]
+    for key in (key for key in keys if key not in taken):
+        for _, column in cells.assign(_value=_label_by_key(cells, key)).groupby("_column", sort=False):
+            values = column.groupby("_row", sort=False)["_value"].agg(lambda of: "/".join(map(str, dict.fromkeys(of))))
+            if values.nunique() > 1:
+                rows = {value: ", ".join(map(str, values.index[values == value])) for value in values.unique()}
+                notes.append(f"rows differ in {key}: {'; '.join(f'{value} of {of}' for value, of in rows.items())}")
+                break
+    return notes
 
 
 def label_table(cells: pd.DataFrame) -> tuple[pd.Series, pd.Series]:

@@ -28,6 +28,7 @@ from fedray.analysis.data.axes import (
     find_symbol,
     label_cells,
     label_finished,
+    list_unlike,
     unknown_row,
 )
 from fedray.analysis.data.collect import SweepTable, collect, find_cells
@@ -119,6 +120,7 @@ def build(
     is_partial = is_ranked(metric, cells) and any(one.others and one.mean is not None for one in entries.values())
     notes = _list_notes(sweep, cells, metric, {key for key, one in entries.items() if one.apart}, is_partial)
     captioned = [*_list_captioned(sweep, cells, metric, average_over, entries), *captioned]
+    captioned += list_unlike(cells[cells["_row"] != BEST], rows, columns, average_over)
     ratio = Metric.parse(metric).plain == ROUNDS_TO
     digits = 1 if ratio else count_digits(one.mean for one in entries.values() if one.mean is not None)
     entries = {key: replace(one, digits=digits, is_round=ratio) for key, one in entries.items()}

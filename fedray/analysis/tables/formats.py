@@ -18,23 +18,18 @@ from fedray.analysis.tables.published import BEST
 from fedray.analysis.tables.result_table import LEGEND, Key, ResultTable
 from fedray.common.entry import format_json
 from fedray.common.errors import UserError, escape, truncate_repr, warn_once
-from fedray.common.output import format_grid
+from fedray.common.output import escape_markdown, format_grid
 
 
 def to_markdown(table: ResultTable) -> str:
     """Format as GitHub's Markdown; underlining uses HTML's <u>, which Markdown lacks."""
     marks = {1: "**{}**", 2: "<u>{}</u>"}
-    names = {name: f"{_escape_markdown(name)} {note}".strip() for name, note in table.seeds_notes.items()}
+    names = {name: f"{escape_markdown(name)} {note}".strip() for name, note in table.seeds_notes.items()}
     grid = [["", *(names[column] for column in table.columns)]]
     for row in table.rows:
         grid.append([names[row], *(_fill(table, (row, one), str, marks) for one in table.columns)])
     notes = (f"- {' '.join(note.split())}" for note in table.notes)  # a failure's message may have lines
-    return "\n".join([f"**{_escape_markdown(table.title)}**", "", *format_grid(grid), "", *notes]) + "\n"
-
-
-def _escape_markdown(name: str) -> str:
-    """Return a name of one line as Markdown shows it; `_` within a word marks nothing."""
-    return re.sub(r"[\\`*~\[<|$]|(?<![a-zA-Z0-9])_|_(?![a-zA-Z0-9])|&(?=#?\w+;)", r"\\\g<0>", escape(name))
+    return "\n".join([f"**{escape_markdown(table.title)}**", "", *format_grid(grid), "", *notes]) + "\n"
 
 
 BETWEEN, ACROSS, WHOLE = 12, 246, 505

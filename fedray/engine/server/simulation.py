@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from fedray.algorithms.base import Received, Server
-from fedray.common.errors import Diverged
+from fedray.common.errors import Diverged, warn_once
 from fedray.common.rng import key_draws
 from fedray.common.vectors import Vectors
 from fedray.engine.exact_sum import is_finite
-from fedray.engine.guard import ask, ask_server, guard, refuse_names, refuse_other, start_state
+from fedray.engine.guard import ask, ask_server, guard, refuse_lost, refuse_names, refuse_other, start_state
 from fedray.engine.messages import Broadcast, ClientTask, Reply, count_bytes, join
 from fedray.engine.problem import Problem
 from fedray.engine.process.backend import Backend
@@ -111,9 +111,12 @@ class Simulation:
         with self._key_draws("server", t), guard(config.algorithm, given, "server.state", server.state):
             stepping = config.stepping
             server.server_lr *= ask(stepping, "server_step", lambda s: stepping.server_step(s, received), server)
-            config.algorithm.aggregate(server, received)
+            with refuse_lost(config.algorithm, "aggregate", server):
+                config.algorithm.aggregate(server, received)
             refuse_other(config.algorithm, "sets server.theta in aggregate to a value", server.theta, self.state.theta)
         refuse_names(config.algorithm, "server", server.state, (PREVIOUS_THETA,))
+        if ":" in config.algorithm.name and server.theta is self.state.theta and received.update.any():
+            warn_once(f"{config.algorithm.name}: aggregate leaves server.theta as it was, so the model does not move")
         for name, vector in (("theta", server.theta), *server.state.items()):
             if not is_finite(vector):
                 raise Diverged(t + 1, None, f"{name} is not finite after aggregation")

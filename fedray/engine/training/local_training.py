@@ -24,6 +24,7 @@ from fedray.engine.guard import (
     let_assign,
     refuse_again,
     refuse_changed,
+    refuse_lost,
     refuse_names,
     refuse_other,
     start_state,
@@ -133,6 +134,7 @@ class LocalTrainer:
         """
         algorithm, network = self.algorithm, self.network
         c = self.start(broadcast, task, relaxed=True)
+        statistics = c.state.get(SECOND_BUFFERS)
         with _seed(c, "torch"), self.guard(c):  # dropout
             rule = yield from self._take_steps(c, watch=watch, drawn=drawn)
             uploads = self.finish(c, task.weight)
@@ -144,6 +146,8 @@ class LocalTrainer:
             c.state[OWN] = c.theta[own]
         if "second" in vars(c):
             c.state |= c.second.state
+        elif statistics is not None:
+            c.state[SECOND_BUFFERS] = statistics
         if self._keeps_moments:
             c.state |= {OPTIMIZER + name: v for name, v in rule.state.items()}
         if self.training.relaxed_start:
@@ -321,7 +325,9 @@ class LocalTrainer:
         """
         uploads: dict[str, Sum | PerClient] = {}
         for method in (self.algorithm, *([self.stepping] if self.stepping else [])):
-            for name, upload in let_assign(method, "upload", method.upload, c).items():
+            with refuse_lost(method, "upload", c):
+                sent = let_assign(method, "upload", method.upload, c)
+            for name, upload in sent.items():
                 if name in RESERVED | uploads.keys():
                     raise UserError(
                         f"algorithm: {method.name}.upload gives an upload {name!r}, fedray's own; rename it"
