@@ -376,7 +376,8 @@ class Client(ABC):
         """Make one pass over the shard in `begin`, `upload` or `prepare`: `for _ in c.batches("alignment"):
         c.grad(...)`.
 
-        Each turn sets `x` and `y`. Gradients taken there affect neither the training loss nor running statistics.
+        Each turn sets `x` and `y`, without augmentation. Gradients taken there affect neither the training loss nor
+        running statistics.
 
         Args:
             purpose: keys the order; passes of one client and round need different purposes.

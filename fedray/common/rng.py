@@ -50,6 +50,15 @@ def list_draws(device: torch.device, everything: bool) -> Draws:
     return draws
 
 
+def read_generator(value: object) -> str:
+    """Return a text of a generator's state, which changes with each draw; empty for anything else."""
+    if isinstance(value, torch.Generator):
+        return hashlib.sha256(value.get_state().numpy().tobytes()).hexdigest()
+    if isinstance(value, np.random.Generator):
+        return repr(value.bit_generator.state)
+    return repr(value.getstate()) if isinstance(value, random.Random) else ""
+
+
 def key_draws(
     everything: bool, seed: int, purpose: str, round: int = 0, client: int = 0, device: torch.device = CPU
 ) -> "KeyedBlock":

@@ -31,6 +31,7 @@ from fedray.common.errors import (
     truncate_repr,
     unknown,
 )
+from fedray.common.rng import key_draws
 from fedray.common.yaml_files import suggest_space
 from fedray.components.base import Component
 from fedray.components.identity import digest_source
@@ -87,7 +88,11 @@ def resolve(
             raise UserError(f"{section}.name is required: found {given} without it; {told}")
         raise UserError(f"{section}: expected a name or a mapping with `name`, got {truncate_repr(value)}; {told}")
     kind = find_class(section, value["name"], registry, base, adapt)
-    return kind.parse(section, {k: v for k, v in value.items() if k != "name"}, registry)
+    options = {k: v for k, v in value.items() if k != "name"}
+    if ":" not in kind.name:
+        return kind.parse(section, options, registry)
+    with key_draws(True, 0, "options"):  # of private attributes
+        return kind.parse(section, options, registry)
 
 
 def _suggest_form(section: str, value: Mapping[Any, Any], registry: Mapping[str, type[Component]]) -> str:
@@ -280,6 +285,10 @@ def _is_alone(name: str, kind: type) -> bool:
 
 def _refuse_declarations(section: str, path: str, found: type, base: type) -> None:
     """Refuse a declaration of the base class (`shares = "body"`) to which the user's class gives another type."""
+    for name in dir(base):
+        given, hook = inspect.getattr_static(base, name), inspect.getattr_static(found, name)
+        if isinstance(given, property) and inspect.isfunction(hook):
+            raise UserError(f"{_get_key(section)}: {path}.{name} is read as a property; write @property above it")
     for name, hint in base.__annotations__.items():
         kind: Any = get_origin(hint)
         if kind is not ClassVar:

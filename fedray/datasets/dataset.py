@@ -104,6 +104,9 @@ class Dataset:
             if value is not None and (value.ndim < 2 if key.startswith("x") else value.ndim != 1):
                 wanted = "(n, ...)" if key.startswith("x") else "(n,)"
                 raise UserError(f"data {self.name}: {key} has shape {value.shape}; {wanted} is required")
+        if self.x_train.dtype == np.uint8 and self.x_train.ndim not in (2, 4):
+            found = f"data {self.name}: x_train is uint8 {self.x_train.shape}"
+            raise UserError(f"{found}; images (n, channels, height, width), or token ids (n, length), are required")
         if self.x_train.dtype != self.x_test.dtype:  # only uint8 is scaled
             found = f"x_train is {self.x_train.dtype}, x_test {self.x_test.dtype}"
             raise UserError(f"data {self.name}: {found}; one type is required, since only uint8 is scaled")

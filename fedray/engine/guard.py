@@ -9,8 +9,10 @@ counter, and a tensor's NumPy array.
 """
 
 import contextlib
+import sys
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -19,6 +21,7 @@ from torch import Size, Tensor
 from fedray.algorithms.base import Algorithm, Client, Rule, Server
 from fedray.client import Slip
 from fedray.common.errors import UserError, find_nearest
+from fedray.common.rng import read_generator
 from fedray.common.vectors import Vectors
 
 T = TypeVar("T")
@@ -43,6 +46,7 @@ def guard(algorithm: Algorithm, tensors: Mapping[str, Tensor], name: str, state:
     known, given = [*state], {f"{name}.{entry}": vector for entry, vector in state.items()}
     own = ":" in algorithm.name  # a user's own class: the rest takes microseconds
     options, attributes = (algorithm.model_dump(), _list_attributes(algorithm)) if own else ({}, {})
+    generators = {one: read_generator(one) for one in _list_generators(type(algorithm))} if own else {}
     before = [(name, tensor, tensor._version) for name, tensor in [*tensors.items(), *given.items()]]
     try:
         yield
@@ -54,8 +58,13 @@ def guard(algorithm: Algorithm, tensors: Mapping[str, Tensor], name: str, state:
         if value != options[option]:
             raise UserError(f"{_name_class(algorithm)} changes its option {option}; what changes is a state")
     for attribute, text in (_list_attributes(algorithm) if own else {}).items():
-        if text != attributes.get(attribute):
+        if text != attributes.get(attribute, text if attribute in vars(algorithm) else ""):
             raise UserError(f"{_name_class(algorithm)} changes its attribute {attribute}; what changes is a state")
+    for generator in (one for one, state in generators.items() if state != read_generator(one)):
+        raise UserError(
+            f"{_name_class(algorithm)} draws from a {type(generator).__name__} of its module, which no seed sets; draw "
+            "from the global ones of torch, NumPy or Python, which the run's seed sets in each hook"
+        )
     for entry in state.keys() - {*known}:
         if near := find_nearest(entry, known):
             raise UserError(
@@ -64,8 +73,16 @@ def guard(algorithm: Algorithm, tensors: Mapping[str, Tensor], name: str, state:
             )
 
 
+@cache
+def _list_generators(kind: type) -> list[Any]:
+    """Return the generators that stand in the modules and bodies of a user's classes."""
+    kinds = [one for one in kind.__mro__ if not one.__module__.startswith(("fedray.", "pydantic."))]
+    held = [*(vars(sys.modules[one.__module__]) for one in kinds if one.__module__ in sys.modules), *map(vars, kinds)]
+    return [value for names in held for value in [*names.values()] if read_generator(value)]
+
+
 def _list_attributes(algorithm: Algorithm) -> dict[str, str]:
-    """Return what may change of an algorithm besides its options, as text: private attributes, and its class's own."""
+    """Return what may change of an algorithm besides its options, as text: attributes, its own and its classes'."""
     found: dict[str, Any] = {}
     for kind in reversed(type(algorithm).__mro__):
         if not kind.__module__.startswith(("fedray.", "pydantic.")):
@@ -74,7 +91,9 @@ def _list_attributes(algorithm: Algorithm) -> dict[str, str]:
                 for name, value in vars(kind).items()
                 if isinstance(value, CHANGEABLE) and not name.startswith("__") and name != "model_config"
             }
-    return {name: repr(value) for name, value in [*found.items(), *(algorithm.__pydantic_private__ or {}).items()]}
+    computed = {name: value for name, value in vars(algorithm).items() if name not in type(algorithm).model_fields}
+    found |= computed | (algorithm.__pydantic_private__ or {})
+    return {name: read_generator(value) or repr(value) for name, value in found.items()}
 
 
 def refuse_changed(algorithm: Algorithm, name: str, tensor: Tensor, version: int) -> None:

@@ -71,7 +71,8 @@ class Problem:
                 raise UserError(f"clients.cohorts: every client of round {t} is empty")
         personal = config.evaluation.personal
         if personal is not None and split.test is None:
-            dealt = config.partition.split_test(data, split.dealt, config.seed, personal.split)
+            with key_draws(True, config.seed, "test split"):  # of code of the user's own
+                dealt = config.partition.split_test(data, split.dealt, config.seed, personal.split)
             dealt = config.partition.check_dealt("split_test", dealt, clients.dealt, len(data.y_test))
             unseen = split.unseen and replace(split.unseen, test=dealt.take(clients.total, clients.dealt))
             split = replace(split, test=dealt.take(0, clients.total), unseen=unseen)
@@ -201,6 +202,7 @@ class Problem:
         """Refuse a model that does not give logits of one sample and of two, or changes itself. Raises UserError."""
         network.train(False)
         shape, name = self.data.input_shape, f"model.name: {self.config.model.name}"
+        kind: Any = {"device": network.theta.device, "dtype": torch.int64 if self.data.tokens else None}
         answers, unseen = dict[str, torch.Tensor](), find_unseen(network.module)
         hooks = [
             layer.register_forward_hook(lambda *call, path=path: answers.__setitem__(path, call[2]))
@@ -215,7 +217,7 @@ class Problem:
                 network.keep_buffers(),
                 key_draws(True, self.config.seed, "check", device=network.theta.device),
             ):
-                outputs = [network(torch.zeros(n, *shape, device=network.theta.device)).logits for n in (1, 2)]
+                outputs = [network(torch.zeros(n, *shape, **kind)).logits for n in (1, 2)]
         except RuntimeError as error:
             reason = str(error).splitlines()[0]
             bf16 = self.config.training.precision == "bf16"
@@ -247,11 +249,17 @@ class Problem:
                     f"{name}.forward gives probabilities, which sum to 1; the loss applies a softmax itself, so leave "
                     "yours out"
                 )
+        first, second = outputs[-1]
+        if not torch.allclose(first, second, rtol=1e-2, atol=1e-3):
+            warn_once(
+                f"{name} gives two equal samples of a batch different outputs when it is tested: it mixes samples "
+                "(nn.LSTM without batch_first?) or draws"
+            )
         head, final = find_head(network.module)[0], outputs[-1]
         last = next((path for path, y in answers.items() if y is final), "")
         if not last and not isinstance(getattr(type(network.module), "head", None), str):  # log_softmax, a temperature
             last = next((path for path, y in reversed(answers.items()) if y.shape == final.shape), "")
-        if last not in ("", head):
+        if last not in ("", head) and not last.startswith(f"{head}."):
             warn_once(
                 f"{name}: its outputs are those of {last}, but its head is {head}, the last nn.Linear that it lists; "
                 f"declare head = {last!r} in the class"

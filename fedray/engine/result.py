@@ -32,7 +32,7 @@ from fedray.engine.process.worker import Worker
 from fedray.engine.server.evaluate import get_tested_theta
 from fedray.engine.server.profile import Profile
 from fedray.engine.server.simulation import Simulation
-from fedray.engine.state import State, digest_theta
+from fedray.engine.state import State, StateDamaged, digest_theta
 from fedray.models.network import Layout
 from fedray.models.parts import iter_statistics
 from fedray.models.preprocess import Preprocess
@@ -246,7 +246,14 @@ class Result:
         worker = Worker(problem)
         for client in clients:
             task = ClientTask(client, 1 / tested, self.state.clients.get(client, Vectors()))
-            yield client, self._fill_module(*build_personal(worker, broadcast, task, epochs))
+            try:
+                built = build_personal(worker, broadcast, task, epochs)
+            except StateDamaged as damaged:
+                raise UserError(
+                    f"personal_model: the state of client {client} cannot be read: {damaged.args[-1]}; a finished run "
+                    "has the states that its personal models need, or all with runtime.keep_states"
+                ) from None
+            yield client, self._fill_module(*built)
 
     def _fill_module(self, theta: Tensor, buffers: Tensor) -> nn.Module:
         """Return the model with these parameters and running statistics, without preprocessing."""

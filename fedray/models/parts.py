@@ -1,6 +1,5 @@
 """Parts of a module: its head, its layers by type, what is frozen, and data that it holds as attributes."""
 
-import random
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fedray.common.errors import UserError
+from fedray.common.rng import read_generator
 from fedray.common.vectors import digest_tensors
 
 NORMALISATION = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
@@ -143,8 +143,4 @@ def _describe(value: Any) -> str:
         return repr([_describe(entry) for entry in value])
     if isinstance(value, Mapping):
         return repr([(repr(key), _describe(entry)) for key, entry in value.items()])
-    if isinstance(value, torch.Generator):
-        return digest_tensors({"": value.get_state()})
-    if isinstance(value, np.random.Generator):
-        return repr(value.bit_generator.state)
-    return repr(value.getstate()) if isinstance(value, random.Random) else ""
+    return read_generator(value)

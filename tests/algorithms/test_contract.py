@@ -9,11 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from pydantic import PrivateAttr
 from torch import Tensor, nn
 
 import fedray
 from fedray.algorithms.base import Algorithm, Client, Cohort, Received, Server, Uploads, Vectors
 from fedray.client import LocalClient
+from fedray.common.errors import UserError
+from fedray.datasets.dataset import Dataset
+from fedray.engine.state import load_state
+from fedray.partitions.schemes import IID
+from fedray.partitions.shards import Shards
 from fedray.probes.probe import EvaluatedRound, Probe
 from tests import small
 from tests.algorithms.digits import final, states
@@ -263,3 +269,91 @@ def test_a_client_whose_state_is_emptied_begins_anew(tmp_path: Path) -> None:
     fedray.simulate(asked, checkpoints=tmp_path, evaluated=lambda row: fedray.STOP if row["round"] == 4 else None)
     fedray.simulate(asked, checkpoints=tmp_path)
     assert [known[1:] for known in KNOWN if known[0] == 0] == [(True, 0), (False, 1), (True, 0), (False, 1), (True, 0)]
+
+
+class Random(Algorithm):
+    """Draws wherever a client or the method itself begins."""
+
+    keeps = "head"
+    shares = "body"
+    _scale: Tensor = PrivateAttr(default_factory=lambda: torch.rand(1))
+
+    def client_state(self, theta: Tensor) -> Vectors:
+        return Vectors(r=0.01 * torch.randn_like(theta))
+
+    def newcomers_own(self, initial: Tensor, message: Vectors) -> Tensor:
+        return initial + 0.1 * torch.randn_like(initial)
+
+    def direction(self, c: Client) -> Tensor:
+        return c.grad(c.theta) * (1 + self._scale) + c.state.r
+
+
+class Halves(IID):
+    """Tests each client on samples of its own draw."""
+
+    def split_test(self, data: Dataset, shards: Shards, seed: int, split: str) -> Shards:
+        return Shards.from_lists([np.random.choice(len(data.y_test), 40, replace=False) for _ in range(len(shards))])
+
+
+def test_what_is_drawn_for_a_client_that_begins_is_keyed_by_it() -> None:
+    asked = small.sections(
+        {"name": f"{__name__}:Random"},
+        (4, 2),
+        partition={"name": f"{__name__}:Halves"},
+        training={"rounds": 3, "local_steps": 2},
+    )
+    found = []
+    for seed, personal in ((1, {"every": 1}), (2, {"every": 1}), (3, {"every": 3})):
+        torch.manual_seed(seed)
+        np.random.seed(seed)
+        result = fedray.simulate(asked | {"evaluation": {"personal": personal}})
+        found.append((result.summary()["state_sha256"], result.history[-1]["personal_accuracy"]))
+    assert found[0] == found[1] == found[2]
+
+
+class EverySecond(Algorithm):
+    """Trains its second model in each second round only, and assigns its state anew."""
+
+    anew: bool = True
+
+    def client_state(self, theta: Tensor) -> Vectors:
+        return Vectors(v=theta, round=torch.zeros(()))
+
+    def direction(self, c: Client) -> Tensor:
+        if c.state.round % 2 == 0:
+            c.local.v = c.second.step(c.state.v, c.second.grad(c.state.v))
+        return c.grad(c.theta)
+
+    def upload(self, c: Client) -> Uploads:
+        kept = {"v": c.local.get("v", c.state.v), "round": c.state.round + 1}
+        if self.anew:
+            c.state = Vectors(kept)
+        else:
+            c.state |= kept
+        return {}
+
+
+def test_a_state_that_is_assigned_anew_keeps_the_second_models_statistics() -> None:
+    asked = small.sections("fedavg", (3, 3), NORMALISED["model"], training={"rounds": 2, "local_steps": 1})
+    kind = "tests.algorithms.test_contract:EverySecond"
+    ours, theirs = (fedray.simulate(asked | {"algorithm": {"name": kind, "anew": anew}}) for anew in (True, False))
+    assert ours.summary()["state_sha256"] == theirs.summary()["state_sha256"]
+    assert "second_buffers" in load_state(ours.state.clients[0])
+
+
+def make_class(factor: float) -> type[Algorithm]:
+    class Made(Algorithm):
+        def rate(self, c: Client) -> float:
+            return c.lr * factor
+
+    return Made
+
+
+def test_a_class_made_in_a_function_has_no_checkpoints(tmp_path: Path) -> None:
+    """Its results would be those of another one that the function made."""
+    asked = small.sections("fedavg", training={"rounds": 1})
+    fedray.simulate(asked | {"algorithm": make_class(0.1)})
+    with pytest.raises(
+        UserError, match=r"make_class\.<locals>\.Made is defined in a function, so a cell cannot tell it"
+    ):
+        fedray.simulate(asked | {"algorithm": make_class(0.1)}, checkpoints=tmp_path)

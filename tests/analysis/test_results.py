@@ -54,6 +54,15 @@ def test_results_of_a_sweep(store: Tracker) -> None:
     assert means.to_dict() == {("fedavg-0.5", 1): 45.0, ("fedavg-0.5", 2): 65.0}
 
 
+def test_a_run_that_has_not_finished_has_no_final_metrics(store: Tracker) -> None:
+    """But curves, of the rounds that it made."""
+    cells = [cell(FEDAVG, 0.5, seed) for seed in range(3)]
+    write(store, cells, [history(50, 60), ("pruned", history(70)), ("stopped", history(80))])
+    found = fedray.results("sweep")
+    assert found.cells.set_index("status")["metrics.last10_test_accuracy"].dropna().to_dict() == {"finished": 60}
+    assert found.curves["cell"].nunique() == 3
+
+
 def test_a_cell_has_the_hash_of_its_model(store: Tracker) -> None:
     """None of a run that has not finished."""
     cells = [cell(FEDAVG, 0.5, seed) for seed in (0, 1)]

@@ -593,3 +593,42 @@ def test_figures_name_the_runs_that_never_reached_the_target(
     write(store, [cell(a, 0.5, 0) for a in (FEDAVG, SMALL)], [history(70, 90), history(70, 75)])
     draw("sweep", "methods", metric="rounds_to:80", out=tmp_path)
     assert "not drawn, never at the target, or without one: fedsam-0.1-0.5-0" in capsys.readouterr().out
+
+
+def of_rounds(one: dict[str, Any], rounds: int) -> dict[str, Any]:
+    changed = {"training": {"rounds": rounds}}
+    return one | {"hash": f"{one['hash']}-{rounds}", "config": one["config"] | changed}
+
+
+def test_settings_of_two_sweeps_that_have_no_value_in_common_are_columns(store: Tracker) -> None:
+    """Neither ranked nor subtracted: fedavg of 4 rounds, another method of 6. A value that both have mixes nothing."""
+    write(store, [of_rounds(cell(FEDAVG, 0.5, 0), 4)], [60])
+    write(store, [of_rounds(cell(SMALL, 0.5, 0), 6)], [70], name="longer")
+    write(store, [of_rounds(cell(SMALL, 0.5, 0), rounds) for rounds in (4, 6)], [65, 70], name="both")
+    apart = build(collect("sweep", "longer"), reference="fedavg")
+    assert apart.columns == ["dirichlet α=0.5 rounds=4", "dirichlet α=0.5 rounds=6"]
+    assert apart.ranks == {}
+    assert apart.entries["fedsam", "dirichlet α=0.5 rounds=6"].change is None
+    both = build(collect("sweep", "both"), reference="fedavg")
+    assert both.entries["fedsam", "dirichlet α=0.5 rounds=4"].change == 5
+
+
+def test_rows_of_a_sweep_that_differ_in_a_setting_say_so(store: Tracker, call: Call) -> None:
+    write(store, [of_rounds(cell(FEDAVG, 0.5, 0), 4), of_rounds(cell(SMALL, 0.5, 0), 6)], [60, 70])
+    said = "rows differ in training.rounds: 4 of fedavg; 6 of fedsam"
+    assert f"\n- {said}\n" in call("tables", "sweep").out
+    assert said in build(collect("sweep")).captioned
+    assert said in call("compare", "sweep").out
+    assert said not in call("tables", "sweep", "--cols", "training.rounds").out
+
+
+def test_compare_escapes_names(store: Tracker, call: Call) -> None:
+    cells = [
+        cell(a, 0.5, seed) | {"names": {"fedavg": "Fed|Avg", "fedsam": "*S*"}}
+        for a in (FEDAVG, SMALL)
+        for seed in (0, 1)
+    ]
+    write(store, cells, [60, 61, 62, 63])
+    told = call("compare", "sweep", "--reference", "fedavg").out
+    assert "difference to Fed\\|Avg" in told
+    assert "| \\*S\\* " in told

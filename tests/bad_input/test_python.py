@@ -25,6 +25,7 @@ CONFIG = "Mapping[str, Any] | RunConfig | str | Path is required"
 FLOATS = np.random.default_rng(0).standard_normal((24, 16), dtype=np.float32)
 ARRAYS = {"x_train": FLOATS, "y_train": np.arange(24) % 3, "x_test": FLOATS[:6], "y_test": np.arange(6) % 3}
 
+BYTES = np.zeros((24, 64), np.uint8)
 IDS = {"client_train": np.arange(24) % 8, "client_test": np.zeros(6, dtype=np.int64)}
 UNSEEN = RUN | {"clients": {"total": 6, "per_round": 3, "unseen": 2}, "evaluation": {"personal": {"split": "disjoint"}}}
 LOOP: dict[str, Any] = {"name": "x"}
@@ -112,6 +113,12 @@ CALLS: dict[str, Callable[[], Any]] = {
     ),
     "simulate: data: found arrays of your own, which data.augment does not change; give it to the Dataset…": lambda: (
         simulate(RUN | {"data": {"name": "digits", "augment": ["flip"]}}, data=made(name="digits"))
+    ),
+    "data a: x_train is uint8 (24, 8, 8); images (n, channels, height, width), or token…": lambda: made(
+        x_train=np.zeros((24, 8, 8), np.uint8), x_test=np.zeros((6, 8, 8), np.uint8)
+    ),
+    "model.name: mlp does not take inputs of shape (64,): …": lambda: simulate(
+        RUN | {"data": {"name": "digits"}}, data=made(name="digits", x_train=BYTES, x_test=BYTES[:6])
     ),
     "data.mean: only uint8 images are normalised; x_train is float32": lambda: on(mean=[0.5], std=[0.5]),
     "data: x_train cannot be made an array: ValueError: setting an…": lambda: on(x_train=[[1], [1, 2]]),

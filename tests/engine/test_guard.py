@@ -1,5 +1,7 @@
 """A method that changes what it may not, or gives another shape, is refused in one line that names its class."""
 
+import re
+from functools import cached_property
 from typing import Any, ClassVar
 
 import pytest
@@ -8,7 +10,7 @@ from pydantic import PrivateAttr
 from torch.nn.functional import cross_entropy
 
 from fedray.algorithms.base import Algorithm, Client, Finetuning, Forward, PerClient, Proximal, Rule, Sum, Vectors
-from fedray.common.errors import UserError
+from fedray.common.errors import UserError, warn_once
 from fedray.engine.loop import run
 from fedray.engine.messages import Broadcast, Reply
 from fedray.engine.problem import Problem
@@ -295,6 +297,21 @@ CASES["WritesLater"] = (
     f"changes c.theta in place in direction{WHERE}(begin, upload and prepare may assign c.theta)",
     {"direction": write_later},
 )
+KEPT = " in {}, which ends with the round; set {}, which {}_state gives before the first"
+CASES["RemembersOnServer"] = (
+    f"sets server.v{KEPT.format('aggregate', 'server.state.v', 'server')}",
+    {"aggregate": lambda _, server, got: setattr(server, "v", got.update) or setattr(server, "theta", server.theta)},
+)
+CASES["RemembersOnClient"] = (
+    f"sets c.h{KEPT.format('upload', 'c.state.h', 'client')}",
+    {"upload": lambda _, c: nothing(setattr(c, "h", c.update))},
+)
+GENERATOR = torch.Generator().manual_seed(0)
+CASES["DrawsByItsOwn"] = (
+    "draws from a Generator of its module, which no seed sets; draw from the global ones of torch, NumPy or Python, "
+    "which the run's seed sets in each hook",
+    {"direction": lambda _, c: c.grad(c.theta) * torch.rand((), generator=GENERATOR)},
+)
 PATHS = {name: define(name, members) for name, (_, members) in CASES.items()}
 
 
@@ -305,6 +322,53 @@ def test_what_a_hook_may_not_do_is_refused_by_its_class(name: str) -> None:
         run(problem(PATHS[name]), InlineBackend())
     said = CASES[name][0].format(size=size, short=size - 1)
     assert str(caught.value).startswith(f"algorithm: class {name} ({HERE}:{name}) {said}")
+
+
+@pytest.mark.parametrize(
+    ("members", "said"),
+    [
+        ({"keeps": "head"}, "has shares = 'all' and keeps = 'head', so clients would send 3.bias and then take their"),
+        ({"keeps": "body", "shares": "body"}, "has shares = 'body' and keeps = 'body', so clients would send"),
+        pytest.param(
+            {"shares": "body", "__annotations__": {"shares": str}},
+            "makes shares an option by its type",
+            marks=pytest.mark.filterwarnings("ignore:Field name"),
+        ),
+        ({"tests_average": lambda self: True}, "tests_average is read as a property; write @property above it"),
+    ],
+)
+def test_a_declaration_that_would_do_nothing_is_refused(members: dict[str, Any], said: str) -> None:
+    name = f"Declares{len(globals())}"
+    with pytest.raises(UserError, match=re.escape(said)):
+        run(problem(define(name, members)), InlineBackend())
+
+
+def test_a_model_that_aggregate_never_moves_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    warn_once.cache_clear()
+    run(problem(define("Forgetful", {"aggregate": lambda _, server, got: discard(got.update)})), InlineBackend())
+    (line,) = caplog.messages
+    assert line.endswith(":Forgetful: aggregate leaves server.theta as it was, so the model does not move")
+
+
+class Computing(Algorithm):
+    """A dictionary that is computed once, and grows."""
+
+    grows: bool = False
+
+    @cached_property
+    def seen(self) -> dict[int, float]:
+        return {}
+
+    def direction(self, c: Client) -> torch.Tensor:
+        if self.grows:
+            self.seen[c.id] = 1.0
+        return c.grad(c.theta) * (1 + len(self.seen))
+
+
+def test_what_is_computed_once_may_not_change() -> None:
+    run(problem(f"{HERE}:Computing"), InlineBackend())
+    with pytest.raises(UserError, match=r"Computing\) changes its attribute seen; what changes is a state$"):
+        run(problem({"name": f"{HERE}:Computing", "grows": True}), InlineBackend())
 
 
 def test_begin_upload_and_prepare_may_assign_theta() -> None:

@@ -128,6 +128,39 @@ class Declared(Logarithms):
     head = "layer"
 
 
+class Unlisted(Plain):
+    """What PyTorch does not list, by name; `cache` and `names` are harmless."""
+
+    def __init__(self, what: str = "") -> None:
+        super().__init__()
+        self.what, self.cache, self.names = what, torch.ones(1, requires_grad=True) * 1.0, [self.out, nn.ReLU()]
+        if what == "layers":
+            self.layers = [nn.Linear(16, 16)]
+        elif what == "scale":
+            self.scale = nn.Parameter(torch.ones(16)) * 0.1
+        elif what == "alias":
+            self.alias = {"w": self.out.weight.t()}
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.cache = self.body(x)
+        logits: Tensor = self.out(self.cache)
+        return logits
+
+
+class Mixes(Plain):
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.body(x)
+        return super().forward(x) + h.cumsum(0)[:, :10]  # type: ignore[no-any-return]
+
+
+class Sequenced(Plain):
+    head = "out"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out: nn.Module = nn.Sequential(nn.Linear(16, 12), nn.ReLU(), nn.Linear(12, 10))
+
+
 class Nothing(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x.flatten(1)[:, :10]
@@ -250,6 +283,12 @@ def test_the_caller_s_generators_go_on() -> None:
         (config("Complex"), "Complex.phase is complex; real numbers are required"),
         (config("Unused"), "model.head: the head, extra, is not used in forward()"),
         (config("Nothing"), "model.name: Nothing has no parameter to train"),
+        (
+            config("Unlisted", what="layers"),
+            "layers has layers in it; use nn.ModuleList or nn.ModuleDict",
+        ),
+        (config("Unlisted", what="scale"), "scale has a gradient and is no nn.Parameter; make it one, and what is"),
+        (config("Unlisted", what="alias"), "alias has a gradient and is no nn.Parameter; make it one, and what is"),
     ],
 )
 def test_a_model_that_cannot_be_trained_is_named(given: dict[str, Any], message: str) -> None:
@@ -300,6 +339,9 @@ def test_what_forward_may_not_do_is_refused(slip: str, message: str) -> None:
             ": its outputs are those of classifier, but its head is layer, the last nn.Linear that it",
         ),
         (config("Declared"), ""),
+        (config("Sequenced"), ""),
+        (config("Unlisted"), ""),
+        (config("Mixes"), " gives two equal samples of a batch different outputs when it is tested: it mixes"),
         (config("Slips"), ""),
         (config("Slips", slip="table"), ""),
     ],
@@ -354,3 +396,16 @@ def test_draws_while_testing_are_keyed_by_round_split_and_chunk(model: str) -> N
         assert test(split) == test(split)
         assert test(split, 1) == test(split, 1)
         assert (test(split) == test(split, 1)) == (model == "Normalised")
+
+
+class Twice(nn.Sequential):
+    def __init__(self) -> None:
+        same = nn.Linear(64, 64)
+        super().__init__(nn.Flatten(), same, nn.ReLU(), same, nn.ReLU(), nn.Linear(64, 10))
+
+
+def test_a_layer_that_stands_in_two_places_has_one_adapter_in_both() -> None:
+    given = RunConfig.parse(config("Twice", lora={"rank": 2}))
+    module = Problem.build(given).build_module()
+    assert module.get_submodule("1") is module.get_submodule("3")
+    assert type(module.get_submodule("1")).__name__ == "LoRALinear"

@@ -1,5 +1,6 @@
 """Local training: batches, learning rate, clipping, weight decay, momentum; and personal models. Independent of Ray."""
 
+import contextlib
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -69,13 +70,15 @@ class LocalTrainer:
         algorithm, training, network = self.algorithm, self.training, self.network
         indices, kept = self.shards[task.client], load_state(task.state)
         counts = self.count(len(indices))
-        state = Vectors(kept or start_state(algorithm, "client_state", network.initial))
+        with self._key_start(task.client):
+            state = Vectors(kept or start_state(algorithm, "client_state", network.initial))
         if not kept:
             refuse_names(algorithm, "c", state, self._taken)
         theta, buffers = self.relax(broadcast.theta, state) if relaxed else broadcast.theta, broadcast.buffers
         if algorithm.keeps != "none":
             own, own_buffers = network.index(algorithm.keeps), network.find_buffers(algorithm.keeps)
-            newcomers = algorithm.newcomers_own(network.initial[own], broadcast.message)
+            with self._key_start(task.client):
+                newcomers = algorithm.newcomers_own(network.initial[own], broadcast.message)
             refuse_other(algorithm, "gives newcomers_own", newcomers, network.initial[own])
             theta = theta.index_copy(0, own, state.get(OWN, newcomers))
             buffers = buffers.index_copy(0, own_buffers, state.get(OWN_BUFFERS, buffers[own_buffers]))
@@ -107,6 +110,12 @@ class LocalTrainer:
             shares=algorithm.shares,
             shuffle=training.shuffle,
         )
+
+    def _key_start(self, client: int) -> AbstractContextManager[None]:
+        """Key the draws of a user's code for a client without a state: tested or trained, in whichever round."""
+        if not self.population.own_code:
+            return contextlib.nullcontext()
+        return self.population.key_draws("start", 0, client, self.network.theta.device)
 
     def relax(self, x: Tensor, state: Vectors) -> Tensor:
         """Return x + β (x - the client's last local model) on the shared parameters, x elsewhere."""
@@ -169,7 +178,9 @@ class LocalTrainer:
         round, with this many local epochs. Returns the client, with its personal model at `theta`; the network holds
         its buffers.
         """
-        method, how = self.algorithm, self.algorithm.finetuning
+        method = self.algorithm
+        with self._key_start(task.client):
+            how = method.finetuning
         part = how.part if method.personal == "tuned" else method.keeps
         tunes = method.personal == "tuned" or (newcomer and method.keeps not in ("none", "all"))
         trains = not tunes and (newcomer or method.personal == "trained")
