@@ -42,7 +42,7 @@ class Rule(ABC):
 
 
 def keep_still(new: Tensor, old: Tensor, mask: Tensor | None) -> Tensor:
-    """Return `new` where the mask is 1, and `old` elsewhere."""
+    """Return `new` on entries with a mask of 1, and `old` on the others."""
     return new if mask is None else torch.where(mask > 0, new, old)
 
 

@@ -59,7 +59,7 @@ Drawn = tuple[dict[str, Mapping[str, Figure]], list[str]]
 
 @dataclass(frozen=True)
 class Asked:
-    """The options of a call: those of the command."""
+    """The options of the command."""
 
     kind: str
     x: str
@@ -81,7 +81,7 @@ class Kind:
 
     Attributes:
         draw: draws the figures of a sweep.
-        options: those that it uses.
+        options: names of the options that it uses.
         of_tables: True if it shows one metric, as tables do.
     """
 

@@ -41,7 +41,7 @@ PERSONAL, PERSONAL_TRAIN, UNSEEN = "evaluation.personal", "evaluation.personal.t
 
 @dataclass(frozen=True)
 class Known:
-    """What fedray knows of a metric that its own runs log or that is counted; probes declare theirs.
+    """Facts about a metric that runs log by themselves or that is counted; probes declare theirs.
 
     Attributes:
         title: with its unit.
@@ -104,7 +104,7 @@ BY_ROUND = {
     "test_loss": Known("test loss", lower=True),
     "train_loss": Known("training loss", lower=True),
 }
-"""What is logged by round."""
+"""Metrics that are logged by round."""
 OF_RUN = {
     "seconds": Known("seconds of training, evaluation not included", lower=True),
     "seconds_per_round": Known("seconds per round, evaluation not included", lower=True),
@@ -123,7 +123,7 @@ OF_RUN = {
         lower=True,
     ),
 }
-"""What belongs to no particular round."""
+"""Metrics without a particular round."""
 KNOWN = BY_ROUND | OF_RUN
 OF_CLASSES = tuple(name.removeprefix("test_") for name, known in BY_ROUND.items() if known.of_classes)
 
@@ -168,7 +168,7 @@ class Metric:
 
     @property
     def known(self) -> Known:
-        """What fedray knows of it: no title if a probe, or nobody, declares it."""
+        """Facts about it; without a title for a metric of a probe."""
         return KNOWN.get(self.plain, Known(""))
 
     @property

@@ -123,7 +123,7 @@ class Component(Checked):
     own_name: ClassVar[str] = ""
     """The `name` that a class of your own gives itself: its label."""
     source: ClassVar[str] = ""
-    """Of a class of your own: the digest of its source when this process first named it; empty if it has none."""
+    """The digest of the source of a class of your own when this process first named it; empty if it has none."""
     section: ClassVar[str] = ""
     """The section of a configuration that chooses it."""
     hint: ClassVar[str] = ""

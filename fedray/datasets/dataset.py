@@ -39,7 +39,7 @@ class Dataset:
         mean, std: one number per channel (of images in [0, 1]), or empty for no normalisation.
         client_train, client_test: int64 natural client id of each sample, or None.
         augment: transforms of the training images, in the order they are applied.
-        options: those of the section that it was loaded by, in JSON types; None for arrays of your own.
+        options: the options of the section that loaded it, in JSON types; None for arrays of your own.
     """
 
     name: str
