@@ -291,8 +291,9 @@ def import_(
     from fedray.tracking.archive import import_sweeps
 
     for file in files:
-        for name, added, there in import_sweeps(file):
-            print(f"{name}: {format_count(added, 'cell')} added, {there} already present", flush=True)
+        for name, added, there, other in import_sweeps(file):
+            apart = f" ({other} with another model; `fedray verify` runs cells again)" if other else ""
+            print(f"{name}: {format_count(added, 'cell')} added, {there} already present{apart}", flush=True)
 
 
 def verify(

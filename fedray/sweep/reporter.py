@@ -224,11 +224,13 @@ class TuneReporter(OfThisCall, tune.Callback):
                 self._close(cell, Record(Ending(Status.INTERRUPTED, INTERRUPTED), self._histories[cell.hash]))
         self.session.writer.finish()
 
-    def forget(self, cells: Sequence[Cell]) -> None:
-        """Mark earlier runs of cells that are run again as superseded, and delete their checkpoints."""
-        self._write(lambda: self.session.tracker.supersede([cell.hash for cell in cells]))
-        for cell in cells:
-            shutil.rmtree(get_cell_dir(cell.hash), ignore_errors=True)
+    def forget(self, cell: Cell) -> None:
+        """Mark the earlier run of a cell that is run again as superseded, and delete its checkpoints.
+
+        Cell by cell, so that a call that is interrupted has lost no result of a cell that it did not reach.
+        """
+        self._write(lambda: self.session.tracker.supersede([cell.hash]))
+        shutil.rmtree(get_cell_dir(cell.hash), ignore_errors=True)
 
     def _write(self, write: Callable[[], None]) -> None:
         """Let the writer call a function; `session.tracker` exists by then."""

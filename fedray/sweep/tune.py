@@ -67,8 +67,6 @@ def run_cells(session: Session, cells: Sequence[Cell]) -> None:
     """Run cells as trials of Tune on the running Ray. Their outcomes go into the plan's sheet."""
     with Progress(len(cells)) as progress:
         reporter = TuneReporter(session, progress)
-        if session.plan.options.force:
-            reporter.forget(cells)
         with contextlib.ExitStack() as stack:
             stack.callback(reporter.close_rest)
             folder = stack.enter_context(make_scratch())  # Tune's own state, from which nothing resumes
@@ -102,7 +100,12 @@ def _run_tune(session: Session, cells: Sequence[Cell], reporter: TuneReporter, f
                 max((cell.run.training.rounds for cell in cells), default=1),
                 lambda cell: session.plan.sheet.cells[cell].run,
             ),
-            search_alg=NextCells([*find_axes(sweep.keys, (point for point, _ in session.plan.points))], cells, shares),
+            search_alg=NextCells(
+                [*find_axes(sweep.keys, (point for point, _ in session.plan.points))],
+                cells,
+                shares,
+                reporter.forget if session.plan.options.force else lambda cell: None,
+            ),
             num_samples=-1,
             max_concurrent_trials=max_concurrent,
             reuse_actors=True,
@@ -283,11 +286,20 @@ class ActorAllocator(OfThisCall, tune.Callback):
 
 
 class NextCells(OfThisCall, Searcher):
-    """Hands out cells one by one: Tune's own grid search copies all cells for each of them. It keeps no state."""
+    """Hands out cells one by one: Tune's own grid search copies all cells for each of them. It keeps no state.
 
-    def __init__(self, axes: Sequence[str], cells: Sequence[Cell], shares: ActorAllocator) -> None:
+    begin: is called with each cell, before its trial can start.
+    """
+
+    def __init__(
+        self,
+        axes: Sequence[str],
+        cells: Sequence[Cell],
+        shares: ActorAllocator,
+        begin: Callable[[Cell], None] = lambda cell: None,
+    ) -> None:
         super().__init__()
-        self._axes, self.shares, self._queue = axes, shares, deque(cells)
+        self._axes, self.shares, self._queue, self._begin = axes, shares, deque(cells), begin
 
     def set_search_properties(self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any) -> bool:
         return True
@@ -300,6 +312,7 @@ class NextCells(OfThisCall, Searcher):
         if not actors:
             return None
         cell = self._queue.popleft()
+        self._begin(cell)
         values = {}  # for Tune to compare and show; a section that is chosen by name gives its name
         for key in self._axes:
             value = cell.get(key)

@@ -360,11 +360,12 @@ def _pack(client: "AnyClient", run_id: str, archive: zipfile.ZipFile, folder: st
             archive.write(path, f"{folder}/artifacts/{name}")
 
 
-def import_sweeps(file: Path) -> list[tuple[str, int, int]]:
+def import_sweeps(file: Path) -> list[tuple[str, int, int, int]]:
     """Merge an archive into the store: a cell whose run here is as good as the archive's keeps it.
 
     Importing the same archive again changes nothing. The store is not touched before the whole archive is checked.
-    Return, for the sweep or each of its blocks, its name, how many cells were added, and how many were there already.
+    Return, for the sweep or each of its blocks, its name, how many cells were added, how many were there already, and
+    how many of these have trained another model here.
     """
     refuse_unwritable_store()
     merged = []
@@ -372,7 +373,8 @@ def import_sweeps(file: Path) -> list[tuple[str, int, int]]:
         try:
             for archive in archives:
                 counts = [_merge(archive, stage) for stage in archive.sweep.stages]
-                merged.append((archive.sweep.name, sum(new for new, _ in counts), sum(there for _, there in counts)))
+                added, there, other = (sum(each) for each in zip(*counts, strict=True))
+                merged.append((archive.sweep.name, added, there, other))
         except (MlflowException, OSError) as error:
             raise UserError(
                 f"MLFLOW_TRACKING_URI: the store cannot take {file}: {redact(join_lines(error))}; what it has taken "
@@ -381,8 +383,8 @@ def import_sweeps(file: Path) -> list[tuple[str, int, int]]:
     return merged
 
 
-def _merge(archive: Archive, stage: Sheet) -> tuple[int, int]:
-    """Merge one stage; return how many cells were added, and how many were there already."""
+def _merge(archive: Archive, stage: Sheet) -> tuple[int, int, int]:
+    """Merge one stage; return its counts, as `import_sweeps`."""
     tracker, sheet = Tracker(), replace(stage, file=archive.file)
     with_run = [cell for cell in stage.cells if cell in archive.artifacts]
     known = store.find_records(tracker.reader, tracker.experiment, with_run)
@@ -390,16 +392,18 @@ def _merge(archive: Archive, stage: Sheet) -> tuple[int, int]:
         there = store.read_stored_sweep(stage.name)
         sheet = replace(sheet, cells={**there.cells, **stage.cells}, file=there.file or archive.file)
     parent = tracker.open_sweep(sheet)
-    added = 0
+    added = other = 0
     for cell in with_run:
         run = archive.read_run(cell)
         if cell not in known or run.status.rank < known[cell].ending.status.rank:
             _unpack(tracker, archive, cell, run, parent)
             added += 1
+        elif theta := known[cell].hashes.get("theta_sha256"):
+            other += run.tags.get("fedray.theta_sha256", theta) != theta
     stage.records.update(store.find_records(tracker.reader, tracker.experiment, stage.cells))
     tracker.close_sweep(parent, stage.counts)
     tracker.close()
-    return added, len(with_run) - added
+    return added, len(with_run) - added, other
 
 
 def _unpack(tracker: Tracker, archive: Archive, cell: str, run: ArchivedRun, parent: str) -> None:

@@ -76,6 +76,21 @@ def test_sigterm_keeps_the_rounds_made_and_the_next_call_goes_on(tmp_path: Path)
     logged_once(tmp_path, 12)
 
 
+@pytest.mark.faults
+def test_a_killed_force_has_lost_no_cell_that_it_did_not_reach(tmp_path: Path) -> None:
+    """Of twelve cells the first has ended again, two run or have just ended, and at most four wait in Tune."""
+    sweep = SWEEP | {"grid": {"seed": [*range(12)]}, "base": SWEEP["base"] | {"algorithm": "fedavg"}}
+    done(start(tmp_path, sweep))
+    driver = start(tmp_path, sweep, "--force")
+    until(driver, "[1/12]")
+    os.killpg(driver.pid, signal.SIGKILL)
+    driver.communicate(timeout=60)
+    assert list(outcome(tmp_path).values()).count("finished") >= 12 - 7
+    assert "12 finished" in done(fedray(tmp_path, "sweep", "sweep.yaml"))
+    states = {one.data.tags["fedray.cell"]: one.data.tags.get("fedray.state_sha256") for one in runs(tmp_path)}
+    assert states == undisturbed(sweep)
+
+
 def kill_and_resume(folder: Path, slow: dict[str, Any]) -> dict[int, Vectors]:
     """Kill the processes of a sweep of one cell by SIGKILL after its first checkpoint, and run it again to its end.
 

@@ -25,7 +25,7 @@ from fedray.tracking.archive import export_sweep, import_sweeps
 from fedray.tracking.store import open_reader, open_store, read_stored_sweep
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import Outcome, history, sheet, write, write_run
-from tests.conftest import use_store
+from tests.conftest import Call, use_store
 from tests.small import config, list_cell
 
 FEDAVG, SMALL = {"name": "fedavg"}, {"name": "fedsam", "rho": 0.1}
@@ -97,10 +97,10 @@ def test_an_imported_sweep_is_the_exported_one_and_its_tables_are_the_same(
     before, printed = content(), table()
     assert export_sweep("sweep", tmp_path / "sweep.zip") == 3
     use("second")
-    assert import_sweeps(tmp_path / "sweep.zip") == [("sweep", 3, 0)]
+    assert import_sweeps(tmp_path / "sweep.zip") == [("sweep", 3, 0, 0)]
     assert content() == before
     assert table() == printed
-    assert import_sweeps(tmp_path / "sweep.zip") == [("sweep", 0, 3)]
+    assert import_sweeps(tmp_path / "sweep.zip") == [("sweep", 0, 3, 0)]
     assert content() == before
     runs = MlflowClient().search_runs([open_store()[1]])
     assert len(runs) == 4, "three cells and the sweep itself"
@@ -118,11 +118,24 @@ def test_what_is_further_here_stays_and_what_is_not_is_replaced(use: Callable[[s
     use("second")
     other = cell(SMALL, 0.5, 0)
     write(Tracker(), [CELLS[0], CELLS[2], other], [("failed", []), 80, 1])
-    assert import_sweeps(tmp_path / "sweep.zip") == [("sweep", 2, 1)]
+    assert import_sweeps(tmp_path / "sweep.zip") == [("sweep", 2, 1, 0)]
     sweep = read_stored_sweep("sweep")
     assert sweep.cells.keys() == {one["hash"] for one in [*CELLS, other]}
     assert {record.ending.status for record in sweep.records.values()} == {Status.FINISHED}
     assert sweep.records[CELLS[2]["hash"]].totals["final_test_accuracy"] == 80
+
+
+def test_cells_that_have_another_model_here_are_counted(use: Callable[[str], None], tmp_path: Path, call: Call) -> None:
+    for name, model in (("first", "a"), ("second", "b")):
+        use(name)
+        tracker = Tracker()
+        tracker.open_sweep(sheet("sweep", CELLS[:2]))
+        for one, theta in zip(CELLS[:2], ("same", model), strict=False):
+            write_run(tracker, one, history(50), hashes={"theta_sha256": theta}, tags={"fedray.sweep": "sweep"})
+        if name == "first":
+            export_sweep("sweep", tmp_path / "sweep.zip")
+    told = call("import", str(tmp_path / "sweep.zip")).out
+    assert told == "sweep: 0 cells added, 2 already present (1 with another model; `fedray verify` runs cells again)\n"
 
 
 def test_the_tune_stage_goes_along_and_each_split_is_stored_once(use: Callable[[str], None], tmp_path: Path) -> None:
@@ -139,14 +152,14 @@ def test_the_tune_stage_goes_along_and_each_split_is_stored_once(use: Callable[[
         found = {name for name in archive.namelist() if not name.endswith((".json", ".yaml"))}
     assert found == {f"splits/{hashlib.sha256(split).hexdigest()}" for split in splits}
     use("second")
-    assert import_sweeps(tmp_path / "sweep.zip") == [("sweep", 3, 0)]
+    assert import_sweeps(tmp_path / "sweep.zip") == [("sweep", 3, 0, 0)]
     for name, cells in (("sweep/tune", CELLS[:1]), ("sweep", CELLS[1:3])):
         sweep = read_stored_sweep(name)
         assert [*sweep.cells] == [one["hash"] for one in cells]
         for one in cells:
             file = open_reader()[0].download_artifacts(sweep.records[one["hash"]].run_id, "partition.npz", "")
             assert Path(file).read_bytes() == splits[CELLS.index(one)]
-    assert import_sweeps(tmp_path / "sweep.zip") == [("sweep", 0, 3)]
+    assert import_sweeps(tmp_path / "sweep.zip") == [("sweep", 0, 3, 0)]
 
 
 def test_the_blocks_of_a_sweep_are_one_archive(use: Callable[[str], None], tmp_path: Path) -> None:
@@ -163,10 +176,10 @@ def test_the_blocks_of_a_sweep_are_one_archive(use: Callable[[str], None], tmp_p
     assert [export_sweep(f"sweep/{file.stem}", file) for file in alone] == [2, 2]
     assert (tmp_path / "sweep.zip").stat().st_size < sum(file.stat().st_size for file in alone)
     use("second")
-    assert import_sweeps(tmp_path / "sweep.zip") == [("sweep/0", 2, 0), ("sweep/1", 2, 0)]
+    assert import_sweeps(tmp_path / "sweep.zip") == [("sweep/0", 2, 0, 0), ("sweep/1", 2, 0, 0)]
     del before["sweep/x"]
     assert {name: content(name) for name in before} == before
-    assert import_sweeps(tmp_path / "sweep.zip") == [("sweep/0", 0, 2), ("sweep/1", 0, 2)]
+    assert import_sweeps(tmp_path / "sweep.zip") == [("sweep/0", 0, 2, 0), ("sweep/1", 0, 2, 0)]
 
 
 @pytest.mark.parametrize(
@@ -337,7 +350,9 @@ def test_an_archive_with_members_of_older_versions_is_taken(
     use("here")
     for name in ("README.md", "tables/a.md", "ro-crate-metadata.json", f"environments/{16 * '0'}.json"):
         exported = put(name)(exported)
-    assert import_sweeps(pack(tmp_path / "good.zip", put(f"{FOLDER}/plots/round 1.png")(exported))) == [("sweep", 1, 0)]
+    assert import_sweeps(pack(tmp_path / "good.zip", put(f"{FOLDER}/plots/round 1.png")(exported))) == [
+        ("sweep", 1, 0, 0)
+    ]
     assert len(list(tmp_path.rglob("plots/round 1.png"))) == 1
     assert not [path for name in ("README.md", "tables", "environments") for path in tmp_path.rglob(name)]
 
