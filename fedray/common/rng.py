@@ -5,6 +5,7 @@ many processes train them, nor on a resume: there is no generator state to save.
 """
 
 import hashlib
+import pickle
 import random
 from collections.abc import Callable
 from functools import cache
@@ -56,6 +57,8 @@ def read_generator(value: object) -> str:
         return hashlib.sha256(value.get_state().numpy().tobytes()).hexdigest()
     if isinstance(value, np.random.Generator):
         return repr(value.bit_generator.state)
+    if isinstance(value, np.random.RandomState):
+        return hashlib.sha256(pickle.dumps(value.get_state())).hexdigest()
     return repr(value.getstate()) if isinstance(value, random.Random) else ""
 
 

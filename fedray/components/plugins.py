@@ -268,10 +268,10 @@ def _refuse_slips(section: str, path: str, found: type[Component], base: type[Co
                 continue
             near = find_nearest(name, hooks, 0.8)
             if near or _is_alone(name, kind):
-                meant = f"did you mean {near!r}? Rename it" if near else "it is no hook (docs/plug-ins.md lists them)"
+                what = "which nothing calls; it is no hook (docs/plug-ins.md lists them)"
+                what = f"which is no hook; did you mean {near!r}? Rename it" if near else what
                 raise UserError(
-                    f"{_get_key(section)}: {path} defines {name}, which nothing calls; {meant}; if it is a helper of "
-                    f"yours, call it _{name}"
+                    f"{_get_key(section)}: {path} defines {name}, {what}; if it is a helper of yours, call it _{name}"
                 )
 
 

@@ -185,11 +185,7 @@ def _check_images(where: str, key: str, x: np.ndarray) -> np.ndarray:
     if x.dtype == np.float32 and x.ndim >= 2:
         if not np.isfinite(x).all():
             raise UserError(f"{where}: {key} holds NaN or infinity")
-        if (
-            x.ndim == 4
-            and (x.shape[3] == 3 or (x.shape[3] == 1 and x.shape[1] == x.shape[2]))
-            and min(x.shape[1:3]) > 4
-        ):
+        if x.ndim == 4 and x.shape[3] in (1, 3) and x.shape[1] == x.shape[2] > 4:
             raise UserError(
                 f"{where}: {key} has shape {x.shape}, which is that of float32 images (n, c, h, w) with {x.shape[1]} "
                 f"channels; of images (n, h, w, c) give x.transpose(0, 3, 1, 2)"

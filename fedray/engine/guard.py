@@ -12,6 +12,7 @@ import contextlib
 import sys
 from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from functools import cache
 from typing import Any, TypeVar
 
@@ -140,7 +141,7 @@ def ask_server(algorithm: Algorithm, hook: str, function: Callable[[Server], T],
 @contextlib.contextmanager
 def refuse_lost(algorithm: Algorithm, hook: str, side: Client | Server) -> Iterator[None]:
     """Raise UserError if a user's own hook, the last of a round, leaves an attribute that no round keeps."""
-    names = {"theta", "state", "local", "message"}
+    kept = {"theta", *(each.name for each in fields(side))}
     before = {**vars(side)}
     yield
     if ":" not in algorithm.name:
@@ -148,10 +149,11 @@ def refuse_lost(algorithm: Algorithm, hook: str, side: Client | Server) -> Itera
     mine = "server" if isinstance(side, Server) else "c"
     for name, value in vars(side).items():
         is_new = name not in before or before[name] is not value
-        if is_new and name not in names and not hasattr(type(side), name) and name[0] != "_":
+        if is_new and name not in kept and not hasattr(type(side), name) and name[0] != "_":
             raise UserError(
-                f"{_name_class(algorithm)} sets {mine}.{name} in {hook}, which ends with the round; set "
-                f"{mine}.state.{name}, which {'server' if mine == 'server' else 'client'}_state gives before the first"
+                f"{_name_class(algorithm)} sets {mine}.{name} in {hook}, and it ends with the round; what stays is "
+                f"{mine}.state.{name}, if {'server' if mine == 'server' else 'client'}_state begins it; what need "
+                "not stay is a variable"
             )
 
 

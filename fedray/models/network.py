@@ -312,6 +312,7 @@ class Network:
         self.load(initial.to(self.theta.device))
         self.initial = initial.to(self.theta.device, copy=True)
         self._before = {name: (one, one.data_ptr(), one._version) for name, one in self._list_tensors()}
+        self._attributes = {name: text for name, _, text in iter_attributes(self.module)}  # with the trial's tables
 
     def mask(self, part: str) -> Tensor:
         """Return float32 `(P,)` on the device: 1 on the parameters of a part."""

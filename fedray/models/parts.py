@@ -110,16 +110,23 @@ def find_unseen(module: nn.Module) -> dict[str, nn.Module | Tensor]:
     """
     known, found = {id(one) for one in (*module.modules(), *module.parameters())}, dict[str, nn.Module | Tensor]()
     for path, layer in module.named_modules():
-        for name, value in vars(layer).items():
-            held = [*value.values()] if isinstance(value, Mapping) else value
-            for one in held if isinstance(held, list | tuple) else [held]:
-                counts = isinstance(one, Tensor) and one.requires_grad
-                counts |= isinstance(one, nn.Module) and (
-                    isinstance(one, nn.Dropout) or next(one.parameters(), None) is not None
-                )
-                if counts and id(one) not in known and name not in OF_TORCH:
+        for name, value in vars(layer).items() if not layer._forward_pre_hooks else ():  # a hook makes its weight anew
+            for one in _iter_held(value) if name not in OF_TORCH else ():
+                trained = isinstance(one, Tensor) and one.requires_grad
+                if isinstance(one, nn.Module):
+                    trained = isinstance(one, nn.Dropout) or any(p.requires_grad for p in one.parameters())
+                if trained and id(one) not in known:
                     found.setdefault(f"{path}.{name}" if path else name, one)
     return found
+
+
+def _iter_held(value: Any) -> Iterator[Any]:
+    """Yield an attribute's value, or what is in it if it is a collection, however deep."""
+    if isinstance(value, Mapping | list | tuple | set | deque):
+        for one in value.values() if isinstance(value, Mapping) else value:
+            yield from _iter_held(one)
+    else:
+        yield value
 
 
 def iter_attributes(module: nn.Module) -> Iterator[tuple[str, Any, str]]:

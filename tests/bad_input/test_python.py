@@ -102,9 +102,9 @@ CALLS: dict[str, Callable[[], Any]] = {
         "images (n, c, h, w) give x.transpose(0, 2, 3, 1)"
     ): lambda: on(x_train=np.zeros((24, 4, 8, 8), np.uint8)),
     (
-        "data: x_train has shape (24, 8, 9, 3), which is that of float32 images (n, c, h, w) with 8 channels; of "
+        "data: x_train has shape (24, 9, 9, 3), which is that of float32 images (n, c, h, w) with 9 channels; of "
         "images (n, h, w, c) give x.transpose(0, 3, 1, 2)"
-    ): lambda: on(x_train=np.zeros((24, 8, 9, 3), np.float32)),
+    ): lambda: on(x_train=np.zeros((24, 9, 9, 3), np.float32)),
     "data: x_test has shape (6, 8, 8, 1), which is that of float32…": lambda: on(
         x_train=np.zeros((24, 1, 8, 8), np.float32), x_test=np.zeros((6, 8, 8, 1), np.float32)
     ),

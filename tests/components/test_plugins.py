@@ -145,7 +145,7 @@ class Namesake(Scaled):
     ("section", "name", "line"),
     [
         ("algorithm", "Constructed", "Constructed defines __init__; declare its options as fields instead"),
-        ("algorithm", "Misspelt", "Misspelt defines uplod, which nothing calls; did you mean 'upload'?"),
+        ("algorithm", "Misspelt", "Misspelt defines uplod, which is no hook; did you mean 'upload'?"),
         ("algorithm", "Idle", "Idle defines on_.*_start, which nothing calls; it is no hook .docs/plug-ins.md lists"),
         ("algorithm", "Namesake", "Namesake has name = 'fedavg', which is one of fedray's; choose another one"),
         ("algorithm", "Striped", "Striped is not a subclass of fedray.algorithms.base.Algorithm"),

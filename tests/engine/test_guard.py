@@ -4,6 +4,7 @@ import re
 from functools import cached_property
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 import torch
 from pydantic import PrivateAttr
@@ -297,7 +298,7 @@ CASES["WritesLater"] = (
     f"changes c.theta in place in direction{WHERE}(begin, upload and prepare may assign c.theta)",
     {"direction": write_later},
 )
-KEPT = " in {}, which ends with the round; set {}, which {}_state gives before the first"
+KEPT = " in {}, and it ends with the round; what stays is {}, if {}_state begins it; what need not stay is a variable"
 CASES["RemembersOnServer"] = (
     f"sets server.v{KEPT.format('aggregate', 'server.state.v', 'server')}",
     {"aggregate": lambda _, server, got: setattr(server, "v", got.update) or setattr(server, "theta", server.theta)},
@@ -306,11 +307,15 @@ CASES["RemembersOnClient"] = (
     f"sets c.h{KEPT.format('upload', 'c.state.h', 'client')}",
     {"upload": lambda _, c: nothing(setattr(c, "h", c.update))},
 )
-GENERATOR = torch.Generator().manual_seed(0)
+GENERATOR, OLD = torch.Generator().manual_seed(0), np.random.RandomState(0)
 CASES["DrawsByItsOwn"] = (
     "draws from a Generator of its module, which no seed sets; draw from the global ones of torch, NumPy or Python, "
     "which the run's seed sets in each hook",
     {"direction": lambda _, c: c.grad(c.theta) * torch.rand((), generator=GENERATOR)},
+)
+CASES["DrawsByAnOldOne"] = (
+    CASES["DrawsByItsOwn"][0].replace("Generator", "RandomState"),
+    {"direction": lambda _, c: c.grad(c.theta) * OLD.rand()},
 )
 PATHS = {name: define(name, members) for name, (_, members) in CASES.items()}
 
@@ -369,6 +374,15 @@ def test_what_is_computed_once_may_not_change() -> None:
     run(problem(f"{HERE}:Computing"), InlineBackend())
     with pytest.raises(UserError, match=r"Computing\) changes its attribute seen; what changes is a state$"):
         run(problem({"name": f"{HERE}:Computing", "grows": True}), InlineBackend())
+
+
+def test_upload_may_make_a_pass() -> None:
+    """Fisher's information, say: the pass sets c.x, c.y and c.step."""
+
+    def upload(_: Algorithm, c: Client) -> dict[str, Sum]:
+        return {"f": Sum(sum((c.grad(c.theta) ** 2 for _ in c.batches("fisher")), torch.zeros_like(c.theta)))}
+
+    run(problem(define("Fisher", {"upload": upload})), InlineBackend())
 
 
 def test_begin_upload_and_prepare_may_assign_theta() -> None:

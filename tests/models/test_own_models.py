@@ -14,6 +14,7 @@ from fedray.algorithms.base import Client
 from fedray.algorithms.fedavg import FedAvg
 from fedray.common.errors import UserError, warn_once
 from fedray.config import RunConfig
+from fedray.datasets.dataset import Dataset
 from fedray.engine.exact_sum import add_up
 from fedray.engine.loop import run
 from fedray.engine.problem import Problem
@@ -129,22 +130,29 @@ class Declared(Logarithms):
 
 
 class Unlisted(Plain):
-    """What PyTorch does not list, by name; `cache` and `names` are harmless."""
+    """What PyTorch does not list, by name; a teacher, a cache, a table and weights that hooks make are harmless."""
+
+    head = "out"
 
     def __init__(self, what: str = "") -> None:
         super().__init__()
         self.what, self.cache, self.names = what, torch.ones(1, requires_grad=True) * 1.0, [self.out, nn.ReLU()]
+        self.teacher, self.table = [nn.Linear(64, 10).requires_grad_(False)], None
+        self.aux = nn.utils.parametrizations.weight_norm(nn.Linear(16, 10))
+        self.old = nn.utils.weight_norm(nn.Linear(16, 10))
         if what == "layers":
-            self.layers = [nn.Linear(16, 16)]
+            self.layers = {"blocks": [(nn.Linear(16, 16), nn.ReLU())]}
         elif what == "scale":
             self.scale = nn.Parameter(torch.ones(16)) * 0.1
         elif what == "alias":
             self.alias = {"w": self.out.weight.t()}
 
     def forward(self, x: Tensor) -> Tensor:
-        self.cache = self.body(x)
-        logits: Tensor = self.out(self.cache)
-        return logits
+        x = x.flatten(1)
+        self.cache = self.body((x - x.mean(1, keepdim=True)) / x.std(1, keepdim=True))
+        self.table = torch.ones(16) if self.table is None else self.table
+        logits: Tensor = self.out(self.cache * self.table)
+        return logits + self.aux(self.cache) + self.old(self.cache) if self.training else logits
 
 
 class Mixes(Plain):
@@ -233,7 +241,8 @@ class Unkeyed(Cast):
 
 
 class Remembering(Cast):
-    """State in attributes: a counter, a moving average, a projection, a generator; and what is no state."""
+    """State in attributes: a counter, a moving average, a generator; and what is no state, such as a matrix that
+    the trial pass makes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -369,7 +378,7 @@ def test_tensors_of_another_type_become_float32_and_are_named(caplog: pytest.Log
 @pytest.mark.parametrize(
     ("model", "said"),
     [
-        ("Remembering", ["model.name: Remembering: draws, mean, projection, seen changed in training; "]),
+        ("Remembering", ["model.name: Remembering: draws, mean, seen changed in training; "]),
         ("Everything", []),
     ],
 )
@@ -409,3 +418,26 @@ def test_a_layer_that_stands_in_two_places_has_one_adapter_in_both() -> None:
     module = Problem.build(given).build_module()
     assert module.get_submodule("1") is module.get_submodule("3")
     assert type(module.get_submodule("1")).__name__ == "LoRALinear"
+
+
+class Packed(nn.Module):
+    takes_tokens = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.e, self.rnn, self.out = nn.Embedding(9, 4, 0), nn.GRU(4, 5, batch_first=True), nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        lengths = (x != 0).sum(1)
+        packed = nn.utils.rnn.pack_padded_sequence(self.e(x), lengths, batch_first=True, enforce_sorted=False)
+        return self.out(self.rnn(packed)[1][0])  # type: ignore[no-any-return]
+
+
+def test_a_model_is_tried_out_on_a_sample_not_on_zeros(caplog: pytest.LogCaptureFixture) -> None:
+    """Which would be a sequence of padding alone."""
+    warn_once.cache_clear()
+    x = np.random.default_rng(0).integers(1, 9, (24, 6))
+    arrays = {"x_train": x, "y_train": np.arange(24) % 3, "x_test": x[:6], "y_test": np.arange(6) % 3}
+    data = Dataset("digits", **arrays, num_classes=3)
+    fedray.simulate(small.sections(model={"name": f"{HERE}:Packed"}, training={"rounds": 1}), data=data)
+    assert [line for line in caplog.messages if "model.name" in line] == []

@@ -12,6 +12,7 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler
 
 import fedray
+from fedray.analysis.data.collect import collect
 from fedray.cluster.object_states import ObjectState
 from fedray.cluster.ray_backend import TrialBackend
 from fedray.cluster.timeouts import FIRST, FLOOR, SILENT, CallTimeouts, Heartbeat
@@ -85,7 +86,7 @@ def test_a_sweep_that_stops_sooner_than_an_earlier_call_has_a_run_of_its_own(loc
     sweep: dict[str, Any] = {"name": "sooner", "base": config, "stop": {"test_accuracy": 1}}
     assert drive(planning.make_plan(Sweep.model_validate(sweep))) == 0
     found = fedray.results("sooner")
-    (cell,) = found.cells.to_dict("records")
+    (cell,) = collect("sooner").cells.to_dict("records")
     assert found.curves["round"].max() == 1
     (accuracy,) = found.curves[found.curves["metric"] == "test_accuracy"]["value"]
     assert cell["metrics.final_test_accuracy"] == accuracy
