@@ -11,7 +11,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar, get_args, get_origin, get_type_hints
@@ -257,7 +257,8 @@ def _refuse_slips(section: str, path: str, found: type[Component], base: type[Co
     module, so that nothing would call it."""
     ours = next(kind for kind in found.__mro__ if kind.__module__.startswith("fedray.") or kind is base)
     hooks = [name for name in dir(ours) if callable(getattr(ours, name)) and not hasattr(Component, name)]
-    for kind in found.__mro__[: found.__mro__.index(ours)]:
+    kinds = found.__mro__[: found.__mro__.index(ours)]
+    for kind in kinds:
         if "__init__" in vars(kind):
             raise UserError(
                 f"{_get_key(section)}: {path} defines __init__; declare its options as fields instead, "
@@ -267,7 +268,7 @@ def _refuse_slips(section: str, path: str, found: type[Component], base: type[Co
             if not inspect.isfunction(member) or name.startswith("_") or hasattr(ours, name):
                 continue
             near = find_nearest(name, hooks, 0.8)
-            if near or _is_alone(name, kind):
+            if near or _is_alone(name, kinds):
                 what = "which nothing calls; it is no hook (docs/plug-ins.md lists them)"
                 what = f"which is no hook; did you mean {near!r}? Rename it" if near else what
                 raise UserError(
@@ -275,10 +276,11 @@ def _refuse_slips(section: str, path: str, found: type[Component], base: type[Co
                 )
 
 
-def _is_alone(name: str, kind: type) -> bool:
-    """Return True if a name stands once in the module that defines a class; False if its text is not known."""
+def _is_alone(name: str, kinds: Sequence[type]) -> bool:
+    """Return True if a name stands once in the modules that define some classes; False if a text is not known."""
     try:
-        return len(re.findall(rf"\b{name}\b", inspect.getsource(sys.modules[kind.__module__]))) == 1
+        texts = [inspect.getsource(sys.modules[module]) for module in {kind.__module__ for kind in kinds}]
+        return sum(len(re.findall(rf"\b{name}\b", text)) for text in texts) == 1
     except (OSError, TypeError, KeyError):
         return False
 

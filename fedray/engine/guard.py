@@ -141,11 +141,11 @@ def ask_server(algorithm: Algorithm, hook: str, function: Callable[[Server], T],
 @contextlib.contextmanager
 def refuse_lost(algorithm: Algorithm, hook: str, side: Client | Server) -> Iterator[None]:
     """Raise UserError if a user's own hook, the last of a round, leaves an attribute that no round keeps."""
-    kept = {"theta", *(each.name for each in fields(side))}
-    before = {**vars(side)}
-    yield
     if ":" not in algorithm.name:
+        yield
         return
+    kept, before = {"theta", *(each.name for each in fields(side))}, {**vars(side)}
+    yield
     mine = "server" if isinstance(side, Server) else "c"
     for name, value in vars(side).items():
         is_new = name not in before or before[name] is not value

@@ -70,17 +70,19 @@ class LocalTrainer:
         algorithm, training, network = self.algorithm, self.training, self.network
         indices, kept = self.shards[task.client], load_state(task.state)
         counts = self.count(len(indices))
-        with self._key_start(task.client):
-            state = Vectors(kept or start_state(algorithm, "client_state", network.initial))
+        state = Vectors(kept)
         if not kept:
+            with self._key_start(task.client):
+                state = start_state(algorithm, "client_state", network.initial)
             refuse_names(algorithm, "c", state, self._taken)
         theta, buffers = self.relax(broadcast.theta, state) if relaxed else broadcast.theta, broadcast.buffers
         if algorithm.keeps != "none":
             own, own_buffers = network.index(algorithm.keeps), network.find_buffers(algorithm.keeps)
-            with self._key_start(task.client):
-                newcomers = algorithm.newcomers_own(network.initial[own], broadcast.message)
-            refuse_other(algorithm, "gives newcomers_own", newcomers, network.initial[own])
-            theta = theta.index_copy(0, own, state.get(OWN, newcomers))
+            if (given := state.get(OWN)) is None:
+                with self._key_start(task.client):
+                    given = algorithm.newcomers_own(network.initial[own], broadcast.message)
+                refuse_other(algorithm, "gives newcomers_own", given, network.initial[own])
+            theta = theta.index_copy(0, own, given)
             buffers = buffers.index_copy(0, own_buffers, state.get(OWN_BUFFERS, buffers[own_buffers]))
         network.reset(buffers)
         return LocalClient(
