@@ -286,7 +286,7 @@ class Plan:
 
     @property
     def to_run(self) -> list[Cell]:
-        """The cells that this call has to run."""
+        """The cells that this call still has to run: fewer as they end."""
         cells, records = filter(self.is_chosen, self.sheet.cells.values()), self.sheet.records
         return [cell for cell in cells if self.options.force or not self.is_done(records.get(cell.hash))]
 
