@@ -135,7 +135,8 @@ class DataSource(Component):
         if ":" not in self.name and data.name != self.name:
             raise UserError(f"simulate: data: found the data set {data.name}; data.name is {self.name}")
         for key, value in self.list_loading_options().items():
-            if data.options is not None and data.options.get(key) != value:
+            given = None if data.options is None else data.options.get(key)
+            if data.options is not None and given != value and not (key == "path" and _is_same_place(given, value)):
                 found = truncate_repr(data.options.get(key))
                 raise UserError(f"simulate: data: was loaded with {key} {found}; data.{key} is {truncate_repr(value)}")
             default = type(self).model_fields.get(key)
@@ -163,6 +164,10 @@ class DataSource(Component):
             f"data.name: {self.name} is not in {get_data_dir()}: {what} is missing; `fedray data fetch "
             f"{self.name}` gets it or tells how, FEDRAY_DATA names another folder"
         )
+
+
+def _is_same_place(one: Any, other: Any) -> bool:
+    return os.path.realpath(os.path.expanduser(str(one))) == os.path.realpath(os.path.expanduser(str(other)))
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,10 @@ counter, and a tensor's NumPy array.
 """
 
 import contextlib
-import sys
-from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
-from functools import cache
-from typing import Any, TypeVar
+from typing import TypeVar
 
-import numpy as np
 from torch import Size, Tensor
 
 from fedray.algorithms.base import Algorithm, Client, Rule, Server
@@ -24,6 +20,7 @@ from fedray.client import Slip
 from fedray.common.errors import UserError, find_nearest
 from fedray.common.rng import read_generator
 from fedray.common.vectors import Vectors
+from fedray.components.attributes import find_changed, list_attributes, list_generators
 
 T = TypeVar("T")
 Side = TypeVar("Side", Client, Server)
@@ -31,8 +28,6 @@ STEP = ("direction", "gradient", "proximal")
 """Hooks that give the direction of a step; the engine calls the first, which calls the others."""
 FIXED = ("c.theta_0", "the initial parameters", "c.update", "c.shared_update")
 """Tensors that no hook assigns, besides what the server receives."""
-CHANGEABLE = (dict, list, set, deque, bytearray, int, float, Tensor, np.ndarray)
-"""Types of the attributes of a user's class in which numbers would go on from client to client."""
 ASSIGNING = "begin, upload and prepare"
 """The hooks of a client that may assign c.theta."""
 
@@ -46,8 +41,8 @@ def guard(algorithm: Algorithm, tensors: Mapping[str, Tensor], name: str, state:
     """
     known, given = [*state], {f"{name}.{entry}": vector for entry, vector in state.items()}
     own = ":" in algorithm.name  # a user's own class: the rest takes microseconds
-    options, attributes = (algorithm.model_dump(), _list_attributes(algorithm)) if own else ({}, {})
-    generators = {one: read_generator(one) for one in _list_generators(type(algorithm))} if own else {}
+    options, attributes = (algorithm.model_dump(), list_attributes(algorithm)) if own else ({}, {})
+    generators = {one: read_generator(one) for one in list_generators(type(algorithm))} if own else {}
     before = [(name, tensor, tensor._version) for name, tensor in [*tensors.items(), *given.items()]]
     try:
         yield
@@ -58,9 +53,8 @@ def guard(algorithm: Algorithm, tensors: Mapping[str, Tensor], name: str, state:
     for option, value in (algorithm.model_dump() if options else {}).items():
         if value != options[option]:
             raise UserError(f"{_name_class(algorithm)} changes its option {option}; what changes is a state")
-    for attribute, text in (_list_attributes(algorithm) if own else {}).items():
-        if text != attributes.get(attribute, text if attribute in vars(algorithm) else ""):
-            raise UserError(f"{_name_class(algorithm)} changes its attribute {attribute}; what changes is a state")
+    if own and (changed := find_changed(algorithm, attributes)):
+        raise UserError(f"{_name_class(algorithm)} changes its attribute {changed}; what changes is a state")
     for generator in (one for one, state in generators.items() if state != read_generator(one)):
         raise UserError(
             f"{_name_class(algorithm)} draws from a {type(generator).__name__} of its module, which no seed sets; draw "
@@ -72,29 +66,6 @@ def guard(algorithm: Algorithm, tensors: Mapping[str, Tensor], name: str, state:
                 f"{_name_class(algorithm)} sets {name}.{entry}, which does not exist; did you mean {name}.{near}? "
                 f"Otherwise let {'server' if name == 'server.state' else 'client'}_state return both"
             )
-
-
-@cache
-def _list_generators(kind: type) -> list[Any]:
-    """Return the generators that stand in the modules and bodies of a user's classes."""
-    kinds = [one for one in kind.__mro__ if not one.__module__.startswith(("fedray.", "pydantic."))]
-    held = [*(vars(sys.modules[one.__module__]) for one in kinds if one.__module__ in sys.modules), *map(vars, kinds)]
-    return [value for names in held for value in [*names.values()] if read_generator(value)]
-
-
-def _list_attributes(algorithm: Algorithm) -> dict[str, str]:
-    """Return what may change of an algorithm besides its options, as text: attributes, its own and its classes'."""
-    found: dict[str, Any] = {}
-    for kind in reversed(type(algorithm).__mro__):
-        if not kind.__module__.startswith(("fedray.", "pydantic.")):
-            found |= {
-                name: value
-                for name, value in vars(kind).items()
-                if isinstance(value, CHANGEABLE) and not name.startswith("__") and name != "model_config"
-            }
-    computed = {name: value for name, value in vars(algorithm).items() if name not in type(algorithm).model_fields}
-    found |= computed | (algorithm.__pydantic_private__ or {})
-    return {name: read_generator(value) or repr(value) for name, value in found.items()}
 
 
 def refuse_changed(algorithm: Algorithm, name: str, tensor: Tensor, version: int) -> None:

@@ -21,7 +21,7 @@ from fedray.models.base import build
 from fedray.models.frozen_weights import share_frozen
 from fedray.models.lora import refuse_unused_adapters
 from fedray.models.network import Network
-from fedray.models.parts import find_head, find_unseen
+from fedray.models.parts import find_head, find_unlisted, find_unseen
 from fedray.partitions.held_out import Split, split_samples
 from fedray.partitions.shards import Shards
 
@@ -202,7 +202,7 @@ class Problem:
         """Refuse a model that does not give logits of one sample and of two, or changes itself. Raises UserError."""
         network.train(False)
         shape, name = self.data.input_shape, f"model.name: {self.config.model.name}"
-        sample = Samples(self.data.x_train[:1], self.data.y_train[:1], self.data, network.theta.device)
+        sample = Samples(self.data.x_train[:2], self.data.y_train[:2], self.data, network.theta.device)
         answers, unseen = dict[str, torch.Tensor](), find_unseen(network.module)
         hooks = [
             layer.register_forward_hook(lambda *call, path=path: answers.__setitem__(path, call[2]))
@@ -215,9 +215,10 @@ class Problem:
                 torch.no_grad(),
                 refuse_unused_adapters(network.module),
                 network.keep_buffers(),
+                find_unlisted(network.module) as unlisted,
                 key_draws(True, self.config.seed, "check", device=network.theta.device),
             ):
-                outputs = [network(sample.make_batch(np.zeros(n, dtype=np.int64))[0]).logits for n in (1, 2)]
+                outputs = [network(sample.make_batch(np.arange(n) % len(sample))[0]).logits for n in (1, 2)]
         except RuntimeError as error:
             reason = str(error).splitlines()[0]
             bf16 = self.config.training.precision == "bf16"
@@ -232,10 +233,15 @@ class Problem:
             )
         after = find_unseen(network.module)
         for path in (path for path, one in unseen.items() if after.get(path) is one):  # a pass makes others anew
-            how = "layers in it; use nn.ModuleList or nn.ModuleDict"
-            if isinstance(unseen[path], torch.Tensor):
-                how = "a gradient and is no nn.Parameter; make it one, and what is computed from it in forward()"
-            raise UserError(f"{name}: {path} has {how}: PyTorch does not list it, so nothing would train or send it")
+            raise UserError(
+                f"{name}: {path} has a gradient and is no nn.Parameter, so nothing would train or send it; make it "
+                "one, and what is computed from it in forward()"
+            )
+        if unlisted:
+            raise UserError(
+                f"{name} calls {unlisted[0]}, which is not among its modules, so nothing would train or send it; hold "
+                "it as an attribute, in an nn.ModuleList or an nn.ModuleDict"
+            )
         for n, logits in enumerate(outputs, 1):
             if not isinstance(logits, torch.Tensor):
                 raise UserError(
@@ -249,11 +255,10 @@ class Problem:
                     f"{name}.forward gives probabilities, which sum to 1; the loss applies a softmax itself, so leave "
                     "yours out"
                 )
-        first, second = outputs[-1]
-        if not torch.allclose(first, second, rtol=1e-2, atol=1e-3, equal_nan=True):
+        if not torch.allclose(outputs[0][0], outputs[1][0], rtol=1e-2, atol=1e-3, equal_nan=True):
             warn_once(
-                f"{name} gives two equal samples of a batch different outputs when it is tested: it mixes samples "
-                "(nn.LSTM without batch_first?) or draws"
+                f"{name} gives a sample other outputs beside another one than alone when it is tested: it mixes the "
+                "samples of a batch (nn.LSTM without batch_first?) or draws"
             )
         head, final = find_head(network.module)[0], outputs[-1]
         last = next((path for path, y in answers.items() if y is final), "")

@@ -1,5 +1,6 @@
 """Parts of a module: its head, its layers by type, what is frozen, and data that it holds as attributes."""
 
+import contextlib
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -104,20 +105,32 @@ def iter_statistics(module: nn.Module, frozen: bool = False) -> Iterator[tuple[s
                 yield path, layer, buffer
 
 
-def find_unseen(module: nn.Module) -> dict[str, nn.Module | Tensor]:
-    """Return, by path, what a model computes with and PyTorch neither lists nor trains: layers in a plain list, tuple
-    or dictionary, and tensors with a gradient that are no nn.Parameter.
-    """
-    known, found = {id(one) for one in (*module.modules(), *module.parameters())}, dict[str, nn.Module | Tensor]()
+def find_unseen(module: nn.Module) -> dict[str, Tensor]:
+    """Return, by path, the tensors that a model holds with a gradient though they are no nn.Parameter of it."""
+    known, found = {id(one) for one in module.parameters()}, dict[str, Tensor]()
     for path, layer in module.named_modules():
         for name, value in vars(layer).items() if not layer._forward_pre_hooks else ():  # a hook makes its weight anew
             for one in _iter_held(value) if name not in OF_TORCH else ():
-                trained = isinstance(one, Tensor) and one.requires_grad
-                if isinstance(one, nn.Module):
-                    trained = isinstance(one, nn.Dropout) or any(p.requires_grad for p in one.parameters())
-                if trained and id(one) not in known:
+                if isinstance(one, Tensor) and one.requires_grad and id(one) not in known:
                     found.setdefault(f"{path}.{name}" if path else name, one)
     return found
+
+
+@contextlib.contextmanager
+def find_unlisted(module: nn.Module) -> Iterator[list[nn.Module]]:
+    """Give the layers with trained parameters, or dropout, that a block calls and that are not among a model's."""
+    listed, found = {*module.modules()}, list[nn.Module]()
+
+    def note(layer: nn.Module, _: Any) -> None:
+        counts = isinstance(layer, nn.Dropout) or any(p.requires_grad for p in layer.parameters(recurse=False))
+        if counts and layer not in listed:
+            found.append(layer)
+
+    hook = nn.modules.module.register_module_forward_pre_hook(note)
+    try:
+        yield found
+    finally:
+        hook.remove()
 
 
 def _iter_held(value: Any) -> Iterator[Any]:

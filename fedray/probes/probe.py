@@ -15,6 +15,7 @@ from torch import Tensor
 from fedray.algorithms.base import Algorithm
 from fedray.client import LocalClient, Slip
 from fedray.common.errors import UserError, find_nearest, truncate_repr
+from fedray.components.attributes import find_changed, list_attributes
 from fedray.components.base import Component
 from fedray.models.network import Layout, Output
 
@@ -69,6 +70,7 @@ def refuse_writes(probe: "Probe", tensors: Mapping[str, Tensor], c: LocalClient 
         for name, vectors in (("state", c.state), ("message", c.message), ("local", c.local)):
             held |= {f"c.{name}.{entry}": vector for entry, vector in vectors.items()}
     before = [(name, tensor, tensor._version) for name, tensor in held.items()]
+    attributes = list_attributes(probe) if ":" in probe.name else {}
     try:
         yield
     except Slip as slip:
@@ -76,6 +78,11 @@ def refuse_writes(probe: "Probe", tensors: Mapping[str, Tensor], c: LocalClient 
     changed = [name for name, tensor, version in before if tensor._version != version]
     if c is not None and c.theta is not theta:
         changed.append("c.theta")
+    if attributes and (attribute := find_changed(probe, attributes)):
+        raise UserError(
+            f"evaluation.probes: {probe.name} changes its attribute {attribute}, with which a resume, or another "
+            "process for its clients, would begin anew; a probe changes nothing"
+        )
     if changed:
         raise UserError(f"evaluation.probes: {probe.name} changes {changed[0]}; a probe changes nothing")
 

@@ -14,6 +14,8 @@ from safetensors.torch import load_file
 
 import fedray
 from fedray.common.errors import PluginError, UserError
+from fedray.datasets import make_data_source
+from fedray.datasets.base import load_data
 from fedray.datasets.dataset import Dataset
 from fedray.tracking.store import find_runs, open_store, pick_best
 from tests import small
@@ -155,6 +157,13 @@ STRANGE: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("what", STRANGE)
 def test_arrays_that_only_look_strange_give_the_same_numbers(what: str) -> None:
     assert torch.equal(on(**STRANGE[what]).theta, on().theta)
+
+
+def test_data_may_be_given_by_another_form_of_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    np.savez("mine.npz", **ARRAYS)
+    data = load_data(make_data_source({"name": "npz", "path": "mine.npz"}))
+    simulate(RUN | {"data": {"name": "npz", "path": str(tmp_path / "mine.npz")}}, data=data)
 
 
 def test_a_callback_gets_a_copy_of_the_row(project: Path) -> None:

@@ -370,6 +370,30 @@ class Computing(Algorithm):
         return c.grad(c.theta) * (1 + len(self.seen))
 
 
+class Holder:
+    n = 0
+
+
+class Holding(Algorithm):
+    what: str
+    helper: ClassVar[Holder] = Holder()
+    _net: Any = PrivateAttr(default_factory=lambda: torch.nn.Linear(2, 2))
+
+    def direction(self, c: Client) -> torch.Tensor:
+        if self.what == "helper":
+            self.helper.n += 1
+        else:
+            with torch.no_grad():
+                self._net.weight.add_(1)
+        return c.grad(c.theta)
+
+
+@pytest.mark.parametrize("what", ["helper", "_net"])
+def test_an_object_that_a_method_holds_may_not_change(what: str) -> None:
+    with pytest.raises(UserError, match=f"changes its attribute {what}; what changes is a state$"):
+        run(problem({"name": f"{HERE}:Holding", "what": what}), InlineBackend())
+
+
 def test_what_is_computed_once_may_not_change() -> None:
     run(problem(f"{HERE}:Computing"), InlineBackend())
     with pytest.raises(UserError, match=r"Computing\) changes its attribute seen; what changes is a state$"):

@@ -142,6 +142,9 @@ class Unlisted(Plain):
         self.old = nn.utils.weight_norm(nn.Linear(16, 10))
         if what == "layers":
             self.layers = {"blocks": [(nn.Linear(16, 16), nn.ReLU())]}
+        elif what == "closure":
+            inner = nn.Linear(16, 16)
+            self.call = lambda x: inner(x)
         elif what == "scale":
             self.scale = nn.Parameter(torch.ones(16)) * 0.1
         elif what == "alias":
@@ -151,6 +154,10 @@ class Unlisted(Plain):
         x = x.flatten(1)
         self.cache = self.body((x - x.mean(1, keepdim=True)) / x.std(1, keepdim=True))
         self.table = torch.ones(16) if self.table is None else self.table
+        if self.what == "layers":
+            self.cache = self.layers["blocks"][0][0](self.cache)
+        elif self.what == "closure":
+            self.cache = self.call(self.cache)
         logits: Tensor = self.out(self.cache * self.table)
         return logits + self.aux(self.cache) + self.old(self.cache) if self.training else logits
 
@@ -158,7 +165,7 @@ class Unlisted(Plain):
 class Mixes(Plain):
     def forward(self, x: Tensor) -> Tensor:
         h = self.body(x)
-        return super().forward(x) + h.cumsum(0)[:, :10]  # type: ignore[no-any-return]
+        return super().forward(x) + (h - h.mean(0))[:, :10]  # type: ignore[no-any-return]
 
 
 class Sequenced(Plain):
@@ -294,10 +301,11 @@ def test_the_caller_s_generators_go_on() -> None:
         (config("Nothing"), "model.name: Nothing has no parameter to train"),
         (
             config("Unlisted", what="layers"),
-            "layers has layers in it; use nn.ModuleList or nn.ModuleDict",
+            "calls Linear(in_features=16, out_features=16, bias=True), which is not",
         ),
-        (config("Unlisted", what="scale"), "scale has a gradient and is no nn.Parameter; make it one, and what is"),
-        (config("Unlisted", what="alias"), "alias has a gradient and is no nn.Parameter; make it one, and what is"),
+        (config("Unlisted", what="closure"), "calls Linear(in_features=16, out_features=16, bias=True), which is not"),
+        (config("Unlisted", what="scale"), "scale has a gradient and is no nn.Parameter, so nothing would train or"),
+        (config("Unlisted", what="alias"), "alias has a gradient and is no nn.Parameter, so nothing would train or"),
     ],
 )
 def test_a_model_that_cannot_be_trained_is_named(given: dict[str, Any], message: str) -> None:
@@ -350,7 +358,7 @@ def test_what_forward_may_not_do_is_refused(slip: str, message: str) -> None:
         (config("Declared"), ""),
         (config("Sequenced"), ""),
         (config("Unlisted"), ""),
-        (config("Mixes"), " gives two equal samples of a batch different outputs when it is tested: it mixes"),
+        (config("Mixes"), " gives a sample other outputs beside another one than alone when it is tested: it"),
         (config("Slips"), ""),
         (config("Slips", slip="table"), ""),
     ],

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 from torch import Tensor
 
 from fedray.algorithms.base import Algorithm, Client, Forward
@@ -247,6 +247,22 @@ def test_a_probe_that_changes_a_vector_of_the_round_is_refused() -> None:
     own = {"name": "tests.probes.test_registry:Writes", "what": "c.local.v"}
     with pytest.raises(UserError, match=r"Writes changes c\.local\.v; a probe changes nothing$"):
         last_row(digits("tests.probes.test_registry:HoldsLocal", probes=[own]))
+
+
+class Remembers(Probe):
+    _last: Any = PrivateAttr(default=None)
+
+    def of_round(self, seen: EvaluatedRound) -> dict[str, float]:
+        self._last = seen.update
+        return {}
+
+
+def test_a_probe_that_remembers_is_refused() -> None:
+    """It would begin anew after a resume."""
+    with pytest.raises(
+        UserError, match=r"Remembers changes its attribute _last, with which a resume, or another process"
+    ):
+        last_row(digits("fedavg", probes=[f"{__name__}:Remembers"]))
 
 
 class ReadsTheta(Probe):
