@@ -287,7 +287,7 @@ def test_a_download_with_a_wrong_checksum_is_not_kept(root: Path, monkeypatch: p
 IMAGES, PIXELS = np.zeros((12, 8, 8, 3)), "values are those of pixels, 0 to "
 DOUBTS: dict[str, tuple[np.ndarray, list[str]]] = {
     "nothing": (IMAGES.transpose(0, 3, 1, 2), []),
-    "channels last": (IMAGES, ["samples have shape (8, 8, 3): channels come last;"]),
+    "channels last": (np.zeros((12, 8, 9, 3)), ["samples have shape (8, 9, 3): channels come last;"]),
     "images of floats up to 255": (
         IMAGES.transpose(0, 3, 1, 2) + 254,
         [f"{PIXELS}254: float32 is used as it is; save uint8, or divide by 255"],

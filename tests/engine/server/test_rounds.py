@@ -68,6 +68,7 @@ def test_the_keys_of_a_run(drawn: list[Key]) -> None:
     split = {
         (7, "partition", 0, 0),
         (7, "partition test", 0, 0),
+        (7, "test split", 0, 0),
         (7, "split", 0, 0),
         (0, "data", 0, 0),
         *((7, "validation", 0, i) for i in range(3)),
