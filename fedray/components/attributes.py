@@ -22,19 +22,26 @@ LIBRARIES = ("fedray.", "pydantic.")
 
 def list_attributes(component: Component) -> dict[str, str]:
     """Return attributes, the object's own and its classes', as texts that change with them."""
-    found: dict[str, Any] = {}
-    for kind in reversed(type(component).__mro__):
-        if not kind.__module__.startswith(LIBRARIES):
-            found |= {
-                name: value
-                for name, value in vars(kind).items()
-                if not name.startswith("__")
-                and name != "model_config"
-                and (isinstance(value, CHANGEABLE) or _is_users(value, kind))
-            }
+    bases = type(component).__mro__
+    names = _list_names(type(component), tuple(len(vars(base)) for base in bases))
+    found = {name: vars(base)[name] for name, base in names if name in vars(base)}
     computed = {name: value for name, value in vars(component).items() if name not in type(component).model_fields}
     found |= computed | (component.__pydantic_private__ or {})
     return {name: _describe(value, type(component)) for name, value in found.items()}
+
+
+@cache
+def _list_names(kind: type, counts: tuple[int, ...]) -> list[tuple[str, type]]:
+    """Return the names of a class's attributes that may change, and the base that has each. counts: of their names."""
+    return [
+        (name, base)
+        for base in reversed(kind.__mro__)
+        if not base.__module__.startswith(LIBRARIES)
+        for name, value in vars(base).items()
+        if not name.startswith("__")
+        and name != "model_config"
+        and (isinstance(value, CHANGEABLE) or _is_users(value, base))
+    ]
 
 
 def find_changed(component: Component, before: Mapping[str, str]) -> str:

@@ -72,14 +72,14 @@ class LocalTrainer:
         counts = self.count(len(indices))
         state = Vectors(kept)
         if not kept:
-            with self._key_start(task.client):
+            with self._key_start(task.client, "client_state"):
                 state = start_state(algorithm, "client_state", network.initial)
             refuse_names(algorithm, "c", state, self._taken)
         theta, buffers = self.relax(broadcast.theta, state) if relaxed else broadcast.theta, broadcast.buffers
         if algorithm.keeps != "none":
             own, own_buffers = network.index(algorithm.keeps), network.find_buffers(algorithm.keeps)
             if (given := state.get(OWN)) is None:
-                with self._key_start(task.client):
+                with self._key_start(task.client, "newcomers_own"):
                     given = algorithm.newcomers_own(network.initial[own], broadcast.message)
                 refuse_other(algorithm, "gives newcomers_own", given, network.initial[own])
             theta = theta.index_copy(0, own, given)
@@ -113,9 +113,9 @@ class LocalTrainer:
             shuffle=training.shuffle,
         )
 
-    def _key_start(self, client: int) -> AbstractContextManager[None]:
-        """Key the draws of a user's code for a client without a state: tested or trained, in whichever round."""
-        if not self.population.own_code:
+    def _key_start(self, client: int, hook: str) -> AbstractContextManager[None]:
+        """Key the draws of a user's hook for a client that begins: tested or trained, in any round."""
+        if not self.population.own_code or not self.algorithm.overrides(hook):
             return contextlib.nullcontext()
         return self.population.key_draws("start", 0, client, self.network.theta.device)
 
@@ -176,12 +176,12 @@ class LocalTrainer:
         """Make a client's personal model (`Algorithm.personal`) and prepare it; the run itself does not change.
 
         Methods that fine-tune do so for `epochs`. If they do not, a newcomer, which has never trained, gets its part of
-        the model by plain steps, the rest as received, where clients keep a part; elsewhere it trains as in its first
+        the model by plain gradients, the rest as received, if clients keep a part; otherwise it trains as in its first
         round, with this many local epochs. Returns the client, with its personal model at `theta`; the network holds
         its buffers.
         """
         method = self.algorithm
-        with self._key_start(task.client):
+        with self._key_start(task.client, "finetuning"):
             how = method.finetuning
         part = how.part if method.personal == "tuned" else method.keeps
         tunes = method.personal == "tuned" or (newcomer and method.keeps not in ("none", "all"))
