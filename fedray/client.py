@@ -391,10 +391,9 @@ class LocalSecondModel(SecondModel):
 
     def copy(self, c: LocalClient) -> "LocalSecondModel":
         """Return the second model of a copy of the client."""
-        twin = copy.copy(self)
-        rule = copy.copy(self._descent.rule)
-        rule.state = Vectors(rule.state)
-        twin._c, twin._now, twin._descent = c, replace(self._now), Descent(c.optimiser, rule)
+        twin, descent, rule = copy.copy(self), copy.copy(self._descent), copy.copy(self._descent.rule)
+        twin._c, twin._now, twin._descent = c, replace(self._now), descent
+        descent.rule, rule.state = rule, Vectors(rule.state)
         return twin
 
     def grad(self, theta: Tensor, loss: Loss | None = None, *tensors: Tensor, part: Part = "all") -> Tensor:
