@@ -31,7 +31,7 @@ import typer
 from matplotlib.figure import Figure
 
 from fedray.analysis.comparison import compare
-from fedray.analysis.data.axes import FINISHED, WITH_CURVE, find_key
+from fedray.analysis.data.axes import FINISHED, WITH_CURVE, find_key, label_finished, list_unlike
 from fedray.analysis.data.collect import SweepTable, collect, find_cells
 from fedray.analysis.data.metrics import NEVER, read_values
 from fedray.analysis.plots import search
@@ -206,6 +206,8 @@ def main(
         drawn, notes = drawn | figures, notes + told
     _save(drawn, out, sweep.name, overwrite)
     left_out = () if kind == "partition" else _list_left_out(sweep, kind, metric)
+    if kind in ("", "curves") or KINDS[kind].of_tables:
+        notes += list_unlike(label_finished(sweep, statuses=WITH_CURVE))
     for note in [*notes, *(f"not drawn, {what}: {'; '.join(names)}" for what, names in left_out)]:
         write_or_print(f"{note}\n", None)
 

@@ -619,6 +619,7 @@ def test_rows_of_a_sweep_that_differ_in_a_setting_say_so(store: Tracker, call: C
     assert f"\n- {said}\n" in call("tables", "sweep").out
     assert said in build(collect("sweep")).captioned
     assert said in call("compare", "sweep").out
+    assert said in call("figures", "sweep").out
     assert said not in call("tables", "sweep", "--cols", "training.rounds").out
 
 
