@@ -42,9 +42,8 @@ class EvaluatedRound:
     weights: client -> π_i. measured: client -> measurements of probes (`Probe.of_client`). update: Σ π_i u_i of the
     shared parameters. moved: the change of these on the server, from the parameters that clients received to those
     after aggregation. theta: the new global model. correct, sums: that model's on the whole test set, as for a
-    `TrainedClient`, but `sums` are divided by 500; both empty for methods without a global model. test_counts: samples
-    of the test set per class. holds(i): bool `(C,)`, True for the classes in client i's training samples.
-    samples: client -> n_i.
+    `TrainedClient`; both empty for methods without a global model. test_counts: samples of the test set per class.
+    holds(i): bool `(C,)`, True for the classes in client i's training samples. samples: client -> n_i.
     """
 
     weights: Mapping[int, float]

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedray.client import CHUNK
 from fedray.common.errors import UserError
 from fedray.common.rng import key_draws
 from fedray.common.vectors import Vectors
@@ -63,6 +64,8 @@ def measure_round(
     """
     data, shards, measured = problem.data, problem.split.train, trained.reply.probes
     probes = problem.config.evaluation.probes
+    names = {probe.name for probe in probes}  # `evaluate` has divided their sums by `CHUNK`, to add them up exactly
+    tested = {name: vector * CHUNK if name in names else vector for name, vector in tested.items()}
     seen = EvaluatedRound(
         weights=trained.weights,
         measured=measured,
