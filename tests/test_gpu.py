@@ -1,7 +1,6 @@
 """On a real GPU, through the doors that users have: the same bits in any number of processes, kills, shares of memory.
 
-All are marked `gpu`: `make test-gpu` runs them on a machine with one, where none of them is skipped.
-"""
+All are marked `gpu`: `make test-gpu` runs them on a machine with one, where none of them is skipped."""
 
 import json
 import os

@@ -1,8 +1,7 @@
 """A small real problem: 330 of scikit-learn's digits, six clients of unequal size, a network with one hidden layer.
 
 Everything that could hide an identity is on: weight decay, clipping, momentum, decaying learning rate, partial last
-batches, three of six clients a round, averages by samples.
-"""
+batches, three of six clients a round, averages by samples."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -38,8 +37,7 @@ def data(sizes: tuple[int, ...] = SIZES) -> Dataset:
     """The digits; client i gets the next `sizes[i]` of them in order."""
     whole, n = Digits().load(), sum(sizes)
     held = whole.x_train[:n], whole.y_train[:n], whole.x_test[:100], whole.y_test[:100]
-    owner = np.repeat(np.arange(len(sizes)), sizes)
-    return Dataset("digits", *held, 10, whole.mean, whole.std, client_train=owner)
+    return Dataset("digits", *held, 10, whole.mean, whole.std, client_train=np.repeat(np.arange(len(sizes)), sizes))
 
 
 def problem(

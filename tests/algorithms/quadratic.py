@@ -9,8 +9,7 @@ Unless a case says otherwise:
                            g1'(y) = (y1 - 3, y2 - 1) in its second step
 
 Norms of 5 keep SAM's arithmetic in whole numbers: with ρ = 5 a perturbation is the gradient itself. Methods that use
-outputs, features or inner layers have small models of their own, with the same engine.
-"""
+outputs, features or inner layers have small models of their own, with the same engine."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -40,8 +39,7 @@ class Quadratic(nn.Module):
     """The samples' losses as logits: cross-entropy of (0, 40 + f) with label 1's complement, 0, is 40 + f.
 
     Nothing of the engine is replaced: the derivative of that cross-entropy by the second logit is 1/(1 + e^-(40 + f)),
-    which is 1 in float32, so the gradient is exactly f's.
-    """
+    which is 1 in float32, so the gradient is exactly f's."""
 
     head = "point"
 
@@ -80,8 +78,7 @@ class Case:
 
     rounds: after each, name -> values: `theta`, `NAME` of the server, `I.NAME` of client I. server, clients: initial
     vectors, if the zeros of round 0 would hide a term; start: x. model, labels, classes: a model other than
-    `Quadratic`, and each sample's label for it; theta: then x, instead of the model's own.
-    """
+    `Quadratic`, and each sample's label for it; theta: then x, instead of the model's own."""
 
     def __init__(
         self,
@@ -174,8 +171,7 @@ class TwoLayers(nn.Module):
     """Features h = A x and logits H h; H = 0, so at first no class gradient reaches A.
 
     As a rule two classes and two features. theta = (A, H), row by row, and the head's bias if there is one. The
-    features pass an activation, the identity, whose input is the tap.
-    """
+    features pass an activation, the identity, whose input is the tap."""
 
     taps = ("activation",)
     head = "classifier"

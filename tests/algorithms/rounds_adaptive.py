@@ -1,7 +1,6 @@
 """Hand-derived rounds of methods on local optimisers, signs, features and Adagrad.
 
-`ONE`: a single client with one sample, g(y) = y - (-3, 4), so g(0) = (3, -4) of norm 5; one step a round, η = ½.
-"""
+`ONE`: a single client with one sample, g(y) = y - (-3, 4), so g(0) = (3, -4) of norm 5; one step a round, η = ½."""
 
 from typing import Any
 
@@ -28,8 +27,7 @@ def local_muon() -> Case:
 
 def fedadamw() -> Case:
     """α = ½, β = (0, ½), ε = 0. First: v = g²/2, over ½ it is g²: x = (-0.5, 0.5), D = U/η = (-1, 1), v̄ = (4.5 + 8)/2.
-    Second: g = (2.5, -3.5), v = (v̄ + g²)/2 = (6.25, 9.25) over 1 - ½² = ¾; d = (2.5/√(25/3), -3.5/√(37/3)) - ½ D.
-    """
+    Second: g = (2.5, -3.5), v = (v̄ + g²)/2 = (6.25, 9.25) over 1 - ½² = ¾; d = (2.5/√(25/3), -3.5/√(37/3)) - ½ D."""
     d = (2.5 / (25 / 3) ** 0.5 + 0.5, -3.5 / (37 / 3) ** 0.5 - 0.5)
     return Case(
         {"name": "fedadamw", "beta1": 0.0, "beta2": 0.5, "eps": 0},
@@ -41,8 +39,7 @@ def fedadamw() -> Case:
 
 def fedlada() -> Case:
     """a = ½, β = (0, 0). First: v^ = g², d = ½ (1, -1), x = (-0.25, 0.25), Δ = (0.5, -0.5). Second: g = (2.75, -3.75),
-    whose squares are below v̄ = (9, 16): d = ½ (2.75/3, -3.75/4) + ½ Δ.
-    """
+    whose squares are below v̄ = (9, 16): d = ½ (2.75/3, -3.75/4) + ½ Δ."""
     d = (2.75 / 6 + 0.25, -3.75 / 8 - 0.25)
     return Case(
         {"name": "fedlada", "alpha": 0.5, "beta1": 0.0, "beta2": 0.0},
@@ -54,8 +51,7 @@ def fedlada() -> Case:
 
 def fedmuon() -> Case:
     """γ = ½, β = 0, all along r = SIZE (0.6, -0.8). First: x = -½ · ½ r, D = -½ r. Second: d = ½ r - ½ D = ¾ r,
-    x = -(¼ + 3/8) r.
-    """
+    x = -(¼ + 3/8) r."""
     return Case(
         {"name": "fedmuon", "momentum": 0.0},
         {"theta": (-0.15 * SIZE, 0.2 * SIZE), "momentum": (3, -4)},
@@ -66,8 +62,7 @@ def fedmuon() -> Case:
 
 def fedgmt() -> Case:
     """γ = ¾, τ = 2: the KL term counts γ τ² = 3 times, e = x⁰ and H = 0, so U is `rounds_outputs.fedavg_kl`'s. All
-    clients took part: the mean of H is U, x = 2 U, and with a = ½ e = U.
-    """
+    clients took part: the mean of H is U, x = 2 U, and with a = ½ e = U."""
     u = times_ln2((881, -442, -439), 220)
     return Case(
         {"name": "fedgmt", "gamma": 0.75, "tau": 2.0, "alpha": 0.5},
@@ -96,8 +91,7 @@ def feddecorr() -> Case:
 
 def fedadagrad() -> Case:
     """lr = 1, β1 = τ = ½, from v = 0. First: U = (-1.5, 2), m = ½ U, √v = |U|: x = (-0.75/2, 1/2.5).
-    Second: g = (2.625, -3.6), U = (-1.3125, 1.8), m = (-1.03125, 1.4), v = (2.25 + 1.3125², 4 + 1.8²).
-    """
+    Second: g = (2.625, -3.6), U = (-1.3125, 1.8), m = (-1.03125, 1.4), v = (2.25 + 1.3125², 4 + 1.8²)."""
     v = (2.25 + 1.3125**2, 4 + 1.8**2)
     x = (-0.375 - 1.03125 / (v[0] ** 0.5 + 0.5), 0.4 + 1.4 / (v[1] ** 0.5 + 0.5))
     return Case(

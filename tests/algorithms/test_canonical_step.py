@@ -1,7 +1,6 @@
 """The local optimiser around a direction: clip, weight decay, momentum, learning rate; batches; and a round of each
 method, derived by hand in the docstring of its case in `rounds_*` (`quadratic.py` has the clients and the notation).
-AdamW and Muon in its place: against PyTorch's, by hand, in reductions; refusals; what clients keep.
-"""
+AdamW and Muon in its place: against PyTorch's, by hand, in reductions; refusals; what clients keep."""
 
 import re
 from collections.abc import Callable
@@ -61,15 +60,13 @@ def test_clip_then_weight_decay_then_momentum_then_lr() -> None:
 
 def test_learning_rate_decays_per_round_and_momentum_restarts() -> None:
     """η = ½, ¼, one step a round with g = y - b, b = (-2, 3), m = ½: y = (1, -1) - ½ (3, -4) = (-0.5, 1);
-    with no velocity left over, y = (-0.5, 1) - ¼ (1.5, -2) = (-0.875, 1.5).
-    """
+    with no velocity left over, y = (-0.5, 1) - ¼ (1.5, -2) = (-0.875, 1.5)."""
     walk({"lr_decay": 0.5, "momentum": 0.5}, (-0.5, 1), (-0.875, 1.5))
 
 
 def test_sam_ascends_the_bare_gradient() -> None:
     """ρ = 5, C = 5, wd = ½, x = (1, -1): e = (3, -4), without weight decay; g~ = (6, -8) clips to (3, -4);
-    weight decay at x, not at x + e: q = (3.5, -4.5), y = (-0.75, 1.25).
-    """
+    weight decay at x, not at x + e: q = (3.5, -4.5), y = (-0.75, 1.25)."""
     walk({"clip_norm": 5.0, "weight_decay": 0.5}, (-0.75, 1.25), method={"name": "fedsam", "rho": 5.0})
 
 
@@ -91,8 +88,7 @@ def test_clip_scope(name: str) -> None:
     In the authors' scope q - αx = (3, 0) is clipped to (1.5, 0); + αx = (2.5, -1); + ½ x = (3, -1.5);
     u = (-1.5, 0.75), h = H + u = (-0.5, 3.75), x + u + h = (-1, 3.5).
     In ours q clips to (1.5/√17) q, + ½ x = (1.9552138, -0.8638034), u = (-0.9776069, 0.4319017) and
-    x + 2 u + H = (0.0447862, 2.8638034).
-    """
+    x + 2 u + H = (0.0447862, 2.8638034)."""
     options, pull = CLIP_SCOPE[name]
     variates = {"c": (0, 0)} if name == "feddc" else {"mu": (0, 0)} if name == "fedsmoo" else {}
     kept = {"x_old": (1, -1)} if name == "fedlesam-d" else variates
@@ -111,8 +107,7 @@ def test_clip_scope_of_fedprox() -> None:
     """μ = 1, C = 2.5, η = ½, x = (1, -1), K = 2, b = (-2, 3). First step: q = (3, -4), less μx is (2, -3), norm √13:
     (2.5/√13) (2, -3) + (1, -1) = (2.3867505, -3.0801257), y = (-0.1933752, 0.5400629).
     Then q = y - b + (y - x) = (0.6132496, -0.9198742), less μy = (0.8066248, -1.4599371), norm 1.668 < C: q it is;
-    y = (-0.5, 1).
-    """
+    y = (-0.5, 1)."""
     training = {"clip_norm": 2.5, "clip_scope": "code", "local_epochs": 2}
     walk(training, (-0.5, 1.0), method={"name": "fedprox", "mu": 1.0})
 
@@ -125,12 +120,10 @@ def test_server_lr_scales_only_the_averaged_update() -> None:
 
 def test_batches_are_means_over_what_they_hold() -> None:
     """Client 1's two samples at x = 0: ((-4, 3) + (-3, -1))/2 = (-3.5, 1); y = -½ of it, twice with two steps: the
-    mean gradient at (1.75, -0.5) is ((-0.5, 2.5) + (-1.25, -1.5))/2 = (-0.875, 0.5), y = (2.1875, -0.75).
-    """
+    mean gradient at (1.75, -0.5) is ((-0.5, 2.5) + (-1.25, -1.5))/2 = (-0.875, 0.5), y = (2.1875, -0.75)."""
     two = [[(2, 1, 2, -3), (1, 1, 3, 1)]]
     walk({"batch_size": "full"}, (1.75, -0.5), samples=two, start=(0, 0))
-    steps = {"batch_size": "full", "local_epochs": None, "local_steps": 2}
-    walk(steps, (2.1875, -0.75), samples=two, start=(0, 0))
+    walk({"batch_size": "full", "local_epochs": None, "local_steps": 2}, (2.1875, -0.75), samples=two, start=(0, 0))
     # Three samples, batches of two: the first step is `full_batch`'s, y = (1.75, -0.5); the third sample, g0, counts
     # whole: (4.75, -5), y = (1.75, -0.5) - ½ (4.75, -5).
     walk({"batch_size": 2}, (-0.625, 2), samples=[[*two[0], (1, 2, -3, 2)]], start=(0, 0))
@@ -241,8 +234,7 @@ def test_adamw_by_hand() -> None:
 
     First g = (3, -4): m = g/2, v = g²/2, corrections ½ and ½: d = (1, -1) + ½ (1, -1), y = (0.25, -0.25).
     Then g = (2.25, -3.25): m = g_0/4 + g/2 = (1.875, -2.625), v = g_0²/4 + g²/2 = (4.78125, 9.28125), both over ¾:
-    m/√v = (2.5/√6.375, -3.5/√12.375) = (0.9901475, -0.9949367), d = that + (0.125, -0.125).
-    """
+    m/√v = (2.5/√6.375, -3.5/√12.375) = (0.9901475, -0.9949367), d = that + (0.125, -0.125)."""
     training = {"optimizer": "adamw", "adamw": {"betas": [0.5, 0.5], "eps": 0}, "weight_decay": 0.5}
     expected = (0.25 - (2.5 / 6.375**0.5 + 0.125) / 2, -0.25 + (3.5 / 12.375**0.5 + 0.125) / 2)
     walk(training, expected, samples=[[(1, 1, -2, 3), (1, 1, -2, 3)]])
@@ -255,8 +247,7 @@ def muon(**options: Any) -> Descent:
 @pytest.mark.parametrize("nesterov", [True, False])
 def test_muon_is_pytorchs(nesterov: bool) -> None:
     """PyTorch's turns matrices in bfloat16, which leaves 8 bits: 2 % of a step, 0.05 s. The kernel k is (2, 12) there,
-    with its own factor s = 1, as for w, 3 by 4. The vector is AdamW's.
-    """
+    with its own factor s = 1, as for w, 3 by 4. The vector is AdamW's."""
 
     def make(tensors: dict[str, nn.Parameter]) -> list[Any]:
         options = {"lr": LR, "weight_decay": DECAY, "momentum": 0.95, "nesterov": nesterov}
@@ -289,8 +280,7 @@ def test_clients_keep_moments_which_go_on_where_they_were() -> None:
     for kept in (True, False):
         given = {**(KEPT if kept else ADAMW), "lr_decay": 1.0, **options}
         once = final("fedavg", **given, rounds=1, local_epochs=2).theta
-        twice = final("fedavg", **given, rounds=2, local_epochs=1).theta
-        assert bool((once - twice).abs().max() < 1e-6) == kept
+        assert bool((once - final("fedavg", **given, rounds=2, local_epochs=1).theta).abs().max() < 1e-6) == kept
     # Clients 1 and 2 take part; 35 and 50 samples in batches of 16 are 3 and 4 steps an epoch, 2 epochs a round.
     clients = final("fedavg", **KEPT, rounds=2, clients={"cohorts": [[1, 2], [2]]}).clients
     assert {i: float(kept.optimizer_steps) for i, kept in clients.items()} == {1: 6, 2: 16}
@@ -324,8 +314,7 @@ BOUND_BY_OPTIONS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_who_is_bound_to_sgd(name: str) -> None:
-    kind = ALGORITHMS[name]
-    own = kind.local_optimizer is not Algorithm.local_optimizer
+    own = ALGORITHMS[name].local_optimizer is not Algorithm.local_optimizer
     assert bool(algorithm(name).bound_to_sgd) == (name in BOUND or own)
 
 

@@ -1,6 +1,5 @@
 """Methods about the classifier: the simplex, Φ, what never moves or leaves the client, what their models answer.
-Refusals of all methods: models that cannot serve them, options; and their names.
-"""
+Refusals of all methods: models that cannot serve them, options; and their names."""
 
 from typing import Any
 
@@ -82,8 +81,7 @@ def evaluated(name: Any, **training: Any) -> tuple[Problem, State, dict[str, flo
 
 def by_hand(name: Any, logits: Any) -> None:
     """personal_accuracy against the mean over clients of what `logits(features, W, b, counts, kept)` gets right, of the
-    model after a round's training from the state.
-    """
+    model after a round's training from the state."""
     built, state, row = evaluated(name)
     worker, training = Worker(built), built.config.training
     lr = training.lr * training.lr_decay
@@ -103,8 +101,7 @@ def by_hand(name: Any, logits: Any) -> None:
 
 def test_personal_accuracy_of_scaled_classifiers() -> None:
     """Φ_k W h/||h||, the body trained for a round on the client; over its present classes alone; and without a norm.
-    Of FedRoD both heads.
-    """
+    Of FedRoD both heads."""
 
     def scaled(h: Tensor, w: Tensor, b: Tensor, n: Tensor, kept: Vectors) -> Tensor:
         return (10 * n / n.sum()) * (h / h.norm(dim=1, keepdim=True) @ w.T)

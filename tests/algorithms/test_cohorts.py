@@ -3,8 +3,7 @@ the run ends, or continues as if without that client. What methods send through 
 matter survive, and large ones are no divergence.
 
 `pixels` are digits whose first row is black and that are not normalised: the 8 · 16 weights of its pixels in a hidden
-layer of 16 get no gradient. All 100 clients are in every cohort then, so π_i is about 1/100.
-"""
+layer of 16 get no gradient. All 100 clients are in every cohort then, so π_i is about 1/100."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
@@ -77,8 +76,7 @@ def test_bernoulli_cohorts() -> None:
 
 def test_listed_cohorts_are_followed() -> None:
     cohorts = [[3, 1], [0], [5, 2, 4]]
-    chosen = problem("scaffold", rounds=3, clients={"cohorts": cohorts})
-    running = Simulation(chosen, InlineBackend())
+    running = Simulation(problem("scaffold", rounds=3, clients={"cohorts": cohorts}), InlineBackend())
     seen: set[int] = set()
     for t, expected in enumerate(cohorts):
         assert list(running.draw_cohort(t)) == sorted(expected)
@@ -164,8 +162,7 @@ def kept(whole: Problem) -> tuple[list[ndarray], list[int]]:
 
 def test_a_run_that_drops_is_the_run_in_which_they_were_not_drawn(tmp_path: Path) -> None:
     """Bit for bit: the weights are those of the remaining clients, and so are all sums of the method. The count goes on
-    from a checkpoint.
-    """
+    from a checkpoint."""
     dropping = diverging("tests.plugins:NotANumber", on_divergence="drop")
     cohorts, counts = kept(dropping)
     assert counts[1] == 0 < counts[2] < counts[5], "the example drops nobody"
@@ -216,8 +213,7 @@ def pixels(largest: float) -> Dataset:
 def run_all(method: Mapping[str, Any], largest: float = 1.0, **training: Any) -> Result:
     """Rounds of all 100 clients, with steps of one batch of 14 samples."""
     training = {"rounds": ROUNDS, "local_steps": 2, "lr": 0.01, **training}
-    evaluation = {"every": ROUNDS, "last": 1}
-    sections = small.sections(method, (100, 100), WIDTH, training=training, evaluation=evaluation)
+    sections = small.sections(method, (100, 100), WIDTH, training=training, evaluation={"every": ROUNDS, "last": 1})
     return fedray.simulate(sections, data=pixels(largest))
 
 
@@ -286,8 +282,7 @@ def test_dead_parameters_in_a_cohort_of_100(method: dict[str, Any], check: Calla
 )
 def test_large_gradients_are_no_divergence(method: dict[str, Any]) -> None:
     """Pixels up to 2,000 give gradients of hundreds, whose v were too large for the scale of 2^12 that they had."""
-    result = run_all(method | {"beta2": 0.9}, 2000.0, lr=1e-4)
-    assert result.state.server.v.max() > 64
+    assert run_all(method | {"beta2": 0.9}, 2000.0, lr=1e-4).state.server.v.max() > 64
 
 
 VARIANTS: list[tuple[Any, dict[str, Any]]] = [

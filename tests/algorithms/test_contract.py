@@ -1,6 +1,5 @@
 """Optional hooks of the contract: each reduces to the special case it generalises, bit for bit. Their draws are keyed
-by round and client: global generators and other draws change no bit.
-"""
+by round and client: global generators and other draws change no bit."""
 
 import random
 from pathlib import Path

@@ -1,6 +1,5 @@
 """A client as a method sees it: gradients, of a part and by a tensor, losses, taps, running statistics; and what a
-method must not change.
-"""
+method must not change."""
 
 from typing import Any
 
@@ -42,8 +41,7 @@ def client_of(model: Any, x: np.ndarray, y: np.ndarray) -> LocalClient:
 
 
 def gaussian(n: int, d: int, classes: int) -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(0)
-    return rng.normal(size=(n, d)).astype(np.float32), np.arange(n, dtype=np.int64) % classes
+    return np.random.default_rng(0).normal(size=(n, d)).astype(np.float32), np.arange(n, dtype=np.int64) % classes
 
 
 def test_a_gradient_belongs_to_its_caller_and_to_one_theta() -> None:
@@ -105,12 +103,10 @@ def test_the_received_model_answers_with_the_statistics_received_with_it() -> No
         return ((scale * normalised + shift) @ frozen.T + frozen_bias) @ weight.T + bias
 
     for theta, statistics in ((c.theta_0, c.received_buffers), (c.theta_0.clone(), present), (c.theta, present)):
-        expected = answers(theta, statistics)
-        assert torch.allclose(c.predict(theta).logits, expected, atol=1e-6)
+        assert torch.allclose(c.predict(theta).logits, answers(theta, statistics), atol=1e-6)
         assert torch.allclose(c.shard(theta)[0].logits, answers(theta, statistics, shard), atol=1e-6)
         assert torch.equal(network.buffers, present)
-    second = c.second.predict(c.theta_0).logits
-    assert torch.allclose(second, answers(c.theta_0, network.initial_buffers), atol=1e-6)
+    assert torch.allclose(c.second.predict(c.theta_0).logits, answers(c.theta_0, network.initial_buffers), atol=1e-6)
     c.second.adopt_statistics()
     assert torch.allclose(c.second.predict(c.theta).logits, answers(c.theta, present), atol=1e-6)
     assert torch.equal(c.second.state.second_buffers, present)
@@ -123,8 +119,7 @@ def client(name: str) -> LocalClient:
     """A client of the digits problem on its first batch, at a theta of its own."""
     built = problem(name)
     worker, running = Worker(built), Simulation(built, InlineBackend())
-    sent = running._make_broadcast(running._make_server(0, 1))
-    c = worker.trainer.start(sent, ClientTask(2, 1.0, Vectors()))
+    c = worker.trainer.start(running._make_broadcast(running._make_server(0, 1)), ClientTask(2, 1.0, Vectors()))
     c.theta = c.theta + 0.1 * torch.randn(c.layout.size, generator=torch.Generator().manual_seed(0))
     c.start_step(0, *worker.train_samples.make_batch(c.indices[:16]))
     return c
@@ -179,6 +174,5 @@ class Projected(nn.Module):
 def test_a_models_own_features(own: bool, width: int, calls: int) -> None:
     """Used if they exist; the body runs a second time only if forward() does without them."""
     module = Projected(own)
-    output = Network(module)(torch.ones(2, 64))
-    assert output.features.shape == (2, width)
+    assert Network(module)(torch.ones(2, 64)).features.shape == (2, width)
     assert module.calls == calls

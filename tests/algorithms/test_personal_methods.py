@@ -1,6 +1,5 @@
 """Personalised methods: the state they keep, reductions bit for bit, and the answers of personal models. Parts that
-stay: frozen parameters, on which every method runs or says what it lacks; own parts with their running statistics.
-"""
+stay: frozen parameters, on which every method runs or says what it lacks; own parts with their running statistics."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -130,8 +129,7 @@ def test_the_personal_model_of_fedala_is_the_mix_before_training() -> None:
     assert torch.equal(found[:-170], x[:-170])
     assert torch.allclose(found[-170:], kept.old[-170:] + 0.25 * (x - kept.old)[-170:], rtol=0, atol=1e-6)
     assert (found - x).abs().max() > 1e-3
-    newcomer = worker.trainer.personalise(told, ClientTask(0, 1.0, Vectors()), 0).theta
-    assert torch.equal(newcomer, x)
+    assert torch.equal(worker.trainer.personalise(told, ClientTask(0, 1.0, Vectors()), 0).theta, x)
 
 
 def test_fedbn_without_normalisation_is_fedavg_and_says_so_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,8 +1,7 @@
 """The pieces of methods: distillation, contrast over taps, the projection; FedExP's step and FedDisco's weights, as
 methods and as settings of others; and edges that no oracle reaches, where a method is another one bit for bit: a radius
 of 0, no epochs, a bound never met. Runs are on real digits, with weight decay, clipping, momentum, learning-rate decay,
-unequal clients and partial participation on.
-"""
+unequal clients and partial participation on."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -131,8 +130,7 @@ def test_what_is_saved_is_what_was_tested(tmp_path: Path) -> None:
     assert result.summary()["theta_sha256"] == digest_theta(last.theta) != digest_theta(result.theta)
     saved = load_file(result.save(tmp_path / "model.safetensors"))
     assert torch.equal(torch.cat([saved[name].flatten() for name in result.layout.names]), result.theta)
-    logits = result.model()(torch.from_numpy(built.data.x_test))
-    loss = cross_entropy(logits, torch.from_numpy(built.data.y_test))
+    loss = cross_entropy(result.model()(torch.from_numpy(built.data.x_test)), torch.from_numpy(built.data.y_test))
     assert float(loss.detach()) == pytest.approx(result.history[-1]["test_loss"], rel=1e-5)
 
 

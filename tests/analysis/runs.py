@@ -46,8 +46,7 @@ Outcome = Rounds | tuple[str, Rounds] | None
 
 def sheet(name: str, cells: Sequence[Mapping[str, Any]], description: str = "", file: str = "") -> Sheet:
     """A sweep of cells as `cells.json` lists them."""
-    listed = {one.hash: one for one in map(Cell.from_json, cells)}
-    return Sheet(name, listed, description=description, file=file)
+    return Sheet(name, {one.hash: one for one in map(Cell.from_json, cells)}, description=description, file=file)
 
 
 def write(store: Tracker, cells: list[dict[str, Any]], outcomes: Sequence[Outcome], name: str = "sweep") -> None:

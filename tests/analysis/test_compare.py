@@ -148,8 +148,7 @@ def test_blocks_of_several_sweeps_share_a_table(store: Tracker, call: Call) -> N
     for k, value in ((0, 75), (2, 96)):
         write(store, [in_setting(LARGE, k)], [value], name=f"mine/{k}")
     write(store, [in_setting(LARGE, 0)], [75], name="mine/0/tune")
-    found = compare(collect("methods", "mine"))
-    pairs = [(one.row, one.gaps, one.unpaired) for one in found.differences]
+    pairs = [(one.row, one.gaps, one.unpaired) for one in compare(collect("methods", "mine")).differences]
     assert pairs == [("fedsam ρ=0.1", (1, 2, 3), 0), ("fedsam ρ=0.5", (5, 6), 1)]
     out = call("compare", "methods", "mine").out
     assert out.startswith("**methods and mine: difference to fedavg: test accuracy in %, round 4**\n")
@@ -202,8 +201,7 @@ def test_a_method_with_too_few_seeds_beside_others_has_no_verdict(store: Tracker
 
 def test_runs_that_never_reach_the_target_are_told(store: Tracker, call: Call) -> None:
     """Their seeds have no difference: the mean is of those that do, which a note says, as below tables."""
-    cells = [cell(a, 0.5, seed) for a in (FEDAVG, SMALL) for seed in range(3)]
-    write(store, cells, [80, 80, 80, 80, 10, 10])
+    write(store, [cell(a, 0.5, seed) for a in (FEDAVG, SMALL) for seed in range(3)], [80, 80, 80, 80, 10, 10])
     out = call("compare", "sweep", "--metric", "rounds_to:70").out
     assert "in no mean" not in out, "the entry says it"
     assert re.search(r"\| fedsam .*\| 1 \(never: 2\) \| 1.00 \(2 never\) +\| \+0.00 +\| no test; wins 0.5 of 3 \|", out)

@@ -109,8 +109,7 @@ def test_sensitivity_over_a_hyper_parameter(store: Tracker) -> None:
 def test_a_key_by_its_last_part(given: str, key: str, store: Tracker) -> None:
     """fedtoga's α has one value, so `alpha` is the partition's; with a second value it may be either."""
     toga = {"name": "fedtoga", "rho": 0.1, "alpha": 0.1}
-    cells = [cell(one, alpha, 0) for one in (SMALL, LARGE, toga) for alpha in (0.1, 0.5)]
-    write(store, cells, range(60, 66))
+    write(store, [cell(one, alpha, 0) for one in (SMALL, LARGE, toga) for alpha in (0.1, 0.5)], range(60, 66))
     found = collect("sweep").cells
     assert find_key(given, found) == key
     assert find_key(given, found.assign(**{"algorithm.alpha": range(6)})) == ("alpha" if given == "alpha" else key)
@@ -255,8 +254,7 @@ def test_figures_say_that_curves_begin_late(store: Tracker, tmp_path: Path, call
 def test_what_a_caption_needs_is_printed_and_kept_in_the_files(store: Tracker, tmp_path: Path, call: Call) -> None:
     """Once for the two files of a picture, whose canvas has none of it."""
     write(store, [cell(FEDAVG, 0.5, seed) for seed in (0, 1)], [history(60, 70)] * 2)
-    out = call("figures", "sweep", "--kind", "curves", "--out", str(tmp_path)).done
-    png, pdf, said, _ = out.splitlines()
+    png, pdf, said, _ = call("figures", "sweep", "--kind", "curves", "--out", str(tmp_path)).done.splitlines()
     needed = "band: ± standard deviation over 2 seeds"
     assert said == f"  for its caption: {needed}"
     with Image.open(png) as image:
@@ -346,8 +344,7 @@ def test_the_note_names_lines_that_lie_under_others(store: Tracker) -> None:
     (figure,) = draw_curves(collect("sweep")).values()
     assert "; fedavg lies under fedsam ρ=0.1 in dirichlet α=0.5;" in figure.get_label()
     assert figure.get_label().count("lies under") == 1
-    same = [cell({"name": "fedsam", "rho": n}, 0.5, 0) for n in range(1, 7)]
-    write(store, same, [history(10, 60)] * 6, "alike")
+    write(store, [cell({"name": "fedsam", "rho": n}, 0.5, 0) for n in range(1, 7)], [history(10, 60)] * 6, "alike")
     (figure,) = draw_curves(collect("alike")).values()
     assert figure.get_label() == "one seed; 5 lines of fedsam lie under others"
 

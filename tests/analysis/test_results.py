@@ -33,8 +33,7 @@ def test_results_of_a_sweep(store: Tracker) -> None:
     """Two of three cells have run, with two rounds each; the third is missing."""
     cells = [cell(FEDAVG, 0.5, 0), cell(FEDAVG, 0.5, 1), cell(SMALL, 0.5, 0)]
     cells = [one | {"label": f"{one['label'][:-2]} s{one['label'][-1]}"} for one in cells]
-    ran = [history(50, 60), history(40, 70)]
-    write(store, cells, ran)
+    write(store, cells, [history(50, 60), history(40, 70)])
     found = fedray.results("sweep")
     assert repr(found).startswith("<Results of sweep: 3 cells (2 finished, 1 missing), ")
     assert list(found.cells["status"]) == ["finished", "finished", "missing"]
@@ -77,10 +76,9 @@ def test_the_page_names_the_columns(store: Tracker) -> None:
     write_run(store, one, history(50), tables=tables)
     write(store, [one], [])
     sweep, found = collect("sweep"), fedray.results("sweep")
-    page = (Path(__file__).parents[2] / "docs/analysis.md").read_text(encoding="utf-8")
     listed = {
         line.split("|")[1].strip(" `"): re.findall(r"`([\w.]+)`", line.split("|")[3])
-        for line in page.splitlines()
+        for line in (Path(__file__).parents[2] / "docs/analysis.md").read_text(encoding="utf-8").splitlines()
         if line.startswith(("| `fedray tables NAME --format", "| `fedray.results"))
     }
     assert [*listed["fedray tables NAME --format seeds"], DEFAULT] == list(list_runs(sweep))

@@ -91,8 +91,7 @@ def test_sign_flips_count_all_signs(n: int) -> None:
     """Against the plain enumeration."""
     values = np.random.default_rng(n).normal(0.5, 1, n).round(1)
     sums = [abs(np.dot(signs, values)) for signs in itertools.product((-1, 1), repeat=n)]
-    expected = np.mean([one >= abs(values.sum()) - 1e-9 for one in sums])
-    assert flip_signs(values) == pytest.approx(expected)
+    assert flip_signs(values) == pytest.approx(np.mean([one >= abs(values.sum()) - 1e-9 for one in sums]))
 
 
 def test_holm_by_hand() -> None:
@@ -128,8 +127,7 @@ def test_power_is_what_a_simulation_shows(effect: float) -> None:
     rate = np.mean([(compute_p(row) or 1) <= 0.05 for row in draws])
     assert rate >= POWER - tolerance(POWER)
     assert rate == pytest.approx(float(compute_power(effect, np.array([needed]))[0]), abs=1.5 * tolerance(POWER))
-    fewer = compute_power(effect, np.array([needed - 1]))[0]
-    assert fewer < POWER
+    assert compute_power(effect, np.array([needed - 1]))[0] < POWER
 
 
 @pytest.mark.parametrize("level", [0.05, 0.005])

@@ -39,12 +39,10 @@ def test_one_table_of_two_sweeps(store: Tracker, call: Call) -> None:
     write(store, [one | {"names": {"fedavg": "FedAvg", "dirichlet": "Dir"}} for one in second], [80, 85], name="named")
     for names in (("sweep", "named"), ("named", "sweep")):  # in either order
         assert call("tables", *names, "--format", "csv").done.count("FedAvg,Dir α=0.5") == 1
-    latex = call("tables", "sweep", "second", "--format", "latex").out
-    assert r"\caption{Test accuracy in \%, " in latex
+    assert r"\caption{Test accuracy in \%, " in call("tables", "sweep", "second", "--format", "latex").out
     message = "fedray: sweep: found x.yaml, a file; the `name` in it is required; here are named, second, sweep\n"
     assert call("tables", "x.yaml") == (2, "", message)
-    calls = ("rm", "--yes"), ("verify",), ("export",), ("ui",)
-    for command, *more in calls:
+    for command, *more in ("rm", "--yes"), ("verify",), ("export",), ("ui",):
         assert call(command, "x.yaml", *more) == (2, "", message), command
     message = "fedray: sweep: 'fedtoga/table1' has no run in this store; `fedray sweep fedtoga/table1` runs it\n"
     assert call("tables", "fedtoga/table1") == (2, "", message)
@@ -211,8 +209,7 @@ def test_rounds_to_a_target_and_the_speed_up(store: Tracker) -> None:
     assert table.captioned == table.notes[1:4]
     assert table.notes[0].startswith("mean ± sample standard deviation over 2 seeds unless said; best bold")
     assert r"\textbf{2.0 $\pm$ 1.4} (2.00$\times$)" in to_latex(table)
-    rows = list(csv.DictReader(io.StringIO(to_csv(table))))
-    assert [row["speedup"] for row in rows] == ["1", "2", "", "", ""]
+    assert [row["speedup"] for row in csv.DictReader(io.StringIO(to_csv(table)))] == ["1", "2", "", "", ""]
     assert [note for note in table.notes if note.startswith("stopped")] == ["stopped: fedsam-0.1-0.1-1: why"]
     means = build(collect("sweep"), "speedup:80/fedavg").entries["fedsam ρ=0.1", "dirichlet α=0.5"]
     assert means.mean == pytest.approx((3 / 1 + 5 / 3) / 2)
@@ -385,10 +382,8 @@ def test_rounds_count_by_the_generic_accuracy_where_it_is_logged(store: Tracker)
     """Fine-tuned models are at 85 % in round 2, an untrained head at 90 % in round 1: FedBABU's GA has one meaning."""
     rows = history(90, 90)
     rows[1]["generic_accuracy"] = 85
-    one = cell(FEDAVG, 0.5, 0)
-    write(store, [one], [rows])
-    table = build(collect("sweep"), "rounds_to:80")
-    assert [entry.mean for entry in table.entries.values()] == [2]
+    write(store, [cell(FEDAVG, 0.5, 0)], [rows])
+    assert [entry.mean for entry in build(collect("sweep"), "rounds_to:80").entries.values()] == [2]
 
 
 def test_relative_flops_are_counted_for_the_runs_model(store: Tracker) -> None:
@@ -507,8 +502,7 @@ def test_small_numbers_have_three_figures(store: Tracker) -> None:
     """0.0011 and 0.0049 are not both 0.00, and not tied."""
     cells = [cell(a, 0.5, 0) for a in (FEDAVG, SMALL)]
     write(store, cells, [[row | {"proximal_loss": value} for row in history(1)] for value in (0.0011, 0.0049)])
-    table = build(collect("sweep"), "proximal_loss", reference="fedavg")
-    text = to_markdown(table)
+    text = to_markdown(build(collect("sweep"), "proximal_loss", reference="fedavg"))
     assert "**0.00110** |" in re.sub(" +", " ", text), "no difference from itself"
     assert "<u>0.00490</u> (+0.00380)" in text
 
@@ -596,8 +590,7 @@ def test_figures_name_the_runs_that_never_reached_the_target(
 
 
 def of_rounds(one: dict[str, Any], rounds: int) -> dict[str, Any]:
-    changed = {"training": {"rounds": rounds}}
-    return one | {"hash": f"{one['hash']}-{rounds}", "config": one["config"] | changed}
+    return one | {"hash": f"{one['hash']}-{rounds}", "config": one["config"] | {"training": {"rounds": rounds}}}
 
 
 def test_settings_of_two_sweeps_that_have_no_value_in_common_are_columns(store: Tracker) -> None:

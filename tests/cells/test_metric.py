@@ -112,8 +112,7 @@ def test_evaluations_that_are_averaged(
     rounds: int, asked: dict[str, object], globally: tuple[int, ...], personally: tuple[int, ...]
 ) -> None:
     """With every fourth round of 100 and the last: 92, 96, 100. A round with personal tests is an evaluated one; of 98
-    rounds 89 to 98 count: 90 is tested either way, and the last.
-    """
+    rounds 89 to 98 count: 90 is tested either way, and the last."""
     evaluation = Evaluation.model_validate(asked)
     assert evaluation.list_averaged(rounds) == globally
     assert evaluation.list_averaged(rounds, personal=True) == personally

@@ -130,8 +130,7 @@ def test_cluster_files_and_presets_are_written_as_they_are(call: Call) -> None:
     assert code == 2
     assert "did you mean 'slurm.sh'?" in err
     # `fedray list datasets` shows it as the options of `data` that it stands for, in YAML.
-    page = call("list", "datasets", "cifar10").out
-    presets = yaml.safe_load(page.split("\npresets:\n")[1])
+    presets = yaml.safe_load(call("list", "datasets", "cifar10").out.split("\npresets:\n")[1])
     given: Any = make_data_source({"name": "npz", "path": "x.npz", **presets["fedacg"]})
     recipe = CIFAR10.recipes["fedacg"]
     assert (given.mean, given.std, given.augment) == (recipe.mean, recipe.std, recipe.augment)
@@ -202,8 +201,7 @@ def test_schema(call: Call) -> None:
             first = (get_sweeps_folder() / f"{name}.yaml").read_text(encoding="utf-8").partition("\n")[0]
             folder = "../" * name.count("/")
             assert first == f"# yaml-language-server: $schema={folder}sweep.schema.json", name
-            errors = [f"{name}: {error.json_path}: {error.message[:300]}" for error in check.iter_errors(found)]
-            assert errors == []
+            assert [f"{name}: {error.json_path}: {error.message[:300]}" for error in check.iter_errors(found)] == []
     sweep: dict[str, Any] = {"name": "x", "base": BASE}
     for mistake in (
         sweep | {"gird": {}},

@@ -43,8 +43,7 @@ def test_status_counts_and_says_why(store: Tracker, call: Call) -> None:
     traceback = get_storage() / "cells" / cells[1]["hash"] / "traceback.txt"
     traceback.parent.mkdir(parents=True)
     traceback.write_text("Traceback")
-    out = call("status", "sweep").done
-    first, *rest = out.splitlines()
+    first, *rest = call("status", "sweep").done.splitlines()
     assert first.startswith("sweep: 3 cells, ")
     assert set(first.removeprefix("sweep: 3 cells, ").split(", ")) == {"1 finished", "1 failed", "1 missing"}
     assert rest == [
@@ -115,8 +114,7 @@ def test_a_sweep_whose_store_is_being_made_is_told_from_its_lock_and_checkpoints
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/none.db")
     monkeypatch.setenv("FEDRAY_STORAGE", str(tmp_path / "storage"))
     cells = [replace(Cell.from_json(hashed(seed)), config={"training": {"rounds": 4}}) for seed in range(3)]
-    sheet = Sheet("early", {one.hash: one for one in cells})
-    with lock_sweep("early", sheet, [one.hash for one in cells[:2]]):
+    with lock_sweep("early", Sheet("early", {one.hash: one for one in cells}), [one.hash for one in cells[:2]]):
         get_cell_locks_file().touch()
         (folder,) = stored(cells[0].hash)
         with held_elsewhere(get_cell_locks_file(), int(cells[0].hash, 16)):  # as the process locks all its cells
@@ -385,8 +383,7 @@ def test_the_view_of_a_sweep_has_the_cells_of_its_file_whoever_ran_them(store: T
 
     def shown(sweep: str) -> set[str]:
         save_view(sweep)
-        experiment = store.client.get_experiment(store.experiment)
-        view = json.loads(experiment.tags[f"mlflow.sharedViewState.{sweep}"])
+        view = json.loads(store.client.get_experiment(store.experiment).tags[f"mlflow.sharedViewState.{sweep}"])
         return {run.data.tags["fedray.cell"] for run in search(store.client, store.experiment, view["searchFilter"])}
 
     assert shown("sweep") == {one["hash"] for one in cells[:3]}

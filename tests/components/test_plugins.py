@@ -1,6 +1,5 @@
 """Classes of the user's own: found in every section, refused in one line, and the working directory searched last; and
-which fields enter the identity of a cell, for every kind of section and component.
-"""
+which fields enter the identity of a cell, for every kind of section and component."""
 
 import hashlib
 import importlib

@@ -58,8 +58,7 @@ SECTIONS = [
 
 @pytest.mark.parametrize("section", SECTIONS, ids=str)
 def test_a_written_default_is_the_same_cell_as_an_unwritten_one(section: dict[str, Any]) -> None:
-    everyone = {"clients": {"total": 4, "per_round": 4}, "model": "lenet"}
-    config = RunConfig.parse(LEAST | everyone | section)
+    config = RunConfig.parse(LEAST | {"clients": {"total": 4, "per_round": 4}, "model": "lenet"} | section)
     assert RunConfig.parse(config.resolve()).hash_cell("d") == config.hash_cell("d")
 
 

@@ -55,8 +55,7 @@ def cifar(
 ) -> tuple[np.ndarray, list[int]]:
     """Pickled batches of 10 rows of 3,072 bytes; torchvision's checksums are those of these files. The training set.
 
-    The labels are random, unless those of every batch are given.
-    """
+    The labels are random, unless those of every batch are given."""
     ten = kind == "CIFAR10"
     folder = root / ("cifar-10-batches-py" if ten else "cifar-100-python")
     folder.mkdir(parents=True)

@@ -28,8 +28,7 @@ def rng(seed: int = 0) -> np.random.Generator:
 def test_crop_is_a_window_of_the_padded_image(fill: str, mode: str) -> None:
     """Every image equals one of the 5 x 5 windows of its padded self (padding 2), and each window occurs.
 
-    With black, the padding is each channel's value of a black pixel; with mean it is 0.
-    """
+    With black, the padding is each channel's value of a black pixel; with mean it is 0."""
     x = images()
     if mode == "reflect":
         padded = pad(x, (2, 2, 2, 2), mode="reflect")
@@ -81,8 +80,7 @@ def test_rotate_agrees_with_torchvision() -> None:
 def test_cutout_covers_one_square_with_the_mean_colour() -> None:
     """Side 4 in 6x6: rows i-2..i+1 about a uniform pixel, cut at the edges, so 2..4 rows and columns are covered.
 
-    About the row 0 two rows remain (0, 1), about 1 three, about 2, 3, 4 four, about 5 three.
-    """
+    About the row 0 two rows remain (0, 1), about 1 three, about 2, 3, 4 four, about 5 three."""
     x = images(2000)
     covered = augment_batch(x, [Cutout(cutout=4)], BLACK, rng()) == 0
     assert (covered[:, 0] == covered[:, 1]).all()
@@ -91,8 +89,7 @@ def test_cutout_covers_one_square_with_the_mean_colour() -> None:
     for counts in (rows, columns):
         shares = torch.bincount(counts, minlength=7) / 2000
         torch.testing.assert_close(shares, torch.tensor([0, 0, 1, 2, 3, 0, 0]) / 6, rtol=0, atol=0.05)
-    kept = augment_batch(x, [Cutout(cutout=4)], BLACK, rng())[~covered]
-    assert (kept == x[~covered]).all()
+    assert (augment_batch(x, [Cutout(cutout=4)], BLACK, rng())[~covered] == x[~covered]).all()
 
 
 def dataset(**options: object) -> Dataset:

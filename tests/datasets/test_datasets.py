@@ -1,6 +1,5 @@
 """Each loader on small files in exactly the published format, generated images and text, the options of data, and which
-samples are kept; files that are missing, damaged or of another format are one line, and nothing is left behind.
-"""
+samples are kept; files that are missing, damaged or of another format are one line, and nothing is left behind."""
 
 import gzip
 import json
@@ -172,8 +171,7 @@ def role(text: str) -> tuple[list[str], list[str]]:
 def test_shakespeare_by_words(root: Path) -> None:
     """The first and the last of the text's 20 words are left out, and 8 of the other 18 have ten before them.
 
-    "b" is the most frequent word and number 1, the others follow by the alphabet.
-    """
+    "b" is the most frequent word and number 1, the others follow by the alphabet."""
     text = "Cut thee, B. b b b b -- Don't; b b b b zounds! b b b alack, remember mecut"
     text = text + " " * (81 - len(text)) + "off"
     train = role(text)
@@ -248,8 +246,7 @@ def test_real_data_from_published_files_and_from_keras_arrays(root: Path, name: 
 def test_the_most_frequent_words_have_ids_from_2_and_a_small_vocabulary_is_refused(root: Path) -> None:
     """Bears occurs 3 times ("bears'" is another word); band, chips, of and the twice, in alphabetical order.
 
-    With 6 ids, "the" and the words that occur once are outside.
-    """
+    With 6 ids, "the" and the words that occur once are outside."""
     files.ag_news(root)
     data = load("ag_news", vocabulary=6, length=8)
     bears, band, chips, of = 2, 3, 4, 5
@@ -323,8 +320,7 @@ def test_what_is_refused(name: str, options: dict[str, Any], message: str) -> No
 
 def test_made_data_are_what_was_asked_for_and_always_the_same() -> None:
     """230 labels of 100 classes in turn: 3 of each of the first 30 classes, 2 of the others. Each of 20 clients has
-    samples, some of them many.
-    """
+    samples, some of them many."""
     asked = {"classes": 100, "shape": [1, 28, 20], "train_samples": 230, "test_samples": 100}
     data, natural = load("synthetic", **asked), load("synthetic", **asked, clients=20)
     assert (data.x_train.shape, data.x_train.dtype) == ((230, 1, 28, 20), np.uint8)

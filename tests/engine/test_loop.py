@@ -1,6 +1,5 @@
 """The round loop resumes, saves when due, keeps finished rounds if stopped, and reports a full disk in one line. Runs
-that train a part of a model: what is sent, kept and hashed, and that the numbers are those of a plain loop.
-"""
+that train a part of a model: what is sent, kept and hashed, and that the numbers are those of a plain loop."""
 
 import itertools
 import signal
@@ -54,8 +53,7 @@ def test_saves_are_made_every_n_rounds_every_so_many_seconds_and_at_the_end(
     every: int, seconds: float, saved: list[int], tmp_path: Path
 ) -> None:
     store = Recorded(tmp_path)
-    states = [state.round for state in make_rounds(simulation(), store, every, seconds)]
-    assert states == list(range(ROUNDS + 1))
+    assert [state.round for state in make_rounds(simulation(), store, every, seconds)] == list(range(ROUNDS + 1))
     assert store.asked == saved
 
 
@@ -171,8 +169,7 @@ def test_the_last_rounds_are_all_evaluated() -> None:
 def test_checkpoints_of_another_configuration_are_refused(tmp_path: Path) -> None:
     config = simulation().problem.config
     first = fedray.simulate(config, checkpoints=tmp_path)
-    again = fedray.simulate(config, checkpoints=tmp_path)
-    assert again.state.digest() == first.state.digest()
+    assert fedray.simulate(config, checkpoints=tmp_path).state.digest() == first.state.digest()
     for change in ({"seed": 1}, {"algorithm": {"name": "fedavg"}}, {"training": {"rounds": ROUNDS + 1}}):
         said = r"^checkpoints: .* holds checkpoints of another configuration, seed or data set"
         with pytest.raises(UserError, match=said):

@@ -62,8 +62,7 @@ def train(name: str) -> dict[str, Any]:
     """Return what two rounds of a method with its defaults give: digits, Dirichlet(0.3), 8 clients, 4 a round. theta's
     hash is that of one kind of CPU (`find_kernels`); the loss and the norm of the step hold on any."""
     training = {"rounds": 2, "local_steps": 3, "batch_size": 16, "lr": 0.02}
-    problem = small.problem(name, (8, 4), 12, 0.3, training=training)
-    result = run(problem, InlineBackend())
+    result = run(small.problem(name, (8, 4), 12, 0.3, training=training), InlineBackend())
     start = result.problem.build_network("cpu").theta
     summary = result.summary()
     return {

@@ -1,6 +1,5 @@
 """Frozen parameters: which they are, that they stay, and that a node holds them once; flat vectors, split and joined;
-BatchNorm's statistics, averaged as the update; adapters of linear layers, and `sweeps/lora.yaml`.
-"""
+BatchNorm's statistics, averaged as the update; adapters of linear layers, and `sweeps/lora.yaml`."""
 
 import os
 import re
@@ -172,8 +171,7 @@ def test_buffers_are_averaged_like_the_update(
 
     BatchNorm starts at mean 0, variance 1 and moves by its momentum 0.1: means 0.1 · 1 and 0.1 · 7, variances
     0.9 + 0.1 · 2 and 0.9 + 0.1 · 4/3. The server takes their average with weights 2/6 and 4/6 (samples) or 1/2 each
-    (uniform). FedSAM's second forward pass of the step moves nothing: the result is the same.
-    """
+    (uniform). FedSAM's second forward pass of the step moves nothing: the result is the same."""
     x = np.array([[0], [2], [6], [6], [8], [8]], dtype=np.float32)
     y = np.array([0, 1, 0, 1, 0, 1])
     data = Dataset("d", x, y, x, y, 2, client_train=np.array([0, 0, 1, 1, 1, 1]))
@@ -246,8 +244,7 @@ def test_the_update_of_a_layer_and_dropout_of_its_input() -> None:
 
 class Attentive(nn.Module):
     """PyTorch's own attention, which reads the weights of its projection, and its fused block, which does not call its
-    linear layers in evaluation mode, so that an adapter would count in training alone.
-    """
+    linear layers in evaluation mode, so that an adapter would count in training alone."""
 
     def __init__(self, input_shape: Sequence[int], num_classes: int) -> None:
         super().__init__()
@@ -289,8 +286,7 @@ def forms(smoke: bool) -> dict[str, dict[str, Any]]:
 
 def test_the_forms_and_what_they_train() -> None:
     """Rank 8 on the four linear layers of 12 blocks of width 192, with inputs of 192, 192, 192 and 768 numbers (A) and
-    outputs of 576, 192, 768 and 192 (B); the head 193 x 100; all of ViT-Tiny, 100 classes instead of 1,000.
-    """
+    outputs of 576, 192, 768 and 192 (B); the head 193 x 100; all of ViT-Tiny, 100 classes instead of 1,000."""
     a, b, head = 12 * 8 * 1344, 12 * 8 * 1728, 193 * 100
     trained = {
         form: count_parameters(RunConfig.parse(with_key(point, "model.init", None)).model, (3, 224, 224), 100)[0]

@@ -422,8 +422,7 @@ class Twice(nn.Sequential):
 
 
 def test_a_layer_that_stands_in_two_places_has_one_adapter_in_both() -> None:
-    given = RunConfig.parse(config("Twice", lora={"rank": 2}))
-    module = Problem.build(given).build_module()
+    module = Problem.build(RunConfig.parse(config("Twice", lora={"rank": 2}))).build_module()
     assert module.get_submodule("1") is module.get_submodule("3")
     assert type(module.get_submodule("1")).__name__ == "LoRALinear"
 
@@ -436,8 +435,7 @@ class Packed(nn.Module):
         self.e, self.rnn, self.out = nn.Embedding(9, 4, 0), nn.GRU(4, 5, batch_first=True), nn.Linear(5, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        lengths = (x != 0).sum(1)
-        packed = nn.utils.rnn.pack_padded_sequence(self.e(x), lengths, batch_first=True, enforce_sorted=False)
+        packed = nn.utils.rnn.pack_padded_sequence(self.e(x), (x != 0).sum(1), batch_first=True, enforce_sorted=False)
         return self.out(self.rnn(packed)[1][0])  # type: ignore[no-any-return]
 
 

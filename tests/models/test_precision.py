@@ -1,6 +1,5 @@
 """bf16 and channels-last: float32 parts stay float32, gradients stay close, and runs without either are unchanged.
-Stacked gradients: each row has the bits of its model alone; what cannot have them has no stack.
-"""
+Stacked gradients: each row has the bits of its model alone; what cannot have them has no stack."""
 
 import copy
 from collections.abc import Callable
@@ -216,8 +215,7 @@ def test_a_row_has_the_bits_of_its_model_alone(name: str, samples: int, rows: in
     """Every product has its operands alone, in the same order; so on one kind of machine after another.
 
     (x^T g)^T instead of g^T x, which autograd takes for a stacked product's weight, differs on AVX-512 in all rows of
-    the head.
-    """
+    the head."""
     build, shape = MODELS[name]
     torch.manual_seed(rows)
     network = Network(build())
@@ -279,8 +277,7 @@ def hooked() -> nn.Module:
 )
 def test_models_with_anything_else_have_no_stack(build: Callable[[], nn.Module]) -> None:
     """Draws, statistics, sums over other axes, padding, a user's code, parameters in other places, hooks; autocast,
-    whose kernels were not compared.
-    """
+    whose kernels were not compared."""
     assert list_layers(build()) is None or Network(build()).layers is None
     assert [type(layer) for layer in list_layers(Named()) or []] == [nn.Flatten, nn.Linear]
     assert Network(Named()).layers

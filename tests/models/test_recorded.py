@@ -200,8 +200,7 @@ def count_recorded(recorder: Recorder) -> int:
 def test_a_rare_shape_is_recorded_once_it_pays_and_the_least_used_goes() -> None:
     _, network = make(Plain)
     recorder = network.recorder
-    sizes = range(5, 5 + KEPT)
-    for size in sizes:
+    for size in range(5, 5 + KEPT):
         for given in iter_inputs(network, RARE + 1 if size > 5 else WARM + 1, size):
             network.compute_gradient(*given)
     assert count_recorded(recorder) == KEPT
@@ -276,8 +275,7 @@ def test_bits_are_compared() -> None:
 )
 def test_methods_have_the_same_bits_with_recordings(algorithm: str) -> None:
     """Whole runs: second models, batches of other sizes, parts, evaluation. The methods of tests.methods.COVER are
-    recorded in lanes, in tests/engine/process/test_lanes.py.
-    """
+    recorded in lanes, in tests/engine/process/test_lanes.py."""
     options = {"model": 12, "partition": 0.5, "training": {"rounds": 2, "local_epochs": 1, "batch_size": 16}}
     found = []
     for records in (False, True):

@@ -1,6 +1,5 @@
 """Methods whose local step is plain, or whose server is more than an average: sections 2.1-2.4 and 2.13-2.16; and those
-that change the loss by logits, features or inner layers: FedNTD, MOON, FedRCL (2.6, 2.8, 2.18).
-"""
+that change the loss by logits, features or inner layers: FedNTD, MOON, FedRCL (2.6, 2.8, 2.18)."""
 
 import numpy as np
 
@@ -26,8 +25,7 @@ def fednova(w: World, mu: float = 0.0, tau: str = "effective", counting: str = "
     the canonical step's v <- m v + (1 - eta mu a), a <- a + v. That is K for plain SGD, (K - m (1 - m^K) / (1 - m)) /
     (1 - m) for momentum, a <- (1 - eta mu) a + 1 for the prox term: the definitions' three cases. tau `steps`: tau_eff
     is sum pi_i K_i (D-105). counting `twice`: r <- m r + 1, a <- a + r, and then a <- (1 - eta mu) a + 1 in the same
-    step (D-105).
-    """
+    step (D-105)."""
     x = w.x0
     for t in range(w.rounds):
         d, a, steps = {}, {}, {}
@@ -58,8 +56,7 @@ def fedavgm(w: World, beta: float) -> Tensors:
 def _adaptive(w: World, yogi: bool, lr: float, beta1: float, beta2: float, tau: float, start: str) -> Tensors:
     """Reddi et al., ICLR 2021, algorithm 2, no bias correction; the server lr scales U, `lr` the adaptive step.
 
-    v starts at tau^2 or at zero (D-52).
-    """
+    v starts at tau^2 or at zero (D-52)."""
     x, m = w.x0, zeros(w.x0)
     v = Tensors({name: np.full_like(value, 0.0 if start == "zero" else tau**2) for name, value in x.items()})
     for t in range(w.rounds):
@@ -96,8 +93,7 @@ def fedacg(w: World, lam: float, beta: float) -> Tensors:
 def with_momentum(w: World, gradient: Direction, alpha: float, step: str = "mean") -> Tensors:
     """q = alpha g + (1 - alpha) Delta; Delta = -sum pi_i u_i / (K_i eta_t), 0 in the first round.
 
-    step `printed`: x <- x - eta_g Delta (D-20).
-    """
+    step `printed`: x <- x - eta_g Delta (D-20)."""
     x, delta = w.x0, zeros(w.x0)
 
     def direction(c, batch):  # type: ignore[no-untyped-def]

@@ -48,8 +48,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 class Case:
     """`options`: the algorithm section without its name, which are the oracle's arguments too; `setting`: of SETTINGS;
     `equals`: the label of the method's case that gives the same by definition; `inert`: options without influence here;
-    `model`: options of the MLP, which only NORMED has.
-    """
+    `model`: options of the MLP, which only NORMED has."""
 
     method: str
     options: dict[str, Any] = field(default_factory=dict)

@@ -1,7 +1,6 @@
 """Methods about the classifier: FedGELA, FedGE, LA-only, FedRS, FedLC, FedRod, FedRep, FedBABU.
 
-Tensors that do not move are out of reach of gradient, weight decay and momentum alike.
-"""
+Tensors that do not move are out of reach of gradient, weight decay and momentum alike."""
 
 from collections.abc import Callable
 from typing import Any
@@ -51,8 +50,7 @@ def fedgela(
 ) -> Tensors:
     """Fan et al., NeurIPS 2023: z_c = Phi_c sqrt(E_W) <m_c, h/|h|>, m_c fixed, x0's; `phi` one: FedGE.
 
-    feature_norm `model`: z_c = Phi_c sqrt(E_W) <m_c, h>, as the code has it on a net that normalises h itself.
-    """
+    feature_norm `model`: z_c = Phi_c sqrt(E_W) <m_c, h>, as the code has it on a net that normalises h itself."""
     m = w.x0["W2"] / np.linalg.norm(w.x0["W2"], axis=1, keepdims=True)
     classes = len(m)
     gram = np.where(np.eye(classes) == 1, 1.0, -1 / (classes - 1))
@@ -158,8 +156,7 @@ def fedbabu(w: World) -> Tensors:
 def fedrep(w: World, body_epochs: int, newcomer: str = "initial") -> Tensors:
     """Collins et al., ICML 2021: own head first, then the shared body for the last epochs. x's head is never used.
 
-    newcomer `average`: a client's first head is the last cohort's average, as in the code (D-106).
-    """
+    newcomer `average`: a client's first head is the last cohort's average, as in the code (D-106)."""
     x = w.x0
     heads: list[Tensors | None] = [None for _ in range(w.N)]
     newcomers = restrict(x, w.net.head)

@@ -33,8 +33,7 @@ def with_variates(
 ) -> Tensors:
     """SCAFFOLD, option II, with another gradient. correction: the coefficient of c - c_i (D-11c).
 
-    scaling `samples`: c = sum_i n_i c_i / sum_j n_j (D-127); scaled: that too, and c / w_i in the step.
-    """
+    scaling `samples`: c = sum_i n_i c_i / sum_j n_j (D-127); scaled: that too, and c / w_i in the step."""
     x, c_server, c_client = w.x0, zeros(w.x0), w.each(w.x0)
     for t in range(w.rounds):
         u, change = {}, []
@@ -92,8 +91,7 @@ def feddyn(w: World, alpha: float, scaling: str = "constant") -> Tensors:
 def feddc(w: World, alpha: float, scaling: str = "constant", variate_lr: str = "round") -> Tensors:
     """Gao et al., CVPR 2022: drift h_i and control variates c_i, both unweighted over N.
 
-    scaling `samples`: the official code's w_i, with alpha / w_i and c / w_i on the client and w_i in c's update.
-    """
+    scaling `samples`: the official code's w_i, with alpha / w_i and c / w_i on the client and w_i in c's update."""
     x, h, c_client, c_server = w.x0, w.each(w.x0), w.each(w.x0), zeros(w.x0)
     for t in range(w.rounds):
         u, change = {}, []

@@ -97,8 +97,7 @@ def combined(
     """Table 4's combined column: g_p from another method's proximal term, q = g(y + e), its bookkeeping unchanged.
 
     name fedprox, fednova: g_p = y - x. feddyn: g_p = -lambda_i + alpha (y - x). scaffold: g_p = c - c_i. moon: the
-    contrastive gradient (temperature tau). Weights in front of them vanish when g_p is normalised.
-    """
+    contrastive gradient (temperature tau). Weights in front of them vanish when g_p is normalised."""
     x = w.x0
     dual, h = w.each(x), zeros(x)
     c_client, c_server = w.each(x), zeros(x)

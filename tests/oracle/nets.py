@@ -3,8 +3,7 @@
 A net maps inputs X (n, d) to logits z (n, C); on the way it shows its features h (the input of the last layer) and its
 inner activations a (before the ReLU). `backward` takes the derivatives of a scalar with respect to z, h and a and
 returns those with respect to the parameters and to X. A loss returns its derivative with respect to z,
-h or a. So any gradient of the papers is `net.backward(p, X, out, dz=..., dh=..., da=...)`.
-"""
+h or a. So any gradient of the papers is `net.backward(p, X, out, dz=..., dh=..., da=...)`."""
 
 from dataclasses import dataclass
 
@@ -90,8 +89,7 @@ class MLP:
 class NormedMLP(MLP):
     """The MLP with batch normalisation of r = max(a, 0): h = w (r - mean) / sqrt(var + 1e-5) + v, var over n.
 
-    By the usual chain rule dr = w / s (dh - mean(dh) - e mean(dh e)), e the normalised r, s its deviation.
-    """
+    By the usual chain rule dr = w / s (dh - mean(dh) - e mean(dh e)), e the normalised r, s its deviation."""
 
     names = ("W1", "b1", "w", "v", "W2", "b2")
     weights = {"W1", "w", "W2"}
@@ -145,8 +143,7 @@ def not_true_distillation(teacher: np.ndarray, z: np.ndarray, y: np.ndarray, tau
 def cosine(h: np.ndarray, r: np.ndarray) -> tuple[float, np.ndarray]:
     """cos(h, r) of two vectors and its derivative with respect to h: r/(|h||r|) - cos h/|h|^2.
 
-    A sample whose features are all dead has no direction: 0, and no derivative (its ReLUs would stop it anyway).
-    """
+    A sample whose features are all dead has no direction: 0, and no derivative (its ReLUs would stop it anyway)."""
     a, b = np.linalg.norm(h), np.linalg.norm(r)
     if a == 0 or b == 0:
         return 0.0, np.zeros_like(h)
@@ -157,8 +154,7 @@ def cosine(h: np.ndarray, r: np.ndarray) -> tuple[float, np.ndarray]:
 def contrastive(h: np.ndarray, h_global: np.ndarray, h_previous: np.ndarray, tau: float) -> np.ndarray:
     """MOON: of the batch mean of -log(e^{s_g/tau} / (e^{s_g/tau} + e^{s_p/tau})).
 
-    With r = e^{s_p/tau} / (e^{s_g/tau} + e^{s_p/tau}): d/ds_g = -r/tau, d/ds_p = +r/tau.
-    """
+    With r = e^{s_p/tau} / (e^{s_g/tau} + e^{s_p/tau}): d/ds_g = -r/tau, d/ds_p = +r/tau."""
     dh = np.zeros_like(h)
     for j in range(len(h)):
         s_g, d_g = cosine(h[j], h_global[j])
@@ -174,8 +170,7 @@ def relaxed_contrastive(
     """FedRCL at one layer: of the batch mean over anchors j of contrast L_scl + relaxation L_pen, activations f (n, m).
 
     L_scl: -log softmax of the least similar same-class sample (itself if alone) against the most similar other-class
-    ones. L_pen: -log(e^{1/tau}/(e^{1/tau} + e^{s/tau})), s of that same-class sample if >= threshold, else -1.
-    """
+    ones. L_pen: -log(e^{1/tau}/(e^{1/tau} + e^{s/tau})), s of that same-class sample if >= threshold, else -1."""
     n, df = len(f), np.zeros_like(f)
 
     def push(j: int, i: int, slope: float) -> None:  # d(value) = slope d cos(f_j, f_i); a sample's own cosine is 1

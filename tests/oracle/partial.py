@@ -17,8 +17,7 @@ Order = Callable[[int, int, str, float], np.ndarray]
 def _halves(w: World, kept: set[str], newcomer: str = "initial") -> Kept:
     """FedAvg on the other tensors; `kept` ones stay with the client, who trains both at once.
 
-    newcomer `average`: a client's first ones are the last cohort's average, as in FL-bench.
-    """
+    newcomer `average`: a client's first ones are the last cohort's average, as in FL-bench."""
     x, shared = w.x0, set(w.x0) - kept
     own, met, first = [restrict(x, kept) for _ in range(w.N)], set[int](), restrict(x, kept)
     for t in range(w.rounds):
@@ -83,8 +82,7 @@ def mixed_logits(w: World, v: Tensors, y: Tensors, a: float, batch: Batch) -> tu
 def apfl(w: World, order: Order, alpha: float, adaptive: bool = False, mix: str = "parameters") -> Kept:
     """Deng et al., 2020, algorithm 1: the gradient by v of f(a v + (1 - a) w); adaptive: the step of a, clipped.
 
-    mix `logits`: the logits of both are mixed instead, as the authors' FedTorch does.
-    """
+    mix `logits`: the logits of both are mixed instead, as the authors' FedTorch does."""
     x, v, a = w.x0, [w.x0 for _ in range(w.N)], [alpha] * w.N
     for t in range(w.rounds):
         u = {}
@@ -135,8 +133,7 @@ def fedala(
     """Zhang et al., AAAI 2023, local form: y = o + W (x - o) on the top tensors, W clipped to [0, 1] at each batch.
 
     threshold: the first training of W ends once the losses of the last batches of the last ten of more than ten passes
-    deviate by less (the code, D-70).
-    """
+    deviate by less (the code, D-70)."""
     x = w.x0
     top = w.net.head if layers == 1 else set(x)
     old: list[Tensors | None] = [None] * w.N
@@ -183,8 +180,7 @@ def fedas(
 ) -> Kept:
     """Yang et al., CVPR 2024, with a body to align per client; fisher `samples`: F_i over single samples.
 
-    aligns_with `initial`: a client's first alignment is with the initial model (the code, D-124).
-    """
+    aligns_with `initial`: a client's first alignment is with the initial model (the code, D-124)."""
     x = w.x0
     heads = [restrict(x, w.net.head) for _ in range(w.N)]
     bodies: list[Tensors | None] = [None] * w.N

@@ -81,8 +81,7 @@ def fedsmoo(w: World, alpha: float, rho: float, perturbation_dual: str = "whole"
 
 def towards(away: Tensors, shift: str = "vector", norm: str = "global") -> Tensors:
     """unit(away); `shift` scalars: coordinate j for the whole of tensor j (D-10); `norm` summed: over the sum of the
-    tensors' norms (D-11).
-    """
+    tensors' norms (D-11)."""
     everything = np.concatenate([value.ravel() for value in away.values()])
     parts = {name: everything[j] if shift == "scalars" else value for j, (name, value) in enumerate(away.items())}
     lengths = [float(np.sqrt(np.sum(np.square(part)))) for part in parts.values()]
@@ -94,8 +93,7 @@ class Lesam:
     """FedLESAM's gradient, at y + rho unit(x_old - x); at y if there is no x_old (D-11b).
 
     x_old is the model of the client's last participation; with `estimate` server: of the last round. `shift`
-    and `norm` as in `towards`.
-    """
+    and `norm` as in `towards`."""
 
     def __init__(
         self, w: World, rho: float, estimate: str = "client", shift: str = "vector", norm: str = "global"
@@ -148,8 +146,7 @@ def fedtoga(
     radius `squared`: rho twice (D-7). delta_scale `gradient`: Delta divided by eta_t too (D-1). dual_divisor
     `cohort`: the server's dual divided by M (D-2). The ablation, from FedAvg up: `sam`, the ascent;
     `dynamic_regularisation`, the dual and its proximal term; `dual_correction`, beta Delta in the descent;
-    `sam_correction`, the terms added to g in the ascent.
-    """
+    `sam_correction`, the terms added to g in the ascent."""
     x = w.x0
     H, h_server, delta = w.each(x), zeros(x), zeros(x)
     length, push = (rho if sam else 0.0) * (rho if radius == "squared" else 1), (beta if dual_correction else 0.0)
@@ -187,8 +184,7 @@ def fedrobust(w: World, ascent_lr: float, penalty: float, affine: str) -> Tensor
 
     affine `full`: every input number mixes with every other; `diagonal`: a scale and a shift per input number;
     `channel`: a scale and a shift per channel (inputs are channel after channel). They start at the identity; penalty x
-    (||A - I||^2 + ||d||^2) on the numbers there are; all gradients of a step are taken at the same point.
-    """
+    (||A - I||^2 + ||d||^2) on the numbers there are; all gradients of a step are taken at the same point."""
     x = w.x0
     inputs = w.clients[0][0].shape[1]
     if affine == "full":
@@ -265,8 +261,7 @@ def fedmoswa(
 ) -> Tensors:
     """The same with variates, option II; m moves to the mean of the cohort's new variates.
 
-    first_round `plain`: at once, in the first round (D-96); variate_divisor `nominal`: K eta (1 + rho) / 2 (D-126).
-    """
+    first_round `plain`: at once, in the first round (D-96); variate_divisor `nominal`: K eta (1 + rho) / 2 (D-126)."""
     x, m, own = w.x0, zeros(w.x0), w.each(w.x0)
     for t in range(w.rounds):
         u, apart = {}, []
@@ -323,8 +318,7 @@ def fedwmsam(
 
 def fednsam(w: World, gamma: float, rho: float, perturbation: str = "gradient", memory: str = "all") -> Tensors:
     """Liu et al., 2026. perturbation `momentum`: e = -rho unit(m); memory `last`: the code's
-    m <- gamma U + U, U in the first round.
-    """
+    m <- gamma U + U, U in the first round."""
     x, m = w.x0, zeros(w.x0)
     for t in range(w.rounds):
         u = {}

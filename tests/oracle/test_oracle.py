@@ -8,8 +8,7 @@ float64.
 
 The bound is 1e-5 on the largest difference of a parameter; rounding leaves about 1e-6. A ReLU's kink could leave more:
 one activation on the other side of 0 moves a parameter by about lr/batch = 0.02. So the seed of a case (of its data and
-of its initial model) is the first one for which the oracle, on its own, never comes closer to a kink than 1e-6.
-"""
+of its initial model) is the first one for which the oracle, on its own, never comes closer to a kink than 1e-6."""
 
 import dataclasses
 import functools
@@ -213,8 +212,7 @@ def test_every_method_has_an_oracle() -> None:
 @pytest.mark.parametrize("name", sorted(name for name in METHODS if name.partition("@")[0] not in NOT_COMPARED))
 def test_every_option_is_compared(name: str) -> None:
     """Every value of a choice, a number other than the default, and each of FedSOL's proximal losses is covered; of
-    other forms the options that they add.
-    """
+    other forms the options that they add."""
     plain = name.partition("@")[0]
     options = [case.options for case in CASES if case.method.partition("@")[0] == plain]
     for option, field in METHODS[name].model_fields.items():

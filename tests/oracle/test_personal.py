@@ -3,8 +3,7 @@ repeated.
 
 The federation, its settings and the bound are those of `test_oracle`, and as there it is the plain setting in which a
 number that is off is outside the bound. Draws are fedray's: their keys are part of what a run is, so here they are
-written out again.
-"""
+written out again."""
 
 import functools
 from collections.abc import Iterator

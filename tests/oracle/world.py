@@ -138,8 +138,7 @@ class Local:
 
         pull: q holds pull x y, which FL-Simulator's code adds with the weight decay; clip_scope `code` (D-12).
         moving: the tensors that the step may move, where not all of them. eta: the step's length, where not the
-        round's.
-        """
+        round's."""
         world = self.world
         moving = set(q) if moving is None else moving
         q = restrict(q, moving)

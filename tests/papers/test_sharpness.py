@@ -282,8 +282,7 @@ def test_frozen_parameters_are_no_directions() -> None:
     """The bias of the first layer, 5 of 43 parameters, has no row; the others' Hessian is symmetric."""
     module = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
     module[0].bias.requires_grad_(False)
-    x = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
-    found = landscape(module, x, np.arange(20) % 3)
+    found = landscape(module, np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32), np.arange(20) % 3)
     theta = found.network.theta.clone()
     hessian = torch.stack([found.multiply_hessian(theta, v) for v in torch.eye(len(theta))])
     assert hessian.shape == (38, 38)
@@ -304,8 +303,7 @@ def test_filters_are_as_long_as_the_models_own() -> None:
         assert direction["0.weight"].flatten(1).norm(dim=1).tolist() == pytest.approx([5, 2])
         assert not direction["0.bias"].any()
         assert not direction["1.weight"].any()
-    products = (first["0.weight"] * second["0.weight"]).flatten(1).sum(1)
-    assert products.tolist() == pytest.approx([0, 0], abs=1e-5)
+    assert (first["0.weight"] * second["0.weight"]).flatten(1).sum(1).tolist() == pytest.approx([0, 0], abs=1e-5)
 
 
 def test_surface() -> None:

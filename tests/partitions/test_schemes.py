@@ -1,7 +1,6 @@
 """Data splits: invariants of every partitioner, the definitions by hand, digests that must never change, natural
 clients, the numbers and the picture of a partition; samples held out for validation and testing, never trained on;
-splits from files, partition.npz and JSON.
-"""
+splits from files, partition.npz and JSON."""
 
 import itertools
 import json
@@ -109,8 +108,7 @@ def test_dealing_by_prior_fills_every_quota(name: str, problem: Any) -> None:
 def test_sizes_and_classes(problem: Any) -> None:
     """IID sizes differ by at most 1, stratified ones also within a class.
 
-    Shards differ by at most 1, so clients with s = 2 of them by at most 2; cut class by class they hold s classes.
-    """
+    Shards differ by at most 1, so clients with s = 2 of them by at most 2; cut class by class they hold s classes."""
     labels, classes, clients, seed = problem
     d = data(labels, classes)
     assert np.ptp(chosen("iid").split(d, clients, seed).sizes) <= 1
@@ -147,18 +145,15 @@ DIGESTS = {
 def test_recorded_digests(name: str, seed: int) -> None:
     """No change of NumPy or of this code moves a client's data unseen. 1,000 samples of 10 classes, 20 clients.
 
-    A deliberate change of a partitioner records new digests here and raises `fedray.config.run.NUMERICS`.
-    """
-    labels = np.arange(1000) * 7 % 10
-    assert chosen(name).split(data(labels, 10), 20, seed).digest[:16] == DIGESTS[name][seed]
+    A deliberate change of a partitioner records new digests here and raises `fedray.config.run.NUMERICS`."""
+    assert chosen(name).split(data(np.arange(1000) * 7 % 10, 10), 20, seed).digest[:16] == DIGESTS[name][seed]
 
 
 def test_dirichlet_closes_clients_that_hold_their_share() -> None:
     """A client is open for a class only while it holds less than floor(n/N), for any draw.
 
     Classes are assigned in order, so a client that receives some of class c holds less than that of the classes before
-    it.
-    """
+    it."""
     labels = np.repeat(np.arange(5), 100)
     for alpha, seed in itertools.product((1e-3, 0.1, 1.0), range(10)):
         counts = chosen("dirichlet", alpha=alpha, min_size=0).split(data(labels, 5), 5, seed).count_labels(labels, 5)
@@ -195,8 +190,7 @@ def test_redraws_are_those_of_the_literal_loop(supply: list[int], seed: int) -> 
 def test_pools_are_used_up_before_anything_repeats() -> None:
     """One class, so every draw takes from one pool of n: N clients with n/N each hold every sample exactly once.
 
-    Two classes of 50 and clients that want only class 0: 100 draws from a pool of 50 take each of its samples twice.
-    """
+    Two classes of 50 and clients that want only class 0: 100 draws from a pool of 50 take each of its samples twice."""
     once = deal_by_prior(np.ones((5, 1)), np.zeros(100, np.int64), generator(0, "t"))
     np.testing.assert_array_equal(np.sort(once.indices), np.arange(100))
     labels = np.repeat([0, 1], 50)
@@ -206,15 +200,13 @@ def test_pools_are_used_up_before_anything_repeats() -> None:
 
 def test_lognormal_sizes() -> None:
     """2,000 clients, σ = 0.3: ln of the sizes has the deviation 0.3 ± 0.02 (four times 0.3/√4000), their sum is n, and
-    each client gets its size. Rounding down to about 500 moves ln by 0.002 at most.
-    """
+    each client gets its size. Rounding down to about 500 moves ln by 0.002 at most."""
     n = 1_000_000
     sizes = draw_lognormal_sizes(n, 2000, 0.3, generator(0, "t"))
     assert sizes.sum() == n
     assert np.log(sizes[1:]).std() == pytest.approx(0.3, abs=0.02)
     assert np.log(sizes[1:]).mean() == pytest.approx(np.log(500) - 0.3**2 / 2, abs=0.03)  # divided by the sum
-    labels = np.arange(2000) % 10
-    shards = chosen("dirichlet_client", sigma=1.0).split(data(labels, 10), 20, 0)
+    shards = chosen("dirichlet_client", sigma=1.0).split(data(np.arange(2000) % 10, 10), 20, 0)
     assert shards.sizes.sum() == 2000
     assert shards.sizes.max() > 4 * shards.sizes.min()
 
@@ -253,8 +245,7 @@ def test_clients_choose_among_the_classes_that_have_samples(name: str, kinds: li
 def test_personal_test_sets_of_fedsol() -> None:
     """Training counts (30, 10) and (0, 40), 2,000 test samples per class: floor(1000 · (.75, .25)), then (0, 1000).
 
-    Drawn for each client on its own, so that two clients with the same mix share samples.
-    """
+    Drawn for each client on its own, so that two clients with the same mix share samples."""
     labels = np.repeat([0, 1], [30, 50])
     shards = Shards.from_lists([np.arange(40), np.arange(40, 80)])
     d = data(labels, 2, np.repeat([0, 1], 2000))
@@ -291,13 +282,11 @@ def natural(clients: int, seed: int = 0, own_seed: int | None = None, **options:
 
 def test_natural_clients_are_dealt_whole_some_of_them_or_in_pieces_with_their_test_samples() -> None:
     """In pieces, one by one goes to the id with the largest: with 6 clients 60 is cut when 60 > 20 (2 pieces),
-    30 > 20 (3 pieces), 20 = 20 (the first, so id 7): 1, 2, 3.
-    """
+    30 > 20 (3 pieces), 20 = 20 (the first, so id 7): 1, 2, 3."""
     shards, _ = natural(3)
     assert [sorted(set(NATURAL[shards[i]])) for i in range(3)] == [[3], [7], [9]]
     np.testing.assert_array_equal(natural(2, pick="first")[0].sizes, [10, 20])
-    sizes = {tuple(natural(2, seed, pick="random")[0].sizes) for seed in range(30)}
-    assert sizes == {(10, 20), (10, 60), (20, 60)}
+    assert {tuple(natural(2, seed, pick="random")[0].sizes) for seed in range(30)} == {(10, 20), (10, 60), (20, 60)}
     pieces, _ = natural(6, divide=True)
     np.testing.assert_array_equal(pieces.sizes, [10, 10, 10, 20, 20, 20])
     assert [sorted(set(NATURAL[pieces[i]])) for i in range(6)] == [[3], [7], [7], [9], [9], [9]]
@@ -336,8 +325,7 @@ def test_heterogeneity_by_hand_and_the_same_sample_of_many_clients() -> None:
     """Clients (4, 0), (2, 2), (0, 0), (0, 8).
 
     Held classes 1, 2, 1: mean 4/3. Sizes of the three that hold something 4, 4, 8: median 4, upper quartile 6.
-    Proportions (1, 0), (1/2, 1/2), (0, 1): total variations 1/2, 1, 1/2, their mean 2/3.
-    """
+    Proportions (1, 0), (1/2, 1/2), (0, 1): total variations 1/2, 1, 1/2, their mean 2/3."""
     expected = {"clients": 4, "empty_clients": 1, "samples": 16, "mean_classes": 4 / 3, "mean_tv": 2 / 3}
     expected |= {"size_min": 4, "size_q25": 4, "size_median": 4, "size_q75": 6, "size_max": 8}
     assert measure_heterogeneity(np.array([[4, 0], [2, 2], [0, 0], [0, 8]])) == pytest.approx(expected)
@@ -388,8 +376,7 @@ def test_how_many_samples_of_which_class_are_held_out() -> None:
 
 def test_clients_hold_their_share_out_and_nobody_trains_on_it() -> None:
     """Shards of 40, 10, 4, 1 and 0 samples at 0.1: 4, 1, 0 (0.4), 0, 0. At 0.9 of 4: 3.6 is 4, and 3 leave one."""
-    sizes = [40, 10, 4, 1, 0]
-    shards = Shards(np.arange(55), np.concatenate([[0], np.cumsum(sizes)]))
+    shards = Shards(np.arange(55), np.concatenate([[0], np.cumsum([40, 10, 4, 1, 0])]))
     labels = np.arange(55) % 5
     left, held = hold_out(shards, labels, partial(_count, 0.1), seed=3)
     assert held.sizes.tolist() == [4, 1, 0, 0, 0]

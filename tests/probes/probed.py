@@ -122,5 +122,4 @@ def everything() -> Problem:
     problem = digits("fedsol", probes=EVERY_PROBE, train=True)
     held, samples = problem.data, np.arange(1100) % len(problem.data.y_test)
     parts = held.x_train, held.y_train, held.x_test[samples], held.y_test[samples]
-    arrays = Dataset("digits", *parts, 10, held.mean, held.std)
-    return Problem(problem.config, arrays, Split(problem.split.train))
+    return Problem(problem.config, Dataset("digits", *parts, 10, held.mean, held.std), Split(problem.split.train))

@@ -1,6 +1,5 @@
 """Tests of the global model: exact sums over the chunks, for any loss; balanced accuracy, macro F1 and AUC, by hand
-and as scikit-learn has them; each client's accuracies and the confusion matrix as tables and files.
-"""
+and as scikit-learn has them; each client's accuracies and the confusion matrix as tables and files."""
 
 import json
 import math
@@ -157,8 +156,7 @@ def test_the_confusion_matrix_is_of_the_test_set(result: Result) -> None:
 
 
 def test_what_there_is_none_of(tmp_path: Path) -> None:
-    alone = run(tabulated(algorithm="local-only"), InlineBackend())
-    assert set(alone.state.tables) == {"clients"}
+    assert set(run(tabulated(algorithm="local-only"), InlineBackend()).state.tables) == {"clients"}
     plain = run(tabulated(evaluation={"every": 4}), InlineBackend())
     assert set(plain.state.tables) == {"confusion"}
     with pytest.raises(UserError, match="table: unknown name 'clients'"):

@@ -1,6 +1,5 @@
 """Personal evaluation: its numbers and the clients that they belong to; in whole runs fine-tuning, when it takes place,
-and that a run never notices it.
-"""
+and that a run never notices it."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -94,8 +93,7 @@ def another_round(state: State, client: int, algorithm: Any, epochs: int) -> Ten
 )
 def test_fine_tuning_is_training_on_from_x(algorithm: Any, same_as: Any, epochs: int) -> None:
     """e epochs on top of a method are a round of plain FedAvg by the client alone, of e epochs; a model that counts as
-    trained is a round of the method itself.
-    """
+    trained is a round of the method itself."""
     built = problem(algorithm, {"epochs": epochs}, shuffle=False)
     running = Simulation(built, InlineBackend())
     running.step()
@@ -119,8 +117,7 @@ def test_fine_tuning_is_training_on_from_x(algorithm: Any, same_as: Any, epochs:
 )
 def test_when(method: str, rounds: list[int]) -> None:
     """Tested every 2 rounds, personally every 3, in each case also in the last, 4. Generic accuracy is measured in
-    every evaluated round if a global model or unchanged kept models answer.
-    """
+    every evaluated round if a global model or unchanged kept models answer."""
     found = result(method, {"epochs": 1, "every": 3}, {"every": 2}, rounds=4).history
     assert [row["round"] for row in found] == [2, 3, 4]
     assert [row["round"] for row in found if "generic_accuracy" in row] == rounds
@@ -169,8 +166,7 @@ def few(algorithm: Any, personal: Mapping[str, Any]) -> dict[str, float]:
     """A round of three clients, every input 1: client 0 has label 0, client 1 label 1, client 2 labels 0, 0, 1.
 
     One full-batch step with η = 1: W = (½, -½), (-½, ½) and (1/6, -1/6), so that the own models answer 0, 1, 0; the
-    mean (1/18, -1/18) answers 0. Tests: labels 0, 0, 0, 1.
-    """
+    mean (1/18, -1/18) answers 0. Tests: labels 0, 0, 0, 1."""
     x, y, owner = np.ones((5, 1), np.float32), np.array([0, 1, 0, 0, 1]), np.array([0, 1, 2, 2, 2])
     built = small.problem(
         algorithm,
@@ -188,8 +184,7 @@ def test_disjoint_test_sets() -> None:
     """Label 0 is split 1 : 0 : 2 over its holders' samples, label 1 at floor(½) = 0, all of it to client 2.
 
     Client 1 has no test sample and is left out. x answers 0: client 0 is right on 1 of 1, client 2 on 2 of 3.
-    After an epoch of fine-tuning, with W = 1/18 and more, every model still answers 0.
-    """
+    After an epoch of fine-tuning, with W = 1/18 and more, every model still answers 0."""
     found = few("fedavg", {"epochs": [0, 1]})
     pa, std = (100 + 200 / 3) / 2, (100 - 200 / 3) / 2
     for suffix in ("", "_e0", "_e1"):
@@ -203,8 +198,7 @@ def test_shared_test_sets_and_own_training_samples() -> None:
     """floor(1000 x share) of a label is more than there is: 3 of label 0, 1 of label 1, and all 4 for client 2.
 
     x answers 0: 100, 0 and 75 %, and 100, 0 and 2/3 of the clients' training samples. After an epoch client 1
-    (W = (1/18, -1/18) less half and more) answers 1: 100. One number of epochs has no suffix.
-    """
+    (W = (1/18, -1/18) less half and more) answers 1: 100. One number of epochs has no suffix."""
     found = few("fedavg", {"epochs": [1, 0], "split": "share", "train": True})
     assert found["personal_accuracy_e0"] == pytest.approx(175 / 3)
     assert found["personal_std_e0"] == pytest.approx(sqrt((100**2 + 75**2) / 3 - (175 / 3) ** 2))
@@ -236,8 +230,7 @@ def test_without_a_global_model() -> None:
 
 def test_summary() -> None:
     """Eleven clients with 0, 10, .. 100 %: mean 50, variance 1,000, the worst two (11 % rounded up) 5 on average.
-    With one test sample of the first and three of the last, three of four answers are right.
-    """
+    With one test sample of the first and three of the last, three of four answers are right."""
     marks = {i: {"own_1": 10.0 * i, "own_5": 100.0, "everyone": 2.0 * i, "everyone_loss": 1.0 + i} for i in range(11)}
     found, samples = summarise(marks, (1, 5), 61.0, [1, *[0] * 9, 3]), [1, *[0] * 9, 3]
     of_1 = {"accuracy": 50, "std": sqrt(1000), "worst10": 5, "weighted_accuracy": 75}

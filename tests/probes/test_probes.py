@@ -1,6 +1,5 @@
 """Measurements of `evaluation.probes` and `evaluation.train`, against numbers derived by hand or by other means; they
-change nothing, cost only what the chosen probes need, and are refused if they have no meaning.
-"""
+change nothing, cost only what the chosen probes need, and are refused if they have no meaning."""
 
 import itertools
 import math
@@ -29,8 +28,7 @@ from tests.probes.probed import EVERY_PROBE, arrays, digits, last_row, measure_e
 def test_angles_between_known_vectors() -> None:
     """(1, 0), (0, 2), (-3, 0): 90, 180 and 90 degrees, for any lengths; a zero vector has no angle.
 
-    (1, 0) and (1, 1e-6) are 1e-6 radians apart; an arccos would keep four digits of that.
-    """
+    (1, 0) and (1, 1e-6) are 1e-6 radians apart; an arccos would keep four digits of that."""
     angles = measure_angles(torch.tensor([[1.0, 0.0], [0.0, 2.0], [-3.0, 0.0], [0.0, 0.0]]))
     assert average_angle(angles, torch.ones(4, dtype=torch.bool)) == pytest.approx(120)
     assert average_angle(angles, torch.tensor([True, True, False, True])) == pytest.approx(90)
@@ -63,8 +61,7 @@ def test_angles_of_clients_and_server() -> None:
     alike at length 1. Pairs: 01 90, 02 180, 03 45, 12 90, 13 45, 23 135; all: 585/6. Client 0: existing (90 + 180 +
     90)/3 = 120, missing: class 3 alone, no pair. Client 1: existing 135, missing (0 and 1) 90.
     Classifier rows of 0°, 90°, 180°, -45°: 01 90, 02 180, 03 45, 12 90, 13 135, 23 135; all: 675/6. Client 0: existing
-    120; client 1: existing 135, missing 90. 1500 test samples are three chunks of the sums.
-    """
+    120; client 1: existing 135, missing 90. 1500 test samples are three chunks of the sums."""
     x_test = [[1, 0], [0, 1], [-1, 0], [5, 0], [0, 3]]
     row = last_row(
         arrays(
@@ -91,8 +88,7 @@ def test_drift_and_divergence_on_quadratics(aggregation: str, server_lr: float) 
     """Client 0: u = -½ (3, -4) = (-1.5, 2), of length 2.5. Client 1: -½ (-4, 3) = (2, -1.5), then -½ (2 - 3, -1.5 - 1),
     so u = (2.5, -0.25), of length √6.3125. Their distance is √(4² + 2.25²) = √21.0625, for any weights.
 
-    π = (½, ½), or (1/3, 2/3) by 1 and 2 samples; d = η_g Σ π_i u_i.
-    """
+    π = (½, ½), or (1/3, 2/3) by 1 and 2 samples; d = η_g Σ π_i u_i."""
     case = quadratic.Case({"name": "fedavg"}, {}, training={"aggregation": aggregation, "server_lr": server_lr})
     row = last_row(with_probes(quadratic.problem(case), ["drift"]))
     lengths = 2.5, math.sqrt(6.3125)
@@ -106,8 +102,7 @@ def test_drift_and_divergence_on_quadratics(aggregation: str, server_lr: float) 
 
 def test_drift_is_of_what_is_shared() -> None:
     """FedBN's round in `rounds_personal`: H moves by ±1/6 and ∓1/12, of length √2/6 and √2/12, their mean by ±1/24;
-    γ and β move too, and stay with the clients. Between them 1/4 twice; from the new H both are 1/8 away, twice.
-    """
+    γ and β move too, and stay with the clients. Between them 1/4 twice; from the new H both are 1/8 away, twice."""
     row = last_row(with_probes(quadratic.problem(rounds_personal.fedbn()), ["drift"]))
     assert row["drift"] == pytest.approx(math.sqrt(2) / 8)
     assert row["drift_std"] == pytest.approx(math.sqrt(2) / 24, rel=1e-5)
@@ -163,12 +158,10 @@ def test_accuracy_on_the_training_set_and_by_class() -> None:
 def test_radii_by_hand() -> None:
     """One step, before which nothing is perturbed: u = (-1.5, 2) and (2, -1.5), |u|/2.5 = (0.6, 0.8): mean 0.7.
 
-    Along the first dimension (of size 1) every entry is normalised by itself: 1.
-    """
+    Along the first dimension (of size 1) every entry is normalised by itself: 1."""
     for norm, mean in (("layer", 0.7), ("dim0", 1.0)):
         method, training = {"name": "fedsol@forms", "lambda_norm": norm}, {"local_epochs": None, "local_steps": 1}
-        case = quadratic.Case(method, {}, training=training)
-        row = last_row(with_probes(quadratic.problem(case), ["lambda"]))
+        row = last_row(with_probes(quadratic.problem(quadratic.Case(method, {}, training=training)), ["lambda"]))
         assert row["lambda_point"] == pytest.approx(mean)
         assert row["lambda_point_std"] == pytest.approx(0, abs=1e-7)
 
@@ -179,8 +172,7 @@ def test_proximal_by_hand() -> None:
 
     The received model says ½, ½; the local logits over τ = 3 are ±m/3: KL = log cosh(m/3). At the first
     step L_p has no gradient. At the second that of the cross-entropy is along (-1, 1), that of KL along (1, -1):
-    cosine -1. One step with η = 2e-3: y = (1, -1)/1000, KL = log cosh(1/3000) = 5.6e-8, less than float32's 1e-7.
-    """
+    cosine -1. One step with η = 2e-3: y = (1, -1)/1000, KL = log cosh(1/3000) = 5.6e-8, less than float32's 1e-7."""
 
     def measured(lr: float, steps: int) -> dict[str, float]:
         model = {"name": "tests.probes.probed:Rows", "rows": [[0], [0]]}
@@ -201,8 +193,7 @@ def test_step_by_hand(mu: float | None) -> None:
     """As `test_proximal_by_hand`: y = (1, -1), and with s = 1/(1 + e²) the plain gradient there is (-s, s).
 
     A model (m, -m) has L_p = log cosh(m/3) and L = log(1 + e^-2m). A plain step of η = 2 makes m = 1 + 2s. FedProx with
-    μ = 1 descends (-s, s) + (1, -1), which makes m = 2s - 1. ∇L_p = (t, -t)/6 with t = tanh(1/3).
-    """
+    μ = 1 descends (-s, s) + (1, -1), which makes m = 2s - 1. ∇L_p = (t, -t)/6 with t = tanh(1/3)."""
     method: Any = "fedavg" if mu is None else {"name": "fedprox", "mu": mu}
     model = {"name": "tests.probes.probed:Rows", "rows": [[0], [0]]}
     row = last_row(arrays(model, [[1]], [0], [0], method, lr=2, probes=["step"]))

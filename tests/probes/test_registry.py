@@ -138,8 +138,7 @@ def test_every_metric_of_a_probe_has_a_title() -> None:
 def test_every_metric_of_a_run_is_declared() -> None:
     """All that a run can log has a title and a better end, in the table of metrics or with its probe; no name guesses.
 
-    The deviation NAME_std of a client's measurement has those of its form.
-    """
+    The deviation NAME_std of a client's measurement has those of its form."""
     asked = {"every": 1, "epochs": [0, 1], "train": True}
     problem = small.problem(
         "fedsol",

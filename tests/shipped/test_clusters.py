@@ -75,8 +75,7 @@ def read_dockerfile() -> list[tuple[str, str]]:
 def test_the_image_is_that_of_the_templates_and_does_not_run_as_root() -> None:
     """No daemon builds it here; the hosted workflow does. Its own last step trains a model."""
     steps = read_dockerfile()
-    names = [name for name, _ in steps]
-    user = names.index("USER")
+    user = [name for name, _ in steps].index("USER")
     assert steps[user][1] == "fedray"
     assert [rest for name, rest in steps[user:] if name == "RUN"] == [
         "fedray run example --backend inline --no-track --set training.rounds=1"
@@ -169,8 +168,7 @@ def test_a_task_of_an_array_runs_its_cell(store: str, code: str, archive: bool, 
     slurm = {"SLURM_JOB_ID": "9", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "3", "SCONTROL_CALLS": str(calls)}
     env = slurm | {"PATH": f"{binaries}:/usr/bin:/bin", "FEDRAY_STORAGE": "/s", "STARTED": str(tmp_path / "started")}
     env |= {"CODE": code} | ({"MLFLOW_TRACKING_URI": store} if store else {})
-    command = ["bash", str(CLUSTERS / "slurm-array.sh"), "x.yaml", "--force"]
-    submit(command, env, tmp_path)
+    submit(["bash", str(CLUSTERS / "slurm-array.sh"), "x.yaml", "--force"], env, tmp_path)
     arguments = "run x.yaml --force --cell 3" + " --archive /s/archives/7/3.zip" * archive
     assert (tmp_path / "arguments").read_text().strip() == arguments
     assert (calls.read_text().split() if calls.exists() else []) == ([] if code else ["requeue", "9"])

@@ -20,8 +20,7 @@ class Proxy(ThreadingHTTPServer):
         delay: seconds before each reply.
         drip: seconds between two bytes of a reply.
         seen: paths of all requests.
-        most: largest number of requests that waited at once.
-    """
+        most: largest number of requests that waited at once."""
 
     def __init__(self, target: int) -> None:
         self.target, self.refuse, self.delay, self.drip = target, 0, 0.0, 0.0

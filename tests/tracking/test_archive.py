@@ -102,8 +102,7 @@ def test_an_imported_sweep_is_the_exported_one_and_its_tables_are_the_same(
     assert table() == printed
     assert import_sweeps(tmp_path / "sweep.zip") == [("sweep", 0, 3, 0)]
     assert content() == before
-    runs = MlflowClient().search_runs([open_store()[1]])
-    assert len(runs) == 4, "three cells and the sweep itself"
+    assert len(MlflowClient().search_runs([open_store()[1]])) == 4, "three cells and the sweep itself"
     assert read_stored_sweep("sweep").file == "name: sweep  # α\n"
     Tracker().open_sweep(sheet("sweep", CELLS, file="name: sweep\n"))
     import_sweeps(tmp_path / "sweep.zip")

@@ -67,8 +67,7 @@ def test_tensorboard_shows_each_round_once_also_after_a_second_call(here: Path) 
     assert file.parent == here / ".fedray/tensorboard/some/sweep" / f"fedavg α=1_2 s0 {HASHES[0]}"
     found = EventAccumulator(str(file.parent))
     found.Reload()
-    accuracies = [(event.step, event.value) for event in found.Scalars("test_accuracy")]
-    assert accuracies == [(1, 60), (2, 70), (3, 75)]
+    assert [(event.step, event.value) for event in found.Scalars("test_accuracy")] == [(1, 60), (2, 70), (3, 75)]
     assert [event.value for event in found.Scalars("summary/last10_test_accuracy")] == [75]
     assert b"name: fedavg" in found.Tensors("configuration/text_summary")[0].tensor_proto.string_val[0]
 
@@ -133,8 +132,7 @@ def test_one_that_hangs_delays_nothing_but_the_end(
 
 def test_an_extra_that_is_not_installed(here: Path, empty_store: Path, call: Call, hide_package: Hide) -> None:
     """One line and exit code 2 before anything starts: the store is untouched, no lock or folder comes into being."""
-    base = BASE | {"runtime": {"mirror": ["wandb"]}}
-    (here / "sweep.yaml").write_text(yaml.safe_dump({"name": "x", "base": base}))
+    (here / "sweep.yaml").write_text(yaml.safe_dump({"name": "x", "base": BASE | {"runtime": {"mirror": ["wandb"]}}}))
     before = sorted(here.rglob("*"))
     hide_package("wandb")
     code, _, err = call("sweep", "sweep.yaml")
@@ -165,8 +163,7 @@ def find_means(store: Tracker) -> dict[str, Any]:
 
 
 def read_curve(store: Tracker, run: Any, name: str = "test_accuracy") -> list[tuple[int, float]]:
-    points = store.client.get_metric_history(run.info.run_id, name)
-    return sorted((point.step, point.value) for point in points)
+    return sorted((point.step, point.value) for point in store.client.get_metric_history(run.info.run_id, name))
 
 
 def test_a_setting_has_a_run_of_its_seeds_means(store: Tracker) -> None:
@@ -192,8 +189,7 @@ def test_a_setting_has_a_run_of_its_seeds_means(store: Tracker) -> None:
     assert means["α=0.1 fedsam"].data.metrics[f"summary/{DEFAULT}_std"] == 0.152753
     for run in means.values():
         assert run.data.metrics[f"summary/{DEFAULT}"] in shown
-    tags = store.client.get_experiment(store.experiment).tags
-    view = json.loads(tags["mlflow.sharedViewState.sweep"])
+    view = json.loads(store.client.get_experiment(store.experiment).tags["mlflow.sharedViewState.sweep"])
     assert f"metrics.`summary/{DEFAULT}_std`" in view["selectedColumns"]
     assert "; 3 of 4 settings have a mean at " in view["compareRunSections"][0]["name"]
 
@@ -208,8 +204,7 @@ def test_means_have_views_and_runs_stay_the_runs(store: Tracker, call: Call) -> 
     tags = store.client.get_experiment(store.experiment).tags
     numbers = ("", ":1", ":2", ":3")
     filters = [json.loads(tags[f"mlflow.sharedViewState.sweep{number}"])["searchFilter"] for number in numbers]
-    counts = [len(list(search(store.client, store.experiment, filter))) for filter in filters]
-    assert counts == [4, 12, 2, 2]
+    assert [len(list(search(store.client, store.experiment, filter))) for filter in filters] == [4, 12, 2, 2]
     views = [json.loads(tags[f"mlflow.sharedViewState.sweep{number}"]) for number in numbers]
     charts = [[one["metricKey"] for one in view["compareRunCharts"] if one["type"] == "LINE"] for view in views]
     both, ends = ["test_accuracy", "test_loss"], (" α 0.1", " α 0.5")

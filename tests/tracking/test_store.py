@@ -192,8 +192,7 @@ def test_many_rows_come_whole_with_the_end(rows: int, project: Path) -> None:
     told = [{"round": float(t), "test_accuracy": 50.0, "test_loss": 1.0, "lr": 0.1} for t in range(1, rows + 1)]
     tracker.close_cell(run, Record(FINISHED, told, {"seconds_per_round": 1.0}))
     client, _ = store.open_store()
-    history = client.get_metric_history(run.id, "test_loss")
-    assert sorted(metric.step for metric in history) == list(range(1, rows + 1))
+    assert sorted(metric.step for metric in client.get_metric_history(run.id, "test_loss")) == list(range(1, rows + 1))
     assert client.get_run(run.id).data.metrics["summary/seconds_per_round"] == 1.0
     assert client.get_run(run.id).info.status == "FINISHED"
 

@@ -150,8 +150,7 @@ def test_a_plug_ins_metric_is_averaged_over_rounds_whatever_its_name(store: Trac
     """It is measured in every evaluated round; personal models are tested in round 4 alone."""
     one = cell(FEDAVG, 0.1, 0)
     one["config"] |= {"training": {"rounds": 10}, "evaluation": {"every": 1, "personal": {"every": 10}}}
-    rounds = [row | {"impersonal_share": 1.0, "personal_accuracy": 1.0} for row in history(*range(10))]
-    write(store, [one], [rounds])
+    write(store, [one], [[row | {"impersonal_share": 1.0, "personal_accuracy": 1.0} for row in history(*range(10))]])
     cells = collect("sweep").cells
     assert make_title("last10_personal_accuracy", cells).endswith(", round 10")
     assert make_title("last10_impersonal_share", cells).endswith(", mean of rounds 9 to 10")
@@ -176,7 +175,6 @@ def test_a_sweep_gives_methods_settings_and_axes_names(store: Tracker) -> None:
         spec=[replace(spec, names={}, plugins=replace(spec.plugins, names={})) for spec in sweep.cells["spec"]]
     )
     assert title_axes(["partition.alpha", "algorithm.alpha"], plain) == ["α (partition)", "α (algorithm)"]
-    toga = plain.assign(**{"algorithm.alpha": 0.1})
-    assert title_axes(["partition.alpha"], toga) == ["α (partition)"]
+    assert title_axes(["partition.alpha"], plain.assign(**{"algorithm.alpha": 0.1})) == ["α (partition)"]
     assert title_axes(["partition.alpha"], sweep.cells.assign(**{"algorithm.alpha": 0.1})) == ["Dirichlet α"]
     assert list(label_cells(plain, "algorithm").unique()) == ["fedavg", "fedsam ρ=0.1", "fedsam ρ=0.5"]

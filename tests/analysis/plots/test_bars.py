@@ -32,8 +32,7 @@ def test_a_bar_for_each_method(store: Tracker, tmp_path: Path) -> None:
     assert [bar.get_height() for bar in area.patches] == [20, 50]
     assert [text.get_text() for text in area.get_xticklabels()] == ["fedavg", "fedsam"]
     assert [(text.get_text(), text.get_rotation()) for text in area.texts] == [("20.00", 0), ("50.00", 0)]
-    said = "error bars: ± standard deviation over 1 to 2 seeds"
-    assert figure.get_label() == said
+    assert figure.get_label() == "error bars: ± standard deviation over 1 to 2 seeds"
     figure.draw_without_rendering()
     top = 20 + 200**0.5
     assert area.texts[0].get_window_extent().y0 > area.transData.transform((0, top))[1], "above the error bar"

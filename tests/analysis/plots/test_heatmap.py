@@ -92,8 +92,7 @@ def test_methods_share_an_axis_and_unknown_options_are_refused(store: Tracker, t
     (area,) = figure.axes
     assert area.get_xlabel() == "β (mofedsam), α (fedcm), 1 - β (mimelite)"
     named = [line for line in area.lines if not str(line.get_label()).startswith("_")]
-    drawn = {line.get_label(): [*map(tuple, line.get_xydata())] for line in named}
-    assert drawn == {
+    assert {line.get_label(): [*map(tuple, line.get_xydata())] for line in named} == {
         "mofedsam ρ=0.5": [(0.1, 51), (0.2, 52)],
         "fedcm": [(0.1, 55), (0.2, 56)],
         "mimelite": [(0.1, 57), (0.2, 58)],

@@ -246,8 +246,7 @@ def test_numbers_without_a_counterpart_are_copies_and_repetitions() -> None:
     alone = {name: [one for one in load(name) if not one.config] for name in list_tables()}
     assert {name: len(found) for name, found in alone.items() if found} == {"fedtoga/table7": 85, "fedsol/table5": 2}
     assert all("version=old" in one.notes for one in alone["fedtoga/table7"])
-    rows = {one.method: one.value for one in alone["fedsol/table5"]}
-    assert rows == {"fedsol-body": 56.13, "fedsol-head": 56.13}
+    assert {one.method: one.value for one in alone["fedsol/table5"]} == {"fedsol-body": 56.13, "fedsol-head": 56.13}
 
 
 @pytest.mark.parametrize("name", list(list_tables()))

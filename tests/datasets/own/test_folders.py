@@ -1,6 +1,5 @@
 """Pictures in class folders, written here, and what is refused; more than 8 bits are scaled, and no picture starts a
-program. Tables: which numbers a file becomes, and what is refused.
-"""
+program. Tables: which numbers a file becomes, and what is refused."""
 
 import io
 import os
@@ -90,8 +89,7 @@ def domains(root: Path, **pictures: int) -> None:
 
 def test_a_client_or_several_per_domain(root: Path) -> None:
     """Domains in the order of their names; a fifth of each class of each domain, so 1 of 5 and 2 of 10. Over two
-    clients each, always the same ones.
-    """
+    clients each, always the same ones."""
     domains(root / "office", webcam=5, amazon=10)
     options = {"path": str(root / "office"), "size": 8, "split": 0.2}
     data, same = load("domains", **options), load("folder", **options, client="folder")
@@ -420,8 +418,7 @@ def test_a_run_with_natural_clients(clients: dict[str, Any]) -> None:
     rows = [(rng.normal(), ward, "test" if i % 4 == 0 else "train") for ward in "abc" for i in range(40)]
     load_table("age,ward,part,kind\n" + "\n".join(f"{x},{w},{p},{int(x > 0)}" for x, w, p in rows) + "\n", **clients)
     data = {"name": "csv", "path": "own.csv", "label": "kind", "client": "ward", "drop": ["part"], **clients}
-    training = {"rounds": 5, "batch_size": 10}
-    sections = {"data": data, "training": training, "evaluation": {"personal": {}}}
+    sections = {"data": data, "training": {"rounds": 5, "batch_size": 10}, "evaluation": {"personal": {}}}
     result = fedray.simulate(small.sections("fedavg", (3, 3), 8, "natural", **sections))
     assert result.problem.split.test.sizes.tolist() == [10, 10, 10]
     assert result.history[-1]["test_accuracy"] > 85

@@ -1,6 +1,5 @@
 """Checkpoints: complete, incremental, checked; damaged ones are passed over; and nothing intact is lost if the file
-system refuses, the disk is full, or another process saves. The rows next to them: each evaluated round once.
-"""
+system refuses, the disk is full, or another process saves. The rows next to them: each evaluated round once."""
 
 import errno
 import hashlib
@@ -238,8 +237,7 @@ def test_what_the_file_system_refuses_for_now_is_no_damage(
         with pytest.raises(UserError, match=r": the file system says: Input/output error; the checkpoints stay"):
             list(make_rounds(Simulation(problem, InlineBackend()), Checkpoints(folder), every=100))
     assert len(refused) == 4
-    found = {path.name: path.read_bytes() for path in folder.iterdir() if path.name != "rows.jsonl"}
-    assert found == before
+    assert {path.name: path.read_bytes() for path in folder.iterdir() if path.name != "rows.jsonl"} == before
     with monkeypatch.context() as patched:
         refused = refuse(patched, access, name, times=3, error=errno.ESTALE)
         states = list(make_rounds(Simulation(problem, InlineBackend()), Checkpoints(folder), every=100))

@@ -3,8 +3,7 @@ with one upload per client and one wait per share; switches of a GPU's kernels, 
 
 There need be no GPU: networks, draws and turns are those of one, and the process behaves on the CPU as on a device
 (`Worker.reside`). A stand-in counts the copies, which all go through `fedray.common.vectors`, and a dispatch mode sees
-operations that make a process wait for a GPU.
-"""
+operations that make a process wait for a GPU."""
 
 import contextlib
 import os
@@ -299,8 +298,7 @@ def test_one_upload_per_client_and_one_wait_per_share(algorithm: str, copies: Co
 
     The share ends with one wait, for losses, checks and sums together; nothing makes the process wait before it,
     once the positions of the model's parts are known. Without stacks: the first one's clients also train alone, and are
-    compared.
-    """
+    compared."""
     backend = ResidentBackend()
     training = {"rounds": 4, "batch_size": 64, "local_epochs": 2}
     running = run(backend, algorithm, training=training, evaluation={"every": 100, "last": 1}, runtime=ALONE)

@@ -189,7 +189,6 @@ def test_training_loss_on_quadratics(aggregation: str, epochs: int, loss: float)
     6.0625. Of both ½ (8.5 + 6.0625), or ⅓ 8.5 + ⅔ 6.0625.
 
     Another epoch. Client 0 is at (-1.5, 2): 1.125, in the mean 4.8125. Client 1 at (2.5, -0.25): ½ (2 · ¼ + 2.75²) =
-    4.03125, then, by g1 = (1, 2.75), at (2, -1.625): ½ (1 + 2.625²) = 3.9453125, in the mean of four 5.025390625.
-    """
+    4.03125, then, by g1 = (1, 2.75), at (2, -1.625): ½ (1 + 2.625²) = 3.9453125, in the mean of four 5.025390625."""
     case = quadratic.Case({"name": "fedavg"}, {}, training={"aggregation": aggregation, "local_epochs": epochs})
     assert run(quadratic.problem(case), InlineBackend()).history[-1]["train_loss"] == pytest.approx(loss)

@@ -1,6 +1,5 @@
 """Clients that never train, and samples held out for validation and testing: what they are dealt, that training does
-not notice them, and what is measured on them.
-"""
+not notice them, and what is measured on them."""
 
 from dataclasses import replace
 from io import BytesIO
@@ -35,8 +34,7 @@ TRAINING = {"rounds": 2, "local_epochs": 1, "batch_size": 20}
 
 def problem(algorithm: Any = "fedavg", unseen: int = 2, total: int = 4, **sections: Any) -> Problem:
     given: dict[str, Any] = {"training": TRAINING, "evaluation": {"personal": {"epochs": 1}}, "partition": 0.5}
-    clients = {"total": total, "per_round": 2, "unseen": unseen}
-    return small.problem(algorithm, clients, **{**given, **sections})
+    return small.problem(algorithm, {"total": total, "per_round": 2, "unseen": unseen}, **{**given, **sections})
 
 
 def worker(built: Problem) -> tuple[Simulation, Worker]:
@@ -61,8 +59,7 @@ def test_unseen_clients_are_the_last_of_the_partition() -> None:
 def test_their_samples_are_neither_trained_on_nor_tested_with_the_others(test: Any) -> None:
     """Measures of the whole training set leave out their samples; with `data.test` so does the global test."""
     built = problem(data={"name": "digits", "test": test})
-    theirs = built.split.unseen.train.indices
-    assert not np.isin(theirs, built.evaluated["train"]).any()
+    assert not np.isin(built.split.unseen.train.indices, built.evaluated["train"]).any()
     assert np.isin(built.split.train.indices, built.evaluated["train"]).all()
     assert np.isin(built.split.unseen.test.indices, built.evaluated["test"]).all() == (test is None)
     assert Worker(built).population.clients == 4
@@ -117,8 +114,7 @@ def test_the_numbers_are_those_of_the_clients() -> None:
 @pytest.mark.parametrize("options", [{}, {"newcomer": "average"}])
 def test_a_newcomer_of_fedper_trains_its_head_on_the_received_body(options: dict[str, Any]) -> None:
     """It starts with the initial head or the last cohort's average; the body is the server's, bit for bit."""
-    built = problem({"name": "fedper", **options})
-    running, here = worker(built)
+    running, here = worker(problem({"name": "fedper", **options}))
     head, task = running.layout.part("head") > 0, ClientTask(4, 1.0, Vectors())
     broadcast = running._make_personal_broadcast(2)
     received = here.trainer.start(broadcast, task).theta
@@ -131,8 +127,7 @@ def test_a_newcomer_of_fedper_trains_its_head_on_the_received_body(options: dict
 
 def test_a_newcomer_of_ditto_trains_as_in_its_first_round() -> None:
     """Its v starts at x⁰ and takes the steps of a round of E epochs, as if the client were in the cohort then."""
-    built = problem({"name": "ditto", "lam": 0.5})
-    running, here = worker(built)
+    running, here = worker(problem({"name": "ditto", "lam": 0.5}))
     task, broadcast = ClientTask(5, 1.0, Vectors()), running._make_personal_broadcast(2)
     c = here.trainer.personalise(broadcast, task, 1, newcomer=True)
     first = here.network.initial
@@ -202,8 +197,7 @@ def test_what_is_measured_on_the_held_out_samples(source: str) -> None:
     if source == "pool":
         assert "validation_client_accuracy" not in last
         return
-    parts = np.split(is_right, held.offsets[1:-1])
-    own = np.array([100 * part.mean() for part in parts if len(part)])
+    own = np.array([100 * part.mean() for part in np.split(is_right, held.offsets[1:-1]) if len(part)])
     assert last["validation_client_accuracy"] == pytest.approx(own.mean())
     assert last["validation_client_std"] == pytest.approx(own.std())
     assert last["validation_client_worst10"] == pytest.approx(own.min()), "a tenth of 8 clients is one"
@@ -213,8 +207,7 @@ def test_what_is_measured_on_the_held_out_samples(source: str) -> None:
 @pytest.mark.parametrize("source", ["clients", "pool"])
 def test_training_never_sees_them(algorithm: str, source: str) -> None:
     """Black images in their place change what is measured on them, and nothing else."""
-    asked = config(algorithm, {"fraction": 0.2, "from": source}, personal={"epochs": 1, "every": 1})
-    problem = Problem.build(asked)
+    problem = Problem.build(config(algorithm, {"fraction": 0.2, "from": source}, personal={"epochs": 1, "every": 1}))
     x = problem.data.x_train.copy()
     x[problem.split.validation.indices] = 0
     blackened = replace(problem, data=replace(problem.data, x_train=x))
@@ -228,8 +221,7 @@ def test_training_never_sees_them(algorithm: str, source: str) -> None:
 
 def test_measuring_changes_nothing_and_train_accuracy_is_of_what_is_trained_on() -> None:
     """A run with the same shards and no held-out samples has the same state; all 1,437 less a fifth are left."""
-    asked = config(validation={"fraction": 0.2}, train=True)
-    problem = Problem.build(asked)
+    problem = Problem.build(config(validation={"fraction": 0.2}, train=True))
     assert len(problem.evaluated["train"]) == 1437 - len(problem.evaluated["validation"])
     assert Worker(problem).population.total_samples == len(problem.evaluated["train"]), "what methods weigh by"
     plain, result = Problem(config(train=True), problem.data, Split(problem.split.train)), run(problem, InlineBackend())
@@ -242,8 +234,7 @@ def test_measuring_changes_nothing_and_train_accuracy_is_of_what_is_trained_on()
 def test_own_test_samples_are_what_is_tested_and_never_trained_on() -> None:
     """The global model on all clients' test samples, personal models on their own; black images there change only that.
 
-    Weighted by test samples, the clients' accuracies of the same global model (no epoch of fine-tuning) are its own.
-    """
+    Weighted by test samples, the clients' accuracies of the same global model (no epoch of fine-tuning) are its own."""
     asked = config(personal={"epochs": 0, "every": 1}, train=True, probes=["forgetting"], test={"fraction": 0.3})
     problem = Problem.build(asked)
     assert len(problem.evaluated["train"]) + len(problem.split.test.indices) == 1797

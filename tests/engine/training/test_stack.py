@@ -1,7 +1,6 @@
 """Stacks of clients: the same bits as one after another, and off as soon as a bit differs; batches drawn together.
 
-Every expected number of a stack comes from the same run with `runtime.stack: 1`.
-"""
+Every expected number of a stack comes from the same run with `runtime.stack: 1`."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -128,8 +127,7 @@ def test_no_bit_changes(name: str, made: list[int], lines: Callable[[], list[str
     """Dirichlet(0.1): other numbers of steps, last batches of every size, shards of one sample; momentum, clipping.
 
     16 clients in stacks of at most 7 are 6, 6 and 4. On equal shards all of a round happens in stacks, uploads
-    included; `auto` makes one of the whole cohort if it can.
-    """
+    included; `auto` makes one of the whole cohort if it can."""
     training = {"clip_norm": 1.0, "momentum": small.momentum(name, 0.9)}
     assert outcome(name, 7, training=training) == outcome(name, 1, training=training)
     assert made[:3] == [6, 6, 4]
@@ -222,8 +220,7 @@ def test_a_method_that_is_no_method_of_rows_turns_them_off(made: list[int], line
 
 def test_a_vector_as_long_as_a_stack_is_not_taken_for_its_rows(lines: Callable[[], list[str]]) -> None:
     """Nine clients, then ten, with batches that differ in size: each kind is compared when it is first made."""
-    cohorts = [[*range(9)], [*range(10)], [*range(5, 15)], [*range(10)]]
-    clients = {"total": 20, "per_round": 9, "cohorts": cohorts}
+    clients = {"total": 20, "per_round": 9, "cohorts": [[*range(9)], [*range(10)], [*range(5, 15)], [*range(10)]]}
     alone, stacked = (
         small.outcome(
             small.simulation(
@@ -298,8 +295,7 @@ def test_only_the_client_that_went_wrong_is_refused() -> None:
     state = torch.ones(3, 70)
     state[2, 0] = torch.inf
     reduction, tasks = Reduction(), [ClientTask(client, 0.5, Vectors()) for client in (4, 7, 9)]
-    uploads = {"update": Sum(update, 0.5)}
-    reduction.add(ClientResult(tasks, torch.ones(3), [2, 2, 2], uploads, Vectors(h=state)), 3)
+    reduction.add(ClientResult(tasks, torch.ones(3), [2, 2, 2], {"update": Sum(update, 0.5)}, Vectors(h=state)), 3)
     refused, _, _ = reduction.finish()
     assert refused == {7: "update is not finite", 9: "its state h is not finite"}
 

@@ -39,8 +39,7 @@ def test_published_sizes(options: dict[str, Any], shape: tuple[int, ...], classe
 @pytest.mark.parametrize("name", [name for name in MODELS if name != "timm"])
 def test_the_size_in_the_list_of_models(name: str) -> None:
     """The output of `fedray list models` matches the built models, and names are unique."""
-    published = MODELS[name].published
-    shape, classes, count = published
+    shape, classes, count = MODELS[name].published
     assert count_parameters(make_model_spec(name), shape, classes) == (count, count)
 
 
@@ -102,8 +101,7 @@ def test_shifted_patches_and_locality_self_attention() -> None:
     """A token holds its patch of the image, then of the image moved right, left, down and up by one pixel.
 
     4x4 image 1..16, patches of 2: the first token starts (1, 2, 5, 6); moved right its first column is the padding:
-    (0, 1, 0, 5); left (2, 3, 6, 7); down (0, 0, 1, 2); up (5, 6, 9, 10).
-    """
+    (0, 1, 0, 5); left (2, 3, 6, 7); down (0, 0, 1, 2); up (5, 6, 9, 10)."""
     tokens = ShiftedPatches(1, 2, 8)
     tokens.project = nn.Sequential()
     found = tokens(torch.arange(1.0, 17).view(1, 1, 4, 4))
@@ -124,8 +122,7 @@ def test_shifted_patches_and_locality_self_attention() -> None:
 def test_text_cnn_takes_each_filters_maximum_over_time() -> None:
     """Kim's equations 2 to 4 with loops: c_i = ReLU(w · x_{i:i+h} + b), its maximum over i, then the head.
 
-    Padding is zero and gets no gradient.
-    """
+    Padding is zero and gets no gradient."""
     torch.manual_seed(0)
     spec = make_model_spec({"name": "text_cnn", "vocabulary": 9, "embedding": 2, "widths": [1, 3], "filters": 2})
     module = spec.build((4,), 3).eval()

@@ -36,8 +36,7 @@ def test_memory_on_a_gpu(
 ) -> None:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setattr(dry_run, "list_local_nodes", lambda: [{"CPU": 8.0, "GPU": 2.0}])
-    asked = {Runtime(**runtime): 3}
-    plan: Any = SimpleNamespace(sheet=Sheet("x"), is_chosen=bool, requests=asked, options=Options())
+    plan: Any = SimpleNamespace(sheet=Sheet("x"), is_chosen=bool, requests={Runtime(**runtime): 3}, options=Options())
     dry_run.print_plan(plan)
     said = " ".join(capsys.readouterr().out.split())
     assert "3 cells ask for" in said

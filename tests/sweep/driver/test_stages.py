@@ -89,8 +89,7 @@ def test_the_final_stage_runs_the_best_draw_of_each_method_and_setting(searcher:
         return {"last10_validation_accuracy": found, "last10_test_accuracy": -found}
 
     asked = file(searcher={"name": searcher, "seed": 1})
-    planned = with_outcomes(make_plan(make_tune_stage(asked)), value)
-    choices = choose(planned)
+    choices = choose(with_outcomes(make_plan(make_tune_stage(asked)), value))
     assert len(choices) == 4
     for one in choices:
         best = 0.5 if one.config["partition"] == "iid" else 0.02
@@ -121,8 +120,7 @@ def test_what_the_final_table_is_told() -> None:
     """4 draws x 2 seeds x 3 rounds are 24; fedprox takes one gradient a step as fedavg does; the largest lr wins."""
     asked = file(grid={"partition": ["iid"]}, search={"training.lr": {"choice": [0.1, 1.0]}})
     first = make_plan(make_tune_stage(asked))
-    planned = with_outcomes(first, lambda one: {"last10_validation_accuracy": one.training.lr})
-    choices = choose(planned)
+    choices = choose(with_outcomes(first, lambda one: {"last10_validation_accuracy": one.training.lr}))
     second = make_plan(make_final_stage(asked, [one.config for one in choices]))
     told = describe_choices(asked, choices, second)
     assert list(told) == list(second.sheet.cells), "seed by seed, method by method"
@@ -137,8 +135,7 @@ def test_what_the_final_table_is_told() -> None:
 
 def test_a_block_has_one_seed_of_each_stage_and_draws_of_its_own() -> None:
     """Block k has the k-th seeds and the searcher's seed plus k; methods of a block share its learning rates."""
-    asked = file(grid={"partition": ["iid"]}, tune={"seeds": [10, 11, 12], "blocks": True})
-    blocks = asked.list_blocks()
+    blocks = file(grid={"partition": ["iid"]}, tune={"seeds": [10, 11, 12], "blocks": True}).list_blocks()
     assert [one.name for one in blocks] == ["tuned/0", "tuned/1", "tuned/2"]
     rates = list[set[float]]()
     for k, one in enumerate(blocks):
@@ -234,8 +231,7 @@ def studies(asked: Sweep) -> list[Study]:
 def test_what_diverged_ranks_below_all_that_finished_and_is_never_the_best() -> None:
     (study,) = studies(sweep("random", samples=3, cases={"one": [{"training.momentum": 0.0}]}))
     cells = [cell for of_draw in study.cells for cell in of_draw]
-    values = [None, 10.0, 50.0, 51.0, 60.0, None]
-    known: Known = dict(zip(cells, values, strict=True))
+    known: Known = dict(zip(cells, [None, 10.0, 50.0, 51.0, 60.0, None], strict=True))
     assert study.find_best(known, lower=False) == (1, 50.5, 1), "a draw of which a seed is missing has no mean"
     assert study.find_best(known, lower=True) == (1, 50.5, 1)
     assert study.find_best({}, lower=False) is None
@@ -248,8 +244,7 @@ def test_draws_keep_their_values() -> None:
     """Other values would leave the finished cells of a search unfound."""
     drawn = [draw({"algorithm.rho": {"loguniform": [0.001, 0.1]}}, Searcher(), i)["algorithm.rho"] for i in range(3)]
     assert drawn == [0.0113742, 0.00143456, 0.0107693]
-    other = draw({"algorithm.rho": {"loguniform": [0.001, 0.1]}}, Searcher(seed=1), 0)
-    assert other["algorithm.rho"] != drawn[0]
+    assert draw({"algorithm.rho": {"loguniform": [0.001, 0.1]}}, Searcher(seed=1), 0)["algorithm.rho"] != drawn[0]
     space = {"training.lr": {"loguniform": [0.01, 1]}, "algorithm.rho": {"loguniform": [0.01, 1]}}
     drawn = [draw(space, Searcher(name="sobol"), index) for index in range(5)]
     assert [one["training.lr"] for one in drawn] == [0.0317391, 0.609891, 0.11225, 0.0126363, 0.288632]
@@ -272,8 +267,7 @@ def test_sobol_covers_every_range_evenly_and_keys_do_not_move_together() -> None
     # (6): 24 ways, and a pair of keys has the same or the opposite one in 2 of 24. With Sobol's own order it is every
     # pair, with independent permutations 2 of 70. The mean square of the correlation is 1/7 for those; halves that are
     # balanced early raise it a little: 0.18 in a simulation of 4,000 pairs. For draws in Sobol's order it is 0.59.
-    points = [quantiles(f"algorithm.option{k}", 8) for k in range(100)]
-    pairs = list(itertools.combinations(points, 2))
+    pairs = list(itertools.combinations([quantiles(f"algorithm.option{k}", 8) for k in range(100)], 2))
     together = [len({(int(2 * u), int(2 * v)) for u, v in zip(x, y, strict=True)}) == 2 for x, y in pairs]
     assert 0.05 < np.mean(together) < 0.12
     assert np.mean([np.corrcoef(x, y)[0, 1] ** 2 for x, y in pairs]) == pytest.approx(0.18, abs=0.03)

@@ -73,8 +73,7 @@ def test_settings_that_agree_in_four_digits_have_labels_of_their_own() -> None:
     """Before, MLflow averaged them. Labels that four digits tell apart stay, and that of a cell that comes twice."""
     grid = {"training.lr": [0.1, 0.10001, 0.1000001, 0.2], "seed": [0, 1]}
     found = Sweep.model_validate({"name": "x", "base": BASE | {"algorithm": "fedavg"}, "grid": grid})
-    cells = make_sheet(found, Problems())[0].cells
-    labels = [cell.label for cell in cells.values()]
+    labels = [cell.label for cell in make_sheet(found, Problems())[0].cells.values()]
     assert labels[::2] == [f"fedavg dirichlet(0.5) lr={lr} s0" for lr in ("0.1", "0.10001", "0.1000001", "0.2")]
     assert len({*labels}) == 8
     for key in ("algorithm.rho", "partition.alpha"):
@@ -123,8 +122,7 @@ MLP = {"name": "mlp", "hidden": [16]}
     ],
 )
 def test_gradients_counted_by_hand(sections: dict[str, Any], expected: float | None) -> None:
-    found = count_gradients(run(**sections))
-    assert found == (expected if expected is None else pytest.approx(expected))
+    assert count_gradients(run(**sections)) == (expected if expected is None else pytest.approx(expected))
 
 
 def test_a_model_is_measured_as_the_data_shape_it() -> None:
