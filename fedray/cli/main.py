@@ -126,8 +126,8 @@ def open_ui(
     MLFLOW_TRACKING_URI names another store; of a server the addresses are printed. The UI's own is 127.0.0.1 unless you
     give --host.
     """
-    from fedray.common.location import is_server, store_uri
-    from fedray.tracking.view import admit, locate_server, save_view, serves_store
+    from fedray.common.location import is_server, locate_server, store_uri
+    from fedray.tracking.view import admit, save_view, serves_store
 
     uri = store_uri()
     if is_server(uri) and (host, port) != ("127.0.0.1", 5000):

@@ -8,7 +8,7 @@ import re
 import socket
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import IO
 
 import ray
@@ -24,7 +24,7 @@ from fedray.cluster.ray_private import (
     shut_down,
 )
 from fedray.common.calls import check_arguments
-from fedray.common.errors import UserError, join_lines, truncate_repr
+from fedray.common.errors import UserError, join_lines, restate, truncate_repr
 from fedray.common.process import block_signal, count_usable_cpus, treat_sigterm_as_interrupt
 from fedray.components.plugins import FOLDER, get_environment, get_folder
 
@@ -72,7 +72,9 @@ def _start_local(preload: Sequence[str]) -> Iterator[None]:
         "RAY_worker_niceness": "0",
         "RAY_USAGE_STATS_ENABLED": "0",
     }
-    with _set_environment(variables):
+    added = variables.keys() - os.environ.keys()  # what the user has set stays
+    os.environ.update({name: variables[name] for name in added})
+    try:
         reread_environment()
         try:
             with block_signal(), leave_out_servers():
@@ -91,6 +93,9 @@ def _start_local(preload: Sequence[str]) -> Iterator[None]:
             shut_down()
             raise UserError(f"Ray does not start on this machine: {join_lines(error)}{_advise(str(error))}") from None
         yield
+    finally:
+        for name in added:
+            os.environ.pop(name, None)
 
 
 def _advise(error: str) -> str:
@@ -103,27 +108,13 @@ def _advise(error: str) -> str:
     return "; set HOME to a folder that you can write" if "home directory" in error or "/.ray" in error else ""
 
 
-@contextlib.contextmanager
-def _set_environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set variables for the duration of a block, except for those that the user has set."""
-    added = {name: value for name, value in variables.items() if name not in os.environ}
-    os.environ.update(added)
-    try:
-        yield
-    finally:
-        for name in added:
-            os.environ.pop(name, None)
-
-
 def _find_address(given: str | None) -> tuple[str, str | None]:
     """Return the origin of an address, for messages, and the address: the given one, or $RAY_ADDRESS."""
     return ("--address", given) if given else ("RAY_ADDRESS", os.environ.get("RAY_ADDRESS"))
 
 
 def _join(key: str, address: str) -> None:
-    if address == "auto":
-        address = _find_current(key)
-    _refuse_unreachable(key, address)
+    address = _find_reachable(key, address)
     job = Job(runtime_env={"env_vars": get_environment()} if get_environment() else None)
     with tempfile.TemporaryFile() as output:
         try:
@@ -168,14 +159,6 @@ def _explain(error: Exception, output: str) -> str:
     return join_lines(error) + ("; if the cluster asks for a token, set RAY_AUTH_MODE=token" if mode is None else "")
 
 
-def _find_current(key: str) -> str:
-    """Return the address of the Ray running here, or the one in Ray's address file, which may have ended."""
-    try:
-        return find_running_address()
-    except ConnectionError as error:
-        raise UserError(f"{key}: cannot join auto: {join_lines(error)}") from None
-
-
 def refuse_other_form(function: str, address: str | None) -> None:
     """Raise UserError, beginning with the function's name, if an argument is not the address of a cluster."""
     if address is None:
@@ -189,7 +172,7 @@ def refuse_bad_address(address: str | None) -> None:
     """Raise UserError if nothing answers at the address of a cluster that is to be joined; see `use_cluster`."""
     key, address = _find_address(address)
     if address is not None and not ray.is_initialized():
-        _refuse_unreachable(key, _find_current(key) if address == "auto" else address)
+        _find_reachable(key, address)
 
 
 def count_cpus() -> int:
@@ -197,8 +180,14 @@ def count_cpus() -> int:
     return min(count_machine_cpus(), count_usable_cpus())
 
 
-def _refuse_unreachable(key: str, address: str) -> None:
-    """Refuse a port that does not answer at once; Ray itself would retry for minutes."""
+def _find_reachable(key: str, address: str) -> str:
+    """Return the address of a cluster; for `auto` that of the Ray running here, or the one in Ray's address file.
+
+    Refuse a port that does not answer at once, as that of a Ray that has ended; Ray itself would retry for minutes.
+    """
+    if address == "auto":
+        with restate(f"{key}: cannot join auto", ConnectionError):
+            address = find_running_address()
     _refuse_ray_client(key, address)
     if "://" in address:
         raise UserError(
@@ -207,13 +196,14 @@ def _refuse_unreachable(key: str, address: str) -> None:
         )
     host, colon, port = address.rpartition(":")
     if not colon:
-        return  # `auto` or similar: Ray knows where to look
+        return address  # Ray knows where to look
     if not port.isdigit():
         raise UserError(f"{key}: found {truncate_repr(address)}; expected auto or HOST:PORT")
     try:
         socket.create_connection((host, int(port)), timeout=PATIENCE).close()
     except (OSError, OverflowError) as error:
         raise UserError(f"{key}: cannot connect to {address}: {error}") from None
+    return address
 
 
 def _refuse_ray_client(key: str, address: str) -> None:

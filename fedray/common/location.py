@@ -21,7 +21,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TypeVar
 
-from fedray.common.errors import UserError, join_lines, redact, truncate_repr
+from fedray.common.errors import UserError, redact, restate, truncate_repr
 from fedray.common.yaml_files import locate
 
 T = TypeVar("T")
@@ -36,6 +36,8 @@ PORTS = {"http": 80, "https": 443, "postgresql": 5432, "mysql": 3306}
 OTHERS = {"sqlite", "mssql", "databricks", "databricks-uc", "uc"}
 """Further beginnings of an address that MLflow knows; its plug-ins add some."""
 FORMS = "sqlite:///FILE, http://HOST:PORT or a database's address is required"
+UNUSABLE_STORE = "MLFLOW_TRACKING_URI: the store cannot be used"
+"""Beginning of the message about a store that raises an error."""
 ARTIFACTS = "mlartifacts"
 """Name of the folder of the runs' files, next to a SQLite store."""
 
@@ -96,16 +98,17 @@ def refuse_unusable(uri: str) -> None:
     except OSError as error:
         raise UserError(f"MLFLOW_TRACKING_URI: cannot connect to {redact(uri)}: {error}") from None
     if is_server(uri):
-        _refuse_slow(uri, f"{scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}/health")
+        _refuse_slow(uri)
     return None
 
 
 @functools.cache
-def _refuse_slow(uri: str, page: str) -> None:
+def _refuse_slow(uri: str) -> None:
     """Refuse a server that does not answer in ANSWER seconds. MLflow waits as long for each byte, not for the whole."""
 
     def ask() -> None:
         with contextlib.suppress(OSError, ValueError, http.client.HTTPException):  # MLflow says what it is
+            page = f"{locate_server(uri)}/health"
             urllib.request.urlopen(page, timeout=ANSWER).read(1000)  # noqa: S310, http or https
 
     try:
@@ -172,12 +175,10 @@ def refuse_other_tables(store: str, revision: str, upgrade: str) -> None:
 
 def refuse_other_file(path: Path) -> None:
     """Refuse to write a SQLite file with tables of another program, or of another version of MLflow."""
-    try:
-        with contextlib.closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=rw", uri=True)) as file:
-            tables = [str(row[0]) for row in file.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
-            known = "alembic_version" in tables and file.execute("SELECT version_num FROM alembic_version").fetchone()
-    except sqlite3.Error as error:
-        raise UserError(f"MLFLOW_TRACKING_URI: the store cannot be used: {join_lines(error)}") from None
+    address = f"{path.resolve().as_uri()}?mode=rw"
+    with restate(UNUSABLE_STORE, sqlite3.Error), contextlib.closing(sqlite3.connect(address, uri=True)) as file:
+        tables = [str(row[0]) for row in file.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        known = "alembic_version" in tables and file.execute("SELECT version_num FROM alembic_version").fetchone()
     if tables and "experiments" not in tables:
         raise UserError(
             f"MLFLOW_TRACKING_URI: {path} is the database of another program: it has a table {truncate_repr(tables[0])}"
@@ -248,6 +249,12 @@ def refuse_unwritable_store() -> None:
 def is_server(uri: str) -> bool:
     """Return True for the address of a server, not of a database or a file."""
     return uri.startswith(("http://", "https://"))
+
+
+def locate_server(uri: str) -> str:
+    """Return the address of a server as a browser takes it: it asks for the password itself."""
+    parts = urllib.parse.urlsplit(uri)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
 
 
 def is_there() -> bool:

@@ -7,7 +7,8 @@ many processes train them, nor on a resume: there is no generator state to save.
 import hashlib
 import pickle
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -62,32 +63,24 @@ def read_generator(value: object) -> str:
     return repr(value.getstate()) if isinstance(value, random.Random) else ""
 
 
+@contextmanager
 def key_draws(
     everything: bool, seed: int, purpose: str, round: int = 0, client: int = 0, device: torch.device = CPU
-) -> "KeyedBlock":
+) -> Iterator[None]:
     """Let torch draw from one keyed stream within a block (the CPU's generator, and that of a CUDA `device`).
 
     With `everything` NumPy and Python do, too: only code of a user's own draws from their global generators, and it
-    takes a tenth of a millisecond, as long as a gradient of a tiny model.
-    """
-    return KeyedBlock(make_key(seed, purpose, round, client), list_draws(device, everything))
-
-
-class KeyedBlock:
-    """A block in which generators are seeded; afterwards they are as before.
+    takes a tenth of a millisecond, as long as a gradient of a tiny model. Afterwards the generators are as before.
 
     torch.random.fork_rng and torch.manual_seed would do the same, but on a machine without a GPU they record a
     traceback at each call, in case CUDA starts later, which takes longer than training a small client.
     """
-
-    def __init__(self, key: int, draws: Draws) -> None:
-        self._key, self._draws = key, draws
-
-    def __enter__(self) -> None:
-        self._kept = [read() for read, _, _ in self._draws]
-        for _, _, reseed in self._draws:
-            reseed(self._key)
-
-    def __exit__(self, *exception: object) -> None:
-        for (_, put, _), state in zip(self._draws, self._kept, strict=True):
+    key, draws = make_key(seed, purpose, round, client), list_draws(device, everything)
+    kept = [read() for read, _, _ in draws]
+    for _, _, reseed in draws:
+        reseed(key)
+    try:
+        yield
+    finally:
+        for (_, put, _), state in zip(draws, kept, strict=True):
             put(state)

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from mlflow.entities import Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
+from mlflow.utils import chunk_list
 from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
 from pydantic import BaseModel, Field, ValidationError, field_validator
 
@@ -146,8 +147,7 @@ class Archive:
         self.sweep = self._parse("sweep.json", ArchivedSweep)  # first: a later version has other members, too
         self.artifacts = _check_members(archive)
         self.file = archive.read(store.SWEEP_FILE).decode() if store.SWEEP_FILE in archive.NameToInfo else ""
-        self._check_cells()
-        self._check_splits()
+        self._check_runs()
         if damaged := archive.testzip():
             raise UserError(f"{damaged} is damaged")
 
@@ -168,24 +168,26 @@ class Archive:
             with self._archive.open(name) as packed, target.open("xb") as unpacked:
                 shutil.copyfileobj(packed, unpacked)
 
-    def _check_cells(self) -> None:
-        """Refuse a cell under a wrong hash, runs of other cells, and runs that have not ended."""
+    def _check_runs(self) -> None:
+        """Refuse a cell under a wrong hash, runs of other cells, and runs that have not ended.
+
+        Refuse a split that is missing, unused, under a wrong digest, or too large once each run has its copy.
+        """
         cells = {hash: cell for stage in self.sweep.stages for hash, cell in stage.cells.items()}
         for listed, cell in cells.items():
             if (found := hash_of(cell.identity)) != listed:
                 raise UserError(f"the hash {truncate_repr(listed)} is not that of its identity, which is {found}")
         if foreign := self.artifacts.keys() - cells.keys():
             raise UserError(f"runs/{min(foreign)}: sweep.json lists no such cell")
+        splits: list[tuple[str, str]] = []
         for cell_hash in self.artifacts:
-            if (status := self.read_run(cell_hash).status).rank > Status.INTERRUPTED.rank:
-                raise UserError(f"runs/{cell_hash}: found {status}; an archive holds runs that have ended")
-
-    def _check_splits(self) -> None:
-        """Refuse a split that is missing, unused, under a wrong digest, or too large once each run has its copy."""
-        splits = {cell: self.read_run(cell).splits for cell in self.artifacts}
-        if strange := {file for files in splits.values() for file in files} - set(SPLITS):
+            run = self.read_run(cell_hash)
+            if run.status.rank > Status.INTERRUPTED.rank:
+                raise UserError(f"runs/{cell_hash}: found {run.status}; an archive holds runs that have ended")
+            splits += run.splits.items()
+        if strange := {file for file, _ in splits} - set(SPLITS):
             raise UserError(f"splits: found {truncate_repr(min(strange))}; {' and '.join(SPLITS)} are allowed")
-        named = [f"splits/{digest}" for files in splits.values() for digest in files.values()]
+        named = [f"splits/{digest}" for _, digest in splits]
         members = {name for name in self._archive.namelist() if name.startswith("splits/")}
         if wrong := members ^ set(named):
             what = "no run names it" if wrong <= members else "there is no such member"
@@ -413,10 +415,10 @@ def _unpack(tracker: Tracker, archive: Archive, cell: str, run: ArchivedRun, par
     tags |= {"fedray.kind": "cell", "fedray.cell": cell, "fedray.status": str(Status.RUNNING)}
     new = client.create_run(tracker.experiment, run.start, tags, run.name).info.run_id
     try:
-        for params in _iter_batches([Param(key, value) for key, value in run.params.items()], PARAMS):
+        for params in chunk_list([Param(key, value) for key, value in run.params.items()], PARAMS):
             client.log_batch(new, params=params)
         metrics = [Metric(key, *point) for key, points in run.metrics.items() for point in points]
-        for points in _iter_batches(metrics, BATCH):
+        for points in chunk_list(metrics, BATCH):
             client.log_batch(new, metrics=points)
         with tempfile.TemporaryDirectory() as scratch:
             archive.unpack(cell, Path(scratch))
@@ -426,8 +428,3 @@ def _unpack(tracker: Tracker, archive: Archive, cell: str, run: ArchivedRun, par
     except BaseException:
         client.delete_run(new)
         raise
-
-
-def _iter_batches(items: list[Any], size: int) -> Iterator[list[Any]]:
-    for start in range(0, len(items), size):
-        yield items[start : start + size]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 from mlflow.entities import Metric, Param, RunTag
+from mlflow.utils import chunk_list
 from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NOTE
 
 from fedray.cells.cell import Cell, leave_out_seed
@@ -93,8 +94,8 @@ def write_means(
         means = [Metric(name, value, start + step, step) for name, value, step in _average(seeds, metrics)]
         again = [Metric(one.key + end, one.value, one.timestamp, one.step) for one in means if one.key in metrics]
         means += again if end else []
-        for first in range(0, len(means), BATCH):
-            client.log_batch(run.info.run_id, means[first : first + BATCH])
+        for batch in chunk_list(means, BATCH):
+            client.log_batch(run.info.run_id, batch)
         # Last, so that one which was cut off is written again.
         written = [Param(key, value) for key, value in params.items()]
         client.log_batch(run.info.run_id, params=written, tags=[RunTag(SEEDS, digest)])

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Self
 from urllib.parse import unquote, urlsplit
 
-from fedray.common.errors import UserError, join_lines, redact, truncate_repr
-from fedray.common.location import locate_artifacts
+from fedray.common.errors import UserError, redact, restate, truncate_repr
+from fedray.common.location import UNUSABLE_STORE, locate_artifacts
 
 CONDITION = re.compile(r"tags\.`([^`]+)` (=|!=) '([^']*)'")
 """One condition of a filter; several are joined by AND."""
@@ -87,12 +87,10 @@ class SqliteClient:
 
     def __init__(self, file: Path) -> None:
         # Not read-only: a killed writer can have left a transaction that the next reader has to undo.
-        try:
+        with restate(UNUSABLE_STORE, sqlite3.Error):
             self._file = sqlite3.connect(
                 f"{file.resolve().as_uri()}?mode=rw", uri=True, timeout=PATIENCE, check_same_thread=False
             )
-        except sqlite3.Error as error:
-            raise _explain(error) from None
         self._path = file
 
     def get_experiment(self, name: str) -> str | None:
@@ -207,24 +205,15 @@ class SqliteClient:
 
     def _ask(self, query: str, values: Sequence[str] = ()) -> list[Any]:
         """Return the rows that a query finds."""
-        try:
+        with restate(UNUSABLE_STORE, sqlite3.Error):
             return self._file.execute(query, values).fetchall()
-        except sqlite3.Error as error:
-            raise _explain(error) from None
-
-
-def _explain(error: sqlite3.Error) -> UserError:
-    return UserError(f"MLFLOW_TRACKING_URI: the store cannot be used: {join_lines(error)}")
 
 
 def _require(run: str, what: str, value: Any, kind: Any) -> Any:
     """Return a value of the type that MLflow writes; SQLite holds any type in any column. Raises UserError."""
     if not isinstance(value, kind):
         wanted = {str: "a text", int: "a whole number"}.get(kind, "a number")
-        raise UserError(
-            f"MLFLOW_TRACKING_URI: the store cannot be used: run {run}: {what} is {truncate_repr(value)}; {wanted} is "
-            "required"
-        )
+        raise UserError(f"{UNUSABLE_STORE}: run {run}: {what} is {truncate_repr(value)}; {wanted} is required")
     return value
 
 

@@ -113,12 +113,15 @@ def open_store(create: bool = False) -> "tuple[MlflowClient, str]":
     uri = location.store_uri()
     local = location.find_local_file(uri)
     name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or EXPERIMENT
-    if not create and not location.is_there():
-        if local is not None and (new := local.with_name(f"{local.name}.new")).exists():
-            if _is_locked(local):
-                raise NotStored(f"the store {local} is being made ({new.name}); ask again in a minute")
+    if local is not None and not create and not location.is_there():
+        if (new := local.with_name(f"{local.name}.new")).exists():
+            try:
+                with _lock_folder(local, fcntl.LOCK_SH | fcntl.LOCK_NB):
+                    pass
+            except OSError:  # another process makes it now, or that cannot be told
+                raise NotStored(f"the store {local} is being made ({new.name}); ask again in a minute") from None
             raise NotStored(f"the store {local} was not completed: its call was killed ({new.name}); run it again")
-        folder = "" if local is None or local.parent.is_dir() else f", and no folder {local.parent}"
+        folder = "" if local.parent.is_dir() else f", and no folder {local.parent}"
         raise NotStored(
             f"there is no store at {local}{folder}; the first sweep makes it, some seconds after its start, unless "
             "MLFLOW_TRACKING_URI names another"
@@ -157,7 +160,7 @@ def open_store(create: bool = False) -> "tuple[MlflowClient, str]":
     except UserError:
         raise
     except Exception as error:  # MLflow's, SQLAlchemy's, or that of a database's driver which is not installed
-        raise UserError(f"MLFLOW_TRACKING_URI: the store cannot be used: {redact(join_lines(error))}") from None
+        raise UserError(f"{location.UNUSABLE_STORE}: {redact(join_lines(error))}") from None
 
 
 def _refuse_unusable_experiment(found: "Experiment") -> None:
@@ -231,15 +234,6 @@ def _lock_folder(store: Path | None, how: int = fcntl.LOCK_EX) -> Iterator[None]
         yield
     finally:
         os.close(directory)
-
-
-def _is_locked(store: Path) -> bool:
-    """Return True if another process makes the store now, or if that cannot be told."""
-    try:
-        with _lock_folder(store, fcntl.LOCK_SH | fcntl.LOCK_NB):
-            return False
-    except OSError:
-        return True
 
 
 def search(client: "AnyClient", experiment: str, filter: str, deleted: bool = False) -> "Iterator[AnyRun]":
@@ -485,7 +479,7 @@ def _ask(question: "Callable[[AnyClient, str], T]", otherwise: T) -> T:
     try:
         return question(client, experiment)
     except _with_mlflow_errors() as error:
-        raise UserError(f"MLFLOW_TRACKING_URI: the store cannot be used: {redact(join_lines(error))}") from None
+        raise UserError(f"{location.UNUSABLE_STORE}: {redact(join_lines(error))}") from None
 
 
 def _with_mlflow_errors(*others: type[Exception]) -> tuple[type[Exception], ...]:

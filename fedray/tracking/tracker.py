@@ -212,16 +212,14 @@ class Tracker:
 
         One that has come to its end is only shown again; who trains the cell anew, and may stop, leaves it as it is.
         """
-        every = self._search_counting(run)
-        open_ones = [
-            one for one in every if run.shown or one.info.run_id == run.id or not store.read_status(one).is_final
-        ]
-        return sorted(open_ones, key=_get_age)
+        every = self._find_counting(run)
+        return [one for one in every if run.shown or one.info.run_id == run.id or not store.read_status(one).is_final]
 
-    def _search_counting(self, run: CellRun) -> Iterator["AnyRun"]:
-        """Return all runs of a cell that are not superseded."""
+    def _find_counting(self, run: CellRun) -> list["AnyRun"]:
+        """Return all runs of a cell that are not superseded, the oldest first, alike for every driver."""
         counting = f"tags.`fedray.cell` = '{run.cell.hash}' AND tags.`fedray.status` != 'superseded'"
-        return store.search(self.reader, self.experiment, counting)
+        found = store.search(self.reader, self.experiment, counting)
+        return sorted(found, key=lambda one: (one.info.start_time or 0, one.info.run_id))
 
     def _make(self, run: CellRun) -> None:
         name, tags = run.cell.label, self._make_tags(run)
@@ -326,8 +324,7 @@ class Tracker:
 
     def _keep_oldest(self, run: CellRun, status: Status) -> None:
         """Let the oldest of the runs count in which a cell has come to this end: two storages share no locks."""
-        ended = [one for one in self._search_counting(run) if store.read_status(one) is status]
-        ended.sort(key=_get_age)
+        ended = [one for one in self._find_counting(run) if store.read_status(one) is status]
         if len(ended) > 1 and run.sweep:
             self.client.set_tag(ended[0].info.run_id, store.LISTED + run.sweep, "yes")
         for twin in ended[1:]:
@@ -344,11 +341,6 @@ class Tracker:
         finally:
             for mirror in self._mirrors.values():
                 mirror.finish()
-
-
-def _get_age(run: "AnyRun") -> tuple[int, str]:
-    """Return what sorts runs, the oldest first, alike for every driver."""
-    return run.info.start_time or 0, run.info.run_id
 
 
 def _iter_new(run: CellRun, rows: Sequence[Mapping[str, float]]) -> Iterator[list[Metric]]:

@@ -9,14 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 from urllib.request import urlopen
 
 from fedray.cells.cell import Cell, leave_out_seed, shorten_number
 from fedray.cells.looks import Look, choose_looks
 from fedray.cells.metric import LAST, describe_rounds, list_last_rounds
 from fedray.cells.status import Status
-from fedray.common.location import is_server, refuse_unwritable_store, store_uri
+from fedray.common.location import is_server, locate_server, refuse_unwritable_store, store_uri
 from fedray.components.base import Component
 from fedray.tracking.store import (
     COLOUR,
@@ -82,12 +82,6 @@ def admit(host: str, port: int) -> tuple[str, dict[str, str]]:
         "MLFLOW_SERVER_ALLOWED_HOSTS": ",".join([*get_default_allowed_hosts(), *places]),
         "MLFLOW_SERVER_CORS_ALLOWED_ORIGINS": ",".join(f"http://{place}" for place in places),
     }
-
-
-def locate_server(uri: str) -> str:
-    """Return the address of a server as a browser takes it: it asks for the password itself."""
-    parts = urlsplit(uri)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
 
 
 def make_address(run: str) -> str:
