@@ -626,3 +626,22 @@ def test_compare_escapes_names(store: Tracker, call: Call) -> None:
     told = call("compare", "sweep", "--reference", "fedavg").out
     assert "difference to Fed\\|Avg" in told
     assert "| \\*S\\* " in told
+
+
+def test_rounds_of_the_generic_accuracy_say_so(store: Tracker) -> None:
+    """FedAvg's is its test accuracy in each round; the other's is measured in round 3 alone."""
+    tested = history(50, 80, 80)
+    write(
+        store,
+        [cell(FEDAVG, 0.5, 0), cell(SMALL, 0.5, 0)],
+        [
+            [row | {"generic_accuracy": row["test_accuracy"]} for row in tested],
+            [*tested[:2], tested[2] | {"generic_accuracy": 85.0}],
+        ],
+    )
+    table = build(collect("sweep"), "rounds_to:80")
+    assert [one.mean for one in table.entries.values()] == [2, 3]
+    assert (
+        "of fedsam the generic accuracy counts, that of their clients' models, in the rounds that test it"
+        in table.notes
+    )

@@ -184,6 +184,9 @@ def describe_target(sweep: SweepTable, metric: str, cells: pd.DataFrame, never: 
     tested = [list(_read_accuracies(sweep, run)) for run in shown["run_id"]]
     at_first = [rounds[:1] == [found] and found > 1 for rounds, found in zip(tested, arrived, strict=True)]
     notes = list[str]()
+    generic = [_is_of_clients(sweep, str(run)) for run in shown["run_id"]]
+    if own := ", ".join(dict.fromkeys(shown.loc[generic, "_row"])):
+        notes.append(f"of {own} the generic accuracy counts, that of their clients' models, in the rounds that test it")
     if early := ", ".join(dict.fromkeys(shown.loc[at_first, "_row"])):
         first = min(rounds[0] for rounds, is_first in zip(tested, at_first, strict=True) if is_first)
         notes.append(f"at the target when first tested, in round {first}, or earlier: runs of {early}")
@@ -345,6 +348,12 @@ def _count(metric: str, spec: Cell) -> float:
         "megabytes_kept_by_server": 1 + cost.server,
     }
     return 4 * count_parameters(run.model, shape, classes)[0] / 1e6 * models[metric]
+
+
+def _is_of_clients(sweep: SweepTable, run_id: str) -> bool:
+    """Return True if a run's generic accuracy is not the test accuracy of a global model."""
+    tested, generic = (sweep.get_history(run_id, name) for name in ("test_accuracy", "generic_accuracy"))
+    return any(tested.get(round) != value for round, value in generic.items())
 
 
 def _read_accuracies(sweep: SweepTable, run_id: str) -> dict[int, float]:
