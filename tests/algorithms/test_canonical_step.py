@@ -168,10 +168,8 @@ ADAMW: dict[str, Any] = {"optimizer": "adamw", "momentum": 0, "lr": 0.01}
 
 def gradients(seed: int = 0) -> list[Tensor]:
     """One float64 `(P,)` per step."""
-    return [
-        torch.randn(LAYOUT.size, dtype=torch.float64, generator=torch.Generator().manual_seed(seed + k))
-        for k in range(STEPS)
-    ]
+    generators = (torch.Generator().manual_seed(seed + k) for k in range(STEPS))
+    return [torch.randn(LAYOUT.size, dtype=torch.float64, generator=one) for one in generators]
 
 
 def descend(descent: Descent, masks: list[Tensor | None] | None = None) -> Tensor:
@@ -184,9 +182,8 @@ def descend(descent: Descent, masks: list[Tensor | None] | None = None) -> Tenso
 
 def of_torch(make: Any, masks: list[Tensor | None] | None = None) -> Tensor:
     """The same with an optimiser of PyTorch over the three tensors; a tensor outside the mask has no gradient."""
-    tensors = {
-        n: nn.Parameter(v.clone()) for n, v in LAYOUT.views(torch.ones(LAYOUT.size, dtype=torch.float64)).items()
-    }
+    ones = LAYOUT.views(torch.ones(LAYOUT.size, dtype=torch.float64))
+    tensors = {name: nn.Parameter(view.clone()) for name, view in ones.items()}
     optimisers = make(tensors)
     for g, mask in zip(gradients(), masks or [None] * STEPS, strict=True):
         views, moving = LAYOUT.views(g), LAYOUT.views(torch.ones(LAYOUT.size) if mask is None else mask)
@@ -264,8 +261,7 @@ def test_which_matrices() -> None:
     """body: neither the head nor embeddings; the convolutions of a ResNet and its head are the rest."""
     network = Network(make_model_spec({"name": "resnet18"}).build((3, 32, 32), 10))
     chosen = {m: set(Muon(MuonOptions(matrices=m), network.layout).names) for m in ("all", "body")}
-    assert chosen["all"] - chosen["body"] == {"fc.weight"}
-    assert len(chosen["body"]) == 20
+    assert (chosen["all"] - chosen["body"], len(chosen["body"])) == ({"fc.weight"}, 20)
     text = Network(make_model_spec("char_lstm").build((80,), 90))
     assert len(text.layout.embeddings) == 1
     assert not text.layout.embeddings & set(Muon(MuonOptions(matrices="body"), text.layout).names)
@@ -321,10 +317,8 @@ def test_who_is_bound_to_sgd(name: str) -> None:
 @pytest.mark.parametrize("options", [{"name": name} for name in sorted(BOUND)] + BOUND_BY_OPTIONS, ids=str)
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_a_formula_of_sgd_is_refused(options: dict[str, Any], optimizer: str) -> None:
-    method = algorithm(options)
-    with pytest.raises(
-        UserError, match=f"{optimizer}; {method.name} {re.escape(method.bound_to_sgd)}, so it needs sgd"
-    ):
+    made = algorithm(options)
+    with pytest.raises(UserError, match=f"{optimizer}; {made.name} {re.escape(made.bound_to_sgd)}, so it needs sgd"):
         small.config(options, (6, 3), training={"optimizer": optimizer})
 
 

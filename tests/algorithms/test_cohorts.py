@@ -51,8 +51,7 @@ def test_fixed_cohorts() -> None:
     running = simulation()
     drawn = [running.draw_cohort(t) for t in range(60)]
     assert all(len(c) == 8 and len(set(c)) == 8 and list(c) == sorted(c) for c in drawn)
-    assert len({tuple(c) for c in drawn}) == 60
-    assert set(np.concatenate(drawn)) == set(range(40))
+    assert (len({tuple(c) for c in drawn}), set(np.concatenate(drawn))) == (60, set(range(40)))
     assert all(np.array_equal(c, simulation().draw_cohort(t)) for t, c in enumerate(drawn[:5]))
     counts = np.bincount(np.concatenate([running.draw_cohort(t) for t in range(500)]), minlength=40)
     assert abs(counts - 100).max() < 5 * np.sqrt(500 * 0.2 * 0.8)  # binomial(500, 8/40)
@@ -91,8 +90,7 @@ def test_empty_clients_take_no_part() -> None:
     sizes = (0, 3, 0, 4, 5)
     running = simulation(sizes, 2)
     drawn = [running.draw_cohort(t) for t in range(50)]
-    assert set(np.concatenate(drawn)) == {1, 3, 4}
-    assert min(len(c) for c in drawn) == 1
+    assert (set(np.concatenate(drawn)), min(len(c) for c in drawn)) == ({1, 3, 4}, 1)
     assert list(simulation(sizes, 2, cohorts=[[2, 3]] * 100).draw_cohort(0)) == [3]
     with pytest.raises(Diverged, match="empty"):
         simulation(sizes, 2, cohorts=[[0, 2]] * 100).draw_cohort(0)
@@ -142,9 +140,7 @@ def test_a_model_that_overflows_on_the_server_has_diverged() -> None:
         final("fedavg", server_lr=3e38, lr=1000.0, batch_size="full", local_epochs=1, rounds=1)
 
 
-def diverging(
-    algorithm: str | dict[str, object], cohorts: Sequence[ndarray] | None = None, **training: object
-) -> Problem:
+def diverging(algorithm: Any, cohorts: Sequence[ndarray] | None = None, **training: object) -> Problem:
     """12 clients, 5 per round; NotANumber's directions are NaN from round 3 on if a client's samples are odd."""
     clients = {"total": 12, "per_round": 5} | ({} if cohorts is None else {"cohorts": [c.tolist() for c in cohorts]})
     base = {"rounds": 6, "local_epochs": 1, "batch_size": 32, "lr_decay": 0.9, "aggregation": "samples"}

@@ -80,9 +80,8 @@ class Two(Algorithm):
 
 def test_what_the_second_model_uses_is_tested_with_its_statistics() -> None:
     kind = "tests.algorithms.test_contract:Two"
-    asked = small.sections(
-        {"name": kind}, (4, 4), NORMALISED["model"], training={"rounds": 2}, evaluation={"personal": {"train": True}}
-    )
+    options = {"training": {"rounds": 2}, "evaluation": {"personal": {"train": True}}}
+    asked = small.sections(kind, (4, 4), NORMALISED["model"], **options)
     ours, theirs = (fedray.simulate({**asked, "algorithm": {"name": kind, "copies": c}}) for c in (False, True))
     assert ours.table("clients").equals(theirs.table("clients"))
 
@@ -101,10 +100,10 @@ def test_batches_are_a_permutation_and_keyed() -> None:
     """20 samples: 3 batches of at most 7, of half of them 2, or one of the run's size; each sample at most once."""
     options = {"rounds": 1, "clients": {"cohorts": [[0]]}}
     SEEN.clear()
-    *_, _ = states("tests.algorithms.test_contract:Counts", **options)
+    list(states(f"{__name__}:Counts", **options))
     first = list(SEEN)
     SEEN.clear()
-    *_, _ = states("tests.algorithms.test_contract:Counts", **options)
+    list(states(f"{__name__}:Counts", **options))
     assert first == SEEN
     assert [(k, len(x)) for _, k, x in SEEN] == [(0, 7), (1, 7), (2, 6), (0, 7), (1, 3), (0, 10)]
     samples = [sorted(v for share, _, x in SEEN[part] for v in x) for part in (slice(0, 3), slice(3, 5), slice(5, 6))]
@@ -295,12 +294,8 @@ class Halves(IID):
 
 
 def test_what_is_drawn_for_a_client_that_begins_is_keyed_by_it() -> None:
-    asked = small.sections(
-        {"name": f"{__name__}:Random"},
-        (4, 2),
-        partition={"name": f"{__name__}:Halves"},
-        training={"rounds": 3, "local_steps": 2},
-    )
+    training = {"rounds": 3, "local_steps": 2}
+    asked = small.sections(f"{__name__}:Random", (4, 2), partition=f"{__name__}:Halves", training=training)
     found = []
     for seed, personal in ((1, {"every": 1}), (2, {"every": 1}), (3, {"every": 3})):
         torch.manual_seed(seed)
@@ -340,7 +335,7 @@ def test_a_state_that_is_assigned_anew_keeps_the_second_models_statistics() -> N
     assert "second_buffers" in load_state(ours.state.clients[0])
 
 
-def make_class(factor: float) -> type[Algorithm]:
+def make(factor: float) -> type[Algorithm]:
     class Made(Algorithm):
         def rate(self, c: Client) -> float:
             return c.lr * factor
@@ -351,8 +346,6 @@ def make_class(factor: float) -> type[Algorithm]:
 def test_a_class_made_in_a_function_has_no_checkpoints(tmp_path: Path) -> None:
     """Its results would be those of another one that the function made."""
     asked = small.sections("fedavg", training={"rounds": 1})
-    fedray.simulate(asked | {"algorithm": make_class(0.1)})
-    with pytest.raises(
-        UserError, match=r"make_class\.<locals>\.Made is defined in a function, so a cell cannot tell it"
-    ):
-        fedray.simulate(asked | {"algorithm": make_class(0.1)}, checkpoints=tmp_path)
+    fedray.simulate(asked | {"algorithm": make(0.1)})
+    with pytest.raises(UserError, match=r"make\.<locals>\.Made is defined in a function, so a cell cannot tell it"):
+        fedray.simulate(asked | {"algorithm": make(0.1)}, checkpoints=tmp_path)

@@ -173,11 +173,8 @@ def test_the_page_makes_latex_of_differences(
     (code,) = re.findall(r"^```python\n(# differences\.py\n.*?)^```$", page, re.DOTALL | re.MULTILINE)
     exec(code, {})  # noqa: S102
     latex = capsys.readouterr().out
-    for line in (
-        r"0.1 & 3 & 2.00 & [$-$0.48, 4.48] & 0.074 & not told apart \\",
-        r"0.5 & 2 & 5.50 & -- & -- & too few",
-    ):
-        assert rf"dirichlet $\alpha$=0.5 & fedsam $\rho$={line}" in latex
+    for row in (r"0.1 & 3 & 2.00 & [$-$0.48, 4.48] & 0.074 & not told apart \\", r"0.5 & 2 & 5.50 & -- & -- & too few"):
+        assert rf"dirichlet $\alpha$=0.5 & fedsam $\rho$={row}" in latex
     write(store, [cell(a, 0.5, seed) for a in (FEDAVG, SMALL) for seed in range(2)], [70, 70, 71, 72], name="few")
     (one,) = json.loads(call("compare", "few", "--json").out)["differences"]
     assert (one["mean"], one["low"], one["adjusted"], one["verdict"]) == (1.5, None, None, "too few seeds")

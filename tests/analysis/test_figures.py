@@ -137,9 +137,7 @@ def test_a_method_whose_settings_lack_the_number_is_named(store: Tracker) -> Non
     assert figure.get_label().endswith("; not drawn, in settings without a line: fedsam")
 
 
-def test_two_metrics_with_the_deviation_over_clients(
-    store: Tracker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_two_metrics_with_client_deviation(store: Tracker, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Two seeds: local accuracy 10 and 20, over clients ± 3 and ± 5: a line at 15 ± 4; not ± 7.07 as over the seeds.
     The test accuracy's own deviation over clients was not logged, so it has no band; fedsam has not been probed at
     all."""
@@ -196,8 +194,7 @@ def test_a_zoom_on_the_rounds_that_tables_average(store: Tracker) -> None:
     ((bands, whole),) = [[area.collections[0].get_paths()[0].get_extents() for area in (zoom, main_)]]
     assert (bands.x0, whole.x0) == (49, 1), "two seeds apart by 1 have a band in both"
     assert zoom.get_ylim()[0] > 70 > main_.get_ylim()[0]
-    assert [*ticks(zoom)] == [50, 55, 60]
-    assert [*ticks(main_)] == [20, 40, 60]
+    assert ([*ticks(zoom)], [*ticks(main_)]) == ([50, 55, 60], [20, 40, 60])
     assert ticks(other) == ticks(main_)
     assert main_.get_shared_x_axes().joined(main_, other)
     assert main_.get_ylim() == other.get_ylim()
@@ -283,8 +280,7 @@ def test_error_bars_stand_at_their_points(store: Tracker) -> None:
     write(store, [cell(method, 0.5, seed) for method in methods for seed in (0, 1)], range(60, 72))
     (figure,) = draw_sensitivity(collect("sweep"), "algorithm.rho").values()
     (axes,) = figure.axes
-    assert axes.get_xscale() == "log"
-    assert ticks(axes) == {0.05: "0.05", 0.1: "0.1", 0.2: "0.2"}
+    assert (axes.get_xscale(), ticks(axes)) == ("log", {0.05: "0.05", 0.1: "0.1", 0.2: "0.2"})
     bars = "error bars: ± standard deviation over 2 seeds that methods share"
     assert figure.get_label() == f"{bars}; ρ on a logarithmic axis; {AVERAGED}"
     lines = [line for line in axes.lines if str(line.get_label()).startswith("fed")]

@@ -37,16 +37,14 @@ def test_results_of_a_sweep(store: Tracker) -> None:
     found = fedray.results("sweep")
     assert repr(found).startswith("<Results of sweep: 3 cells (2 finished, 1 missing), ")
     assert list(found.cells["status"]) == ["finished", "finished", "missing"]
-    assert list(found.cells["seed"] + 1) == [1, 2, 1]
-    assert found.cells["partition.alpha"].mean() == 0.5
+    assert (list(found.cells["seed"] + 1), found.cells["partition.alpha"].mean()) == ([1, 2, 1], 0.5)
     varies = ["seed", "algorithm.name", "algorithm.rho"]
     assert list(found.cells)[:8] == ["cell", "label", "setting", "status", "run_id", *varies]
     assert list(found.cells["algorithm.rho"].fillna(0)) == [0, 0, 0.1]
     assert list(found.cells["algorithm.name"]) == ["fedavg", "fedavg", "fedsam"]
     assert list(found.cells["metrics.final_test_accuracy"])[:2] == [60, 70]
     accuracy = found.curves[found.curves["metric"] == "test_accuracy"]
-    assert list(accuracy["value"]) == [50, 60, 40, 70]
-    assert list(accuracy["round"]) == [1, 2, 1, 2]
+    assert (list(accuracy["value"]), list(accuracy["round"])) == ([50, 60, 40, 70], [1, 2, 1, 2])
     assert list(accuracy["cell"]) == [cells[0]["hash"]] * 2 + [cells[1]["hash"]] * 2
     assert set(found.curves["metric"]) == {"test_accuracy", "test_loss", "train_loss"}
     means = accuracy.groupby(["setting", "round"])["value"].mean()  # over the two seeds, as docs/python.md does

@@ -393,8 +393,7 @@ def test_relative_flops_are_counted_for_the_runs_model(store: Tracker) -> None:
         one["config"] |= {"data": {"name": "digits"}, "model": {"name": "mlp", "hidden": [4]}}
     write(store, cells, [70] * len(cells))
     table = build(collect("sweep"), "relative_flops")
-    assert [one.mean for one in table.entries.values()] == [2, 1]
-    assert list(table.ranks.values()) == [2, 1]
+    assert ([one.mean for one in table.entries.values()], list(table.ranks.values())) == ([2, 1], [2, 1])
     cells[0]["config"]["model"] = {"name": "os:path"}
     write(store, cells, [], "own")
     with pytest.raises(UserError, match="relative_flops: os:path is a plug-in"):
@@ -475,8 +474,7 @@ def table(**changes: Any) -> SweepTable:
 
 def test_chosen_values_part_no_rows_and_are_told_below_with_range_budget_and_edge() -> None:
     found = build(table())
-    assert found.rows == ["fedprox"]
-    assert found.columns == ["dirichlet α=0.1", "dirichlet α=0.5"]
+    assert (found.rows, found.columns) == (["fedprox"], ["dirichlet α=0.1", "dirichlet α=0.5"])
     said = "\n".join(found.notes)
     assert (
         "tuned by s/tune: best last10_validation_accuracy of sobol draws, mean over seeds 100, 101, on 20 % of every "
@@ -599,8 +597,7 @@ def test_settings_of_two_sweeps_that_have_no_value_in_common_are_columns(store: 
     write(store, [of_rounds(cell(SMALL, 0.5, 0), 6)], [70], name="longer")
     write(store, [of_rounds(cell(SMALL, 0.5, 0), rounds) for rounds in (4, 6)], [65, 70], name="both")
     apart = build(collect("sweep", "longer"), reference="fedavg")
-    assert apart.columns == ["dirichlet α=0.5 rounds=4", "dirichlet α=0.5 rounds=6"]
-    assert apart.ranks == {}
+    assert (apart.columns, apart.ranks) == (["dirichlet α=0.5 rounds=4", "dirichlet α=0.5 rounds=6"], {})
     assert apart.entries["fedsam", "dirichlet α=0.5 rounds=6"].change is None
     both = build(collect("sweep", "both"), reference="fedavg")
     assert both.entries["fedsam", "dirichlet α=0.5 rounds=4"].change == 5

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
@@ -188,12 +189,8 @@ def test_a_run_that_ends_early_leaves_a_finished_one_as_it_is(project: Path) -> 
     first = simulate(config, track="x", checkpoints="one")
     before = open_store()[0].get_run(first.run_id)
     cell = before.data.tags["fedray.cell"]
-
-    def fail(row: dict[str, float]) -> None:
-        raise KeyError("a bug")
-
     with pytest.raises(KeyError):
-        simulate(config, track="x", checkpoints="two", evaluated=fail)
+        simulate(config, track="x", checkpoints="two", evaluated=Mock(side_effect=KeyError("a bug")))
     stopped = simulate(config, track="x", checkpoints="three", evaluated=lambda row: fedray.STOP)
     client, experiment = open_store()
     assert client.get_run(first.run_id).to_dictionary() == before.to_dictionary()

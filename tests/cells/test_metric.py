@@ -4,14 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from fedray.cells.metric import (
-    KNOWN,
-    Metric,
-    describe_accuracy,
-    describe_rounds,
-    find_last_values,
-    list_last_rounds,
-)
+from fedray.cells.metric import KNOWN, Metric, describe_accuracy, describe_rounds, find_last_values, list_last_rounds
 from fedray.cells.status import Status, describe_error
 from fedray.common.errors import Diverged, UserError
 from fedray.config import Evaluation
@@ -29,12 +22,9 @@ from fedray.config import Evaluation
         ("rounds_to:fedavg", "rounds_to", "", "", "fedavg", True),
     ],
 )
-def test_parts_of_a_name(
-    name: str, plain: str, prefix: str, epochs: str, target: float | str | None, smaller: bool
-) -> None:
+def test_name_parts(name: str, plain: str, prefix: str, epochs: str, target: float | str | None, smaller: bool) -> None:
     found = Metric.parse(name)
-    assert found == Metric(name, plain, prefix, epochs, target)
-    assert found.is_smaller_better == smaller
+    assert (found, found.is_smaller_better) == (Metric(name, plain, prefix, epochs, target), smaller)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_type_hints
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -111,9 +112,7 @@ def words(call: str, out: str) -> list[str]:
 
 
 def refuse_disk(patch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
+    fail = Mock(side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
     patch.setattr("fedray.common.whole_files.os.fsync", fail)
     patch.setattr(zipfile.ZipFile, "writestr", fail)  # of an archive, which is not written at once
 
@@ -267,10 +266,7 @@ def test_fetch_goes_through_torchvision(root: Path, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("name", ["mnist", "pathmnist", "ag_news"])
 def test_fetch_without_network_says_what_to_put_where(root: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    def offline(*_: Any, **__: Any) -> None:
-        raise urllib.error.URLError("no network")
-
-    monkeypatch.setattr(urllib.request, "urlopen", offline)
+    monkeypatch.setattr(urllib.request, "urlopen", Mock(side_effect=urllib.error.URLError("no network")))
     with pytest.raises(UserError, match=rf"data\.name: {name} could not be downloaded .*; put .* in {root}") as error:
         call("fetch", name)
     assert "\n" not in str(error.value)

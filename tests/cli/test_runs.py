@@ -416,8 +416,7 @@ def test_the_view_of_a_sweep_tells_its_runs_apart(store: Tracker) -> None:
     ]
     assert {get_label(run) for run in of_store} == {one["label"] for one in cells}
     colours = [data.tags["mlflow.runColor"] for data in list(runs.values())[::-1]]
-    assert colours[:3] == colours[3:]
-    assert len({*colours}) == 3
+    assert (colours[:3], len({*colours})) == (colours[3:], 3)
     assert [data.params["algorithm.rho"] for data in list(runs.values())[::-1]] == ["none", "0.1", "0.5"] * 2
     assert [data.params["ρ of algorithm"] for data in list(runs.values())[::-1]] == ["none", "ρ=0.1", "ρ=0.5"] * 2
     view = json.loads(store.client.get_experiment(store.experiment).tags["mlflow.sharedViewState.sweep"])

@@ -258,9 +258,7 @@ ADDRESSES = [URI.replace("http:", kind) for kind in ("http:", "postgresql:", "fo
 
 @pytest.mark.parametrize("line", ["run run.yaml", "sweep sweep.yaml --dry-run", "ui", "sweep sweep.yaml"])
 @pytest.mark.parametrize("uri", [*ADDRESSES, URI.replace("127.0.0.1:9", "["), PASSWORD])
-def test_no_command_prints_the_address(
-    here: Path, monkeypatch: pytest.MonkeyPatch, call: Call, line: str, uri: str
-) -> None:
+def test_commands_hide_addresses(here: Path, monkeypatch: pytest.MonkeyPatch, call: Call, line: str, uri: str) -> None:
     base = {key: value for key, value in RUN.items() if key != "runtime"}
     (here / "run.yaml").write_text(yaml.safe_dump(RUN))
     (here / "sweep.yaml").write_text(yaml.safe_dump({"name": "x", "base": base}))
@@ -301,9 +299,7 @@ def test_a_store_that_fails_in_a_run_tells_no_secret(
     assert not secret_in(out + err + caplog.text)
 
 
-def test_what_a_run_logs_holds_no_secret(
-    here: Path, monkeypatch: pytest.MonkeyPatch, call: Call, empty_store: Path
-) -> None:
+def test_a_run_logs_no_secret(here: Path, monkeypatch: pytest.MonkeyPatch, call: Call, empty_store: Path) -> None:
     """The user's own class raises with the address in its message: tag, artefact and screen omit the address."""
     shutil.copy(empty_store, here)
     (here / "leaks.py").write_text(

@@ -59,9 +59,7 @@ def test_numbers_arrays_and_iterators_are_made_plain() -> None:
         (None, None),
     ],
 )
-def test_bf16_is_read_from_the_flags(
-    text: str | None, able: bool | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_flags_tell_bf16(text: str | None, able: bool | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """x86 lists `flags`, Arm `Features`; a system that lists neither, or has no such file, does not say."""
     if text is not None:
         (tmp_path / "cpuinfo").write_text(text)

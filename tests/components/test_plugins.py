@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -89,8 +90,7 @@ def test_every_section_takes_a_class_an_instance_or_its_name() -> None:
     assert result.history[-1]["longest"] == float(result.theta.abs().max())
     own = {"data": Few(count=60), "partition": {"name": Striped, "offset": 1}, "algorithm": Scaled(factor=0.5)}
     given = RunConfig.parse(config(**own, model=Linear))
-    assert given.resolve() == run.resolve()
-    assert given.hash_cell("d") == run.hash_cell("d")
+    assert (given.resolve(), given.hash_cell("d")) == (run.resolve(), run.hash_cell("d"))
 
 
 def test_a_class_travels_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,11 +98,7 @@ def test_a_class_travels_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     run = RunConfig.parse(config())
     packed = run.pack()
     assert RunConfig.unpack(packed) == run
-
-    def fails(name: str) -> None:
-        raise ImportError("no such file here")
-
-    monkeypatch.setattr("importlib.import_module", fails)
+    monkeypatch.setattr("importlib.import_module", Mock(side_effect=ImportError("no such file here")))
     with pytest.raises(UserError, match=r"^data\.name: '.*:Few' cannot be imported: no such file here$"):
         RunConfig.unpack(packed)
 
@@ -302,11 +298,7 @@ IMPORTS: dict[str, tuple[str, dict[str, str], str]] = {
     "a package": ("own", {"own.py": "import pack", "pack/other.py": ""}, "pack/__init__.py"),
     "a module of a package": ("own", {"own.py": "from pack import helper", "pack/__init__.py": ""}, "pack/helper.py"),
     "without __init__.py": ("own", {"own.py": "import pack.helper"}, "pack/helper.py"),
-    "inside a package": (
-        "pack.own",
-        {"pack/own.py": "from .helper import K", "pack/__init__.py": ""},
-        "pack/helper.py",
-    ),
+    "in a package": ("pack.own", {"pack/own.py": "from .helper import K", "pack/__init__.py": ""}, "pack/helper.py"),
     "next to the package": ("pack.own", {"pack/own.py": "import helper", "pack/__init__.py": ""}, "helper.py"),
     "the package's own file": ("pack.own", {"pack/own.py": "X = 1"}, "pack/__init__.py"),
     "a package as plug-in": ("pack", {"pack/__init__.py": "from . import helper"}, "pack/helper.py"),

@@ -158,9 +158,7 @@ CHANGES: dict[str, tuple[Callable[[Path], object], dict[str, object], dict[str, 
 
 
 @pytest.mark.parametrize("case", CHANGES)
-def test_a_cached_data_set_is_the_one_that_is_decoded_anew(
-    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cached_data_set_is_as_one_decoded_anew(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The key holds what decides the arrays: after a change they are those that an empty cache gives."""
     change, options, more = CHANGES[case]
     options = {"path": "net", "size": 4, **options}

@@ -20,9 +20,7 @@ terms = st.lists(st.tuples(values, st.floats(0, 1)), min_size=1, max_size=12)
 
 @settings(max_examples=200, deadline=None)
 @given(terms=terms, wide=st.booleans(), data=st.data())
-def test_grouping_and_order_do_not_matter(
-    terms: list[tuple[list[float], float]], wide: bool, data: st.DataObject
-) -> None:
+def test_no_grouping_or_order_matters(terms: list[tuple[list[float], float]], wide: bool, data: st.DataObject) -> None:
     """One process in order, compared with any permutation split among any number of processes, merged in any order."""
 
     def accumulate(part: list[tuple[list[float], float]]) -> Accumulator:

@@ -30,13 +30,8 @@ def define(name: str, members: dict[str, Any]) -> str:
 
 
 def problem(path: Any) -> Problem:
-    return small.problem(
-        path,
-        (4, 4),
-        4,
-        evaluation={"every": 1, "personal": {"epochs": 1}},
-        training={"rounds": 1, "local_steps": 3, "clip_scope": "code"},
-    )
+    training = {"rounds": 1, "local_steps": 3, "clip_scope": "code"}
+    return small.problem(path, (4, 4), 4, evaluation={"every": 1, "personal": {"epochs": 1}}, training=training)
 
 
 def double(owner: Any) -> None:
@@ -130,6 +125,7 @@ WRITES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """Class -> what it changes in place, and its hooks."""
 
+BOUND = {"bound_to_sgd": "has one"}
 WHERE = ", where only the value that it returns counts; return that alone "
 ASSIGNS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "StepsInDirection": ("c", "direction", {"direction": step}),
@@ -137,22 +133,14 @@ ASSIGNS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "StepsInProximal": ("c", "proximal", {"proximal": lambda _, c, theta: step(_, c)}),
     "StepsInRate": ("c", "rate", {"rate": lambda _, c: double(c) or c.lr}),
     "StepsInPart": ("c", "trained_part", {"trained_part": lambda _, c: double(c) or "all"}),
-    "StepsInOptimizer": (
-        "c",
-        "local_optimizer",
-        {"bound_to_sgd": "has one", "local_optimizer": lambda _, c: double(c)},
-    ),
+    "StepsInOptimizer": ("c", "local_optimizer", BOUND | {"local_optimizer": lambda _, c: double(c)}),
     "StepsInWeight": ("c", "decoupled_weight", {"decoupled_weight": lambda _, c: double(c) or 0.0}),
     "StepsWhenTuned": (
         "c",
         "direction",
         {"finetuning": property(lambda self: Finetuning(direction=lambda c: step(self, c)))},
     ),
-    "StepsInLogits": (
-        "c",
-        "personal_logits",
-        {"personal_logits": lambda _, c: double(c) or c.predict(c.theta).logits},
-    ),
+    "StepsInLogits": ("c", "personal_logits", {"personal_logits": lambda _, c: double(c) or c.predict(c.theta).logits}),
     "AggregatesInMessage": ("server", "message", {"message": lambda _, server: double(server) or Vectors()}),
     "AggregatesInStep": ("server", "server_step", {"server_step": lambda _, server, got: double(server) or 1.0}),
 }
@@ -162,23 +150,17 @@ LOSS = (
     ", which is differentiated by the model's parameters alone; add the term's gradient to the direction: "
     "c.grad(c.theta) + mu * (c.theta - c.theta_0); a constant is c.theta."
 )
+READS = f"reads c.theta in the loss of c.grad{LOSS}detach()"
+PREVIOUS, OWN = "sets server.state.previous_theta, fedray's own; rename it", "sets c.state.own, fedray's own; rename it"
+HEAD = {"keeps": "head", "shares": "body"}
 GIVES: dict[str, tuple[str, dict[str, Any]]] = {
     "PassesTheta": (
         f"passes the theta of c.grad to its loss{LOSS}clone()",
         {"loss": regularise, "direction": lambda self, c: c.grad(c.theta, self.loss, c.theta)},
     ),
-    "ReadsTheta": (
-        f"reads c.theta in the loss of c.grad{LOSS}detach()",
-        {"direction": descend_with(lambda c: c.theta - c.theta_0)},
-    ),
-    "ReadsUpdate": (
-        f"reads c.theta in the loss of c.grad{LOSS}detach()",
-        {"direction": descend_with(lambda c: c.update)},
-    ),
-    "ReadsLocal": (
-        f"reads c.theta in the loss of c.grad{LOSS}detach()",
-        {"direction": lambda self, c: (lambda y: descend_with(lambda c: y)(self, c))(c.theta)},
-    ),
+    "ReadsTheta": (READS, {"direction": descend_with(lambda c: c.theta - c.theta_0)}),
+    "ReadsUpdate": (READS, {"direction": descend_with(lambda c: c.update)}),
+    "ReadsLocal": (READS, {"direction": lambda self, c: (lambda y: descend_with(lambda c: y)(self, c))(c.theta)}),
     "ReadsSecond": (
         "reads theta in the loss of c.grad, ",
         {"begin": lambda _, c: setattr(c.local, "v", 2 * c.theta), "direction": second_with_decay},
@@ -203,22 +185,10 @@ GIVES: dict[str, tuple[str, dict[str, Any]]] = {
         "changes theta in place in client_state, which others share; return a new tensor instead ",
         {"client_state": lambda _, theta: Vectors(m=theta.zero_())},
     ),
-    "NamesPrevious": (
-        "sets server.state.previous_theta, fedray's own; rename it",
-        {"server_state": lambda _, theta: Vectors(previous_theta=theta)},
-    ),
-    "SetsPrevious": (
-        "sets server.state.previous_theta, fedray's own; rename it",
-        {"aggregate": lambda _, server, got: setattr(server.state, "previous_theta", server.theta)},
-    ),
-    "NamesOwn": (
-        "sets c.state.own, fedray's own; rename it",
-        {"keeps": "head", "shares": "body", "client_state": lambda _, theta: Vectors(own=theta)},
-    ),
-    "SetsOwn": (
-        "sets c.state.own, fedray's own; rename it",
-        {"keeps": "head", "shares": "body", "upload": lambda _, c: discard(setattr(c.state, "own", c.update)) or {}},
-    ),
+    "NamesPrevious": (PREVIOUS, {"server_state": lambda _, theta: Vectors(previous_theta=theta)}),
+    "SetsPrevious": (PREVIOUS, {"aggregate": lambda _, s, got: setattr(s.state, "previous_theta", s.theta)}),
+    "NamesOwn": (OWN, HEAD | {"client_state": lambda _, theta: Vectors(own=theta)}),
+    "SetsOwn": (OWN, HEAD | {"upload": lambda _, c: discard(setattr(c.state, "own", c.update)) or {}}),
     "OneTerm": (
         "gives proximal of shape (); the gradient of the term, of shape ({size},), is required",
         {"proximal": lambda _, c, theta: (theta - c.theta_0).square().sum()},
@@ -226,7 +196,7 @@ GIVES: dict[str, tuple[str, dict[str, Any]]] = {
     "NumberTerm": ("gives proximal of type float; the gradient of the term, of ", {"proximal": lambda *_: 0.5}),
     "SharesRule": (
         "gives the same Heavy to several clients in local_optimizer, with what it has of the client before; return a ",
-        {"bound_to_sgd": "has one", "local_optimizer": lambda *_: HEAVY},
+        BOUND | {"local_optimizer": lambda *_: HEAVY},
     ),
     "PassesInStep": (
         "calls c.batches within a step, whose batch it replaces; make the pass in begin, or take another batch by ",
@@ -461,9 +431,7 @@ def test_an_attribute_that_a_hook_changes_is_named(place: str) -> None:
 CONSTANTS: dict[str, Any] = {
     "ReadsReceived": {"direction": descend_with(lambda c: c.theta_0)},
     "ReadsDetached": {"direction": descend_with(lambda c: c.theta.detach())},
-    "ReadsOther": {
-        "direction": lambda _, c: discard(descend_with(lambda c: c.theta, second=True)(_, c)) or c.grad(c.theta)
-    },
+    "ReadsOther": {"direction": lambda _, c: discard(descend_with(lambda c: c.theta, True)(_, c)) or c.grad(c.theta)},
     "PassesCopy": {"loss": regularise, "direction": lambda self, c: c.grad(c.theta, self.loss, c.theta.clone())},
 }
 """Class -> its hooks, whose loss has a term that does not depend on the parameters."""
@@ -521,8 +489,6 @@ def test_assigning_to_the_message_reaches_no_other_client() -> None:
 
 
 def test_an_upload_named_as_fedray_s_own_is_refused() -> None:
-    path = define("UploadsUpdate", {"upload": lambda _, c: {"update": Sum(c.update)}})
-    with pytest.raises(
-        UserError, match=f"^algorithm: {path}.upload gives an upload 'update', fedray's own; rename it$"
-    ):
-        run(problem(path), InlineBackend())
+    own = define("UploadsUpdate", {"upload": lambda _, c: {"update": Sum(c.update)}})
+    with pytest.raises(UserError, match=f"^algorithm: {own}.upload gives an upload 'update', fedray's own; rename it$"):
+        run(problem(own), InlineBackend())

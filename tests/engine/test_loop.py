@@ -5,6 +5,7 @@ import itertools
 import signal
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -64,8 +65,7 @@ def test_a_run_goes_on_from_its_checkpoint_and_ends_where_an_unbroken_one_does(t
             break  # as in a killed process: round 4 is lost if nothing closes the generator
     left = list(make_rounds(simulation(), Checkpoints(tmp_path), every=3))
     assert left[0].round in (3, 4)
-    assert left[-1].digest() == whole.digest()
-    assert left[-1].history == whole.history
+    assert (left[-1].digest(), left[-1].history) == (whole.digest(), whole.history)
     again = list(make_rounds(simulation(), Checkpoints(tmp_path), every=3))
     assert [state.round for state in again] == [ROUNDS], "a finished run makes no round"
 
@@ -81,8 +81,7 @@ def test_a_run_whose_only_checkpoint_is_damaged_begins_again(tmp_path: Path) -> 
         path.write_bytes(bytes(path.stat().st_size))
     made = list(itertools.islice(make_rounds(simulation(), Checkpoints(tmp_path), every=100), 20))
     assert 0 in [state.round for state in made[1:]]
-    assert made[-1].digest() == whole.digest()
-    assert made[-1].history == whole.history
+    assert (made[-1].digest(), made[-1].history) == (whole.digest(), whole.history)
 
 
 def test_an_interrupt_that_was_swallowed_ends_the_run_after_its_round(tmp_path: Path) -> None:
@@ -100,9 +99,7 @@ def test_an_interrupt_that_was_swallowed_ends_the_run_after_its_round(tmp_path: 
     assert Checkpoints(tmp_path).list_rounds() == [4]
 
 
-def test_ctrl_c_in_a_test_of_the_model_leaves_no_round_without_its_row(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_in_a_test_leaves_no_round_without_its_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Round 4 is made and being tested: it is made again, and the history is that of an unbroken run."""
     running = simulation()
     evaluate = running.backend.evaluate
@@ -121,13 +118,10 @@ def test_ctrl_c_in_a_test_of_the_model_leaves_no_round_without_its_row(
 
 
 def test_a_checkpoint_that_cannot_be_written_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
-
     states = make_rounds(simulation(), Checkpoints(tmp_path), every=3)
     for state in states:
         if state.round == 3:
-            monkeypatch.setattr("os.fsync", full)
+            monkeypatch.setattr("os.fsync", Mock(side_effect=OSError(28, "No space left on device")))
             break
     with pytest.raises(UserError) as caught:
         list(states)
@@ -202,8 +196,7 @@ def problem(model: dict[str, Any], algorithm: Any = "fedavg", **more: Any) -> Pr
 def test_everything_is_as_long_as_what_is_trained(options: dict[str, Any], trained: int, tmp_path: Path) -> None:
     """SCAFFOLD: x and c down, u_i and the change of c_i up; c with the server, c_i with each client, on disk, too."""
     result = run(problem({**WIDE, **options}, "scaffold"), InlineBackend())
-    assert len(result.theta) == trained
-    assert result.state.sent == (2 * 3 * 4 * 2 * trained,) * 2
+    assert (len(result.theta), result.state.sent) == (trained, (2 * 3 * 4 * 2 * trained,) * 2)
     assert [v.numel() for v in result.state.server.values()] == [trained]
     assert {sum(v.numel() for v in load_state(s).values()) for s in result.state.clients.values()} == {trained}
     Checkpoints(tmp_path).save(result.state)

@@ -51,8 +51,7 @@ def test_patterns(patterns: list[str], trained: list[str]) -> None:
     freeze(module, patterns)
     assert [name for name, p in module.named_parameters() if p.requires_grad] == trained
     network = Network(module)
-    assert list(network.layout.names) == trained
-    assert network.frozen.keys() == set(LENET) - set(trained)
+    assert (list(network.layout.names), network.frozen.keys()) == (trained, set(LENET) - set(trained))
     with pytest.raises(UserError, match=r"^model\.freeze: '12' names no parameter; there are: body, head, 0, 3, 7, 9,"):
         freeze(lenet(), [*patterns, "12"])
     with pytest.raises(UserError, match=r"^model\.freeze: found body, .*; nothing is left to train"):
@@ -108,8 +107,7 @@ def test_one_file_for_all_processes(folder: Path) -> None:
     for tensors in (first, second):
         share_frozen(tensors, digest_tensors(tensors))
     (file,) = folder.iterdir()
-    assert file.stat().st_size == 4 * 300_000
-    assert file.name == digest_tensors(weights())
+    assert (file.stat().st_size, file.name) == (4 * 300_000, digest_tensors(weights()))
     assert all(torch.equal(first[name], tensor) for name, tensor in weights().items())
     with file.open("r+b") as opened:
         opened.write(torch.tensor([7.0]).numpy().tobytes())
@@ -164,9 +162,7 @@ class TinyBatchNorm(nn.Sequential):
     ],
 )
 @pytest.mark.parametrize("algorithm", ["fedavg", {"name": "fedsam", "rho": 0.1}])
-def test_buffers_are_averaged_like_the_update(
-    algorithm: object, aggregation: str, mean: float, variance: float
-) -> None:
+def test_buffers_are_averaged_as_the_update(algorithm: object, aggregation: str, mean: float, variance: float) -> None:
     """One full-batch step. Client 0 holds (0, 2): mean 1, unbiased variance 2; client 1 (6, 6, 8, 8): 7 and 4/3.
 
     BatchNorm starts at mean 0, variance 1 and moves by its momentum 0.1: means 0.1 · 1 and 0.1 · 7, variances

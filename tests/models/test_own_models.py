@@ -1,7 +1,6 @@
 """Models of the user's own: what they cast, draw, count and tie gives one theta through every door, or a refusal."""
 
 import random
-import re
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 import fedray
 from fedray.algorithms.base import Client
 from fedray.algorithms.fedavg import FedAvg
-from fedray.common.errors import UserError, warn_once
+from fedray.common.errors import warn_once
 from fedray.config import RunConfig
 from fedray.datasets.dataset import Dataset
 from fedray.engine.exact_sum import add_up
@@ -299,17 +298,14 @@ def test_the_caller_s_generators_go_on() -> None:
         (config("Complex"), "Complex.phase is complex; real numbers are required"),
         (config("Unused"), "model.head: the head, extra, is not used in forward()"),
         (config("Nothing"), "model.name: Nothing has no parameter to train"),
-        (
-            config("Unlisted", what="layers"),
-            "calls Linear(in_features=16, out_features=16, bias=True), which is not",
-        ),
+        (config("Unlisted", what="layers"), "calls Linear(in_features=16, out_features=16, bias=True), which is not"),
         (config("Unlisted", what="closure"), "calls Linear(in_features=16, out_features=16, bias=True), which is not"),
         (config("Unlisted", what="scale"), "scale has a gradient and is no nn.Parameter, so nothing would train or"),
         (config("Unlisted", what="alias"), "alias has a gradient and is no nn.Parameter, so nothing would train or"),
     ],
 )
 def test_a_model_that_cannot_be_trained_is_named(given: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=re.escape(message)):
+    with small.refused(message):
         fedray.simulate(given)
 
 
@@ -326,18 +322,18 @@ def test_a_model_that_cannot_be_trained_is_named(given: dict[str, Any], message:
             "Slips assigns its buffer mean in forward(), so it would go on from client to client; write into it",
         ),
         ("count", "Slips assigns its buffer count in forward(), so it would go on from client to client"),
-        (
-            "frozen",
-            "Slips changes frozen in forward(), which no client (it is frozen, or begins with infinities)",
-        ),
+        ("frozen", "Slips changes frozen in forward(), which no client (it is frozen, or begins with infinities)"),
         ("infinite", "Slips changes most in forward(), which no client (it is frozen, or begins with infinities)"),
         ("one", "gives outputs of shape (1, 10) for 2 samples, the data have 10 classes"),
     ],
 )
 def test_what_forward_may_not_do_is_refused(slip: str, message: str) -> None:
     """Each gave numbers, which depended on the number of actors or were not those of the model."""
-    with pytest.raises(UserError, match=re.escape(message)):
+    with small.refused(message):
         finish(InlineBackend(), config("Slips", slip=slip))
+
+
+OTHER_HEAD = ": its outputs are those of classifier, but its head is layer, the last nn.Linear that it"
 
 
 @pytest.mark.parametrize(
@@ -347,14 +343,8 @@ def test_what_forward_may_not_do_is_refused(slip: str, message: str) -> None:
             config("Slips", slip="softmax"),
             ".forward gives probabilities, which sum to 1; the loss applies a softmax itself",
         ),
-        (
-            config("HeadFirst"),
-            ": its outputs are those of classifier, but its head is layer, the last nn.Linear that it",
-        ),
-        (
-            config("Logarithms"),
-            ": its outputs are those of classifier, but its head is layer, the last nn.Linear that it",
-        ),
+        (config("HeadFirst"), OTHER_HEAD),
+        (config("Logarithms"), OTHER_HEAD),
         (config("Declared"), ""),
         (config("Sequenced"), ""),
         (config("Unlisted"), ""),
@@ -363,9 +353,7 @@ def test_what_forward_may_not_do_is_refused(slip: str, message: str) -> None:
         (config("Slips", slip="table"), ""),
     ],
 )
-def test_what_forward_probably_does_not_mean_is_told(
-    model: dict[str, Any], said: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_forward_hardly_means_is_told(model: dict[str, Any], said: str, caplog: pytest.LogCaptureFixture) -> None:
     warn_once.cache_clear()
     finish(InlineBackend(), model)
     assert [said in line for line in caplog.messages] == [True] * bool(said)
@@ -374,9 +362,7 @@ def test_what_forward_probably_does_not_mean_is_told(
 def test_tensors_of_another_type_become_float32_and_are_named(caplog: pytest.LogCaptureFixture) -> None:
     """Trained parameters and running statistics; other buffers are not named."""
     warn_once.cache_clear()
-    half, averaging = (
-        Problem.build(RunConfig.parse(config(name))).build_network("cpu") for name in ("Half", "Averaging")
-    )
+    half, averaging = (Problem.build(RunConfig.parse(config(n))).build_network("cpu") for n in ("Half", "Averaging"))
     assert half.theta.dtype == torch.float32
     assert (averaging.buffers.dtype, averaging.buffers.numel()) == (torch.float32, 3)
     become = "is float64; trained parameters and running statistics become float32"
@@ -385,14 +371,9 @@ def test_tensors_of_another_type_become_float32_and_are_named(caplog: pytest.Log
 
 @pytest.mark.parametrize(
     ("model", "said"),
-    [
-        ("Remembering", ["model.name: Remembering: draws, mean, seen changed in training; "]),
-        ("Everything", []),
-    ],
+    [("Remembering", ["model.name: Remembering: draws, mean, seen changed in training; "]), ("Everything", [])],
 )
-def test_attributes_that_change_are_named_in_a_line(
-    model: str, said: list[str], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_attributes_that_change_are_named(model: str, said: list[str], caplog: pytest.LogCaptureFixture) -> None:
     finish(InlineBackend(), config(model))
     advice = "a buffer is kept per client, an attribute is not"
     assert [line for line in caplog.messages if "attribute" in line] == [line + advice for line in said]

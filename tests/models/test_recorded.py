@@ -131,9 +131,7 @@ def test_a_replay_has_the_bits_of_an_eager_gradient(
 
 
 @pytest.mark.parametrize("module", [*MOVING.values(), *(partial(OwnGenerator, kind) for kind in GENERATORS)])
-def test_python_that_moves_something_is_never_replayed(
-    module: Callable[[], nn.Module], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_moving_python_is_never_replayed(module: Callable[[], nn.Module], caplog: pytest.LogCaptureFixture) -> None:
     compare(module, 0)
     assert "Python changes something in it" in caplog.text
 
@@ -185,9 +183,7 @@ class Wrong(Called):
         self._results[-1].view(torch.int32)[0] ^= 1
 
 
-def test_a_replay_with_other_bits_is_not_trusted(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_replay_of_other_bits_is_untrusted(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.recording.Called", Wrong)
     compare(Dropped, 0)
     assert "a replay has other bits" in caplog.text
@@ -392,5 +388,4 @@ def test_a_capture_that_fails_is_ended_reset_and_leaves_its_pool() -> None:
         graph.record(fail)
     assert graph._graph.calls == ["begin (5, 0) thread_local", "end", "reset"]  # type: ignore[attr-defined]
     assert GENERATOR.state == [7, 4], "the rehearsal's draws alone"
-    assert pools == [(1, 0)]
-    assert torch.cuda.get_sync_debug_mode() == "default"
+    assert (pools, torch.cuda.get_sync_debug_mode()) == ([(1, 0)], "default")

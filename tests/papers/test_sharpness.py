@@ -311,8 +311,7 @@ def test_surface() -> None:
     found, theta, _ = softmax_regression(30)
     first, second = torch.eye(15)[0], 2 * torch.eye(15)[7]
     losses = compute_surface(found, theta, (first, second), np.array([-1.0, 0, 0.5]))
-    assert losses.shape == (3, 3)
-    assert losses[1, 1] == found.compute_loss(theta)
+    assert (losses.shape, losses[1, 1]) == ((3, 3), found.compute_loss(theta))
     assert losses[2, 0] == found.compute_loss(theta + 0.5 * first - second)
     assert losses[0, 2] != losses[2, 0]
 

@@ -203,8 +203,7 @@ def test_lognormal_sizes() -> None:
     each client gets its size. Rounding down to about 500 moves ln by 0.002 at most."""
     n = 1_000_000
     sizes = draw_lognormal_sizes(n, 2000, 0.3, generator(0, "t"))
-    assert sizes.sum() == n
-    assert np.log(sizes[1:]).std() == pytest.approx(0.3, abs=0.02)
+    assert (sizes.sum(), np.log(sizes[1:]).std()) == (n, pytest.approx(0.3, abs=0.02))
     assert np.log(sizes[1:]).mean() == pytest.approx(np.log(500) - 0.3**2 / 2, abs=0.03)  # divided by the sum
     shards = chosen("dirichlet_client", sigma=1.0).split(data(np.arange(2000) % 10, 10), 20, 0)
     assert shards.sizes.sum() == 2000
@@ -379,8 +378,7 @@ def test_clients_hold_their_share_out_and_nobody_trains_on_it() -> None:
     shards = Shards(np.arange(55), np.concatenate([[0], np.cumsum([40, 10, 4, 1, 0])]))
     labels = np.arange(55) % 5
     left, held = hold_out(shards, labels, partial(_count, 0.1), seed=3)
-    assert held.sizes.tolist() == [4, 1, 0, 0, 0]
-    assert left.sizes.tolist() == [36, 9, 4, 1, 0]
+    assert (held.sizes.tolist(), left.sizes.tolist()) == ([4, 1, 0, 0, 0], [36, 9, 4, 1, 0])
     for client in range(5):
         assert sorted([*left[client], *held[client]]) == shards[client].tolist()
     assert hold_out(shards, labels, partial(_count, 0.9), seed=3)[1].sizes.tolist() == [36, 9, 3, 0, 0]
@@ -427,8 +425,7 @@ def test_both_sets_are_dealt_and_split_and_natural_clients_keep_what_comes_with_
     """1,437 + 360 digits among 20 clients: each has 89 or 90, tests on 23 (22.25 and 22.5 rounded up)."""
     plain, both = split("iid", 3, test={}), split("iid", 3, test={}, validation={"fraction": 0.1})
     assert sorted([*plain.train.indices, *plain.test.indices]) == list(range(1797))
-    assert set(plain.test.sizes) == {23}
-    assert plain.test.digest == both.test.digest
+    assert (set(plain.test.sizes), plain.test.digest) == ({23}, both.test.digest)
     assert sorted([*both.train.indices, *both.validation.indices]) == sorted(plain.train.indices)
     assert plain.test.digest != getattr(split("iid", 4, test={}).test, "digest", "")
     # Clients 3, 3, 7 in training and 7, 3 in the test set: client 0 holds the samples 0, 1, 4, client 1 holds 2, 3.

@@ -89,8 +89,7 @@ def test_angles_of_one_client() -> None:
     name = "angle_classifier_existing"
     each = [simulate({"name": "angles", "client": i}) for i in range(4)]
     assert simulate("angles")[name] == pytest.approx(np.mean([row[name] for row in each]), rel=1e-6)
-    assert len({row[name] for row in each}) == 4
-    assert {row[f"{name}_std"] for row in each} == {0.0}
+    assert (len({row[name] for row in each}), {row[f"{name}_std"] for row in each}) == (4, {0.0})
     assert len({row[f"global_{name}"] for row in each}) > 1
     none = simulate({"name": "angles", "client": 7})
     assert name not in none

@@ -180,8 +180,7 @@ def test_proximal_by_hand() -> None:
 
     row = measured(2, 2)
     assert row["proximal_loss"] == pytest.approx(math.log(math.cosh((1 + 2 / (1 + math.exp(2))) / 3)), rel=1e-5)
-    assert row["proximal_cosine"] == pytest.approx(-1)
-    assert row["proximal_cosine_size"] == pytest.approx(1)
+    assert (row["proximal_cosine"], row["proximal_cosine_size"]) == (pytest.approx(-1), pytest.approx(1))
     assert measured(2e-3, 1)["proximal_loss"] == pytest.approx(math.log(math.cosh(1 / 3000)), rel=1e-4)
     nothing = measured(1e-12, 1)
     assert nothing["proximal_loss"] == pytest.approx(0, abs=1e-12)
@@ -270,8 +269,7 @@ def test_probes_cost_only_what_is_asked_and_only_in_evaluated_rounds(monkeypatch
 
     monkeypatch.setattr(train, "probe_client", counted)
     result = run(digits("fedavg", probes=["drift"], every=2, rounds=5), InlineBackend())
-    assert rounds == [2, 2, 2, 4, 4, 4, 5, 5, 5]
-    assert [row["round"] for row in result.history] == [2, 4, 5]
+    assert (rounds, [row["round"] for row in result.history]) == ([2, 2, 2, 4, 4, 4, 5, 5, 5], [2, 4, 5])
     assert all("drift" in row for row in result.history)
 
 

@@ -306,9 +306,7 @@ class OtherModel(Probe):
     ],
     ids=str,
 )
-def test_what_a_probe_gives_is_refused_where_it_cannot_be_logged_beside_the_rest(
-    given: object, message: str, of: str
-) -> None:
+def test_what_probes_give_is_refused_if_it_cannot_be_logged_beside_others(given: object, message: str, of: str) -> None:
     """A string would end the sweep in the driver, and a metric of a name that is taken would replace it."""
     own = {"name": "tests.probes.test_registry:Gives", "given": given, "of": of}
     with pytest.raises(UserError, match=f"evaluation.probes: .*{message}"):

@@ -150,9 +150,7 @@ def submit(command: list[str], env: dict[str, str], folder: Path) -> None:
         ("", "99", True),  # told to stop: always
     ],
 )
-def test_slurm_jobs_queue_again_where_another_try_may_do_better(
-    code: str, restarts: str, again: bool, tmp_path: Path
-) -> None:
+def test_slurm_jobs_queue_again_if_another_try_may_help(code: str, restarts: str, again: bool, tmp_path: Path) -> None:
     binaries, calls = install(tmp_path / ".venv/bin", FAKES | STUBS), tmp_path / "calls"
     env = slurm(binaries, tmp_path, "sqlite:///x") | {"SLURM_JOB_ID": "7", "SLURM_NNODES": "1", "CODE": code}
     env |= {"SLURM_RESTART_COUNT": restarts, "STARTED": str(tmp_path / "started")}

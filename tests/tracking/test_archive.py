@@ -83,9 +83,7 @@ def content(name: str = "sweep") -> dict[str, object]:
     return found
 
 
-def test_an_imported_sweep_is_the_exported_one_and_its_tables_are_the_same(
-    use: Callable[[str], None], tmp_path: Path
-) -> None:
+def test_an_imported_sweep_is_the_exported_one_with_its_tables(use: Callable[[str], None], tmp_path: Path) -> None:
     """A table is made of what `collect` finds. The sweep's file goes along; the store's own stays."""
 
     def table() -> str:
@@ -342,9 +340,7 @@ def test_kinds_of_members(kind: int, exported: Members, store: Path) -> None:
     refuse(store, f"'{FOLDER}/x' is not a regular file")
 
 
-def test_an_archive_with_members_of_older_versions_is_taken(
-    exported: Members, tmp_path: Path, use: Callable[[str], None]
-) -> None:
+def test_an_archive_of_older_versions_is_taken(exported: Members, tmp_path: Path, use: Callable[[str], None]) -> None:
     """Otherwise the other tests would prove nothing. What older versions wrote for readers is not unpacked."""
     use("here")
     for name in ("README.md", "tables/a.md", "ro-crate-metadata.json", f"environments/{16 * '0'}.json"):
@@ -462,9 +458,7 @@ def test_what_the_members_say(trick: Trick, message: str, exported: Members, sto
     refuse(store, message)
 
 
-def test_words_of_plug_ins_and_choices_arrive_as_they_were(
-    exported: Members, tmp_path: Path, use: Callable[[str], None]
-) -> None:
+def test_words_of_plug_ins_and_choices_stay(exported: Members, tmp_path: Path, use: Callable[[str], None]) -> None:
     """Tags of MLflow that name runs of another store are left out."""
     use("here")
     words = {"symbols": {"own:Skewed": {"strength": "ψ"}}, "required": {}, "names": {}, "titles": {}, "lower": []}

@@ -151,9 +151,7 @@ def test_two_drivers_that_log_one_cell_at_once_double_nothing(project: Path) -> 
         assert [metric.step for metric in client.get_metric_history(found.info.run_id, name)] == steps
 
 
-def test_drivers_that_make_a_cells_run_at_the_same_moment_agree_on_one(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_drivers_that_make_a_cells_run_at_once_agree_on_one(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each looks before the other has made its run. Then both have one: the older one stays, the other is deleted."""
     first, second = (Tracker(), CellRun(ONE)), (Tracker(), CellRun(ONE))
     make = second[0]._make
@@ -197,9 +195,7 @@ def test_many_rows_come_whole_with_the_end(rows: int, project: Path) -> None:
     assert client.get_run(run.id).info.status == "FINISHED"
 
 
-def test_a_cell_that_is_closed_while_the_store_is_away_is_written_later(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cell_closed_while_the_store_is_away_is_written_later(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A caller that waits for its outcome is called once, when the store has it."""
     tracker, run, told = Tracker(), CellRun(ONE), list[str]()
     tracker.open_cell(run, known=False)
@@ -246,9 +242,7 @@ def tables(database: Path) -> int:
         return int(opened.execute("SELECT count(*) FROM sqlite_master WHERE type = 'table'").fetchone()[0])
 
 
-def test_a_process_that_is_killed_while_it_makes_the_store_breaks_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_killed_while_it_makes_the_store_breaks_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A real SIGKILL once some tables are there; MLflow refuses to open such a file (`table ... already exists`)."""
     from mlflow.store.db import utils
 
@@ -330,9 +324,7 @@ def test_an_experiment_that_was_deleted(project: Path, create: bool) -> None:
 
 
 @pytest.mark.parametrize(("address", "module"), [("s3://bucket/a", "boto3"), ("hdfs://host/a", "pyarrow")])
-def test_artefacts_that_need_a_library(
-    address: str, module: str, project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_artefacts_needing_a_library(address: str, module: str, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "find_spec", lambda name: None)
     MlflowClient(location.store_uri()).create_experiment("fedray", address)
     for open_ in (store.open_store, store.open_reader):

@@ -123,7 +123,7 @@ UNDECLARED = ("gloss_coverage", "backgrounds_seen")
 
 
 @pytest.mark.parametrize("metric", UNDECLARED)
-def test_of_an_undeclared_metric_the_largest_is_the_best(
+def test_undeclared_metrics_are_best_if_largest(
     metric: str, store: Tracker, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """FedAvg 3, FedSAM 1 with every seed: FedAvg is bold, and the table says once why; its deviation is as always."""

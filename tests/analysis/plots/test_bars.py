@@ -241,8 +241,7 @@ def test_fairness_and_confusion_in_numbers_drawn_and_as_csv(
     tables(["sweep"], "clients", out=tmp_path / "new" / "clients.csv")
     assert capsys.readouterr().out == f"{tmp_path / 'new' / 'clients.csv'}\n"
     rows = list(csv.DictReader(io.StringIO((tmp_path / "new" / "clients.csv").read_text())))
-    assert len(rows) == 33
-    assert [*rows[10]] == ["method", "setting", "seed", "client", "samples", "accuracy"]
+    assert (len(rows), [*rows[10]]) == (33, ["method", "setting", "seed", "client", "samples", "accuracy"])
     assert [*rows[10].values()] == ["fedavg", "dirichlet α=0.5", "0", "10", "5", "100"]
 
 

@@ -143,8 +143,7 @@ def test_a_search_has_its_best_row_first_figures_and_a_page(
     # logarithmic; lr of 9: linear. The pruned trial is a hollow point. Untried combinations are hatched.
     assert list(list_trials(sweep)["_rounds"]) == [3, 3, 3, 1, 3]
     (line,) = draw_best_so_far(sweep)["dirichlet α=0.5"].axes[0].get_lines()
-    assert list(line.get_xdata()) == [3, 6, 9, 10, 13]
-    assert list(line.get_ydata()) == [40, 40, 40, 40, 40]
+    assert (list(line.get_xdata()), list(line.get_ydata())) == ([3, 6, 9, 10, 13], [40, 40, 40, 40, 40])
     figures = draw_scatters(sweep)
     rho, lr = (figures[f"{key} dirichlet α=0.5"].axes[0] for key in ("algorithm.rho", "training.lr"))
     assert (rho.get_xscale(), lr.get_xscale()) == ("log", "linear")
@@ -163,8 +162,7 @@ def test_a_search_has_its_best_row_first_figures_and_a_page(
     counts = {what: sum(what in one for one in written) for what in ("best-so-far", "trials", "heatmap")}
     assert counts == {"best-so-far": 2, "trials": 4, "heatmap": 2}
     text = make_page(sweep, ["last10_test_accuracy"])
-    assert text.count("<figcaption>trials: ") == 2
-    assert text.count("<figcaption>best-so-far: ") == 1
+    assert (text.count("<figcaption>trials: "), text.count("<figcaption>best-so-far: ")) == (2, 1)
 
 
 def test_many_values_are_points(store: Tracker) -> None:

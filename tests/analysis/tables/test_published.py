@@ -121,9 +121,7 @@ def test_values_and_differences_beside_ours(store: Tracker, capsys: pytest.Captu
     assert "[80.28" in capsys.readouterr().out
 
 
-def test_the_table_of_a_sweep_of_which_only_the_smoke_version_was_run(
-    store: Tracker, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_table_of_a_sweep_of_which_only_the_smoke_ran(store: Tracker, capsys: pytest.CaptureFixture[str]) -> None:
     """Its smoke version is used, with a note; an existing version of its own comes first. Before: the printed table."""
     one = run({"name": "fedavg"}, U06)
     main(["fedtoga/table1"], published=True)
@@ -255,9 +253,7 @@ def test_published_configurations_are_those_of_the_registries(name: str) -> None
     runs of 0.2, too, names the present method last, and options that it has no more at their defaults, or null."""
     for one in load(name):
         for section, registry in REGISTRIES.items():
-            options = {
-                key.partition(".")[2]: values for key, values in one.config.items() if key.startswith(f"{section}.")
-            }
+            options = {k.partition(".")[2]: values for k, values in one.config.items() if k.startswith(f"{section}.")}
             chosen = options.pop("name", ())
             if chosen in ((), (BEST_BASELINE,)):
                 continue

@@ -117,8 +117,7 @@ def test_lists_as_domain_net_publishes_them(root: Path) -> None:
     """All classes, or some in an order of their own."""
     domain_net(root / "net")
     data = load("domains", path=str(root / "net"), size=8)
-    assert data.client_train.tolist() == [0, 0, 0, 0, 1, 1]
-    assert data.y_train.tolist() == [0, 0, 1, 1, 0, 1]
+    assert (data.client_train.tolist(), data.y_train.tolist()) == ([0, 0, 0, 0, 1, 1], [0, 0, 1, 1, 0, 1])
     assert data.client_test.tolist() == [0, 0, 1, 1]
     picture(root / "net/clipart/zebra/0.png", (1, 1, 1))
     chosen = load("domains", path=str(root / "net"), size=8, classes=["dog", "cat"])
@@ -310,8 +309,7 @@ def load_table(content: str = OWN, **options: Any) -> Dataset:
 def test_numbers_are_standardised_by_the_training_rows_and_texts_become_columns() -> None:
     """Ages -1 and 3: mean 1, deviation 2; then 5 is 2. Sexes f and m; wards a and b are clients 0 and 1."""
     data = load_table(OWN.replace("1,m", "-1,m"), split="part", client="ward")
-    assert data.x_train.tolist() == [[-1, 0, 1], [1, 1, 0]]
-    assert data.x_test.tolist() == [[2, 0, 1]]
+    assert (data.x_train.tolist(), data.x_test.tolist()) == ([[-1, 0, 1], [1, 1, 0]], [[2, 0, 1]])
     assert (data.y_train.tolist(), data.y_test.tolist(), data.num_classes) == ([1, 0], [1], 2)
     assert (data.client_train.tolist(), data.client_test.tolist()) == ([1, 0], [1])
     plain = load_table(OWN, split="part", standardise=False, drop=["sex", "ward"])

@@ -89,8 +89,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(
     elif damage != "missing":
         path.write_bytes({"truncated": content[:middle], "longer": content + b"x", "one bit": flipped}[damage])
     loaded = store.load()
-    assert loaded.round == 3
-    assert loaded.digest() == digest
+    assert (loaded.round, loaded.digest()) == (3, digest)
     assert "checkpoint-4.json is damaged" in caplog.text
     # Going on from there must not build on what is damaged: rounds 4 and 5 again, saved once after each or after both.
     again = Checkpoints(tmp_path)
@@ -119,8 +118,7 @@ def test_a_state_with_a_wrong_bit_takes_the_run_back_to_the_checkpoint_before(
     assert "checkpoint-4.json is damaged" in caplog.text
     assert "does not have the hash it was written with" in caplog.text
     assert 2 in [state.round for state in states[1:]]
-    assert states[-1].digest() == whole.state.digest()
-    assert states[-1].history == whole.history
+    assert (states[-1].digest(), states[-1].history) == (whole.state.digest(), whole.history)
 
 
 def test_a_checkpoint_of_a_later_version_is_refused_in_one_line(simulation: Simulation, tmp_path: Path) -> None:
@@ -260,9 +258,7 @@ def test_a_manifest_that_cannot_be_read_for_now_keeps_the_files_it_names(
     assert store.list_rounds() == [1, 2]
 
 
-def test_a_writer_that_stood_still_removes_nothing_of_the_one_that_went_on(
-    simulation: Simulation, tmp_path: Path
-) -> None:
+def test_a_writer_that_stood_still_removes_nothing_of_one_that_went_on(simulation: Simulation, tmp_path: Path) -> None:
     """A process that was presumed dead saves round 2 after its successor has saved rounds 3 and 4."""
     old, new = Checkpoints(tmp_path), Checkpoints(tmp_path)
     old.save(advance(simulation, 1))

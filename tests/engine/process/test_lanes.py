@@ -137,9 +137,7 @@ def test_an_interrupt_closes_all_lanes_and_restores_the_generator() -> None:
     assert all(lane._steps.gi_frame is None for lane in opened.lanes)
 
 
-def test_without_memory_half_as_many_lanes_go_on(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_out_of_memory_half_the_lanes_go_on(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     alone = in_lanes(1)
     advance = Lane.advance
 
@@ -176,8 +174,7 @@ def test_the_first_client_tells_how_many_lanes_there_are(free: int, count: int) 
 
 
 def test_lanes_share_what_is_frozen() -> None:
-    options = OPTIONS | {"model": {"name": "mlp", "hidden": [12, 12], "freeze": ["1"]}}
-    running = small.simulation(**options)
+    running = small.simulation(**OPTIONS | {"model": {"name": "mlp", "hidden": [12, 12], "freeze": ["1"]}})
     opened = open_lanes(running, 2)
     running.step()
     first, second = (lane.network for lane in opened.lanes)
@@ -280,10 +277,8 @@ def test_draws_of_augmentation_are_the_same_in_one_copy(chance: float, copies: C
     resident = ResidentSamples(samples, *samples.gather(indices))
     copies.clear()
     order = [np.arange(10), np.arange(10, 20), np.arange(20, 25)]
-    left, right = (
-        list(one.iter_batches(iter(order), np.random.default_rng(3)))
-        for one in (ClientSamples(samples, indices), resident)
-    )
+    both = (ClientSamples(samples, indices), resident)
+    left, right = (list(one.iter_batches(iter(order), np.random.default_rng(3))) for one in both)
     assert copies == {"uploads": 1}
     for (x1, y1), (x2, y2) in zip(left, right, strict=True):
         assert torch.equal(x1, x2)
@@ -360,8 +355,7 @@ def test_states_and_shards_used_least_recently_leave_in_their_turn(copies: Count
     states = [residence.keep(v) for v in vectors[:2]]
     assert states[0].get_on_device() is vectors[0]
     states.append(residence.keep(vectors[2]))
-    assert [state.get_on_device() is None for state in states] == [False, True, False]
-    assert len(spilled) == 1
+    assert ([state.get_on_device() is None for state in states], len(spilled)) == ([False, True, False], 1)
     assert all(torch.equal(load_state(state).h, v.h) for state, v in zip(states, vectors, strict=False))
     sent = pickle.loads(pickle.dumps(states[0]))  # noqa: S301
     assert digest_tensors(sent) == digest_tensors(vectors[0])
@@ -430,7 +424,7 @@ def test_a_run_puts_the_caller_s_kernels_back(kernels: None, monkeypatch: pytest
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     torch.use_deterministic_algorithms(True, warn_only=True)
     before = device._get_kernels()
-    with device.isolate_run():
+    with isolate_run():
         device.prepare(tf32=True, deterministic=False)
         assert device._get_kernels() != before
     assert device._get_kernels() == before
@@ -453,12 +447,11 @@ def test_a_share_of_a_gpu_holds_the_context_too(
 
 def hashes(seed: int = 0) -> tuple[str, str]:
     """Return the hashes of two rounds with dropout, so that every step draws."""
-    config = small.sections(
-        "fedavg",
-        model={"name": "tests.algorithms.test_personal_methods:Partly"},
-        training={"rounds": 2, "local_epochs": 1, "batch_size": 60},
-        seed=seed,
+    training, model = (
+        {"rounds": 2, "local_epochs": 1, "batch_size": 60},
+        "tests.algorithms.test_personal_methods:Partly",
     )
+    config = small.sections("fedavg", model=model, training=training, seed=seed)
     summary = fedray.simulate(config, progress=False).summary()
     return summary["theta_sha256"], summary["state_sha256"]
 

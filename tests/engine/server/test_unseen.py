@@ -104,8 +104,7 @@ def test_the_numbers_are_those_of_the_clients() -> None:
     assert found["unseen_finetuned_accuracy"] == pytest.approx(np.mean(tuned))
     assert tuned != received
     rows = table[table["unseen"] == 1]
-    assert rows["client"].tolist() == [4, 5]
-    assert rows["accuracy"].tolist() == pytest.approx(received)
+    assert (rows["client"].tolist(), rows["accuracy"].tolist()) == ([4, 5], pytest.approx(received))
     assert rows["finetuned_accuracy"].tolist() == pytest.approx(tuned)
     assert table[table["unseen"] == 0]["finetuned_accuracy"].isna().all()
     assert found["personal_accuracy"] == pytest.approx(table[table["unseen"] == 0]["accuracy"].mean())

@@ -149,8 +149,8 @@ def test_batches_of_one_sample_go_alone(monkeypatch: pytest.MonkeyPatch, made: l
 
     monkeypatch.setattr(stack, "compute_gradients", seen)
     assert 1 in small.problem("fedavg", (24, 24), 12, 0.1).split.train.sizes % 5
-    small_batches = {"batch_size": 5}
-    assert outcome("fedavg", 24, training=small_batches) == outcome("fedavg", 1, training=small_batches)
+    few = {"batch_size": 5}
+    assert outcome("fedavg", 24, training=few) == outcome("fedavg", 1, training=few)
     assert sizes == {2, 3, 4, 5}
     assert made
 
@@ -167,8 +167,7 @@ def test_other_optimisers_given_steps_and_a_user_s_model(
     settings: dict[str, Any], options: dict[str, Any], made: list[int], lines: Callable[[], list[str]]
 ) -> None:
     assert outcome("fedavg", 8, training=settings, **options) == outcome("fedavg", 1, training=settings, **options)
-    assert max(made) == 8
-    assert lines() == []
+    assert (max(made), lines()) == (8, [])
 
 
 @pytest.mark.parametrize(
@@ -204,8 +203,7 @@ def test_kernels_with_other_bits_turn_stacks_off(
 
     expected = outcome("scaffold", 1)
     monkeypatch.setattr(stack, "compute_gradients", off)
-    assert outcome("scaffold", 8) == expected
-    assert len(made) == 1
+    assert (outcome("scaffold", 8), len(made)) == (expected, 1)
     (line,) = lines()
     assert line.startswith("runtime.stack: gradients of ")
     assert line.endswith(" have other bits in a stack on this machine; each client trains alone")
@@ -213,28 +211,19 @@ def test_kernels_with_other_bits_turn_stacks_off(
 
 def test_a_method_that_is_no_method_of_rows_turns_them_off(made: list[int], lines: Callable[[], list[str]]) -> None:
     """Its first stack disagrees with its clients alone, whose results count."""
-    assert outcome(Longest, 8) == outcome(Longest, 1)
-    assert len(made) == 1
+    assert (outcome(Longest, 8), len(made)) == (outcome(Longest, 1), 1)
     assert lines() == [f"runtime.stack: {__name__}:Longest has other bits in a stack; each client trains alone"]
 
 
 def test_a_vector_as_long_as_a_stack_is_not_taken_for_its_rows(lines: Callable[[], list[str]]) -> None:
     """Nine clients, then ten, with batches that differ in size: each kind is compared when it is first made."""
     clients = {"total": 20, "per_round": 9, "cohorts": [[*range(9)], [*range(10)], [*range(5, 15)], [*range(10)]]}
+    given = {"partition": 0.3, "training": {"rounds": 4, "local_epochs": 1, "batch_size": 16}}
     alone, stacked = (
-        small.outcome(
-            small.simulation(
-                Scaled,
-                clients,
-                partition=0.3,
-                training={"rounds": 4, "local_epochs": 1, "batch_size": 16},
-                runtime={"backend": "inline", "stack": size},
-            )
-        )
+        small.outcome(small.simulation(Scaled, clients, **given, runtime={"backend": "inline", "stack": size}))
         for size in (1, "auto")
     )
-    assert stacked == alone
-    assert len(lines()) == 1
+    assert (stacked, len(lines())) == (alone, 1)
 
 
 def test_a_sum_leaves_what_it_adds_as_it_is(lines: Callable[[], list[str]]) -> None:
@@ -284,8 +273,7 @@ def test_the_option_reaches_a_run(made: list[int]) -> None:
         found.add(fedray.simulate(given).summary()["theta_sha256"])
         sizes.append(max(made, default=0))
         made.clear()
-    assert len(found) == 1
-    assert sizes == [0, 4, 8]
+    assert (len(found), sizes) == (1, [0, 4, 8])
 
 
 def test_only_the_client_that_went_wrong_is_refused() -> None:
@@ -350,10 +338,8 @@ def draw(sizes: Sequence[int], samples: Samples | None, **training: Any) -> list
     none = torch.zeros(0)
     broadcast = Broadcast(round=2, lr=0.1, theta=none, buffers=none, message=Vectors(), cohort=len(sizes))
     tasks = [ClientTask(i, 1.0, Vectors()) for i in range(len(sizes))]
-    drawn = draw_ahead(
-        Training(**{"batch_size": 4, "local_epochs": 1} | training), shards, 5, broadcast, tasks, samples
-    )
-    return [(task.client, found) for task, found in drawn]
+    settings = Training(**{"batch_size": 4, "local_epochs": 1} | training)
+    return [(task.client, found) for task, found in draw_ahead(settings, shards, 5, broadcast, tasks, samples)]
 
 
 def test_what_is_drawn_ahead_is_what_each_client_draws_and_too_many_samples_are_not() -> None:
@@ -376,9 +362,7 @@ def test_what_is_drawn_ahead_is_what_each_client_draws_and_too_many_samples_are_
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "scaffold"])
-def test_no_bit_depends_on_what_is_gathered_and_added_up_together(
-    algorithm: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_bit_depends_on_what_is_gathered_and_added_together(algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Together: six clients of a few hundred parameters in one group. Alone: no room for a second one."""
 
     def run() -> tuple[str, str, list[dict[str, float]]]:

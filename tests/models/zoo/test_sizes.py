@@ -76,15 +76,13 @@ def test_head_body_features_and_taps(name: str) -> None:
     network.train(False)
     with torch.no_grad():
         output = network(x)
-        assert output.logits.shape == (3, 20)
-        assert output.features.shape == (3, FEATURES[name])
+        assert (output.logits.shape, output.features.shape) == ((3, 20), (3, FEATURES[name]))
         torch.testing.assert_close(network.head(output.features), output.logits)
     heads = network.layout.heads
     norm = 2 * 192 if name == "sl_vit" else 0
     assert network.layout.part("head").sum() == norm + FEATURES[name] * 20 + 20
     assert 0 < len(heads) < len(network.layout.names)
-    assert len(output.taps) == len(spec.taps)
-    assert spec.takes_tokens == (name in ("char_lstm", "text_cnn"))
+    assert (len(output.taps), spec.takes_tokens) == (len(spec.taps), name in ("char_lstm", "text_cnn"))
 
 
 def test_vgg_starts_as_published() -> None:
@@ -158,9 +156,7 @@ def test_text_cnn_takes_each_filters_maximum_over_time() -> None:
         ({"name": "vit_tiny"}, (3, 32, 32), "name: unknown name 'vit_tiny'; .*: {name: timm, architecture: NAME}$"),
     ],
 )
-def test_models_refuse_other_data_and_unknown_architectures(
-    options: dict[str, Any], shape: tuple[int, ...], said: str
-) -> None:
+def test_models_refuse_other_data_and_architectures(options: dict[str, Any], shape: tuple[int, ...], said: str) -> None:
     with pytest.raises(UserError, match=rf"\Amodel.*{said}.*\Z"):
         make_model_spec(options).build(shape, 10)
 
@@ -205,8 +201,7 @@ def test_built_for_the_data(architecture: str) -> None:
     """One channel of 32 x 32 pixels and 7 classes: the head has 7 outputs, and a forward pass gives 7 scores."""
     spec = make_model_spec({"name": "timm", "architecture": architecture, "resize": 32})
     module = spec.build((1, 32, 32), 7)
-    assert spec.side == 32
-    assert find_head(module)[1].out_features == 7
+    assert (spec.side, find_head(module)[1].out_features) == (32, 7)
     assert module.eval()(torch.zeros(2, 1, 32, 32)).shape == (2, 7)
 
 

@@ -98,8 +98,7 @@ def test_the_final_stage_runs_the_best_draw_of_each_method_and_setting(searcher:
         assert one.score == pytest.approx(max(scores) + 0.105), "the mean of seeds 10 and 11"
     second = make_final_stage(asked, [one.config for one in choices])
     runs = [cell.run for cell in make_plan(second).sheet.cells.values()]
-    assert len(runs) == 4 * 3
-    assert {one.seed for one in runs} == {0, 1, 2}
+    assert (len(runs), {one.seed for one in runs}) == (4 * 3, {0, 1, 2})
     assert all(one.data.validation is None for one in runs), "trained on all samples"
     kept = make_final_stage(file(final={"seeds": [0], "train_on": "training"}), [choices[0].config])
     (run_,) = [cell.run for cell in make_plan(kept).sheet.cells.values()]
@@ -128,8 +127,7 @@ def test_what_the_final_table_is_told() -> None:
     assert (first["select"], first["train_on"]) == ("last10_validation_accuracy", "all")
     assert first["held_out"] == {"fraction": 0.2, "from": "clients"}
     assert (first["draws"], first["finished"], first["rounds"]) == (4, 4, 24)
-    assert first["gradients"] == other["gradients"]
-    assert first["ranges"] == {"training.lr": "{0.1, 1}"}
+    assert (first["gradients"], first["ranges"]) == (other["gradients"], {"training.lr": "{0.1, 1}"})
     assert first["edges"] == ["training.lr"]
 
 
@@ -147,11 +145,9 @@ def test_a_block_has_one_seed_of_each_stage_and_draws_of_its_own() -> None:
         first, other = (
             {run.training.lr for run in runs if run.algorithm.name == name} for name in ("fedavg", "fedprox")
         )
-        assert first == other
-        assert {run.seed for run in runs} == {10 + k}
+        assert (first, {run.seed for run in runs}) == (other, {10 + k})
         rates.append(first)
-    assert [len(one) for one in rates] == [4, 4, 4]
-    assert len(set.union(*rates)) == 12
+    assert ([len(one) for one in rates], len(set.union(*rates))) == ([4, 4, 4], 12)
     assert file().list_blocks() == [file()]
 
 

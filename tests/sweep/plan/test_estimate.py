@@ -53,8 +53,7 @@ def test_cells_share_a_split_only_where_it_is_the_same(monkeypatch: pytest.Monke
     for cell in sheet.cells.values():
         given, alone = problems.get_problem(cell), Problem.build(cell.run)
         assert given.config is cell.run
-        assert given.data.input_shape == alone.data.input_shape
-        assert given.pack_split() == alone.pack_split()
+        assert (given.data.input_shape, given.pack_split()) == (alone.data.input_shape, alone.pack_split())
         splits.append(given.pack_split())
     assert (len(splits), len(problems._problems)) == (len(DIFFERENT), 2)
     assert len(set(splits)) == len(DIFFERENT) - 2  # the model and the learning rate deal nothing out
@@ -113,10 +112,7 @@ MLP = {"name": "mlp", "hidden": [16]}
         ({"evaluation": LATE | {"every": 3, "personal": {"epochs": [1, 5], "every": 3}}}, TRAINING + TUNING),
         ({"evaluation": LATE | {"personal": {"epochs": 5, "every": 4}}}, TRAINING + TUNING),
         # All clients make one round of local training.
-        (
-            {"algorithm": "fedge", "model": MLP, "evaluation": LATE | {"personal": {}}},
-            TRAINING + 6 + 10 * 2 * 8,
-        ),
+        ({"algorithm": "fedge", "model": MLP, "evaluation": LATE | {"personal": {}}}, TRAINING + 6 + 10 * 2 * 8),
         ({"algorithm": "local-only"}, TRAINING + 10 * 6),  # no global model: all clients' are tested
         ({"data": "femnist"}, None),
     ],
@@ -165,9 +161,7 @@ def test_cells_that_run_at_a_time_are_timed_at_a_time(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(("at_a_time", "seconds"), [(1, 2 * 0.7), (2, 2 * 2 * 0.5), (4, 2 * 4 * 0.5)])
-def test_short_cells_wait_for_the_sweeps_process(
-    at_a_time: int, seconds: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_short_cells_wait_for_the_process(at_a_time: int, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Twice as slow as on an idle machine. Alone a cell takes its 0.7 s; of each at a time the process takes 0.5 s."""
     monkeypatch.setattr(estimate, "measure_together", lambda *_: (1e-9, 2.0))
     asked = Sweep.parse({"name": "x", "base": RUN, "grid": {"seed": [0, 1, 2, 3]}})

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -144,8 +145,7 @@ def test_a_sweep_that_is_refused_under_its_lock_leaves_what_was_there(
     with contextlib.suppress(UserError), lock_sweep("s"):
         running = [name for name, runs in find_started_sweeps().items() if runs]
         raise UserError("no room")
-    assert running == ["s"]
-    assert sorted(tmp_path.rglob("*")) == before
+    assert (running, sorted(tmp_path.rglob("*"))) == (["s"], before)
     monkeypatch.setattr(fcntl, "flock", lambda *_: get_sweep_lock_file("s").unlink())
     with pytest.raises(UserError, match="another process is running this sweep"), lock_sweep("s"):
         pass
@@ -153,12 +153,8 @@ def test_a_sweep_that_is_refused_under_its_lock_leaves_what_was_there(
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP])
 def test_a_file_system_without_locks_is_one_line(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-
-    def refuses(*_: object) -> None:
-        raise OSError(number, os.strerror(number))
-
     for name in ("flock", "lockf"):
-        monkeypatch.setattr(fcntl, name, refuses)
+        monkeypatch.setattr(fcntl, name, Mock(side_effect=OSError(number, os.strerror(number))))
     contexts = {"locks": [lambda: lock_sweep("small"), find_running_sweeps], "tune": [make_scratch]}
     for folder, context in ((folder, one) for folder, listed in contexts.items() for one in listed):
         said = rf"^FEDRAY_STORAGE: files in {tmp_path}/{folder} cannot be locked: "

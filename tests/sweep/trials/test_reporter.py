@@ -151,9 +151,7 @@ def test_the_store_is_opened_for_the_first_trial_and_not_before() -> None:
     sink.close_rest()
 
 
-def test_a_pipe_gets_a_line_about_running_cells(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_pipes_get_lines_of_running_cells(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     shown = Progress(2)
     shown.note_start("a", "fedavg s0")
     shown.note_round("a", 10, 150, [{"test_accuracy": 81.5}])
