@@ -64,9 +64,9 @@ def check(name: Name, set_: Settings = None) -> None:
     natural = ""
     if data.client_train is not None:
         clients = np.unique(data.client_train)
-        tested = np.intersect1d(clients, data.client_test) if data.client_test is not None else None
         natural = f", {len(clients)} natural clients"
-        natural += "" if tested is None else f", {len(tested)} with test samples"
+        if data.client_test is not None:
+            natural += f", {len(np.intersect1d(clients, data.client_test))} with test samples"
     print(
         f"{name}: {len(data.y_train)} training and {len(data.y_test)} test samples of shape {data.input_shape}, "
         f"{data.num_classes} classes with {labels.min()} to {labels.max()} training samples" + natural
@@ -158,8 +158,7 @@ def show(
     chosen = make_partition({"name": kind, **given, **settings["partition"]})
     data = load_data(source) if source.test is None else load_data(source).merge()
     split = split_samples(source, chosen, data, clients, seed, unseen)
-    dealt = split.train
-    if not dealt.sizes.any():
+    if not split.train.sizes.any():
         raise UserError("partition: every client is empty")
     counts = split.dealt.count_labels(data.y_train, data.num_classes)
     figure = draw_heatmap(counts, f"{name}: {chosen.make_label()}, {clients} clients, seed {seed}", unseen)

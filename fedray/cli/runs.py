@@ -141,19 +141,19 @@ def _print_sweeps(as_json: bool, prefix: str = "") -> bool:
     """
     from fedray.analysis.data.stored import read_started_sweep
     from fedray.sweep.storage import correct_statuses, find_started_sweeps, read_call
-    from fedray.tracking.store import NotStored, find_sweeps, open_reader, pick_best, read_cells, read_record, search
+    from fedray.tracking import store
 
     started = {name: runs for name, runs in find_started_sweeps().items() if name.startswith(prefix)}
     sweeps, every, unknown = dict[str, Any](), dict[str, Counter[Status]](), None
     try:
-        client, experiment = open_reader()
-        sweeps = {name: run for name, run in find_sweeps(client, experiment).items() if name.startswith(prefix)}
-        best = pick_best(search(client, experiment, "tags.`fedray.kind` = 'cell'"))
+        client, experiment = store.open_reader()
+        sweeps = {name: run for name, run in store.find_sweeps(client, experiment).items() if name.startswith(prefix)}
+        best = store.pick_best(store.search(client, experiment, store.IS_CELL))
         for name, run in sweeps.items():
-            cells = read_cells(client, run)
-            records = {hash: read_record(best[hash]) for hash in cells if hash in best}
+            cells = store.read_cells(client, run)
+            records = {hash: store.read_record(best[hash]) for hash in cells if hash in best}
             every[name] = correct_statuses(Sheet(name, cells, records)).counts
-    except NotStored as error:
+    except store.NotStored as error:
         unknown = error
     begun = {name: read_started_sweep(name).counts for name in started if name not in sweeps}
     starting = {name: counts for name, counts in begun.items() if counts or started[name]}

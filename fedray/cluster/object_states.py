@@ -1,6 +1,5 @@
 """Clients' states in Ray's object store, and an assignment of clients to actors that seldom moves them."""
 
-import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,7 +15,7 @@ Arrays = dict[str, np.ndarray]
 STAYS_FROM = 64 << 10
 """Size in bytes from which a state stays in the object store; smaller ones travel with the reply."""
 SLACK = 1.1
-"""How much the largest share may exceed longest-first's so that clients can stay with their states."""
+"""How much the largest share may exceed the one without homes so that clients can stay with their states."""
 
 
 @dataclass(eq=False)
@@ -56,35 +55,25 @@ def as_vectors(arrays: Arrays, copied: bool = False) -> Vectors:
     return Vectors({name: tensor.clone() if copied else tensor for name, tensor in tensors})
 
 
-def assign_longest_first(loads: Sequence[int], parts: int) -> list[list[int]]:
-    """Return the positions of each part, out of 0..len(loads)-1: longest first, to the least loaded (Graham 1969).
-
-    The largest part's load is at most 4/3 - 1/(3 parts) of the best possible.
-    """
-    shares: list[list[int]] = [[] for _ in range(parts)]
-    heap = [(0, part) for part in range(parts)]
-    for k in sorted(range(len(loads)), key=lambda k: -loads[k]):
-        load, part = heapq.heappop(heap)
-        shares[part].append(k)
-        heapq.heappush(heap, (load + loads[k], part))
-    return shares
-
-
 def assign_to_actors(loads: Sequence[int], homes: Sequence[int | None], parts: int) -> list[list[int]]:
-    """Assign as `assign_longest_first` does, but keep positions at home, where their states are, if the balance allows.
+    """Return the positions of each part, out of 0..len(loads)-1, at home, where their states are, if balance allows.
 
-    The largest part's load is at most SLACK times that of `assign_longest_first`.
+    Those without a home go longest first to the least loaded part (Graham 1969). If all do, the largest part's load is
+    at most 4/3 - 1/(3 parts) of the best possible; with homes it is at most SLACK times that one's.
     """
-    balanced = assign_longest_first(loads, parts)
-    if all(home is None for home in homes):
-        return balanced
-    limit = SLACK * max(sum(loads[k] for k in share) for share in balanced)
-    shares: list[list[int]] = [[] for _ in range(parts)]
-    sums = [0] * parts
-    for k in sorted(range(len(loads)), key=lambda k: -loads[k]):
-        home = homes[k]
-        least = min(range(parts), key=sums.__getitem__)
-        part = home if home is not None and sums[home] + loads[k] <= limit else least
-        shares[part].append(k)
-        sums[part] += loads[k]
-    return shares if max(sums) <= limit else balanced
+
+    def assign(homes: Sequence[int | None], limit: float) -> tuple[list[list[int]], int]:
+        """Return the positions of each part, at home up to the limit, and the largest load."""
+        shares: list[list[int]] = [[] for _ in range(parts)]
+        sums = [0] * parts
+        for k in sorted(range(len(loads)), key=lambda k: -loads[k]):
+            part = homes[k]
+            if part is None or sums[part] + loads[k] > limit:
+                part = min(range(parts), key=sums.__getitem__)
+            shares[part].append(k)
+            sums[part] += loads[k]
+        return shares, max(sums)
+
+    balanced, least = assign([None] * len(loads), 0)
+    kept, most = assign(homes, SLACK * least)
+    return kept if most <= SLACK * least else balanced

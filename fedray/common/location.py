@@ -72,7 +72,8 @@ def refuse_unusable(uri: str) -> None:
         raise UserError(f"MLFLOW_TRACKING_URI: found {truncate_repr(redact(uri))}; {FORMS}")
     path = find_local_file(uri)
     if path is not None:
-        return _refuse_file(path)
+        _refuse_file(path)
+        return
     if ("://" not in uri and not uri.startswith("databricks")) or uri.startswith(("file:", "sqlite:")):
         raise UserError(f"MLFLOW_TRACKING_URI: found {truncate_repr(redact(uri))}; {FORMS}")
     try:
@@ -92,14 +93,13 @@ def refuse_unusable(uri: str) -> None:
         or scheme not in PORTS
         or (scheme in urllib.request.getproxies() and not urllib.request.proxy_bypass(host))
     ):
-        return None  # MLflow or a proxy will find out
+        return  # MLflow or a proxy will find out
     try:
         socket.create_connection((host, port or PORTS[scheme]), PATIENCE).close()
     except OSError as error:
         raise UserError(f"MLFLOW_TRACKING_URI: cannot connect to {redact(uri)}: {error}") from None
     if is_server(uri):
         _refuse_slow(uri)
-    return None
 
 
 @functools.cache

@@ -12,10 +12,9 @@ from typing import Any
 
 import yaml
 
-from fedray.common.errors import UserError, find_nearest, shorten, truncate_repr
+from fedray.common.errors import UserError, find_nearest, name_place, shorten, truncate_repr
 from fedray.common.whole_files import MEMORY, read_file
 
-MERGE = "tag:yaml.org,2002:merge"
 ALIASED = 100_000
 """Maximum number of values that YAML's aliases may repeat in one file."""
 ENDINGS = (".yaml", ".yml", ".json")
@@ -46,7 +45,7 @@ def _construct_mapping(loader: _Loader, node: yaml.MappingNode) -> dict[str, Any
     mapping: dict[str, Any] = {}
     merged: dict[str, Any] = {}
     for place, (key_node, value) in enumerate(node.value):
-        if key_node.tag == MERGE:
+        if key_node.tag == "tag:yaml.org,2002:merge":
             merged = _merge(loader, value) | merged
             continue
         line, whole = key_node.start_mark.line + 1, node.value[place - 1][1].value if place else ""
@@ -160,23 +159,22 @@ def _suggest_file(path: Path) -> str:
 
 def parse_yaml(text: str, name: str) -> Any:
     """Return the value of a YAML text; `name` is its origin, for messages. Raises UserError."""
-    try:
-        loader = _Loader(text)
-        node = loader.get_single_node()
-        if node is None:
-            return None
-        _refuse_bomb(node)
-        return loader.construct_document(node)
-    except UserError as error:
-        raise UserError(f"{name}: {error}") from None
-    except yaml.YAMLError as error:
-        place, reason = _explain(error, [*text.splitlines(), ""])
-        where = f" line {place[0] + 1}, column {place[1] + 1}:" if place else ""
-        raise UserError(f"{name}:{where} is not YAML: {shorten(reason)}") from None
-    except RecursionError:
-        raise UserError(f"{name}: is not YAML: it is nested too deeply") from None
-    except (ValueError, LookupError, AttributeError, TypeError) as error:  # a scalar that its tag does not allow
-        raise UserError(f"{name}: is not YAML: {type(error).__name__}: {shorten(str(error))}") from None
+    with name_place(name):
+        try:
+            loader = _Loader(text)
+            node = loader.get_single_node()
+            if node is None:
+                return None
+            _refuse_bomb(node)
+            return loader.construct_document(node)
+        except yaml.YAMLError as error:
+            place, reason = _explain(error, [*text.splitlines(), ""])
+            where = f"line {place[0] + 1}, column {place[1] + 1}: " if place else ""
+            raise UserError(f"{where}is not YAML: {shorten(reason)}") from None
+        except RecursionError:
+            raise UserError("is not YAML: it is nested too deeply") from None
+        except (ValueError, LookupError, AttributeError, TypeError) as error:  # a scalar that its tag does not allow
+            raise UserError(f"is not YAML: {type(error).__name__}: {shorten(str(error))}") from None
 
 
 def _explain(error: yaml.YAMLError, lines: Sequence[str]) -> tuple[tuple[int, int] | None, str]:

@@ -37,7 +37,7 @@ from pydantic import BaseModel, Field, ValidationError, field_validator
 from fedray.cells.cell import ListedCell, SweepName
 from fedray.cells.sheet import Sheet
 from fedray.cells.status import Status
-from fedray.common.errors import UserError, escape, join_lines, redact, truncate_repr
+from fedray.common.errors import UserError, escape, join_lines, name_place, redact, truncate_repr
 from fedray.common.location import refuse_unwritable_store
 from fedray.components.base import describe
 from fedray.components.identity import hash_of
@@ -211,27 +211,26 @@ class Archive:
 def open_archives(file: Path, failure: str) -> Iterator[list[Archive]]:
     """Open an archive, or each that an archive of blocks holds, and check all of it, for the duration of a block."""
     with contextlib.ExitStack() as stack:
-        try:
-            if not stat.S_ISREG(file.stat().st_mode):  # opening a pipe may never end
-                raise UserError("the file is not a regular one")
-            _check_size("the file", file.stat().st_size, FILE)
-            archive = stack.enter_context(zipfile.ZipFile(file))
-            _check_unpacked([archive])
-            blocks = [name for name in archive.namelist() if BLOCK.fullmatch(name)]
-            opened = [archive]
-            if blocks and blocks == archive.namelist():
-                if len(set(blocks)) < len(blocks):
-                    raise UserError("it holds a block twice")
-                folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="fedray-"))
-                opened = [stack.enter_context(zipfile.ZipFile(archive.extract(block, folder))) for block in blocks]
-                _check_unpacked(opened)
-            checked = [Archive(one) for one in opened]
-        except UserError as error:
-            raise UserError(f"{failure}: {error}") from None
-        except OSError as error:
-            raise UserError(f"{failure}: {error.strerror or error}") from None
-        except UNREADABLE as error:
-            raise UserError(f"{failure}: {escape(join_lines(error))}") from None
+        with name_place(failure):
+            try:
+                if not stat.S_ISREG(file.stat().st_mode):  # opening a pipe may never end
+                    raise UserError("the file is not a regular one")
+                _check_size("the file", file.stat().st_size, FILE)
+                archive = stack.enter_context(zipfile.ZipFile(file))
+                _check_unpacked([archive])
+                blocks = [name for name in archive.namelist() if BLOCK.fullmatch(name)]
+                opened = [archive]
+                if blocks and blocks == archive.namelist():
+                    if len(set(blocks)) < len(blocks):
+                        raise UserError("it holds a block twice")
+                    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="fedray-"))
+                    opened = [stack.enter_context(zipfile.ZipFile(archive.extract(block, folder))) for block in blocks]
+                    _check_unpacked(opened)
+                checked = [Archive(one) for one in opened]
+            except OSError as error:
+                raise UserError(str(error.strerror or error)) from None
+            except UNREADABLE as error:
+                raise UserError(escape(join_lines(error))) from None
         yield checked
 
 

@@ -73,8 +73,6 @@ LIBRARIES = {
 LARGEST = 1e100
 """Largest metric that tables compute with."""
 IS_CELL = "tags.`fedray.kind` = 'cell'"
-NONE = "none"
-"""Value of a parameter that varies in the sweep and that a run's method does not have."""
 MEAN_OF = "fedray.mean_of"
 """Tag of a run of means over seeds: its sweep."""
 LISTED = "fedray.listed."
@@ -245,17 +243,12 @@ def search(client: "AnyClient", experiment: str, filter: str, deleted: bool = Fa
         yield from client.find_runs(experiment, filter, deleted)
         return
     from mlflow.entities import ViewType
+    from mlflow.utils import get_results_from_paginated_fn
 
-    view = ViewType.DELETED_ONLY if deleted else ViewType.ACTIVE_ONLY
-    token = None
-    while True:
-        page = client.search_runs(
-            [experiment], filter, view, max_results=1000, page_token=token, order_by=["attributes.start_time DESC"]
-        )
-        yield from page
-        token = page.token
-        if not token:
-            return
+    view, order = ViewType.DELETED_ONLY if deleted else ViewType.ACTIVE_ONLY, ["attributes.start_time DESC"]
+    yield from get_results_from_paginated_fn(
+        lambda most, token: client.search_runs([experiment], filter, view, most, order, token), 1000
+    )
 
 
 def find_run(client: "AnyClient", run_id: str) -> "AnyRun | None":

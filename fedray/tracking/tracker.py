@@ -194,10 +194,8 @@ class Tracker:
         if not run.id:  # the first attempt of this write: later ones find what it has changed
             # A run that is still RUNNING was killed, so it left no time.
             earlier, was_killed = first.data.tags, store.read_status(first) is Status.RUNNING
-            run.spent, run.untimed = (
-                float(earlier.get(store.SECONDS, 0)),
-                int(earlier.get(store.UNTIMED, 0)) + was_killed,
-            )
+            run.spent = float(earlier.get(store.SECONDS, 0))
+            run.untimed = int(earlier.get(store.UNTIMED, 0)) + was_killed
         run.id, run.start = first.info.run_id, first.info.start_time or 0
         self.client.update_run(run.id, status="RUNNING")
         tags = self._make_tags(run, first)

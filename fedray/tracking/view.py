@@ -18,26 +18,7 @@ from fedray.cells.metric import LAST, describe_rounds, list_last_rounds
 from fedray.cells.status import Status
 from fedray.common.location import is_server, locate_server, refuse_unwritable_store, store_uri
 from fedray.components.base import Component
-from fedray.tracking.store import (
-    COLOUR,
-    EXPERIMENT,
-    IS_CELL,
-    LISTED,
-    NONE,
-    SETTING,
-    SUMMARY,
-    describe_unknown_sweep,
-    find_runs,
-    find_sweeps,
-    open_reader,
-    open_store,
-    pick_best,
-    read_cells,
-    read_status,
-    search,
-    select_listed,
-    select_means,
-)
+from fedray.tracking import store
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -50,6 +31,8 @@ FIRST = ("test_accuracy", "personal_accuracy", "validation_accuracy", "test_loss
 """Metrics whose charts are open in the view of a sweep."""
 HEIGHT, WIDTH = 400, 220
 """Height of a chart, enough for the title of an axis, and width of the column of the sweep's number, in pixels."""
+NONE = "none"
+"""Value of a parameter that varies in the sweep and that a run's method does not have."""
 SPLITS = 6
 """Maximum number of settings, columns of the table, that have charts and a view each."""
 AXES, WORDS, MOST = 7, 30, 0.6
@@ -87,17 +70,16 @@ def admit(host: str, port: int) -> tuple[str, dict[str, str]]:
 def make_address(run: str) -> str:
     """Return the address of a run in MLflow's UI if a server answers there, else the command that starts one."""
     uri = store_uri()
-    remote = is_server(uri)
-    server = locate_server(uri) if remote else UI
-    if not remote and not _has_run(server, run):
+    server = locate_server(uri) if is_server(uri) else UI if _has_run(UI, run) else ""
+    if not server:
         return "`fedray ui` shows it"
-    _, experiment = open_store()
+    _, experiment = store.open_store()
     return f"{server}/#/experiments/{experiment}/runs/{run}{TRAINING}"
 
 
 def serves_store(server: str) -> bool:
     """Return True if MLflow answers at an address, and has the newest sweep of this store."""
-    sweeps = find_sweeps(*open_reader())
+    sweeps = store.find_sweeps(*store.open_reader())
     return bool(sweeps) and _has_run(server, next(iter(sweeps.values())).info.run_id)
 
 
@@ -121,16 +103,16 @@ def save_view(sweep: str = "") -> dict[str, str]:
     from fedray.tracking.means import write_means
 
     refuse_unwritable_store()
-    client, experiment = open_store()
-    known = find_sweeps(client, experiment)
+    client, experiment = store.open_store()
+    known = store.find_sweeps(client, experiment)
     if sweep and sweep not in known:
-        raise describe_unknown_sweep(sweep, known)
+        raise store.describe_unknown_sweep(sweep, known)
     cells, looks = _mark_listed(sweep, client) if sweep else ({}, {})
     columns = [*dict.fromkeys(look.setting for look in looks.values())]
     columns = columns if 1 < len(columns) <= SPLITS else []
-    filter = f"{select_listed(sweep)} AND " if sweep else ""
-    filter += f"{IS_CELL} AND tags.`fedray.status` != 'superseded'"
-    runs = list(search(client, experiment, filter))
+    filter = f"{store.select_listed(sweep)} AND " if sweep else ""
+    filter += f"{store.IS_CELL} AND tags.`fedray.status` != 'superseded'"
+    runs = list(store.search(client, experiment, filter))
     varying = _Varying([run.data.params for run in runs if run.data.params], has_words=bool(sweep))
     rounds = _describe_rounds(runs)
     views = {"all runs": _View(filter, runs)}
@@ -140,18 +122,18 @@ def save_view(sweep: str = "") -> dict[str, str]:
             if lacking and run.data.params:
                 client.log_batch(run.info.run_id, params=[Param(key, value) for key, value in lacking.items()])
         of_columns = looks if columns else {}
-        write_means(client, known[sweep], cells, pick_best(runs), varying.show, FIRST, of_columns, varying.points)
+        write_means(client, known[sweep], cells, store.pick_best(runs), varying.show, FIRST, of_columns, varying.points)
         of_settings, noun = views["all runs"], "runs"
         names = {leave_out_seed(one.label, one.config.get("seed")): looks[hash].setting for hash, one in cells.items()}
-        if means := list(search(client, experiment, select_means(sweep))):
-            of_settings, noun = _View(select_means(sweep), means, columns or [""]), "means"
+        if means := list(store.search(client, experiment, store.select_means(sweep))):
+            of_settings, noun = _View(store.select_means(sweep), means, columns or [""]), "means"
             views = {"means over seeds": of_settings} | views
             if len(means) < len(names):
                 rounds += f"; {len(means)} of {len(names)} settings have a mean at {time.strftime('%H:%M')}"
         views |= {f"{noun} with {name}": view for name, view in _split(of_settings, varying.keys, names)}
     runs_page, addresses = f"/#/experiments/{experiment}/runs", dict[str, str]()
     for number, (name, view) in enumerate(views.items()):
-        key = f"{sweep or EXPERIMENT}{f':{number}' if number else ''}"
+        key = f"{sweep or store.EXPERIMENT}{f':{number}' if number else ''}"
         state = json.dumps(_describe_view(view, varying, rounds))
         client.set_experiment_tag(experiment, f"mlflow.sharedViewState.{key}", state)
         addresses[name] = f"{runs_page}{TRAINING}&compareRunsMode=CHART&viewStateShareKey={quote(key, safe='')}"
@@ -261,7 +243,7 @@ def _split(whole: _View, keys: Sequence[str], names: Mapping[str, str]) -> Itera
     for values, runs in settings.items() if 1 < len(settings) <= SPLITS else ():
         wanted = dict(zip(keys, values, strict=True))
         conditions = [f"params.`{key}` = {value!r} AND " for key, value in wanted.items()]
-        column = names.get(runs[0].data.tags.get(SETTING, ""), "")
+        column = names.get(runs[0].data.tags.get(store.SETTING, ""), "")
         view = _View("".join([*conditions, whole.filter]), runs)
         yield column or ", ".join(f"{key}={value}" for key, value in wanted.items()), view
 
@@ -270,16 +252,12 @@ def _describe_view(view: _View, varying: _Varying, rounds: str) -> dict[str, Any
     """Return a view as MLflow's page keeps it; varying: among all runs; rounds: those behind the sweep's number."""
     from fedray.tracking.means import DEVIATION, name_column, name_point
 
-    logged = {name for run in view.runs for name in run.data.metrics if not name.startswith(SUMMARY)}
+    logged = {name for run in view.runs for name in run.data.metrics if not name.startswith(store.SUMMARY)}
     logged = {name for name in logged if " " not in name}  # written for charts of a column
-    numbers = [f"{SUMMARY}{LAST}{name}" for name in FIRST]
+    numbers = [f"{store.SUMMARY}{LAST}{name}" for name in FIRST]
     number = next((name for name in numbers if any(name in run.data.metrics for run in view.runs)), numbers[0])
     own = _Varying([run.data.params for run in view.runs if run.data.params])
-    spread = (
-        [f"metrics.`{number}{DEVIATION}`"]
-        if any(f"{number}{DEVIATION}" in run.data.metrics for run in view.runs)
-        else []
-    )
+    spread = [f"metrics.`{number}{DEVIATION}`"] * any(number + DEVIATION in run.data.metrics for run in view.runs)
     table = [*(f"params.`{key}`" for key in own.keys), f"metrics.`{number}`", *spread, "tags.`fedray.status`"]
     ends = list(map(name_column, view.columns))
     curves = [FIRST[0] + end for end in ends]
@@ -287,6 +265,7 @@ def _describe_view(view: _View, varying: _Varying, rounds: str) -> dict[str, Any
     folded = sorted(logged - {*curves, *opened})
     axes = own.list_axes(varying.words)
     parallel = {"selectedParams": axes, "selectedMetrics": [number], "showAllRuns": True}
+    scatter = {"yaxis": {"key": number, "type": "METRIC"}, "runsCountToCompare": len(view.runs)}
     section = {"display": True, "isReordered": True, "deleted": False, "isGenerated": True, "cardHeight": HEIGHT}
     return {
         "searchFilter": view.filter,
@@ -300,12 +279,7 @@ def _describe_view(view: _View, varying: _Varying, rounds: str) -> dict[str, Any
             *(_describe_curves(name, "curves") for name in curves),
             *(
                 _describe_chart(
-                    "SCATTER",
-                    f"points {point}",
-                    "curves",
-                    runsCountToCompare=len(view.runs),
-                    xaxis={"key": point, "type": "PARAM"},
-                    yaxis={"key": number, "type": "METRIC"},
+                    "SCATTER", f"points {point}", "curves", xaxis={"key": point, "type": "PARAM"}, **scatter
                 )
                 for point in (name_point(key, end) for key in varying.points[::-1] for end in ends)
             ),
@@ -315,11 +289,11 @@ def _describe_view(view: _View, varying: _Varying, rounds: str) -> dict[str, Any
             *(_describe_curves(name, "more") for name in folded),
         ],
         "compareRunSections": [
-            {**section, "uuid": "curves", "name": f"{number.removeprefix(SUMMARY)}: {rounds}", "columns": 2},
+            {**section, "uuid": "curves", "name": f"{number.removeprefix(store.SUMMARY)}: {rounds}", "columns": 2},
             {**section, "uuid": "wide", "name": "Parallel coordinates and bars", "columns": 1},
             # MLflow's own name: a metric that is logged later comes here.
             {**section, "uuid": "more", "name": "Model metrics", "display": False},
-            {**section, "uuid": "summary", "name": SUMMARY.rstrip("/"), "display": False, "isReordered": False},
+            {**section, "uuid": "summary", "name": store.SUMMARY.rstrip("/"), "display": False, "isReordered": False},
         ],
         "isAccordionReordered": True,
     }
@@ -338,11 +312,11 @@ def _describe_curves(metric: str, section: str) -> dict[str, Any]:
 
 def _describe_rounds(runs: "Sequence[AnyRun]") -> str:
     """Return which rounds the number is a mean of, as tables say it; a run stands for all that are tested like it."""
-    reader, _ = open_reader()
+    reader, _ = store.open_reader()
     alike = {
         tuple(run.data.params.get(key) for key in ("training.rounds", "evaluation.every", "evaluation.last")): run
         for run in runs
-        if read_status(run) is Status.FINISHED
+        if store.read_status(run) is Status.FINISHED
     }
     counted = list[list[int]]()
     for run in alike.values():
@@ -353,20 +327,20 @@ def _describe_rounds(runs: "Sequence[AnyRun]") -> str:
 
 def _mark_listed(sweep: str, client: "MlflowClient") -> tuple[dict[str, Cell], dict[str, Look]]:
     """Mark and name the runs of the cells that a sweep lists now, and only these; return the cells with their looks."""
-    reader, experiment = open_reader()
-    cells = read_cells(reader, find_sweeps(reader, experiment)[sweep])
-    runs = pick_best(find_runs(reader, experiment, cells))
-    marked = {run.info.run_id for run in search(reader, experiment, select_listed(sweep))}
+    reader, experiment = store.open_reader()
+    cells = store.read_cells(reader, store.find_sweeps(reader, experiment)[sweep])
+    runs = store.pick_best(store.find_runs(reader, experiment, cells))
+    marked = {run.info.run_id for run in store.search(reader, experiment, store.select_listed(sweep))}
     looks = choose_looks(cells)
     for hash, look in looks.items():
         if (run := runs.get(hash)) is None:
             continue
         if run.info.run_name != look.name:
             client.update_run(run.info.run_id, name=look.name)
-        if run.data.tags.get(COLOUR) != look.colour:
-            client.set_tag(run.info.run_id, COLOUR, look.colour)
+        if run.data.tags.get(store.COLOUR) != look.colour:
+            client.set_tag(run.info.run_id, store.COLOUR, look.colour)
         if run.info.run_id not in marked:
-            client.set_tag(run.info.run_id, LISTED + sweep, "yes")
+            client.set_tag(run.info.run_id, store.LISTED + sweep, "yes")
     for id in marked - {run.info.run_id for run in runs.values()}:
-        client.delete_tag(id, LISTED + sweep)
+        client.delete_tag(id, store.LISTED + sweep)
     return cells, looks
