@@ -146,8 +146,7 @@ def test_an_exception_costs_one_figure(tmp_path: Path) -> None:
     part = Part("cpu", True, time.monotonic() + 60, told, tmp_path)
     part.add("broken", lambda: {"measured": 1 / 0})
     part.add("whole", lambda: {"measured": 2})
-    late = Part("cpu", True, time.monotonic(), told, tmp_path)
-    late.add("late", lambda: {"measured": 3})
+    Part("cpu", True, time.monotonic(), told, tmp_path).add("late", lambda: {"measured": 3})
     assert [line["measured"] for line in told.lines] == [
         "not measured: ZeroDivisionError: division by zero",
         2,

@@ -80,8 +80,7 @@ def test_a_model_in_mlflow_is_the_trained_one_and_holds_no_pickle(
     monkeypatch.setenv("MLFLOW_ALLOW_PICKLE_DESERIALIZATION", "false")
     monkeypatch.setattr("mlflow.tracking._tracking_service.utils._tracking_uri", f"sqlite:///{folder / 'mlflow.db'}")
     loaded, trained = mlflow.pytorch.load_model(address[1]), fedray.load(run.info.run_id)
-    data = trained.problem.data
-    inputs = torch.from_numpy(data.x_test[:7])
+    inputs = torch.from_numpy(trained.problem.data.x_test[:7])
     assert torch.allclose(loaded(inputs), trained.model()(inputs), atol=1e-6)
 
 
@@ -147,11 +146,9 @@ def test_a_cell_that_another_process_runs_is_left_alone(options: list[str], fold
 
 
 def test_one_cell_of_a_sweep(folder: Path, call: Call) -> None:
-    sweep = {"name": "x", "base": BASE, "grid": {"seed": [3, 4]}}
-    (folder / "sweep.yaml").write_text(yaml.safe_dump(sweep))
+    (folder / "sweep.yaml").write_text(yaml.safe_dump({"name": "x", "base": BASE, "grid": {"seed": [3, 4]}}))
     for arguments, seed in (((), "s3"), (("--cell", "2"), "s4")):
-        out = call("run", "sweep.yaml", *arguments, "--backend", "inline", "--no-track").done
-        assert f"{seed}: " in out
+        assert f"{seed}: " in call("run", "sweep.yaml", *arguments, "--backend", "inline", "--no-track").done
     code, _, err = call("run", "run.yaml", "--cell", "1")
     assert (code, err) == (2, "fedray: --cell: run.yaml is one run, not a sweep\n")
 

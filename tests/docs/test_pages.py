@@ -75,8 +75,7 @@ def test_a_page_followed_to_the_letter(page: str, shell: dict[str, str], tmp_pat
             continue
         if language not in ("sh", "python"):
             continue
-        commands = content.splitlines() if language == "sh" else [content]
-        for command in commands:
+        for command in content.splitlines() if language == "sh" else [content]:
             words = ["bash", "-c", command] if language == "sh" else [sys.executable, "-c", command]
             done = subprocess.run(words, cwd=folder, env=shell, capture_output=True, text=True, timeout=900)
             assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
@@ -272,8 +271,7 @@ def test_every_method_is_described(name: str) -> None:
     assert kind.paper
     assert kind.idea
     assert "\n" not in kind.idea
-    formula = (kind.__dict__.get("__doc__") or "").partition("\n\n")[0]
-    assert "q = " in formula
+    assert "q = " in (kind.__dict__.get("__doc__") or "").partition("\n\n")[0]
     assert all(field.description for field in kind.model_fields.values())
 
 
@@ -328,8 +326,7 @@ def test_every_public_name_is_described_by_an_example() -> None:
 @pytest.mark.slow
 def test_examples(tmp_path: Path) -> None:
     """All examples in one process, in the page's order; nothing but what they show is printed."""
-    examples = EXAMPLE.findall(write_page())
-    (tmp_path / "examples.txt").write_text("\n".join(examples), encoding="utf-8")
+    (tmp_path / "examples.txt").write_text("\n".join(EXAMPLE.findall(write_page())), encoding="utf-8")
     doctest = [sys.executable, "-m", "doctest", "-o", "ELLIPSIS", "examples.txt"]
     out = subprocess.run(doctest, cwd=tmp_path, capture_output=True, text=True, timeout=280)
     assert (out.returncode, out.stdout) == (0, ""), out.stdout + out.stderr

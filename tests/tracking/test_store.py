@@ -151,7 +151,7 @@ def test_two_drivers_that_log_one_cell_at_once_double_nothing(project: Path) -> 
         assert [metric.step for metric in client.get_metric_history(found.info.run_id, name)] == steps
 
 
-def test_drivers_that_make_a_cells_run_at_once_agree_on_one(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_drivers_that_make_a_cells_run_at_the_same_moment_agree(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each looks before the other has made its run. Then both have one: the older one stays, the other is deleted."""
     first, second = (Tracker(), CellRun(ONE)), (Tracker(), CellRun(ONE))
     make = second[0]._make

@@ -97,8 +97,7 @@ def test_told_to_stop_before_the_first_trial(
 ) -> None:
     """Tune returns without having started a trial: the sweep is interrupted, even if not all cells were requested."""
     monkeypatch.setattr(tune, "_run_tune", lambda *_: None)
-    plan = planning.make_plan(Sweep.model_validate(SWEEP), Options(only=["1"]))
-    assert drive(plan) == 130
+    assert drive(planning.make_plan(Sweep.model_validate(SWEEP), Options(only=["1"]))) == 130
     assert "small: 4 missing" in capsys.readouterr().out
 
 
@@ -182,8 +181,7 @@ def test_a_process_killed_between_two_cells_costs_neither(
     marker.touch()
     method = {"name": "tests.plugins:DiesAtNextCell", "marker": str(marker)}
     short = {"algorithm": method, "training": {"rounds": 3}, "runtime": {"actors": 1, "checkpoint_every": 1}}
-    base = SWEEP["base"] | short
-    sweep = {"name": "two", "base": base, "grid": {"seed": [0, 1]}}
+    sweep = {"name": "two", "base": SWEEP["base"] | short, "grid": {"seed": [0, 1]}}
     plan = planning.make_plan(Sweep.model_validate(sweep), Options(max_concurrent=1))
     assert execute(plan).plan.sheet.counts == {"finished": 2}
     assert not marker.exists(), "nothing was killed"
