@@ -22,10 +22,6 @@ SLOW = 60.0
 """Seconds that a write may take. MLflow limits the time to the next byte only, so one answer can take hours."""
 
 
-class Undelivered(UserError):
-    """Some writes never arrived."""
-
-
 class Outbox:
     """A queue of writes. Sending waits for a write at most SLOW seconds: one that fails is retried at a later call.
 
@@ -95,7 +91,7 @@ class Outbox:
     def drain(self, patience: float) -> None:
         """Wait until everything is written.
 
-        Raises Undelivered if the store has been away for `patience` seconds, KeyboardInterrupt if it has been away for
+        Raises UserError if the store has been away for `patience` seconds, KeyboardInterrupt if it has been away for
         GRACE seconds, and this process is to end.
         """
         since = self._clock()
@@ -108,7 +104,7 @@ class Outbox:
                 log.warning("%s have not arrived in MLflow (%s)", format_count(left, "write"), self._last)
                 raise KeyboardInterrupt
             if self._clock() - since >= patience:
-                raise Undelivered(
+                raise UserError(
                     f"MLflow has been unreachable for {patience:.0f} s ({self._last}); {left} writes have "
                     "not arrived. Run the same command again when it is back: that completes the log"
                 )

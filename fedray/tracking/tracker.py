@@ -51,7 +51,7 @@ class Tracker:
     """Writes one sweep, or one run, from the driver. Every method raises UserError if the store refuses a write.
 
     Writes about cells do not wait for a store that is unreachable; `flush`, called now and then, retries them, and
-    `close` waits until all have arrived; it raises Undelivered if some never do.
+    `close` waits until all have arrived; it raises UserError if some never do.
     """
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class Tracker:
         self._outbox.send(store.translate_refusals()(write))
 
     def _ask(self, question: Callable[[], T]) -> T:
-        """Return the store's answer, once all sent writes have arrived. Raises Undelivered."""
+        """Return the store's answer, once all sent writes have arrived. Raises UserError if they never do."""
         return self._outbox.ask(store.translate_refusals()(question), self._patience)
 
     def read_records(self, cells: Iterable[str]) -> dict[str, Record]:
@@ -333,7 +333,7 @@ class Tracker:
         self._outbox.flush()
 
     def close(self) -> None:
-        """Wait until everything is written. Raises Undelivered."""
+        """Wait until everything is written. Raises UserError if some of it never is."""
         try:
             self._outbox.drain(self._patience)
         finally:

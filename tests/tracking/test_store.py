@@ -29,7 +29,7 @@ from fedray.common.process import ending
 from fedray.sweep.storage import lock_sweep
 from fedray.tracking import outbox, store
 from fedray.tracking.environment import make_environment_tags
-from fedray.tracking.outbox import LONGEST, CellRun, Outbox, Undelivered
+from fedray.tracking.outbox import LONGEST, CellRun, Outbox
 from fedray.tracking.sqlite_store import SqliteClient
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import FEDAVG, SMALL, cell, history, sheet, write, write_run
@@ -425,7 +425,7 @@ def test_a_write_without_an_answer_is_waited_for_and_not_repeated(monkeypatch: p
 
     box.send(slow)
     box.send(lambda: store.write("next"))
-    with pytest.raises(Undelivered, match=r"unreachable for 5 s \(no answer in 0.05 s\); 2 writes have not arrived"):
+    with pytest.raises(UserError, match=r"unreachable for 5 s \(no answer in 0.05 s\); 2 writes have not arrived"):
         box.drain(patience=5)
     answered.set()
     box.drain(patience=60)
