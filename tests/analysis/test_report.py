@@ -202,7 +202,7 @@ def test_cells_have_their_accuracy_and_a_link_where_the_store_has_an_address(
     _, experiment = open_store()
     monkeypatch.setattr("fedray.analysis.report.store_uri", lambda: "http://me:secret@store:5000")
     monkeypatch.setattr("fedray.tracking.view.store_uri", lambda: "http://me:secret@store:5000")
-    monkeypatch.setattr("fedray.tracking.view.open_store", lambda: (None, experiment))
+    monkeypatch.setattr("fedray.tracking.store.open_store", lambda: (None, experiment))
     text = make_page(sweep, ["last10_test_accuracy"])
     links = [link for link in Page(text).links if "/runs/" in link]
     assert len(links) == 7, "one run has not begun"
