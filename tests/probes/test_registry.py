@@ -299,6 +299,7 @@ class OtherModel(Probe):
     ("given", "message"),
     [
         ({"test_accuracy": 1.0}, "test_accuracy is measured without a probe"),
+        ({"seconds_per_round": 1.0}, "seconds_per_round is measured without a probe"),
         ({"drift": 1.0}, "Gives measures drift, which is measured already"),
         ({"mine": "high"}, "Gives measures mine = 'high'; a number is required"),
         ({"50%": 1.0}, "Gives names a metric '50%'; letters, digits"),

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedray.cells.metric import KNOWN, ONCE
 from fedray.client import CHUNK
 from fedray.common.errors import UserError
 from fedray.common.rng import key_draws
@@ -87,6 +88,6 @@ def measure_round(
             key = key_draws(own, problem.config.seed, f"probe {probe.name}", state.round)
             with refuse_writes(probe, tensors), key if own else contextlib.nullcontext():
                 metrics |= check_metrics(probe, probe.of_round(seen), metrics)
-    if taken := metrics.keys() & {*row, "lr", "dropped_clients", "megabytes_sent"}:
+    if taken := metrics.keys() & {*row, "lr", "dropped_clients", *KNOWN, *ONCE}:
         raise UserError(f"evaluation.probes: {min(taken)} is measured without a probe; rename the probe's metric")
     return metrics
