@@ -188,7 +188,7 @@ class Metric:
 
     @property
     def is_of_clients(self) -> bool:
-        """True if it is measured only in the rounds in which clients' own models are tested."""
+        """True if it is measured when clients' own models are tested: then alone, but for the generic accuracy."""
         return self.known.needs in (PERSONAL, PERSONAL_TRAIN, UNSEEN)
 
 

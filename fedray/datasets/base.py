@@ -135,12 +135,15 @@ class DataSource(Component):
         if ":" not in self.name and data.name != self.name:
             raise UserError(f"simulate: data: found the data set {data.name}; data.name is {self.name}")
         for key, value in self.list_loading_options().items():
-            given = None if data.options is None else data.options.get(key)
-            if data.options is not None and given != value and not (key == "path" and _is_same_place(given, value)):
-                found = truncate_repr(data.options.get(key))
-                raise UserError(f"simulate: data: was loaded with {key} {found}; data.{key} is {truncate_repr(value)}")
+            if data.options is not None:
+                given = data.options.get(key)
+                places = {locate("data.path", str(one)).resolve() for one in (given, value) if key == "path"}
+                if given != value and len(places) != 1:
+                    found = f"{key} {truncate_repr(given)}; data.{key} is {truncate_repr(value)}"
+                    raise UserError(f"simulate: data: was loaded with {found}")
+                continue
             default = type(self).model_fields.get(key)
-            if data.options is None and default and not default.is_required() and value != make_entry(default.default):
+            if default and not default.is_required() and value != make_entry(default.default):
                 raise UserError(
                     f"simulate: data: found arrays of your own, which data.{key} does not change; give it to the "
                     "Dataset, or leave it out"
@@ -164,10 +167,6 @@ class DataSource(Component):
             f"data.name: {self.name} is not in {get_data_dir()}: {what} is missing; `fedray data fetch "
             f"{self.name}` gets it or tells how, FEDRAY_DATA names another folder"
         )
-
-
-def _is_same_place(one: Any, other: Any) -> bool:
-    return os.path.realpath(os.path.expanduser(str(one))) == os.path.realpath(os.path.expanduser(str(other)))
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ class Problems:
 
     def make_cell(self, run: RunConfig, name: Callable[[str], str], **listed: Any) -> Cell:
         """Make the cell of a configuration, whose label `name` gives for its hash; its data are loaded if need be."""
-        source = json.dumps(run.data.list_options() | {"validation": None, "test": None})
+        source = json.dumps(run.data.list_loading_options())
         if source not in self._loaded:
             self._loaded[source] = load_data(run.data)
         data = self._loaded[source]

@@ -137,8 +137,8 @@ def _train_part(
                 warn_once(f"runtime.stack: out of memory with {size} clients in a stack; now there are {stacking.size}")
                 waiting.insert(0, part)
                 continue
-        uneven = len({len(batch) for _, drawn in part if drawn is not None for batch in drawn.order}) > 1
-        kind = name, len(part), uneven
+        sizes = {len(batch) for _, drawn in part if stacked and drawn is not None for batch in drawn.order}
+        kind = name, len(part), len(sizes) > 1
         if stacked and kind in stacking.compared:
             yield from stacked
             continue
