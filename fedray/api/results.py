@@ -15,7 +15,9 @@ from fedray.cells.cell import leave_out_seed
 from fedray.cluster.connection import refuse_other_form
 from fedray.common.calls import check_arguments, make_plain
 from fedray.common.errors import UserError, format_count, truncate_repr
+from fedray.components.sources import hold_sources
 from fedray.config import RunConfig
+from fedray.datasets.base import load_data
 from fedray.datasets.dataset import Samples
 from fedray.engine.problem import Problem
 from fedray.engine.result import Result
@@ -26,7 +28,7 @@ from fedray.sweep.run import execute
 from fedray.sweep.stages import run_stages
 from fedray.sweep.sweep import Sweep
 from fedray.tracking import models
-from fedray.tracking.store import TRIAL_CELL, find_run, open_reader, read_trials
+from fedray.tracking.store import TRIAL_CELL, find_run, find_sweeps, open_reader, read_cells, read_trials
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,7 @@ class Results:
 
 
 @check_arguments
+@hold_sources()
 def run_sweep(
     sweep: str | Path | Mapping[str, Any],
     *,
@@ -157,7 +160,8 @@ def load(run: str) -> Result:
         run: its id in MLflow, shown by `fedray run`, in a table of `results`, and by MLflow.
 
     Raises:
-        UserError: there is no such run, or no intact checkpoint of it in FEDRAY_STORAGE.
+        UserError: there is no such run, no intact checkpoint of it in FEDRAY_STORAGE, or a sweep trained it on other
+        data than are here now.
 
     Examples:
         >>> results = fedray.run_sweep({"name": "seeds", "base": config, "grid": {"seed": [0, 1]}})
@@ -166,14 +170,19 @@ def load(run: str) -> Result:
         >>> fedray.load(results.cells["run_id"][0])
         <Result of fedavg on digits: 2 of 2 rounds, test accuracy ...>
     """
-    client, _ = open_reader()
+    client, experiment = open_reader()
     if (found := find_run(client, run)) is None:
         raise UserError(f"load: {truncate_repr(run)} is not the id of a run in this store")
     cell = found.data.tags.get("fedray.cell")
     if cell is None:
         raise UserError(f"load: {run} is a sweep; one of its cells is required")
     state = load_newest_state("load", cell)
-    problem = Problem.build(RunConfig.parse(read_configuration(client, run)))
+    config = RunConfig.parse(read_configuration(client, run))
+    data, parent = load_data(config.data), find_sweeps(client, experiment).get(found.data.tags.get("fedray.sweep", ""))
+    listed = read_cells(client, parent).get(cell) if parent else None
+    if listed is not None and listed.identity and listed.identity["data"]["digest"] != data.digest:
+        raise UserError(f"load: {config.data.name} is not what {run} was trained on; put the old data back")
+    problem = Problem.build(config, data)
     network = problem.build_network("cpu")
     refuse_other_weights(state, network.theta, network.frozen_sha256)
     return Result(state.history, network.layout, state, problem, run)

@@ -29,6 +29,7 @@ from fedray.cluster.timeouts import CallTimeouts, Heartbeat
 from fedray.common.errors import UserError
 from fedray.common.vectors import Vectors
 from fedray.components.plugins import blame
+from fedray.components.sources import Sources, list_held, take_sources
 from fedray.config import RunConfig, Runtime
 from fedray.datasets.dataset import Dataset
 from fedray.engine.disk import client_files
@@ -57,11 +58,12 @@ SentTask = tuple[int, float, Arrays | StateRef]
 class ClientActor:
     """A process that trains clients; it keeps nothing of a client between calls."""
 
-    def open(self, config: bytes, data: Dataset, split: Split) -> str:
+    def open(self, config: bytes, data: Dataset, split: Split, sources: Sources) -> str:
         """Prepare for a run, whose configuration comes packed; everything of the previous run is replaced.
 
         Return `Network.sha256` of the model as this process has built it.
         """
+        take_sources(sources)
         run = RunConfig.unpack(config)
         self._components = run.components
         with blame(*run.components):
@@ -129,7 +131,9 @@ class RayBackend:
         self._actors: list[Any] = [None] * self.processes
 
     def open(self, problem: Problem) -> None:
-        self._setup = problem.config.pack(), self.data or ray.put(problem.data), ray.put(problem.split)
+        own = ((one.section, one.name) for one in problem.config.components if ":" in one.name)
+        sources = ray.put(list_held(own))
+        self._setup = problem.config.pack(), self.data or ray.put(problem.data), ray.put(problem.split), sources
         self._steps = [problem.config.training.count_steps(int(n)) for n in problem.split.dealt.sizes]
         self.moved = 0
         self._chunks = {split: count_chunks(len(samples)) for split, samples in problem.evaluated.items()}

@@ -20,26 +20,17 @@ added later, with a default, changes no hash. The names of components always ent
   identity; `tests/test_defaults.py` holds every default and fails otherwise.
 """
 
-import ast
-import contextlib
 import hashlib
-import importlib
-import inspect
 import json
-import sysconfig
 from collections.abc import Iterator, Mapping
-from functools import cache, lru_cache
-from importlib.machinery import all_suffixes
-from importlib.util import resolve_name
-from pathlib import Path
+from functools import cache
 from typing import Any
 
 from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
 from fedray.common.errors import UserError
-from fedray.common.whole_files import read_file
-from fedray.common.yaml_files import LARGEST, locate_file
+from fedray.common.yaml_files import locate_file
 
 EXCLUDED, FILE = object(), object()
 """Marks of a field, in its annotation."""
@@ -99,80 +90,6 @@ def digest_file(key: str, path: str) -> str:
         raise UserError(f"{key}: {path} does not exist") from None
     except OSError as error:
         raise UserError(f"{key}: {path} cannot be read: {error.strerror}") from None
-
-
-def digest_source(section: str, path: str) -> str:
-    """Return the SHA-256 of the source of the module that defines `package.module:Class`, as `hash_module` computes it.
-
-    Raises UserError if the source cannot be read, or the class is made in a function, from values that no source tells:
-    no cell could tell when it changes.
-    """
-    if "<locals>" in path:
-        raise UserError(
-            f"{section}.name: {path} is defined in a function, so a cell cannot tell it from another one made there; "
-            "define it in a module, with what varies as options"
-        )
-    try:
-        module = importlib.import_module(path.partition(":")[0])
-        return hash_module(module.__name__, Path(inspect.getfile(module)).absolute(), inspect.getsource(module))
-    except (ImportError, OSError, TypeError):  # a notebook, the prompt, a module without a .py file
-        raise UserError(
-            f"{section}.name: the source of {path} cannot be read, so a cell cannot tell when it changes; "
-            "put the class in a .py file"
-        ) from None
-
-
-def hash_module(name: str, file: Path, source: str) -> str:
-    """Return the SHA-256 of a module's source and of the modules of its folder that it imports, directly or not.
-
-    The folder is the one that holds the module, or its package. Of a folder of installed packages only those of its own
-    package count. Nothing is imported: `import` statements are followed, wherever in a file they are.
-    """
-    package = name.rpartition(".")[0] if file.stem != "__init__" else name
-    root = file.parents[package.count(".") + 1 if package else 0]
-    top = name.partition(".")[0]
-    is_installed = str(root) in sysconfig.get_paths().values() or root.name in ("site-packages", "dist-packages")
-    sources: dict[str, bytes] = {}
-    waiting = [*_list_parents(name), *_list_imports(package, source)]
-    while waiting:
-        other = waiting.pop()
-        own = other.partition(".")[0]
-        if other in (name, *sources) or own in ("", "fedray") or (is_installed and own != top):
-            continue
-        stem = root.joinpath(*other.split("."))
-        files = [stem / "__init__.py", *(stem.with_name(stem.name + suffix) for suffix in all_suffixes())]
-        if (path := next((file for file in files if file.is_file()), None)) is not None:
-            sources[other] = read_file(path, LARGEST).replace(b"\r\n", b"\n")
-            waiting += _list_imports(other if path.stem == "__init__" else other.rpartition(".")[0], sources[other])
-        waiting += _list_parents(other)
-    hashed = hashlib.sha256(source.encode())
-    for other in sorted(sources):
-        if sources[other].strip():  # an empty `__init__.py` is as good as none
-            hashed.update(f"\0{other}\0".encode() + sources[other])
-    return hashed.hexdigest()
-
-
-def _list_parents(module: str) -> list[str]:
-    """Return the packages that an import of a module imports before."""
-    return [module[:end] for end, letter in enumerate(module) if letter == "."]
-
-
-@lru_cache(maxsize=1000)
-def _list_imports(package: str, source: str | bytes) -> list[str]:
-    """Return the names of all modules that a source may import, given its package; some are names in a module."""
-    names: list[str] = []
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # a library, or a file that cannot be imported
-        return names
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            with contextlib.suppress(ImportError):  # beyond the topmost package
-                base = resolve_name("." * node.level + (node.module or ""), package) if node.level else node.module
-                names += [str(base), *(f"{base}.{alias.name}" for alias in node.names)]
-    return names
 
 
 def hash_of(identity: Mapping[str, Any]) -> str:

@@ -34,7 +34,7 @@ from fedray.common.errors import (
 from fedray.common.rng import key_draws
 from fedray.common.yaml_files import suggest_space
 from fedray.components.base import Component
-from fedray.components.identity import digest_source
+from fedray.components.sources import digest_source, read_source
 
 VARIANTS = "fedray.papers.variants"
 """Module of the methods' other forms, which are called METHOD@forms; imported only if one is named."""
@@ -279,7 +279,7 @@ def _refuse_slips(section: str, path: str, found: type[Component], base: type[Co
 def _is_alone(name: str, kinds: Sequence[type]) -> bool:
     """Return True if a name stands once in the modules that define some classes; False if a text is not known."""
     try:
-        texts = [inspect.getsource(sys.modules[module]) for module in {kind.__module__ for kind in kinds}]
+        texts = [read_source(sys.modules[module]) for module in {kind.__module__ for kind in kinds}]
         return sum(len(re.findall(rf"\b{name}\b", text)) for text in texts) == 1
     except (OSError, TypeError, KeyError):
         return False

@@ -21,8 +21,9 @@ from fedray.algorithms import ALGORITHMS, Algorithm, algorithm
 from fedray.algorithms.partial import share_matrix
 from fedray.common.errors import UserError, find_nearest
 from fedray.components.base import Checked, Component, describe
-from fedray.components.identity import digest_source, hash_of, iter_parts
+from fedray.components.identity import hash_of, iter_parts
 from fedray.components.plugins import find_class, refuse_unreachable
+from fedray.components.sources import digest_source
 from fedray.config.clients import Clients
 from fedray.config.evaluation import Evaluation
 from fedray.config.runtime import Runtime

@@ -23,6 +23,7 @@ from fedray.common.process import count_usable_cpus, treat_sigterm_as_interrupt
 from fedray.common.progress import Moved, describe_resumption, show_bar
 from fedray.components.identity import hash_of
 from fedray.components.plugins import blame
+from fedray.components.sources import hold_sources
 from fedray.config import RunConfig, Runtime
 from fedray.datasets.base import load_data
 from fedray.engine.disk.checkpoint import Checkpoints
@@ -145,6 +146,7 @@ def hold_cell(hash: str, again: bool, listed: Sheet | None = None) -> Iterator[P
 
 
 @isolate_run()
+@hold_sources()
 def run_problem(
     problem: Problem,
     cell: str = "",

@@ -10,6 +10,7 @@ from fedray.cells.status import Status
 from fedray.common.errors import UserError, format_duration, name_place
 from fedray.common.location import refuse_unwritable_store
 from fedray.components.base import format_value
+from fedray.components.sources import hold_sources
 from fedray.config import RunConfig
 from fedray.datasets.base import Validation
 from fedray.sweep.draws import count_training_gradients, draw, make_draws
@@ -187,6 +188,7 @@ def describe_choices(sweep: Sweep, choices: Sequence[Choice], plan: Plan) -> dic
     return tuned
 
 
+@hold_sources()
 def run_file(sweep: Sweep, file: str, options: Options = Options(), dry_run: bool = False) -> int:
     """Run a sweep, or both stages of one that tunes, and print what happens: `fedray sweep`; return the exit code."""
     if not dry_run:

@@ -11,14 +11,16 @@ import ray
 from ray import tune
 from ray.util import get_current_placement_group
 
-from fedray.cells.cell import Cell
+from fedray.cells.cell import Cell, flatten
 from fedray.cells.record import Record
 from fedray.cells.status import describe_error
 from fedray.cluster.ray_backend import RayBackend, TrialBackend
 from fedray.cluster.ray_private import write_heartbeat
 from fedray.cluster.resources import get_bundle
 from fedray.cluster.timeouts import Heartbeat
+from fedray.common.errors import UserError
 from fedray.components.plugins import blame
+from fedray.components.sources import Sources, take_sources
 from fedray.config import Runtime
 from fedray.datasets.dataset import Dataset
 from fedray.engine.disk.checkpoint import Checkpoints
@@ -61,13 +63,15 @@ class CellTrainable(tune.Trainable):
         data: "Mapping[str, ray.ObjectRef[Dataset]]" = MappingProxyType({}),
         cells: Path = Path(),
         report_each: bool = False,
+        sources: Sources = MappingProxyType({}),
     ) -> None:
         """Begin the first trial of this process.
 
         config: as in the class's docstring. data: key -> data set, like the other two the same in all trials of a call
         of Tune. cells: folder of the cells' checkpoints. report_each: True if a round other than its last may end a
-        trial.
+        trial. sources: of the user's classes.
         """
+        take_sources(sources)
         self._data, self._cells, self._report_each = data, cells, report_each
         self._backend: RayBackend | TrialBackend | None = None
         self._runtime: Runtime | None = None
@@ -99,7 +103,19 @@ class CellTrainable(tune.Trainable):
             self._backend = TrialBackend() if spreads or runtime.actors == 1 else self._make_actors()
         spread = self._spread if spreads and isinstance(self._backend, TrialBackend) else None
         with blame(*run.components):
-            return Simulation(problem, self._equip(self._backend)), spread
+            simulation = Simulation(problem, self._equip(self._backend))
+        self._refuse_changed_files()
+        return simulation, spread
+
+    def _refuse_changed_files(self) -> None:
+        """Raise UserError if a file that a key names is not what it was when the cell was planned."""
+        planned = self._cell.identity
+        was, now = flatten(planned), flatten(self._cell.run.make_identity(planned["data"]["digest"]))
+        if changed := [key for key in now if now[key] != was.get(key)]:
+            raise UserError(
+                f"{changed[0]}: {self._cell.get(changed[0])} is not what it was when the sweep began; put it back, and "
+                "call again, or call again with the new one: the cells that name it are then others"
+            )
 
     def _make_actors(self) -> RayBackend:
         assert self._runtime is not None  # noqa: S101 (`_open` sets it)

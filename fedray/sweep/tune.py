@@ -29,6 +29,7 @@ from fedray.cells.cell import Cell, flatten
 from fedray.cluster import ray_private
 from fedray.cluster.resources import FreeCapacity, allocate, get_bundle
 from fedray.cluster.timeouts import FIRST, SILENT
+from fedray.components.sources import list_held
 from fedray.config import RunConfig
 from fedray.sweep.draws import find_axes
 from fedray.sweep.reporter import Progress, TuneReporter
@@ -93,6 +94,7 @@ def _run_tune(session: Session, cells: Sequence[Cell], reporter: TuneReporter, f
             data={key: session.data[key] for key in wanted},
             cells=get_cell_dir(""),
             report_each=bool(sweep.scheduler or sweep.stop),
+            sources=list_held(),
         ),
         tune_config=tune.TuneConfig(
             scheduler=make_scheduler(

@@ -35,7 +35,7 @@ class Weighing(RayBackend):
         self._steps = [problem.config.training.count_steps(int(n)) for n in problem.split.train.sizes]
         self._workers = [ClientActor() for _ in range(2)]
         for actor in self._workers:
-            actor.open(problem.config.pack(), problem.data, problem.split)
+            actor.open(problem.config.pack(), problem.data, problem.split, {})
         self.received: list[int] = []
         self._homes, self._stay, self._apart = {}, False, False
 

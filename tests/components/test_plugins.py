@@ -3,7 +3,9 @@ which fields enter the identity of a cell, for every kind of section and compone
 
 import hashlib
 import importlib
+import pickle
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,8 +21,10 @@ import fedray
 from fedray.algorithms.base import Algorithm, Client
 from fedray.algorithms.fedavg import FedAvg
 from fedray.common.errors import UserError
+from fedray.components import sources
 from fedray.components.base import Checked, Component
-from fedray.components.identity import EXCLUDED, digest_source
+from fedray.components.identity import EXCLUDED
+from fedray.components.sources import digest_source
 from fedray.config import Clients, Evaluation, Personal, RunConfig, Training
 from fedray.datasets.arrays import Digits
 from fedray.datasets.dataset import Dataset
@@ -339,6 +343,47 @@ def test_a_class_whose_source_has_changed_since_it_was_imported_is_refused(folde
     assert run.hash_cell("") == RunConfig.unpack(run.pack()).hash_cell("")
     with pytest.raises(UserError, match=r"^algorithm\.name: own:X, or a module that it imports, is not what it was in"):
         RunConfig.unpack(packed)
+
+
+HELD = ["own:X", "pack.own:X"]
+CHILD = """
+import importlib, pickle, sys
+from fedray.components import sources
+sys.path[:0], taken = pickle.loads(sys.stdin.buffer.read())
+sources.take_sources(taken)
+for path in sys.argv[1:]:
+    module, _, name = path.partition(":")
+    print(getattr(importlib.import_module(module), name).K, sources.digest_source("algorithm", path))
+"""
+
+
+def import_in_child(folder: Path, taken: sources.Sources) -> list[str]:
+    """What another process gets of the classes `HELD`: their K and digest."""
+    given = pickle.dumps(([str(folder)], taken))
+    done = subprocess.run([sys.executable, "-c", CHILD, *HELD], input=given, capture_output=True, check=True)
+    return done.stdout.decode().splitlines()
+
+
+@pytest.mark.parametrize("change", ["edited", "deleted", "shadowed"])
+def test_another_process_imports_what_its_call_has_read(change: str, folder: Path) -> None:
+    """A module and one of a package, with helpers; without what was read it gets what is there now."""
+    of_helper = "from helper import K as H\nclass X:\n    K = H\n"
+    write(folder, {"own.py": of_helper, "helper.py": "K = 1", "pack/__init__.py": "", "pack/values.py": "K = 2"})
+    write(folder, {"pack/own.py": "from . import values\nclass X:\n    K = values.K\n"})
+    with sources.hold_sources():
+        before = [digest_source("algorithm", path) for path in HELD]
+        if change == "shadowed":  # by packages that did not exist
+            write(folder, {"helper/__init__.py": "K = 3", "pack/values/__init__.py": "K = 4"})
+        for name in ("helper.py", "pack/values.py"):
+            (folder / name).unlink() if change == "deleted" else (folder / name).write_text("K = 50")
+        assert [digest_source("algorithm", path) for path in HELD] == before
+        taken = sources.list_held()
+    assert import_in_child(folder, taken) == [f"1 {before[0]}", f"2 {before[1]}"]
+    if change != "deleted":
+        k, digests = zip(*(line.split() for line in import_in_child(folder, {})), strict=True)
+        assert k == (("3", "4") if change == "shadowed" else ("50", "50"))
+        assert not {*digests} & {*before}
+    assert sources.list_held() == {}, "the call is over"
 
 
 def test_a_plug_in_without_helpers_has_the_digest_of_its_source(folder: Path) -> None:

@@ -13,7 +13,7 @@ from fedray.algorithms.base import Algorithm, Client, Forward
 from fedray.cells.metric import BY_ROUND, KNOWN, Metric
 from fedray.client import LocalClient
 from fedray.common.errors import UserError
-from fedray.components.identity import digest_source
+from fedray.components.sources import digest_source
 from fedray.config import RunConfig
 from fedray.engine.loop import run
 from fedray.engine.process.backend import InlineBackend

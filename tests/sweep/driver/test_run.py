@@ -15,12 +15,15 @@ import numpy as np
 import pytest
 from mlflow import MlflowClient
 
+import fedray
 from fedray.cli import main as cli
 from fedray.cluster.resources import list_nodes
+from fedray.common.errors import UserError
 from fedray.tracking.store import get_label, open_reader, search, select_means
 from fedray.tracking.view import save_view
 from tests.conftest import Call, work_in
-from tests.sweep.running import SWEEP, outcome, runs, start, state_hashes, until, write
+from tests.small import sections
+from tests.sweep.running import SWEEP, done, outcome, runs, start, state_hashes, until, write
 
 
 @pytest.fixture(scope="module")
@@ -211,3 +214,73 @@ def test_what_learns_nothing_is_ended_after_its_grace(
     pruned = sum(status == "pruned" for status, _ in ended.values())
     assert f"{pruned} pruned" in out
     assert "0 to run" in call("sweep", "sweep.yaml", "--dry-run").out, "what it has ended is done"
+
+
+EDITED = """
+from pathlib import Path
+from fedray.algorithms.fedavg import FedAvg
+from helper import FACTOR
+
+class Edited(FedAvg):
+    def begin(self, c):
+        Path(__file__).with_name("helper.py").unlink(missing_ok=True)
+        Path(__file__).write_text("raise SystemExit")
+
+    def direction(self, c):
+        return FACTOR * c.grad(c.theta)
+"""
+
+
+def test_a_sweep_runs_the_code_that_it_began_with(project: Path) -> None:
+    """Its files change in the first step of the tune stage: they are edited or gone when the final stage is planned,
+    and when its trials and actors, new processes, import the class."""
+    (project / "edited.py").write_text(EDITED)
+    (project / "helper.py").write_text("FACTOR = 0.5\n")
+    base = sections("edited:Edited", training={"rounds": 2, "lr": 0.1})
+    sweep = {
+        "name": "edited",
+        "base": base | {"runtime": {"actors": 2}},
+        "tune": {"seeds": [1], "validation": {"fraction": 0.2}},
+        "search": {"training.momentum": {"choice": [0.0]}},
+        "samples": 1,
+        "final": {"seeds": [0]},
+    }
+    assert done(start(project, sweep)).count("1 finished") == 2, "the tune stage and the final one"
+    assert (project / "edited.py").read_text() == "raise SystemExit"
+    halved = fedray.simulate(base | {"algorithm": "fedavg", "training": {"rounds": 2, "lr": 0.05}, "seed": 0})
+    found = {run.data.tags["fedray.sweep"]: run.data.tags["fedray.theta_sha256"] for run in runs(project)}
+    assert found["edited"] == halved.summary()["theta_sha256"]
+
+
+SWAPPING = """
+from pathlib import Path
+from fedray.algorithms.fedavg import FedAvg
+
+class Swapping(FedAvg):
+    def begin(self, c):
+        Path("split.json").write_text("[[8, 9], [0, 1]]")
+"""
+
+
+def test_a_file_that_changes_is_not_taken_for_the_one_that_was_planned(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A partition that the first cell's steps replace: the second cell was planned with the old one. And other data
+    when a model of the sweep is loaded, with which personal models would be made."""
+    (project / "swapping.py").write_text(SWAPPING)
+    (project / "split.json").write_text("[[0, 1], [8, 9]]")
+    rng = np.random.default_rng(0)
+    x, y = rng.random((10, 4), np.float32), np.arange(10) % 2
+    np.savez(project / "d.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+    base = sections(clients=(2, 2), partition={"name": "file", "path": "split.json"}, training={"rounds": 2, "lr": 0.1})
+    base |= {"data": {"name": "npz", "path": "d.npz"}, "runtime": {"actors": 1}}
+    sweep = {"name": "swapped", "base": base, "cases": [{"algorithm": one} for one in ("swapping:Swapping", "fedavg")]}
+    assert "1 failed, 1 finished" in done(start(project, sweep, "--max-concurrent", "1"), code=1)
+    trained, failed = sorted(runs(project), key=lambda run: run.data.tags["fedray.status"], reverse=True)
+    assert failed.data.tags["fedray.message"].startswith(
+        "partition.path: split.json is not what it was when the sweep began; put it back, and call again"
+    )
+    np.savez(project / "d.npz", x_train=-x, y_train=y, x_test=x, y_test=y)
+    monkeypatch.syspath_prepend(project)
+    with pytest.raises(UserError, match=f"^load: npz is not what {trained.info.run_id} was trained on; put the old"):
+        fedray.load(trained.info.run_id)
