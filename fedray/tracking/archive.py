@@ -23,7 +23,7 @@ import struct
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -34,7 +34,7 @@ from mlflow.utils import chunk_list
 from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
 from pydantic import BaseModel, Field, ValidationError, field_validator
 
-from fedray.cells.cell import ListedCell, SweepName
+from fedray.cells.cell import Cell, ListedCell, SweepName, flatten, leave_out_seed
 from fedray.cells.sheet import Sheet
 from fedray.cells.status import Status
 from fedray.common.errors import UserError, escape, join_lines, name_place, redact, truncate_repr
@@ -391,13 +391,14 @@ def _merge(archive: Archive, stage: Sheet) -> tuple[int, int, int]:
     known = store.find_records(tracker.reader, tracker.experiment, with_run)
     if stage.name in store.find_sweeps(tracker.reader, tracker.experiment):
         there = store.read_stored_sweep(stage.name)
-        sheet = replace(sheet, cells={**there.cells, **stage.cells}, file=there.file or archive.file)
+        cells = {hash: _tell_apart(cell, there.cells.values()) for hash, cell in stage.cells.items()}
+        sheet = replace(sheet, cells={**there.cells, **cells}, file=there.file or archive.file)
     parent = tracker.open_sweep(sheet)
     added = other = 0
     for cell in with_run:
         run = archive.read_run(cell)
         if cell not in known or run.status.rank < known[cell].ending.status.rank:
-            _unpack(tracker, archive, cell, run, parent)
+            _unpack(tracker, archive, sheet.cells[cell], run, parent)
             added += 1
         elif theta := known[cell].hashes.get("theta_sha256"):
             other += run.tags.get("fedray.theta_sha256", theta) != theta
@@ -407,11 +408,24 @@ def _merge(archive: Archive, stage: Sheet) -> tuple[int, int, int]:
     return added, len(with_run) - added, other
 
 
-def _unpack(tracker: Tracker, archive: Archive, cell: str, run: ArchivedRun, parent: str) -> None:
+def _tell_apart(cell: Cell, others: Iterable[Cell]) -> Cell:
+    """Return a cell whose label says how it differs from another one of this label, or else is as it was."""
+    other = next((other for other in others if other.label == cell.label and other.hash != cell.hash), None)
+    if other is None:
+        return cell
+    mine, theirs = ({**flatten(one.identity), **flatten(one.config)} for one in (cell, other))
+    differs = [key for key in mine if mine[key] != theirs.get(key) and not key.startswith("runtime.")]
+    words = [f"{key.rpartition('.')[2]}={str(mine[key])[:12]}" for key in differs]  # of a digest its beginning
+    seed = cell.config.get("seed")
+    return replace(cell, label=escape(" ".join([leave_out_seed(cell.label, seed), *words, f"s{seed}"])))
+
+
+def _unpack(tracker: Tracker, archive: Archive, cell: Cell, run: ArchivedRun, parent: str) -> None:
     """Make a run of the store; one that could not be made whole is deleted again."""
     client = tracker.client
     tags = {key: value for key, value in run.tags.items() if _is_carried(key)} | {MLFLOW_PARENT_RUN_ID: parent}
-    tags |= {"fedray.kind": "cell", "fedray.cell": cell, "fedray.status": str(Status.RUNNING)}
+    tags |= {"fedray.kind": "cell", "fedray.cell": cell.hash, "fedray.status": str(Status.RUNNING)}
+    tags |= {store.SETTING: leave_out_seed(cell.label, cell.config.get("seed"))}
     new = client.create_run(tracker.experiment, run.start, tags, run.name).info.run_id
     try:
         for params in chunk_list([Param(key, value) for key, value in run.params.items()], PARAMS):
@@ -420,7 +434,7 @@ def _unpack(tracker: Tracker, archive: Archive, cell: str, run: ArchivedRun, par
         for points in chunk_list(metrics, BATCH):
             client.log_batch(new, metrics=points)
         with tempfile.TemporaryDirectory() as scratch:
-            archive.unpack(cell, Path(scratch))
+            archive.unpack(cell.hash, Path(scratch))
             client.log_artifacts(new, scratch)
         client.log_batch(new, tags=[RunTag("fedray.status", run.status)])
         client.set_terminated(new, "FINISHED" if run.status.is_success else "FAILED", run.end)

@@ -17,6 +17,7 @@ import pytest
 from mlflow import MlflowClient
 
 from fedray.analysis.data.collect import collect
+from fedray.api.results import results
 from fedray.cells.status import Status
 from fedray.common.errors import UserError
 from fedray.components.identity import hash_of
@@ -133,6 +134,20 @@ def test_cells_that_have_another_model_here_are_counted(use: Callable[[str], Non
             export_sweep("sweep", tmp_path / "sweep.zip")
     told = call("import", str(tmp_path / "sweep.zip")).out
     assert told == "sweep: 0 cells added, 2 already present (1 with another model; `fedray verify` runs cells again)\n"
+
+
+def test_other_settings_under_the_same_labels_are_told_apart(use: Callable[[str], None], tmp_path: Path) -> None:
+    """Two people's file of one name, in which a key differs that does not vary. Each keeps the means of its seeds, also
+    if the archive comes again."""
+    use("first")
+    write(Tracker(), [cell(FEDAVG, 0.5, seed) | {"label": CELLS[seed]["label"]} for seed in (0, 1)], [20, 30])
+    export_sweep("sweep", tmp_path / "sweep.zip")
+    use("second")
+    write(Tracker(), CELLS[:2], [60, 70])
+    for added in (2, 0):
+        assert import_sweeps(tmp_path / "sweep.zip") == [("sweep", added, 2 - added, 0)]
+        found = results("sweep").curves.query("metric == 'test_accuracy'").groupby("setting")["value"].mean()
+        assert found.to_dict() == {"fedavg 0.1": 65, "fedavg 0.1 alpha=0.5": 25}
 
 
 def test_the_tune_stage_goes_along_and_each_split_is_stored_once(use: Callable[[str], None], tmp_path: Path) -> None:
