@@ -112,7 +112,7 @@ def run_command(command: Callable[..., None] | typer.Typer) -> NoReturn:
         code = 0
     except (UserError, CLICK.UsageError) as error:
         _refuse(str(error) if isinstance(error, UserError) else _describe(error))
-        code = 2
+        code = 130 if _follows_interrupt(error) else 2
     except Diverged as error:
         _refuse(str(error))
         code = 3
