@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import importlib
 import inspect
+import linecache
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -30,13 +31,15 @@ _held: dict[str, bytes | None] | None = None
 
 
 class _HeldLoader(SourceFileLoader):
-    """Runs the source that a call holds."""
+    """Runs the source that a call holds, and shows it to what asks for it, as `torch.jit` and tracebacks do."""
 
     def __init__(self, name: str, file: str, source: bytes) -> None:
         super().__init__(name, file)
         self._source = source
 
     def get_code(self, fullname: str) -> CodeType:
+        lines = decode_source(self._source).splitlines(keepends=True)
+        linecache.cache[self.path] = len(self._source), None, lines, self.path
         code: CodeType = self.source_to_code(self._source, self.path)
         return code
 

@@ -347,13 +347,15 @@ def test_a_class_whose_source_has_changed_since_it_was_imported_is_refused(folde
 
 HELD = ["own:X", "pack.own:X"]
 CHILD = """
-import importlib, pickle, sys
+import importlib, inspect, pickle, sys
 from fedray.components import sources
 sys.path[:0], taken = pickle.loads(sys.stdin.buffer.read())
 sources.take_sources(taken)
 for path in sys.argv[1:]:
     module, _, name = path.partition(":")
-    print(getattr(importlib.import_module(module), name).K, sources.digest_source("algorithm", path))
+    module = importlib.import_module(module)
+    assert inspect.getsource(module) == sources.read_source(module)
+    print(getattr(module, name).K, sources.digest_source("algorithm", path))
 """
 
 
@@ -374,6 +376,7 @@ def test_another_process_imports_what_its_call_has_read(change: str, folder: Pat
         before = [digest_source("algorithm", path) for path in HELD]
         if change == "shadowed":  # by packages that did not exist
             write(folder, {"helper/__init__.py": "K = 3", "pack/values/__init__.py": "K = 4"})
+        write(folder, {"own.py": f"# new\n{of_helper}"})
         for name in ("helper.py", "pack/values.py"):
             (folder / name).unlink() if change == "deleted" else (folder / name).write_text("K = 50")
         assert [digest_source("algorithm", path) for path in HELD] == before
