@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedray.common.errors import UserError, format_count, join_lines, warn_once
+from fedray.common.errors import UserError, join_lines, warn_once
 from fedray.common.rng import key_draws
 from fedray.components.plugins import blame
 from fedray.config import RunConfig
@@ -19,9 +19,8 @@ from fedray.datasets.dataset import Dataset, Samples
 from fedray.engine.guard import refuse_other
 from fedray.models.base import build
 from fedray.models.frozen_weights import share_frozen
-from fedray.models.lora import refuse_unused_adapters
 from fedray.models.network import Network
-from fedray.models.parts import find_head, find_unlisted, find_unseen
+from fedray.models.trial import try_out
 from fedray.partitions.held_out import Split, split_samples
 from fedray.partitions.shards import Shards
 
@@ -199,76 +198,13 @@ class Problem:
         return network
 
     def _try_out(self, network: Network) -> None:
-        """Refuse a model that does not give logits of one sample and of two, or changes itself. Raises UserError."""
-        network.train(False)
-        shape, name = self.data.input_shape, f"model.name: {self.config.model.name}"
+        """Refuse a model that `fedray.models.trial` refuses. Raises UserError."""
+        name, bf16 = self.config.model.name, self.config.training.precision == "bf16"
+        how = " with training.precision bf16 on this device" if bf16 else ""
         sample = Samples(self.data.x_train[:2], self.data.y_train[:2], self.data, network.theta.device)
-        answers, unseen = dict[str, torch.Tensor](), find_unseen(network.module)
-        hooks = [
-            layer.register_forward_hook(lambda *call, path=path: answers.__setitem__(path, call[2]))
-            for path, layer in network.module.named_modules()
-            if isinstance(layer, nn.Linear)
-            and self.config.model.lora is None  # hooks change how a transformer calls them
-        ]
-        try:
-            with (
-                torch.no_grad(),
-                refuse_unused_adapters(network.module),
-                network.keep_buffers(),
-                find_unlisted(network.module) as unlisted,
-                key_draws(True, self.config.seed, "check", device=network.theta.device),
-            ):
-                outputs = [network(sample.make_batch(np.arange(n) % len(sample))[0]).logits for n in (1, 2)]
-        except RuntimeError as error:
-            reason = str(error).splitlines()[0]
-            bf16 = self.config.training.precision == "bf16"
-            how = " with training.precision bf16 on this device" if bf16 else ""
-            raise UserError(f"{name} does not take inputs of shape {shape}{how}: {reason}") from None
-        finally:
-            for hook in hooks:
-                hook.remove()
-        if not torch.equal(network.theta.view(torch.int32), network.initial.view(torch.int32)):
-            raise UserError(
-                f"{name} changes its parameters in forward(), which no step would keep; compute with a copy"
-            )
-        after = find_unseen(network.module)
-        for path in (path for path, one in unseen.items() if after.get(path) is one):  # a pass makes others anew
-            raise UserError(
-                f"{name}: {path} has a gradient and is no nn.Parameter, so nothing would train or send it; make it "
-                "one, and what is computed from it in forward()"
-            )
-        if unlisted:
-            raise UserError(
-                f"{name} calls {unlisted[0]}, which is not among its modules, so nothing would train or send it; hold "
-                "it as an attribute, in an nn.ModuleList or an nn.ModuleDict"
-            )
-        for n, logits in enumerate(outputs, 1):
-            if not isinstance(logits, torch.Tensor):
-                raise UserError(
-                    f"{name}.forward gives a {type(logits).__name__}; a tensor with a number for each class is required"
-                )
-            if logits.ndim != 2 or len(logits) != n or logits.shape[1] < self.data.num_classes:
-                given = f"outputs of shape {tuple(logits.shape)} for {format_count(n, 'sample')}"
-                raise UserError(f"{name} gives {given}, the data have {self.data.num_classes} classes")
-            if logits.min() >= 0 and (logits.sum(1) - 1).abs().max() < 1e-5:
-                warn_once(
-                    f"{name}.forward gives probabilities, which sum to 1; the loss applies a softmax itself, so leave "
-                    "yours out"
-                )
-        if not torch.allclose(outputs[0][0], outputs[1][0], rtol=1e-2, atol=1e-3, equal_nan=True):
-            warn_once(
-                f"{name} gives a sample other outputs beside another one than alone when it is tested: it mixes the "
-                "samples of a batch (nn.LSTM without batch_first?) or draws"
-            )
-        head, final = find_head(network.module)[0], outputs[-1]
-        last = next((path for path, y in answers.items() if y is final), "")
-        if not last and not isinstance(getattr(type(network.module), "head", None), str):  # log_softmax, a temperature
-            last = next((path for path, y in reversed(answers.items()) if y.shape == final.shape), "")
-        if last not in ("", head) and not last.startswith(f"{head}."):
-            warn_once(
-                f"{name}: its outputs are those of {last}, but its head is {head}, the last nn.Linear that it lists; "
-                f"declare head = {last!r} in the class"
-            )
+        batches = [sample.make_batch(np.arange(n) % len(sample))[0] for n in (1, 2)]
+        with key_draws(True, self.config.seed, "check", device=network.theta.device):
+            try_out(network, batches, self.data.num_classes, f"model.name: {name}", how)
 
     def refuse_other_model(self, sha256: str) -> None:
         """Refuse a model that a process has built otherwise than the run. Raises UserError."""

@@ -1,6 +1,5 @@
 """Parts of a module: its head, its layers by type, what is frozen, and data that it holds as attributes."""
 
-import contextlib
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -103,43 +102,6 @@ def iter_statistics(module: nn.Module, frozen: bool = False) -> Iterator[tuple[s
             if given and trained[path] != frozen and (frozen or bool(buffer.isfinite().all())):
                 seen.add(id(buffer))
                 yield path, layer, buffer
-
-
-def find_unseen(module: nn.Module) -> dict[str, Tensor]:
-    """Return, by path, the tensors that a model holds with a gradient though they are no nn.Parameter of it."""
-    known, found = {id(one) for one in module.parameters()}, dict[str, Tensor]()
-    for path, layer in module.named_modules():
-        for name, value in vars(layer).items() if not layer._forward_pre_hooks else ():  # a hook makes its weight anew
-            for one in _iter_held(value) if name not in OF_TORCH else ():
-                if isinstance(one, Tensor) and one.requires_grad and id(one) not in known:
-                    found.setdefault(f"{path}.{name}" if path else name, one)
-    return found
-
-
-@contextlib.contextmanager
-def find_unlisted(module: nn.Module) -> Iterator[list[nn.Module]]:
-    """Give the layers with trained parameters, or dropout, that a block calls and that are not among a model's."""
-    listed, found = {*module.modules()}, list[nn.Module]()
-
-    def note(layer: nn.Module, _: Any) -> None:
-        counts = isinstance(layer, nn.Dropout) or any(p.requires_grad for p in layer.parameters(recurse=False))
-        if counts and layer not in listed:
-            found.append(layer)
-
-    hook = nn.modules.module.register_module_forward_pre_hook(note)
-    try:
-        yield found
-    finally:
-        hook.remove()
-
-
-def _iter_held(value: Any) -> Iterator[Any]:
-    """Yield an attribute's value, or what is in it if it is a collection, however deep."""
-    if isinstance(value, Mapping | list | tuple | set | deque):
-        for one in value.values() if isinstance(value, Mapping) else value:
-            yield from _iter_held(one)
-    else:
-        yield value
 
 
 def iter_attributes(module: nn.Module) -> Iterator[tuple[str, Any, str]]:

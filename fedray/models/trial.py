@@ -1,0 +1,138 @@
+"""A model tried out before it trains, on one sample and on two; what only gives other numbers is refused or told."""
+
+import contextlib
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from fedray.common.errors import UserError, format_count, warn_once
+from fedray.models.lora import LoRALinear, refuse_unused_adapters
+from fedray.models.network import Network
+from fedray.models.parts import OF_TORCH, find_head
+
+
+def try_out(network: Network, batches: Sequence[Tensor], classes: int, name: str, how: str) -> None:
+    """Make a forward pass on each batch, of one sample and of two, and judge what comes out.
+
+    Raises UserError, which begins with `name`, unless it gives logits for all classes of the data and leaves the model
+    as it is. how: of what precision, for the message of a model that does not take the inputs.
+    """
+    network.train(False)
+    unseen = _find_unseen(network.module)
+    try:
+        with (
+            torch.no_grad(),
+            refuse_unused_adapters(network.module),
+            network.keep_buffers(),
+            _watch_linear_layers(network.module) as answers,
+            _find_unlisted(network.module) as unlisted,
+        ):
+            outputs = [network(x).logits for x in batches]
+    except RuntimeError as error:
+        reason, shape = str(error).splitlines()[0], tuple(batches[0].shape[1:])
+        raise UserError(f"{name} does not take inputs of shape {shape}{how}: {reason}") from None
+    if not torch.equal(network.theta.view(torch.int32), network.initial.view(torch.int32)):
+        raise UserError(f"{name} changes its parameters in forward(), which no step would keep; compute with a copy")
+    after = _find_unseen(network.module)
+    for path in (path for path, one in unseen.items() if after.get(path) is one):  # a pass makes others anew
+        raise UserError(
+            f"{name}: {path} has a gradient and is no nn.Parameter, so nothing would train or send it; make it one, "
+            "and what is computed from it in forward()"
+        )
+    if unlisted:
+        raise UserError(
+            f"{name} calls {unlisted[0]}, which is not among its modules, so nothing would train or send it; hold it "
+            "as an attribute, in an nn.ModuleList or an nn.ModuleDict"
+        )
+    _judge_outputs(outputs, classes, name)
+    head, final = find_head(network.module)[0], outputs[-1]
+    last = next((path for path, y in answers.items() if y is final), "")
+    if not last and not isinstance(getattr(type(network.module), "head", None), str):  # log_softmax, a temperature
+        last = next((path for path, y in reversed(answers.items()) if y.shape == final.shape), "")
+    if last not in ("", head) and not last.startswith(f"{head}."):
+        warn_once(
+            f"{name}: its outputs are those of {last}, but its head is {head}, the last nn.Linear that it lists; "
+            f"declare head = {last!r} in the class"
+        )
+
+
+def _judge_outputs(outputs: Sequence[Any], classes: int, name: str) -> None:
+    """Refuse what are no logits of one sample and of two; tell of probabilities and of samples that are mixed."""
+    for n, logits in enumerate(outputs, 1):
+        if not isinstance(logits, Tensor):
+            raise UserError(
+                f"{name}.forward gives a {type(logits).__name__}; a tensor with a number for each class is required"
+            )
+        if logits.ndim != 2 or len(logits) != n or logits.shape[1] < classes:
+            given = f"outputs of shape {tuple(logits.shape)} for {format_count(n, 'sample')}"
+            raise UserError(f"{name} gives {given}, the data have {classes} classes")
+        if logits.min() >= 0 and (logits.sum(1) - 1).abs().max() < 1e-5:
+            warn_once(
+                f"{name}.forward gives probabilities, which sum to 1; the loss applies a softmax itself, so leave "
+                "yours out"
+            )
+    if not torch.allclose(outputs[0][0], outputs[1][0], rtol=1e-2, atol=1e-3, equal_nan=True):
+        warn_once(
+            f"{name} gives a sample other outputs beside another one than alone when it is tested: it mixes the "
+            "samples of a batch (nn.LSTM without batch_first?) or draws"
+        )
+
+
+@contextlib.contextmanager
+def _watch_linear_layers(module: nn.Module) -> Iterator[dict[str, Tensor]]:
+    """Give, by path, what linear layers answer last in a block; nothing if there are adapters, because hooks change how
+    a transformer calls them.
+    """
+    answers, layers = dict[str, Tensor](), dict(module.named_modules())
+    if any(isinstance(layer, LoRALinear) for layer in layers.values()):
+        layers = {}
+    hooks = [
+        layer.register_forward_hook(lambda *call, path=path: answers.__setitem__(path, call[2]))
+        for path, layer in layers.items()
+        if isinstance(layer, nn.Linear)
+    ]
+    try:
+        yield answers
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _find_unseen(module: nn.Module) -> dict[str, Tensor]:
+    """Return, by path, the tensors that a model holds with a gradient though they are no nn.Parameter of it."""
+    known, found = {id(one) for one in module.parameters()}, dict[str, Tensor]()
+    for path, layer in module.named_modules():
+        for name, value in vars(layer).items() if not layer._forward_pre_hooks else ():  # a hook makes its weight anew
+            for one in _iter_held(value) if name not in OF_TORCH else ():
+                if isinstance(one, Tensor) and one.requires_grad and id(one) not in known:
+                    found.setdefault(f"{path}.{name}" if path else name, one)
+    return found
+
+
+@contextlib.contextmanager
+def _find_unlisted(module: nn.Module) -> Iterator[list[nn.Module]]:
+    """Give the layers with trained parameters, or dropout, that a block calls and that are not among a model's."""
+    listed, found = {*module.modules()}, list[nn.Module]()
+
+    def note(layer: nn.Module, _: Any) -> None:
+        counts = isinstance(layer, nn.Dropout) or any(p.requires_grad for p in layer.parameters(recurse=False))
+        if counts and layer not in listed:
+            found.append(layer)
+
+    hook = nn.modules.module.register_module_forward_pre_hook(note)
+    try:
+        yield found
+    finally:
+        hook.remove()
+
+
+def _iter_held(value: Any) -> Iterator[Any]:
+    """Yield an attribute's value, or what is in it if it is a collection, however deep."""
+    if isinstance(value, Mapping | list | tuple | set | deque):
+        for one in value.values() if isinstance(value, Mapping) else value:
+            yield from _iter_held(one)
+    else:
+        yield value
