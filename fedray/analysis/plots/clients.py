@@ -176,7 +176,11 @@ def draw_partitions(sweep: SweepTable) -> tuple[dict[str, Figure], dict[str, lis
             refuse_plugins("--kind partition", {name: spec.get(name) for name in ("data", "partition")})
         source, partition = make_data_source(spec.get("data")), make_partition(spec.get("partition"))
         try:
-            data = load_data(source) if source.test is None else load_data(source).merge()
+            data = load_data(source)
+            planned = spec.identity.get("data", {}).get("digest", data.digest), spec.identity.get("partition")
+            if planned not in [(data.digest, one) for one in (None, partition.list_identity_entries())]:
+                raise UserError("other data, or another file of its partition, than its cells were planned with")
+            data = data if source.test is None else data.merge()
         except UserError as error:
             left_out.setdefault(str(error), []).append(name)
             continue

@@ -20,6 +20,9 @@ from fedray.analysis.tables.build import build
 from fedray.analysis.tables.build import main as tables
 from fedray.analysis.tables.clients import measure_fairness, read_accuracies, read_confusions
 from fedray.common.errors import UserError
+from fedray.datasets import make_data_source
+from fedray.datasets.base import load_data
+from fedray.partitions import make_partition
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, history, rows, sheet, write, write_run
 
@@ -138,6 +141,15 @@ def test_partitions_need_no_runs(store: Tracker) -> None:
     assert counts[0].std() > 2 * counts[1].std()
     scales = [figure.axes[0].images[0].get_clim() for figure in figures.values()]
     assert scales == [(0, counts[0].max())] * 2, "one scale"
+    planned = {"data": {"digest": load_data(make_data_source("digits")).digest}}
+    planned["partition"] = make_partition(cells[0]["config"]["partition"]).list_identity_entries()
+    cells[0]["identity"], cells[2]["identity"] = planned, planned | {"data": {"digest": "of other data"}}
+    write(store, cells, [])
+    figures, left_out = draw_partitions(collect("sweep"))
+    assert [*figures] == ["digits dirichlet α=0.5"]
+    assert left_out == {
+        "other data, or another file of its partition, than its cells were planned with": ["digits dirichlet α=100"]
+    }
 
 
 @pytest.mark.parametrize("with_store", [True, False])
