@@ -2,6 +2,7 @@
 
 import csv
 import io
+import logging
 import re
 import unicodedata
 from collections.abc import Iterable
@@ -11,38 +12,47 @@ from typing import Literal, Self
 import numpy as np
 from pydantic import ConfigDict, Field, model_validator
 
-from fedray.common.errors import UserError, restate, truncate_repr, unknown
+from fedray.common.errors import UserError, escape, restate, truncate_repr, unknown
 from fedray.common.whole_files import open_file
 from fedray.common.yaml_files import locate_file
 from fedray.datasets.base import DataSource
 from fedray.datasets.dataset import Dataset
 
+log = logging.getLogger("fedray")
 TEXTS = 1000
 """Largest number of different texts in a column of features; a column with more holds names or ids."""
 NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,9})?", re.ASCII)
 """A plain decimal. Python reads more: `1_000`, digits of other scripts."""
 SEPARATED = re.compile(
-    r"[~≈<>≤≥±(]*\s*[$€£¥]?\s*[+\-−]?(?:\d+|\d*,\d+|\d*\.\d+|\d{1,3}(?:[.,'’_\s]\d{3})+(?:[.,]\d+)?|\d+(?:_\d+)+)(?:[eE][+\-−]?\d+)?"
-    r"(\s*)([%‰$€£¥]?|°?[^\W\d_]\S*)\)?"
+    r"[\"'~≈<>≤≥±(]*\s*[$€£¥]?\s*[+\-−]?(?:\d+|\d*,\d+|\d*\.\d+|\d{1,3}(?:[.,'’_\s]\d{3})+(?:[.,]\d+)?|\d+(?:_\d+)+)(?:[eE][+\-−]?\d+)?"
+    r"(\s*)([%‰$€£¥]?|°?[^\W\d_]\S*)(?:[+\-−]|(?:±|\+/-)\s*\d\S*)?[\"')]?"
 )
-"""A number written in another way: with a decimal comma, thousands apart, a unit, a sign such as <, digits of another
-script.
+"""A number written in another way: with a decimal comma, thousands apart, a unit, a sign such as <, + or ± before or
+behind it, quotes, digits of another script.
 
 Its groups are the blanks before the unit and the unit.
 """
+SMALL = 1e-140
+"""Spread of a column below which squares underflow."""
+MISSING = {"na", "n/a", "nan", "null", "none", "-", "?", "."}
+"""Usual marks of a missing value, in lower case."""
 SEPARATORS = {";": "semicolons", "\t": "tabs", "|": "bars"}
-Table = dict[str, np.ndarray]
-"""Column -> its fields as text, `(n,)`."""
+
+
+class Table(dict[str, np.ndarray]):
+    """Column -> its fields as text, `(n,)`. first: number of rows of the file of data.path, which come first."""
+
+    first = 0
 
 
 class Csv(DataSource):
     """A comma-separated table with a header; each row is a sample, and each column not named below a feature.
 
     Numbers are plain decimals such as -1.5 and 2e-3, and are standardised; a column of texts gives a feature of 0 and 1
-    for each of them. A column with more numbers than texts is refused unless `texts` names it: a text in it is a slip
-    or stands for a missing number. Labels and clients are texts, numbered in sorted order: as numbers if all of them
-    are numbers. The test set is `test_path`, the rows with `test` in the column `split`, or part of each client's rows
-    (`data.test`).
+    for each of them. A column with more numbers than texts, or with numbers and a mark such as NA, is refused unless
+    `texts` names it: a text in it is a slip or stands for a missing number. Labels and clients are texts, numbered in
+    sorted order: as numbers if all of them are numbers. The test set is `test_path`, the rows with `test` in the column
+    `split`, or part of each client's rows (`data.test`).
     """
 
     model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
@@ -83,7 +93,8 @@ class Csv(DataSource):
             second = self._read("test_path", self.test_path)
             if strange := sorted(set(table) ^ set(second)):
                 raise UserError(f"data.test_path: only one of both files has the column {truncate_repr(strange[0])}")
-            table = {name: np.concatenate([column, second[name]]) for name, column in table.items()}
+            table = Table({name: np.concatenate([column, second[name]]) for name, column in table.items()})
+        table.first = count
         is_test = np.arange(len(table[self.label_column])) >= count
         if self.split is not None:
             is_test = table[self.split] == "test"
@@ -91,10 +102,14 @@ class Csv(DataSource):
         if is_test.all() or not (is_test.any() or self.test):
             raise UserError(f"data.split: {self.path} has no row for {'training' if is_test.all() else 'testing'}")
         used = {self.label_column, self.client, self.split, *self.drop}
-        features = [self._make_features(table, name, ~is_test) for name in table if name not in used]
+        features = {name: self._make_features(table, name, ~is_test) for name in table if name not in used}
         if not features:
             raise UserError(f"data.path: {self.path} has no column for features")
-        x, y = np.concatenate(features, axis=1).astype(np.float32), self._encode(table, self.label_column)
+        texts = [f"{escape(name)} ({len(made[0])})" for name, made in features.items() if made.dtype == np.float32]
+        if texts:
+            log.info("%s: columns of texts: %s", self.name, ", ".join(texts[:12] + ["..."] * (len(texts) > 12)))
+        x = np.concatenate(list(features.values()), axis=1).astype(np.float32)
+        y = self._encode(table, self.label_column)
         clients = None if self.client is None else self._encode(table, self.client)
         train, test = np.flatnonzero(~is_test), np.flatnonzero(is_test)
         client_train, client_test = (None if clients is None else clients[rows] for rows in (train, test))
@@ -107,10 +122,18 @@ class Csv(DataSource):
         if not file.exists():
             raise UserError(f"data.{key}: {file} does not exist")
         with (
-            restate(f"data.{key}: {file} is not a readable table", OSError, ValueError, csv.Error),
+            restate(f"data.{key}: {file} is not a readable table", OSError, ValueError),
             io.TextIOWrapper(open_file(file), newline="", encoding="utf-8-sig") as opened,
         ):
-            header, *rows = [[field.strip() for field in row] for row in csv.reader(opened) if row] or [[]]
+            lines = list[list[str]]()
+            try:
+                for row in csv.reader(opened, strict=True):
+                    if row:
+                        lines.append([field.strip() for field in row])
+            except csv.Error as error:
+                found = f"row {len(lines)} cannot be read: {error}"
+                raise UserError(f"data.{key}: {file}: {found}; is a quote not closed, or not doubled?") from None
+        header, *rows = lines or [[]]
         if not rows:
             raise UserError(f"data.{key}: {file} has no rows below its header")
         for place, name in enumerate(header, 1):
@@ -134,18 +157,26 @@ class Csv(DataSource):
         for number, row in enumerate(rows, 1):
             if len(row) != len(header):
                 raise UserError(f"data.{key}: {file}: row {number} has {len(row)} fields, the header {len(header)}")
-        return {name: np.array([row[i] for row in rows], dtype=object) for i, name in enumerate(header)}
+        return Table({name: np.array([row[i] for row in rows], dtype=object) for i, name in enumerate(header)})
 
     def _refuse_row(self, table: Table, name: str, wrong: np.ndarray, what: str) -> None:
         if wrong.any():
             row = int(np.flatnonzero(wrong)[0])
-            value = truncate_repr(table[name][row])
-            raise UserError(f"data.path: {self.path}: row {row + 1}, column {name}: found {value}; {what}")
+            value, second = truncate_repr(table[name][row]), row >= table.first
+            place = f"test_path: {self.test_path}" if second else f"path: {self.path}"
+            row += 1 - table.first * second
+            raise UserError(f"data.{place}: row {row}, column {name}: found {value}; {what}")
 
     def _encode(self, table: Table, name: str) -> np.ndarray:
         """Return the position of each row's text among the sorted texts, int64 `(n,)`; numbers sort as numbers."""
         self._refuse_row(table, name, table[name] == "", "a value is required")
         names = sorted(set(table[name]))
+        if name == self.label_column and all(text.lower() in MISSING or NUMBER.fullmatch(text) for text in names):
+            is_missing = np.array([text.lower() in MISSING for text in table[name]])
+            if not is_missing.all():
+                self._refuse_row(
+                    table, name, is_missing, "a class is required; leave the row out, or name it otherwise"
+                )
         refuse_two_spellings(f"data.path: {self.path}: column {name}", names)
         if all(map(NUMBER.fullmatch, names)):
             if name == self.label_column:
@@ -157,7 +188,7 @@ class Csv(DataSource):
         return np.array([places[text] for text in table[name]], dtype=np.int64)
 
     def _make_features(self, table: Table, name: str, is_train: np.ndarray) -> np.ndarray:
-        """Return a column's features, float64: `(n, 1)`, or `(n, texts)` of a column with texts."""
+        """Return a column's features: float64 `(n, 1)`, or float32 `(n, texts)` of a column with texts."""
         values, is_empty = _parse(table[name]), table[name] == ""
         is_text = np.isnan(values) & ~is_empty
         if is_text.any() or name in self.texts:
@@ -165,16 +196,25 @@ class Csv(DataSource):
             # Letters right behind a number are a unit if all are the same: 3kg, 5kg. Others are codes: 1a, 2b.
             letters = {form[2] for form in forms if form and not form[1] and form[2].strip("%‰$€£¥")}
             odd = is_text & [form is not None and (form[2] not in letters or len(letters) == 1) for form in forms]
-            if name not in self.texts and (is_text & ~odd).sum() < (~is_text & ~is_empty).sum() + odd.sum():
+            is_missing = np.array([text.lower() in MISSING for text in table[name]])
+            is_number = ~is_text & ~is_empty
+            if name not in self.texts and (
+                (is_text & ~odd & ~is_missing).sum() < is_number.sum() + odd.sum()
+                or (is_missing.any() and is_number.any())
+            ):
                 self._refuse_row(
                     table,
                     name,
                     odd,
-                    "a plain decimal such as -1.5 or 2e-3 is required, without decimal commas, thousands, units and "
-                    "signs like <; if these are codes, name the column in texts",
+                    "a plain decimal such as -1.5 or 2e-3 is required, without decimal commas, thousands, quotes, "
+                    "units and signs like <; if these are codes, name the column in texts",
                 )
+                is_wrong = is_missing if is_missing.any() else is_text
                 self._refuse_row(
-                    table, name, is_text, "a number is required; leave a missing one empty, or name the column in texts"
+                    table,
+                    name,
+                    is_wrong,
+                    "a number is required; leave a missing one empty, or name the column in texts",
                 )
             self._refuse_row(table, name, is_empty, "a text is required")
             texts, positions = np.unique(table[name].astype(str), return_inverse=True)
@@ -182,7 +222,7 @@ class Csv(DataSource):
                 raise UserError(f"data.drop: column {name} holds {len(texts)} different texts; allowed are {TEXTS}")
             if len(texts) == len(table[name]):
                 raise UserError(f"data.drop: column {name} has another text in each row, as an id; leave it out")
-            return np.eye(len(texts))[positions]
+            return np.eye(len(texts), dtype=np.float32)[positions]
         known = values[is_train & ~is_empty]
         if self.missing_values == "refuse" or not len(known):
             self._refuse_row(table, name, is_empty, "a number is required; data.missing: mean fills it in")
@@ -190,9 +230,15 @@ class Csv(DataSource):
         values[is_empty] = known.mean()
         if self.standardise:
             train = values[is_train]
+            if 0 < (spread := np.ptp(train)) < SMALL:
+                values, train = values / spread, train / spread
             # The computed mean and deviation of equal numbers can differ from that number and from 0 by rounding.
             mean, deviation = (train.mean(), train.std()) if np.ptp(train) else (train[0], 1.0)
             values = (values - mean) / deviation
+            self._refuse_row(table, name, ~(np.abs(values) < 1e38), "too far from the training rows' mean for float32")
+        elif len(np.unique(values)) > 2 * (kept := len(np.unique(values.astype(np.float32)))):
+            found = f"{len(np.unique(values))} different numbers; float32 keeps {kept} of them"
+            log.warning("csv: column %s has %s, standardise: true keeps more", escape(name), found)
         return values[:, None]
 
 

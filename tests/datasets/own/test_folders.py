@@ -306,9 +306,13 @@ def load_table(content: str = OWN, **options: Any) -> Dataset:
     return load("csv", **{"path": "own.csv", "label": "kind", **options})
 
 
-def test_numbers_are_standardised_by_the_training_rows_and_texts_become_columns() -> None:
+def test_numbers_are_standardised_by_the_training_rows_and_texts_become_columns(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """Ages -1 and 3: mean 1, deviation 2; then 5 is 2. Sexes f and m; wards a and b are clients 0 and 1."""
+    caplog.set_level("INFO", "fedray")
     data = load_table(OWN.replace("1,m", "-1,m"), split="part", client="ward")
+    assert caplog.messages == ["csv: columns of texts: sex (2)"]
     assert (data.x_train.tolist(), data.x_test.tolist()) == ([[-1, 0, 1], [1, 1, 0]], [[2, 0, 1]])
     assert (data.y_train.tolist(), data.y_test.tolist(), data.num_classes) == ([1, 0], [1], 2)
     assert (data.client_train.tolist(), data.client_test.tolist()) == ([1, 0], [1])
@@ -351,7 +355,8 @@ def test_two_spellings_of_one_client_or_class_are_refused(column: str, pair: tup
 
 
 @pytest.mark.parametrize(
-    "value", ["1,5", "1.234.567", "1 234", "1_000", "5%", "$5", "3 kg", "<0.01", "(5)", "\u0661\u0662"]
+    "value",
+    ["1,5", "1.234.567", "1 234", "1_000", "5%", "$5", "3 kg", "<0.01", "(5)", "\u0661\u0662", "50+", "3±1", "'5'"],
 )
 def test_a_column_of_numbers_in_another_style_is_refused(value: str) -> None:
     """Each would be a text, with a feature of 0 and 1 for every value. As codes they are accepted on request."""
@@ -409,6 +414,16 @@ def test_a_constant_column_is_zero(value: str) -> None:
     np.testing.assert_allclose(data.x_test, [[1 - float(value)]])
 
 
+def test_tiny_numbers_are_told_apart_and_large_ones_that_float32_merges_are_named(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Squares of the first underflow to a deviation of 0; float32 keeps every 128th integer from 2**30."""
+    data = load_table(rows("f", ["1e-170", "3e-170"]), split="part", drop=["who"])
+    np.testing.assert_allclose(data.x_train, [[-1], [1]])
+    load_table(rows("f", [str(2**30 + i) for i in range(5)]), split="part", drop=["who"], standardise=False)
+    assert "csv: column f has 5 different numbers; float32 keeps 1 of them, standardise: true" in caplog.text
+
+
 @pytest.mark.parametrize("clients", [{"test": {"from": "clients"}}, {"split": "part"}])
 def test_a_run_with_natural_clients(clients: dict[str, Any]) -> None:
     """Three wards of 40 rows whose class is the sign of the feature: one layer learns it."""
@@ -452,6 +467,21 @@ def test_a_run_with_natural_clients(clients: dict[str, Any]) -> None:
             "found 'NA'; a number is required; leave a missing one empty, or",
         ),
         (
+            OWN.replace("1,m", "NA,m").replace("5,m", "?,m"),
+            {"split": "part"},
+            "row 1, column age: found 'NA'; a number is required",
+        ),
+        (
+            OWN + '7,m,b,yes,"test\n',
+            {"split": "part"},
+            "own.csv: row 4 cannot be read: unexpected end of data; is a quote",
+        ),
+        (
+            "height,kind\n1,1\n",
+            {"test_path": "test.csv"},
+            "data.test_path: test.csv: row 2, column kind: found 'NA'; a class",
+        ),
+        (
             "name,kind,part\n" + "".join(f"n{i},{i % 2},train\n" for i in range(1001)) + "n0,1,test\n",
             {"split": "part"},
             "column name holds 1001 different texts; allowed are 1000",
@@ -461,6 +491,6 @@ def test_a_run_with_natural_clients(clients: dict[str, Any]) -> None:
     ],
 )
 def test_refused_in_one_line(content: str, options: dict[str, Any], message: str) -> None:
-    Path("test.csv").write_text("kind,height\n1,7\n")
+    Path("test.csv").write_text("kind,height\n1,7\nNA,8\n")
     with small.refused(message):
         load_table(content, **options)
