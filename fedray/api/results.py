@@ -209,8 +209,8 @@ def log_model(run: str) -> str:
         'models:/m-...'
     """
     result = load(run)
-    data = result.problem.data
-    inputs = data.x_test[:2]
-    if inputs.ndim != 4:  # not pictures but numbers or token ids
-        inputs = Samples(data.x_test, data.y_test, data, "cpu").make_batch(np.arange(2))[0].numpy()
+    resizes = result.problem.config.model.side is not None  # what it resizes is an input, too
+    data = load_data(result.problem.config.data) if resizes else result.problem.data
+    x, y = (data.x_test, data.y_test) if len(data.x_test) > 1 else (data.x_train, data.y_train)
+    inputs = x[:2] if x.ndim == 4 else Samples(x, y, data, "cpu").make_batch(np.arange(2))[0].numpy()
     return models.log_model(run, result.model(), inputs)

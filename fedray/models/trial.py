@@ -30,7 +30,12 @@ def try_out(network: Network, batches: Sequence[Tensor], classes: int, name: str
             _watch_linear_layers(network.module) as answers,
             _find_unlisted(network.module) as unlisted,
         ):
-            outputs = [network(x).logits for x in batches]
+            try:
+                outputs = [network(x).logits for x in batches]
+            except ValueError as error:  # one sample alone has no statistics of its own (`norm: batch_untracked`)
+                if "more than 1 value per channel" not in str(error):
+                    raise
+                outputs = [network(x).logits for x in batches[1:]]
     except RuntimeError as error:
         reason, shape = str(error).splitlines()[0], tuple(batches[0].shape[1:])
         raise UserError(f"{name} does not take inputs of shape {shape}{how}: {reason}") from None
@@ -60,8 +65,10 @@ def try_out(network: Network, batches: Sequence[Tensor], classes: int, name: str
 
 
 def _judge_outputs(outputs: Sequence[Any], classes: int, name: str) -> None:
-    """Refuse what are no logits of one sample and of two; tell of probabilities and of samples that are mixed."""
-    for n, logits in enumerate(outputs, 1):
+    """Refuse what are no logits of one sample and of two, or of two; tell of probabilities and of samples that are
+    mixed.
+    """
+    for n, logits in enumerate(outputs, 3 - len(outputs)):
         if not isinstance(logits, Tensor):
             raise UserError(
                 f"{name}.forward gives a {type(logits).__name__}; a tensor with a number for each class is required"
@@ -74,7 +81,7 @@ def _judge_outputs(outputs: Sequence[Any], classes: int, name: str) -> None:
                 f"{name}.forward gives probabilities, which sum to 1; the loss applies a softmax itself, so leave "
                 "yours out"
             )
-    if not torch.allclose(outputs[0][0], outputs[1][0], rtol=1e-2, atol=1e-3, equal_nan=True):
+    if not torch.allclose(outputs[0][0], outputs[-1][0], rtol=1e-2, atol=1e-3, equal_nan=True):
         warn_once(
             f"{name} gives a sample other outputs beside another one than alone when it is tested: it mixes the "
             "samples of a batch (nn.LSTM without batch_first?) or draws"

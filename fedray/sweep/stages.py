@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from fedray.cells.sheet import Sheet
 from fedray.cells.status import Status
 from fedray.common.errors import UserError, format_duration, name_place
 from fedray.common.location import refuse_unwritable_store
@@ -264,6 +265,7 @@ def _run_block(sweep: Sweep, file: str, options: Options, dry_run: bool) -> tupl
         print(f"{sweep.name}: chosen {label}: {values} {score}", flush=True)
     stage = make_final_stage(sweep, [one.config for one in choices])
     second = plan_and_print(stage, file, options, text)
+    _refuse_changed(first.sheet, second.sheet)
     chosen = describe_choices(sweep, choices, second)
     cells = {hash: replace(cell, tuned=chosen[hash]) for hash, cell in second.sheet.cells.items()}
     second = replace(second, sheet=replace(second.sheet, cells=cells))
@@ -271,6 +273,20 @@ def _run_block(sweep: Sweep, file: str, options: Options, dry_run: bool) -> tupl
         _print_plan(second)
         return 0, 0
     return drive(second), len(first.sheet.cells) - done + len(second.to_run)
+
+
+def _refuse_changed(tuned: Sheet, final: Sheet) -> None:
+    """Raise UserError if the final stage has data, or a file of a model or partition, that the tune stage had not."""
+    for section in ("data", "model", "partition"):
+        known, found = (
+            {json.dumps(part["digest"] if section == "data" else part) for part in each}
+            for each in ([cell.identity[section] for cell in sheet.cells.values()] for sheet in (tuned, final))
+        )
+        if found - known:
+            raise UserError(
+                f"{section}: a file has changed since the tune stage; put it back and call again, or call again, and "
+                "both stages run with the new one"
+            )
 
 
 def _print_plan(plan: Plan) -> None:

@@ -5,6 +5,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
+import torch
 from torch import nn
 
 from fedray.common.errors import UserError, join_lines
@@ -48,6 +49,8 @@ def log_model(run: str, model: nn.Module, example: np.ndarray) -> str:
                 serialization_format="pt2",
                 pip_requirements=requirements,
             )
+            with torch.no_grad():
+                mlflow.pytorch.load_model(str(path))(torch.from_numpy(example[[0, 1, 0]]))  # MLflow may fix the number
             with translate_refusals():
                 client.log_model_artifacts(logged.model_id, str(path))
                 client.log_outputs(run, [LoggedModelOutput(logged.model_id, step=0)])

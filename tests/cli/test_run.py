@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 import fedray
 from fedray.common.errors import UserError
 from fedray.config import RunConfig
+from fedray.datasets.base import load_data
 from fedray.engine import loop
 from fedray.engine.problem import Problem
 from fedray.engine.process.backend import InlineBackend
@@ -63,11 +64,13 @@ def test_a_run_is_kept_shown_again_and_loaded(folder: Path, call: Call) -> None:
     assert torch.equal(flat, loaded.theta)
 
 
+@pytest.mark.parametrize("model", ["{name: mlp, hidden: [8]}", "{name: sl_vit, dim: 8, depth: 1, resize: 16}"])
 def test_a_model_in_mlflow_is_the_trained_one_and_holds_no_pickle(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, call: Call
+    model: str, folder: Path, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
-    """MLflow loads it without the class of the model, for any number of images; the run stays as it was."""
-    out = call("run", "run.yaml", "--log-model").done
+    """MLflow loads it without the class of the model, for any number of images; the run stays as it was. What resizes
+    its inputs takes them as the data are."""
+    out = call("run", "run.yaml", "--log-model", "--set", f"model={model}").done
     (run,) = counting()
     assert run.info.status == "FINISHED"
     address = re.search(r"model (models:/\S+) in MLflow", out)
@@ -80,7 +83,7 @@ def test_a_model_in_mlflow_is_the_trained_one_and_holds_no_pickle(
     monkeypatch.setenv("MLFLOW_ALLOW_PICKLE_DESERIALIZATION", "false")
     monkeypatch.setattr("mlflow.tracking._tracking_service.utils._tracking_uri", f"sqlite:///{folder / 'mlflow.db'}")
     loaded, trained = mlflow.pytorch.load_model(address[1]), fedray.load(run.info.run_id)
-    inputs = torch.from_numpy(trained.problem.data.x_test[:7])
+    inputs = torch.from_numpy(load_data(trained.problem.config.data).x_test[:7])
     assert torch.allclose(loaded(inputs), trained.model()(inputs), atol=1e-6)
 
 

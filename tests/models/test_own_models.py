@@ -428,3 +428,15 @@ def test_a_model_is_tried_out_on_a_sample_not_on_zeros(caplog: pytest.LogCapture
     data = Dataset("digits", **arrays, num_classes=3)
     fedray.simulate(small.sections(model={"name": f"{HERE}:Packed"}, training={"rounds": 1}), data=data)
     assert [line for line in caplog.messages if "model.name" in line] == []
+
+
+class Untracked(Plain):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body.append(nn.BatchNorm1d(16, track_running_stats=False))
+
+
+def test_a_model_with_the_statistics_of_a_batch_is_tried_out_on_two_samples() -> None:
+    """As `norm: batch_untracked`: one sample alone has none, and none is tested alone."""
+    run = small.sections(model=f"{HERE}:Untracked", training={"rounds": 1})
+    assert fedray.simulate(run).history[-1]["test_accuracy"] > 10

@@ -78,7 +78,7 @@ class SLViTNetwork(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         tokens = self.tokens(x)
-        x = torch.cat([self.class_token.expand(len(tokens), -1, -1), tokens], dim=1) + self.positions
+        x = torch.cat([self.class_token.expand(tokens.shape[0], -1, -1), tokens], dim=1) + self.positions
         output: Tensor = self.mlp_head(self.blocks(x)[:, 0])
         return output
 

@@ -19,7 +19,16 @@ from fedray.sweep.draws import draw, iter_points
 from fedray.sweep.plan import Plan, make_plan
 from fedray.sweep.session import describe_results
 from fedray.sweep.space import Searcher, format_range, is_at_edge
-from fedray.sweep.stages import Known, Study, choose, describe_choices, make_final_stage, make_studies, make_tune_stage
+from fedray.sweep.stages import (
+    Known,
+    Study,
+    choose,
+    describe_choices,
+    make_final_stage,
+    make_studies,
+    make_tune_stage,
+    run_file,
+)
 from fedray.sweep.sweep import Sweep
 
 FILE: dict[str, Any] = {
@@ -113,6 +122,25 @@ def test_the_lowest_loss_or_the_highest_accuracy_is_chosen(select: str, extreme:
     (choice,) = choose(with_outcomes(make_plan(make_tune_stage(asked)), lambda one: {select: one.training.lr}))
     assert choice.values == extreme(choice.study.draws, key=lambda one: one["training.lr"])
     assert len({one["training.lr"] for one in choice.study.draws}) == 4
+
+
+def test_data_that_change_between_the_stages_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The values were chosen on other data; another call tunes on the new ones, since its cells are others."""
+
+    def save(factor: float) -> None:
+        x, y = factor * np.arange(200, dtype=np.float32).reshape(50, 4), np.arange(50) % 2
+        np.savez("d.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+
+    def drive(plan: Plan) -> int:
+        plan.sheet.records.update(with_outcomes(plan, lambda run: {file().select: 50.0}).sheet.records)
+        save(2)
+        return 0
+
+    save(1)
+    monkeypatch.setattr("fedray.sweep.stages.drive", drive)
+    base = FILE["base"] | {"data": {"name": "npz", "path": "d.npz"}}
+    with pytest.raises(UserError, match=r"^data: a file has changed since the tune stage; put it back and call again"):
+        run_file(file(base=base, grid={"partition": ["iid"]}), "own.yaml")
 
 
 def test_what_the_final_table_is_told() -> None:
