@@ -128,13 +128,17 @@ def results(name: str) -> Results:
         [1, 2]
     """
     sweep = collect(name)
-    setting = list(map(leave_out_seed, sweep.cells["label"], sweep.cells["seed"]))
-    records = (sweep.sheet.records.get(hash) for hash in sweep.cells["cell"])
-    models = [record.hashes.get("theta_sha256", "") if record else "" for record in records]
-    cells = sweep.cells.assign(setting=setting, theta_sha256=models).drop(columns="spec").infer_objects()
+    cells = sweep.cells.drop(columns="spec")
+    for column in [column for column in map(str, cells) if column.startswith("chosen.")]:  # by a tune stage
+        key, values = column.removeprefix("chosen."), cells.pop(column)
+        cells[key] = values.combine_first(cells[key]) if key in cells else values
+    varies = [key for key in list_settings(cells) if cells[key].nunique(dropna=False) > 1]
+    records = (sweep.sheet.records.get(hash) for hash in cells["cell"])
+    cells["theta_sha256"] = [record.hashes.get("theta_sha256", "") if record else "" for record in records]
+    cells["setting"] = list(map(leave_out_seed, cells["label"], cells["seed"]))
+    cells = cells.infer_objects()
     measured = [key for key in map(str, cells) if key.startswith("metrics.") and key != "metrics.diverged_round"]
     cells[measured] = cells[measured].where(cells["status"].isin(FINISHED))
-    varies = [key for key in list_settings(sweep.cells) if sweep.cells[key].nunique(dropna=False) > 1]
     cells = cells[list(dict.fromkeys(["cell", "label", "setting", "status", "run_id", *varies, *cells]))]
     assert sweep.store is not None  # noqa: S101 (`collect` sets it)
     trials = read_trials(sweep.store[0], sweep.sheet.run_id).set_index(TRIAL_CELL, drop=False)

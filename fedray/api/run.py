@@ -1,7 +1,9 @@
 """One run from Python: `fedray.simulate(config)` is what `fedray run` does."""
 
 import contextlib
-from collections.abc import Mapping
+import fcntl
+import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +80,22 @@ def simulate(
         parsed.data.refuse_other(data)
     data = data or load_data(parsed.data)
     cell = "" if track is None and checkpoints is None else parsed.hash_cell(data.digest)
-    held = contextlib.nullcontext(directory)
     tell: Evaluated = (lambda row: None) if evaluated is None else evaluated
-    return run_problem(Problem.build(parsed, data), cell, track, held, tell, profile, progress)
+    return run_problem(Problem.build(parsed, data), cell, track, _hold(directory), tell, profile, progress)
+
+
+@contextlib.contextmanager
+def _hold(folder: Path | None) -> Iterator[Path | None]:
+    """Yield a folder of checkpoints, locked for the duration of a block. Raises UserError if another call has it."""
+    with contextlib.ExitStack() as stack:
+        if folder is not None:
+            with contextlib.suppress(OSError):  # said once it is written to
+                folder.mkdir(parents=True, exist_ok=True)
+                stack.callback(os.close, opened := os.open(folder, os.O_RDONLY))
+                try:
+                    fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    raise UserError(
+                        f"simulate: checkpoints: another call trains with {folder}; wait for it, or name another one"
+                    ) from None
+        yield folder

@@ -5,6 +5,7 @@ A method's gradients per local step are measured (`engine.cost`).
 """
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -154,8 +155,9 @@ def count_of_client(run: RunConfig, samples: int) -> float:
 
 
 def count_samples(run: RunConfig, train: int) -> int:
-    """Return the samples per client if all clients have equally many."""
-    return -(-train // run.clients.dealt)
+    """Return the samples that a client trains on if all have equally many. train: number of all training samples."""
+    held = run.data.validation.fraction if run.data.validation is not None else 0.0
+    return math.ceil(train * (1 - held) / run.clients.dealt)
 
 
 def get_cost(run: RunConfig) -> Cost:

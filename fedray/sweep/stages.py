@@ -173,7 +173,8 @@ def describe_choices(sweep: Sweep, choices: Sequence[Choice], plan: Plan) -> dic
     hashes = iter(hash for _, hash in plan.points)  # choices x seeds
     for choice in choices:
         study = choice.study
-        runs = [RunConfig.parse(apply_draw(study.config, values)) for values in study.draws]
+        held = {"data.validation": common["held_out"]}
+        runs = [RunConfig.parse(apply_draw(study.config, held | values)) for values in study.draws]
         gradients = [count_training_gradients(run) for run in runs]
         chosen = common | {
             "values": choice.values,

@@ -51,6 +51,15 @@ def test_results_of_a_sweep(store: Tracker) -> None:
     assert means.to_dict() == {("fedavg-0.5", 1): 45.0, ("fedavg-0.5", 2): 65.0}
 
 
+def test_what_a_tune_stage_has_chosen_stands_under_its_key(store: Tracker) -> None:
+    """fedsam's ρ was drawn; fedavg has none, and another fedsam's is the file's."""
+    cells = [cell(FEDAVG, 0.5, 0), cell(SMALL, 0.5, 0), cell({"name": "fedsam", "rho": 0.3}, 0.5, 1)]
+    write(store, [*cells[:1], cells[1] | {"tuned": {"values": {"algorithm.rho": 0.1}}}, cells[2]], [50, 60, 70])
+    found = fedray.results("sweep").cells
+    assert [key for key in found if "rho" in key] == ["algorithm.rho"]
+    assert found["algorithm.rho"].fillna(0).to_list() == [0, 0.1, 0.3]
+
+
 def test_a_run_that_has_not_finished_has_no_final_metrics(store: Tracker) -> None:
     """But curves, of the rounds that it made."""
     cells = [cell(FEDAVG, 0.5, seed) for seed in range(3)]

@@ -133,7 +133,9 @@ def test_a_checkpoint_that_cannot_be_written_is_one_line(tmp_path: Path, monkeyp
 
 
 def test_a_callback_can_stop_a_run_whose_result_is_kept(tmp_path: Path) -> None:
-    """Rounds 1 to 6 are evaluated; stopped in 3, it goes on to the undisturbed end; other answers are refused."""
+    """Rounds 1 to 6 are evaluated; stopped in 3, it goes on to the undisturbed end; other answers are refused, and a
+    second call with the same checkpoints meanwhile.
+    """
     changed = {"training": {"rounds": 6, "local_steps": 1}, "evaluation": {"every": 1}}
     config = simulation().problem.config.resolve() | changed
     seen: list[float] = []
@@ -148,6 +150,11 @@ def test_a_callback_can_stop_a_run_whose_result_is_kept(tmp_path: Path) -> None:
     for answer, found in (("stop", "'stop'"), (True, "True")):
         with pytest.raises(UserError, match=rf"^evaluated: returned {found}; None or fedray.STOP is required$"):
             fedray.simulate(config, evaluated=lambda row, answer=answer: answer)
+    folder = f"another call trains with {tmp_path}; wait for it, or name another one"
+    with pytest.raises(UserError, match=f"^simulate: checkpoints: {folder}"):
+        fedray.simulate(
+            config, evaluated=lambda row: fedray.simulate(config, checkpoints=tmp_path), checkpoints=tmp_path
+        )
     whole = fedray.simulate(config, checkpoints=tmp_path)
     assert whole.summary()["state_sha256"] == fedray.simulate(config).summary()["state_sha256"]
 
