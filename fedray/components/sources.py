@@ -51,7 +51,8 @@ class _HeldFinder:
     def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
         tail = name.rpartition(".")[2]
         ends = (f"/{tail}/__init__.py", f"/{tail}.py")
-        held = {file: source for file, source in (_held or {}).items() if file.endswith(ends)}
+        read = dict(_held or {})  # at once: another thread may be reading more
+        held = {file: source for file, source in read.items() if file.endswith(ends)}
         if not any(source is not None for source in held.values()):
             return None
         others = (finder for finder in sys.meta_path if finder is not _HeldFinder)
