@@ -165,7 +165,7 @@ def load(run: str) -> Result:
 
     Raises:
         UserError: there is no such run, no intact checkpoint of it in FEDRAY_STORAGE, or a sweep trained it on other
-        data than are here now.
+        data, or with another file of its partition, than are here now.
 
     Examples:
         >>> results = fedray.run_sweep({"name": "seeds", "base": config, "grid": {"seed": [0, 1]}})
@@ -184,8 +184,11 @@ def load(run: str) -> Result:
     config = RunConfig.parse(read_configuration(client, run))
     data, parent = load_data(config.data), find_sweeps(client, experiment).get(found.data.tags.get("fedray.sweep", ""))
     listed = read_cells(client, parent).get(cell) if parent else None
-    if listed is not None and listed.identity and listed.identity["data"]["digest"] != data.digest:
-        raise UserError(f"load: {config.data.name} is not what {run} was trained on; put the old data back")
+    if listed is not None and listed.identity:
+        if listed.identity["data"]["digest"] != data.digest:
+            raise UserError(f"load: {config.data.name} is not what {run} was trained on; put the old data back")
+        if listed.identity["partition"] != config.partition.list_identity_entries():
+            raise UserError(f"load: the file of partition.path is not what {run} was trained on; put the old one back")
     problem = Problem.build(config, data)
     network = problem.build_network("cpu")
     refuse_other_weights(state, network.theta, network.frozen_sha256)

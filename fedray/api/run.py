@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,7 @@ def simulate(
     parsed = RunConfig.parse(config)
     if data is not None:
         parsed.data.refuse_other(data)
+        data = replace(data)  # its digest is taken anew: the arrays may have changed
     data = data or load_data(parsed.data)
     cell = "" if track is None and checkpoints is None else parsed.hash_cell(data.digest)
     tell: Evaluated = (lambda row: None) if evaluated is None else evaluated

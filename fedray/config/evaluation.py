@@ -52,7 +52,7 @@ class Evaluation(Checked):
     last: int = Field(
         10, gt=0, description="number of final rounds that are all evaluated (every round of a shorter run)"
     )
-    train: bool = Field(False, description="also log the accuracy on the whole training set")
+    train: bool = Field(False, description="also log the accuracy on all samples that clients train on")
     auc: bool = Field(
         False, description="also log `test_auc`, the area under the ROC curve of each class against the rest"
     )

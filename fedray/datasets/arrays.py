@@ -99,7 +99,7 @@ class Npz(Images):
 
     def read(self) -> Dataset:
         path = locate_file("data.path", self.path)
-        data = check_arrays("npz", f"data.path: {path}", read_npz("data.path", path))
+        data = check_arrays("npz", f"data.path: {path}", read_npz("data.path", path), self.test is not None)
         return data if self.train_samples is None else take_train(data, draw_train(data.y_train, self.train_samples))
 
     def list_unread(self) -> list[str]:
@@ -149,7 +149,7 @@ class Arrays(Images):
         arrays = {key: _as_array(key, getattr(self, key)) for key in KEYS if getattr(self, key) is not None}
         if not arrays:
             raise UserError("data.name: arrays exist in memory only; pass them to fedray.simulate, or save an npz file")
-        return check_arrays("arrays", "data", arrays)
+        return check_arrays("arrays", "data", arrays, self.test is not None)
 
 
 def _as_array(key: str, value: Any) -> np.ndarray:
@@ -163,20 +163,26 @@ def _as_array(key: str, value: Any) -> np.ndarray:
         return np.asarray(value)
 
 
-def check_arrays(name: str, where: str, arrays: dict[str, np.ndarray]) -> Dataset:
-    """Return a data set of a user's own arrays.
+def check_arrays(name: str, where: str, arrays: dict[str, np.ndarray], pooled: bool = False) -> Dataset:
+    """Return a data set of a user's own arrays. pooled: accept arrays without a test set, `data.test` makes one.
 
     Raises UserError if an array is missing, or has a type, shape or values that cannot be used.
     """
-    if missing := [key for key in KEYS[:4] if key not in arrays]:
-        raise UserError(f"{where} lacks {', '.join(missing)}; found: {', '.join(sorted(arrays))}")
-    x_train, x_test = (_check_images(where, key, arrays[key]) for key in ("x_train", "x_test"))
-    y_train, y_test = (_check_integers(where, key, arrays[key]) for key in ("y_train", "y_test"))
-    client_train, client_test = (
-        _check_integers(where, key, arrays[key]) if key in arrays else None for key in ("client_train", "client_test")
-    )
-    classes = int(max(y_train.max(), y_test.max())) + 1
-    return Dataset(name, x_train, y_train, x_test, y_test, classes, client_train=client_train, client_test=client_test)
+    pooled = pooled and not {"x_test", "y_test", "client_test"} & arrays.keys()
+    if missing := [key for key in KEYS[: 2 if pooled else 4] if key not in arrays]:
+        hint = "; data.test: {from: clients} makes a test set" * (missing == ["x_test", "y_test"])
+        raise UserError(f"{where} lacks {', '.join(missing)}; found: {', '.join(sorted(arrays))}{hint}")
+    checked = {
+        key: (_check_images if key.startswith("x") else _check_integers)(where, key, arrays[key])
+        for key in KEYS
+        if key in arrays
+    }
+    if pooled:
+        checked |= {key.replace("train", "test"): array[:0] for key, array in checked.items()}
+    classes = max(int(checked[key].max(initial=0)) for key in ("y_train", "y_test")) + 1
+    x_train, y_train, x_test, y_test = (checked[key] for key in KEYS[:4])
+    clients = checked.get("client_train"), checked.get("client_test")
+    return Dataset(name, x_train, y_train, x_test, y_test, classes, client_train=clients[0], client_test=clients[1])
 
 
 def _check_images(where: str, key: str, x: np.ndarray) -> np.ndarray:

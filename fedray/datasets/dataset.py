@@ -183,6 +183,17 @@ def describe_shared(x_train: np.ndarray, x_test: np.ndarray) -> str:
     )
 
 
+def describe_repeated(*parts: np.ndarray) -> str:
+    """Return a line about samples whose inputs are those of another one, of which some are tested on; empty if none."""
+    count, different = sum(map(len, parts)), len({hash(x.tobytes()) for part in parts for x in part})
+    if count == different:
+        return ""
+    return (
+        f"{count - different} of {count} samples have the same inputs as one before them; with data.test some are "
+        "trained on and others tested on, and accuracy on them is not that on new samples"
+    )
+
+
 def describe_empty(labels: np.ndarray, classes: int) -> str:
     """Return a line about outputs for which there is no training sample; empty if there are none."""
     empty = np.flatnonzero(np.bincount(labels, minlength=classes) == 0)

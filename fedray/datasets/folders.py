@@ -82,6 +82,9 @@ class Pictures(Images):
                 len(misplaced),
                 ", of train or of test" if self.split is None else "",
             )
+        if unread := _find_unread([*train, *test]):
+            told = "data.path: %s is not read, as %d in all in folders of classes: names of pictures end in %s"
+            log.warning(told, unread[0], len(unread), ", ".join(SUFFIXES))
         kinds, above = self.name_classes(train), sorted({picture.above for picture in train})
         for what, names in (("classes", kinds), (f"{self.level}s", above)):
             refuse_two_spellings(f"data.path: {root}: {what}", names)
@@ -227,6 +230,12 @@ def _find_misplaced(root: Path, read: Sequence[Picture]) -> list[Path]:
         if folder not in kinds:
             pictures += [path for path in entries if path.suffix.lower() in SUFFIXES]
     return sorted(pictures)
+
+
+def _find_unread(read: Sequence[Picture]) -> list[Path]:
+    """Return the files in class folders whose names are not those of pictures."""
+    entries = [path for folder in sorted({picture.path.parent for picture in read}) for path in list_entries(folder)]
+    return [path for path in entries if path.suffix.lower() not in SUFFIXES and path.is_file()]
 
 
 def _list_folders(root: Path) -> list[Path]:

@@ -95,21 +95,15 @@ class Problem:
     def evaluated(self) -> dict[str, np.ndarray]:
         """Samples of each evaluated set: split -> int64 `(n,)`, positions in the test set or in the training set.
 
-        `test` lists the clients' test samples client by client with `data.test`. `train` excludes held-out samples and
-        those that only unseen clients hold; `validation`, present if any are held out, lists them client by client.
+        `test` lists the clients' test samples client by client with `data.test`. `train` lists the samples that clients
+        train on, each once; `validation`, present if any are held out, lists them client by client.
         """
         split = self.split
         own = split.test if self.config.data.test is not None else None
         sets = {"test": np.arange(len(self.data.y_test)) if own is None else own.indices}
         if split.validation is not None:
             sets["validation"] = split.validation.indices
-        held = [shards.indices for shards in (own, split.validation) if shards is not None]
-        if split.unseen is not None:
-            held.append(np.setdiff1d(split.unseen.train.indices, split.train.indices))
-            held += [split.unseen.test.indices] if own is not None and split.unseen.test is not None else []
-        train = np.arange(len(self.data.y_train))
-        train = np.setdiff1d(train, np.concatenate(held)) if held else train
-        return sets | {"train": train}
+        return sets | {"train": np.unique(split.train.indices)}
 
     @property
     def own_validation(self) -> Shards | None:
@@ -163,9 +157,9 @@ class Problem:
         """Return the freshly initialised model of this seed, with what is frozen marked as such."""
         with key_draws(True, self.config.seed, "init"):
             module = build(self.config.model, self.data.input_shape, self.data.num_classes)
-        self.config.model.load_init(module)
         with key_draws(True, self.config.seed, "adapters"):
             self.config.model.adapt(module)
+        self.config.model.load_init(module)
         return module
 
     def build_network(self, device: torch.device | str) -> Network:

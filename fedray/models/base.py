@@ -87,7 +87,7 @@ class ModelSpec(Component):
         freeze(module, self.freeze)
 
     def load_init(self, module: nn.Module) -> None:
-        """Load the `init` file, if any. Raises UserError if it does not fit."""
+        """Load the `init` file, if any; adapters stay as drawn if it has none. Raises UserError if it does not fit."""
         if self.init is None:
             return
         path = locate_file("model.init", self.init)
@@ -100,7 +100,17 @@ class ModelSpec(Component):
                 state = torch.load(path, map_location="cpu", weights_only=True)
             if complex_ := [key for key, value in state.items() if torch.is_tensor(value) and value.is_complex()]:
                 raise ValueError(f"{complex_[0]} holds complex numbers")
-            module.load_state_dict(self._exchange_head(state, module.state_dict()))
+            fresh = module.state_dict()
+            theirs, own = (
+                {key: tuple(value.shape) for key, value in part.items() if key.endswith((".lora_A", ".lora_B"))}
+                for part in (state, fresh)
+            )
+            if self.lora is not None and not theirs:
+                state |= {key: fresh[key] for key in own}
+            elif odd := sorted(theirs.items() ^ own.items()):
+                found = f"the adapter {odd[0][0]} {odd[0][1]}"
+                raise ValueError(f"only one of file and model has {found}; model.lora of its run is required")
+            module.load_state_dict(self._exchange_head(state, fresh))
         except FileNotFoundError:
             raise UserError(f"model.init: {path} does not exist") from None
         except pickle.UnpicklingError:  # torch's message explains how to run the code that a file names

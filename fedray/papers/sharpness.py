@@ -73,7 +73,7 @@ class Sharpness:
     def __str__(self) -> str:
         values = ", ".join(f"{value:.4g}" for value in self.eigenvalues)
         return (
-            f"{self.label}: round {self.round}, loss {self.loss:.4g} on {self.samples} training samples\n"
+            f"{escape(self.label)}: round {self.round}, loss {self.loss:.4g} on {self.samples} training samples\n"
             f"  λ1 {self.eigenvalues[0]:.4g}, λ1/λ5 {self.ratio:.4g}; eigenvalues {values}"
         )
 
@@ -285,7 +285,7 @@ def main(
         trained = TrainedRun(each, samples, device)
         found, vectors = trained.find_eigenvalues()
         file.write(json.dumps(asdict(found) | {"ratio": found.ratio}, indent=1) + "\n")
-        sys.stdout.write(f"{escape(str(found))}\n  {file.path}\n")
+        sys.stdout.write(f"{found}\n  {file.path}\n")
         if plot == "none":
             continue
         losses = trained.measure_plane(plot, vectors, steps)

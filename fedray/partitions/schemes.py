@@ -199,7 +199,8 @@ class Natural(Partition):
 
     def split(self, data: Dataset, clients: int, seed: int) -> Shards:
         if data.client_train is None:
-            raise UserError(f"partition.name: data {data.name} have no natural clients (client_train)")
+            arrays = "client_train and, with data.test, client_test" if data.is_merged else "client_train"
+            raise UserError(f"partition.name: data {data.name} have no natural clients ({arrays})")
         ids, owner = np.unique(data.client_train, return_inverse=True)
         rng = generator(seed if self.seed is None else self.seed, "partition")
         if clients == len(ids):

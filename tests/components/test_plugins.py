@@ -107,8 +107,9 @@ def test_a_class_travels_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
         RunConfig.unpack(packed)
 
 
-def test_arrays_from_memory() -> None:
-    """The data of `digits`, given as arrays: the same numbers and the same digest."""
+def test_arrays_from_memory(caplog: pytest.LogCaptureFixture) -> None:
+    """The data of `digits`, given as arrays: the same numbers and the same digest. Without a test set only if clients
+    have one, where a sample that is there four times is told."""
     loaded = Digits().load()
     arrays = {"x_train": loaded.x_train[:, 0], "y_train": loaded.y_train}
     arrays |= {"x_test": loaded.x_test[:, 0], "y_test": loaded.y_test}
@@ -118,6 +119,15 @@ def test_arrays_from_memory() -> None:
     assert fedray.simulate(given).theta.equal(fedray.simulate(config(data="digits")).theta)
     with pytest.raises(UserError, match=r"^data lacks y_train, y_test; found: x_test, x_train$"):
         fedray.simulate(config(data={"x_train": arrays["x_train"], "x_test": arrays["x_test"]}))
+    pool = {"x_train": np.repeat(np.eye(9, dtype=np.float32), 4, 0), "y_train": np.arange(36) % 2}
+    with pytest.raises(UserError, match=r"^data lacks x_test, y_test; found: .*; data\.test: {from: clients} makes a"):
+        fedray.simulate(config(data=pool))
+    split = fedray.simulate(config(data={**pool, "test": {}}, partition="iid")).problem.split
+    assert len(split.train.indices) + len(split.test.indices) == 36
+    assert "data: 27 of 36 samples have the same inputs as one before them; with data.test some" in caplog.text
+    arrays |= {"client_train": loaded.y_train, "test": {}}
+    with pytest.raises(UserError, match=r"have no natural clients \(client_train and, with data\.test, client_test\)$"):
+        fedray.simulate(config(data=arrays, partition="natural"))
     with pytest.raises(UserError, match=r"^data\.name: arrays exist in memory only; pass them to fedray\.simulate"):
         fedray.simulate(config(data="arrays"))
 

@@ -18,6 +18,7 @@ from torch.nn.functional import cross_entropy
 import fedray
 from fedray.common.errors import UserError
 from fedray.common.process import treat_sigterm_as_interrupt
+from fedray.datasets.base import load_data
 from fedray.engine.disk.checkpoint import Checkpoints, Writer
 from fedray.engine.disk.client_files import write_states
 from fedray.engine.loop import make_rounds, run
@@ -170,7 +171,13 @@ def test_the_last_rounds_are_all_evaluated() -> None:
 def test_checkpoints_of_another_configuration_are_refused(tmp_path: Path) -> None:
     config = simulation().problem.config
     first = fedray.simulate(config, checkpoints=tmp_path)
-    assert fedray.simulate(config, checkpoints=tmp_path).state.digest() == first.state.digest()
+    data = load_data(config.data)
+    assert fedray.simulate(config, checkpoints=tmp_path, data=data).state.digest() == first.state.digest()
+    data.y_train[:9] = 0
+    with pytest.raises(
+        UserError, match=r"^checkpoints: .* holds checkpoints of another configuration, seed or data set"
+    ):
+        fedray.simulate(config, checkpoints=tmp_path, data=data)
     for change in ({"seed": 1}, {"algorithm": {"name": "fedavg"}}, {"training": {"rounds": ROUNDS + 1}}):
         said = r"^checkpoints: .* holds checkpoints of another configuration, seed or data set"
         with pytest.raises(UserError, match=said):

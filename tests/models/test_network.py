@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import fedray
 from fedray.common.errors import UserError
 from fedray.common.vectors import digest_tensors
 from fedray.config import RunConfig
@@ -268,6 +269,18 @@ ATTENTIVE = {"name": "tests.models.test_network:Attentive"}
 def test_layers_that_cannot_have_adapters_are_refused(model: dict[str, Any], lora: dict[str, Any], line: str) -> None:
     with pytest.raises(UserError, match=re.escape(line)):
         small.problem(model=model | {"lora": lora}).build_network("cpu")
+
+
+def test_a_saved_model_with_adapters_begins_a_run_with_the_same(tmp_path: Path) -> None:
+    first = fedray.simulate(small.sections(model=SMALL | {"lora": {"rank": 2}}, training={"rounds": 1}))
+    first.save(tmp_path / "w.safetensors")
+    model = SMALL | {"init": str(tmp_path / "w.safetensors")}
+    begun = small.problem(model=model | {"lora": {"rank": 2}}).build_network("cpu")
+    assert torch.equal(begun.theta, first.theta)
+    with small.refused(
+        "only one of file and model has the adapter 1.lora_A (2, 64); model.lora of its run is required"
+    ):
+        small.problem(model=model | {"lora": {"rank": 3}}).build_network("cpu")
 
 
 def forms(smoke: bool) -> dict[str, dict[str, Any]]:

@@ -86,7 +86,7 @@ def test_eigenvalues_and_plane_of_a_checkpoint(store: Tracker, capsys: pytest.Ca
     assert curvature == pytest.approx(values[:2], rel=0.02)
     names = {path.name.removeprefix(run) for path in Path("sharpness").iterdir()}
     assert names == {".json", "-eigen.csv", *(f"eigen{view}.{kind}" for view in ("", "-3d") for kind in ("png", "pdf"))}
-    assert f"λ1 {values[0]:.4g}, λ1/λ5 {found['ratio']:.4g}" in capsys.readouterr().out
+    assert f"training samples\n  λ1 {values[0]:.4g}, λ1/λ5 {found['ratio']:.4g}" in capsys.readouterr().out
     again = Path(f"sharpness/{run}.json").read_bytes()
     main(run=[run], plot="random", samples=300, points=3, reach=0.1)
     assert Path(f"sharpness/{run}.json").read_bytes() == again, "the same samples and the same start each time"

@@ -73,11 +73,15 @@ def test_pictures_too_deep_or_too_high_are_counted(kind: str, root: Path, caplog
     for name in ("a/cat/night/0.png", "a/cat/night/1.JPG", "b/dog/1/2/3.png", "a/0.png", "0.png"):
         picture(root / "own" / name, COLOURS["cat"])
     (root / "own/b/dog/back").symlink_to(root / "own")
+    picture(root / "own/a/cat/9.jfif", COLOURS["cat"])
+    for name in ("0.avif", "none", "Thumbs.db"):
+        (root / "own/a/cat" / name).touch()
     more: dict[str, Any] = {"client": "folder"}
     if kind == "domains":
         more = {"classes": ["dog", "cat"]}
         picture(root / "own/a/bird/0.png", COLOURS["cat"])  # of a class that is not in use
-    assert len(load(kind, path=str(root / "own"), size=8, split=0.2, **more).y_train) == 16
+    assert len(load(kind, path=str(root / "own"), size=8, split=0.2, **more).y_train) == 17
+    assert f"data.path: {root}/own/a/cat/0.avif is not read, as 2 in all in folders of classes: names of" in caplog.text
     assert f"data.path: {root}/own/0.png is not read, as 5 in all: pictures lie in their class" in caplog.text
 
 

@@ -228,6 +228,8 @@ def test_measuring_changes_nothing_and_train_accuracy_is_of_what_is_trained_on()
     logits, y = answered(problem, result, problem.evaluated["train"])
     assert result.history[-1]["train_accuracy"] == pytest.approx(100 * float((logits.argmax(1) == y).double().mean()))
     assert "validation" not in Problem.build(config(), Digits().load()).evaluated
+    dealt = problem.split.train.take(0, 2)  # the other samples are nobody's
+    assert Problem(config(), problem.data, Split(dealt)).evaluated["train"].tolist() == sorted(dealt.indices)
 
 
 def test_own_test_samples_are_what_is_tested_and_never_trained_on() -> None:

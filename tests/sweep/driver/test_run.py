@@ -280,7 +280,10 @@ def test_a_file_that_changes_is_not_taken_for_the_one_that_was_planned(
     assert failed.data.tags["fedray.message"].startswith(
         "partition.path: split.json is not what it was when the sweep began; put it back, and call again"
     )
-    np.savez(project / "d.npz", x_train=-x, y_train=y, x_test=x, y_test=y)
     monkeypatch.syspath_prepend(project)
-    with pytest.raises(UserError, match=f"^load: npz is not what {trained.info.run_id} was trained on; put the old"):
-        fedray.load(trained.info.run_id)
+    for what, data in (("npz", -x), ("the file of partition.path", x)):
+        np.savez(project / "d.npz", x_train=data, y_train=y, x_test=data, y_test=y)
+        with pytest.raises(
+            UserError, match=f"^load: {what} is not what {trained.info.run_id} was trained on; put the old"
+        ):
+            fedray.load(trained.info.run_id)
