@@ -6,11 +6,9 @@ import io
 import os
 import shutil
 import stat
-import threading
 import time
 import urllib.request
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +22,7 @@ from fedray.datasets.cache import cache_arrays, write_data_file
 from fedray.datasets.image_folders import TinyImageNet
 from tests.datasets import files
 from tests.datasets.files import load, md5
+from tests.tracking.proxy import Quiet, serving
 
 Arrays = dict[str, np.ndarray]
 
@@ -226,7 +225,7 @@ def test_ag_news(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(load("ag_news").y_train) == 2
 
 
-class Slow(BaseHTTPRequestHandler):
+class Slow(Quiet):
     """A server that sends a byte every 50 ms, or after the first byte nothing."""
 
     pause = 0.05
@@ -240,24 +239,16 @@ class Slow(BaseHTTPRequestHandler):
                 self.wfile.write(b"x")
                 time.sleep(self.pause)
 
-    def log_message(self, format: str, *arguments: object) -> None:
-        pass
-
 
 @pytest.mark.parametrize(("pause", "message"), [(0.05, "it has sent"), (1.0, "timed out")])
-def test_a_server_that_hardly_sends_is_given_up(
-    pause: float, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_server_is_given_up(pause: float, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """20 bytes per second instead of the 1,000 that are required after the patience, here of half a second."""
     monkeypatch.setattr(cache, "PATIENCE", 0.5)
     monkeypatch.setattr(Slow, "pause", pause)
-    with HTTPServer(("127.0.0.1", 0), Slow) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
+    with serving(Slow) as server:
         began = time.monotonic()
         address = f"http://127.0.0.1:{server.server_port}/x.zip"
         with pytest.raises(UserError, match=rf"x could not be downloaded \(.*{message}.*; put {address} in"):
             cache.download("x", address, tmp_path / "x.zip", "0")
         assert time.monotonic() - began < 4
-        server.shutdown()
     assert list(tmp_path.iterdir()) == []

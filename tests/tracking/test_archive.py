@@ -25,11 +25,9 @@ from fedray.tracking import archive as archives
 from fedray.tracking.archive import export_sweep, import_sweeps
 from fedray.tracking.store import open_reader, open_store, read_stored_sweep
 from fedray.tracking.tracker import Tracker
-from tests.analysis.runs import Outcome, history, sheet, write, write_run
+from tests.analysis.runs import FEDAVG, SMALL, Outcome, history, sheet, write, write_run
 from tests.conftest import Call, use_store
 from tests.small import config, list_cell
-
-FEDAVG, SMALL = {"name": "fedavg"}, {"name": "fedsam", "rho": 0.1}
 
 Members = list[tuple[zipfile.ZipInfo, bytes]]
 """What an archive holds, in its order."""
@@ -360,9 +358,8 @@ def test_an_archive_of_older_versions_is_taken(exported: Members, tmp_path: Path
     use("here")
     for name in ("README.md", "tables/a.md", "ro-crate-metadata.json", f"environments/{16 * '0'}.json"):
         exported = put(name)(exported)
-    assert import_sweeps(pack(tmp_path / "good.zip", put(f"{FOLDER}/plots/round 1.png")(exported))) == [
-        ("sweep", 1, 0, 0)
-    ]
+    exported = put(f"{FOLDER}/plots/round 1.png")(exported)
+    assert import_sweeps(pack(tmp_path / "good.zip", exported)) == [("sweep", 1, 0, 0)]
     assert len(list(tmp_path.rglob("plots/round 1.png"))) == 1
     assert not [path for name in ("README.md", "tables", "environments") for path in tmp_path.rglob(name)]
 

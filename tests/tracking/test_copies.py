@@ -87,9 +87,7 @@ def test_wandb_works_offline_and_keeps_one_run_per_cell(here: Path) -> None:
     assert (found["summary"]["last10_test_accuracy"], found["summary"]["status"]) == (75, "finished")
 
 
-def test_one_that_fails_says_so_once_and_mlflow_has_everything(
-    here: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_one_that_fails_says_so(here: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """The first cell's first row fails; the second cell is not tried again. The other viewer goes on."""
     calls = []
 
@@ -118,9 +116,7 @@ def test_one_that_fails_says_so_once_and_mlflow_has_everything(
     assert len(calls) == 3, "one write that failed, and both cells of the other viewer"
 
 
-def test_one_that_hangs_delays_nothing_but_the_end(
-    here: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_one_that_hangs_is_left(here: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     release = threading.Event()
     monkeypatch.setattr(mirrors.TensorboardCopy, "write", lambda self, rows: release.wait(60) and None)
     monkeypatch.setattr(mirrors, "PATIENCE", 0.1)

@@ -110,9 +110,7 @@ def test_noise_is_a_line_and_nothing_is_lost(folder: Path, call: Call, noise: st
 
 
 @pytest.mark.parametrize("content", ARTEFACTS)
-def test_a_damaged_list_of_cells_is_named_and_the_other_sweeps_are_shown(
-    folder: Path, call: Call, content: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_bad_list_of_cells_is_named(folder: Path, call: Call, content: str, caplog: pytest.LogCaptureFixture) -> None:
     (file,) = [one for one in Path("mlartifacts").rglob("cells.json") if one.read_bytes().count(b'"hash"') == 2]
     warn_once.cache_clear()
     file.unlink()
@@ -186,10 +184,8 @@ def refused(call: Call, said: str, readable: bool = True) -> str:
     return str(err)
 
 
-def test_the_tables_of_an_older_mlflow_are_upgraded_by_the_command_that_is_printed(
-    tmp_path: Path, older: Path, call: Call, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """MLflow itself would upgrade them unasked, under a sweep of the older one."""
+def test_the_printed_command_upgrades(tmp_path: Path, older: Path, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    """MLflow itself would upgrade the tables of an older one unasked, under a sweep of that one."""
     (tmp_path / "a b").mkdir()
     work_in(tmp_path / "a b", monkeypatch, older)
     line = refused(call, "has the tables of an older MLflow than MLflow ")

@@ -32,13 +32,11 @@ from fedray.tracking.environment import make_environment_tags
 from fedray.tracking.outbox import LONGEST, CellRun, Outbox
 from fedray.tracking.sqlite_store import SqliteClient
 from fedray.tracking.tracker import Tracker
-from tests.analysis.runs import FEDAVG, SMALL, cell, history, sheet, write, write_run
+from tests.analysis.runs import FEDAVG, FINISHED, SMALL, cell, history, sheet, write, write_run
 from tests.conftest import Call, use_store
 from tests.tracking.proxy import Quiet, serving
 
-CONFIG = {"algorithm": {"name": "fedavg"}, "runtime": {"actors": 1}}
-ONE = Cell("a" * 16, "one", CONFIG)
-FINISHED = Ending(Status.FINISHED)
+ONE = Cell("a" * 16, "one", {"algorithm": {"name": "fedavg"}, "runtime": {"actors": 1}})
 
 
 def answered(status: int) -> MlflowException:
@@ -81,20 +79,16 @@ class Dripping(Quiet):
 
 @pytest.mark.parametrize("head", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 900\r\n\r\n"])
 @pytest.mark.parametrize("line", ["status", "rm x --yes"])
-def test_a_server_that_sends_a_byte_now_and_then_is_refused(
-    head: bytes, line: str, monkeypatch: pytest.MonkeyPatch, call: Call
-) -> None:
+def test_a_server_that_drips_is_refused(head: bytes, line: str, monkeypatch: pytest.MonkeyPatch, call: Call) -> None:
     """MLflow waits up to 20 s for each byte: the 900 of this answer could take five hours."""
     monkeypatch.setattr(location, "ANSWER", 1.0)
     monkeypatch.setattr(Dripping, "head", head)
     with serving(Dripping) as server:
         address = f"127.0.0.1:{server.server_port}"
         monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://me:secret@{address}/mlflow")
-        said = call(*line.split())
-    assert said.err == (
-        f"fedray: MLFLOW_TRACKING_URI: http://***@{address}/mlflow has not sent a page of a few bytes in 1 s; it is "
-        "too slow\n"
-    )
+        err = call(*line.split()).err
+    said = f"http://***@{address}/mlflow has not sent a page of a few bytes in 1 s; it is too slow"
+    assert err == f"fedray: MLFLOW_TRACKING_URI: {said}\n"
 
 
 @pytest.mark.parametrize("text", ["abc", "-1", "nan"])
@@ -113,9 +107,7 @@ def test_a_directory_that_cannot_be_written_is_refused_and_nothing_is_made(monke
 
 
 @pytest.mark.parametrize(("name", "odd"), [("a?b", r"\?"), ("a%41b", "%41")])
-def test_a_working_directory_whose_name_no_address_can_hold_is_refused(
-    name: str, odd: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_no_address_holds(name: str, odd: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`?` ends the file's name, and SQLAlchemy 2.1 reads `%41` as `A`."""
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     folder = tmp_path / name
@@ -279,9 +271,7 @@ def attempt(status: Status, seconds: float, shown: bool = False) -> None:
         tracker.close_cell(run, Record(Ending(status), history(50)))
 
 
-def test_a_resumed_run_adds_up_its_time_and_has_the_environment_of_its_last_call(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_resumed_run_sums_time_and_has_its_last_environment(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Interrupted after 5 s, then killed, then finished in 7 s elsewhere: 12 s, one call without a time. A call that
     only shows the finished run changes nothing."""
 
@@ -484,9 +474,7 @@ def test_the_same_runs_as_mlflow(tracker: Tracker, filter: str, deleted: bool) -
     assert bool(ours) == ("none" not in filter and (not deleted or "= 'cell'" in filter))
 
 
-def test_the_same_histories_and_files_as_mlflow_which_reads_what_lies_elsewhere(
-    tracker: Tracker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_same_histories_and_files_as_mlflow(tracker: Tracker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     client, experiment = store.open_reader()
     best = store.pick_best(store.find_runs(client, experiment, HASHES))
     assert list(best) == HASHES[:3]

@@ -133,17 +133,13 @@ def wrong_domains(root: Path) -> None:
     domains(root / "office", webcam=5, amazon=5)
     domains(root / "less", webcam=5, amazon=5)
     picture(root / "less/amazon/mug/0.png", (0, 0, 0))
-    domain_net(root / "net")
-    domain_net(root / "halved")
+    for name in ("net", "halved", "outside", "gone", "twice", "both"):
+        domain_net(root / name)
     (root / "halved/sketch_test.txt").unlink()
-    domain_net(root / "outside")
     (root / "outside/clipart_train.txt").write_text("clipart/cat/1.png 0\n../cat/1.png 0\n")
-    domain_net(root / "gone")
     (root / "gone/clipart/cat/1.png").unlink()
-    domain_net(root / "twice")
     with (root / "twice/clipart_train.txt").open("a") as listed:
         listed.write("clipart/cat/1.png 0\n")
-    domain_net(root / "both")
     (root / "both/clipart_test.txt").write_text("clipart/cat/1.png 0\nclipart/dog/0.png 1\n")
 
 
@@ -163,19 +159,14 @@ WRONG_DOMAINS: list[tuple[dict[str, Any], str]] = [
 
 
 def folders(root: Path) -> None:
-    animals(root / "flat")
-    animals(root / "parts/train")
-    animals(root / "parts/test")
+    for name in ("flat", "parts/train", "parts/test", "more/test", "same/train", "forms/Ko\u0308ln", "forms/K\u00f6ln"):
+        animals(root / name)
     picture(root / "more/train/cat/0.png", COLOURS["cat"])
-    animals(root / "more/test")
     (root / "none").mkdir()
     (root / "text/cat").mkdir(parents=True)
     (root / "text/cat/0.png").write_text("hello")
     (root / "text/cat/1.png").write_text("hello")
-    animals(root / "same/train")
     (root / "same/test").symlink_to("train")
-    for site in ("Ko\u0308ln", "K\u00f6ln"):
-        animals(root / "forms" / site)
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
@@ -196,9 +187,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ("kind", "options", "message"),
     [*(("folder", *row) for row in WRONG), *(("domains", *row) for row in WRONG_DOMAINS)],
 )
-def test_what_is_refused(
-    kind: str, options: dict[str, Any], message: str, root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_refused(kind: str, options: dict[str, Any], message: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(root)
     {"folder": folders, "domains": wrong_domains}[kind](root)
     with small.refused(message):
@@ -216,9 +205,8 @@ def tiff(path: Path, values: np.ndarray, bits: int, black: int = 1, sign: int = 
     tags = [(256, 4, values.shape[1]), (257, 4, values.shape[0]), (258, 3, bits), (259, 3, 1), (262, 3, black)]
     tags += [(273, 4, 8), (277, 3, 1), (278, 4, values.shape[0]), (279, 4, len(data)), (339, 3, sign)]
     entries = b"".join(struct.pack("<HHII", tag, kind, 1, value) for tag, kind, value in tags)
-    path.write_bytes(
-        b"II*\0" + struct.pack("<I", 8 + len(data)) + data + struct.pack("<H", len(tags)) + entries + b"\0" * 4
-    )
+    head, count = b"II*\0" + struct.pack("<I", 8 + len(data)), struct.pack("<H", len(tags))
+    path.write_bytes(head + data + count + entries + b"\0" * 4)
 
 
 def same_in_both_parts(root: Path, suffix: str, save: Callable[[Path], None]) -> None:
@@ -310,9 +298,7 @@ def load_table(content: str = OWN, **options: Any) -> Dataset:
     return load("csv", **{"path": "own.csv", "label": "kind", **options})
 
 
-def test_numbers_are_standardised_by_the_training_rows_and_texts_become_columns(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_numbers_are_standardised_by_training_rows_and_texts_become_columns(caplog: pytest.LogCaptureFixture) -> None:
     """Ages -1 and 3: mean 1, deviation 2; then 5 is 2. Sexes f and m; wards a and b are clients 0 and 1."""
     caplog.set_level("INFO", "fedray")
     data = load_table(OWN.replace("1,m", "-1,m"), split="part", client="ward")
@@ -418,9 +404,7 @@ def test_a_constant_column_is_zero(value: str) -> None:
     np.testing.assert_allclose(data.x_test, [[1 - float(value)]])
 
 
-def test_tiny_numbers_are_told_apart_and_large_ones_that_float32_merges_are_named(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_tiny_numbers_stay_apart_and_large_ones_that_float32_merges_are_named(caplog: pytest.LogCaptureFixture) -> None:
     """Squares of the first underflow to a deviation of 0; float32 keeps every 128th integer from 2**30."""
     data = load_table(rows("f", ["1e-170", "3e-170"]), split="part", drop=["who"])
     np.testing.assert_allclose(data.x_train, [[-1], [1]])
@@ -441,6 +425,10 @@ def test_a_run_with_natural_clients(clients: dict[str, Any]) -> None:
     assert result.history[-1]["test_accuracy"] > 85
 
 
+PART, SECOND = {"split": "part"}, {"test_path": "test.csv"}
+NAMES = "name,kind,part\n" + "".join(f"n{i},{i % 2},train\n" for i in range(1001)) + "n0,1,test\n"
+
+
 @pytest.mark.parametrize(
     ("content", "options", "message"),
     [
@@ -448,50 +436,26 @@ def test_a_run_with_natural_clients(clients: dict[str, Any]) -> None:
         (OWN, {"split": "part", "test": {}}, "data: found split and test; one of split, test_path and test"),
         (OWN, {"split": "part", "label": "kin"}, "data.label: unknown name 'kin'"),
         (OWN, {"split": "sex"}, "row 1, column sex: found 'm'; train or test is required"),
-        (OWN.replace("test", "train"), {"split": "part"}, "own.csv has no row for testing"),
-        (OWN.replace("3,", ","), {"split": "part"}, "row 2, column age: found ''; a number is required; data.missing"),
-        (OWN.replace("3,", "inf,"), {"split": "part"}, "row 2, column age: found 'inf'; a finite number"),
-        (OWN.replace("no", ""), {"split": "part"}, "row 2, column kind: found ''; a value is required"),
+        (OWN.replace("test", "train"), PART, "own.csv has no row for testing"),
+        (OWN.replace("3,", ","), PART, "row 2, column age: found ''; a number is required; data.missing"),
+        (OWN.replace("3,", "inf,"), PART, "row 2, column age: found 'inf'; a finite number"),
+        (OWN.replace("no", ""), PART, "row 2, column kind: found ''; a value is required"),
         (OWN.replace('"f"', ""), {"split": "part", "missing": "mean"}, "row 2, column sex: found ''; a text is"),
-        (OWN + "7,m\n", {"split": "part"}, "row 4 has 2 fields, the header 5"),
-        (OWN.replace("sex", "age"), {"split": "part"}, "own.csv has two columns 'age'"),
-        (
-            OWN.replace("sex", ""),
-            {"split": "part"},
-            "column 2 has no name, as the row numbers that pandas writes; name it",
-        ),
-        (OWN.replace("age", "Unnamed: 0"), {"split": "part"}, "or leave it out with data.drop: ['Unnamed: 0']"),
-        (OWN.replace("5,m", "5,x"), {"split": "part"}, "column sex has another text in each row"),
-        ("age,kind,part\n", {"split": "part"}, "own.csv has no rows below its header"),
-        ("kind,part\n1,train\n0,test\n", {"split": "part"}, "own.csv has no column for features"),
+        (OWN + "7,m\n", PART, "row 4 has 2 fields, the header 5"),
+        (OWN.replace("sex", "age"), PART, "own.csv has two columns 'age'"),
+        (OWN.replace("sex", ""), PART, "column 2 has no name, as the row numbers that pandas writes; name it"),
+        (OWN.replace("age", "Unnamed: 0"), PART, "or leave it out with data.drop: ['Unnamed: 0']"),
+        (OWN.replace("5,m", "5,x"), PART, "column sex has another text in each row"),
+        ("age,kind,part\n", PART, "own.csv has no rows below its header"),
+        ("kind,part\n1,train\n0,test\n", PART, "own.csv has no column for features"),
         (OWN, {"split": "part", "client": "part"}, "data: the column 'part' is named for two purposes"),
-        (
-            OWN.replace("3,", "NA,"),
-            {"split": "part"},
-            "found 'NA'; a number is required; leave a missing one empty, or",
-        ),
-        (
-            OWN.replace("1,m", "NA,m").replace("5,m", "?,m"),
-            {"split": "part"},
-            "row 1, column age: found 'NA'; a number is required",
-        ),
-        (
-            OWN + '7,m,b,yes,"test\n',
-            {"split": "part"},
-            "own.csv: row 4 cannot be read: unexpected end of data; is a quote",
-        ),
-        (
-            "height,kind\n1,1\n",
-            {"test_path": "test.csv"},
-            "data.test_path: test.csv: row 2, column kind: found 'NA'; a class",
-        ),
-        (
-            "name,kind,part\n" + "".join(f"n{i},{i % 2},train\n" for i in range(1001)) + "n0,1,test\n",
-            {"split": "part"},
-            "column name holds 1001 different texts; allowed are 1000",
-        ),
-        ("age,kind\n1,1\n", {"test_path": "test.csv"}, "only one of both files has the column 'age'"),
-        ("age,kind,part\n1,0.5,train\n1,1,test\n", {"split": "part"}, "found '0.5'; classes are texts or integers"),
+        (OWN.replace("3,", "NA,"), PART, "found 'NA'; a number is required; leave a missing one empty, or"),
+        (OWN.replace("1,m", "NA,m").replace("5,m", "?,m"), PART, "row 1, column age: found 'NA'; a number is required"),
+        (OWN + '7,m,b,yes,"test\n', PART, "own.csv: row 4 cannot be read: unexpected end of data; is a quote"),
+        ("height,kind\n1,1\n", SECOND, "data.test_path: test.csv: row 2, column kind: found 'NA'; a class"),
+        (NAMES, PART, "column name holds 1001 different texts; allowed are 1000"),
+        ("age,kind\n1,1\n", SECOND, "only one of both files has the column 'age'"),
+        ("age,kind,part\n1,0.5,train\n1,1,test\n", PART, "found '0.5'; classes are texts or integers"),
     ],
 )
 def test_refused_in_one_line(content: str, options: dict[str, Any], message: str) -> None:
