@@ -41,9 +41,9 @@ REPORT_SECONDS = 1.0
 class CellTrainable(tune.Trainable):
     """Runs `config["cell"]`, a `Cell`, on as many actors as `config["actors"]` says.
 
-    Each report holds `made`, the number of rounds, and `rows`, the newly evaluated ones. The first report after a start
-    holds all rows, so that none is lost if a driver died between a checkpoint and its log, and `resumed`, the rounds of
-    the checkpoint, if there was one. The last one has `record`.
+    Each report holds `made`, the number of rounds, and `rows`, the newly evaluated ones. After a start these are all
+    rows, so that none is lost if a driver died between a checkpoint and its log, and the first report has `resumed`,
+    the rounds of the checkpoint, if there was one. The last one has `record`.
     For Tune itself, each holds the accuracy and loss of the newest evaluated round; for its scheduler or `stop`, all
     metrics of a newly evaluated one.
     """
@@ -145,13 +145,16 @@ class CellTrainable(tune.Trainable):
                 self._rounds = make_rounds(self._simulation, checkpoints, every, spread=spread)
             with blame(*self._simulation.problem.config.components):
                 started = time.monotonic()
+                if self._report_each and self._has_more():  # of a checkpoint's rows
+                    return {"done": False, **self._take_rows()}
                 for state in self._rounds:
                     self._history, self._made = state.history, state.round
                     self._resumed = state.round if self._resumed is None else self._resumed
+                    if self._report_each and self._has_more():
+                        return {"done": False, **self._take_rows()}
                     if self._simulation.done:
                         break
-                    new = len(state.history) > self._reported
-                    if (new and self._report_each) or time.monotonic() - started > REPORT_SECONDS:
+                    if time.monotonic() - started > REPORT_SECONDS:
                         return {"done": False, **self._take_rows()}
                 return self._report_end(make_result(self._simulation).record())
         except ray.exceptions.RayTaskError as error:  # raised by code in an actor, possibly a plug-in's
@@ -161,9 +164,16 @@ class CellTrainable(tune.Trainable):
         except Exception as error:
             return self._report_end(Record(describe_error(error), self._history))
 
-    def _take_rows(self) -> dict[str, Any]:
-        rows, self._reported = self._history[self._reported :], len(self._history)
-        if self._report_each:  # a scheduler counts each value once
+    def _has_more(self) -> bool:
+        """Return True if there are rows to report besides that of the end."""
+        return len(self._history) - self._reported > self._simulation.done
+
+    def _take_rows(self, last: bool = False) -> dict[str, Any]:
+        """Return what a report holds: one row if a round may end a trial, except in its `last` report."""
+        count = 1 if self._report_each and not last else len(self._history)
+        rows = self._history[self._reported :][:count]
+        self._reported += len(rows)
+        if self._report_each:  # a scheduler compares each value with others of its round
             seen = dict(rows[-1]) if rows else {}
         else:  # Tune keeps statistics of each number
             newest = self._history[-1] if self._history else {}
@@ -175,7 +185,7 @@ class CellTrainable(tune.Trainable):
         return {"rows": rows, "made": self._made, **first, **spread, **seen, "round": int(seen.get("round", 0))}
 
     def _report_end(self, record: Record) -> dict[str, Any]:
-        return {"done": True, **self._take_rows(), "record": record}
+        return {"done": True, **self._take_rows(last=True), "record": record}
 
     def cleanup(self) -> None:
         """Close at the end of the process; the rounds of an unfinished cell (after an interrupt) are kept."""

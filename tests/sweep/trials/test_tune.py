@@ -209,6 +209,29 @@ def test_what_a_trial_asks_for() -> None:
     assert (three.head_bundle_is_empty, three.bundles) == (True, [{"CPU": 2, "GPU": 0.5}] * 3)
 
 
+def test_a_scheduler_sees_each_round_of_a_resumed_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also those of its checkpoint, one after another: the accuracy of round 4 would else be compared with the others'
+    of round 1. A cell whose driver died before it had read the end reports all of them again.
+    """
+    monkeypatch.setattr("ray.get", lambda data: data)
+    monkeypatch.setattr("fedray.sweep.trainable.write_heartbeat", Mock())
+    base = BASE | {"training": TRAINING | {"rounds": 6}, "runtime": {"checkpoint_every": 1}, "evaluation": {"every": 1}}
+    problems = planning.Problems()
+    sheet, _ = planning.make_sheet(Sweep.model_validate({"name": "resumed", "base": base}), problems)
+    (cell,) = sheet.cells.values()
+    for steps, made in ((3, [1, 2, 3]), (9, [1, 2, 3, 4, 5, 6]), (9, [1, 2, 3, 4, 5, 6])):
+        trial = CellTrainable.__new__(CellTrainable)
+        trial._trial_info = None
+        trial.setup({"cell": cell, "actors": 1}, data=problems.data, cells=tmp_path, report_each=True)
+        reports = list[dict[str, Any]]()
+        while len(reports) < steps and not (reports and reports[-1]["done"]):
+            reports.append(trial.step())
+        trial.cleanup()
+        assert [[row["round"] for row in report["rows"]] for report in reports] == [[t] for t in made]
+        assert [report["round"] for report in reports] == made
+    assert reports[-1]["record"].ending.status == "finished"
+
+
 def test_a_trial_speaks_only_before_a_call_that_may_outlast_its_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     """SILENT is 240 s. A call of 120 s fits in it; the first of its kind, 3600 s, does not: the driver waits 3720 s."""
     now, told = [0.0], list[float]()
