@@ -77,6 +77,7 @@ def simulate(
         raise UserError(f"simulate: track: found {found}; up to {NAME} printable characters are required")
     directory = None if checkpoints is None else locate_folder("simulate: checkpoints", str(checkpoints))
     parsed = RunConfig.parse(config)
+    parsed.refuse_stale()
     if data is not None:
         parsed.data.refuse_other(data)
         data = replace(data)  # its digest is taken anew: the arrays may have changed

@@ -34,7 +34,7 @@ from fedray.common.errors import (
 from fedray.common.rng import key_draws
 from fedray.common.yaml_files import suggest_space
 from fedray.components.base import Component
-from fedray.components.sources import digest_source, read_source
+from fedray.components.sources import digest_source, is_loaded_otherwise, read_source
 
 VARIANTS = "fedray.papers.variants"
 """Module of the methods' other forms, which are called METHOD@forms; imported only if one is named."""
@@ -196,11 +196,12 @@ def _with_name(
 ) -> type[C]:
     """Return the class under the name by which a configuration finds it again, in a process that unpickles it, too.
 
-    It knows the digest of its source, as it was when this process first named it.
+    It knows the digest of its source, as it was when this process first named it, unless it had loaded older code.
     """
     source = ""
     with contextlib.suppress(UserError):  # a notebook's class has no source; a cell refuses it
         source = digest_source(section, path)
+        source = "of older code" if is_loaded_otherwise(path) else source
     if issubclass(found, base):
         _refuse_slips(section, path, found, base)
         _refuse_declarations(section, path, found, base)

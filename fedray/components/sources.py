@@ -10,12 +10,15 @@ import hashlib
 import importlib
 import inspect
 import linecache
+import marshal
+import os
+import struct
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from importlib.machinery import ModuleSpec, SourceFileLoader, all_suffixes
-from importlib.util import decode_source, resolve_name, spec_from_file_location
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader, all_suffixes
+from importlib.util import cache_from_source, decode_source, resolve_name, spec_from_file_location
 from pathlib import Path
 from types import CodeType, ModuleType
 
@@ -45,25 +48,33 @@ class _HeldLoader(SourceFileLoader):
 
 
 class _HeldFinder:
-    """Finds modules where Python does, or else among the files that a call holds, and gives them their held source."""
+    """Finds the modules that a call holds where they were when it read them, and gives them their held source."""
 
     @staticmethod
     def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
-        tail = name.rpartition(".")[2]
-        ends = (f"/{tail}/__init__.py", f"/{tail}.py")
-        read = dict(_held or {})  # at once: another thread may be reading more
-        held = {file: source for file, source in read.items() if file.endswith(ends)}
-        if not any(source is not None for source in held.values()):
+        tail, read = name.rpartition(".")[2], dict(_held or {})  # a copy: another thread may be reading more
+        held = {file: source for file, source in read.items() if source is not None}
+        if not any(f"/{tail}/" in file or file.endswith(f"/{tail}.py") for file in held):
             return None
-        others = (finder for finder in sys.meta_path if finder is not _HeldFinder)
-        spec = next(filter(None, (finder.find_spec(name, path, target) for finder in others)), None)
-        file = "" if spec is None or spec.loader is None else str(spec.origin)
-        if not file or (file in held and held[file] is None):  # it was elsewhere, or it is gone
-            places = (str(Path(folder).absolute()) + end for folder in (path or sys.path) for end in ends)
-            file = next((place for place in places if held.get(place) is not None), file)
-        if (source := held.get(file)) is None:
+        portions = list[str]()
+        for folder in sys.path if path is None else path:
+            stem = str(Path(folder).absolute() / tail)
+            for file in (f"{stem}/__init__.py", f"{stem}.py"):
+                if file in held:
+                    return spec_from_file_location(name, file, loader=_HeldLoader(name, file, held[file]))
+            spec = PathFinder.find_spec(name, [folder])
+            if spec is not None and spec.loader is not None and spec.origin not in read:
+                return spec
+            if any(file.startswith(f"{stem}/") for file in held):  # a package without `__init__.py`
+                portions.append(stem)
+        if portions:
+            spec = ModuleSpec(name, None, is_package=True)
+            spec.submodule_search_locations = portions
             return spec
-        return spec_from_file_location(name, file, loader=_HeldLoader(name, file, source))
+        others = (finder for finder in sys.meta_path if finder is not _HeldFinder)  # of editable installations, say
+        spec = next(filter(None, (finder.find_spec(name, path, target) for finder in others)), None)
+        file = "" if spec is None else str(spec.origin)
+        return spec_from_file_location(name, file, loader=_HeldLoader(name, file, held[file])) if file in held else spec
 
 
 @contextlib.contextmanager
@@ -116,12 +127,45 @@ def digest_source(section: str, path: str) -> str:
         )
     try:
         module = importlib.import_module(path.partition(":")[0])
-        return _hash_with_imports(module)
+        source, others = read_source(module), _read_imports(module)
     except (ImportError, OSError, TypeError, SyntaxError, UnicodeError):  # a notebook, the prompt, no .py file
         raise UserError(
             f"{section}.name: the source of {path} cannot be read, so a cell cannot tell when it changes; "
             "put the class in a .py file"
         ) from None
+    hashed = hashlib.sha256(source.encode())
+    for name, content in sorted(others.items()):
+        if content.strip():  # an empty `__init__.py` is as good as none
+            hashed.update(f"\0{name}\0".encode() + content)
+    return hashed.hexdigest()
+
+
+def is_loaded_otherwise(path: str) -> bool:
+    """Return True if this process has loaded older code of `package.module:Class`, or of what this imports, than its
+    files have now. Not known without Python's `__pycache__`.
+    """
+    module = importlib.import_module(path.partition(":")[0])
+    return any(
+        name in sys.modules and _is_older(sys.modules[name]) for name in (module.__name__, *_read_imports(module))
+    )
+
+
+def _is_older(module: ModuleType) -> bool:
+    """Return True if Python compiled another source when it loaded a module than its file has now."""
+    file = str(getattr(module, "__file__", ""))
+    if type(module.__loader__) is not SourceFileLoader or sys.dont_write_bytecode:
+        return False
+    try:
+        cached, now = Path(cache_from_source(file)), os.stat(file)
+        compiled = cached.read_bytes()
+        flags, changed, size = struct.unpack("<4xIII", compiled[:16])
+        if flags or (changed, size) == (int(now.st_mtime), now.st_size) or not os.access(cached.parent, os.W_OK):
+            return False
+        return bool(marshal.loads(compiled[16:]) != compile(Path(file).read_bytes(), file, "exec", dont_inherit=True))  # noqa: S302 (Python has run it)
+    except SyntaxError:  # it is being edited
+        return True
+    except (OSError, NotImplementedError, ValueError, EOFError, TypeError, struct.error):
+        return False
 
 
 def read_source(module: ModuleType) -> str:
@@ -144,7 +188,8 @@ def _read(file: Path) -> bytes | None:
     return content
 
 
-def _hash_with_imports(module: ModuleType) -> str:
+def _read_imports(module: ModuleType) -> dict[str, bytes]:
+    """Return name -> source of the modules of a module's folder that it imports, directly or not."""
     name, source, file = module.__name__, read_source(module), Path(inspect.getfile(module)).absolute()
     package = name.rpartition(".")[0] if file.stem != "__init__" else name
     root = file.parents[package.count(".") + 1 if package else 0]
@@ -164,11 +209,7 @@ def _hash_with_imports(module: ModuleType) -> str:
                 waiting += _list_imports(other if file.stem == "__init__" else other.rpartition(".")[0], sources[other])
                 break
         waiting += _list_parents(other)
-    hashed = hashlib.sha256(source.encode())
-    for other in sorted(sources):
-        if sources[other].strip():  # an empty `__init__.py` is as good as none
-            hashed.update(f"\0{other}\0".encode() + sources[other])
-    return hashed.hexdigest()
+    return sources
 
 
 def _list_parents(module: str) -> list[str]:

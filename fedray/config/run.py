@@ -284,13 +284,18 @@ class RunConfig(Checked):
             if revision := part.count_revisions():
                 identity.setdefault("revisions", {})[name] = revision
             if ":" in name:
-                identity.setdefault("sources", {})[name] = digest = digest_source(part.section, name)
-                if digest != part.source:
-                    raise UserError(
-                        f"{part.section}: {name}, or a module that it imports, has changed since this Python imported "
-                        "it; start Python anew, or call importlib.reload with each module that changed"
-                    )
+                identity.setdefault("sources", {})[name] = digest_source(part.section, name)
+        self.refuse_stale()
         return identity
+
+    def refuse_stale(self) -> None:
+        """Raise UserError for a class of the user's own whose source is not that of the code that is loaded."""
+        for part in iter_parts(self):
+            if isinstance(part, Component) and part.source and digest_source(part.section, part.name) != part.source:
+                raise UserError(
+                    f"{part.section}: {part.name}, or a module that it imports, has changed since this Python imported "
+                    "it; start Python anew, or call importlib.reload with each module that changed"
+                )
 
     def hash_cell(self, data_digest: str) -> str:
         """Return the cell's hash."""

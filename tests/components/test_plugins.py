@@ -5,9 +5,10 @@ import hashlib
 import importlib
 import pickle
 import re
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 from unittest.mock import Mock
@@ -338,15 +339,25 @@ def test_modules_that_a_plug_in_imports_from_its_folder_enter_the_digest(case: s
 OWN = "from fedray.algorithms.fedavg import FedAvg\nimport helper\nclass X(FedAvg):\n    pass\n"
 
 
-def test_a_class_whose_source_has_changed_since_it_was_imported_is_refused(folder: Path) -> None:
-    """In the same Python, until its modules are loaded again; in a process that gets it from one that had the old."""
-    write(folder, {"own.py": OWN, "helper.py": "K = 1"})
+def test_a_class_whose_source_has_changed_since_it_was_imported_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the same Python, until its modules are loaded again; in a process that gets it from one that had the old. Also
+    if this Python imported it before fedray did, which Python's compiled files tell.
+    """
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    write(folder, {"own.py": OWN, "one.py": OWN, "helper.py": "K = 1"})
+    importlib.import_module("one")
     packed = RunConfig.parse(config(algorithm="own:X")).pack()
     fedray.simulate(config(algorithm="own:X"))
-    write(folder, {"helper.py": "K = 2"})
-    said = "^algorithm: own:X, or a module that it imports, has changed since this Python imported it; start Python"
-    with pytest.raises(UserError, match=said):
-        fedray.simulate(config(algorithm="own:X"), track="again")
+    write(folder, {"helper.py": "K = 20"})
+    said = "^algorithm: %s:X, or a module that it imports, has changed since this Python imported it; start Python"
+    for name, track in (("own", "again"), ("own", None), ("one", None)):
+        with pytest.raises(UserError, match=said % name):
+            fedray.simulate(config(algorithm=f"{name}:X"), track=track)
+    importlib.reload(sys.modules["own"])
+    with pytest.raises(UserError, match=said % "own"):  # the helper is still the old one
+        fedray.simulate(config(algorithm="own:X"))
     for name in ("helper", "own"):
         importlib.reload(sys.modules[name])
     run = RunConfig.parse(config(algorithm="own:X"))
@@ -355,11 +366,13 @@ def test_a_class_whose_source_has_changed_since_it_was_imported_is_refused(folde
         RunConfig.unpack(packed)
 
 
-HELD = ["own:X", "pack.own:X"]
+HELD = ["own:X", "pack.own:X", "library.own:X"]
 CHILD = """
 import importlib, inspect, pickle, sys
 from fedray.components import sources
-sys.path[:0], taken = pickle.loads(sys.stdin.buffer.read())
+sys.path[:0], taken, first = pickle.loads(sys.stdin.buffer.read())
+for name in first:
+    importlib.import_module(name)
 sources.take_sources(taken)
 for path in sys.argv[1:]:
     module, _, name = path.partition(":")
@@ -369,33 +382,44 @@ for path in sys.argv[1:]:
 """
 
 
-def import_in_child(folder: Path, taken: sources.Sources) -> list[str]:
-    """What another process gets of the classes `HELD`: their K and digest."""
-    given = pickle.dumps(([str(folder)], taken))
+def import_in_child(folder: Path, taken: sources.Sources, first: Sequence[str] = ()) -> list[list[str]]:
+    """What another process gets of the classes `HELD`: their K and digest. first: modules that it has loaded before."""
+    given = pickle.dumps(([str(folder)], taken, first))
     done = subprocess.run([sys.executable, "-c", CHILD, *HELD], input=given, capture_output=True, check=True)
-    return done.stdout.decode().splitlines()
+    return [line.split() for line in done.stdout.decode().splitlines()]
 
 
 @pytest.mark.parametrize("change", ["edited", "deleted", "shadowed"])
 def test_another_process_imports_what_its_call_has_read(change: str, folder: Path) -> None:
-    """A module and one of a package, with helpers; without what was read it gets what is there now."""
+    """A module, one of a package and one of a folder without `__init__.py`, each with a helper. Without what was read,
+    and where it is loaded already, it gets what is there now.
+    """
     of_helper = "from helper import K as H\nclass X:\n    K = H\n"
-    write(folder, {"own.py": of_helper, "helper.py": "K = 1", "pack/__init__.py": "", "pack/values.py": "K = 2"})
-    write(folder, {"pack/own.py": "from . import values\nclass X:\n    K = values.K\n"})
+    of_values = "from . import values\nclass X:\n    K = values.K\n"
+    helpers = ["helper.py", "pack/values.py", "library/values.py"]
+    write(folder, {"own.py": of_helper, "pack/own.py": of_values, "library/own.py": of_values, "pack/__init__.py": ""})
+    write(folder, {name: f"K = {k}" for k, name in enumerate(helpers, 1)})
     with sources.hold_sources():
         before = [digest_source("algorithm", path) for path in HELD]
-        if change == "shadowed":  # by packages that did not exist
-            write(folder, {"helper/__init__.py": "K = 3", "pack/values/__init__.py": "K = 4"})
-        write(folder, {"own.py": f"# new\n{of_helper}"})
-        for name in ("helper.py", "pack/values.py"):
-            (folder / name).unlink() if change == "deleted" else (folder / name).write_text("K = 50")
+        with sources.hold_sources():
+            pass  # a call within this one
+        if change == "deleted":
+            for path in folder.iterdir():
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        if change == "shadowed":  # by packages that did not exist, and by a file that makes a folder one
+            write(folder, {"helper/__init__.py": "K = 40", "pack/values/__init__.py": "K = 50"})
+            write(folder, {"own/__init__.py": "", "library/__init__.py": "raise SystemExit"})
+        if change == "edited":
+            write(folder, {"own.py": f"# new\n{of_helper}"} | {name: f"K = {k}0" for k, name in enumerate(helpers, 1)})
         assert [digest_source("algorithm", path) for path in HELD] == before
         taken = sources.list_held()
-    assert import_in_child(folder, taken) == [f"1 {before[0]}", f"2 {before[1]}"]
-    if change != "deleted":
-        k, digests = zip(*(line.split() for line in import_in_child(folder, {})), strict=True)
-        assert k == (("3", "4") if change == "shadowed" else ("50", "50"))
-        assert not {*digests} & {*before}
+    held = [[str(k), digest] for k, digest in enumerate(before, 1)]
+    assert import_in_child(folder, taken) == held
+    if change == "edited":
+        now = import_in_child(folder, {})
+        assert [k for k, _ in now] == ["10", "20", "30"]
+        assert not {digest for _, digest in now} & {*before}
+        assert import_in_child(folder, taken, ["own"]) == [now[0], *held[1:]]
     assert sources.list_held() == {}, "the call is over"
 
 
