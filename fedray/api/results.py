@@ -63,7 +63,7 @@ def run_sweep(
     sweep: str | Path | Mapping[str, Any],
     *,
     changes: Mapping[str, Any] | None = None,
-    only: Sequence[str] = (),
+    only: Sequence[str | int] = (),
     smoke: bool = False,
     force: bool = False,
     max_concurrent: int | None = None,
@@ -104,7 +104,7 @@ def run_sweep(
         loaded = loaded.with_overrides(make_plain("", changes))
     if loaded.tune is not None and loaded.tune.blocks:
         raise UserError(f"run_sweep: {loaded.name} has tune.blocks, so it is several sweeps; `fedray sweep` runs them")
-    options = Options(force, only, max_concurrent, address)
+    options = Options(force, [*map(str, only)], max_concurrent, address)
     if loaded.tune is None:
         plan = make_plan(loaded, options)
         if plan.unlisted:

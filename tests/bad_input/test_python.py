@@ -67,7 +67,7 @@ CALLS: dict[str, Callable[[], Any]] = {
     f"simulate: checkpoints: {__file__} is not a folder": lambda: simulate(checkpoints=f"{__file__}/here"),
     "simulate: data: found the data set arrays; data.name is digits": lambda: simulate(data=on().problem.data),
     "run_sweep: sweep: found None; str | Path | Mapping[str, Any]…": lambda: fedray.run_sweep(None),  # type: ignore[arg-type]
-    "run_sweep: only: found '12'; Sequence[str] is required": lambda: fedray.run_sweep(SWEEP, only="12"),
+    "run_sweep: only: found '12'; Sequence[str | int] is required": lambda: fedray.run_sweep(SWEEP, only="12"),
     "run_sweep: max_concurrent: found 0; at least 1 is required": lambda: fedray.run_sweep(SWEEP, max_concurrent=0),
     "base.data.x_train: found array([[…": lambda: fedray.run_sweep(SWEEP | {"base": RUN | {"data": ARRAYS}}),
     "grid.seed: found {0, 1}; a…": lambda: fedray.run_sweep(SWEEP | {"grid": {"seed": {0, 1}}}),

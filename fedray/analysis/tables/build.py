@@ -359,7 +359,7 @@ def _format_budget(blocks: Sequence[Mapping[str, Any]]) -> str:
     gradients = "" if None in counts else f", {most}{sum(counts):.3g} gradients of a batch"
     lost = "" if finished == draws else f" ({draws - finished} did not finish)"
     scores = ", ".join(f"{one['score']:.2f}" for one in blocks)
-    return f"{draws} draws{lost}, {most}{rounds} rounds{gradients}; scored {scores}"
+    return f"{format_count(draws, 'draw')}{lost}, {most}{format_count(rounds, 'round')}{gradients}; scored {scores}"
 
 
 RUN_BY_RUN = ("seeds", "clients")

@@ -144,8 +144,9 @@ def test_data_that_change_between_the_stages_are_refused(monkeypatch: pytest.Mon
 
 
 def test_what_the_final_table_is_told() -> None:
-    """4 draws x 2 seeds x 3 rounds are 24; fedprox takes one gradient a step as fedavg does; the largest lr wins. Each
-    of 2 clients has 1437 (1 - 0.2) / 5 = 230 samples to train on, in 5 batches of 50: 24 x 2 x 5 gradients.
+    """4 draws of 2 values are 2 cells for each of 2 seeds, of 3 rounds: 12; fedprox, whose draws differ in μ, has twice
+    as many, and one gradient a step as fedavg; the largest lr wins. Each of 2 clients has 1437 (1 - 0.2) / 5 = 230 samples to train on, in 5 batches of 50:
+    12 x 2 x 5 gradients.
     """
     asked = file(grid={"partition": ["iid"]}, search={"training.lr": {"choice": [0.1, 1.0]}})
     first = make_plan(make_tune_stage(asked))
@@ -156,8 +157,8 @@ def test_what_the_final_table_is_told() -> None:
     first, other = told[next(iter(told))], told[list(told)[3]]
     assert (first["select"], first["train_on"]) == ("last10_validation_accuracy", "all")
     assert first["held_out"] == {"fraction": 0.2, "from": "clients"}
-    assert (first["draws"], first["finished"], first["rounds"]) == (4, 4, 24)
-    assert (first["gradients"], other["gradients"]) == (240, 240)
+    assert (first["draws"], first["finished"], first["rounds"]) == (4, 4, 12)
+    assert (first["gradients"], other["gradients"]) == (120, 240)
     assert first["ranges"] == {"training.lr": "{0.1, 1}"}
     assert first["edges"] == ["training.lr"]
 
