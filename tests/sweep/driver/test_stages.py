@@ -145,8 +145,8 @@ def test_data_that_change_between_the_stages_are_refused(monkeypatch: pytest.Mon
 
 def test_what_the_final_table_is_told() -> None:
     """4 draws of 2 values are 2 cells for each of 2 seeds, of 3 rounds: 12; fedprox, whose draws differ in μ, has twice
-    as many, and one gradient a step as fedavg; the largest lr wins. Each of 2 clients has 1437 (1 - 0.2) / 5 = 230 samples to train on, in 5 batches of 50:
-    12 x 2 x 5 gradients.
+    as many, and one gradient a step as fedavg. Each of 2 clients has 1437 (1 - 0.2) / 5 = 230 samples to train on, in 5
+    batches of 50: 12 x 2 x 5 gradients. The largest lr wins.
     """
     asked = file(grid={"partition": ["iid"]}, search={"training.lr": {"choice": [0.1, 1.0]}})
     first = make_plan(make_tune_stage(asked))
