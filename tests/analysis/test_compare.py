@@ -60,10 +60,8 @@ def test_interval_of_paired_seeds(store: Tracker) -> None:
     assert "megabytes" not in text
     assert small.find_detectable() == find_effect(3, 0.05 / 2), "for a spread of 1"
     assert lone.find_detectable() is None
-    assert (
-        "- pairs with the same setting and seed that beat fedavg (Clopper and Pearson's interval): "
-        "3 of 4: 0.75 (0.19 .. 0.99) by fedsam ρ=0.1; 3 of 3: 1.00 (0.29 .. 1.00) by fedsam ρ=0.5\n"
-    ) in text
+    won = "3 of 4: 0.75 (0.19 .. 0.99) by fedsam ρ=0.1; 3 of 3: 1.00 (0.29 .. 1.00) by fedsam ρ=0.5"
+    assert f"- pairs with the same setting and seed that beat fedavg (Clopper and Pearson's interval): {won}\n" in text
     narrow = compare(collect("sweep"), "fedavg", confidence=0.5).differences[0].interval
     assert narrow is not None
     assert narrow.high == pytest.approx(2 + 0.816497 / math.sqrt(3), abs=1e-5)  # t(0.75, 2) = 0.8165
@@ -100,9 +98,8 @@ def test_refusals(store: Tracker) -> None:
     ):
         with pytest.raises(UserError, match=re.escape(message)):
             compare(collect("sweep"), to, confidence=confidence, columns=columns)
-    with pytest.raises(
-        UserError, match=r"^--metric: found 'speedup:80/fedavg', which compares runs already; rounds_to:80 "
-    ):
+    said = r"^--metric: found 'speedup:80/fedavg', which compares runs already; rounds_to:80 "
+    with pytest.raises(UserError, match=said):
         compare(collect("sweep"), "fedavg", "speedup:80/fedavg")
 
 
@@ -160,22 +157,19 @@ def test_blocks_of_several_sweeps_share_a_table(store: Tracker, call: Call) -> N
     assert [one["mean"] for one in told["means"]] == [80, 82, 85.5]
 
 
-def test_the_page_makes_latex_of_differences(
-    store: Tracker, call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_page_makes_latex_of_differences(project: Path, call: Call, capsys: pytest.CaptureFixture[str]) -> None:
     """Differences 1, 2, 3: mean 2, and the t interval is 2 ± 4.303 · 1 / √3 = 2 ± 2.484; Holm's p that of t = 2 √3.
     Beside it a row of two seeds, which has neither."""
     cells = [cell(a, 0.5, seed) for a in (FEDAVG, SMALL, LARGE) for seed in range(3)]
-    write(store, cells, [70, 70, 70, 71, 72, 73, 75, 76])
-    (tmp_path / "compare.json").write_text(call("compare", "sweep", "--json").out, encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
+    write(Tracker(), cells, [70, 70, 70, 71, 72, 73, 75, 76])
+    (project / "compare.json").write_text(call("compare", "sweep", "--json").out, encoding="utf-8")
     page = (Path(__file__).parents[2] / "docs/analysis.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"^```python\n(# differences\.py\n.*?)^```$", page, re.DOTALL | re.MULTILINE)
     exec(code, {})  # noqa: S102
     latex = capsys.readouterr().out
     for row in (r"0.1 & 3 & 2.00 & [$-$0.48, 4.48] & 0.074 & not told apart \\", r"0.5 & 2 & 5.50 & -- & -- & too few"):
         assert rf"dirichlet $\alpha$=0.5 & fedsam $\rho$={row}" in latex
-    write(store, [cell(a, 0.5, seed) for a in (FEDAVG, SMALL) for seed in range(2)], [70, 70, 71, 72], name="few")
+    write(Tracker(), [cell(a, 0.5, seed) for a in (FEDAVG, SMALL) for seed in range(2)], [70, 70, 71, 72], name="few")
     (one,) = json.loads(call("compare", "few", "--json").out)["differences"]
     assert (one["mean"], one["low"], one["adjusted"], one["verdict"]) == (1.5, None, None, "too few seeds")
 
@@ -206,16 +200,14 @@ def test_runs_that_never_reach_the_target_are_told(store: Tracker, call: Call) -
     assert said in out, "a tie and two that never arrive"
     write(store, [cell(a, 0.1, seed) for a in (FEDAVG, SMALL) for seed in range(4)], [80] * 7 + [10], name="four")
     (one,) = json.loads(call("compare", "four", "--metric", "rounds_to:70", "--json").out)["differences"]
-    assert (one["n"], one["never"], one["neither"], one["verdict"]) == (3, 1, 0, "no test; wins 1.5 of 4"), (
-        "not of three"
-    )
+    told = [one[key] for key in ("n", "never", "neither", "verdict")]
+    assert told == [3, 1, 0, "no test; wins 1.5 of 4"], "not of three"
     latex = call("tables", "sweep", "--metric", "rounds_to:70", "--best-except", "fedavg", "--format", "latex").out
     (caption,) = re.findall(r"\\caption\{.*\}", latex)
     assert "never: runs that do not reach the target, in no mean; their entries are not ranked; best base" in caption
     nobody = call("compare", "sweep", "--metric", "rounds_to:90").out
-    assert re.search(r"\| fedsam .*\| 0 \(neither: 3\) \| - \(3 never\) +\| no test +\|", nobody), (
-        "pairs that nobody wins"
-    )
+    row = r"\| fedsam .*\| 0 \(neither: 3\) \| - \(3 never\) +\| no test +\|"
+    assert re.search(row, nobody), "pairs that nobody wins"
     assert "that beat" not in nobody
     assert "interval" not in nobody
 

@@ -26,9 +26,7 @@ AVERAGED = "mean of the tests in the last fifth of the rounds, at most 10"
 """A note's end, for cells that do not say how many rounds they have."""
 
 
-def test_curves_are_means_over_finished_seeds_with_a_band(
-    store: Tracker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_curves_are_means_with_a_band(store: Tracker, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """fedavg: seeds 10, 20 and 30, 40: means 20 and 30; the band is ± |30-10|/sqrt 2 = 14.14. ρ=0.1 has one finished
     seed: its own curve and no band; the diverged one is not drawn, but named. Each setting is a panel."""
     cells = [cell(FEDAVG, 0.5, 0), cell(FEDAVG, 0.5, 1), cell(SMALL, 0.5, 0), cell(SMALL, 0.5, 1), cell(SMALL, 0.1, 0)]
@@ -230,9 +228,7 @@ def test_where_a_zoom_begins(rounds: int, start: int | None) -> None:
         *((9, f"--x {x}", f"found curves by {x}, which end at different values") for x in ("test_loss", "seconds")),
     ],
 )
-def test_figures_say_why_they_have_no_zoom(
-    rounds: int, options: str, said: str, store: Tracker, tmp_path: Path, call: Call
-) -> None:
+def test_why_there_is_no_zoom(rounds: int, options: str, said: str, store: Tracker, tmp_path: Path, call: Call) -> None:
     write(store, [cell(FEDAVG, 0.5, 0)], [[row | {"seconds_per_round": 1.0} for row in history(*range(rounds))]])
     out = call("figures", "sweep", "--kind", "curves", "--out", str(tmp_path), *options.split()).done
     assert "curves begin" not in out

@@ -73,10 +73,8 @@ def test_a_table_wider_than_a_page_is_told(caplog: pytest.LogCaptureFixture) -> 
     rows."""
     row, column = "r" * 60, "c" * 60
     to_latex(ResultTable("t", [row], [column], {(row, column): Entry(1.0, None, 1, {})}, {}, []))
-    assert (
-        "LaTeX: the table is about 8.7 inches wide, a page 7.0; ask for fewer metrics or columns"
-        in caplog.messages.pop()
-    )
+    said = "LaTeX: the table is about 8.7 inches wide, a page 7.0; ask for fewer metrics or columns"
+    assert said in caplog.messages.pop()
     to_latex(ResultTable("t", [row], [column, "d"], {}, {}, []))
     assert caplog.text.endswith("or columns, or exchange --rows and --cols\n")
 

@@ -188,9 +188,7 @@ def test_numbers_with_three_values_are_drawn(store: Tracker) -> None:
     assert name.startswith("ρ (algorithm.rho); one seed; ρ on a logarithmic axis; mean of the tests in ")
 
 
-def test_cells_have_their_accuracy_and_a_link_where_the_store_has_an_address(
-    paged: tuple[SweepTable, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cells_have_accuracies_and_links(paged: tuple[SweepTable, str], monkeypatch: pytest.MonkeyPatch) -> None:
     """For a file store the run's id is shown; for a server its page, without the password."""
     sweep, plain = paged[0], Page(paged[1])
     header, *cells = plain.tables["cells"]

@@ -6,20 +6,9 @@ import numpy as np
 import pytest
 from scipy.stats import ttest_1samp
 
+from fedray.analysis import statistics
 from fedray.analysis.comparison import Difference, adjust_p_values
-from fedray.analysis.statistics import (
-    BOOTSTRAP_SEEDS,
-    POWER,
-    apply_holm,
-    bootstrap,
-    bootstrap_percentiles,
-    bound_mean,
-    bound_proportion,
-    compute_p,
-    compute_power,
-    count_seeds,
-    flip_signs,
-)
+from fedray.analysis.statistics import POWER, apply_holm, bound_mean, compute_p, compute_power, count_seeds, flip_signs
 
 RUNS = 2000
 
@@ -46,7 +35,7 @@ def test_student_by_hand() -> None:
 def coverage_of_the_bootstrap(kind: str, n: int, runs: int) -> float:
     rng = np.random.default_rng(n)
     draws = rng.normal(size=(runs, n)) if kind == "normal" else rng.standard_t(5, (runs, n))
-    bounds = np.array([bootstrap_percentiles(row, 0.95) for row in draws])
+    bounds = np.array([statistics.bootstrap_percentiles(row, 0.95) for row in draws])
     return float(np.mean((bounds[:, 0] <= 0) & (bounds[:, 1] >= 0)))
 
 
@@ -55,25 +44,25 @@ def coverage_of_the_bootstrap(kind: str, n: int, runs: int) -> float:
 def test_the_bootstrap_is_printed_from_where_it_covers(kind: str) -> None:
     """At least 92 % at BOOTSTRAP_SEEDS, for normal differences and for t's with 5 degrees of freedom; too few at five.
     The bound leaves two standard errors of the simulation."""
-    assert coverage_of_the_bootstrap(kind, BOOTSTRAP_SEEDS, RUNS) >= 0.92 - tolerance(0.92)
+    assert coverage_of_the_bootstrap(kind, statistics.BOOTSTRAP_SEEDS, RUNS) >= 0.92 - tolerance(0.92)
     assert coverage_of_the_bootstrap(kind, 5, 500) < 0.9
 
 
 def test_fewer_seeds_have_no_bootstrap_interval() -> None:
-    values = np.random.default_rng(0).normal(size=BOOTSTRAP_SEEDS)
-    assert bootstrap(values[:-1]) is None
-    found = bootstrap(values)
-    assert found == bootstrap(values)  # keyed draws
+    values = np.random.default_rng(0).normal(size=statistics.BOOTSTRAP_SEEDS)
+    assert statistics.bootstrap(values[:-1]) is None
+    found = statistics.bootstrap(values)
+    assert found == statistics.bootstrap(values)  # keyed draws
     assert found is not None
     assert found.low < values.mean() < found.high
 
 
 def test_proportion_by_hand() -> None:
     """3 of 3: the lower bound is the p with p^3 = 0.025, 0.292402; of 0 of 3 the upper is 1 minus that."""
-    assert bound_proportion(3, 3).low == pytest.approx(0.025 ** (1 / 3))
-    assert bound_proportion(3, 3).high == 1
-    assert bound_proportion(0, 3).high == pytest.approx(1 - 0.025 ** (1 / 3))
-    assert bound_proportion(0, 3).low == 0
+    assert statistics.bound_proportion(3, 3).low == pytest.approx(0.025 ** (1 / 3))
+    assert statistics.bound_proportion(3, 3).high == 1
+    assert statistics.bound_proportion(0, 3).high == pytest.approx(1 - 0.025 ** (1 / 3))
+    assert statistics.bound_proportion(0, 3).low == 0
 
 
 def test_sign_flips_by_hand() -> None:

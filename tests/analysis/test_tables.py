@@ -13,7 +13,6 @@ import pytest
 from fedray.analysis.comparison import compare
 from fedray.analysis.data.collect import SweepTable, collect
 from fedray.analysis.data.metrics import read_values
-from fedray.analysis.figures import main as draw
 from fedray.analysis.figures import main as figures
 from fedray.analysis.report import make_page
 from fedray.analysis.tables.build import build, main
@@ -48,6 +47,12 @@ def test_one_table_of_two_sweeps(store: Tracker, call: Call) -> None:
     assert call("tables", "fedtoga/table1") == (2, "", message)
 
 
+def read_entries(text: str) -> dict[str, list[str]]:
+    """Row of a Markdown table -> its first two entries."""
+    lines = [line.split("|") for line in text.splitlines() if line.startswith("| fed")]
+    return {row.strip(): [entry.strip() for entry in entries[:2]] for _, row, *entries in lines}
+
+
 def test_mean_std_ranks_and_every_kind_of_hole(store: Tracker) -> None:
     """Two seeds each. fedavg: the mean of the last two of ten rounds is 80, one round 84 -> 82 ± 2.83 (|84-80|/sqrt 2).
     fedsam ρ=0.1: 90 and 92 -> 91 ± 1.41, the best. fedsam ρ=0.5 would be 99, but one seed diverged: its entry says so
@@ -61,12 +66,7 @@ def test_mean_std_ranks_and_every_kind_of_hole(store: Tracker) -> None:
     assert table.columns == ["dirichlet α=0.5", "dirichlet α=0.1"]
     assert [note.endswith("runs it; entries that lack seeds are not ranked") for note in table.notes].count(True) == 1
     text = to_markdown(table)
-    lines = {
-        line.split("|")[1].strip(): [c.strip() for c in line.split("|")[2:4]]
-        for line in text.splitlines()
-        if line.startswith("| fed")
-    }
-    assert lines == {
+    assert read_entries(text) == {
         "fedavg": ["<u>82.00 ± 2.83</u>", "50.00 (1 missing)"],
         "fedsam ρ=0.1": ["**91.00 ± 1.41**", "60.00 (1 stopped)"],
         "fedsam ρ=0.5": ["99.00 (1 diverged)", "- (1 failed, 1 running)"],
@@ -168,11 +168,8 @@ def test_a_file_with_a_label(store: Tracker, tmp_path: Path, capsys: pytest.Capt
         ("", "", "t.txt", "--out: found t.txt; a file that ends in .md or .tex or .csv or .json is required"),
     ],
 )
-def test_what_a_file_cannot_be(
-    store: Tracker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str, label: str, out: str, message: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    write(store, [cell(FEDAVG, 0.5, 0)], [70])
+def test_what_a_file_cannot_be(project: Path, format: str, label: str, out: str, message: str) -> None:
+    write(Tracker(), [cell(FEDAVG, 0.5, 0)], [70])
     with pytest.raises(UserError, match=f"^{re.escape(message)}"):
         main(["sweep"], format, label=label, out=Path(out))
     assert not Path("t.tex").exists()
@@ -189,12 +186,7 @@ def test_rounds_to_a_target_and_the_speed_up(store: Tracker) -> None:
     stopped = {0, 1, 7, 8}
     write(store, cells, [("stopped", history(*c)) if i in stopped else history(*c) for i, c in enumerate(curves)])
     table = build(collect("sweep"), "rounds_to:80", reference="fedavg")
-    lines = {
-        line.split("|")[1].strip(): [c.strip() for c in line.split("|")[2:4]]
-        for line in to_markdown(table).splitlines()
-        if line.startswith("| fed")
-    }
-    assert lines == {
+    assert read_entries(to_markdown(table)) == {
         "fedavg": ["<u>4.0 ± 1.4</u>", "- (1 seed) (1 never)"],
         "fedsam ρ=0.1": ["**2.0 ± 1.4** (2.00×)", "2.0 (1 stopped)"],
         "fedsam ρ=0.5": ["2.0 (1 never)", ""],
@@ -289,9 +281,8 @@ def test_an_option_with_one_value_is_named_if_asked_for(store: Tracker) -> None:
         build(collect("more"), rows="algorithm,algorithm.rhoo")
     by_value = build(collect("more"), rows="rho", columns="seed,algorithm")
     assert by_value.rows == ["ρ=-", "ρ=0.1", "ρ=0.5"], "a key alone is named, too"
-    with pytest.raises(
-        UserError, match=r"--reference: unknown name 'fedsam'; did you mean 'fedsam ρ=0.1' or 'fedsam ρ="
-    ):
+    said = r"--reference: unknown name 'fedsam'; did you mean 'fedsam ρ=0.1' or 'fedsam ρ="
+    with pytest.raises(UserError, match=said):
         build(collect("more"), reference="fedsam")
 
 
@@ -348,10 +339,9 @@ def test_the_best_of_the_other_rows(store: Tracker) -> None:
     assert [table.entries["best baseline", column].mean for column in table.columns] == [80, 65, 50]
     assert [table.entries["fedavg", column].change for column in table.columns] == [19, 34, 49]
     assert ("best baseline", table.columns[0]) not in table.ranks
-    assert (
-        "best baseline: of all ranked rows but fedavg, chosen by the numbers shown; here fedsam ρ=0.1 (dirichlet α=0.5)"
-        ", fedsam ρ=0.5 (dirichlet α=0.1, dirichlet α=10)"
-    ) in table.notes
+    chosen = "fedsam ρ=0.1 (dirichlet α=0.5), fedsam ρ=0.5 (dirichlet α=0.1, dirichlet α=10)"
+    said = "best baseline: of all ranked rows but fedavg, chosen by the numbers shown; here"
+    assert f"{said} {chosen}" in table.notes
     for but, message in (
         ("fedavgg", "--best-except: unknown name 'fedavgg'"),
         ("fedavg,fedsam ρ=0.1,fedsam ρ=0.5", "--best-except: leaves no row"),
@@ -415,14 +405,11 @@ def test_bytes_kept_are_counted_for_the_runs_model(store: Tracker) -> None:
 HOSTILE = "=1+1|$x^$\n\x1b[31mred"
 
 
-def test_names_steer_neither_spreadsheets_nor_terminals_nor_markdown(
-    store: Tracker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_names_steer_no_spreadsheet_terminal_or_markdown(store: Tracker, tmp_path: Path, call: Call) -> None:
     """A method called like a formula, with a cell's and a line's end, half a formula of mathtext and an escape code."""
     cells = [cell({"name": name}, 0.5, seed) for name in (HOSTILE, "-5") for seed in (0, 1)]
     write(store, cells, [50.0, 60.0, 70.0, 80.0])
-    main(["sweep"])
-    shown = capsys.readouterr().out
+    shown = call("tables", "sweep").out
     assert r"| =1+1\|\$x^\$\\n\\x1b\[31mred | <u>55.00 ± 7.07</u>" in shown
     assert "\x1b" not in shown
     assert r"=1+1$|$\$x\textasciicircum{}\$\textbackslash{}n" in to_latex(build(collect("sweep")))
@@ -476,14 +463,10 @@ def test_chosen_values_part_no_rows_and_are_told_below_with_range_budget_and_edg
     found = build(table())
     assert (found.rows, found.columns) == (["fedprox"], ["dirichlet α=0.1", "dirichlet α=0.5"])
     said = "\n".join(found.notes)
-    assert (
-        "tuned by s/tune: best last10_validation_accuracy of sobol draws, mean over seeds 100, 101, on 20 % of every "
-        "client's samples, held out; these runs train on all of them"
-    ) in said
-    assert (
-        "chosen for fedprox (dirichlet α=0.1): lr=0.5 of [0.01, 1], log, μ=0.01 of [0.001, 1], log; 8 draws (1 did not "
-        "finish), 640 rounds, 1.28e+04 gradients of a batch; scored 91.23"
-    ) in said
+    how = "sobol draws, mean over seeds 100, 101, on 20 % of every client's samples, held out"
+    assert f"tuned by s/tune: best last10_validation_accuracy of {how}; these runs train on all of them" in said
+    spent = "8 draws (1 did not finish), 640 rounds, 1.28e+04 gradients of a batch; scored 91.23"
+    assert f"chosen for fedprox (dirichlet α=0.1): lr=0.5 of [0.01, 1], log, μ=0.01 of [0.001, 1], log; {spent}" in said
     (warned,) = [note for note in found.notes if note.startswith("WARNING")]
     edge = "lr=0.5 of fedprox (dirichlet α=0.1) is on the edge of [0.01, 1], log"
     assert warned == f"WARNING: {edge}: nothing was tried beyond it"
@@ -519,11 +502,8 @@ def test_speed_ups_and_differences_side_by_side(store: Tracker) -> None:
 
 
 def test_a_draw_with_a_seed_that_diverged_is_not_the_first_row(store: Tracker) -> None:
-    cells = [
-        cell(a, 0.5, seed) | {"search": {"keys": ["algorithm.rho"], "select": "last10_test_accuracy"}}
-        for a in (LARGE, SMALL)
-        for seed in (0, 1)
-    ]
+    search = {"keys": ["algorithm.rho"], "select": "last10_test_accuracy"}
+    cells = [cell(a, 0.5, seed) | {"search": search} for a in (LARGE, SMALL) for seed in (0, 1)]
     write(store, cells, [99, ("diverged", []), 70, 72])
     assert build(collect("sweep")).rows == ["fedsam ρ=0.1", "fedsam ρ=0.5"]
 
@@ -579,12 +559,10 @@ def test_methods_without_fine_tuning_stand_beside_the_fine_tuned(store: Tracker)
         build(collect("other"), "personal_accuracy_e1")
 
 
-def test_figures_name_the_runs_that_never_reached_the_target(
-    store: Tracker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_figures_name_the_runs_that_never_reached_the_target(store: Tracker, tmp_path: Path, call: Call) -> None:
     write(store, [cell(a, 0.5, 0) for a in (FEDAVG, SMALL)], [history(70, 90), history(70, 75)])
-    draw("sweep", "methods", metric="rounds_to:80", out=tmp_path)
-    assert "not drawn, never at the target, or without one: fedsam-0.1-0.5-0" in capsys.readouterr().out
+    out = call("figures", "sweep", "--kind", "methods", "--metric", "rounds_to:80", "--out", str(tmp_path)).out
+    assert "not drawn, never at the target, or without one: fedsam-0.1-0.5-0" in out
 
 
 def of_rounds(one: dict[str, Any], rounds: int) -> dict[str, Any]:
@@ -614,11 +592,8 @@ def test_rows_of_a_sweep_that_differ_in_a_setting_say_so(store: Tracker, call: C
 
 
 def test_compare_escapes_names(store: Tracker, call: Call) -> None:
-    cells = [
-        cell(a, 0.5, seed) | {"names": {"fedavg": "Fed|Avg", "fedsam": "*S*"}}
-        for a in (FEDAVG, SMALL)
-        for seed in (0, 1)
-    ]
+    names = {"fedavg": "Fed|Avg", "fedsam": "*S*"}
+    cells = [cell(a, 0.5, seed) | {"names": names} for a in (FEDAVG, SMALL) for seed in (0, 1)]
     write(store, cells, [60, 61, 62, 63])
     told = call("compare", "sweep", "--reference", "fedavg").out
     assert "difference to Fed\\|Avg" in told
@@ -628,17 +603,10 @@ def test_compare_escapes_names(store: Tracker, call: Call) -> None:
 def test_rounds_of_the_generic_accuracy_say_so(store: Tracker) -> None:
     """FedAvg's is its test accuracy in each round; the other's is measured in round 3 alone."""
     tested = history(50, 80, 80)
-    write(
-        store,
-        [cell(FEDAVG, 0.5, 0), cell(SMALL, 0.5, 0)],
-        [
-            [row | {"generic_accuracy": row["test_accuracy"]} for row in tested],
-            [*tested[:2], tested[2] | {"generic_accuracy": 85.0}],
-        ],
-    )
+    same = [row | {"generic_accuracy": row["test_accuracy"]} for row in tested]
+    other = [*tested[:2], tested[2] | {"generic_accuracy": 85.0}]
+    write(store, [cell(a, 0.5, 0) for a in (FEDAVG, SMALL)], [same, other])
     table = build(collect("sweep"), "rounds_to:80")
     assert [one.mean for one in table.entries.values()] == [2, 3]
-    assert (
-        "of fedsam the generic accuracy counts, that of their clients' models, in the rounds that test it"
-        in table.notes
-    )
+    said = "of fedsam the generic accuracy counts, that of their clients' models, in the rounds that test it"
+    assert said in table.notes

@@ -9,15 +9,10 @@ from typing import Any
 import numpy as np
 import yaml
 
-RUN: dict[str, Any] = {
-    "data": {"name": "digits"},
-    "partition": {"name": "dirichlet", "alpha": 0.5},
-    "clients": {"total": 10, "per_round": 3},
-    "model": {"name": "mlp", "hidden": [8]},
-    "algorithm": {"name": "fedsam", "rho": 0.1},
-    "training": {"rounds": 2, "local_epochs": 1},
-    "runtime": {"backend": "inline"},
-}
+from tests import small
+
+DIGITS, TRAINING = {"name": "digits"}, {"rounds": 2, "local_epochs": 1}
+RUN = small.sections({"name": "fedsam", "rho": 0.1}, (10, 3), partition=0.5, data=DIGITS, training=TRAINING)
 BASE = {key: value for key, value in RUN.items() if key != "runtime"}
 
 

@@ -49,7 +49,7 @@ def on(**arrays: Any) -> Any:
     return simulate(RUN | {"data": ARRAYS | arrays})
 
 
-def made(**changes: Any) -> Dataset:
+def new(**changes: Any) -> Dataset:
     """A data set of `ARRAYS`, some of it changed."""
     return Dataset(**{"name": "a", **ARRAYS, "num_classes": 3, **changes})
 
@@ -84,12 +84,10 @@ CALLS: dict[str, Callable[[], Any]] = {
         UNSEEN | {"partition": "natural", "data": ARRAYS | IDS}
     ),
     "Sum: vector: found 3; Tensor is required": lambda: fedray.Sum(3),  # type: ignore[arg-type]
-    "data a: num_classes is '3'; an integer from 1 is required": lambda: made(num_classes="3"),
-    "data a: y_train has shape (24, 1); (n,) is required": lambda: made(y_train=ARRAYS["y_train"][:, None]),
-    "data a: mean is ('a',); a number per channel is required": lambda: made(mean=("a",)),
-    "data a: mean and std are of uint8 images; x_train is float32, used as it is": lambda: made(
-        mean=(0.5,), std=(0.5,)
-    ),
+    "data a: num_classes is '3'; an integer from 1 is required": lambda: new(num_classes="3"),
+    "data a: y_train has shape (24, 1); (n,) is required": lambda: new(y_train=ARRAYS["y_train"][:, None]),
+    "data a: mean is ('a',); a number per channel is required": lambda: new(mean=("a",)),
+    "data a: mean and std are of uint8 images; x_train is float32, used as it is": lambda: new(mean=(0.5,), std=(0.5,)),
     "data arrays: mean and std hold 128; they are of images in [0, 1], so divide them by 255": lambda: on(
         x_train=np.zeros((24, 8, 8), np.uint8), x_test=np.zeros((6, 8, 8), np.uint8), mean=[128], std=[64]
     ),
@@ -115,13 +113,13 @@ CALLS: dict[str, Callable[[], Any]] = {
         RUN | {"data": {"name": "digits", "augment": ["flip"]}}, data=small.problem().data
     ),
     "simulate: data: found arrays of your own, which data.augment does not change; give it to the Dataset…": lambda: (
-        simulate(RUN | {"data": {"name": "digits", "augment": ["flip"]}}, data=made(name="digits"))
+        simulate(RUN | {"data": {"name": "digits", "augment": ["flip"]}}, data=new(name="digits"))
     ),
-    "data a: x_train is uint8 (24, 8, 8); images (n, channels, height, width), or token…": lambda: made(
+    "data a: x_train is uint8 (24, 8, 8); images (n, channels, height, width), or token…": lambda: new(
         x_train=np.zeros((24, 8, 8), np.uint8), x_test=np.zeros((6, 8, 8), np.uint8)
     ),
     "model.name: mlp does not take inputs of shape (64,): …": lambda: simulate(
-        RUN | {"data": {"name": "digits"}}, data=made(name="digits", x_train=BYTES, x_test=BYTES[:6])
+        RUN | {"data": {"name": "digits"}}, data=new(name="digits", x_train=BYTES, x_test=BYTES[:6])
     ),
     "data.mean: only uint8 images are normalised; x_train is float32": lambda: on(mean=[0.5], std=[0.5]),
     "data: x_train cannot be made an array: ValueError: setting an…": lambda: on(x_train=[[1], [1, 2]]),

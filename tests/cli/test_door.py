@@ -101,19 +101,17 @@ def test_help_and_slips_take_no_pytorch(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def finished(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def finished(project: Path) -> Path:
     """A folder with a sweep of two cells, and a store in which both have finished."""
-    monkeypatch.chdir(tmp_path)
-    shutil.copy(empty_store, tmp_path / "mlflow.db")
     document = {"name": "done", "base": small.sections(clients={}, model=4, runtime={}), "grid": {"seed": [0, 1]}}
-    (tmp_path / "done.yaml").write_text(json.dumps(document))
+    (project / "done.yaml").write_text(json.dumps(document))
     plan, tracker = make_plan(Sweep.parse(document)), Tracker()
     parent = tracker.open_sweep(plan.sheet)
     for cell in plan.sheet.cells.values():
         write_run(tracker, {"hash": cell.hash, "label": cell.label, "config": cell.run.resolve()}, history(60))
     tracker.close_sweep(parent, {Status.FINISHED: 2})
     tracker.close()
-    return tmp_path
+    return project
 
 
 def test_a_command_imports_no_more_than_it_uses(finished: Path) -> None:
@@ -153,15 +151,14 @@ pwd.getpwuid = getpwuid
 """What containers see of a user without an entry in passwd."""
 
 
-def test_a_user_without_an_entry_in_passwd_and_without_home(tmp_path: Path, empty_store: Path) -> None:
+def test_a_user_without_an_entry_in_passwd_and_without_home(project: Path) -> None:
     """MLflow's import ended in a traceback."""
-    shutil.copy(empty_store, tmp_path / "mlflow.db")
-    (tmp_path / "site").mkdir()
-    (tmp_path / "site" / "sitecustomize.py").write_text(NOBODY)
+    (project / "site").mkdir()
+    (project / "site" / "sitecustomize.py").write_text(NOBODY)
     environment = {key: value for key, value in os.environ.items() if key not in ("HOME", "USER", "LOGNAME", "LNAME")}
-    environment["PYTHONPATH"] = os.pathsep.join([str(tmp_path / "site"), str(REPOSITORY)])
+    environment["PYTHONPATH"] = os.pathsep.join([str(project / "site"), str(REPOSITORY)])
     words = [sys.executable, "-P", "-m", "fedray", "rm", "nosuch", "--yes"]
-    out = subprocess.run(words, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=200)
+    out = subprocess.run(words, env=environment, cwd=project, capture_output=True, text=True, timeout=200)
     said = "fedray: HOME: it is not set, and this user has no entry in passwd; set it to a folder that can be written\n"
     assert (out.returncode, out.stderr) == (2, said)
 
@@ -191,24 +188,23 @@ def until(condition: Callable[[], object], process: subprocess.Popen[str]) -> No
 
 
 @pytest.mark.parametrize("during", ["training", "a lock", pytest.param("actors", marks=pytest.mark.faults)])
-def test_sigterm_ends_fedray_run_with_the_sentence(tmp_path: Path, empty_store: Path, during: str) -> None:
+def test_sigterm_ends_fedray_run_with_the_sentence(project: Path, during: str) -> None:
     """In a background job, which a shell starts with SIGINT ignored; it once trained on to its end."""
-    shutil.copy(empty_store, tmp_path / "mlflow.db")
     runtime = {"actors": 2} if during == "actors" else {"backend": "inline"}
     run = small.sections(model=4, training={"rounds": 10**6}, runtime=runtime | {"checkpoint_every": 1})
-    (tmp_path / "sweep.yaml").write_text(json.dumps({"name": "endless", "base": run, "grid": {"seed": [0, 1]}}))
-    listing = tmp_path / ".fedray" / "locks" / ".listing"
+    (project / "sweep.yaml").write_text(json.dumps({"name": "endless", "base": run, "grid": {"seed": [0, 1]}}))
+    listing = project / ".fedray" / "locks" / ".listing"
     listing.parent.mkdir(parents=True)
     with listing.open("w") as lock:
         if during == "a lock":
             fcntl.flock(lock, fcntl.LOCK_EX)
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
-            process = start(tmp_path, "run", "sweep.yaml", "--cell", "1")
+            process = start(project, "run", "sweep.yaml", "--cell", "1")
         finally:
             signal.signal(signal.SIGINT, before)
         opened = Path(f"/proc/{process.pid}/fd")
-        checkpoints = (tmp_path / ".fedray" / "cells").glob
+        checkpoints = (project / ".fedray" / "cells").glob
         if during == "a lock":
 
             def opens(file: Path) -> bool:

@@ -162,9 +162,7 @@ OWN = {"tables": "--best-except", "compare": "--confidence", "sharpness": "--run
 
 
 @pytest.mark.parametrize("command", LAZY)
-def test_a_checkout_has_each_as_a_script(
-    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_each_is_a_script(command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("sys.argv", [f"analysis/{command}.py", "--help"])
     with pytest.raises(SystemExit, match="0"):
         runpy.run_module(f"analysis.{command}", run_name="__main__")

@@ -233,9 +233,7 @@ def test_check_compares_with_what_is_published_and_knows_what_options_change(roo
         assert expected.train == train
 
 
-def test_check_counts_natural_clients_and_names_what_nothing_reads_and_what_is_read_twice(
-    root: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_check_counts_clients_and_names_what_is_unread_or_twice(root: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Only 2 of the ids 0, 1, 2 occurs among the test samples."""
     x, y = np.zeros((6, 2), np.float32), np.arange(6) % 2
     clients = {"client_train": np.arange(6) % 3, "client_test": np.arange(6) + 2}
@@ -280,14 +278,11 @@ def test_a_download_with_a_wrong_checksum_is_not_kept(root: Path, monkeypatch: p
     assert list(root.iterdir()) == []
 
 
-IMAGES, PIXELS = np.zeros((12, 8, 8, 3)), "values are those of pixels, 0 to "
+IMAGES, PIXELS = np.zeros((12, 3, 8, 8)), "values are those of pixels, 0 to "
 DOUBTS: dict[str, tuple[np.ndarray, list[str]]] = {
-    "nothing": (IMAGES.transpose(0, 3, 1, 2), []),
+    "nothing": (IMAGES, []),
     "channels last": (np.zeros((12, 8, 9, 3)), ["samples have shape (8, 9, 3): channels come last;"]),
-    "images of floats up to 255": (
-        IMAGES.transpose(0, 3, 1, 2) + 254,
-        [f"{PIXELS}254: float32 is used as it is; save uint8, or divide by 255"],
-    ),
+    "images of floats to 255": (IMAGES + 254, [f"{PIXELS}254: float32 is used as it is; save uint8, or divide by 255"]),
     "rows of pixels": (np.eye(12, 4) * 255, [f"{PIXELS}255: float32 is used as it is;"]),
     "rows of other numbers": (np.eye(12, 4) * 254.5, []),
 }

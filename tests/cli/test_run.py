@@ -65,9 +65,7 @@ def test_a_run_is_kept_shown_again_and_loaded(folder: Path, call: Call) -> None:
 
 
 @pytest.mark.parametrize("model", ["{name: mlp, hidden: [8]}", "{name: sl_vit, dim: 8, depth: 1, resize: 16}"])
-def test_a_model_in_mlflow_is_the_trained_one_and_holds_no_pickle(
-    model: str, folder: Path, monkeypatch: pytest.MonkeyPatch, call: Call
-) -> None:
+def test_a_model_in_mlflow_is_no_pickle(model: str, folder: Path, monkeypatch: pytest.MonkeyPatch, call: Call) -> None:
     """MLflow loads it without the class of the model, for any number of images; the run stays as it was. What resizes
     its inputs takes them as the data are."""
     out = call("run", "run.yaml", "--log-model", "--set", f"model={model}").done
@@ -160,17 +158,12 @@ def test_a_cell_counts_in_its_sweep_at_once(folder: Path, call: Call) -> None:
     """The sweep's own run is open until its last cell has ended. Another value makes a cell that is none of its."""
     (folder / "sweep.yaml").write_text(yaml.safe_dump({"name": "x", "base": BASE, "grid": {"seed": [3, 4]}}))
     one = ("run", "sweep.yaml", "--backend", "inline", "--cell")
-    assert call(*one, "2", "--set", "training.rounds=1").out.endswith(
-        "x has no such cell: its status and tables leave this run out; `training.rounds: [..., 1]` in the file's grid "
-        "picks it up\n"
-    )
+    said = "its status and tables leave this run out; `training.rounds: [..., 1]` in the file's grid picks it up\n"
+    assert call(*one, "2", "--set", "training.rounds=1").out.endswith(f"x has no such cell: {said}")
     assert call("status").out == "this store holds no sweep\n"
-    for number, statuses, ended in (
-        ("2", {"missing": 1, "finished": 1}, "RUNNING"),
-        ("1", {"finished": 2}, "FINISHED"),
-    ):
+    for number, counts, ended in (("2", {"missing": 1, "finished": 1}, "RUNNING"), ("1", {"finished": 2}, "FINISHED")):
         assert "no such cell" not in call(*one, number).done
-        assert json.loads(call("status", "--json").out) == [{"name": "x", "cells": statuses, "running": False}]
+        assert json.loads(call("status", "--json").out) == [{"name": "x", "cells": counts, "running": False}]
         assert find_sweeps(*open_store())["x"].info.status == ended
     assert "missing" not in call("tables", "x", "--format", "csv").done
     parent = find_sweeps(*open_store())["x"].info.run_id
@@ -229,9 +222,8 @@ def test_the_result_in_python(folder: Path) -> None:
     """`simulate` of a file; the result has a short text, a frame, and a model with the measured accuracy."""
     result = fedray.simulate("run.yaml", checkpoints="ck", progress=False)
     last = result.history[-1]
-    assert repr(result) == (
-        f"<Result of fedsam on digits: 2 of 2 rounds, test accuracy {last['test_accuracy']:.2f} %, round 2>"
-    )
+    shown = f"2 of 2 rounds, test accuracy {last['test_accuracy']:.2f} %, round 2"
+    assert repr(result) == f"<Result of fedsam on digits: {shown}>"
     assert list(result.to_frame().index) == [1, 2]
     data = result.problem.data
     inputs, model = torch.from_numpy(data.x_test), result.model()

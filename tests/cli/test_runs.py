@@ -89,9 +89,7 @@ def test_status_lists_sweeps_and_nothing_runs_whose_lock_is_free(store: Tracker,
     assert one.count("running     ") == 2
 
 
-def test_a_sweep_that_was_killed_while_ray_started_is_said_to_have_nothing(
-    store: Tracker, call: Call, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sweep_killed_as_ray_started_has_nothing(store: Tracker, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     get_sweep_lock_file("dead").parent.mkdir(parents=True)
     get_sweep_lock_file("dead").touch()
     code, _, err = call("status", "dead")
@@ -106,9 +104,7 @@ def test_a_sweep_that_was_killed_while_ray_started_is_said_to_have_nothing(
     assert call("status", "dead").done.startswith("dead/tune")
 
 
-def test_a_sweep_whose_store_is_being_made_is_told_from_its_lock_and_checkpoints(
-    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sweep_without_a_store_is_told_by_locks(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One of three cells has its last checkpoint; a killed process leaves the lock's file as it is. The call began 100
     s ago with two cells, `--only` these: the second one takes another 100 s."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/none.db")
@@ -208,9 +204,8 @@ def test_a_sweep_that_waits_says_which_other_one_has_its_cells(store: Tracker) -
     write(store, cells, [50, None, None], name="small")
     write(store, cells[1:], [], name="first")
     write(store, cells[1:], [], name="idle")
-    session: Any = SimpleNamespace(
-        plan=SimpleNamespace(sweep=SimpleNamespace(name="small")), left={cell["hash"] for cell in cells[1:]}
-    )
+    plan = SimpleNamespace(sweep=SimpleNamespace(name="small"))
+    session: Any = SimpleNamespace(plan=plan, left={cell["hash"] for cell in cells[1:]})
     assert describe_elsewhere(session) == "small: 2 cells being run by another process"
     with lock_sweep("first"):
         assert describe_elsewhere(session) == "small: 2 cells being run by the sweep first"
@@ -238,9 +233,7 @@ def test_rm_leaves_what_another_sweep_shares(store: Tracker, call: Call) -> None
 
 
 @pytest.mark.parametrize("answer", ["n\n", ""], ids=["no", "end of input"])
-def test_rm_without_a_yes_says_that_nothing_is_deleted(
-    answer: str, store: Tracker, monkeypatch: pytest.MonkeyPatch, call: Call
-) -> None:
+def test_rm_without_yes_keeps_all(answer: str, store: Tracker, monkeypatch: pytest.MonkeyPatch, call: Call) -> None:
     write(store, [cell(FEDAVG, 0.1, 0)], [50])
     monkeypatch.setattr("sys.stdin", io.StringIO(answer))
     code, out, _ = call("rm", "sweep")
@@ -432,11 +425,8 @@ def test_the_view_of_a_sweep_tells_its_runs_apart(store: Tracker) -> None:
     assert [chart["xaxis"]["key"] for chart in charts if chart["type"] == "SCATTER"] == [axes[1], axes[0]]
     folded = [chart["metricKey"] for chart in view["compareRunCharts"] if chart["metricSectionId"] not in opened]
     assert folded == ["lr", "test_macro_f1", "train_loss"]
-    assert view["selectedColumns"] == [
-        *(f"params.`{key}`" for key in axes),
-        "metrics.`summary/last10_test_accuracy`",
-        "tags.`fedray.status`",
-    ]
+    columns = [f"params.`{key}`" for key in axes]
+    assert view["selectedColumns"] == [*columns, "metrics.`summary/last10_test_accuracy`", "tags.`fedray.status`"]
 
 
 def test_json_for_programs(store: Tracker, call: Call) -> None:
@@ -486,9 +476,7 @@ EVERYWHERE = "0.0.0.0"  # noqa: S104 (asked for, and refused: the server here is
 
 
 @pytest.mark.parametrize(("same", "host"), [(True, EVERYWHERE), (False, "127.0.0.1")])
-def test_a_second_ui_shows_the_addresses_of_the_server_that_runs(
-    same: bool, host: str, store: Tracker, monkeypatch: pytest.MonkeyPatch, call: Call
-) -> None:
+def test_a_second_ui(same: bool, host: str, store: Tracker, monkeypatch: pytest.MonkeyPatch, call: Call) -> None:
     """It has the newest sweep of this store; at the port of another store's the call is refused. A browser finds what
     is bound to all addresses by the machine's name, as after the first call."""
     run = store.open_sweep(Sheet("sweep", {}))

@@ -45,6 +45,7 @@ from tests.tracking.proxy import Quiet, serving
 
 PASSWORD, TOKEN = "pa55w0rd", "t0ken-in-query"
 URI = f"http://me:{PASSWORD}@127.0.0.1:9/store?token={TOKEN}"
+GIT = "git+https://github.com/a/b@main"
 
 
 @pytest.fixture
@@ -175,9 +176,7 @@ def test_no_process_of_a_command_imports_from_the_working_folder(decoys: Path, l
     assert not (decoys / "owned").exists(), (decoys / "owned").read_text()
 
 
-def test_neither_the_ui_nor_what_opens_its_page_imports_from_the_working_folder(
-    decoys: Path, monkeypatch: pytest.MonkeyPatch, empty_store: Path, port: int
-) -> None:
+def test_the_ui_imports_no_decoy(decoys: Path, monkeypatch: pytest.MonkeyPatch, empty_store: Path, port: int) -> None:
     """On a terminal, which makes it open a browser: here one that only notes that it was called."""
     store.open_store(create=True)
     monkeypatch.setenv("BROWSER", f"touch {decoys / 'opened'} %s")
@@ -229,10 +228,7 @@ def test_a_name_in_the_store_is_not_imported(here: Path, monkeypatch: pytest.Mon
     [
         (URI, "http://***@127.0.0.1:9/store?token=***"),
         ("postgresql://me:a@b/c@host/db", "postgresql://***@host/db"),
-        (
-            "git+https://github.com/a/b@main and http://me@host/x@y",
-            "git+https://github.com/a/b@main and http://***@host/x@y",
-        ),
+        (f"{GIT} and http://me@host/x@y", f"{GIT} and http://***@host/x@y"),
         (f"password authentication failed: {PASSWORD}", "password authentication failed: ***"),
         ("Max retries exceeded with url: /?token=abc: refused", "Max retries exceeded with url: /?token=***: refused"),
         ("sqlite:////home/me/mlflow.db and me@host", "sqlite:////home/me/mlflow.db and me@host"),
@@ -384,9 +380,7 @@ def test_ctrl_c_ends_the_server_quietly_whatever_it_does(tmp_path: Path) -> None
     assert not (tmp_path / "here").exists()
 
 
-def test_the_ui_listens_here_and_has_the_address_from_its_environment(
-    here: Path, ui: Started, monkeypatch: pytest.MonkeyPatch, call: Call
-) -> None:
+def test_the_ui_gets_the_address_unseen(here: Path, ui: Started, monkeypatch: pytest.MonkeyPatch, call: Call) -> None:
     """Every user of the machine can read a command line."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", URI.replace("http:", "postgresql:"))
     monkeypatch.setenv("MLFLOW_SERVER_ALLOWED_HOSTS", "proxy.example")
@@ -402,9 +396,7 @@ def test_the_ui_listens_here_and_has_the_address_from_its_environment(
     assert words[words.index("--workers") + 1] == "1", "one process serves one user"
 
 
-def test_the_ui_answers_under_the_names_of_the_machine_and_no_others(
-    here: Path, ui: Started, monkeypatch: pytest.MonkeyPatch, call: Call
-) -> None:
+def test_the_ui_answers_to_its_own_names(here: Path, ui: Started, monkeypatch: pytest.MonkeyPatch, call: Call) -> None:
     """MLflow's own checks, with the variables that its server gets: it answered 403 under the machine's name, and to
     the queries of its page under any name. `attacker.example` may lead to this machine: its pages get nothing."""
     from mlflow.server.fastapi_security import get_allowed_hosts, get_allowed_origins

@@ -29,15 +29,8 @@ from fedray.engine.problem import Problem
 from fedray.engine.process.backend import InlineBackend
 from fedray.engine.result import Result
 from fedray.models.network import Network
-from fedray.papers.sharpness import (
-    Landscape,
-    TrainedRun,
-    compute_surface,
-    draw_filter_normalised,
-    find_runs,
-    find_top_eigenvalues,
-    main,
-)
+from fedray.papers import sharpness
+from fedray.papers.sharpness import compute_surface, draw_filter_normalised, find_runs, find_top_eigenvalues, main
 from fedray.papers.variants import VARIANTS
 from fedray.sweep.single import run_problem
 from fedray.tracking.tracker import Tracker
@@ -96,7 +89,7 @@ def test_the_model_that_was_tested_is_examined(store: Tracker) -> None:
     """FedExP tests the mean of its last two iterates, and its logged loss is of that model."""
     config = RunConfig.parse(RUN | {"algorithm": "fedexp"})
     result = trained(config)
-    found = TrainedRun(logged(store, config.resolve()), 10)
+    found = sharpness.TrainedRun(logged(store, config.resolve()), 10)
     assert found.theta.equal(result.theta)
     assert not found.theta.equal(result.state.theta)
 
@@ -188,13 +181,13 @@ def test_fedsols_toy_example_ends_where_it_should(tmp_path: Path, capsys: pytest
     assert "16.2 degrees from the direction of the local minimum" in printed
 
 
-def landscape(module: nn.Module, x: np.ndarray, y: np.ndarray, network: Network | None = None) -> Landscape:
+def landscape(module: nn.Module, x: np.ndarray, y: np.ndarray, network: Network | None = None) -> sharpness.Landscape:
     network = network or Network(module)
     data = Dataset("made", x, y, x, y, int(y.max()) + 1)
-    return Landscape(network, network.buffers.clone(), Samples(x, y, data, "cpu"), np.arange(len(y)))
+    return sharpness.Landscape(network, network.buffers.clone(), Samples(x, y, data, "cpu"), np.arange(len(y)))
 
 
-def softmax_regression(samples: int = 700) -> tuple[Landscape, Tensor, np.ndarray]:
+def softmax_regression(samples: int = 700) -> tuple[sharpness.Landscape, Tensor, np.ndarray]:
     """A linear model of 4 inputs and 3 classes at a random θ, and its Hessian (15, 15), by hand. With p = softmax(W x +
     b) and z = (x, 1) the Hessian of the mean cross-entropy is the mean over samples of (diag p - p p') ⊗ z z', for any
     labels. θ is W row by row, then b. 700 samples are two chunks."""

@@ -94,10 +94,8 @@ def undisturbed(sweep: dict[str, Any]) -> dict[str, str]:
     problems = Problems()
     sheet, _ = make_sheet(Sweep.model_validate(sweep), problems)
     with mock.patch("time.sleep"):
-        return {
-            cell.hash: run(problems.get_problem(cell), InlineBackend()).summary()["state_sha256"]
-            for cell in sheet.cells.values()
-        }
+        results = {cell.hash: run(problems.get_problem(cell), InlineBackend()) for cell in sheet.cells.values()}
+    return {hash: result.summary()["state_sha256"] for hash, result in results.items()}
 
 
 def logged_once(folder: Path, rounds: int) -> None:
@@ -111,11 +109,8 @@ def logged_once(folder: Path, rounds: int) -> None:
 
 def outcome(folder: Path) -> dict[str, str]:
     """label -> fedray.status of each cell's run that is not superseded."""
-    return {
-        get_label(run): run.data.tags["fedray.status"]
-        for run in runs(folder)
-        if run.data.tags["fedray.status"] != "superseded"
-    }
+    found = [(get_label(run), run.data.tags["fedray.status"]) for run in runs(folder)]
+    return {label: status for label, status in found if status != "superseded"}
 
 
 @contextlib.contextmanager

@@ -61,8 +61,7 @@ class Handler(Quiet):
         expected = "Basic " + base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
         status = self.server.refuse or (0 if self.headers.get("Authorization") == expected else 401)
         self.server.wait(self.path)
-        answer = b"go away"
-        kind = "text/plain"
+        answer, kind = b"go away", "text/plain"
         if not status:
             headers = {k: v for k, v in self.headers.items() if k not in ("Host", "Authorization", "Connection")}
             with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.server.target, timeout=60)) as there:

@@ -15,7 +15,6 @@ from fedray.analysis.data.collect import collect
 from fedray.analysis.data.metrics import is_smaller_better, make_title
 from fedray.analysis.plots.curves import draw_curves
 from fedray.analysis.tables.build import build
-from fedray.analysis.tables.build import main as print_table
 from fedray.analysis.tables.published import BEST
 from fedray.partitions.base import Partition
 from fedray.partitions.shards import Shards
@@ -123,21 +122,17 @@ UNDECLARED = ("gloss_coverage", "backgrounds_seen")
 
 
 @pytest.mark.parametrize("metric", UNDECLARED)
-def test_undeclared_metrics_are_best_if_largest(
-    metric: str, store: Tracker, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_undeclared_metrics_are_best_if_largest(metric: str, store: Tracker, call: Call) -> None:
     """FedAvg 3, FedSAM 1 with every seed: FedAvg is bold, and the table says once why; its deviation is as always."""
     measured = [(algorithm, seed, value) for algorithm, value in ((FEDAVG, 3.0), (SMALL, 1.0)) for seed in (0, 1)]
     outcomes: list[Outcome] = [[row | {metric: v, f"{metric}_std": v} for row in history(10.0)] for *_, v in measured]
     write(store, [cell(algorithm, 0.1, seed) for algorithm, seed, _ in measured], outcomes)
     said = f"- {metric}: no probe says which values are better, so larger ones count as better"
-    print_table(["sweep"], metric=f"{metric},last10_{metric}")
-    table = capsys.readouterr().out
+    table = call("tables", "sweep", "--metric", f"{metric},last10_{metric}").out
     assert re.search(r"^\| fedavg +\| \*\*3\.00 ± 0\.00\*\* +\| \*\*3\.00 ± 0\.00\*\* ", table, re.MULTILINE)
     assert table.count(said) == 1
     assert not is_smaller_better(metric, collect("sweep").cells)
-    print_table(["sweep"], metric=f"{metric}_std,test_accuracy,test_loss")
-    table = capsys.readouterr().out
+    table = call("tables", "sweep", "--metric", f"{metric}_std,test_accuracy,test_loss").out
     assert re.search(r"^\| fedavg +\| <u>3\.00 ± 0\.00</u> ", table, re.MULTILINE)
     assert "no probe says" not in table
     found = compare(collect("sweep"), "fedavg", metric)
@@ -171,9 +166,8 @@ def test_a_sweep_gives_methods_settings_and_axes_names(store: Tracker) -> None:
     assert compare(sweep, "fedavg").to == build(sweep, f"rounds_to:{shown[0]}").rows[0] == shown[0]
     assert build(sweep, "rounds_to:fedavg").entries == build(sweep, f"rounds_to:{shown[0]}").entries
     assert title_axes(["partition.alpha", "algorithm.alpha"], sweep.cells) == ["Dirichlet α", "α"]
-    plain = sweep.cells.assign(
-        spec=[replace(spec, names={}, plugins=replace(spec.plugins, names={})) for spec in sweep.cells["spec"]]
-    )
+    nameless = [replace(spec, names={}, plugins=replace(spec.plugins, names={})) for spec in sweep.cells["spec"]]
+    plain = sweep.cells.assign(spec=nameless)
     assert title_axes(["partition.alpha", "algorithm.alpha"], plain) == ["α (partition)", "α (algorithm)"]
     assert title_axes(["partition.alpha"], plain.assign(**{"algorithm.alpha": 0.1})) == ["α (partition)"]
     assert title_axes(["partition.alpha"], sweep.cells.assign(**{"algorithm.alpha": 0.1})) == ["Dirichlet α"]

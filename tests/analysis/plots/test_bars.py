@@ -25,6 +25,7 @@ from fedray.datasets.base import load_data
 from fedray.partitions import make_partition
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, history, rows, sheet, write, write_run
+from tests.conftest import Call
 
 
 def test_a_bar_for_each_method(store: Tracker, tmp_path: Path) -> None:
@@ -147,9 +148,8 @@ def test_partitions_need_no_runs(store: Tracker) -> None:
     write(store, cells, [])
     figures, left_out = draw_partitions(collect("sweep"))
     assert [*figures] == ["digits dirichlet α=0.5"]
-    assert left_out == {
-        "other data, or another file of its partition, than its cells were planned with": ["digits dirichlet α=100"]
-    }
+    why = "other data, or another file of its partition, than its cells were planned with"
+    assert left_out == {why: ["digits dirichlet α=100"]}
 
 
 @pytest.mark.parametrize("with_store", [True, False])
@@ -172,9 +172,7 @@ def test_partitions_of_a_file_that_has_never_run(
         main("own", "partition")
 
 
-def test_partitions_without_data_are_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_partitions_without_data_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call) -> None:
     """Those of digits are drawn although CIFAR-10 is not here; if nothing can be drawn, the command is refused."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FEDRAY_DATA", str(tmp_path / "data"))
@@ -183,9 +181,9 @@ base: {clients: {total: 5, per_round: 2}, model: mlp, algorithm: fedavg, partiti
 grid: {data: [DATA]}
 """
     Path("own.yaml").write_text(file.replace("DATA", "cifar10, digits"), encoding="utf-8")
-    main("own.yaml", "partition", out=Path("drawn"))
+    out = call("figures", "own.yaml", "--kind", "partition", "--out", "drawn").out
     assert [path.name for path in Path("drawn").glob("*.png")] == ["own-partition.png"]
-    assert re.search(r"^not drawn, .*cifar.*: cifar10 dirichlet α=0.1$", capsys.readouterr().out, re.M)
+    assert re.search(r"^not drawn, .*cifar.*: cifar10 dirichlet α=0.1$", out, re.M)
     Path("own.yaml").write_text(file.replace("DATA", "cifar10, svhn"), encoding="utf-8")
     with pytest.raises(UserError, match=r"cifar.*; .*svhn"):
         main("own.yaml", "partition", out=Path("none"))
@@ -209,9 +207,7 @@ def write_clients(store: Tracker, tables: bool = True) -> None:
         write_run(store, one, history(50), parent=parent, tables=found_tables)
 
 
-def test_fairness_and_confusion_in_numbers_drawn_and_as_csv(
-    store: Tracker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_fairness_and_confusion_in_numbers_drawn_and_as_csv(store: Tracker, tmp_path: Path, call: Call) -> None:
     """fedavg, seed 0: mean 50, deviation 10 √10 (of 0..10: √((11² - 1) / 12)), worst (0 + 10) / 2, best (90 + 100) / 2.
     Seed 1: 0, 0, 0, 10, ..., 80: mean 360 / 11, worst 0, best 75."""
     write_clients(store)
@@ -250,9 +246,9 @@ def test_fairness_and_confusion_in_numbers_drawn_and_as_csv(
     assert axes.images[0].get_array().tolist() == [[87.5, 12.5], [25, 75]]
     assert [text.get_text() for text in axes.texts] == ["88", "12", "25", "75"]
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("predicted class", "class")
-    tables(["sweep"], "clients", out=tmp_path / "new" / "clients.csv")
-    assert capsys.readouterr().out == f"{tmp_path / 'new' / 'clients.csv'}\n"
-    rows = list(csv.DictReader(io.StringIO((tmp_path / "new" / "clients.csv").read_text())))
+    file = tmp_path / "new" / "clients.csv"
+    assert call("tables", "sweep", "--format", "clients", "--out", str(file)).out == f"{file}\n"
+    rows = list(csv.DictReader(io.StringIO(file.read_text())))
     assert (len(rows), [*rows[10]]) == (33, ["method", "setting", "seed", "client", "samples", "accuracy"])
     assert [*rows[10].values()] == ["fedavg", "dirichlet α=0.5", "0", "10", "5", "100"]
 

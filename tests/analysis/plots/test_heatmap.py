@@ -22,6 +22,7 @@ from fedray.cells.status import Ending, Status
 from fedray.common.errors import UserError
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, history, sheet, write, write_run
+from tests.conftest import Call
 
 
 def grid(store: Tracker) -> None:
@@ -127,9 +128,7 @@ def searched(store: Tracker, validation: bool = True) -> SweepTable:
     return collect("search")
 
 
-def test_a_search_has_its_best_row_first_figures_and_a_page(
-    store: Tracker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_search_has_its_best_row_first_figures_and_a_page(store: Tracker, tmp_path: Path, call: Call) -> None:
     """On validation the draw of 60 is best (40); the pruned one has a status of its own and is last."""
     sweep = searched(store)
     table = build(sweep)
@@ -156,8 +155,7 @@ def test_a_search_has_its_best_row_first_figures_and_a_page(
     assert grid.shape == (3, 4)
     assert figure.axes[0].patch.get_hatch(), "white is the best value"
     assert (float(grid[0, 0]), float(grid[0, 3])) == (40, 20)
-    main("search", kind="search", out=tmp_path)
-    written = capsys.readouterr().out.split()
+    written = call("figures", "search", "--kind", "search", "--out", str(tmp_path)).out.split()
     assert all(Path(one).stat().st_size for one in written if one.endswith(".png"))
     counts = {what: sum(what in one for one in written) for what in ("best-so-far", "trials", "heatmap")}
     assert counts == {"best-so-far": 2, "trials": 4, "heatmap": 2}

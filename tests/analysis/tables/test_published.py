@@ -16,18 +16,10 @@ from fedray.algorithms import ALGORITHMS
 from fedray.algorithms import algorithm as parse_algorithm
 from fedray.analysis.data.axes import find_columns, label_cells
 from fedray.analysis.data.collect import SweepTable, collect, list_expected
-from fedray.analysis.tables.build import build, drop_keys, main
+from fedray.analysis.tables import published
+from fedray.analysis.tables.build import build, drop_keys
 from fedray.analysis.tables.formats import to_csv, to_latex, to_markdown
-from fedray.analysis.tables.published import (
-    BEST,
-    BEST_BASELINE,
-    find_numbers,
-    list_tables,
-    load,
-    match_numbers,
-    match_published,
-    with_deviations,
-)
+from fedray.analysis.tables.published import BEST, BEST_BASELINE, find_numbers, list_tables, load, match_numbers
 from fedray.cells.cell import Cell
 from fedray.cells.metric import RATIOS, ROUNDS_TO
 from fedray.common.errors import UserError
@@ -40,6 +32,7 @@ from fedray.sweep.document import get_sweeps_folder
 from fedray.sweep.sweep import Sweep
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import write
+from tests.conftest import Call
 from tests.small import sections
 
 SECTIONS = ("algorithm", "data", "model", "partition", "clients")
@@ -100,7 +93,7 @@ def run(
 U06 = {"name": "dirichlet_client", "alpha": 0.6}
 
 
-def test_values_and_differences_beside_ours(store: Tracker, capsys: pytest.CaptureFixture[str]) -> None:
+def test_values_and_differences_beside_ours(store: Tracker, call: Call) -> None:
     """FedTOGA's table 1, LeNet, 100 clients, u = 0.6 prints 80.28 ± 0.14 for FedAvg: ours, the mean of 81 and 82, is
     1.22 above. CIFAR-100 becomes a column of its own, since nothing else would keep it apart. Digits have no partner.
     """
@@ -117,27 +110,22 @@ def test_values_and_differences_beside_ours(store: Tracker, capsys: pytest.Captu
     assert r"[80.28 $\pm$ 0.14, +1.22]" in to_latex(table)
     row = next(csv.DictReader(io.StringIO(to_csv(table))))
     assert (row["published"], row["published_std"], row["difference"]) == ("80.28", "0.14", "1.22")
-    main(["fedtoga/table1"], published=True)
-    assert "[80.28" in capsys.readouterr().out
+    assert "[80.28" in call("tables", "fedtoga/table1", "--published").out
 
 
-def test_the_table_of_a_sweep_of_which_only_the_smoke_ran(store: Tracker, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_of_a_sweep_of_which_only_the_smoke_ran(store: Tracker, call: Call) -> None:
     """Its smoke version is used, with a note; an existing version of its own comes first. Before: the printed table."""
     one = run({"name": "fedavg"}, U06)
-    main(["fedtoga/table1"], published=True)
-    assert "| - [80.28 ± 0.14] (3 missing) " in capsys.readouterr().out
+    assert "| - [80.28 ± 0.14] (3 missing) " in call("tables", "fedtoga/table1", "--published").out
     write(store, [one], [81], "fedtoga/table1-smoke")
-    main(["fedtoga/table1"], published=True)
-    printed = capsys.readouterr()
+    printed = call("tables", "fedtoga/table1", "--published")
     assert "fedtoga/table1-smoke: test accuracy" in printed.out
     assert "[" not in printed.out, "which it is compared with only when told"
     assert "a smoke sweep, whose numbers cannot be compared with a paper's; --paper fedtoga/table1 " in printed.out
     assert "only its smoke version has been run" in printed.err
-    main(["fedtoga/table1-smoke"], paper="fedtoga/table1")
-    assert "[80.28" in capsys.readouterr().out
+    assert "[80.28" in call("tables", "fedtoga/table1-smoke", "--paper", "fedtoga/table1").out
     write(store, [one], [81], "fedtoga/table1")
-    main(["fedtoga/table1"])
-    assert "smoke" not in (printed := capsys.readouterr()).out + printed.err
+    assert "smoke" not in (printed := call("tables", "fedtoga/table1")).out + printed.err
 
 
 OTHERS: list[dict[str, Any]] = [{"total": 150}, {"data": "cifar100"}, {"algorithm": {"name": "fedntd"}}]
@@ -146,7 +134,7 @@ OTHERS: list[dict[str, Any]] = [{"total": 150}, {"data": "cifar100"}, {"algorith
 @pytest.mark.parametrize("change", [*OTHERS, {"partition": {"name": "dirichlet_client", "alpha": 0.06}}])
 def test_whatever_differs_is_no_partner(change: dict[str, Any]) -> None:
     one = run(**{"algorithm": {"name": "fedavg"}, "partition": U06, "model": "resnet18"} | change)
-    found, notes = match_published("fedtoga/table2", "test_accuracy", {("row", "column"): [Cell(**one)]})
+    found, notes = published.match_published("fedtoga/table2", "test_accuracy", {("row", "column"): [Cell(**one)]})
     assert found == {}
     assert notes[0] == "without a printed value: row, column", "nothing is in brackets"
 
@@ -159,7 +147,7 @@ def test_a_doubt_is_told_once_with_its_entries() -> None:
         for split in splits
         for total in (100, 200)
     }
-    found, notes = match_published("fedtoga/table1", "test_accuracy", groups)
+    found, notes = published.match_published("fedtoga/table1", "test_accuracy", groups)
     assert found.keys() == groups.keys()
     assert [note for note in notes if "doubt" in note] == [
         "fedcm, 6, 100: doubt: below the c=3 value, 76.64 with 200 clients",
@@ -175,11 +163,11 @@ def test_a_number_that_several_rows_share_stands_beside_none() -> None:
 
     rows = {(f"fedsam ρ={rho}", "0.6"): [entry({"name": "fedsam", "rho": rho})] for rho in (0.1, 0.5)}
     rows |= {("fedavg", "0.6"): [entry({"name": "fedavg"})]}
-    printed, notes = match_published("fedsam/table2", "test_accuracy", rows)
+    printed, notes = published.match_published("fedsam/table2", "test_accuracy", rows)
     assert list(printed) == [("fedavg", "0.6")]
     assert "without a printed value: fedsam ρ=0.1, 0.6; fedsam ρ=0.5, 0.6" in notes
     del rows["fedsam ρ=0.1", "0.6"]
-    assert len(match_published("fedsam/table2", "test_accuracy", rows)[0]) == 2
+    assert len(published.match_published("fedsam/table2", "test_accuracy", rows)[0]) == 2
 
 
 PA_GA = "best_personal_accuracy,best_generic_accuracy"
@@ -229,7 +217,7 @@ def entries(table: SweepTable, over: str) -> dict[tuple[str, str], list[Cell]]:
 @pytest.mark.parametrize("name", list(list_tables()))
 def test_every_printed_number_stands_beside_one_of_ours(name: str) -> None:
     """All commands together, without the numbers that are declared as having no counterpart."""
-    wanted = [one for one in with_deviations(name) if one.config]
+    wanted = [one for one in published.with_deviations(name) if one.config]
     found = []
     for sweep, metrics, over in PRINTED[name]:
         groups = entries(one_seed(sweep), over)

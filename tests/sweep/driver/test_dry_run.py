@@ -199,22 +199,19 @@ def test_both_stages_are_planned_and_what_does_not_fit_is_named(call: Call) -> N
     assert "sbatch" not in out
 
 
+INCOMPLETE = [
+    (CLUSTER, "--nodes: goes with --dry-run"),
+    (("--dry-run", "--gpus-per-node", "2"), "--gpus-per-node: goes with --nodes, the number of such machines"),
+    (("--dry-run", "--seconds-per-round", "2"), "--seconds-per-round: goes with --nodes, the number of such machines"),
+    (("--dry-run", *CLUSTER, "--seconds-per-round", "nan"), "--seconds-per-round: found nan; a number above 0"),
+    (("--dry-run", *CLUSTER, "--only", "13"), "sweep.yaml: --only: '13' names no cell; give a number from 1 to 12"),
+    (("--dry-run", "--estimate", "--json"), "--json: --estimate and --nodes print no JSON; --dry-run --json"),
+    (("--dry-run", *CLUSTER, "--force"), "--force: --estimate and --nodes look nothing up; leave it out"),
+]
+
+
 @pytest.mark.usefixtures("elsewhere")
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (CLUSTER, "--nodes: goes with --dry-run"),
-        (("--dry-run", "--gpus-per-node", "2"), "--gpus-per-node: goes with --nodes, the number of such machines"),
-        (
-            ("--dry-run", "--seconds-per-round", "2"),
-            "--seconds-per-round: goes with --nodes, the number of such machines",
-        ),
-        (("--dry-run", *CLUSTER, "--seconds-per-round", "nan"), "--seconds-per-round: found nan; a number above 0"),
-        (("--dry-run", *CLUSTER, "--only", "13"), "sweep.yaml: --only: '13' names no cell; give a number from 1 to 12"),
-        (("--dry-run", "--estimate", "--json"), "--json: --estimate and --nodes print no JSON; --dry-run --json"),
-        (("--dry-run", *CLUSTER, "--force"), "--force: --estimate and --nodes look nothing up; leave it out"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "says"), INCOMPLETE)
 def test_half_a_cluster_is_refused(arguments: tuple[str, ...], says: str, call: Call) -> None:
     code, _, err = call("sweep", "sweep.yaml", *arguments)
     assert code == 2

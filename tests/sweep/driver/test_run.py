@@ -53,9 +53,7 @@ def test_a_second_call_has_nothing_to_run(finished: Path, monkeypatch: pytest.Mo
     assert state_hashes(finished) == before
 
 
-def test_killed_half_way_and_called_again_ends_like_an_undisturbed_one(
-    finished: Path, local_ray: None, project: Path, call: Call
-) -> None:
+def test_killed_half_way_ends_as_an_undisturbed_one(finished: Path, local_ray: None, project: Path, call: Call) -> None:
     """SIGKILL of the driver when one cell has finished and another one is on its way."""
     driver = start(project, SWEEP, "--max-concurrent", "1")
     until(driver, "finished", "[1/4]")
@@ -120,9 +118,7 @@ ONE_OF_EACH = {
         pytest.param({"scheduler": {"name": "asha", "metric": "test_accuracy"}}, marks=pytest.mark.faults),
     ],
 )
-def test_stopped_diverged_and_failing_cells_side_by_side(
-    rule: dict[str, Any], local_ray: None, project: Path, call: Call
-) -> None:
+def test_stopped_diverged_and_failing_cells(rule: dict[str, Any], local_ray: None, project: Path, call: Call) -> None:
     """Cells stopped early, one that diverges in round 1 and one whose code raises do not disturb the others. lr = 1e20:
     one step makes the weights about 1e18, and the losses of the second are not finite. The cells that a scheduler
     prunes depend on their order; `stop` ends all three that can be trained."""
@@ -152,21 +148,18 @@ def test_stopped_diverged_and_failing_cells_side_by_side(
         assert "4 to run" in call("sweep", "sweep.yaml", "--dry-run").out
 
 
-def test_force_replaces_and_supersedes(
-    finished: Path, local_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Call
-) -> None:
+def test_force_replaces_and_supersedes(finished: Path, local_ray: None, project: Path, call: Call) -> None:
     """A forced cell gets a run of its own from round 1 on; the earlier one no longer counts. Means over seeds that
     MLflow has for its charts are those of the new runs as soon as the call has ended."""
     for name in ("mlflow.db", "mlruns", "mlartifacts", ".fedray", "sweep.yaml"):
         if (source := finished / name).exists():
-            (shutil.copytree if source.is_dir() else shutil.copy)(source, tmp_path / name)
+            (shutil.copytree if source.is_dir() else shutil.copy)(source, project / name)
     before = state_hashes(finished)
-    monkeypatch.chdir(tmp_path)
     save_view("small")
     means = find_means()
     assert call("sweep", "sweep.yaml", "--force", "--only", "scaffold*s0").code == 0
     assert {name for name, run in find_means().items() if means[name] != run} == {"scaffold"}
-    found = [run for run in runs(tmp_path) if get_label(run) == "scaffold dirichlet(0.5) s0"]
+    found = [run for run in runs(project) if get_label(run) == "scaffold dirichlet(0.5) s0"]
     assert sorted(run.data.tags["fedray.status"] for run in found) == ["finished", "superseded"]
     assert {run.data.tags.get("fedray.state_sha256") for run in found} == {before[found[0].data.tags["fedray.cell"]]}
     assert "0 to run" in call("sweep", "sweep.yaml", "--dry-run").out
@@ -199,9 +192,7 @@ FILE: dict[str, Any] = {
         pytest.param({"name": "median", "grace": 3}, 3, marks=pytest.mark.faults),
     ],
 )
-def test_what_learns_nothing_is_ended_after_its_grace(
-    scheduler: dict[str, Any], last: int, local_ray: None, project: Path, call: Call
-) -> None:
+def test_laggards_are_pruned(scheduler: dict[str, Any], last: int, local_ray: None, project: Path, call: Call) -> None:
     file = write(project, FILE | {"scheduler": scheduler})
     out = call("sweep", str(file), "--max-concurrent", "1").done
     client = MlflowClient(tracking_uri=f"sqlite:///{project / 'mlflow.db'}")
@@ -262,9 +253,7 @@ class Swapping(FedAvg):
 """
 
 
-def test_a_file_that_changes_is_not_taken_for_the_one_that_was_planned(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_changes_is_not_taken_for_the_planned_one(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A partition that the first cell's steps replace: the second cell was planned with the old one. And other data
     when a model of the sweep is loaded, with which personal models would be made."""
     (project / "swapping.py").write_text(SWAPPING)
@@ -277,13 +266,11 @@ def test_a_file_that_changes_is_not_taken_for_the_one_that_was_planned(
     sweep = {"name": "swapped", "base": base, "cases": [{"algorithm": one} for one in ("swapping:Swapping", "fedavg")]}
     assert "1 failed, 1 finished" in done(start(project, sweep, "--max-concurrent", "1"), code=1)
     trained, failed = sorted(runs(project), key=lambda run: run.data.tags["fedray.status"], reverse=True)
-    assert failed.data.tags["fedray.message"].startswith(
-        "partition.path: split.json is not what it was when the sweep began; put it back, and call again"
-    )
+    said = "partition.path: split.json is not what it was when the sweep began; put it back, and call again"
+    assert failed.data.tags["fedray.message"].startswith(said)
     monkeypatch.syspath_prepend(project)
     for what, data in (("npz", -x), ("the file of partition.path", x)):
         np.savez(project / "d.npz", x_train=data, y_train=y, x_test=data, y_test=y)
-        with pytest.raises(
-            UserError, match=f"^load: {what} is not what {trained.info.run_id} was trained on; put the old"
-        ):
+        said = f"^load: {what} is not what {trained.info.run_id} was trained on; put the old"
+        with pytest.raises(UserError, match=said):
             fedray.load(trained.info.run_id)

@@ -15,31 +15,19 @@ from fedray.cells.record import Record
 from fedray.cells.status import Ending, Status
 from fedray.common.errors import UserError
 from fedray.config import RunConfig
+from fedray.sweep import stages
 from fedray.sweep.draws import draw, iter_points
 from fedray.sweep.plan import Plan, make_plan
 from fedray.sweep.session import describe_results
 from fedray.sweep.space import Searcher, format_range, is_at_edge
-from fedray.sweep.stages import (
-    Known,
-    Study,
-    choose,
-    describe_choices,
-    make_final_stage,
-    make_studies,
-    make_tune_stage,
-    run_file,
-)
+from fedray.sweep.stages import choose, describe_choices, make_final_stage, make_studies, make_tune_stage, run_file
 from fedray.sweep.sweep import Sweep
+from tests import small
 
+TRAINING = {"rounds": 3, "local_epochs": 1, "batch_size": 50}
 FILE: dict[str, Any] = {
     "name": "tuned",
-    "base": {
-        "data": "digits",
-        "clients": {"total": 5, "per_round": 2},
-        "model": {"name": "mlp", "hidden": [8]},
-        "training": {"rounds": 3, "local_epochs": 1, "batch_size": 50},
-        "evaluation": {"every": 1},
-    },
+    "base": small.sections(clients=(5, 2), training=TRAINING, evaluation={"every": 1}, runtime={}),
     "grid": {"partition": ["iid", {"name": "dirichlet", "alpha": 0.5, "min_size": 0}]},
     "cases": [
         {"algorithm": "fedavg"},
@@ -251,7 +239,7 @@ def sweep(searcher: Any, samples: int = 9, **more: Any) -> Sweep:
     return Sweep.model_validate({**document, "samples": samples, "searcher": searcher, **more})
 
 
-def studies(asked: Sweep) -> list[Study]:
+def studies(asked: Sweep) -> list[stages.Study]:
     """Its studies, with a number in place of each hash."""
     return make_studies(asked, map(str, range(len(list(iter_points(asked))))))
 
@@ -259,7 +247,7 @@ def studies(asked: Sweep) -> list[Study]:
 def test_what_diverged_ranks_below_all_that_finished_and_is_never_the_best() -> None:
     (study,) = studies(sweep("random", samples=3, cases={"one": [{"training.momentum": 0.0}]}))
     cells = [cell for of_draw in study.cells for cell in of_draw]
-    known: Known = dict(zip(cells, [None, 10.0, 50.0, 51.0, 60.0, None], strict=True))
+    known: stages.Known = dict(zip(cells, [None, 10.0, 50.0, 51.0, 60.0, None], strict=True))
     assert study.find_best(known, lower=False) == (1, 50.5, 1), "a draw of which a seed is missing has no mean"
     assert study.find_best(known, lower=True) == (1, 50.5, 1)
     assert study.find_best({}, lower=False) is None

@@ -21,12 +21,7 @@ from fedray.sweep.sweep import Sweep
 from tests import small
 from tests.conftest import Call
 
-BASE: dict[str, Any] = {
-    "data": "digits",
-    "partition": {"name": "dirichlet", "alpha": 0.5},
-    "model": {"name": "mlp", "hidden": [8]},
-    "clients": {"total": 10, "per_round": 3},
-}
+BASE = small.sections(clients=(10, 3), partition=0.5, runtime={})
 
 
 def sweep(seeds: int, **grid: Any) -> Sweep:

@@ -16,18 +16,8 @@ from unittest.mock import Mock
 import pytest
 
 from fedray.common.errors import UserError
-from fedray.sweep.storage import (
-    CellLocks,
-    _is_abandoned,
-    find_running_sweeps,
-    find_started_sweeps,
-    get_cell_locks_file,
-    get_sweep_lock_file,
-    list_abandoned,
-    lock_sweep,
-    make_scratch,
-    refuse_unwritable_storage,
-)
+from fedray.sweep import storage
+from fedray.sweep.storage import CellLocks, get_cell_locks_file, get_sweep_lock_file, lock_sweep, make_scratch
 
 
 @pytest.fixture(autouse=True)
@@ -80,14 +70,12 @@ def test_a_cell_is_locked_once_until_it_is_released_or_its_holder_dies(tmp_path:
         ("~nobodyatall/x", r"found '~nobodyatall/x': "),
     ],
 )
-def test_a_storage_that_cannot_be_written_is_refused(
-    path: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_storages_are_refused(path: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").touch()
     monkeypatch.setenv("FEDRAY_STORAGE", path)
     with pytest.raises(UserError, match=f"^FEDRAY_STORAGE: {message}"):
-        refuse_unwritable_storage()
+        storage.refuse_unwritable_storage()
     assert [found.name for found in tmp_path.iterdir()] == ["file"]
 
 
@@ -127,14 +115,12 @@ def test_no_two_sweeps_share_a_lock_and_none_has_that_of_the_cells() -> None:
         locks.take([A])
         for name in names:
             stack.enter_context(lock_sweep(name))
-        with find_running_sweeps() as running:
+        with storage.find_running_sweeps() as running:
             assert running == files
 
 
 @pytest.mark.parametrize("written", ["", "storage/locks/s"])
-def test_a_sweep_that_is_refused_under_its_lock_leaves_what_was_there(
-    written: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_refused_sweep_leaves_what_was_there(written: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ray starts under the lock. One that opened the file before it went does not take it for the sweep's lock."""
     monkeypatch.setenv("FEDRAY_STORAGE", str(tmp_path / "storage"))
     if written:
@@ -143,7 +129,7 @@ def test_a_sweep_that_is_refused_under_its_lock_leaves_what_was_there(
     before = sorted(tmp_path.rglob("*"))
     running = []
     with contextlib.suppress(UserError), lock_sweep("s"):
-        running = [name for name, runs in find_started_sweeps().items() if runs]
+        running = [name for name, runs in storage.find_started_sweeps().items() if runs]
         raise UserError("no room")
     assert (running, sorted(tmp_path.rglob("*"))) == (["s"], before)
     monkeypatch.setattr(fcntl, "flock", lambda *_: get_sweep_lock_file("s").unlink())
@@ -155,7 +141,7 @@ def test_a_sweep_that_is_refused_under_its_lock_leaves_what_was_there(
 def test_a_file_system_without_locks_is_one_line(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("flock", "lockf"):
         monkeypatch.setattr(fcntl, name, Mock(side_effect=OSError(number, os.strerror(number))))
-    contexts = {"locks": [lambda: lock_sweep("small"), find_running_sweeps], "tune": [make_scratch]}
+    contexts = {"locks": [lambda: lock_sweep("small"), storage.find_running_sweeps], "tune": [make_scratch]}
     for folder, context in ((folder, one) for folder, listed in contexts.items() for one in listed):
         said = rf"^FEDRAY_STORAGE: files in {tmp_path}/{folder} cannot be locked: "
         with pytest.raises(UserError, match=said), context():
@@ -170,13 +156,13 @@ def test_a_directory_that_is_being_made_is_not_taken_for_abandoned(tmp_path: Pat
     (tmp_path / "tune" / "new").mkdir(parents=True)
     with (tmp_path / "tune" / "lock").open("a") as making, ThreadPoolExecutor(1) as pool:
         fcntl.flock(making, fcntl.LOCK_EX)
-        found = pool.submit(list_abandoned)
+        found = pool.submit(storage.list_abandoned)
         wait([found], timeout=0.3)
         with (tmp_path / "tune" / "new" / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             fcntl.flock(making, fcntl.LOCK_UN)
             assert found.result(10) == []
-    assert list_abandoned() == [tmp_path / "tune" / "new"]
+    assert storage.list_abandoned() == [tmp_path / "tune" / "new"]
 
 
 MAKERS: dict[str, Callable[[Path], object]] = {
@@ -195,13 +181,11 @@ def put(what: str, path: Path) -> None:
 
 @pytest.mark.parametrize("what", ["pipe", "file", "loop"])
 @pytest.mark.parametrize("place", ["", "locks", "cells", "tune"])
-def test_what_is_no_folder_is_refused_before_anything_starts(
-    what: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_no_folder_is_refused(what: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEDRAY_STORAGE", str(tmp_path / "storage"))
     put(what, tmp_path / "storage" / place)
     with pytest.raises(UserError, match=rf"FEDRAY_STORAGE: cannot write {tmp_path / 'storage' / place}: \w.*"):
-        refuse_unwritable_storage()
+        storage.refuse_unwritable_storage()
 
 
 @pytest.mark.parametrize("what", ["pipe", "loop", "folder"])
@@ -213,8 +197,8 @@ def test_a_lock_that_is_no_file_is_refused_and_never_waited_for(what: str, tmp_p
         with pytest.raises(UserError, match=r"FEDRAY_STORAGE: .* is not a regular file; remove it"), lock():
             pass
     with pytest.raises(UserError, match=r"tune/lock is not a regular file"):
-        list_abandoned()
-    with find_running_sweeps() as running:
+        storage.list_abandoned()
+    with storage.find_running_sweeps() as running:
         assert running == set()
 
 
@@ -222,5 +206,5 @@ def test_a_scratch_folder_with_a_strange_lock_is_nobodys(tmp_path: Path) -> None
     """It stays, and `clean` does not wait for it; nor does one that its driver removes meanwhile."""
     for what, name in (("pipe", "a"), ("loop", "b"), ("file", "c")):
         put(what, tmp_path / "tune" / name / "lock")
-    assert list_abandoned() == [tmp_path / "tune/c"]
-    assert not _is_abandoned(tmp_path / "tune/gone")
+    assert storage.list_abandoned() == [tmp_path / "tune/c"]
+    assert not storage._is_abandoned(tmp_path / "tune/gone")

@@ -48,13 +48,10 @@ class Told:
     """A tracker that records its calls and their thread; opening a cell takes as long as `gate` is closed."""
 
     def __init__(self, refuses: bool = False, waits: bool = False) -> None:
-        self.calls: list[str] = []
-        self.opened: list[bool] = []
-        self.threads: set[int] = set()
-        self.gate = threading.Event()
+        self.calls, self.opened, self.threads = list[str](), list[bool](), set[int]()
+        self.gate, self.refuses = threading.Event(), refuses
         if not waits:
             self.gate.set()
-        self.refuses = refuses
 
     def open_cell(self, run: CellRun, known: bool) -> None:
         self.gate.wait(10)

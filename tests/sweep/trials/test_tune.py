@@ -92,9 +92,8 @@ def test_a_sweep_that_stops_sooner_than_an_earlier_call_has_a_run_of_its_own(loc
     assert cell["metrics.final_test_accuracy"] == accuracy
 
 
-def test_told_to_stop_before_the_first_trial(
-    local_ray: None, project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.usefixtures("local_ray", "project")
+def test_told_to_stop_before_any_trial(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Tune returns without having started a trial: the sweep is interrupted, even if not all cells were requested."""
     monkeypatch.setattr(tune, "_run_tune", lambda *_: None)
     assert drive(planning.make_plan(Sweep.model_validate(SWEEP), Options(only=["1"]))) == 130
@@ -173,9 +172,7 @@ def test_a_killed_and_a_stopped_trial_change_nothing(
     assert found == set(undisturbed(sweep("scaffold", "fedavg")).values())
 
 
-def test_a_process_killed_between_two_cells_costs_neither(
-    local_ray: None, project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_kill_between_cells_costs_neither(local_ray: None, project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A real SIGKILL while the process takes over its second cell: Tune tells of one death twice."""
     marker = project / "marker"
     marker.touch()
