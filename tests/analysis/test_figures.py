@@ -22,6 +22,7 @@ from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, history, rows, ticks, write
 from tests.conftest import Call
 
+KEYS = {"rho": "algorithm.rho", "ρ": "algorithm.rho", "alpha": "partition.alpha", "seed": "seed"}
 AVERAGED = "mean of the tests in the last fifth of the rounds, at most 10"
 """A note's end, for cells that do not say how many rounds they have."""
 
@@ -101,9 +102,7 @@ def test_sensitivity_over_a_hyper_parameter(store: Tracker) -> None:
     assert np.asarray(level.get_ydata()).tolist() == [50, 50]
 
 
-@pytest.mark.parametrize(
-    ("given", "key"), [("rho", "algorithm.rho"), ("ρ", "algorithm.rho"), ("alpha", "partition.alpha"), ("seed", "seed")]
-)
+@pytest.mark.parametrize(("given", "key"), KEYS.items())
 def test_a_key_by_its_last_part(given: str, key: str, store: Tracker) -> None:
     """fedtoga's α has one value, so `alpha` is the partition's; with a second value it may be either."""
     toga = {"name": "fedtoga", "rho": 0.1, "alpha": 0.1}

@@ -317,9 +317,8 @@ def moved(project_made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def list_addresses(store: Path) -> set[str]:
-    with sqlite3.connect(store) as db:
+    with contextlib.closing(sqlite3.connect(store)) as db:
         found = {str(row[0]) for table, column in ADDRESSES for row in db.execute(f"SELECT {column} FROM {table}")}  # noqa: S608
-    db.close()
     return {one.partition("/mlartifacts")[0] for one in found if "mlartifacts" in one}
 
 
@@ -387,9 +386,8 @@ def test_files_of_others_are_refused(copied: Path, tmp_path: Path, call: Call, a
         assert "Traceback" not in err
     assert not list(Path().glob("*.zip"))
     assert not any(OUTSIDE in path.read_text() for path in Path().glob("*.html"))
-    with sqlite3.connect("mlflow.db") as db:
+    with contextlib.closing(sqlite3.connect("mlflow.db")) as db:
         found = db.execute("SELECT count(*) FROM runs").fetchone()[0]
-    db.close()
     assert found == 2, "runs of the sweep and the cell"
 
 

@@ -424,6 +424,8 @@ def test_a_write_without_an_answer_is_waited_for_and_not_repeated(monkeypatch: p
 
 CELLS = [cell(method, alpha, 0) for method in (FEDAVG, SMALL) for alpha in (0.1, 0.5)]
 HASHES = [one["hash"] for one in CELLS]
+FILTERS = [f"kind` = {rest}" for rest in ("'sweep'", "'cell'", "'cell' AND tags.`fedray.status` != 'superseded'")]
+FILTERS += [f"cell` = '{cell}'" for cell in (HASHES[2], "none")]
 
 
 @pytest.fixture
@@ -456,13 +458,7 @@ def describe(run: Any) -> tuple[object, ...]:
 
 
 @pytest.mark.parametrize("deleted", [False, True])
-@pytest.mark.parametrize(
-    "filter",
-    [
-        *(f"kind` = {rest}" for rest in ("'sweep'", "'cell'", "'cell' AND tags.`fedray.status` != 'superseded'")),
-        *(f"cell` = '{cell}'" for cell in (HASHES[2], "none")),
-    ],
-)
+@pytest.mark.parametrize("filter", FILTERS)
 def test_the_same_runs_as_mlflow(tracker: Tracker, filter: str, deleted: bool) -> None:
     """The same runs in the same order, with the same times, tags and metrics."""
     filter = f"tags.`fedray.{filter}"

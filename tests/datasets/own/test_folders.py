@@ -181,12 +181,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"path": "text", "split": 0.5}, "cannot be read: UnidentifiedImageError"),
     ({"path": "forms", "split": 0.5, "client": "folder"}, "clients: found 'Ko\\u0308ln' and 'K\\xf6ln', two spellings"),
 ]
+REFUSED = [*(("folder", *row) for row in WRONG), *(("domains", *row) for row in WRONG_DOMAINS)]
 
 
-@pytest.mark.parametrize(
-    ("kind", "options", "message"),
-    [*(("folder", *row) for row in WRONG), *(("domains", *row) for row in WRONG_DOMAINS)],
-)
+@pytest.mark.parametrize(("kind", "options", "message"), REFUSED)
 def test_refused(kind: str, options: dict[str, Any], message: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(root)
     {"folder": folders, "domains": wrong_domains}[kind](root)
@@ -286,6 +284,7 @@ OWN = """age,sex,ward,kind,part
 3,"f",a,no,train
 5,m,b,yes,test
 """
+STYLES = ["1,5", "1.234.567", "1 234", "1_000", "5%", "$5", "3 kg", "<0.01", "(5)", "\u0661\u0662", "50+", "3±1", "'5'"]
 
 
 @pytest.fixture(autouse=True)
@@ -344,10 +343,7 @@ def test_two_spellings_of_one_client_or_class_are_refused(column: str, pair: tup
         load_table(rows(column, [*pair, "7"]), split="part", client="who")
 
 
-@pytest.mark.parametrize(
-    "value",
-    ["1,5", "1.234.567", "1 234", "1_000", "5%", "$5", "3 kg", "<0.01", "(5)", "\u0661\u0662", "50+", "3±1", "'5'"],
-)
+@pytest.mark.parametrize("value", STYLES)
 def test_a_column_of_numbers_in_another_style_is_refused(value: str) -> None:
     """Each would be a text, with a feature of 0 and 1 for every value. As codes they are accepted on request."""
     content = rows("f", [value, value, "NA"])

@@ -202,12 +202,10 @@ def test_a_trial_whose_process_never_came_up_fails_alone() -> None:
 
 
 GONE = "died again and again; if memory ran out, take a smaller --max-concurrent"
+ERRORS = [(RayActorError(error_msg="it is gone"), GONE), ("", "s0: the trial's process died (traceback: ")]
 
 
-@pytest.mark.parametrize(
-    ("error", "said"),
-    [(RayActorError(error_msg="it is gone"), GONE), ("", "s0: the trial's process died (traceback: ")],
-)
+@pytest.mark.parametrize(("error", "said"), ERRORS)
 def test_what_is_said_of_a_trial_that_failed(
     error: object, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -208,8 +208,7 @@ def test_what_a_trial_asks_for() -> None:
 
 def test_a_scheduler_sees_each_round_of_a_resumed_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also those of its checkpoint, one after another: the accuracy of round 4 would else be compared with the others'
-    of round 1. A cell whose driver died before it had read the end reports all of them again.
-    """
+    of round 1. A cell whose driver died before it had read the end reports all of them again."""
     monkeypatch.setattr("ray.get", lambda data: data)
     monkeypatch.setattr("fedray.sweep.trainable.write_heartbeat", Mock())
     base = BASE | {"training": TRAINING | {"rounds": 6}, "runtime": {"checkpoint_every": 1}, "evaluation": {"every": 1}}
