@@ -184,13 +184,15 @@ def describe_shared(x_train: np.ndarray, x_test: np.ndarray) -> str:
 
 
 def describe_repeated(*parts: np.ndarray) -> str:
-    """Return a line about samples whose inputs are those of another one, of which some are tested on; empty if none."""
+    """Return a line about samples whose inputs are those of another one, as data.test may test on; empty if none."""
     count, different = sum(map(len, parts)), len({hash(x.tobytes()) for part in parts for x in part})
     if count == different:
         return ""
+    words = "has it one the other" if count - different == 1 else "have them some others"
+    have, them, some, others = words.split(maxsplit=3)
     return (
-        f"{count - different} of {count} samples have the same inputs as one before them; with data.test some are "
-        "trained on and others tested on, and accuracy on them is not that on new samples"
+        f"{count - different} of {count} samples {have} the same inputs as one before {them}; with data.test {some} "
+        f"may be trained on and {others} tested on, and accuracy on {them} is not that on new samples"
     )
 
 

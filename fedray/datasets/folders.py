@@ -32,7 +32,7 @@ class Pictures(Images):
         gt=0,
         lt=1,
         description="fraction of each class of each client or domain that is the test set; required unless `path` "
-        "holds the folders train and test",
+        "holds the folders train and test, or with `data.test`",
     )
     channels: Literal[1, 3] = Field(3, description="3: RGB; 1: grey")
 
@@ -57,9 +57,11 @@ class Pictures(Images):
             raise UserError(f"data.path: {root / 'test'} is the folder {root / 'train'}; other pictures are required")
         if has_parts:
             return list(self.list_pictures(root / "train")), list(self.list_pictures(root / "test"))
-        if self.split is None:
+        if self.split is None and self.test is None:
             raise UserError(f"data.split is required: {root} does not hold the folders train and test")
         pictures = list(self.list_pictures(root))
+        if self.split is None:  # data.test makes a test set
+            return pictures, []
         train, test = _split(pictures, self.split)
         if not test:
             raise UserError(f"data.split: found {self.split:g}, which leaves no picture for the test set")
@@ -80,7 +82,7 @@ class Pictures(Images):
                 "data.path: %s is not read, as %d in all: pictures lie in their class's folder, not deeper or above%s",
                 misplaced[0],
                 len(misplaced),
-                ", of train or of test" if self.split is None else "",
+                "" if self.split or self.test else ", of train or of test",
             )
         if unread := _find_unread([*train, *test]):
             told = "data.path: %s is not read, as %d in all in folders of classes: names of pictures end in %s"
@@ -112,14 +114,15 @@ class Folder(Pictures):
     client: Literal["folder"] | None = Field(None, description="folder: class folders are in client folders")
 
     def list_pictures(self, root: Path) -> Iterator[Picture]:
-        hint = "" if self.client else "; a folder per client above the classes needs `client: folder`"
+        hint = "; CLIENT/CLASS/*.jpg is required, in `path` or in its folders train and test"
+        hint = hint if self.client else "; a folder per client above the classes needs `client: folder`"
         for client in _list_folders(root) if self.client else [root]:
             for kind in _list_folders(client):
                 missing = UserError(f"data.path: {kind} holds no picture{hint}")
                 yield from list_class(kind, kind.name, client.name if self.client else "", empty=missing)
 
     def number_clients(self, part: str, pictures: Sequence[Picture], above: Sequence[str]) -> np.ndarray | None:
-        return np.array([above.index(picture.above) for picture in pictures]) if self.client else None
+        return np.array([above.index(one.above) for one in pictures], dtype=np.int64) if self.client else None
 
 
 class Domains(Pictures):
@@ -145,7 +148,8 @@ class Domains(Pictures):
             for name in self.classes or kinds:
                 if name not in kinds:
                     raise UserError(f"data.classes: {domain} has no class {truncate_repr(name)}")
-                missing = UserError(f"data.path: {kinds[name]} holds no picture")
+                hint = "DOMAIN/CLASS/*.jpg is required, in `path` or in its folders train and test"
+                missing = UserError(f"data.path: {kinds[name]} holds no picture; {hint}")
                 yield from list_class(kinds[name], name, domain.name, empty=missing)
 
     def name_classes(self, train: Sequence[Picture]) -> list[str]:
@@ -170,7 +174,7 @@ class Domains(Pictures):
         result = np.empty(len(owner), dtype=np.int64)
         for number, domain in enumerate(above):
             at = np.flatnonzero(owner == number)
-            if len(at) < self.clients_per_domain:
+            if len(at) < self.clients_per_domain and pictures:
                 raise UserError(
                     f"data.clients_per_domain: found {self.clients_per_domain}; domain {domain} has {len(at)} {part} "
                     "pictures, and each client needs one"

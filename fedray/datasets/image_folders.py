@@ -128,13 +128,13 @@ def read_pictures(
     if twice := [path for path, count in Counter(every).items() if count > 1]:
         raise UserError(f"data: {name}: {twice[0]} is listed twice")
     labels = {kind: label for label, kind in enumerate(kinds)}
-    facts = {f"y_{part}": np.array([labels[picture.kind] for picture in parts[part]]) for part in parts}
+    facts = {f"y_{part}": np.array([labels[one.kind] for one in parts[part]], dtype=np.int64) for part in parts}
     facts |= {f"client_{part}": numbers for part, numbers in (clients or {}).items() if numbers is not None}
 
     def decode_all() -> dict[str, np.ndarray]:
         paths = {part: [picture.path for picture in pictures] for part, pictures in parts.items()}
         x = {f"x_{part}": decode_pictures(where, paths[part], size, channels, cut) for part in parts}
-        if (largest := max(int(array.max()) for array in x.values())) < 32:
+        if (largest := max(int(array.max(initial=0)) for array in x.values())) < 32:
             log.warning(
                 "%s: the largest of all pixels is %d of 255; 16 bits are scaled from 65,535, even if 12 are in use",
                 name,

@@ -130,6 +130,8 @@ class Csv(DataSource):
                 for row in csv.reader(opened, strict=True):
                     if row:
                         lines.append([field.strip() for field in row])
+            except UnicodeDecodeError:
+                raise UserError(f'data.{key}: {file} is not UTF-8; save it so (Excel: "CSV UTF-8")') from None
             except csv.Error as error:
                 found = f"row {len(lines)} cannot be read: {error}"
                 raise UserError(f"data.{key}: {file}: {found}; is a quote not closed, or not doubled?") from None

@@ -49,6 +49,17 @@ def test_a_folder_per_class_in_train_and_test(root: Path) -> None:
     assert (grey.x_train.shape[1], int(grey.x_train[0, 0, 0, 0])) == (1, round(0.299 * 10 + 0.587 * 20 + 0.114 * 30))
 
 
+@pytest.mark.parametrize("options", [{"name": "folder"}, {"name": "folder", "client": "folder"}, {"name": "domains"}])
+def test_clients_that_hold_samples_out_need_no_test_set(options: dict[str, Any], root: Path) -> None:
+    """24 pictures; two natural clients have 8 and 16 of them."""
+    natural = options != {"name": "folder"}
+    domains(root / "own", a=4, b=8) if natural else animals(root / "own", 12)
+    data = options | {"path": str(root / "own"), "size": 8, "test": {"from": "clients"}}
+    result = fedray.simulate(small.sections("fedavg", (2, 2), 1, "natural" if natural else "iid", data=data))
+    assert result.problem.split.train.sizes.tolist() == ([6, 12] if natural else [9, 9])
+    assert result.problem.split.test.sizes.tolist() == ([2, 4] if natural else [3, 3])
+
+
 def test_what_systems_leave_is_no_class_no_client_and_no_picture(root: Path, caplog: pytest.LogCaptureFixture) -> None:
     for kind in ("folder", "domains"):
         domains(root / kind, a=5, b=5)
@@ -133,6 +144,7 @@ def wrong_domains(root: Path) -> None:
     domains(root / "office", webcam=5, amazon=5)
     domains(root / "less", webcam=5, amazon=5)
     picture(root / "less/amazon/mug/0.png", (0, 0, 0))
+    animals(root / "sites/a/train")
     for name in ("net", "halved", "outside", "gone", "twice", "both"):
         domain_net(root / name)
     (root / "halved/sketch_test.txt").unlink()
@@ -154,6 +166,7 @@ WRONG_DOMAINS: list[tuple[dict[str, Any], str]] = [
     ({"path": "net", "classes": ["bird", "owl"]}, "data.path: net/clipart_train.txt lists no picture of the `classes`"),
     ({"path": "both"}, "data.path: both/clipart/cat/1.png is listed for training and for testing"),
     ({"path": "gone"}, "gone/clipart/cat/1.png cannot be read: No such file or directory"),
+    ({"path": "sites", "split": 0.5}, "sites/a/train holds no picture; DOMAIN/CLASS/*.jpg is required, in `path` or"),
     ({"path": "twice"}, "data: domains: twice/clipart/cat/1.png is listed twice"),
 ]
 
@@ -175,6 +188,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"path": "parts", "split": 0.5}, "data.split: found 0.5; parts holds the folders train and test"),
     ({"path": "none", "split": 0.5}, "data.path: none holds no folder; a folder per class is required"),
     ({"path": "parts/..", "split": 0.5}, "needs `client: folder`"),
+    ({"path": ".", "split": 0.5, "client": "folder"}, "holds no picture; CLIENT/CLASS/*.jpg is required, in `path`"),
     ({"path": "more"}, "data.path: more/test/dog/0.png: no training picture is of that class and client"),
     ({"path": "flat", "split": 0.1}, "data.split: found 0.1, which leaves no picture for the test set"),
     ({"path": "flat", "split": 0.9}, "data.split: found 0.9, which leaves no picture of flat/cat for training"),
@@ -292,8 +306,8 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def load_table(content: str = OWN, **options: Any) -> Dataset:
-    Path("own.csv").write_text(content)
+def load_table(content: str | bytes = OWN, **options: Any) -> Dataset:
+    Path("own.csv").write_bytes(content.encode() if isinstance(content, str) else content)
     return load("csv", **{"path": "own.csv", "label": "kind", **options})
 
 
@@ -428,6 +442,7 @@ NAMES = "name,kind,part\n" + "".join(f"n{i},{i % 2},train\n" for i in range(1001
 @pytest.mark.parametrize(
     ("content", "options", "message"),
     [
+        (OWN.encode("utf-16"), {"test": {}}, 'own.csv is not UTF-8; save it so (Excel: "CSV UTF-8")'),
         (OWN, {}, "data: found no test set; one of split, test_path and test: {from: clients} is required"),
         (OWN, {"split": "part", "test": {}}, "data: found split and test; one of split, test_path and test"),
         (OWN, {"split": "part", "label": "kin"}, "data.label: unknown name 'kin'"),
@@ -454,7 +469,7 @@ NAMES = "name,kind,part\n" + "".join(f"n{i},{i % 2},train\n" for i in range(1001
         ("age,kind,part\n1,0.5,train\n1,1,test\n", PART, "found '0.5'; classes are texts or integers"),
     ],
 )
-def test_refused_in_one_line(content: str, options: dict[str, Any], message: str) -> None:
+def test_refused_in_one_line(content: str | bytes, options: dict[str, Any], message: str) -> None:
     Path("test.csv").write_text("kind,height\n1,7\nNA,8\n")
     with small.refused(message):
         load_table(content, **options)
