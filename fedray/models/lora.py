@@ -103,7 +103,8 @@ class LoRA(Checked):
             chosen |= layers
         for name, layer in chosen.items():
             if type(layer) is not nn.Linear:  # its forward() may never be called, as in nn.MultiheadAttention
-                raise UserError(f"model.lora.targets: {name} is a {type(layer).__name__}; only nn.Linear is adapted")
+                found = f"{name} is a {type(layer).__name__}"
+                raise UserError(f"model.lora.targets: {found}; only nn.Linear itself is adapted, so name others")
         return chosen
 
 
@@ -121,7 +122,8 @@ def refuse_unused_adapters(module: nn.Module) -> Iterator[None]:
         del layer.__dict__["forward"]
     if unused := [name for name in adapted if name not in called]:
         raise UserError(
-            f"model.lora.targets: forward() does not call {unused[0]}, so an adapter does nothing there; name others"
+            f"model.lora.targets: forward() does not call {unused[0]} when it is tested, so an adapter does nothing "
+            "there; name others"
         )
 
 

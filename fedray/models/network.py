@@ -17,6 +17,7 @@ from fedray.common.errors import UserError, warn_once
 from fedray.common.vectors import digest_tensors
 from fedray.models.lora import find_matrices
 from fedray.models.parts import (
+    DECLARE,
     EMBEDDINGS,
     NORMALISATION,
     find_head,
@@ -168,14 +169,14 @@ class Network:
     ) -> None:
         layers = None if bf16 else list_layers(module)
         self.module = module.to(device)
-        self._bf16 = bf16
+        self._bf16, self._kind = bf16, f"model.name: {type(module).__name__}"
         for convolution in (m for m in module.modules() if bf16 and isinstance(m, nn.Conv2d)):
             convolution.__dict__["forward"] = partial(_convolve, convolution, convolution.forward)
         self._channels_last = channels_last and any(isinstance(m, nn.Conv2d) for m in module.modules())
         every = dict(module.named_parameters())
         named = {name: p for name, p in every.items() if p.requires_grad}
         if not named:
-            raise UserError(f"model.name: {type(module).__name__} has no parameter to train")
+            raise UserError(f"{self._kind} has no parameter to train")
         moving = [buffer for _, _, buffer in iter_statistics(module)]
         _refuse_numbers(module, named, moving)
         self._head_name, self.head = find_head(module)
@@ -258,7 +259,7 @@ class Network:
         """
         if self._attributes is None:
             return
-        kind, viewed = f"model.name: {type(self.module).__name__}", self.theta.split(self._sizes)
+        kind, viewed = self._kind, self.theta.split(self._sizes)
         places = {name: view.data_ptr() for name, view in zip(self.layout.names, viewed, strict=True)}
         for name, tensor in self._list_tensors():
             made = name not in self._names  # a buffer that the trial pass made, such as a table of positions, may stay
@@ -279,8 +280,8 @@ class Network:
         before, self._attributes = self._attributes, None
         if changed := sorted(name for name, _, text in iter_attributes(self.module) if text != before.get(name)):
             warn_once(
-                f"model.name: {type(self.module).__name__}: {', '.join(changed)} changed in training; "
-                "a buffer is kept per client, an attribute is not"
+                f"{kind}: {', '.join(changed)} changed in training; if forward() reads such an attribute, numbers "
+                "depend on which clients a process has trained, so make it a buffer; one only looked at may stay"
             )
 
     @property
@@ -368,13 +369,17 @@ class Network:
     def _forward(self, x: Tensor) -> Output:
         before = x._version
         logits = self.module(x)
+        if not isinstance(logits, Tensor):
+            given = f"gives a {type(logits).__name__}{' in training' * self.module.training}"
+            raise UserError(f"{self._kind}.forward {given}; a tensor with a number for each class is required")
         if x._version != before:
             raise UserError(
-                f"model.name: {type(self.module).__name__} changes its input in place, and methods take several "
-                "gradients of a batch; let it copy the input first: x = x.clone()"
+                f"{self._kind} changes its input in place, and methods take several gradients of a batch; let it "
+                "copy the input first: x = x.clone()"
             )
         if self._features is None:
-            raise UserError(f"model.head: the head, {self._head_name}, is not used in forward()")
+            mode = "in training" if self.module.training else "when it is tested"
+            raise UserError(f"{self._kind}: its head, {self._head_name}, is not used in forward() {mode}; {DECLARE}")
         features, self._features = self._features, None
         if self._own is not None:  # as forward() computed them; a second pass only if it does not
             features = self._own(x) if self._own_features is None else self._own_features

@@ -20,6 +20,8 @@ EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 """Module types of embeddings."""
 OF_TORCH = vars(nn.Module()).keys()
 """Attributes that every module has."""
+DECLARE = 'declare head = "NAME" in the class, the submodule whose outputs are the logits'
+"""What to do about another head than the last nn.Linear."""
 
 
 def find_head(module: nn.Module) -> tuple[str, nn.Module]:
@@ -27,11 +29,11 @@ def find_head(module: nn.Module) -> tuple[str, nn.Module]:
     named = dict(module.named_modules())
     if isinstance(name := getattr(type(module), "head", None), str):
         if name not in named:
-            raise UserError(f"model.head: {type(module).__name__}.head names {name!r}, which is not a submodule")
+            raise UserError(f"model.name: {type(module).__name__}.head names {name!r}, which is not a submodule")
         return name, named[name]
     linears = [(name, m) for name, m in named.items() if isinstance(m, nn.Linear)]
     if not linears:
-        raise UserError(f"model.name: {type(module).__name__} has no nn.Linear to be its head")
+        raise UserError(f"model.name: {type(module).__name__} has no nn.Linear to be its head; {DECLARE}")
     return linears[-1]
 
 

@@ -55,24 +55,23 @@ def try_out(network: Network, batches: Sequence[Tensor], classes: int, name: str
     _judge_outputs(outputs, classes, name)
     head, final = find_head(network.module)[0], outputs[-1]
     last = next((path for path, y in answers.items() if y is final), "")
-    if not last and not isinstance(getattr(type(network.module), "head", None), str):  # log_softmax, a temperature
+    said, advice = f"its outputs are those of {last}", ""
+    if not last and not isinstance(getattr(type(network.module), "head", None), str):  # log_softmax, a sum
         last = next((path for path, y in reversed(answers.items()) if y.shape == final.shape), "")
+        said = f"the last linear layer that gives outputs of this shape is {last}"
+        advice = f"if {last} is its classifier, "
     if last not in ("", head) and not last.startswith(f"{head}."):
         warn_once(
-            f"{name}: its outputs are those of {last}, but its head is {head}, the last nn.Linear that it lists; "
-            f"declare head = {last!r} in the class"
+            f"{name}: {said}, but its head is {head}, the last nn.Linear that it lists; {advice}declare head = "
+            f"{last!r} in the class"
         )
 
 
-def _judge_outputs(outputs: Sequence[Any], classes: int, name: str) -> None:
+def _judge_outputs(outputs: Sequence[Tensor], classes: int, name: str) -> None:
     """Refuse what are no logits of one sample and of two, or of two; tell of probabilities and of samples that are
     mixed.
     """
     for n, logits in enumerate(outputs, 3 - len(outputs)):
-        if not isinstance(logits, Tensor):
-            raise UserError(
-                f"{name}.forward gives a {type(logits).__name__}; a tensor with a number for each class is required"
-            )
         if logits.ndim != 2 or len(logits) != n or logits.shape[1] < classes:
             given = f"outputs of shape {tuple(logits.shape)} for {format_count(n, 'sample')}"
             raise UserError(f"{name} gives {given}, the data have {classes} classes")
@@ -84,7 +83,7 @@ def _judge_outputs(outputs: Sequence[Any], classes: int, name: str) -> None:
     if not torch.allclose(outputs[0][0], outputs[-1][0], rtol=1e-2, atol=1e-3, equal_nan=True):
         warn_once(
             f"{name} gives a sample other outputs beside another one than alone when it is tested: it mixes the "
-            "samples of a batch (nn.LSTM without batch_first?) or draws"
+            "samples of a batch (nn.LSTM without batch_first, BatchNorm without running statistics?) or draws"
         )
 
 

@@ -97,6 +97,12 @@ SPLITS: dict[str, Case] = {
     )
 }
 
+INITS = {
+    "0.weight holds complex numbers": {"0.weight": torch.zeros(2, dtype=torch.complex64)},
+    "it is a checkpoint; save its entry 'model' alone, which holds the tensors": {"model": {"w": torch.zeros(2)}},
+    "all its names begin with 'module.'; strip that, or save the module inside": {"module.w": torch.zeros(2)},
+}
+
 CASES: dict[str, Case] = {
     **{f"arrays: {line[:60]}": run(line, NPZ, prepare=npz(**wrong)) for line, wrong in ARRAYS.items()},
     **{change: run(line, change) for change, line in CHANGES.items()},
@@ -108,11 +114,14 @@ CASES: dict[str, Case] = {
         "model.init=a.pt",
         prepare=put("a.pt", pickle.dumps(Opens(), 2)),
     ),
-    "init of complex numbers": run(
-        "model.init: m.pt does not fit mlp: ValueError: 0.weight holds complex numbers",
-        "model.init=m.pt",
-        prepare=lambda here: torch.save({"0.weight": torch.zeros(2, dtype=torch.complex64)}, here / "m.pt"),
-    ),
+    **{
+        line: run(
+            f"model.init: m.pt does not fit mlp: ValueError: {line}",
+            "model.init=m.pt",
+            prepare=lambda here, state=state: torch.save(state, here / "m.pt"),
+        )
+        for line, state in INITS.items()
+    },
     "split of other arrays": run(
         "partition.path: data.npz holds 'x_test'; allowed are digest, samples, test_indices, test_offsets, "
         "train_indices, train_offsets, validation_indices, validation_offsets",

@@ -108,7 +108,7 @@ def test_a_model_that_cannot_take_the_data_is_refused(folder: Path, call: Call) 
     assert code == 2
     assert "model.name: small_model:Three gives outputs of shape (1, 3) for 1 sample, the data have 10 classes" in err
     code, _, err = call("run", "run.yaml", "--set", "model=small_model:Two")
-    assert (code, err.split("; ")[0]) == (2, "fedray: model.name: small_model:Two.forward gives a tuple")
+    assert (code, err.split("; ")[0]) == (2, "fedray: model.name: Two.forward gives a tuple")
     whole = ("run", "run.yaml", "--no-track", "--set", "model=small_model:Whole")
     assert call(*whole).code == 0
     code, _, err = call(*whole, "--set", "training.precision=bf16")
