@@ -21,7 +21,7 @@ EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 OF_TORCH = vars(nn.Module()).keys()
 """Attributes that every module has."""
 DECLARE = 'declare head = "NAME" in the class, the submodule whose outputs are the logits'
-"""What to do about another head than the last nn.Linear."""
+"""Advice about another head than the last nn.Linear."""
 
 
 def find_head(module: nn.Module) -> tuple[str, nn.Module]:
