@@ -339,9 +339,7 @@ def test_modules_that_a_plug_in_imports_from_its_folder_enter_the_digest(case: s
 OWN = "from fedray.algorithms.fedavg import FedAvg\nimport helper\nclass X(FedAvg):\n    pass\n"
 
 
-def test_a_class_whose_source_has_changed_since_it_was_imported_is_refused(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_class_whose_source_has_changed_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the same Python, until its modules are loaded again; in a process that gets it from one that had the old. Also
     if this Python imported it before fedray did, which Python's compiled files tell.
     """

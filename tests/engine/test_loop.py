@@ -134,9 +134,8 @@ def test_a_checkpoint_that_cannot_be_written_is_one_line(tmp_path: Path, monkeyp
 
 
 def test_a_callback_can_stop_a_run_whose_result_is_kept(tmp_path: Path) -> None:
-    """Rounds 1 to 6 are evaluated; stopped in 3, it goes on to the undisturbed end; other answers are refused, and a
-    second call with the same checkpoints meanwhile.
-    """
+    """Rounds 1 to 6 are evaluated; stopped in 3, it goes on to the undisturbed end; refused are other answers, and
+    a second call with the same checkpoints meanwhile."""
     changed = {"training": {"rounds": 6, "local_steps": 1}, "evaluation": {"every": 1}}
     config = simulation().problem.config.resolve() | changed
     seen: list[float] = []
