@@ -390,8 +390,7 @@ def import_in_child(folder: Path, taken: sources.Sources, first: Sequence[str] =
 @pytest.mark.parametrize("change", ["edited", "deleted", "shadowed"])
 def test_another_process_imports_what_its_call_has_read(change: str, folder: Path) -> None:
     """A module, one of a package and one of a folder without `__init__.py`, each with a helper. Without what was read,
-    and where it is loaded already, it gets what is there now.
-    """
+    and where it is loaded already, it gets what is there now."""
     of_helper = "from helper import K as H\nclass X:\n    K = H\n"
     of_values = "from . import values\nclass X:\n    K = values.K\n"
     helpers = ["helper.py", "pack/values.py", "library/values.py"]

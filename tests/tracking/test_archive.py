@@ -135,8 +135,7 @@ def test_cells_that_have_another_model_here_are_counted(use: Callable[[str], Non
 
 
 def test_other_settings_under_the_same_labels_are_told_apart(use: Callable[[str], None], tmp_path: Path) -> None:
-    """Two people's file of one name, in which a key differs that does not vary. Each keeps the means of its seeds, also
-    if the archive comes again."""
+    """Two people's file of one name, in which a key differs that does not vary: means of seeds stay apart."""
     use("first")
     write(Tracker(), [cell(FEDAVG, 0.5, seed) | {"label": CELLS[seed]["label"]} for seed in (0, 1)], [20, 30])
     export_sweep("sweep", tmp_path / "sweep.zip")
