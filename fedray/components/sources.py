@@ -153,7 +153,7 @@ def is_loaded_otherwise(path: str) -> bool:
 def _is_older(module: ModuleType) -> bool:
     """Return True if Python compiled another source when it loaded a module than its file has now."""
     file = str(getattr(module, "__file__", ""))
-    if type(module.__loader__) is not SourceFileLoader or sys.dont_write_bytecode:
+    if type(getattr(module, "__loader__", None)) is not SourceFileLoader or sys.dont_write_bytecode:
         return False
     try:
         cached, now = Path(cache_from_source(file)), os.stat(file)
