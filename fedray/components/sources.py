@@ -152,9 +152,9 @@ def is_loaded_otherwise(path: str) -> bool:
 
 def _is_older(module: ModuleType) -> bool:
     """Return True if Python compiled another source when it loaded a module than its file has now."""
-    file = str(getattr(module, "__file__", ""))
-    if type(getattr(module, "__loader__", None)) is not SourceFileLoader or sys.dont_write_bytecode:
-        return False
+    file, loader = str(getattr(module, "__file__", "")), getattr(module, "__loader__", None)
+    if type(loader) is not SourceFileLoader or sys.dont_write_bytecode or module is sys.modules["__main__"]:
+        return False  # it has compiled the script that it runs, but left what an earlier import of it has written
     try:
         cached, now = Path(cache_from_source(file)), os.stat(file)
         compiled = cached.read_bytes()
