@@ -174,9 +174,7 @@ def describe_choices(sweep: Sweep, choices: Sequence[Choice], plan: Plan) -> dic
     for choice in choices:
         study = choice.study
         held = {"data.validation": common["held_out"]}
-        drawn = {
-            tuple(cells): values for cells, values in zip(study.cells, study.draws, strict=True)
-        }  # equal ones once
+        drawn = dict(zip(map(tuple, study.cells), study.draws, strict=True))  # equal ones once
         runs = [RunConfig.parse(apply_draw(study.config, held | values)) for values in drawn.values()]
         gradients = [count_training_gradients(run) for run in runs]
         chosen = common | {
