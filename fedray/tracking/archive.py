@@ -436,8 +436,8 @@ def _unpack(tracker: Tracker, archive: Archive, cell: Cell, run: ArchivedRun, pa
         with tempfile.TemporaryDirectory() as scratch:
             archive.unpack(cell.hash, Path(scratch))
             client.log_artifacts(new, scratch)
-        client.log_batch(new, tags=[RunTag("fedray.status", run.status)])
         client.set_terminated(new, "FINISHED" if run.status.is_success else "FAILED", run.end)
+        client.log_batch(new, tags=[RunTag("fedray.status", run.status)])  # last, as the tracker
     except BaseException:
         client.delete_run(new)
         raise

@@ -3,6 +3,8 @@
 A cell's runs are found again by the tag `fedray.cell` (its hash), in any sweep. `fedray.status` is
 the truth about a run (`Status`); MLflow's own status is FINISHED if the run ended as intended, else FAILED.
 
+The tag is written last: no call comes back to a run that has a final one, so that a killed driver's has to be whole.
+
 A store that is unreachable for a while costs nothing: writes queue up in order and are repeated until they arrive.
 Repeating one is harmless, and so is a second driver (with another storage) that logs the same cell at the same time:
 a metric's timestamp is its run's start plus its round in milliseconds, and MLflow keeps equal values once.
@@ -90,9 +92,9 @@ class Tracker:
 
     def _mark_superseded(self, run: str, is_running: bool) -> None:
         """Mark a run, by its id, as one that counts no more."""
-        self.client.set_tag(run, "fedray.status", "superseded")
         if is_running:
             self.client.set_terminated(run, "FAILED")
+        self.client.set_tag(run, "fedray.status", "superseded")
 
     def open_sweep(self, sheet: Sheet) -> str:
         """Create or find the sweep's run, and return its id; cells and file are its artefacts.
@@ -300,10 +302,8 @@ class Tracker:
                 run.logged = 0  # last: if the store fails meanwhile, all of this is done again
             took = {} if run.shown else {store.SECONDS: f"{run.spent + seconds:.3f}"}
             final = [Metric(f"{store.SUMMARY}{k}", v, run.start + step, 0) for k, v in metrics.items()]
-            *batches, last = _batch_rows([*_iter_new(run, record.history), final]) or [[]]
-            for batch in batches:
+            for batch in _batch_rows([*_iter_new(run, record.history), final]):
                 self.client.log_batch(run.id, batch)
-            self.client.log_batch(run.id, last, tags=[RunTag(k, v) for k, v in (tags | took).items()])
             run.logged = max(run.logged, step)
             if record.profile:
                 self.client.log_dict(run.id, {"rounds": list(record.profile)}, "profile.json")
@@ -314,6 +314,7 @@ class Tracker:
             # MLflow shows how long the cell took in all calls, however late or often its run was opened.
             end = run.start + round(1000 * max(run.spent + seconds, trained))
             self.client.set_terminated(run.id, "FINISHED" if ending.status.is_success else "FAILED", end)
+            self.client.log_batch(run.id, tags=[RunTag(k, v) for k, v in (tags | took).items()])
             if ending.status.is_success and not run.shown:
                 self._keep_oldest(run, ending.status)
             written()

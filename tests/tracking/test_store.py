@@ -11,7 +11,9 @@ import sqlite3
 import threading
 import time
 import unittest.mock
+from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -172,6 +174,53 @@ def test_of_two_runs_of_a_cell_that_have_finished_the_older_one_counts(ends: tup
     client, experiment = store.open_store()
     status = {run.info.run_id: run.data.tags["fedray.status"] for run in client.search_runs([experiment])}
     assert status == {made[0].id: "finished", made[1].id: "superseded"}
+
+
+class Killed(BaseException):
+    """What no code of fedray survives."""
+
+
+class Dying:
+    """MLflow's client in a process that is killed when it has made so many writes."""
+
+    def __init__(self, client: Any, writes: int) -> None:
+        self._client, self.left = client, writes
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith(("create_", "log_", "set_", "update_", "delete_")):
+            if not self.left:
+                raise Killed
+            self.left -= 1
+        return getattr(self._client, name)
+
+
+def test_a_driver_killed_before_any_of_its_writes_leaves_nothing_half_done(project: Path) -> None:
+    """A cell is opened, closed and superseded; then the next call runs it unless the store says that it is finished."""
+    end = Record(FINISHED, [{"round": 3, "test_accuracy": 53.0}], tables={"confusion": {"class": [0], "0": [9]}})
+    client, experiment = store.open_store(create=True)
+    for writes in range(40):
+        one, tracker = replace(ONE, hash=f"{writes:016x}"), Tracker()
+        tracker.client = dying = Dying(tracker.client, writes)  # type: ignore[assignment]
+        with contextlib.suppress(Killed):
+            tracker.open_cell(run := CellRun(one), known=False)
+            tracker.close_cell(run, end)
+            tracker.supersede([one.hash])
+        record = store.find_records(client, experiment, [one.hash]).get(one.hash)
+        if record is None or record.ending.status is not Status.FINISHED:
+            again = Tracker()
+            again.open_cell(run := CellRun(one))
+            again.close_cell(run, end)
+        statuses = Counter(
+            found.data.tags["fedray.status"] for found in store.find_runs(client, experiment, [one.hash])
+        )
+        assert statuses["finished"] == 1
+        assert set(statuses) <= {"finished", "superseded"}
+        for found in store.find_runs(client, experiment, [one.hash]):
+            assert found.info.status != "RUNNING"
+            assert "confusion.csv" in {each.path for each in client.list_artifacts(found.info.run_id)}
+        if dying.left:
+            return
+    raise AssertionError("40 writes were not enough")
 
 
 @pytest.mark.parametrize("rows", [0, 700])
