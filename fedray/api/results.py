@@ -184,11 +184,11 @@ def load(run: str) -> Result:
     config = RunConfig.parse(read_configuration(client, run))
     data, parent = load_data(config.data), find_sweeps(client, experiment).get(found.data.tags.get("fedray.sweep", ""))
     listed = read_cells(client, parent).get(cell) if parent else None
-    if listed is not None and listed.identity:
-        if listed.identity["data"]["digest"] != data.digest:
-            raise UserError(f"load: {config.data.name} is not what {run} was trained on; put the old data back")
-        if listed.identity["partition"] != config.partition.list_identity_entries():
-            raise UserError(f"load: the file of partition.path is not what {run} was trained on; put the old one back")
+    changed = listed.find_changed(data.digest, config.partition.list_identity_entries()) if listed else ""
+    if changed == "data":
+        raise UserError(f"load: {config.data.name} is not what {run} was trained on; put the old data back")
+    if changed:
+        raise UserError(f"load: the file of partition.path is not what {run} was trained on; put the old one back")
     problem = Problem.build(config, data)
     network = problem.build_network("cpu")
     refuse_other_weights(state, network.theta, network.frozen_sha256)

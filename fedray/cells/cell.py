@@ -133,6 +133,15 @@ class Cell:
         """Key of its data set in `Problems.data`: the digest of what was loaded, and how it was prepared."""
         return f"{self.identity['data']['digest']}/{self.run.model.side}" + "/merged" * (self.run.data.test is not None)
 
+    def find_changed(self, digest: str, partition: Mapping[str, Any]) -> str:
+        """Return `data` or `partition` if the cell was planned with another one; else, or if it does not tell, "".
+
+        digest: of the data that are here; partition: its entries in an identity.
+        """
+        if self.identity.get("data", {}).get("digest", digest) != digest:
+            return "data"
+        return "partition" if self.identity.get("partition", partition) != partition else ""
+
     def __str__(self) -> str:
         return self.hash
 

@@ -177,8 +177,7 @@ def draw_partitions(sweep: SweepTable) -> tuple[dict[str, Figure], dict[str, lis
         source, partition = make_data_source(spec.get("data")), make_partition(spec.get("partition"))
         try:
             data = load_data(source)
-            planned = spec.identity.get("data", {}).get("digest", data.digest), spec.identity.get("partition")
-            if planned not in [(data.digest, one) for one in (None, partition.list_identity_entries())]:
+            if spec.find_changed(data.digest, partition.list_identity_entries()):
                 raise UserError("other data, or another file of its partition, than its cells were planned with")
             data = data if source.test is None else data.merge()
         except UserError as error:
