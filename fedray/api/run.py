@@ -2,7 +2,6 @@
 
 import contextlib
 import fcntl
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from fedray.common.calls import check_arguments
 from fedray.common.errors import UserError, truncate_repr
+from fedray.common.whole_files import lock_folder
 from fedray.common.yaml_files import load_yaml, locate, locate_folder
 from fedray.config import RunConfig
 from fedray.datasets.base import load_data
@@ -92,13 +92,13 @@ def _hold(folder: Path | None) -> Iterator[Path | None]:
     """Yield a folder of checkpoints, locked for the duration of a block. Raises UserError if another call has it."""
     with contextlib.ExitStack() as stack:
         if folder is not None:
-            with contextlib.suppress(OSError):  # said once it is written to
+            try:
                 folder.mkdir(parents=True, exist_ok=True)
-                stack.callback(os.close, opened := os.open(folder, os.O_RDONLY))
-                try:
-                    fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    raise UserError(
-                        f"simulate: checkpoints: another call trains with {folder}; wait for it, or name another one"
-                    ) from None
+                stack.enter_context(lock_folder(folder, fcntl.LOCK_EX | fcntl.LOCK_NB))
+            except BlockingIOError:
+                raise UserError(
+                    f"simulate: checkpoints: another call trains with {folder}; wait for it, or name another one"
+                ) from None
+            except OSError:  # said once it is written to
+                pass
         yield folder

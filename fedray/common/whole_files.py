@@ -1,7 +1,9 @@
-"""Files that appear whole or not at all: written under another name next to their own, and renamed; and reading one."""
+"""Files that appear whole or not at all: written under another name next to their own, and renamed; reading one, and
+locking a folder."""
 
 import contextlib
 import errno
+import fcntl
 import os
 import secrets
 from collections.abc import Iterator
@@ -29,6 +31,17 @@ def write_whole(path: Path) -> Iterator[BinaryIO]:
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def lock_folder(folder: Path, how: int = fcntl.LOCK_EX) -> Iterator[None]:
+    """Lock a folder against other processes for the duration of a block. Raises OSError."""
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(opened, how)
+        yield
+    finally:
+        os.close(opened)
 
 
 def open_file(path: Path, most: int = MEMORY) -> BufferedReader:

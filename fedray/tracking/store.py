@@ -23,6 +23,7 @@ from fedray.cells.sheet import Sheet
 from fedray.cells.status import Ending, Status
 from fedray.common import location
 from fedray.common.errors import UserError, format_count, join_lines, redact, unknown, warn_once
+from fedray.common.whole_files import lock_folder
 from fedray.common.yaml_files import is_yaml, iter_names
 from fedray.tracking.sqlite_store import SqliteClient, StoredRun
 
@@ -114,7 +115,7 @@ def open_store(create: bool = False) -> "tuple[MlflowClient, str]":
     if local is not None and not create and not location.is_there():
         if (new := local.with_name(f"{local.name}.new")).exists():
             try:
-                with _lock_folder(local, fcntl.LOCK_SH | fcntl.LOCK_NB):
+                with lock_folder(local.resolve().parent, fcntl.LOCK_SH | fcntl.LOCK_NB):
                     pass
             except OSError:  # another process makes it now, or that cannot be told
                 raise NotStored(f"the store {local} is being made ({new.name}); ask again in a minute") from None
@@ -131,7 +132,8 @@ def open_store(create: bool = False) -> "tuple[MlflowClient, str]":
         logging.getLogger(noisy).setLevel(logging.WARNING)
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)  # logs the traceback of what it raises
     try:
-        with _lock_folder(local):
+        # Two processes that create its tables at once would leave it broken.
+        with contextlib.nullcontext() if local is None else lock_folder(local.resolve().parent):
             if local is None:
                 _refuse_other_database(uri)
             elif not location.is_there():
@@ -218,20 +220,6 @@ def _make(store: Path, experiment: str) -> None:
 def _locate_artifacts(store: Path | None) -> str | None:
     """Return the address of the artefacts of a SQLite store; None for a server, which decides itself."""
     return None if store is None else (store.resolve().parent / location.ARTIFACTS).as_uri()
-
-
-@contextlib.contextmanager
-def _lock_folder(store: Path | None, how: int = fcntl.LOCK_EX) -> Iterator[None]:
-    """Lock the directory of a SQLite store; two processes that create its tables at once would leave it broken."""
-    if store is None:
-        yield
-        return
-    directory = os.open(store.resolve().parent, os.O_RDONLY)
-    try:
-        fcntl.flock(directory, how)
-        yield
-    finally:
-        os.close(directory)
 
 
 def search(client: "AnyClient", experiment: str, filter: str, deleted: bool = False) -> "Iterator[AnyRun]":
