@@ -86,6 +86,7 @@ def run_sweep(
 
     Raises:
         UserError: the sweep cannot run. Raised before anything is started.
+        KeyboardInterrupt: it was interrupted, by SIGTERM, too; the same call goes on with it.
 
     Examples:
         >>> fedray.run_sweep({"name": "rates", "base": config, "grid": {"training.lr": [0.2, 0.3]}})
@@ -109,9 +110,11 @@ def run_sweep(
         plan = make_plan(loaded, options)
         if plan.unlisted:
             print(plan.describe(), flush=True)
-        execute(plan)
+        stopped = execute(plan).stopped
     else:
-        run_stages(loaded, loaded.name, options)
+        stopped = run_stages(loaded, loaded.name, options) == 130
+    if stopped:
+        raise KeyboardInterrupt  # Tune returns
     return results(loaded.name)
 
 

@@ -38,8 +38,10 @@ class CellLocks(contextlib.AbstractContextManager["CellLocks"]):
     opened: ClassVar[int] = 0
     """How many this process has open."""
 
-    def __init__(self, path: Path) -> None:
-        self._path, self._file = path, _open_lock(path, "a+b")
+    def __init__(self, path: Path, looks: bool = False) -> None:
+        """looks: only to see which cells others hold, in a file that is there and may be read-only."""
+        self._path, self._file = path, _open_lock(path, "rb" if looks else "a+b")
+        self._how = fcntl.LOCK_NB | (fcntl.LOCK_SH if looks else fcntl.LOCK_EX)
         CellLocks.opened += 1
 
     def take(self, cells: Iterable[str]) -> set[str]:
@@ -47,7 +49,7 @@ class CellLocks(contextlib.AbstractContextManager["CellLocks"]):
         taken = set()
         for cell in cells:
             try:
-                fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, int(cell, 16) % OFFSETS)
+                fcntl.lockf(self._file, self._how, 1, int(cell, 16) % OFFSETS)
             except (BlockingIOError, PermissionError):
                 continue
             except OSError as error:
@@ -65,9 +67,11 @@ class CellLocks(contextlib.AbstractContextManager["CellLocks"]):
 
 
 def _open_lock(path: Path, mode: str = "a") -> IO[Any]:
-    """Open a lock's file, created if it is missing. Raises UserError for all but files: a pipe may never open."""
+    """Open a lock's file, created if it is missing and not only read. Raises UserError for all but files: a pipe may
+    never open."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if mode[0] == "a":
+            path.parent.mkdir(parents=True, exist_ok=True)
         if os.path.lexists(path) and not path.is_file():
             raise UserError(f"FEDRAY_STORAGE: {path} is not a regular file; remove it")
         return path.open(mode)
@@ -198,8 +202,8 @@ def is_sweep_running(name: str) -> bool:
     file = get_sweep_lock_file(name)
     if not file.is_file():
         return False
-    with _open_lock(file) as opened:
-        return not _try_lock(opened)
+    with _open_lock(file, "r") as opened:
+        return not _try_lock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
 
 
 class Call(NamedTuple):
@@ -275,7 +279,9 @@ def find_killed(cells: Iterable[str]) -> set[str]:
     known = [cell for cell in cells if re.fullmatch("[0-9a-f]+", cell) and get_cell_dir(cell).is_dir()]
     if not known or CellLocks.opened:
         return set()
-    with CellLocks(get_cell_locks_file()) as locks:
+    if not get_cell_locks_file().exists():
+        return set(known)
+    with CellLocks(get_cell_locks_file(), looks=True) as locks:
         return locks.take(known)
 
 

@@ -25,7 +25,7 @@ from fedray.cells.sheet import Sheet
 from fedray.common.errors import warn_once
 from fedray.config import RunConfig
 from fedray.tracking.sqlite_store import ADDRESSES, SqliteClient
-from fedray.tracking.store import find_unlisted, open_reader
+from fedray.tracking.store import find_unlisted, open_reader, read_stored_sweep
 from fedray.tracking.tracker import Tracker
 from tests import small
 from tests.analysis.runs import sheet
@@ -253,18 +253,29 @@ def call_limited(limit: Callable[[], None], *lines: str) -> list[Called]:
 
 
 def test_a_store_that_can_only_be_read(folder: Path) -> None:
-    """The message of MLflow, `attempt to write a readonly database`, comes with two tracebacks."""
-    writable = folder.stat().st_mode
-    (folder / "mlflow.db").chmod(stat.S_IRUSR)
-    folder.chmod(stat.S_IRUSR | stat.S_IXUSR)
+    """The message of MLflow, `attempt to write a readonly database`, comes with two tracebacks. Readers also look who
+    runs what in a storage that can only be read: nobody runs the cell that its run says is running."""
+    writable, storage, cell = folder.stat().st_mode, folder / ".fedray", min(read_stored_sweep("sweep").cells)
+    its = f"run_uuid IN (SELECT run_uuid FROM tags WHERE value = '{cell}')"
+    change(f"UPDATE tags SET value = 'running' WHERE key = 'fedray.status' AND {its}")
+    for name in ("locks/.cells", "locks/sweep", f"cells/{cell}/checkpoint-1.json"):
+        (storage / name).parent.mkdir(parents=True, exist_ok=True)
+        (storage / name).touch()
+    closed = [folder / "mlflow.db", *storage.rglob("*"), storage, folder]
+    for path in closed:
+        path.chmod(stat.S_IRUSR | (stat.S_IXUSR if path.is_dir() else 0))
     try:
-        *refused, shown = call_limited(_keep_to_permissions, "rm sweep --yes", f"import {ARCHIVE}", "ui", "status")
+        *refused, shown, table = call_limited(
+            _keep_to_permissions, "rm sweep --yes", f"import {ARCHIVE}", "ui", "status", "tables sweep"
+        )
     finally:
-        folder.chmod(writable)
+        for path in reversed(closed):
+            path.chmod(writable)
+    assert (table.code, table.err) == (0, "")
     said = f"cannot write {folder / 'mlflow.db'}: Permission denied; set it to a store that can be written"
     assert refused == [(2, "", f"fedray: MLFLOW_TRACKING_URI: {said}\n")] * 3
     assert (shown.code, shown.err) == (0, "")
-    assert "2 finished" in shown.out
+    assert "1 finished, 1 interrupted" in shown.out
 
 
 def test_a_full_disk(folder: Path, call: Call) -> None:

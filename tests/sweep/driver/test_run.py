@@ -7,6 +7,8 @@ import json
 import os
 import shutil
 import signal
+import threading
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -74,6 +76,22 @@ def test_killed_half_way_ends_as_an_undisturbed_one(finished: Path, local_ray: N
         assert sorted(set(steps)) == list(range(1, 13)), "every evaluated round is logged"
         rows = (project / ".fedray/cells" / run.data.tags["fedray.cell"] / "rows.jsonl").read_text().splitlines()
         assert [json.loads(row)["round"] for row in rows] == list(range(1, 13)), "none twice, none lost"
+
+
+def test_an_interrupt_ends_a_call_from_python(finished: Path, local_ray: None, project: Path) -> None:
+    """Tune takes the signal and returns; a notebook's next cell must not run with half of the results."""
+
+    def interrupt() -> None:
+        while not list(project.glob(".fedray/cells/*/checkpoint-*.json")):
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    with pytest.raises(KeyboardInterrupt):
+        fedray.run_sweep(SWEEP, max_concurrent=1)
+    assert Counter(run.info.status for run in runs(project))["FINISHED"] < 4
+    assert fedray.run_sweep(SWEEP).cells["status"].tolist() == ["finished"] * 4
+    assert state_hashes(project) == state_hashes(finished)
 
 
 def test_what_mlflow_holds(finished: Path, tmp_path: Path) -> None:
