@@ -12,6 +12,7 @@ from fedray.analysis.data.axes import FINISHED
 from fedray.analysis.data.collect import collect, list_settings, load_newest_state, read_configuration
 from fedray.analysis.data.metrics import list_by_round
 from fedray.cells.cell import leave_out_seed
+from fedray.cells.status import Status
 from fedray.cluster.connection import refuse_other_form
 from fedray.common.calls import check_arguments, make_plain
 from fedray.common.errors import UserError, format_count, truncate_repr
@@ -25,10 +26,18 @@ from fedray.engine.state import refuse_other_weights
 from fedray.sweep.document import locate_sweep
 from fedray.sweep.plan import Options, make_plan
 from fedray.sweep.run import execute
-from fedray.sweep.stages import run_stages
+from fedray.sweep.stages import make_tune_stage, run_stages
 from fedray.sweep.sweep import Sweep
 from fedray.tracking import models
-from fedray.tracking.store import TRIAL_CELL, find_run, find_sweeps, open_reader, read_cells, read_trials
+from fedray.tracking.store import (
+    TRIAL_CELL,
+    find_run,
+    find_sweeps,
+    open_reader,
+    read_cells,
+    read_stored_sweep,
+    read_trials,
+)
 
 
 @dataclass(frozen=True)
@@ -112,7 +121,10 @@ def run_sweep(
             print(plan.describe(), flush=True)
         stopped = execute(plan).stopped
     else:
-        stopped = run_stages(loaded, loaded.name, options) == 130
+        code, tuned = run_stages(loaded, loaded.name, options), make_tune_stage(loaded).name
+        stopped = code == 130
+        if code == 1 and set(read_stored_sweep(tuned).counts) & {Status.FAILED, Status.MISSING}:
+            raise UserError(f"run_sweep: {tuned}: cells failed, so that nothing was chosen; `fedray status {tuned}`")
     if stopped:
         raise KeyboardInterrupt  # Tune returns
     return results(loaded.name)

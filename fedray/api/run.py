@@ -55,7 +55,7 @@ def simulate(
             this one.
         profile: filled with the time of each part of a round.
         data: the data set that `config` names, if it is loaded already.
-        progress: show a bar on standard error; None: on a terminal and in a notebook.
+        progress: show a bar on standard error; None: on a terminal, and in a notebook with ipywidgets.
 
     Returns:
         The evaluated rounds, the final parameters and the whole state; of the rounds made if `evaluated` ended the run.

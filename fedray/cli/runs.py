@@ -222,7 +222,9 @@ def remove_runs(
         print("nothing deleted")
         raise typer.Exit(130)
     client, _ = open_store()
-    for run in runs:  # as MLflow's UI does: they disappear from queries, and `mlflow gc` frees their space
+    # As MLflow's UI does: they disappear from queries, and `mlflow gc` frees their space. The sweep's own run, which
+    # finds the others, is the last.
+    for run in reversed(runs):
         client.delete_run(run)
     print(f"{name}: {counted} deleted{shared}")
 

@@ -116,8 +116,11 @@ def run_command(command: Callable[..., None] | typer.Typer) -> NoReturn:
     except Diverged as error:
         _refuse(str(error))
         code = 3
-    except typer.Abort:  # at a prompt
-        sys.exit(130)
+    except typer.Abort as abort:
+        if abort.__cause__ is None:  # at a prompt
+            sys.exit(130)
+        print(redact("".join(traceback.format_exception(abort.__cause__))), end="", file=sys.stderr)  # an EOFError
+        code = 1
     except KeyboardInterrupt:
         code = 130
     except Exception as error:

@@ -3,6 +3,7 @@
 import contextlib
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.util import find_spec
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -20,7 +21,8 @@ def describe_resumption(name: str, made: int, rounds: int) -> str:
 def show_bar(name: str, rounds: int, shown: bool | None = None) -> Iterator[Moved]:
     """Show a bar that disappears at the end of a block; yield the callback for each round."""
     console = Console(stderr=True)
-    shown = console.is_terminal or console.is_jupyter if shown is None else shown
+    if shown is None:
+        shown = console.is_terminal or (console.is_jupyter and find_spec("ipywidgets") is not None)
     if not shown or (sys.stderr is not None and sys.stderr.closed):
         yield lambda round, rows: None
         return

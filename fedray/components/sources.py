@@ -20,7 +20,7 @@ from functools import lru_cache
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader, all_suffixes
 from importlib.util import cache_from_source, decode_source, resolve_name, spec_from_file_location
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 
 from fedray.common.errors import UserError
 from fedray.common.whole_files import read_file
@@ -142,7 +142,7 @@ def digest_source(section: str, path: str) -> str:
 
 def is_loaded_otherwise(path: str) -> bool:
     """Return True if this process has loaded older code of `package.module:Class`, or of what this imports, than its
-    files have now. Not known without Python's `__pycache__`.
+    files have now. Without Python's `__pycache__` that is known of functions alone.
     """
     module = importlib.import_module(path.partition(":")[0])
     return any(
@@ -153,19 +153,47 @@ def is_loaded_otherwise(path: str) -> bool:
 def _is_older(module: ModuleType) -> bool:
     """Return True if Python compiled another source when it loaded a module than its file has now."""
     file, loader = str(getattr(module, "__file__", "")), getattr(module, "__loader__", None)
-    if type(loader) is not SourceFileLoader or sys.dont_write_bytecode or module is sys.modules["__main__"]:
+    if type(loader) is not SourceFileLoader or module is sys.modules["__main__"]:
         return False  # it has compiled the script that it runs, but left what an earlier import of it has written
     try:
-        cached, now = Path(cache_from_source(file)), os.stat(file)
-        compiled = cached.read_bytes()
-        flags, changed, size = struct.unpack("<4xIII", compiled[:16])
-        if flags or (changed, size) == (int(now.st_mtime), now.st_size) or not os.access(cached.parent, os.W_OK):
+        compiled, now = _read_compiled(file), os.stat(file)
+        if compiled[4:16] == struct.pack("<III", 0, int(now.st_mtime), now.st_size):
             return False
-        return bool(marshal.loads(compiled[16:]) != compile(Path(file).read_bytes(), file, "exec", dont_inherit=True))  # noqa: S302 (Python has run it)
+        here = compile(Path(file).read_bytes(), file, "exec", dont_inherit=True)
+        return bool(marshal.loads(compiled[16:]) != here) if compiled else not {*_iter_loaded(module)} <= {*_walk(here)}  # noqa: S302 (Python has run it)
     except SyntaxError:  # it is being edited
         return True
-    except (OSError, NotImplementedError, ValueError, EOFError, TypeError, struct.error):
+    except (OSError, ValueError, EOFError, TypeError, struct.error):
         return False
+
+
+def _read_compiled(file: str) -> bytes:
+    """Return what Python has written of a source that it compiled; empty if it writes nothing, or checks it by hash."""
+    with contextlib.suppress(OSError, NotImplementedError):
+        cached = Path(cache_from_source(file))
+        if not sys.dont_write_bytecode and os.access(cached.parent, os.W_OK):
+            compiled = cached.read_bytes()
+            return b"" if any(compiled[4:8]) else compiled
+    return b""
+
+
+def _iter_loaded(module: ModuleType) -> Iterator[CodeType]:
+    """Yield the compiled code of the functions that a module has loaded, and of its classes' methods."""
+    kinds = [one for one in vars(module).values() if isinstance(one, type) and one.__module__ == module.__name__]
+    for holder in (module, *kinds):
+        for one in vars(holder).values():
+            if isinstance(one, property | staticmethod | classmethod):
+                one = one.fget if isinstance(one, property) else one.__func__
+            if isinstance(one, FunctionType) and one.__code__.co_filename == module.__file__:
+                yield one.__code__
+
+
+def _walk(code: CodeType) -> Iterator[CodeType]:
+    """Yield a compiled source and what it defines, however deep."""
+    yield code
+    for one in code.co_consts:
+        if isinstance(one, CodeType):
+            yield from _walk(one)
 
 
 def read_source(module: ModuleType) -> str:

@@ -72,7 +72,10 @@ def cache_arrays(
         log.info("%s: decoding once into %s", name, folder)
         try:
             for key, array in decode().items():
-                np.save(partial / f"{key}.npy", array)
+                with (partial / f"{key}.npy").open("xb") as file:
+                    np.save(file, array)
+                    file.flush()
+                    os.fsync(file.fileno())
             with contextlib.suppress(OSError):  # another process was first; its folder is equivalent
                 partial.rename(folder)
         except OSError as error:
@@ -91,7 +94,7 @@ def cache_arrays(
         raise UserError(
             f"data.name: {name}: the cache {folder} cannot be read: {error.strerror}; let its owner open it to you"
         ) from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, EOFError) as error:
         raise UserError(f"data.name: {name}: the cache {folder} is damaged; remove it: {join_lines(error)}") from None
 
 

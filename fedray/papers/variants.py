@@ -462,7 +462,7 @@ class FedGEForms(FedGE):
         if self.simplex is not None:
             weight = layout.views(theta)[self.weight(layout)]
             failure = f"algorithm.simplex: {self.simplex} is not a .npy file of finite numbers (classes, features)"
-            with restate(failure, OSError, ValueError, TypeError):
+            with restate(failure, OSError, ValueError, TypeError, EOFError):
                 rows = np.load(locate_file("algorithm.simplex", self.simplex), allow_pickle=False)
                 if rows.ndim != 2 or not np.isfinite(rows).all():
                     raise ValueError(f"it holds {rows.dtype} {rows.shape}")

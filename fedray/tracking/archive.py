@@ -421,10 +421,13 @@ def _tell_apart(cell: Cell, others: Iterable[Cell]) -> Cell:
 
 
 def _unpack(tracker: Tracker, archive: Archive, cell: Cell, run: ArchivedRun, parent: str) -> None:
-    """Make a run of the store; one that could not be made whole is deleted again."""
+    """Make a run of the store, which counts once it is whole; what could not be made whole is deleted."""
     client = tracker.client
+    for left in store.find_runs(tracker.reader, tracker.experiment, [cell.hash]):
+        if left.data.tags["fedray.status"] == "superseded" and left.info.status == "RUNNING":  # of a killed import
+            client.delete_run(left.info.run_id)
     tags = {key: value for key, value in run.tags.items() if _is_carried(key)} | {MLFLOW_PARENT_RUN_ID: parent}
-    tags |= {"fedray.kind": "cell", "fedray.cell": cell.hash, "fedray.status": str(Status.RUNNING)}
+    tags |= {"fedray.kind": "cell", "fedray.cell": cell.hash, "fedray.status": "superseded"}
     tags |= {store.SETTING: leave_out_seed(cell.label, cell.config.get("seed"))}
     new = client.create_run(tracker.experiment, run.start, tags, run.name).info.run_id
     try:
@@ -437,7 +440,7 @@ def _unpack(tracker: Tracker, archive: Archive, cell: Cell, run: ArchivedRun, pa
             archive.unpack(cell.hash, Path(scratch))
             client.log_artifacts(new, scratch)
         client.set_terminated(new, "FINISHED" if run.status.is_success else "FAILED", run.end)
-        client.log_batch(new, tags=[RunTag("fedray.status", run.status)])  # last, as the tracker
+        client.log_batch(new, tags=[RunTag("fedray.status", run.status)])
     except BaseException:
         client.delete_run(new)
         raise

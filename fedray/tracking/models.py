@@ -31,6 +31,9 @@ def log_model(run: str, model: nn.Module, example: np.ndarray) -> str:
     client, experiment = open_store()
     requirements = [f"{package}=={version(package)}" for package in ("torch", "numpy")]
     with translate_refusals():
+        for left in client.search_logged_models([experiment], f"source_run_id = '{run}'"):
+            if left.status == LoggedModelStatus.PENDING:  # of a killed call
+                client.delete_logged_model(left.model_id)
         logged = client.create_logged_model(experiment, name=NAME, source_run_id=run)
     status = LoggedModelStatus.FAILED
     try:

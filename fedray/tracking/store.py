@@ -204,16 +204,16 @@ def _make(store: Path, experiment: str) -> None:
     from mlflow import MlflowClient
 
     new = store.with_name(f"{store.name}.new")
-    files = (new, new.with_name(f"{new.name}-journal"))
+    journals = [path.with_name(f"{path.name}-journal") for path in (new, store)]  # SQLite would undo what they hold
     logging.getLogger("fedray").info("making the store %s", store)
-    for left in files:
+    for left in (new, *journals):
         left.unlink(missing_ok=True)
     try:
         client = MlflowClient(tracking_uri=f"sqlite:///{new}")
         client.create_experiment(experiment, _locate_artifacts(store), TRAINING_KIND)
         new.replace(store)
     finally:
-        for left in files:
+        for left in (new, journals[0]):
             left.unlink(missing_ok=True)
 
 
@@ -538,8 +538,8 @@ def read_stored_sweep(name: str) -> Sheet:
 def find_deletable_runs(name: str, cell: str | None = None, unlisted: bool = False) -> tuple[dict[str, str], int]:
     """Return the runs that `fedray rm` deletes, and how many cells that another sweep shares have been run.
 
-    Id of a run -> what it is, `HASH  LABEL` or the sweep's own run: those of its cells, superseded ones and cells that
-    its file no longer lists included, without the cells that another sweep lists.
+    Id of a run -> what it is, first the sweep's own run, then `HASH  LABEL`: those of its cells, superseded ones and
+    cells that its file no longer lists included, without the cells that another sweep lists.
     """
     client, experiment = open_store()
     sweeps = find_sweeps(client, experiment)

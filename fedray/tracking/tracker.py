@@ -122,9 +122,9 @@ class Tracker:
             for old in store.find_runs(self.reader, self.experiment, before.keys() - sheet.cells.keys()):
                 if store.LISTED + sheet.name in old.data.tags:
                     self.client.delete_tag(old.info.run_id, store.LISTED + sheet.name)
-            self.client.log_dict(run_id, {"cells": sheet.to_json()["cells"]}, store.CELLS)
             if sheet.file:
                 self.client.log_text(run_id, sheet.file, store.SWEEP_FILE)
+            self.client.log_dict(run_id, {"cells": sheet.to_json()["cells"]}, store.CELLS)  # last: `list_sweep` asks
             return run_id
 
         return self._ask(write)  # cells train meanwhile: a store that is away for a while stops none

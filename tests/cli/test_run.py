@@ -83,6 +83,9 @@ def test_a_model_in_mlflow_is_no_pickle(model: str, folder: Path, monkeypatch: p
     loaded, trained = mlflow.pytorch.load_model(address[1]), fedray.load(run.info.run_id)
     inputs = torch.from_numpy(load_data(trained.problem.config.data).x_test[:7])
     assert torch.allclose(loaded(inputs), trained.model()(inputs), atol=1e-6)
+    client.create_logged_model(experiment, name="model", source_run_id=run.info.run_id)  # and killed
+    fedray.log_model(run.info.run_id)
+    assert {one.status for one in client.search_logged_models([experiment])} == {"READY"}
 
 
 def test_a_model_of_an_untracked_run_is_refused(folder: Path, call: Call) -> None:

@@ -28,7 +28,7 @@ from fedray.tracking.view import save_view
 from tests.analysis.runs import FEDAVG, LARGE, SMALL, cell, rows, write
 from tests.conftest import Call
 from tests.small import sections
-from tests.tracking.proxy import Quiet, serving
+from tests.tracking.proxy import Dying, Killed, Quiet, serving
 
 
 @pytest.fixture(autouse=True)
@@ -211,8 +211,9 @@ def test_a_sweep_that_waits_says_which_other_one_has_its_cells(store: Tracker) -
         assert describe_elsewhere(session) == "small: 2 cells being run by the sweep first"
 
 
-def test_rm_leaves_what_another_sweep_shares(store: Tracker, call: Call) -> None:
-    """Two sweeps share the first cell: deleting one deletes its own run and its second cell's, which was run twice."""
+def test_rm_leaves_what_another_sweep_shares(store: Tracker, monkeypatch: pytest.MonkeyPatch, call: Call) -> None:
+    """Two sweeps share the first cell: deleting one deletes its own run and its second cell's, which was run twice. The
+    other one's deletion is killed after its first run."""
     one, two, three = (cell(FEDAVG, 0.1, seed) for seed in (0, 1, 2))
     write(store, [one, two], [50, 50])
     store.supersede([two["hash"]])
@@ -230,6 +231,23 @@ def test_rm_leaves_what_another_sweep_shares(store: Tracker, call: Call) -> None
     (run,) = search(store.client, store.experiment, f"tags.`fedray.cell` = '{three['hash']}'")
     code, out, _ = call("rm", run.info.run_id, "--yes")
     assert (code, out) == (0, f"deletes {three['hash']}  {three['label']}\n{run.info.run_id}: 1 run deleted\n")
+    dying = Dying(store.client, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr("fedray.tracking.store.open_store", lambda: (dying, store.experiment))
+        with pytest.raises(Killed):
+            call("rm", "other", "--yes")
+    assert call("rm", "other", "--yes").out.endswith("deletes the sweep's own run\nother: 1 run deleted\n"), "the last"
+
+
+def test_an_end_of_file_that_no_prompt_meets_is_shown(monkeypatch: pytest.MonkeyPatch, call: Call) -> None:
+    """typer takes it for the user's: there was no line at all, and exit code 130."""
+
+    def cut() -> None:
+        raise EOFError("a file is cut off")
+
+    monkeypatch.setattr("fedray.sweep.storage.find_started_sweeps", cut)
+    code, _, err = call("status")
+    assert (code, err.splitlines()[-1]) == (1, "EOFError: a file is cut off")
 
 
 @pytest.mark.parametrize("answer", ["n\n", ""], ids=["no", "end of input"])

@@ -364,6 +364,22 @@ def test_a_class_whose_source_has_changed_is_refused(folder: Path, monkeypatch: 
         RunConfig.unpack(packed)
 
 
+METHOD = "class Y:\n    @{}\n    def f(cls):\n        return K\n"
+
+
+@pytest.mark.parametrize("text", ["def f():\n    return K\n", METHOD.format("property"), METHOD.format("classmethod")])
+def test_older_functions_are_known_without_compiled_files(
+    text: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    write(folder, {"own.py": OWN, "helper.py": text})
+    importlib.import_module("own")
+    fedray.simulate(config(algorithm="own:X"))
+    write(folder, {"one.py": OWN, "helper.py": text.replace("K", "20")})
+    with pytest.raises(UserError, match=r"^algorithm: one:X, or a module that it imports, has changed since this"):
+        fedray.simulate(config(algorithm="one:X"))
+
+
 HELD = ["own:X", "pack.own:X", "library.own:X"]
 CHILD = """
 import importlib, inspect, pickle, sys

@@ -10,6 +10,7 @@ import time
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import pytest
@@ -62,10 +63,10 @@ def test_an_interrupted_decoding_leaves_nothing(source: Path, monkeypatch: pytes
     """Not even if it stops between two files; no folder above the cache either."""
     saved = np.save
 
-    def full_disk(path: Path, array: np.ndarray) -> None:
-        if path.stem == "b":
+    def full_disk(file: BinaryIO, array: np.ndarray) -> None:
+        if file.name.endswith("b.npy"):
             raise OSError("No space left on device")
-        saved(path, array)
+        saved(file, array)
 
     monkeypatch.setenv("FEDRAY_DATA", str(source.parent / "far" / "away"))
     monkeypatch.setattr(cache.np, "save", full_disk)
@@ -114,6 +115,9 @@ def test_a_cache_that_cannot_be_read_or_is_empty_is_one_line(source: Path, monke
         said = rf"^data\.name: d: the cache {made} cannot be read: Permission denied; let"
         with pytest.raises(UserError, match=said):
             cache_arrays("d", "1", [source], dict)
+    (made / "a.npy").write_bytes(b"")
+    with pytest.raises(UserError, match=rf"the cache {made} is damaged; remove it: EOFError"):
+        cache_arrays("d", "1", [source], dict)
     (made / "a.npy").unlink()
     with pytest.raises(UserError, match=rf"the cache {made} is damaged; remove it: ValueError: it holds no arrays"):
         cache_arrays("d", "1", [source], dict)

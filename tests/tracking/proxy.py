@@ -1,4 +1,5 @@
-"""A proxy that requires a user and a password in front of MLflow's server, and can refuse all requests for a while."""
+"""What stands between fedray and its store: a proxy that requires a user and a password in front of MLflow's server,
+and can refuse all requests for a while; a client whose process dies."""
 
 import base64
 import contextlib
@@ -91,3 +92,21 @@ def serving(server: type[BaseHTTPRequestHandler] | Proxy) -> Iterator[Any]:
             yield made
         finally:
             made.shutdown()
+
+
+class Killed(BaseException):
+    """What no code of fedray survives."""
+
+
+class Dying:
+    """MLflow's client in a process that is killed when it has made so many writes."""
+
+    def __init__(self, client: Any, writes: int) -> None:
+        self._client, self.left = client, writes
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith(("create_", "log_", "set_", "update_", "delete_")):
+            if not self.left:
+                raise Killed
+            self.left -= 1
+        return getattr(self._client, name)

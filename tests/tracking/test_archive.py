@@ -1,6 +1,7 @@
 """A sweep exported from one store and imported into another is the same sweep; what no export writes is refused. Each
 rule of an archive has a row: none of the tricks reaches a file or the store."""
 
+import contextlib
 import hashlib
 import json
 import os
@@ -23,11 +24,12 @@ from fedray.common.errors import UserError
 from fedray.components.identity import hash_of
 from fedray.tracking import archive as archives
 from fedray.tracking.archive import export_sweep, import_sweeps
-from fedray.tracking.store import open_reader, open_store, read_stored_sweep
+from fedray.tracking.store import find_records, open_reader, open_store, read_stored_sweep
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import FEDAVG, SMALL, Outcome, history, sheet, write, write_run
 from tests.conftest import Call, use_store
 from tests.small import config, list_cell
+from tests.tracking.proxy import Dying, Killed
 
 Members = list[tuple[zipfile.ZipInfo, bytes]]
 """What an archive holds, in its order."""
@@ -104,6 +106,31 @@ def test_an_imported_sweep_is_the_exported_one_with_its_tables(use: Callable[[st
     Tracker().open_sweep(sheet("sweep", CELLS, file="name: sweep\n"))
     import_sweeps(tmp_path / "sweep.zip")
     assert read_stored_sweep("sweep").file == "name: sweep\n"
+
+
+def test_a_killed_import_is_completed_by_the_same_command(
+    use: Callable[[str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed before any of its writes. What it had made of a run counts nowhere: a sweep would go on with it."""
+    use("first")
+    write(Tracker(), CELLS[:2], [history(60, 70), history(61, 71)])
+    expected, file = content(), tmp_path / "sweep.zip"
+    export_sweep("sweep", file)
+    for writes in range(40):
+        use(f"store {writes}")
+        killed = Tracker()
+        killed.client = dying = Dying(killed.client, writes)  # type: ignore[assignment]
+        with monkeypatch.context() as patch, contextlib.suppress(Killed):
+            patch.setattr(archives, "Tracker", lambda killed=killed: killed)
+            import_sweeps(file)
+        if counted := find_records(*open_store(), [one["hash"] for one in CELLS]):
+            assert [content()[cell] for cell in counted] == [expected[cell] for cell in counted]
+        import_sweeps(file)
+        assert content() == expected
+        assert {run.info.status for run in MlflowClient().search_runs([open_store()[1]])} == {"FINISHED"}
+        if dying.left:
+            return
+    raise AssertionError("40 writes were not enough")
 
 
 def test_what_is_further_here_stays_and_what_is_not_is_replaced(use: Callable[[str], None], tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from fedray.cells.sheet import Sheet
 from fedray.common.errors import warn_once
 from fedray.config import RunConfig
 from fedray.tracking.sqlite_store import ADDRESSES, SqliteClient
-from fedray.tracking.store import find_unlisted, open_reader, read_stored_sweep
+from fedray.tracking.store import find_runs, find_unlisted, open_reader, open_store, read_stored_sweep
 from fedray.tracking.tracker import Tracker
 from tests import small
 from tests.analysis.runs import sheet
@@ -256,8 +256,8 @@ def test_a_store_that_can_only_be_read(folder: Path) -> None:
     """The message of MLflow, `attempt to write a readonly database`, comes with two tracebacks. Readers also look who
     runs what in a storage that can only be read: nobody runs the cell that its run says is running."""
     writable, storage, cell = folder.stat().st_mode, folder / ".fedray", min(read_stored_sweep("sweep").cells)
-    its = f"run_uuid IN (SELECT run_uuid FROM tags WHERE value = '{cell}')"
-    change(f"UPDATE tags SET value = 'running' WHERE key = 'fedray.status' AND {its}")
+    (run,) = find_runs(*open_reader(), [cell])
+    open_store()[0].set_tag(run.info.run_id, "fedray.status", "running")
     for name in ("locks/.cells", "locks/sweep", f"cells/{cell}/checkpoint-1.json"):
         (storage / name).parent.mkdir(parents=True, exist_ok=True)
         (storage / name).touch()

@@ -36,7 +36,7 @@ from fedray.tracking.sqlite_store import SqliteClient
 from fedray.tracking.tracker import Tracker
 from tests.analysis.runs import FEDAVG, FINISHED, SMALL, cell, history, sheet, write, write_run
 from tests.conftest import Call, use_store
-from tests.tracking.proxy import Quiet, serving
+from tests.tracking.proxy import Dying, Killed, Quiet, serving
 
 ONE = Cell("a" * 16, "one", {"algorithm": {"name": "fedavg"}, "runtime": {"actors": 1}})
 
@@ -176,24 +176,6 @@ def test_of_two_runs_of_a_cell_that_have_finished_the_older_one_counts(ends: tup
     assert status == {made[0].id: "finished", made[1].id: "superseded"}
 
 
-class Killed(BaseException):
-    """What no code of fedray survives."""
-
-
-class Dying:
-    """MLflow's client in a process that is killed when it has made so many writes."""
-
-    def __init__(self, client: Any, writes: int) -> None:
-        self._client, self.left = client, writes
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith(("create_", "log_", "set_", "update_", "delete_")):
-            if not self.left:
-                raise Killed
-            self.left -= 1
-        return getattr(self._client, name)
-
-
 def test_a_driver_killed_before_any_of_its_writes_leaves_nothing_half_done(project: Path) -> None:
     """A cell is opened, closed and superseded; then the next call runs it unless the store says that it is finished."""
     end = Record(FINISHED, [{"round": 3, "test_accuracy": 53.0}], tables={"confusion": {"class": [0], "0": [9]}})
@@ -221,6 +203,20 @@ def test_a_driver_killed_before_any_of_its_writes_leaves_nothing_half_done(proje
         if dying.left:
             return
     raise AssertionError("40 writes were not enough")
+
+
+def test_a_sweep_listed_by_a_killed_process_gets_its_file(project: Path) -> None:
+    """By the next cell that runs on its own, which opens the sweep only if its list is not there."""
+    for writes in range(9):
+        listed, tracker = sheet(f"sweep{writes}", [cell(FEDAVG, 0.1, 0)], file="name: it"), Tracker()
+        tracker.client = dying = Dying(tracker.client, writes)  # type: ignore[assignment]
+        with contextlib.suppress(Killed):
+            tracker.list_sweep(listed)
+        Tracker().list_sweep(listed)
+        assert store.read_stored_sweep(listed.name).file == "name: it"
+        if dying.left:
+            return
+    raise AssertionError("9 writes were not enough")
 
 
 @pytest.mark.parametrize("rows", [0, 700])
@@ -302,6 +298,7 @@ def test_a_process_killed_while_it_makes_the_store_breaks_none(tmp_path: Path, m
     os.kill(maker, signal.SIGKILL)
     os.waitpid(maker, 0)
     assert not database.exists()
+    (tmp_path / "mlflow.db-journal").write_bytes(b"of a store that was removed")
     _, experiment = store.open_store(create=True)
     assert store.open_store() == (unittest.mock.ANY, experiment)
     assert [path.name for path in tmp_path.iterdir()] == ["mlflow.db"]

@@ -94,6 +94,16 @@ def test_an_interrupt_ends_a_call_from_python(finished: Path, local_ray: None, p
     assert state_hashes(project) == state_hashes(finished)
 
 
+def test_a_tune_stage_that_failed_is_no_result(local_ray: None, project: Path) -> None:
+    """Of an earlier call with other draws there may be a final stage under the name."""
+    tuned = {"name": "tuned", "base": SWEEP["base"], "samples": 1, "tune": {"seeds": [0]}, "final": {"seeds": [1]}}
+    search = {"grid": {"algorithm": ["tests.plugins:Raises"]}, "search": {"training.lr": {"choice": [0.1, 0.01]}}}
+    with pytest.raises(
+        UserError, match=r"^run_sweep: tuned/tune: cells failed, so that nothing was chosen; `fedray st"
+    ):
+        fedray.run_sweep(tuned | search)
+
+
 def test_what_mlflow_holds(finished: Path, tmp_path: Path) -> None:
     client = MlflowClient(tracking_uri=f"sqlite:///{finished / 'mlflow.db'}")
     experiment = client.get_experiment_by_name("fedray")
