@@ -126,7 +126,7 @@ def load_yaml(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}{_suggest_file(path)}") from None
     except UnicodeDecodeError:
-        raise UserError(f"{path}: is not UTF-8, as a text file has to be") from None
+        raise UserError(f"{path}: is not text in UTF-8; save it as such") from None
     value = parse_yaml(text, str(path))
     if not isinstance(value, dict):
         raise UserError(f"{path}: expected a mapping, got {'nothing' if value is None else type(value).__name__}")

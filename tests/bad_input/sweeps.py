@@ -117,7 +117,7 @@ YAML: dict[str | bytes, str] = {
     "seed: 1\nseed: 2\n": "line 2: the key 'seed' is repeated",
     "a: !!python/object/apply:os.system ['true']\n": "line 1, column 4: is not YAML: could not determine a constructor "
     "for the tag 'tag:yaml.org,2002:python/object/apply:os.system'",
-    "name: é".encode("latin-1"): "is not UTF-8",
+    "name: é".encode("latin-1"): "is not text in UTF-8; save it as such",
     "name:a\nseed: 0\n": "line 1, column 1: is not YAML: a space is missing after the colon: name: a",
     "base:\n\tseed: 0\n": "line 2, column 1: is not YAML: it is indented with a tab; YAML takes spaces",
     "1: 2\n": "line 1: keys must be strings; quote 1",
