@@ -302,9 +302,9 @@ class Tracker:
                 run.logged = 0  # last: if the store fails meanwhile, all of this is done again
             took = {} if run.shown else {store.SECONDS: f"{run.spent + seconds:.3f}"}
             final = [Metric(f"{store.SUMMARY}{k}", v, run.start + step, 0) for k, v in metrics.items()]
-            for batch in _batch_rows([*_iter_new(run, record.history), final]):
+            *batches, last = _batch_rows([*_iter_new(run, record.history), final]) or [[]]
+            for batch in batches:
                 self.client.log_batch(run.id, batch)
-            run.logged = max(run.logged, step)
             if record.profile:
                 self.client.log_dict(run.id, {"rounds": list(record.profile)}, "profile.json")
             for name, table in record.tables.items():
@@ -314,7 +314,8 @@ class Tracker:
             # MLflow shows how long the cell took in all calls, however late or often its run was opened.
             end = run.start + round(1000 * max(run.spent + seconds, trained))
             self.client.set_terminated(run.id, "FINISHED" if ending.status.is_success else "FAILED", end)
-            self.client.log_batch(run.id, tags=[RunTag(k, v) for k, v in (tags | took).items()])
+            self.client.log_batch(run.id, last, tags=[RunTag(k, v) for k, v in (tags | took).items()])
+            run.logged = max(run.logged, step)
             if ending.status.is_success and not run.shown:
                 self._keep_oldest(run, ending.status)
             written()
